@@ -1,0 +1,35 @@
+"""Fixtures: the shared real data where it is present, and the skip of GPU tests where there is no GPU."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_collection_modifyitems(items):
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def _folder(*parts: str) -> Path:
+    path = SHARED.joinpath(*parts)
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    return path
+
+
+@pytest.fixture(scope="session")
+def kitti() -> Path:
+    """Real KITTI frames, labels and splits."""
+    return _folder("kitti")
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """Golden tensors and results of other implementations."""
+    return _folder("golden")
