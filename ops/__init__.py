@@ -1,12 +1,38 @@
-"""Sparse convolution, voxelizing and box geometry on tensors."""
+"""Sparse convolution, voxels and boxes: functions of tensors only."""
 
-from ops.boxes import Kept, iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
+from ops.kernel_map import (
+    ConvGeometry,
+    KernelMap,
+    Level,
+    Pyramid,
+    Table,
+    index_pyramid,
+    strided_map,
+    submanifold_map,
+)
+from ops.layers import InverseConv, SparseMaxPool, StridedConv, SubmanifoldConv
+from ops.sparse_conv import sparse_conv, sparse_max_pool
+from ops.sparse_tensor import SparseTensor, dense
+from ops.voxelize import VoxelGrid, Voxels, voxelize
 
 __all__ = [
-    "Kept",
-    "iou_3d",
-    "iou_bev",
-    "nms",
-    "overlap_bev",
-    "paired_overlap_bev",
+    "ConvGeometry",
+    "InverseConv",
+    "KernelMap",
+    "Level",
+    "Pyramid",
+    "SparseMaxPool",
+    "SparseTensor",
+    "StridedConv",
+    "SubmanifoldConv",
+    "Table",
+    "VoxelGrid",
+    "Voxels",
+    "dense",
+    "index_pyramid",
+    "sparse_conv",
+    "sparse_max_pool",
+    "strided_map",
+    "submanifold_map",
+    "voxelize",
 ]

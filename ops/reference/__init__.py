@@ -1,0 +1,1 @@
+"""The ops in plain torch: their definition, and the CPU path."""

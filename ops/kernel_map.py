@@ -1,0 +1,229 @@
+"""Which input row each output row of a sparse convolution reads, for every offset of the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ops.reference import kernel_map as reference
+
+
+class Table(NamedTuple):
+    """One direction of a kernel map; V offsets in C order (z, y, x)."""
+
+    neighbours: Tensor  # [V, N] int32: row of the source that offset v of row n reads, -1 = none
+    mask: Tensor | None = None  # [N] int32: bit v set where neighbours[v, n] >= 0 (CUDA only)
+    count: Tensor | None = None  # [1] int32: rows from here on hold nothing; None: all rows count
+    flipped: bool = False  # offset v is multiplied with weight[V - 1 - v]
+
+
+class KernelMap(NamedTuple):
+    """Both directions of a convolution; `backward` is None where only inference is wanted."""
+
+    forward: Table  # N_out rows, entries are input rows
+    backward: Table | None  # N_in rows, entries are output rows
+
+    def reversed(self) -> KernelMap:
+        """The map of the inverse convolution: outputs on the inputs' sites."""
+        if self.backward is None:
+            raise ValueError("kernel_map: backward is None, build the map with both directions")
+        return KernelMap(self.backward, self.forward)
+
+
+class ConvGeometry(NamedTuple):
+    """A convolution's window: input = output * stride - padding + offset * dilation, per axis."""
+
+    kernel_size: tuple[int, ...]  # (z, y, x) or (y, x)
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        dims: int = 3,
+    ) -> ConvGeometry:
+        """Spell out ints for every axis. ValueError where a number is out of its range."""
+        return cls(
+            per_axis("kernel_size", kernel_size, dims, least=1),
+            per_axis("stride", stride, dims, least=1),
+            per_axis("padding", padding, dims, least=0),
+            per_axis("dilation", dilation, dims, least=1),
+        )
+
+    def output_shape(self, spatial_shape: Sequence[int]) -> tuple[int, ...]:
+        """floor((in + 2 padding - dilation (kernel - 1) - 1) / stride) + 1 on each axis."""
+        shape = tuple(
+            (n + 2 * p - d * (k - 1) - 1) // s + 1
+            for n, k, s, p, d in zip(spatial_shape, *self, strict=True)
+        )
+        if min(shape) < 1:
+            raise ValueError(
+                f"kernel_size: {self.kernel_size} does not fit a grid of {tuple(spatial_shape)}"
+            )
+        return shape
+
+
+class Level(NamedTuple):
+    """One resolution of an encoder and its maps."""
+
+    coords: Tensor  # [N, 1 + D] int32, rows from `count` on are -1
+    count: Tensor | None  # [1] int32
+    spatial_shape: tuple[int, ...]
+    submanifold: KernelMap | None
+    down: KernelMap | None  # from the level above; None at level 0
+
+
+class Pyramid(NamedTuple):
+    """All levels of an encoder."""
+
+    levels: tuple[Level, ...]
+    overflow: Tensor | None  # [1] int32: bit l set where level l did not fit its capacity
+
+
+def submanifold_map(
+    coords: Tensor,  # [N, 1 + D] int32
+    spatial_shape: Sequence[int],
+    batch_size: int,
+    kernel_size: int | Sequence[int] = 3,
+    dilation: int | Sequence[int] = 1,
+) -> KernelMap:
+    """The map of a convolution whose outputs are its inputs' sites; odd kernels only.
+
+    `coords` are (b, z, y, x) or (b, y, x), sorted by row and unique; else ValueError.
+    """
+    shape = _checked_grid(coords, spatial_shape, batch_size)
+    kernel, dilation = _submanifold_window(kernel_size, dilation, len(shape))
+    neighbours = reference.submanifold_neighbours(coords, shape, kernel, dilation)
+    return KernelMap(Table(neighbours), Table(neighbours, flipped=True))
+
+
+def strided_map(
+    coords: Tensor,  # [N, 1 + D] int32
+    spatial_shape: Sequence[int],
+    batch_size: int,
+    geometry: ConvGeometry,
+) -> tuple[Tensor, tuple[int, ...], KernelMap]:
+    """Output coords [M, 1 + D] int32, their grid, and the map of a regular convolution.
+
+    An output exists wherever its window touches an input. Rows of both are sorted.
+    """
+    shape = _checked_grid(coords, spatial_shape, batch_size)
+    geometry = ConvGeometry.of(*geometry, dims=len(shape))
+    out_shape = geometry.output_shape(shape)
+    out_coords, forward, backward = reference.strided_neighbours(coords, out_shape, geometry)
+    return out_coords, out_shape, KernelMap(Table(forward), Table(backward))
+
+
+def index_pyramid(
+    coords: Tensor,  # [N, 1 + D] int32
+    spatial_shape: Sequence[int],
+    batch_size: int,
+    downs: Sequence[ConvGeometry],
+    submanifold_kernel: int | Sequence[int] = 3,
+    last_submanifold: bool = False,
+    capacities: Sequence[int] | None = None,
+    count: Tensor | None = None,  # [1] int32
+) -> Pyramid:
+    """Every map of an encoder: level 0 is `coords`, level l + 1 is level l seen by `downs[l]`.
+
+    The last level gets a submanifold map only with `last_submanifold`. Rows of `coords` from
+    `count` on are ignored. With `capacities` (rows, one number a level) every tensor has that many
+    rows: each level is the exact one cut off there, entries that point at rows cut off are -1, and
+    so is what lies beyond the level's count. `overflow` tells which levels were cut.
+    """
+    if capacities is not None and len(capacities) != len(downs) + 1:
+        raise ValueError(
+            f"capacities: expected {len(downs) + 1} numbers, one a level, got {len(capacities)}"
+        )
+    if count is not None:
+        coords = coords[: int(count)]  # sync: the reference works on exact sizes
+    shape = tuple(spatial_shape)
+    down = None
+    levels = []
+    for index in range(len(downs) + 1):
+        submanifold = None
+        if index < len(downs) or last_submanifold:
+            submanifold = submanifold_map(coords, shape, batch_size, submanifold_kernel)
+        levels.append(Level(coords, None, shape, submanifold, down))
+        if index < len(downs):
+            coords, shape, down = strided_map(coords, shape, batch_size, downs[index])
+    if capacities is None:
+        return Pyramid(tuple(levels), None)
+    return _with_capacities(levels, capacities)
+
+
+def _with_capacities(levels: Sequence[Level], capacities: Sequence[int]) -> Pyramid:
+    device = levels[0].coords.device
+    counts = [
+        torch.tensor([min(len(level.coords), rows)], dtype=torch.int32, device=device)
+        for level, rows in zip(levels, capacities, strict=True)
+    ]
+    overflow = sum(
+        (len(level.coords) > rows) << index
+        for index, (level, rows) in enumerate(zip(levels, capacities, strict=True))
+    )
+    padded = []
+    for index, level in enumerate(levels):
+        rows = capacities[index]
+        submanifold = down = None
+        if level.submanifold is not None:
+            table = _with_capacity(level.submanifold.forward, rows, rows, counts[index])
+            submanifold = KernelMap(table, table._replace(flipped=True))
+        if level.down is not None:
+            above = capacities[index - 1]
+            down = KernelMap(
+                _with_capacity(level.down.forward, rows, above, counts[index]),
+                _with_capacity(level.down.backward, above, rows, counts[index - 1]),
+            )
+        coords = level.coords.new_full((rows, level.coords.shape[1]), -1)
+        kept = min(len(level.coords), rows)
+        coords[:kept] = level.coords[:kept]
+        padded.append(Level(coords, counts[index], level.spatial_shape, submanifold, down))
+    return Pyramid(tuple(padded), torch.tensor([overflow], dtype=torch.int32, device=device))
+
+
+def _with_capacity(table: Table, rows: int, source_rows: int, count: Tensor) -> Table:
+    offsets, length = table.neighbours.shape
+    neighbours = table.neighbours.new_full((offsets, rows), -1)
+    kept = table.neighbours[:, : min(length, rows)]
+    neighbours[:, : kept.shape[1]] = torch.where(kept < source_rows, kept, -1)
+    return Table(neighbours, None, count, table.flipped)
+
+
+def per_axis(name: str, value: int | Sequence[int], dims: int, least: int) -> tuple[int, ...]:
+    """`value` as one int for each of `dims` axes, none below `least`."""
+    numbers = (value,) * dims if isinstance(value, int) else tuple(value)
+    if len(numbers) != dims or not all(isinstance(n, int) and n >= least for n in numbers):
+        raise ValueError(f"{name}: expected {dims} whole numbers from {least} up, got {value}")
+    return numbers
+
+
+def _submanifold_window(
+    kernel_size: int | Sequence[int], dilation: int | Sequence[int], dims: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    kernel = per_axis("kernel_size", kernel_size, dims, least=1)
+    if not all(size % 2 for size in kernel):
+        raise ValueError(f"kernel_size: a submanifold kernel has odd sizes only, got {kernel}")
+    return kernel, per_axis("dilation", dilation, dims, least=1)
+
+
+def _checked_grid(coords: Tensor, spatial_shape: Sequence[int], batch_size: int) -> tuple[int, ...]:
+    shape = per_axis("spatial_shape", spatial_shape, len(spatial_shape), least=1)
+    if coords.dtype != torch.int32:
+        raise ValueError(f"coords: expected int32, got {coords.dtype}")
+    if coords.ndim != 2 or coords.shape[1] != 1 + len(shape):
+        raise ValueError(
+            f"coords: expected [N, {1 + len(shape)}] for a grid of {shape}, "
+            f"got {list(coords.shape)}"
+        )
+    if not coords.is_cuda:  # on CUDA the kernels check, for the host would have to wait here
+        reference.check_coords(coords, shape, batch_size)
+    return shape

@@ -1,0 +1,58 @@
+"""Voxelizing by one stable sort of the points' cells."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ops.reference.kernel_map import coords_of_keys
+
+
+def voxelize(
+    points: Tensor, offsets: Tensor, grid, max_points: int, max_voxels: int
+) -> tuple[Tensor, Tensor, None, Tensor]:
+    """See ops.voxelize.voxelize: features, coords, count, dropped."""
+    finite = points.isfinite().all(dim=1)
+    keys, ids = _cells(points, finite, offsets, grid)
+    keys, order = keys.sort(stable=True)
+    ids = ids[order]
+
+    new = torch.ones_like(keys, dtype=torch.bool)
+    new[1:] = keys[1:] != keys[:-1]
+    start = new.nonzero().squeeze(1)
+    length = torch.diff(start, append=start.new_tensor([len(keys)]))
+    kept = _seen_first(ids[start], offsets, max_voxels)
+    dropped = torch.stack([(~finite).sum(), (length * ~kept).sum()])
+    start, length = start[kept], length[kept].clamp_(max=max_points)
+
+    features = points[ids[start]]
+    for index in range(1, max_points):
+        more = (length > index).nonzero().squeeze(1)
+        features[more] += points[ids[start[more] + index]]
+    features /= length[:, None]
+    return features, coords_of_keys(keys[start], grid.shape), None, dropped
+
+
+def _cells(points: Tensor, finite: Tensor, offsets: Tensor, grid) -> tuple[Tensor, Tensor]:
+    """Linear keys over (b, z, y, x) and indices of the points inside the grid."""
+    shape = grid.shape
+    lower = points.new_tensor(grid.point_range[:3])
+    size = points.new_tensor(grid.voxel_size)
+    cell = ((points[:, :3] - lower) / size).floor()
+    limit = points.new_tensor(shape[::-1])
+    inside = finite & (cell >= 0).all(dim=1) & (cell < limit).all(dim=1)
+    ids = inside.nonzero().squeeze(1)
+    x, y, z = cell[ids].long().unbind(dim=1)
+    frame = torch.searchsorted(offsets, ids, right=True) - 1
+    return ((frame * shape[0] + z) * shape[1] + y) * shape[2] + x, ids
+
+
+def _seen_first(first: Tensor, offsets: Tensor, max_voxels: int) -> Tensor:
+    """Which voxels are among the first of their frame; `first` holds the index of a first point."""
+    by_point, order = first.sort()
+    rank = torch.arange(len(first), device=first.device)
+    frame = torch.searchsorted(offsets, by_point, right=True)
+    rank -= torch.searchsorted(by_point, offsets.long())[frame - 1]
+    kept = torch.empty_like(first, dtype=torch.bool)
+    kept[order] = rank < max_voxels
+    return kept

@@ -1,0 +1,89 @@
+"""Convolution and pooling along a kernel map."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ops.kernel_map import KernelMap
+from ops.reference import max_pool as reference_pool
+from ops.reference import sparse_conv as reference
+
+FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def sparse_conv(
+    features: Tensor,  # [N_in, C_in]
+    weight: Tensor,  # [V, C_in, C_out]
+    kernel_map: KernelMap,
+    bias: Tensor | None = None,  # [C_out]
+    residual: Tensor | None = None,  # [N_out, C_out]
+    relu: bool = False,
+) -> Tensor:
+    """out[n] = sum over v of features[neighbours[v, n]] @ weight[v], + bias, + residual, ReLU.
+
+    Returns [N_out, C_out] in the dtype of the features; rows from the map's count on are zero.
+    Sums are taken in float32 (float64 for float64) and rounded once. Differentiable in features,
+    weight, bias and residual. Under autocast features and weight are cast to its dtype.
+    """
+    kind = features.device.type
+    if torch.is_autocast_enabled(kind) and features.dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(kind)
+        features, weight = features.to(dtype), weight.to(dtype)
+    _check_conv(features, weight, kernel_map, bias, residual)
+    return reference.sparse_conv(features, weight, kernel_map, bias, residual, relu)
+
+
+def sparse_max_pool(features: Tensor, kernel_map: KernelMap) -> Tensor:
+    """Largest of the existing inputs of each window, by channel: [N_in, C] -> [N_out, C].
+
+    A row without any input is zero. The gradient goes to the first of equal inputs.
+    """
+    _check_features(features, kernel_map)
+    return reference_pool.sparse_max_pool(features, kernel_map)
+
+
+def _check_features(features: Tensor, kernel_map: KernelMap) -> None:
+    if features.dtype not in FLOATING:
+        raise ValueError(f"features: expected a floating dtype, got {features.dtype}")
+    if features.ndim != 2:
+        raise ValueError(f"features: expected [N, C], got {list(features.shape)}")
+    if kernel_map.forward.neighbours.device != features.device:
+        raise ValueError(
+            f"kernel_map: on {kernel_map.forward.neighbours.device}, features on {features.device}"
+        )
+    if kernel_map.backward is not None:
+        rows = kernel_map.backward.neighbours.shape[1]
+        if rows != len(features):
+            raise ValueError(f"features: {len(features)} rows, the kernel map has {rows} inputs")
+    elif features.requires_grad and torch.is_grad_enabled():
+        raise ValueError("kernel_map: backward is None, features that need a gradient need it")
+
+
+def _check_conv(
+    features: Tensor,
+    weight: Tensor,
+    kernel_map: KernelMap,
+    bias: Tensor | None,
+    residual: Tensor | None,
+) -> None:
+    _check_features(features, kernel_map)
+    offsets, rows = kernel_map.forward.neighbours.shape
+    if weight.ndim != 3 or weight.shape[:2] != (offsets, features.shape[1]):
+        raise ValueError(
+            f"weight: expected [{offsets}, {features.shape[1]}, C_out], got {list(weight.shape)}"
+        )
+    channels = weight.shape[2]
+    for name, tensor, shape in (
+        ("weight", weight, None),
+        ("bias", bias, (channels,)),
+        ("residual", residual, (rows, channels)),
+    ):
+        if tensor is None:
+            continue
+        if tensor.device != features.device:
+            raise ValueError(f"{name}: on {tensor.device}, features on {features.device}")
+        if shape is not None and tensor.shape != shape:
+            raise ValueError(f"{name}: expected {list(shape)}, got {list(tensor.shape)}")
+    if weight.dtype != features.dtype:
+        raise ValueError(f"weight: {weight.dtype}, features are {features.dtype}")

@@ -1,0 +1,80 @@
+"""Points to voxels."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ops.reference import voxelize as reference
+
+
+class VoxelGrid(NamedTuple):
+    """A box of the LiDAR frame cut into cells, metres."""
+
+    point_range: tuple[float, ...]  # x, y, z of the lower corner, then of the upper one
+    voxel_size: tuple[float, ...]  # x, y, z
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(z, y, x) cells."""
+        low, high = self.point_range[:3], self.point_range[3:]
+        cells = [
+            round((b - a) / size) for a, b, size in zip(low, high, self.voxel_size, strict=True)
+        ]
+        return cells[2], cells[1], cells[0]
+
+    @property
+    def sparse_shape(self) -> tuple[int, int, int]:
+        """(z + 1, y, x): the grid of SECOND's encoder, one empty layer on top."""
+        z, y, x = self.shape
+        return z + 1, y, x
+
+
+class Voxels(NamedTuple):
+    """The cells that hold points, rows sorted by (b, z, y, x)."""
+
+    features: Tensor  # [N, C] mean of the kept points
+    coords: Tensor  # [N, 4] int32
+    count: Tensor | None  # [1] int32, None: all rows count
+    dropped: Tensor  # [2] int64: points not finite, points lost to the cap on voxels
+
+
+def voxelize(
+    points: Tensor,  # [P, C] float32: x, y, z, then anything
+    offsets: Tensor,  # [B + 1] int32
+    grid: VoxelGrid,
+    max_points: int = 5,
+    max_voxels: int = 40000,
+) -> Voxels:
+    """Mean of the first `max_points` points of each cell; frame b is points[offsets[b]] and on.
+
+    A cell is floor((p - lower) / size) in float32: points on a lower face are inside, on an upper
+    one outside. Of each frame the `max_voxels` cells seen first in the order of the points stay.
+    Kept points are added up in their order in float32, then divided by their number. Points with
+    a value that is not finite are dropped.
+    """
+    if points.dtype != torch.float32 or points.ndim != 2 or points.shape[1] < 3:
+        raise ValueError(
+            f"points: expected [P, 3 or more] float32, got {list(points.shape)} {points.dtype}"
+        )
+    if offsets.dtype != torch.int32 or offsets.ndim != 1 or len(offsets) < 2:
+        raise ValueError(
+            f"offsets: expected [B + 1] int32, got {list(offsets.shape)} {offsets.dtype}"
+        )
+    if offsets.device != points.device:
+        raise ValueError(f"offsets: on {offsets.device}, points on {points.device}")
+    for name, value in (("max_points", max_points), ("max_voxels", max_voxels)):
+        if value < 1:
+            raise ValueError(f"{name}: expected at least 1, got {value}")
+    if not points.is_cuda:
+        _check_offsets(offsets.tolist(), len(points))
+    return Voxels(*reference.voxelize(points, offsets, grid, max_points, max_voxels))
+
+
+def _check_offsets(offsets: list[int], points: int) -> None:
+    steps = pairwise(offsets)
+    if offsets[0] != 0 or offsets[-1] != points or any(b < a for a, b in steps):
+        raise ValueError(f"offsets: expected to rise from 0 to {points} points, got {offsets}")
