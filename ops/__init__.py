@@ -1,5 +1,6 @@
 """Sparse convolution, voxels and boxes: functions of tensors only."""
 
+from ops.boxes import Kept, iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
 from ops.kernel_map import (
     ConvGeometry,
     KernelMap,
@@ -18,6 +19,7 @@ from ops.voxelize import VoxelGrid, Voxels, voxelize
 __all__ = [
     "ConvGeometry",
     "InverseConv",
+    "Kept",
     "KernelMap",
     "Level",
     "Pyramid",
@@ -30,6 +32,11 @@ __all__ = [
     "Voxels",
     "dense",
     "index_pyramid",
+    "iou_3d",
+    "iou_bev",
+    "nms",
+    "overlap_bev",
+    "paired_overlap_bev",
     "sparse_conv",
     "sparse_max_pool",
     "strided_map",
