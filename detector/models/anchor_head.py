@@ -1,0 +1,40 @@
+"""The heads: class, box and direction of every anchor."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+
+class Predictions(NamedTuple):
+    """What the network says of every anchor; A in the order (y, x, class, rotation)."""
+
+    class_logits: Tensor  # [B, A, K]
+    box_residuals: Tensor  # [B, A, 7]
+    direction_logits: Tensor  # [B, A, 2]
+
+
+class AnchorHead(nn.Module):
+    """Three 1x1 convolutions; the channels of a cell are anchor-major."""
+
+    def __init__(self, in_channels: int, anchors_per_cell: int, num_classes: int):
+        super().__init__()
+        self.classes = nn.Conv2d(in_channels, anchors_per_cell * num_classes, 1)
+        self.boxes = nn.Conv2d(in_channels, anchors_per_cell * 7, 1)
+        self.directions = nn.Conv2d(in_channels, anchors_per_cell * 2, 1)
+        rare = 0.01  # every anchor starts as background, or the many negatives drown the loss
+        nn.init.constant_(self.classes.bias, -math.log((1 - rare) / rare))
+        nn.init.normal_(self.boxes.weight, mean=0, std=0.001)
+        self.widths = (num_classes, 7, 2)
+
+    def forward(self, features: Tensor) -> Predictions:
+        """[B, C, Y, X] -> predictions of A = Y * X * anchors_per_cell anchors."""
+        heads = (self.classes, self.boxes, self.directions)
+        return Predictions(
+            *(
+                head(features).permute(0, 2, 3, 1).reshape(len(features), -1, width)
+                for head, width in zip(heads, self.widths, strict=True)
+            )
+        )

@@ -1,0 +1,78 @@
+"""The 2-D part: a bird's-eye-view map through blocks of convolutions, brought back to one resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+
+
+class ConvBlock(nn.Module):
+    """Convolution (or its transpose), BatchNorm, ReLU; folded: convolution with bias, ReLU."""
+
+    def __init__(self, conv: nn.Conv2d | nn.ConvTranspose2d):
+        super().__init__()
+        self.conv = conv
+        self.norm = nn.BatchNorm2d(conv.out_channels, eps=1e-3, momentum=0.01)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[B, C_in, H, W] -> [B, C_out, H', W']."""
+        features = self.conv(features)
+        if self.norm is not None:
+            features = self.norm(features)
+        return torch.relu_(features)
+
+    def fold(self) -> None:
+        """Moves the running statistics of the BatchNorm into the convolution, in place."""
+        norm = self.norm
+        self.conv.weight, self.conv.bias = fuse_conv_bn_weights(
+            self.conv.weight,
+            self.conv.bias,
+            norm.running_mean,
+            norm.running_var,
+            norm.eps,
+            norm.weight,
+            norm.bias,
+            transpose=isinstance(self.conv, nn.ConvTranspose2d),
+        )
+        self.conv.requires_grad_(False)
+        self.norm = None
+
+
+class BevBackbone(nn.Module):
+    """Blocks of 3x3 convolutions, the first of each strided; every block's output is upsampled to the size of
+    the input and all are concatenated."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        layers: Sequence[int],
+        channels: Sequence[int],
+        strides: Sequence[int],
+        upsample_channels: Sequence[int],
+    ):
+        """A value a block in each list; `layers` counts the convolutions after the strided one."""
+        super().__init__()
+        self.blocks, self.upsamples = nn.ModuleList(), nn.ModuleList()
+        scale = 1
+        for count, wide, stride, up in zip(
+            layers, channels, strides, upsample_channels, strict=True
+        ):
+            convs = [nn.Conv2d(in_channels, wide, 3, stride, padding=1, bias=False)]
+            convs += [nn.Conv2d(wide, wide, 3, padding=1, bias=False) for _ in range(count)]
+            self.blocks.append(nn.Sequential(*map(ConvBlock, convs)))
+            scale *= stride
+            back = nn.ConvTranspose2d(wide, up, scale, stride=scale, bias=False)
+            self.upsamples.append(ConvBlock(back))
+            in_channels = wide
+        self.out_channels = sum(upsample_channels)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[B, C, Y, X] -> [B, sum of upsample_channels, Y, X]."""
+        maps = []
+        for block, upsample in zip(self.blocks, self.upsamples, strict=True):
+            features = block(features)
+            maps.append(upsample(features))
+        return torch.cat(maps, dim=1)

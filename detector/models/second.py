@@ -1,0 +1,75 @@
+"""SECOND: sparsely embedded convolutional detection (Yan, Mao and Li 2018)."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from detector.anchors import ROTATIONS
+from detector.config import Config
+from detector.models.anchor_head import AnchorHead, Predictions
+from detector.models.bev_backbone import BevBackbone, ConvBlock
+from detector.models.sparse_encoder import SparseBlock, SparseEncoder
+from ops.voxelize import VoxelGrid, voxelize
+
+
+class Second(nn.Module):
+    """From points to predictions: voxelizer, sparse encoder, bird's-eye-view backbone, heads."""
+
+    def __init__(
+        self,
+        grid: VoxelGrid,
+        max_points: int,
+        max_voxels: tuple[int, int],
+        encoder: SparseEncoder,
+        backbone: BevBackbone,
+        head: AnchorHead,
+    ):
+        """max_points a voxel; max_voxels a frame, (in training, otherwise)."""
+        super().__init__()
+        self.grid, self.max_points, self.max_voxels = grid, max_points, max_voxels
+        self.encoder, self.backbone, self.head = encoder, backbone, head
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, points: Tensor, offsets: Tensor) -> Predictions:
+        """points [P, 4] float32 of all frames one after another (x, y, z in metres, intensity in [0, 1]);
+        offsets [B + 1] int32: frame b has the rows offsets[b] to offsets[b + 1]."""
+        max_voxels = self.max_voxels[0 if self.training else 1]
+        voxels = voxelize(points, offsets, self.grid, self.max_points, max_voxels)
+        bev = self.encoder(voxels, len(offsets) - 1)
+        return self.head(self.backbone(bev.contiguous(memory_format=torch.channels_last)))
+
+    def fold(self) -> Second:
+        """A copy for inference whose BatchNorms are part of the convolutions: equal but for rounding."""
+        folded = copy.deepcopy(self).eval()
+        for module in folded.modules():
+            if isinstance(module, SparseBlock | ConvBlock):
+                module.fold()
+        return folded.requires_grad_(False)
+
+
+def build_second(config: Config) -> Second:
+    """The network of a configuration, freshly initialised from torch's global generator."""
+    grid, model = config.grid, config.model
+    encoder = SparseEncoder(
+        grid.voxels.sparse_shape, model.encoder.channels, model.encoder.out_channels
+    )
+    bev = model.bev
+    backbone = BevBackbone(
+        model.encoder.out_channels * config.bev_depth,
+        bev.layers,
+        bev.channels,
+        bev.strides,
+        bev.upsample_channels,
+    )
+    classes = len(config.classes)
+    return Second(
+        grid.voxels,
+        grid.max_points,
+        (grid.max_voxels_train, grid.max_voxels_test),
+        encoder,
+        backbone,
+        AnchorHead(backbone.out_channels, classes * len(ROTATIONS), classes),
+    )

@@ -1,0 +1,94 @@
+"""The 3-D part: from voxels to a bird's-eye-view map by twelve sparse convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from ops.kernel_map import ConvGeometry, KernelMap, index_pyramid
+from ops.sparse_conv import sparse_conv
+from ops.sparse_tensor import dense
+from ops.voxelize import Voxels
+
+DOWNS = (  # (z, y, x)
+    ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1)),
+    ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1)),
+    ConvGeometry((3, 3, 3), (2, 2, 2), (0, 1, 1), (1, 1, 1)),
+    ConvGeometry((3, 1, 1), (2, 1, 1), (0, 0, 0), (1, 1, 1)),
+)
+
+
+class SparseBlock(nn.Module):
+    """Sparse convolution, BatchNorm, ReLU on rows of features; folded: convolution with bias, ReLU."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_volume: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(kernel_volume, in_channels, out_channels))
+        self.register_parameter("bias", None)
+        self.norm = nn.BatchNorm1d(out_channels, eps=1e-3, momentum=0.01)
+        bound = 1 / math.sqrt(kernel_volume * in_channels)
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    def forward(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
+        """[N_in, C_in] -> [N_out, C_out]."""
+        if self.norm is None:
+            return sparse_conv(features, self.weight, kernel_map, bias=self.bias, relu=True)
+        return torch.relu(self.norm(sparse_conv(features, self.weight, kernel_map)))
+
+    def fold(self) -> None:
+        """Moves the running statistics of the BatchNorm into weight and bias, in place."""
+        scale = self.norm.weight * torch.rsqrt(self.norm.running_var + self.norm.eps)
+        bias = self.norm.bias - self.norm.running_mean * scale
+        self.weight = nn.Parameter((self.weight * scale).detach(), requires_grad=False)
+        self.bias = nn.Parameter(bias.detach(), requires_grad=False)
+        self.norm = None
+
+
+class SparseEncoder(nn.Module):
+    """Four levels of submanifold convolutions, each half as fine as the last, then one along z alone.
+
+    The index of all levels is built once from the voxels and handed to each convolution.
+    """
+
+    def __init__(
+        self, sparse_shape: tuple[int, int, int], channels: Sequence[int], out_channels: int
+    ):
+        """sparse_shape: (z, y, x) cells of the input; channels: of the levels; voxels have 4 features."""
+        super().__init__()
+        self.sparse_shape = sparse_shape
+        volumes = [math.prod(down.kernel_size) for down in DOWNS]
+        first, *rest = channels
+        self.levels = nn.ModuleList(
+            [nn.ModuleList([SparseBlock(4, first, 27), SparseBlock(first, first, 27)])]
+        )
+        self.downs = nn.ModuleList()
+        for volume, (narrow, wide) in zip(volumes, pairwise(channels), strict=False):
+            self.downs.append(SparseBlock(narrow, wide, volume))
+            self.levels.append(nn.ModuleList([SparseBlock(wide, wide, 27) for _ in range(2)]))
+        self.downs.append(SparseBlock(channels[-1], out_channels, volumes[-1]))
+
+    def forward(
+        self, voxels: Voxels, batch_size: int, capacities: Sequence[int] | None = None
+    ) -> Tensor:  # [B, C * Z, Y, X]
+        """The map's channel is c * Z + z; `capacities` fixes the rows of every level (CUDA graphs)."""
+        pyramid = index_pyramid(
+            voxels.coords,
+            self.sparse_shape,
+            batch_size,
+            DOWNS,
+            capacities=capacities,
+            count=voxels.count,
+        )
+        features = voxels.features.to(self.levels[0][0].weight.dtype)
+        for depth, level in enumerate(pyramid.levels):
+            if depth > 0:
+                features = self.downs[depth - 1](features, level.down)
+            if depth < len(self.levels):
+                for block in self.levels[depth]:
+                    features = block(features, level.submanifold)
+        volume = dense(features, level.coords, level.spatial_shape, batch_size, count=level.count)
+        return volume.flatten(1, 2)

@@ -1,0 +1,143 @@
+"""Strict reading of YAML into frozen dataclasses: nothing is guessed, converted silently or ignored."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import yaml
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message starts with the path of the key."""
+
+    def __init__(self, key: str, problem: str):
+        super().__init__(f"{key}: {problem}")
+        self.key, self.problem = key, problem
+
+
+def require(condition: bool, key: str, problem: str) -> None:
+    """Raises ConfigError unless the condition holds."""
+    if not condition:
+        raise ConfigError(key, problem)
+
+
+def nearest(name: Any, legal: Sequence[str]) -> str:
+    """The end of a message that offers the legal name nearest to a wrong one."""
+    near = difflib.get_close_matches(str(name), legal, n=1, cutoff=0.0)
+    return f"; the nearest legal name is '{near[0]}'" if near else ""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML where a key given twice is an error and 1e-3 is a number."""
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            require(key.value not in seen, f"line {line}", f"'{key.value}' is given twice")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
+
+
+def read_yaml(text: str) -> Any:
+    """The tree of a YAML text; raises ConfigError."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader: plain values only
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "unreadable characters"
+        where = f"line {mark.line + 1}" if mark else "text"
+        raise ConfigError(where, f"is not YAML: {problem}") from None
+
+
+def override(tree: Any, assignment: str) -> None:
+    """Sets the value at a path of keys and list positions, `classes.0.matched=0.5`, in place."""
+    path, equals, text = assignment.partition("=")
+    require(bool(equals), assignment, "an override has the form key=value")
+    *parents, last = path.strip().split(".")
+    for depth, key in enumerate(parents):
+        tree = tree[_position(tree, key, ".".join(parents[: depth + 1]))]
+    tree[_position(tree, last, path.strip())] = read_yaml(text)
+
+
+def _position(tree: Any, key: str, path: str) -> str | int:
+    if isinstance(tree, dict):
+        require(key in tree, path, f"unknown key{nearest(key, [str(k) for k in tree])}")
+        return key
+    require(isinstance(tree, list), path, f"unknown key: what is above it is the value {tree!r}")
+    inside = key.isdigit() and int(key) < len(tree)
+    require(inside, path, f"'{key}' is no position in a list of {len(tree)}")
+    return int(key)
+
+
+def build(kind: Any, value: Any, path: str) -> Any:
+    """The value as `kind`: a dataclass, bool, int, float, str, Literal, tuple or Mapping of these.
+
+    Raises ConfigError with the path of the first key that does not fit.
+    """
+    origin, args = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        return _build_dataclass(kind, value, path)
+    if origin is Literal:
+        require(value in args, path, f"{value!r} is none of {', '.join(map(str, args))}")
+        return value
+    if origin is tuple:
+        return _build_tuple(args, value, path)
+    if origin is Mapping:
+        require(isinstance(value, dict), path, f"{value!r} is not a mapping")
+        return {
+            build(args[0], k, path): build(args[1], v, _join(path, k)) for k, v in value.items()
+        }
+    if kind is float:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        require(number and math.isfinite(value), path, f"{value!r} is not a number")
+        return float(value)
+    names = {bool: "true or false", int: "a whole number", str: "text"}
+    require(type(value) is kind, path, f"{value!r} is not {names[kind]}")
+    return value
+
+
+def _build_dataclass(kind: type, value: Any, path: str) -> Any:
+    require(
+        isinstance(value, dict), path or "file", f"{value!r} is not a mapping of keys to values"
+    )
+    hints = get_type_hints(kind)
+    legal = [field.name for field in fields(kind)]
+    for key in value:
+        require(key in legal, _join(path, key), f"unknown key{nearest(key, legal)}")
+    for key in legal:
+        require(key in value, _join(path, key), "is missing")
+    built = {key: build(hints[key], value[key], _join(path, key)) for key in legal}
+    try:
+        return kind(**built)
+    except ConfigError as error:
+        raise ConfigError(_join(path, error.key), error.problem) from None
+
+
+def _build_tuple(args: tuple, value: Any, path: str) -> tuple:
+    require(isinstance(value, list), path, f"{value!r} is not a list")
+    if args[-1] is Ellipsis:
+        args = (args[0],) * len(value)
+    require(
+        len(value) == len(args), path, f"{value} has {len(value)} values instead of {len(args)}"
+    )
+    return tuple(
+        build(kind, item, _join(path, i))
+        for i, (kind, item) in enumerate(zip(args, value, strict=True))
+    )
+
+
+def _join(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)
