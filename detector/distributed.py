@@ -1,0 +1,108 @@
+"""The processes that train together: started by torchrun, or just this one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+TIMEOUT = timedelta(minutes=30)  # longer than rank 0 takes to score the whole validation split
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process's place among all: its rank, how many there are, and its device."""
+
+    rank: int
+    count: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes."""
+        return self.rank == 0
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Replaces every tensor by its mean over the processes, in place, with one collective.
+
+        The same tensors in the same order give the same bits whatever ran before, which the buckets
+        of DistributedDataParallel, rebuilt after its first step, do not: a resumed run could
+        differ.
+        """
+        if self.count == 1 or not tensors:
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.all_reduce(flat)
+        flat /= self.count
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view(tensor.shape))
+
+    def share_first(self, tensors: Sequence[Tensor]) -> None:
+        """Copies the tensors of rank 0 into those of every other process."""
+        if self.count > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value of every process, by rank, in every process."""
+        if self.count == 1:
+            return [value]
+        values = [None] * self.count
+        dist.all_gather_object(values, value)
+        return values
+
+    def wait(self) -> None:
+        """Returns when every process has come here."""
+        if self.count > 1:
+            self.gather(None)
+
+
+@contextmanager
+def processes(device: str | None = None) -> Iterator[Processes]:
+    """Joins the processes that torchrun started, by its environment, or stands alone.
+
+    `device`: a torch device; None for the GPU where there is one. Raises ValueError for one that is
+    not there.
+    """
+    count = int(os.environ.get("WORLD_SIZE", 1))
+    rank = int(os.environ.get("RANK", 0))
+    place = _device(device, int(os.environ.get("LOCAL_RANK", 0)))
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    if count == 1:
+        yield Processes(rank, count, place)
+        return
+    # Tensors on the host (flags, gathered results) go through gloo also where the gradients go
+    # through NCCL.
+    backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=TIMEOUT)
+    yield Processes(rank, count, place)
+    # Not in a `finally`: after an error the peers are in some other collective and tearing down
+    # would wait for them. Leaving with the error makes torchrun end them.
+    dist.destroy_process_group()
+
+
+def _device(name: str | None, local_rank: int) -> torch.device:
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device '{name}' is unknown; say cpu or cuda") from None
+    if device.type != "cuda":
+        return device
+    index = local_rank if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise ValueError(
+            f"device cuda:{index} is not there: {torch.cuda.device_count()} GPUs are visible; start "
+            "at most that many processes on this machine, or say --device cpu"
+        )
+    return torch.device("cuda", index)

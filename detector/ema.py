@@ -1,0 +1,28 @@
+"""An exponential moving average of a model's weights."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+
+class Ema:
+    """The averaged model: average = d * average + (1 - d) * weights after each step.
+
+    d is min(decay, (1 + step) / (10 + step)), so that the first weights are soon forgotten.
+    Buffers, the running statistics among them, are the newest.
+    """
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        self.decay = decay
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        """Takes in the weights that step `step` (0-based) left."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        averages, weights = list(self.model.parameters()), list(model.parameters())
+        torch._foreach_lerp_(averages, weights, 1 - decay)
+        torch._foreach_copy_(list(self.model.buffers()), list(model.buffers()))

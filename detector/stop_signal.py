@@ -1,0 +1,55 @@
+"""A request to stop, by SIGTERM or Ctrl-C, that all processes follow at the same step."""
+
+from __future__ import annotations
+
+import signal
+
+import torch
+import torch.distributed as dist
+
+from detector.distributed import Processes
+
+EXIT_CODE = {signal.SIGTERM: 0, signal.SIGINT: 130}
+
+
+class StopSignal:
+    """Notes the signals while it is entered; a second one acts as it would have without this.
+
+    Processes get a signal at different steps, so each step shares the notes of the step before with
+    a reduction that runs on the host while the device works: nobody waits, and all see the same
+    answer.
+    """
+
+    def __init__(self, processes: Processes):
+        self._processes = processes
+        self._noted = 0
+        self._previous: dict[int, object] = {}
+        self._pending: tuple[torch.Tensor, dist.Work] | None = None
+
+    def __enter__(self) -> StopSignal:
+        self._previous = {number: signal.signal(number, self._note) for number in EXIT_CODE}
+        return self
+
+    def __exit__(self, *error) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        if self._pending and error == (None, None, None):
+            self._pending[1].wait()
+        self._pending = None
+
+    def _note(self, number: int, _) -> None:
+        self._noted = number
+        signal.signal(number, self._previous[number])
+
+    def agreed(self) -> int:
+        """The signal to stop for, 0 for none: called by every process, equally often."""
+        if self._processes.count == 1:
+            return self._noted
+        answer = 0
+        if self._pending:
+            shared, work = self._pending
+            work.wait()
+            answer = int(shared)
+        shared = torch.tensor(self._noted)
+        self._pending = shared, dist.all_reduce(shared, dist.ReduceOp.MAX, async_op=True)
+        return answer
