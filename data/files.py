@@ -1,0 +1,23 @@
+"""Files that are either whole or not there."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path | str) -> Iterator[Path]:
+    """Give a path beside `path` to write to; it takes the place of `path` when the block succeeds.
+
+    A reader never sees half a file, and a failure leaves what was there before.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()

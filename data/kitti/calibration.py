@@ -1,0 +1,147 @@
+"""KITTI calibration: LiDAR frame <-> rectified camera frame -> image of the left colour camera.
+
+rect = R0_rect * Tr_velo_to_cam * lidar; image = P2 * rect (Geiger et al., IJRR 2013). Camera boxes
+are [M, 7] (x, y, z, l, h, w, rotation_y) with (x, y, z) the centre of the bottom face.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from data.boxes import box_corners, wrap_angle
+
+KEYS = {  # the names in the object and in the tracking benchmark
+    "p2": (("P2",), (3, 4)),
+    "r0_rect": (("R0_rect", "R_rect"), (3, 3)),
+    "velo_to_cam": (("Tr_velo_to_cam", "Tr_velo_cam"), (3, 4)),
+}
+NEAR = 0.1  # metres: what is nearer to the image plane does not project to a useful place
+EDGES = np.array(
+    [[0, 1], [1, 2], [2, 3], [3, 0], [4, 5], [5, 6], [6, 7], [7, 4], [0, 4], [1, 5], [2, 6], [3, 7]]
+)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The three matrices, float64."""
+
+    p2: np.ndarray  # [3, 4]
+    r0_rect: np.ndarray  # [3, 3]
+    velo_to_cam: np.ndarray  # [3, 4]
+
+    @classmethod
+    def from_file(cls, path: Path | str) -> Calibration:
+        """Read `calib/000123.txt` or a tracking calibration; errors name the file and the key."""
+        path = Path(path)
+        found = {}
+        for line in path.read_text(encoding="utf-8").splitlines():
+            key, _, numbers = line.strip().partition(" ")
+            found[key.rstrip(":")] = numbers
+        return cls(**{name: _matrix(found, *spec, path) for name, spec in KEYS.items()})
+
+    @cached_property
+    def _lidar_to_rect(self) -> np.ndarray:
+        return self.r0_rect @ self.velo_to_cam
+
+    @cached_property
+    def _rect_to_lidar(self) -> np.ndarray:
+        square = np.vstack([self._lidar_to_rect, [0, 0, 0, 1]])
+        return np.linalg.inv(square)[:3]
+
+    def lidar_to_rect(self, points: np.ndarray) -> np.ndarray:
+        """[N, 3 or more] LiDAR -> [N, 3] float64 rectified camera frame."""
+        return _affine(self._lidar_to_rect, points)
+
+    def rect_to_lidar(self, points: np.ndarray) -> np.ndarray:
+        """[N, 3 or more] rectified camera frame -> [N, 3] float64 LiDAR."""
+        return _affine(self._rect_to_lidar, points)
+
+    def rect_to_image(self, points: np.ndarray) -> np.ndarray:
+        """[N, 3] rectified camera frame -> [N, 2] pixels (u right, v down)."""
+        projected = _affine(self.p2, points)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return projected[:, :2] / projected[:, 2:]
+
+    def lidar_to_image(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """[N, 3 or more] LiDAR -> pixels [N, 2] and depth [N] in the rectified camera frame."""
+        rect = self.lidar_to_rect(points)
+        return self.rect_to_image(rect), rect[:, 2]
+
+    def in_image(self, points: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+        """[N] bool: depth >= 0 and inside the image of shape (height, width).
+
+        It selects the points of the published reduced clouds.
+        """
+        pixels, depth = self.lidar_to_image(points)
+        height, width = shape
+        u, v = pixels.T
+        return (depth >= 0) & (u >= 0) & (u < width) & (v >= 0) & (v < height)
+
+    def boxes_to_camera(self, boxes: np.ndarray) -> np.ndarray:
+        """[M, 7] LiDAR boxes -> [M, 7] float64 camera boxes."""
+        boxes = np.asarray(boxes, np.float64)
+        bottom = boxes[:, :3].copy()
+        bottom[:, 2] -= boxes[:, 5] / 2
+        rotation = wrap_angle(-boxes[:, 6:7] - np.pi / 2)
+        return np.concatenate([self.lidar_to_rect(bottom), boxes[:, [3, 5, 4]], rotation], axis=1)
+
+    def boxes_from_camera(self, boxes: np.ndarray) -> np.ndarray:
+        """[M, 7] camera boxes -> [M, 7] float32 LiDAR boxes."""
+        boxes = np.asarray(boxes, np.float64)
+        centre = self.rect_to_lidar(boxes)
+        centre[:, 2] += boxes[:, 4] / 2
+        yaw = wrap_angle(-boxes[:, 6:7] - np.pi / 2)
+        return np.concatenate([centre, boxes[:, [3, 5, 4]], yaw], axis=1).astype(np.float32)
+
+    def image_boxes(self, boxes: np.ndarray, shape: tuple[int, int] | None = None) -> np.ndarray:
+        """[M, 7] LiDAR boxes -> [M, 4] float64 image boxes (left, top, right, bottom).
+
+        The part of a box behind the camera is cut off first. Clipped to an image of shape (height,
+        width) when that is given; a box wholly behind the camera gives zeros.
+        """
+        boxes = np.asarray(boxes, np.float64)
+        corners = self.lidar_to_rect(box_corners(boxes).reshape(-1, 3)).reshape(-1, 8, 3)
+        ends = corners[:, EDGES]  # [M, 12, 2, 3]
+        depth = ends[..., 2]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = (NEAR - depth[..., 0]) / (depth[..., 1] - depth[..., 0])
+            crossing = ends[..., 0, :] + share[..., None] * (ends[..., 1, :] - ends[..., 0, :])
+        seen = np.concatenate([corners[..., 2] >= NEAR, (share > 0) & (share < 1)], axis=1)
+        corners = np.concatenate([corners, crossing], axis=1)  # [M, 20, 3]
+        pixels = self.rect_to_image(corners.reshape(-1, 3)).reshape(-1, 20, 2)
+        low = np.where(seen[..., None], pixels, np.inf).min(axis=1)
+        high = np.where(seen[..., None], pixels, -np.inf).max(axis=1)
+        if shape is not None:
+            limit = np.array([shape[1] - 1, shape[0] - 1], np.float64)
+            low, high = np.clip(low, 0, limit), np.clip(high, 0, limit)
+        return np.where(seen.any(axis=1)[:, None], np.concatenate([low, high], axis=1), 0.0)
+
+
+def observation_angle(camera_boxes: np.ndarray) -> np.ndarray:
+    """[M, 7] camera boxes -> [M] KITTI's alpha, rotation_y as seen along the ray to the object."""
+    return wrap_angle(camera_boxes[:, 6] - np.arctan2(camera_boxes[:, 0], camera_boxes[:, 2]))
+
+
+def _affine(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
+    return points[:, :3].astype(np.float64) @ matrix[:, :3].T + matrix[:, 3]
+
+
+def _matrix(
+    found: dict[str, str], names: tuple[str, ...], shape: tuple[int, int], path: Path
+) -> np.ndarray:
+    key = next((name for name in names if name in found), None)
+    if key is None:
+        raise ValueError(f"{path}: {names[0]} is missing; is this a KITTI calibration file?")
+    try:
+        values = np.array(found[key].split(), np.float64)
+    except ValueError as error:
+        raise ValueError(f"{path}: {key}: {error}") from None
+    if values.size != shape[0] * shape[1] or not np.isfinite(values).all():
+        raise ValueError(
+            f"{path}: {key} has {values.size} numbers, it needs {shape[0] * shape[1]} finite ones"
+        )
+    return values.reshape(shape)

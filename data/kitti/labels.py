@@ -1,0 +1,143 @@
+"""KITTI label and result files: one object a line, in the camera frame.
+
+A line is: type truncated occluded alpha x1 y1 x2 y2 h w l x y z rotation_y [score]. Labels have 15
+fields, results for the benchmark 16.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+
+from data.files import replacing
+
+TYPES = (
+    "Car",
+    "Van",
+    "Truck",
+    "Pedestrian",
+    "Person_sitting",
+    "Cyclist",
+    "Tram",
+    "Misc",
+    "DontCare",
+)
+NUMBERS = ("truncated", "occluded", "alpha", "x1", "y1", "x2", "y2", "height", "width", "length")
+NUMBERS += ("x", "y", "z", "rotation_y", "score")
+MIN_HEIGHT = (40, 25, 25)  # pixels, for easy, moderate, hard
+MAX_OCCLUDED = (0, 1, 2)
+MAX_TRUNCATED = (0.15, 0.30, 0.50)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The objects of one frame as columns of equal length M, in the order of the file."""
+
+    types: np.ndarray  # [M] str
+    truncated: np.ndarray  # [M] float64, 0 (inside the image) .. 1, -1 unknown
+    occluded: np.ndarray  # [M] int64, 0 visible, 1 partly, 2 largely, 3 unknown, -1 not given
+    alpha: np.ndarray  # [M] float64, observation angle in -pi .. pi
+    bbox: np.ndarray  # [M, 4] float64, image box (left, top, right, bottom) in pixels
+    size: np.ndarray  # [M, 3] float64, metres, (l, h, w): along the camera's x, y, z at rotation 0
+    location: np.ndarray  # [M, 3] float64, centre of the bottom face in the rectified camera frame
+    rotation_y: np.ndarray  # [M] float64, about the camera's y axis
+    score: np.ndarray | None = None  # [M] float64, only in results
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    @property
+    def boxes(self) -> np.ndarray:
+        """[M, 7] float64 camera boxes (x, y, z, l, h, w, rotation_y)."""
+        return np.concatenate([self.location, self.size, self.rotation_y[:, None]], axis=1)
+
+    @property
+    def difficulty(self) -> np.ndarray:
+        """[M] int8: the easiest of 0 easy, 1 moderate, 2 hard that the object meets, or -1."""
+        height = self.bbox[:, 3] - self.bbox[:, 1]
+        level = np.full(len(self), -1, np.int8)
+        for hardness in (2, 1, 0):
+            meets = (
+                (height >= MIN_HEIGHT[hardness])
+                & (self.occluded <= MAX_OCCLUDED[hardness])
+                & (self.truncated <= MAX_TRUNCATED[hardness])
+                & (self.types != "DontCare")
+            )
+            level[meets] = hardness
+        return level
+
+    def select(self, rows: np.ndarray) -> Labels:
+        """The rows of a mask or of indices."""
+        columns = {item.name: getattr(self, item.name) for item in fields(self)}
+        return replace(self, **{k: v[rows] for k, v in columns.items() if v is not None})
+
+
+def read_labels(path: Path | str) -> Labels:
+    """Read a label or result file; an empty file is a frame without objects.
+
+    Raises ValueError naming file, line and field for a line that is not KITTI's.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: not a text file ({error.reason} at byte {error.start})"
+        ) from None
+    types, rows = [], []
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        if not words:
+            continue
+        if len(words) not in (15, 16):
+            raise ValueError(
+                f"{path}, line {number}: {len(words)} fields, a KITTI line has 15 (16 with a score)"
+            )
+        if rows and len(words) != len(rows[0]) + 1:
+            raise ValueError(f"{path}, line {number}: some lines have a score and some have none")
+        types.append(words[0])
+        rows.append([_number(word, i, path, number) for i, word in enumerate(words[1:])])
+    return _columns(types, np.array(rows, np.float64))
+
+
+def write_labels(path: Path | str, labels: Labels) -> None:
+    """Write a label file, or a result file when there are scores; numbers have 4 decimals."""
+    lines = []
+    for i in range(len(labels)):
+        length, height, width = labels.size[i]
+        numbers = [labels.alpha[i], *labels.bbox[i], height, width, length]
+        numbers += [*labels.location[i], labels.rotation_y[i]]
+        numbers += [] if labels.score is None else [labels.score[i]]
+        head = f"{labels.types[i]} {labels.truncated[i]:g} {labels.occluded[i]}"
+        lines.append(" ".join([head, *(f"{number:.4f}" for number in numbers)]) + "\n")
+    with replacing(path) as temporary:
+        temporary.write_text("".join(lines), encoding="utf-8")
+
+
+def _number(word: str, field: int, path: Path, line: int) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{path}, line {line}: {NUMBERS[field]} is {word!r}, not a finite number")
+    return value
+
+
+def _columns(types: list[str], numbers: np.ndarray) -> Labels:
+    if not types:
+        numbers = np.zeros((0, 15))
+    return Labels(
+        types=np.array(types, dtype=str),
+        truncated=numbers[:, 0],
+        occluded=numbers[:, 1].astype(np.int64),
+        alpha=numbers[:, 2],
+        bbox=numbers[:, 3:7],
+        size=numbers[:, [9, 7, 8]],
+        location=numbers[:, 10:13],
+        rotation_y=numbers[:, 13],
+        score=numbers[:, 14] if numbers.shape[1] == 15 else None,
+    )
