@@ -102,7 +102,7 @@ def _device(name: str | None, local_rank: int) -> torch.device:
     index = local_rank if device.index is None else device.index
     if index >= torch.cuda.device_count():
         raise ValueError(
-            f"device cuda:{index} is not there: {torch.cuda.device_count()} GPUs are visible; start "
+            f"device cuda:{index} is not there: {torch.cuda.device_count()} are visible; start "
             "at most that many processes on this machine, or say --device cpu"
         )
     return torch.device("cuda", index)
