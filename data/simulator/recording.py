@@ -1,0 +1,145 @@
+"""A simulated scan with its labels, as a KITTI camera beside the LiDAR would have them."""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from data.boxes import wrap_angle
+from data.frame import Frame
+from data.kitti.calibration import Calibration, observation_angle
+from data.kitti.labels import Labels
+from data.simulator.lidar import scan
+from data.simulator.street import Street, make_street
+
+IMAGE_SHAPE = (375, 1242)  # height, width in pixels
+FOCAL, CENTRE = 721.5, (609.5, 172.5)  # pixels
+CAMERA_AT = (0.27, 0.0, -0.08)  # in the LiDAR frame, metres
+# Shares of a thing's rays that other things block, above which it is partly and largely occluded.
+OCCLUSION = (0.15, 0.55)
+UNKNOWN = 3  # KITTI's occlusion of an object that counts at no difficulty
+MIN_POINTS = 5  # with fewer points the occlusion is unknown
+
+
+class Recording(NamedTuple):
+    """A frame and its KITTI labels: those of `frame.boxes` in the same order, then DontCare."""
+
+    frame: Frame
+    labels: Labels
+
+
+@cache
+def simulated_calibration() -> Calibration:
+    """A pinhole camera that looks along the LiDAR's x axis, with KITTI's field of view."""
+    p2 = np.array([[FOCAL, 0, CENTRE[0], 0], [0, FOCAL, CENTRE[1], 0], [0, 0, 1, 0]])
+    rotation = np.array([[0.0, -1, 0], [0, 0, -1], [1, 0, 0]])
+    shift = -rotation @ np.array(CAMERA_AT)
+    return Calibration(p2, np.eye(3), np.column_stack([rotation, shift]))
+
+
+def simulate(seed: int, time: float = 0.0) -> Frame:
+    """A scan of the street made up from `seed`; the same seed and time give the same frame.
+
+    Args:
+        seed: any integer that is not negative.
+        time: seconds; the sensor and the traffic have moved on by then. The street is built for
+            about 5 s.
+
+    Returns:
+        A frame whose points are cropped to the camera's image, as KITTI's are, with the boxes of
+        everything (Car, Van, Pedestrian, Cyclist) that has at least one point.
+    """
+    return record(seed, time).frame
+
+
+def record(seed: int, time: float = 0.0) -> Recording:
+    """`simulate`, with KITTI labels: occlusion from blocked rays, truncation, image boxes.
+
+    An object with fewer than 5 points has occlusion 3 (unknown), so it counts at no difficulty;
+    one in the image without any point is a DontCare region.
+    """
+    street = make_street(np.random.default_rng(seed))
+    # The noise has a stream of its own, for the street must not depend on the time.
+    seen = scan(street, time, np.random.default_rng((seed, round(time * 1000))))
+    calibration = simulated_calibration()
+    kept = calibration.in_image(seen.points, IMAGE_SHAPE)
+    owner = seen.owner[kept]
+    count = np.bincount(owner[owner >= 0], minlength=len(street.placed))
+    blocked = 1 - seen.seen / np.maximum(seen.reachable, 1)
+    occluded = np.searchsorted(OCCLUSION, blocked)
+    occluded[count < MIN_POINTS] = UNKNOWN
+
+    # A thing that no ray could reach is too far away, or out of sight.
+    labelled = np.array([placed.thing.kind is not None for placed in street.placed])
+    objects = np.flatnonzero(labelled & (seen.reachable > 0))
+    boxes = _boxes(street, objects, time)
+    labels = _labels(street, objects, boxes, occluded, calibration)
+    height, width = (labels.bbox[:, 2:] - labels.bbox[:, :2]).T
+    scanned, hidden = count[objects] > 0, (count[objects] == 0) & (height > 1) & (width > 1)
+    known = labels.select(scanned)
+    frame = Frame(
+        frame_id=f"{seed:06d}",
+        points=seen.points[kept],
+        boxes=boxes[scanned],
+        names=tuple(str(kind) for kind in known.types),
+        difficulty=known.difficulty,
+        calibration=calibration,
+        image_shape=IMAGE_SHAPE,
+        plane=street.plane,
+    )
+    return Recording(frame, _join(known, _dont_care(labels.bbox[hidden])))
+
+
+def _boxes(street: Street, objects: np.ndarray, time: float) -> np.ndarray:
+    """The tight boxes [M, 7] of the things with these indices, LiDAR frame."""
+    boxes = np.zeros((len(objects), 7))
+    for row, index in zip(boxes, objects, strict=True):
+        low, high = street.placed[index].thing.bounds()
+        x, y, z, yaw = street.pose(street.placed[index], time)
+        (u, v, w), cos, sin = (low + high) / 2, np.cos(yaw), np.sin(yaw)
+        centre = (x + cos * u - sin * v, y + sin * u + cos * v, z + w)
+        row[:] = (*centre, *(high - low), wrap_angle(yaw))
+    return boxes.astype(np.float32)
+
+
+def _labels(
+    street: Street,
+    objects: np.ndarray,
+    boxes: np.ndarray,
+    occluded: np.ndarray,
+    camera: Calibration,
+) -> Labels:
+    whole, clipped = camera.image_boxes(boxes), camera.image_boxes(boxes, IMAGE_SHAPE)
+    area, inside = (np.prod(box[:, 2:] - box[:, :2], axis=1) for box in (whole, clipped))
+    in_camera = camera.boxes_to_camera(boxes)
+    return Labels(
+        types=np.array([street.placed[i].thing.kind for i in objects], dtype=str),
+        truncated=np.round(1 - inside / np.maximum(area, 1e-6), 2).clip(0, 1),
+        occluded=occluded[objects],
+        alpha=observation_angle(in_camera),
+        bbox=clipped,
+        size=in_camera[:, 3:6],
+        location=in_camera[:, :3],
+        rotation_y=in_camera[:, 6],
+    )
+
+
+def _dont_care(bbox: np.ndarray) -> Labels:
+    """Regions [D, 4] of the image where something is that has no box."""
+    count = len(bbox)
+    return Labels(
+        types=np.full(count, "DontCare"),
+        truncated=np.full(count, -1.0),
+        occluded=np.full(count, -1),
+        alpha=np.full(count, -10.0),
+        bbox=bbox,
+        size=np.full((count, 3), -1.0),
+        location=np.full((count, 3), -1000.0),
+        rotation_y=np.full(count, -10.0),
+    )
+
+
+def _join(first: Labels, second: Labels) -> Labels:
+    """The rows of both; neither has scores."""
+    columns = ("types", "truncated", "occluded", "alpha", "bbox", "size", "location", "rotation_y")
+    return Labels(*(np.concatenate([getattr(x, c) for x in (first, second)]) for c in columns))
