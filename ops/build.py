@@ -29,8 +29,11 @@ COMPILED = (
     "max_pool.cu",
     "dense.cu",
     "boxes.cu",
-    "conv_forward.cu",
-    "conv_wgrad.cu",
+    "conv_general.cu",
+    "conv_half.cu",
+    "conv_bfloat16.cu",
+    "conv_tf32.cu",
+    "weight_gradient.cu",
 )
 NAME = "millisecond"
 CXX_FLAGS = ["-O2"]

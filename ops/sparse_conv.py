@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ops import cuda_conv as cuda
 from ops.kernel_map import KernelMap
 from ops.reference import max_pool as reference_pool
 from ops.reference import sparse_conv as reference
@@ -22,7 +23,7 @@ def sparse_conv(
 ) -> Tensor:
     """out[n] = sum over v of features[neighbours[v, n]] @ weight[v], + bias, + residual, ReLU.
 
-    Returns [N_out, C_out] in the dtype of the features; rows from the map's count on are zero.
+    Returns [N_out, C_out] in the dtype of the features; rows from the map's count on hold nothing.
     Sums are taken in float32 (float64 for float64) and rounded once. Differentiable in features,
     weight, bias and residual. Under autocast features and weight are cast to its dtype.
     """
@@ -31,6 +32,8 @@ def sparse_conv(
         dtype = torch.get_autocast_dtype(kind)
         features, weight = features.to(dtype), weight.to(dtype)
     _check_conv(features, weight, kernel_map, bias, residual)
+    if features.is_cuda and features.dtype != torch.float64:
+        return cuda.sparse_conv(features, weight, kernel_map, bias, residual, relu)
     return reference.sparse_conv(features, weight, kernel_map, bias, residual, relu)
 
 

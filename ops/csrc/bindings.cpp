@@ -67,6 +67,147 @@ T* optional_pointer(const std::optional<Tensor>& tensor) {
 
 // ---- convolution -----------------------------------------------------------------------------------------------
 
+// What a convolution of these tensors runs on: tensor cores where their tiles fit, else plain multiply-adds.
+struct Route {
+  Precision precision;
+  bool tensor_cores;
+  int multiprocessors;
+};
+
+Route route_of(const Tensor& features, int64_t volume, int64_t c_in, int64_t c_out) {
+  int major = 0, multiprocessors = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, features.get_device()),
+        "compute capability");
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, features.get_device()),
+        "multiprocessor count");
+  Precision precision = Precision::single;
+  switch (scalar_of(features, "features")) {
+    case Scalar::float16:
+      precision = Precision::half;
+      break;
+    case Scalar::bfloat16:
+      precision = Precision::bfloat16;
+      break;
+    case Scalar::float32:
+      // torch.set_float32_matmul_precision: "highest" is exact fp32, all else may round to tf32
+      if (at::globalContext().float32MatmulPrecision() != at::Float32MatmulPrecision::HIGHEST) {
+        precision = Precision::tf32;
+      }
+  }
+  const bool fits = precision != Precision::single && volume <= 32 && c_in % 16 == 0 && c_out % 16 == 0;
+  return {precision, fits && major >= 8, multiprocessors};
+}
+
+OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& count, bool flipped,
+                     const Tensor& features) {
+  TORCH_CHECK(neighbours.scalar_type() == at::kInt, "neighbours must be int32, is ", neighbours.scalar_type());
+  TORCH_CHECK(neighbours.dim() == 2, "neighbours must be [V, N], has shape ", neighbours.sizes());
+  TORCH_CHECK(neighbours.size(1) <= 1 || neighbours.stride(1) == 1, "neighbours must have contiguous rows, has strides ",
+              neighbours.strides());
+  check_same_device(neighbours, "neighbours", features, "features");
+  if (count) {
+    check_tensor(*count, "count", at::kInt, -1);
+    TORCH_CHECK(count->numel() == 1, "count must have one element, has shape ", count->sizes());
+    check_same_device(*count, "count", features, "features");
+  }
+  TORCH_CHECK(neighbours.size(1) < (int64_t(1) << 31) - 64, "neighbours: ", neighbours.size(1), " rows are too many");
+  return {neighbours.data_ptr<int>(),
+          optional_pointer<int>(count),
+          neighbours.stride(0),
+          static_cast<int32_t>(neighbours.size(1)),
+          static_cast<int32_t>(neighbours.size(0)),
+          flipped};
+}
+
+void check_aligned(const Tensor& tensor, const char* name) {
+  TORCH_CHECK(reinterpret_cast<uintptr_t>(tensor.data_ptr()) % 16 == 0, name,
+              " must start at a multiple of 16 bytes: clone() it");
+}
+
+Tensor conv(const Tensor& features, const Tensor& weight, const Tensor& neighbours, const std::optional<Tensor>& count,
+            bool flipped, const std::optional<Tensor>& bias, const std::optional<Tensor>& residual, bool relu) {
+  check_tensor(features, "features", features.scalar_type(), 2);
+  const c10::cuda::CUDAGuard guard(features.device());
+  check_tensor(weight, "weight", features.scalar_type(), 3);
+  check_same_device(weight, "weight", features, "features");
+  const OffsetTable table = table_of(neighbours, count, flipped, features);
+  TORCH_CHECK(weight.size(0) == table.volume && weight.size(2) == features.size(1), "weight must be [", table.volume,
+              ", C_out, ", features.size(1), "], has shape ", weight.sizes());
+  const int64_t c_in = weight.size(2), c_out = weight.size(1);
+  if (bias) {
+    check_tensor(*bias, "bias", at::kFloat, 1);
+    TORCH_CHECK(bias->size(0) == c_out, "bias must have ", c_out, " elements, has ", bias->size(0));
+    check_same_device(*bias, "bias", features, "features");
+  }
+  if (residual) {
+    check_tensor(*residual, "residual", features.scalar_type(), 2);
+    TORCH_CHECK(residual->size(0) == table.rows && residual->size(1) == c_out, "residual must be [", table.rows, ", ",
+                c_out, "], has shape ", residual->sizes());
+    check_same_device(*residual, "residual", features, "features");
+    check_aligned(*residual, "residual");
+  }
+  Tensor out = at::empty({table.rows, c_out}, features.options());
+  if (out.numel() == 0) return out;
+  if (c_in == 0 || features.size(0) == 0) out.zero_();
+  if (c_in == 0) return out;
+  check_aligned(features, "features");
+  check_aligned(weight, "weight");
+  const ConvolutionArguments arguments{features.data_ptr(),
+                                       weight.data_ptr(),
+                                       optional_pointer<float>(bias),
+                                       residual ? residual->data_ptr() : nullptr,
+                                       out.data_ptr(),
+                                       table,
+                                       static_cast<int32_t>(c_in),
+                                       static_cast<int32_t>(c_out),
+                                       relu};
+  const Route route = route_of(features, table.volume, c_in, c_out);
+  if (!route.tensor_cores) {
+    check(conv_general(route.precision, arguments, stream()), "conv");
+  } else if (route.precision == Precision::half) {
+    check(conv_half(arguments, route.multiprocessors, stream()), "conv");
+  } else if (route.precision == Precision::bfloat16) {
+    check(conv_bfloat16(arguments, route.multiprocessors, stream()), "conv");
+  } else {
+    check(conv_tf32(arguments, route.multiprocessors, stream()), "conv");
+  }
+  return out;
+}
+
+Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, const Tensor& neighbours,
+                            const std::optional<Tensor>& count, bool flipped) {
+  check_tensor(features, "features", features.scalar_type(), 2);
+  const c10::cuda::CUDAGuard guard(features.device());
+  check_tensor(gradient, "gradient", features.scalar_type(), 2);
+  check_same_device(gradient, "gradient", features, "features");
+  const OffsetTable table = table_of(neighbours, count, flipped, features);
+  TORCH_CHECK(gradient.size(0) == table.rows, "gradient must have ", table.rows, " rows, has ", gradient.size(0));
+  const int64_t c_in = features.size(1), c_out = gradient.size(1);
+  const auto options = features.options().dtype(at::kFloat);
+  if (table.rows == 0 || features.size(0) == 0) return at::zeros({table.volume, c_in, c_out}, options);
+  Tensor out = at::empty({table.volume, c_in, c_out}, options);
+  if (out.numel() == 0) return out;
+  check_aligned(features, "features");
+  check_aligned(gradient, "gradient");
+  const int64_t splits = (table.rows + WEIGHT_GRADIENT_SLAB - 1) / WEIGHT_GRADIENT_SLAB;
+  const Tensor partial = at::empty({splits > 1 ? splits : 0, table.volume, c_in, c_out}, options);
+  const WeightGradientArguments arguments{features.data_ptr(),
+                                          gradient.data_ptr(),
+                                          partial.data_ptr<float>(),
+                                          out.data_ptr<float>(),
+                                          table,
+                                          static_cast<int32_t>(c_in),
+                                          static_cast<int32_t>(c_out),
+                                          static_cast<int32_t>(splits)};
+  const Route route = route_of(features, table.volume, c_in, c_out);
+  if (route.tensor_cores) {
+    check(weight_gradient_tensor(route.precision, arguments, stream()), "conv_weight_gradient");
+  } else {
+    check(weight_gradient_general(route.precision, arguments, stream()), "conv_weight_gradient");
+  }
+  return out;
+}
+
 // ---- boxes -----------------------------------------------------------------------------------------------------
 
 }  // namespace
@@ -77,7 +218,13 @@ TORCH_LIBRARY(millisecond, m) {
   // voxelize
   // sparse max pooling
   // dense
-  // convolution
+  // convolution; weight [V, C_out, C_in], neighbours [V, N]
+  m.def(
+      "conv(Tensor features, Tensor weight, Tensor neighbours, Tensor? count, bool flipped, Tensor? bias, "
+      "Tensor? residual, bool relu) -> Tensor");
+  m.def(
+      "conv_weight_gradient(Tensor features, Tensor gradient, Tensor neighbours, Tensor? count, bool flipped) "
+      "-> Tensor");
   // boxes
 }
 
@@ -88,5 +235,7 @@ TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   // sparse max pooling
   // dense
   // convolution
+  m.impl("conv", conv);
+  m.impl("conv_weight_gradient", conv_weight_gradient);
   // boxes
 }

@@ -1,0 +1,41 @@
+// Which tile of conv_tensor.cuh serves which channel counts.
+#pragma once
+
+#include "conv_tensor.cuh"
+
+namespace millisecond {
+
+// The widest slices that divide the channel counts; NOTES.md has the measurements behind the
+// numbers of warps, resident CTAs, ring stages and look-ahead.
+template <typename T, int ROW_BYTES, int NB>
+struct BestTile {
+  static constexpr int TILE = ROW_BYTES * NB;
+  static constexpr bool WIDE = TILE >= 8192;
+  using type = TensorTile<T, ROW_BYTES, NB, WIDE ? 16 : 8, WIDE ? 1 : (TILE >= 4096 ? 2 : 3),
+                          WIDE ? 4 : (TILE >= 4096 ? 7 : 9), 3, ROW_BYTES == 128 ? 2 : 3>;
+};
+
+template <typename T, int ROW_BYTES>
+cudaError_t launch_rows(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
+  if (p.c_out % 64 == 0) {
+    return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 64>::type>(p, multiprocessors,
+                                                                         stream);
+  }
+  if (p.c_out % 32 == 0) {
+    return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 32>::type>(p, multiprocessors,
+                                                                         stream);
+  }
+  return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 16>::type>(p, multiprocessors, stream);
+}
+
+template <typename T>
+cudaError_t launch_best_tile(const ConvolutionArguments& p, int multiprocessors,
+                             cudaStream_t stream) {
+  const int bytes = p.c_in * static_cast<int>(sizeof(T));
+  if (bytes % 128 == 0) return launch_rows<T, 128>(p, multiprocessors, stream);
+  if (bytes % 64 == 0) return launch_rows<T, 64>(p, multiprocessors, stream);
+  if constexpr (sizeof(T) == 2) return launch_rows<T, 32>(p, multiprocessors, stream);
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace millisecond

@@ -1,0 +1,47 @@
+// What every convolution kernel is told. Plain pointers and sizes; shapes in the comments.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+namespace millisecond {
+
+enum class Precision { half, bfloat16, tf32, single };
+
+// One direction of a kernel map: which source row each offset of each row reads.
+struct OffsetTable {
+  const int32_t* neighbours;  // [volume, stride], the first `rows` columns used; -1 = none
+  const int32_t* count;       // device, rows >= *count hold nothing; null: all `rows` count
+  int64_t stride;
+  int32_t rows;
+  int32_t volume;
+  bool flipped;  // offset v meets weight[volume - 1 - v]
+};
+
+struct ConvolutionArguments {
+  const void* features;  // [source rows, c_in]
+  const void* weight;    // [volume, c_out, c_in]
+  const float* bias;     // [c_out] or null
+  const void* residual;  // [rows, c_out] or null
+  void* out;             // [rows, c_out]; rows >= *count are left as they are
+  OffsetTable table;
+  int32_t c_in;
+  int32_t c_out;
+  bool relu;
+};
+
+// Rows of one slab of the weight gradient: splits = ceil(rows / slab).
+constexpr int WEIGHT_GRADIENT_SLAB = 2048;
+
+struct WeightGradientArguments {
+  const void* features;  // [source rows, c_in]
+  const void* gradient;  // [rows, c_out]
+  float* partial;        // [splits, volume, c_in, c_out] workspace; unused when splits == 1
+  float* out;            // [volume, c_in, c_out]
+  OffsetTable table;
+  int32_t c_in;
+  int32_t c_out;
+  int32_t splits;
+};
+
+}  // namespace millisecond

@@ -1,0 +1,75 @@
+"""Sparse convolution and its gradients on the CUDA kernels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ops.build import extension
+from ops.kernel_map import KernelMap, Table
+
+
+def sparse_conv(
+    features: Tensor,
+    weight: Tensor,
+    kernel_map: KernelMap,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    relu: bool,
+) -> Tensor:
+    """See ops.sparse_conv.sparse_conv."""
+    extension()
+    bias = None if bias is None else bias.float()
+    if torch.is_grad_enabled():
+        return CudaConv.apply(features, weight, bias, residual, kernel_map, relu)
+    return _convolve(features, weight, kernel_map.forward, bias, residual, relu)
+
+
+class CudaConv(torch.autograd.Function):
+    """The convolution with its epilogue, so that the sum is rounded once."""
+
+    @staticmethod
+    def forward(ctx, features, weight, bias, residual, kernel_map, relu):
+        out = _convolve(features, weight, kernel_map.forward, bias, residual, relu)
+        ctx.save_for_backward(features, weight, out if relu else None)
+        ctx.kernel_map = kernel_map
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        features, weight, out = ctx.saved_tensors
+        wants_features, wants_weight, wants_bias, wants_residual, _, _ = ctx.needs_input_grad
+        grad = grad.contiguous() if out is None else torch.where(out > 0, grad, 0)
+        forward, backward = ctx.kernel_map
+        grad_features = grad_weight = grad_bias = None
+        if wants_features:
+            grad_features = _convolve(grad, weight.transpose(1, 2), backward)
+        if wants_weight:
+            grad_weight = torch.ops.millisecond.conv_weight_gradient(
+                features, grad, forward.neighbours, forward.count, forward.flipped
+            ).to(weight.dtype)
+        if wants_bias:
+            grad_bias = grad.sum(0, dtype=torch.float32)
+        return grad_features, grad_weight, grad_bias, grad if wants_residual else None, None, None
+
+
+def _convolve(
+    features: Tensor,
+    weight: Tensor,  # [V, C_in, C_out]; stored as [V, C_out, C_in] it is not copied
+    table: Table,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    relu: bool = False,
+) -> Tensor:
+    return torch.ops.millisecond.conv(
+        features,
+        weight.transpose(1, 2).contiguous(),
+        table.neighbours,
+        table.count,
+        table.flipped,
+        bias,
+        residual,
+        relu,
+    )
