@@ -9,6 +9,9 @@ from math import prod
 import torch
 from torch import Tensor
 
+# Makes a sum of per-axis keys negative where one axis has no output.
+NO_OUTPUT = -(1 << 60)
+
 
 def linear_keys(coords: Tensor, shape: Sequence[int]) -> Tensor:
     """[N] int64 keys in the order of the rows; 32 KITTI grids need more than 31 bits."""
@@ -16,6 +19,17 @@ def linear_keys(coords: Tensor, shape: Sequence[int]) -> Tensor:
     for axis, size in enumerate(shape):
         key = key * size + coords[:, 1 + axis]
     return key
+
+
+def coords_of_keys(keys: Tensor, shape: Sequence[int]) -> Tensor:
+    """The inverse of `linear_keys`: [N, 1 + D] int32."""
+    coords = torch.empty(len(keys), 1 + len(shape), dtype=torch.int32, device=keys.device)
+    for axis in range(len(shape), 0, -1):
+        above = torch.div(keys, shape[axis - 1], rounding_mode="floor")
+        coords[:, axis] = keys - above * shape[axis - 1]
+        keys = above
+    coords[:, 0] = keys
+    return coords
 
 
 def check_coords(coords: Tensor, shape: tuple[int, ...], batch_size: int) -> None:
@@ -39,59 +53,67 @@ def check_coords(coords: Tensor, shape: tuple[int, ...], batch_size: int) -> Non
         )
 
 
-def find_rows(keys: Tensor, wanted: Tensor) -> Tensor:
-    """Row of each wanted key among sorted `keys`, -1 where it is not there."""
-    row = torch.searchsorted(keys, wanted).clamp_(max=len(keys) - 1)
-    return torch.where(keys[row] == wanted, row, -1)
-
-
 def submanifold_neighbours(
     coords: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...]
 ) -> Tensor:
-    """[V, N] int32: the row at coords + (offset - kernel // 2) * dilation."""
-    margin = [k // 2 * d for k, d in zip(kernel, dilation, strict=True)]
-    padded = [n + 2 * m for n, m in zip(shape, margin, strict=True)]
+    """[V, N] int32: the row at coords + (offset - kernel // 2) * dilation, -1 = none.
+
+    Rows that follow each other in x are neighbours in the sorted keys, so one search finds the
+    start of a whole line of offsets. The map is symmetric: half of the lines give the rest.
+    """
+    # A margin around the grid keeps a window from running into the next row of cells.
+    padded = [n + k // 2 * d for n, k, d in zip(shape, kernel, dilation, strict=True)]
     keys = linear_keys(coords, padded)
-    neighbours = coords.new_full((prod(kernel), len(coords)), -1)
-    if not len(coords):
-        return neighbours
-    for index, offset in enumerate(product(*(range(k) for k in kernel))):
+    bounded = torch.cat([keys, keys.new_tensor([torch.iinfo(keys.dtype).max])])
+    offsets, line = prod(kernel), kernel[-1]
+    neighbours = coords.new_full((offsets, len(coords)), -1)
+    neighbours[offsets // 2] = torch.arange(len(coords), device=coords.device)
+    for index, offset in enumerate(product(*(range(k) for k in kernel[:-1]), [0])):
+        if index * line >= offsets // 2:
+            break
         shift = 0
         for o, k, d, n in zip(offset, kernel, dilation, padded, strict=True):
             shift = shift * n + (o - k // 2) * d
-        neighbours[index] = find_rows(keys, keys + shift)
+        wanted = keys + shift
+        position = torch.searchsorted(keys, wanted)
+        for step in range((line - 1) * dilation[-1] + 1):
+            found = bounded[position] == wanted + step
+            v = index * line + step // dilation[-1]
+            if step % dilation[-1] == 0 and v < offsets // 2:
+                row = found.nonzero().squeeze(1)
+                source = position.index_select(0, row)
+                neighbours[v].scatter_(0, row, source.int())
+                neighbours[offsets - 1 - v].scatter_(0, source, row.int())
+            position += found
     return neighbours
 
 
-def strided_neighbours(coords, out_shape, geometry) -> tuple[Tensor, Tensor, Tensor]:
+def strided_neighbours(
+    coords: Tensor, out_shape: tuple[int, ...], geometry
+) -> tuple[Tensor, Tensor, Tensor]:
     """Output coords [M, 1 + D], forward [V, M] and backward [V, N] neighbours, all int32."""
-    offsets = list(product(*(range(k) for k in geometry.kernel_size)))
-    reached = []
-    for offset in offsets:
-        key = coords[:, 0].long()
-        valid = torch.ones_like(key, dtype=torch.bool)
-        for axis, (o, s, p, d) in enumerate(zip(offset, *geometry[1:], strict=True)):
-            start = coords[:, 1 + axis].long() + (p - o * d)
-            out = torch.div(start, s, rounding_mode="floor")
-            valid &= (start % s == 0) & (out >= 0) & (out < out_shape[axis])
-            key = key * out_shape[axis] + out
-        reached.append(torch.where(valid, key, -1))
-    reached = torch.stack(reached)
-    out_keys = reached[reached >= 0].unique()
+    reached = _reached_outputs(coords, out_shape, geometry)
+    pair = (reached >= 0).view(-1).nonzero().squeeze(1)
+    out_keys, out_row = reached.view(-1).index_select(0, pair).unique(return_inverse=True)
+    offset = pair // max(len(coords), 1)
+    row = pair - offset * len(coords)
     backward = coords.new_full(reached.shape, -1)
-    forward = coords.new_full((len(offsets), len(out_keys)), -1)
-    if len(out_keys):
-        offset, row = (reached >= 0).nonzero(as_tuple=True)
-        out_row = torch.searchsorted(out_keys, reached[offset, row])
-        backward[offset, row] = out_row.int()
-        forward[offset, out_row] = row.int()
+    backward.view(-1).scatter_(0, pair, out_row.int())
+    forward = coords.new_full((len(reached), len(out_keys)), -1)
+    forward.view(-1).scatter_(0, offset * len(out_keys) + out_row, row.int())
     return coords_of_keys(out_keys, out_shape), forward, backward
 
 
-def coords_of_keys(keys: Tensor, shape: Sequence[int]) -> Tensor:
-    """The inverse of `linear_keys`: [N, 1 + D] int32."""
-    columns = []
-    for size in reversed(shape):
-        columns.append(keys % size)
-        keys = torch.div(keys, size, rounding_mode="floor")
-    return torch.stack([keys, *reversed(columns)], dim=1).int()
+def _reached_outputs(coords: Tensor, out_shape: tuple[int, ...], geometry) -> Tensor:
+    """[V, N] int64: linear key of the output that reads row n with offset v, negative = none."""
+    volume = prod(out_shape)
+    reached = (coords[:, 0].long() * volume)[None]
+    for axis, size in enumerate(out_shape):
+        volume //= size
+        kernel, stride, padding, dilation = (numbers[axis] for numbers in geometry)
+        offset = torch.arange(kernel, device=coords.device)[:, None]
+        start = coords[:, 1 + axis] + padding - offset * dilation
+        out = torch.div(start, stride, rounding_mode="floor")
+        valid = (start == out * stride) & (out >= 0) & (out < size)
+        reached = (reached[:, None] + torch.where(valid, out * volume, NO_OUTPUT)).flatten(0, 1)
+    return reached

@@ -1,10 +1,17 @@
-"""Sparse convolution offset by offset: gather rows, multiply, add up."""
+"""Sparse convolution by blocks of output rows: gather the pairs, multiply by offset, add up."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import embedding_bag
+
+# Rows of a block: what it gathers and multiplies stays in the cache, and memory stays bounded.
+BLOCK = 4096
 
 
 def sparse_conv(features, weight, kernel_map, bias, residual, relu) -> Tensor:
@@ -50,29 +57,58 @@ def convolve(features: Tensor, weight: Tensor, table) -> Tensor:
     features, weight = _wide(features), _wide(weight)
     if table.flipped:
         weight = weight.flip(0)
-    out = features.new_zeros(table.neighbours.shape[1], weight.shape[2])
-    for offset, (rows, sources) in enumerate(_pairs(table)):
-        # Every row is there once an offset, so the sum has one order.
-        out[rows] += features[sources] @ weight[offset]
+    out = features.new_empty(table.neighbours.shape[1], weight.shape[2])
+    for block in _blocks(table):
+        gathered = features.index_select(0, block.source)
+        products = out.new_empty(len(gathered), out.shape[1])
+        for offset, pairs in block.segments:
+            torch.mm(gathered[pairs], weight[offset], out=products[pairs])
+        # By output row, offsets increasing: one order of summation, so one result.
+        order = block.row.sort(stable=True).indices
+        out[block.rows] = embedding_bag(order, products, block.first, mode="sum")
     return out
 
 
 def weight_gradient(features: Tensor, grad: Tensor, table) -> Tensor:
     """[V, C_in, C_out] in the dtype of accumulation."""
     features, grad = _wide(features), _wide(grad)
-    products = [features[sources].T @ grad[rows] for rows, sources in _pairs(table)]
-    result = torch.stack(products)
+    result = grad.new_zeros(len(table.neighbours), features.shape[1], grad.shape[1])
+    for block in _blocks(table):
+        left = features.index_select(0, block.source)
+        right = grad[block.rows].index_select(0, block.row)
+        for offset, pairs in block.segments:
+            result[offset].addmm_(left[pairs].T, right[pairs])
     return result.flip(0) if table.flipped else result
 
 
-def _pairs(table):
-    neighbours = table.neighbours
-    if table.count is not None:
-        row = torch.arange(neighbours.shape[1], device=neighbours.device)
-        neighbours = torch.where(row < table.count, neighbours, -1)
-    for column in neighbours:
-        rows = (column >= 0).nonzero().squeeze(1)
-        yield rows, column[rows].long()
+class _Block(NamedTuple):
+    """P pairs of some output rows and the rows they read, sorted by offset, then row."""
+
+    rows: slice
+    row: Tensor  # [P] int32, counted from rows.start
+    source: Tensor  # [P] int32
+    first: Tensor  # [rows] int64: number of pairs of the earlier rows
+    segments: list[tuple[int, slice]]  # offset and its pairs
+
+
+def _blocks(table) -> Iterator[_Block]:
+    length = table.neighbours.shape[1]
+    for start in range(0, length, BLOCK):
+        rows = slice(start, min(start + BLOCK, length))
+        neighbours = table.neighbours[:, rows].contiguous()
+        valid = neighbours >= 0
+        if table.count is not None:
+            valid &= torch.arange(rows.start, rows.stop, device=valid.device) < table.count
+        pair = valid.view(-1).nonzero().squeeze(1)
+        row = (pair % neighbours.shape[1]).int()
+        first = row.bincount(minlength=neighbours.shape[1])
+        segments, end = [], 0
+        for offset, pairs in enumerate(valid.sum(dim=1).tolist()):
+            if pairs:
+                segments.append((offset, slice(end, end + pairs)))
+            end += pairs
+        source = neighbours.view(-1).index_select(0, pair)
+        yield _Block(rows, row, source, first.cumsum(0) - first, segments)
 
 
 def _wide(tensor: Tensor) -> Tensor:
