@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from detector.models.batch_norm import MapNorm
+
 
 class ConvBlock(nn.Module):
     """Convolution (or its transpose), BatchNorm, ReLU; folded: convolution with bias, ReLU."""
@@ -15,7 +17,7 @@ class ConvBlock(nn.Module):
     def __init__(self, conv: nn.Conv2d | nn.ConvTranspose2d):
         super().__init__()
         self.conv = conv
-        self.norm = nn.BatchNorm2d(conv.out_channels, eps=1e-3, momentum=0.01)
+        self.norm = MapNorm(conv.out_channels)
 
     def forward(self, features: Tensor) -> Tensor:
         """[B, C_in, H, W] -> [B, C_out, H', W']."""

@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from detector.models.batch_norm import RowNorm
 from ops.kernel_map import ConvGeometry, KernelMap, index_pyramid
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import dense
@@ -29,7 +30,7 @@ class SparseBlock(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(kernel_volume, in_channels, out_channels))
         self.register_parameter("bias", None)
-        self.norm = nn.BatchNorm1d(out_channels, eps=1e-3, momentum=0.01)
+        self.norm = RowNorm(out_channels)
         bound = 1 / math.sqrt(kernel_volume * in_channels)
         nn.init.uniform_(self.weight, -bound, bound)
 

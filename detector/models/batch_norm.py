@@ -1,0 +1,34 @@
+"""Batch normalisation with SECOND's constants, of rows and of maps.
+
+In training on the CPU the data is brought into channels-first order for it: torch's kernel for
+channels-last data adds up in float32 one number after another, which leaves a relative error of
+1e-4 in the variance of 70,000 numbers, while the one for channels-first data leaves 1e-7.
+"""
+
+from torch import Tensor, nn
+
+EPS, MOMENTUM = 1e-3, 0.01
+
+
+class RowNorm(nn.BatchNorm1d):
+    """Normalises the columns of features [N, C]."""
+
+    def __init__(self, channels: int):
+        super().__init__(channels, eps=EPS, momentum=MOMENTUM)
+
+    def forward(self, features: Tensor) -> Tensor:
+        if features.is_cuda or not self.training:
+            return super().forward(features)
+        return super().forward(features.t()[None].contiguous())[0].t().contiguous()
+
+
+class MapNorm(nn.BatchNorm2d):
+    """Normalises the channels of maps [B, C, H, W]."""
+
+    def __init__(self, channels: int):
+        super().__init__(channels, eps=EPS, momentum=MOMENTUM)
+
+    def forward(self, features: Tensor) -> Tensor:
+        if features.is_cuda or not self.training:
+            return super().forward(features)
+        return super().forward(features.contiguous())
