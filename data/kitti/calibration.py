@@ -97,6 +97,10 @@ class Calibration:
         yaw = wrap_angle(-boxes[:, 6:7] - np.pi / 2)
         return np.concatenate([centre, boxes[:, [3, 5, 4]], yaw], axis=1).astype(np.float32)
 
+    def plane_from_camera(self, plane: np.ndarray) -> np.ndarray:
+        """[4] plane a x + b y + c z + d = 0 of the rectified camera frame -> LiDAR, float64."""
+        return plane @ np.vstack([self._lidar_to_rect, [0, 0, 0, 1]])
+
     def image_boxes(self, boxes: np.ndarray, shape: tuple[int, int] | None = None) -> np.ndarray:
         """[M, 7] LiDAR boxes -> [M, 4] float64 image boxes (left, top, right, bottom).
 

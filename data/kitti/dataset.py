@@ -1,0 +1,167 @@
+"""KITTI's frames, and data of one's own in the same layout."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data.frame import Frame
+from data.kitti.calibration import Calibration
+from data.kitti.labels import TYPES, Labels, read_labels
+from data.kitti.layout import USUAL_IMAGE, Layout, image_shape
+from data.kitti.points import read_points
+from data.kitti.road_plane import read_plane
+from data.packed import Pack, index_path
+
+DONT_CARE = "DontCare"
+
+
+class KittiDataset:
+    """The frames of a split: raw points cropped to the image's field of view, boxes in the LiDAR
+    frame. Where a data set has no images, they are taken to be of the usual 1242 x 375 pixels.
+
+    The layout is told in `data.kitti.layout`. Clouds come from the pack that tools/prepare_kitti.py
+    made, where there is one and it was made from these very files.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        split: str,
+        classes: Sequence[str] = (),
+        prepared: Path | str | None = None,
+    ):
+        """
+        Args:
+            root: folder of the data set.
+            split: name of a list in root/ImageSets, a path to a list (.txt), or "all".
+            classes: names that labels may have beside KITTI's own.
+            prepared: folder of prepare_kitti's files; root/millisecond unless given.
+
+        Raises:
+            FileNotFoundError, ValueError: one line naming what is missing or wrong.
+        """
+        self.layout = Layout.find(root, split)
+        self.known = {*TYPES, *classes}
+        self._pack = _clouds(prepared_folder(self.layout, prepared), self.layout)
+        self._row = {}
+        if self._pack is not None:
+            names = self._pack.columns["frame"].tolist()
+            self._row = {name: row for row, name in enumerate(names)}
+
+    @property
+    def frame_ids(self) -> tuple[str, ...]:
+        return self.layout.ids
+
+    def __len__(self) -> int:
+        return len(self.layout.ids)
+
+    def __iter__(self) -> Iterator[Frame]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, index: int) -> Frame:
+        frame_id = self.layout.ids[index]
+        calibration = self.calibration(index)
+        labels = self.labels(index) if self.layout.labelled else None
+        boxes, names, difficulty = self._objects(labels, calibration, frame_id)
+        shape = self.image_shape(index)
+        plane = self.layout.plane(frame_id)
+        return Frame(
+            frame_id=frame_id,
+            points=self._points(frame_id, calibration, shape),
+            boxes=boxes,
+            names=names,
+            difficulty=difficulty,
+            calibration=calibration,
+            image_shape=shape,
+            image=self.layout.image(frame_id),
+            plane=read_plane(plane, calibration) if plane.is_file() else None,
+        )
+
+    def labels(self, index: int) -> Labels:
+        """The label file as it is, DontCare regions too: the metric's ground truth."""
+        frame_id = self.layout.ids[index]
+        if not self.layout.labelled:
+            raise ValueError(f"frame {frame_id}: the split '{self.layout.split}' has no labels")
+        return read_labels(self.layout.label(frame_id))
+
+    def calibration(self, index: int) -> Calibration:
+        return Calibration.from_file(self.layout.calibration(self.layout.ids[index]))
+
+    def image_shape(self, index: int) -> tuple[int, int]:
+        """(height, width) in pixels."""
+        image = self.layout.image(self.layout.ids[index])
+        return USUAL_IMAGE if image is None else image_shape(image)
+
+    def _points(
+        self, frame_id: str, calibration: Calibration, shape: tuple[int, int]
+    ) -> np.ndarray:
+        path = self.layout.cloud(frame_id)
+        if frame_id in self._row:
+            row = self._row[frame_id]
+            if self._pack.columns["source"][row] == source_key(path, calibration, shape):
+                return self._pack[row]
+            warnings.warn(
+                f"{path} or its calibration has changed since {self._pack.path} was made; run "
+                "tools/prepare_kitti.py again",
+                stacklevel=3,
+            )
+        points = read_points(path)
+        if self.layout.cropped:
+            return points
+        return points[calibration.in_image(points, shape)]
+
+    def _objects(
+        self, labels: Labels | None, calibration: Calibration, frame_id: str
+    ) -> tuple[np.ndarray, tuple[str, ...], np.ndarray]:
+        if labels is None:
+            return np.zeros((0, 7), np.float32), (), np.zeros(0, np.int8)
+        path = self.layout.label(frame_id)
+        for number, name in enumerate(labels.types.tolist(), start=1):
+            if name not in self.known:
+                raise ValueError(f"{path}: object {number} is a {name!r}; {self._meant(name)}")
+        labels = labels.select(labels.types != DONT_CARE)
+        flat = np.flatnonzero((labels.size <= 0).any(axis=1))
+        if len(flat):
+            length, height, width = labels.size[flat[0]]
+            raise ValueError(
+                f"{path}: a {labels.types[flat[0]]} has height {height:g}, width {width:g}, length "
+                f"{length:g}; sizes are metres above 0 (DontCare is the type of what has no box)"
+            )
+        boxes = calibration.boxes_from_camera(labels.boxes)
+        return boxes, tuple(labels.types.tolist()), labels.difficulty
+
+    def _meant(self, name: str) -> str:
+        near = {known.lower(): known for known in self.known}
+        match = difflib.get_close_matches(name.lower(), near, n=1)
+        meant = f"is {near[match[0]]!r} meant? " if match else ""
+        return f"{meant}known are {', '.join(sorted(self.known))}"
+
+
+def prepared_folder(layout: Layout, prepared: Path | str | None = None) -> Path:
+    """Where tools/prepare_kitti.py puts its files unless told otherwise."""
+    return layout.root / "millisecond" if prepared is None else Path(prepared)
+
+
+def clouds_pack(folder: Path, split: str) -> Path:
+    """The pack of a split's cropped clouds (a path without suffix)."""
+    return folder / f"clouds_{split}"
+
+
+def source_key(path: Path, calibration: Calibration, shape: tuple[int, int]) -> int:
+    """A number that changes with the cloud's file (size, time), the calibration or the image."""
+    status = path.stat()
+    parts = [status.st_size, status.st_mtime_ns, *shape]
+    matrices = (calibration.p2, calibration.r0_rect, calibration.velo_to_cam)
+    numbers = np.array(parts, np.int64).tobytes()
+    return zlib.crc32(numbers + b"".join(matrix.tobytes() for matrix in matrices))
+
+
+def _clouds(folder: Path, layout: Layout) -> Pack | None:
+    path = clouds_pack(folder, layout.name)
+    return Pack(path) if index_path(path).is_file() else None

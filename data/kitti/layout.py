@@ -1,0 +1,120 @@
+"""Where the files of a KITTI data set are."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from data.kitti.splits import read_split, require_files
+
+USUAL_IMAGE = (375, 1242)  # height, width of most of KITTI's images
+CLOUDS = ("velodyne", "velodyne_reduced")
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folders of one split, either of the object benchmark or of one recorded sequence.
+
+    Object benchmark: root/training (root/testing for the split test) with velodyne, calib and
+    label_2, and if they exist image_2 and planes. Sequence: root itself with velodyne_reduced
+    (already cropped to the image), label_2 and one calib.txt. The ids of a split stand in
+    root/ImageSets/SPLIT.txt, or in the file that the split names when it ends in .txt; `all` is
+    every frame that has a cloud.
+    """
+
+    root: Path
+    split: str
+    folder: Path
+    clouds: Path
+    cropped: bool
+    ids: tuple[str, ...]
+
+    @classmethod
+    def find(cls, root: Path | str, split: str) -> Layout:
+        """Look for the split's files.
+
+        Raises FileNotFoundError or ValueError naming what is missing.
+        """
+        root = Path(root)
+        if not root.is_dir():
+            raise FileNotFoundError(f"{root}: no such folder; give the root of a KITTI data set")
+        part = root / ("testing" if split == "test" else "training")
+        sequence = not part.is_dir() and any((root / name).is_dir() for name in CLOUDS)
+        folder = root if sequence else part
+        clouds = next(
+            (folder / name for name in CLOUDS if (folder / name).is_dir()),
+            None,
+        )
+        if clouds is None:
+            raise FileNotFoundError(f"{folder / 'velodyne'}: no such folder; clouds belong there")
+        ids = _ids(root, split, clouds)
+        layout = cls(root, split, folder, clouds, clouds.name == "velodyne_reduced", ids)
+        layout._require()
+        return layout
+
+    @property
+    def name(self) -> str:
+        """The split's name, also when it was given as a file."""
+        return Path(self.split).stem
+
+    @property
+    def labelled(self) -> bool:
+        return self.split != "test"
+
+    @cached_property
+    def has_images(self) -> bool:
+        return (self.folder / "image_2").is_dir()
+
+    @cached_property
+    def _shared_calibration(self) -> Path | None:
+        path = self.folder / "calib.txt"
+        return path if path.is_file() else None
+
+    def cloud(self, frame_id: str) -> Path:
+        return self.clouds / f"{frame_id}.bin"
+
+    def label(self, frame_id: str) -> Path:
+        return self.folder / "label_2" / f"{frame_id}.txt"
+
+    def calibration(self, frame_id: str) -> Path:
+        return self._shared_calibration or self.folder / "calib" / f"{frame_id}.txt"
+
+    def plane(self, frame_id: str) -> Path:
+        return self.folder / "planes" / f"{frame_id}.txt"
+
+    def image(self, frame_id: str) -> Path | None:
+        """The frame's image; None where the data set has no images at all."""
+        return self.folder / "image_2" / f"{frame_id}.png" if self.has_images else None
+
+    def _require(self) -> None:
+        source = f"split '{self.split}'"
+        require_files(self.ids, self.clouds, ".bin", source)
+        if self._shared_calibration is None:
+            require_files(self.ids, self.folder / "calib", ".txt", source)
+        if self.labelled:
+            require_files(self.ids, self.folder / "label_2", ".txt", source)
+        if self.has_images:
+            require_files(self.ids, self.folder / "image_2", ".png", source)
+
+
+def image_shape(path: Path) -> tuple[int, int]:
+    """(height, width) from the header of a PNG file, without decoding it."""
+    with path.open("rb") as file:
+        header = file.read(24)
+    if len(header) < 24 or header[:8] != PNG_SIGNATURE:
+        raise ValueError(f"{path}: not a PNG image")
+    width, height = struct.unpack(">II", header[16:])
+    return height, width
+
+
+def _ids(root: Path, split: str, clouds: Path) -> tuple[str, ...]:
+    if split == "all":
+        ids = tuple(sorted(path.stem for path in clouds.glob("*.bin")))
+        if not ids:
+            raise FileNotFoundError(f"{clouds}: no .bin files in it")
+        return ids
+    listed = Path(split) if split.endswith(".txt") else root / "ImageSets" / f"{split}.txt"
+    return read_split(listed)

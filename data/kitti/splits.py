@@ -1,0 +1,42 @@
+"""Which frames a split has."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+def read_split(path: Path | str) -> tuple[str, ...]:
+    """Read frame ids, one a line, in the order of the file; blank lines do not count."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path}: no such split; take one of those in {path.parent}, or the split 'all' for "
+            "every frame that has a cloud"
+        )
+    ids = tuple(path.read_text(encoding="utf-8").split())
+    if not ids:
+        raise ValueError(f"{path}: the split names no frames")
+    twice = [name for name, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise ValueError(f"{path}: {some(twice)} named more than once")
+    return ids
+
+
+def require_files(ids: Sequence[str], folder: Path, suffix: str, needed_by: object) -> None:
+    """Raise FileNotFoundError, naming the first few and the number, for ids without a file."""
+    present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    missing = [name for name in ids if name + suffix not in present]
+    if missing:
+        raise FileNotFoundError(
+            f"{folder}: {some([name + suffix for name in missing])} not there, of {len(ids)} "
+            f"that {needed_by} names; add the files or choose another split"
+        )
+
+
+def some(names: Iterable[str]) -> str:
+    """The first few of a list, and how many they are: 'a, b, c ... (7 in all) are'."""
+    names = list(names)
+    first = ", ".join(names[:3])
+    if len(names) <= 3:
+        return first + (" is" if len(names) == 1 else " are")
+    return f"{first} ... ({len(names)} in all) are"

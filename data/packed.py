@@ -1,0 +1,155 @@
+"""Many point clouds in one memory-mapped file with an index.
+
+A pack NAME is NAME.bin, float32 [R, 4] rows of all entries one after the other, and NAME.npz with
+`offsets` [n + 1] int64 (entry i owns the rows offsets[i]:offsets[i + 1]), `signature`, which
+tells what it was made from, and one column of n values for everything else known of an entry.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from data.files import replacing
+
+ROW_BYTES = 16
+
+
+class Pack:
+    """A finished pack: `pack[i]` is the cloud of entry i, `pack.columns` what is known of them."""
+
+    def __init__(self, path: Path | str):
+        """Open the pack of this name (a path without suffix).
+
+        Raises FileNotFoundError where there is none, ValueError where it is damaged.
+        """
+        self.path = Path(path)
+        index = index_path(self.path)
+        if not index.is_file():
+            raise FileNotFoundError(f"{index}: no such file; make it with tools/prepare_kitti.py")
+        try:
+            with np.load(index, allow_pickle=False) as stored:
+                self.columns = {name: stored[name] for name in stored.files}
+            self.offsets = self.columns.pop("offsets")
+            self.signature = str(self.columns.pop("signature"))
+            size = data_path(self.path).stat().st_size
+        except (BadZipFile, KeyError, ValueError, OSError) as error:
+            raise ValueError(_damaged(index, error)) from None
+        if size != self.offsets[-1] * ROW_BYTES:
+            raise ValueError(_damaged(data_path(self.path), f"{size} bytes"))
+
+    def __reduce__(self):
+        # A worker maps the file again; a pickled map would carry the whole file.
+        return Pack, (self.path,)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, entry: int) -> np.ndarray:
+        """[P, 4] float32, a copy."""
+        return np.array(self._rows[self.offsets[entry] : self.offsets[entry + 1]])
+
+    @cached_property
+    def _rows(self) -> np.ndarray:
+        if self.offsets[-1] == 0:
+            return np.zeros((0, 4), np.float32)
+        return np.memmap(data_path(self.path), "<f4", mode="r").reshape(-1, 4)
+
+
+class PackWriter:
+    """Writes a pack step by step; stopped at any moment, a new writer goes on where it ended.
+
+    What is written so far lies in NAME.partial, and a line of JSON for every step in NAME.journal.
+    They are taken up again when their signature is the same, else begun anew, so that the finished
+    files are the same bytes however often the work was stopped.
+    """
+
+    def __init__(self, path: Path | str, signature: str, columns: Mapping[str, str]):
+        """columns: name -> numpy type of what `append` is given beside the clouds."""
+        self.path, self.signature, self.types = Path(path), signature, dict(columns)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._partial = self.path.with_name(f"{self.path.name}.partial")
+        self._log = self.path.with_name(f"{self.path.name}.journal")
+        self._steps = self._take_up()
+        self._data = self._partial.open("ab")
+        self._journal = self._log.open("a", encoding="utf-8")
+
+    def __enter__(self) -> PackWriter:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._data.close()
+        self._journal.close()
+
+    @property
+    def steps(self) -> int:
+        """How many steps are done."""
+        return len(self._steps)
+
+    def append(self, clouds: Sequence[np.ndarray], **columns: Sequence) -> None:
+        """One step: clouds [P, 4] and as many values in each column; either may be empty."""
+        for cloud in clouds:
+            self._data.write(np.ascontiguousarray(cloud, "<f4").tobytes())
+        self._data.flush()
+        step = {"counts": [len(cloud) for cloud in clouds]}
+        step |= {name: np.asarray(columns[name]).tolist() for name in self.types}
+        self._journal.write(json.dumps(step) + "\n")
+        self._journal.flush()
+        self._steps.append(step)
+
+    def finish(self) -> None:
+        """Give the files their names, data before index."""
+        counts = [count for step in self._steps for count in step["counts"]]
+        columns = {
+            name: np.array([value for step in self._steps for value in step[name]], dtype)
+            for name, dtype in self.types.items()
+        }
+        os.fsync(self._data.fileno())
+        index_path(self.path).unlink(missing_ok=True)
+        os.replace(self._partial, data_path(self.path))
+        with replacing(index_path(self.path)) as temporary, temporary.open("wb") as file:
+            offsets = np.cumsum([0, *counts], dtype=np.int64)
+            np.savez(file, offsets=offsets, signature=np.array(self.signature), **columns)
+        self._log.unlink()
+
+    def _take_up(self) -> list[dict]:
+        """Read the steps that are whole, and cut off what follows them."""
+        steps, kept = [], 0
+        lines = self._log.read_bytes().splitlines(keepends=True) if self._log.is_file() else []
+        size = self._partial.stat().st_size if self._partial.is_file() else 0
+        header = (json.dumps({"signature": self.signature}) + "\n").encode()
+        if not lines or lines[0] != header:
+            self._log.write_bytes(header)
+            self._partial.write_bytes(b"")
+            return []
+        length = len(header)
+        for line in lines[1:]:
+            if not line.endswith(b"\n"):
+                break
+            step = json.loads(line)
+            end = kept + sum(step["counts"]) * ROW_BYTES
+            if end > size:
+                break
+            steps.append(step)
+            kept, length = end, length + len(line)
+        os.truncate(self._partial, kept)
+        os.truncate(self._log, length)
+        return steps
+
+
+def data_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.bin")
+
+
+def index_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.npz")
+
+
+def _damaged(path: Path, why: object) -> str:
+    return f"{path}: damaged ({why}); delete it and run tools/prepare_kitti.py again"
