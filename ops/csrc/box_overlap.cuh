@@ -1,4 +1,5 @@
-// Overlap of two boxes (x, y, z, l, w, h, yaw): the arithmetic of ops/reference/boxes.py, which says why it is right.
+// Overlap of two boxes (x, y, z, l, w, h, yaw): the arithmetic of ops/reference/boxes.py, which says why it is
+// right.
 #pragma once
 
 #include <cmath>

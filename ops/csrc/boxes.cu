@@ -18,7 +18,7 @@ __device__ __forceinline__ int live_rows(int n, const int32_t* count) {
 
 template <Overlap kind>
 __global__ void matrix_kernel(const float* __restrict__ a, int64_t n, const float* __restrict__ b, int64_t m,
-                               float* __restrict__ out) {
+                              float* __restrict__ out) {
   const int64_t row = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= n) return;
   const Box box = load_box(a, row);
@@ -29,14 +29,14 @@ __global__ void matrix_kernel(const float* __restrict__ a, int64_t n, const floa
 }
 
 __global__ void pairs_kernel(const float* __restrict__ a, const float* __restrict__ b, int64_t pairs,
-                                      float* __restrict__ out) {
+                             float* __restrict__ out) {
   const int64_t pair = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (pair < pairs) out[pair] = overlap<Overlap::area>(load_box(a, pair), load_box(b, pair));
 }
 
-// Bit j of mask[i][w]: box i suppresses box 64 w + j, both in order of score and i before it. One block of 64 threads
-// a tile of 64 x 64 pairs, on and above the diagonal. Few pairs are near: they are listed first and then shared out,
-// so that no lane waits for the intersections of another. Bits are joined by OR, in whatever order.
+// Bit j of mask[i][w]: box i suppresses box 64 w + j, both in order of score and i before it. One block of 64
+// threads a tile of 64 x 64 pairs, on and above the diagonal. Few pairs are near: they are listed first and then
+// shared out, so that no lane waits for the intersections of another. Bits are joined by OR, in whatever order.
 __global__ void suppression_kernel(const float* __restrict__ boxes, const int64_t* __restrict__ order, int n,
                                    const int32_t* __restrict__ count, float threshold, Word* __restrict__ mask) {
   const int row_tile = blockIdx.y, column_tile = blockIdx.x, thread = threadIdx.x;
@@ -102,13 +102,13 @@ __device__ __forceinline__ TileWords load_tile_words(const Word* mask, int words
   return loaded;
 }
 
-// The greedy choice, tile after tile, by one block. Warp 0 decides about a tile, box after box; meanwhile the other
-// warps let the boxes kept in the tile before strike what lies beyond the tile now decided about.
-__global__ void __launch_bounds__(SWEEP_THREADS)
+// The greedy choice, tile after tile, by one block. Warp 0 decides about a tile, box after box; meanwhile the
+// other warps let the boxes kept in the tile before strike what lies beyond the tile now decided about.
+__global__ void __launch_bounds__(SWEEP_THREADS, 1)
     sweep_kernel(const Word* __restrict__ mask, const int64_t* __restrict__ order, int n,
                  const int32_t* __restrict__ count, int max_output, int64_t* __restrict__ indices,
                  int32_t* __restrict__ kept_count) {
-  extern __shared__ Word struck[];  // [words]
+  extern __shared__ Word struck[];                  // [words]
   __shared__ int kept_rows[2][TILE], kept_here[2];  // of this tile and the one before, in turns
 
   const int live = live_rows(n, count), words = (n + TILE - 1) / TILE, tiles = (live + TILE - 1) / TILE;
@@ -188,12 +188,15 @@ cudaError_t overlap_pairs(const float* a, const float* b, int64_t pairs, float* 
   return cudaGetLastError();
 }
 
-cudaError_t nms(const float* boxes, const int64_t* order, int n, const int32_t* count, float threshold,
-                       int max_output, uint64_t* workspace, int64_t* indices, int32_t* kept, cudaStream_t stream) {
+cudaError_t suppress(const float* boxes, const int64_t* order, int n, const int32_t* count, float iou_threshold,
+                     int max_output, uint64_t* mask, int64_t* indices, int32_t* kept, cudaStream_t stream) {
   const int words = ceil_div(n, TILE);
-  Word* mask = reinterpret_cast<Word*>(workspace);
-  if (n > 0) suppression_kernel<<<dim3(words, words), TILE, 0, stream>>>(boxes, order, n, count, threshold, mask);
-  sweep_kernel<<<1, SWEEP_THREADS, words * sizeof(Word), stream>>>(mask, order, n, count, max_output, indices, kept);
+  Word* rows = reinterpret_cast<Word*>(mask);
+  if (n > 0)
+    suppression_kernel<<<dim3(words, words), TILE, 0, stream>>>(boxes, order, n, count, iou_threshold, rows);
+  if (const cudaError_t error = cudaGetLastError()) return error;
+  sweep_kernel<<<1, SWEEP_THREADS, words * sizeof(Word), stream>>>(rows, order, n, count, max_output, indices,
+                                                                   kept);
   return cudaGetLastError();
 }
 

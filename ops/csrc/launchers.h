@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <vector_types.h>
 
 #include <cstdint>
 
@@ -14,12 +15,123 @@ namespace millisecond {
 enum class Scalar { float32, float16, bfloat16 };
 
 // ---- index -----------------------------------------------------------------------------------------------------
+// A set of voxels is a bitmap with ranks. A row of the grid along x is cut into cells of 96 voxels; a cell is 96
+// bits and the number of voxels before it in the order (b, z, y, x), so one 16-byte load tells whether a voxel is
+// there and which row it has. A summary, one bit a cell, lets all passes skip empty cells.
+// Coordinates are int32 [rows, 1 + dims]: (b, z, y, x), (b, y, x) or (b, x); missing axes have size 1.
+
+constexpr int MAX_LEVELS = 8;
+constexpr int MAX_JOBS = 28;
+
+// input = output * stride - padding + offset * dilation, axes z, y, x.
+struct Window {
+  int kernel[3], stride[3], padding[3], dilation[3];
+};
+
+struct BitmapLevel {
+  int z, y, x;          // shape
+  int row_cells;        // cells along x
+  int cells;            // of all frames
+  int words;            // of the summary
+  int tiles;            // blocks of the ranking pass
+  uint4* cell;          // [cells] three words of bits, then the prefix
+  uint32_t* summary;    // [words]
+  uint32_t* published;  // [tiles] voxels of a tile + 1, 0: not counted yet
+};
+
+struct Bitmap {
+  int levels, batch;
+  uint32_t* header;  // see BitmapHeader
+  uint32_t* frames;  // [batch] scratch of the voxelizer
+  BitmapLevel level[MAX_LEVELS];
+};
+
+enum BitmapHeader { TICKET, FAULT, NOT_FINITE, LOST, HEADER_WORDS = 16 };
+
+// counts[0..levels): voxels of each level, cut off at its capacity. Behind them:
+// overflow: bit l where level l was cut off, bit 30 for a fault; fault: rows - (first wrong row), 0 for none.
+constexpr int FAULT_BIT = 30;
+
+enum class TableKind : int { forward, transposed, tail };
+
+// One table of neighbours [V, rows] and masks [rows] (V <= 32), or -1 into coords from the count on (tail).
+struct TableJob {
+  TableKind kind;
+  int level, source;      // of the rows, of the entries
+  int rows, source_rows;  // capacities; entries from source_rows on become -1
+  Window window;
+  int* coords;  // [rows, 1 + dims] of the level
+  int* neighbours;
+  uint32_t* mask;
+};
+
+// 32-bit words that a bitmap of these levels takes. It must be zero before marking.
+int64_t bitmap_words(int batch, int levels, const int (*shapes)[3]);
+Bitmap bitmap_at(uint32_t* workspace, int batch, int levels, const int (*shapes)[3]);
+
+// Mark the rows in level 0 and all they reach through the steps in the levels after it; zero counts.
+cudaError_t bitmap_mark(const Bitmap& bitmap, const int* coords, int dims, int rows, const int* count,
+                        const Window* steps, int* counts, cudaStream_t stream);
+// Rank all levels and count them. Writes the coords of level l where coords[l] is given.
+cudaError_t bitmap_rank(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims, int* counts,
+                        cudaStream_t stream);
+// Write the coords of the ranked levels where coords[l] is given.
+cudaError_t bitmap_coords(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims,
+                          cudaStream_t stream);
+// Fill the tables. counts null: all rows count.
+cudaError_t bitmap_tables(const Bitmap& bitmap, const TableJob* jobs, int jobs_count, int dims, const int* counts,
+                          cudaStream_t stream);
+// Make a marked bitmap zero again.
+cudaError_t bitmap_clear(const Bitmap& bitmap, cudaStream_t stream);
 
 // ---- voxelize --------------------------------------------------------------------------------------------------
 
+struct VoxelizeGrid {
+  float lower[3], size[3];  // x, y, z
+  int shape[3];             // z, y, x; the bitmap's level 0
+};
+
+// Points [points, channels] to voxels: features [rows, channels], coords [rows, 4], counts [3] as of a bitmap of
+// one level but not cut off, dropped [2]. slots [rows, max_points] and first [rows] are scratch; first may be null
+// where no frame can hold more than max_voxels voxels. Leaves the bitmap marked.
+struct VoxelizeJob {
+  const float* points;
+  const int* offsets;  // [batch + 1]
+  int points_count, channels, max_points, max_voxels, rows;
+  VoxelizeGrid grid;
+  uint32_t* slots;
+  uint32_t* first;
+  float* features;
+  int* coords;
+  int* counts;
+  int64_t* dropped;
+};
+cudaError_t voxelize(const Bitmap& bitmap, const VoxelizeJob& job, cudaStream_t stream);
+
 // ---- sparse max pooling ----------------------------------------------------------------------------------------
 
+// out [rows, channels] and source [rows, channels], the input row that each maximum came from (-1: none, out 0).
+cudaError_t max_pool(Scalar type, const void* features, const int* neighbours, const int* count, int offsets,
+                     int rows, int channels, void* out, int* source, cudaStream_t stream);
+// neighbours [offsets, rows] of the transposed table: rows are inputs, entries are outputs.
+cudaError_t max_pool_backward(Scalar type, const void* grad, const int* source, const int* neighbours,
+                              const int* count, int offsets, int rows, int channels, void* grad_features,
+                              cudaStream_t stream);
+
 // ---- dense -----------------------------------------------------------------------------------------------------
+
+// Where element (b, c, z, y, x) of a dense grid lies, in elements.
+struct DenseLayout {
+  int batch, shape[3];
+  int64_t stride_b, stride_c, stride[3];
+};
+
+// Rows [rows, channels] of elements of `bytes` (2, 4 or 8) each, into or out of the grid. Rows from the count on
+// and rows outside of the grid are left out, or zero.
+cudaError_t dense_scatter(const void* features, const int* coords, int dims, const int* count, int rows,
+                          int channels, int bytes, const DenseLayout& layout, void* out, cudaStream_t stream);
+cudaError_t dense_gather(const void* grid, const int* coords, int dims, const int* count, int rows, int channels,
+                         int bytes, const DenseLayout& layout, void* out, cudaStream_t stream);
 
 // ---- convolution -----------------------------------------------------------------------------------------------
 
@@ -49,9 +161,9 @@ cudaError_t overlap_matrix(const float* a, int64_t n, const float* b, int64_t m,
 cudaError_t overlap_pairs(const float* a, const float* b, int64_t pairs, float* out, cudaStream_t stream);
 
 // Greedy choice in the given order [n] of the boxes [n, 7]; only the first *count (null: n) entries of it hold
-// something. mask is scratch of n * ceil(n / 64) words. indices [max_output] are padded with -1.
-constexpr int NMS_LIMIT = 1 << 18;  // boxes: a bit each in shared memory
-cudaError_t nms(const float* boxes, const int64_t* order, int n, const int32_t* count, float iou_threshold,
-                int max_output, uint64_t* mask, int64_t* indices, int32_t* kept, cudaStream_t stream);
+// something. mask is scratch of n * ceil(n / 64) words. indices [max_output] are padded with -1; kept [1].
+constexpr int SUPPRESS_LIMIT = 1 << 18;  // of n: a bit a box in shared memory
+cudaError_t suppress(const float* boxes, const int64_t* order, int n, const int32_t* count, float iou_threshold,
+                     int max_output, uint64_t* mask, int64_t* indices, int32_t* kept, cudaStream_t stream);
 
 }  // namespace millisecond
