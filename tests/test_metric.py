@@ -356,7 +356,7 @@ def test_dont_care_region_takes_a_false_detection():
     region = replace(
         first,
         types=np.array(["DontCare"]),
-        bbox=above + [-5, -5, 500, 5],
+        bbox=above + np.array([-5, -5, 500, 5]),
         location=np.full((1, 3), -1000.0),
         size=np.full((1, 3), -1.0),
     )

@@ -50,7 +50,7 @@ class Matcher:
 
     def hit_scores(self) -> np.ndarray:
         """Scores of the hits when every object, in file order, takes its best-scored detection."""
-        order = np.lexsort((self.detections, -self.scores, self.truth))
+        order = np.lexsort((-self.scores, self.truth))
         taken = self._assign(order, np.ones((len(order), 1), dtype=bool))[:, 0]
         return self.scores[taken & self.hits]
 
@@ -61,7 +61,7 @@ class Matcher:
         only where there is no other.
         """
         preference = np.where(self.ignored, 0, -self.iou)
-        order = np.lexsort((self.detections, preference, self.ignored, self.truth))
+        order = np.lexsort((preference, self.truth))
         return self._assign(order, self.scores[:, None] >= thresholds)
 
     def _assign(self, order: np.ndarray, allowed: np.ndarray) -> np.ndarray:  # [P], [P, T]
