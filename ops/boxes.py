@@ -1,6 +1,7 @@
 """Overlap of rotated boxes (x, y, z, l, w, h, yaw) and non-maximum suppression.
 
-A box without a positive length and width overlaps nothing and has IoU 0 with everything.
+A box without a positive length and width overlaps nothing and has IoU 0 with everything. No
+function here has a gradient. float32 on a GPU runs the CUDA kernels, all else the reference.
 """
 
 from typing import NamedTuple
@@ -8,7 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ops.build import extension
 from ops.reference import boxes as reference
+
+AREA, IOU_BEV, IOU_3D = range(3)  # csrc/launchers.h: Overlap
 
 
 class Kept(NamedTuple):
@@ -41,32 +45,50 @@ def _check_pair(a: Tensor, b: Tensor) -> None:
         raise ValueError(f"a is {a.dtype} on {a.device} but b is {b.dtype} on {b.device}")
 
 
+def _on_kernels(boxes: Tensor) -> bool:
+    if not boxes.is_cuda or boxes.dtype != torch.float32:
+        return False
+    extension()
+    return True
+
+
+def _overlap(a: Tensor, b: Tensor, kind: int) -> Tensor:
+    _check_pair(a, b)
+    if _on_kernels(a):
+        return torch.ops.millisecond.overlap(a.contiguous(), b.contiguous(), kind)
+    return (reference.overlap_bev, reference.iou_bev, reference.iou_3d)[kind](a, b)
+
+
+@torch.no_grad()
 def overlap_bev(a: Tensor, b: Tensor) -> Tensor:  # [N, 7], [M, 7] -> [N, M]
     """Area in m^2 that every box of a shares with every box of b, seen from above."""
-    _check_pair(a, b)
-    return reference.overlap_bev(a, b)
+    return _overlap(a, b, AREA)
 
 
+@torch.no_grad()
 def iou_bev(a: Tensor, b: Tensor) -> Tensor:  # [N, 7], [M, 7] -> [N, M]
     """Intersection over union of every box of a with every box of b, seen from above."""
-    _check_pair(a, b)
-    return reference.iou_bev(a, b)
+    return _overlap(a, b, IOU_BEV)
 
 
+@torch.no_grad()
 def iou_3d(a: Tensor, b: Tensor) -> Tensor:  # [N, 7], [M, 7] -> [N, M]
     """Intersection over union of the volumes of every box of a and every box of b."""
-    _check_pair(a, b)
-    return reference.iou_3d(a, b)
+    return _overlap(a, b, IOU_3D)
 
 
+@torch.no_grad()
 def paired_overlap_bev(a: Tensor, b: Tensor) -> Tensor:  # [P, 7], [P, 7] -> [P]
     """Area in m^2 that row p of a shares with row p of b, seen from above."""
     _check_pair(a, b)
     if a.shape != b.shape:
         raise ValueError(f"a has {a.shape[0]} boxes but b has {b.shape[0]}: pairs need as many")
+    if _on_kernels(a):
+        return torch.ops.millisecond.paired_overlap(a.contiguous(), b.contiguous())
     return reference.paired_overlap_bev(a, b)
 
 
+@torch.no_grad()
 def nms(
     boxes: Tensor,  # [N, 7]
     scores: Tensor,  # [N]
@@ -79,14 +101,24 @@ def nms(
     In order of score (ties: lower index first) a box is kept unless its IoU with one kept before
     exceeds iou_threshold, until max_output are kept. On the CPU a score or box that is not finite
     is a ValueError that names the row; on a GPU nothing waits for the values, so nothing looks.
+    The kernels never wait for the device and may be captured in a CUDA graph.
     """
     rows = None if count is None or boxes.is_cuda else int(count)
     _check_boxes("boxes", boxes[:rows])
     if scores.shape != boxes.shape[:1]:
         raise ValueError(f"scores has shape {tuple(scores.shape)}, boxes {tuple(boxes.shape)}")
+    if scores.device != boxes.device:
+        raise ValueError(f"scores is on {scores.device}, boxes on {boxes.device}")
     _check_finite("scores", scores[:rows])
     if not 0 <= iou_threshold <= 1:
         raise ValueError(f"iou_threshold is {iou_threshold}: it must lie in 0..1")
     if max_output < 0:
         raise ValueError(f"max_output is {max_output}: it must not be negative")
-    return Kept(*reference.nms(boxes, scores, iou_threshold, max_output, count))
+    if not _on_kernels(boxes):
+        return Kept(*reference.nms(boxes, scores, iou_threshold, max_output, count))
+    if count is not None:
+        row = torch.arange(scores.shape[0], device=scores.device)
+        scores = scores.masked_fill(row >= count, -torch.inf)
+    order = torch.sort(scores, descending=True, stable=True).indices
+    boxes = boxes.contiguous()
+    return Kept(*torch.ops.millisecond.nms(boxes, order, iou_threshold, max_output, count))
