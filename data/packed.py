@@ -130,7 +130,7 @@ class PackWriter:
             return []
         length = len(header)
         for line in lines[1:]:
-            if not line.endswith(b"\n"):
+            if not line.endswith(b"}\n"):
                 break
             step = json.loads(line)
             end = kept + sum(step["counts"]) * ROW_BYTES

@@ -113,8 +113,10 @@ class Calibration:
         depth = ends[..., 2]
         with np.errstate(divide="ignore", invalid="ignore"):
             share = (NEAR - depth[..., 0]) / (depth[..., 1] - depth[..., 0])
-            crossing = ends[..., 0, :] + share[..., None] * (ends[..., 1, :] - ends[..., 0, :])
-        seen = np.concatenate([corners[..., 2] >= NEAR, (share > 0) & (share < 1)], axis=1)
+            crossed = (share > 0) & (share < 1)
+        share = np.where(crossed, share, 0.0)
+        crossing = ends[..., 0, :] + share[..., None] * (ends[..., 1, :] - ends[..., 0, :])
+        seen = np.concatenate([corners[..., 2] >= NEAR, crossed], axis=1)
         corners = np.concatenate([corners, crossing], axis=1)  # [M, 20, 3]
         pixels = self.rect_to_image(corners.reshape(-1, 3)).reshape(-1, 20, 2)
         low = np.where(seen[..., None], pixels, np.inf).min(axis=1)

@@ -35,6 +35,7 @@ class KittiDataset:
         split: str,
         classes: Sequence[str] = (),
         prepared: Path | str | None = None,
+        packed: bool = True,
     ):
         """
         Args:
@@ -42,15 +43,18 @@ class KittiDataset:
             split: name of a list in root/ImageSets, a path to a list (.txt), or "all".
             classes: names that labels may have beside KITTI's own.
             prepared: folder of prepare_kitti's files; root/millisecond unless given.
+            packed: False to read the data set's own clouds in any case.
 
         Raises:
             FileNotFoundError, ValueError: one line naming what is missing or wrong.
         """
         self.layout = Layout.find(root, split)
         self.known = {*TYPES, *classes}
-        self._pack = _clouds(prepared_folder(self.layout, prepared), self.layout)
-        self._row = {}
-        if self._pack is not None:
+        folder = self.layout.root / "millisecond" if prepared is None else Path(prepared)
+        self._pack = self._row = None
+        path = clouds_pack(folder, self.layout.name)
+        if packed and index_path(path).is_file():
+            self._pack = Pack(path)
             names = self._pack.columns["frame"].tolist()
             self._row = {name: row for row, name in enumerate(names)}
 
@@ -102,12 +106,13 @@ class KittiDataset:
         self, frame_id: str, calibration: Calibration, shape: tuple[int, int]
     ) -> np.ndarray:
         path = self.layout.cloud(frame_id)
-        if frame_id in self._row:
-            row = self._row[frame_id]
-            if self._pack.columns["source"][row] == source_key(path, calibration, shape):
+        if self._pack is not None:
+            row = self._row.get(frame_id)
+            key = source_key(path, calibration, shape)
+            if row is not None and self._pack.columns["source"][row] == key:
                 return self._pack[row]
             warnings.warn(
-                f"{path} or its calibration has changed since {self._pack.path} was made; run "
+                f"{self._pack.path}: made before {path} or its calibration was changed; run "
                 "tools/prepare_kitti.py again",
                 stacklevel=3,
             )
@@ -140,12 +145,8 @@ class KittiDataset:
         near = {known.lower(): known for known in self.known}
         match = difflib.get_close_matches(name.lower(), near, n=1)
         meant = f"is {near[match[0]]!r} meant? " if match else ""
-        return f"{meant}known are {', '.join(sorted(self.known))}"
-
-
-def prepared_folder(layout: Layout, prepared: Path | str | None = None) -> Path:
-    """Where tools/prepare_kitti.py puts its files unless told otherwise."""
-    return layout.root / "millisecond" if prepared is None else Path(prepared)
+        own = "types of one's own belong into the classes of the configuration"
+        return f"{meant}known are {', '.join(sorted(self.known))}; {own}"
 
 
 def clouds_pack(folder: Path, split: str) -> Path:
@@ -160,8 +161,3 @@ def source_key(path: Path, calibration: Calibration, shape: tuple[int, int]) -> 
     matrices = (calibration.p2, calibration.r0_rect, calibration.velo_to_cam)
     numbers = np.array(parts, np.int64).tobytes()
     return zlib.crc32(numbers + b"".join(matrix.tobytes() for matrix in matrices))
-
-
-def _clouds(folder: Path, layout: Layout) -> Pack | None:
-    path = clouds_pack(folder, layout.name)
-    return Pack(path) if index_path(path).is_file() else None

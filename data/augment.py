@@ -1,0 +1,155 @@
+"""Augmentations of a training frame, in the order of SECOND's recipe (Yan et al., Sensors 2018).
+
+Pure functions: a frame and numbers, or a frame and a generator, give a new frame. What moves the
+scan drops calibration, image and plane, for they no longer belong to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from data.boxes import points_in_boxes, wrap_angle
+from data.frame import Frame
+from data.gt_database import GroundTruthDatabase
+from ops.boxes import overlap_bev
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """The recipe: `augmentation(frame, rng)`; without a database nothing is pasted."""
+
+    sample: Mapping[str, int]  # class -> boxes that pasting fills a scene up to
+    min_points: int  # of a pasted object
+    flip: float  # probability
+    rotation: float  # largest angle either way, radians
+    scale: tuple[float, float]  # range of the factor
+    database: GroundTruthDatabase | None = None
+
+    def __call__(self, frame: Frame, rng: np.random.Generator) -> Frame:
+        if self.database is not None:
+            frame = paste_objects(frame, self.database, self.sample, self.min_points, rng)
+        if rng.random() < self.flip:
+            frame = flip(frame)
+        frame = rotate(frame, rng.uniform(-self.rotation, self.rotation))
+        return scale(frame, rng.uniform(*self.scale))
+
+
+def paste_objects(
+    frame: Frame,
+    database: GroundTruthDatabase,
+    sample: Mapping[str, int],
+    min_points: int,
+    rng: np.random.Generator,
+) -> Frame:
+    """Fill a scene up to sample[name] boxes of each class with objects of the database.
+
+    An object goes where it was measured, onto the road where the frame has a plane, unless its box
+    overlaps one that is there, seen from above. Scene points inside a pasted box are removed, and
+    the pasted points stand before those of the scene, for a voxel keeps its first points.
+    """
+    chosen = []
+    for name, number in sample.items():
+        entries = database.select(name, min_points)
+        wanted = min(number - frame.names.count(name), len(entries))
+        if wanted > 0:
+            chosen.append(rng.choice(entries, wanted, replace=False))
+    if not chosen:
+        return frame
+    entries = np.concatenate(chosen)
+    entries = entries[_free(frame.boxes, database.boxes[entries])]
+    if not len(entries):
+        return frame
+    boxes = database.boxes[entries].copy()
+    clouds = [database.points(entry) for entry in entries]
+    if frame.plane is not None:
+        lift = _height_over(frame.plane, boxes)
+        boxes[:, 2] -= lift
+        for cloud, height in zip(clouds, lift, strict=True):
+            cloud[:, 2] -= height
+    scene = frame.points[~points_in_boxes(frame.points, boxes).any(axis=0)]
+    return replace(
+        frame,
+        points=np.concatenate([*clouds, scene]),
+        boxes=np.concatenate([frame.boxes, boxes]),
+        names=frame.names + tuple(database.names[entries].tolist()),
+        difficulty=np.concatenate([frame.difficulty, database.difficulty[entries]]),
+    )
+
+
+def flip(frame: Frame) -> Frame:
+    """Mirror at the x axis: y becomes -y."""
+    points, boxes = frame.points.copy(), frame.boxes.copy()
+    points[:, 1] *= -1
+    boxes[:, 1] *= -1
+    boxes[:, 6] = wrap_angle(-boxes[:, 6])
+    return _moved(frame, points, boxes)
+
+
+def rotate(frame: Frame, angle: float) -> Frame:
+    """Turn about the z axis, counter-clockwise, by an angle in radians."""
+    cos, sin = np.cos(angle), np.sin(angle)
+    turn = np.array([[cos, sin], [-sin, cos]], np.float32)  # for rows
+    points, boxes = frame.points.copy(), frame.boxes.copy()
+    points[:, :2] = points[:, :2] @ turn
+    boxes[:, :2] = boxes[:, :2] @ turn
+    boxes[:, 6] = wrap_angle(boxes[:, 6] + angle)
+    return _moved(frame, points, boxes)
+
+
+def scale(frame: Frame, factor: float) -> Frame:
+    """Make the world larger by a factor, about the sensor."""
+    points, boxes = frame.points.copy(), frame.boxes.copy()
+    points[:, :3] *= np.float32(factor)
+    boxes[:, :6] *= np.float32(factor)
+    return _moved(frame, points, boxes)
+
+
+def drop_outside(frame: Frame, point_range: Sequence[float]) -> Frame:
+    """Leave out boxes whose centre is not in the range (x0, y0, z0, x1, y1, z1)."""
+    kept = in_range(frame.boxes, point_range)
+    return replace(
+        frame,
+        boxes=frame.boxes[kept],
+        names=tuple(name for name, keep in zip(frame.names, kept, strict=True) if keep),
+        difficulty=frame.difficulty[kept],
+    )
+
+
+def in_range(boxes: np.ndarray, point_range: Sequence[float]) -> np.ndarray:
+    """[M] bool: the box's centre lies in the half-open range (x0, y0, z0, x1, y1, z1)."""
+    low, high = np.array(point_range[:3]), np.array(point_range[3:])
+    return ((boxes[:, :3] >= low) & (boxes[:, :3] < high)).all(axis=1)
+
+
+def _moved(frame: Frame, points: np.ndarray, boxes: np.ndarray) -> Frame:
+    return replace(
+        frame,
+        points=points,
+        boxes=boxes,
+        calibration=None,
+        image_shape=None,
+        image=None,
+        plane=None,
+    )
+
+
+def _free(there: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """[N] bool: the new boxes that overlap neither those there nor a new one taken before."""
+    every = torch.from_numpy(np.concatenate([there, new]))
+    overlap = (overlap_bev(every[len(there) :], every) > 0).numpy()
+    taken = np.zeros(len(every), bool)
+    taken[: len(there)] = True
+    for row in range(len(new)):
+        taken[len(there) + row] = not (overlap[row] & taken).any()
+    return taken[len(there) :]
+
+
+def _height_over(plane: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """[N] metres from the road up to the boxes' bottom faces, at their centres."""
+    a, b, c, d = plane
+    road = -(a * boxes[:, 0] + b * boxes[:, 1] + d) / c
+    return boxes[:, 2] - boxes[:, 5] / 2 - road

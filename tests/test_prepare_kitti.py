@@ -1,0 +1,186 @@
+"""tools/prepare_kitti.py as a user runs it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kitti_miniature import IDS, write_miniature
+
+from data.gt_database import GroundTruthDatabase
+from data.kitti.dataset import KittiDataset
+from data.packed import Pack
+from tools.prepare_kitti import main
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_miniature(tmp_path / "kitti")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_packs(root, capsys):
+    assert main(["--root", str(root)]) == 0
+    out = capsys.readouterr().out
+    assert "train: 3 frames: packed" in out and "val: 1 frames: packed" in out
+    assert any(line.split()[:2] == ["Pedestrian", "3"] for line in out.splitlines())
+    names = ["clouds_train", "clouds_val", "database_train"]
+    files = sorted(path.name for path in (root / "millisecond").iterdir())
+    assert files == sorted(f"{name}.{kind}" for name in names for kind in ("bin", "npz"))
+    database = GroundTruthDatabase(root / "millisecond/database_train")
+    # 40 and 20 points were put inside, and some of those all around may be there by chance.
+    assert np.isin(database.counts[database.names == "Car"], range(40, 45)).all()
+    assert np.isin(database.counts[database.names == "Pedestrian"], range(20, 25)).all()
+
+
+def test_packed_frames_equal_raw_ones(root):
+    main(["--root", str(root)])
+    packed, raw = KittiDataset(root, "train"), KittiDataset(root, "train", packed=False)
+    for name in IDS[:3]:
+        path = root / f"training/velodyne/{name}.bin"
+        times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+        old = path.read_bytes()
+        frame = raw[IDS.index(name)]
+        path.write_bytes(b"\0" * len(old))  # of the same size and time: it must not be read
+        os.utime(path, ns=times)
+        np.testing.assert_array_equal(packed[IDS.index(name)].points, frame.points)
+        path.write_bytes(old)
+
+
+def test_pack_of_older_files_is_not_used(root):
+    main(["--root", str(root)])
+    path = root / "training/velodyne/000005.bin"
+    path.write_bytes(path.read_bytes()[: 16 * 500])
+    dataset = KittiDataset(root, "train")
+    with pytest.warns(UserWarning, match=r"run tools/prepare_kitti\.py again"):
+        assert len(dataset[1].points) <= 500
+    main(["--root", str(root)])
+    assert len(KittiDataset(root, "train")[1].points) <= 500
+
+
+def test_second_run_does_nothing_and_a_changed_label_is_seen(root, capsys):
+    main(["--root", str(root)])
+    first = contents(root / "millisecond")
+    capsys.readouterr()
+    main(["--root", str(root)])
+    assert capsys.readouterr().out.count("already packed") == 2
+    assert contents(root / "millisecond") == first
+    path = root / "training/label_2/000005.txt"
+    path.write_text(path.read_text().replace("Car 0", "Van 0"))
+    main(["--root", str(root)])
+    assert "Van" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_interrupted_work_goes_on_to_the_same_bytes(root, tmp_path, monkeypatch, capsys, after):
+    arguments = ["--root", str(root), "--splits", "train", "--output"]
+    assert main([*arguments, str(tmp_path / "whole")]) == 0
+    read = KittiDataset.__getitem__
+
+    def stop(self, index):
+        if index == after:
+            raise KeyboardInterrupt
+        return read(self, index)
+
+    monkeypatch.setattr(KittiDataset, "__getitem__", stop)
+    assert main([*arguments, str(tmp_path / "parts")]) == 130
+    seen = []
+    monkeypatch.setattr(
+        KittiDataset, "__getitem__", lambda self, i: seen.append(i) or read(self, i)
+    )
+    assert main([*arguments, str(tmp_path / "parts")]) == 0
+    assert seen == list(range(after, 3))
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_killed_process(root, tmp_path):
+    """Many frames, SIGKILL somewhere in between, and the same bytes in the end."""
+    ids = [f"{i:06d}" for i in range(100, 400)]
+    for kind, suffix in (("velodyne", "bin"), ("calib", "txt"), ("label_2", "txt")):
+        for name in ids:
+            source = root / f"training/{kind}/000002.{suffix}"
+            (root / f"training/{kind}/{name}.{suffix}").symlink_to(source)
+    for name in ids:
+        (root / f"training/image_2/{name}.png").symlink_to(root / "training/image_2/000002.png")
+    (root / "ImageSets/many.txt").write_text("\n".join(ids))
+    arguments = ["--root", str(root), "--splits", "many", "--output"]
+    assert main([*arguments, str(tmp_path / "whole")]) == 0
+    command = [sys.executable, "tools/prepare_kitti.py", *arguments, str(tmp_path / "parts")]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    journal = tmp_path / "parts/database_many.journal"
+    while process.poll() is None and not (journal.exists() and journal.stat().st_size > 3000):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert main([*arguments, str(tmp_path / "parts")]) == 0
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_real_frames(kitti, tmp_path, capsys):
+    assert main(["--root", str(kitti), "--splits", "all", "--output", str(tmp_path)]) == 0
+    pack = Pack(tmp_path / "clouds_all")
+    frames = pack.columns["frame"].tolist()
+    counts = dict(zip(frames, np.diff(pack.offsets).tolist(), strict=True))
+    assert (counts["000003"], counts["000008"], counts["000001"]) == (18911, 17238, 18630)
+    dataset = KittiDataset(kitti, "all", prepared=tmp_path)
+    raw = KittiDataset(kitti, "all", packed=False)
+    np.testing.assert_array_equal(dataset[8].points, raw[8].points)
+    assert "Car" in capsys.readouterr().out
+
+
+def cut(root):
+    path = root / "training/velodyne/000005.bin"
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def empty(root):
+    (root / "training/velodyne/000005.bin").write_bytes(b"")
+
+
+def no_calibration(root):
+    (root / "training/calib/000005.txt").unlink()
+
+
+def no_output(root):
+    (root / "millisecond").write_text("a file is in the way")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (cut, "000005.bin is not a whole number of 16-byte points"),
+        (empty, "000005.bin is empty; get the file again or take the frame out of the split"),
+        (no_calibration, "calib: 000005.txt is not there"),
+        (no_output, "millisecond"),
+    ],
+)
+def test_mistakes_are_one_line(root, capsys, mistake, message):
+    mistake(root)
+    assert main(["--root", str(root)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ") and message in err and err.count("\n") == 1
+
+
+def test_damaged_pack_is_made_anew(root):
+    main(["--root", str(root)])
+    first = contents(root / "millisecond")
+    for path in (root / "millisecond").iterdir():
+        path.write_bytes(path.read_bytes()[:50])
+    assert main(["--root", str(root)]) == 0
+    assert contents(root / "millisecond") == first

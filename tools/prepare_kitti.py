@@ -1,0 +1,88 @@
+"""Check a KITTI data set and pack what training reads: cropped clouds, ground-truth database."""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from data.gt_database import GroundTruthDatabase
+from data.kitti.dataset import KittiDataset
+from data.kitti.prepare import check_clouds, database_pack, prepare
+
+EXAMPLE = "example: python tools/prepare_kitti.py --root /data/kitti"
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLE)
+    parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
+    parser.add_argument(
+        "--splits",
+        nargs="+",
+        metavar="SPLIT",
+        help="lists in ROOT/ImageSets, or 'all'; the ground-truth database is made of the first "
+        "(default: train val, or all where there is no ImageSets)",
+    )
+    parser.add_argument(
+        "--classes", nargs="+", default=(), metavar="NAME", help="types beside KITTI's own"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="where to (default: ROOT/millisecond)"
+    )
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parse_arguments(argv)
+    try:
+        run(arguments)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> None:
+    root = arguments.root
+    splits = arguments.splits or (["train", "val"] if (root / "ImageSets").is_dir() else ["all"])
+    folder = arguments.output or root / "millisecond"
+    datasets = [KittiDataset(root, split, arguments.classes, packed=False) for split in splits]
+    for dataset in datasets:
+        check_clouds(dataset)
+    for number, dataset in enumerate(datasets):
+        label = f"{dataset.layout.name}: {len(dataset)} frames"
+        print(f"checking {label}", flush=True)
+        made = prepare(
+            dataset,
+            folder,
+            database=number == 0,
+            progress=lambda left, label=label: tqdm(left, desc=label, unit="frame"),
+        )
+        print(f"{label}: {'packed' if made else 'already packed'}")
+    if datasets[0].layout.labelled:
+        print_summary(database_pack(folder, datasets[0].layout.name))
+    print(f"written to {folder}")
+
+
+def print_summary(path: Path) -> None:
+    """Objects and points of each class."""
+    database = GroundTruthDatabase(path)
+    print(f"{'class':<16}{'objects':>9}{'easy':>8}{'moderate':>10}{'hard':>8}{'none':>8}  points")
+    for name, number in Counter(database.names.tolist()).most_common():
+        rows = database.names == name
+        levels = [int((database.difficulty[rows] == level).sum()) for level in (0, 1, 2, -1)]
+        easy, moderate, hard, none = levels
+        middle = np.median(database.counts[rows])
+        print(
+            f"{name:<16}{number:>9}{easy:>8}{moderate:>10}{hard:>8}{none:>8}  {middle:.0f} (median)"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
