@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ops.reference import kernel_map as reference
+from ops.reference.sparse_conv import Block, find_blocks
 
 
 class Table(NamedTuple):
@@ -18,6 +19,7 @@ class Table(NamedTuple):
     mask: Tensor | None = None  # [N] int32: bit v set where neighbours[v, n] >= 0 (CUDA only)
     count: Tensor | None = None  # [1] int32: rows from here on hold nothing; None: all rows count
     flipped: bool = False  # offset v is multiplied with weight[V - 1 - v]
+    blocks: tuple[Block, ...] | None = None  # the entries in the order the CPU takes them
 
 
 class KernelMap(NamedTuple):
@@ -101,8 +103,7 @@ def submanifold_map(
     """
     shape = _checked_grid(coords, spatial_shape, batch_size)
     kernel, dilation = _submanifold_window(kernel_size, dilation, len(shape))
-    neighbours = reference.submanifold_neighbours(coords, shape, kernel, dilation)
-    return KernelMap(Table(neighbours), Table(neighbours, flipped=True))
+    return _submanifold_map(coords, shape, kernel, dilation)
 
 
 def strided_map(
@@ -117,9 +118,7 @@ def strided_map(
     """
     shape = _checked_grid(coords, spatial_shape, batch_size)
     geometry = ConvGeometry.of(*geometry, dims=len(shape))
-    out_shape = geometry.output_shape(shape)
-    out_coords, forward, backward = reference.strided_neighbours(coords, out_shape, geometry)
-    return out_coords, out_shape, KernelMap(Table(forward), Table(backward))
+    return _strided_map(coords, shape, geometry)
 
 
 def index_pyramid(
@@ -145,19 +144,37 @@ def index_pyramid(
         )
     if count is not None:
         coords = coords[: int(count)]  # sync: the reference works on exact sizes
-    shape = tuple(spatial_shape)
+    shape = _checked_grid(coords, spatial_shape, batch_size)
+    window = _submanifold_window(submanifold_kernel, 1, len(shape))
     down = None
     levels = []
     for index in range(len(downs) + 1):
         submanifold = None
         if index < len(downs) or last_submanifold:
-            submanifold = submanifold_map(coords, shape, batch_size, submanifold_kernel)
+            submanifold = _submanifold_map(coords, shape, *window)
         levels.append(Level(coords, None, shape, submanifold, down))
         if index < len(downs):
-            coords, shape, down = strided_map(coords, shape, batch_size, downs[index])
+            geometry = ConvGeometry.of(*downs[index], dims=len(shape))
+            coords, shape, down = _strided_map(coords, shape, geometry)
     if capacities is None:
         return Pyramid(tuple(levels), None)
     return _with_capacities(levels, capacities)
+
+
+def _submanifold_map(
+    coords: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...]
+) -> KernelMap:
+    neighbours = reference.submanifold_neighbours(coords, shape, kernel, dilation)
+    table = Table(neighbours, blocks=find_blocks(neighbours))
+    return KernelMap(table, table._replace(flipped=True))
+
+
+def _strided_map(
+    coords: Tensor, shape: tuple[int, ...], geometry: ConvGeometry
+) -> tuple[Tensor, tuple[int, ...], KernelMap]:
+    out_shape = geometry.output_shape(shape)
+    out_coords, forward, backward = reference.strided_neighbours(coords, out_shape, geometry)
+    return out_coords, out_shape, KernelMap(Table(forward), Table(backward))
 
 
 def _with_capacities(levels: Sequence[Level], capacities: Sequence[int]) -> Pyramid:

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import embedding_bag, pad
 
-# Rows of a block: what it gathers and multiplies stays in the cache, and memory stays bounded.
-BLOCK = 4096
+# Of about this many pairs, what a block gathers and multiplies stays in the cache.
+PAIRS_A_BLOCK = 32768
+
+
+class Block(NamedTuple):
+    """The P entries of a table in some of its rows, sorted by offset, then row."""
+
+    rows: slice
+    row: Tensor  # [P] int32, counted from rows.start
+    source: Tensor  # [P] int32: row of the source
+    by_row: Tensor  # [P] int64: the entries sorted by row, then offset
+    first: Tensor  # [rows] int64: where each row starts in `by_row`
+    segments: list[tuple[int, slice]]  # an offset and its entries
 
 
 def sparse_conv(features, weight, kernel_map, bias, residual, relu) -> Tensor:
     """See ops.sparse_conv.sparse_conv."""
     out = SparseConv.apply(features, weight, kernel_map)
     if bias is not None:
-        out = out + bias
+        out += bias
     if residual is not None:
-        out = out + residual
+        out += residual
     if relu:
-        out = out.relu()
+        out.relu_()
     count = kernel_map.forward.count
     if count is not None:
         row = torch.arange(len(out), device=out.device)
@@ -57,15 +67,17 @@ def convolve(features: Tensor, weight: Tensor, table) -> Tensor:
     features, weight = _wide(features), _wide(weight)
     if table.flipped:
         weight = weight.flip(0)
+    blocks = blocks_of(table)
+    most = max((len(block.row) for block in blocks), default=0)
+    gathered = features.new_empty(most, weight.shape[1])
+    products = features.new_empty(most, weight.shape[2])
     out = features.new_empty(table.neighbours.shape[1], weight.shape[2])
-    for block in _blocks(table):
-        gathered = features.index_select(0, block.source)
-        products = out.new_empty(len(gathered), out.shape[1])
+    for block in blocks:
+        torch.index_select(features, 0, block.source, out=gathered[: len(block.row)])
         for offset, pairs in block.segments:
             torch.mm(gathered[pairs], weight[offset], out=products[pairs])
         # By output row, offsets increasing: one order of summation, so one result.
-        order = block.row.sort(stable=True).indices
-        out[block.rows] = embedding_bag(order, products, block.first, mode="sum")
+        out[block.rows] = embedding_bag(block.by_row, products, block.first, mode="sum")
     return out
 
 
@@ -73,7 +85,7 @@ def weight_gradient(features: Tensor, grad: Tensor, table) -> Tensor:
     """[V, C_in, C_out] in the dtype of accumulation."""
     features, grad = _wide(features), _wide(grad)
     result = grad.new_zeros(len(table.neighbours), features.shape[1], grad.shape[1])
-    for block in _blocks(table):
+    for block in blocks_of(table):
         left = features.index_select(0, block.source)
         right = grad[block.rows].index_select(0, block.row)
         for offset, pairs in block.segments:
@@ -81,34 +93,57 @@ def weight_gradient(features: Tensor, grad: Tensor, table) -> Tensor:
     return result.flip(0) if table.flipped else result
 
 
-class _Block(NamedTuple):
-    """P pairs of some output rows and the rows they read, sorted by offset, then row."""
-
-    rows: slice
-    row: Tensor  # [P] int32, counted from rows.start
-    source: Tensor  # [P] int32
-    first: Tensor  # [rows] int64: number of pairs of the earlier rows
-    segments: list[tuple[int, slice]]  # offset and its pairs
+def blocks_of(table) -> tuple[Block, ...]:
+    """The entries of a table by blocks of rows; those it carries, or found now."""
+    return find_blocks(table.neighbours, table.count) if table.blocks is None else table.blocks
 
 
-def _blocks(table) -> Iterator[_Block]:
-    length = table.neighbours.shape[1]
-    for start in range(0, length, BLOCK):
-        rows = slice(start, min(start + BLOCK, length))
-        neighbours = table.neighbours[:, rows].contiguous()
-        valid = neighbours >= 0
-        if table.count is not None:
-            valid &= torch.arange(rows.start, rows.stop, device=valid.device) < table.count
-        pair = valid.view(-1).nonzero().squeeze(1)
-        row = (pair % neighbours.shape[1]).int()
-        first = row.bincount(minlength=neighbours.shape[1])
-        segments, end = [], 0
-        for offset, pairs in enumerate(valid.sum(dim=1).tolist()):
-            if pairs:
-                segments.append((offset, slice(end, end + pairs)))
-            end += pairs
-        source = neighbours.view(-1).index_select(0, pair)
-        yield _Block(rows, row, source, first.cumsum(0) - first, segments)
+def find_blocks(neighbours: Tensor, count: Tensor | None = None) -> tuple[Block, ...]:
+    """The entries of [V, N] neighbours, N before `count`, by blocks of rows."""
+    offsets, length = neighbours.shape
+    if not length:
+        return ()
+    if count is not None:
+        rows = torch.arange(length, device=neighbours.device)
+        neighbours = torch.where(rows < count, neighbours, -1)
+    per_row = (neighbours >= 0).sum(dim=0)
+    first = per_row.cumsum(0) - per_row
+    total = int(first[-1] + per_row[-1])
+    size = min(max(PAIRS_A_BLOCK * length // max(total, 1), 1), length)
+    blocks = -(-length // size)
+
+    tiled = pad(neighbours, (0, blocks * size - length), value=-1)
+    tiled = tiled.view(offsets, blocks, size).transpose(0, 1).contiguous()
+    valid = tiled >= 0
+    entry = valid.view(-1).nonzero().squeeze(1)
+    source = tiled.view(-1).index_select(0, entry)
+    row = (entry % size).int()
+    by_row = (entry // (offsets * size) * size + row).int().sort(stable=True).indices
+    result, start = [], 0
+    for index, lengths in enumerate(valid.sum(dim=2).tolist()):
+        rows = slice(index * size, min((index + 1) * size, length))
+        mine = slice(start, start + sum(lengths))
+        result.append(
+            Block(
+                rows,
+                row[mine],
+                source[mine],
+                by_row[mine] - start,
+                first[rows] - start,
+                _segments(lengths),
+            )
+        )
+        start = mine.stop
+    return tuple(result)
+
+
+def _segments(lengths: list[int]) -> list[tuple[int, slice]]:
+    segments, start = [], 0
+    for offset, length in enumerate(lengths):
+        if length:
+            segments.append((offset, slice(start, start + length)))
+        start += length
+    return segments
 
 
 def _wide(tensor: Tensor) -> Tensor:
