@@ -1,0 +1,138 @@
+"""Score detections by the KITTI metric: those in result files, or those of a weights file."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from data.files import replacing
+from data.kitti.ap_table import format_table
+from data.kitti.dataset import KittiDataset
+from data.kitti.labels import TYPES, Labels, read_labels, write_labels
+from data.kitti.metric import MIN_OVERLAP, Result, evaluate
+from data.kitti.results import detections_to_labels
+from data.kitti.splits import read_split, require_files
+from detector.pipeline import PRECISIONS, Detector
+
+EXAMPLE = """example:
+  python tools/evaluate.py weights.safetensors --root kitti --split val --output results
+  python tools/evaluate.py --detections results --labels kitti/training/label_2 \\
+      --split kitti/ImageSets/val.txt --json ap.json
+
+AP is in percent. A class with fewer than 41 ground truths cannot reach 100 by KITTI's rules; the
+table marks it.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    try:
+        result = evaluate_files(options) if options.detections else evaluate_weights(options)
+        print(format_table(result))
+        if options.json:
+            with replacing(options.json) as path:
+                path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("weights", nargs="?", type=Path, help="weights file to run on --root")
+    parser.add_argument("--root", type=Path, help="KITTI folder: training/velodyne and so on")
+    parser.add_argument("--detections", type=Path, help="folder of KITTI result files")
+    parser.add_argument("--labels", type=Path, help="folder of KITTI label files")
+    parser.add_argument(
+        "--split",
+        help="frames to score: name in ROOT/ImageSets (with weights; val if not given), or a file "
+        "with one frame id a line (all label files if not given)",
+    )
+    parser.add_argument("--output", type=Path, help="with weights: write KITTI result files here")
+    parser.add_argument("--device", help="with weights: cpu, cuda, cuda:1 (a GPU if there is one)")
+    parser.add_argument("--precision", choices=PRECISIONS, help="with weights: of the network")
+    parser.add_argument("--json", type=Path, help="write the table's figures here")
+    options = parser.parse_args(arguments)
+    files = options.detections and options.labels and not options.weights and not options.root
+    weights = options.weights and options.root and not options.detections and not options.labels
+    if not files and not weights:
+        parser.error("give either WEIGHTS and --root, or --detections and --labels")
+    if files and (options.output or options.device or options.precision):
+        parser.error("--output, --device and --precision go with WEIGHTS")
+    return options
+
+
+def evaluate_files(options: argparse.Namespace) -> Result:
+    """Result files against label files of the same names."""
+    for folder in (options.labels, options.detections):
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder}: no such folder")
+    if options.split:
+        ids: Sequence[str] = read_split(options.split)
+        require_files(ids, options.labels, ".txt", options.split)
+    else:
+        ids = sorted(path.stem for path in options.labels.glob("*.txt"))
+    if not ids:
+        raise FileNotFoundError(f"{options.labels}: no label files (.txt) in it")
+    for frame_id in ids:
+        path = options.detections / f"{frame_id}.txt"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: no such file; KITTI wants one result file a frame, an empty one where "
+                "nothing was found (or name the frames to score with --split FILE)"
+            )
+    detections = read_folder(options.detections, ids, "detections")
+    for frame_id, labels in zip(ids, detections, strict=True):
+        if labels.score is None:
+            raise ValueError(
+                f"{options.detections / frame_id}.txt: no scores; a result line has 16 fields, the "
+                "score last"
+            )
+    return evaluate(detections, read_folder(options.labels, ids, "labels"))
+
+
+def read_folder(folder: Path, ids: Sequence[str], name: str) -> list[Labels]:
+    """The files of the frames; ValueError for a type that KITTI does not know."""
+    known = {kind.lower() for kind in TYPES}
+    frames = []
+    for frame_id in tqdm(ids, desc=name, unit="file", leave=False, disable=None):
+        path = folder / f"{frame_id}.txt"
+        labels = read_labels(path)
+        strange = next((kind for kind in labels.types if kind.lower() not in known), None)
+        if strange is not None:
+            raise ValueError(f"{path}: type {strange!r} is none of KITTI's: {', '.join(TYPES)}")
+        frames.append(labels)
+    return frames
+
+
+def evaluate_weights(options: argparse.Namespace) -> Result:
+    """Detections of a network on the frames of a split, written as result files if asked for."""
+    detector = Detector.from_weights(options.weights, options.device, options.precision)
+    classes = detector.config.class_names
+    scored = [name for name in classes if name in MIN_OVERLAP]
+    if not scored:
+        raise ValueError(
+            f"{options.weights}: finds {', '.join(classes)}; KITTI's metric knows only "
+            f"{', '.join(MIN_OVERLAP)}"
+        )
+    dataset = KittiDataset(options.root, options.split or "val", classes)
+    truth = [dataset.labels(index) for index in range(len(dataset))]
+    detections = []
+    for frame in tqdm(dataset, desc="detecting", total=len(dataset), unit="frame", disable=None):
+        boxes, scores, labels = (tensor.cpu().numpy() for tensor in detector(frame.points))
+        names = [classes[label - 1] for label in labels]
+        found = detections_to_labels(boxes, scores, names, frame.calibration, frame.image_shape)
+        if options.output:
+            write_labels(options.output / f"{frame.frame_id}.txt", found)
+        detections.append(found)
+    return evaluate(detections, truth, scored)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
