@@ -59,11 +59,365 @@ T* optional_pointer(const std::optional<Tensor>& tensor) {
 
 // ---- index -----------------------------------------------------------------------------------------------------
 
+void check_count(const std::optional<Tensor>& count, const Tensor& other, const char* other_name) {
+  if (!count) return;
+  check_tensor(*count, "count", at::kInt, -1);
+  TORCH_CHECK(count->numel() == 1, "count must have one element, has shape ", count->sizes());
+  check_same_device(*count, "count", other, other_name);
+}
+
+// Coordinates [N, 1 + D] and their D.
+int check_coords(const Tensor& coords) {
+  check_tensor(coords, "coords", at::kInt, 2);
+  TORCH_CHECK(coords.size(1) >= 2 && coords.size(1) <= 4, "coords must be [N, 2 to 4], has shape ",
+              coords.sizes());
+  TORCH_CHECK(coords.size(0) < INT32_MAX / 2, "coords: ", coords.size(0), " rows are too many");
+  return static_cast<int>(coords.size(1)) - 1;
+}
+
+int positive(int64_t value, const char* name) {
+  TORCH_CHECK(value > 0 && value <= INT32_MAX, name, " must be from 1 to 2^31 - 1, is ", value);
+  return static_cast<int>(value);
+}
+
+// 12 numbers: kernel size, stride, padding, dilation, each z, y, x.
+Window window_of(at::IntArrayRef numbers) {
+  Window window;
+  for (int axis = 0; axis < 3; ++axis) {
+    window.kernel[axis] = positive(numbers[axis], "kernel size");
+    window.stride[axis] = positive(numbers[3 + axis], "stride");
+    window.padding[axis] = static_cast<int>(numbers[6 + axis]);
+    window.dilation[axis] = positive(numbers[9 + axis], "dilation");
+    TORCH_CHECK(numbers[6 + axis] >= 0 && numbers[6 + axis] <= INT32_MAX, "padding must not be negative, is ",
+                numbers[6 + axis]);
+  }
+  return window;
+}
+
+int64_t volume_of(const Window& window) { return int64_t(window.kernel[0]) * window.kernel[1] * window.kernel[2]; }
+
+// The levels of a network, three numbers each, as a bitmap in the workspace.
+Bitmap bitmap_of(const Tensor& workspace, int64_t batch_size, at::IntArrayRef shapes) {
+  const int levels = static_cast<int>(shapes.size() / 3);
+  TORCH_CHECK(shapes.size() % 3 == 0 && levels > 0 && levels <= MAX_LEVELS,
+              "shapes must hold 3 numbers for each of 1 to ", MAX_LEVELS, " levels, is ", shapes);
+  const int batch = positive(batch_size, "batch_size");
+  int sizes[MAX_LEVELS][3];
+  for (int l = 0; l < levels; ++l) {
+    int64_t rows = batch;
+    for (int axis = 0; axis < 3; ++axis) {
+      sizes[l][axis] = positive(shapes[3 * l + axis], "shape");
+      TORCH_CHECK(rows < INT32_MAX, "shapes: a grid of ", shapes, " is too large for the bitmap");
+      rows *= axis < 2 ? sizes[l][axis] : (sizes[l][2] + 95) / 96;
+    }
+    TORCH_CHECK(rows < INT32_MAX - 1024, "shapes: a grid of ", shapes, " is too large for the bitmap");
+  }
+  check_tensor(workspace, "workspace", at::kInt, 1);
+  const int64_t words = bitmap_words(batch, levels, sizes);
+  TORCH_CHECK(workspace.numel() >= words, "workspace must have ", words, " elements, has ", workspace.numel());
+  TORCH_CHECK(reinterpret_cast<uintptr_t>(workspace.data_ptr()) % 16 == 0,
+              "workspace must start at a multiple of 16 bytes");
+  return bitmap_at(reinterpret_cast<uint32_t*>(workspace.data_ptr<int>()), batch, levels, sizes);
+}
+
+// Counts [levels + 2] and, where capacities are given, the coordinates of every level.
+std::vector<Tensor> index_mark(const Tensor& coords, const std::optional<Tensor>& count, const Tensor& workspace,
+                               int64_t batch_size, at::IntArrayRef shapes, at::IntArrayRef steps,
+                               at::IntArrayRef capacities) {
+  const int dims = check_coords(coords);
+  check_count(count, coords, "coords");
+  check_same_device(workspace, "workspace", coords, "coords");
+  const c10::cuda::CUDAGuard guard(coords.device());
+  const Bitmap bitmap = bitmap_of(workspace, batch_size, shapes);
+  const size_t levels = bitmap.levels;
+  TORCH_CHECK(steps.size() == 12 * (levels - 1), "steps must hold ", 12 * (levels - 1), " numbers, is ", steps);
+  TORCH_CHECK(capacities.empty() || capacities.size() == levels, "capacities must hold ", levels, " numbers, is ",
+              capacities);
+  Window windows[MAX_LEVELS];
+  for (size_t l = 0; l + 1 < levels; ++l) windows[l] = window_of(steps.slice(12 * l, 12));
+  std::vector<Tensor> out = {at::empty({bitmap.levels + 2}, coords.options())};
+  int rows[MAX_LEVELS];
+  int* targets[MAX_LEVELS];
+  for (size_t l = 0; l < capacities.size(); ++l) {
+    rows[l] = positive(capacities[l], "capacities");
+    out.push_back(at::empty({rows[l], 1 + dims}, coords.options()));
+    targets[l] = out.back().data_ptr<int>();
+  }
+  const bool bounded = !capacities.empty();
+  int* counts = out[0].data_ptr<int>();
+  check(bitmap_mark(bitmap, coords.data_ptr<int>(), dims, static_cast<int>(coords.size(0)),
+                    optional_pointer<int>(count), windows, counts, stream()),
+        "index_mark");
+  check(bitmap_rank(bitmap, bounded ? rows : nullptr, bounded ? targets : nullptr, dims, counts, stream()),
+        "index_mark");
+  return out;
+}
+
+// Coordinates of the levels after level 0, whose numbers of rows are known.
+std::vector<Tensor> index_coords(const Tensor& workspace, int64_t dims, int64_t batch_size, at::IntArrayRef shapes,
+                                 at::IntArrayRef rows) {
+  const c10::cuda::CUDAGuard guard(workspace.device());
+  const Bitmap bitmap = bitmap_of(workspace, batch_size, shapes);
+  TORCH_CHECK(dims >= 1 && dims <= 3, "dims must be 1 to 3, is ", dims);
+  TORCH_CHECK(rows.size() == static_cast<size_t>(bitmap.levels), "rows must hold ", bitmap.levels, " numbers, is ",
+              rows);
+  std::vector<Tensor> out;
+  int capacities[MAX_LEVELS] = {};
+  int* targets[MAX_LEVELS] = {};
+  for (int l = 1; l < bitmap.levels; ++l) {
+    TORCH_CHECK(rows[l] >= 0 && rows[l] <= INT32_MAX, "rows must not be negative, is ", rows);
+    capacities[l] = static_cast<int>(rows[l]);
+    out.push_back(at::empty({rows[l], 1 + dims}, workspace.options()));
+    if (rows[l] > 0) targets[l] = out.back().data_ptr<int>();
+  }
+  check(bitmap_coords(bitmap, capacities, targets, static_cast<int>(dims), stream()), "index_coords");
+  return out;
+}
+
+// Neighbours and masks: of each level its submanifold table where bit l of submanifold_levels is set, the table
+// from the level above, and that one's transpose. With counts, coords and tables are filled up with -1 behind
+// them.
+std::vector<Tensor> index_tables(at::TensorList coords, const std::optional<Tensor>& counts,
+                                 const Tensor& workspace, int64_t batch_size, at::IntArrayRef shapes,
+                                 at::IntArrayRef steps, at::IntArrayRef submanifold, int64_t submanifold_levels,
+                                 bool transposed, bool clear) {
+  const c10::cuda::CUDAGuard guard(workspace.device());
+  const Bitmap bitmap = bitmap_of(workspace, batch_size, shapes);
+  const int levels = bitmap.levels;
+  TORCH_CHECK(coords.size() == static_cast<size_t>(levels), "coords must be ", levels, " tensors, is ",
+              coords.size());
+  TORCH_CHECK(steps.size() == static_cast<size_t>(12 * (levels - 1)), "steps must hold ", 12 * (levels - 1),
+              " numbers, is ", steps);
+  TORCH_CHECK(submanifold.size() == 12, "submanifold must hold 12 numbers, is ", submanifold);
+  if (counts) {
+    check_tensor(*counts, "counts", at::kInt, 1);
+    check_same_device(*counts, "counts", workspace, "workspace");
+    TORCH_CHECK(counts->numel() == levels + 2, "counts must have ", levels + 2, " elements, has ",
+                counts->numel());
+  }
+  int dims = 0;
+  std::vector<TableJob> jobs;
+  std::vector<Tensor> out;
+  const auto add = [&](TableKind kind, int level, int source, const Window& window) {
+    const int64_t rows = coords[level].size(0), volume = volume_of(window);
+    TableJob job = {kind,
+                    level,
+                    source,
+                    static_cast<int>(rows),
+                    static_cast<int>(coords[source].size(0)),
+                    window,
+                    coords[level].data_ptr<int>(),
+                    nullptr,
+                    nullptr};
+    if (kind != TableKind::tail) {
+      TORCH_CHECK(volume <= 32, "kernels of up to 32 offsets have tables, this one has ", volume);
+      out.push_back(at::empty({volume, rows}, workspace.options()));
+      job.neighbours = out.back().data_ptr<int>();
+      out.push_back(at::empty({rows}, workspace.options()));
+      job.mask = reinterpret_cast<uint32_t*>(out.back().data_ptr<int>());
+    }
+    if (rows > 0) jobs.push_back(job);
+  };
+  for (int l = 0; l < levels; ++l) {
+    dims = check_coords(coords[l]);
+    check_same_device(coords[l], "coords", workspace, "workspace");
+  }
+  const Window centred = window_of(submanifold);
+  for (int l = 0; l < levels; ++l) {
+    if (counts) add(TableKind::tail, l, l, centred);
+    if (submanifold_levels >> l & 1) add(TableKind::forward, l, l, centred);
+    if (l == 0) continue;
+    const Window window = window_of(steps.slice(12 * (l - 1), 12));
+    add(TableKind::forward, l, l - 1, window);
+    if (transposed) add(TableKind::transposed, l - 1, l, window);
+  }
+  check(bitmap_tables(bitmap, jobs.data(), static_cast<int>(jobs.size()), dims, optional_pointer<int>(counts),
+                      stream()),
+        "index_tables");
+  if (clear) check(bitmap_clear(bitmap, stream()), "index_tables");
+  return out;
+}
+
 // ---- voxelize --------------------------------------------------------------------------------------------------
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> voxelize_points(const Tensor& points, const Tensor& offsets,
+                                                           const Tensor& workspace, at::ArrayRef<double> lower,
+                                                           at::ArrayRef<double> size, at::IntArrayRef shape,
+                                                           int64_t max_points, int64_t max_voxels, int64_t rows,
+                                                           bool clear) {
+  check_tensor(points, "points", at::kFloat, 2);
+  check_tensor(offsets, "offsets", at::kInt, 1);
+  check_same_device(offsets, "offsets", points, "points");
+  check_same_device(workspace, "workspace", points, "points");
+  TORCH_CHECK(points.size(1) >= 3, "points must be [P, 3 or more], has shape ", points.sizes());
+  TORCH_CHECK(points.size(0) < INT32_MAX / 2, "points: ", points.size(0), " rows are too many");
+  TORCH_CHECK(offsets.size(0) >= 2, "offsets must be [B + 1], has shape ", offsets.sizes());
+  TORCH_CHECK(lower.size() == 3 && size.size() == 3 && shape.size() == 3,
+              "lower, size and shape must hold 3 numbers");
+  TORCH_CHECK(rows >= 0 && rows < INT32_MAX / 2, "rows must not be negative, is ", rows);
+  const c10::cuda::CUDAGuard guard(points.device());
+  const Bitmap bitmap = bitmap_of(workspace, offsets.size(0) - 1, shape);
+  const int64_t total = points.size(0), channels = points.size(1);
+  const int64_t scratch = total > max_voxels ? total : 0;
+  const auto ints = offsets.options();
+  const Tensor slots = at::empty({rows, positive(max_points, "max_points")}, ints);
+  const Tensor first = at::empty({scratch}, ints), sites = at::empty({scratch, 4}, ints);
+  Tensor features = at::empty({rows, channels}, points.options()), coords = at::empty({rows, 4}, ints);
+  Tensor counts = at::empty({3}, ints), dropped = at::empty({2}, ints.dtype(at::kLong));
+  VoxelizeJob job = {points.data_ptr<float>(),
+                     offsets.data_ptr<int>(),
+                     static_cast<int>(total),
+                     static_cast<int>(channels),
+                     static_cast<int>(max_points),
+                     positive(max_voxels, "max_voxels"),
+                     static_cast<int>(rows),
+                     {},
+                     reinterpret_cast<uint32_t*>(slots.data_ptr<int>()),
+                     scratch ? reinterpret_cast<uint32_t*>(first.data_ptr<int>()) : nullptr,
+                     sites.data_ptr<int>(),
+                     features.data_ptr<float>(),
+                     coords.data_ptr<int>(),
+                     counts.data_ptr<int>(),
+                     dropped.data_ptr<int64_t>()};
+  for (int axis = 0; axis < 3; ++axis) {
+    job.grid.lower[axis] = static_cast<float>(lower[axis]);
+    job.grid.size[axis] = static_cast<float>(size[axis]);
+    job.grid.shape[axis] = static_cast<int>(shape[axis]);
+  }
+  check(voxelize(bitmap, job, stream()), "voxelize");
+  if (clear) check(bitmap_clear(bitmap, stream()), "voxelize");
+  return {features, coords, counts.narrow(0, 0, 1), dropped};
+}
 
 // ---- sparse max pooling ----------------------------------------------------------------------------------------
 
+void check_table(const Tensor& neighbours, const std::optional<Tensor>& count, const Tensor& features) {
+  check_tensor(neighbours, "neighbours", at::kInt, 2);
+  check_same_device(neighbours, "neighbours", features, "features");
+  check_count(count, features, "features");
+  TORCH_CHECK(neighbours.size(1) < INT32_MAX && features.size(0) < INT32_MAX && features.size(1) < INT32_MAX,
+              "features: ", features.sizes(), " is too large");
+}
+
+// Maxima and the input rows they came from. The transposed table is for the gradient.
+std::tuple<Tensor, Tensor> max_pool_rows(const Tensor& features, const Tensor& neighbours,
+                                         const std::optional<Tensor>& count, const std::optional<Tensor>&,
+                                         const std::optional<Tensor>&) {
+  check_tensor(features, "features", features.scalar_type(), 2);
+  check_table(neighbours, count, features);
+  const c10::cuda::CUDAGuard guard(features.device());
+  const int64_t rows = neighbours.size(1), channels = features.size(1);
+  Tensor out = at::empty({rows, channels}, features.options());
+  Tensor source = at::empty({rows, channels}, neighbours.options());
+  check(max_pool(scalar_of(features, "features"), features.data_ptr(), neighbours.data_ptr<int>(),
+                 optional_pointer<int>(count), static_cast<int>(neighbours.size(0)), static_cast<int>(rows),
+                 static_cast<int>(channels), out.data_ptr(), source.data_ptr<int>(), stream()),
+        "max_pool");
+  return {out, source};
+}
+
+Tensor max_pool_rows_backward(const Tensor& gradient, const Tensor& source, const Tensor& neighbours,
+                              const std::optional<Tensor>& count) {
+  check_tensor(gradient, "gradient", gradient.scalar_type(), 2);
+  check_tensor(source, "source", at::kInt, 2);
+  check_same_device(source, "source", gradient, "gradient");
+  TORCH_CHECK(source.sizes() == gradient.sizes(), "source must have shape ", gradient.sizes(), ", has ",
+              source.sizes());
+  check_table(neighbours, count, gradient);
+  const c10::cuda::CUDAGuard guard(gradient.device());
+  const int64_t rows = neighbours.size(1), channels = gradient.size(1);
+  Tensor out = at::empty({rows, channels}, gradient.options());
+  check(max_pool_backward(scalar_of(gradient, "gradient"), gradient.data_ptr(), source.data_ptr<int>(),
+                          neighbours.data_ptr<int>(), optional_pointer<int>(count),
+                          static_cast<int>(neighbours.size(0)), static_cast<int>(rows), static_cast<int>(channels),
+                          out.data_ptr(), stream()),
+        "max_pool_backward");
+  return out;
+}
+
 // ---- dense -----------------------------------------------------------------------------------------------------
+
+// [B, C, *spatial] contiguous or, seen from above, [B, C * D, H, W] with channel c * D + z and channels last.
+std::vector<int64_t> dense_shape(int64_t batch_size, int64_t channels, at::IntArrayRef spatial_shape,
+                                 bool from_above) {
+  if (from_above) {
+    TORCH_CHECK(spatial_shape.size() == 3, "spatial_shape must be (z, y, x), is ", spatial_shape);
+    return {batch_size, channels * spatial_shape[0], spatial_shape[1], spatial_shape[2]};
+  }
+  std::vector<int64_t> shape = {batch_size, channels};
+  shape.insert(shape.end(), spatial_shape.begin(), spatial_shape.end());
+  return shape;
+}
+
+DenseLayout dense_layout(int64_t batch_size, int64_t channels, at::IntArrayRef spatial_shape, bool from_above) {
+  DenseLayout layout = {positive(batch_size, "batch_size"), {1, 1, 1}, 0, 0, {0, 0, 0}};
+  const size_t dims = spatial_shape.size();
+  TORCH_CHECK(dims >= 1 && dims <= 3, "spatial_shape must hold 1 to 3 numbers, is ", spatial_shape);
+  for (size_t i = 0; i < dims; ++i) layout.shape[3 - dims + i] = positive(spatial_shape[i], "spatial_shape");
+  const int64_t z = layout.shape[0], y = layout.shape[1], x = layout.shape[2];
+  layout.stride_b = channels * z * y * x;
+  if (from_above) {
+    layout.stride_c = z;
+    layout.stride[0] = 1;
+    layout.stride[1] = x * channels * z;
+    layout.stride[2] = channels * z;
+  } else {
+    layout.stride_c = z * y * x;
+    layout.stride[0] = y * x;
+    layout.stride[1] = x;
+    layout.stride[2] = 1;
+  }
+  return layout;
+}
+
+int check_sites(const Tensor& coords, const std::optional<Tensor>& count, at::IntArrayRef spatial_shape,
+                const Tensor& other) {
+  const int dims = check_coords(coords);
+  TORCH_CHECK(static_cast<size_t>(dims) == spatial_shape.size(), "coords must be [N, ", 1 + spatial_shape.size(),
+              "] for a grid of ", spatial_shape, ", has shape ", coords.sizes());
+  check_same_device(coords, "coords", other, "features");
+  check_count(count, coords, "coords");
+  return dims;
+}
+
+Tensor dense(const Tensor& features, const Tensor& coords, const std::optional<Tensor>& count, int64_t batch_size,
+             at::IntArrayRef spatial_shape, bool from_above) {
+  check_tensor(features, "features", features.scalar_type(), 2);
+  const int dims = check_sites(coords, count, spatial_shape, features);
+  TORCH_CHECK(features.size(0) == coords.size(0), "features must have ", coords.size(0), " rows, has ",
+              features.size(0));
+  const c10::cuda::CUDAGuard guard(features.device());
+  const int64_t channels = features.size(1);
+  const DenseLayout layout = dense_layout(batch_size, channels, spatial_shape, from_above);
+  const auto format = from_above ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  Tensor out = at::empty(dense_shape(batch_size, channels, spatial_shape, from_above), features.options(), format);
+  out.zero_();
+  check(dense_scatter(features.data_ptr(), coords.data_ptr<int>(), dims, optional_pointer<int>(count),
+                      static_cast<int>(coords.size(0)), static_cast<int>(channels),
+                      static_cast<int>(features.element_size()), layout, out.data_ptr(), stream()),
+        "dense");
+  return out;
+}
+
+Tensor dense_backward(const Tensor& gradient, const Tensor& coords, const std::optional<Tensor>& count,
+                      at::IntArrayRef spatial_shape, bool from_above) {
+  TORCH_CHECK(gradient.is_cuda(), "gradient must be a CUDA tensor, is on ", gradient.device());
+  const int dims = check_sites(coords, count, spatial_shape, gradient);
+  const c10::cuda::CUDAGuard guard(gradient.device());
+  const int64_t batch_size = gradient.size(0);
+  const int64_t channels = from_above ? gradient.size(1) / spatial_shape[0] : gradient.size(1);
+  TORCH_CHECK(gradient.sizes() == at::IntArrayRef(dense_shape(batch_size, channels, spatial_shape, from_above)),
+              "gradient must be a grid of ", spatial_shape, ", has shape ", gradient.sizes());
+  const DenseLayout layout = dense_layout(batch_size, channels, spatial_shape, from_above);
+  const Tensor grid =
+      gradient.contiguous(from_above ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous);
+  Tensor out = at::empty({coords.size(0), channels}, gradient.options(), at::MemoryFormat::Contiguous);
+  check(dense_gather(grid.data_ptr(), coords.data_ptr<int>(), dims, optional_pointer<int>(count),
+                     static_cast<int>(coords.size(0)), static_cast<int>(channels),
+                     static_cast<int>(grid.element_size()), layout, out.data_ptr(), stream()),
+        "dense_backward");
+  return out;
+}
 
 // ---- convolution -----------------------------------------------------------------------------------------------
 
@@ -102,15 +456,16 @@ OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& coun
                      const Tensor& features) {
   TORCH_CHECK(neighbours.scalar_type() == at::kInt, "neighbours must be int32, is ", neighbours.scalar_type());
   TORCH_CHECK(neighbours.dim() == 2, "neighbours must be [V, N], has shape ", neighbours.sizes());
-  TORCH_CHECK(neighbours.size(1) <= 1 || neighbours.stride(1) == 1, "neighbours must have contiguous rows, has strides ",
-              neighbours.strides());
+  TORCH_CHECK(neighbours.size(1) <= 1 || neighbours.stride(1) == 1,
+              "neighbours must have contiguous rows, has strides ", neighbours.strides());
   check_same_device(neighbours, "neighbours", features, "features");
   if (count) {
     check_tensor(*count, "count", at::kInt, -1);
     TORCH_CHECK(count->numel() == 1, "count must have one element, has shape ", count->sizes());
     check_same_device(*count, "count", features, "features");
   }
-  TORCH_CHECK(neighbours.size(1) < (int64_t(1) << 31) - 64, "neighbours: ", neighbours.size(1), " rows are too many");
+  TORCH_CHECK(neighbours.size(1) < (int64_t(1) << 31) - 64, "neighbours: ", neighbours.size(1),
+              " rows are too many");
   return {neighbours.data_ptr<int>(),
           optional_pointer<int>(count),
           neighbours.stride(0),
@@ -124,15 +479,16 @@ void check_aligned(const Tensor& tensor, const char* name) {
               " must start at a multiple of 16 bytes: clone() it");
 }
 
-Tensor conv(const Tensor& features, const Tensor& weight, const Tensor& neighbours, const std::optional<Tensor>& count,
-            bool flipped, const std::optional<Tensor>& bias, const std::optional<Tensor>& residual, bool relu) {
+Tensor conv(const Tensor& features, const Tensor& weight, const Tensor& neighbours,
+            const std::optional<Tensor>& count, bool flipped, const std::optional<Tensor>& bias,
+            const std::optional<Tensor>& residual, bool relu) {
   check_tensor(features, "features", features.scalar_type(), 2);
   const c10::cuda::CUDAGuard guard(features.device());
   check_tensor(weight, "weight", features.scalar_type(), 3);
   check_same_device(weight, "weight", features, "features");
   const OffsetTable table = table_of(neighbours, count, flipped, features);
-  TORCH_CHECK(weight.size(0) == table.volume && weight.size(2) == features.size(1), "weight must be [", table.volume,
-              ", C_out, ", features.size(1), "], has shape ", weight.sizes());
+  TORCH_CHECK(weight.size(0) == table.volume && weight.size(2) == features.size(1), "weight must be [",
+              table.volume, ", C_out, ", features.size(1), "], has shape ", weight.sizes());
   const int64_t c_in = weight.size(2), c_out = weight.size(1);
   if (bias) {
     check_tensor(*bias, "bias", at::kFloat, 1);
@@ -141,8 +497,8 @@ Tensor conv(const Tensor& features, const Tensor& weight, const Tensor& neighbou
   }
   if (residual) {
     check_tensor(*residual, "residual", features.scalar_type(), 2);
-    TORCH_CHECK(residual->size(0) == table.rows && residual->size(1) == c_out, "residual must be [", table.rows, ", ",
-                c_out, "], has shape ", residual->sizes());
+    TORCH_CHECK(residual->size(0) == table.rows && residual->size(1) == c_out, "residual must be [", table.rows,
+                ", ", c_out, "], has shape ", residual->sizes());
     check_same_device(*residual, "residual", features, "features");
     check_aligned(*residual, "residual");
   }
@@ -271,10 +627,31 @@ std::tuple<Tensor, Tensor> nms(const Tensor& boxes, const Tensor& order, double 
 }  // namespace millisecond
 
 TORCH_LIBRARY(millisecond, m) {
-  // index
+  // index; shapes: z, y, x of each level; steps and submanifold: kernel size, stride, padding, dilation
+  m.def(
+      "index_mark(Tensor coords, Tensor? count, Tensor(a!) workspace, int batch_size, int[] shapes, int[] steps, "
+      "int[] capacities) -> Tensor[]");
+  m.def("index_coords(Tensor workspace, int dims, int batch_size, int[] shapes, int[] rows) -> Tensor[]");
+  m.def(
+      "index_tables(Tensor[] coords, Tensor? counts, Tensor(a!) workspace, int batch_size, int[] shapes, "
+      "int[] steps, int[] submanifold, int submanifold_levels, bool transposed, bool clear) -> Tensor[]");
   // voxelize
+  m.def(
+      "voxelize(Tensor points, Tensor offsets, Tensor(a!) workspace, float[] lower, float[] size, int[] shape, "
+      "int max_points, int max_voxels, int rows, bool clear) -> (Tensor features, Tensor coords, Tensor count, "
+      "Tensor dropped)");
   // sparse max pooling
+  m.def(
+      "max_pool(Tensor features, Tensor neighbours, Tensor? count, Tensor? transposed, Tensor? transposed_count) "
+      "-> (Tensor out, Tensor source)");
+  m.def("max_pool_backward(Tensor gradient, Tensor source, Tensor neighbours, Tensor? count) -> Tensor");
   // dense
+  m.def(
+      "dense(Tensor features, Tensor coords, Tensor? count, int batch_size, int[] spatial_shape, bool from_above) "
+      "-> Tensor");
+  m.def(
+      "dense_backward(Tensor gradient, Tensor coords, Tensor? count, int[] spatial_shape, bool from_above) "
+      "-> Tensor");
   // convolution; weight [V, C_out, C_in], neighbours [V, N]
   m.def(
       "conv(Tensor features, Tensor weight, Tensor neighbours, Tensor? count, bool flipped, Tensor? bias, "
@@ -293,9 +670,17 @@ TORCH_LIBRARY(millisecond, m) {
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   using namespace millisecond;
   // index
+  m.impl("index_mark", index_mark);
+  m.impl("index_coords", index_coords);
+  m.impl("index_tables", index_tables);
   // voxelize
+  m.impl("voxelize", voxelize_points);
   // sparse max pooling
+  m.impl("max_pool", max_pool_rows);
+  m.impl("max_pool_backward", max_pool_rows_backward);
   // dense
+  m.impl("dense", dense);
+  m.impl("dense_backward", dense_backward);
   // convolution
   m.impl("conv", conv);
   m.impl("conv_weight_gradient", conv_weight_gradient);

@@ -21,7 +21,7 @@ enum class Scalar { float32, float16, bfloat16 };
 // Coordinates are int32 [rows, 1 + dims]: (b, z, y, x), (b, y, x) or (b, x); missing axes have size 1.
 
 constexpr int MAX_LEVELS = 8;
-constexpr int MAX_JOBS = 28;
+constexpr int MAX_JOBS = 4 * MAX_LEVELS;
 
 // input = output * stride - padding + offset * dilation, axes z, y, x.
 struct Window {
@@ -91,9 +91,10 @@ struct VoxelizeGrid {
   int shape[3];             // z, y, x; the bitmap's level 0
 };
 
-// Points [points, channels] to voxels: features [rows, channels], coords [rows, 4], counts [3] as of a bitmap of
-// one level but not cut off, dropped [2]. slots [rows, max_points] and first [rows] are scratch; first may be null
-// where no frame can hold more than max_voxels voxels. Leaves the bitmap marked.
+// Points [points_count, channels] to voxels: features [rows, channels], coords [rows, 4], counts [3] as of a
+// bitmap of one level, dropped [2]: points not finite, points without a row. Leaves the bitmap marked. Scratch:
+// slots [rows, max_points] and, where points_count exceeds max_voxels, first [points_count] and sites
+// [points_count, 4].
 struct VoxelizeJob {
   const float* points;
   const int* offsets;  // [batch + 1]
@@ -101,6 +102,7 @@ struct VoxelizeJob {
   VoxelizeGrid grid;
   uint32_t* slots;
   uint32_t* first;
+  int* sites;
   float* features;
   int* coords;
   int* counts;

@@ -1,0 +1,88 @@
+// Reading and writing a bitmap with ranks from a kernel; see the index section of launchers.h.
+#pragma once
+
+#include "launchers.h"
+
+namespace millisecond {
+
+constexpr int CELL_BITS = 96;
+constexpr int WARP_WORDS = 8;  // summary words that a warp handles at a time
+constexpr unsigned FULL_WARP = 0xffffffffu;
+
+struct Site {
+  int b, z, y, x;
+};
+
+__device__ inline int row_limit(int rows, const int* count) { return count ? max(0, min(rows, *count)) : rows; }
+
+__device__ inline Site read_site(const int* coords, int row, int dims) {
+  const int* p = coords + size_t(row) * (1 + dims);
+  return {p[0], dims > 2 ? p[dims - 2] : 0, dims > 1 ? p[dims - 1] : 0, p[dims]};
+}
+
+__device__ inline void write_site(int* coords, int row, int dims, const Site& site) {
+  int* p = coords + size_t(row) * (1 + dims);
+  p[0] = site.b;
+  if (dims > 2) p[dims - 2] = site.z;
+  if (dims > 1) p[dims - 1] = site.y;
+  p[dims] = site.x;
+}
+
+// First cell of a row of the grid along x. The binding holds the number of cells below 2^31.
+__device__ inline int row_cell(const BitmapLevel& level, int b, int z, int y) {
+  return ((b * level.z + z) * level.y + y) * level.row_cells;
+}
+
+__device__ inline unsigned bits_of(const uint4& cell, int word) {
+  return word == 0 ? cell.x : word == 1 ? cell.y : word == 2 ? cell.z : 0;
+}
+
+__device__ inline int voxels_of(const uint4& cell) { return __popc(cell.x) + __popc(cell.y) + __popc(cell.z); }
+
+// Voxels of the cell before this bit, 0 <= bit <= 96.
+__device__ inline int voxels_before(const uint4& cell, int bit) {
+  const int word = bit >> 5;
+  int before = __popc(bits_of(cell, word) & ((1u << (bit & 31)) - 1));
+  if (word > 0) before += __popc(cell.x);
+  if (word > 1) before += __popc(cell.y);
+  if (word > 2) before += __popc(cell.z);
+  return before;
+}
+
+// The bits from this one on, at most 32 of them; what lies beyond the cell is zero. 0 <= bit < 96.
+__device__ inline unsigned bits_from(const uint4& cell, int bit) {
+  const int word = bit >> 5;
+  return __funnelshift_r(bits_of(cell, word), bits_of(cell, word + 1), bit & 31);
+}
+
+// Row of a voxel, -1 where it is not there.
+__device__ inline int find_row(const BitmapLevel& level, const Site& s) {
+  const int column = s.x / CELL_BITS;
+  const int bit = s.x - column * CELL_BITS;
+  const uint4 cell = level.cell[row_cell(level, s.b, s.z, s.y) + column];
+  return bits_from(cell, bit) & 1 ? int(cell.w) + voxels_before(cell, bit) : -1;
+}
+
+// Set bits of one word of a cell; returns those that were not set before.
+__device__ inline unsigned set_bits(const BitmapLevel& level, int cell, int word, unsigned bits) {
+  unsigned* target = &level.cell[cell].x + word;
+  // Coarse voxels are marked a hundred times over, and reading is cheaper than an atomic.
+  if ((*static_cast<volatile unsigned*>(target) & bits) == bits) return 0;
+  const unsigned before = atomicOr(target, bits);
+  if (before == 0) atomicOr(&level.summary[cell >> 5], 1u << (cell & 31));
+  return bits & ~before;
+}
+
+// Set the voxels x = first..last of a row of the grid.
+__device__ inline void set_run(const BitmapLevel& level, int b, int z, int y, int first, int last) {
+  const int row = row_cell(level, b, z, y);
+  for (int x = first; x <= last;) {
+    const int column = x / CELL_BITS;
+    const int bit = x - column * CELL_BITS;
+    const int length = min(last - x + 1, 32 - (bit & 31));
+    set_bits(level, row + column, bit >> 5, (FULL_WARP >> (32 - length)) << (bit & 31));
+    x += length;
+  }
+}
+
+}  // namespace millisecond
