@@ -21,6 +21,10 @@ __device__ __forceinline__ float clamped(float value, float low, float high) {
   return fminf(fmaxf(value, low), high);
 }
 
+// Sizes are rounded products, never part of a fused multiply-add, so that no IoU exceeds 1.
+__device__ __forceinline__ float box_area(const Box& box) { return __fmul_rn(box.l, box.w); }
+__device__ __forceinline__ float box_volume(const Box& box) { return __fmul_rn(box_area(box), box.h); }
+
 // Half of the diagonal; NaN, which is near to nothing, for a box without area.
 __device__ __forceinline__ float box_reach(const Box& box) {
   return fminf(box.l, box.w) > 0.f ? 0.5f * sqrtf(box.l * box.l + box.w * box.w) : NAN;
@@ -66,7 +70,7 @@ __device__ inline float shared_area(const Box& a, const Box& b) {
   const float y0 = cy + ly + wy, y1 = cy + ly - wy, y2 = cy - ly - wy, y3 = cy - ly + wy;
   const float area = swept_area(x0, y0, x1, y1, half_l, half_w) + swept_area(x1, y1, x2, y2, half_l, half_w) +
                      swept_area(x2, y2, x3, y3, half_l, half_w) + swept_area(x3, y3, x0, y0, half_l, half_w);
-  return clamped(area, 0.f, fminf(a.l * a.w, b.l * b.w));
+  return clamped(area, 0.f, fminf(box_area(a), box_area(b)));
 }
 
 __device__ __forceinline__ float shared_height(const Box& a, const Box& b) {
@@ -81,8 +85,8 @@ __device__ __forceinline__ float ratio(float shared, float a, float b) {
 template <Overlap kind>
 __device__ __forceinline__ float near_overlap(const Box& a, const Box& b) {
   const float area = shared_area(a, b);
-  if (kind == Overlap::iou_bev) return ratio(area, a.l * a.w, b.l * b.w);
-  if (kind == Overlap::iou_3d) return ratio(area * shared_height(a, b), a.l * a.w * a.h, b.l * b.w * b.h);
+  if (kind == Overlap::iou_bev) return ratio(area, box_area(a), box_area(b));
+  if (kind == Overlap::iou_3d) return ratio(__fmul_rn(area, shared_height(a, b)), box_volume(a), box_volume(b));
   return area;
 }
 
