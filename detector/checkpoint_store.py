@@ -24,13 +24,13 @@ _BLANK = "0" * 64  # stands where the digest goes while the digest is taken
 class Checkpoint(NamedTuple):
     tensors: dict[str, Tensor]
     numbers: dict[str, Any]
-    config: str  # the run's configuration as YAML
+    identity: dict[str, str]  # what the run is, see `RunIdentity`
 
 
 class CheckpointStore:
     """The newest `keep` checkpoints of a run, `step_000000120.safetensors` and so on.
 
-    A checkpoint is one safetensors file; its metadata holds the numbers as JSON, the configuration
+    A checkpoint is one safetensors file; its metadata holds the numbers as JSON, the run's identity
     and the SHA-256 of the whole file, taken with 64 zeros in the digest's place. Nothing is
     pickled.
     """
@@ -86,19 +86,19 @@ def read(path: Path) -> Checkpoint:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-        digest, numbers, config = (metadata[key] for key in ("sha256", "numbers", "config"))
+        digest, numbers = metadata.pop("sha256"), metadata.pop("numbers")
     except (safetensors.SafetensorError, KeyError):
         raise ValueError(f"{path}: is not a whole checkpoint") from None
     blank = blob.replace(digest.encode(), _BLANK.encode(), 1)
     if hashlib.sha256(blank).hexdigest() != digest:
         raise ValueError(f"{path}: is damaged: its checksum differs")
-    return Checkpoint(safetensors.torch.load(blob), json.loads(numbers), config)
+    return Checkpoint(safetensors.torch.load(blob), json.loads(numbers), metadata)
 
 
 def _to_bytes(checkpoint: Checkpoint) -> bytes:
     tensors = {name: t.detach().cpu().contiguous() for name, t in checkpoint.tensors.items()}
     numbers = json.dumps(checkpoint.numbers)
-    metadata = {"numbers": numbers, "config": checkpoint.config, "sha256": _BLANK}
+    metadata = checkpoint.identity | {"numbers": numbers, "sha256": _BLANK}
     blob = safetensors.torch.save(tensors, metadata)
     digest = hashlib.sha256(blob).hexdigest()
     return blob.replace(_BLANK.encode(), digest.encode(), 1)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from data.augment import Augmentation, drop_outside
 from data.collate import collate
 from data.frame import Batch, Frame
+from data.gt_database import GroundTruthDatabase
+from detector.config import Config
 from detector.distributed import Processes
-
-Augment = Callable[[Frame, np.random.Generator, int], Frame]
 
 
 class StepSampler(Sampler[list[tuple[int, int]]]):
@@ -65,15 +67,40 @@ class TrainingFrames(Dataset):
     """Augmented frames, each with a generator seeded by (seed, epoch, index): the result depends
     neither on the number of workers nor on what was read before."""
 
-    def __init__(self, frames: Sequence[Frame], augment: Augment, seed: int):
-        self.frames, self.augment, self.seed = frames, augment, seed
+    def __init__(
+        self,
+        frames: Sequence[Frame],
+        augmentation: Augmentation,
+        point_range: Sequence[float],
+        seed: int,
+        last_sampling_epoch: int,
+    ):
+        """After the last sampling epoch no objects are pasted. point_range: see `drop_outside`."""
+        self.frames, self.point_range, self.seed = frames, point_range, seed
+        self.augmentation, self.last_sampling_epoch = augmentation, last_sampling_epoch
+        self.without_pasting = replace(augmentation, database=None)
 
     def __len__(self) -> int:
         return len(self.frames)
 
     def __getitem__(self, key: tuple[int, int]) -> Frame:
         epoch, index = key
-        return self.augment(self.frames[index], np.random.default_rng((self.seed, *key)), epoch)
+        pasting = epoch <= self.last_sampling_epoch
+        augmentation = self.augmentation if pasting else self.without_pasting
+        frame = augmentation(self.frames[index], np.random.default_rng((self.seed, *key)))
+        return drop_outside(frame, self.point_range)
+
+
+def build_training_frames(
+    config: Config, frames: Sequence[Frame], database: GroundTruthDatabase | None
+) -> TrainingFrames:
+    """Frames as the configuration has them augmented."""
+    augment, train = config.augment, config.train
+    augmentation = Augmentation(
+        augment.sample, augment.min_points, augment.flip, augment.rotation, augment.scale, database
+    )
+    last_sampling_epoch = train.epochs - 1 - train.sampling_off_epochs
+    return TrainingFrames(frames, augmentation, config.grid.range, train.seed, last_sampling_epoch)
 
 
 def training_loader(
@@ -92,7 +119,7 @@ def training_loader(
         pin_memory=device.type == "cuda",
         persistent_workers=workers > 0,
         prefetch_factor=4 if workers else None,
-        worker_init_fn=_start_worker,
+        worker_init_fn=start_worker,
         generator=torch.Generator(),  # else the loader draws from, and so changes, the global one
     )
 
@@ -107,7 +134,8 @@ class Collate:
         return collate(frames, self.classes)
 
 
-def _start_worker(_) -> None:
+def start_worker(_) -> None:
+    """Leaves SIGINT and SIGTERM to the process that started the worker."""
     # A signal to the whole group is the training's to answer: it still needs the workers for its
     # last step.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,19 +17,30 @@ from detector.target_assigner import TargetAssigner, Targets
 
 
 class Losses(NamedTuple):
-    """Weighted losses, 0-dimensional; `total` is the sum of the other three."""
+    """Weighted losses, 0-dimensional; `total` is the sum of the next three. Only it is to be
+    minimised: `by_class`, the share of each class in `classification`, has no gradient."""
 
     total: Tensor
     classification: Tensor
     box: Tensor
     direction: Tensor
+    by_class: Tensor  # [K]
+
+    def flat(self) -> Tensor:
+        """[4 + K] without gradient, in the order of `loss_names`."""
+        return torch.cat([loss.detach().reshape(-1) for loss in self])
+
+
+def loss_names(classes: Sequence[str]) -> tuple[str, ...]:
+    """Names of the values of `Losses.flat`."""
+    return (*Losses._fields[:4], *(f"classification of {name}" for name in classes))
 
 
 class Criterion(nn.Module):
     """Losses of predictions against ground truth.
 
-    Each is a sum over the anchors of a frame divided by the frame's number of positives (at least 1),
-    averaged over the batch and weighted. Everything stays on the device; nothing waits for it.
+    Each is a sum over the anchors of a frame divided by the frame's number of positives (at least
+    1), averaged over the batch and weighted. Everything stays on the device; nothing waits for it.
     """
 
     def __init__(
@@ -44,13 +56,15 @@ class Criterion(nn.Module):
         logits, residuals, directions = (p.float() for p in predictions)
         positive = targets.labels > 0
         share = 1 / positive.sum(1).clamp(min=1).to(logits.dtype) / len(positive)  # [B]
+        focal = focal_loss(logits, targets.labels)
         parts = (
-            focal_loss(logits, targets.labels).flatten(1).sum(1),
+            focal.flatten(1).sum(1),
             (box_loss(residuals, targets.residuals).sum(-1) * positive).sum(1),
             (_direction_loss(directions, targets) * positive).sum(1),
         )
         weighted = [w * (part * share).sum() for w, part in zip(self.weights, parts, strict=True)]
-        return Losses(torch.stack(weighted).sum(), *weighted)
+        by_class = self.weights[0] * (focal.detach().sum(1) * share[:, None]).sum(0)
+        return Losses(torch.stack(weighted).sum(), *weighted, by_class)
 
 
 def build_criterion(config: Config) -> Criterion:

@@ -46,7 +46,6 @@ class TrainState:
             "validated": self.validated,
             "best": self.best,
             "scaler": self.scaler.state_dict(),
-            "processes": processes.count,
         }
         return tensors, numbers
 

@@ -21,13 +21,15 @@ def _checkpoint(seed: int) -> Checkpoint:
         "bytes": torch.arange(100, dtype=torch.uint8),
         "nothing": torch.zeros(0, 3),
     }
-    return Checkpoint(tensors, {"step": seed, "best": 0.1 + seed, "scaler": {}}, "a: 1\nb: é\n")
+    return Checkpoint(
+        tensors, {"step": seed, "best": 0.1 + seed, "scaler": {}}, {"config": "a: 1\nb: é\n"}
+    )
 
 
 def _same(a: Checkpoint, b: Checkpoint) -> bool:
     return (
         a.numbers == b.numbers
-        and a.config == b.config
+        and a.identity == b.identity
         and a.tensors.keys() == b.tensors.keys()
         and all(torch.equal(a.tensors[k], b.tensors[k]) for k in a.tensors)
         and all(a.tensors[k].dtype == b.tensors[k].dtype for k in a.tensors)
@@ -108,7 +110,7 @@ from detector.checkpoint_store import Checkpoint, CheckpointStore
 store = CheckpointStore(sys.argv[1], keep=2)
 tensors = {"weight": torch.zeros(1_000_000)}
 for step in range(1, 10_000):
-    store.save(step, Checkpoint(tensors, {"step": step}, ""))
+    store.save(step, Checkpoint(tensors, {"step": step}, {}))
     print(step, flush=True)
 """
 

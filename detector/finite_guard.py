@@ -1,0 +1,69 @@
+"""Stops a training whose loss is no longer a number, and says which frames did it."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from data.files import replacing
+from data.frame import Batch
+
+
+class NotFinite(RuntimeError):
+    """The loss or the gradient of a step is infinite or not a number."""
+
+    def __init__(self, step: int, batches: list[Batch]):
+        self.step, self.batches = step, batches
+        self.frame_ids = tuple(name for batch in batches for name in batch.frame_ids)
+        super().__init__(
+            f"step {step}: the loss is not finite; its frames are {', '.join(self.frame_ids)}"
+        )
+
+    def save(self, path: Path) -> None:
+        """Writes the step's batches: safetensors `0.points` ..., frame ids in its metadata."""
+        tensors = {
+            f"{i}.{name}": getattr(batch, name).contiguous()
+            for i, batch in enumerate(self.batches)
+            for name in ("points", "offsets", "boxes", "labels")
+        }
+        metadata = {"step": str(self.step), "frame_ids": " ".join(self.frame_ids)}
+        with replacing(path) as temporary:
+            safetensors.torch.save_file(tensors, temporary, metadata)
+
+
+class FiniteGuard:
+    """Looks at every step's loss, but only when it has arrived on the host anyway.
+
+    The step goes on meanwhile: a broken one is noticed a few steps late, and `check(wait=True)`
+    before a checkpoint keeps what it broke from being saved.
+    """
+
+    def __init__(self):
+        self._watched: deque[tuple[int, Tensor, torch.cuda.Event | None, list[Batch]]] = deque()
+
+    def watch(self, step: int, value: Tensor, batches: list[Batch]) -> None:
+        """value: 0-dimensional, on the device; batches: where they came from, on the host."""
+        host = value.detach().to("cpu", non_blocking=True)
+        arrived = None
+        if value.is_cuda:
+            arrived = torch.cuda.Event()
+            arrived.record()
+        self._watched.append((step, host, arrived, batches))
+
+    def check(self, wait: bool = False) -> None:
+        """Raises NotFinite for the first bad step of those that have arrived, or of all with
+        `wait`."""
+        while self._watched:
+            step, value, arrived, batches = self._watched[0]
+            if arrived is not None:
+                if wait:
+                    arrived.synchronize()  # sync: a checkpoint must not hold what a bad step left
+                elif not arrived.query():
+                    return
+            if not torch.isfinite(value):
+                raise NotFinite(step, batches)
+            self._watched.popleft()

@@ -1,0 +1,74 @@
+"""What makes two starts the same training."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from detector.config import Config, parse_config
+
+# What may change between two starts: it has no influence on the weights.
+FREE = ("train.workers", "train.checkpoint_every", "train.keep", "train.validate_every")
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """A resumed training goes on bit for bit only where all of this is as it was."""
+
+    config: Config
+    processes: int
+    frames: int
+    frames_digest: int
+
+    @classmethod
+    def of(cls, config: Config, processes: int, frame_ids: Sequence[str]) -> RunIdentity:
+        """The identity of a training on the frames in this order."""
+        return cls(config, processes, len(frame_ids), zlib.crc32("\n".join(frame_ids).encode()))
+
+    def to_metadata(self) -> dict[str, str]:
+        """As text; `from_metadata` reads it back."""
+        return {
+            "config": self.config.to_yaml(),
+            "processes": str(self.processes),
+            "frames": str(self.frames),
+            "frames_digest": str(self.frames_digest),
+        }
+
+    @classmethod
+    def from_metadata(cls, texts: Mapping[str, str]) -> RunIdentity:
+        """Raises ValueError for texts of another version of this program."""
+        try:
+            config = parse_config(texts["config"], source="the checkpoint's configuration")
+            numbers = (int(texts[key]) for key in ("processes", "frames", "frames_digest"))
+        except KeyError as error:
+            raise ValueError(f"the checkpoint does not tell its {error}") from None
+        return cls(config, *numbers)
+
+    def changes(self, new: RunIdentity) -> list[str]:
+        """`key: old value -> new value` for everything that keeps `new` from going on with this."""
+        old_values, new_values = _leaves(asdict(self.config)), _leaves(asdict(new.config))
+        lines = [
+            f"{key}: {old_values.get(key)} -> {new_values.get(key)}"
+            for key in old_values | new_values
+            if old_values.get(key) != new_values.get(key) and key not in FREE
+        ]
+        if new.processes != self.processes:
+            lines.append(f"processes: {self.processes} -> {new.processes}")
+        if (new.frames, new.frames_digest) != (self.frames, self.frames_digest):
+            lines.append(f"training frames: {self.frames} -> {new.frames}, not the same ones")
+        return lines
+
+
+def _leaves(tree: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(tree, Mapping):
+        items = tree.items()
+    elif isinstance(tree, tuple) and any(isinstance(item, Mapping) for item in tree):
+        items = enumerate(tree)
+    else:
+        return {path: tree}
+    leaves = {}
+    for key, value in items:
+        leaves |= _leaves(value, f"{path}.{key}" if path else str(key))
+    return leaves

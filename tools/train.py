@@ -1,0 +1,89 @@
+"""Train a network on a data set in KITTI's layout."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from data.gt_database import GroundTruthDatabase
+from data.kitti.ap_table import format_table
+from data.kitti.dataset import KittiDataset
+from data.kitti.prepare import database_pack
+from detector.config import load_config
+from detector.distributed import Processes, processes
+from detector.finite_guard import NotFinite
+from detector.stop_signal import EXIT_CODE
+from detector.training import Training
+
+EXAMPLE = """examples:
+  python tools/prepare_kitti.py --root kitti
+  python tools/train.py configs/second_kitti.yaml --root kitti --output output/second
+  torchrun --nproc-per-node 8 tools/train.py configs/second_kitti.yaml --root kitti \\
+      --output output/second --resume --set train.precision=fp16
+
+Ctrl-C and SIGTERM save a checkpoint; the same command with --resume goes on from it as if it had
+never stopped. tensorboard --logdir OUTPUT shows the curves.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    try:
+        with processes(options.device) as group:
+            return train(options, group)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except NotFinite as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="YAML file, see configs/")
+    parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
+    parser.add_argument("--output", type=Path, required=True, help="folder for all that is written")
+    parser.add_argument("--resume", action="store_true", help="go on with the training in OUTPUT")
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="values that replace those of CONFIG, train.lr=0.001 for one",
+    )
+    parser.add_argument("--train-split", default="train", metavar="SPLIT", help="default: train")
+    parser.add_argument("--val-split", default="val", metavar="SPLIT", help="default: val")
+    parser.add_argument("--device", help="cpu or cuda; the GPU where there is one")
+    return parser.parse_args(arguments)
+
+
+def train(options: argparse.Namespace, group: Processes) -> int:
+    """Runs a training to its end or to a signal; returns the exit code."""
+    config = load_config(options.config, options.set)
+    frames = KittiDataset(options.root, options.train_split, config.class_names)
+    validation_frames = KittiDataset(options.root, options.val_split, config.class_names)
+    database = None
+    if any(config.augment.sample.values()):
+        folder = options.root / "millisecond"
+        database = GroundTruthDatabase(database_pack(folder, frames.layout.name))
+    training = Training(
+        config, frames, validation_frames, database, options.output, group, options.resume
+    )
+    stopped_by = training.run()
+    if not group.first:
+        return EXIT_CODE.get(stopped_by, 0)
+    if stopped_by:
+        print(f"stopped at step {training.state.step}; the same command with --resume goes on")
+        return EXIT_CODE[stopped_by]
+    if training.scores:
+        print(format_table(training.scores.result))
+    print(f"weights: {options.output}/weights.safetensors, best.safetensors")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
