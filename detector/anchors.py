@@ -20,8 +20,9 @@ def make_anchors(
 ) -> Tensor:  # [Y, X, K, R, 7]
     """Two boxes a class, turned by 0 and 1.57, at every cell of the bird's-eye-view map.
 
-    The centres span the range with both ends included, so they are not the centres of the cells: this is what
-    published weights were trained with. Sizes are (l, w, h), bottoms the heights of the lower faces, metres.
+    The centres span the range with both ends included, so they are not the centres of the cells:
+    published weights were trained so. Sizes are (l, w, h), bottoms the heights of the lower faces,
+    metres.
     """
     y_cells, x_cells = bev_shape
     x = torch.linspace(point_range[0], point_range[3], x_cells, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Boxes as residuals to anchors, and the two bins that tell front from back (SECOND, Yan et al. 2018)."""
+"""Boxes as residuals to anchors, and the bins that tell front from back (Yan et al. 2018)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 DIRECTION_OFFSET = 0.78539  # radians; the bins part where no street runs
+LARGEST_LOG_SIZE = 10.0  # of a decoded side over its anchor's: keeps wild predictions finite
 
 
 def limit_period(value: Tensor, offset: float, period: float) -> Tensor:
@@ -36,7 +37,7 @@ def decode(residuals: Tensor, anchors: Tensor) -> Tensor:
     return torch.cat(
         (
             xyz * _scale(anchor_size) + anchor_xyz,
-            torch.exp(size) * anchor_size,
+            torch.exp(size.clamp(max=LARGEST_LOG_SIZE)) * anchor_size,
             yaw + anchor_yaw,
         ),
         dim=-1,

@@ -1,7 +1,7 @@
 """A run's configuration: one YAML file read into frozen dataclasses, strictly.
 
-Every key is required and none is ignored. A wrong file gives one line with the path of the key, what is
-wrong with its value and, for an unknown key, the nearest legal name.
+Every key is required and none is ignored. A wrong file gives one line with the path of the key,
+what is wrong with its value and, for an unknown key, the nearest legal name.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
-from detector.schema import ConfigError, build, nearest, override, read_yaml
+from detector.schema import ConfigError, build, nearest, override, plain, read_yaml
 from detector.schema import require as _require
 from ops.voxelize import VoxelGrid
 
@@ -23,7 +23,8 @@ STRIDE = 8  # of the sparse encoder along x and y: voxels to a bird's-eye-view c
 
 @dataclass(frozen=True)
 class ClassConfig:
-    """A class and its anchor: size (l, w, h) and height of the bottom face in metres, IoU thresholds."""
+    """A class and its anchor: size (l, w, h) and height of the lower face, metres; the IoU from
+    which an anchor is positive and the one below which it is background."""
 
     name: str
     size: tuple[float, float, float]
@@ -76,9 +77,7 @@ class GridConfig:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Cells along (z, y, x)."""
-        low, high = self.range[:3], self.range[3:]
-        x, y, z = (round((h - lo) / s) for lo, h, s in zip(low, high, self.voxel_size, strict=True))
-        return z, y, x
+        return self.voxels.shape
 
 
 @dataclass(frozen=True)
@@ -152,8 +151,8 @@ class PostprocessConfig:
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """Boxes of each class to fill a scene up to, least points of a sampled box, probability of the flip,
-    largest rotation in radians either way, range of the scale factor."""
+    """Boxes of each class to fill a scene up to, least points of a sampled box, probability of the
+    flip, largest rotation in radians either way, range of the scale factor."""
 
     sample: Mapping[str, int]
     min_points: int
@@ -174,11 +173,14 @@ class AugmentConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The recipe. batch_size is a process's and a step's; accumulate steps make one update. Adam with
-    decoupled weight decay on a one-cycle schedule: from lr / div_factor up to lr over the first pct_start of
-    the updates, then down, while beta1 goes from momentum[0] to momentum[1] and back. ema: decay of the
-    averaged weights, 0 for none. sampling_off_epochs: last epochs without ground-truth sampling.
-    checkpoint_every and validate_every count epochs, keep counts checkpoints."""
+    """The recipe: Adam with decoupled weight decay on a one-cycle schedule.
+
+    The learning rate goes from lr / div_factor up to lr over the first pct_start of the updates,
+    then down, while beta1 goes from momentum[0] to momentum[1] and back. batch_size is a process's,
+    and accumulate batches make one update. ema: decay of the averaged weights, 0 for none.
+    sampling_off_epochs: last epochs without ground-truth sampling. checkpoint_every and
+    validate_every count epochs, keep counts checkpoints.
+    """
 
     epochs: int
     batch_size: int
@@ -244,12 +246,12 @@ class Config:
             _require(
                 cells % multiple == 0,
                 "grid.range",
-                f"{cells} voxels along {name} are not a multiple of {multiple}, the stride of the network",
+                f"{cells} voxels along {name} are no multiple of {multiple}, the network's stride",
             )
         _require(
             self.bev_depth > 0,
             "grid.range",
-            f"{z} voxels along z are too few for the four strided convolutions; at least 22 are needed",
+            f"{z} voxels along z are too few for the encoder, which needs at least 22",
         )
 
     @property
@@ -273,7 +275,7 @@ class Config:
 
     def to_yaml(self) -> str:
         """The configuration as text that `parse_config` reads back to an equal one."""
-        return yaml.safe_dump(_plain(asdict(self)), sort_keys=False, default_flow_style=None)
+        return yaml.safe_dump(plain(asdict(self)), sort_keys=False, default_flow_style=None)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -300,30 +302,3 @@ def parse_config(text: str, overrides: Sequence[str] = (), source: str = "config
         return build(Config, tree, "")
     except ConfigError as error:
         raise ConfigError(f"{source}: {error.key}", error.problem) from None
-
-
-def differences(old: Config, new: Config) -> list[str]:
-    """One line `key: old value -> new value` for every value that is not the same in both."""
-    a, b = _leaves(asdict(old)), _leaves(asdict(new))
-    return [f"{key}: {a.get(key)} -> {b.get(key)}" for key in a | b if a.get(key) != b.get(key)]
-
-
-def _leaves(tree: Any, path: str = "") -> dict[str, Any]:
-    if isinstance(tree, Mapping):
-        items = tree.items()
-    elif isinstance(tree, tuple) and any(isinstance(item, Mapping) for item in tree):
-        items = enumerate(tree)
-    else:
-        return {path: tree}
-    leaves = {}
-    for key, value in items:
-        leaves |= _leaves(value, f"{path}.{key}" if path else str(key))
-    return leaves
-
-
-def _plain(tree: Any) -> Any:
-    if isinstance(tree, Mapping):
-        return {key: _plain(value) for key, value in tree.items()}
-    if isinstance(tree, tuple):
-        return [_plain(value) for value in tree]
-    return tree

@@ -32,7 +32,7 @@ def import_openpcdet(path: str | Path, config: Config) -> nn.Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001  a hostile file can make the reader raise anything
+    except Exception as error:  # a hostile file can make the reader raise anything
         reason = " ".join(str(error).split())[:100]
         raise ValueError(
             f"{path}: not a checkpoint of tensors alone, or damaged ({reason})"

@@ -32,7 +32,7 @@ class Padded(NamedTuple):
 
 
 class PostProcessor(nn.Module):
-    """Best class of each anchor, score threshold, best boxes, rotated NMS over all classes together."""
+    """Best class of each anchor, score threshold, best boxes, NMS over all classes together."""
 
     def __init__(self, anchors: Tensor, score: float, before_nms: int, iou: float, after_nms: int):
         """anchors: [Y, X, K, R, 7]."""
@@ -52,7 +52,7 @@ class PostProcessor(nn.Module):
         return detections
 
     def select(self, frame: Predictions) -> Padded:
-        """Detections of one frame, predictions without the batch dimension, in tensors of fixed shape."""
+        """Detections of one frame (no batch dimension) in tensors of fixed shape."""
         best, index, labels = self._candidates(frame.class_logits)
         boxes = decode(frame.box_residuals[index].float(), self.anchors[index])
         bins = frame.direction_logits[index].argmax(dim=-1)
@@ -69,9 +69,9 @@ class PostProcessor(nn.Module):
         )
 
     def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores, anchor indices and labels of the best anchors; of equal scores the lower anchor first."""
-        scores, labels = torch.sigmoid(logits.float()).max(dim=-1)
-        # Scores are positive, so their bits order as they do; the index below them makes every key unique.
+        """Scores, anchor indices and labels of the best; of equal scores the lower anchor first."""
+        scores, labels = torch.sigmoid(logits.float()).nan_to_num(nan=0).max(dim=-1)
+        # Scores are positive, so their bits order as they do; the index below makes keys unique.
         count = len(scores)
         order = torch.arange(count, device=scores.device)
         keys = (scores.view(torch.int32).long() << 32) | (count - 1 - order)

@@ -1,4 +1,4 @@
-"""Strict reading of YAML into frozen dataclasses: nothing is guessed, converted silently or ignored."""
+"""Strict reading of YAML into frozen dataclasses: nothing is guessed, converted or ignored."""
 
 from __future__ import annotations
 
@@ -141,3 +141,12 @@ def _build_tuple(args: tuple, value: Any, path: str) -> tuple:
 
 def _join(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
+
+
+def plain(tree: Any) -> Any:
+    """A tree of built values as YAML has it: tuples as lists."""
+    if isinstance(tree, Mapping):
+        return {key: plain(value) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        return [plain(value) for value in tree]
+    return tree

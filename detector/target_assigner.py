@@ -25,10 +25,10 @@ class Targets(NamedTuple):
 class TargetAssigner(nn.Module):
     """Matches anchors and ground truth of the same class by overlap in bird's-eye view.
 
-    The overlap is that of the axis-aligned boxes nearest to the rotated ones. An anchor is positive from
-    `matched` on and background below `unmatched`; in between it is ignored. The best anchors of a box, ties
-    included, are positive however small that overlap is, unless it is zero. A positive anchor answers for the
-    box that *it* overlaps most.
+    The overlap is that of the axis-aligned boxes nearest to the rotated ones. An anchor is positive
+    from `matched` on and background below `unmatched`; in between it is ignored. The best anchors
+    of a box, ties included, are positive however small that overlap is, unless it is zero. A
+    positive anchor answers for the box that *it* overlaps most.
     """
 
     def __init__(self, anchors: Tensor, matched: Sequence[float], unmatched: Sequence[float]):
@@ -39,7 +39,7 @@ class TargetAssigner(nn.Module):
 
     @torch.no_grad()
     def forward(self, boxes: Tensor, labels: Tensor) -> Targets:
-        """boxes [B, M, 7] and labels [B, M] (from 1; 0: padding, ignored) -> targets of all anchors."""
+        """boxes [B, M, 7] and labels [B, M] (from 1; 0: padding, ignored) -> targets."""
         y_cells, x_cells, _, rotations, _ = self.anchors.shape
         boxes = boxes.float()
         out = []
@@ -71,7 +71,7 @@ class TargetAssigner(nn.Module):
 def _match(
     anchors: Tensor, boxes: Tensor, valid: Tensor, matched: float, unmatched: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """positive [B, N], background [B, N] and the index [B, N] of the box that an anchor overlaps most."""
+    """positive, background, and the index of the box that an anchor overlaps most, each [B, N]."""
     if boxes.shape[1] == 0:
         none = valid.new_zeros(len(boxes), len(anchors))
         return none, ~none, none.long()
@@ -84,7 +84,7 @@ def _match(
 
 
 def aligned_iou(anchors: Tensor, boxes: Tensor) -> Tensor:
-    """IoU [B, M, N] in bird's-eye view of the nearest axis-aligned boxes; anchors [N, 7], boxes [B, M, 7]."""
+    """IoU [B, M, N] of the nearest axis-aligned boxes; anchors [N, 7], boxes [B, M, 7]."""
     a_low, a_high = (edge[None, None] for edge in _aligned(anchors))  # [1, 1, N, 2]
     b_low, b_high = (edge[:, :, None] for edge in _aligned(boxes))  # [B, M, 1, 2]
     inner = (

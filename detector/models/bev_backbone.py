@@ -1,4 +1,4 @@
-"""The 2-D part: a bird's-eye-view map through blocks of convolutions, brought back to one resolution."""
+"""The 2-D part: a bird's-eye-view map through blocks of convolutions and back to its size."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class ConvBlock(nn.Module):
 
 
 class BevBackbone(nn.Module):
-    """Blocks of 3x3 convolutions, the first of each strided; every block's output is upsampled to the size of
-    the input and all are concatenated."""
+    """Blocks of 3x3 convolutions, the first of each strided; every block's output is brought back
+    to the size of the input and all are concatenated."""
 
     def __init__(
         self,

@@ -34,15 +34,15 @@ class Second(nn.Module):
         self.to(memory_format=torch.channels_last)
 
     def forward(self, points: Tensor, offsets: Tensor) -> Predictions:
-        """points [P, 4] float32 of all frames one after another (x, y, z in metres, intensity in [0, 1]);
-        offsets [B + 1] int32: frame b has the rows offsets[b] to offsets[b + 1]."""
+        """points [P, 4] float32 of all frames one after another (x, y, z in metres, intensity in
+        [0, 1]); offsets [B + 1] int32: frame b has the rows offsets[b] to offsets[b + 1]."""
         max_voxels = self.max_voxels[0 if self.training else 1]
         voxels = voxelize(points, offsets, self.grid, self.max_points, max_voxels)
         bev = self.encoder(voxels, len(offsets) - 1)
         return self.head(self.backbone(bev.contiguous(memory_format=torch.channels_last)))
 
     def fold(self) -> Second:
-        """A copy for inference whose BatchNorms are part of the convolutions: equal but for rounding."""
+        """A copy for inference, its BatchNorms part of the convolutions: equal but for rounding."""
         folded = copy.deepcopy(self).eval()
         for module in folded.modules():
             if isinstance(module, SparseBlock | ConvBlock):

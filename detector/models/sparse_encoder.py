@@ -24,7 +24,7 @@ DOWNS = (  # (z, y, x)
 
 
 class SparseBlock(nn.Module):
-    """Sparse convolution, BatchNorm, ReLU on rows of features; folded: convolution with bias, ReLU."""
+    """Sparse convolution, BatchNorm, ReLU on rows; folded: convolution with bias, ReLU."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_volume: int):
         super().__init__()
@@ -50,7 +50,7 @@ class SparseBlock(nn.Module):
 
 
 class SparseEncoder(nn.Module):
-    """Four levels of submanifold convolutions, each half as fine as the last, then one along z alone.
+    """Four levels of submanifold convolutions, each half as fine as the last, then one along z.
 
     The index of all levels is built once from the voxels and handed to each convolution.
     """
@@ -58,14 +58,12 @@ class SparseEncoder(nn.Module):
     def __init__(
         self, sparse_shape: tuple[int, int, int], channels: Sequence[int], out_channels: int
     ):
-        """sparse_shape: (z, y, x) cells of the input; channels: of the levels; voxels have 4 features."""
+        """sparse_shape: (z, y, x) cells of the voxels of 4 features; channels: of the levels."""
         super().__init__()
         self.sparse_shape = sparse_shape
         volumes = [math.prod(down.kernel_size) for down in DOWNS]
-        first, *rest = channels
-        self.levels = nn.ModuleList(
-            [nn.ModuleList([SparseBlock(4, first, 27), SparseBlock(first, first, 27)])]
-        )
+        first = [SparseBlock(4, channels[0], 27), SparseBlock(channels[0], channels[0], 27)]
+        self.levels = nn.ModuleList([nn.ModuleList(first)])
         self.downs = nn.ModuleList()
         for volume, (narrow, wide) in zip(volumes, pairwise(channels), strict=False):
             self.downs.append(SparseBlock(narrow, wide, volume))
@@ -75,7 +73,7 @@ class SparseEncoder(nn.Module):
     def forward(
         self, voxels: Voxels, batch_size: int, capacities: Sequence[int] | None = None
     ) -> Tensor:  # [B, C * Z, Y, X]
-        """The map's channel is c * Z + z; `capacities` fixes the rows of every level (CUDA graphs)."""
+        """The map's channel is c * Z + z. capacities: a fixed number of rows for every level."""
         pyramid = index_pyramid(
             voxels.coords,
             self.sparse_shape,

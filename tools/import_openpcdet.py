@@ -1,0 +1,43 @@
+"""Turn a SECOND checkpoint of OpenPCDet (spconv 1 or 2) into a weights file."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from detector.checkpoint import save_weights
+from detector.config import load_config
+from detector.import_openpcdet import import_openpcdet
+
+CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
+EXAMPLE = """example:
+  python tools/import_openpcdet.py second_7862.pth second.safetensors
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("source", type=Path, metavar="IN.pth", help="checkpoint of OpenPCDet")
+    parser.add_argument("target", type=Path, metavar="OUT.safetensors", help="file to write")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=CONFIG,
+        help="configuration of the network in the checkpoint (default: configs/second_kitti.yaml)",
+    )
+    options = parser.parse_args(arguments)
+    try:
+        config = load_config(options.config)
+        model = import_openpcdet(options.source, config)
+        save_weights(options.target, model, config)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"wrote {options.target}: {', '.join(config.class_names)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
