@@ -33,7 +33,7 @@ def load_weights(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
+            if metadata.get("format") != FORMAT or "config" not in metadata:
                 raise ValueError(
                     f"{path}: not weights of this program; a .pth of OpenPCDet is converted by "
                     "tools/import_openpcdet.py"
