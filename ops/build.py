@@ -201,6 +201,7 @@ def _run_build(folder: Path, tools: Toolchain) -> Path:
             [str(SOURCES / name) for name in COMPILED if (SOURCES / name).exists()],
             extra_cflags=CXX_FLAGS,
             extra_cuda_cflags=CUDA_FLAGS + targets,
+            extra_ldflags=_shared_libstdcxx(),
             build_directory=str(folder),
             is_python_module=False,
         )
@@ -215,6 +216,13 @@ def _run_build(folder: Path, tools: Toolchain) -> Path:
     finally:
         os.environ["PATH"] = path
     return folder / f"{NAME}.so"
+
+
+def _shared_libstdcxx() -> list[str]:
+    """Name torch's C++ library to the linker: a compiler that would link a static copy in (its
+    default in some toolchains) makes a library that crashes as soon as it prints a number."""
+    path = _output(os.environ.get("CXX", "c++"), "-print-file-name=libstdc++.so.6").strip()
+    return [path] if os.path.isabs(path) else []
 
 
 def _gencode(targets: tuple[str, ...]) -> list[str]:

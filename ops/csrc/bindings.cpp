@@ -428,7 +428,7 @@ struct Route {
   int multiprocessors;
 };
 
-Route route_of(const Tensor& features, int64_t volume, int64_t c_in, int64_t c_out) {
+Route route_of(const Tensor& features, int64_t volume, int64_t c_in, int64_t c_out, bool forward) {
   int major = 0, multiprocessors = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, features.get_device()),
         "compute capability");
@@ -448,8 +448,10 @@ Route route_of(const Tensor& features, int64_t volume, int64_t c_in, int64_t c_o
         precision = Precision::tf32;
       }
   }
-  const bool fits = precision != Precision::single && volume <= 32 && c_in % 16 == 0 && c_out % 16 == 0;
-  return {precision, fits && major >= 8, multiprocessors};
+  const bool tiles = c_in % 16 == 0 && volume <= 32;
+  const bool narrow = c_in == 4 && volume <= 28;
+  const bool fits = precision != Precision::single && major >= 8 && c_out % 16 == 0;
+  return {precision, fits && (tiles || (forward && narrow)), multiprocessors};
 }
 
 OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& count, bool flipped,
@@ -517,7 +519,7 @@ Tensor conv(const Tensor& features, const Tensor& weight, const Tensor& neighbou
                                        static_cast<int32_t>(c_in),
                                        static_cast<int32_t>(c_out),
                                        relu};
-  const Route route = route_of(features, table.volume, c_in, c_out);
+  const Route route = route_of(features, table.volume, c_in, c_out, true);
   if (!route.tensor_cores) {
     check(conv_general(route.precision, arguments, stream()), "conv");
   } else if (route.precision == Precision::half) {
@@ -555,7 +557,7 @@ Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, cons
                                           static_cast<int32_t>(c_in),
                                           static_cast<int32_t>(c_out),
                                           static_cast<int32_t>(splits)};
-  const Route route = route_of(features, table.volume, c_in, c_out);
+  const Route route = route_of(features, table.volume, c_in, c_out, false);
   if (route.tensor_cores) {
     check(weight_gradient_tensor(route.precision, arguments, stream()), "conv_weight_gradient");
   } else {

@@ -7,14 +7,14 @@
 // tensor_core.cuh), DEPTH offsets ahead, and offsets that no row of the tile has are skipped.
 #pragma once
 
-#include "convolution.h"
+#include "epilogue.cuh"
 #include "tensor_core.cuh"
 
 namespace millisecond {
 
 // T: element type (float multiplies in tf32). ROW_BYTES: the bytes of one row that one step
-// reduces over. NB: output channels of a CTA. GROUP: steps (offset, slice of c_in) in one ring
-// stage.
+// reduces over. NB: output channels of a CTA. A step is one offset and one slice of c_in; the ring
+// holds STAGES stages of GROUP steps, both powers of two.
 template <typename T_, int ROW_BYTES_, int NB_, int WARPS_, int CTAS_, int GROUP_, int STAGES_,
           int DEPTH_>
 struct TensorTile {
@@ -26,16 +26,18 @@ struct TensorTile {
   static constexpr int GROUP = GROUP_;
   static constexpr int STAGES = STAGES_;
   static constexpr int DEPTH = DEPTH_;
+  static constexpr int THREADS = WARPS * 32;
   static constexpr int KC = ROW_BYTES / sizeof(T);
   static constexpr int WORDS = ROW_BYTES / 16;  // 4-byte words of a row that a lane holds
   static constexpr int NT = NB / 8;
   static constexpr int TILE_BYTES = NB * ROW_BYTES;
-  static constexpr int STAGE_BYTES = GROUP * TILE_BYTES;
-  static constexpr int RING_BYTES = STAGES * STAGE_BYTES;
+  static constexpr int RING = GROUP * STAGES;  // steps
+  static constexpr int RING_BYTES = RING * TILE_BYTES;
   static constexpr int SUM_BYTES = WARPS * 16 * NB * 4;
+  static_assert((RING & (RING - 1)) == 0 && (GROUP & (GROUP - 1)) == 0 && STAGES >= 2);
 
   static int shared_bytes(int volume) {
-    const int loop = RING_BYTES + WARPS * volume * 16 * 4;
+    const int loop = RING_BYTES + WARPS * (volume + 1) * 16 * 4;
     return loop > SUM_BYTES ? loop : SUM_BYTES;
   }
 };
@@ -58,66 +60,100 @@ __device__ __forceinline__ int swizzle(int slot) {
   return ROW_BYTES == 128 ? (slot & 1) << 2 : 0;
 }
 
+// Copies the weights of one ring stage after another. Every thread keeps to its place within a
+// step, so that a copy costs little more than its instruction.
 template <typename Tile>
-__device__ __forceinline__ void load_weights(const ConvolutionArguments& p, unsigned char* ring,
-                                             int stage, int chunks, int n0) {
-  using T = typename Tile::T;
-  constexpr int PIECES = Tile::ROW_BYTES / 16;
-  unsigned char* to = ring + (stage % Tile::STAGES) * Tile::STAGE_BYTES;
-  const int steps = p.table.volume * chunks;
-  for (int i = threadIdx.x; i < Tile::GROUP * Tile::NB * PIECES; i += Tile::WARPS * 32) {
-    const int piece = i % PIECES;
-    const int n = i / PIECES % Tile::NB;
-    const int local = i / (PIECES * Tile::NB);
-    const int step = stage * Tile::GROUP + local;
-    if (step >= steps) break;
-    const int v = step / chunks;
-    const int w = p.table.flipped ? p.table.volume - 1 - v : v;
-    const int64_t from = (int64_t(w) * p.c_out + n0 + n) * p.c_in + (step - v * chunks) * Tile::KC;
-    const int slot = channel_slot<Tile::NB>(n);
-    copy_async_16(to + local * Tile::TILE_BYTES + slot * Tile::ROW_BYTES +
-                      (piece ^ swizzle<Tile::ROW_BYTES>(slot)) * 16,
-                  static_cast<const T*>(p.weight) + from + piece * (16 / sizeof(T)), true);
+struct WeightLoader {
+  static constexpr int PIECES = Tile::ROW_BYTES / 16;      // 16-byte pieces of a channel
+  static constexpr int STEP_PIECES = Tile::NB * PIECES;
+  static constexpr int COPIES = STEP_PIECES > Tile::THREADS ? STEP_PIECES / Tile::THREADS : 1;
+  static constexpr int LANES = Tile::THREADS > STEP_PIECES ? Tile::THREADS / STEP_PIECES : 1;
+
+  const unsigned char* from[COPIES];
+  unsigned char* to[COPIES];
+  int64_t stride;  // bytes from one offset to the next
+  int volume;
+  int steps;
+  int lane;
+
+  __device__ __forceinline__ WeightLoader(const ConvolutionArguments& p, unsigned char* ring,
+                                          int n0, int chunks)
+      : volume(p.table.volume), steps(p.table.volume * chunks), lane(threadIdx.x / STEP_PIECES) {
+    constexpr int SIZE = sizeof(typename Tile::T);
+    stride = int64_t(p.c_out) * p.c_in * SIZE;
+    const auto* base = static_cast<const unsigned char*>(p.weight);
+    if (p.table.flipped) {
+      base += (volume - 1) * stride;
+      stride = -stride;
+    }
+#pragma unroll
+    for (int i = 0; i < COPIES; ++i) {
+      const int at = threadIdx.x % STEP_PIECES + i * Tile::THREADS;
+      const int n = at / PIECES, piece = at % PIECES;
+      const int slot = channel_slot<Tile::NB>(n);
+      from[i] = base + int64_t(n0 + n) * p.c_in * SIZE + piece * 16;
+      to[i] = ring + slot * Tile::ROW_BYTES + (piece ^ swizzle<Tile::ROW_BYTES>(slot)) * 16;
+    }
   }
-}
 
-// The walk of one warp over the (offset, slice of c_in) pairs that its tile has.
-struct Walk {
-  uint32_t left;
-  int chunk;
-
-  __device__ __forceinline__ bool more() const { return left != 0; }
-  __device__ __forceinline__ int offset() const { return __ffs(left) - 1; }
-  __device__ __forceinline__ void advance(int chunks) {
-    if (++chunk == chunks) {
-      chunk = 0;
-      left &= left - 1;
+  __device__ __forceinline__ void load(int stage) const {
+#pragma unroll
+    for (int local = 0; local < Tile::GROUP; local += LANES) {
+      const int step = stage * Tile::GROUP + local + lane;
+      if ((LANES > Tile::GROUP && lane >= Tile::GROUP) || step >= steps) break;
+      int v = step, slice = 0;
+      while (v >= volume) v -= volume, slice += Tile::ROW_BYTES;
+#pragma unroll
+      for (int i = 0; i < COPIES; ++i) {
+        copy_async_16(to[i] + (step & (Tile::RING - 1)) * Tile::TILE_BYTES,
+                      from[i] + v * stride + slice, true);
+      }
     }
   }
 };
 
-// Reads the source rows of a tile into shared memory, [volume][16]; returns the offsets present.
+// The walk of one warp over its share of the offsets, k = 0, 1, ... for part, part + parts, ...:
+// those that some row of its tile has, once for every slice of c_in.
+struct Walk {
+  uint32_t all;
+  uint32_t left;
+  int chunk;
+
+  __device__ __forceinline__ bool more() const { return left != 0; }
+  __device__ __forceinline__ int k() const { return __ffs(left) - 1; }
+  __device__ __forceinline__ void advance(int chunks) {
+    left &= left - 1;
+    if (left == 0 && chunk + 1 < chunks) {
+      ++chunk;
+      left = all;
+    }
+  }
+};
+
+// Reads the source rows of a tile into shared memory, [k][16]; returns the k that are present.
 __device__ __forceinline__ uint32_t load_sources(const OffsetTable& table, int* sources, int row0,
-                                                 int n, uint32_t mine) {
+                                                 int n, int part, int parts) {
   constexpr int BATCH = 7;
   const int lane = threadIdx.x % 32;
   const int row = row0 + lane % 16;
+  const int last = row < n ? table.volume : 0;
+  const int32_t* from = table.neighbours + row;
   uint32_t present = 0;
-  for (int v0 = 0; v0 < table.volume; v0 += 2 * BATCH) {
+  int v = part + parts * (lane / 16);
+  for (int k0 = 0; part + parts * k0 < table.volume; k0 += 2 * BATCH) {
     int source[BATCH];
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
-      const int v = v0 + 2 * i + lane / 16;
-      const bool wanted = v < table.volume && row < n && (mine >> v & 1);
-      source[i] = wanted ? __ldg(table.neighbours + v * table.stride + row) : -1;
+      source[i] = v < last ? __ldg(from + v * table.stride) : -1;
+      v += 2 * parts;
     }
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
-      const int v = v0 + 2 * i + lane / 16;
-      if (v < table.volume) sources[v * 16 + lane % 16] = source[i];
+      const int k = k0 + 2 * i;
+      if (part + parts * k >= table.volume) break;
+      sources[k * 16 + lane] = source[i];
       const uint32_t hit = __ballot_sync(~0u, source[i] >= 0);
-      if (hit & 0xffff) present |= 1u << (v0 + 2 * i);
-      if (hit >> 16) present |= 1u << (v0 + 2 * i + 1);
+      present |= (hit & 0xffff ? 1u : 0u) << k | (hit >> 16 ? 2u : 0u) << k;
     }
   }
   __syncwarp();
@@ -130,24 +166,24 @@ struct Rows {  // one step's slice of rows g and g + 8
 };
 
 template <typename Tile>
-__device__ __forceinline__ void load_rows(Rows<Tile>& rows, const ConvolutionArguments& p,
-                                          const int* sources, const Walk& walk) {
-  const int g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+__device__ __forceinline__ void load_rows(Rows<Tile>& rows, const unsigned char* features,
+                                          uint32_t row_bytes, const int* sources,
+                                          const Walk& walk) {
+  const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int source = walk.more() ? sources[walk.offset() * 16 + h * 8 + g] : -1;
-    const auto* from = reinterpret_cast<const unsigned char*>(p.features) +
-                       (int64_t(source) * p.c_in + walk.chunk * Tile::KC) *
-                           int64_t(sizeof(typename Tile::T));
+    const int source = walk.more() ? sources[walk.k() * 16 + h * 8 + lane / 4] : -1;
+    const unsigned char* from =
+        features + uint64_t(uint32_t(source)) * row_bytes + walk.chunk * Tile::ROW_BYTES;
     if constexpr (Tile::ROW_BYTES == 32) {
       uint2 x = make_uint2(0, 0);
-      if (source >= 0) x = __ldg(reinterpret_cast<const uint2*>(from + j * 8));
+      if (source >= 0) x = __ldg(reinterpret_cast<const uint2*>(from));
       rows.word[h][0] = x.x, rows.word[h][1] = x.y;
     } else {
 #pragma unroll
       for (int q = 0; q < Tile::WORDS / 4; ++q) {
         uint4 x = make_uint4(0, 0, 0, 0);
-        if (source >= 0) x = __ldg(reinterpret_cast<const uint4*>(from + q * 64 + j * 16));
+        if (source >= 0) x = __ldg(reinterpret_cast<const uint4*>(from + q * 64));
         rows.word[h][4 * q] = x.x, rows.word[h][4 * q + 1] = x.y;
         rows.word[h][4 * q + 2] = x.z, rows.word[h][4 * q + 3] = x.w;
       }
@@ -155,13 +191,14 @@ __device__ __forceinline__ void load_rows(Rows<Tile>& rows, const ConvolutionArg
   }
 }
 
+// `weights` points at this lane's channel g of the step's tile.
 template <typename Tile>
 __device__ __forceinline__ void multiply(float (&sum)[Tile::NT][4], const Rows<Tile>& rows,
                                          const unsigned char* weights) {
   const int g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
 #pragma unroll
   for (int t = 0; t < Tile::NT; ++t) {
-    const unsigned char* row = weights + (8 * t + g) * Tile::ROW_BYTES;
+    const unsigned char* row = weights + 8 * t * Tile::ROW_BYTES;
     uint32_t b[Tile::WORDS];
     if constexpr (Tile::ROW_BYTES == 32) {
       const uint2 x = *reinterpret_cast<const uint2*>(row + j * 8);
@@ -183,50 +220,6 @@ __device__ __forceinline__ void multiply(float (&sum)[Tile::NT][4], const Rows<T
   }
 }
 
-template <typename T, int COUNT>
-struct alignas(COUNT * sizeof(T) < 16 ? COUNT * sizeof(T) : 16) Pack {
-  T value[COUNT];
-};
-
-template <typename Tile>
-__device__ __forceinline__ void store_tile(const float (&sum)[Tile::NT][4],
-                                           const ConvolutionArguments& p, int row0, int n, int n0) {
-  using T = typename Tile::T;
-  constexpr int WIDTH = Tile::NB >= 32 ? 8 : 4;  // contiguous channels of a lane
-  constexpr int TILES = WIDTH / 2;
-  const int g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int row = row0 + h * 8 + g;
-    if (row >= n) continue;
-#pragma unroll
-    for (int u = 0; u < Tile::NT / TILES; ++u) {
-      const int channel = n0 + u * 4 * WIDTH + j * WIDTH;
-      const int64_t at = int64_t(row) * p.c_out + channel;
-      float x[WIDTH];
-#pragma unroll
-      for (int i = 0; i < WIDTH; ++i) x[i] = sum[u * TILES + i / 2][2 * h + i % 2];
-      if (p.bias) {
-#pragma unroll
-        for (int i = 0; i < WIDTH; ++i) x[i] += __ldg(p.bias + channel + i);
-      }
-      if (p.residual) {
-        const auto r = *reinterpret_cast<const Pack<T, WIDTH>*>(
-            static_cast<const T*>(p.residual) + at);
-#pragma unroll
-        for (int i = 0; i < WIDTH; ++i) x[i] += to_float(r.value[i]);
-      }
-      Pack<T, WIDTH> y;
-#pragma unroll
-      for (int i = 0; i < WIDTH; ++i) {
-        // a comparison that is false for NaN, so that NaN passes through as in torch.relu
-        y.value[i] = from_float<T>(p.relu && x[i] < 0.0f ? 0.0f : x[i]);
-      }
-      *reinterpret_cast<Pack<T, WIDTH>*>(static_cast<T*>(p.out) + at) = y;
-    }
-  }
-}
-
 #endif
 
 template <typename Tile>
@@ -234,44 +227,48 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
     conv_tensor_kernel(const ConvolutionArguments p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(128) unsigned char shared[];
-  unsigned char* const ring = shared;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  int* const sources =
-      reinterpret_cast<int*>(shared + Tile::RING_BYTES) + warp * p.table.volume * 16;
-  const int n0 = blockIdx.y * Tile::NB;
+  const int volume = p.table.volume;
   const int chunks = p.c_in / Tile::KC;
-  const int stages = (p.table.volume * chunks + Tile::GROUP - 1) / Tile::GROUP;
+  const int stages = (volume * chunks + Tile::GROUP - 1) / Tile::GROUP;
+  const int n0 = blockIdx.y * Tile::NB;
+  int* const sources = reinterpret_cast<int*>(shared + Tile::RING_BYTES) + warp * (volume + 1) * 16;
+  const unsigned char* const features = static_cast<const unsigned char*>(p.features) +
+                                        lane % 4 * (Tile::ROW_BYTES == 32 ? 8 : 16);
+  const uint32_t row_bytes = p.c_in * sizeof(typename Tile::T);
+  const unsigned char* const weights = shared + lane / 4 * Tile::ROW_BYTES;
+  const WeightLoader<Tile> loader(p, shared, n0, chunks);
 
   const int n = p.table.count ? min(__ldg(p.table.count), p.table.rows) : p.table.rows;
   const int tiles = (n + 15) / 16;
-  int first = int64_t(tiles) * blockIdx.x / gridDim.x;
-  const int last = int64_t(tiles) * (blockIdx.x + 1) / gridDim.x;
+  const int share = tiles / gridDim.x, rest = tiles % gridDim.x;
+  int first = blockIdx.x * share + min(int(blockIdx.x), rest);
+  const int last = first + share + (int(blockIdx.x) < rest);
 
   while (first < last) {
     const int passes = (last - first + Tile::WARPS - 1) / Tile::WARPS;
-    const int here = (last - first + passes - 1) / passes;
+    const int here = (last - first + passes - 1) / passes;  // tiles of this pass
     const int slot = warp % here, part = warp / here;
     const int parts = (Tile::WARPS - slot + here - 1) / here;
 
 #pragma unroll
     for (int s = 0; s < Tile::STAGES - 1; ++s) {
-      if (s < stages) load_weights<Tile>(p, ring, s, chunks, n0);
+      if (s < stages) loader.load(s);
       copy_async_commit();
     }
 
-    uint32_t mine = 0;
-    for (int v = part; v < p.table.volume; v += parts) mine |= 1u << v;
     const int row0 = (first + slot) * 16;
-    Walk ahead = {load_sources(p.table, sources, row0, n, mine), 0};
+    const uint32_t present = load_sources(p.table, sources, row0, n, part, parts);
+    Walk ahead = {present, present, 0};
     Walk walk = ahead;
 
     float sum[Tile::NT][4] = {};
     Rows<Tile> rows[Tile::DEPTH];
 #pragma unroll
     for (int d = 0; d < Tile::DEPTH; ++d) {
-      load_rows<Tile>(rows[d], p, sources, ahead);
-      if (ahead.more()) ahead.advance(chunks);
+      load_rows<Tile>(rows[d], features, row_bytes, sources, ahead);
+      ahead.advance(chunks);
     }
 
     int ready = -1;  // the newest ring stage that may be read
@@ -280,9 +277,7 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
       __syncthreads();
       ++ready;
       // the stage read before the barrier is free now
-      if (ready + Tile::STAGES - 1 < stages) {
-        load_weights<Tile>(p, ring, ready + Tile::STAGES - 1, chunks, n0);
-      }
+      if (ready + Tile::STAGES - 1 < stages) loader.load(ready + Tile::STAGES - 1);
       copy_async_commit();
     };
 
@@ -290,14 +285,12 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
 #pragma unroll
       for (int d = 0; d < Tile::DEPTH; ++d) {
         if (walk.more()) {
-          const int step = walk.offset() * chunks + walk.chunk;
+          const int step = walk.chunk * volume + part + parts * walk.k();
           while (ready < step / Tile::GROUP) next_stage();
-          multiply<Tile>(sum, rows[d],
-                         ring + (ready % Tile::STAGES) * Tile::STAGE_BYTES +
-                             (step % Tile::GROUP) * Tile::TILE_BYTES);
+          multiply<Tile>(sum, rows[d], weights + (step & (Tile::RING - 1)) * Tile::TILE_BYTES);
           walk.advance(chunks);
-          load_rows<Tile>(rows[d], p, sources, ahead);
-          if (ahead.more()) ahead.advance(chunks);
+          load_rows<Tile>(rows[d], features, row_bytes, sources, ahead);
+          ahead.advance(chunks);
         }
       }
     }
@@ -320,7 +313,7 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
           sum[i / 4][i % 4] += sums[((warp + other * here) * Tile::NT * 4 + i) * 32 + lane];
         }
       }
-      store_tile<Tile>(sum, p, row0, n, n0);
+      store_quads<typename Tile::T, Tile::NT>(sum, p, row0, n, n0);
     }
     __syncthreads();
     first += here;

@@ -1,6 +1,7 @@
 // Which tile of conv_tensor.cuh serves which channel counts.
 #pragma once
 
+#include "conv_narrow.cuh"
 #include "conv_tensor.cuh"
 
 namespace millisecond {
@@ -10,9 +11,8 @@ namespace millisecond {
 template <typename T, int ROW_BYTES, int NB>
 struct BestTile {
   static constexpr int TILE = ROW_BYTES * NB;
-  static constexpr bool WIDE = TILE >= 8192;
-  using type = TensorTile<T, ROW_BYTES, NB, WIDE ? 16 : 8, WIDE ? 1 : (TILE >= 4096 ? 2 : 3),
-                          WIDE ? 4 : (TILE >= 4096 ? 7 : 9), 3, ROW_BYTES == 128 ? 2 : 3>;
+  using type = TensorTile<T, ROW_BYTES, NB, TILE >= 8192 ? 16 : 8, TILE >= 8192 ? 1 : 2,
+                          TILE >= 4096 ? 4 : 8, 4, ROW_BYTES == 128 ? 2 : 3>;
 };
 
 template <typename T, int ROW_BYTES>
@@ -31,6 +31,7 @@ cudaError_t launch_rows(const ConvolutionArguments& p, int multiprocessors, cuda
 template <typename T>
 cudaError_t launch_best_tile(const ConvolutionArguments& p, int multiprocessors,
                              cudaStream_t stream) {
+  if (p.c_in == 4) return launch_conv_narrow<T>(p, multiprocessors, stream);
   const int bytes = p.c_in * static_cast<int>(sizeof(T));
   if (bytes % 128 == 0) return launch_rows<T, 128>(p, multiprocessors, stream);
   if (bytes % 64 == 0) return launch_rows<T, 64>(p, multiprocessors, stream);
