@@ -1,0 +1,226 @@
+"""What a data set holds, and where a configuration does not fit it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from data.augment import in_range
+from data.boxes import points_in_boxes
+from data.kitti.dataset import KittiDataset
+from detector.anchors import build_anchors
+from detector.config import STRIDE, ClassConfig, Config
+from detector.target_assigner import aligned_iou
+
+Progress = Callable[[Iterable[int]], Iterable[int]]
+
+MIN_BOXES = 10  # fewer say nothing of a class's size
+SIZE_TOLERANCE = 0.2  # of an anchor's side
+OUTSIDE_TOLERANCE = 0.05  # share of boxes whose centre is out of range
+RECALL_WISHED = 0.8  # share of boxes that an anchor of the same class matches
+LEAST_MATCHED = 0.25  # a lower threshold would call anything an object
+EMPTY_TOLERANCE = 0.3  # share of boxes without points: the nearest to none that occlusion explains
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All objects of a data set as columns of length M, and what was odd about its frames."""
+
+    frames: int
+    unreadable: tuple[str, ...]  # the errors, a line each
+    without_points: tuple[str, ...]  # frame ids
+    without_boxes: int
+    not_finite: int  # points with a coordinate or intensity that is no number
+    intensity: tuple[float, float]  # lowest and highest
+    points: np.ndarray  # [F] points of each frame that could be read
+    names: np.ndarray  # [M] str
+    frame_ids: np.ndarray  # [M] str
+    boxes: np.ndarray  # [M, 7] float32, LiDAR frame
+    counts: np.ndarray  # [M] points inside each box
+
+
+def survey(dataset: KittiDataset, progress: Progress = iter) -> Survey:
+    """Read every frame; frames that cannot be read are told of, not fatal."""
+    unreadable, without_points, without_boxes, not_finite = [], [], 0, 0
+    intensity, points = [], []
+    names, frame_ids, boxes, counts = [], [], [np.zeros((0, 7), np.float32)], [np.zeros(0, int)]
+    for index in progress(range(len(dataset))):
+        try:
+            frame = dataset[index]
+        except (ValueError, OSError) as error:
+            unreadable.append(str(error))
+            continue
+        finite = frame.points[np.isfinite(frame.points).all(axis=1)]
+        points.append(len(frame.points))
+        not_finite += len(frame.points) - len(finite)
+        without_boxes += not frame.names
+        if len(finite):
+            intensity += [finite[:, 3].min(), finite[:, 3].max()]
+        else:
+            without_points.append(frame.frame_id)
+        names += frame.names
+        frame_ids += [frame.frame_id] * len(frame.names)
+        boxes.append(frame.boxes)
+        counts.append(points_in_boxes(finite, frame.boxes).sum(axis=1))
+    return Survey(
+        frames=len(dataset),
+        unreadable=tuple(unreadable),
+        without_points=tuple(without_points),
+        without_boxes=without_boxes,
+        not_finite=not_finite,
+        intensity=(float(min(intensity, default=0)), float(max(intensity, default=0))),
+        points=np.array(points, dtype=int),
+        names=np.array(names, dtype=str),
+        frame_ids=np.array(frame_ids, dtype=str),
+        boxes=np.concatenate(boxes),
+        counts=np.concatenate(counts),
+    )
+
+
+@dataclass(frozen=True)
+class ClassCheck:
+    """The boxes of one class beside its anchor. Figures of sizes, bottoms and overlaps are of the
+    boxes in range; NaN where there are none."""
+
+    boxes: int
+    outside: int  # centre out of range
+    empty: int  # no point inside
+    sparse: int  # fewer than augment.min_points
+    size: np.ndarray  # [3] mean l, w, h, metres
+    spread: np.ndarray  # [3] standard deviation of them
+    bottom: float  # median height of the lower face
+    overlap: np.ndarray  # [boxes in range] IoU with the best anchor, as targets are matched
+    recall: float  # share of boxes that reach the threshold `matched`
+
+
+def check_class(found: Survey, config: Config, number: int) -> ClassCheck:
+    """The class of that number in the configuration."""
+    own = config.classes[number]
+    rows = found.names == own.name
+    boxes, counts = found.boxes[rows], found.counts[rows]
+    inside = in_range(boxes, config.grid.range)
+    seen = boxes[inside].astype(np.float64)
+    overlap = best_overlap(config, number, boxes[inside])
+    any_seen = len(seen) > 0
+    nothing = np.full(3, np.nan)
+    return ClassCheck(
+        boxes=len(boxes),
+        outside=int((~inside).sum()),
+        empty=int((counts == 0).sum()),
+        sparse=int((counts < config.augment.min_points).sum()),
+        size=seen[:, 3:6].mean(axis=0) if any_seen else nothing,
+        spread=seen[:, 3:6].std(axis=0) if any_seen else nothing,
+        bottom=float(np.median(seen[:, 2] - seen[:, 5] / 2)) if any_seen else math.nan,
+        overlap=overlap,
+        recall=float((overlap >= own.matched).mean()) if any_seen else math.nan,
+    )
+
+
+def best_overlap(config: Config, number: int, boxes: np.ndarray) -> np.ndarray:
+    """[M, 7] boxes in range -> [M] overlap with the best anchor of a class.
+
+    All anchors of a class have one size, so the best of each rotation is the nearest in x and in y.
+    """
+    anchors = build_anchors(config)[:, :, number]  # [Y, X, R, 7]
+    column = _nearest(anchors[0, :, 0, 0].numpy(), boxes[:, 0])
+    row = _nearest(anchors[:, 0, 0, 1].numpy(), boxes[:, 1])
+    best = [
+        aligned_iou(anchors[y, x], torch.from_numpy(box)[None, None]).max().item()
+        for y, x, box in zip(row, column, boxes, strict=True)
+    ]
+    return np.array(best, np.float64)
+
+
+def advice(config: Config, found: Survey) -> list[str]:
+    """What to change, a line each: keys of the configuration first, then the data."""
+    lines = _range_advice(config, found)
+    for number, own in enumerate(config.classes):
+        lines += _class_advice(own, check_class(found, config, number))
+    others = sorted(set(found.names.tolist()) - set(config.class_names))
+    if others:
+        lines.append(f"not learnt, for the configuration has no such class: {', '.join(others)}")
+    return lines + _data_advice(found)
+
+
+def _class_advice(own: ClassConfig, check: ClassCheck) -> list[str]:
+    key = f"classes.{own.name}"
+    if check.boxes == 0:
+        return [f"{key}: no such object in the data; take the class out, or correct its name"]
+    lines = []
+    if check.empty > EMPTY_TOLERANCE * check.boxes:
+        lines.append(
+            f"{key}: {check.empty} of {check.boxes} boxes hold no point; look at the picture: if "
+            "boxes stand beside their points, calibration, yaw or the height of the boxes is wrong"
+        )
+    if len(check.overlap) < MIN_BOXES:
+        return lines
+    size = np.array(own.size)
+    if (np.abs(check.size - size) > SIZE_TOLERANCE * size).any():
+        lines.append(f"{key}.size: {_list(size)} -> {_list(check.size)}, the mean of the boxes")
+    if abs(check.bottom - own.bottom) > own.size[2] / 2:
+        lines.append(
+            f"{key}.bottom: {own.bottom:g} -> {check.bottom:.2f}, the median of the boxes "
+            "(a network that is trained already must keep its own)"
+        )
+    if check.recall < RECALL_WISHED:
+        reached = math.floor(np.quantile(check.overlap, 1 - RECALL_WISHED) * 20) / 20
+        matched = max(reached, LEAST_MATCHED)
+        unmatched = max(matched - (own.matched - own.unmatched), 0)
+        lines.append(
+            f"{key}.matched, unmatched: {own.matched:g}, {own.unmatched:g} -> {matched:g}, "
+            f"{unmatched:g}; only {check.recall:.0%} of the boxes reach {own.matched:g} with an "
+            "anchor, the others get their best one alone"
+        )
+    return lines
+
+
+def _range_advice(config: Config, found: Survey) -> list[str]:
+    boxes = found.boxes[np.isin(found.names, config.class_names)].astype(np.float64)
+    outside = ~in_range(boxes, config.grid.range)
+    if outside.sum() <= OUTSIDE_TOLERANCE * len(boxes):
+        return []
+    low, high = np.array(config.grid.range[:3]), np.array(config.grid.range[3:])
+    # The network's stride asks for whole multiples of so many voxels along x and y.
+    multiple = STRIDE * math.prod(config.model.bev.strides)
+    step = np.array(config.grid.voxel_size) * (multiple, multiple, 1)
+    reach = boxes[:, 3:6].max(axis=1, keepdims=True) / 2
+    least = np.quantile(boxes[:, :3] - reach, 0.005, axis=0)
+    most = np.quantile(boxes[:, :3] + reach, 0.995, axis=0)
+    low = low - np.ceil(np.maximum(low - least, 0) / step - 1e-6) * step
+    high = high + np.ceil(np.maximum(most - high, 0) / step - 1e-6) * step
+    return [
+        f"grid.range: {_list(config.grid.range)} -> {_list([*low, *high])}; {outside.sum()} of "
+        f"{len(boxes)} boxes have their centre outside"
+    ]
+
+
+def _data_advice(found: Survey) -> list[str]:
+    lines = []
+    low, high = found.intensity
+    if low < 0 or high > 1:
+        lines.append(
+            f"data: intensities run from {low:g} to {high:g}; scale them to 0..1 in the .bin files"
+        )
+    if found.without_points:
+        first = ", ".join(found.without_points[:3])
+        lines.append(
+            f"data: {len(found.without_points)} frames have no points ({first} ...); take them out "
+            "of the split"
+        )
+    if found.not_finite:
+        lines.append(f"data: {found.not_finite} points are not finite; they will be dropped")
+    return lines
+
+
+def _nearest(grid: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Index of the entry of an ascending, even grid that is nearest to each value."""
+    step = (grid[-1] - grid[0]) / max(len(grid) - 1, 1)
+    return np.rint((values - grid[0]) / step).clip(0, len(grid) - 1).astype(int)
+
+
+def _list(values: Sequence[float] | np.ndarray) -> str:
+    return "[" + ", ".join(f"{round(float(value), 2):g}" for value in values) + "]"

@@ -1,0 +1,159 @@
+"""The data check: figures against brute force, and advice that helps when it is followed."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from kitti_miniature import CAR, write_miniature
+from PIL import Image
+
+from data.kitti.dataset import KittiDataset
+from detector.anchors import build_anchors
+from detector.config import load_config
+from detector.data_check import advice, best_overlap, check_class, survey
+from detector.target_assigner import aligned_iou
+from tools.check_data import CONFIG, main
+
+SMALL = ["grid.range=[0,-8,-3,16,8,1]"]
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_miniature(tmp_path / "kitti")
+
+
+def add_cars(root, size=(1.5, 1.8, 4.0), forward=(8.0, 60.0), number=12):
+    """Cars beside the made-up ones: (h, w, l) in metres, spread over so many metres ahead."""
+    height, width, length = size
+    lines = [
+        f"Car 0 0 0 10 10 20 90 {height} {width} {length} {x - 5} 1.6 {z} -1.57\n"
+        for x, z in zip(np.linspace(0, 9, number), np.linspace(*forward, number), strict=True)
+    ]
+    for path in (root / "training/label_2").iterdir():
+        path.write_text(path.read_text() + "".join(lines))
+
+
+def followed(lines, overrides=()):
+    """The configuration after the advice."""
+    config = load_config(CONFIG, overrides)
+    values = list(overrides)
+    for line in lines:
+        if match := re.match(r"grid\.range: .* -> (\[.*?\])", line):
+            values.append(f"grid.range={match[1].replace(' ', '')}")
+        elif match := re.match(r"classes\.(\w+)\.(size|bottom): .* -> ([-\d.]+|\[.*?\])", line):
+            place = config.class_names.index(match[1])
+            values.append(f"classes.{place}.{match[2]}={match[3].replace(' ', '')}")
+    return load_config(CONFIG, values)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_best_overlap_is_that_of_all_anchors(number):
+    config = load_config(CONFIG, SMALL)
+    rng = np.random.default_rng(number)
+    boxes = rng.uniform((0, -8, -2, 0.5, 0.4, 1, -4), (16, 8, 0, 5, 2, 2, 4), (60, 7))
+    boxes = boxes.astype(np.float32)
+    anchors = build_anchors(config)[:, :, number].reshape(-1, 7)
+    every = aligned_iou(anchors, torch.from_numpy(boxes)[None])[0].max(dim=1).values
+    np.testing.assert_allclose(best_overlap(config, number, boxes), every.numpy(), atol=1e-6)
+
+
+def test_figures(root):
+    found = survey(KittiDataset(root, "all"))
+    config = load_config(CONFIG)
+    assert found.frames == 4 and not found.unreadable and found.without_boxes == 0
+    car = check_class(found, config, 0)
+    assert (car.boxes, car.outside, car.empty, car.sparse) == (4, 0, 0, 0)
+    np.testing.assert_allclose(car.size, CAR[3:6], atol=1e-6)
+    assert car.bottom == pytest.approx(-1.6, abs=1e-6) and car.recall == 1
+    assert (found.counts[found.names == "Car"] >= 40).all()
+    cyclist = check_class(found, config, 2)
+    assert cyclist.boxes == 0 and np.isnan(cyclist.recall)
+
+
+def test_fitting_data_needs_no_change(root):
+    add_cars(root, forward=(20.0, 20.0), number=1)
+    lines = advice(load_config(CONFIG), survey(KittiDataset(root, "all")))
+    assert lines == ["classes.Cyclist: no such object in the data; take the class out, or correct "
+                     "its name"]  # fmt: skip
+
+
+def test_advice_on_the_range_and_sizes_helps(root):
+    add_cars(root, size=(3.0, 2.5, 9.0), forward=(30.0, 130.0), number=20)
+    found = survey(KittiDataset(root, "all"))
+    config = load_config(CONFIG)
+    lines = advice(config, found)
+    keys = [line.split(":")[0] for line in lines]
+    assert "grid.range" in keys and "classes.Car.size" in keys
+    assert check_class(found, config, 0).outside > 20
+    better = followed(lines)
+    check = check_class(found, better, 0)
+    assert check.outside == 0 and better.grid.range[1] == -40
+    assert check.recall > 0.9 > 0.1 > check_class(found, config, 0).recall
+    assert not any(line.startswith(("grid", "classes.Car.size")) for line in advice(better, found))
+
+
+def test_boxes_beside_their_points(root):
+    for path in (root / "training/velodyne").iterdir():
+        points = np.fromfile(path, "<f4").reshape(-1, 4)
+        points[:, 2] += 50
+        points.tofile(path)
+    lines = advice(load_config(CONFIG), survey(KittiDataset(root, "all")))
+    assert any(line.startswith("classes.Car: 4 of 4 boxes hold no point") for line in lines)
+
+
+def test_odd_clouds(root):
+    first, second = sorted((root / "training/velodyne").iterdir())[:2]
+    first.write_bytes(b"")
+    points = np.fromfile(second, "<f4").reshape(-1, 4)
+    points[:, 3] *= 255
+    points[-1, 3] = np.nan
+    points.tofile(second)
+    found = survey(KittiDataset(root, "all"))
+    assert found.without_points == ("000002",) and found.not_finite == 1
+    lines = "\n".join(advice(load_config(CONFIG), found))
+    assert "1 frames have no points (000002 ...)" in lines
+    assert "intensities run from" in lines and "1 points are not finite" in lines
+
+
+def test_program(root, tmp_path, capsys):
+    assert main(["--root", str(root), "--output", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert "4 frames: " in out and "8 boxes" in out and "what to change:" in out
+    with Image.open(tmp_path / "out/objects.png") as picture:
+        pixels = np.asarray(picture)
+    for colour in ((52, 224, 108), (255, 84, 84)):  # cars green, pedestrians red
+        assert (pixels == colour).all(axis=2).sum() > 100
+
+
+def test_real_frames(kitti, tmp_path, capsys):
+    assert main(["--root", str(kitti), "--output", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    car = next(line.split() for line in out.splitlines() if line.startswith("Car"))
+    assert car[1:5] == ["29", "0", "0", "2"] and car[-1] == "97%"
+    assert "Misc, Truck" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--root", "/nowhere"], "/nowhere: no such folder"),
+        (["--root", "{root}", "--split", "fold7"], "fold7.txt: no such split"),
+        (["--root", "{root}", "--config", "{root}/no.yaml"], "no.yaml"),
+    ],
+)
+def test_mistakes_are_one_line(root, tmp_path, capsys, arguments, message):
+    arguments = [argument.replace("{root}", str(root)) for argument in arguments]
+    assert main([*arguments, "--output", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ") and message in err and err.count("\n") == 1
+
+
+def test_frames_that_cannot_be_read_do_not_hide_the_others(root, tmp_path, capsys):
+    path = root / "training/label_2/000005.txt"
+    path.write_text("Car 1 2\n")
+    assert main(["--root", str(root), "--output", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert "6 boxes" in captured.out
+    last = captured.err.splitlines()[-1]
+    assert last.startswith("error: 1 of 4 frames cannot be read") and "line 1: 3 fields" in last

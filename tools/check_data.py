@@ -1,0 +1,142 @@
+"""Check a data set in KITTI's layout against a configuration, and say what to change."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from data.kitti.dataset import KittiDataset
+from detector.config import Config, load_config
+from detector.data_check import Survey, advice, check_class, survey
+from detector.draw.object_sheet import Portrait, draw_object_sheet
+from detector.draw.style import save_png
+
+EXAMPLE = """example:
+  python tools/check_data.py --root /data/kitti --split train --output output/check
+
+Prints what the data holds beside what the configuration expects, then what to change, and draws
+objects of every class from the fewest points to the most.
+"""
+CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
+COLUMNS = 7  # pictures a class
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse(argv)
+    try:
+        run(options)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
+    parser.add_argument(
+        "--split", default="all", help="list in ROOT/ImageSets, a file, or all (the default)"
+    )
+    parser.add_argument("--config", type=Path, default=CONFIG, help="default: %(default)s")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("output/check_data"),
+        metavar="DIR",
+        help="for the picture objects.png (default: %(default)s)",
+    )
+    return parser.parse_args(argv)
+
+
+def run(options: argparse.Namespace) -> None:
+    config = load_config(options.config)
+    dataset = KittiDataset(options.root, options.split, config.class_names)
+    if not dataset.layout.labelled:
+        raise ValueError(f"split '{options.split}' has no labels to check; take train or val")
+    label = f"reading {options.split}"
+    found = survey(dataset, lambda frames: tqdm(frames, desc=label, unit="frame"))
+    if len(found.unreadable) == found.frames:
+        raise ValueError(f"no frame can be read, the first: {found.unreadable[0]}")
+    print_frames(found)
+    print_classes(found, config)
+    picture = options.output / "objects.png"
+    save_png(picture, draw_object_sheet(portraits(dataset, found, config)))
+    lines = advice(config, found)
+    print("\nwhat to change:" if lines else "\nnothing to change")
+    for line in lines:
+        print(f"- {line}")
+    print(f"\nobjects from above: {picture}")
+    if found.unreadable:
+        raise ValueError(
+            f"{len(found.unreadable)} of {found.frames} frames cannot be read, the first: "
+            f"{found.unreadable[0]}"
+        )
+
+
+def print_frames(found: Survey) -> None:
+    low, middle, high = np.percentile(found.points, (0, 50, 100)).astype(int)
+    print(
+        f"{found.frames} frames: {low} to {high} points (median {middle}), {len(found.boxes)} "
+        f"boxes; {len(found.without_points)} frames without points, {found.without_boxes} without "
+        "boxes"
+    )
+
+
+def print_classes(found: Survey, config: Config) -> None:
+    """The boxes of each class of the configuration, beside its anchor."""
+    few = f"<{config.augment.min_points} points"
+    print(
+        f"\n{'class':<12}{'boxes':>7}{'outside':>9}{'empty':>7}{few:>10}  {'mean l, w, h':<29}  "
+        f"{'anchor':<17}{'bottom':>7}{'anchor':>8}{'best IoU':>10}{'recall':>8}"
+    )
+    for number, own in enumerate(config.classes):
+        check = check_class(found, config, number)
+        print(f"{own.name:<12}{check.boxes:>7}{check.outside:>9}{check.empty:>7}", end="")
+        anchor = ", ".join(f"{side:g}" for side in own.size)
+        if not len(check.overlap):
+            print(f"{check.sparse:>10}  {'none in range':<29}  {anchor}")
+            continue
+        size = " ".join(
+            f"{mean:.2f}±{spread:.2f}"
+            for mean, spread in zip(check.size, check.spread, strict=True)
+        )
+        print(
+            f"{check.sparse:>10}  {size:<29}  {anchor:<17}{check.bottom:>7.2f}{own.bottom:>8.2f}"
+            f"{np.median(check.overlap):>10.2f}{check.recall:>8.0%}"
+        )
+    print(
+        "outside: centre out of grid.range. empty: no point inside. best IoU: median overlap with "
+        "the best anchor. recall: share that reaches the threshold matched"
+    )
+
+
+def portraits(dataset: KittiDataset, found: Survey, config: Config) -> list[list[Portrait]]:
+    """A row a class: objects from the fewest points to the most, evenly spread."""
+    place = {frame_id: index for index, frame_id in enumerate(dataset.frame_ids)}
+    rows = []
+    for name in config.class_names:
+        own = np.flatnonzero(found.names == name)
+        if not len(own):
+            continue
+        own = own[np.argsort(found.counts[own], kind="stable")]
+        chosen = own[np.unique(np.linspace(0, len(own) - 1, COLUMNS).round().astype(int))]
+        rows.append([_portrait(dataset, found, place, row) for row in chosen])
+    return rows
+
+
+def _portrait(dataset: KittiDataset, found: Survey, place: dict[str, int], row: int) -> Portrait:
+    frame_id, box = str(found.frame_ids[row]), found.boxes[row]
+    frame = dataset[place[frame_id]]
+    name = str(found.names[row])
+    away = float(np.hypot(*box[:2]))
+    caption = (f"{name} {frame_id}", f"{found.counts[row]} points, {away:.0f} m away")
+    return Portrait(frame.points, box, name, caption)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
