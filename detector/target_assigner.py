@@ -40,27 +40,22 @@ class TargetAssigner(nn.Module):
     @torch.no_grad()
     def forward(self, boxes: Tensor, labels: Tensor) -> Targets:
         """boxes [B, M, 7] and labels [B, M] (from 1; 0: padding, ignored) -> targets."""
-        y_cells, x_cells, _, rotations, _ = self.anchors.shape
+        if boxes.shape[1] == 0:
+            boxes, labels = boxes.new_zeros(len(boxes), 1, 7), labels.new_zeros(len(labels), 1)
         boxes = boxes.float()
-        out = []
+        parts = []
         for k, (matched, unmatched) in enumerate(self.thresholds):
-            anchors = self.anchors[:, :, k].reshape(-1, 7)
-            valid = labels == k + 1
-            positive, background, index = _match(anchors, boxes, valid, matched, unmatched)
+            anchors = self.anchors[:, :, k]
+            positive, background, index = _match(
+                anchors, boxes, labels == k + 1, matched, unmatched
+            )
             label = torch.where(positive, k + 1, torch.where(background, 0, IGNORED))
-            out.append((label, index))
-        shape = (len(boxes), y_cells, x_cells, len(out), rotations)
-        label, index = (
-            torch.stack([part.view(*shape[:3], rotations) for part in parts], dim=3).flatten(1)
-            for parts in zip(*out, strict=True)
-        )
+            parts.append((label, index))
+        label, index = (torch.stack(part, dim=3).flatten(1) for part in zip(*parts, strict=True))
         return self._targets(boxes, label, index)
 
     def _targets(self, boxes: Tensor, labels: Tensor, index: Tensor) -> Targets:
         positive = labels > 0
-        if boxes.shape[1] == 0:
-            zeros = self.anchors.new_zeros(*labels.shape, 7)
-            return Targets(labels, zeros, zeros[..., 6])
         matched = boxes.gather(1, index[..., None].expand(-1, -1, 7))
         anchors = self.anchors.reshape(1, -1, 7)
         matched = torch.where(positive[..., None], matched, anchors)
@@ -71,36 +66,40 @@ class TargetAssigner(nn.Module):
 def _match(
     anchors: Tensor, boxes: Tensor, valid: Tensor, matched: float, unmatched: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """positive, background, and the index of the box that an anchor overlaps most, each [B, N]."""
-    if boxes.shape[1] == 0:
-        none = valid.new_zeros(len(boxes), len(anchors))
-        return none, ~none, none.long()
-    overlap = aligned_iou(anchors, boxes) * valid[..., None]  # [B, M, N]
+    """positive, background, index of the box that an anchor overlaps most, each [B, Y, X, R]."""
+    overlap = aligned_iou(anchors, boxes, valid)
     best, index = overlap.max(dim=1)
-    of_box = overlap.amax(dim=2, keepdim=True)  # [B, M, 1]
+    of_box = overlap.amax(dim=(2, 3, 4), keepdim=True)
     of_box = torch.where(of_box > 0, of_box, torch.inf)  # no anchor is the best of a box it misses
     positive = (best >= matched) | (overlap == of_box).any(dim=1)
     return positive, ~positive & (best < unmatched), index
 
 
-def aligned_iou(anchors: Tensor, boxes: Tensor) -> Tensor:
-    """IoU [B, M, N] of the nearest axis-aligned boxes; anchors [N, 7], boxes [B, M, 7]."""
-    a_low, a_high = (edge[None, None] for edge in _aligned(anchors))  # [1, 1, N, 2]
-    b_low, b_high = (edge[:, :, None] for edge in _aligned(boxes))  # [B, M, 1, 2]
-    inner = (
-        torch.minimum(a_high[..., axis], b_high[..., axis])
-        - torch.maximum(a_low[..., axis], b_low[..., axis])
-        for axis in (0, 1)
-    )
-    x, y = (side.clamp_(min=0) for side in inner)
-    intersection = x.mul_(y)
-    union = (a_high - a_low).prod(-1) + (b_high - b_low).prod(-1) - intersection
-    return intersection.div_(union.clamp_(min=1e-6))
+def aligned_iou(anchors: Tensor, boxes: Tensor, valid: Tensor) -> Tensor:  # [B, M, Y, X, R]
+    """IoU of the nearest axis-aligned boxes; anchors [Y, X, R, 7], boxes [B, M, 7].
+
+    Boxes that are not valid [B, M] overlap nothing. Anchors of a row share their y and those of a
+    column their x, so the sides of the intersections are found once a row and once a column.
+    """
+    low, high = _aligned(anchors)  # [Y, X, R, 2]
+    lower, upper = _aligned(boxes)  # [B, M, 2]
+    column, row = (low[0, ..., 0], high[0, ..., 0]), (low[:, 0, :, 1], high[:, 0, :, 1])
+    x = _shared(*column, lower[..., 0], upper[..., 0]) * valid[..., None, None]  # [B, M, X, R]
+    y = _shared(*row, lower[..., 1], upper[..., 1])  # [B, M, Y, R]
+    intersection = x[:, :, None] * y[:, :, :, None]
+    areas = (high - low).prod(-1) + (upper - lower).prod(-1)[..., None, None, None]
+    return intersection.div_(areas.sub_(intersection).clamp_(min=1e-6))
+
+
+def _shared(low: Tensor, high: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """Length [B, M, N, R] that intervals [N, R] share with intervals [B, M]."""
+    lower, upper = lower[..., None, None], upper[..., None, None]
+    return (torch.minimum(high, upper) - torch.maximum(low, lower)).clamp_(min=0)
 
 
 def _aligned(boxes: Tensor) -> tuple[Tensor, Tensor]:
     """Lower and upper corners [..., 2] of the axis-aligned boxes nearest to the rotated ones."""
     turn = limit_period(boxes[..., 6:7], 0.5, math.pi).abs()
-    size = torch.where(turn < math.pi / 4, boxes[..., 3:5], boxes[..., [4, 3]])
+    size = torch.where(turn < math.pi / 4, boxes[..., 3:5], boxes[..., 3:5].flip(-1))
     half = size / 2
     return boxes[..., :2] - half, boxes[..., :2] + half
