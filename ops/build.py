@@ -244,7 +244,8 @@ def _locked(path: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
                     file.seek(0)
                     raise BuildError(
                         f"process {file.read().strip() or '?'} has held {path} for over "
-                        f"{timeout:g} s: let it finish or end it, or export TORCH_EXTENSIONS_DIR to another folder"
+                        f"{timeout:g} s: let it finish or end it, or export TORCH_EXTENSIONS_DIR "
+                        "to another folder"
                     ) from None
                 time.sleep(0.1)
         file.truncate(0)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ops import cuda_index as cuda
 from ops.reference import kernel_map as reference
 from ops.reference.sparse_conv import Block, find_blocks
 
@@ -87,7 +88,8 @@ class Pyramid(NamedTuple):
     """All levels of an encoder."""
 
     levels: tuple[Level, ...]
-    overflow: Tensor | None  # [1] int32: bit l set where level l did not fit its capacity
+    overflow: Tensor | None  # [1] int32: bit l set where level l did not fit its capacity; on CUDA
+    # bit 30 where the coords were not sorted, unique and inside the grid
 
 
 def submanifold_map(
@@ -102,8 +104,13 @@ def submanifold_map(
     `coords` are (b, z, y, x) or (b, y, x), sorted by row and unique; else ValueError.
     """
     shape = _checked_grid(coords, spatial_shape, batch_size)
-    kernel, dilation = _submanifold_window(kernel_size, dilation, len(shape))
-    return _submanifold_map(coords, shape, kernel, dilation)
+    window = _submanifold_window(kernel_size, dilation, len(shape))
+    if coords.is_cuda:
+        plan = cuda.Plan.of([shape], batch_size, [], window, 1, False)
+        if plan.fits():
+            return _cuda_pyramid(coords, [shape], plan).levels[0].submanifold
+        reference.check_coords(coords, shape, batch_size)
+    return _submanifold_map(coords, shape, *window)
 
 
 def strided_map(
@@ -118,6 +125,14 @@ def strided_map(
     """
     shape = _checked_grid(coords, spatial_shape, batch_size)
     geometry = ConvGeometry.of(*geometry, dims=len(shape))
+    if coords.is_cuda:
+        shapes = [shape, geometry.output_shape(shape)]
+        window = _submanifold_window(1, 1, len(shape))
+        plan = cuda.Plan.of(shapes, batch_size, [geometry], window, 0, True)
+        if plan.fits():
+            level = _cuda_pyramid(coords, shapes, plan).levels[1]
+            return level.coords, level.spatial_shape, level.down
+        reference.check_coords(coords, shape, batch_size)
     return _strided_map(coords, shape, geometry)
 
 
@@ -130,6 +145,8 @@ def index_pyramid(
     last_submanifold: bool = False,
     capacities: Sequence[int] | None = None,
     count: Tensor | None = None,  # [1] int32
+    transposed: bool = True,
+    workspace: Tensor | None = None,
 ) -> Pyramid:
     """Every map of an encoder: level 0 is `coords`, level l + 1 is level l seen by `downs[l]`.
 
@@ -137,35 +154,98 @@ def index_pyramid(
     `count` on are ignored. With `capacities` (rows, one number a level) every tensor has that many
     rows: each level is the exact one cut off there, entries that point at rows cut off are -1, and
     so is what lies beyond the level's count. `overflow` tells which levels were cut.
+
+    Without `transposed` the maps between levels have no backward table: inference needs none.
+    On CUDA, grids whose bitmap fits 1 GiB with kernels of up to 32 offsets are indexed by it: with
+    capacities nothing is read back to the host, else one copy of the counts. Others take the
+    reference's search. A `workspace` of `index_workspace` saves zeroing one in every call; it is
+    zero again when the call's kernels are done, so calls on one stream may share it.
     """
     if capacities is not None and len(capacities) != len(downs) + 1:
         raise ValueError(
             f"capacities: expected {len(downs) + 1} numbers, one a level, got {len(capacities)}"
         )
-    if count is not None:
-        coords = coords[: int(count)]  # sync: the reference works on exact sizes
+    if not coords.is_cuda and count is not None:
+        coords = coords[: int(count)]
     shape = _checked_grid(coords, spatial_shape, batch_size)
     window = _submanifold_window(submanifold_kernel, 1, len(shape))
+    geometries = [ConvGeometry.of(*down, dims=len(shape)) for down in downs]
+    shapes = [shape]
+    for geometry in geometries:
+        shapes.append(geometry.output_shape(shapes[-1]))
+    submanifold_levels = (1 << (len(downs) + last_submanifold)) - 1
+    if coords.is_cuda:
+        plan = cuda.Plan.of(shapes, batch_size, geometries, window, submanifold_levels, transposed)
+        if plan.fits():
+            return _cuda_pyramid(coords, shapes, plan, capacities, count, workspace)
+        coords = coords if count is None else coords[: int(count)]  # sync: exact sizes
+        reference.check_coords(coords, shape, batch_size)
     down = None
     levels = []
-    for index in range(len(downs) + 1):
+    for index, shape in enumerate(shapes):
         submanifold = None
-        if index < len(downs) or last_submanifold:
+        if submanifold_levels >> index & 1:
             submanifold = _submanifold_map(coords, shape, *window)
         levels.append(Level(coords, None, shape, submanifold, down))
         if index < len(downs):
-            geometry = ConvGeometry.of(*downs[index], dims=len(shape))
-            coords, shape, down = _strided_map(coords, shape, geometry)
+            coords, _, down = _strided_map(coords, shape, geometries[index])
+            down = down if transposed else down._replace(backward=None)
     if capacities is None:
         return Pyramid(tuple(levels), None)
     return _with_capacities(levels, capacities)
+
+
+def index_workspace(
+    spatial_shape: Sequence[int],
+    batch_size: int,
+    downs: Sequence[ConvGeometry],
+    device: torch.device,
+) -> Tensor:
+    """Workspace for `index_pyramid` with these arguments, or for `voxelize` without `downs`."""
+    shapes = [tuple(spatial_shape)]
+    for down in downs:
+        shapes.append(ConvGeometry.of(*down, dims=len(spatial_shape)).output_shape(shapes[-1]))
+    window = _submanifold_window(1, 1, len(spatial_shape))
+    plan = cuda.Plan.of(shapes, batch_size, [], window, 0, False)
+    return cuda.new_workspace(batch_size, plan.shapes, device)
+
+
+def _cuda_pyramid(
+    coords: Tensor,
+    shapes: Sequence[tuple[int, ...]],
+    plan: cuda.Plan,
+    capacities: Sequence[int] | None = None,
+    count: Tensor | None = None,
+    workspace: Tensor | None = None,
+) -> Pyramid:
+    index = cuda.index(coords, plan, capacities, count, workspace)
+    counts = [None] * len(shapes)
+    overflow = None
+    if index.counts is not None:
+        counts = [index.counts[i : i + 1] for i in range(len(shapes))]
+        overflow = index.counts[len(shapes) : len(shapes) + 1]
+    tables = iter(index.tables)
+    levels = []
+    for i, shape in enumerate(shapes):
+        submanifold = down = None
+        if plan.submanifold_levels >> i & 1:
+            table = Table(next(tables), next(tables), counts[i])
+            submanifold = KernelMap(table, table._replace(flipped=True))
+        if i > 0:
+            forward = Table(next(tables), next(tables), counts[i])
+            backward = None
+            if plan.transposed:
+                backward = Table(next(tables), next(tables), counts[i - 1])
+            down = KernelMap(forward, backward)
+        levels.append(Level(index.coords[i], counts[i], shape, submanifold, down))
+    return Pyramid(tuple(levels), overflow)
 
 
 def _submanifold_map(
     coords: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...]
 ) -> KernelMap:
     neighbours = reference.submanifold_neighbours(coords, shape, kernel, dilation)
-    table = Table(neighbours, blocks=find_blocks(neighbours))
+    table = Table(neighbours, blocks=None if neighbours.is_cuda else find_blocks(neighbours))
     return KernelMap(table, table._replace(flipped=True))
 
 
@@ -196,10 +276,11 @@ def _with_capacities(levels: Sequence[Level], capacities: Sequence[int]) -> Pyra
             submanifold = KernelMap(table, table._replace(flipped=True))
         if level.down is not None:
             above = capacities[index - 1]
-            down = KernelMap(
-                _with_capacity(level.down.forward, rows, above, counts[index]),
-                _with_capacity(level.down.backward, above, rows, counts[index - 1]),
-            )
+            forward, backward = level.down
+            forward = _with_capacity(forward, rows, above, counts[index])
+            if backward is not None:
+                backward = _with_capacity(backward, above, rows, counts[index - 1])
+            down = KernelMap(forward, backward)
         coords = level.coords.new_full((rows, level.coords.shape[1]), -1)
         kept = min(len(level.coords), rows)
         coords[:kept] = level.coords[:kept]

@@ -4,8 +4,142 @@ Imported once they are loaded. Sections as in csrc/bindings.cpp: index, voxelize
 pooling, dense, convolution, boxes.
 """
 
+from math import prod
+
 import torch
 from torch import Tensor
+
+# ---- index ---------------------------------------------------------------------------------------
+
+
+@torch.library.register_fake("millisecond::index_mark")
+def _index_mark(coords, count, workspace, batch_size, shapes, steps, capacities) -> list[Tensor]:
+    counts = coords.new_empty(len(shapes) // 3 + 2)
+    return [counts, *(coords.new_empty(rows, coords.shape[1]) for rows in capacities)]
+
+
+@torch.library.register_fake("millisecond::index_coords")
+def _index_coords(workspace, dims, batch_size, shapes, rows) -> list[Tensor]:
+    return [workspace.new_empty(n, 1 + dims) for n in rows[1:]]
+
+
+@torch.library.register_fake("millisecond::index_tables")
+def _index_tables(
+    coords,
+    counts,
+    workspace,
+    batch_size,
+    shapes,
+    steps,
+    submanifold,
+    submanifold_levels,
+    transposed,
+    clear,
+) -> list[Tensor]:
+    tables = []
+
+    def add(kernel, level):
+        rows = coords[level].shape[0]
+        tables.append(workspace.new_empty(prod(kernel), rows))
+        tables.append(workspace.new_empty(rows))
+
+    for level in range(len(coords)):
+        if submanifold_levels >> level & 1:
+            add(submanifold[:3], level)
+        if level > 0:
+            kernel = steps[12 * (level - 1) :][:3]
+            add(kernel, level)
+            if transposed:
+                add(kernel, level - 1)
+    return tables
+
+
+# ---- voxelize ------------------------------------------------------------------------------------
+
+
+@torch.library.register_fake("millisecond::voxelize")
+def _voxelize(
+    points, offsets, workspace, lower, size, shape, max_points, max_voxels, rows, clear
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return (
+        points.new_empty(rows, points.shape[1]),
+        offsets.new_empty(rows, 4),
+        offsets.new_empty(1),
+        offsets.new_empty(2, dtype=torch.int64),
+    )
+
+
+# ---- sparse max pooling --------------------------------------------------------------------------
+
+
+@torch.library.register_fake("millisecond::max_pool")
+def _max_pool(features, neighbours, count, transposed, transposed_count) -> tuple[Tensor, Tensor]:
+    shape = neighbours.shape[1], features.shape[1]
+    return features.new_empty(shape), neighbours.new_empty(shape)
+
+
+@torch.library.register_fake("millisecond::max_pool_backward")
+def _max_pool_backward(gradient, source, neighbours, count) -> Tensor:
+    return gradient.new_empty(neighbours.shape[1], gradient.shape[1])
+
+
+def _keep_source(ctx, inputs, output) -> None:
+    _, _, _, transposed, transposed_count = inputs
+    ctx.save_for_backward(output[1], transposed, transposed_count)
+
+
+def _max_pool_gradient(ctx, gradient, _) -> tuple[Tensor | None, ...]:
+    source, transposed, count = ctx.saved_tensors
+    if transposed is None:
+        raise ValueError("kernel_map: backward is None, features that need a gradient need it")
+    features = torch.ops.millisecond.max_pool_backward(
+        gradient.contiguous(), source, transposed, count
+    )
+    return features, None, None, None, None
+
+
+torch.library.register_autograd(
+    "millisecond::max_pool", _max_pool_gradient, setup_context=_keep_source
+)
+
+
+# ---- dense ---------------------------------------------------------------------------------------
+
+
+@torch.library.register_fake("millisecond::dense")
+def _dense(features, coords, count, batch_size, spatial_shape, from_above) -> Tensor:
+    channels = features.shape[1]
+    if not from_above:
+        return features.new_empty(batch_size, channels, *spatial_shape)
+    depth, height, width = spatial_shape
+    shape = batch_size, channels * depth, height, width
+    return torch.empty(
+        shape,
+        dtype=features.dtype,
+        device=features.device,
+        memory_format=torch.channels_last,
+    )
+
+
+@torch.library.register_fake("millisecond::dense_backward")
+def _dense_backward(gradient, coords, count, spatial_shape, from_above) -> Tensor:
+    channels = gradient.shape[1] // (spatial_shape[0] if from_above else 1)
+    return gradient.new_empty(coords.shape[0], channels)
+
+
+def _keep_sites(ctx, inputs, output) -> None:
+    _, coords, count, _, spatial_shape, from_above = inputs
+    ctx.save_for_backward(coords, count)
+    ctx.grid = spatial_shape, from_above
+
+
+def _dense_gradient(ctx, gradient) -> tuple[Tensor | None, ...]:
+    coords, count = ctx.saved_tensors
+    features = torch.ops.millisecond.dense_backward(gradient, coords, count, *ctx.grid)
+    return features, None, None, None, None, None
+
+
+torch.library.register_autograd("millisecond::dense", _dense_gradient, setup_context=_keep_sites)
 
 # ---- convolution ---------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ops import cuda_conv as cuda
+from ops import cuda_max_pool as cuda_pool
 from ops.kernel_map import KernelMap
 from ops.reference import max_pool as reference_pool
 from ops.reference import sparse_conv as reference
@@ -43,6 +44,8 @@ def sparse_max_pool(features: Tensor, kernel_map: KernelMap) -> Tensor:
     A row without any input is zero. The gradient goes to the first of equal inputs.
     """
     _check_features(features, kernel_map)
+    if features.is_cuda and features.dtype != torch.float64:
+        return cuda_pool.sparse_max_pool(features, kernel_map)
     return reference_pool.sparse_max_pool(features, kernel_map)
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from torch import Tensor
+
+from ops.build import extension
+from ops.reference.kernel_map import check_coords, linear_keys
 
 
 @dataclass(frozen=True)
@@ -19,11 +23,7 @@ class SparseTensor:
     batch_size: int
 
     def __post_init__(self) -> None:
-        if self.features.ndim != 2 or len(self.features) != len(self.coords):
-            raise ValueError(
-                f"features: expected [{len(self.coords)}, C], one row for each of coords, "
-                f"got {list(self.features.shape)}"
-            )
+        _check_rows(self.features, self.coords, self.spatial_shape)
 
     def replace(self, features: Tensor) -> SparseTensor:
         """Other features [N, C'] on the same sites."""
@@ -42,16 +42,53 @@ def dense(
     count: Tensor | None = None,  # [1] int32
 ) -> Tensor:
     """Scatter rows to [B, C, *spatial_shape]; rows from `count` on are left out. Differentiable."""
-    cells = coords.long()
-    index = cells[:, 0]
-    for axis, size in enumerate(spatial_shape):
-        index = index * size + cells[:, 1 + axis]
-    volume = batch_size
-    for size in spatial_shape:
-        volume *= size
+    _check_rows(features, coords, spatial_shape)
+    if coords.is_cuda:
+        return _cuda_dense(features, coords, spatial_shape, batch_size, count, from_above=False)
+    check_coords(coords if count is None else coords[: int(count)], spatial_shape, batch_size)
+    index = linear_keys(coords, spatial_shape)
+    volume = batch_size * prod(spatial_shape)
     if count is not None:
         # One spare row takes what lies beyond the count, so that nothing is read back to the host.
         row = torch.arange(len(coords), device=coords.device)
         index = torch.where(row < count, index, volume)
     grid = features.new_zeros(volume + 1, features.shape[1]).index_copy(0, index, features)[:-1]
     return grid.view(batch_size, *spatial_shape, -1).movedim(-1, 1).contiguous()
+
+
+def bev_map(
+    features: Tensor,  # [N, C]
+    coords: Tensor,  # [N, 4] int32
+    spatial_shape: Sequence[int],  # (z, y, x)
+    batch_size: int,
+    count: Tensor | None = None,  # [1] int32
+) -> Tensor:
+    """Scatter rows to [B, C * Z, Y, X], channel c * Z + z, channels last on CUDA. As `dense`."""
+    _check_rows(features, coords, spatial_shape)
+    if coords.is_cuda:
+        return _cuda_dense(features, coords, spatial_shape, batch_size, count, from_above=True)
+    return dense(features, coords, spatial_shape, batch_size, count).flatten(1, 2)
+
+
+def _cuda_dense(features, coords, spatial_shape, batch_size, count, from_above) -> Tensor:
+    extension()
+    return torch.ops.millisecond.dense(
+        features.contiguous(), coords, count, batch_size, spatial_shape, from_above
+    )
+
+
+def _check_rows(features: Tensor, coords: Tensor, spatial_shape: Sequence[int]) -> None:
+    if coords.dtype != torch.int32:
+        raise ValueError(f"coords: expected int32, got {coords.dtype}")
+    if coords.ndim != 2 or coords.shape[1] != 1 + len(spatial_shape):
+        raise ValueError(
+            f"coords: expected [N, {1 + len(spatial_shape)}] for a grid of "
+            f"{tuple(spatial_shape)}, got {list(coords.shape)}"
+        )
+    if features.ndim != 2 or len(features) != len(coords):
+        raise ValueError(
+            f"features: expected [{len(coords)}, C], one row for each of coords, "
+            f"got {list(features.shape)}"
+        )
+    if features.device != coords.device:
+        raise ValueError(f"coords: on {coords.device}, features on {features.device}")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ops import cuda_voxelize as cuda
 from ops.reference import voxelize as reference
 
 
@@ -48,6 +49,8 @@ def voxelize(
     grid: VoxelGrid,
     max_points: int = 5,
     max_voxels: int = 40000,
+    capacity: int | None = None,
+    workspace: Tensor | None = None,
 ) -> Voxels:
     """Mean of the first `max_points` points of each cell; frame b is points[offsets[b]] and on.
 
@@ -55,6 +58,11 @@ def voxelize(
     one outside. Of each frame the `max_voxels` cells seen first in the order of the points stay.
     Kept points are added up in their order in float32, then divided by their number. Points with
     a value that is not finite are dropped.
+
+    With `capacity` there are that many rows and a count, and on CUDA nothing is read back to the
+    host: voxels without a row count as lost, and points from offsets[B] on are left out. A
+    `workspace` of `index_workspace(grid.shape, B, (), device)` saves zeroing one in every call; it
+    is zero again when the call's kernels are done, so calls on one stream may share it.
     """
     if points.dtype != torch.float32 or points.ndim != 2 or points.shape[1] < 3:
         raise ValueError(
@@ -66,12 +74,18 @@ def voxelize(
         )
     if offsets.device != points.device:
         raise ValueError(f"offsets: on {offsets.device}, points on {points.device}")
-    for name, value in (("max_points", max_points), ("max_voxels", max_voxels)):
-        if value < 1:
+    for name, value in (
+        ("max_points", max_points),
+        ("max_voxels", max_voxels),
+        ("capacity", capacity),
+    ):
+        if value is not None and value < 1:
             raise ValueError(f"{name}: expected at least 1, got {value}")
-    if not points.is_cuda:
-        _check_offsets(offsets.tolist(), len(points))
-    return Voxels(*reference.voxelize(points, offsets, grid, max_points, max_voxels))
+    limits = max_points, max_voxels, capacity
+    if points.is_cuda and cuda.fits(len(offsets) - 1, grid.shape):
+        return Voxels(*cuda.voxelize(points, offsets, grid, *limits, workspace))
+    _check_offsets(offsets.tolist(), len(points))
+    return Voxels(*reference.voxelize(points, offsets, grid, *limits))
 
 
 def _check_offsets(offsets: list[int], points: int) -> None:

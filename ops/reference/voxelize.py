@@ -9,8 +9,13 @@ from ops.reference.kernel_map import coords_of_keys
 
 
 def voxelize(
-    points: Tensor, offsets: Tensor, grid, max_points: int, max_voxels: int
-) -> tuple[Tensor, Tensor, None, Tensor]:
+    points: Tensor,
+    offsets: Tensor,
+    grid,
+    max_points: int,
+    max_voxels: int,
+    capacity: int | None,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """See ops.voxelize.voxelize: features, coords, count, dropped."""
     finite = points.isfinite().all(dim=1)
     keys, ids = _cells(points, finite, offsets, grid)
@@ -22,6 +27,8 @@ def voxelize(
     start = new.nonzero().squeeze(1)
     length = torch.diff(start, append=start.new_tensor([len(keys)]))
     kept = _seen_first(ids[start], offsets, max_voxels)
+    if capacity is not None:
+        kept &= kept.cumsum(0) <= capacity
     dropped = torch.stack([(~finite).sum(), (length * ~kept).sum()])
     start, length = start[kept], length[kept].clamp_(max=max_points)
 
@@ -30,7 +37,13 @@ def voxelize(
         more = (length > index).nonzero().squeeze(1)
         features[more] += points[ids[start[more] + index]]
     features /= length[:, None]
-    return features, coords_of_keys(keys[start], grid.shape), None, dropped
+    coords = coords_of_keys(keys[start], grid.shape)
+    if capacity is None:
+        return features, coords, None, dropped
+    count = offsets.new_tensor([len(coords)])
+    spare = capacity - len(coords)
+    features = torch.nn.functional.pad(features, (0, 0, 0, spare))
+    return features, torch.nn.functional.pad(coords, (0, 0, 0, spare), value=-1), count, dropped
 
 
 def _cells(points: Tensor, finite: Tensor, offsets: Tensor, grid) -> tuple[Tensor, Tensor]:

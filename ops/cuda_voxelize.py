@@ -1,0 +1,48 @@
+"""Points to voxels on the CUDA kernels, see csrc/voxelize.cu."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ops.build import extension
+from ops.cuda_index import MAX_WORDS, new_workspace, workspace_words
+
+
+def fits(batch_size: int, shape: tuple[int, int, int]) -> bool:
+    """Whether the bitmap of the grid is small enough."""
+    return workspace_words(batch_size, shape) <= MAX_WORDS
+
+
+def voxelize(
+    points: Tensor,
+    offsets: Tensor,
+    grid,
+    max_points: int,
+    max_voxels: int,
+    capacity: int | None,
+    workspace: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """See ops.voxelize.voxelize: features, coords, count, dropped."""
+    extension()
+    batch_size = len(offsets) - 1
+    clear = workspace is not None
+    if workspace is None:
+        workspace = new_workspace(batch_size, grid.shape, points.device)
+    rows = min(len(points), batch_size * max_voxels) if capacity is None else capacity
+    features, coords, count, dropped = torch.ops.millisecond.voxelize(
+        points.contiguous(),
+        offsets.contiguous(),
+        workspace,
+        grid.point_range[:3],
+        grid.voxel_size,
+        grid.shape,
+        max_points,
+        max_voxels,
+        rows,
+        clear,
+    )
+    if capacity is not None:
+        return features, coords, count, dropped
+    size = int(count)  # sync: exact sizes
+    return features[:size], coords[:size], None, dropped
