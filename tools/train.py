@@ -1,6 +1,7 @@
 """Train a network on a data set in KITTI's layout."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NotFinite as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # before the first step, or a second one that would not wait
+        return EXIT_CODE[signal.SIGINT]
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -1,0 +1,188 @@
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from minute_training import write_minute_training
+from safetensors.torch import load_file
+
+from tools.train import main
+
+PROGRAM = Path(__file__).parents[1] / "tools" / "train.py"
+STEPS = 20  # 5 epochs of 9 frames in batches of 2
+
+
+@pytest.fixture(scope="module")
+def minute(tmp_path_factory):
+    return write_minute_training(tmp_path_factory.mktemp("minute"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    torch.use_deterministic_algorithms(False)
+
+
+def _arguments(minute, output: Path, *more: str) -> list[str]:
+    config, root = minute
+    return [str(config), "--root", str(root), "--output", str(output), "--device", "cpu", *more]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(minute, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("uninterrupted")
+    assert main(_arguments(minute, output)) == 0
+    return output
+
+
+def _log(output: Path) -> list[dict]:
+    return [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
+
+
+def _assert_same_weights(a: Path, b: Path) -> None:
+    one, other = load_file(a / "weights.safetensors"), load_file(b / "weights.safetensors")
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+
+
+def test_learns(minute, tmp_path):
+    still = ("augment.sample={}", "augment.flip=0", "augment.rotation=0", "augment.scale=[1,1]")
+    settings = ("train.epochs=20", "train.ema=0", "train.validate_every=20", *still)
+    assert main(_arguments(minute, tmp_path, "--set", *settings)) == 0
+    losses = [line["train/total"] for line in _log(tmp_path) if "train/total" in line]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_tells(uninterrupted):
+    lines = _log(uninterrupted)
+    parts = ("classification", "box", "direction")
+    for line in lines:
+        for group in ("train", "validation"):
+            if f"{group}/total" in line:
+                whole = sum(line[f"{group}/{part}"] for part in parts)
+                assert line[f"{group}/total"] == pytest.approx(whole, rel=1e-5)
+    validated = [line["step"] for line in lines if "AP Car/3d/moderate" in line]
+    assert validated == [8, 16, 20]
+    assert (uninterrupted / "best.safetensors").is_file()
+    assert len(list((uninterrupted / "checkpoints").iterdir())) == 2
+    assert list((uninterrupted / "tensorboard").iterdir())
+
+
+def _start(minute, output: Path, *more: str) -> subprocess.Popen:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROGRAM.parents[1])}
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), *_arguments(minute, output, *more)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _last_step(output: Path) -> int:
+    steps = [int(path.stem[5:]) for path in (output / "checkpoints").glob("step_*.safetensors")]
+    return max(steps, default=-1)
+
+
+def test_stopped_and_killed_and_resumed(minute, uninterrupted, tmp_path):
+    """SIGTERM, Ctrl-C and SIGKILL at any step, another number of workers each time: the weights
+    at the end are those of the run that was left alone, bit for bit."""
+    codes = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGKILL: -signal.SIGKILL}
+    for workers, (number, code) in enumerate(codes.items()):
+        before = _last_step(tmp_path)
+        process = _start(minute, tmp_path, "--resume", "--set", f"train.workers={workers}")
+        while _last_step(tmp_path) == before and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 0.15))
+        process.send_signal(number)
+        assert process.wait(60) == code, process.stdout.read()
+    last = _start(minute, tmp_path, "--resume")
+    assert last.wait(120) == 0, last.stdout.read()
+    _assert_same_weights(tmp_path, uninterrupted)
+    steps = [line["step"] for line in _log(tmp_path) if "validation/total" in line]
+    assert steps == sorted(set(steps))
+
+
+def test_changed_configuration_is_refused(minute, uninterrupted, capsys):
+    assert main(_arguments(minute, uninterrupted)) == 2
+    assert "--resume" in capsys.readouterr().err
+    change = _arguments(minute, uninterrupted, "--resume", "--set", "train.lr=0.02", "train.keep=9")
+    assert main(change) == 2
+    error = capsys.readouterr().err
+    assert "train.lr: 0.01 -> 0.02" in error
+    assert "keep" not in error
+    other_frames = _arguments(minute, uninterrupted, "--resume", "--train-split", "val")
+    assert main(other_frames) == 2
+
+
+def test_damaged_checkpoint_falls_back(minute, uninterrupted, tmp_path, capsys):
+    assert main(_arguments(minute, tmp_path)) == 0
+    (tmp_path / "weights.safetensors").unlink()
+    newest = max((tmp_path / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-100])
+    assert main(_arguments(minute, tmp_path, "--resume")) == 0
+    assert newest.name in capsys.readouterr().err
+    _assert_same_weights(tmp_path, uninterrupted)
+
+
+@pytest.mark.parametrize(
+    "options", [["deterministic=true"], ["precision=bf16", "accumulate=2"], ["precision=fp16"]]
+)
+def test_same_seed_gives_the_same_bits(minute, tmp_path, options):
+    settings = ["--set", "train.epochs=1", *(f"train.{option}" for option in options)]
+    for name in ("a", "b"):
+        assert main(_arguments(minute, tmp_path / name, *settings)) == 0
+    _assert_same_weights(tmp_path / "a", tmp_path / "b")
+
+
+def test_not_finite_loss_stops(minute, tmp_path, capsys):
+    settings = ("--set", "train.lr=1e20", "train.clip_norm=1e30", "train.ema=0")
+    assert main(_arguments(minute, tmp_path, *settings)) == 1
+    error = capsys.readouterr().err
+    assert "not finite" in error
+    (saved,) = tmp_path.glob("not_finite_*.safetensors")
+    batch = load_file(saved)
+    assert batch["0.offsets"].tolist()[-1] == len(batch["0.points"])
+
+
+def test_full_disk_is_said_and_training_goes_on(
+    minute, uninterrupted, tmp_path, capsys, monkeypatch
+):
+    fsync, calls = os.fsync, []
+
+    def full_for_a_while(descriptor):
+        calls.append(descriptor)
+        if 2 < len(calls) <= 6:
+            raise OSError(28, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full_for_a_while)
+    assert main(_arguments(minute, tmp_path)) == 0
+    assert "No space left" in capsys.readouterr().err
+    _assert_same_weights(tmp_path, uninterrupted)
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["--set", "train.batch_size=50"], "train.batch_size"),
+        (["--train-split", "nothing"], "nothing"),
+        (["--set", "train.epoch=3"], "epochs"),
+        (["--device", "tpu"], "tpu"),
+    ],
+)
+def test_mistakes_get_one_line(minute, tmp_path, capsys, more, named):
+    assert main(_arguments(minute, tmp_path, *more)) == 2
+    error = capsys.readouterr().err
+    assert named in error
+    assert error.startswith("error: ") and error.count("\n") == 1
