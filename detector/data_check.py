@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from data.augment import in_range
 from data.boxes import points_in_boxes
 from data.kitti.dataset import KittiDataset
 from detector.anchors import build_anchors
 from detector.config import STRIDE, ClassConfig, Config
-from detector.target_assigner import aligned_iou
 
 Progress = Callable[[Iterable[int]], Iterable[int]]
 
@@ -125,14 +123,15 @@ def best_overlap(config: Config, number: int, boxes: np.ndarray) -> np.ndarray:
 
     All anchors of a class have one size, so the best of each rotation is the nearest in x and in y.
     """
-    anchors = build_anchors(config)[:, :, number]  # [Y, X, R, 7]
-    column = _nearest(anchors[0, :, 0, 0].numpy(), boxes[:, 0])
-    row = _nearest(anchors[:, 0, 0, 1].numpy(), boxes[:, 1])
-    best = [
-        aligned_iou(anchors[y, x], torch.from_numpy(box)[None, None]).max().item()
-        for y, x, box in zip(row, column, boxes, strict=True)
-    ]
-    return np.array(best, np.float64)
+    anchors = build_anchors(config)[:, :, number].numpy()  # [Y, X, R, 7]
+    column = _nearest(anchors[0, :, 0, 0], boxes[:, 0])
+    row = _nearest(anchors[:, 0, 0, 1], boxes[:, 1])
+    anchor_low, anchor_high = _aligned(anchors[row, column])  # [M, R, 2]
+    low, high = _aligned(boxes[:, None])  # [M, 1, 2]
+    shared = np.minimum(anchor_high, high) - np.maximum(anchor_low, low)
+    shared = shared.clip(min=0).prod(axis=-1)
+    areas = (anchor_high - anchor_low).prod(axis=-1) + (high - low).prod(axis=-1)
+    return (shared / (areas - shared)).max(axis=1, initial=0)
 
 
 def advice(config: Config, found: Survey) -> list[str]:
@@ -220,6 +219,13 @@ def _nearest(grid: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Index of the entry of an ascending, even grid that is nearest to each value."""
     step = (grid[-1] - grid[0]) / max(len(grid) - 1, 1)
     return np.rint((values - grid[0]) / step).clip(0, len(grid) - 1).astype(int)
+
+
+def _aligned(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper corners [..., 2] of the axis-aligned boxes nearest to boxes [..., 7]."""
+    across = np.abs(np.sin(boxes[..., 6:7])) > np.abs(np.cos(boxes[..., 6:7]))
+    half = np.where(across, boxes[..., [4, 3]], boxes[..., 3:5]) / 2
+    return boxes[..., :2] - half, boxes[..., :2] + half
 
 
 def _list(values: Sequence[float] | np.ndarray) -> str:

@@ -12,7 +12,7 @@ from data.kitti.dataset import KittiDataset
 from detector.anchors import build_anchors
 from detector.config import load_config
 from detector.data_check import advice, best_overlap, check_class, survey
-from detector.target_assigner import aligned_iou
+from ops.boxes import iou_bev
 from tools.check_data import CONFIG, main
 
 SMALL = ["grid.range=[0,-8,-3,16,8,1]"]
@@ -53,9 +53,13 @@ def test_best_overlap_is_that_of_all_anchors(number):
     rng = np.random.default_rng(number)
     boxes = rng.uniform((0, -8, -2, 0.5, 0.4, 1, -4), (16, 8, 0, 5, 2, 2, 4), (60, 7))
     boxes = boxes.astype(np.float32)
-    anchors = build_anchors(config)[:, :, number].reshape(-1, 7)
-    every = aligned_iou(anchors, torch.from_numpy(boxes)[None])[0].max(dim=1).values
-    np.testing.assert_allclose(best_overlap(config, number, boxes), every.numpy(), atol=1e-6)
+    # Turned to the nearest quarter turn, the exact overlap is that of the aligned boxes.
+    anchors = build_anchors(config)[:, :, number].reshape(-1, 7).double()
+    turned = torch.from_numpy(boxes).double()
+    for rows in (anchors, turned):
+        rows[:, 6] = torch.round(rows[:, 6] / (np.pi / 2)) * (np.pi / 2)
+    every = iou_bev(turned, anchors).max(dim=1).values
+    np.testing.assert_allclose(best_overlap(config, number, boxes), every.numpy(), atol=1e-5)
 
 
 def test_figures(root):
@@ -89,7 +93,7 @@ def test_advice_on_the_range_and_sizes_helps(root):
     better = followed(lines)
     check = check_class(found, better, 0)
     assert check.outside == 0 and better.grid.range[1] == -40
-    assert check.recall > 0.9 > 0.1 > check_class(found, config, 0).recall
+    assert check.recall > 0.9 > 0.2 > check_class(found, config, 0).recall
     assert not any(line.startswith(("grid", "classes.Car.size")) for line in advice(better, found))
 
 
