@@ -104,7 +104,7 @@ def submanifold_map(
     `coords` are (b, z, y, x) or (b, y, x), sorted by row and unique; else ValueError.
     """
     shape = _checked_grid(coords, spatial_shape, batch_size)
-    window = _submanifold_window(kernel_size, dilation, len(shape))
+    window = submanifold_window(kernel_size, dilation, len(shape))
     if coords.is_cuda:
         plan = cuda.Plan.of([shape], batch_size, [], window, 1, False)
         if plan.fits():
@@ -127,7 +127,7 @@ def strided_map(
     geometry = ConvGeometry.of(*geometry, dims=len(shape))
     if coords.is_cuda:
         shapes = [shape, geometry.output_shape(shape)]
-        window = _submanifold_window(1, 1, len(shape))
+        window = submanifold_window(1, 1, len(shape))
         plan = cuda.Plan.of(shapes, batch_size, [geometry], window, 0, True)
         if plan.fits():
             level = _cuda_pyramid(coords, shapes, plan).levels[1]
@@ -168,7 +168,7 @@ def index_pyramid(
     if not coords.is_cuda and count is not None:
         coords = coords[: int(count)]
     shape = _checked_grid(coords, spatial_shape, batch_size)
-    window = _submanifold_window(submanifold_kernel, 1, len(shape))
+    window = submanifold_window(submanifold_kernel, 1, len(shape))
     geometries = [ConvGeometry.of(*down, dims=len(shape)) for down in downs]
     shapes = [shape]
     for geometry in geometries:
@@ -205,7 +205,7 @@ def index_workspace(
     shapes = [tuple(spatial_shape)]
     for down in downs:
         shapes.append(ConvGeometry.of(*down, dims=len(spatial_shape)).output_shape(shapes[-1]))
-    window = _submanifold_window(1, 1, len(spatial_shape))
+    window = submanifold_window(1, 1, len(spatial_shape))
     plan = cuda.Plan.of(shapes, batch_size, [], window, 0, False)
     return cuda.new_workspace(batch_size, plan.shapes, device)
 
@@ -304,9 +304,10 @@ def per_axis(name: str, value: int | Sequence[int], dims: int, least: int) -> tu
     return numbers
 
 
-def _submanifold_window(
+def submanifold_window(
     kernel_size: int | Sequence[int], dilation: int | Sequence[int], dims: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Kernel size and dilation for every axis; ValueError for an even kernel."""
     kernel = per_axis("kernel_size", kernel_size, dims, least=1)
     if not all(size % 2 for size in kernel):
         raise ValueError(f"kernel_size: a submanifold kernel has odd sizes only, got {kernel}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ops.kernel_map import ConvGeometry, KernelMap, per_axis
+from ops.kernel_map import ConvGeometry, KernelMap, per_axis, submanifold_window
 from ops.sparse_conv import sparse_conv, sparse_max_pool
 from ops.sparse_tensor import SparseTensor
 
@@ -47,9 +47,9 @@ class SubmanifoldConv(_Conv):
         bias: bool = False,
         dims: int = 3,
     ) -> None:
-        kernel = per_axis("kernel_size", kernel_size, dims, least=1)
+        kernel, dilation = submanifold_window(kernel_size, dilation, dims)
         super().__init__(in_channels, out_channels, kernel, bias)
-        self.dilation = per_axis("dilation", dilation, dims, least=1)
+        self.dilation = dilation
 
     def forward(self, x: SparseTensor, kernel_map: KernelMap) -> SparseTensor:
         return x.replace(sparse_conv(x.features, self.weight, kernel_map, self.bias))

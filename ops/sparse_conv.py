@@ -62,8 +62,13 @@ def _check_features(features: Tensor, kernel_map: KernelMap) -> None:
         rows = kernel_map.backward.neighbours.shape[1]
         if rows != len(features):
             raise ValueError(f"features: {len(features)} rows, the kernel map has {rows} inputs")
-    elif features.requires_grad and torch.is_grad_enabled():
+        return
+    if features.requires_grad and torch.is_grad_enabled():
         raise ValueError("kernel_map: backward is None, features that need a gradient need it")
+    if features.device.type == "cpu":  # elsewhere the host would have to wait here
+        last = kernel_map.forward.neighbours.max() if kernel_map.forward.neighbours.numel() else -1
+        if last >= len(features):
+            raise ValueError(f"features: {len(features)} rows, the kernel map reads row {last}")
 
 
 def _check_conv(

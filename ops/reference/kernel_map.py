@@ -32,7 +32,7 @@ def coords_of_keys(keys: Tensor, shape: Sequence[int]) -> Tensor:
     return coords
 
 
-def check_coords(coords: Tensor, shape: tuple[int, ...], batch_size: int) -> None:
+def check_coords(coords: Tensor, shape: Sequence[int], batch_size: int) -> None:
     """ValueError for the first row that is out of the grid, out of order or there twice."""
     limit = torch.tensor([batch_size, *shape], dtype=coords.dtype, device=coords.device)
     outside = ((coords < 0) | (coords >= limit)).any(dim=1)

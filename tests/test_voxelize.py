@@ -1,0 +1,158 @@
+"""The voxelizer against a loop over the points."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from ops import VoxelGrid, voxelize
+
+KITTI = VoxelGrid((0, -40, -3, 70.4, 40, 1), (0.05, 0.05, 0.1))
+SMALL = VoxelGrid((0, -1, -1, 2, 1, 1), (0.5, 0.5, 1.0))
+
+
+def offsets_of(*lengths: int) -> torch.Tensor:
+    return torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
+
+
+def naive_voxelize(points, offsets, grid, max_points, max_voxels):
+    """Features and coords in row order, points not finite, points lost to the cap."""
+    lower = np.array(grid.point_range[:3], np.float32)
+    size = np.array(grid.voxel_size, np.float32)
+    voxels, dropped = {}, [0, 0]
+    for b, (start, stop) in enumerate(pairwise(offsets)):
+        seen = 0
+        for point in points.numpy()[start:stop]:
+            if not np.isfinite(point).all():
+                dropped[0] += 1
+                continue
+            cell = np.floor((point[:3] - lower) / size)
+            if (cell < 0).any() or (cell >= grid.shape[::-1]).any():
+                continue
+            site = (b, *(int(c) for c in cell[::-1]))
+            if site not in voxels:
+                if seen == max_voxels:
+                    dropped[1] += 1
+                    continue
+                voxels[site] = []
+                seen += 1
+            if len(voxels[site]) < max_points:
+                voxels[site].append(point)
+    features = []
+    for site in sorted(voxels):
+        total = voxels[site][0]
+        for point in voxels[site][1:]:
+            total = total + point
+        features.append(total / np.float32(len(voxels[site])))
+    features = np.array(features, np.float32).reshape(-1, points.shape[1])
+    coords = np.array(sorted(voxels), np.int32).reshape(-1, 4)
+    return torch.from_numpy(features), torch.from_numpy(coords), dropped
+
+
+def assert_naive(points, offsets, grid, max_points=5, max_voxels=40000):
+    voxels = voxelize(points, offsets, grid, max_points, max_voxels)
+    features, coords, dropped = naive_voxelize(points, offsets, grid, max_points, max_voxels)
+    assert torch.equal(voxels.coords, coords) and voxels.coords.dtype == torch.int32
+    assert torch.equal(voxels.features, features)  # bit for bit: the order of sums is defined
+    assert voxels.count is None
+    assert voxels.dropped.tolist() == dropped and voxels.dropped.dtype == torch.int64
+    return voxels
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("max_points, max_voxels", [(5, 40000), (1, 20), (3, 7), (40, 1)])
+def test_voxels_of_random_frames(seed, max_points, max_voxels):
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.rand(600, 4, generator=generator) * 3 - 1.2
+    points[torch.rand(600, generator=generator) < 0.02, seed] = float("nan")
+    assert_naive(points, offsets_of(250, 0, 300, 50), SMALL, max_points, max_voxels)
+
+
+def test_first_points_and_first_voxels_of_a_frame_stay():
+    x = torch.tensor([0.1, 0.6, 0.2, 0.3, 1.1, 0.7])
+    points = torch.stack([x, torch.zeros(6), torch.zeros(6), torch.arange(6.0)], dim=1)
+    voxels = voxelize(points, offsets_of(6), SMALL, max_points=2, max_voxels=2)
+    assert voxels.coords[:, 3].tolist() == [0, 1]
+    assert voxels.features[:, 3].tolist() == [1.0, 3.0]  # means of points 0 and 2, 1 and 5
+    assert voxels.dropped.tolist() == [0, 1]
+
+
+def test_faces_of_the_range():
+    low, high = torch.tensor([0.0, -1, -1]), torch.tensor([2.0, 1, 1])
+    centre = (low + high) / 2
+    for axis in range(3):
+        faces = centre.repeat(4, 1)
+        faces[0, axis] = low[axis]
+        faces[1, axis] = torch.nextafter(low, low - 1)[axis]
+        faces[2, axis] = high[axis]
+        faces[3, axis] = high[axis] - 1e-3
+        inside = [len(voxelize(face[None], offsets_of(1), SMALL).coords) for face in faces]
+        assert inside == [1, 0, 0, 1]
+    edge = torch.tensor([[0.5, 0, 0]])
+    assert voxelize(edge, offsets_of(1), SMALL).coords[0, 3] == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("column", range(4))
+def test_points_not_finite_are_dropped_and_counted(value, column):
+    points = torch.tensor([[0.1, 0.1, 0.1, 0.5], [0.2, 0.2, 0.2, 0.7]])
+    points[0, column] = value
+    voxels = voxelize(points, offsets_of(2), SMALL)
+    assert torch.equal(voxels.features, points[1:])
+    assert voxels.dropped.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("lengths", [(0,), (0, 0, 0)])
+def test_no_points(lengths):
+    voxels = voxelize(torch.zeros(0, 5), offsets_of(*lengths), SMALL)
+    assert voxels.features.shape == (0, 5) and voxels.coords.shape == (0, 4)
+    assert voxels.dropped.tolist() == [0, 0]
+
+
+def test_points_all_outside():
+    voxels = voxelize(torch.full((3, 4), 9.0), offsets_of(3), SMALL)
+    assert voxels.features.shape == (0, 4) and voxels.dropped.tolist() == [0, 0]
+
+
+def test_grid_of_kitti():
+    assert KITTI.shape == (40, 1600, 1408)
+    assert KITTI.sparse_shape == (41, 1600, 1408)
+
+
+def test_batch_of_32_on_the_grid_of_kitti():
+    """Linear indices of the last frames need more than 31 bits."""
+    corners = torch.cartesian_prod(
+        torch.tensor([0.0, 70.39]), torch.tensor([-40.0, 39.99]), torch.tensor([-3.0, 0.99])
+    )
+    points = torch.cat([corners, torch.ones(8, 1)], dim=1).repeat(32, 1)
+    voxels = assert_naive(points, offsets_of(*[8] * 32), KITTI)
+    assert voxels.coords[-1].tolist() == [31, 39, 1599, 1407]
+
+
+def test_real_frame_as_openpcdet_counts_it(golden):
+    frame = np.load(golden / "openpcdet_second" / "infer_0.npz")
+    points = torch.from_numpy(frame["points"])
+    voxels = assert_naive(points, offsets_of(len(points)), KITTI)
+    assert len(voxels.coords) == frame["num_voxels"]
+    assert voxels.dropped.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "points, offsets, message",
+    [
+        (torch.zeros(3, 4).double(), [0, 3], r"points: .* got \[3, 4\] torch.float64"),
+        (torch.zeros(3, 2), [0, 3], r"points: .* got \[3, 2\]"),
+        (torch.zeros(3, 4), [0, 2], r"offsets: expected to rise from 0 to 3 points, got \[0, 2\]"),
+        (torch.zeros(3, 4), [0, 2, 1, 3], r"offsets: .* got \[0, 2, 1, 3\]"),
+        (torch.zeros(3, 4), [3], r"offsets: expected \[B \+ 1\] int32, got \[1\]"),
+    ],
+)
+def test_wrong_input_is_named(points, offsets, message):
+    with pytest.raises(ValueError, match=message):
+        voxelize(points, torch.tensor(offsets, dtype=torch.int32), SMALL)
+
+
+def test_wrong_caps_are_named():
+    with pytest.raises(ValueError, match="max_voxels: expected at least 1, got 0"):
+        voxelize(torch.zeros(3, 4), offsets_of(3), SMALL, max_voxels=0)
