@@ -54,7 +54,8 @@ class PostProcessor(nn.Module):
     def select(self, frame: Predictions) -> Padded:
         """Detections of one frame (no batch dimension) in tensors of fixed shape."""
         best, index, labels = self._candidates(frame.class_logits)
-        boxes = decode(frame.box_residuals[index].float(), self.anchors[index])
+        residuals = frame.box_residuals[index].float().nan_to_num(nan=0, posinf=0, neginf=0)
+        boxes = decode(residuals, self.anchors[index])
         bins = frame.direction_logits[index].argmax(dim=-1)
         boxes = torch.cat((boxes[:, :6], apply_direction(boxes[:, 6], bins)[:, None]), dim=1)
         valid = best >= self.score

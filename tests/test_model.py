@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from detector.config import load_config
+from detector.models.batch_norm import MapNorm, RowNorm
 from detector.models.second import build_second
 from ops.voxelize import Voxels, voxelize
 
@@ -131,9 +132,7 @@ def test_fixed_capacities_change_nothing(small):
     torch.testing.assert_close(fixed, folded.encoder(voxels, 1))
 
 
-def test_batch_statistics_on_the_cpu_are_accurate(small):
-    from detector.models.batch_norm import MapNorm, RowNorm
-
+def test_batch_statistics_on_the_cpu_are_accurate():
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(40000, 8, generator=generator) * 2 + 3
     maps = rows.view(2, 100, 200, 8).permute(0, 3, 1, 2)  # channels last
@@ -145,6 +144,15 @@ def test_batch_statistics_on_the_cpu_are_accurate(small):
         torch.testing.assert_close(
             norm.running_mean.double(), 0.01 * rows.double().mean(0), rtol=1e-6, atol=0
         )
+
+
+@pytest.mark.parametrize("points", [torch.zeros(0, 4), torch.tensor([[5.0, 0, -1, 0.5]])])
+def test_training_on_a_cloud_of_hardly_any_points_is_finite(points):
+    model = build_second(load_config(CONFIGS / "second_small.yaml"))
+    sum(p.sum() for p in model(points, offsets(len(points)))).backward()
+    for tensor in (*model.parameters(), *model.buffers()):
+        assert tensor.isfinite().all()
+        assert tensor.grad is None or tensor.grad.isfinite().all()
 
 
 def test_gradients_reach_every_parameter():

@@ -76,8 +76,9 @@ def test_predictions_that_are_not_numbers_are_no_boxes(postprocess):
     nothing = predictions_of(postprocess, {}, ())
     wild = Predictions(*(torch.full_like(p, torch.nan) for p in nothing))
     assert len(postprocess(wild)[0].boxes) == 0
-    wild = Predictions(torch.ones_like(wild[0]), torch.full_like(wild[1], 1e4), nothing[2])
-    assert postprocess(wild)[0].boxes.isfinite().all()
+    for value in (1e4, torch.inf, torch.nan):
+        wild = Predictions(torch.ones_like(wild[0]), torch.full_like(wild[1], value), nothing[2])
+        assert postprocess(wild)[0].boxes.isfinite().all()
 
 
 def random_predictions(count, classes, seed):
