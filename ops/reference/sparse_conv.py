@@ -53,6 +53,7 @@ class SparseConv(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad):
         features, weight = ctx.saved_tensors
+        grad = grad.contiguous()  # that of a BatchNorm comes transposed: rows are slow to gather
         grad_features = grad_weight = None
         if ctx.needs_input_grad[0]:
             transposed = weight.transpose(1, 2)
