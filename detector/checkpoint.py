@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from data.files import replacing
@@ -19,7 +19,7 @@ def save_weights(path: str | Path, model: nn.Module, config: Config) -> None:
     """Writes a model's weights and the configuration it is built from, atomically."""
     state = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     with replacing(path) as temporary:
-        save_file(state, temporary, metadata={"format": FORMAT, "config": config.to_yaml()})
+        temporary.write_bytes(save(state, {"format": FORMAT, "config": config.to_yaml()}))
 
 
 def load_weights(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
