@@ -45,7 +45,7 @@ class CudaConv(torch.autograd.Function):
         forward, backward = ctx.kernel_map
         grad_features = grad_weight = grad_bias = None
         if wants_features:
-            grad_features = _convolve(grad, weight.transpose(1, 2), backward)
+            grad_features = _convolve(grad, weight, backward, transposed=True)
         if wants_weight:
             grad_weight = torch.ops.millisecond.conv_weight_gradient(
                 features, grad, forward.neighbours, forward.count, forward.flipped
@@ -57,15 +57,17 @@ class CudaConv(torch.autograd.Function):
 
 def _convolve(
     features: Tensor,
-    weight: Tensor,  # [V, C_in, C_out]; stored as [V, C_out, C_in] it is not copied
+    weight: Tensor,  # [V, C_in, C_out], transposed: [V, C_out, C_in]
     table: Table,
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     relu: bool = False,
+    transposed: bool = False,
 ) -> Tensor:
     return torch.ops.millisecond.conv(
         features,
-        weight.transpose(1, 2).contiguous(),
+        weight,
+        transposed,
         table.neighbours,
         table.count,
         table.flipped,
@@ -73,3 +75,25 @@ def _convolve(
         residual,
         relu,
     )
+
+
+def pack_weight(weight: Tensor) -> Tensor:
+    """[V, C_in, C_out] -> the flat order in which conv_chain reads it."""
+    extension()
+    return torch.ops.millisecond.pack_weight(weight.contiguous(), tf32_allowed())
+
+
+def conv_chain(
+    features: Tensor, weights: list[Tensor], biases: list[Tensor], tables: list[Table]
+) -> Tensor:
+    """See ops.sparse_conv.sparse_conv_chain; `weights` are packed."""
+    counts = [table.count for table in tables if table.count is not None]
+    neighbours = [table.neighbours for table in tables]
+    return torch.ops.millisecond.conv_chain(
+        features, weights, biases, neighbours, counts, tf32_allowed()
+    )
+
+
+def tf32_allowed() -> bool:
+    """Whether float32 may be rounded to tf32: torch.set_float32_matmul_precision."""
+    return torch.get_float32_matmul_precision() != "highest"

@@ -145,8 +145,18 @@ torch.library.register_autograd("millisecond::dense", _dense_gradient, setup_con
 
 
 @torch.library.register_fake("millisecond::conv")
-def _conv(features, weight, neighbours, count, flipped, bias, residual, relu) -> Tensor:
-    return features.new_empty(neighbours.shape[1], weight.shape[1])
+def _conv(features, weight, transposed, neighbours, count, flipped, bias, residual, relu) -> Tensor:
+    return features.new_empty(neighbours.shape[1], weight.shape[1 if transposed else 2])
+
+
+@torch.library.register_fake("millisecond::pack_weight")
+def _pack_weight(weight, tf32) -> Tensor:
+    return weight.new_empty(weight.numel())
+
+
+@torch.library.register_fake("millisecond::conv_chain")
+def _conv_chain(features, weights, biases, neighbours, counts, tf32) -> Tensor:
+    return features.new_empty(neighbours[-1].shape[1], biases[-1].shape[0])
 
 
 @torch.library.register_fake("millisecond::conv_weight_gradient")

@@ -227,7 +227,7 @@ def test_opcheck():
     sparse_conv(features, weight, KernelMap(Table(table), None))  # loads the operators
     torch.library.opcheck(
         torch.ops.millisecond.conv.default,
-        (features, weight, table, None, False, None, None, True),
+        (features, weight, False, table, None, False, None, None, True),
     )
     torch.library.opcheck(
         torch.ops.millisecond.conv_weight_gradient.default,

@@ -421,37 +421,62 @@ Tensor dense_backward(const Tensor& gradient, const Tensor& coords, const std::o
 
 // ---- convolution -----------------------------------------------------------------------------------------------
 
-// What a convolution of these tensors runs on: tensor cores where their tiles fit, else plain multiply-adds.
+// torch.set_float32_matmul_precision: "highest" is exact fp32, all else may round to tf32.
+bool tf32_allowed() {
+  return at::globalContext().float32MatmulPrecision() != at::Float32MatmulPrecision::HIGHEST;
+}
+
+// What a convolution of these tensors runs on: tensor cores where their tiles fit, a kernel of its own for 4 input
+// channels, else plain multiply-adds.
 struct Route {
   Precision precision;
-  bool tensor_cores;
+  bool tiles;
+  bool narrow;
   int multiprocessors;
+  int major;  // of the compute capability
 };
 
-Route route_of(const Tensor& features, int64_t volume, int64_t c_in, int64_t c_out, bool forward) {
-  int major = 0, multiprocessors = 0;
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, features.get_device()),
+Route route_of(const Tensor& features, bool tf32, int64_t volume, int64_t c_in, int64_t c_out) {
+  Route route{Precision::single, false, false, 0, 0};
+  check(cudaDeviceGetAttribute(&route.major, cudaDevAttrComputeCapabilityMajor, features.get_device()),
         "compute capability");
-  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, features.get_device()),
+  check(cudaDeviceGetAttribute(&route.multiprocessors, cudaDevAttrMultiProcessorCount, features.get_device()),
         "multiprocessor count");
-  Precision precision = Precision::single;
   switch (scalar_of(features, "features")) {
     case Scalar::float16:
-      precision = Precision::half;
+      route.precision = Precision::half;
       break;
     case Scalar::bfloat16:
-      precision = Precision::bfloat16;
+      route.precision = Precision::bfloat16;
       break;
     case Scalar::float32:
-      // torch.set_float32_matmul_precision: "highest" is exact fp32, all else may round to tf32
-      if (at::globalContext().float32MatmulPrecision() != at::Float32MatmulPrecision::HIGHEST) {
-        precision = Precision::tf32;
-      }
+      route.precision = tf32 ? Precision::tf32 : Precision::single;
   }
-  const bool tiles = c_in % 16 == 0 && volume <= 32;
-  const bool narrow = c_in == 4 && volume <= 28;
-  const bool fits = precision != Precision::single && major >= 8 && c_out % 16 == 0;
-  return {precision, fits && (tiles || (forward && narrow)), multiprocessors};
+  const bool tensor_cores = route.precision != Precision::single && route.major >= 8 && c_out % 16 == 0;
+  route.tiles = tensor_cores && c_in % 16 == 0 && volume <= 32;
+  route.narrow = tensor_cores && c_in == 4 && volume <= 28;
+  return route;
+}
+
+// The weights as the route's kernel reads them, see WeightLayout. weight: [V, c_in, c_out], transposed: [V, c_out,
+// c_in].
+Tensor packed(const Tensor& weight, bool transposed, const Route& route) {
+  if (!route.tiles) return (transposed ? weight : weight.transpose(1, 2)).contiguous();
+  const int64_t volume = weight.size(0), c_in = weight.size(transposed ? 2 : 1), c_out = weight.size(transposed ? 1 : 2);
+  const int64_t bytes = c_in * weight.element_size();
+  const int64_t row_bytes = bytes % 128 == 0 ? 128 : (bytes % 64 == 0 ? 64 : 32);
+  // c_in = slice, 64-byte piece, lane of the quad, product, half of the product's reduction, element of a word
+  const int64_t slices = bytes / row_bytes, pieces = row_bytes >= 64 ? row_bytes / 64 : 1;
+  const int64_t products = row_bytes >= 64 ? 2 : 1, elements = 4 / weight.element_size();
+  // c_out = tile of 16, half of it, lane / 4
+  if (transposed) {
+    return weight.view({volume, c_out / 16, 2, 8, slices, pieces, 4, products, 2, elements})
+        .permute({4, 0, 1, 5, 7, 3, 6, 8, 2, 9})
+        .contiguous();
+  }
+  return weight.view({volume, slices, pieces, 4, products, 2, elements, c_out / 16, 2, 8})
+      .permute({1, 0, 7, 2, 4, 9, 3, 5, 8, 6})
+      .contiguous();
 }
 
 OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& count, bool flipped,
@@ -481,46 +506,8 @@ void check_aligned(const Tensor& tensor, const char* name) {
               " must start at a multiple of 16 bytes: clone() it");
 }
 
-Tensor conv(const Tensor& features, const Tensor& weight, const Tensor& neighbours,
-            const std::optional<Tensor>& count, bool flipped, const std::optional<Tensor>& bias,
-            const std::optional<Tensor>& residual, bool relu) {
-  check_tensor(features, "features", features.scalar_type(), 2);
-  const c10::cuda::CUDAGuard guard(features.device());
-  check_tensor(weight, "weight", features.scalar_type(), 3);
-  check_same_device(weight, "weight", features, "features");
-  const OffsetTable table = table_of(neighbours, count, flipped, features);
-  TORCH_CHECK(weight.size(0) == table.volume && weight.size(2) == features.size(1), "weight must be [",
-              table.volume, ", C_out, ", features.size(1), "], has shape ", weight.sizes());
-  const int64_t c_in = weight.size(2), c_out = weight.size(1);
-  if (bias) {
-    check_tensor(*bias, "bias", at::kFloat, 1);
-    TORCH_CHECK(bias->size(0) == c_out, "bias must have ", c_out, " elements, has ", bias->size(0));
-    check_same_device(*bias, "bias", features, "features");
-  }
-  if (residual) {
-    check_tensor(*residual, "residual", features.scalar_type(), 2);
-    TORCH_CHECK(residual->size(0) == table.rows && residual->size(1) == c_out, "residual must be [", table.rows,
-                ", ", c_out, "], has shape ", residual->sizes());
-    check_same_device(*residual, "residual", features, "features");
-    check_aligned(*residual, "residual");
-  }
-  Tensor out = at::empty({table.rows, c_out}, features.options());
-  if (out.numel() == 0) return out;
-  if (c_in == 0 || features.size(0) == 0) out.zero_();
-  if (c_in == 0) return out;
-  check_aligned(features, "features");
-  check_aligned(weight, "weight");
-  const ConvolutionArguments arguments{features.data_ptr(),
-                                       weight.data_ptr(),
-                                       optional_pointer<float>(bias),
-                                       residual ? residual->data_ptr() : nullptr,
-                                       out.data_ptr(),
-                                       table,
-                                       static_cast<int32_t>(c_in),
-                                       static_cast<int32_t>(c_out),
-                                       relu};
-  const Route route = route_of(features, table.volume, c_in, c_out, true);
-  if (!route.tensor_cores) {
+void launch_conv(const ConvolutionArguments& arguments, const Route& route) {
+  if (!route.tiles && !route.narrow) {
     check(conv_general(route.precision, arguments, stream()), "conv");
   } else if (route.precision == Precision::half) {
     check(conv_half(arguments, route.multiprocessors, stream()), "conv");
@@ -529,7 +516,89 @@ Tensor conv(const Tensor& features, const Tensor& weight, const Tensor& neighbou
   } else {
     check(conv_tf32(arguments, route.multiprocessors, stream()), "conv");
   }
+}
+
+void check_bias(const Tensor& bias, int64_t c_out, const Tensor& features) {
+  check_tensor(bias, "bias", at::kFloat, 1);
+  TORCH_CHECK(bias.size(0) == c_out, "bias must have ", c_out, " elements, has ", bias.size(0));
+  check_same_device(bias, "bias", features, "features");
+}
+
+// weight: [V, c_in, c_out], transposed: [V, c_out, c_in].
+Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const Tensor& neighbours,
+            const std::optional<Tensor>& count, bool flipped, const std::optional<Tensor>& bias,
+            const std::optional<Tensor>& residual, bool relu) {
+  check_tensor(features, "features", features.scalar_type(), 2);
+  const c10::cuda::CUDAGuard guard(features.device());
+  check_tensor(weight, "weight", features.scalar_type(), 3);
+  check_same_device(weight, "weight", features, "features");
+  const OffsetTable table = table_of(neighbours, count, flipped, features);
+  const int64_t c_in = weight.size(transposed ? 2 : 1), c_out = weight.size(transposed ? 1 : 2);
+  TORCH_CHECK(weight.size(0) == table.volume && c_in == features.size(1), "weight must be of ", table.volume,
+              " offsets and ", features.size(1), " input channels, has shape ", weight.sizes());
+  if (bias) check_bias(*bias, c_out, features);
+  if (residual) {
+    check_tensor(*residual, "residual", features.scalar_type(), 2);
+    TORCH_CHECK(residual->size(0) == table.rows && residual->size(1) == c_out, "residual must be [", table.rows, ", ",
+                c_out, "], has shape ", residual->sizes());
+    check_same_device(*residual, "residual", features, "features");
+    check_aligned(*residual, "residual");
+  }
+  check_aligned(features, "features");
+  Tensor out = at::empty({table.rows, c_out}, features.options());
+  if (out.numel() == 0) return out;
+  const Route route = route_of(features, tf32_allowed(), table.volume, c_in, c_out);
+  const Tensor tiles = packed(weight, transposed, route);
+  launch_conv({features.data_ptr(), tiles.data_ptr(), optional_pointer<float>(bias),
+               residual ? residual->data_ptr() : nullptr, out.data_ptr(), table, static_cast<int32_t>(c_in),
+               static_cast<int32_t>(c_out), relu, false},
+              route);
   return out;
+}
+
+// Weights for conv_chain, in one dimension.
+Tensor pack_weight(const Tensor& weight, bool tf32) {
+  check_tensor(weight, "weight", weight.scalar_type(), 3);
+  const c10::cuda::CUDAGuard guard(weight.device());
+  const Route route = route_of(weight, tf32, weight.size(0), weight.size(1), weight.size(2));
+  Tensor tiles = packed(weight, false, route);
+  // an operator's result must not share memory with its argument
+  return (tiles.data_ptr() == weight.data_ptr() ? tiles.clone() : tiles).view({-1});
+}
+
+// Convolutions with bias and ReLU, one feeding the next; each kernel overlaps the end of the one before it. counts is
+// empty or has one for every table.
+Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList biases, at::TensorList neighbours,
+                  at::TensorList counts, bool tf32) {
+  check_tensor(features, "features", features.scalar_type(), 2);
+  const c10::cuda::CUDAGuard guard(features.device());
+  TORCH_CHECK(weights.size() == biases.size() && weights.size() == neighbours.size() &&
+                  (counts.empty() || counts.size() == weights.size()),
+              "weights, biases, neighbours and counts must be as many, are ", weights.size(), ", ", biases.size(), ", ",
+              neighbours.size(), ", ", counts.size());
+  Tensor x = features;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const std::optional<Tensor> count = counts.empty() ? std::nullopt : std::optional<Tensor>(counts[i]);
+    const OffsetTable table = table_of(neighbours[i], count, false, features);
+    const int64_t c_in = x.size(1), c_out = biases[i].numel();
+    check_tensor(weights[i], "weight", features.scalar_type(), 1);
+    TORCH_CHECK(weights[i].numel() == table.volume * c_in * c_out, "weight ", i, " must have ", table.volume, " x ",
+                c_in, " x ", c_out, " elements, has ", weights[i].numel());
+    check_same_device(weights[i], "weight", features, "features");
+    check_bias(biases[i], c_out, features);
+    check_aligned(x, "features");
+    check_aligned(weights[i], "weight");
+    Tensor out = at::empty({table.rows, c_out}, features.options());
+    const Route route = route_of(features, tf32, table.volume, c_in, c_out);
+    if (out.numel() > 0) {
+      launch_conv({x.data_ptr(), weights[i].data_ptr(), biases[i].data_ptr<float>(), nullptr, out.data_ptr(), table,
+                   static_cast<int32_t>(c_in), static_cast<int32_t>(c_out), true,
+                   i > 0 && route.tiles && route.major >= 9},
+                  route);
+    }
+    x = out;
+  }
+  return x;
 }
 
 Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, const Tensor& neighbours,
@@ -557,8 +626,8 @@ Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, cons
                                           static_cast<int32_t>(c_in),
                                           static_cast<int32_t>(c_out),
                                           static_cast<int32_t>(splits)};
-  const Route route = route_of(features, table.volume, c_in, c_out, false);
-  if (route.tensor_cores) {
+  const Route route = route_of(features, tf32_allowed(), table.volume, c_in, c_out);
+  if (route.tiles) {
     check(weight_gradient_tensor(route.precision, arguments, stream()), "conv_weight_gradient");
   } else {
     check(weight_gradient_general(route.precision, arguments, stream()), "conv_weight_gradient");
@@ -654,10 +723,14 @@ TORCH_LIBRARY(millisecond, m) {
   m.def(
       "dense_backward(Tensor gradient, Tensor coords, Tensor? count, int[] spatial_shape, bool from_above) "
       "-> Tensor");
-  // convolution; weight [V, C_out, C_in], neighbours [V, N]
+  // convolution; weight [V, C_in, C_out] ([V, C_out, C_in] where transposed), neighbours [V, N]
   m.def(
-      "conv(Tensor features, Tensor weight, Tensor neighbours, Tensor? count, bool flipped, Tensor? bias, "
-      "Tensor? residual, bool relu) -> Tensor");
+      "conv(Tensor features, Tensor weight, bool transposed, Tensor neighbours, Tensor? count, bool flipped, "
+      "Tensor? bias, Tensor? residual, bool relu) -> Tensor");
+  m.def("pack_weight(Tensor weight, bool tf32) -> Tensor");
+  m.def(
+      "conv_chain(Tensor features, Tensor[] weights, Tensor[] biases, Tensor[] neighbours, Tensor[] counts, "
+      "bool tf32) -> Tensor");
   m.def(
       "conv_weight_gradient(Tensor features, Tensor gradient, Tensor neighbours, Tensor? count, bool flipped) "
       "-> Tensor");
@@ -685,6 +758,8 @@ TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   m.impl("dense_backward", dense_backward);
   // convolution
   m.impl("conv", conv);
+  m.impl("pack_weight", pack_weight);
+  m.impl("conv_chain", conv_chain);
   m.impl("conv_weight_gradient", conv_weight_gradient);
   // boxes
   m.impl("overlap", overlap);

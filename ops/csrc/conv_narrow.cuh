@@ -96,7 +96,13 @@ __global__ void __launch_bounds__(NARROW_WARPS * 32)
         }
       }
     }
-    store_quads<T, 2>(sum, p, tile * 16, n, n0);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = tile * 16 + h * 8 + g;
+      if (row >= n) continue;
+      float x[4] = {sum[0][2 * h], sum[0][2 * h + 1], sum[1][2 * h], sum[1][2 * h + 1]};
+      store<T, 4>(x, p, row, n0 + 4 * j);
+    }
   }
 #endif
 }

@@ -1,10 +1,11 @@
 // Implicit GEMM on tensor cores: out[n] = sum over offsets v of features[neighbours[v][n]] W[v].
 //
-// A CTA owns a contiguous, balanced range of 16-row tiles. Its warps each take one tile, or one
-// tile's share of the offsets when there are more warps than tiles; shares are added in a fixed
-// order. Weights stream through a ring in shared memory that all warps sweep together; the rows
-// of A go from global memory straight into the registers that the tensor core reads (see
-// tensor_core.cuh), DEPTH offsets ahead, and offsets that no row of the tile has are skipped.
+// A CTA owns a contiguous, balanced range of tiles of ROWS output rows. Its warps each take one
+// tile, or one tile's share of the offsets when there are more warps than tiles; shares are added
+// in a fixed order. The product is taken transposed, channels x rows: a row's channels come from
+// global memory straight into the registers that the tensor core reads, DEPTH offsets ahead, and
+// the weights are stored in the order of its fragments. Offsets that no row of a tile has are
+// skipped.
 #pragma once
 
 #include "epilogue.cuh"
@@ -14,99 +15,70 @@ namespace millisecond {
 
 // T: element type (float multiplies in tf32). ROW_BYTES: the bytes of one row that one step
 // reduces over. NB: output channels of a CTA. A step is one offset and one slice of c_in; the ring
-// holds STAGES stages of GROUP steps, both powers of two.
-template <typename T_, int ROW_BYTES_, int NB_, int WARPS_, int CTAS_, int GROUP_, int STAGES_,
-          int DEPTH_>
+// holds STAGES stages of GROUP steps, both powers of two; STAGES = 0: weights are read through L1.
+template <typename T_, int ROW_BYTES_, int NB_, int ROWS_, int WARPS_, int CTAS_, int GROUP_,
+          int STAGES_, int DEPTH_>
 struct TensorTile {
   using T = T_;
   static constexpr int ROW_BYTES = ROW_BYTES_;
   static constexpr int NB = NB_;
+  static constexpr int ROWS = ROWS_;
   static constexpr int WARPS = WARPS_;
   static constexpr int CTAS = CTAS_;  // resident on one multiprocessor
   static constexpr int GROUP = GROUP_;
   static constexpr int STAGES = STAGES_;
   static constexpr int DEPTH = DEPTH_;
   static constexpr int THREADS = WARPS * 32;
-  static constexpr int KC = ROW_BYTES / sizeof(T);
   static constexpr int WORDS = ROW_BYTES / 16;  // 4-byte words of a row that a lane holds
-  static constexpr int NT = NB / 8;
+  static constexpr int K_STEPS = WORDS / 2;     // products along the slice
+  static constexpr int MT = NB / 16;
+  static constexpr int NT = ROWS / 8;
   static constexpr int TILE_BYTES = NB * ROW_BYTES;
   static constexpr int RING = GROUP * STAGES;  // steps
   static constexpr int RING_BYTES = RING * TILE_BYTES;
-  static constexpr int SUM_BYTES = WARPS * 16 * NB * 4;
-  static_assert((RING & (RING - 1)) == 0 && (GROUP & (GROUP - 1)) == 0 && STAGES >= 2);
+  static constexpr int SUM_STRIDE = NB + 4;  // floats; keeps the transposing stores conflict-free
+  static constexpr int SUM_BYTES = WARPS * ROWS * SUM_STRIDE * 4;
+  static_assert((RING & (RING - 1)) == 0 && (GROUP & (GROUP - 1)) == 0 && STAGES != 1);
+  static_assert(ROWS == 16 || ROWS == 32);
 
   static int shared_bytes(int volume) {
-    const int loop = RING_BYTES + WARPS * (volume + 1) * 16 * 4;
+    const int loop = RING_BYTES + WARPS * (volume + 1) * ROWS * 4;
     return loop > SUM_BYTES ? loop : SUM_BYTES;
   }
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
-// Where output channel n of the block stands in the ring, so that lane j of a quad ends up with
-// contiguous output channels and stores them in one piece.
-template <int NB>
-__device__ __forceinline__ int channel_slot(int n) {
-  if constexpr (NB >= 32) {
-    return (n & ~31) | ((n >> 1) & 3) << 3 | ((n >> 3) & 3) << 1 | (n & 1);
-  } else {
-    return ((n >> 1) & 1) << 3 | (n >> 2) << 1 | (n & 1);
-  }
-}
-
-template <int ROW_BYTES>
-__device__ __forceinline__ int swizzle(int slot) {
-  return ROW_BYTES == 128 ? (slot & 1) << 2 : 0;
-}
-
-// Copies the weights of one ring stage after another. Every thread keeps to its place within a
-// step, so that a copy costs little more than its instruction.
+// Copies the weights of one ring stage after another.
 template <typename Tile>
-struct WeightLoader {
-  static constexpr int PIECES = Tile::ROW_BYTES / 16;      // 16-byte pieces of a channel
-  static constexpr int STEP_PIECES = Tile::NB * PIECES;
-  static constexpr int COPIES = STEP_PIECES > Tile::THREADS ? STEP_PIECES / Tile::THREADS : 1;
-  static constexpr int LANES = Tile::THREADS > STEP_PIECES ? Tile::THREADS / STEP_PIECES : 1;
+struct WeightRing {
+  static constexpr int PIECES = Tile::TILE_BYTES / 16;  // 16-byte pieces of a step
+  static constexpr int COPIES = PIECES > Tile::THREADS ? PIECES / Tile::THREADS : 1;
+  static constexpr int LANES = Tile::THREADS > PIECES ? Tile::THREADS / PIECES : 1;
 
-  const unsigned char* from[COPIES];
-  unsigned char* to[COPIES];
-  int64_t stride;  // bytes from one offset to the next
+  const unsigned char* from;
+  unsigned char* to;
+  int64_t stride;  // bytes from one step to the next
   int volume;
   int steps;
-  int lane;
-
-  __device__ __forceinline__ WeightLoader(const ConvolutionArguments& p, unsigned char* ring,
-                                          int n0, int chunks)
-      : volume(p.table.volume), steps(p.table.volume * chunks), lane(threadIdx.x / STEP_PIECES) {
-    constexpr int SIZE = sizeof(typename Tile::T);
-    stride = int64_t(p.c_out) * p.c_in * SIZE;
-    const auto* base = static_cast<const unsigned char*>(p.weight);
-    if (p.table.flipped) {
-      base += (volume - 1) * stride;
-      stride = -stride;
-    }
-#pragma unroll
-    for (int i = 0; i < COPIES; ++i) {
-      const int at = threadIdx.x % STEP_PIECES + i * Tile::THREADS;
-      const int n = at / PIECES, piece = at % PIECES;
-      const int slot = channel_slot<Tile::NB>(n);
-      from[i] = base + int64_t(n0 + n) * p.c_in * SIZE + piece * 16;
-      to[i] = ring + slot * Tile::ROW_BYTES + (piece ^ swizzle<Tile::ROW_BYTES>(slot)) * 16;
-    }
-  }
+  bool flipped;
 
   __device__ __forceinline__ void load(int stage) const {
+    const int lane = threadIdx.x / PIECES;
+    if (LANES > Tile::GROUP && lane >= Tile::GROUP) return;
 #pragma unroll
     for (int local = 0; local < Tile::GROUP; local += LANES) {
       const int step = stage * Tile::GROUP + local + lane;
-      if ((LANES > Tile::GROUP && lane >= Tile::GROUP) || step >= steps) break;
-      int v = step, slice = 0;
-      while (v >= volume) v -= volume, slice += Tile::ROW_BYTES;
+      if (step >= steps) break;
+      int v = step, chunk = 0;
+      if (flipped) {
+        while (v >= volume) v -= volume, chunk += volume;
+        v = chunk + volume - 1 - v;
+      }
 #pragma unroll
       for (int i = 0; i < COPIES; ++i) {
-        copy_async_16(to[i] + (step & (Tile::RING - 1)) * Tile::TILE_BYTES,
-                      from[i] + v * stride + slice, true);
+        copy_async_16(to + (step & (Tile::RING - 1)) * Tile::TILE_BYTES + i * Tile::THREADS * 16,
+                      from + v * stride + i * Tile::THREADS * 16, true);
       }
     }
   }
@@ -130,30 +102,36 @@ struct Walk {
   }
 };
 
-// Reads the source rows of a tile into shared memory, [k][16]; returns the k that are present.
+// Reads the source rows of a tile into shared memory, [k][ROWS]; returns the k that are present.
+template <int ROWS>
 __device__ __forceinline__ uint32_t load_sources(const OffsetTable& table, int* sources, int row0,
                                                  int n, int part, int parts) {
   constexpr int BATCH = 7;
+  constexpr int LINES = 32 / ROWS;  // offsets that a warp reads at once
   const int lane = threadIdx.x % 32;
-  const int row = row0 + lane % 16;
+  const int row = row0 + lane % ROWS;
   const int last = row < n ? table.volume : 0;
   const int32_t* from = table.neighbours + row;
   uint32_t present = 0;
-  int v = part + parts * (lane / 16);
-  for (int k0 = 0; part + parts * k0 < table.volume; k0 += 2 * BATCH) {
+  int v = part + parts * (lane / ROWS);
+  for (int k0 = 0; part + parts * k0 < table.volume; k0 += LINES * BATCH) {
     int source[BATCH];
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
       source[i] = v < last ? __ldg(from + v * table.stride) : -1;
-      v += 2 * parts;
+      v += LINES * parts;
     }
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
-      const int k = k0 + 2 * i;
+      const int k = k0 + LINES * i;
       if (part + parts * k >= table.volume) break;
-      sources[k * 16 + lane] = source[i];
+      sources[k * ROWS + lane] = source[i];
       const uint32_t hit = __ballot_sync(~0u, source[i] >= 0);
-      present |= (hit & 0xffff ? 1u : 0u) << k | (hit >> 16 ? 2u : 0u) << k;
+      if (ROWS == 32) {
+        present |= (hit ? 1u : 0u) << k;
+      } else {
+        present |= (hit & 0xffff ? 1u : 0u) << k | (hit >> 16 ? 2u : 0u) << k;
+      }
     }
   }
   __syncwarp();
@@ -161,61 +139,52 @@ __device__ __forceinline__ uint32_t load_sources(const OffsetTable& table, int* 
 }
 
 template <typename Tile>
-struct Rows {  // one step's slice of rows g and g + 8
-  uint32_t word[2][Tile::WORDS];
+struct Rows {  // one step's slice of rows g, g + 8, ...
+  uint32_t word[Tile::NT][Tile::WORDS];
 };
 
+// `features` points at this lane's first piece of row 0.
 template <typename Tile>
 __device__ __forceinline__ void load_rows(Rows<Tile>& rows, const unsigned char* features,
                                           uint32_t row_bytes, const int* sources,
                                           const Walk& walk) {
-  const int lane = threadIdx.x % 32;
+  const int g = threadIdx.x % 32 / 4;
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int source = walk.more() ? sources[walk.k() * 16 + h * 8 + lane / 4] : -1;
+  for (int t = 0; t < Tile::NT; ++t) {
+    const int source = walk.more() ? sources[walk.k() * Tile::ROWS + t * 8 + g] : -1;
     const unsigned char* from =
         features + uint64_t(uint32_t(source)) * row_bytes + walk.chunk * Tile::ROW_BYTES;
     if constexpr (Tile::ROW_BYTES == 32) {
       uint2 x = make_uint2(0, 0);
       if (source >= 0) x = __ldg(reinterpret_cast<const uint2*>(from));
-      rows.word[h][0] = x.x, rows.word[h][1] = x.y;
+      rows.word[t][0] = x.x, rows.word[t][1] = x.y;
     } else {
 #pragma unroll
       for (int q = 0; q < Tile::WORDS / 4; ++q) {
         uint4 x = make_uint4(0, 0, 0, 0);
         if (source >= 0) x = __ldg(reinterpret_cast<const uint4*>(from + q * 64));
-        rows.word[h][4 * q] = x.x, rows.word[h][4 * q + 1] = x.y;
-        rows.word[h][4 * q + 2] = x.z, rows.word[h][4 * q + 3] = x.w;
+        rows.word[t][4 * q] = x.x, rows.word[t][4 * q + 1] = x.y;
+        rows.word[t][4 * q + 2] = x.z, rows.word[t][4 * q + 3] = x.w;
       }
     }
   }
 }
 
-// `weights` points at this lane's channel g of the step's tile.
+// `weights` points at this lane's fragment of the step's first product.
 template <typename Tile>
-__device__ __forceinline__ void multiply(float (&sum)[Tile::NT][4], const Rows<Tile>& rows,
-                                         const unsigned char* weights) {
-  const int g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+__device__ __forceinline__ void multiply(float (&sum)[Tile::MT][Tile::NT][4],
+                                         const Rows<Tile>& rows, const unsigned char* weights) {
 #pragma unroll
-  for (int t = 0; t < Tile::NT; ++t) {
-    const unsigned char* row = weights + 8 * t * Tile::ROW_BYTES;
-    uint32_t b[Tile::WORDS];
-    if constexpr (Tile::ROW_BYTES == 32) {
-      const uint2 x = *reinterpret_cast<const uint2*>(row + j * 8);
-      b[0] = x.x, b[1] = x.y;
-    } else {
+  for (int s = 0; s < Tile::K_STEPS; ++s) {
 #pragma unroll
-      for (int q = 0; q < Tile::WORDS / 4; ++q) {
-        const int piece = (4 * q + j) ^ swizzle<Tile::ROW_BYTES>(g);
-        const uint4 x = *reinterpret_cast<const uint4*>(row + piece * 16);
-        b[4 * q] = x.x, b[4 * q + 1] = x.y, b[4 * q + 2] = x.z, b[4 * q + 3] = x.w;
+    for (int m = 0; m < Tile::MT; ++m) {
+      const auto* at = reinterpret_cast<const uint4*>(weights + (m * Tile::K_STEPS + s) * 512);
+      const uint4 x = Tile::STAGES ? *at : __ldg(at);
+      const uint32_t a[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+      for (int t = 0; t < Tile::NT; ++t) {
+        mma<typename Tile::T>(sum[m][t], a, rows.word[t][2 * s], rows.word[t][2 * s + 1]);
       }
-    }
-#pragma unroll
-    for (int s = 0; s < Tile::WORDS / 2; ++s) {
-      const uint32_t a[4] = {rows.word[0][2 * s], rows.word[1][2 * s], rows.word[0][2 * s + 1],
-                             rows.word[1][2 * s + 1]};
-      mma<typename Tile::T>(sum[t], a, b[2 * s], b[2 * s + 1]);
     }
   }
 }
@@ -227,24 +196,31 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
     conv_tensor_kernel(const ConvolutionArguments p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(128) unsigned char shared[];
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int g = lane / 4, j = lane % 4;
   const int volume = p.table.volume;
-  const int chunks = p.c_in / Tile::KC;
-  const int stages = (volume * chunks + Tile::GROUP - 1) / Tile::GROUP;
-  const int n0 = blockIdx.y * Tile::NB;
-  int* const sources = reinterpret_cast<int*>(shared + Tile::RING_BYTES) + warp * (volume + 1) * 16;
-  const unsigned char* const features = static_cast<const unsigned char*>(p.features) +
-                                        lane % 4 * (Tile::ROW_BYTES == 32 ? 8 : 16);
   const uint32_t row_bytes = p.c_in * sizeof(typename Tile::T);
-  const unsigned char* const weights = shared + lane / 4 * Tile::ROW_BYTES;
-  const WeightLoader<Tile> loader(p, shared, n0, chunks);
+  const int chunks = row_bytes / Tile::ROW_BYTES;
+  const int steps = volume * chunks;
+  const int stages = (steps + Tile::GROUP - 1) / Tile::GROUP;
+  const int n0 = blockIdx.y * Tile::NB;
+  int* const sources =
+      reinterpret_cast<int*>(shared + Tile::RING_BYTES) + warp * (volume + 1) * Tile::ROWS;
+  const unsigned char* const features =
+      static_cast<const unsigned char*>(p.features) + j * (Tile::ROW_BYTES == 32 ? 8 : 16);
+  const int64_t stride = int64_t(p.c_out) * Tile::ROW_BYTES;
+  const unsigned char* const block =
+      static_cast<const unsigned char*>(p.weight) + blockIdx.y * Tile::TILE_BYTES;
+  const WeightRing<Tile> ring = {
+      block + threadIdx.x % WeightRing<Tile>::PIECES * 16,
+      shared + threadIdx.x % WeightRing<Tile>::PIECES * 16, stride, volume, steps, p.table.flipped};
 
   const int n = p.table.count ? min(__ldg(p.table.count), p.table.rows) : p.table.rows;
-  const int tiles = (n + 15) / 16;
+  const int tiles = (n + Tile::ROWS - 1) / Tile::ROWS;
   const int share = tiles / gridDim.x, rest = tiles % gridDim.x;
   int first = blockIdx.x * share + min(int(blockIdx.x), rest);
   const int last = first + share + (int(blockIdx.x) < rest);
+  bool waited = false;
 
   while (first < last) {
     const int passes = (last - first + Tile::WARPS - 1) / Tile::WARPS;
@@ -254,16 +230,18 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
 
 #pragma unroll
     for (int s = 0; s < Tile::STAGES - 1; ++s) {
-      if (s < stages) loader.load(s);
+      if (s < stages) ring.load(s);
       copy_async_commit();
     }
 
-    const int row0 = (first + slot) * 16;
-    const uint32_t present = load_sources(p.table, sources, row0, n, part, parts);
+    const uint32_t present = load_sources<Tile::ROWS>(
+        p.table, sources, (first + slot) * Tile::ROWS, n, part, parts);
     Walk ahead = {present, present, 0};
     Walk walk = ahead;
+    if (!waited) wait_for_previous_kernel(p.chained);
+    waited = true;
 
-    float sum[Tile::NT][4] = {};
+    float sum[Tile::MT][Tile::NT][4] = {};
     Rows<Tile> rows[Tile::DEPTH];
 #pragma unroll
     for (int d = 0; d < Tile::DEPTH; ++d) {
@@ -273,11 +251,11 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
 
     int ready = -1;  // the newest ring stage that may be read
     const auto next_stage = [&] {
-      copy_async_wait<Tile::STAGES - 2>();
+      copy_async_wait<(Tile::STAGES > 2 ? Tile::STAGES - 2 : 0)>();
       __syncthreads();
       ++ready;
       // the stage read before the barrier is free now
-      if (ready + Tile::STAGES - 1 < stages) loader.load(ready + Tile::STAGES - 1);
+      if (ready + Tile::STAGES - 1 < stages) ring.load(ready + Tile::STAGES - 1);
       copy_async_commit();
     };
 
@@ -285,39 +263,64 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
 #pragma unroll
       for (int d = 0; d < Tile::DEPTH; ++d) {
         if (walk.more()) {
-          const int step = walk.chunk * volume + part + parts * walk.k();
-          while (ready < step / Tile::GROUP) next_stage();
-          multiply<Tile>(sum, rows[d], weights + (step & (Tile::RING - 1)) * Tile::TILE_BYTES);
+          const int v = part + parts * walk.k();
+          if constexpr (Tile::STAGES > 0) {
+            const int step = walk.chunk * volume + v;
+            while (ready < step / Tile::GROUP) next_stage();
+            multiply<Tile>(sum, rows[d],
+                           shared + (step & (Tile::RING - 1)) * Tile::TILE_BYTES + lane * 16);
+          } else {
+            const int step = walk.chunk * volume + (p.table.flipped ? volume - 1 - v : v);
+            multiply<Tile>(sum, rows[d], block + step * stride + lane * 16);
+          }
           walk.advance(chunks);
           load_rows<Tile>(rows[d], features, row_bytes, sources, ahead);
           ahead.advance(chunks);
         }
       }
     }
-    while (ready < stages - 1) next_stage();
-    copy_async_wait<0>();
-
-    __syncthreads();  // the ring becomes the place where shares are added
-    float* const sums = reinterpret_cast<float*>(shared);
-    if (part > 0) {
-#pragma unroll
-      for (int i = 0; i < Tile::NT * 4; ++i) {
-        sums[(warp * Tile::NT * 4 + i) * 32 + lane] = sum[i / 4][i % 4];
-      }
+    if constexpr (Tile::STAGES > 0) {
+      while (ready < stages - 1) next_stage();
+      copy_async_wait<0>();
     }
-    __syncthreads();
-    if (part == 0) {
-      for (int other = 1; other < parts; ++other) {
+
+    __syncthreads();  // the ring becomes the place where shares are added, [warp][row][channel]
+    float* const sums = reinterpret_cast<float*>(shared);
 #pragma unroll
-        for (int i = 0; i < Tile::NT * 4; ++i) {
-          sum[i / 4][i % 4] += sums[((warp + other * here) * Tile::NT * 4 + i) * 32 + lane];
+    for (int m = 0; m < Tile::MT; ++m) {
+#pragma unroll
+      for (int t = 0; t < Tile::NT; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int row = warp * Tile::ROWS + t * 8 + 2 * j + i % 2;
+          sums[row * Tile::SUM_STRIDE + m * 16 + i / 2 * 8 + g] = sum[m][t][i];
         }
       }
-      store_quads<typename Tile::T, Tile::NT>(sum, p, row0, n, n0);
     }
     __syncthreads();
+    constexpr int WIDTH = 8;  // channels that a thread stores at once
+    constexpr int PIECES = Tile::NB / WIDTH;
+    for (int i = threadIdx.x; i < here * Tile::ROWS * PIECES; i += Tile::THREADS) {
+      const int channel = i % PIECES * WIDTH;
+      const int line = i / PIECES;  // tile and row within it
+      const int row = first * Tile::ROWS + line;
+      if (row >= n) continue;
+      float x[WIDTH] = {};
+      for (int other = line / Tile::ROWS; other < Tile::WARPS; other += here) {
+        const float4* const y = reinterpret_cast<const float4*>(
+            sums + (other * Tile::ROWS + line % Tile::ROWS) * Tile::SUM_STRIDE + channel);
+#pragma unroll
+        for (int c = 0; c < WIDTH / 4; ++c) {
+          x[4 * c] += y[c].x, x[4 * c + 1] += y[c].y;
+          x[4 * c + 2] += y[c].z, x[4 * c + 3] += y[c].w;
+        }
+      }
+      store<typename Tile::T, WIDTH>(x, p, row, n0 + channel);
+    }
     first += here;
+    if (first < last) __syncthreads();
   }
+  if (!waited) wait_for_previous_kernel(p.chained);
 #endif
 }
 
@@ -328,12 +331,11 @@ cudaError_t launch_conv_tensor(const ConvolutionArguments& p, int multiprocessor
   cudaError_t error = cudaFuncSetAttribute(conv_tensor_kernel<Tile>,
                                            cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  const int tiles = (p.table.rows + 15) / 16;
+  const int tiles = (p.table.rows + Tile::ROWS - 1) / Tile::ROWS;
   const int blocks = p.c_out / Tile::NB;
   const int slots = (multiprocessors * Tile::CTAS + blocks - 1) / blocks;
-  const dim3 grid(tiles < slots ? tiles : slots, blocks);
-  conv_tensor_kernel<Tile><<<grid, Tile::WARPS * 32, bytes, stream>>>(p);
-  return cudaGetLastError();
+  return launch_chained(conv_tensor_kernel<Tile>, p, dim3(tiles < slots ? tiles : slots, blocks),
+                        Tile::THREADS, bytes, stream);
 }
 
 }  // namespace millisecond

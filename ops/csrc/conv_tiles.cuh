@@ -11,7 +11,7 @@ namespace millisecond {
 template <typename T, int ROW_BYTES, int NB>
 struct BestTile {
   static constexpr int TILE = ROW_BYTES * NB;
-  using type = TensorTile<T, ROW_BYTES, NB, TILE >= 8192 ? 16 : 8, TILE >= 8192 ? 1 : 2,
+  using type = TensorTile<T, ROW_BYTES, NB, 16, TILE >= 8192 ? 16 : 8, TILE >= 8192 ? 1 : 2,
                           TILE >= 4096 ? 4 : 8, 4, ROW_BYTES == 128 ? 2 : 3>;
 };
 
