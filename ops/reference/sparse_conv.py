@@ -107,33 +107,30 @@ def find_blocks(neighbours: Tensor, count: Tensor | None = None) -> tuple[Block,
     if count is not None:
         rows = torch.arange(length, device=neighbours.device)
         neighbours = torch.where(rows < count, neighbours, -1)
-    per_row = (neighbours >= 0).sum(dim=0)
-    first = per_row.cumsum(0) - per_row
-    total = int(first[-1] + per_row[-1])
-    size = min(max(PAIRS_A_BLOCK * length // max(total, 1), 1), length)
+    total = int((neighbours >= 0).count_nonzero())
+    size = max(PAIRS_A_BLOCK * length // max(total, 1), 1)
+    shift = min(size, length).bit_length() - 1
+    size = 1 << shift  # a power of two: rows are found by bits instead of divisions
     blocks = -(-length // size)
 
     tiled = pad(neighbours, (0, blocks * size - length), value=-1)
     tiled = tiled.view(offsets, blocks, size).transpose(0, 1).contiguous()
-    valid = tiled >= 0
-    entry = valid.view(-1).nonzero().squeeze(1)
+    entry = (tiled >= 0).view(-1).nonzero().squeeze(1)
     source = tiled.view(-1).index_select(0, entry)
-    row = (entry % size).int()
-    by_row = (entry // (offsets * size) * size + row).int().sort(stable=True).indices
+    row = (entry & (size - 1)).int()
+    lengths = (entry >> shift).bincount(minlength=blocks * offsets).view(blocks, offsets)
+    starts = torch.arange(0, blocks * size, size, dtype=torch.int32, device=row.device)
+    row_of_all = row + starts.repeat_interleave(lengths.sum(dim=1))
+    by_row = row_of_all.sort(stable=True).indices
+    per_row = row_of_all.bincount(minlength=length)
+    first = per_row.cumsum(0) - per_row
     result, start = [], 0
-    for index, lengths in enumerate(valid.sum(dim=2).tolist()):
+    for index, by_offset in enumerate(lengths.tolist()):
         rows = slice(index * size, min((index + 1) * size, length))
-        mine = slice(start, start + sum(lengths))
-        result.append(
-            Block(
-                rows,
-                row[mine],
-                source[mine],
-                by_row[mine] - start,
-                first[rows] - start,
-                _segments(lengths),
-            )
-        )
+        mine = slice(start, start + sum(by_offset))
+        by_row_here, first_here = by_row[mine] - start, first[rows] - start
+        segments = _segments(by_offset)
+        result.append(Block(rows, row[mine], source[mine], by_row_here, first_here, segments))
         start = mine.stop
     return tuple(result)
 
