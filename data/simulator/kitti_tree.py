@@ -1,6 +1,9 @@
 """Simulated streets as a KITTI data set on disk."""
 
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +15,9 @@ from data.kitti.labels import write_labels
 from data.simulator.recording import Recording, record
 
 
-def write_kitti_tree(root: Path | str, seeds: Sequence[int], split: str) -> None:
+def write_kitti_tree(
+    root: Path | str, seeds: Sequence[int], split: str, processes: int = 1
+) -> None:
     """Scan one street a seed and write the frames where KITTI has its own.
 
     Writes root/training/{velodyne,calib,label_2,planes}/NNNNNN.* with the seed as the number, and
@@ -20,10 +25,17 @@ def write_kitti_tree(root: Path | str, seeds: Sequence[int], split: str) -> None
     """
     root = Path(root)
     ids = [f"{seed:06d}" for seed in seeds]
-    for seed in tqdm(seeds, desc=f"simulating {split}", unit="frame"):
-        _write_frame(root / "training", record(seed))
+    write = partial(_write_street, root / "training")
+    with ProcessPoolExecutor(processes) if processes > 1 else nullcontext() as pool:
+        streets = pool.map(write, seeds, chunksize=8) if pool else map(write, seeds)
+        for _ in tqdm(streets, desc=f"simulating {split}", total=len(ids), unit="street"):
+            pass
     with replacing(root / "ImageSets" / f"{split}.txt") as temporary:
         temporary.write_text("".join(f"{name}\n" for name in ids), encoding="utf-8")
+
+
+def _write_street(folder: Path, seed: int) -> None:
+    _write_frame(folder, record(seed))
 
 
 def _write_frame(folder: Path, recording: Recording) -> None:
