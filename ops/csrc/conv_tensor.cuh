@@ -4,8 +4,8 @@
 // tile, or one tile's share of the offsets when there are more warps than tiles; shares are added
 // in a fixed order. The product is taken transposed, channels x rows: a row's channels come from
 // global memory straight into the registers that the tensor core reads, DEPTH offsets ahead, and
-// the weights are stored in the order of its fragments. Offsets that no row of a tile has are
-// skipped.
+// the weights, stored in the order of its fragments, through L1. So a warp never waits for another
+// until its sum is done. Offsets that no row of a tile has are skipped.
 #pragma once
 
 #include "epilogue.cuh"
@@ -14,10 +14,8 @@
 namespace millisecond {
 
 // T: element type (float multiplies in tf32). ROW_BYTES: the bytes of one row that one step
-// reduces over. NB: output channels of a CTA. A step is one offset and one slice of c_in; the ring
-// holds STAGES stages of GROUP steps, both powers of two; STAGES = 0: weights are read through L1.
-template <typename T_, int ROW_BYTES_, int NB_, int ROWS_, int WARPS_, int CTAS_, int GROUP_,
-          int STAGES_, int DEPTH_>
+// reduces over. NB: output channels of a CTA. A step is one offset and one slice of c_in.
+template <typename T_, int ROW_BYTES_, int NB_, int ROWS_, int WARPS_, int CTAS_, int DEPTH_>
 struct TensorTile {
   using T = T_;
   static constexpr int ROW_BYTES = ROW_BYTES_;
@@ -25,64 +23,24 @@ struct TensorTile {
   static constexpr int ROWS = ROWS_;
   static constexpr int WARPS = WARPS_;
   static constexpr int CTAS = CTAS_;  // resident on one multiprocessor
-  static constexpr int GROUP = GROUP_;
-  static constexpr int STAGES = STAGES_;
   static constexpr int DEPTH = DEPTH_;
   static constexpr int THREADS = WARPS * 32;
   static constexpr int WORDS = ROW_BYTES / 16;  // 4-byte words of a row that a lane holds
   static constexpr int K_STEPS = WORDS / 2;     // products along the slice
   static constexpr int MT = NB / 16;
   static constexpr int NT = ROWS / 8;
-  static constexpr int TILE_BYTES = NB * ROW_BYTES;
-  static constexpr int RING = GROUP * STAGES;  // steps
-  static constexpr int RING_BYTES = RING * TILE_BYTES;
+  static constexpr int STEP_BYTES = NB * ROW_BYTES;  // weights of a step
   static constexpr int SUM_STRIDE = NB + 4;  // floats; keeps the transposing stores conflict-free
   static constexpr int SUM_BYTES = WARPS * ROWS * SUM_STRIDE * 4;
-  static_assert((RING & (RING - 1)) == 0 && (GROUP & (GROUP - 1)) == 0 && STAGES != 1);
   static_assert(ROWS == 16 || ROWS == 32);
 
   static int shared_bytes(int volume) {
-    const int loop = RING_BYTES + WARPS * (volume + 1) * ROWS * 4;
-    return loop > SUM_BYTES ? loop : SUM_BYTES;
+    const int source_bytes = WARPS * (volume + 1) * ROWS * 4;
+    return source_bytes > SUM_BYTES ? source_bytes : SUM_BYTES;
   }
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-
-// Copies the weights of one ring stage after another.
-template <typename Tile>
-struct WeightRing {
-  static constexpr int PIECES = Tile::TILE_BYTES / 16;  // 16-byte pieces of a step
-  static constexpr int COPIES = PIECES > Tile::THREADS ? PIECES / Tile::THREADS : 1;
-  static constexpr int LANES = Tile::THREADS > PIECES ? Tile::THREADS / PIECES : 1;
-
-  const unsigned char* from;
-  unsigned char* to;
-  int64_t stride;  // bytes from one step to the next
-  int volume;
-  int steps;
-  bool flipped;
-
-  __device__ __forceinline__ void load(int stage) const {
-    const int lane = threadIdx.x / PIECES;
-    if (LANES > Tile::GROUP && lane >= Tile::GROUP) return;
-#pragma unroll
-    for (int local = 0; local < Tile::GROUP; local += LANES) {
-      const int step = stage * Tile::GROUP + local + lane;
-      if (step >= steps) break;
-      int v = step, chunk = 0;
-      if (flipped) {
-        while (v >= volume) v -= volume, chunk += volume;
-        v = chunk + volume - 1 - v;
-      }
-#pragma unroll
-      for (int i = 0; i < COPIES; ++i) {
-        copy_async_16(to + (step & (Tile::RING - 1)) * Tile::TILE_BYTES + i * Tile::THREADS * 16,
-                      from + v * stride + i * Tile::THREADS * 16, true);
-      }
-    }
-  }
-};
 
 // The walk of one warp over its share of the offsets, k = 0, 1, ... for part, part + parts, ...:
 // those that some row of its tile has, once for every slice of c_in.
@@ -178,8 +136,8 @@ __device__ __forceinline__ void multiply(float (&sum)[Tile::MT][Tile::NT][4],
   for (int s = 0; s < Tile::K_STEPS; ++s) {
 #pragma unroll
     for (int m = 0; m < Tile::MT; ++m) {
-      const auto* at = reinterpret_cast<const uint4*>(weights + (m * Tile::K_STEPS + s) * 512);
-      const uint4 x = Tile::STAGES ? *at : __ldg(at);
+      const uint4 x =
+          __ldg(reinterpret_cast<const uint4*>(weights + (m * Tile::K_STEPS + s) * 512));
       const uint32_t a[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
       for (int t = 0; t < Tile::NT; ++t) {
@@ -201,19 +159,13 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
   const int volume = p.table.volume;
   const uint32_t row_bytes = p.c_in * sizeof(typename Tile::T);
   const int chunks = row_bytes / Tile::ROW_BYTES;
-  const int steps = volume * chunks;
-  const int stages = (steps + Tile::GROUP - 1) / Tile::GROUP;
   const int n0 = blockIdx.y * Tile::NB;
-  int* const sources =
-      reinterpret_cast<int*>(shared + Tile::RING_BYTES) + warp * (volume + 1) * Tile::ROWS;
+  int* const sources = reinterpret_cast<int*>(shared) + warp * (volume + 1) * Tile::ROWS;
   const unsigned char* const features =
       static_cast<const unsigned char*>(p.features) + j * (Tile::ROW_BYTES == 32 ? 8 : 16);
-  const int64_t stride = int64_t(p.c_out) * Tile::ROW_BYTES;
-  const unsigned char* const block =
-      static_cast<const unsigned char*>(p.weight) + blockIdx.y * Tile::TILE_BYTES;
-  const WeightRing<Tile> ring = {
-      block + threadIdx.x % WeightRing<Tile>::PIECES * 16,
-      shared + threadIdx.x % WeightRing<Tile>::PIECES * 16, stride, volume, steps, p.table.flipped};
+  const int64_t stride = int64_t(p.c_out) * Tile::ROW_BYTES;  // of the weights of a step
+  const unsigned char* const weights = static_cast<const unsigned char*>(p.weight) +
+                                       blockIdx.y * Tile::STEP_BYTES + lane * 16;
 
   const int n = p.table.count ? min(__ldg(p.table.count), p.table.rows) : p.table.rows;
   const int tiles = (n + Tile::ROWS - 1) / Tile::ROWS;
@@ -227,12 +179,6 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
     const int here = (last - first + passes - 1) / passes;  // tiles of this pass
     const int slot = warp % here, part = warp / here;
     const int parts = (Tile::WARPS - slot + here - 1) / here;
-
-#pragma unroll
-    for (int s = 0; s < Tile::STAGES - 1; ++s) {
-      if (s < stages) ring.load(s);
-      copy_async_commit();
-    }
 
     const uint32_t present = load_sources<Tile::ROWS>(
         p.table, sources, (first + slot) * Tile::ROWS, n, part, parts);
@@ -249,42 +195,21 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
       ahead.advance(chunks);
     }
 
-    int ready = -1;  // the newest ring stage that may be read
-    const auto next_stage = [&] {
-      copy_async_wait<(Tile::STAGES > 2 ? Tile::STAGES - 2 : 0)>();
-      __syncthreads();
-      ++ready;
-      // the stage read before the barrier is free now
-      if (ready + Tile::STAGES - 1 < stages) ring.load(ready + Tile::STAGES - 1);
-      copy_async_commit();
-    };
-
     while (walk.more()) {
 #pragma unroll
       for (int d = 0; d < Tile::DEPTH; ++d) {
         if (walk.more()) {
           const int v = part + parts * walk.k();
-          if constexpr (Tile::STAGES > 0) {
-            const int step = walk.chunk * volume + v;
-            while (ready < step / Tile::GROUP) next_stage();
-            multiply<Tile>(sum, rows[d],
-                           shared + (step & (Tile::RING - 1)) * Tile::TILE_BYTES + lane * 16);
-          } else {
-            const int step = walk.chunk * volume + (p.table.flipped ? volume - 1 - v : v);
-            multiply<Tile>(sum, rows[d], block + step * stride + lane * 16);
-          }
+          const int step = walk.chunk * volume + (p.table.flipped ? volume - 1 - v : v);
+          multiply<Tile>(sum, rows[d], weights + step * stride);
           walk.advance(chunks);
           load_rows<Tile>(rows[d], features, row_bytes, sources, ahead);
           ahead.advance(chunks);
         }
       }
     }
-    if constexpr (Tile::STAGES > 0) {
-      while (ready < stages - 1) next_stage();
-      copy_async_wait<0>();
-    }
 
-    __syncthreads();  // the ring becomes the place where shares are added, [warp][row][channel]
+    __syncthreads();  // the sources make room for the sums, [warp][row][channel]
     float* const sums = reinterpret_cast<float*>(shared);
 #pragma unroll
     for (int m = 0; m < Tile::MT; ++m) {
@@ -318,7 +243,7 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
       store<typename Tile::T, WIDTH>(x, p, row, n0 + channel);
     }
     first += here;
-    if (first < last) __syncthreads();
+    __syncthreads();
   }
   if (!waited) wait_for_previous_kernel(p.chained);
 #endif

@@ -7,12 +7,12 @@
 namespace millisecond {
 
 // The widest slices that divide the channel counts; NOTES.md has the measurements behind the
-// numbers of warps, resident CTAs, ring stages and look-ahead.
+// rows of a tile, the resident CTAs and the look-ahead.
 template <typename T, int ROW_BYTES, int NB>
 struct BestTile {
-  static constexpr int TILE = ROW_BYTES * NB;
-  using type = TensorTile<T, ROW_BYTES, NB, 16, TILE >= 8192 ? 16 : 8, TILE >= 8192 ? 1 : 2,
-                          TILE >= 4096 ? 4 : 8, 4, ROW_BYTES == 128 ? 2 : 3>;
+  static constexpr bool LARGE = ROW_BYTES * NB >= 8192;
+  using type = TensorTile<T, ROW_BYTES, NB, LARGE ? 32 : 16, 4, LARGE ? 3 : (NB == 64 ? 5 : 6),
+                          LARGE ? 1 : (ROW_BYTES == 32 ? 3 : 2)>;
 };
 
 template <typename T, int ROW_BYTES>
