@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ops.build import extension
 from ops.cuda_index import MAX_WORDS, new_workspace, workspace_words
+from ops.reference.voxelize import check_offsets
 
 
 def fits(batch_size: int, shape: tuple[int, int, int]) -> bool:
@@ -44,5 +45,7 @@ def voxelize(
     )
     if capacity is not None:
         return features, coords, count, dropped
-    size = int(count)  # sync: exact sizes
+    # sync: exact sizes, and the offsets are checked on the way
+    size, *starts = torch.cat([count, offsets]).tolist()
+    check_offsets(starts, len(points))
     return features[:size], coords[:size], None, dropped

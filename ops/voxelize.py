@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -84,11 +83,5 @@ def voxelize(
     limits = max_points, max_voxels, capacity
     if points.is_cuda and cuda.fits(len(offsets) - 1, grid.shape):
         return Voxels(*cuda.voxelize(points, offsets, grid, *limits, workspace))
-    _check_offsets(offsets.tolist(), len(points))
+    reference.check_offsets(offsets.tolist(), len(points))
     return Voxels(*reference.voxelize(points, offsets, grid, *limits))
-
-
-def _check_offsets(offsets: list[int], points: int) -> None:
-    steps = pairwise(offsets)
-    if offsets[0] != 0 or offsets[-1] != points or any(b < a for a, b in steps):
-        raise ValueError(f"offsets: expected to rise from 0 to {points} points, got {offsets}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -69,3 +71,10 @@ def _seen_first(first: Tensor, offsets: Tensor, max_voxels: int) -> Tensor:
     kept = torch.empty_like(first, dtype=torch.bool)
     kept[order] = rank < max_voxels
     return kept
+
+
+def check_offsets(offsets: list[int], points: int) -> None:
+    """ValueError unless they rise from 0 to the number of points."""
+    steps = pairwise(offsets)
+    if offsets[0] != 0 or offsets[-1] != points or any(b < a for a, b in steps):
+        raise ValueError(f"offsets: expected to rise from 0 to {points} points, got {offsets}")
