@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 import torch
 from torch import Tensor
 
 from ops.build import extension
-from ops.reference.kernel_map import check_coords, linear_keys
+from ops.reference import dense as reference
+from ops.reference.kernel_map import check_coords
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,10 @@ def dense(
     _check_rows(features, coords, spatial_shape)
     if coords.is_cuda:
         return _cuda_dense(features, coords, spatial_shape, batch_size, count, from_above=False)
-    check_coords(coords if count is None else coords[: int(count)], spatial_shape, batch_size)
-    index = linear_keys(coords, spatial_shape)
-    volume = batch_size * prod(spatial_shape)
     if count is not None:
-        # One spare row takes what lies beyond the count, so that nothing is read back to the host.
-        row = torch.arange(len(coords), device=coords.device)
-        index = torch.where(row < count, index, volume)
-    grid = features.new_zeros(volume + 1, features.shape[1]).index_copy(0, index, features)[:-1]
-    return grid.view(batch_size, *spatial_shape, -1).movedim(-1, 1).contiguous()
+        features, coords = features[: int(count)], coords[: int(count)]
+    check_coords(coords, spatial_shape, batch_size)
+    return reference.dense(features, coords, spatial_shape, batch_size)
 
 
 def bev_map(

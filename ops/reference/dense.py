@@ -1,0 +1,22 @@
+"""Rows of active sites to a dense grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from torch import Tensor
+
+from ops.reference.kernel_map import linear_keys
+
+
+def dense(
+    features: Tensor, coords: Tensor, spatial_shape: Sequence[int], batch_size: int
+) -> Tensor:
+    """See ops.sparse_tensor.dense."""
+    volume = prod(spatial_shape)
+    frame = coords[:, 0].long()
+    cell = linear_keys(coords, spatial_shape) - frame * volume
+    grid = features.new_zeros(batch_size, features.shape[1], volume)
+    grid[frame, :, cell] = features
+    return grid.view(batch_size, -1, *spatial_shape)
