@@ -63,9 +63,9 @@ def test_size_of_second_on_kitti():
 def test_shapes(small):
     with torch.inference_mode():
         out = small(torch.cat((cloud(3000, 0), cloud(2000, 1))), offsets(3000, 2000))
-    assert out.class_logits.shape == (2, 50 * 50 * 2, 1)
-    assert out.box_residuals.shape == (2, 50 * 50 * 2, 7)
-    assert out.direction_logits.shape == (2, 50 * 50 * 2, 2)
+    assert out.class_logits.shape == (2, 48 * 60 * 2, 1)
+    assert out.box_residuals.shape == (2, 48 * 60 * 2, 7)
+    assert out.direction_logits.shape == (2, 48 * 60 * 2, 2)
 
 
 @torch.inference_mode()
