@@ -11,7 +11,7 @@ from detector.anchors import ROTATIONS
 from detector.config import Config
 from detector.models.anchor_head import AnchorHead, Predictions
 from detector.models.bev_backbone import BevBackbone, ConvBlock
-from detector.models.sparse_encoder import SparseBlock, SparseEncoder
+from detector.models.sparse_encoder import SparseEncoder
 from ops.voxelize import VoxelGrid, voxelize
 
 
@@ -44,8 +44,8 @@ class Second(nn.Module):
     def fold(self) -> Second:
         """A copy for inference, its BatchNorms part of the convolutions: equal but for rounding."""
         folded = copy.deepcopy(self).eval()
-        for module in folded.modules():
-            if isinstance(module, SparseBlock | ConvBlock):
+        for module in list(folded.modules()):
+            if isinstance(module, SparseEncoder | ConvBlock):
                 module.fold()
         return folded.requires_grad_(False)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from detector.models.batch_norm import RowNorm
+from ops.conv_chain import ConvChain
 from ops.kernel_map import ConvGeometry, KernelMap, index_pyramid
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import dense
@@ -24,29 +25,23 @@ DOWNS = (  # (z, y, x)
 
 
 class SparseBlock(nn.Module):
-    """Sparse convolution, BatchNorm, ReLU on rows; folded: convolution with bias, ReLU."""
+    """Sparse convolution, BatchNorm, ReLU on rows."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_volume: int):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(kernel_volume, in_channels, out_channels))
-        self.register_parameter("bias", None)
         self.norm = RowNorm(out_channels)
         bound = 1 / math.sqrt(kernel_volume * in_channels)
         nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
         """[N_in, C_in] -> [N_out, C_out]."""
-        if self.norm is None:
-            return sparse_conv(features, self.weight, kernel_map, bias=self.bias, relu=True)
         return torch.relu(self.norm(sparse_conv(features, self.weight, kernel_map)))
 
-    def fold(self) -> None:
-        """Moves the running statistics of the BatchNorm into weight and bias, in place."""
+    def folded(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias with the running statistics of the BatchNorm in them."""
         scale = self.norm.weight * torch.rsqrt(self.norm.running_var + self.norm.eps)
-        bias = self.norm.bias - self.norm.running_mean * scale
-        self.weight = nn.Parameter((self.weight * scale).detach(), requires_grad=False)
-        self.bias = nn.Parameter(bias.detach(), requires_grad=False)
-        self.norm = None
+        return self.weight * scale, self.norm.bias - self.norm.running_mean * scale
 
 
 class SparseEncoder(nn.Module):
@@ -69,6 +64,7 @@ class SparseEncoder(nn.Module):
             self.downs.append(SparseBlock(narrow, wide, volume))
             self.levels.append(nn.ModuleList([SparseBlock(wide, wide, 27) for _ in range(2)]))
         self.downs.append(SparseBlock(channels[-1], out_channels, volumes[-1]))
+        self.chain: ConvChain | None = None  # of the folded encoder
 
     def forward(
         self, voxels: Voxels, batch_size: int, capacities: Sequence[int] | None = None
@@ -82,12 +78,29 @@ class SparseEncoder(nn.Module):
             capacities=capacities,
             count=voxels.count,
         )
-        features = voxels.features.to(self.levels[0][0].weight.dtype)
-        for depth, level in enumerate(pyramid.levels):
-            if depth > 0:
-                features = self.downs[depth - 1](features, level.down)
-            if depth < len(self.levels):
-                for block in self.levels[depth]:
-                    features = block(features, level.submanifold)
+        maps = []
+        for level in pyramid.levels:
+            maps += [level.down] if level.down else []
+            maps += [level.submanifold] * 2 if level.submanifold else []
+        if self.chain is not None:
+            features = self.chain(voxels.features, maps)
+        else:
+            features = voxels.features
+            for block, kernel_map in zip(self._blocks(), maps, strict=True):
+                features = block(features, kernel_map)
+        level = pyramid.levels[-1]
         volume = dense(features, level.coords, level.spatial_shape, batch_size, count=level.count)
         return volume.flatten(1, 2)
+
+    def fold(self) -> None:
+        """Turns the blocks into a chain of convolutions with bias and ReLU, in place."""
+        self.chain = ConvChain(*zip(*(block.folded() for block in self._blocks()), strict=True))
+        self.levels, self.downs = nn.ModuleList(), nn.ModuleList()
+
+    def _blocks(self) -> list[SparseBlock]:
+        blocks = list(self.levels[0])
+        for depth, down in enumerate(self.downs, start=1):
+            blocks.append(down)
+            if depth < len(self.levels):
+                blocks += self.levels[depth]
+        return blocks

@@ -1,6 +1,6 @@
 // Implicit GEMM on tensor cores: out[n] = sum over offsets v of features[neighbours[v][n]] W[v].
 //
-// A CTA owns a contiguous, balanced range of tiles of ROWS output rows. Its warps each take one
+// A CTA owns a contiguous, balanced range of tiles of 32 output rows. Its warps each take one
 // tile, or one tile's share of the offsets when there are more warps than tiles; shares are added
 // in a fixed order. The product is taken transposed, channels x rows: a row's channels come from
 // global memory straight into the registers that the tensor core reads, DEPTH offsets ahead, and
@@ -15,12 +15,12 @@ namespace millisecond {
 
 // T: element type (float multiplies in tf32). ROW_BYTES: the bytes of one row that one step
 // reduces over. NB: output channels of a CTA. A step is one offset and one slice of c_in.
-template <typename T_, int ROW_BYTES_, int NB_, int ROWS_, int WARPS_, int CTAS_, int DEPTH_>
+template <typename T_, int ROW_BYTES_, int NB_, int WARPS_, int CTAS_, int DEPTH_>
 struct TensorTile {
   using T = T_;
   static constexpr int ROW_BYTES = ROW_BYTES_;
   static constexpr int NB = NB_;
-  static constexpr int ROWS = ROWS_;
+  static constexpr int ROWS = 32;
   static constexpr int WARPS = WARPS_;
   static constexpr int CTAS = CTAS_;  // resident on one multiprocessor
   static constexpr int DEPTH = DEPTH_;
@@ -32,10 +32,9 @@ struct TensorTile {
   static constexpr int STEP_BYTES = NB * ROW_BYTES;  // weights of a step
   static constexpr int SUM_STRIDE = NB + 4;  // floats; keeps the transposing stores conflict-free
   static constexpr int SUM_BYTES = WARPS * ROWS * SUM_STRIDE * 4;
-  static_assert(ROWS == 16 || ROWS == 32);
 
   static int shared_bytes(int volume) {
-    const int source_bytes = WARPS * (volume + 1) * ROWS * 4;
+    const int source_bytes = WARPS * volume * ROWS * 4;
     return source_bytes > SUM_BYTES ? source_bytes : SUM_BYTES;
   }
 };
@@ -60,36 +59,26 @@ struct Walk {
   }
 };
 
-// Reads the source rows of a tile into shared memory, [k][ROWS]; returns the k that are present.
-template <int ROWS>
+// Reads the source rows of a tile into shared memory, [k][32]; returns the k that are present.
 __device__ __forceinline__ uint32_t load_sources(const OffsetTable& table, int* sources, int row0,
                                                  int n, int part, int parts) {
-  constexpr int BATCH = 7;
-  constexpr int LINES = 32 / ROWS;  // offsets that a warp reads at once
+  constexpr int BATCH = 7;  // loads in flight
   const int lane = threadIdx.x % 32;
-  const int row = row0 + lane % ROWS;
-  const int last = row < n ? table.volume : 0;
-  const int32_t* from = table.neighbours + row;
+  const int32_t* const from = table.neighbours + row0 + lane;
+  const bool inside = row0 + lane < n;
   uint32_t present = 0;
-  int v = part + parts * (lane / ROWS);
-  for (int k0 = 0; part + parts * k0 < table.volume; k0 += LINES * BATCH) {
+  for (int k0 = 0, v0 = part; v0 < table.volume; k0 += BATCH, v0 += BATCH * parts) {
     int source[BATCH];
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
-      source[i] = v < last ? __ldg(from + v * table.stride) : -1;
-      v += LINES * parts;
+      const int v = v0 + i * parts;
+      source[i] = inside && v < table.volume ? __ldg(from + v * table.stride) : -1;
     }
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
-      const int k = k0 + LINES * i;
-      if (part + parts * k >= table.volume) break;
-      sources[k * ROWS + lane] = source[i];
-      const uint32_t hit = __ballot_sync(~0u, source[i] >= 0);
-      if (ROWS == 32) {
-        present |= (hit ? 1u : 0u) << k;
-      } else {
-        present |= (hit & 0xffff ? 1u : 0u) << k | (hit >> 16 ? 2u : 0u) << k;
-      }
+      if (v0 + i * parts >= table.volume) break;
+      sources[(k0 + i) * 32 + lane] = source[i];
+      if (__any_sync(~0u, source[i] >= 0)) present |= 1u << (k0 + i);
     }
   }
   __syncwarp();
@@ -160,7 +149,7 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
   const uint32_t row_bytes = p.c_in * sizeof(typename Tile::T);
   const int chunks = row_bytes / Tile::ROW_BYTES;
   const int n0 = blockIdx.y * Tile::NB;
-  int* const sources = reinterpret_cast<int*>(shared) + warp * (volume + 1) * Tile::ROWS;
+  int* const sources = reinterpret_cast<int*>(shared) + warp * volume * Tile::ROWS;
   const unsigned char* const features =
       static_cast<const unsigned char*>(p.features) + j * (Tile::ROW_BYTES == 32 ? 8 : 16);
   const int64_t stride = int64_t(p.c_out) * Tile::ROW_BYTES;  // of the weights of a step
@@ -180,7 +169,7 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
     const int slot = warp % here, part = warp / here;
     const int parts = (Tile::WARPS - slot + here - 1) / here;
 
-    const uint32_t present = load_sources<Tile::ROWS>(
+    const uint32_t present = load_sources(
         p.table, sources, (first + slot) * Tile::ROWS, n, part, parts);
     Walk ahead = {present, present, 0};
     Walk walk = ahead;

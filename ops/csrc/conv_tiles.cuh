@@ -6,13 +6,13 @@
 
 namespace millisecond {
 
-// The widest slices that divide the channel counts; NOTES.md has the measurements behind the
-// rows of a tile, the resident CTAs and the look-ahead.
+// Warps, resident CTAs and look-ahead as measured (NOTES.md): few warps a CTA balance best, and
+// another resident CTA hides more latency than a deeper look-ahead.
 template <typename T, int ROW_BYTES, int NB>
 struct BestTile {
-  static constexpr bool LARGE = ROW_BYTES * NB >= 8192;
-  using type = TensorTile<T, ROW_BYTES, NB, LARGE ? 32 : 16, 4, LARGE ? 3 : (NB == 64 ? 5 : 6),
-                          LARGE ? 1 : (ROW_BYTES == 32 ? 3 : 2)>;
+  static constexpr int SIZE = ROW_BYTES * NB;
+  using type = TensorTile<T, ROW_BYTES, NB, 4, SIZE >= 8192 ? 3 : (SIZE >= 4096 ? 4 : 5),
+                          SIZE >= 2048 ? 1 : 2>;
 };
 
 template <typename T, int ROW_BYTES>
