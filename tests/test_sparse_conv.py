@@ -305,6 +305,18 @@ def test_blocks_of_any_size_give_the_same(pairs, monkeypatch):
     assert_same_gradients(got, expected, (features, weight))
 
 
+def test_tensors_need_not_be_contiguous():
+    coords, draw = random_sites(28, 1, (4, 5, 6)), draws(29)
+    rows = len(coords)
+    features, weight = draw(rows, 3), draw(27, 3, 4)
+    table = submanifold_map(coords, (4, 5, 6), 1).forward
+    wide = torch.full((27, 2 * rows), -1, dtype=torch.int32)
+    wide[:, ::2] = table.neighbours
+    strewn = table._replace(neighbours=wide[:, ::2], blocks=None)
+    got = sparse_conv(features.T.contiguous().T, weight.mT.contiguous().mT, KernelMap(strewn, None))
+    assert torch.equal(got, sparse_conv(features, weight, KernelMap(table, None)))
+
+
 def test_no_rows():
     coords = torch.zeros(0, 4, dtype=torch.int32)
     features = torch.zeros(0, 3, requires_grad=True)

@@ -114,7 +114,7 @@ def find_blocks(neighbours: Tensor, count: Tensor | None = None) -> tuple[Block,
     blocks = -(-length // size)
 
     tiled = pad(neighbours, (0, blocks * size - length), value=-1)
-    tiled = tiled.view(offsets, blocks, size).transpose(0, 1).contiguous()
+    tiled = tiled.reshape(offsets, blocks, size).transpose(0, 1).contiguous()
     entry = (tiled >= 0).view(-1).nonzero().squeeze(1)
     source = tiled.view(-1).index_select(0, entry)
     row = (entry & (size - 1)).int()
