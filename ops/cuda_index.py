@@ -90,7 +90,7 @@ def workspace_words(batch_size: int, shapes: Sequence[int]) -> int:
 
 
 def new_workspace(batch_size: int, shapes: Sequence[int], device: torch.device) -> Tensor:
-    """Zeros that the operators mark and, when told to, leave as zeros again."""
+    """Zeros that the operators mark and leave as zeros again."""
     words = workspace_words(batch_size, shapes)
     return torch.zeros(words, dtype=torch.int32, device=device)
 
@@ -111,34 +111,27 @@ def index(
     extension()
     millisecond = torch.ops.millisecond
     coords = coords.contiguous()
-    clear = workspace is not None
+    given = workspace is not None
     if workspace is None:
         workspace = new_workspace(plan.batch_size, plan.shapes, coords.device)
     grids = plan.batch_size, plan.shapes
-    counts, *levels = millisecond.index_mark(
-        coords, count, workspace, *grids, plan.steps, capacities or ()
-    )
-    if capacities is None:
-        *sizes, _, fault = counts.tolist()  # sync: exact sizes, for BatchNorm and autograd
-        if fault:
-            workspace.zero_()
-            raise _fault(coords, fault, plan)
-        levels = [coords[: sizes[0]]]
-        if plan.levels > 1:
-            levels += millisecond.index_coords(workspace, coords.shape[1] - 1, *grids, sizes)
-        counts = None
-    tables = millisecond.index_tables(
-        levels,
-        counts,
-        workspace,
-        *grids,
-        plan.steps,
-        plan.submanifold,
-        plan.submanifold_levels,
-        plan.transposed,
-        clear,
-    )
-    return Index(levels, counts, tables)
+    windows = plan.steps, plan.submanifold, plan.submanifold_levels, plan.transposed
+    if capacities is not None:
+        counts, *rest = millisecond.index_bounded(
+            coords, count, workspace, *grids, *windows, capacities
+        )
+        return Index(rest[: plan.levels], counts, rest[plan.levels :])
+    *sizes, _, fault = millisecond.index_count(
+        coords, count, workspace, *grids, plan.steps
+    ).tolist()  # sync: exact sizes, for BatchNorm and autograd
+    if not fault:
+        coords = coords[: sizes[0]]
+        rest = millisecond.index_exact(coords, workspace, *grids, *windows, sizes)
+    if given:
+        millisecond.index_clear(workspace, *grids)
+    if fault:
+        raise _fault(coords, fault, plan)
+    return Index([coords, *rest[: plan.levels - 1]], None, rest[plan.levels - 1 :])
 
 
 def _fault(coords: Tensor, fault: int, plan: Plan) -> ValueError:

@@ -27,7 +27,6 @@ def voxelize(
     """See ops.voxelize.voxelize: features, coords, count, dropped."""
     extension()
     batch_size = len(offsets) - 1
-    clear = workspace is not None
     if workspace is None:
         workspace = new_workspace(batch_size, grid.shape, points.device)
     rows = min(len(points), batch_size * max_voxels) if capacity is None else capacity
@@ -41,7 +40,6 @@ def voxelize(
         max_points,
         max_voxels,
         rows,
-        clear,
     )
     if capacity is not None:
         return features, coords, count, dropped

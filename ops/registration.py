@@ -12,21 +12,10 @@ from torch import Tensor
 # ---- index ---------------------------------------------------------------------------------------
 
 
-@torch.library.register_fake("millisecond::index_mark")
-def _index_mark(coords, count, workspace, batch_size, shapes, steps, capacities) -> list[Tensor]:
-    counts = coords.new_empty(len(shapes) // 3 + 2)
-    return [counts, *(coords.new_empty(rows, coords.shape[1]) for rows in capacities)]
-
-
-@torch.library.register_fake("millisecond::index_coords")
-def _index_coords(workspace, dims, batch_size, shapes, rows) -> list[Tensor]:
-    return [workspace.new_empty(n, 1 + dims) for n in rows[1:]]
-
-
-@torch.library.register_fake("millisecond::index_tables")
-def _index_tables(
+@torch.library.register_fake("millisecond::index_bounded")
+def _index_bounded(
     coords,
-    counts,
+    count,
     workspace,
     batch_size,
     shapes,
@@ -34,23 +23,46 @@ def _index_tables(
     submanifold,
     submanifold_levels,
     transposed,
-    clear,
+    capacities,
 ) -> list[Tensor]:
+    tables = _tables(coords, capacities, steps, submanifold, submanifold_levels, transposed)
+    counts = coords.new_empty(len(capacities) + 2)
+    return [counts, *(coords.new_empty(n, coords.shape[1]) for n in capacities), *tables]
+
+
+@torch.library.register_fake("millisecond::index_count")
+def _index_count(coords, count, workspace, batch_size, shapes, steps) -> Tensor:
+    return coords.new_empty(len(shapes) // 3 + 2)
+
+
+@torch.library.register_fake("millisecond::index_exact")
+def _index_exact(
+    coords, workspace, batch_size, shapes, steps, submanifold, submanifold_levels, transposed, sizes
+) -> list[Tensor]:
+    tables = _tables(coords, sizes, steps, submanifold, submanifold_levels, transposed)
+    return [*(coords.new_empty(n, coords.shape[1]) for n in sizes[1:]), *tables]
+
+
+@torch.library.register_fake("millisecond::index_clear")
+def _index_clear(workspace, batch_size, shapes) -> None:
+    return None
+
+
+def _tables(coords, sizes, steps, submanifold, submanifold_levels, transposed) -> list[Tensor]:
     tables = []
 
-    def add(kernel, level):
-        rows = coords[level].shape[0]
-        tables.append(workspace.new_empty(prod(kernel), rows))
-        tables.append(workspace.new_empty(rows))
+    def add(kernel, rows):
+        tables.append(coords.new_empty(prod(kernel), rows))
+        tables.append(coords.new_empty(rows))
 
-    for level in range(len(coords)):
+    for level, rows in enumerate(sizes):
         if submanifold_levels >> level & 1:
-            add(submanifold[:3], level)
+            add(submanifold[:3], rows)
         if level > 0:
             kernel = steps[12 * (level - 1) :][:3]
-            add(kernel, level)
+            add(kernel, rows)
             if transposed:
-                add(kernel, level - 1)
+                add(kernel, sizes[level - 1])
     return tables
 
 
@@ -59,7 +71,7 @@ def _index_tables(
 
 @torch.library.register_fake("millisecond::voxelize")
 def _voxelize(
-    points, offsets, workspace, lower, size, shape, max_points, max_voxels, rows, clear
+    points, offsets, workspace, lower, size, shape, max_points, max_voxels, rows
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return (
         points.new_empty(rows, points.shape[1]),

@@ -258,20 +258,22 @@ def test_operators_are_well_behaved():
         True,
     )
     grids = plan.batch_size, plan.shapes
+    windows = plan.steps, plan.submanifold, plan.submanifold_levels, plan.transposed
     workspace = cuda_index.new_workspace(*grids, coords.device)
     cuda_index.extension()
     operators = torch.ops.millisecond
-    marked = workspace.clone()
-    bounded = [coords, None, marked, *grids, plan.steps, (400, 900)]
-    counts, *levels = operators.index_mark.default(*bounded)
     torch.library.opcheck(
-        operators.index_mark.default, (coords, None, workspace, *grids, plan.steps, (400, 900))
+        operators.index_bounded.default,
+        (coords, None, workspace, *grids, *windows, (400, 900)),
     )
-    torch.library.opcheck(operators.index_coords.default, (marked, 3, *grids, (300, 900)))
     torch.library.opcheck(
-        operators.index_tables.default,
-        (levels, counts, marked, *grids, plan.steps, plan.submanifold, 3, True, False),
+        operators.index_count.default, (coords, None, workspace.clone(), *grids, plan.steps)
     )
+    *sizes, _, _ = operators.index_count(coords, None, workspace, *grids, plan.steps).tolist()
+    torch.library.opcheck(
+        operators.index_exact.default, (coords, workspace, *grids, *windows, sizes)
+    )
+    torch.library.opcheck(operators.index_clear.default, (workspace, *grids))
 
 
 def test_another_stream():

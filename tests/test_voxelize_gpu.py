@@ -114,7 +114,7 @@ def test_operator_is_well_behaved():
     workspace = index_workspace(grid.shape, 2, (), points.device)
     limits = (grid.point_range[:3], grid.voxel_size, grid.shape, 5, 100, 150)
     torch.library.opcheck(
-        torch.ops.millisecond.voxelize.default, (points, offsets, workspace, *limits, True)
+        torch.ops.millisecond.voxelize.default, (points, offsets, workspace, *limits)
     )
 
 

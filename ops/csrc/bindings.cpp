@@ -120,82 +120,52 @@ Bitmap bitmap_of(const Tensor& workspace, int64_t batch_size, at::IntArrayRef sh
   return bitmap_at(reinterpret_cast<uint32_t*>(workspace.data_ptr<int>()), batch, levels, sizes);
 }
 
-// Counts [levels + 2] and, where capacities are given, the coordinates of every level.
-std::vector<Tensor> index_mark(const Tensor& coords, const std::optional<Tensor>& count, const Tensor& workspace,
-                               int64_t batch_size, at::IntArrayRef shapes, at::IntArrayRef steps,
-                               at::IntArrayRef capacities) {
-  const int dims = check_coords(coords);
-  check_count(count, coords, "coords");
+// The network: its levels, the steps between them, the window of its submanifold tables.
+struct Network {
+  Bitmap bitmap;
+  int dims;
+  Window steps[MAX_LEVELS];
+  Window submanifold;
+  int64_t submanifold_levels;  // bit l set: level l has a submanifold table
+  bool transposed;             // tables from a step's inputs to its outputs as well
+};
+
+Network network_of(const Tensor& coords, const Tensor& workspace, int64_t batch_size, at::IntArrayRef shapes,
+                   at::IntArrayRef steps) {
   check_same_device(workspace, "workspace", coords, "coords");
-  const c10::cuda::CUDAGuard guard(coords.device());
-  const Bitmap bitmap = bitmap_of(workspace, batch_size, shapes);
-  const size_t levels = bitmap.levels;
-  TORCH_CHECK(steps.size() == 12 * (levels - 1), "steps must hold ", 12 * (levels - 1), " numbers, is ", steps);
-  TORCH_CHECK(capacities.empty() || capacities.size() == levels, "capacities must hold ", levels, " numbers, is ",
-              capacities);
-  Window windows[MAX_LEVELS];
-  for (size_t l = 0; l + 1 < levels; ++l) windows[l] = window_of(steps.slice(12 * l, 12));
-  std::vector<Tensor> out = {at::empty({bitmap.levels + 2}, coords.options())};
-  int rows[MAX_LEVELS];
-  int* targets[MAX_LEVELS];
-  for (size_t l = 0; l < capacities.size(); ++l) {
-    rows[l] = positive(capacities[l], "capacities");
-    out.push_back(at::empty({rows[l], 1 + dims}, coords.options()));
-    targets[l] = out.back().data_ptr<int>();
-  }
-  const bool bounded = !capacities.empty();
-  int* counts = out[0].data_ptr<int>();
-  check(bitmap_mark(bitmap, coords.data_ptr<int>(), dims, static_cast<int>(coords.size(0)),
-                    optional_pointer<int>(count), windows, counts, stream()),
-        "index_mark");
-  check(bitmap_rank(bitmap, bounded ? rows : nullptr, bounded ? targets : nullptr, dims, counts, stream()),
-        "index_mark");
-  return out;
+  Network network = {bitmap_of(workspace, batch_size, shapes), check_coords(coords), {}, {}, 0, false};
+  const size_t count = network.bitmap.levels - 1;
+  TORCH_CHECK(steps.size() == 12 * count, "steps must hold ", 12 * count, " numbers, is ", steps);
+  for (size_t l = 0; l < count; ++l) network.steps[l] = window_of(steps.slice(12 * l, 12));
+  return network;
 }
 
-// Coordinates of the levels after level 0, whose numbers of rows are known.
-std::vector<Tensor> index_coords(const Tensor& workspace, int64_t dims, int64_t batch_size, at::IntArrayRef shapes,
-                                 at::IntArrayRef rows) {
-  const c10::cuda::CUDAGuard guard(workspace.device());
-  const Bitmap bitmap = bitmap_of(workspace, batch_size, shapes);
-  TORCH_CHECK(dims >= 1 && dims <= 3, "dims must be 1 to 3, is ", dims);
-  TORCH_CHECK(rows.size() == static_cast<size_t>(bitmap.levels), "rows must hold ", bitmap.levels, " numbers, is ",
-              rows);
-  std::vector<Tensor> out;
-  int capacities[MAX_LEVELS] = {};
-  int* targets[MAX_LEVELS] = {};
-  for (int l = 1; l < bitmap.levels; ++l) {
-    TORCH_CHECK(rows[l] >= 0 && rows[l] <= INT32_MAX, "rows must not be negative, is ", rows);
-    capacities[l] = static_cast<int>(rows[l]);
-    out.push_back(at::empty({rows[l], 1 + dims}, workspace.options()));
-    if (rows[l] > 0) targets[l] = out.back().data_ptr<int>();
-  }
-  check(bitmap_coords(bitmap, capacities, targets, static_cast<int>(dims), stream()), "index_coords");
-  return out;
-}
-
-// Neighbours and masks: of each level its submanifold table where bit l of submanifold_levels is set, the table
-// from the level above, and that one's transpose. With counts, coords and tables are filled up with -1 behind
-// them.
-std::vector<Tensor> index_tables(at::TensorList coords, const std::optional<Tensor>& counts,
-                                 const Tensor& workspace, int64_t batch_size, at::IntArrayRef shapes,
-                                 at::IntArrayRef steps, at::IntArrayRef submanifold, int64_t submanifold_levels,
-                                 bool transposed, bool clear) {
-  const c10::cuda::CUDAGuard guard(workspace.device());
-  const Bitmap bitmap = bitmap_of(workspace, batch_size, shapes);
-  const int levels = bitmap.levels;
-  TORCH_CHECK(coords.size() == static_cast<size_t>(levels), "coords must be ", levels, " tensors, is ",
-              coords.size());
-  TORCH_CHECK(steps.size() == static_cast<size_t>(12 * (levels - 1)), "steps must hold ", 12 * (levels - 1),
-              " numbers, is ", steps);
+void set_tables(Network& network, at::IntArrayRef submanifold, int64_t submanifold_levels, bool transposed) {
   TORCH_CHECK(submanifold.size() == 12, "submanifold must hold 12 numbers, is ", submanifold);
-  if (counts) {
-    check_tensor(*counts, "counts", at::kInt, 1);
-    check_same_device(*counts, "counts", workspace, "workspace");
-    TORCH_CHECK(counts->numel() == levels + 2, "counts must have ", levels + 2, " elements, has ",
-                counts->numel());
-  }
-  int dims = 0;
+  network.submanifold = window_of(submanifold);
+  network.submanifold_levels = submanifold_levels;
+  network.transposed = transposed;
+}
+
+void check_capacities(const Network& network, at::IntArrayRef rows, int64_t least) {
+  TORCH_CHECK(rows.size() == static_cast<size_t>(network.bitmap.levels), "one number of rows for each of ",
+              network.bitmap.levels, " levels, got ", rows);
+  for (int64_t n : rows)
+    TORCH_CHECK(n >= least && n < INT32_MAX / 2, "rows must be at least ", least, ", got ", rows);
+}
+
+Tensor mark_levels(const Network& network, const Tensor& coords, const std::optional<Tensor>& count) {
+  check_count(count, coords, "coords");
+  Tensor counts = at::empty({network.bitmap.levels + 2}, coords.options());
+  check(bitmap_mark(network.bitmap, coords.data_ptr<int>(), network.dims, static_cast<int>(coords.size(0)),
+                    optional_pointer<int>(count), network.steps, counts.data_ptr<int>(), stream()),
+        "index");
+  return counts;
+}
+
+// Neighbours and masks: of each level its submanifold table, the table from the level above, and that one's
+// transpose. With counts, coords and tables are filled up with -1 behind them.
+std::vector<Tensor> fill_tables(const Network& network, const std::vector<Tensor>& coords, const int* counts) {
   std::vector<TableJob> jobs;
   std::vector<Tensor> out;
   const auto add = [&](TableKind kind, int level, int source, const Window& window) {
@@ -211,31 +181,90 @@ std::vector<Tensor> index_tables(at::TensorList coords, const std::optional<Tens
                     nullptr};
     if (kind != TableKind::tail) {
       TORCH_CHECK(volume <= 32, "kernels of up to 32 offsets have tables, this one has ", volume);
-      out.push_back(at::empty({volume, rows}, workspace.options()));
+      out.push_back(at::empty({volume, rows}, coords[level].options()));
       job.neighbours = out.back().data_ptr<int>();
-      out.push_back(at::empty({rows}, workspace.options()));
+      out.push_back(at::empty({rows}, coords[level].options()));
       job.mask = reinterpret_cast<uint32_t*>(out.back().data_ptr<int>());
     }
     if (rows > 0) jobs.push_back(job);
   };
-  for (int l = 0; l < levels; ++l) {
-    dims = check_coords(coords[l]);
-    check_same_device(coords[l], "coords", workspace, "workspace");
-  }
-  const Window centred = window_of(submanifold);
-  for (int l = 0; l < levels; ++l) {
-    if (counts) add(TableKind::tail, l, l, centred);
-    if (submanifold_levels >> l & 1) add(TableKind::forward, l, l, centred);
+  for (int l = 0; l < network.bitmap.levels; ++l) {
+    if (counts) add(TableKind::tail, l, l, network.submanifold);
+    if (network.submanifold_levels >> l & 1) add(TableKind::forward, l, l, network.submanifold);
     if (l == 0) continue;
-    const Window window = window_of(steps.slice(12 * (l - 1), 12));
-    add(TableKind::forward, l, l - 1, window);
-    if (transposed) add(TableKind::transposed, l - 1, l, window);
+    add(TableKind::forward, l, l - 1, network.steps[l - 1]);
+    if (network.transposed) add(TableKind::transposed, l - 1, l, network.steps[l - 1]);
   }
-  check(bitmap_tables(bitmap, jobs.data(), static_cast<int>(jobs.size()), dims, optional_pointer<int>(counts),
-                      stream()),
-        "index_tables");
-  if (clear) check(bitmap_clear(bitmap, stream()), "index_tables");
+  check(bitmap_tables(network.bitmap, jobs.data(), static_cast<int>(jobs.size()), network.dims, counts, stream()),
+        "index");
   return out;
+}
+
+// Counts [levels + 2], coords of every level, tables, all of fixed sizes. The workspace is zero before and after.
+std::vector<Tensor> index_bounded(const Tensor& coords, const std::optional<Tensor>& count,
+                                  const Tensor& workspace, int64_t batch_size, at::IntArrayRef shapes,
+                                  at::IntArrayRef steps, at::IntArrayRef submanifold, int64_t submanifold_levels,
+                                  bool transposed, at::IntArrayRef capacities) {
+  const c10::cuda::CUDAGuard guard(coords.device());
+  Network network = network_of(coords, workspace, batch_size, shapes, steps);
+  set_tables(network, submanifold, submanifold_levels, transposed);
+  check_capacities(network, capacities, 1);
+  const Tensor counts = mark_levels(network, coords, count);
+  std::vector<Tensor> levels;
+  int rows[MAX_LEVELS];
+  int* targets[MAX_LEVELS];
+  for (int l = 0; l < network.bitmap.levels; ++l) {
+    rows[l] = static_cast<int>(capacities[l]);
+    levels.push_back(at::empty({rows[l], 1 + network.dims}, coords.options()));
+    targets[l] = levels.back().data_ptr<int>();
+  }
+  check(bitmap_rank(network.bitmap, rows, targets, network.dims, counts.data_ptr<int>(), stream()), "index");
+  const std::vector<Tensor> tables = fill_tables(network, levels, counts.data_ptr<int>());
+  check(bitmap_clear(network.bitmap, stream()), "index");
+  std::vector<Tensor> out = {counts};
+  out.insert(out.end(), levels.begin(), levels.end());
+  out.insert(out.end(), tables.begin(), tables.end());
+  return out;
+}
+
+// Counts [levels + 2] alone; leaves the workspace marked and ranked for index_exact.
+Tensor index_count(const Tensor& coords, const std::optional<Tensor>& count, const Tensor& workspace,
+                   int64_t batch_size, at::IntArrayRef shapes, at::IntArrayRef steps) {
+  const c10::cuda::CUDAGuard guard(coords.device());
+  const Network network = network_of(coords, workspace, batch_size, shapes, steps);
+  Tensor counts = mark_levels(network, coords, count);
+  check(bitmap_rank(network.bitmap, nullptr, nullptr, network.dims, counts.data_ptr<int>(), stream()), "index");
+  return counts;
+}
+
+// Coords of the levels after level 0, then tables, for numbers of rows read from index_count. coords are level
+// 0's.
+std::vector<Tensor> index_exact(const Tensor& coords, const Tensor& workspace, int64_t batch_size,
+                                at::IntArrayRef shapes, at::IntArrayRef steps, at::IntArrayRef submanifold,
+                                int64_t submanifold_levels, bool transposed, at::IntArrayRef sizes) {
+  const c10::cuda::CUDAGuard guard(coords.device());
+  Network network = network_of(coords, workspace, batch_size, shapes, steps);
+  set_tables(network, submanifold, submanifold_levels, transposed);
+  check_capacities(network, sizes, 0);
+  TORCH_CHECK(coords.size(0) == sizes[0], "coords must have ", sizes[0], " rows, has ", coords.size(0));
+  std::vector<Tensor> levels = {coords};
+  int rows[MAX_LEVELS] = {};
+  int* targets[MAX_LEVELS] = {};
+  for (int l = 1; l < network.bitmap.levels; ++l) {
+    rows[l] = static_cast<int>(sizes[l]);
+    levels.push_back(at::empty({rows[l], 1 + network.dims}, coords.options()));
+    if (rows[l] > 0) targets[l] = levels.back().data_ptr<int>();
+  }
+  check(bitmap_coords(network.bitmap, rows, targets, network.dims, stream()), "index");
+  const std::vector<Tensor> tables = fill_tables(network, levels, nullptr);
+  std::vector<Tensor> out(levels.begin() + 1, levels.end());
+  out.insert(out.end(), tables.begin(), tables.end());
+  return out;
+}
+
+void index_clear(const Tensor& workspace, int64_t batch_size, at::IntArrayRef shapes) {
+  const c10::cuda::CUDAGuard guard(workspace.device());
+  check(bitmap_clear(bitmap_of(workspace, batch_size, shapes), stream()), "index_clear");
 }
 
 // ---- voxelize --------------------------------------------------------------------------------------------------
@@ -243,8 +272,7 @@ std::vector<Tensor> index_tables(at::TensorList coords, const std::optional<Tens
 std::tuple<Tensor, Tensor, Tensor, Tensor> voxelize_points(const Tensor& points, const Tensor& offsets,
                                                            const Tensor& workspace, at::ArrayRef<double> lower,
                                                            at::ArrayRef<double> size, at::IntArrayRef shape,
-                                                           int64_t max_points, int64_t max_voxels, int64_t rows,
-                                                           bool clear) {
+                                                           int64_t max_points, int64_t max_voxels, int64_t rows) {
   check_tensor(points, "points", at::kFloat, 2);
   check_tensor(offsets, "offsets", at::kInt, 1);
   check_same_device(offsets, "offsets", points, "points");
@@ -285,7 +313,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> voxelize_points(const Tensor& points,
     job.grid.shape[axis] = static_cast<int>(shape[axis]);
   }
   check(voxelize(bitmap, job, stream()), "voxelize");
-  if (clear) check(bitmap_clear(bitmap, stream()), "voxelize");
+  check(bitmap_clear(bitmap, stream()), "voxelize");
   return {features, coords, counts.narrow(0, 0, 1), dropped};
 }
 
@@ -422,9 +450,7 @@ Tensor dense_backward(const Tensor& gradient, const Tensor& coords, const std::o
 // ---- convolution -----------------------------------------------------------------------------------------------
 
 // torch.set_float32_matmul_precision: "highest" is exact fp32, all else may round to tf32.
-bool tf32_allowed() {
-  return at::globalContext().float32MatmulPrecision() != at::Float32MatmulPrecision::HIGHEST;
-}
+bool tf32_allowed() { return at::globalContext().float32MatmulPrecision() != at::Float32MatmulPrecision::HIGHEST; }
 
 // What a convolution of these tensors runs on: tensor cores where their tiles fit, a kernel of its own for 4 input
 // channels, else plain multiply-adds.
@@ -462,7 +488,8 @@ Route route_of(const Tensor& features, bool tf32, int64_t volume, int64_t c_in, 
 // c_in].
 Tensor packed(const Tensor& weight, bool transposed, const Route& route) {
   if (!route.tiles) return (transposed ? weight : weight.transpose(1, 2)).contiguous();
-  const int64_t volume = weight.size(0), c_in = weight.size(transposed ? 2 : 1), c_out = weight.size(transposed ? 1 : 2);
+  const int64_t volume = weight.size(0), c_in = weight.size(transposed ? 2 : 1),
+                c_out = weight.size(transposed ? 1 : 2);
   const int64_t bytes = c_in * weight.element_size();
   const int64_t row_bytes = bytes % 128 == 0 ? 128 : (bytes % 64 == 0 ? 64 : 32);
   // c_in = slice, 64-byte piece, lane of the quad, product, half of the product's reduction, element of a word
@@ -539,8 +566,8 @@ Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const
   if (bias) check_bias(*bias, c_out, features);
   if (residual) {
     check_tensor(*residual, "residual", features.scalar_type(), 2);
-    TORCH_CHECK(residual->size(0) == table.rows && residual->size(1) == c_out, "residual must be [", table.rows, ", ",
-                c_out, "], has shape ", residual->sizes());
+    TORCH_CHECK(residual->size(0) == table.rows && residual->size(1) == c_out, "residual must be [", table.rows,
+                ", ", c_out, "], has shape ", residual->sizes());
     check_same_device(*residual, "residual", features, "features");
     check_aligned(*residual, "residual");
   }
@@ -566,24 +593,24 @@ Tensor pack_weight(const Tensor& weight, bool tf32) {
   return (tiles.data_ptr() == weight.data_ptr() ? tiles.clone() : tiles).view({-1});
 }
 
-// Convolutions with bias and ReLU, one feeding the next; each kernel overlaps the end of the one before it. counts is
-// empty or has one for every table.
+// Convolutions with bias and ReLU, one feeding the next; each kernel overlaps the end of the one before it. counts
+// is empty or has one for every table.
 Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList biases, at::TensorList neighbours,
                   at::TensorList counts, bool tf32) {
   check_tensor(features, "features", features.scalar_type(), 2);
   const c10::cuda::CUDAGuard guard(features.device());
   TORCH_CHECK(weights.size() == biases.size() && weights.size() == neighbours.size() &&
                   (counts.empty() || counts.size() == weights.size()),
-              "weights, biases, neighbours and counts must be as many, are ", weights.size(), ", ", biases.size(), ", ",
-              neighbours.size(), ", ", counts.size());
+              "weights, biases, neighbours and counts must be as many, are ", weights.size(), ", ", biases.size(),
+              ", ", neighbours.size(), ", ", counts.size());
   Tensor x = features;
   for (size_t i = 0; i < weights.size(); ++i) {
     const std::optional<Tensor> count = counts.empty() ? std::nullopt : std::optional<Tensor>(counts[i]);
     const OffsetTable table = table_of(neighbours[i], count, false, features);
     const int64_t c_in = x.size(1), c_out = biases[i].numel();
     check_tensor(weights[i], "weight", features.scalar_type(), 1);
-    TORCH_CHECK(weights[i].numel() == table.volume * c_in * c_out, "weight ", i, " must have ", table.volume, " x ",
-                c_in, " x ", c_out, " elements, has ", weights[i].numel());
+    TORCH_CHECK(weights[i].numel() == table.volume * c_in * c_out, "weight ", i, " must have ", table.volume,
+                " x ", c_in, " x ", c_out, " elements, has ", weights[i].numel());
     check_same_device(weights[i], "weight", features, "features");
     check_bias(biases[i], c_out, features);
     check_aligned(x, "features");
@@ -591,8 +618,8 @@ Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList
     Tensor out = at::empty({table.rows, c_out}, features.options());
     const Route route = route_of(features, tf32, table.volume, c_in, c_out);
     if (out.numel() > 0) {
-      launch_conv({x.data_ptr(), weights[i].data_ptr(), biases[i].data_ptr<float>(), nullptr, out.data_ptr(), table,
-                   static_cast<int32_t>(c_in), static_cast<int32_t>(c_out), true,
+      launch_conv({x.data_ptr(), weights[i].data_ptr(), biases[i].data_ptr<float>(), nullptr, out.data_ptr(),
+                   table, static_cast<int32_t>(c_in), static_cast<int32_t>(c_out), true,
                    i > 0 && route.tiles && route.major >= 9},
                   route);
     }
@@ -698,19 +725,23 @@ std::tuple<Tensor, Tensor> nms(const Tensor& boxes, const Tensor& order, double 
 }  // namespace millisecond
 
 TORCH_LIBRARY(millisecond, m) {
-  // index; shapes: z, y, x of each level; steps and submanifold: kernel size, stride, padding, dilation
+  // index; shapes: z, y, x of each level; steps and submanifold: kernel size, stride, padding, dilation.
+  // A workspace is scratch that is zero: operators that take it as it is leave it so.
   m.def(
-      "index_mark(Tensor coords, Tensor? count, Tensor(a!) workspace, int batch_size, int[] shapes, int[] steps, "
-      "int[] capacities) -> Tensor[]");
-  m.def("index_coords(Tensor workspace, int dims, int batch_size, int[] shapes, int[] rows) -> Tensor[]");
+      "index_bounded(Tensor coords, Tensor? count, Tensor workspace, int batch_size, int[] shapes, int[] steps, "
+      "int[] submanifold, int submanifold_levels, bool transposed, int[] capacities) -> Tensor[]");
   m.def(
-      "index_tables(Tensor[] coords, Tensor? counts, Tensor(a!) workspace, int batch_size, int[] shapes, "
-      "int[] steps, int[] submanifold, int submanifold_levels, bool transposed, bool clear) -> Tensor[]");
+      "index_count(Tensor coords, Tensor? count, Tensor(a!) workspace, int batch_size, int[] shapes, int[] steps) "
+      "-> Tensor");
+  m.def(
+      "index_exact(Tensor coords, Tensor workspace, int batch_size, int[] shapes, int[] steps, int[] submanifold, "
+      "int submanifold_levels, bool transposed, int[] sizes) -> Tensor[]");
+  m.def("index_clear(Tensor(a!) workspace, int batch_size, int[] shapes) -> ()");
   // voxelize
   m.def(
-      "voxelize(Tensor points, Tensor offsets, Tensor(a!) workspace, float[] lower, float[] size, int[] shape, "
-      "int max_points, int max_voxels, int rows, bool clear) -> (Tensor features, Tensor coords, Tensor count, "
-      "Tensor dropped)");
+      "voxelize(Tensor points, Tensor offsets, Tensor workspace, float[] lower, float[] size, int[] shape, "
+      "int max_points, int max_voxels, int rows) -> (Tensor features, Tensor coords, Tensor count, Tensor "
+      "dropped)");
   // sparse max pooling
   m.def(
       "max_pool(Tensor features, Tensor neighbours, Tensor? count, Tensor? transposed, Tensor? transposed_count) "
@@ -745,9 +776,10 @@ TORCH_LIBRARY(millisecond, m) {
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   using namespace millisecond;
   // index
-  m.impl("index_mark", index_mark);
-  m.impl("index_coords", index_coords);
-  m.impl("index_tables", index_tables);
+  m.impl("index_bounded", index_bounded);
+  m.impl("index_count", index_count);
+  m.impl("index_exact", index_exact);
+  m.impl("index_clear", index_clear);
   // voxelize
   m.impl("voxelize", voxelize_points);
   // sparse max pooling
