@@ -13,7 +13,7 @@ from detector.models.batch_norm import RowNorm
 from ops.conv_chain import ConvChain
 from ops.kernel_map import ConvGeometry, KernelMap, index_pyramid
 from ops.sparse_conv import sparse_conv
-from ops.sparse_tensor import dense
+from ops.sparse_tensor import bev_map
 from ops.voxelize import Voxels
 
 DOWNS = (  # (z, y, x)
@@ -67,9 +67,17 @@ class SparseEncoder(nn.Module):
         self.chain: ConvChain | None = None  # of the folded encoder
 
     def forward(
-        self, voxels: Voxels, batch_size: int, capacities: Sequence[int] | None = None
+        self,
+        voxels: Voxels,
+        batch_size: int,
+        capacities: Sequence[int] | None = None,
+        workspace: Tensor | None = None,
     ) -> Tensor:  # [B, C * Z, Y, X]
-        """The map's channel is c * Z + z. capacities: a fixed number of rows for every level."""
+        """The map's channel is c * Z + z.
+
+        capacities: a fixed number of rows for every level, so that nothing is read back to the
+        host; workspace: from ops.index_workspace, saves zeroing one in every call.
+        """
         pyramid = index_pyramid(
             voxels.coords,
             self.sparse_shape,
@@ -77,6 +85,8 @@ class SparseEncoder(nn.Module):
             DOWNS,
             capacities=capacities,
             count=voxels.count,
+            transposed=torch.is_grad_enabled(),
+            workspace=workspace,
         )
         maps = []
         for level in pyramid.levels:
@@ -89,8 +99,7 @@ class SparseEncoder(nn.Module):
             for block, kernel_map in zip(self._blocks(), maps, strict=True):
                 features = block(features, kernel_map)
         level = pyramid.levels[-1]
-        volume = dense(features, level.coords, level.spatial_shape, batch_size, count=level.count)
-        return volume.flatten(1, 2)
+        return bev_map(features, level.coords, level.spatial_shape, batch_size, count=level.count)
 
     def fold(self) -> None:
         """Turns the blocks into a chain of convolutions with bias and ReLU, in place."""
