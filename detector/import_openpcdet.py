@@ -16,6 +16,7 @@ from detector.models.second import build_second
 from detector.models.sparse_encoder import DOWNS
 
 NORM = ("weight", "bias", "running_mean", "running_var")
+COUNTERS = ("global_step", "num_batches_tracked")
 KERNEL = (3, 3, 3)
 
 
@@ -38,7 +39,7 @@ def import_openpcdet(path: str | Path, config: Config) -> nn.Module:
             f"{path}: not a checkpoint of tensors alone, or damaged ({reason})"
         ) from None
     state = content.get("model_state", content) if isinstance(content, dict) else None
-    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
+    if not isinstance(state, dict) or not all(_is_entry(*item) for item in state.items()):
         raise ValueError(f"{path}: no 'model_state' of tensors in this file; is it OpenPCDet's?")
     model = build_second(config)
     restore(model, convert(state, config, path), path)
@@ -47,17 +48,20 @@ def import_openpcdet(path: str | Path, config: Config) -> nn.Module:
 
 def convert(state: Mapping[str, Tensor], config: Config, source: str | Path) -> dict[str, Tensor]:
     """OpenPCDet's state dict as ours. Raises ValueError for a key or a shape of another network."""
-    rest = {k: t for k, t in state.items() if k.split(".")[-1] not in _COUNTERS}
+    rest = {k: t for k, t in state.items() if k.split(".")[-1] not in COUNTERS}
     try:
         converted = _sparse(rest, config, source) | _dense(rest, config)
     except KeyError as error:
         raise ValueError(f"{source}: not SECOND's weights: {error.args[0]} is missing") from None
     if rest:
         raise ValueError(f"{source}: not SECOND's weights: {next(iter(rest))} is unknown")
-    return {name: tensor.float() for name, tensor in converted.items()}
+    return converted
 
 
-_COUNTERS = ("global_step", "num_batches_tracked")
+def _is_entry(name: object, value: object) -> bool:
+    """Whether this is a name and a tensor of numbers as a state dict has them."""
+    plain = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_complex()
+    return isinstance(name, str) and plain
 
 
 def _sparse(state: dict[str, Tensor], config: Config, source: str | Path) -> dict[str, Tensor]:

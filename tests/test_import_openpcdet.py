@@ -161,6 +161,11 @@ def test_hostile_files_are_refused_and_do_not_run(tmp_path, state, config):
         "noise.pth": lambda p: p.write_bytes(os.urandom(4096)),
         "list.pth": lambda p: torch.save([1, 2], p),
         "no_tensors.pth": lambda p: torch.save({"model_state": {"a": 1}}, p),
+        "no_names.pth": lambda p: torch.save({"model_state": {1: torch.ones(1)}}, p),
+        "sparse.pth": lambda p: torch.save({"model_state": {"a": torch.eye(2).to_sparse()}}, p),
+        "huge.pth": lambda p: save(
+            p, {**state, "dense_head.conv_cls.bias": torch.ones(1).expand(1 << 45)}
+        ),
         "not_torch.pth": lambda p: zipfile.ZipFile(p, "w").writestr("a", "b"),
     }
     for name, write in files.items():
