@@ -45,7 +45,7 @@ class Processes:
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view(tensor.shape))
 
-    def share_first(self, tensors: Sequence[Tensor]) -> None:
+    def copy_first(self, tensors: Sequence[Tensor]) -> None:
         """Copies the tensors of rank 0 into those of every other process."""
         if self.count > 1:
             for tensor in tensors:
@@ -58,6 +58,14 @@ class Processes:
         values = [None] * self.count
         dist.all_gather_object(values, value)
         return values
+
+    def of_first(self, value: Any) -> Any:
+        """The value that rank 0 gives, in every process."""
+        if self.count == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
 
     def wait(self) -> None:
         """Returns when every process has come here."""

@@ -100,7 +100,7 @@ def build_trainer(
             raise ValueError("train.sync_batchnorm: true works on GPUs only; set it to false")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model = model.to(device).train()
-    processes.share_first([*model.parameters(), *model.buffers()])
+    processes.copy_first([*model.parameters(), *model.buffers()])
     # OpenPCDet decays every weight, those of the BatchNorms and the biases too.
     optimizer = torch.optim.AdamW(
         model.parameters(), weight_decay=settings.weight_decay, fused=device.type == "cuda"

@@ -201,7 +201,7 @@ class Training:
                 )
             return
         first = self.processes.first
-        checkpoint = self.processes.gather(self.store.newest(_warn) if first else None)[0]
+        checkpoint = self.processes.of_first(self.store.newest(_warn) if first else None)
         if checkpoint is None:
             if first:
                 _warn(f"{folder}: no checkpoint yet, the training starts from the beginning")

@@ -121,7 +121,7 @@ class Validation:
             known = [name for name in self.classes if name in MIN_OVERLAP]
             truth = [self.dataset.labels(i) for i in order]
             result = evaluate([detections[i] for i in order], truth, known)
-        result = self.processes.gather(result)[0]
+        result = self.processes.of_first(result)
         return Scores(
             frames, dict(zip(loss_names(self.classes), mean.tolist(), strict=True)), result
         )

@@ -60,6 +60,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--train-split", default="train", metavar="SPLIT", help="default: train")
     parser.add_argument("--val-split", default="val", metavar="SPLIT", help="default: val")
+    parser.add_argument(
+        "--prepared",
+        type=Path,
+        metavar="DIR",
+        help="what prepare_kitti.py wrote (default: ROOT/millisecond)",
+    )
     parser.add_argument("--device", help="cpu or cuda; the GPU where there is one")
     return parser.parse_args(arguments)
 
@@ -67,12 +73,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def train(options: argparse.Namespace, group: Processes) -> int:
     """Runs a training to its end or to a signal; returns the exit code."""
     config = load_config(options.config, options.set)
-    frames = KittiDataset(options.root, options.train_split, config.class_names)
-    validation_frames = KittiDataset(options.root, options.val_split, config.class_names)
+    prepared = options.prepared or options.root / "millisecond"
+    frames, validation_frames = (
+        KittiDataset(options.root, split, config.class_names, prepared)
+        for split in (options.train_split, options.val_split)
+    )
     database = None
     if any(config.augment.sample.values()):
-        folder = options.root / "millisecond"
-        database = GroundTruthDatabase(database_pack(folder, frames.layout.name))
+        database = GroundTruthDatabase(database_pack(prepared, frames.layout.name))
     training = Training(
         config, frames, validation_frames, database, options.output, group, options.resume
     )
