@@ -1,0 +1,213 @@
+"""The sparse encoder: layer by layer and whole, forward and backward, beside its peers."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from detector.models.sparse_encoder import DOWNS, SparseEncoder
+from ops.kernel_map import index_pyramid, index_workspace
+from ops.sparse_conv import sparse_conv
+from ops.voxelize import VoxelGrid, Voxels
+from tools.benchmarks.peers import LAYERS, available
+from tools.benchmarks.scans import Scans
+from tools.benchmarks.timing import Times, captured, kernel_time, wall
+
+GRID = VoxelGrid((0, -40, -3, 70.4, 40, 1), (0.05, 0.05, 0.1))
+# Rows a frame of levels 0 to 4: 1.3 times the most of ten field-of-view scans, rounded up.
+CAPACITIES = (24_000, 48_000, 36_000, 18_000, 15_000)
+DTYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
+
+
+def measure(scans: Scans, batches: Sequence[int], precisions: Sequence[str], repeats: int) -> dict:
+    """All tables; prints them as they come."""
+    torch.manual_seed(0)
+    result = {"device": torch.cuda.get_device_name(), "scans": scans.source}
+    result["roofline"] = roofline()
+    print(f"{result['device']}, torch {torch.__version__}, {scans.source}")
+    print(
+        "copy {copy_tb_s:.2f} TB/s, fp16 product {fp16_tflop_s:.0f} TFLOP/s\n".format(
+            **result["roofline"]
+        )
+    )
+    result["layers"] = layers(scans, batches, result["roofline"])
+    result["encoder"] = [
+        row
+        for precision, batch in itertools.product(precisions, batches)
+        for row in encoder(scans, batch, precision, repeats)
+    ]
+    return result
+
+
+def roofline() -> dict[str, float]:
+    """What a large copy and a large product reach on this device."""
+    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    copying = kernel_time(lambda: target.copy_(source), launches=3)
+    a, b = (torch.randn(8192, 8192, device="cuda").half() for _ in range(2))
+    product = kernel_time(lambda: a @ b, launches=3)
+    return {"copy_tb_s": 2 * (1 << 30) / copying / 1e9, "fp16_tflop_s": 2 * 8192**3 / product / 1e9}
+
+
+def layers(scans: Scans, batches: Sequence[int], roof: dict[str, float]) -> list[dict]:
+    """Every convolution alone, in fp16, its input in the cache as in the network."""
+    rows = []
+    print(
+        f"{'layer':>14} {'B':>2} {'rows':>7} {'pairs':>8} {'us':>7} {'GB/s':>6} "
+        f"{'TFLOP/s':>8} {'of roof':>7}"
+    )
+    for batch in batches:
+        voxels = scans.voxels(range(batch), GRID, torch.device("cuda"))
+        levels = index_pyramid(voxels.coords, GRID.sparse_shape, batch, DOWNS).levels
+        for c_in, c_out, place in LAYERS:
+            below = isinstance(place, str)
+            level = levels[int(place[1])] if below else levels[place]
+            kernel_map = level.down if below else level.submanifold
+            row = layer(kernel_map, c_in, c_out, roof)
+            row = {"layer": f"{place} {c_in}-{c_out}", "batch": batch, **row}
+            rows.append(row)
+            print(
+                "{layer:>14} {batch:>2} {rows:>7} {pairs:>8} {us:>7.1f} {gb_s:>6.0f} "
+                "{tflop_s:>8.1f} {of_roof:>6.0%}".format(**row)
+            )
+    print()
+    return rows
+
+
+def layer(kernel_map, c_in: int, c_out: int, roof: dict[str, float]) -> dict:
+    neighbours = kernel_map.forward.neighbours
+    pairs = int((neighbours >= 0).sum())
+    volume, rows = neighbours.shape
+    sources = kernel_map.backward.neighbours.shape[1]
+    features = torch.randn(sources, c_in, device="cuda").half()
+    weight = torch.randn(volume, c_in, c_out, device="cuda").half()
+    with torch.inference_mode():
+        us = 1e3 * kernel_time(lambda: sparse_conv(features, weight, kernel_map))
+    # the least traffic: features, weights and table read once, the result written once
+    moved = 2 * (features.numel() + weight.numel() + rows * c_out) + 4 * neighbours.numel()
+    flops = 2 * pairs * c_in * c_out
+    floor_us = max(moved / roof["copy_tb_s"], flops / roof["fp16_tflop_s"]) / 1e6
+    return {
+        "rows": rows,
+        "pairs": pairs,
+        "us": us,
+        "gb_s": moved / us / 1e3,
+        "tflop_s": flops / us / 1e6,
+        "of_roof": floor_us / us,
+    }
+
+
+def encoder(scans: Scans, batch: int, precision: str, repeats: int) -> list[dict]:
+    """The whole encoder, index included, from voxels to the bird's-eye-view map."""
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    device = torch.device("cuda")
+    # consecutive scans of the list, a new start for every batch
+    batches = [scans.voxels(range(i, i + batch), GRID, device) for i in range(len(scans.points))]
+    ours = SparseEncoder(GRID.sparse_shape, (16, 32, 64, 64), 128).cuda()
+    rows = []
+
+    def row(engine: str, work: str, samples: list[float], memory: float | None = None) -> None:
+        times = Times.of(samples)
+        entry = {"engine": engine, "work": work, "batch": batch, "precision": precision}
+        entry |= {"median_ms": times.median, "p99_ms": times.p99, "peak_mb": memory}
+        rows.append(entry)
+        peak = f"{memory:8.0f} MB" if memory else ""
+        print(
+            f"{precision:>5} B={batch} {work:<22} {engine:<12} "
+            f"median {times.median:7.3f} ms  p99 {times.p99:7.3f} ms {peak}",
+            flush=True,
+        )
+
+    row("millisecond", "forward, graph", _replayed(ours, batches, batch, precision, repeats))
+    folded = _folded(ours, precision)
+    with torch.inference_mode():
+        row("millisecond", "forward, eager", _over(batches, repeats, lambda v: folded(v, batch)))
+    row("millisecond", "forward + backward", *_trained(ours, batches, batch, precision, repeats))
+    for name, build in available().items():
+        try:
+            peer = build(GRID.sparse_shape).cuda()
+            with torch.inference_mode():
+                eager = copy.deepcopy(peer).eval().to(DTYPES[precision])
+                row(name, "forward, eager", _over(batches, repeats, lambda v, m=eager: m(v, batch)))
+            row(name, "forward + backward", *_trained(peer, batches, batch, precision, repeats))
+        except Exception as error:  # a peer that cannot do this precision is a result, not the end
+            reason = str(error).strip().splitlines()[-1][:80] if str(error) else repr(error)[:80]
+            rows.append({"engine": name, "batch": batch, "precision": precision, "error": reason})
+            print(f"{precision:>5} B={batch} {name}: {reason}", flush=True)
+    print()
+    return rows
+
+
+def _folded(encoder: SparseEncoder, precision: str) -> SparseEncoder:
+    folded = copy.deepcopy(encoder).eval()
+    folded.fold()
+    return folded.to(DTYPES[precision])
+
+
+def _over(batches: list[Voxels], repeats: int, call) -> list[float]:
+    return [t for voxels in batches for t in wall(lambda v=voxels: call(v), repeats)]
+
+
+def _replayed(
+    encoder: SparseEncoder, batches: list[Voxels], batch: int, precision: str, repeats: int
+) -> list[float]:
+    """One graph of fixed capacity, replayed on every batch."""
+    folded = _folded(encoder, precision)
+    capacities = [batch * rows for rows in CAPACITIES]
+    device = batches[0].coords.device
+    features = torch.zeros(capacities[0], 4, device=device)
+    coords = torch.full((capacities[0], 4), -1, dtype=torch.int32, device=device)
+    count = torch.zeros(1, dtype=torch.int32, device=device)
+    workspace = index_workspace(GRID.sparse_shape, batch, DOWNS, device)
+
+    def load(voxels: Voxels) -> None:
+        rows = len(voxels.coords)
+        features[:rows], coords[:rows] = voxels.features, voxels.coords
+        count.fill_(rows)
+
+    with torch.inference_mode():
+        load(batches[0])
+        static = Voxels(features, coords, count, batches[0].dropped)
+        result = []
+        graph = captured(lambda: result.append(folded(static, batch, capacities, workspace)))
+        samples = []
+        for voxels in batches:
+            load(voxels)
+            samples += wall(graph.replay, repeats)
+            expected = folded(voxels, batch)
+            error = (result[-1].float() - expected.float()).norm() / expected.float().norm()
+            if not error < 1e-2:
+                raise RuntimeError(f"the replayed graph is off by {error:.1e}")
+    return samples
+
+
+def _trained(
+    encoder: nn.Module, batches: list[Voxels], batch: int, precision: str, repeats: int
+) -> tuple[list[float], float]:
+    """Forward and backward in training mode, master weights in fp32; peak memory in MB."""
+    encoder = copy.deepcopy(encoder).train()
+    half = DTYPES[precision] != torch.float32
+    gradient: list[Tensor] = []
+
+    def step(voxels: Voxels) -> None:
+        encoder.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", DTYPES[precision] if half else torch.float16, enabled=half):
+            bev = encoder(voxels, batch)
+        if not gradient:
+            gradient.append(torch.randn_like(bev))
+        bev.backward(gradient[0].to(bev.dtype))
+
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    samples = _over(batches[: max(1, len(batches) // 2)], repeats, step)
+    return samples, (torch.cuda.max_memory_allocated() - before) / 1e6

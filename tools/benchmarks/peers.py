@@ -1,0 +1,115 @@
+"""The same encoder on other engines, where they can be imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from detector.models.sparse_encoder import DOWNS
+from ops.voxelize import Voxels
+
+# (channels, map) of the twelve convolutions of second_kitti.yaml; a number is a submanifold level,
+# "d1" the step down to level 1
+LAYERS = (
+    (4, 16, 0), (16, 16, 0),
+    (16, 32, "d1"), (32, 32, 1), (32, 32, 1),
+    (32, 64, "d2"), (64, 64, 2), (64, 64, 2),
+    (64, 64, "d3"), (64, 64, 3), (64, 64, 3),
+    (64, 128, "d4"),
+)  # fmt: skip
+
+
+def available() -> dict[str, Callable[[tuple[int, int, int]], nn.Module]]:
+    """Encoders of the peers that are installed; each takes (voxels, batch size) to the BEV map."""
+    found = {}
+    try:
+        import spconv.pytorch  # noqa: F401
+
+        found["spconv"] = SpconvEncoder
+    except ImportError:
+        pass
+    try:
+        import torchsparse.nn  # noqa: F401
+
+        found["torchsparse"] = TorchsparseEncoder
+    except ImportError:
+        pass
+    return found
+
+
+class SpconvEncoder(nn.Module):
+    """SECOND's encoder as spconv's users write it."""
+
+    def __init__(self, sparse_shape: tuple[int, int, int]):
+        super().__init__()
+        import spconv.pytorch as spconv
+
+        self.sparse_shape = list(sparse_shape)
+        self.tensor = spconv.SparseConvTensor
+        layers = []
+        for c_in, c_out, place in LAYERS:
+            if isinstance(place, int):
+                conv = spconv.SubMConv3d(c_in, c_out, 3, bias=False, indice_key=f"subm{place}")
+            else:
+                down = DOWNS[int(place[1]) - 1]
+                conv = spconv.SparseConv3d(
+                    c_in,
+                    c_out,
+                    list(down.kernel_size),
+                    list(down.stride),
+                    list(down.padding),
+                    bias=False,
+                    indice_key=place,
+                )
+            norm = nn.BatchNorm1d(c_out, eps=1e-3, momentum=0.01)
+            layers.append(spconv.SparseSequential(conv, norm, nn.ReLU()))
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, voxels: Voxels, batch_size: int) -> Tensor:
+        dtype = next(self.parameters()).dtype
+        x = self.tensor(voxels.features.to(dtype), voxels.coords, self.sparse_shape, batch_size)
+        for layer in self.layers:
+            x = layer(x)
+        return x.dense().flatten(1, 2)
+
+
+class TorchsparseEncoder(nn.Module):
+    """SECOND's encoder on TorchSparse 2.1, its hash table large enough for these scans."""
+
+    def __init__(self, sparse_shape: tuple[int, int, int]):
+        super().__init__()
+        import torchsparse
+        import torchsparse.nn as spnn
+        from torchsparse.nn.functional import conv_config
+
+        config = conv_config.get_default_conv_config()
+        config.hash_rsv_ratio = 4
+        conv_config.set_global_conv_config(config)
+        self.sparse_shape, self.tensor = sparse_shape, torchsparse.SparseTensor
+        layers = []
+        for c_in, c_out, place in LAYERS:
+            window = {}
+            if not isinstance(place, int):
+                down = DOWNS[int(place[1]) - 1]
+                window = {"stride": down.stride, "padding": down.padding}
+                kernel = down.kernel_size
+            else:
+                kernel = 3
+            layers += [
+                spnn.Conv3d(c_in, c_out, kernel, bias=False, **window),
+                spnn.BatchNorm(c_out, eps=1e-3, momentum=0.01),
+                spnn.ReLU(True),
+            ]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, voxels: Voxels, batch_size: int) -> Tensor:
+        dtype = next(self.parameters()).dtype
+        x = self.tensor(
+            voxels.features.to(dtype),
+            voxels.coords,
+            spatial_range=(batch_size, *self.sparse_shape),
+        )
+        x = self.layers(x)
+        return x.dense().permute(0, 4, 1, 2, 3).flatten(1, 2).to(torch.get_default_dtype())
