@@ -1,11 +1,12 @@
-"""Fixtures: the shared real data where it is present, and the skip of GPU tests where there is no GPU."""
+"""Fixtures: the shared real data where it is present; GPU tests skip where there is no GPU."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
+SHARED = Path(os.environ.get("MILLISECOND_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
 
 def pytest_collection_modifyitems(items):
