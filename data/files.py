@@ -21,3 +21,13 @@ def replacing(path: Path | str) -> Iterator[Path]:
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the output folder, and tries it before any work is done."""
+    try:
+        with replacing(folder / ".writable") as temporary:
+            temporary.touch()
+        (folder / ".writable").unlink()
+    except OSError as error:
+        raise ValueError(f"{folder}: cannot be written to ({error.strerror})") from None

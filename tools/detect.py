@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from data.files import replacing
+from data.files import make_folder, replacing
 from data.kitti.calibration import Calibration
 from data.kitti.labels import write_labels
 from data.kitti.layout import USUAL_IMAGE, image_shape
-from data.kitti.points import read_points
+from data.kitti.points import find_scans, read_points
 from data.kitti.results import detections_to_labels
 from detector.pipeline import PRECISIONS, Detector
 
@@ -60,27 +60,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def find_scans(inputs: Sequence[Path]) -> list[Path]:
-    """The .bin files named or in the folders named, sorted within a folder."""
-    scans = []
-    for path in inputs:
-        if path.is_dir():
-            found = sorted(path.glob("*.bin"))
-            if not found:
-                raise FileNotFoundError(f"{path}: no .bin files in this folder")
-            scans += found
-        elif path.is_file():
-            scans.append(path)
-        else:
-            raise FileNotFoundError(f"{path}: no such file or folder")
-    names = {}
-    for scan in scans:
-        other = names.setdefault(scan.stem, scan)
-        if other is not scan:
-            raise ValueError(f"{scan}: its results would overwrite those of {other}; run it apart")
-    return scans
-
-
 def find_calibration(calib: Path | None, scan: Path) -> Calibration | None:
     """The calibration of a scan: the file itself, or the one of the scan's name in the folder."""
     if calib is None:
@@ -89,16 +68,6 @@ def find_calibration(calib: Path | None, scan: Path) -> Calibration | None:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such calibration file")
     return Calibration.from_file(path)
-
-
-def make_folder(folder: Path) -> None:
-    """Makes the output folder, and tries it before any work is done."""
-    try:
-        with replacing(folder / ".writable") as temporary:
-            temporary.touch()
-        (folder / ".writable").unlink()
-    except OSError as error:
-        raise ValueError(f"{folder}: cannot be written to ({error.strerror})") from None
 
 
 def detect(detector: Detector, scan: Path, calibration: Calibration | None, output: Path) -> int:

@@ -1,5 +1,6 @@
 """KITTI point clouds: little-endian float32, 4 a point (x, y, z, intensity)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,3 +21,27 @@ def read_points(path: Path | str) -> np.ndarray:
             "the file is cut off or not a KITTI cloud"
         )
     return np.fromfile(path, "<f4").astype(np.float32, copy=False).reshape(-1, 4)
+
+
+def find_scans(inputs: Sequence[Path]) -> list[Path]:
+    """The .bin files named or in the folders named, sorted within a folder.
+
+    Raises FileNotFoundError or ValueError for what is not there, or two scans of one name.
+    """
+    scans = []
+    for path in inputs:
+        if path.is_dir():
+            found = sorted(path.glob("*.bin"))
+            if not found:
+                raise FileNotFoundError(f"{path}: no .bin files in this folder")
+            scans += found
+        elif path.is_file():
+            scans.append(path)
+        else:
+            raise FileNotFoundError(f"{path}: no such file or folder")
+    names = {}
+    for scan in scans:
+        other = names.setdefault(scan.stem, scan)
+        if other is not scan:
+            raise ValueError(f"{scan}: its results would overwrite those of {other}; run it apart")
+    return scans

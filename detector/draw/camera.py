@@ -95,7 +95,7 @@ def _draw_set(large: Image.Image, calibration: Calibration, shown: BoxSet, dashe
         if not dashed and (depth > NEAR).all():
             draw.polygon([tuple(p) for p in (pixels * SMOOTH).tolist()], fill=(*colour, 60))
         # Boxes far away get finer lines, or there would be nothing to see inside.
-        width = SMOOTH if shown.boxes[i, 0] > THIN or dashed else 2 * SMOOTH
+        width = SMOOTH + 1 if shown.boxes[i, 0] > THIN or dashed else 3 * SMOOTH
         draw_lines(draw, lines, HALO, width + 2 * SMOOTH)
         draw_lines(draw, lines, colour, width)
 

@@ -31,7 +31,8 @@ from detector.draw.style import (
     tint,
 )
 
-REMEDY = "apt-get install libusb-1.0-0 libgl1 libegl1 libx11-6 libvulkan1 mesa-vulkan-drivers"
+LIBRARIES = "libusb-1.0-0 libgl1 libegl1 libx11-6 libgomp1 libvulkan1 mesa-vulkan-drivers"
+REMEDY = f"try: apt-get install -y {LIBRARIES}"
 EYE, TARGET = np.array([-11.0, 0.0, 8.0]), np.array([14.0, 0.0, -2.0])  # metres, LiDAR frame
 FIELD_OF_VIEW = 42.0  # degrees, from top to bottom
 SMOOTH = 2  # rendered this many times larger, then shrunk
@@ -66,9 +67,9 @@ def box_tubes(ground_truth: BoxSet, detections: BoxSet) -> Mesh:
         lines = np.concatenate([corners[:, EDGES], heading], axis=1)  # [M, 13, 2, 3]
         for name, edges, centre in zip(shown.names, lines, middle, strict=True):
             distance = np.linalg.norm(centre - EYE)
-            radius = (0.012 if dashed else 0.03) + (0.0006 if dashed else 0.0012) * distance
+            radius = (0.016 if dashed else 0.03) + (0.0008 if dashed else 0.0012) * distance
             segments = dash(edges, 0.25) if dashed else edges
-            colour = tint(colour_of(name)) if dashed else colour_of(name)
+            colour = tint(colour_of(name), 0.3) if dashed else colour_of(name)
             meshes.append(_tubes(segments, radius, np.array(colour) / 255))
     return _join(meshes)
 
@@ -188,7 +189,9 @@ class SceneRenderer:
         image = Image.fromarray(np.maximum(picture, np.uint8(BACKGROUND)))
         image = image.resize(self.size, Image.Resampling.BOX)
         draw = ImageDraw.Draw(image)
-        _write_scale(draw, self.size)
+        places, _ = project(ring_marks(self.size), self.size)
+        for metres, place in zip(RINGS, places, strict=True):
+            _write(draw, place, f"{metres} m", FAINT)
         _write_scores(draw, self.size, sets[1])
         draw.text((20, 24), title, TEXT, font(17), anchor="lm")
         known = {"ground truth": ground_truth, "detections": detections}
@@ -207,14 +210,14 @@ def project(points: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.n
     return focal * seen[:, :2] / np.maximum(depth, 1e-3) + np.array(size) / 2, depth[:, 0]
 
 
-def _write_scale(draw: ImageDraw.ImageDraw, size: tuple[int, int]) -> None:
-    """The distance of each ring, at a place to the right where it is in the picture."""
+def ring_marks(size: tuple[int, int]) -> np.ndarray:
+    """Where to write the distance of each ring, [R, 3]: far right in a picture of that size."""
     angle = np.radians(np.linspace(-46, 0, 93))
+    marks = []
     for metres in RINGS:
         arc = np.stack([metres * np.cos(angle), metres * np.sin(angle), 0 * angle + GROUND], axis=1)
-        pixels, _ = project(arc, size)
-        place = pixels[pixels[:, 0] < size[0] - 40][0]
-        _write(draw, place, f"{metres} m", FAINT)
+        marks.append(arc[project(arc, size)[0][:, 0] < size[0] - 60][0])
+    return np.array(marks)
 
 
 def _write_scores(draw: ImageDraw.ImageDraw, size: tuple[int, int], shown: BoxSet) -> None:
