@@ -8,12 +8,13 @@ from ops.kernel_map import (
     Pyramid,
     Table,
     index_pyramid,
+    index_workspace,
     strided_map,
     submanifold_map,
 )
 from ops.layers import InverseConv, SparseMaxPool, StridedConv, SubmanifoldConv
 from ops.sparse_conv import sparse_conv, sparse_max_pool
-from ops.sparse_tensor import SparseTensor, dense
+from ops.sparse_tensor import SparseTensor, bev_map, dense
 from ops.voxelize import VoxelGrid, Voxels, voxelize
 
 __all__ = [
@@ -30,8 +31,10 @@ __all__ = [
     "Table",
     "VoxelGrid",
     "Voxels",
+    "bev_map",
     "dense",
     "index_pyramid",
+    "index_workspace",
     "iou_3d",
     "iou_bev",
     "nms",
