@@ -58,8 +58,8 @@ class Toolchain(NamedTuple):
 @functools.cache
 def _outcome() -> BuildError | None:
     """Load once a process; a failure is kept, for a second try would only take as long to fail."""
+    library = cache_folder() / f"{NAME}.so"
     try:
-        library = cache_folder() / f"{NAME}.so"
         if not library.exists():
             _compile(library)
         torch.ops.load_library(str(library))
@@ -67,7 +67,9 @@ def _outcome() -> BuildError | None:
     except BuildError as error:
         return error
     except OSError as error:
-        return BuildError(f"cannot load {library}: {error}; remove its folder and start again")
+        return BuildError(
+            f"cannot load {library}: {error}; remove {library.parent} and start again"
+        )
     return None
 
 
@@ -171,7 +173,12 @@ def _compile(library: Path) -> None:
     tools = toolchain()
     if found := problems(tools):
         raise BuildError(f"cannot build the CUDA operators: {'; '.join(found)}")
-    library.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BuildError(
+            f"cannot write the cache folder: {error}; export TORCH_EXTENSIONS_DIR to another one"
+        ) from error
     with _locked(library.parent / "build.lock"):
         if library.exists():  # another process built it while this one waited
             return
@@ -187,9 +194,8 @@ def _run_build(folder: Path, tools: Toolchain) -> Path:
 
     folder.mkdir(exist_ok=True)
     stale = folder / "lock"
-    if (
-        stale.exists()
-    ):  # torch waits for this file for ever; build.lock is ours, so its owner is gone
+    if stale.exists():
+        # torch would wait for it for ever; build.lock is ours, so whoever left this is gone
         warnings.warn(f"removing {stale}, left by a build that was killed", stacklevel=2)
         stale.unlink()
     targets = [] if os.environ.get("TORCH_CUDA_ARCH_LIST") else _gencode(architectures())

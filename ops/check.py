@@ -1,0 +1,50 @@
+"""`python -m ops.check`: what the CUDA operators find on this machine, and what mends it."""
+
+import sys
+import time
+
+import torch
+
+from ops import build
+
+
+def main() -> int:
+    """Print the findings, build and load the operators; 0 where they are ready."""
+    tools = build.toolchain()
+    wrong = build.problems(tools)
+    for name, value in findings(tools):
+        print(f"{name:<14}{value}")
+    if not wrong:
+        started = time.monotonic()
+        try:
+            build.extension()
+        except build.BuildError as error:
+            wrong = [str(error)]
+        else:
+            print(f"{'operators':<14}ready in {time.monotonic() - started:.1f} s")
+    for line in wrong:
+        print(f"{'wrong':<14}{line}")
+    if wrong:
+        print("\nWithout the CUDA operators everything runs on the CPU: pass CPU tensors.")
+    return 1 if wrong else 0
+
+
+def findings(tools: build.Toolchain) -> list[tuple[str, str]]:
+    """Name and value of everything a build depends on."""
+    folder = build.cache_folder()
+    built = "built" if (folder / f"{build.NAME}.so").exists() else "not built yet"
+    nvcc = f"nvcc {tools.nvcc}" if tools.nvcc else "no nvcc"
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return [
+        ("torch", f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}"),
+        ("GPUs", ", ".join(devices) or "none"),
+        ("architecture", " ".join(build.architectures()) or "none"),
+        ("CUDA", f"{nvcc} in {tools.cuda_home or 'no CUDA_HOME'}"),
+        ("compiler", tools.compiler or "none"),
+        ("ninja", tools.ninja or "none"),
+        ("cache", f"{folder} ({built})"),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
