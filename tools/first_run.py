@@ -1,0 +1,150 @@
+"""The whole way on made-up streets: scan, pack, train, score, detect, draw.
+
+Each step is one of the other programs; its command line is shown, to be used on other data.
+"""
+
+import argparse
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+EXAMPLE = """example:
+  python tools/first_run.py --output output/demo
+
+Stopped by Ctrl-C, the same command goes on from where it was.
+"""
+TOOLS = Path(__file__).resolve().parent
+CONFIG = TOOLS.parent / "configs" / "second_small.yaml"
+SPLITS = {"train": (0, 300), "val": (100_000, 40), "unseen": (200_000, 4)}  # first street, how many
+SURE = 0.3  # score of the cars that are told of
+BIN = Path(sys.executable).parent
+Command = list[str | Path]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    output = parse(arguments).output
+    begin = time.monotonic()
+    times = {}
+    try:
+        for title, commands in steps(output):
+            print(f"\n=== {title}", flush=True)
+            start = time.monotonic()
+            for command in commands:
+                run(command)
+            times[title] = time.monotonic() - start
+        print(f"\n{report(output)}\n")
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except subprocess.CalledProcessError as error:
+        return max(error.returncode, 1)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    parts = ", ".join(
+        f"{title.split()[0].lower()} {seconds:.0f}" for title, seconds in times.items()
+    )
+    print(f"all in {time.monotonic() - begin:.0f} s: {parts}")
+    return 0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, required=True, help="folder for all that is written")
+    return parser.parse_args(arguments)
+
+
+def steps(output: Path) -> list[tuple[str, list[Command]]]:
+    """Titles and the command lines below them: a program of this folder, then its arguments."""
+    root, training = output / "streets", output / "training"
+    weights, kitti = training / "weights.safetensors", root / "training"
+    first, count = SPLITS["unseen"]
+    unseen = [kitti / "velodyne" / f"{n:06d}.bin" for n in range(first, first + count)]
+    detections, drawn = output / "detections", ["--root", root, "--split", "unseen"]
+    found_with = ["--weights", weights, "--calib", kitti / "calib"]
+    return [
+        ("Scan simulated streets", [simulation(root, split) for split in missing(root)]),
+        ("Pack the scans and cut out the objects", [["prepare_kitti", "--root", root]]),
+        ("Train", [["train", CONFIG, "--root", root, "--output", training, "--resume"]]),
+        (
+            "Evaluate on streets that the training did not see",
+            [["evaluate", weights, "--root", root, "--json", output / "ap.json"]],
+        ),
+        (
+            "Detect the cars in four more",
+            [["detect", *unseen, *found_with, "--output", detections]],
+        ),
+        (
+            "Draw what was found",
+            [["visualize", *drawn, "--detections", detections, "--output", output / "pictures"]],
+        ),
+    ]
+
+
+def simulation(root: Path, split: str) -> Command:
+    """The command that scans the streets of a split."""
+    first, count = SPLITS[split]
+    where = ["--root", root, "--split", split]
+    return ["simulate", *where, "--first", str(first), "--streets", str(count)]
+
+
+def missing(root: Path) -> list[str]:
+    """The splits that are not there, or not whole."""
+    return [split for split in SPLITS if not (root / "ImageSets" / f"{split}.txt").is_file()]
+
+
+def run(command: Command) -> None:
+    """Shows a command line and runs it; raises CalledProcessError where it fails."""
+    program, *arguments = map(str, command)
+    line = [f"tools/{program}.py", *arguments]
+    print(f"$ python {shlex.join(line)}", flush=True)
+    # Threads that spin while they wait slow everything down where other programs run too.
+    environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ
+    script = TOOLS / f"{program}.py"
+    subprocess.run([sys.executable, str(script), *arguments], check=True, env=environment)
+
+
+def report(output: Path) -> str:
+    """What was found, how good it is, and where it lies."""
+    scores = json.loads((output / "ap.json").read_text())["Car"]["bev@0.5"]
+    lines = [
+        f"In {SPLITS['val'][1]} unseen streets: AP {scores['R40'][1]:.1f} (R40) of "
+        f"{scores['count'][1]} cars of moderate difficulty, from above, at overlap 0.5."
+    ]
+    for path in sorted((output / "detections").glob("*.json")):
+        lines.append(f"In street {path.stem}: {describe(json.loads(path.read_text()))}.")
+    lines += [
+        "",
+        f"pictures             {output}/pictures",
+        f"KITTI result files   {output}/detections",
+        f"weights              {output}/training/weights.safetensors",
+        f"curves               {BIN}/tensorboard --logdir {output}/training",
+    ]
+    return "\n".join(lines)
+
+
+def describe(frame: dict) -> str:
+    """The cars of a frame that detect.py found."""
+    sure = [
+        box for box, score in zip(frame["boxes"], frame["scores"], strict=True) if score >= SURE
+    ]
+    if not sure:
+        return f"no car that scores {SURE} or more"
+    x, y, *_ = min(sure, key=lambda box: math.hypot(box[0], box[1]))
+    side = "left" if y > 0 else "right"
+    return (
+        f"{len(sure)} cars that score {SURE} or more, the nearest {x:.0f} m ahead and "
+        f"{abs(y):.0f} m to the {side}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
