@@ -10,6 +10,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 EXAMPLE = "example: python tools/benchmark.py ops --frames scans/ --json ops.json"
+TRAIN_EXAMPLE = "example: python tools/benchmark.py train --root kitti --set train.workers=8"
+STREETS = 16  # simulated for the training step where there is no data set
 
 
 def main() -> int:
@@ -18,6 +20,16 @@ def main() -> int:
     ops = commands.add_parser("ops", help="the sparse encoder on a GPU", epilog=EXAMPLE)
     ops.add_argument("--batch", type=int, nargs="+", default=[1, 4])
     ops.add_argument("--precision", nargs="+", default=["fp16", "bf16", "tf32", "fp32"])
+    train = commands.add_parser("train", help="a training step", epilog=TRAIN_EXAMPLE)
+    train.add_argument("--config", type=Path, default=Path("configs/second_kitti.yaml"))
+    train.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="see train.py")
+    train.add_argument("--root", type=Path, help="prepared data set (default: simulated streets)")
+    train.add_argument("--split", default="train")
+    train.add_argument("--prepared", type=Path, help="default: ROOT/millisecond")
+    train.add_argument("--precision", nargs="+", default=["fp32", "bf16", "fp16"])
+    train.add_argument("--repeats", type=int, default=50, help="steps (default: 50)")
+    train.add_argument("--device", help="cpu or cuda; the GPU where there is one")
+    train.add_argument("--json", type=Path, help="also write the figures there")
     for command in (ops,):
         command.add_argument(
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
@@ -40,6 +52,8 @@ def main() -> int:
 
 
 def _measure(options: argparse.Namespace) -> dict:
+    if options.command == "train":
+        return _measure_training(options)
     import torch
 
     from tools.benchmarks.scans import load_scans
@@ -50,6 +64,26 @@ def _measure(options: argparse.Namespace) -> dict:
     from tools.benchmarks.ops import measure
 
     return measure(scans, options.batch, options.precision, options.repeats)
+
+
+def _measure_training(options: argparse.Namespace) -> dict:
+    from data.gt_database import GroundTruthDatabase
+    from data.kitti.dataset import KittiDataset
+    from data.kitti.prepare import database_pack
+    from data.simulator import simulate
+    from detector.config import load_config
+    from detector.distributed import processes
+    from tools.benchmarks.train import measure
+
+    config = load_config(options.config, options.set)
+    if options.root:
+        prepared = options.prepared or options.root / "millisecond"
+        frames = KittiDataset(options.root, options.split, config.class_names, prepared)
+        database = GroundTruthDatabase(database_pack(prepared, frames.layout.name))
+    else:
+        frames, database = [simulate(seed) for seed in range(STREETS)], None
+    with processes(options.device) as group:
+        return measure(config, frames, database, options.precision, options.repeats, group.device)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,160 @@
+"""A training step: its parts, the whole, its memory, and whether the data keeps up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from data.frame import Batch, Frame
+from data.gt_database import GroundTruthDatabase
+from detector.config import Config
+from detector.distributed import Processes
+from detector.engine import PRECISIONS, Trainer, build_trainer
+from detector.loader import StepSampler, build_training_frames, training_loader
+from detector.losses import build_criterion
+from detector.models.second import build_second
+from detector.training import fix_randomness
+from tools.benchmarks.timing import Times, wall
+
+WARM_UP = 5  # steps
+
+
+def measure(
+    config: Config,
+    frames: Sequence[Frame],
+    database: GroundTruthDatabase | None,
+    precisions: Sequence[str],
+    repeats: int,
+    device: torch.device,
+) -> dict:
+    """All tables for frames that repeat as often as it takes; prints them as they come."""
+    steps = repeats + WARM_UP
+    frames = Repeated(frames, steps * config.train.batch_size)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    result: dict = {"device": name, "batch": config.train.batch_size, "steps": []}
+    print(f"{name}, torch {torch.__version__}, batch {config.train.batch_size}")
+    for precision in precisions:
+        train = replace(config.train, precision=precision, epochs=1)
+        run = _Run(replace(config, train=train), frames, database, device)
+        row = {"precision": precision, **run.parts(repeats), **run.whole(repeats)}
+        result["steps"].append(row)
+        for part, value in row.items():
+            if part != "precision":
+                print(f"{precision:>5}  {part:<32} {value:9.3f}", flush=True)
+    return result
+
+
+class Repeated(Sequence[Frame]):
+    """Frames over and over, kept in memory."""
+
+    def __init__(self, frames: Sequence[Frame], length: int):
+        self.frames, self.length = [frames[i] for i in range(len(frames))], length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Frame:
+        return self.frames[index % len(self.frames)]
+
+
+class _Run:
+    """A trainer of one precision and its data."""
+
+    def __init__(
+        self,
+        config: Config,
+        frames: Sequence[Frame],
+        database: GroundTruthDatabase | None,
+        device: torch.device,
+    ):
+        fix_randomness(config.train.seed, config.train.deterministic)
+        self.config, self.device = config, device
+        self.processes = Processes(0, 1, device)
+        train = config.train
+        self.sampler = StepSampler(len(frames), train.batch_size, 1, train.seed, self.processes)
+        self.frames = build_training_frames(config, frames, database)
+        model, criterion = build_second(config), build_criterion(config)
+        total = self.sampler.total_steps
+        self.trainer: Trainer = build_trainer(model, criterion, train, total, self.processes)
+
+    def batches(self) -> Iterator[Batch]:
+        """Augmented batches as training gets them."""
+        names, workers = self.config.class_names, self.config.train.workers
+        return iter(training_loader(self.frames, self.sampler, names, workers, self.device))
+
+    def parts(self, repeats: int) -> dict[str, float]:
+        """Median milliseconds of each part, the device idle before and after it."""
+        batch = next(self.batches())
+        on_device = batch.to(self.device)
+        state, precision = self.trainer.state, PRECISIONS[self.config.train.precision]
+        weights = list(state.model.parameters())
+        held: dict[str, object] = {}
+
+        def forward() -> None:
+            with torch.autocast(self.device.type, precision, enabled=precision != torch.float32):
+                held["predictions"] = state.model(on_device.points, on_device.offsets)
+
+        def losses() -> None:
+            predictions, (boxes, labels) = held["predictions"], on_device[2:4]
+            held["total"] = self.trainer.criterion(predictions, boxes, labels).total
+
+        def backward() -> None:
+            held["total"].backward()
+
+        def update() -> None:
+            nn.utils.clip_grad_norm_(weights, self.config.train.clip_norm)
+            state.optimizer.step()
+            state.optimizer.zero_grad(set_to_none=True)
+
+        parts = {
+            "batch to the device, ms": lambda: batch.to(self.device, non_blocking=True),
+            "network forward, ms": forward,
+            "targets and losses, ms": losses,
+            "backward, ms": backward,
+            "clip and update, ms": update,
+        }
+        samples: dict[str, list[float]] = {name: [] for name in parts}
+        for step in range(WARM_UP + repeats):
+            for name, part in parts.items():
+                (milliseconds,) = wall(part, 1, warmup=0)
+                if step >= WARM_UP:
+                    samples[name].append(milliseconds)
+        return {name: Times.of(values).median for name, values in samples.items()}
+
+    def whole(self, repeats: int) -> dict[str, float]:
+        """The mean step with a batch that is there, and with the loader at work."""
+        cuda = self.device.type == "cuda"
+        batch = next(self.batches())
+        if cuda:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        there = self._mean_step(batch for _ in range(WARM_UP + repeats))
+        peak = torch.cuda.max_memory_allocated(self.device) / 2**30 if cuda else 0.0
+        loaded = self._mean_step(islice(self.batches(), WARM_UP + repeats))
+        return {
+            "whole step, ms": there,
+            "whole step with the loader, ms": loaded,
+            "idle for want of data, %": max(0.0, 100 * (1 - there / loaded)),
+            "peak memory, GiB": peak,
+        }
+
+    def _mean_step(self, batches: Iterator[Batch]) -> float:
+        """Milliseconds a step, many on the way at once as in training."""
+        count = 0
+        record: Tensor | None = None
+        for number, batch in enumerate(batches):
+            if number == WARM_UP:
+                _wait(record)
+                begin = time.perf_counter()
+            record = self.trainer.step([batch])
+            count = number + 1 - WARM_UP
+        _wait(record)
+        return 1e3 * (time.perf_counter() - begin) / count
+
+
+def _wait(record: Tensor) -> None:
+    record.tolist()  # sync: the end of the measured time
