@@ -152,8 +152,9 @@ def index_pyramid(
 
     The last level gets a submanifold map only with `last_submanifold`. Rows of `coords` from
     `count` on are ignored. With `capacities` (rows, one number a level) every tensor has that many
-    rows: each level is the exact one cut off there, entries that point at rows cut off are -1, and
-    so is what lies beyond the level's count. `overflow` tells which levels were cut.
+    rows: each level is the exact one cut off there, and entries that point at rows cut off are -1.
+    Beyond a level's count coords are -1, masks 0 and tables undefined. `overflow` tells which
+    levels were cut.
 
     Without `transposed` the maps between levels have no backward table: inference needs none.
     On CUDA, grids whose bitmap fits 1 GiB with kernels of up to 32 offsets are indexed by it: with

@@ -40,7 +40,9 @@ def assert_same_table(name, got, want):
     if want is None:
         assert got is None, f"{name}: expected None"
         return
-    assert_same(f"{name} neighbours", got.neighbours, want.neighbours)
+    assert got.neighbours.shape == want.neighbours.shape, f"{name}: {got.neighbours.shape}"
+    rows = None if want.count is None else int(want.count)  # what lies beyond is never read
+    assert_same(f"{name} neighbours", got.neighbours[:, :rows], want.neighbours[:, :rows])
     bits = (want.neighbours >= 0).long() << torch.arange(len(want.neighbours))[:, None]
     assert_same(f"{name} mask", got.mask.cpu().long() & 0xFFFFFFFF, bits.sum(0))
     assert_same(f"{name} count", got.count, want.count)

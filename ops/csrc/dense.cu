@@ -1,19 +1,19 @@
-// Rows of features into a dense grid and back: a thread an element, whatever its type, by its bytes.
+// Rows of features into a dense grid and back: a warp a row, elements of any type by their bytes.
 #include "launchers.h"
 
 namespace millisecond {
 namespace {
 
-constexpr int THREADS = 256;
+constexpr int LANES = 32;  // threads of a row
+constexpr int LINES = 8;   // rows of a block
 
-// Offset of a row's channel in the grid, -1 for a row that has no place there.
-__device__ int64_t place(const DenseLayout& layout, const int* coords, int dims, const int* count, int row,
-                         int channel) {
+// Offset of a row's first channel in the grid, -1 for a row that has no place there.
+__device__ int64_t place(const DenseLayout& layout, const int* coords, int dims, const int* count, int row) {
   if (count && row >= *count) return -1;
   const int* p = coords + int64_t(row) * (1 + dims);
   const int cell[3] = {dims > 2 ? p[dims - 2] : 0, dims > 1 ? p[dims - 1] : 0, p[dims]};
   if (unsigned(p[0]) >= unsigned(layout.batch)) return -1;
-  int64_t offset = p[0] * layout.stride_b + channel * layout.stride_c;
+  int64_t offset = p[0] * layout.stride_b;
 #pragma unroll
   for (int axis = 0; axis < 3; ++axis) {
     if (unsigned(cell[axis]) >= unsigned(layout.shape[axis])) return -1;
@@ -23,42 +23,44 @@ __device__ int64_t place(const DenseLayout& layout, const int* coords, int dims,
 }
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(LANES* LINES)
     scatter(const T* __restrict__ features, const int* __restrict__ coords, int dims,
             const int* __restrict__ count, int rows, int channels, const __grid_constant__ DenseLayout layout,
             T* __restrict__ out) {
-  const int64_t index = int64_t(blockIdx.x) * THREADS + threadIdx.x;
-  const int row = int(index / channels), channel = int(index % channels);
+  const int row = blockIdx.x * LINES + threadIdx.y;
   if (row >= rows) return;
-  const int64_t to = place(layout, coords, dims, count, row, channel);
-  if (to >= 0) out[to] = features[index];
+  const int64_t to = place(layout, coords, dims, count, row);
+  if (to < 0) return;
+  const T* const from = features + int64_t(row) * channels;
+  for (int c = threadIdx.x; c < channels; c += LANES) out[to + c * layout.stride_c] = from[c];
 }
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(LANES* LINES)
     gather(const T* __restrict__ grid, const int* __restrict__ coords, int dims, const int* __restrict__ count,
            int rows, int channels, const __grid_constant__ DenseLayout layout, T* __restrict__ out) {
-  const int64_t index = int64_t(blockIdx.x) * THREADS + threadIdx.x;
-  const int row = int(index / channels), channel = int(index % channels);
+  const int row = blockIdx.x * LINES + threadIdx.y;
   if (row >= rows) return;
-  const int64_t from = place(layout, coords, dims, count, row, channel);
-  out[index] = from >= 0 ? grid[from] : T(0);
+  const int64_t from = place(layout, coords, dims, count, row);
+  T* const to = out + int64_t(row) * channels;
+  for (int c = threadIdx.x; c < channels; c += LANES) {
+    to[c] = from >= 0 ? grid[from + c * layout.stride_c] : T(0);
+  }
 }
 
 template <typename Launch>
-cudaError_t launch(int bytes, int64_t elements, Launch call) {
-  if (elements == 0) return cudaSuccess;
-  const int64_t blocks = (elements + THREADS - 1) / THREADS;
-  if (blocks > 0x7fffffff) return cudaErrorInvalidConfiguration;
+cudaError_t launch(int bytes, int rows, int channels, Launch call) {
+  if (rows == 0 || channels == 0) return cudaSuccess;
+  const int blocks = (rows + LINES - 1) / LINES;
   switch (bytes) {
     case 2:
-      call(int(blocks), uint16_t());
+      call(blocks, uint16_t());
       break;
     case 4:
-      call(int(blocks), uint32_t());
+      call(blocks, uint32_t());
       break;
     case 8:
-      call(int(blocks), uint64_t());
+      call(blocks, uint64_t());
       break;
     default:
       return cudaErrorInvalidValue;
@@ -70,18 +72,18 @@ cudaError_t launch(int bytes, int64_t elements, Launch call) {
 
 cudaError_t dense_scatter(const void* features, const int* coords, int dims, const int* count, int rows,
                           int channels, int bytes, const DenseLayout& layout, void* out, cudaStream_t stream) {
-  return launch(bytes, int64_t(rows) * channels, [&](int blocks, auto zero) {
+  return launch(bytes, rows, channels, [&](int blocks, auto zero) {
     using T = decltype(zero);
-    scatter<<<blocks, THREADS, 0, stream>>>(static_cast<const T*>(features), coords, dims, count, rows, channels,
+    scatter<<<blocks, dim3(LANES, LINES), 0, stream>>>(static_cast<const T*>(features), coords, dims, count, rows, channels,
                                             layout, static_cast<T*>(out));
   });
 }
 
 cudaError_t dense_gather(const void* grid, const int* coords, int dims, const int* count, int rows, int channels,
                          int bytes, const DenseLayout& layout, void* out, cudaStream_t stream) {
-  return launch(bytes, int64_t(rows) * channels, [&](int blocks, auto zero) {
+  return launch(bytes, rows, channels, [&](int blocks, auto zero) {
     using T = decltype(zero);
-    gather<<<blocks, THREADS, 0, stream>>>(static_cast<const T*>(grid), coords, dims, count, rows, channels,
+    gather<<<blocks, dim3(LANES, LINES), 0, stream>>>(static_cast<const T*>(grid), coords, dims, count, rows, channels,
                                            layout, static_cast<T*>(out));
   });
 }

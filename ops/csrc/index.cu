@@ -8,6 +8,7 @@ namespace {
 constexpr int THREADS = 256;
 constexpr int TILE_THREADS = 1024;
 constexpr int TILE_WORDS = TILE_THREADS / 32 * WARP_WORDS;
+constexpr int MARK_LANES = 4;
 constexpr int DIRECT_MARKS = 64;  // most voxels of a level that one voxel of level 0 marks by itself
 
 struct Steps {
@@ -19,7 +20,7 @@ struct RankTargets {
   int* coords[MAX_LEVELS];
   int capacity[MAX_LEVELS];
   int dims;
-  int* counts;  // null: only write coords
+  int* counts;
 };
 
 struct Jobs {
@@ -53,33 +54,44 @@ __device__ bool advance(int& lo, int& hi, int kernel, int stride, int padding, i
   return lo <= hi;
 }
 
+// blockIdx.y is the level. A voxel has MARK_LANES threads, which share the rows of the grid that its interval spans.
 __global__ void __launch_bounds__(THREADS)
     mark(const __grid_constant__ Bitmap bitmap, const __grid_constant__ Steps steps,
          const int* __restrict__ coords, int dims, int rows, const int* __restrict__ count,
          int* __restrict__ counts) {
-  const int row = blockIdx.x * THREADS + threadIdx.x;
-  if (row < bitmap.levels + 2) counts[row] = 0;
+  const int thread = blockIdx.x * THREADS + threadIdx.x;
+  const int target = blockIdx.y;
+  if (target == 0 && thread < bitmap.levels + 2) counts[thread] = 0;
+  const int row = thread / MARK_LANES, part = thread % MARK_LANES;
   if (row >= row_limit(rows, count)) return;
   const Site s = read_site(coords, row, dims);
-  if (!inside(bitmap.level[0], bitmap.batch, s) || (row > 0 && !before(read_site(coords, row - 1, dims), s))) {
+  if (!inside(bitmap.level[0], bitmap.batch, s)) {
     atomicMax(&bitmap.header[FAULT], unsigned(rows - row));
     return;
   }
-  set_run(bitmap.level[0], s.b, s.z, s.y, s.x, s.x);
+  if (target == 0) {
+    if (part > 0) return;
+    if (row > 0 && !before(read_site(coords, row - 1, dims), s)) {
+      atomicMax(&bitmap.header[FAULT], unsigned(rows - row));
+      return;
+    }
+    set_run(bitmap.level[0], s.b, s.z, s.y, s.x, s.x);
+    return;
+  }
   int lo[3] = {s.z, s.y, s.x}, hi[3] = {s.z, s.y, s.x};
-  for (int l = 1; l <= steps.direct; ++l) {
+  for (int l = 1; l <= target; ++l) {
     const Window& w = steps.window[l - 1];
-    const BitmapLevel& level = bitmap.level[l];
-    const int size[3] = {level.z, level.y, level.x};
+    const int size[3] = {bitmap.level[l].z, bitmap.level[l].y, bitmap.level[l].x};
     bool reached = true;
 #pragma unroll
     for (int axis = 0; axis < 3; ++axis) {
       reached &= advance(lo[axis], hi[axis], w.kernel[axis], w.stride[axis], w.padding[axis], size[axis]);
     }
     if (!reached) return;
-    for (int z = lo[0]; z <= hi[0]; ++z) {
-      for (int y = lo[1]; y <= hi[1]; ++y) set_run(level, s.b, z, y, lo[2], hi[2]);
-    }
+  }
+  const int width = hi[1] - lo[1] + 1;
+  for (int i = part; i < (hi[0] - lo[0] + 1) * width; i += MARK_LANES) {
+    set_run(bitmap.level[target], s.b, lo[0] + i / width, lo[1] + i % width, lo[2], hi[2]);
   }
 }
 
@@ -130,18 +142,6 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 // ---- rank ------------------------------------------------------------------------------------------------------
-
-__device__ void write_coords(const BitmapLevel& level, int cell, int rank, int* coords, int capacity, int dims) {
-  const uint4 bits = level.cell[cell];
-  Site s = site_of_cell(level, cell);
-  const int x = s.x;
-  for (int word = 0; word < 3; ++word) {
-    for (unsigned left = bits_of(bits, word); left && rank < capacity; left &= left - 1) {
-      s.x = x + 32 * word + __ffs(left) - 1;
-      write_site(coords, rank++, dims, s);
-    }
-  }
-}
 
 // Sum of a value over the block and, in `before`, over the threads before this one. Shared: 33 words.
 __device__ unsigned block_scan(unsigned value, unsigned* shared, unsigned& before) {
@@ -229,9 +229,6 @@ __global__ void __launch_bounds__(TILE_THREADS)
     const int cell = (word + i) * 32 + lane;
     const unsigned first = before_tile + before_warp + prefix[i];
     level.cell[cell].w = first;
-    if (targets.coords[l]) {
-      write_coords(level, cell, int(first), targets.coords[l], targets.capacity[l], targets.dims);
-    }
   }
   if (threadIdx.x == 0 && tile == level.tiles - 1) {
     const int voxels = int(before_tile + of_tile);
@@ -246,14 +243,42 @@ __global__ void __launch_bounds__(TILE_THREADS)
   }
 }
 
-// Coords of the ranked levels, a thread a cell, blockIdx.y the level.
+// Coords of the ranked levels: a warp takes the cells of one summary word after another and has a lane for every
+// third of a cell's voxels. The words of the levels that are asked for follow one another.
 __global__ void __launch_bounds__(THREADS)
-    coords_of_cells(const __grid_constant__ Bitmap bitmap, const __grid_constant__ RankTargets targets) {
-  const BitmapLevel& level = bitmap.level[blockIdx.y];
-  int* coords = targets.coords[blockIdx.y];
-  const int64_t cell = int64_t(blockIdx.x) * THREADS + threadIdx.x;
-  if (!coords || cell >= level.cells || !(level.summary[cell >> 5] >> (cell & 31) & 1)) return;
-  write_coords(level, int(cell), int(level.cell[cell].w), coords, targets.capacity[blockIdx.y], targets.dims);
+    write_coords(const __grid_constant__ Bitmap bitmap, const __grid_constant__ RankTargets targets) {
+  int word = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+  int l = 0;
+  for (; l < bitmap.levels; ++l) {
+    if (!targets.coords[l]) continue;
+    if (word < bitmap.level[l].words) break;
+    word -= bitmap.level[l].words;
+  }
+  if (l == bitmap.levels) return;
+  const BitmapLevel& level = bitmap.level[l];
+  int* const coords = targets.coords[l];
+  const int lane = threadIdx.x % 32;
+  const unsigned summary = level.summary[word];
+  if (summary == 0) return;
+  const bool mine = summary >> lane & 1;
+  const uint4 cell = mine ? level.cell[word * 32 + lane] : make_uint4(0, 0, 0, 0);
+  const Site first = site_of_cell(level, word * 32 + lane);
+  for (unsigned left = summary; left; left &= left - 1) {
+    const int from = __ffs(left) - 1;
+    const unsigned bits[3] = {__shfl_sync(FULL_WARP, cell.x, from), __shfl_sync(FULL_WARP, cell.y, from),
+                              __shfl_sync(FULL_WARP, cell.z, from)};
+    const Site site = {__shfl_sync(FULL_WARP, first.b, from), __shfl_sync(FULL_WARP, first.z, from),
+                       __shfl_sync(FULL_WARP, first.y, from), __shfl_sync(FULL_WARP, first.x, from)};
+    int rank = __shfl_sync(FULL_WARP, int(cell.w), from);
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const int row = rank + __popc(bits[i] & ((1u << lane) - 1));
+      if ((bits[i] >> lane & 1) && row < targets.capacity[l]) {
+        write_site(coords, row, targets.dims, {site.b, site.z, site.y, site.x + 32 * i + lane});
+      }
+      rank += __popc(bits[i]);
+    }
+  }
 }
 
 // ---- tables ----------------------------------------------------------------------------------------------------
@@ -329,6 +354,60 @@ __device__ void fill_forward(const BitmapLevel& source, const TableJob& job, int
   job.mask[row] = mask;
 }
 
+// As fill_forward for a window of the given size without dilation: its rows along x lie at the same place of cells
+// that follow one another at fixed distances.
+template <int KZ, int KY, int KX>
+__device__ void fill_box(const BitmapLevel& source, const TableJob& job, int row, const Site& site) {
+  const Window& w = job.window;
+  const int z0 = site.z * w.stride[0] - w.padding[0];
+  const int y0 = site.y * w.stride[1] - w.padding[1];
+  const int x0 = site.x * w.stride[2] - w.padding[2];
+  const int first = max(x0, 0), last = min(x0 + KX, source.x) - 1;
+  const int column = first / CELL_BITS;
+  const int bit = first - column * CELL_BITS, skipped = first - x0;
+  const unsigned inside = first <= last ? FULL_WARP >> (31 - (last - first)) : 0;
+  const bool split = first <= last && last / CELL_BITS != column;
+  const int cell0 = row_cell(source, site.b, z0, y0) + column;
+  uint4 cell[KZ * KY];
+#pragma unroll
+  for (int i = 0; i < KZ * KY; ++i) {
+    const int iz = i / KY, iy = i % KY;
+    const bool there = unsigned(z0 + iz) < unsigned(source.z) && unsigned(y0 + iy) < unsigned(source.y) && inside;
+    const int at = cell0 + (iz * source.y + iy) * source.row_cells;
+    cell[i] = there ? __ldg(&source.cell[at]) : make_uint4(0, 0, 0, 0);
+  }
+  unsigned mask = 0;
+#pragma unroll
+  for (int i = 0; i < KZ * KY; ++i) {
+    const int iz = i / KY, iy = i % KY;
+    int base = int(cell[i].w) + voxels_before(cell[i], bit);
+    unsigned bits = bits_from(cell[i], bit);
+    if (split && unsigned(z0 + iz) < unsigned(source.z) && unsigned(y0 + iy) < unsigned(source.y)) {
+      const uint4 second = __ldg(&source.cell[cell0 + (iz * source.y + iy) * source.row_cells + 1]);
+      // Rows go on across the border; but an empty cell has no rank, so then the second one's counts.
+      if (voxels_of(cell[i]) == 0) base = int(second.w);
+      bits |= second.x << (CELL_BITS - bit);
+    }
+    bits = (bits & inside) << skipped;
+#pragma unroll
+    for (int k = 0; k < KX; ++k) {
+      int found = -1;
+      if (bits >> k & 1) {
+        if (base < job.source_rows) found = base;
+        ++base;
+      }
+      job.neighbours[size_t(i * KX + k) * job.rows + row] = found;
+      if (found >= 0) mask |= 1u << (i * KX + k);
+    }
+  }
+  job.mask[row] = mask;
+}
+
+__device__ bool is_box(const Window& w, int z, int y, int x) {
+  return w.kernel[0] == z && w.kernel[1] == y && w.kernel[2] == x && w.dilation[0] == 1 && w.dilation[1] == 1 &&
+         w.dilation[2] == 1;
+}
+
 // An input reads the outputs that its windows belong to: few of the offsets have one.
 __device__ void fill_transposed(const BitmapLevel& source, const TableJob& job, int row, const Site& site) {
   const Window& w = job.window;
@@ -355,9 +434,7 @@ __device__ void fill_nothing(const TableJob& job, int row, int dims) {
     write_site(job.coords, row, dims, {-1, -1, -1, -1});
     return;
   }
-  const int volume = job.window.kernel[0] * job.window.kernel[1] * job.window.kernel[2];
-  for (int offset = 0; offset < volume; ++offset) job.neighbours[size_t(offset) * job.rows + row] = -1;
-  job.mask[row] = 0;
+  job.mask[row] = 0;  // the neighbours are never read
 }
 
 // A thread a row, blockIdx.y the table.
@@ -373,7 +450,13 @@ __global__ void __launch_bounds__(THREADS)
   if (job.kind == TableKind::tail) return;
   const Site site = read_site(job.coords, row, jobs.dims);
   if (!inside(bitmap.level[job.level], bitmap.batch, site)) {  // level 0 as given by the caller, already at fault
-    fill_nothing(job, row, jobs.dims);
+    const int volume = job.window.kernel[0] * job.window.kernel[1] * job.window.kernel[2];
+    for (int offset = 0; offset < volume; ++offset) job.neighbours[size_t(offset) * job.rows + row] = -1;
+    job.mask[row] = 0;
+  } else if (job.kind == TableKind::forward && is_box(job.window, 3, 3, 3)) {
+    fill_box<3, 3, 3>(bitmap.level[job.source], job, row, site);
+  } else if (job.kind == TableKind::forward && is_box(job.window, 3, 1, 1)) {
+    fill_box<3, 1, 1>(bitmap.level[job.source], job, row, site);
   } else if (job.kind == TableKind::forward) {
     fill_forward(bitmap.level[job.source], job, row, site);
   } else {
@@ -467,7 +550,8 @@ cudaError_t bitmap_mark(const Bitmap& bitmap, const int* coords, int dims, int r
                         const Window* steps, int* counts, cudaStream_t stream) {
   Steps direct = {direct_levels(steps, bitmap.levels - 1), {}};
   for (int l = 0; l < direct.direct; ++l) direct.window[l] = steps[l];
-  mark<<<max(1, blocks(rows, THREADS)), THREADS, 0, stream>>>(bitmap, direct, coords, dims, rows, count, counts);
+  const dim3 grid(max(1, blocks(int64_t(rows) * MARK_LANES, THREADS)), 1 + direct.direct);
+  mark<<<grid, THREADS, 0, stream>>>(bitmap, direct, coords, dims, rows, count, counts);
   for (int l = direct.direct; l < bitmap.levels - 1; ++l) {
     mark_below<<<blocks(bitmap.level[l].cells, THREADS), THREADS, 0, stream>>>(bitmap.level[l],
                                                                                bitmap.level[l + 1], steps[l]);
@@ -487,24 +571,23 @@ static RankTargets rank_targets(const Bitmap& bitmap, const int* capacities, int
   return targets;
 }
 
+static cudaError_t launch_coords(const Bitmap& bitmap, const RankTargets& targets, cudaStream_t stream) {
+  int64_t words = 0;
+  for (int l = 0; l < bitmap.levels; ++l) words += targets.coords[l] ? bitmap.level[l].words : 0;
+  if (words > 0) write_coords<<<blocks(words, THREADS / 32), THREADS, 0, stream>>>(bitmap, targets);
+  return cudaGetLastError();
+}
+
 cudaError_t bitmap_rank(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims, int* counts,
                         cudaStream_t stream) {
   const RankTargets targets = rank_targets(bitmap, capacities, coords, dims, counts);
   rank<<<tiles_of(bitmap), TILE_THREADS, 0, stream>>>(bitmap, targets);
-  return cudaGetLastError();
+  return launch_coords(bitmap, targets, stream);
 }
 
 cudaError_t bitmap_coords(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims,
                           cudaStream_t stream) {
-  const RankTargets targets = rank_targets(bitmap, capacities, coords, dims, nullptr);
-  int cells = 0;
-  for (int l = 0; l < bitmap.levels; ++l) {
-    if (coords[l]) cells = max(cells, bitmap.level[l].cells);
-  }
-  if (cells == 0) return cudaSuccess;
-  const dim3 grid(blocks(cells, THREADS), bitmap.levels);
-  coords_of_cells<<<grid, THREADS, 0, stream>>>(bitmap, targets);
-  return cudaGetLastError();
+  return launch_coords(bitmap, rank_targets(bitmap, capacities, coords, dims, nullptr), stream);
 }
 
 cudaError_t bitmap_tables(const Bitmap& bitmap, const TableJob* jobs, int jobs_count, int dims, const int* counts,
