@@ -211,7 +211,7 @@ def write(frames: Frames, find: Finder, folder: Path, colour_by: str) -> None:
 
 def show(frames: Frames, find: Finder) -> None:
     """Open a window and keep it until the user closes it."""
-    at = 0
+    at, drawn = 0, 0
 
     def turn(key: str) -> None:
         nonlocal at
@@ -219,14 +219,15 @@ def show(frames: Frames, find: Finder) -> None:
             window.close()
         elif key in ("left", "right"):
             at = (at + (1 if key == "right" else -1)) % len(frames)
-            window.show(*prepare(frames[at], frames.labelled, find))
 
     keys = "left, right: other frame    q: quit" if len(frames) > 1 else "q: quit"
     first = prepare(frames[0], frames.labelled, find)
     window = Window("millisecond", keys, turn)
     window.show(*first)
     while window.tick():
-        pass
+        if at != drawn:
+            drawn = at
+            window.show(*prepare(frames[at], frames.labelled, find))
 
 
 if __name__ == "__main__":

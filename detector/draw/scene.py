@@ -45,6 +45,10 @@ class SceneUnavailable(RuntimeError):
     """Open3D cannot render here; the text is one line with the remedy."""
 
 
+def _unavailable(reason: str) -> SceneUnavailable:
+    return SceneUnavailable(f"no 3-D picture, Open3D cannot render here: {reason}; {REMEDY}")
+
+
 class Mesh(NamedTuple):
     """Triangles with a colour a vertex."""
 
@@ -180,12 +184,11 @@ class SceneRenderer:
         """
         sets = (ground_truth or EMPTY, detections or EMPTY)
         try:
-            picture = self._pool.submit(_render, self.size, points, *sets).result(timeout=120)
-        except (BrokenProcessPool, ImportError, OSError, RuntimeError, TimeoutError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise SceneUnavailable(
-                f"no 3-D picture: Open3D cannot render here ({reason}); {REMEDY}"
-            ) from error
+            picture = self._pool.submit(_render, self.size, points, *sets).result(timeout=300)
+        except BrokenProcessPool as error:
+            raise _unavailable("it ended its process") from error
+        except (ImportError, OSError, RuntimeError) as error:
+            raise _unavailable(str(error).partition("\n")[0] or type(error).__name__) from error
         image = Image.fromarray(np.maximum(picture, np.uint8(BACKGROUND)))
         image = image.resize(self.size, Image.Resampling.BOX)
         draw = ImageDraw.Draw(image)

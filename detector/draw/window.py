@@ -135,7 +135,10 @@ class Window:
             label.visible = name in names or name in sets
 
     def _aim(self) -> None:
-        bounds = self._widget.scene.bounding_box
+        import open3d as o3d
+
+        # What lies beyond these bounds is not drawn.
+        bounds = o3d.geometry.AxisAlignedBoundingBox(np.full(3, -200.0), np.full(3, 200.0))
         self._widget.setup_camera(FIELD_OF_VIEW, bounds, np.zeros(3, np.float32))
         self._widget.look_at(TARGET, EYE, np.array([0.0, 0, 1]))
 
