@@ -164,7 +164,8 @@ Tensor mark_levels(const Network& network, const Tensor& coords, const std::opti
 }
 
 // Neighbours and masks: of each level its submanifold table, the table from the level above, and that one's
-// transpose. With counts, coords and tables are filled up with -1 behind them.
+// transpose. With counts, coords are filled up with -1 and masks with 0 behind them; neighbours there are
+// anything.
 std::vector<Tensor> fill_tables(const Network& network, const std::vector<Tensor>& coords, const int* counts) {
   std::vector<TableJob> jobs;
   std::vector<Tensor> out;

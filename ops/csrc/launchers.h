@@ -55,6 +55,7 @@ constexpr int FAULT_BIT = 30;
 enum class TableKind : int { forward, transposed, tail };
 
 // One table of neighbours [V, rows] and masks [rows] (V <= 32), or -1 into coords from the count on (tail).
+// From the count on masks are 0 and neighbours are left alone.
 struct TableJob {
   TableKind kind;
   int level, source;      // of the rows, of the entries
@@ -140,8 +141,8 @@ cudaError_t dense_gather(const void* grid, const int* coords, int dims, const in
 // Any channel counts and kernel volume; Precision::single is exact fp32.
 cudaError_t conv_general(Precision precision, const ConvolutionArguments& p, cudaStream_t stream);
 
-// Tensor cores, sm_80 and later: c_out a multiple of 16, and c_in a multiple of 16 with volume <= 32 or 4 with volume <= 28,
-// pointers aligned to 16 bytes.
+// Tensor cores, sm_80 and later: c_out a multiple of 16, and c_in a multiple of 16 with volume <= 32 or 4 with
+// volume <= 28, pointers aligned to 16 bytes.
 cudaError_t conv_half(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
 cudaError_t conv_bfloat16(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
 cudaError_t conv_tf32(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
