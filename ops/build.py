@@ -73,6 +73,7 @@ def _outcome() -> BuildError | None:
     return None
 
 
+@torch.compiler.assume_constant_result  # torch.compile calls it while tracing, and never again
 def extension() -> None:
     """Make `torch.ops.millisecond` available, compiling it first where needed.
 

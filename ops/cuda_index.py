@@ -66,7 +66,7 @@ class Plan(NamedTuple):
             kernels.append(self.submanifold[:3])
         return (
             self.levels <= MAX_LEVELS
-            and max((prod(kernel) for kernel in kernels), default=1) <= MAX_OFFSETS
+            and all(prod(kernel) <= MAX_OFFSETS for kernel in kernels)
             and workspace_words(self.batch_size, self.shapes) <= MAX_WORDS
         )
 

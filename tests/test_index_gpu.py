@@ -279,6 +279,24 @@ def test_operators_are_well_behaved():
     )
 
 
+@torch.no_grad()
+def test_compiles_to_one_graph():
+    shape, capacities = (21, 40, 200), (3000, 9000, 9000)
+    coords = random_coords(9, 2, shape, 2000).cuda()
+    count = torch.tensor([len(coords)], dtype=torch.int32).cuda()
+    workspace = index_workspace(shape, 2, SECOND[:2], coords.device)
+
+    def build(coords, count, workspace):
+        options = {"capacities": capacities, "count": count, "workspace": workspace}
+        return index_pyramid(coords, shape, 2, SECOND[:2], **options)
+
+    want = index_pyramid(coords.cpu(), shape, 2, SECOND[:2], capacities=capacities)
+    compiled = torch.compile(build, fullgraph=True, backend="aot_eager")
+    for _ in range(2):
+        assert_same_pyramid(compiled(coords, count, workspace), want)
+        assert not workspace.any()
+
+
 def test_another_stream():
     coords = street_coords(8, 1, KITTI, 10000)
     want = index_pyramid(coords, KITTI, 1, SECOND)

@@ -118,6 +118,18 @@ def test_operator_is_well_behaved():
     )
 
 
+def test_compiles_to_one_graph():
+    points, offsets = random_points(4, [3000, 2000], KITTI)
+    want = voxelize(points, offsets, KITTI, capacity=6000)
+    workspace = index_workspace(KITTI.shape, 2, (), points.cuda().device)
+
+    def build(points, offsets, workspace):
+        return voxelize(points, offsets, KITTI, capacity=6000, workspace=workspace)
+
+    compiled = torch.compile(build, fullgraph=True, backend="aot_eager")
+    assert_same(compiled(points.cuda(), offsets.cuda(), workspace), want)
+
+
 def test_graph_replays_on_new_points_without_reading_back():
     clouds = [random_points(seed, [size], KITTI)[0] for seed, size in ((1, 9000), (2, 0), (3, 500))]
     points = torch.zeros(10000, 4, device="cuda")
