@@ -16,11 +16,19 @@ struct Site {
 __device__ inline int row_limit(int rows, const int* count) { return count ? max(0, min(rows, *count)) : rows; }
 
 __device__ inline Site read_site(const int* coords, int row, int dims) {
+  if (dims == 3 && reinterpret_cast<uintptr_t>(coords) % 16 == 0) {
+    const int4 site = reinterpret_cast<const int4*>(coords)[row];
+    return {site.x, site.y, site.z, site.w};
+  }
   const int* p = coords + size_t(row) * (1 + dims);
   return {p[0], dims > 2 ? p[dims - 2] : 0, dims > 1 ? p[dims - 1] : 0, p[dims]};
 }
 
 __device__ inline void write_site(int* coords, int row, int dims, const Site& site) {
+  if (dims == 3 && reinterpret_cast<uintptr_t>(coords) % 16 == 0) {
+    reinterpret_cast<int4*>(coords)[row] = make_int4(site.b, site.z, site.y, site.x);
+    return;
+  }
   int* p = coords + size_t(row) * (1 + dims);
   p[0] = site.b;
   if (dims > 2) p[dims - 2] = site.z;

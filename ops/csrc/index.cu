@@ -9,6 +9,7 @@ constexpr int THREADS = 256;
 constexpr int TILE_THREADS = 1024;
 constexpr int TILE_WORDS = TILE_THREADS / 32 * WARP_WORDS;
 constexpr int MARK_LANES = 4;
+constexpr int COORD_PARTS = 4;
 constexpr int DIRECT_MARKS = 64;  // most voxels of a level that one voxel of level 0 marks by itself
 
 struct Steps {
@@ -45,12 +46,15 @@ __device__ bool inside(const BitmapLevel& level, int batch, const Site& s) {
          unsigned(s.y) < unsigned(level.y) && unsigned(s.x) < unsigned(level.x);
 }
 
+// n / d for n >= 0: a division by a number that the compiler does not know costs thirty instructions.
+__device__ int divide(int n, int d) { return d == 1 ? n : d == 2 ? n >> 1 : n / d; }
+
 // Outputs lo..hi of the inputs lo..hi along an axis; false where there is none. Needs dilation 1 and, unless lo
 // equals hi, kernel >= stride, for only then the outputs of an interval are one.
 __device__ bool advance(int& lo, int& hi, int kernel, int stride, int padding, int size) {
   const int first = lo + padding - kernel + 1;
-  lo = first <= 0 ? 0 : (first + stride - 1) / stride;
-  hi = min((hi + padding) / stride, size - 1);
+  lo = first <= 0 ? 0 : divide(first + stride - 1, stride);
+  hi = min(divide(hi + padding, stride), size - 1);
   return lo <= hi;
 }
 
@@ -91,7 +95,8 @@ __global__ void __launch_bounds__(THREADS)
   }
   const int width = hi[1] - lo[1] + 1;
   for (int i = part; i < (hi[0] - lo[0] + 1) * width; i += MARK_LANES) {
-    set_run(bitmap.level[target], s.b, lo[0] + i / width, lo[1] + i % width, lo[2], hi[2]);
+    const int z = divide(i, width);
+    set_run(bitmap.level[target], s.b, lo[0] + z, lo[1] + i - z * width, lo[2], hi[2]);
   }
 }
 
@@ -243,11 +248,12 @@ __global__ void __launch_bounds__(TILE_THREADS)
   }
 }
 
-// Coords of the ranked levels: a warp takes the cells of one summary word after another and has a lane for every
-// third of a cell's voxels. The words of the levels that are asked for follow one another.
+// Coords of the ranked levels: a warp takes eight cells, a part of one summary word, and has a lane for every third
+// of a cell's voxels. The words of the levels that are asked for follow one another.
 __global__ void __launch_bounds__(THREADS)
     write_coords(const __grid_constant__ Bitmap bitmap, const __grid_constant__ RankTargets targets) {
-  int word = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+  const int part = threadIdx.x / 32 % COORD_PARTS;
+  int word = blockIdx.x * (THREADS / 32 / COORD_PARTS) + threadIdx.x / 32 / COORD_PARTS;
   int l = 0;
   for (; l < bitmap.levels; ++l) {
     if (!targets.coords[l]) continue;
@@ -258,7 +264,7 @@ __global__ void __launch_bounds__(THREADS)
   const BitmapLevel& level = bitmap.level[l];
   int* const coords = targets.coords[l];
   const int lane = threadIdx.x % 32;
-  const unsigned summary = level.summary[word];
+  const unsigned summary = level.summary[word] & (FULL_WARP >> (32 - 32 / COORD_PARTS)) << 32 / COORD_PARTS * part;
   if (summary == 0) return;
   const bool mine = summary >> lane & 1;
   const uint4 cell = mine ? level.cell[word * 32 + lane] : make_uint4(0, 0, 0, 0);
@@ -403,7 +409,7 @@ __device__ void fill_box(const BitmapLevel& source, const TableJob& job, int row
   job.mask[row] = mask;
 }
 
-__device__ bool is_box(const Window& w, int z, int y, int x) {
+bool is_box(const Window& w, int z, int y, int x) {
   return w.kernel[0] == z && w.kernel[1] == y && w.kernel[2] == x && w.dilation[0] == 1 && w.dilation[1] == 1 &&
          w.dilation[2] == 1;
 }
@@ -437,7 +443,14 @@ __device__ void fill_nothing(const TableJob& job, int row, int dims) {
   job.mask[row] = 0;  // the neighbours are never read
 }
 
-// A thread a row, blockIdx.y the table.
+__device__ void fill_absent(const TableJob& job, int row) {
+  const int volume = job.window.kernel[0] * job.window.kernel[1] * job.window.kernel[2];
+  for (int offset = 0; offset < volume; ++offset) job.neighbours[size_t(offset) * job.rows + row] = -1;
+  job.mask[row] = 0;
+}
+
+// A thread a row, blockIdx.y the table; BOXES: all of them are of the windows that fill_box knows.
+template <bool BOXES>
 __global__ void __launch_bounds__(THREADS)
     fill_tables(const __grid_constant__ Bitmap bitmap, const __grid_constant__ Jobs jobs) {
   const TableJob& job = jobs.job[blockIdx.y];
@@ -449,18 +462,19 @@ __global__ void __launch_bounds__(THREADS)
   }
   if (job.kind == TableKind::tail) return;
   const Site site = read_site(job.coords, row, jobs.dims);
+  const BitmapLevel& source = bitmap.level[job.source];
   if (!inside(bitmap.level[job.level], bitmap.batch, site)) {  // level 0 as given by the caller, already at fault
-    const int volume = job.window.kernel[0] * job.window.kernel[1] * job.window.kernel[2];
-    for (int offset = 0; offset < volume; ++offset) job.neighbours[size_t(offset) * job.rows + row] = -1;
-    job.mask[row] = 0;
-  } else if (job.kind == TableKind::forward && is_box(job.window, 3, 3, 3)) {
-    fill_box<3, 3, 3>(bitmap.level[job.source], job, row, site);
-  } else if (job.kind == TableKind::forward && is_box(job.window, 3, 1, 1)) {
-    fill_box<3, 1, 1>(bitmap.level[job.source], job, row, site);
+    fill_absent(job, row);
+  } else if (BOXES) {
+    if (job.window.kernel[2] == 3) {
+      fill_box<3, 3, 3>(source, job, row, site);
+    } else {
+      fill_box<3, 1, 1>(source, job, row, site);
+    }
   } else if (job.kind == TableKind::forward) {
-    fill_forward(bitmap.level[job.source], job, row, site);
+    fill_forward(source, job, row, site);
   } else {
-    fill_transposed(bitmap.level[job.source], job, row, site);
+    fill_transposed(source, job, row, site);
   }
 }
 
@@ -574,7 +588,7 @@ static RankTargets rank_targets(const Bitmap& bitmap, const int* capacities, int
 static cudaError_t launch_coords(const Bitmap& bitmap, const RankTargets& targets, cudaStream_t stream) {
   int64_t words = 0;
   for (int l = 0; l < bitmap.levels; ++l) words += targets.coords[l] ? bitmap.level[l].words : 0;
-  if (words > 0) write_coords<<<blocks(words, THREADS / 32), THREADS, 0, stream>>>(bitmap, targets);
+  if (words > 0) write_coords<<<blocks(words * COORD_PARTS, THREADS / 32), THREADS, 0, stream>>>(bitmap, targets);
   return cudaGetLastError();
 }
 
@@ -592,16 +606,25 @@ cudaError_t bitmap_coords(const Bitmap& bitmap, const int* capacities, int* cons
 
 cudaError_t bitmap_tables(const Bitmap& bitmap, const TableJob* jobs, int jobs_count, int dims, const int* counts,
                           cudaStream_t stream) {
-  Jobs all = {dims, counts, {}};
   static_assert(sizeof(Jobs) + sizeof(Bitmap) <= 4096, "kernel parameters");
-  int rows = 0;
-  for (int i = 0; i < jobs_count; ++i) {
-    all.job[i] = jobs[i];
-    rows = max(rows, jobs[i].rows);
+  for (const bool boxes : {true, false}) {
+    Jobs some = {dims, counts, {}};
+    int count = 0, rows = 0;
+    for (int i = 0; i < jobs_count; ++i) {
+      const Window& w = jobs[i].window;
+      const bool box = jobs[i].kind != TableKind::transposed && (is_box(w, 3, 3, 3) || is_box(w, 3, 1, 1));
+      if (box != boxes || jobs[i].rows == 0) continue;
+      some.job[count++] = jobs[i];
+      rows = max(rows, jobs[i].rows);
+    }
+    if (count == 0) continue;
+    const dim3 grid(blocks(rows, THREADS), count);
+    if (boxes) {
+      fill_tables<true><<<grid, THREADS, 0, stream>>>(bitmap, some);
+    } else {
+      fill_tables<false><<<grid, THREADS, 0, stream>>>(bitmap, some);
+    }
   }
-  if (rows == 0) return cudaSuccess;
-  const dim3 grid(blocks(rows, THREADS), jobs_count);
-  fill_tables<<<grid, THREADS, 0, stream>>>(bitmap, all);
   return cudaGetLastError();
 }
 
