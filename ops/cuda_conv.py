@@ -77,6 +77,63 @@ def _convolve(
     )
 
 
+class ConvNormRelu(torch.autograd.Function):
+    """Convolution, batch normalisation by the batch's own statistics, ReLU, in training."""
+
+    @staticmethod
+    def forward(ctx, features, weight, scale, shift, kernel_map, mean, variance, momentum, eps):
+        neighbours = kernel_map.forward.neighbours
+        out, *saved = torch.ops.millisecond.conv_norm_relu(
+            features, weight, neighbours, scale, shift, mean, variance, momentum, eps
+        )
+        ctx.save_for_backward(features, weight, scale, out, *saved)
+        ctx.kernel_map, ctx.eps = kernel_map, eps
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        features, weight, scale, *saved = ctx.saved_tensors
+        forward, backward = ctx.kernel_map
+        wanted = ctx.needs_input_grad[0]
+        of_features, *of_parameters = torch.ops.millisecond.conv_norm_relu_backward(
+            grad,
+            features,
+            weight,
+            forward.neighbours,
+            backward.neighbours,
+            backward.flipped,
+            scale,
+            *saved,
+            ctx.eps,
+            wanted,
+        )
+        return of_features if wanted else None, *of_parameters, None, None, None, None, None
+
+
+def conv_norm_relu(
+    features: Tensor, weight: Tensor, kernel_map: KernelMap, norm: torch.nn.BatchNorm1d
+) -> Tensor:
+    """relu(norm(conv(features))) of exact-sized float32 or autocast tensors, norm in training.
+
+    The running statistics of `norm` move on as they do in its own forward.
+    """
+    extension()
+    if torch.is_autocast_enabled("cuda"):
+        features = features.to(torch.get_autocast_dtype("cuda"))
+    return ConvNormRelu.apply(
+        features,
+        weight,
+        norm.weight,
+        norm.bias,
+        kernel_map,
+        norm.running_mean,
+        norm.running_var,
+        norm.momentum,
+        norm.eps,
+    )
+
+
 def pack_weight(weight: Tensor) -> Tensor:
     """[V, C_in, C_out] -> the flat order in which conv_chain reads it."""
     extension()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from ops.cuda_conv import conv_norm_relu
 from ops.kernel_map import ConvGeometry, KernelMap, Table, strided_map, submanifold_map
 from ops.sparse_conv import sparse_conv
 
@@ -202,6 +203,29 @@ def test_stream_and_graph_capture():
         assert error(out, 2 * expected) <= 1e-3
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_conv_norm_relu_is_its_parts(dtype):
+    generator = torch.Generator().manual_seed(11)
+    coords = random_coords(generator, (9, 40, 40), 2, 0.2)
+    kernel_map = on_cuda(submanifold_map(coords, (9, 40, 40), 2))
+    features = torch.randn(len(coords), 16, generator=generator).to("cuda", dtype)
+    weight = torch.randn(27, 16, 32, generator=generator).cuda() / 10
+    grad = torch.randn(len(coords), 32, generator=generator).to("cuda", dtype)
+    results = []
+    for fused in (False, True):
+        norm = torch.nn.BatchNorm1d(32, eps=1e-3, momentum=0.01).cuda()
+        x, w = features.clone().requires_grad_(), weight.clone().requires_grad_()
+        if fused:
+            out = conv_norm_relu(x, w, kernel_map, norm)
+        else:
+            out = torch.relu(norm(sparse_conv(x, w.to(dtype), kernel_map)))
+        out.backward(grad)
+        results.append([out, x.grad, w.grad, norm.weight.grad, norm.bias.grad])
+        results[-1] += [norm.running_mean, norm.running_var]
+    for one, other in zip(*results, strict=True):
+        assert error(one, other) <= (1e-6 if dtype == torch.float32 else 4e-3)
+
+
 def test_mistakes_name_the_tensor():
     kernel_map = KernelMap(Table(torch.zeros(27, 8, dtype=torch.int32, device="cuda")), None)
     features = torch.zeros(8, 16, device="cuda")
@@ -232,4 +256,23 @@ def test_opcheck():
     torch.library.opcheck(
         torch.ops.millisecond.conv_weight_gradient.default,
         (features, features, table, None, False),
+    )
+    packed = torch.ops.millisecond.pack_weight(weight, True)
+    torch.library.opcheck(torch.ops.millisecond.pack_weight.default, (weight, True))
+    bias = torch.randn(16, device="cuda")
+    torch.library.opcheck(
+        torch.ops.millisecond.conv_chain.default,
+        (features, [packed, packed], [bias, bias], [table, table], [], True),
+    )
+    scale, mean, variance = (torch.rand(16, device="cuda") for _ in range(3))
+    torch.library.opcheck(
+        torch.ops.millisecond.conv_norm_relu.default,
+        (features, weight, table, scale, bias, mean, variance, 0.01, 1e-3),
+    )
+    out, *saved = torch.ops.millisecond.conv_norm_relu(
+        features, weight, table, scale, bias, mean, variance, 0.01, 1e-3
+    )
+    torch.library.opcheck(
+        torch.ops.millisecond.conv_norm_relu_backward.default,
+        (features, features, weight, table, table, True, scale, out, *saved, 1e-3, True),
     )

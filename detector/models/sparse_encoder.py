@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from detector.models.batch_norm import RowNorm
 from ops.conv_chain import ConvChain
+from ops.cuda_conv import conv_norm_relu
 from ops.kernel_map import ConvGeometry, KernelMap, index_pyramid
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import bev_map
@@ -36,6 +37,9 @@ class SparseBlock(nn.Module):
 
     def forward(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
         """[N_in, C_in] -> [N_out, C_out]."""
+        rows = kernel_map.forward.neighbours.shape[1]
+        if features.is_cuda and self.training and type(self.norm) is RowNorm and rows > 1:
+            return conv_norm_relu(features, self.weight, kernel_map, self.norm)
         return torch.relu(self.norm(sparse_conv(features, self.weight, kernel_map)))
 
     def folded(self) -> tuple[Tensor, Tensor]:

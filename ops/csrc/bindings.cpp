@@ -485,26 +485,24 @@ Route route_of(const Tensor& features, bool tf32, int64_t volume, int64_t c_in, 
   return route;
 }
 
-// The weights as the route's kernel reads them, see WeightLayout. weight: [V, c_in, c_out], transposed: [V, c_out,
-// c_in].
-Tensor packed(const Tensor& weight, bool transposed, const Route& route) {
-  if (!route.tiles) return (transposed ? weight : weight.transpose(1, 2)).contiguous();
-  const int64_t volume = weight.size(0), c_in = weight.size(transposed ? 2 : 1),
-                c_out = weight.size(transposed ? 1 : 2);
-  const int64_t bytes = c_in * weight.element_size();
-  const int64_t row_bytes = bytes % 128 == 0 ? 128 : (bytes % 64 == 0 ? 64 : 32);
-  // c_in = slice, 64-byte piece, lane of the quad, product, half of the product's reduction, element of a word
-  const int64_t slices = bytes / row_bytes, pieces = row_bytes >= 64 ? row_bytes / 64 : 1;
-  const int64_t products = row_bytes >= 64 ? 2 : 1, elements = 4 / weight.element_size();
-  // c_out = tile of 16, half of it, lane / 4
-  if (transposed) {
-    return weight.view({volume, c_out / 16, 2, 8, slices, pieces, 4, products, 2, elements})
-        .permute({4, 0, 1, 5, 7, 3, 6, 8, 2, 9})
-        .contiguous();
+// The weights as the route's kernel reads them, in the type of the features; see WeightLayout. weight: [V, c_in,
+// c_out], transposed: [V, c_out, c_in].
+Tensor packed(const Tensor& weight, bool transposed, const Route& route, at::ScalarType dtype) {
+  Tensor ordered = transposed ? weight : weight.transpose(1, 2);
+  if (route.tiles) {
+    const int64_t c_out = ordered.size(1), c_in = ordered.size(2);
+    const int64_t size = c10::elementSize(dtype), bytes = c_in * size;
+    const int64_t row_bytes = bytes % 128 == 0 ? 128 : (bytes % 64 == 0 ? 64 : 32);
+    // c_in = slice, 64-byte piece, lane of the quad, product, half of the product's reduction, element of a word
+    const int64_t slices = bytes / row_bytes, pieces = row_bytes >= 64 ? row_bytes / 64 : 1;
+    const int64_t products = row_bytes >= 64 ? 2 : 1;
+    // c_out = tile of 16, half of it, lane / 4
+    ordered = ordered.unflatten(2, {slices, pieces, 4, products, 2, 4 / size})
+                  .unflatten(1, {c_out / 16, 2, 8})
+                  .permute({4, 0, 1, 5, 7, 3, 6, 8, 2, 9});
   }
-  return weight.view({volume, slices, pieces, 4, products, 2, elements, c_out / 16, 2, 8})
-      .permute({1, 0, 7, 2, 4, 9, 3, 5, 8, 6})
-      .contiguous();
+  if (ordered.is_contiguous() && ordered.scalar_type() == dtype) return ordered;
+  return at::empty(ordered.sizes(), ordered.options().dtype(dtype)).copy_(ordered);
 }
 
 OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& count, bool flipped,
@@ -558,7 +556,9 @@ Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const
             const std::optional<Tensor>& residual, bool relu) {
   check_tensor(features, "features", features.scalar_type(), 2);
   const c10::cuda::CUDAGuard guard(features.device());
-  check_tensor(weight, "weight", features.scalar_type(), 3);
+  check_tensor(weight, "weight", weight.scalar_type(), 3);
+  TORCH_CHECK(weight.scalar_type() == features.scalar_type() || weight.scalar_type() == at::kFloat,
+              "weight must be Float or as features, ", features.scalar_type(), ", is ", weight.scalar_type());
   check_same_device(weight, "weight", features, "features");
   const OffsetTable table = table_of(neighbours, count, flipped, features);
   const int64_t c_in = weight.size(transposed ? 2 : 1), c_out = weight.size(transposed ? 1 : 2);
@@ -576,7 +576,7 @@ Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const
   Tensor out = at::empty({table.rows, c_out}, features.options());
   if (out.numel() == 0) return out;
   const Route route = route_of(features, tf32_allowed(), table.volume, c_in, c_out);
-  const Tensor tiles = packed(weight, transposed, route);
+  const Tensor tiles = packed(weight, transposed, route, features.scalar_type());
   launch_conv({features.data_ptr(), tiles.data_ptr(), optional_pointer<float>(bias),
                residual ? residual->data_ptr() : nullptr, out.data_ptr(), table, static_cast<int32_t>(c_in),
                static_cast<int32_t>(c_out), relu, false},
@@ -589,7 +589,7 @@ Tensor pack_weight(const Tensor& weight, bool tf32) {
   check_tensor(weight, "weight", weight.scalar_type(), 3);
   const c10::cuda::CUDAGuard guard(weight.device());
   const Route route = route_of(weight, tf32, weight.size(0), weight.size(1), weight.size(2));
-  Tensor tiles = packed(weight, false, route);
+  Tensor tiles = packed(weight, false, route, weight.scalar_type());
   // an operator's result must not share memory with its argument
   return (tiles.data_ptr() == weight.data_ptr() ? tiles.clone() : tiles).view({-1});
 }
@@ -661,6 +661,34 @@ Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, cons
     check(weight_gradient_general(route.precision, arguments, stream()), "conv_weight_gradient");
   }
   return out;
+}
+
+// The building block in training: convolution, batch normalisation by the batch's own statistics, ReLU. One call a
+// direction, for the host's time is what a layer costs.
+std::tuple<Tensor, Tensor, Tensor, Tensor> conv_norm_relu(const Tensor& features, const Tensor& weight,
+                                                          const Tensor& neighbours, const Tensor& scale,
+                                                          const Tensor& shift, const Tensor& running_mean,
+                                                          const Tensor& running_var, double momentum, double eps) {
+  const Tensor sums = conv(features, weight, false, neighbours, std::nullopt, false, std::nullopt, std::nullopt, false);
+  const c10::cuda::CUDAGuard guard(features.device());
+  auto [normal, mean, deviation] =
+      at::native_batch_norm(sums, scale, shift, running_mean, running_var, true, momentum, eps);
+  return {normal.relu_(), sums, mean, deviation};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> conv_norm_relu_backward(
+    const Tensor& gradient, const Tensor& features, const Tensor& weight, const Tensor& neighbours,
+    const Tensor& back_neighbours, bool back_flipped, const Tensor& scale, const Tensor& out, const Tensor& sums,
+    const Tensor& mean, const Tensor& deviation, double eps, bool wants_features) {
+  const c10::cuda::CUDAGuard guard(features.device());
+  auto [of_sums, of_scale, of_shift] =
+      at::native_batch_norm_backward(at::threshold_backward(gradient, out, 0), sums, scale, std::nullopt, std::nullopt,
+                                     mean, deviation, true, eps, {true, true, true});
+  Tensor of_features = wants_features ? conv(of_sums, weight, true, back_neighbours, std::nullopt, back_flipped,
+                                             std::nullopt, std::nullopt, false)
+                                      : at::empty({0}, features.options());
+  const Tensor of_weight = conv_weight_gradient(features, of_sums, neighbours, std::nullopt, false);
+  return {of_features, of_weight, of_scale, of_shift};
 }
 
 // ---- boxes -----------------------------------------------------------------------------------------------------
@@ -759,6 +787,14 @@ TORCH_LIBRARY(millisecond, m) {
   m.def(
       "conv(Tensor features, Tensor weight, bool transposed, Tensor neighbours, Tensor? count, bool flipped, "
       "Tensor? bias, Tensor? residual, bool relu) -> Tensor");
+  m.def(
+      "conv_norm_relu(Tensor features, Tensor weight, Tensor neighbours, Tensor scale, Tensor shift, "
+      "Tensor(a!) running_mean, Tensor(b!) running_var, float momentum, float eps) "
+      "-> (Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "conv_norm_relu_backward(Tensor gradient, Tensor features, Tensor weight, Tensor neighbours, "
+      "Tensor back_neighbours, bool back_flipped, Tensor scale, Tensor out, Tensor sums, Tensor mean, "
+      "Tensor deviation, float eps, bool wants_features) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("pack_weight(Tensor weight, bool tf32) -> Tensor");
   m.def(
       "conv_chain(Tensor features, Tensor[] weights, Tensor[] biases, Tensor[] neighbours, Tensor[] counts, "
@@ -791,6 +827,8 @@ TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   m.impl("dense_backward", dense_backward);
   // convolution
   m.impl("conv", conv);
+  m.impl("conv_norm_relu", conv_norm_relu);
+  m.impl("conv_norm_relu_backward", conv_norm_relu_backward);
   m.impl("pack_weight", pack_weight);
   m.impl("conv_chain", conv_chain);
   m.impl("conv_weight_gradient", conv_weight_gradient);

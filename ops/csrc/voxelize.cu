@@ -149,9 +149,9 @@ __global__ void __launch_bounds__(THREADS)
   const BitmapLevel& level = bitmap.level[0];
   for (int i = row; i < level.tiles; i += gridDim.x * THREADS) level.published[i] = 0;
   if (row == 0) bitmap.header[TICKET] = 0;
-  if (row >= job.points_count) return;
+  if (row >= job.points_count || job.sites[4 * size_t(row)] < 0) return;  // no voxel has this row
   const Site site = read_site(job.sites, row, 3);
-  if (site.b < 0 || !over_cap(bitmap, job, site.b) || job.first[row] < ~bitmap.frames[site.b]) return;
+  if (!over_cap(bitmap, job, site.b) || job.first[row] < ~bitmap.frames[site.b]) return;
   const int column = site.x / CELL_BITS, bit = site.x - column * CELL_BITS;
   uint4* cell = &level.cell[row_cell(level, site.b, site.z, site.y) + column];
   atomicAnd(&cell->x + (bit >> 5), ~(1u << (bit & 31)));

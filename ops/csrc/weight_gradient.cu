@@ -61,56 +61,61 @@ __device__ __forceinline__ float* destination(const WeightGradientArguments& p, 
 
 // ---- plain multiply-adds: any channel counts -----------------------------------------------
 
-constexpr int TILE = 32;   // channels of either operand in a CTA
+constexpr int TILE = 32;   // output channels of a CTA
 constexpr int DEPTH = 32;  // pairs in shared memory at a time
 
-template <typename T>
+// ROWS input channels of a CTA; a thread has M x N channels of the tile.
+template <typename T, int ROWS, int M, int N>
 __global__ void __launch_bounds__(THREADS) general_kernel(const WeightGradientArguments p) {
   __shared__ int2 pairs[SLAB];
   __shared__ int totals[WARPS];
-  __shared__ float a[DEPTH][TILE + 1];
+  static_assert(ROWS / M * (TILE / N) == THREADS);
+  __shared__ float a[DEPTH][ROWS + 1];
   __shared__ float b[DEPTH][TILE + 1];
   const int n = p.table.count ? min(__ldg(p.table.count), p.table.rows) : p.table.rows;
   const int begin = blockIdx.x * SLAB;
   const int v = blockIdx.y;
   const int tiles = (p.c_out + TILE - 1) / TILE;
-  const int m0 = blockIdx.z / tiles * TILE, n0 = blockIdx.z % tiles * TILE;
+  const int m0 = blockIdx.z / tiles * ROWS, n0 = blockIdx.z % tiles * TILE;
   const int count = list_pairs(p.table, v, begin, min(begin + SLAB, n), pairs, totals);
 
-  // thread: rows m, m + 16 and columns n, n + 8, n + 16, n + 24 of the tile
-  const int m = threadIdx.x / 8, c = threadIdx.x % 8;
-  float sum[2][4] = {};
+  constexpr int LINES = ROWS / M, COLUMNS = TILE / N;  // threads along either side of the tile
+  const int m = threadIdx.x / COLUMNS, c = threadIdx.x % COLUMNS;
+  float sum[M][N] = {};
   for (int k0 = 0; k0 < count; k0 += DEPTH) {
+    for (int i = threadIdx.x; i < DEPTH * ROWS; i += THREADS) {
+      const int k = i / ROWS, channel = i % ROWS;
+      a[k][channel] = k0 + k < count && m0 + channel < p.c_in
+                          ? to_float(static_cast<const T*>(
+                                p.features)[int64_t(pairs[k0 + k].x) * p.c_in + m0 + channel])
+                          : 0.0f;
+    }
     for (int i = threadIdx.x; i < DEPTH * TILE; i += THREADS) {
       const int k = i / TILE, channel = i % TILE;
-      const bool present = k0 + k < count;
-      const int2 pair = present ? pairs[k0 + k] : make_int2(0, 0);
-      a[k][channel] = present && m0 + channel < p.c_in
+      b[k][channel] = k0 + k < count && n0 + channel < p.c_out
                           ? to_float(static_cast<const T*>(
-                                p.features)[int64_t(pair.x) * p.c_in + m0 + channel])
-                          : 0.0f;
-      b[k][channel] = present && n0 + channel < p.c_out
-                          ? to_float(static_cast<const T*>(
-                                p.gradient)[int64_t(pair.y) * p.c_out + n0 + channel])
+                                p.gradient)[int64_t(pairs[k0 + k].y) * p.c_out + n0 + channel])
                           : 0.0f;
     }
     __syncthreads();
 #pragma unroll 8
     for (int k = 0; k < DEPTH; ++k) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < M; ++i) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sum[i][j] = fmaf(a[k][m + 16 * i], b[k][c + 8 * j], sum[i][j]);
+        for (int j = 0; j < N; ++j) {
+          sum[i][j] = fmaf(a[k][m + LINES * i], b[k][c + COLUMNS * j], sum[i][j]);
+        }
       }
     }
     __syncthreads();
   }
   float* const out = destination(p, v);
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < M; ++i) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int row = m0 + m + 16 * i, column = n0 + c + 8 * j;
+    for (int j = 0; j < N; ++j) {
+      const int row = m0 + m + LINES * i, column = n0 + c + COLUMNS * j;
       if (row < p.c_in && column < p.c_out) out[int64_t(row) * p.c_out + column] = sum[i][j];
     }
   }
@@ -320,9 +325,14 @@ cudaError_t add_slabs(const WeightGradientArguments& p, cudaStream_t stream) {
 
 template <typename T>
 cudaError_t launch_general(const WeightGradientArguments& p, cudaStream_t stream) {
+  const int rows = p.c_in <= 4 ? 4 : TILE;
   const dim3 grid(p.splits, p.table.volume,
-                  (p.c_in + TILE - 1) / TILE * ((p.c_out + TILE - 1) / TILE));
-  general_kernel<T><<<grid, THREADS, 0, stream>>>(p);
+                  (p.c_in + rows - 1) / rows * ((p.c_out + TILE - 1) / TILE));
+  if (rows == 4) {
+    general_kernel<T, 4, 1, 1><<<grid, THREADS, 0, stream>>>(p);
+  } else {
+    general_kernel<T, TILE, 2, 4><<<grid, THREADS, 0, stream>>>(p);
+  }
   return add_slabs(p, stream);
 }
 
