@@ -94,6 +94,7 @@ def _canvas(points: np.ndarray, view: View, colour_by: str) -> np.ndarray:
     """The plot, SMOOTH times larger, with nothing but points on it."""
     width, height = view.size
     canvas = np.full((height * SMOOTH, width * SMOOTH, 3), BACKGROUND, dtype=np.uint8)
+    points = points[np.isfinite(points).all(axis=1)]
     value, ends = (points[:, 2], HEIGHTS) if colour_by == "height" else (points[:, 3], (0.0, 0.8))
     # The brightest come last and stay on top.
     order = np.argsort(value, kind="stable")

@@ -6,30 +6,24 @@ process of their own: where there is no usable OpenGL or Vulkan driver, Open3D e
 
 import multiprocessing
 import os
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from typing import NamedTuple
+from multiprocessing.connection import Connection
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from data.boxes import box_corners
-from data.kitti.calibration import EDGES
 from detector.draw.style import (
     BACKGROUND,
     EMPTY,
     FAINT,
-    GRID,
     TEXT,
     BoxSet,
     Colour,
     colour_of,
-    dash,
     font,
     legend,
     ramp,
-    tint,
 )
+from detector.draw.tubes import GROUND, RINGS, box_tubes, ground_rings
 
 LIBRARIES = "libusb-1.0-0 libgl1 libegl1 libx11-6 libgomp1 libvulkan1 mesa-vulkan-drivers"
 REMEDY = f"try: apt-get install -y {LIBRARIES}"
@@ -37,88 +31,11 @@ EYE, TARGET = np.array([-11.0, 0.0, 8.0]), np.array([14.0, 0.0, -2.0])  # metres
 FIELD_OF_VIEW = 42.0  # degrees, from top to bottom
 SMOOTH = 2  # rendered this many times larger, then shrunk
 HEIGHTS = (-2.0, 1.5)  # metres: the ends of the colour ramp
-RINGS, GROUND = (10, 20, 30, 40, 50, 60, 70), -1.75  # metres from and below the sensor
-SIDES = 6  # of a tube
+PATIENCE = 300.0  # seconds for one picture
 
 
 class SceneUnavailable(RuntimeError):
     """Open3D cannot render here; the text is one line with the remedy."""
-
-
-def _unavailable(reason: str) -> SceneUnavailable:
-    return SceneUnavailable(f"no 3-D picture, Open3D cannot render here: {reason}; {REMEDY}")
-
-
-class Mesh(NamedTuple):
-    """Triangles with a colour a vertex."""
-
-    vertices: np.ndarray  # [V, 3] float64
-    triangles: np.ndarray  # [T, 3] int32
-    colours: np.ndarray  # [V, 3] float64, 0 to 1
-
-
-def box_tubes(ground_truth: BoxSet, detections: BoxSet) -> Mesh:
-    """Box edges and heading lines as tubes, thicker with the distance so that all are visible.
-
-    Ground truth is thin and dashed, detections are thick and solid.
-    """
-    meshes = []
-    for shown, dashed in ((ground_truth, True), (detections, False)):
-        corners = box_corners(np.asarray(shown.boxes, np.float64))
-        middle, front = corners.mean(1), corners[:, [0, 3, 4, 7]].mean(1)
-        out = (front - middle) / np.maximum(np.linalg.norm(front - middle, axis=1), 1e-6)[:, None]
-        heading = np.stack([middle, front + 0.7 * out], axis=1)[:, None]
-        lines = np.concatenate([corners[:, EDGES], heading], axis=1)  # [M, 13, 2, 3]
-        for name, edges, centre in zip(shown.names, lines, middle, strict=True):
-            distance = np.linalg.norm(centre - EYE)
-            radius = (0.016 if dashed else 0.03) + (0.0008 if dashed else 0.0012) * distance
-            segments = dash(edges, 0.25) if dashed else edges
-            colour = tint(colour_of(name), 0.3) if dashed else colour_of(name)
-            meshes.append(_tubes(segments, radius, np.array(colour) / 255))
-    return _join(meshes)
-
-
-def ground_rings() -> Mesh:
-    """Thin arcs on the ground, one every 10 m, as the scale of the scene."""
-    angle = np.radians(np.linspace(-50, 50, 61))
-    arcs = []
-    for metres in RINGS:
-        arc = np.stack([metres * np.cos(angle), metres * np.sin(angle), 0 * angle + GROUND], axis=1)
-        arcs.append(np.stack([arc[:-1], arc[1:]], axis=1))
-    return _tubes(np.concatenate(arcs), 0.02, np.array(GRID) / 255)
-
-
-def _tubes(segments: np.ndarray, radius: float, colour: np.ndarray) -> Mesh:
-    """Prisms of SIDES sides around segments [S, 2, 3], longer than those by a radius a side."""
-    along = segments[:, 1] - segments[:, 0]
-    along = along / np.maximum(np.linalg.norm(along, axis=1, keepdims=True), 1e-9)
-    helper = np.where(np.abs(along[:, 2:]) > 0.9, (1.0, 0, 0), (0, 0, 1.0))
-    first = np.cross(along, helper)
-    first /= np.linalg.norm(first, axis=1, keepdims=True)
-    second = np.cross(along, first)
-    turn = np.arange(SIDES) * 2 * np.pi / SIDES
-    ring = radius * (
-        np.cos(turn)[:, None] * first[:, None] + np.sin(turn)[:, None] * second[:, None]
-    )
-    ends = segments + np.stack([-along, along], axis=1) * radius
-    vertices = (ends[:, :, None] + ring[:, None]).reshape(-1, 3)  # [S * 2 * SIDES, 3]
-    i = np.arange(SIDES)
-    j = (i + 1) % SIDES
-    sides = np.concatenate([np.stack([i, j, j + SIDES], 1), np.stack([i, j + SIDES, i + SIDES], 1)])
-    caps = np.stack([np.zeros(SIDES - 2, int), i[1:-1], i[2:]], 1)
-    one = np.concatenate([sides, caps[:, ::-1], caps + SIDES])
-    triangles = (one + np.arange(len(segments))[:, None, None] * 2 * SIDES).reshape(-1, 3)
-    return Mesh(vertices, triangles.astype(np.int32), np.tile(colour, (len(vertices), 1)))
-
-
-def _join(meshes: list[Mesh]) -> Mesh:
-    starts = np.cumsum([0, *(len(mesh.vertices) for mesh in meshes)])
-    triangles = [mesh.triangles + start for mesh, start in zip(meshes, starts, strict=False)]
-    return Mesh(
-        np.concatenate([np.zeros((0, 3)), *(mesh.vertices for mesh in meshes)]),
-        np.concatenate([np.zeros((0, 3), np.int32), *triangles]),
-        np.concatenate([np.zeros((0, 3)), *(mesh.colours for mesh in meshes)]),
-    )
 
 
 def fill_scene(scene, points: np.ndarray, ground_truth: BoxSet, detections: BoxSet, size: float):
@@ -130,11 +47,12 @@ def fill_scene(scene, points: np.ndarray, ground_truth: BoxSet, detections: BoxS
     material = rendering.MaterialRecord()
     material.shader, material.point_size = "defaultUnlit", size
     vector = o3d.utility.Vector3dVector
+    points = points[np.isfinite(points).all(axis=1)]
     if len(points):
         cloud = o3d.geometry.PointCloud(vector(points[:, :3].astype(np.float64)))
         cloud.colors = vector(ramp(points[:, 2], *HEIGHTS) / 255)
         scene.add_geometry("points", cloud, material)
-    tubes = {"rings": ground_rings(), "boxes": box_tubes(ground_truth, detections)}
+    tubes = {"rings": ground_rings(), "boxes": box_tubes(ground_truth, detections, EYE)}
     for name, tube in tubes.items():
         if len(tube.triangles):
             mesh = o3d.geometry.TriangleMesh(
@@ -162,14 +80,16 @@ class SceneRenderer:
 
     def __init__(self, width: int = 1280, height: int = 720):
         self.size = (width, height)
-        context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_hush)
+        self._pipe = self._process = None
 
     def __enter__(self) -> "SceneRenderer":
         return self
 
     def __exit__(self, *_):
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._process is not None:
+            self._pipe.close()
+            self._process.join(5)
+            self._process.kill()
 
     def draw(
         self,
@@ -182,24 +102,39 @@ class SceneRenderer:
 
         Raises SceneUnavailable where Open3D cannot render.
         """
-        sets = (ground_truth or EMPTY, detections or EMPTY)
-        try:
-            picture = self._pool.submit(_render, self.size, points, *sets).result(timeout=300)
-        except BrokenProcessPool as error:
-            raise _unavailable("it ended its process") from error
-        except (ImportError, OSError, RuntimeError) as error:
-            raise _unavailable(str(error).partition("\n")[0] or type(error).__name__) from error
+        found = detections or EMPTY
+        picture = self._render(points, ground_truth or EMPTY, found)
         image = Image.fromarray(np.maximum(picture, np.uint8(BACKGROUND)))
         image = image.resize(self.size, Image.Resampling.BOX)
         draw = ImageDraw.Draw(image)
         places, _ = project(ring_marks(self.size), self.size)
         for metres, place in zip(RINGS, places, strict=True):
             _write(draw, place, f"{metres} m", FAINT)
-        _write_scores(draw, self.size, sets[1])
+        _write_scores(draw, self.size, found)
         draw.text((20, 24), title, TEXT, font(17), anchor="lm")
         known = {"ground truth": ground_truth, "detections": detections}
         legend(draw, 20, image.height - 24, {k: v for k, v in known.items() if v is not None})
         return np.asarray(image)
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, self.size), daemon=True)
+        self._process.start()
+        other.close()  # now only the process holds it, so its end is seen here
+
+    def _render(self, *scene) -> np.ndarray:
+        """[SMOOTH * H, SMOOTH * W, 3] uint8 from the other process."""
+        if self._process is None:
+            self._start()
+        try:
+            self._pipe.send(scene)
+            answer = self._pipe.recv() if self._pipe.poll(PATIENCE) else "it takes too long"
+        except (EOFError, OSError):
+            answer = "it ended its process"
+        if isinstance(answer, str):
+            raise SceneUnavailable(f"no 3-D picture, Open3D cannot render here: {answer}; {REMEDY}")
+        return answer
 
 
 def project(points: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -239,23 +174,33 @@ def _write(draw: ImageDraw.ImageDraw, place: np.ndarray, text: str, colour: Colo
     draw.text(at, text, colour, font(14), "mm", stroke_width=2, stroke_fill=BACKGROUND)
 
 
-def _hush() -> None:
-    """Send what the renderer's native code prints to nowhere."""
+def _serve(pipe: Connection, size: tuple[int, int]) -> None:
+    """The rendering process: a picture for each scene that comes, or a line on what is wrong."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
+    for stream in (1, 2):  # the renderer's native code talks a lot
+        os.dup2(nowhere, stream)
+    renderer = None
+    while True:
+        try:
+            scene = pipe.recv()
+        except EOFError:
+            return
+        try:
+            renderer = renderer or _make_renderer(size)
+            pipe.send(_render(renderer, *scene))
+        except (ImportError, OSError, RuntimeError) as error:
+            pipe.send(str(error).partition("\n")[0] or type(error).__name__)
 
 
-_renderers: dict = {}  # of the rendering process: one renderer a size, for making one is slow
-
-
-def _render(size, points: np.ndarray, ground_truth: BoxSet, detections: BoxSet) -> np.ndarray:
+def _make_renderer(size: tuple[int, int]):
     from open3d.visualization import rendering
 
-    if size not in _renderers:
-        _renderers[size] = rendering.OffscreenRenderer(*(SMOOTH * side for side in size))
-        prepare_scene(_renderers[size].scene)
-    renderer = _renderers[size]
+    renderer = rendering.OffscreenRenderer(*(SMOOTH * side for side in size))
+    prepare_scene(renderer.scene)
+    return renderer
+
+
+def _render(renderer, points: np.ndarray, ground_truth: BoxSet, detections: BoxSet) -> np.ndarray:
     fill_scene(renderer.scene, points, ground_truth, detections, 2.5 * SMOOTH)
     renderer.setup_camera(FIELD_OF_VIEW, TARGET, EYE, (0, 0, 1))
     return np.asarray(renderer.render_to_image()).copy()

@@ -11,7 +11,6 @@ import numpy as np
 from detector.draw.scene import (
     EYE,
     FIELD_OF_VIEW,
-    RINGS,
     TARGET,
     fill_scene,
     prepare_scene,
@@ -26,6 +25,7 @@ from detector.draw.style import (
     Colour,
     colour_of,
 )
+from detector.draw.tubes import RINGS
 
 SIZE = (1280, 720)  # pixels, at first
 LINES = ("- - ground truth", "--- detections")  # how the two kinds of boxes are drawn
