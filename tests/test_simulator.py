@@ -111,9 +111,10 @@ def test_points_lie_on_what_they_hit(seed):
         assert (local > low - 0.12).all() and (local < high + 0.12).all()
 
 
+@pytest.mark.parametrize("time", [0.0, 3.0])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_boxes_hold_points_and_do_not_overlap(seed):
-    frame = simulate(seed)
+def test_boxes_hold_points_and_do_not_overlap(seed, time):
+    frame = simulate(seed, time)
     wider = frame.boxes + np.array([0, 0, 0, 0.2, 0.2, 0.2, 0], dtype=np.float32)
     assert (points_in_boxes(frame.points, wider).sum(1) > 0).all()
     assert {"Car"} <= set(frame.names) <= {"Car", "Van", "Pedestrian", "Cyclist"}

@@ -71,7 +71,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--score", type=float, default=0.3, help="least score that is drawn (default: %(default)s)"
     )
-    parser.add_argument("--colour-by", choices=("height", "intensity"), default="height")
+    parser.add_argument(
+        "--colour-by", choices=("height", "intensity"), default="height", help="points from above"
+    )
     parser.add_argument("--output", type=Path, metavar="DIR", help="write PNGs here, no window")
     return parser.parse_args(arguments)
 

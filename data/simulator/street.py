@@ -35,12 +35,13 @@ class Placed:
     s: float
     v: float
     heading: float
-    speed: float = 0.0  # along the heading, metres a second
+    speed: float = 0.0  # metres a second
+    course: float = 0.0  # of its lane, radians: it stays in there though its heading wobbles
 
     def at(self, time: float) -> tuple[float, float]:
         """(s, v) after `time` seconds."""
         way = self.speed * time
-        return self.s + way * np.cos(self.heading), self.v + way * np.sin(self.heading)
+        return self.s + way * np.cos(self.course), self.v + way * np.sin(self.course)
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Lane:
                 s = closed[1] + rng.uniform(*self.gap)
                 continue
             v = self.v + rng.uniform(-self.jitter, self.jitter)
-            placed.append(Placed(thing, s + half, v, heading, self.speed))
+            placed.append(Placed(thing, s + half, v, heading, self.speed, self.heading))
             s += 2 * half + rng.uniform(*self.gap)
         return placed
 
@@ -158,7 +159,7 @@ def _crossing(rng: np.random.Generator, middle: float) -> list[Placed]:
     ]
     # These lanes run along v: what a lane calls s is v here, and the other way round.
     return [
-        Placed(p.thing, middle + p.v, p.s, p.heading, p.speed)
+        Placed(p.thing, middle + p.v, p.s, p.heading, p.speed, p.course)
         for lane in lanes
         for p in lane.fill(rng, OPEN)
     ]
