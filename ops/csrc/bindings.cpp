@@ -166,18 +166,22 @@ Tensor mark_levels(const Network& network, const Tensor& coords, const std::opti
 // Neighbours and masks: of each level its submanifold table, the table from the level above, and that one's
 // transpose. With counts, coords are filled up with -1 and masks with 0 behind them; neighbours there are
 // anything.
-std::vector<Tensor> fill_tables(const Network& network, const std::vector<Tensor>& coords, const int* counts) {
+// coords of level 0 are the caller's; `first` is where a copy of them goes.
+std::vector<Tensor> fill_tables(const Network& network, const std::vector<Tensor>& coords, const int* counts,
+                                const Tensor& first = {}) {
   std::vector<TableJob> jobs;
   std::vector<Tensor> out;
   const auto add = [&](TableKind kind, int level, int source, const Window& window) {
-    const int64_t rows = coords[level].size(0), volume = volume_of(window);
+    const Tensor& own = level == 0 && first.defined() ? first : coords[level];
+    const int64_t rows = own.size(0), volume = volume_of(window);
     TableJob job = {kind,
                     level,
                     source,
                     static_cast<int>(rows),
-                    static_cast<int>(coords[source].size(0)),
+                    static_cast<int>((source == 0 && first.defined() ? first : coords[source]).size(0)),
                     window,
                     coords[level].data_ptr<int>(),
+                    own.data_ptr<int>(),
                     nullptr,
                     nullptr};
     if (kind != TableKind::tail) {
@@ -217,10 +221,13 @@ std::vector<Tensor> index_bounded(const Tensor& coords, const std::optional<Tens
   for (int l = 0; l < network.bitmap.levels; ++l) {
     rows[l] = static_cast<int>(capacities[l]);
     levels.push_back(at::empty({rows[l], 1 + network.dims}, coords.options()));
-    targets[l] = levels.back().data_ptr<int>();
+    targets[l] = l == 0 ? nullptr : levels.back().data_ptr<int>();
   }
   check(bitmap_rank(network.bitmap, rows, targets, network.dims, counts.data_ptr<int>(), stream()), "index");
-  const std::vector<Tensor> tables = fill_tables(network, levels, counts.data_ptr<int>());
+  const Tensor first = levels[0];
+  levels[0] = coords;
+  const std::vector<Tensor> tables = fill_tables(network, levels, counts.data_ptr<int>(), first);
+  levels[0] = first;
   check(bitmap_clear(network.bitmap, stream()), "index");
   std::vector<Tensor> out = {counts};
   out.insert(out.end(), levels.begin(), levels.end());
@@ -669,7 +676,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> conv_norm_relu(const Tensor& features
                                                           const Tensor& neighbours, const Tensor& scale,
                                                           const Tensor& shift, const Tensor& running_mean,
                                                           const Tensor& running_var, double momentum, double eps) {
-  const Tensor sums = conv(features, weight, false, neighbours, std::nullopt, false, std::nullopt, std::nullopt, false);
+  const Tensor sums =
+      conv(features, weight, false, neighbours, std::nullopt, false, std::nullopt, std::nullopt, false);
   const c10::cuda::CUDAGuard guard(features.device());
   auto [normal, mean, deviation] =
       at::native_batch_norm(sums, scale, shift, running_mean, running_var, true, momentum, eps);
@@ -682,8 +690,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> conv_norm_relu_backward(
     const Tensor& mean, const Tensor& deviation, double eps, bool wants_features) {
   const c10::cuda::CUDAGuard guard(features.device());
   auto [of_sums, of_scale, of_shift] =
-      at::native_batch_norm_backward(at::threshold_backward(gradient, out, 0), sums, scale, std::nullopt, std::nullopt,
-                                     mean, deviation, true, eps, {true, true, true});
+      at::native_batch_norm_backward(at::threshold_backward(gradient, out, 0), sums, scale, std::nullopt,
+                                     std::nullopt, mean, deviation, true, eps, {true, true, true});
   Tensor of_features = wants_features ? conv(of_sums, weight, true, back_neighbours, std::nullopt, back_flipped,
                                              std::nullopt, std::nullopt, false)
                                       : at::empty({0}, features.options());

@@ -81,22 +81,13 @@ __device__ inline unsigned set_bits(const BitmapLevel& level, int cell, int word
   return bits & ~before;
 }
 
-// Set the voxels x = first..last of a row of the grid, without asking which were set before.
-__device__ inline void set_run(const BitmapLevel& level, int b, int z, int y, int first, int last) {
-  const int row = row_cell(level, b, z, y);
-  for (int x = first; x <= last;) {
-    const int column = x / CELL_BITS;
-    const int bit = x - column * CELL_BITS;
-    const int length = min(last - x + 1, 32 - (bit & 31));
-    const unsigned bits = (FULL_WARP >> (32 - length)) << (bit & 31);
-    const int cell = row + column;
-    unsigned* const target = &level.cell[cell].x + (bit >> 5);
-    const unsigned before = *static_cast<volatile unsigned*>(target);
-    if ((before & bits) != bits) atomicOr(target, bits);
-    // Whoever makes a word nonzero has read it as zero, so somebody sets the summary.
-    if (before == 0) atomicOr(&level.summary[cell >> 5], 1u << (cell & 31));
-    x += length;
-  }
+// Set bits of one word of a cell without asking which were set before.
+__device__ inline void set_word(const BitmapLevel& level, int cell, int word, unsigned bits) {
+  unsigned* const target = &level.cell[cell].x + word;
+  const unsigned before = *static_cast<volatile unsigned*>(target);
+  if ((before & bits) != bits) atomicOr(target, bits);
+  // Whoever makes a word nonzero has read it as zero, so somebody sets the summary.
+  if (before == 0) atomicOr(&level.summary[cell >> 5], 1u << (cell & 31));
 }
 
 }  // namespace millisecond

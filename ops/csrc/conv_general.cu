@@ -47,8 +47,7 @@ __global__ void __launch_bounds__(THREADS) conv_general_kernel(const Convolution
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         const int row = row0 + r;
-        const int source =
-            row < n ? __ldg(p.table.neighbours + v * p.table.stride + row) : -1;
+        const int source = row < n ? __ldg(p.table.neighbours + v * p.table.stride + row) : -1;
         from[r] = source >= 0 ? features + int64_t(source) * p.c_in : nullptr;
         any |= source >= 0;
       }
@@ -109,8 +108,7 @@ cudaError_t launch(const ConvolutionArguments& p, cudaStream_t stream) {
 
 }  // namespace
 
-cudaError_t conv_general(Precision precision, const ConvolutionArguments& p,
-                         cudaStream_t stream) {
+cudaError_t conv_general(Precision precision, const ConvolutionArguments& p, cudaStream_t stream) {
   switch (precision) {
     case Precision::half:
       return launch<__half>(p, stream);

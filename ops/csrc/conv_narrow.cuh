@@ -37,8 +37,7 @@ struct Four {
 #endif
 
 template <typename T>
-__global__ void __launch_bounds__(NARROW_WARPS * 32)
-    conv_narrow_kernel(const ConvolutionArguments p) {
+__global__ void __launch_bounds__(NARROW_WARPS * 32) conv_narrow_kernel(const ConvolutionArguments p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   const int lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
   const int volume = p.table.volume;
@@ -55,14 +54,12 @@ __global__ void __launch_bounds__(NARROW_WARPS * 32)
 #pragma unroll
     for (int t = 0; t < 2; ++t) {
       const int channel = n0 + g / 2 * 4 + 2 * t + g % 2;
-      weight[s][t].load(static_cast<const T*>(p.weight) + (int64_t(w) * p.c_out + channel) * 4,
-                        v < volume);
+      weight[s][t].load(static_cast<const T*>(p.weight) + (int64_t(w) * p.c_out + channel) * 4, v < volume);
     }
   }
   const int n = p.table.count ? min(__ldg(p.table.count), p.table.rows) : p.table.rows;
   const int tiles = (n + 15) / 16;
-  for (int tile = blockIdx.x * NARROW_WARPS + threadIdx.x / 32; tile < tiles;
-       tile += gridDim.x * NARROW_WARPS) {
+  for (int tile = blockIdx.x * NARROW_WARPS + threadIdx.x / 32; tile < tiles; tile += gridDim.x * NARROW_WARPS) {
     int source[NARROW_STEPS][2];
 #pragma unroll
     for (int s = 0; s < NARROW_STEPS; ++s) {
@@ -70,9 +67,7 @@ __global__ void __launch_bounds__(NARROW_WARPS * 32)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = tile * 16 + h * 8 + g;
-        source[s][h] = v < volume && row < n
-                           ? __ldg(p.table.neighbours + v * p.table.stride + row)
-                           : -1;
+        source[s][h] = v < volume && row < n ? __ldg(p.table.neighbours + v * p.table.stride + row) : -1;
       }
     }
     Four<T> value[NARROW_STEPS][2];
@@ -108,12 +103,10 @@ __global__ void __launch_bounds__(NARROW_WARPS * 32)
 }
 
 template <typename T>
-cudaError_t launch_conv_narrow(const ConvolutionArguments& p, int multiprocessors,
-                               cudaStream_t stream) {
+cudaError_t launch_conv_narrow(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
   const int blocks = (p.table.rows + 16 * NARROW_WARPS - 1) / (16 * NARROW_WARPS);
   const int slots = multiprocessors * 8;
-  conv_narrow_kernel<T><<<dim3(blocks < slots ? blocks : slots, p.c_out / 16), NARROW_WARPS * 32,
-                          0, stream>>>(p);
+  conv_narrow_kernel<T><<<dim3(blocks < slots ? blocks : slots, p.c_out / 16), NARROW_WARPS * 32, 0, stream>>>(p);
   return cudaGetLastError();
 }
 

@@ -30,7 +30,7 @@ struct TensorTile {
   static constexpr int MT = NB / 16;
   static constexpr int NT = ROWS / 8;
   static constexpr int STEP_BYTES = NB * ROW_BYTES;  // weights of a step
-  static constexpr int SUM_STRIDE = NB + 4;  // floats; keeps the transposing stores conflict-free
+  static constexpr int SUM_STRIDE = NB + 4;          // floats; keeps the transposing stores conflict-free
   static constexpr int SUM_BYTES = WARPS * ROWS * SUM_STRIDE * 4;
 
   static int shared_bytes(int volume) {
@@ -60,8 +60,8 @@ struct Walk {
 };
 
 // Reads the source rows of a tile into shared memory, [k][32]; returns the k that are present.
-__device__ __forceinline__ uint32_t load_sources(const OffsetTable& table, int* sources, int row0,
-                                                 int n, int part, int parts) {
+__device__ __forceinline__ uint32_t load_sources(const OffsetTable& table, int* sources, int row0, int n, int part,
+                                                 int parts) {
   constexpr int BATCH = 7;  // loads in flight
   const int lane = threadIdx.x % 32;
   const int32_t* const from = table.neighbours + row0 + lane;
@@ -92,15 +92,13 @@ struct Rows {  // one step's slice of rows g, g + 8, ...
 
 // `features` points at this lane's first piece of row 0.
 template <typename Tile>
-__device__ __forceinline__ void load_rows(Rows<Tile>& rows, const unsigned char* features,
-                                          uint32_t row_bytes, const int* sources,
-                                          const Walk& walk) {
+__device__ __forceinline__ void load_rows(Rows<Tile>& rows, const unsigned char* features, uint32_t row_bytes,
+                                          const int* sources, const Walk& walk) {
   const int g = threadIdx.x % 32 / 4;
 #pragma unroll
   for (int t = 0; t < Tile::NT; ++t) {
     const int source = walk.more() ? sources[walk.k() * Tile::ROWS + t * 8 + g] : -1;
-    const unsigned char* from =
-        features + uint64_t(uint32_t(source)) * row_bytes + walk.chunk * Tile::ROW_BYTES;
+    const unsigned char* from = features + uint64_t(uint32_t(source)) * row_bytes + walk.chunk * Tile::ROW_BYTES;
     if constexpr (Tile::ROW_BYTES == 32) {
       uint2 x = make_uint2(0, 0);
       if (source >= 0) x = __ldg(reinterpret_cast<const uint2*>(from));
@@ -119,14 +117,13 @@ __device__ __forceinline__ void load_rows(Rows<Tile>& rows, const unsigned char*
 
 // `weights` points at this lane's fragment of the step's first product.
 template <typename Tile>
-__device__ __forceinline__ void multiply(float (&sum)[Tile::MT][Tile::NT][4],
-                                         const Rows<Tile>& rows, const unsigned char* weights) {
+__device__ __forceinline__ void multiply(float (&sum)[Tile::MT][Tile::NT][4], const Rows<Tile>& rows,
+                                         const unsigned char* weights) {
 #pragma unroll
   for (int s = 0; s < Tile::K_STEPS; ++s) {
 #pragma unroll
     for (int m = 0; m < Tile::MT; ++m) {
-      const uint4 x =
-          __ldg(reinterpret_cast<const uint4*>(weights + (m * Tile::K_STEPS + s) * 512));
+      const uint4 x = __ldg(reinterpret_cast<const uint4*>(weights + (m * Tile::K_STEPS + s) * 512));
       const uint32_t a[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
       for (int t = 0; t < Tile::NT; ++t) {
@@ -139,8 +136,7 @@ __device__ __forceinline__ void multiply(float (&sum)[Tile::MT][Tile::NT][4],
 #endif
 
 template <typename Tile>
-__global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
-    conv_tensor_kernel(const ConvolutionArguments p) {
+__global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS) conv_tensor_kernel(const ConvolutionArguments p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(128) unsigned char shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -153,8 +149,8 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
   const unsigned char* const features =
       static_cast<const unsigned char*>(p.features) + j * (Tile::ROW_BYTES == 32 ? 8 : 16);
   const int64_t stride = int64_t(p.c_out) * Tile::ROW_BYTES;  // of the weights of a step
-  const unsigned char* const weights = static_cast<const unsigned char*>(p.weight) +
-                                       blockIdx.y * Tile::STEP_BYTES + lane * 16;
+  const unsigned char* const weights =
+      static_cast<const unsigned char*>(p.weight) + blockIdx.y * Tile::STEP_BYTES + lane * 16;
 
   const int n = p.table.count ? min(__ldg(p.table.count), p.table.rows) : p.table.rows;
   const int tiles = (n + Tile::ROWS - 1) / Tile::ROWS;
@@ -169,8 +165,7 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
     const int slot = warp % here, part = warp / here;
     const int parts = (Tile::WARPS - slot + here - 1) / here;
 
-    const uint32_t present = load_sources(
-        p.table, sources, (first + slot) * Tile::ROWS, n, part, parts);
+    const uint32_t present = load_sources(p.table, sources, (first + slot) * Tile::ROWS, n, part, parts);
     Walk ahead = {present, present, 0};
     Walk walk = ahead;
     if (!waited) wait_for_previous_kernel(p.chained);
@@ -239,17 +234,16 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
 }
 
 template <typename Tile>
-cudaError_t launch_conv_tensor(const ConvolutionArguments& p, int multiprocessors,
-                               cudaStream_t stream) {
+cudaError_t launch_conv_tensor(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
   const int bytes = Tile::shared_bytes(p.table.volume);
-  cudaError_t error = cudaFuncSetAttribute(conv_tensor_kernel<Tile>,
-                                           cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  cudaError_t error =
+      cudaFuncSetAttribute(conv_tensor_kernel<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   const int tiles = (p.table.rows + Tile::ROWS - 1) / Tile::ROWS;
   const int blocks = p.c_out / Tile::NB;
   const int slots = (multiprocessors * Tile::CTAS + blocks - 1) / blocks;
-  return launch_chained(conv_tensor_kernel<Tile>, p, dim3(tiles < slots ? tiles : slots, blocks),
-                        Tile::THREADS, bytes, stream);
+  return launch_chained(conv_tensor_kernel<Tile>, p, dim3(tiles < slots ? tiles : slots, blocks), Tile::THREADS,
+                        bytes, stream);
 }
 
 }  // namespace millisecond

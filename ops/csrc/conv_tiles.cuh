@@ -11,26 +11,22 @@ namespace millisecond {
 template <typename T, int ROW_BYTES, int NB>
 struct BestTile {
   static constexpr int SIZE = ROW_BYTES * NB;
-  using type = TensorTile<T, ROW_BYTES, NB, 4, SIZE >= 8192 ? 3 : (SIZE >= 4096 ? 4 : 5),
-                          SIZE >= 2048 ? 1 : 2>;
+  using type = TensorTile<T, ROW_BYTES, NB, 4, SIZE >= 8192 ? 3 : (SIZE >= 4096 ? 4 : 5), SIZE >= 2048 ? 1 : 2>;
 };
 
 template <typename T, int ROW_BYTES>
 cudaError_t launch_rows(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
   if (p.c_out % 64 == 0) {
-    return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 64>::type>(p, multiprocessors,
-                                                                         stream);
+    return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 64>::type>(p, multiprocessors, stream);
   }
   if (p.c_out % 32 == 0) {
-    return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 32>::type>(p, multiprocessors,
-                                                                         stream);
+    return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 32>::type>(p, multiprocessors, stream);
   }
   return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 16>::type>(p, multiprocessors, stream);
 }
 
 template <typename T>
-cudaError_t launch_best_tile(const ConvolutionArguments& p, int multiprocessors,
-                             cudaStream_t stream) {
+cudaError_t launch_best_tile(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
   if (p.c_in == 4) return launch_conv_narrow<T>(p, multiprocessors, stream);
   const int bytes = p.c_in * static_cast<int>(sizeof(T));
   if (bytes % 128 == 0) return launch_rows<T, 128>(p, multiprocessors, stream);

@@ -74,8 +74,8 @@ cudaError_t dense_scatter(const void* features, const int* coords, int dims, con
                           int channels, int bytes, const DenseLayout& layout, void* out, cudaStream_t stream) {
   return launch(bytes, rows, channels, [&](int blocks, auto zero) {
     using T = decltype(zero);
-    scatter<<<blocks, dim3(LANES, LINES), 0, stream>>>(static_cast<const T*>(features), coords, dims, count, rows, channels,
-                                            layout, static_cast<T*>(out));
+    scatter<<<blocks, dim3(LANES, LINES), 0, stream>>>(static_cast<const T*>(features), coords, dims, count, rows,
+                                                       channels, layout, static_cast<T*>(out));
   });
 }
 
@@ -83,8 +83,8 @@ cudaError_t dense_gather(const void* grid, const int* coords, int dims, const in
                          int bytes, const DenseLayout& layout, void* out, cudaStream_t stream) {
   return launch(bytes, rows, channels, [&](int blocks, auto zero) {
     using T = decltype(zero);
-    gather<<<blocks, dim3(LANES, LINES), 0, stream>>>(static_cast<const T*>(grid), coords, dims, count, rows, channels,
-                                           layout, static_cast<T*>(out));
+    gather<<<blocks, dim3(LANES, LINES), 0, stream>>>(static_cast<const T*>(grid), coords, dims, count, rows,
+                                                      channels, layout, static_cast<T*>(out));
   });
 }
 

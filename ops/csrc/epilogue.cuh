@@ -13,16 +13,14 @@ struct alignas(COUNT * sizeof(T) < 16 ? COUNT * sizeof(T) : 16) Pack {
 
 // Adds bias and residual to WIDTH contiguous channels of a row, applies ReLU, rounds and stores.
 template <typename T, int WIDTH>
-__device__ __forceinline__ void store(float (&x)[WIDTH], const ConvolutionArguments& p, int row,
-                                      int channel) {
+__device__ __forceinline__ void store(float (&x)[WIDTH], const ConvolutionArguments& p, int row, int channel) {
   const int64_t at = int64_t(row) * p.c_out + channel;
   if (p.bias) {
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) x[i] += __ldg(p.bias + channel + i);
   }
   if (p.residual) {
-    const auto r =
-        *reinterpret_cast<const Pack<T, WIDTH>*>(static_cast<const T*>(p.residual) + at);
+    const auto r = *reinterpret_cast<const Pack<T, WIDTH>*>(static_cast<const T*>(p.residual) + at);
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) x[i] += to_float(r.value[i]);
   }
@@ -50,8 +48,8 @@ __device__ __forceinline__ void wait_for_previous_kernel(bool chained) {
 
 // Launches so that the kernel may overlap the end of the one before it where p.chained asks.
 template <typename Kernel>
-cudaError_t launch_chained(Kernel kernel, const ConvolutionArguments& p, dim3 grid, int threads,
-                           int shared_bytes, cudaStream_t stream) {
+cudaError_t launch_chained(Kernel kernel, const ConvolutionArguments& p, dim3 grid, int threads, int shared_bytes,
+                           cudaStream_t stream) {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

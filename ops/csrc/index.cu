@@ -8,7 +8,7 @@ namespace {
 constexpr int THREADS = 256;
 constexpr int TILE_THREADS = 1024;
 constexpr int TILE_WORDS = TILE_THREADS / 32 * WARP_WORDS;
-constexpr int MARK_LANES = 4;
+constexpr int MARK_PARTS = 4;
 constexpr int COORD_PARTS = 4;
 constexpr int DIRECT_MARKS = 64;  // most voxels of a level that one voxel of level 0 marks by itself
 
@@ -58,45 +58,59 @@ __device__ bool advance(int& lo, int& hi, int kernel, int stride, int padding, i
   return lo <= hi;
 }
 
-// blockIdx.y is the level. A voxel has MARK_LANES threads, which share the rows of the grid that its interval spans.
+// Set the voxels x = first..last of a row of the grid; all lanes of a warp call this together, those with nothing
+// to mark with first > last. Voxels that follow one another share words, so lanes join what they would set.
+__device__ void mark_run(const BitmapLevel& level, int row, int first, int last) {
+  for (int x = first; __any_sync(FULL_WARP, x <= last);) {
+    const int column = x / CELL_BITS;
+    const int bit = x - column * CELL_BITS;
+    const int length = min(last - x + 1, 32 - (bit & 31));
+    const int word = x <= last ? (row + column) * 3 + (bit >> 5) : -1;
+    unsigned bits = x <= last ? (FULL_WARP >> (32 - length)) << (bit & 31) : 0;
+    x += x <= last ? length : 0;
+    bool mine = word >= 0;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+    const unsigned peers = __match_any_sync(FULL_WARP, word);
+    bits = __reduce_or_sync(peers, bits);
+    mine &= (threadIdx.x & 31) == __ffs(peers) - 1;
+#endif
+    if (mine) set_word(level, word / 3, word % 3, bits);
+  }
+}
+
+// blockIdx.y is the level and which of the rows of the grid that a voxel reaches there: every MARK_PARTS-th.
 __global__ void __launch_bounds__(THREADS)
     mark(const __grid_constant__ Bitmap bitmap, const __grid_constant__ Steps steps,
          const int* __restrict__ coords, int dims, int rows, const int* __restrict__ count,
          int* __restrict__ counts) {
-  const int thread = blockIdx.x * THREADS + threadIdx.x;
-  const int target = blockIdx.y;
-  if (target == 0 && thread < bitmap.levels + 2) counts[thread] = 0;
-  const int row = thread / MARK_LANES, part = thread % MARK_LANES;
-  if (row >= row_limit(rows, count)) return;
-  const Site s = read_site(coords, row, dims);
-  if (!inside(bitmap.level[0], bitmap.batch, s)) {
+  const int row = blockIdx.x * THREADS + threadIdx.x;
+  const int target = (blockIdx.y + MARK_PARTS - 1) / MARK_PARTS;
+  if (target == 0 && row < bitmap.levels + 2) counts[row] = 0;
+  bool there = row < row_limit(rows, count);
+  if (!__any_sync(FULL_WARP, there)) return;
+  Site s = {0, 0, 0, 0};
+  if (there) s = read_site(coords, row, dims);
+  if (there && (!inside(bitmap.level[0], bitmap.batch, s) ||
+                (target == 0 && row > 0 && !before(read_site(coords, row - 1, dims), s)))) {
     atomicMax(&bitmap.header[FAULT], unsigned(rows - row));
-    return;
-  }
-  if (target == 0) {
-    if (part > 0) return;
-    if (row > 0 && !before(read_site(coords, row - 1, dims), s)) {
-      atomicMax(&bitmap.header[FAULT], unsigned(rows - row));
-      return;
-    }
-    set_run(bitmap.level[0], s.b, s.z, s.y, s.x, s.x);
-    return;
+    there = false;
   }
   int lo[3] = {s.z, s.y, s.x}, hi[3] = {s.z, s.y, s.x};
   for (int l = 1; l <= target; ++l) {
     const Window& w = steps.window[l - 1];
     const int size[3] = {bitmap.level[l].z, bitmap.level[l].y, bitmap.level[l].x};
-    bool reached = true;
 #pragma unroll
     for (int axis = 0; axis < 3; ++axis) {
-      reached &= advance(lo[axis], hi[axis], w.kernel[axis], w.stride[axis], w.padding[axis], size[axis]);
+      there &= advance(lo[axis], hi[axis], w.kernel[axis], w.stride[axis], w.padding[axis], size[axis]);
     }
-    if (!reached) return;
   }
+  const BitmapLevel& level = bitmap.level[target];
   const int width = hi[1] - lo[1] + 1;
-  for (int i = part; i < (hi[0] - lo[0] + 1) * width; i += MARK_LANES) {
-    const int z = divide(i, width);
-    set_run(bitmap.level[target], s.b, lo[0] + z, lo[1] + i - z * width, lo[2], hi[2]);
+  const int runs = there ? (hi[0] - lo[0] + 1) * width : 0;
+  const int step = target == 0 ? 1 : MARK_PARTS;
+  for (int i = target == 0 ? 0 : (blockIdx.y - 1) % MARK_PARTS; __any_sync(FULL_WARP, i < runs); i += step) {
+    const int z = i < runs ? divide(i, width) : 0;
+    mark_run(level, row_cell(level, s.b, lo[0] + z, lo[1] + i - z * width), lo[2], i < runs ? hi[2] : lo[2] - 1);
   }
 }
 
@@ -123,7 +137,9 @@ __device__ void mark_outputs(const BitmapLevel& level, const Window& w, const Si
       if (y < 0) continue;
       for (int kx = 0; kx < w.kernel[2]; ++kx) {
         const int x = output_of(s.x, kx, w.stride[2], w.padding[2], w.dilation[2], level.x);
-        if (x >= 0) set_run(level, s.b, z, y, x, x);
+        if (x < 0) continue;
+        const int column = x / CELL_BITS, bit = x - column * CELL_BITS;
+        set_word(level, row_cell(level, s.b, z, y) + column, bit >> 5, 1u << (bit & 31));
       }
     }
   }
@@ -248,8 +264,8 @@ __global__ void __launch_bounds__(TILE_THREADS)
   }
 }
 
-// Coords of the ranked levels: a warp takes eight cells, a part of one summary word, and has a lane for every third
-// of a cell's voxels. The words of the levels that are asked for follow one another.
+// Coords of the ranked levels: a warp takes eight cells, a part of one summary word, and has a lane for every
+// third of a cell's voxels. The words of the levels that are asked for follow one another.
 __global__ void __launch_bounds__(THREADS)
     write_coords(const __grid_constant__ Bitmap bitmap, const __grid_constant__ RankTargets targets) {
   const int part = threadIdx.x / 32 % COORD_PARTS;
@@ -437,7 +453,7 @@ __device__ void fill_transposed(const BitmapLevel& source, const TableJob& job, 
 
 __device__ void fill_nothing(const TableJob& job, int row, int dims) {
   if (job.kind == TableKind::tail) {
-    write_site(job.coords, row, dims, {-1, -1, -1, -1});
+    write_site(job.tail, row, dims, {-1, -1, -1, -1});
     return;
   }
   job.mask[row] = 0;  // the neighbours are never read
@@ -460,8 +476,12 @@ __global__ void __launch_bounds__(THREADS)
     fill_nothing(job, row, jobs.dims);
     return;
   }
-  if (job.kind == TableKind::tail) return;
+  if (job.kind == TableKind::tail && job.tail == job.coords) return;
   const Site site = read_site(job.coords, row, jobs.dims);
+  if (job.kind == TableKind::tail) {
+    write_site(job.tail, row, jobs.dims, site);
+    return;
+  }
   const BitmapLevel& source = bitmap.level[job.source];
   if (!inside(bitmap.level[job.level], bitmap.batch, site)) {  // level 0 as given by the caller, already at fault
     fill_absent(job, row);
@@ -564,7 +584,7 @@ cudaError_t bitmap_mark(const Bitmap& bitmap, const int* coords, int dims, int r
                         const Window* steps, int* counts, cudaStream_t stream) {
   Steps direct = {direct_levels(steps, bitmap.levels - 1), {}};
   for (int l = 0; l < direct.direct; ++l) direct.window[l] = steps[l];
-  const dim3 grid(max(1, blocks(int64_t(rows) * MARK_LANES, THREADS)), 1 + direct.direct);
+  const dim3 grid(max(1, blocks(rows, THREADS)), 1 + direct.direct * MARK_PARTS);
   mark<<<grid, THREADS, 0, stream>>>(bitmap, direct, coords, dims, rows, count, counts);
   for (int l = direct.direct; l < bitmap.levels - 1; ++l) {
     mark_below<<<blocks(bitmap.level[l].cells, THREADS), THREADS, 0, stream>>>(bitmap.level[l],

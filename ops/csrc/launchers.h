@@ -54,14 +54,15 @@ constexpr int FAULT_BIT = 30;
 
 enum class TableKind : int { forward, transposed, tail };
 
-// One table of neighbours [V, rows] and masks [rows] (V <= 32), or -1 into coords from the count on (tail).
-// From the count on masks are 0 and neighbours are left alone.
+// One table of neighbours [V, rows] and masks [rows] (V <= 32), or coords up to the count and -1 from there on
+// (tail). From the count on masks are 0 and neighbours are left alone.
 struct TableJob {
   TableKind kind;
   int level, source;      // of the rows, of the entries
   int rows, source_rows;  // capacities; entries from source_rows on become -1
   Window window;
-  int* coords;  // [rows, 1 + dims] of the level
+  const int* coords;  // [rows, 1 + dims] of the level
+  int* tail;          // where tail writes; the coords themselves where those are there already
   int* neighbours;
   uint32_t* mask;
 };

@@ -15,8 +15,8 @@ constexpr int SLAB = WEIGHT_GRADIENT_SLAB;
 constexpr int ROUNDS = SLAB / THREADS;
 
 // Lists (in, out) of offset v among rows [begin, end) in row order; all threads must call it.
-__device__ __forceinline__ int list_pairs(const OffsetTable& table, int v, int begin, int end,
-                                          int2* pairs, int* totals) {
+__device__ __forceinline__ int list_pairs(const OffsetTable& table, int v, int begin, int end, int2* pairs,
+                                          int* totals) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int row0 = begin + warp * (SLAB / WARPS) + lane;
   const int32_t* const neighbours = table.neighbours + v * table.stride;
@@ -53,9 +53,7 @@ __device__ __forceinline__ int list_pairs(const OffsetTable& table, int v, int b
 __device__ __forceinline__ float* destination(const WeightGradientArguments& p, int v) {
   const int w = p.table.flipped ? p.table.volume - 1 - v : v;
   const int64_t slice = int64_t(p.c_in) * p.c_out;
-  float* const base = p.splits > 1
-                          ? p.partial + int64_t(blockIdx.x) * p.table.volume * slice
-                          : p.out;
+  float* const base = p.splits > 1 ? p.partial + int64_t(blockIdx.x) * p.table.volume * slice : p.out;
   return base + w * slice;
 }
 
@@ -85,17 +83,17 @@ __global__ void __launch_bounds__(THREADS) general_kernel(const WeightGradientAr
   for (int k0 = 0; k0 < count; k0 += DEPTH) {
     for (int i = threadIdx.x; i < DEPTH * ROWS; i += THREADS) {
       const int k = i / ROWS, channel = i % ROWS;
-      a[k][channel] = k0 + k < count && m0 + channel < p.c_in
-                          ? to_float(static_cast<const T*>(
-                                p.features)[int64_t(pairs[k0 + k].x) * p.c_in + m0 + channel])
-                          : 0.0f;
+      a[k][channel] =
+          k0 + k < count && m0 + channel < p.c_in
+              ? to_float(static_cast<const T*>(p.features)[int64_t(pairs[k0 + k].x) * p.c_in + m0 + channel])
+              : 0.0f;
     }
     for (int i = threadIdx.x; i < DEPTH * TILE; i += THREADS) {
       const int k = i / TILE, channel = i % TILE;
-      b[k][channel] = k0 + k < count && n0 + channel < p.c_out
-                          ? to_float(static_cast<const T*>(
-                                p.gradient)[int64_t(pairs[k0 + k].y) * p.c_out + n0 + channel])
-                          : 0.0f;
+      b[k][channel] =
+          k0 + k < count && n0 + channel < p.c_out
+              ? to_float(static_cast<const T*>(p.gradient)[int64_t(pairs[k0 + k].y) * p.c_out + n0 + channel])
+              : 0.0f;
     }
     __syncthreads();
 #pragma unroll 8
@@ -147,15 +145,14 @@ struct GradientTile {
   static constexpr int LIST_BYTES = SLAB * sizeof(int2) + 16 * sizeof(int);
   static constexpr int SUM_BYTES = (WK - 1) * WM * WN * MT * NT * 4 * 32 * 4;
   static constexpr int LOOP_BYTES = STAGES * STAGE_BYTES;
-  static constexpr int SHARED_BYTES =
-      LIST_BYTES + (LOOP_BYTES > SUM_BYTES ? LOOP_BYTES : SUM_BYTES);
+  static constexpr int SHARED_BYTES = LIST_BYTES + (LOOP_BYTES > SUM_BYTES ? LOOP_BYTES : SUM_BYTES);
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
 template <typename T, int CHANNELS, int STRIDE, int PAIRS, bool INPUT>
-__device__ __forceinline__ void gather(unsigned char* to, const T* from, int channels, int c0,
-                                       const int2* pairs, int k0, int count) {
+__device__ __forceinline__ void gather(unsigned char* to, const T* from, int channels, int c0, const int2* pairs,
+                                       int k0, int count) {
   constexpr int PIECES = CHANNELS * sizeof(T) / 16;
   constexpr int PIECE = 16 / sizeof(T);
 #pragma unroll
@@ -176,8 +173,7 @@ template <typename T, int STRIDE>
 __device__ __forceinline__ void load_a(uint32_t (&a)[4], const T* at) {
   const int lane = threadIdx.x % 32;
   if constexpr (sizeof(T) == 2) {
-    load_matrix_x4_transposed(
-        a, at + (lane / 16 * 8 + lane % 8) * STRIDE + lane / 8 % 2 * 8);
+    load_matrix_x4_transposed(a, at + (lane / 16 * 8 + lane % 8) * STRIDE + lane / 8 % 2 * 8);
   } else {
     const float* const x = at + lane % 4 * STRIDE + lane / 4;
     a[0] = __float_as_uint(x[0]), a[1] = __float_as_uint(x[8]);
@@ -190,8 +186,7 @@ template <typename T, int STRIDE>
 __device__ __forceinline__ void load_b(uint32_t (&b)[4], const T* at) {
   const int lane = threadIdx.x % 32;
   if constexpr (sizeof(T) == 2) {
-    load_matrix_x4_transposed(
-        b, at + (lane / 8 % 2 * 8 + lane % 8) * STRIDE + lane / 16 * 8);
+    load_matrix_x4_transposed(b, at + (lane / 8 % 2 * 8 + lane % 8) * STRIDE + lane / 16 * 8);
   } else {
     const float* const x = at + lane % 4 * STRIDE + lane / 4;
     b[0] = __float_as_uint(x[0]), b[1] = __float_as_uint(x[4 * STRIDE]);
@@ -220,11 +215,10 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
 
   const auto load = [&](int stage) {
     unsigned char* const to = ring + stage % Tile::STAGES * Tile::STAGE_BYTES;
-    gather<T, Tile::MB, Tile::A_STRIDE, Tile::PAIRS, true>(
-        to, static_cast<const T*>(p.features), p.c_in, m0, pairs, stage * Tile::PAIRS, count);
-    gather<T, Tile::NB, Tile::B_STRIDE, Tile::PAIRS, false>(
-        to + Tile::A_BYTES, static_cast<const T*>(p.gradient), p.c_out, n0, pairs,
-        stage * Tile::PAIRS, count);
+    gather<T, Tile::MB, Tile::A_STRIDE, Tile::PAIRS, true>(to, static_cast<const T*>(p.features), p.c_in, m0,
+                                                           pairs, stage * Tile::PAIRS, count);
+    gather<T, Tile::NB, Tile::B_STRIDE, Tile::PAIRS, false>(to + Tile::A_BYTES, static_cast<const T*>(p.gradient),
+                                                            p.c_out, n0, pairs, stage * Tile::PAIRS, count);
   };
 
   const int wk = warp / (Tile::WM * Tile::WN);
@@ -304,8 +298,7 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
 }
 
 __global__ void __launch_bounds__(256)
-    add_slabs_kernel(const float* __restrict__ partial, float* __restrict__ out, int64_t size,
-                     int splits) {
+    add_slabs_kernel(const float* __restrict__ partial, float* __restrict__ out, int64_t size, int splits) {
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= size) return;
   float sum = 0.0f;
@@ -317,8 +310,8 @@ __global__ void __launch_bounds__(256)
 cudaError_t add_slabs(const WeightGradientArguments& p, cudaStream_t stream) {
   if (p.splits > 1) {
     const int64_t size = int64_t(p.table.volume) * p.c_in * p.c_out;
-    add_slabs_kernel<<<static_cast<unsigned>((size + 255) / 256), 256, 0, stream>>>(
-        p.partial, p.out, size, p.splits);
+    add_slabs_kernel<<<static_cast<unsigned>((size + 255) / 256), 256, 0, stream>>>(p.partial, p.out, size,
+                                                                                    p.splits);
   }
   return cudaGetLastError();
 }
@@ -326,8 +319,7 @@ cudaError_t add_slabs(const WeightGradientArguments& p, cudaStream_t stream) {
 template <typename T>
 cudaError_t launch_general(const WeightGradientArguments& p, cudaStream_t stream) {
   const int rows = p.c_in <= 4 ? 4 : TILE;
-  const dim3 grid(p.splits, p.table.volume,
-                  (p.c_in + rows - 1) / rows * ((p.c_out + TILE - 1) / TILE));
+  const dim3 grid(p.splits, p.table.volume, (p.c_in + rows - 1) / rows * ((p.c_out + TILE - 1) / TILE));
   if (rows == 4) {
     general_kernel<T, 4, 1, 1><<<grid, THREADS, 0, stream>>>(p);
   } else {
@@ -340,8 +332,7 @@ template <typename T, int MB, int NB>
 cudaError_t launch_tile(const WeightGradientArguments& p, cudaStream_t stream) {
   using Tile = GradientTile<T, MB, NB>;
   const cudaError_t error =
-      cudaFuncSetAttribute(tensor_kernel<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           Tile::SHARED_BYTES);
+      cudaFuncSetAttribute(tensor_kernel<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::SHARED_BYTES);
   if (error != cudaSuccess) return error;
   const dim3 grid(p.splits, p.table.volume, p.c_in / MB * (p.c_out / NB));
   tensor_kernel<Tile><<<grid, THREADS, Tile::SHARED_BYTES, stream>>>(p);
@@ -364,8 +355,7 @@ cudaError_t launch_tensor(const WeightGradientArguments& p, cudaStream_t stream)
 
 }  // namespace
 
-cudaError_t weight_gradient_general(Precision precision, const WeightGradientArguments& p,
-                                    cudaStream_t stream) {
+cudaError_t weight_gradient_general(Precision precision, const WeightGradientArguments& p, cudaStream_t stream) {
   switch (precision) {
     case Precision::half:
       return launch_general<__half>(p, stream);
@@ -376,8 +366,7 @@ cudaError_t weight_gradient_general(Precision precision, const WeightGradientArg
   }
 }
 
-cudaError_t weight_gradient_tensor(Precision precision, const WeightGradientArguments& p,
-                                   cudaStream_t stream) {
+cudaError_t weight_gradient_tensor(Precision precision, const WeightGradientArguments& p, cudaStream_t stream) {
   switch (precision) {
     case Precision::half:
       return launch_tensor<__half>(p, stream);
