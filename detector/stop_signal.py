@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import torch
 import torch.distributed as dist
 
 from detector.distributed import Processes
 
+INSIST = 2.0  # seconds
 EXIT_CODE = {signal.SIGTERM: 0, signal.SIGINT: 130}
 
 
 class StopSignal:
-    """Notes the signals while it is entered; a second one acts as it would have without this.
+    """Notes the signals while it is entered. One that comes INSIST seconds later acts as it would
+    have without this; sooner it is the same once more, by way of torchrun or a scheduler.
 
     Processes get a signal at different steps, so each step shares the notes of the step before with
     a reduction that runs on the host while the device works: nobody waits, and all see the same
@@ -22,7 +25,7 @@ class StopSignal:
 
     def __init__(self, processes: Processes):
         self._processes = processes
-        self._noted = 0
+        self._noted, self._when = 0, 0.0
         self._previous: dict[int, object] = {}
         self._pending: tuple[torch.Tensor, dist.Work] | None = None
 
@@ -38,8 +41,11 @@ class StopSignal:
         self._pending = None
 
     def _note(self, number: int, _) -> None:
-        self._noted = number
-        signal.signal(number, self._previous[number])
+        if not self._noted:
+            self._noted, self._when = number, time.monotonic()
+        elif time.monotonic() - self._when > INSIST:
+            signal.signal(number, self._previous[number])
+            signal.raise_signal(number)
 
     def agreed(self) -> int:
         """The signal to stop for, 0 for none: called by every process, equally often."""

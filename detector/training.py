@@ -89,10 +89,11 @@ class Training:
         try:
             with StopSignal(self.processes) as stop:
                 number = self._steps(stop)
-            self._save()
-            if number == 0 and self.processes.first:
-                save_weights(self.output / "weights.safetensors", self.state.trained, self.config)
-            self.processes.wait()
+                self._save()
+                if number == 0 and self.processes.first:
+                    path = self.output / "weights.safetensors"
+                    save_weights(path, self.state.trained, self.config)
+                self.processes.wait()
             return number
         except NotFinite as error:
             path = self.output / f"not_finite_{error.step}_{self.processes.rank}.safetensors"

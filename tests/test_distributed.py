@@ -1,3 +1,4 @@
+import json
 import os
 import socket
 import subprocess
@@ -10,7 +11,15 @@ import torch
 from minute_training import write_minute_training
 from safetensors.torch import load_file
 
+from data.kitti.dataset import KittiDataset
+from detector.checkpoint import load_weights
 from detector.checkpoint_store import CheckpointStore
+from detector.distributed import Processes
+from detector.engine import build_trainer
+from detector.losses import build_criterion
+from detector.models.second import build_second
+from detector.postprocess import build_postprocessor
+from detector.validation import Validation
 
 TESTS = Path(__file__).parent
 
@@ -115,8 +124,27 @@ def test_training_stopped_and_resumed(minute, tmp_path):
     assert not (stopped / "weights.safetensors").exists()
     assert CheckpointStore(stopped / "checkpoints", 1).newest().numbers["step"] < 10
     _succeed(_run(2, _arguments(minute, stopped, "--resume")))
+    _assert_validation_counts_every_frame(minute, tmp_path / "whole")
     one, other = (load_file(tmp_path / run / "weights.safetensors") for run in ("whole", "stopped"))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def _assert_validation_counts_every_frame(minute, output: Path) -> None:
+    """Three frames shared by two processes give the losses that one process finds."""
+    _, root = minute
+    config, weights = load_weights(output / "weights.safetensors")
+    group = Processes(0, 1, torch.device("cpu"))
+    model = build_second(config)
+    model.load_state_dict(weights)
+    trainer = build_trainer(model, build_criterion(config), config.train, 1, group)
+    validation = Validation(
+        KittiDataset(root, "val"), config.class_names, build_postprocessor(config), 1, 0, group
+    )
+    scores = validation(trainer.state.model, trainer.forward)
+    last = json.loads((output / "log.jsonl").read_text().splitlines()[-1])
+    assert scores.frames == 3
+    for name, loss in scores.losses.items():
+        assert last[f"validation/{name}"] == pytest.approx(loss, rel=1e-4)
 
 
 def test_dead_process_ends_all(minute, tmp_path):

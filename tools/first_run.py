@@ -21,7 +21,7 @@ Stopped by Ctrl-C, the same command goes on from where it was.
 """
 TOOLS = Path(__file__).resolve().parent
 CONFIG = TOOLS.parent / "configs" / "second_small.yaml"
-SPLITS = {"train": (0, 300), "val": (100_000, 40), "unseen": (200_000, 4)}  # first street, how many
+SPLITS = {"train": (0, 240), "val": (100_000, 40), "unseen": (200_000, 4)}  # first street, how many
 SURE = 0.3  # score of the cars that are told of
 BIN = Path(sys.executable).parent
 Command = list[str | Path]
@@ -109,7 +109,14 @@ def run(command: Command) -> None:
     # Threads that spin while they wait slow everything down where other programs run too.
     environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ
     script = TOOLS / f"{program}.py"
-    subprocess.run([sys.executable, str(script), *arguments], check=True, env=environment)
+    process = subprocess.Popen([sys.executable, str(script), *arguments], env=environment)
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        process.wait()  # it got the signal too, and first saves what it has
+        raise
+    if code:
+        raise subprocess.CalledProcessError(code, program)
 
 
 def report(output: Path) -> str:
