@@ -33,6 +33,7 @@ from detector.validation import Scores, Validation
 
 FIRST_FRAMES = 10  # validated before the first step, so that nothing breaks hours later
 PICTURES = 4  # validation frames that are drawn
+PICTURE_WIDTH = 700  # pixels at least: as wide as the legend
 
 
 class Training:
@@ -161,6 +162,7 @@ class Training:
         """The first frames of the validation split with their boxes and those that were found."""
         names, dataset = self.config.class_names, self.validation.dataset
         x0, y0, _, x1, y1, _ = self.config.grid.range
+        view = View((x0, x1), (y0, y1), scale=max(12, PICTURE_WIDTH / (y1 - y0)))
         pictures = {}
         for index in range(min(PICTURES, len(dataset))):
             frame = dataset[index]
@@ -174,7 +176,7 @@ class Training:
                     found.scores.cpu().numpy(),
                 ),
                 title=frame.frame_id,
-                view=View((x0, x1), (y0, y1)),
+                view=view,
             )
         return pictures
 
@@ -211,7 +213,7 @@ class Training:
         if changes:
             raise ValueError(
                 f"{self.output}: the training there differs in {'; '.join(changes)}; change it "
-                "back, or start another one with another --output"
+                "back, give another --output, or delete that folder to start anew"
             )
         self.trainer.state.restore(checkpoint.tensors, checkpoint.numbers, self.processes)
 
