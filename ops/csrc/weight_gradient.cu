@@ -60,10 +60,9 @@ __device__ __forceinline__ float* destination(const WeightGradientArguments& p, 
 // ---- plain multiply-adds: any channel counts -----------------------------------------------
 
 constexpr int TILE = 32;   // output channels of a CTA
-constexpr int DEPTH = 32;  // pairs in shared memory at a time
 
-// ROWS input channels of a CTA; a thread has M x N channels of the tile.
-template <typename T, int ROWS, int M, int N>
+// ROWS input channels of a CTA, DEPTH pairs in shared memory at a time; a thread has M x N channels of the tile.
+template <typename T, int ROWS, int DEPTH, int M, int N>
 __global__ void __launch_bounds__(THREADS) general_kernel(const WeightGradientArguments p) {
   __shared__ int2 pairs[SLAB];
   __shared__ int totals[WARPS];
@@ -321,9 +320,9 @@ cudaError_t launch_general(const WeightGradientArguments& p, cudaStream_t stream
   const int rows = p.c_in <= 4 ? 4 : TILE;
   const dim3 grid(p.splits, p.table.volume, (p.c_in + rows - 1) / rows * ((p.c_out + TILE - 1) / TILE));
   if (rows == 4) {
-    general_kernel<T, 4, 1, 1><<<grid, THREADS, 0, stream>>>(p);
+    general_kernel<T, 4, 192, 1, 1><<<grid, THREADS, 0, stream>>>(p);
   } else {
-    general_kernel<T, TILE, 2, 4><<<grid, THREADS, 0, stream>>>(p);
+    general_kernel<T, TILE, 32, 2, 4><<<grid, THREADS, 0, stream>>>(p);
   }
   return add_slabs(p, stream);
 }
