@@ -151,6 +151,7 @@ def conv_chain(
     )
 
 
+@torch.compiler.assume_constant_result
 def tf32_allowed() -> bool:
     """Whether float32 may be rounded to tf32: torch.set_float32_matmul_precision."""
     return torch.get_float32_matmul_precision() != "highest"

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from detector.models.sparse_encoder import DOWNS, SparseEncoder
-from ops.kernel_map import index_workspace
+from ops.kernel_map import index_pyramid, index_workspace
 from ops.voxelize import VoxelGrid, Voxels, voxelize
 
 pytestmark = pytest.mark.gpu
 
 GRID = VoxelGrid((0, -16, -3, 32, 16, 1), (0.1, 0.1, 0.1))
-CAPACITIES = [6000, 14000, 9000, 4000, 3000]
+CAPACITIES = [6000, 24000, 30000, 12000, 9000]
 
 
 def street(seed: int) -> Voxels:
@@ -30,8 +30,15 @@ def street(seed: int) -> Voxels:
 @pytest.fixture(scope="module")
 def encoder():
     torch.manual_seed(0)
-    model = SparseEncoder(GRID.sparse_shape, (16, 32, 64, 64), 128).eval()
-    model.fold()
+    model = SparseEncoder(GRID.sparse_shape, (16, 32, 64, 64), 128)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm1d):
+            module.momentum = 1.0  # the statistics of one scan, so that no layer fades away
+    voxels = street(9)
+    n = int(voxels.count)
+    with torch.no_grad():
+        model.train()(Voxels(voxels.features[:n].cpu(), voxels.coords[:n].cpu(), None, None), 1)
+    model.eval().fold()
     return model
 
 
@@ -55,6 +62,10 @@ def test_equals_the_reference(encoder, dtype, tolerance):
         exact = Voxels(voxels.features[:n], voxels.coords[:n], None, None)
         assert relative(model(exact, 1).cpu(), want) < tolerance
         assert relative(model(voxels, 1, CAPACITIES).cpu(), want) < tolerance
+    pyramid = index_pyramid(
+        voxels.coords, GRID.sparse_shape, 1, DOWNS, capacities=CAPACITIES, count=voxels.count
+    )
+    assert not pyramid.overflow.item()
 
 
 @torch.inference_mode()
