@@ -106,8 +106,9 @@ def run(command: Command) -> None:
     program, *arguments = map(str, command)
     line = [f"tools/{program}.py", *arguments]
     print(f"$ python {shlex.join(line)}", flush=True)
-    # Threads that spin while they wait slow everything down where other programs run too.
-    environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ
+    # So small a network gains little by a second thread, and where the cores have other work too
+    # the threads wait for each other most of the time.
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ
     script = TOOLS / f"{program}.py"
     process = subprocess.Popen([sys.executable, str(script), *arguments], env=environment)
     try:
