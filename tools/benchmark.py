@@ -5,21 +5,34 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tools.benchmarks.scans import Scans
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 EXAMPLE = "example: python tools/benchmark.py ops --frames scans/ --json ops.json"
+NETWORK_EXAMPLE = "example: python tools/benchmark.py network --frames scans/ --device cpu"
 TRAIN_EXAMPLE = "example: python tools/benchmark.py train --root kitti --set train.workers=8"
 STREETS = 16  # simulated for the training step where there is no data set
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLE)
     commands = parser.add_subparsers(dest="command", required=True)
     ops = commands.add_parser("ops", help="the sparse encoder on a GPU", epilog=EXAMPLE)
     ops.add_argument("--batch", type=int, nargs="+", default=[1, 4])
     ops.add_argument("--precision", nargs="+", default=["fp16", "bf16", "tf32", "fp32"])
+    network = commands.add_parser(
+        "network", help="one scan from points to boxes", epilog=NETWORK_EXAMPLE
+    )
+    network.add_argument("--config", type=Path, default=Path("configs/second_kitti.yaml"))
+    network.add_argument("--weights", type=Path, help="weights file (default: random, seed 0)")
+    network.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="fp32")
+    network.add_argument("--device", help="cpu or cuda; the GPU where there is one")
     train = commands.add_parser("train", help="a training step", epilog=TRAIN_EXAMPLE)
     train.add_argument("--config", type=Path, default=Path("configs/second_kitti.yaml"))
     train.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="see train.py")
@@ -30,14 +43,14 @@ def main() -> int:
     train.add_argument("--repeats", type=int, default=50, help="steps (default: 50)")
     train.add_argument("--device", help="cpu or cuda; the GPU where there is one")
     train.add_argument("--json", type=Path, help="also write the figures there")
-    for command in (ops,):
+    for command in (ops, network):
         command.add_argument(
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
         )
         command.add_argument("--count", type=int, default=10, help="scans to use (default: 10)")
         command.add_argument("--repeats", type=int, default=20, help="calls a scan (default: 20)")
         command.add_argument("--json", type=Path, help="also write the figures there")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     try:
         result = _measure(options)
         if options.json:
@@ -59,11 +72,34 @@ def _measure(options: argparse.Namespace) -> dict:
     from tools.benchmarks.scans import load_scans
 
     scans = load_scans(options.frames, options.count)
+    if options.command == "network":
+        return _measure_network(options, scans)
     if not torch.cuda.is_available():
         raise ValueError(f"benchmark {options.command}: needs a CUDA device, torch sees none")
     from tools.benchmarks.ops import measure
 
     return measure(scans, options.batch, options.precision, options.repeats)
+
+
+def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:
+    import torch
+
+    from detector.checkpoint import load_weights, restore
+    from detector.config import load_config
+    from detector.distributed import processes
+    from detector.models.second import build_second
+    from tools.benchmarks.network import measure
+
+    torch.manual_seed(0)
+    if options.weights:
+        config, state = load_weights(options.weights)
+        model = build_second(config)
+        restore(model, state, options.weights)
+    else:
+        config = load_config(options.config)
+        model = build_second(config)
+    with processes(options.device) as group:
+        return measure(config, model, scans, options.repeats, group.device, options.precision)
 
 
 def _measure_training(options: argparse.Namespace) -> dict:

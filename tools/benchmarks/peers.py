@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -10,19 +11,26 @@ from torch import Tensor, nn
 from detector.models.sparse_encoder import DOWNS
 from ops.voxelize import Voxels
 
-# (channels, map) of the twelve convolutions of second_kitti.yaml; a number is a submanifold level,
-# "d1" the step down to level 1
-LAYERS = (
-    (4, 16, 0), (16, 16, 0),
-    (16, 32, "d1"), (32, 32, 1), (32, 32, 1),
-    (32, 64, "d2"), (64, 64, 2), (64, 64, 2),
-    (64, 64, "d3"), (64, 64, 3), (64, 64, 3),
-    (64, 128, "d4"),
-)  # fmt: skip
+Layer = tuple[int, int, int | str]
 
 
-def available() -> dict[str, Callable[[tuple[int, int, int]], nn.Module]]:
-    """Encoders of the peers that are installed; each takes (voxels, batch size) to the BEV map."""
+def encoder_layers(channels: Sequence[int], out_channels: int) -> tuple[Layer, ...]:
+    """(channels in, channels out, map) of each convolution of SECOND's encoder.
+
+    A number is a submanifold level, "d1" the step down to level 1.
+    """
+    layers: list[Layer] = [(4, channels[0], 0), (channels[0], channels[0], 0)]
+    for level, (narrow, wide) in enumerate(pairwise(channels), start=1):
+        layers += [(narrow, wide, f"d{level}"), (wide, wide, level), (wide, wide, level)]
+    return (*layers, (channels[-1], out_channels, f"d{len(channels)}"))
+
+
+LAYERS = encoder_layers((16, 32, 64, 64), 128)  # of second_kitti.yaml
+
+
+def available() -> dict[str, Callable[..., nn.Module]]:
+    """Encoders of the peers that are installed, built from (sparse shape, layers); each takes
+    (voxels, batch size) to the BEV map."""
     found = {}
     try:
         import spconv.pytorch  # noqa: F401
@@ -42,14 +50,14 @@ def available() -> dict[str, Callable[[tuple[int, int, int]], nn.Module]]:
 class SpconvEncoder(nn.Module):
     """SECOND's encoder as spconv's users write it."""
 
-    def __init__(self, sparse_shape: tuple[int, int, int]):
+    def __init__(self, sparse_shape: tuple[int, int, int], layers: Sequence[Layer] = LAYERS):
         super().__init__()
         import spconv.pytorch as spconv
 
         self.sparse_shape = list(sparse_shape)
         self.tensor = spconv.SparseConvTensor
-        layers = []
-        for c_in, c_out, place in LAYERS:
+        blocks = []
+        for c_in, c_out, place in layers:
             if isinstance(place, int):
                 conv = spconv.SubMConv3d(c_in, c_out, 3, bias=False, indice_key=f"subm{place}")
             else:
@@ -64,8 +72,8 @@ class SpconvEncoder(nn.Module):
                     indice_key=place,
                 )
             norm = nn.BatchNorm1d(c_out, eps=1e-3, momentum=0.01)
-            layers.append(spconv.SparseSequential(conv, norm, nn.ReLU()))
-        self.layers = nn.ModuleList(layers)
+            blocks.append(spconv.SparseSequential(conv, norm, nn.ReLU()))
+        self.layers = nn.ModuleList(blocks)
 
     def forward(self, voxels: Voxels, batch_size: int) -> Tensor:
         dtype = next(self.parameters()).dtype
@@ -78,7 +86,7 @@ class SpconvEncoder(nn.Module):
 class TorchsparseEncoder(nn.Module):
     """SECOND's encoder on TorchSparse 2.1, its hash table large enough for these scans."""
 
-    def __init__(self, sparse_shape: tuple[int, int, int]):
+    def __init__(self, sparse_shape: tuple[int, int, int], layers: Sequence[Layer] = LAYERS):
         super().__init__()
         import torchsparse
         import torchsparse.nn as spnn
@@ -88,8 +96,8 @@ class TorchsparseEncoder(nn.Module):
         config.hash_rsv_ratio = 4
         conv_config.set_global_conv_config(config)
         self.sparse_shape, self.tensor = sparse_shape, torchsparse.SparseTensor
-        layers = []
-        for c_in, c_out, place in LAYERS:
+        blocks = []
+        for c_in, c_out, place in layers:
             window = {}
             if not isinstance(place, int):
                 down = DOWNS[int(place[1]) - 1]
@@ -97,12 +105,12 @@ class TorchsparseEncoder(nn.Module):
                 kernel = down.kernel_size
             else:
                 kernel = 3
-            layers += [
+            blocks += [
                 spnn.Conv3d(c_in, c_out, kernel, bias=False, **window),
                 spnn.BatchNorm(c_out, eps=1e-3, momentum=0.01),
                 spnn.ReLU(True),
             ]
-        self.layers = nn.Sequential(*layers)
+        self.layers = nn.Sequential(*blocks)
 
     def forward(self, voxels: Voxels, batch_size: int) -> Tensor:
         dtype = next(self.parameters()).dtype

@@ -5,9 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
+
+Result = TypeVar("Result")
 
 
 class Times(NamedTuple):
@@ -28,14 +30,16 @@ def wall(call: Callable[[], object], repeats: int, warmup: int = 3) -> list[floa
     """Milliseconds of each call by the wall clock, the device idle before and after."""
     for _ in range(warmup):
         call()
-    samples = []
-    for _ in range(repeats):
-        _synchronize()
-        started = time.perf_counter()
-        call()
-        _synchronize()
-        samples.append(1e3 * (time.perf_counter() - started))
-    return samples
+    return [timed(call)[1] for _ in range(repeats)]
+
+
+def timed(call: Callable[[], Result]) -> tuple[Result, float]:
+    """What a call returns, and its milliseconds by the wall clock."""
+    _synchronize()
+    started = time.perf_counter()
+    result = call()
+    _synchronize()
+    return result, 1e3 * (time.perf_counter() - started)
 
 
 def captured(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
