@@ -30,6 +30,7 @@ struct TensorTile {
   static constexpr int MT = NB / 16;
   static constexpr int NT = ROWS / 8;
   static constexpr int STEP_BYTES = NB * ROW_BYTES;  // weights of a step
+  static_assert((WARPS & (WARPS - 1)) == 0);
   static constexpr int SUM_STRIDE = NB + 4;          // floats; keeps the transposing stores conflict-free
   static constexpr int SUM_BYTES = WARPS * ROWS * SUM_STRIDE * 4;
 
@@ -160,10 +161,11 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS) conv_tensor_kern
   bool waited = false;
 
   while (first < last) {
-    const int passes = (last - first + Tile::WARPS - 1) / Tile::WARPS;
-    const int here = (last - first + passes - 1) / passes;  // tiles of this pass
+    // tiles of this pass: a power of two, so that every tile has equally many warps
+    int here = Tile::WARPS;
+    while (here > last - first) here /= 2;
     const int slot = warp % here, part = warp / here;
-    const int parts = (Tile::WARPS - slot + here - 1) / here;
+    const int parts = Tile::WARPS / here;
 
     const uint32_t present = load_sources(p.table, sources, (first + slot) * Tile::ROWS, n, part, parts);
     Walk ahead = {present, present, 0};
