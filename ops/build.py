@@ -34,6 +34,7 @@ COMPILED = (
     "conv_bfloat16.cu",
     "conv_tf32.cu",
     "weight_gradient.cu",
+    "batch_norm.cu",
 )
 NAME = "millisecond"
 CXX_FLAGS = ["-O2"]

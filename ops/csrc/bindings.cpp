@@ -551,10 +551,11 @@ void launch_conv(const ConvolutionArguments& arguments, const Route& route) {
   }
 }
 
-void check_bias(const Tensor& bias, int64_t c_out, const Tensor& features) {
-  check_tensor(bias, "bias", at::kFloat, 1);
-  TORCH_CHECK(bias.size(0) == c_out, "bias must have ", c_out, " elements, has ", bias.size(0));
-  check_same_device(bias, "bias", features, "features");
+// One number a channel.
+void check_channels(const Tensor& tensor, const char* name, int64_t channels, const Tensor& other) {
+  check_tensor(tensor, name, at::kFloat, 1);
+  TORCH_CHECK(tensor.size(0) == channels, name, " must have ", channels, " elements, has ", tensor.size(0));
+  check_same_device(tensor, name, other, "features");
 }
 
 // weight: [V, c_in, c_out], transposed: [V, c_out, c_in].
@@ -571,7 +572,7 @@ Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const
   const int64_t c_in = weight.size(transposed ? 2 : 1), c_out = weight.size(transposed ? 1 : 2);
   TORCH_CHECK(weight.size(0) == table.volume && c_in == features.size(1), "weight must be of ", table.volume,
               " offsets and ", features.size(1), " input channels, has shape ", weight.sizes());
-  if (bias) check_bias(*bias, c_out, features);
+  if (bias) check_channels(*bias, "bias", c_out, features);
   if (residual) {
     check_tensor(*residual, "residual", features.scalar_type(), 2);
     TORCH_CHECK(residual->size(0) == table.rows && residual->size(1) == c_out, "residual must be [", table.rows,
@@ -620,7 +621,7 @@ Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList
     TORCH_CHECK(weights[i].numel() == table.volume * c_in * c_out, "weight ", i, " must have ", table.volume,
                 " x ", c_in, " x ", c_out, " elements, has ", weights[i].numel());
     check_same_device(weights[i], "weight", features, "features");
-    check_bias(biases[i], c_out, features);
+    check_channels(biases[i], "bias", c_out, features);
     check_aligned(x, "features");
     check_aligned(weights[i], "weight");
     Tensor out = at::empty({table.rows, c_out}, features.options());
@@ -679,9 +680,24 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> conv_norm_relu(const Tensor& features
   const Tensor sums =
       conv(features, weight, false, neighbours, std::nullopt, false, std::nullopt, std::nullopt, false);
   const c10::cuda::CUDAGuard guard(features.device());
-  auto [normal, mean, deviation] =
-      at::native_batch_norm(sums, scale, shift, running_mean, running_var, true, momentum, eps);
-  return {normal.relu_(), sums, mean, deviation};
+  const int64_t rows = sums.size(0), channels = sums.size(1);
+  TORCH_CHECK(rows > 1, "neighbours must have 2 or more rows for batch statistics, has ", rows);
+  check_channels(scale, "scale", channels, features);
+  check_channels(shift, "shift", channels, features);
+  check_channels(running_mean, "running_mean", channels, features);
+  check_channels(running_var, "running_var", channels, features);
+  const Scalar type = scalar_of(sums, "features");
+  Tensor out = at::empty_like(sums), mean = at::empty_like(scale), inverse = at::empty_like(scale);
+  const Tensor workspace =
+      at::empty({batch_norm_workspace(type, rows, static_cast<int>(channels))}, scale.options());
+  check(batch_norm_relu(
+            type,
+            {rows, static_cast<int>(channels), momentum, eps, sums.data_ptr(), scale.data_ptr<float>(),
+             shift.data_ptr<float>(), running_mean.data_ptr<float>(), running_var.data_ptr<float>(),
+             mean.data_ptr<float>(), inverse.data_ptr<float>(), out.data_ptr(), workspace.data_ptr<float>()},
+            stream()),
+        "conv_norm_relu");
+  return {out, sums, mean, inverse};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> conv_norm_relu_backward(
@@ -689,9 +705,32 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> conv_norm_relu_backward(
     const Tensor& back_neighbours, bool back_flipped, const Tensor& scale, const Tensor& out, const Tensor& sums,
     const Tensor& mean, const Tensor& deviation, double eps, bool wants_features) {
   const c10::cuda::CUDAGuard guard(features.device());
-  auto [of_sums, of_scale, of_shift] =
-      at::native_batch_norm_backward(at::threshold_backward(gradient, out, 0), sums, scale, std::nullopt,
-                                     std::nullopt, mean, deviation, true, eps, {true, true, true});
+  const int64_t rows = sums.size(0), channels = sums.size(1);
+  // autograd may hand over an expanded gradient or a slice of a larger one
+  Tensor of_out = gradient.contiguous();
+  if (reinterpret_cast<uintptr_t>(of_out.data_ptr()) % 16 != 0) of_out = of_out.clone();
+  for (const Tensor& tensor : {of_out, out, sums}) {
+    check_tensor(tensor, "gradient, out and sums", features.scalar_type(), 2);
+    TORCH_CHECK(tensor.sizes() == sums.sizes(), "gradient, out and sums must be of one shape, are ",
+                gradient.sizes(), ", ", out.sizes(), " and ", sums.sizes());
+    check_same_device(tensor, "gradient, out or sums", features, "features");
+    check_aligned(tensor, "gradient, out and sums");
+  }
+  check_channels(scale, "scale", channels, features);
+  check_channels(mean, "mean", channels, features);
+  check_channels(deviation, "deviation", channels, features);
+  const Scalar type = scalar_of(sums, "sums");
+  const Tensor of_sums = at::empty_like(sums);
+  Tensor of_scale = at::empty_like(scale), of_shift = at::empty_like(scale);
+  const Tensor workspace =
+      at::empty({batch_norm_workspace(type, rows, static_cast<int>(channels))}, scale.options());
+  check(batch_norm_relu_backward(type,
+                                 {rows, static_cast<int>(channels), of_out.data_ptr(), out.data_ptr(),
+                                  sums.data_ptr(), scale.data_ptr<float>(), mean.data_ptr<float>(),
+                                  deviation.data_ptr<float>(), of_scale.data_ptr<float>(),
+                                  of_shift.data_ptr<float>(), of_sums.data_ptr(), workspace.data_ptr<float>()},
+                                 stream()),
+        "conv_norm_relu_backward");
   Tensor of_features = wants_features ? conv(of_sums, weight, true, back_neighbours, std::nullopt, back_flipped,
                                              std::nullopt, std::nullopt, false)
                                       : at::empty({0}, features.options());
