@@ -177,7 +177,7 @@ __device__ __forceinline__ double block_sum(double x) {
 
 // Moments of x - x[0]: a mean far larger than the deviation would cost their digits.
 template <typename T, int V>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 2)
     moments_kernel(const T* __restrict__ x, float2* __restrict__ partial, const Partition p) {
   const Share<V> share(p);
   Moments<V> moments;
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(MERGE_THREADS)
 }
 
 template <typename T, int V>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 2)
     normalise_kernel(const T* __restrict__ x, const float* __restrict__ mean, const float* __restrict__ inverse,
                      const float* __restrict__ scale, const float* __restrict__ shift, T* __restrict__ out,
                      const Partition p) {
@@ -253,7 +253,7 @@ __device__ __forceinline__ float through_relu(T gradient, T out) {
 }
 
 template <typename T, int V>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 2)
     sums_kernel(const T* __restrict__ gradient, const T* __restrict__ out, const T* __restrict__ x,
                 const float* __restrict__ mean, const float* __restrict__ inverse, float2* __restrict__ partial,
                 const Partition p) {
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(MERGE_THREADS)
 }
 
 template <typename T, int V>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 2)
     gradient_kernel(const T* __restrict__ gradient, const T* __restrict__ out, const T* __restrict__ x,
                     const float* __restrict__ mean, const float* __restrict__ inverse,
                     const float* __restrict__ scale, const float* __restrict__ of_scale,
