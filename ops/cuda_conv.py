@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -77,60 +79,69 @@ def _convolve(
     )
 
 
-class ConvNormRelu(torch.autograd.Function):
-    """Convolution, batch normalisation by the batch's own statistics, ReLU, in training."""
+class ConvBlocks(torch.autograd.Function):
+    """Blocks of convolution, batch normalisation by the batch's own statistics, and ReLU."""
 
     @staticmethod
-    def forward(ctx, features, weight, scale, shift, kernel_map, mean, variance, momentum, eps):
-        neighbours = kernel_map.forward.neighbours
-        out, *saved = torch.ops.millisecond.conv_norm_relu(
-            features, weight, neighbours, scale, shift, mean, variance, momentum, eps
+    def forward(ctx, features, kernel_maps, statistics, momentum, eps, *parameters):
+        count = len(kernel_maps)
+        weights, scales, shifts = (parameters[i * count : (i + 1) * count] for i in range(3))
+        means, variances = statistics
+        saved = torch.ops.millisecond.conv_blocks(
+            features,
+            weights,
+            scales,
+            shifts,
+            means,
+            variances,
+            [kernel_map.forward.neighbours for kernel_map in kernel_maps],
+            momentum,
+            eps,
         )
-        ctx.save_for_backward(features, weight, scale, out, *saved)
-        ctx.kernel_map, ctx.eps = kernel_map, eps
-        return out
+        ctx.save_for_backward(features, *weights, *scales, *saved)
+        ctx.kernel_maps, ctx.eps = kernel_maps, eps
+        return saved[count - 1]
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        features, weight, scale, *saved = ctx.saved_tensors
-        forward, backward = ctx.kernel_map
-        wanted = ctx.needs_input_grad[0]
-        of_features, *of_parameters = torch.ops.millisecond.conv_norm_relu_backward(
-            grad,
+        features, *saved = ctx.saved_tensors
+        count = len(ctx.kernel_maps)
+        of_features, *of_parameters = torch.ops.millisecond.conv_blocks_backward(
+            grad.contiguous(),
             features,
-            weight,
-            forward.neighbours,
-            backward.neighbours,
-            backward.flipped,
-            scale,
-            *saved,
+            saved[:count],
+            saved[count : 2 * count],
+            saved[2 * count :],
+            [kernel_map.forward.neighbours for kernel_map in ctx.kernel_maps],
+            [kernel_map.backward.neighbours for kernel_map in ctx.kernel_maps],
+            [kernel_map.backward.flipped for kernel_map in ctx.kernel_maps],
             ctx.eps,
-            wanted,
+            ctx.needs_input_grad[0],
         )
-        return of_features if wanted else None, *of_parameters, None, None, None, None, None
+        of_features = of_features if ctx.needs_input_grad[0] else None
+        return of_features, None, None, None, None, *of_parameters
 
 
-def conv_norm_relu(
-    features: Tensor, weight: Tensor, kernel_map: KernelMap, norm: torch.nn.BatchNorm1d
+def conv_blocks(
+    features: Tensor,
+    weights: Sequence[Tensor],
+    kernel_maps: Sequence[KernelMap],
+    norms: Sequence[torch.nn.BatchNorm1d],
 ) -> Tensor:
-    """relu(norm(conv(features))) of exact-sized float32 or autocast tensors, norm in training.
+    """features = relu(norm(conv(features))) for every weight in turn, the norms in training.
 
-    The running statistics of `norm` move on as they do in its own forward.
+    For exact-sized float32 or autocast tensors. The running statistics of `norms`, which share
+    momentum and eps, move on as they do in their own forward.
     """
     extension()
     if torch.is_autocast_enabled("cuda"):
         features = features.to(torch.get_autocast_dtype("cuda"))
-    return ConvNormRelu.apply(
-        features,
-        weight,
-        norm.weight,
-        norm.bias,
-        kernel_map,
-        norm.running_mean,
-        norm.running_var,
-        norm.momentum,
-        norm.eps,
+    statistics = [norm.running_mean for norm in norms], [norm.running_var for norm in norms]
+    scales, shifts = [norm.weight for norm in norms], [norm.bias for norm in norms]
+    momentum, eps = norms[0].momentum, norms[0].eps
+    return ConvBlocks.apply(
+        features, kernel_maps, statistics, momentum, eps, *weights, *scales, *shifts
     )
 
 

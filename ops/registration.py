@@ -190,6 +190,38 @@ def _conv_norm_relu_backward(
     return of_features, of_weight, torch.empty_like(scale), torch.empty_like(scale)
 
 
+@torch.library.register_fake("millisecond::conv_blocks")
+def _conv_blocks(
+    features, weights, scales, shifts, running_means, running_vars, neighbours, momentum, eps
+) -> list[Tensor]:
+    outs = [
+        features.new_empty(table.shape[1], weight.shape[2])
+        for table, weight in zip(neighbours, weights, strict=True)
+    ]
+    sums = [torch.empty_like(out) for out in outs]
+    means, deviations = ([torch.empty_like(scale) for scale in scales] for _ in range(2))
+    return outs + sums + means + deviations
+
+
+@torch.library.register_fake("millisecond::conv_blocks_backward")
+def _conv_blocks_backward(
+    gradient,
+    features,
+    weights,
+    scales,
+    saved,
+    neighbours,
+    back_neighbours,
+    back_flipped,
+    eps,
+    wants_features,
+) -> list[Tensor]:
+    of_features = torch.empty_like(features) if wants_features else features.new_empty(0)
+    of_weights = [torch.empty_like(weight, dtype=torch.float32) for weight in weights]
+    of_scales, of_shifts = ([torch.empty_like(scale) for scale in scales] for _ in range(2))
+    return [of_features, *of_weights, *of_scales, *of_shifts]
+
+
 @torch.library.register_fake("millisecond::pack_weight")
 def _pack_weight(weight, tf32) -> Tensor:
     return weight.new_empty(weight.numel())

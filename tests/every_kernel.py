@@ -12,7 +12,7 @@ import torch
 
 from ops.boxes import iou_3d, nms, paired_overlap_bev
 from ops.conv_chain import ConvChain
-from ops.cuda_conv import conv_norm_relu
+from ops.cuda_conv import conv_blocks
 from ops.kernel_map import ConvGeometry, index_pyramid, index_workspace, strided_map
 from ops.sparse_conv import sparse_conv, sparse_max_pool
 from ops.sparse_tensor import bev_map, dense
@@ -51,7 +51,7 @@ def main() -> None:
                     sparse_conv(x, w.to(dtype), kernel_map, bias, relu=True).sum().backward()
                     norm = torch.nn.BatchNorm1d(c_out).cuda()
                     if not kernel_map.forward.flipped:
-                        conv_norm_relu(x, w, kernel_map, norm).sum().backward()
+                        conv_blocks(x, [w], [kernel_map], [norm]).sum().backward()
             pooled = torch.randn(sources, 24, device="cuda", dtype=dtype, requires_grad=True)
             sparse_max_pool(pooled, kernel_map).sum().backward()
     x = torch.randn(len(below.coords), 32, device="cuda", requires_grad=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from detector.models.batch_norm import RowNorm
 from ops.conv_chain import ConvChain
-from ops.cuda_conv import conv_norm_relu
+from ops.cuda_conv import conv_blocks
 from ops.kernel_map import ConvGeometry, KernelMap, index_pyramid
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import bev_map
@@ -37,9 +37,6 @@ class SparseBlock(nn.Module):
 
     def forward(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
         """[N_in, C_in] -> [N_out, C_out]."""
-        rows = kernel_map.forward.neighbours.shape[1]
-        if features.is_cuda and self.training and type(self.norm) is RowNorm and rows > 1:
-            return conv_norm_relu(features, self.weight, kernel_map, self.norm)
         return torch.relu(self.norm(sparse_conv(features, self.weight, kernel_map)))
 
     def folded(self) -> tuple[Tensor, Tensor]:
@@ -99,9 +96,7 @@ class SparseEncoder(nn.Module):
         if self.chain is not None:
             features = self.chain(voxels.features, maps)
         else:
-            features = voxels.features
-            for block, kernel_map in zip(self._blocks(), maps, strict=True):
-                features = block(features, kernel_map)
+            features = self._through_blocks(voxels.features, maps)
         level = pyramid.levels[-1]
         return bev_map(features, level.coords, level.spatial_shape, batch_size, count=level.count)
 
@@ -109,6 +104,17 @@ class SparseEncoder(nn.Module):
         """Turns the blocks into a chain of convolutions with bias and ReLU, in place."""
         self.chain = ConvChain(*zip(*(block.folded() for block in self._blocks()), strict=True))
         self.levels, self.downs = nn.ModuleList(), nn.ModuleList()
+
+    def _through_blocks(self, features: Tensor, maps: Sequence[KernelMap]) -> Tensor:
+        blocks = self._blocks()
+        norms = [block.norm for block in blocks]
+        rows = min(kernel_map.forward.neighbours.shape[1] for kernel_map in maps)
+        plain = all(type(norm) is RowNorm for norm in norms)  # not synchronised over processes
+        if features.is_cuda and self.training and plain and rows > 1:
+            return conv_blocks(features, [block.weight for block in blocks], maps, norms)
+        for block, kernel_map in zip(blocks, maps, strict=True):
+            features = block(features, kernel_map)
+        return features
 
     def _blocks(self) -> list[SparseBlock]:
         blocks = list(self.levels[0])

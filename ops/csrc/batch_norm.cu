@@ -12,7 +12,7 @@ namespace {
 constexpr int THREADS = 256;
 constexpr int MERGE_THREADS = 128;
 constexpr int MAX_LANES = 64;     // packs of a row that a block takes
-constexpr int BATCH = 4;          // rows a thread has in flight
+constexpr int BATCH = 4;          // rows of a thread in the smallest chunk
 constexpr int MAX_CHUNKS = 1024;  // what the merge has to read
 
 struct Partition {
@@ -66,10 +66,11 @@ __device__ __forceinline__ void load_channels(float (&to)[V], const float* from,
 template <typename T, int V, int SOURCES, typename Body>
 __device__ __forceinline__ void for_rows(const Share<V>& share, const Partition& p,
                                          const T* const (&sources)[SOURCES], Body body) {
-  for (int64_t row0 = share.row; row0 < share.end; row0 += BATCH * p.lines) {
-    Pack<T, V> x[BATCH][SOURCES];
+  constexpr int ROWS = SOURCES > 1 ? BATCH / 2 : BATCH;  // of three sources more would spill
+  for (int64_t row0 = share.row; row0 < share.end; row0 += ROWS * p.lines) {
+    Pack<T, V> x[ROWS][SOURCES];
 #pragma unroll
-    for (int b = 0; b < BATCH; ++b) {
+    for (int b = 0; b < ROWS; ++b) {
       const int64_t row = row0 + b * p.lines;
       if (row < share.end) {
 #pragma unroll
@@ -79,7 +80,7 @@ __device__ __forceinline__ void for_rows(const Share<V>& share, const Partition&
       }
     }
 #pragma unroll
-    for (int b = 0; b < BATCH; ++b) {
+    for (int b = 0; b < ROWS; ++b) {
       const int64_t row = row0 + b * p.lines;
       if (row < share.end) body(row, x[b]);
     }

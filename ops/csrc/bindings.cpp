@@ -738,6 +738,47 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> conv_norm_relu_backward(
   return {of_features, of_weight, of_scale, of_shift};
 }
 
+// Training blocks one feeding the next, in one call for the host's sake. Returns outs, sums, means and inverse
+// deviations of all blocks, one kind after another. Moves the running statistics.
+std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, at::TensorList scales,
+                                at::TensorList shifts, at::TensorList running_means, at::TensorList running_vars,
+                                at::TensorList neighbours, double momentum, double eps) {
+  const size_t blocks = weights.size();
+  TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && running_means.size() == blocks &&
+                  running_vars.size() == blocks && neighbours.size() == blocks,
+              "every list must have one tensor for each of ", blocks, " weights");
+  std::vector<Tensor> saved(4 * blocks);
+  for (size_t i = 0; i < blocks; ++i) {
+    std::tie(saved[i], saved[blocks + i], saved[2 * blocks + i], saved[3 * blocks + i]) =
+        conv_norm_relu(i == 0 ? features : saved[i - 1], weights[i], neighbours[i], scales[i], shifts[i],
+                       running_means[i], running_vars[i], momentum, eps);
+  }
+  return saved;
+}
+
+// Gradients of the features (empty unless wanted), then of weights, scales and shifts of all blocks.
+std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& features, at::TensorList weights,
+                                         at::TensorList scales, at::TensorList saved, at::TensorList neighbours,
+                                         at::TensorList back_neighbours, at::IntArrayRef back_flipped, double eps,
+                                         bool wants_features) {
+  const size_t blocks = weights.size();
+  TORCH_CHECK(scales.size() == blocks && saved.size() == 4 * blocks && neighbours.size() == blocks &&
+                  back_neighbours.size() == blocks && back_flipped.size() == blocks,
+              "every list must have one tensor for each of ", blocks, " weights, saved four");
+  std::vector<Tensor> gradients(1 + 3 * blocks);
+  Tensor of_out = gradient;
+  for (size_t i = blocks; i-- > 0;) {
+    Tensor of_features;
+    std::tie(of_features, gradients[1 + i], gradients[1 + blocks + i], gradients[1 + 2 * blocks + i]) =
+        conv_norm_relu_backward(of_out, i == 0 ? features : saved[i - 1], weights[i], neighbours[i],
+                                back_neighbours[i], back_flipped[i] != 0, scales[i], saved[i], saved[blocks + i],
+                                saved[2 * blocks + i], saved[3 * blocks + i], eps, i > 0 || wants_features);
+    of_out = of_features;
+  }
+  gradients[0] = of_out;
+  return gradients;
+}
+
 // ---- boxes -----------------------------------------------------------------------------------------------------
 
 void check_boxes(const Tensor& boxes, const char* name) {
@@ -842,6 +883,12 @@ TORCH_LIBRARY(millisecond, m) {
       "conv_norm_relu_backward(Tensor gradient, Tensor features, Tensor weight, Tensor neighbours, "
       "Tensor back_neighbours, bool back_flipped, Tensor scale, Tensor out, Tensor sums, Tensor mean, "
       "Tensor deviation, float eps, bool wants_features) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "conv_blocks(Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] shifts, Tensor(a!)[] running_means, "
+      "Tensor(b!)[] running_vars, Tensor[] neighbours, float momentum, float eps) -> Tensor[]");
+  m.def(
+      "conv_blocks_backward(Tensor gradient, Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] saved, "
+      "Tensor[] neighbours, Tensor[] back_neighbours, int[] back_flipped, float eps, bool wants_features) -> Tensor[]");
   m.def("pack_weight(Tensor weight, bool tf32) -> Tensor");
   m.def(
       "conv_chain(Tensor features, Tensor[] weights, Tensor[] biases, Tensor[] neighbours, Tensor[] counts, "
@@ -876,6 +923,8 @@ TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   m.impl("conv", conv);
   m.impl("conv_norm_relu", conv_norm_relu);
   m.impl("conv_norm_relu_backward", conv_norm_relu_backward);
+  m.impl("conv_blocks", conv_blocks);
+  m.impl("conv_blocks_backward", conv_blocks_backward);
   m.impl("pack_weight", pack_weight);
   m.impl("conv_chain", conv_chain);
   m.impl("conv_weight_gradient", conv_weight_gradient);

@@ -11,7 +11,8 @@ namespace millisecond {
 template <typename T, int ROW_BYTES, int NB>
 struct BestTile {
   static constexpr int SIZE = ROW_BYTES * NB;
-  using type = TensorTile<T, ROW_BYTES, NB, 4, SIZE >= 8192 ? 3 : (SIZE >= 4096 ? 4 : 5), SIZE >= 2048 ? 1 : 2>;
+  static constexpr int CTAS = SIZE >= 8192 ? 3 : SIZE >= 4096 ? 4 : ROW_BYTES == 128 ? 5 : 6;
+  using type = TensorTile<T, ROW_BYTES, NB, 4, CTAS, 1>;
 };
 
 template <typename T, int ROW_BYTES>
