@@ -33,6 +33,7 @@ COMPILED = (
     "conv_half.cu",
     "conv_bfloat16.cu",
     "conv_tf32.cu",
+    "pack_weight.cu",
     "weight_gradient.cu",
     "batch_norm.cu",
 )

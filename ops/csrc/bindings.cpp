@@ -494,22 +494,23 @@ Route route_of(const Tensor& features, bool tf32, int64_t volume, int64_t c_in, 
 
 // The weights as the route's kernel reads them, in the type of the features; see WeightLayout. weight: [V, c_in,
 // c_out], transposed: [V, c_out, c_in].
-Tensor packed(const Tensor& weight, bool transposed, const Route& route, at::ScalarType dtype) {
-  Tensor ordered = transposed ? weight : weight.transpose(1, 2);
-  if (route.tiles) {
-    const int64_t c_out = ordered.size(1), c_in = ordered.size(2);
-    const int64_t size = c10::elementSize(dtype), bytes = c_in * size;
-    const int64_t row_bytes = bytes % 128 == 0 ? 128 : (bytes % 64 == 0 ? 64 : 32);
-    // c_in = slice, 64-byte piece, lane of the quad, product, half of the product's reduction, element of a word
-    const int64_t slices = bytes / row_bytes, pieces = row_bytes >= 64 ? row_bytes / 64 : 1;
-    const int64_t products = row_bytes >= 64 ? 2 : 1;
-    // c_out = tile of 16, half of it, lane / 4
-    ordered = ordered.unflatten(2, {slices, pieces, 4, products, 2, 4 / size})
-                  .unflatten(1, {c_out / 16, 2, 8})
-                  .permute({4, 0, 1, 5, 7, 3, 6, 8, 2, 9});
+Tensor packed(const Tensor& weight, bool transposed, const Route& route, const Tensor& features) {
+  const at::ScalarType dtype = features.scalar_type();
+  if (!route.tiles) {
+    const Tensor ordered = transposed ? weight : weight.transpose(1, 2);
+    if (ordered.is_contiguous() && ordered.scalar_type() == dtype) return ordered;
+    return at::empty(ordered.sizes(), features.options()).copy_(ordered);
   }
-  if (ordered.is_contiguous() && ordered.scalar_type() == dtype) return ordered;
-  return at::empty(ordered.sizes(), ordered.options().dtype(dtype)).copy_(ordered);
+  Tensor out = at::empty({weight.numel()}, features.options());
+  const int64_t c_in = weight.size(transposed ? 2 : 1), c_out = weight.size(transposed ? 1 : 2);
+  const int64_t bytes = c_in * out.element_size();
+  const int row_bytes = bytes % 128 == 0 ? 128 : (bytes % 64 == 0 ? 64 : 32);
+  check(millisecond::pack_weight(scalar_of(weight, "weight"), scalar_of(features, "features"),
+                                 {weight.data_ptr(), out.data_ptr(), static_cast<int32_t>(weight.size(0)),
+                                  static_cast<int32_t>(c_in), static_cast<int32_t>(c_out), row_bytes, transposed},
+                                 stream()),
+        "pack_weight");
+  return out;
 }
 
 OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& count, bool flipped,
@@ -584,7 +585,7 @@ Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const
   Tensor out = at::empty({table.rows, c_out}, features.options());
   if (out.numel() == 0) return out;
   const Route route = route_of(features, tf32_allowed(), table.volume, c_in, c_out);
-  const Tensor tiles = packed(weight, transposed, route, features.scalar_type());
+  const Tensor tiles = packed(weight, transposed, route, features);
   launch_conv({features.data_ptr(), tiles.data_ptr(), optional_pointer<float>(bias),
                residual ? residual->data_ptr() : nullptr, out.data_ptr(), table, static_cast<int32_t>(c_in),
                static_cast<int32_t>(c_out), relu, false},
@@ -593,11 +594,11 @@ Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const
 }
 
 // Weights for conv_chain, in one dimension.
-Tensor pack_weight(const Tensor& weight, bool tf32) {
+Tensor pack_one_weight(const Tensor& weight, bool tf32) {
   check_tensor(weight, "weight", weight.scalar_type(), 3);
   const c10::cuda::CUDAGuard guard(weight.device());
   const Route route = route_of(weight, tf32, weight.size(0), weight.size(1), weight.size(2));
-  Tensor tiles = packed(weight, false, route, weight.scalar_type());
+  Tensor tiles = packed(weight, false, route, weight);
   // an operator's result must not share memory with its argument
   return (tiles.data_ptr() == weight.data_ptr() ? tiles.clone() : tiles).view({-1});
 }
@@ -884,11 +885,13 @@ TORCH_LIBRARY(millisecond, m) {
       "Tensor back_neighbours, bool back_flipped, Tensor scale, Tensor out, Tensor sums, Tensor mean, "
       "Tensor deviation, float eps, bool wants_features) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def(
-      "conv_blocks(Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] shifts, Tensor(a!)[] running_means, "
+      "conv_blocks(Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] shifts, Tensor(a!)[] "
+      "running_means, "
       "Tensor(b!)[] running_vars, Tensor[] neighbours, float momentum, float eps) -> Tensor[]");
   m.def(
       "conv_blocks_backward(Tensor gradient, Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] saved, "
-      "Tensor[] neighbours, Tensor[] back_neighbours, int[] back_flipped, float eps, bool wants_features) -> Tensor[]");
+      "Tensor[] neighbours, Tensor[] back_neighbours, int[] back_flipped, float eps, bool wants_features) -> "
+      "Tensor[]");
   m.def("pack_weight(Tensor weight, bool tf32) -> Tensor");
   m.def(
       "conv_chain(Tensor features, Tensor[] weights, Tensor[] biases, Tensor[] neighbours, Tensor[] counts, "
@@ -925,7 +928,7 @@ TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   m.impl("conv_norm_relu_backward", conv_norm_relu_backward);
   m.impl("conv_blocks", conv_blocks);
   m.impl("conv_blocks_backward", conv_blocks_backward);
-  m.impl("pack_weight", pack_weight);
+  m.impl("pack_weight", pack_one_weight);
   m.impl("conv_chain", conv_chain);
   m.impl("conv_weight_gradient", conv_weight_gradient);
   // boxes

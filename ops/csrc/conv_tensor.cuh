@@ -31,7 +31,7 @@ struct TensorTile {
   static constexpr int NT = ROWS / 8;
   static constexpr int STEP_BYTES = NB * ROW_BYTES;  // weights of a step
   static_assert((WARPS & (WARPS - 1)) == 0);
-  static constexpr int SUM_STRIDE = NB + 4;          // floats; keeps the transposing stores conflict-free
+  static constexpr int SUM_STRIDE = NB + 4;  // floats; keeps the transposing stores conflict-free
   static constexpr int SUM_BYTES = WARPS * ROWS * SUM_STRIDE * 4;
 
   static int shared_bytes(int volume) {

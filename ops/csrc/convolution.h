@@ -34,8 +34,18 @@ struct ConvolutionArguments {
 // rows: [volume, c_out, c_in]. tiles: the order of tensor-core fragments, slices of c_in of at
 // most 128 bytes outermost: [slice][volume][c_out / 16][c_in of the slice / 32 bytes][32 lanes][16
 // bytes], where lane 4g + j holds channels g and g + 8 of c_out, interleaved by 4-byte words; see
-// pack_weight in bindings.cpp.
+// pack_weight.cu.
 enum class WeightLayout { rows, tiles };
+
+struct PackArguments {
+  const void* weight;  // [volume, c_in, c_out], transposed: [volume, c_out, c_in]
+  void* out;           // WeightLayout::tiles
+  int32_t volume;
+  int32_t c_in;
+  int32_t c_out;
+  int32_t row_bytes;  // of a slice of c_in: 128, 64 or 32
+  bool transposed;
+};
 
 // Rows of one slab of the weight gradient: splits = ceil(rows / slab).
 constexpr int WEIGHT_GRADIENT_SLAB = 2048;

@@ -59,7 +59,7 @@ __device__ __forceinline__ float* destination(const WeightGradientArguments& p, 
 
 // ---- plain multiply-adds: any channel counts -----------------------------------------------
 
-constexpr int TILE = 32;   // output channels of a CTA
+constexpr int TILE = 32;  // output channels of a CTA
 
 // ROWS input channels of a CTA, DEPTH pairs in shared memory at a time; a thread has M x N channels of the tile.
 template <typename T, int ROWS, int DEPTH, int M, int N>
@@ -80,6 +80,7 @@ __global__ void __launch_bounds__(THREADS) general_kernel(const WeightGradientAr
   const int m = threadIdx.x / COLUMNS, c = threadIdx.x % COLUMNS;
   float sum[M][N] = {};
   for (int k0 = 0; k0 < count; k0 += DEPTH) {
+#pragma unroll 8  // loads in flight
     for (int i = threadIdx.x; i < DEPTH * ROWS; i += THREADS) {
       const int k = i / ROWS, channel = i % ROWS;
       a[k][channel] =
@@ -87,6 +88,7 @@ __global__ void __launch_bounds__(THREADS) general_kernel(const WeightGradientAr
               ? to_float(static_cast<const T*>(p.features)[int64_t(pairs[k0 + k].x) * p.c_in + m0 + channel])
               : 0.0f;
     }
+#pragma unroll 8
     for (int i = threadIdx.x; i < DEPTH * TILE; i += THREADS) {
       const int k = i / TILE, channel = i % TILE;
       b[k][channel] =
