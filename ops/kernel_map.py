@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ops import cuda_index as cuda
 from ops.reference import kernel_map as reference
-from ops.reference.sparse_conv import Block, find_blocks
 
 
 class Table(NamedTuple):
@@ -20,7 +19,6 @@ class Table(NamedTuple):
     mask: Tensor | None = None  # [N] int32: bit v set where neighbours[v, n] >= 0 (CUDA only)
     count: Tensor | None = None  # [1] int32: rows from here on hold nothing; None: all rows count
     flipped: bool = False  # offset v is multiplied with weight[V - 1 - v]
-    blocks: tuple[Block, ...] | None = None  # the entries in the order the CPU takes them
 
 
 class KernelMap(NamedTuple):
@@ -189,8 +187,7 @@ def index_pyramid(
             submanifold = _submanifold_map(coords, shape, *window)
         levels.append(Level(coords, None, shape, submanifold, down))
         if index < len(downs):
-            coords, _, down = _strided_map(coords, shape, geometries[index])
-            down = down if transposed else down._replace(backward=None)
+            coords, _, down = _strided_map(coords, shape, geometries[index], transposed)
     if capacities is None:
         return Pyramid(tuple(levels), None)
     return _with_capacities(levels, capacities)
@@ -246,16 +243,18 @@ def _submanifold_map(
     coords: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...]
 ) -> KernelMap:
     neighbours = reference.submanifold_neighbours(coords, shape, kernel, dilation)
-    table = Table(neighbours, blocks=None if neighbours.is_cuda else find_blocks(neighbours))
+    table = Table(neighbours)
     return KernelMap(table, table._replace(flipped=True))
 
 
 def _strided_map(
-    coords: Tensor, shape: tuple[int, ...], geometry: ConvGeometry
+    coords: Tensor, shape: tuple[int, ...], geometry: ConvGeometry, transposed: bool = True
 ) -> tuple[Tensor, tuple[int, ...], KernelMap]:
     out_shape = geometry.output_shape(shape)
-    out_coords, forward, backward = reference.strided_neighbours(coords, out_shape, geometry)
-    return out_coords, out_shape, KernelMap(Table(forward), Table(backward))
+    out_coords, forward, backward = reference.strided_neighbours(
+        coords, out_shape, geometry, transposed
+    )
+    return out_coords, out_shape, KernelMap(Table(forward), Table(backward) if transposed else None)
 
 
 def _with_capacities(levels: Sequence[Level], capacities: Sequence[int]) -> Pyramid:

@@ -45,9 +45,7 @@ def dense(
     _check_rows(features, coords, spatial_shape)
     if coords.is_cuda:
         return _cuda_dense(features, coords, spatial_shape, batch_size, count, from_above=False)
-    if count is not None:
-        features, coords = features[: int(count)], coords[: int(count)]
-    check_coords(coords, spatial_shape, batch_size)
+    features, coords = _counted(features, coords, spatial_shape, batch_size, count)
     return reference.dense(features, coords, spatial_shape, batch_size)
 
 
@@ -58,11 +56,19 @@ def bev_map(
     batch_size: int,
     count: Tensor | None = None,  # [1] int32
 ) -> Tensor:
-    """Scatter rows to [B, C * Z, Y, X], channel c * Z + z, channels last on CUDA. As `dense`."""
+    """Scatter rows to [B, C * Z, Y, X], channel c * Z + z, channels last. As `dense`."""
     _check_rows(features, coords, spatial_shape)
     if coords.is_cuda:
         return _cuda_dense(features, coords, spatial_shape, batch_size, count, from_above=True)
-    return dense(features, coords, spatial_shape, batch_size, count).flatten(1, 2)
+    features, coords = _counted(features, coords, spatial_shape, batch_size, count)
+    return reference.bev_map(features, coords, spatial_shape, batch_size)
+
+
+def _counted(features, coords, spatial_shape, batch_size, count) -> tuple[Tensor, Tensor]:
+    if count is not None:
+        features, coords = features[: int(count)], coords[: int(count)]
+    check_coords(coords, spatial_shape, batch_size)
+    return features, coords
 
 
 def _cuda_dense(features, coords, spatial_shape, batch_size, count, from_above) -> Tensor:

@@ -8,6 +8,7 @@ from ops import (
     ConvGeometry,
     KernelMap,
     SparseTensor,
+    bev_map,
     dense,
     sparse_conv,
     sparse_max_pool,
@@ -254,7 +255,7 @@ def padded(table, rows: int, garbage: int):
     length = table.neighbours.shape[1]
     neighbours[:, :length] = table.neighbours
     count = torch.tensor([length], dtype=torch.int32)
-    return table._replace(neighbours=neighbours, count=count, blocks=None)
+    return table._replace(neighbours=neighbours, count=count)
 
 
 @pytest.mark.parametrize("garbage", [-1, 0])
@@ -295,12 +296,12 @@ def test_same_bits_on_every_run():
         assert all(torch.equal(a, b) for a, b in zip(results[0], again, strict=True))
 
 
-@pytest.mark.parametrize("pairs", [1, 50, 10**9])
-def test_blocks_of_any_size_give_the_same(pairs, monkeypatch):
+@pytest.mark.parametrize("numbers", [1, 500, 10**9])
+def test_blocks_of_any_size_give_the_same(numbers, monkeypatch):
     shape, coords, draw = (5, 6, 7), random_sites(22, 1, (5, 6, 7)), draws(23)
     features, weight = draw(len(coords), 3).requires_grad_(), draw(27, 3, 4).requires_grad_()
     expected = sparse_conv(features, weight, submanifold_map(coords, shape, 1))
-    monkeypatch.setattr("ops.reference.sparse_conv.PAIRS_A_BLOCK", pairs)
+    monkeypatch.setattr("ops.reference.sparse_conv.NUMBERS_A_BLOCK", numbers)
     got = sparse_conv(features, weight, submanifold_map(coords, shape, 1))
     assert_same_gradients(got, expected, (features, weight))
 
@@ -312,7 +313,7 @@ def test_tensors_need_not_be_contiguous():
     table = submanifold_map(coords, (4, 5, 6), 1).forward
     wide = torch.full((27, 2 * rows), -1, dtype=torch.int32)
     wide[:, ::2] = table.neighbours
-    strewn = table._replace(neighbours=wide[:, ::2], blocks=None)
+    strewn = table._replace(neighbours=wide[:, ::2])
     got = sparse_conv(features.T.contiguous().T, weight.mT.contiguous().mT, KernelMap(strewn, None))
     assert torch.equal(got, sparse_conv(features, weight, KernelMap(table, None)))
 
@@ -368,6 +369,14 @@ def test_dense_leaves_out_what_is_beyond_the_count():
     assert grid.sum() == 4 and grid[0, :, 1, 1].eq(1).all() and grid[1, :, 0, 2].eq(1).all()
     grid.sum().backward()
     assert features.grad.tolist() == [[1, 1], [1, 1], [0, 0]]
+
+
+def test_bev_map_stacks_the_layers():
+    shape, coords, draw = (3, 5, 6), random_sites(30, 2, (3, 5, 6)), draws(31)
+    features = draw(len(coords), 4).requires_grad_()
+    got, expected = bev_map(features, coords, shape, 2), dense(features, coords, shape, 2)
+    assert got.is_contiguous(memory_format=torch.channels_last)
+    assert_same_gradients(got, expected.flatten(1, 2), (features,))
 
 
 def test_wrong_input_is_named():

@@ -20,3 +20,14 @@ def dense(
     grid = features.new_zeros(batch_size, features.shape[1], volume)
     grid[frame, :, cell] = features
     return grid.view(batch_size, -1, *spatial_shape)
+
+
+def bev_map(
+    features: Tensor, coords: Tensor, spatial_shape: Sequence[int], batch_size: int
+) -> Tensor:
+    """See ops.sparse_tensor.bev_map."""
+    depth, height, width = spatial_shape
+    frame, z, y, x = coords.long().unbind(dim=1)
+    grid = features.new_zeros(batch_size, height, width, features.shape[1], depth)
+    grid[frame, y, x, :, z] = features
+    return grid.flatten(3).permute(0, 3, 1, 2)

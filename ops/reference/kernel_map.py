@@ -65,9 +65,11 @@ def submanifold_neighbours(
     padded = [n + k // 2 * d for n, k, d in zip(shape, kernel, dilation, strict=True)]
     keys = linear_keys(coords, padded)
     bounded = torch.cat([keys, keys.new_tensor([torch.iinfo(keys.dtype).max])])
-    offsets, line = prod(kernel), kernel[-1]
-    neighbours = coords.new_full((offsets, len(coords)), -1)
-    neighbours[offsets // 2] = torch.arange(len(coords), device=coords.device)
+    offsets, line, length = prod(kernel), kernel[-1], len(coords)
+    neighbours = coords.new_full((offsets, length), -1)
+    row = torch.arange(length, dtype=coords.dtype, device=coords.device)
+    neighbours[offsets // 2] = row
+    own = row.long() + offsets // 2 * length  # where each row has itself as its neighbour
     for index, offset in enumerate(product(*(range(k) for k in kernel[:-1]), [0])):
         if index * line >= offsets // 2:
             break
@@ -77,30 +79,34 @@ def submanifold_neighbours(
         wanted = keys + shift
         position = torch.searchsorted(keys, wanted)
         for step in range((line - 1) * dilation[-1] + 1):
-            found = bounded[position] == wanted + step
+            found = bounded.index_select(0, position) == wanted + step
             v = index * line + step // dilation[-1]
             if step % dilation[-1] == 0 and v < offsets // 2:
-                row = found.nonzero().squeeze(1)
-                source = position.index_select(0, row)
-                neighbours[v].scatter_(0, row, source.int())
-                neighbours[offsets - 1 - v].scatter_(0, source, row.int())
+                neighbours[v] = torch.where(found, position, -1)
+                mirrored = position + (offsets - 1 - v) * length
+                neighbours.view(-1).scatter_(0, torch.where(found, mirrored, own), row)
             position += found
     return neighbours
 
 
 def strided_neighbours(
-    coords: Tensor, out_shape: tuple[int, ...], geometry
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Output coords [M, 1 + D], forward [V, M] and backward [V, N] neighbours, all int32."""
+    coords: Tensor, out_shape: tuple[int, ...], geometry, transposed: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Output coords [M, 1 + D], forward [V, M] and backward [V, N] neighbours, all int32.
+
+    Without `transposed` there is no backward.
+    """
     reached = _reached_outputs(coords, out_shape, geometry)
     pair = (reached >= 0).view(-1).nonzero().squeeze(1)
     out_keys, out_row = reached.view(-1).index_select(0, pair).unique(return_inverse=True)
     offset = pair // max(len(coords), 1)
     row = pair - offset * len(coords)
-    backward = coords.new_full(reached.shape, -1)
-    backward.view(-1).scatter_(0, pair, out_row.int())
     forward = coords.new_full((len(reached), len(out_keys)), -1)
     forward.view(-1).scatter_(0, offset * len(out_keys) + out_row, row.int())
+    backward = None
+    if transposed:
+        backward = coords.new_full(reached.shape, -1)
+        backward.view(-1).scatter_(0, pair, out_row.int())
     return coords_of_keys(out_keys, out_shape), forward, backward
 
 
