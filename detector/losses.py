@@ -13,7 +13,8 @@ from detector.anchors import build_anchors
 from detector.box_coder import direction_bin
 from detector.config import Config
 from detector.models.anchor_head import Predictions
-from detector.target_assigner import TargetAssigner, Targets
+from detector.target_assigner import TargetAssigner, Targets, one_row_at_least
+from ops.cuda_anchors import anchor_losses
 
 
 class Losses(NamedTuple):
@@ -52,19 +53,35 @@ class Criterion(nn.Module):
 
     def forward(self, predictions: Predictions, boxes: Tensor, labels: Tensor) -> Losses:
         """boxes [B, M, 7], labels [B, M] from 1, 0 where there is no box."""
-        targets = self.assigner(boxes, labels)
-        logits, residuals, directions = (p.float() for p in predictions)
-        positive = targets.labels > 0
-        share = 1 / positive.sum(1).clamp(min=1).to(logits.dtype) / len(positive)  # [B]
-        focal = focal_loss(logits, targets.labels)
-        parts = (
-            focal.flatten(1).sum(1),
-            (box_loss(residuals, targets.residuals).sum(-1) * positive).sum(1),
-            (_direction_loss(directions, targets) * positive).sum(1),
-        )
-        weighted = [w * (part * share).sum() for w, part in zip(self.weights, parts, strict=True)]
-        by_class = self.weights[0] * (focal.detach().sum(1) * share[:, None]).sum(0)
-        return Losses(torch.stack(weighted).sum(), *weighted, by_class)
+        boxes, labels = one_row_at_least(boxes.float(), labels)
+        match = self.assigner.match(boxes, labels)
+        if boxes.is_cuda:
+            anchors = self.assigner.anchors
+            return Losses(*anchor_losses(*predictions, anchors, boxes, *match, self.weights))
+        predictions = Predictions(*(p.float() for p in predictions))
+        targets = self.assigner.targets(match, boxes)
+        return losses_of_targets(predictions, targets, match.positives, self.weights)
+
+
+def losses_of_targets(
+    predictions: Predictions,
+    targets: Targets,
+    positives: Tensor,  # [B]
+    weights: Sequence[float],  # of class, box and direction
+) -> Losses:
+    """The definition of the losses; on a GPU they come from a kernel."""
+    logits, residuals, directions = predictions
+    positive = targets.labels > 0
+    share = 1 / positives.clamp(min=1).to(logits.dtype) / len(positives)  # [B]
+    focal = focal_loss(logits, targets.labels)
+    parts = (
+        focal.flatten(1).sum(1),
+        (box_loss(residuals, targets.residuals).sum(-1) * positive).sum(1),
+        (_direction_loss(directions, targets) * positive).sum(1),
+    )
+    weighted = [w * (part * share).sum() for w, part in zip(weights, parts, strict=True)]
+    by_class = weights[0] * (focal.detach().sum(1) * share[:, None]).sum(0)
+    return Losses(torch.stack(weighted).sum(), *weighted, by_class)
 
 
 def build_criterion(config: Config) -> Criterion:

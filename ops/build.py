@@ -36,6 +36,8 @@ COMPILED = (
     "pack_weight.cu",
     "weight_gradient.cu",
     "batch_norm.cu",
+    "anchor_match.cu",
+    "anchor_loss.cu",
 )
 NAME = "millisecond"
 CXX_FLAGS = ["-O2"]

@@ -1,7 +1,7 @@
 """Shapes and gradients of the CUDA operators, for torch.compile and autograd.
 
 Imported once they are loaded. Sections as in csrc/bindings.cpp: index, voxelize, sparse max
-pooling, dense, convolution, boxes.
+pooling, dense, convolution, anchors, boxes.
 """
 
 from math import prod
@@ -236,6 +236,41 @@ def _conv_chain(features, weights, biases, neighbours, counts, tf32) -> Tensor:
 def _conv_weight_gradient(features, gradient, neighbours, count, flipped) -> Tensor:
     shape = neighbours.shape[0], features.shape[1], gradient.shape[1]
     return features.new_empty(shape, dtype=torch.float32)
+
+
+# ---- anchors -------------------------------------------------------------------------------------
+
+
+@torch.library.register_fake("millisecond::match_anchors")
+def _match_anchors(columns, rows, thresholds, boxes, labels) -> tuple[Tensor, Tensor]:
+    batch, anchors = boxes.shape[0], rows.shape[0] * columns.shape[0] * prod(columns.shape[1:3])
+    match = boxes.new_empty(batch, anchors, dtype=torch.int32)
+    return match, boxes.new_empty(batch, dtype=torch.int32)
+
+
+@torch.library.register_fake("millisecond::anchor_losses")
+def _anchor_losses(
+    logits, residuals, directions, anchors, boxes, match, positives, weights
+) -> Tensor:
+    return boxes.new_empty(4 + logits.shape[2])
+
+
+@torch.library.register_fake("millisecond::anchor_losses_backward")
+def _anchor_losses_backward(
+    total,
+    classification,
+    box,
+    direction,
+    logits,
+    residuals,
+    directions,
+    anchors,
+    boxes,
+    match,
+    positives,
+    weights,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(logits), torch.empty_like(residuals), torch.empty_like(directions)
 
 
 # ---- boxes ---------------------------------------------------------------------------------------

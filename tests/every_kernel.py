@@ -12,6 +12,7 @@ import torch
 
 from ops.boxes import iou_3d, nms, paired_overlap_bev
 from ops.conv_chain import ConvChain
+from ops.cuda_anchors import anchor_losses, match_anchors
 from ops.cuda_conv import conv_blocks
 from ops.kernel_map import ConvGeometry, index_pyramid, index_workspace, strided_map
 from ops.sparse_conv import sparse_conv, sparse_max_pool
@@ -60,6 +61,14 @@ def main() -> None:
     weights = [torch.randn(27, 16, 32), torch.randn(27, 32, 64)]
     chain = ConvChain(weights, [torch.randn(32), torch.randn(64)]).cuda().half()
     chain(torch.randn(len(level.coords), 16, device="cuda"), [level.submanifold] * 2)
+    anchors = torch.rand(9, 70, 3, 2, 7, device="cuda")
+    columns, rows = (torch.rand(n, 3, 2, 2, device="cuda").sort().values for n in (70, 9))
+    truth, labels = torch.rand(2, 150, 7, device="cuda"), torch.randint(4, (2, 150), device="cuda")
+    match = match_anchors(columns, rows, torch.rand(3, 2, device="cuda"), truth, labels)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        predictions = (torch.randn(2, 3780, n, device="cuda", dtype=dtype) for n in (3, 7, 2))
+        predictions = [p.requires_grad_() for p in predictions]
+        anchor_losses(*predictions, anchors, truth, *match, (1, 2, 0.2))[0].backward()
     boxes = torch.rand(700, 7, device="cuda") * torch.tensor([20, 20, 2, 4, 2, 2, 6]).cuda()
     iou_3d(boxes, boxes[:50])
     paired_overlap_bev(boxes, boxes.flip(0))
