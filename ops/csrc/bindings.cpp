@@ -648,6 +648,11 @@ Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, cons
   TORCH_CHECK(gradient.size(0) == table.rows, "gradient must have ", table.rows, " rows, has ", gradient.size(0));
   const int64_t c_in = features.size(1), c_out = gradient.size(1);
   const auto options = features.options().dtype(at::kFloat);
+  if (c_in == 4 && route_of(features, tf32_allowed(), table.volume, 16, c_out).tiles) {
+    // zeros fill the first layer's channels up to a tile: cheaper than plain multiply-adds
+    const Tensor wide = at::constant_pad_nd(features, {0, 12});
+    return conv_weight_gradient(wide, gradient, neighbours, count, flipped).narrow(1, 0, 4).contiguous();
+  }
   if (table.rows == 0 || features.size(0) == 0) return at::zeros({table.volume, c_in, c_out}, options);
   Tensor out = at::empty({table.volume, c_in, c_out}, options);
   if (out.numel() == 0) return out;
