@@ -42,8 +42,8 @@ class Processes:
         dist.all_reduce(flat)
         flat /= self.count
         parts = flat.split([tensor.numel() for tensor in tensors])
-        for tensor, part in zip(tensors, parts, strict=True):
-            tensor.copy_(part.view(tensor.shape))
+        views = [part.view(tensor.shape) for tensor, part in zip(tensors, parts, strict=True)]
+        torch._foreach_copy_(list(tensors), views)  # a launch for many tensors, not one for each
 
     def copy_first(self, tensors: Sequence[Tensor]) -> None:
         """Copies the tensors of rank 0 into those of every other process."""
