@@ -57,7 +57,8 @@ def convolve(features: Tensor, weight: Tensor, table) -> Tensor:
     features, weight = _wide(features), _wide(weight)
     if table.flipped:
         weight = weight.flip(0)
-    kernel = weight.permute(2, 1, 0)[..., None]  # [C_out, C_in, V, 1]: a whole window
+    # [C_out, C_in, V, 1]: a whole window, arranged as the images are
+    kernel = weight.permute(2, 1, 0)[..., None].contiguous(memory_format=torch.channels_last)
     out = features.new_empty(table.neighbours.shape[1], weight.shape[2])
     with torch.autocast(features.device.type, enabled=False):
         for rows, windows in _windows(features, table):
