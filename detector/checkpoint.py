@@ -40,7 +40,8 @@ def load_weights(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
                 )
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(f"{path}: damaged or not a safetensors file ({error})") from None
+        hint = "; convert it by tools/import_openpcdet.py" if path.suffix == ".pth" else ""
+        raise ValueError(f"{path}: damaged or not a safetensors file ({error}){hint}") from None
     return parse_config(metadata["config"], source=f"{path}, its configuration"), state
 
 
