@@ -15,6 +15,7 @@ from detector.config import load_config
 from detector.import_openpcdet import convert
 from detector.losses import build_criterion
 from detector.models.second import build_second
+from detector.pipeline import Detector
 from detector.postprocess import build_postprocessor
 from detector.target_assigner import Targets
 from ops.voxelize import voxelize
@@ -106,6 +107,17 @@ def test_detections(inference):
     assert found.labels.tolist() == golden["det_labels"].tolist()
     assert relative(found.scores, golden["det_scores"]) < 1e-4
     np.testing.assert_allclose(found.boxes.cpu(), golden["det_boxes"], atol=1e-4)
+
+
+def test_detections_in_half_precision(setup, inference):
+    golden = inference.golden
+    found = Detector(setup.model, setup.config, setup.device, "fp16")(golden["points"])
+    assert len(found.scores) == len(golden["det_scores"])
+    nearest = torch.cdist(torch.from_numpy(golden["det_boxes"]), found.boxes.cpu()).argmin(dim=1)
+    assert sorted(nearest.tolist()) == list(range(len(nearest)))
+    assert found.labels.cpu()[nearest].tolist() == golden["det_labels"].tolist()
+    np.testing.assert_allclose(found.scores.cpu()[nearest], golden["det_scores"], atol=0.01)
+    np.testing.assert_allclose(found.boxes.cpu()[nearest], golden["det_boxes"], atol=0.01)
 
 
 @pytest.fixture(scope="module")
