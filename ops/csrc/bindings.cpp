@@ -492,7 +492,7 @@ Route route_of(const Tensor& features, bool tf32, int64_t volume, int64_t c_in, 
   return route;
 }
 
-// The weights as the route's kernel reads them, in the type of the features; see WeightLayout. weight: [V, c_in,
+// The weights as the route's kernel reads them, in the type of the features; see convolution.h. weight: [V, c_in,
 // c_out], transposed: [V, c_out, c_in].
 Tensor packed(const Tensor& weight, bool transposed, const Route& route, const Tensor& features) {
   const at::ScalarType dtype = features.scalar_type();

@@ -20,7 +20,7 @@ struct OffsetTable {
 
 struct ConvolutionArguments {
   const void* features;  // [source rows, c_in]
-  const void* weight;    // see WeightLayout
+  const void* weight;    // in rows or tiles, see below
   const float* bias;     // [c_out] or null
   const void* residual;  // [rows, c_out] or null
   void* out;             // [rows, c_out]; rows >= *count are left as they are
@@ -31,15 +31,13 @@ struct ConvolutionArguments {
   bool chained;  // weights and table are older than the launch before this one: may overlap it
 };
 
-// rows: [volume, c_out, c_in]. tiles: the order of tensor-core fragments, slices of c_in of at
+// Weights in rows: [volume, c_out, c_in]. In tiles: the order of tensor-core fragments, slices of c_in of at
 // most 128 bytes outermost: [slice][volume][c_out / 16][c_in of the slice / 32 bytes][32 lanes][16
 // bytes], where lane 4g + j holds channels g and g + 8 of c_out, interleaved by 4-byte words; see
 // pack_weight.cu.
-enum class WeightLayout { rows, tiles };
-
 struct PackArguments {
   const void* weight;  // [volume, c_in, c_out], transposed: [volume, c_out, c_in]
-  void* out;           // WeightLayout::tiles
+  void* out;           // in tiles
   int32_t volume;
   int32_t c_in;
   int32_t c_out;

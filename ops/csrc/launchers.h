@@ -148,7 +148,7 @@ cudaError_t conv_half(const ConvolutionArguments& p, int multiprocessors, cudaSt
 cudaError_t conv_bfloat16(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
 cudaError_t conv_tf32(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
 
-// Weights of type `from` (that of the tiles or float32) into WeightLayout::tiles of type `to`.
+// Weights of type `from` (that of the tiles or float32) into tiles of type `to`, see convolution.h.
 cudaError_t pack_weight(Scalar from, Scalar to, const PackArguments& p, cudaStream_t stream);
 
 // Weight gradient on plain multiply-adds (any shape) or tensor cores (volume and channels as above).

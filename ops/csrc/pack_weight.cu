@@ -1,4 +1,4 @@
-// Weights from the order of the parameters into that of tensor-core fragments; see WeightLayout.
+// Weights from the order of the parameters into that of tensor-core fragments; see convolution.h.
 #include "launchers.h"
 #include "tensor_core.cuh"
 

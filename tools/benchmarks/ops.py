@@ -109,7 +109,6 @@ def layer(kernel_map, c_in: int, c_out: int, roof: dict[str, float]) -> dict:
 def encoder(scans: Scans, batch: int, precision: str, repeats: int) -> list[dict]:
     """The whole encoder, index included, from voxels to the bird's-eye-view map."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     device = torch.device("cuda")
     # consecutive scans of the list, a new start for every batch
     batches = [scans.voxels(range(i, i + batch), GRID, device) for i in range(len(scans.points))]
