@@ -8,6 +8,7 @@
 // until its sum is done. Offsets that no row of a tile has are skipped.
 #pragma once
 
+#include "chained.cuh"
 #include "epilogue.cuh"
 #include "tensor_core.cuh"
 
@@ -244,8 +245,8 @@ cudaError_t launch_conv_tensor(const ConvolutionArguments& p, int multiprocessor
   const int tiles = (p.table.rows + Tile::ROWS - 1) / Tile::ROWS;
   const int blocks = p.c_out / Tile::NB;
   const int slots = (multiprocessors * Tile::CTAS + blocks - 1) / blocks;
-  return launch_chained(conv_tensor_kernel<Tile>, p, dim3(tiles < slots ? tiles : slots, blocks), Tile::THREADS,
-                        bytes, stream);
+  return launch_chained(conv_tensor_kernel<Tile>, p.chained, dim3(tiles < slots ? tiles : slots, blocks),
+                        Tile::THREADS, bytes, stream, p);
 }
 
 }  // namespace millisecond

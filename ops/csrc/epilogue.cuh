@@ -1,6 +1,7 @@
-// What a convolution's kernels share: how sums are stored and how one kernel follows another.
+// How a convolution's kernels store their sums.
 #pragma once
 
+#include "chained.cuh"
 #include "convolution.h"
 #include "tensor_core.cuh"
 
@@ -31,36 +32,6 @@ __device__ __forceinline__ void store(float (&x)[WIDTH], const ConvolutionArgume
     y.value[i] = from_float<T>(p.relu && x[i] < 0.0f ? 0.0f : x[i]);
   }
   *reinterpret_cast<Pack<T, WIDTH>*>(static_cast<T*>(p.out) + at) = y;
-}
-
-// In a chain of convolutions a kernel starts while the one before it drains (programmatic
-// dependent launch, sm_90): it may read weights and tables, which are older than both, but waits
-// before it touches features. The next kernel is let in only after that wait, so that "older than
-// both" stays true down the chain.
-__device__ __forceinline__ void wait_for_previous_kernel(bool chained) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (chained) {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;");
-  }
-#endif
-}
-
-// Launches so that the kernel may overlap the end of the one before it where p.chained asks.
-template <typename Kernel>
-cudaError_t launch_chained(Kernel kernel, const ConvolutionArguments& p, dim3 grid, int threads, int shared_bytes,
-                           cudaStream_t stream) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = p.chained ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, p);
 }
 
 }  // namespace millisecond
