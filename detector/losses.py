@@ -19,22 +19,24 @@ from ops.cuda_anchors import anchor_losses
 
 class Losses(NamedTuple):
     """Weighted losses, 0-dimensional; `total` is the sum of the next three. Only it is to be
-    minimised: `by_class`, the share of each class in `classification`, has no gradient."""
+    minimised: `by_class`, the share of each class in each of the three, has no gradient. A class's
+    share of box and direction is that of the anchors that answer for its boxes."""
 
     total: Tensor
     classification: Tensor
     box: Tensor
     direction: Tensor
-    by_class: Tensor  # [K]
+    by_class: Tensor  # [3, K]
 
     def flat(self) -> Tensor:
-        """[4 + K] without gradient, in the order of `loss_names`."""
+        """[4 + 3 K] without gradient, in the order of `loss_names`."""
         return torch.cat([loss.detach().reshape(-1) for loss in self])
 
 
 def loss_names(classes: Sequence[str]) -> tuple[str, ...]:
     """Names of the values of `Losses.flat`."""
-    return (*Losses._fields[:4], *(f"classification of {name}" for name in classes))
+    names = Losses._fields[:4]
+    return (*names, *(f"{part} of {name}" for part in names[1:] for name in classes))
 
 
 class Criterion(nn.Module):
@@ -71,17 +73,18 @@ def losses_of_targets(
 ) -> Losses:
     """The definition of the losses; on a GPU they come from a kernel."""
     logits, residuals, directions = predictions
-    positive = targets.labels > 0
+    classes = torch.arange(1, logits.shape[-1] + 1, device=logits.device)
+    answers = targets.labels[..., None] == classes
     share = 1 / positives.clamp(min=1).to(logits.dtype) / len(positives)  # [B]
-    focal = focal_loss(logits, targets.labels)
-    parts = (
-        focal.flatten(1).sum(1),
-        (box_loss(residuals, targets.residuals).sum(-1) * positive).sum(1),
-        (_direction_loss(directions, targets) * positive).sum(1),
+    parts = (  # [B, A, K]
+        focal_loss(logits, targets.labels),
+        box_loss(residuals, targets.residuals).sum(-1, keepdim=True) * answers,
+        _direction_loss(directions, targets)[..., None] * answers,
     )
-    weighted = [w * (part * share).sum() for w, part in zip(weights, parts, strict=True)]
-    by_class = weights[0] * (focal.detach().sum(1) * share[:, None]).sum(0)
-    return Losses(torch.stack(weighted).sum(), *weighted, by_class)
+    by_class = [w * (share @ part.sum(1)) for w, part in zip(weights, parts, strict=True)]
+    by_class = torch.stack(by_class)
+    weighted = by_class.sum(1)
+    return Losses(weighted.sum(), *weighted, by_class.detach())
 
 
 def build_criterion(config: Config) -> Criterion:

@@ -40,7 +40,7 @@ def anchor_losses(
     weights: Sequence[float],  # of class, box and direction
 ) -> tuple[Tensor, ...]:
     """Total, class, box and direction loss, each of no dimensions, and the share of each class in
-    the class loss [K], which has no gradient. Predictions are float32, float16 or bfloat16, all
+    the last three [3, K], which has no gradient. Predictions are float32, float16 or bfloat16, all
     three of one type; the losses and all in between are float32."""
     extension()
     predictions = class_logits, box_residuals, direction_logits
@@ -58,7 +58,7 @@ class AnchorLosses(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
         ctx.weights = weights
         ctx.set_materialize_grads(False)
-        by_class = losses[4:]
+        by_class = losses[4:].view(3, -1)
         ctx.mark_non_differentiable(by_class)
         return *losses[:4].unbind(), by_class
 

@@ -252,7 +252,7 @@ def _match_anchors(columns, rows, thresholds, boxes, labels) -> tuple[Tensor, Te
 def _anchor_losses(
     logits, residuals, directions, anchors, boxes, match, positives, weights
 ) -> Tensor:
-    return boxes.new_empty(4 + logits.shape[2])
+    return boxes.new_empty(4 + 3 * logits.shape[2])
 
 
 @torch.library.register_fake("millisecond::anchor_losses_backward")

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from minute_training import CONFIG as TWO_CLASSES
 
-from detector.config import load_config
-from detector.losses import box_loss, build_criterion, focal_loss
+from detector.config import load_config, parse_config
+from detector.losses import box_loss, build_criterion, focal_loss, loss_names
 from detector.models.anchor_head import Predictions
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_small.yaml"
@@ -88,6 +89,38 @@ def test_sum_over_anchors_one_by_one(criterion):
     assert losses.box.item() == pytest.approx(2 * box, rel=1e-4)
     assert losses.direction.item() == pytest.approx(0.2 * direction, rel=1e-4)
     assert losses.total.item() == pytest.approx(sum(x.item() for x in losses[1:4]), rel=1e-6)
+
+
+def test_shares_of_the_classes_anchor_by_anchor():
+    """Each loss is the sum of its classes; an anchor counts for the class that it was made for."""
+    criterion = build_criterion(parse_config(TWO_CLASSES))
+    labels = torch.tensor([[1, 2], [2, 0]])
+    boxes = SCENE.clone()
+    boxes[labels == 2, 2:6] = torch.tensor([-0.7, 1.8, 0.6, 1.7])
+    generator = torch.Generator().manual_seed(3)
+    count = criterion.assigner.anchors.numel() // 7
+    predictions = Predictions(
+        *(torch.randn(2, count, width, generator=generator) for width in (2, 7, 2))
+    )
+    losses = criterion(predictions, boxes, labels)
+    targets = criterion.assigner(boxes, labels)
+    wanted = torch.zeros(3, 2)
+    for b in range(2):
+        rows = (targets.labels[b] > 0).nonzero()[:, 0].tolist()
+        share = 1 / len(rows) / 2
+        wanted[0] += focal_loss(predictions.class_logits[b], targets.labels[b]).sum(0) * share
+        for row in rows:
+            of_box = box_loss(predictions.box_residuals[b, row], targets.residuals[b, row]).sum()
+            turned = (targets.yaw[b, row].item() - 0.78539) % (2 * math.pi) >= math.pi
+            of_direction = -predictions.direction_logits[b, row].log_softmax(0)[int(turned)]
+            wanted[1, row // 2 % 2] += 2 * of_box * share  # two rotations, two classes
+            wanted[2, row // 2 % 2] += 0.2 * of_direction * share
+    assert (wanted > 0).all()
+    torch.testing.assert_close(losses.by_class, wanted, rtol=1e-4, atol=0)
+    torch.testing.assert_close(losses.by_class.sum(1), torch.stack(losses[1:4]))
+    names = dict(zip(loss_names(("Car", "Cyclist")), losses.flat().tolist(), strict=True))
+    assert names["direction of Cyclist"] == pytest.approx(wanted[2, 1].item(), rel=1e-4)
+    assert names["box of Car"] == pytest.approx(wanted[1, 0].item(), rel=1e-4)
 
 
 def test_a_batch_is_the_mean_of_its_frames(criterion):

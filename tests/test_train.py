@@ -71,6 +71,9 @@ def test_tells(uninterrupted):
             if f"{group}/total" in line:
                 whole = sum(line[f"{group}/{part}"] for part in parts)
                 assert line[f"{group}/total"] == pytest.approx(whole, rel=1e-5)
+                for part in parts:
+                    shares = (line[f"{group}/{part} of {name}"] for name in ("Car", "Cyclist"))
+                    assert line[f"{group}/{part}"] == pytest.approx(sum(shares), rel=1e-5)
     validated = [line["step"] for line in lines if "AP Car/3d/moderate" in line]
     assert validated == [8, 16, 20]
     assert (uninterrupted / "best.safetensors").is_file()

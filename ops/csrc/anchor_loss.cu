@@ -94,8 +94,10 @@ __device__ float block_sum(float value) {
   return sum;
 }
 
-// sums [classes + 2, blocks]: what a tile of anchors adds to the loss of each class, of boxes and of directions,
-// before shares and weights.
+__device__ int class_of(const AnchorLosses& p, int anchor) { return anchor / p.rotations % p.classes; }
+
+// sums [3, classes, blocks]: what a tile of anchors adds to the class, box and direction loss of each class, before
+// shares and weights.
 template <typename T>
 __global__ void __launch_bounds__(THREADS) tile_kernel(AnchorLosses p, float* __restrict__ sums) {
   const int frame = blockIdx.y, first = blockIdx.x * TILE + threadIdx.x;
@@ -107,60 +109,57 @@ __global__ void __launch_bounds__(THREADS) tile_kernel(AnchorLosses p, float* __
     match[i] = anchor < p.anchors ? p.match[int64_t(frame) * p.anchors + anchor] : IGNORED;
   }
   for (int c = 0; c < p.classes; ++c) {
-    float sum = 0;
+    float parts[3] = {0, 0, 0};
 #pragma unroll
     for (int i = 0; i < ANCHORS_A_THREAD; ++i) {
       if (match[i] == IGNORED) continue;
       const int anchor = first + i * THREADS;
       const int64_t row = int64_t(frame) * p.anchors + anchor;
-      const bool target = match[i] >= 0 && anchor / p.rotations % p.classes == c;
-      sum += focal_loss(widened(static_cast<const T*>(p.logits)[row * p.classes + c]), target).value;
+      const bool target = match[i] >= 0 && class_of(p, anchor) == c;
+      parts[0] += focal_loss(widened(static_cast<const T*>(p.logits)[row * p.classes + c]), target).value;
     }
-    sum = block_sum(sum);
-    if (threadIdx.x == 0) sums[int64_t(c) * blocks + block] = sum;
-  }
-  float box_sum = 0, direction_sum = 0;
-  for (int i = 0; i < ANCHORS_A_THREAD; ++i) {
-    if (match[i] < 0) continue;
-    const int anchor = first + i * THREADS;
-    const int64_t row = int64_t(frame) * p.anchors + anchor;
-    const float* box = p.boxes + 7 * (int64_t(frame) * p.boxes_count + match[i]);
-    const float* base = p.anchor_boxes + 7 * int64_t(anchor);
-    for (int v = 0; v < 7; ++v) {
-      const float residual = widened(static_cast<const T*>(p.residuals)[7 * row + v]);
-      box_sum += box_loss(residual - encoded(box, base, v), v).value;
+    for (int i = 0; i < ANCHORS_A_THREAD; ++i) {
+      const int anchor = first + i * THREADS;
+      if (match[i] < 0 || class_of(p, anchor) != c) continue;
+      const int64_t row = int64_t(frame) * p.anchors + anchor;
+      const float* box = p.boxes + 7 * (int64_t(frame) * p.boxes_count + match[i]);
+      const float* base = p.anchor_boxes + 7 * int64_t(anchor);
+      for (int v = 0; v < 7; ++v) {
+        const float residual = widened(static_cast<const T*>(p.residuals)[7 * row + v]);
+        parts[1] += box_loss(residual - encoded(box, base, v), v).value;
+      }
+      const T* logits = static_cast<const T*>(p.directions) + 2 * row;
+      const int bin = direction_bin(box[6]);
+      parts[2] += softplus(widened(logits[1 - bin]) - widened(logits[bin])).value;
     }
-    const T* logits = static_cast<const T*>(p.directions) + 2 * row;
-    const int bin = direction_bin(box[6]);
-    direction_sum += softplus(widened(logits[1 - bin]) - widened(logits[bin])).value;
+#pragma unroll
+    for (int part = 0; part < 3; ++part) {
+      const float sum = block_sum(parts[part]);
+      if (threadIdx.x == 0) sums[int64_t(part * p.classes + c) * blocks + block] = sum;
+    }
   }
-  box_sum = block_sum(box_sum);
-  direction_sum = block_sum(direction_sum);
-  if (threadIdx.x != 0) return;
-  sums[int64_t(p.classes) * blocks + block] = box_sum;
-  sums[int64_t(p.classes + 1) * blocks + block] = direction_sum;
 }
 
 __global__ void __launch_bounds__(THREADS)
     total_kernel(AnchorLosses p, const float* __restrict__ sums, int tiles, float* __restrict__ losses) {
   const int blocks = tiles * p.batch;
-  float parts[3] = {0, 0, 0};
-  for (int v = 0; v < p.classes + 2; ++v) {
-    float sum = 0;
-    for (int block = threadIdx.x; block < blocks; block += THREADS) {
-      sum += sums[int64_t(v) * blocks + block] * share_of(p, block / tiles);
+  float total = 0;
+  for (int part = 0; part < 3; ++part) {
+    float of_classes = 0;
+    for (int c = 0; c < p.classes; ++c) {
+      const int v = part * p.classes + c;
+      float sum = 0;
+      for (int block = threadIdx.x; block < blocks; block += THREADS) {
+        sum += sums[int64_t(v) * blocks + block] * share_of(p, block / tiles);
+      }
+      sum = p.weight[part] * block_sum(sum);
+      of_classes += sum;
+      if (threadIdx.x == 0) losses[4 + v] = sum;
     }
-    sum = block_sum(sum);
-    if (v < p.classes) {
-      parts[0] += p.weight[0] * sum;
-      if (threadIdx.x == 0) losses[4 + v] = p.weight[0] * sum;
-    } else {
-      parts[v - p.classes + 1] = p.weight[v - p.classes + 1] * sum;
-    }
+    total += of_classes;
+    if (threadIdx.x == 0) losses[1 + part] = of_classes;
   }
-  if (threadIdx.x != 0) return;
-  losses[0] = parts[0] + parts[1] + parts[2];
-  for (int i = 0; i < 3; ++i) losses[1 + i] = parts[i];
+  if (threadIdx.x == 0) losses[0] = total;
 }
 
 // Gradients of box and direction are zero but for the positive anchors; only those are written here.
@@ -176,7 +175,7 @@ __global__ void __launch_bounds__(THREADS) gradient_kernel(AnchorLosses p, LossG
   for (int i = 0; i < 3; ++i) {
     scale[i] = (total + (of.losses[1 + i] ? *of.losses[1 + i] : 0)) * p.weight[i] * share;
   }
-  const int own_class = anchor / p.rotations % p.classes;
+  const int own_class = class_of(p, anchor);
   for (int c = 0; c < p.classes; ++c) {
     const int64_t element = row * p.classes + c;
     const float logit = widened(static_cast<const T*>(p.logits)[element]);
@@ -219,11 +218,11 @@ int tiles_of(const AnchorLosses& p) { return (p.anchors + TILE - 1) / TILE; }
 
 }  // namespace
 
-int64_t anchor_loss_workspace(const AnchorLosses& p) { return int64_t(p.classes + 2) * tiles_of(p) * p.batch; }
+int64_t anchor_loss_workspace(const AnchorLosses& p) { return int64_t(3) * p.classes * tiles_of(p) * p.batch; }
 
 cudaError_t anchor_losses(Scalar type, const AnchorLosses& p, float* losses, float* workspace,
                           cudaStream_t stream) {
-  if (p.batch == 0) return cudaMemsetAsync(losses, 0, sizeof(float) * (4 + p.classes), stream);
+  if (p.batch == 0) return cudaMemsetAsync(losses, 0, sizeof(float) * (4 + 3 * p.classes), stream);
   const int tiles = tiles_of(p);
   const cudaError_t error = launch(type, [&](auto zero) {
     using T = decltype(zero);

@@ -870,7 +870,7 @@ Tensor anchor_losses_forward(const Tensor& logits, const Tensor& residuals, cons
                              const Tensor& positives, at::ArrayRef<double> weights) {
   const AnchorLosses problem = losses_of(logits, residuals, directions, anchors, boxes, match, positives, weights);
   const c10::cuda::CUDAGuard guard(boxes.device());
-  Tensor losses = at::empty({4 + problem.classes}, boxes.options());
+  Tensor losses = at::empty({4 + 3 * problem.classes}, boxes.options());
   const Tensor workspace = at::empty({anchor_loss_workspace(problem)}, boxes.options());
   check(anchor_losses(scalar_of(logits, "logits"), problem, losses.data_ptr<float>(), workspace.data_ptr<float>(),
                       stream()),

@@ -222,8 +222,8 @@ struct AnchorLosses {
   const float* boxes;         // [batch, boxes_count, 7]
   const int *match, *positives;
 };
-// losses [4 + classes]: total, class, box, direction, share of each class in the class loss. The workspace, of
-// this many floats, may hold anything.
+// losses [4 + 3 classes]: total, class, box, direction, then share of each class in the class loss, in the box loss,
+// in the direction loss. The workspace, of this many floats, may hold anything.
 int64_t anchor_loss_workspace(const AnchorLosses& p);
 cudaError_t anchor_losses(Scalar type, const AnchorLosses& p, float* losses, float* workspace,
                           cudaStream_t stream);
