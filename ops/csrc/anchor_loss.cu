@@ -96,8 +96,8 @@ __device__ float block_sum(float value) {
 
 __device__ int class_of(const AnchorLosses& p, int anchor) { return anchor / p.rotations % p.classes; }
 
-// sums [3, classes, blocks]: what a tile of anchors adds to the class, box and direction loss of each class, before
-// shares and weights.
+// sums [3, classes, blocks]: what a tile of anchors adds to the class, box and direction loss of each class,
+// before shares and weights.
 template <typename T>
 __global__ void __launch_bounds__(THREADS) tile_kernel(AnchorLosses p, float* __restrict__ sums) {
   const int frame = blockIdx.y, first = blockIdx.x * TILE + threadIdx.x;

@@ -124,12 +124,6 @@ cudaError_t max_pool_backward(Scalar type, const void* grad, const int* source, 
 
 // ---- dense -----------------------------------------------------------------------------------------------------
 
-// Where element (b, c, z, y, x) of a dense grid lies, in elements.
-struct DenseLayout {
-  int batch, shape[3];
-  int64_t stride_b, stride_c, stride[3];
-};
-
 // Rows [rows, channels] of elements of `bytes` (2, 4 or 8) each, into or out of the grid. Rows from the count on
 // and rows outside of the grid are left out, or zero.
 cudaError_t dense_scatter(const void* features, const int* coords, int dims, const int* count, int rows,
@@ -222,8 +216,8 @@ struct AnchorLosses {
   const float* boxes;         // [batch, boxes_count, 7]
   const int *match, *positives;
 };
-// losses [4 + 3 classes]: total, class, box, direction, then share of each class in the class loss, in the box loss,
-// in the direction loss. The workspace, of this many floats, may hold anything.
+// losses [4 + 3 classes]: total, class, box, direction, then share of each class in the class loss, in the box
+// loss, in the direction loss. The workspace, of this many floats, may hold anything.
 int64_t anchor_loss_workspace(const AnchorLosses& p);
 cudaError_t anchor_losses(Scalar type, const AnchorLosses& p, float* losses, float* workspace,
                           cudaStream_t stream);
