@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ops import cuda_conv
-from ops.kernel_map import KernelMap
+from ops.kernel_map import KernelMap, Level
 from ops.sparse_conv import sparse_conv
+from ops.sparse_tensor import bev_map
 
 
 class ConvChain(nn.Module):
@@ -38,9 +39,18 @@ class ConvChain(nn.Module):
                 features = sparse_conv(features, weight, kernel_map, bias.to(dtype), relu=True)
             return features
         tables = [kernel_map.forward for kernel_map in kernel_maps]
-        return cuda_conv.conv_chain(
-            features.to(self.weight_0.dtype), self._packed, self._biases, tables
-        )
+        return cuda_conv.conv_chain(features, self._packed, self._biases, tables)
+
+    def bev_map(
+        self, features: Tensor, kernel_maps: Sequence[KernelMap], level: Level, batch_size: int
+    ) -> Tensor:
+        """The same as ops.sparse_tensor.bev_map of the rows, which are those of `level`: on CUDA
+        the last convolution writes them where they belong."""
+        if self._packed is None:
+            rows = self(features, kernel_maps)
+            return bev_map(rows, level.coords, level.spatial_shape, batch_size, level.count)
+        tables = [kernel_map.forward for kernel_map in kernel_maps]
+        return cuda_conv.conv_chain(features, self._packed, self._biases, tables, level, batch_size)
 
     def _apply(self, fn, recurse: bool = True) -> ConvChain:
         biases = [getattr(self, f"bias_{index}") for index in range(self.count)]

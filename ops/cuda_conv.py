@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ops.build import extension
-from ops.kernel_map import KernelMap, Table
+from ops.kernel_map import KernelMap, Level, Table
 
 
 def sparse_conv(
@@ -152,13 +152,20 @@ def pack_weight(weight: Tensor) -> Tensor:
 
 
 def conv_chain(
-    features: Tensor, weights: list[Tensor], biases: list[Tensor], tables: list[Table]
+    features: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor],
+    tables: list[Table],
+    level: Level | None = None,
+    batch_size: int = 0,
 ) -> Tensor:
-    """See ops.sparse_conv.sparse_conv_chain; `weights` are packed."""
+    """See ops.conv_chain; `weights` are packed. With the level of the last table's rows: their
+    bird's-eye-view map."""
     counts = [table.count for table in tables if table.count is not None]
     neighbours = [table.neighbours for table in tables]
+    coords, shape = (None, ()) if level is None else (level.coords, level.spatial_shape)
     return torch.ops.millisecond.conv_chain(
-        features, weights, biases, neighbours, counts, tf32_allowed()
+        features, weights, biases, neighbours, counts, coords, batch_size, shape, tf32_allowed()
     )
 
 

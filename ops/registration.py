@@ -228,8 +228,15 @@ def _pack_weight(weight, tf32) -> Tensor:
 
 
 @torch.library.register_fake("millisecond::conv_chain")
-def _conv_chain(features, weights, biases, neighbours, counts, tf32) -> Tensor:
-    return features.new_empty(neighbours[-1].shape[1], biases[-1].shape[0])
+def _conv_chain(
+    features, weights, biases, neighbours, counts, coords, batch_size, spatial_shape, tf32
+) -> Tensor:
+    channels = biases[-1].shape[0]
+    if coords is None:
+        return weights[0].new_empty(neighbours[-1].shape[1], channels)
+    z, y, x = spatial_shape
+    shape = batch_size, channels * z, y, x
+    return weights[0].new_empty(shape).to(memory_format=torch.channels_last)
 
 
 @torch.library.register_fake("millisecond::conv_weight_gradient")

@@ -60,7 +60,11 @@ def main() -> None:
     bev_map(x.half(), below.coords, below.spatial_shape, 2)
     weights = [torch.randn(27, 16, 32), torch.randn(27, 32, 64)]
     chain = ConvChain(weights, [torch.randn(32), torch.randn(64)]).cuda().half()
-    chain(torch.randn(len(level.coords), 16, device="cuda"), [level.submanifold] * 2)
+    rows = torch.randn(len(level.coords), 16, device="cuda")
+    chain(rows, [level.submanifold] * 2)
+    chain.bev_map(rows, [level.submanifold] * 2, level, 2)
+    narrow = ConvChain([torch.randn(27, 4, 16)], [torch.randn(16)]).cuda().half()
+    narrow.bev_map(rows[:, :4].contiguous(), [level.submanifold], level, 2)
     anchors = torch.rand(9, 70, 3, 2, 7, device="cuda")
     columns, rows = (torch.rand(n, 3, 2, 2, device="cuda").sort().values for n in (70, 9))
     truth, labels = torch.rand(2, 150, 7, device="cuda"), torch.randint(4, (2, 150), device="cuda")

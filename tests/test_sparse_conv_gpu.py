@@ -275,7 +275,11 @@ def test_opcheck():
     bias = torch.randn(16, device="cuda")
     torch.library.opcheck(
         torch.ops.millisecond.conv_chain.default,
-        (features, [packed, packed], [bias, bias], [table, table], [], True),
+        (features, [packed, packed], [bias, bias], [table, table], [], None, 0, [], True),
+    )
+    torch.library.opcheck(
+        torch.ops.millisecond.conv_chain.default,
+        (features, [packed], [bias], [table], [], coords.cuda(), 1, [5, 20, 20], True),
     )
     scale, mean, variance = (torch.rand(16, device="cuda") for _ in range(3))
     torch.library.opcheck(

@@ -93,11 +93,10 @@ class SparseEncoder(nn.Module):
         for level in pyramid.levels:
             maps += [level.down] if level.down else []
             maps += [level.submanifold] * 2 if level.submanifold else []
-        if self.chain is not None:
-            features = self.chain(voxels.features, maps)
-        else:
-            features = self._through_blocks(voxels.features, maps)
         level = pyramid.levels[-1]
+        if self.chain is not None:
+            return self.chain.bev_map(voxels.features, maps, level, batch_size)
+        features = self._through_blocks(voxels.features, maps)
         return bev_map(features, level.coords, level.spatial_shape, batch_size, count=level.count)
 
     def fold(self) -> None:

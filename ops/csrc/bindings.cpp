@@ -588,7 +588,7 @@ Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const
   const Tensor tiles = packed(weight, transposed, route, features);
   launch_conv({features.data_ptr(), tiles.data_ptr(), optional_pointer<float>(bias),
                residual ? residual->data_ptr() : nullptr, out.data_ptr(), table, static_cast<int32_t>(c_in),
-               static_cast<int32_t>(c_out), relu, false},
+               static_cast<int32_t>(c_out), relu},
               route);
   return out;
 }
@@ -603,39 +603,121 @@ Tensor pack_one_weight(const Tensor& weight, bool tf32) {
   return (tiles.data_ptr() == weight.data_ptr() ? tiles.clone() : tiles).view({-1});
 }
 
-// Convolutions with bias and ReLU, one feeding the next; each kernel overlaps the end of the one before it. counts
-// is empty or has one for every table.
+// A point on a stream that another stream can wait for.
+class Event {
+ public:
+  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(cudaStream_t on) { check(cudaEventRecord(event_, on), "event"); }
+  void hold(cudaStream_t waiting) { check(cudaStreamWaitEvent(waiting, event_, 0), "event"); }
+
+ private:
+  cudaEvent_t event_;
+};
+
+// The bird's-eye-view map that a chain ends in, zeroed on a stream of its own beside the first convolutions, which
+// wait for anything but the memory's bandwidth. Kernels may write to it after `join`.
+class Map {
+ public:
+  Map(int64_t batch_size, int64_t channels, at::IntArrayRef spatial_shape, const at::TensorOptions& options)
+      : out(at::empty(dense_shape(batch_size, channels, spatial_shape, true), options,
+                      at::MemoryFormat::ChannelsLast)),
+        layout(dense_layout(batch_size, channels, spatial_shape, true)) {
+    const cudaStream_t side = c10::cuda::getStreamFromPool(false, out.get_device()).stream();
+    Event allocated;
+    allocated.record(stream());
+    allocated.hold(side);
+    check(cudaMemsetAsync(out.data_ptr(), 0, out.nbytes(), side), "conv_chain");
+    zeroed_.record(side);
+  }
+  ~Map() {
+    if (!joined_) join();  // after an error: whoever gets this memory next must not find zeros written to it
+  }
+
+  void join() {
+    joined_ = true;
+    zeroed_.hold(stream());
+  }
+
+  const Tensor out;
+  const DenseLayout layout;
+
+ private:
+  Event zeroed_;
+  bool joined_ = false;
+};
+
+// Convolutions with bias and ReLU, one feeding the next; each kernel overlaps the end of the one before it. The
+// features may be float32 whatever the weights are. counts is empty or has one for every table. With coords, those
+// of the last table's rows, the result is their map [B, C * Z, Y, X], channel c * Z + z; else the rows.
 Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList biases, at::TensorList neighbours,
-                  at::TensorList counts, bool tf32) {
+                  at::TensorList counts, const std::optional<Tensor>& coords, int64_t batch_size,
+                  at::IntArrayRef spatial_shape, bool tf32) {
   check_tensor(features, "features", features.scalar_type(), 2);
   const c10::cuda::CUDAGuard guard(features.device());
-  TORCH_CHECK(weights.size() == biases.size() && weights.size() == neighbours.size() &&
+  TORCH_CHECK(!weights.empty() && weights.size() == biases.size() && weights.size() == neighbours.size() &&
                   (counts.empty() || counts.size() == weights.size()),
               "weights, biases, neighbours and counts must be as many, are ", weights.size(), ", ", biases.size(),
               ", ", neighbours.size(), ", ", counts.size());
+  const auto options = features.options().dtype(weights[0].scalar_type());
+  const size_t last = weights.size() - 1;
+  std::optional<Map> map;
+  if (coords) {
+    check_sites(*coords, std::nullopt, spatial_shape, features);
+    TORCH_CHECK(coords->size(0) == neighbours[last].size(1), "coords must have ", neighbours[last].size(1),
+                " rows, has ", coords->size(0));
+    check_aligned(*coords, "coords");
+    map.emplace(batch_size, biases[last].numel(), spatial_shape, options);
+  }
   Tensor x = features;
-  for (size_t i = 0; i < weights.size(); ++i) {
+  for (size_t i = 0; i <= last; ++i) {
     const std::optional<Tensor> count = counts.empty() ? std::nullopt : std::optional<Tensor>(counts[i]);
     const OffsetTable table = table_of(neighbours[i], count, false, features);
     const int64_t c_in = x.size(1), c_out = biases[i].numel();
-    check_tensor(weights[i], "weight", features.scalar_type(), 1);
+    check_tensor(weights[i], "weight", weights[0].scalar_type(), 1);
     TORCH_CHECK(weights[i].numel() == table.volume * c_in * c_out, "weight ", i, " must have ", table.volume,
                 " x ", c_in, " x ", c_out, " elements, has ", weights[i].numel());
     check_same_device(weights[i], "weight", features, "features");
     check_channels(biases[i], "bias", c_out, features);
+    const Route route = route_of(weights[i], tf32, table.volume, c_in, c_out);
+    const bool wide = x.scalar_type() == at::kFloat && route.narrow;
+    if (!wide) x = x.to(options.dtype());
     check_aligned(x, "features");
     check_aligned(weights[i], "weight");
-    Tensor out = at::empty({table.rows, c_out}, features.options());
-    const Route route = route_of(features, tf32, table.volume, c_in, c_out);
-    if (out.numel() > 0) {
-      launch_conv({x.data_ptr(), weights[i].data_ptr(), biases[i].data_ptr<float>(), nullptr, out.data_ptr(),
-                   table, static_cast<int32_t>(c_in), static_cast<int32_t>(c_out), true,
-                   i > 0 && route.tiles && route.major >= 9},
-                  route);
+    const bool placed = map && i == last && route.tiles;
+    Tensor out = placed ? map->out : at::empty({table.rows, c_out}, options);
+    if (placed) map->join();
+    if (out.numel() > 0 && table.rows > 0) {
+      ConvolutionArguments arguments{x.data_ptr(),
+                                     weights[i].data_ptr(),
+                                     biases[i].data_ptr<float>(),
+                                     nullptr,
+                                     out.data_ptr(),
+                                     table,
+                                     static_cast<int32_t>(c_in),
+                                     static_cast<int32_t>(c_out),
+                                     true,
+                                     // a kernel that waits for two others is no link of the chain
+                                     i > 0 && route.tiles && route.major >= 9 && !placed,
+                                     wide,
+                                     nullptr,
+                                     {}};
+      if (placed) arguments.coords = coords->data_ptr<int>(), arguments.layout = map->layout;
+      launch_conv(arguments, route);
+    }
+    if (map && i == last && !placed) {
+      map->join();
+      check(dense_scatter(out.data_ptr(), coords->data_ptr<int>(), 3, count ? count->data_ptr<int>() : nullptr,
+                          table.rows, static_cast<int>(c_out), static_cast<int>(out.element_size()), map->layout,
+                          map->out.data_ptr(), stream()),
+            "conv_chain");
     }
     x = out;
   }
-  return x;
+  return map ? map->out : x;
 }
 
 Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, const Tensor& neighbours,
@@ -1016,7 +1098,7 @@ TORCH_LIBRARY(millisecond, m) {
   m.def("pack_weight(Tensor weight, bool tf32) -> Tensor");
   m.def(
       "conv_chain(Tensor features, Tensor[] weights, Tensor[] biases, Tensor[] neighbours, Tensor[] counts, "
-      "bool tf32) -> Tensor");
+      "Tensor? coords, int batch_size, int[] spatial_shape, bool tf32) -> Tensor");
   m.def(
       "conv_weight_gradient(Tensor features, Tensor gradient, Tensor neighbours, Tensor? count, bool flipped) "
       "-> Tensor");

@@ -21,28 +21,32 @@ struct Four {
   static constexpr int WORDS = sizeof(T);
   uint32_t word[WORDS];
 
-  __device__ __forceinline__ void load(const void* from, bool present) {
-    if constexpr (sizeof(T) == 2) {
+  // F: T, or float to be rounded to T.
+  template <typename F>
+  __device__ __forceinline__ void load(const F* from, bool present) {
+    if constexpr (sizeof(F) == 2) {
       uint2 x = make_uint2(0, 0);
-      if (present) x = __ldg(static_cast<const uint2*>(from));
+      if (present) x = __ldg(reinterpret_cast<const uint2*>(from));
       word[0] = x.x, word[1] = x.y;
     } else {
-      uint4 x = make_uint4(0, 0, 0, 0);
-      if (present) x = __ldg(static_cast<const uint4*>(from));
-      word[0] = x.x, word[1] = x.y, word[2] = x.z, word[3] = x.w;
+      float4 x = make_float4(0, 0, 0, 0);
+      if (present) x = __ldg(reinterpret_cast<const float4*>(from));
+      const Pack<T, 4> four = {from_float<T>(x.x), from_float<T>(x.y), from_float<T>(x.z), from_float<T>(x.w)};
+      memcpy(word, &four, sizeof(four));
     }
   }
 };
 
 #endif
 
-template <typename T>
+// F: type of the features.
+template <typename T, typename F>
 __global__ void __launch_bounds__(NARROW_WARPS * 32) conv_narrow_kernel(const ConvolutionArguments p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   const int lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
   const int volume = p.table.volume;
   const int n0 = blockIdx.y * 16;
-  const T* const features = static_cast<const T*>(p.features);
+  const F* const features = static_cast<const F*>(p.features);
 
   // channel 4 (c / 2) + 2 t + c % 2 stands in column c of product t, so that a lane ends up with
   // 4 contiguous channels
@@ -106,7 +110,12 @@ template <typename T>
 cudaError_t launch_conv_narrow(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
   const int blocks = (p.table.rows + 16 * NARROW_WARPS - 1) / (16 * NARROW_WARPS);
   const int slots = multiprocessors * 8;
-  conv_narrow_kernel<T><<<dim3(blocks < slots ? blocks : slots, p.c_out / 16), NARROW_WARPS * 32, 0, stream>>>(p);
+  const dim3 grid(blocks < slots ? blocks : slots, p.c_out / 16);
+  if (p.wide) {
+    conv_narrow_kernel<T, float><<<grid, NARROW_WARPS * 32, 0, stream>>>(p);
+  } else {
+    conv_narrow_kernel<T, T><<<grid, NARROW_WARPS * 32, 0, stream>>>(p);
+  }
   return cudaGetLastError();
 }
 

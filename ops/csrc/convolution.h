@@ -18,6 +18,12 @@ struct OffsetTable {
   bool flipped;  // offset v meets weight[volume - 1 - v]
 };
 
+// Where element (b, c, z, y, x) of a dense grid lies, in elements.
+struct DenseLayout {
+  int batch, shape[3];
+  int64_t stride_b, stride_c, stride[3];
+};
+
 struct ConvolutionArguments {
   const void* features;  // [source rows, c_in]
   const void* weight;    // in rows or tiles, see below
@@ -28,7 +34,10 @@ struct ConvolutionArguments {
   int32_t c_in;
   int32_t c_out;
   bool relu;
-  bool chained;  // weights and table are older than the launch before this one: may overlap it
+  bool chained;           // weights and table are older than the launch before this one: may overlap it
+  bool wide;              // the features are float32 whatever the weights are; c_in == 4 only
+  const int32_t* coords;  // [rows, 4] (b, z, y, x) or null: where in the grid `out` the rows go
+  DenseLayout layout;     // of that grid
 };
 
 // Weights in rows: [volume, c_out, c_in]. In tiles: the order of tensor-core fragments, slices of c_in of at

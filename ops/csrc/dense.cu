@@ -1,4 +1,5 @@
 // Rows of features into a dense grid and back: a warp a row, elements of any type by their bytes.
+#include "dense.cuh"
 #include "launchers.h"
 
 namespace millisecond {
@@ -11,15 +12,7 @@ constexpr int LINES = 8;   // rows of a block
 __device__ int64_t place(const DenseLayout& layout, const int* coords, int dims, const int* count, int row) {
   if (count && row >= *count) return -1;
   const int* p = coords + int64_t(row) * (1 + dims);
-  const int cell[3] = {dims > 2 ? p[dims - 2] : 0, dims > 1 ? p[dims - 1] : 0, p[dims]};
-  if (unsigned(p[0]) >= unsigned(layout.batch)) return -1;
-  int64_t offset = p[0] * layout.stride_b;
-#pragma unroll
-  for (int axis = 0; axis < 3; ++axis) {
-    if (unsigned(cell[axis]) >= unsigned(layout.shape[axis])) return -1;
-    offset += cell[axis] * layout.stride[axis];
-  }
-  return offset;
+  return place_of(layout, p[0], dims > 2 ? p[dims - 2] : 0, dims > 1 ? p[dims - 1] : 0, p[dims]);
 }
 
 template <typename T>
