@@ -24,7 +24,10 @@ import torch
 SOURCES = Path(__file__).resolve().parent / "csrc"
 COMPILED = (
     "bindings.cpp",
-    "index.cu",
+    "bitmap.cu",
+    "index_mark.cu",
+    "index_rank.cu",
+    "index_tables.cu",
     "voxelize.cu",
     "max_pool.cu",
     "dense.cu",

@@ -1,4 +1,4 @@
-"""The index of a network on the CUDA kernels: bitmaps with ranks, see csrc/index.cu.
+"""The index of a network on the CUDA kernels: bitmaps with ranks, see csrc/bitmap.cuh.
 
 Everything here has three axes: shapes and windows are filled up with axes of size 1.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from ops.build import extension
 from ops.reference.kernel_map import check_coords
 
-CELL_BITS, TILE_WORDS, HEADER_WORDS = 96, 256, 16  # as in csrc/launchers.h, bitmap.cuh, index.cu
+CELL_BITS, TILE_WORDS, HEADER_WORDS = 96, 256, 16  # as in csrc/launchers.h, bitmap.cuh
 MAX_LEVELS = 8
 MAX_OFFSETS = 32  # bits of a mask
 MAX_WORDS = 1 << 28  # 1 GiB: a batch of 32 KITTI grids takes half of it

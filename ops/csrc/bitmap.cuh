@@ -9,6 +9,10 @@ constexpr int CELL_BITS = 96;
 constexpr int WARP_WORDS = 8;  // summary words that a warp handles at a time
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
+constexpr int THREADS = 256;
+constexpr int TILE_THREADS = 1024;
+constexpr int TILE_WORDS = TILE_THREADS / 32 * WARP_WORDS;
+
 struct Site {
   int b, z, y, x;
 };
@@ -36,9 +40,20 @@ __device__ inline void write_site(int* coords, int row, int dims, const Site& si
   p[dims] = site.x;
 }
 
+__device__ inline bool inside(const BitmapLevel& level, int batch, const Site& s) {
+  return unsigned(s.b) < unsigned(batch) && unsigned(s.z) < unsigned(level.z) &&
+         unsigned(s.y) < unsigned(level.y) && unsigned(s.x) < unsigned(level.x);
+}
+
 // First cell of a row of the grid along x. The binding holds the number of cells below 2^31.
 __device__ inline int row_cell(const BitmapLevel& level, int b, int z, int y) {
   return ((b * level.z + z) * level.y + y) * level.row_cells;
+}
+
+__device__ inline Site site_of_cell(const BitmapLevel& level, int cell) {
+  const int row = cell / level.row_cells;
+  const int plane = row / level.y;
+  return {plane / level.z, plane % level.z, row % level.y, (cell % level.row_cells) * CELL_BITS};
 }
 
 __device__ inline unsigned bits_of(const uint4& cell, int word) {
@@ -89,5 +104,28 @@ __device__ inline void set_word(const BitmapLevel& level, int cell, int word, un
   // Whoever makes a word nonzero has read it as zero, so somebody sets the summary.
   if (before == 0) atomicOr(&level.summary[cell >> 5], 1u << (cell & 31));
 }
+
+// The output that offset k of the window reads input i from, -1 where there is none.
+__device__ inline int output_of(int i, int k, int stride, int padding, int dilation, int size) {
+  const int start = i + padding - k * dilation;
+  if (start < 0 || start % stride != 0) return -1;
+  const int out = start / stride;
+  return out < size ? out : -1;
+}
+
+// Level and first word of the tile with this number; the tiles of the levels follow one another.
+__device__ inline int level_of_tile(const Bitmap& bitmap, int& tile) {
+  int l = 0;
+  while (tile >= bitmap.level[l].tiles) tile -= bitmap.level[l++].tiles;
+  return l;
+}
+
+inline int tiles_of(const Bitmap& bitmap) {
+  int tiles = 0;
+  for (int l = 0; l < bitmap.levels; ++l) tiles += bitmap.level[l].tiles;
+  return tiles;
+}
+
+__host__ __device__ inline int blocks(int64_t work, int threads) { return int((work + threads - 1) / threads); }
 
 }  // namespace millisecond

@@ -5,11 +5,8 @@
 namespace millisecond {
 namespace {
 
-constexpr int THREADS = 256;
 constexpr int SCAN_THREADS = 1024;
 constexpr unsigned NONE = 0xffffffffu;
-
-int blocks(int64_t work, int threads) { return int((work + threads - 1) / threads); }
 
 // Frame of a point: the last one that starts at or before it, batch where it lies behind the last.
 __device__ int frame_of(const VoxelizeJob& job, int batch, int point) {
