@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from data.frame import Batch
 from detector.config import TrainConfig
+from detector.dense_graph import DenseGraph
 from detector.distributed import Processes
 from detector.ema import Ema
 from detector.finite_guard import FiniteGuard
+from detector.index_stream import IndexStream
 from detector.losses import Criterion, Losses
 from detector.models.anchor_head import Predictions
+from detector.models.second import Second
 from detector.schedule import OneCycle
 from detector.train_state import TrainState
+from ops.kernel_map import Pyramid
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Trainer:
-    """Updates a state from batches; nothing here waits for the device."""
+    """Updates a state from batches; nothing here waits for the device to finish a step."""
 
     def __init__(
         self,
@@ -30,20 +34,41 @@ class Trainer:
         schedule: OneCycle,
         settings: TrainConfig,
         processes: Processes,
+        dense: DenseGraph | None = None,
     ):
+        """dense: of the state's model, for steps on a GPU."""
         self.state, self.criterion, self.schedule = state, criterion, schedule
-        self.settings, self.processes = settings, processes
+        self.settings, self.processes, self.dense = settings, processes, dense
+        on_gpu = processes.device.type == "cuda"
+        self.index_stream = IndexStream(processes.device) if on_gpu else None
         self.guard = FiniteGuard()
         self._weights = list(state.model.parameters())
         self._statistics = [b for b in state.model.buffers() if b.is_floating_point()]
+        self._clear_gradients()
 
-    def forward(self, model: nn.Module, batch: Batch) -> tuple[Predictions, Losses]:
-        """Predictions, by a network in the chosen precision, and losses of a batch on the host."""
-        device, precision = self.processes.device, self.settings.precision
-        batch = batch.to(device, non_blocking=True)
-        with torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32"):
-            predictions = model(batch.points, batch.offsets)
+    def forward(self, model: Second, batch: Batch) -> tuple[Predictions, Losses]:
+        """Predictions, by a network in the chosen precision, and losses of a batch on the host.
+
+        Those of the state's model in training on a GPU last until the next call.
+        """
+        device, dtype = self.processes.device, PRECISIONS[self.settings.precision]
+
+        def index() -> tuple[Batch, Tensor, Pyramid]:
+            moved = batch.to(device, non_blocking=True)
+            return moved, *model.index(moved.points, moved.offsets)
+
+        found = self.index_stream.run(index) if self.index_stream else index()
+        batch, features, pyramid = found
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            bev = model.encode(features, pyramid, len(batch.frame_ids))
+            predictions = self.dense_part(model)(bev)
         return predictions, self.criterion(predictions, batch.boxes, batch.labels)
+
+    def dense_part(self, model: Second) -> Callable[[Tensor], Predictions]:
+        """From the map of a batch to predictions: where there is one, by the graph."""
+        if self.dense and model.training:
+            return self.dense
+        return lambda bev: model.head(model.backbone(bev))
 
     def step(self, batches: Sequence[Batch]) -> Tensor:
         """One update from `accumulate` batches on the host.
@@ -65,7 +90,7 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(self._weights, self.settings.clip_norm)
         scaler.step(optimizer)
         scaler.update()
-        optimizer.zero_grad(set_to_none=True)
+        self._clear_gradients()
         if state.ema:
             state.ema.update(state.model, state.step)
         record = torch.cat((torch.stack(records).mean(0), norm.view(1)))
@@ -74,6 +99,15 @@ class Trainer:
         state.step += 1
         self.guard.check()
         return record
+
+    def _clear_gradients(self) -> None:
+        """Before a step. A graph leaves its gradients in the same memory every time, so that those
+        that are added up over batches need memory of their own."""
+        if self.settings.accumulate == 1:
+            self.state.optimizer.zero_grad(set_to_none=True)
+        else:
+            for weight in self._weights:
+                weight.grad = torch.zeros_like(weight)
 
     def _share(self) -> None:
         """Averages over the processes the gradients and, so that all models stay equal, the running
@@ -87,7 +121,7 @@ class Trainer:
 
 
 def build_trainer(
-    model: nn.Module,
+    model: Second,
     criterion: Criterion,
     settings: TrainConfig,
     total_steps: int,
@@ -95,7 +129,8 @@ def build_trainer(
 ) -> Trainer:
     """A trainer at its first step; the model of rank 0 is the one that all start from."""
     device = processes.device
-    if settings.sync_batchnorm and processes.count > 1:
+    synchronised = settings.sync_batchnorm and processes.count > 1
+    if synchronised:
         if device.type != "cuda":
             raise ValueError("train.sync_batchnorm: true works on GPUs only; set it to false")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -111,4 +146,7 @@ def build_trainer(
         total_steps, settings.lr, settings.div_factor, settings.pct_start, settings.momentum
     )
     state = TrainState(model, optimizer, scaler, ema)
-    return Trainer(state, criterion.to(device), schedule, settings, processes)
+    dense = None
+    if device.type == "cuda" and not synchronised:  # other processes are no part of a graph
+        dense = DenseGraph(model, settings.batch_size, PRECISIONS[settings.precision])
+    return Trainer(state, criterion.to(device), schedule, settings, processes, dense)

@@ -71,5 +71,5 @@ class Progress:
         if state.scaler.is_enabled():
             numbers["optimiser/loss scale"] = state.scaler.get_scale()
         if device.type == "cuda":
-            numbers["speed/memory, GiB"] = torch.cuda.max_memory_allocated(device) / 2**30
+            numbers["speed/memory, GiB"] = torch.cuda.max_memory_reserved(device) / 2**30
         self.monitor.numbers(state.step, numbers)

@@ -12,6 +12,7 @@ from detector.config import Config
 from detector.models.anchor_head import AnchorHead, Predictions
 from detector.models.bev_backbone import BevBackbone, ConvBlock
 from detector.models.sparse_encoder import SparseEncoder
+from ops.kernel_map import Pyramid
 from ops.voxelize import VoxelGrid, voxelize
 
 
@@ -36,10 +37,18 @@ class Second(nn.Module):
     def forward(self, points: Tensor, offsets: Tensor) -> Predictions:
         """points [P, 4] float32 of all frames one after another (x, y, z in metres, intensity in
         [0, 1]); offsets [B + 1] int32: frame b has the rows offsets[b] to offsets[b + 1]."""
+        return self.head(self.backbone(self.encode(*self.index(points, offsets), len(offsets) - 1)))
+
+    def index(self, points: Tensor, offsets: Tensor) -> tuple[Tensor, Pyramid]:
+        """Features [N, 4] of the voxels of these points, and the encoder's maps for them."""
         max_voxels = self.max_voxels[0 if self.training else 1]
         voxels = voxelize(points, offsets, self.grid, self.max_points, max_voxels)
-        bev = self.encoder(voxels, len(offsets) - 1)
-        return self.head(self.backbone(bev.contiguous(memory_format=torch.channels_last)))
+        return voxels.features, self.encoder.index(voxels, len(offsets) - 1)
+
+    def encode(self, features: Tensor, pyramid: Pyramid, batch_size: int) -> Tensor:
+        """What `index` found -> the bird's-eye-view map [B, C, Y, X], channels last."""
+        bev = self.encoder.encode(features, pyramid, batch_size)
+        return bev.contiguous(memory_format=torch.channels_last)
 
     def fold(self) -> Second:
         """A copy for inference, its BatchNorms part of the convolutions: equal but for rounding."""

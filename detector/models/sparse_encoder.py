@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from detector.models.batch_norm import RowNorm
 from ops.conv_chain import ConvChain
 from ops.cuda_conv import conv_blocks
-from ops.kernel_map import ConvGeometry, KernelMap, index_pyramid
+from ops.kernel_map import ConvGeometry, KernelMap, Pyramid, index_pyramid
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import bev_map
 from ops.voxelize import Voxels
@@ -56,7 +56,7 @@ class SparseEncoder(nn.Module):
     ):
         """sparse_shape: (z, y, x) cells of the voxels of 4 features; channels: of the levels."""
         super().__init__()
-        self.sparse_shape = sparse_shape
+        self.sparse_shape, self.out_channels = sparse_shape, out_channels
         volumes = [math.prod(down.kernel_size) for down in DOWNS]
         first = [SparseBlock(4, channels[0], 27), SparseBlock(channels[0], channels[0], 27)]
         self.levels = nn.ModuleList([nn.ModuleList(first)])
@@ -67,6 +67,14 @@ class SparseEncoder(nn.Module):
         self.downs.append(SparseBlock(channels[-1], out_channels, volumes[-1]))
         self.chain: ConvChain | None = None  # of the folded encoder
 
+    @property
+    def bev_shape(self) -> tuple[int, int, int]:
+        """(C * Z, Y, X) of the map of a frame."""
+        z, y, x = self.sparse_shape
+        for down in DOWNS:
+            z, y, x = down.output_shape((z, y, x))
+        return self.out_channels * z, y, x
+
     def forward(
         self,
         voxels: Voxels,
@@ -74,12 +82,23 @@ class SparseEncoder(nn.Module):
         capacities: Sequence[int] | None = None,
         workspace: Tensor | None = None,
     ) -> Tensor:  # [B, C * Z, Y, X]
-        """The map's channel is c * Z + z.
+        """The map's channel is c * Z + z. For the rest see `index`."""
+        pyramid = self.index(voxels, batch_size, capacities, workspace)
+        return self.encode(voxels.features, pyramid, batch_size)
+
+    def index(
+        self,
+        voxels: Voxels,
+        batch_size: int,
+        capacities: Sequence[int] | None = None,
+        workspace: Tensor | None = None,
+    ) -> Pyramid:
+        """All levels and their maps.
 
         capacities: a fixed number of rows for every level, so that nothing is read back to the
         host; workspace: from ops.index_workspace, saves zeroing one in every call.
         """
-        pyramid = index_pyramid(
+        return index_pyramid(
             voxels.coords,
             self.sparse_shape,
             batch_size,
@@ -89,14 +108,17 @@ class SparseEncoder(nn.Module):
             transposed=torch.is_grad_enabled(),
             workspace=workspace,
         )
+
+    def encode(self, features: Tensor, pyramid: Pyramid, batch_size: int) -> Tensor:
+        """The map of voxels' features [N, 4] and of what `index` found for them."""
         maps = []
         for level in pyramid.levels:
             maps += [level.down] if level.down else []
             maps += [level.submanifold] * 2 if level.submanifold else []
         level = pyramid.levels[-1]
         if self.chain is not None:
-            return self.chain.bev_map(voxels.features, maps, level, batch_size)
-        features = self._through_blocks(voxels.features, maps)
+            return self.chain.bev_map(features, maps, level, batch_size)
+        features = self._through_blocks(features, maps)
         return bev_map(features, level.coords, level.spatial_shape, batch_size, count=level.count)
 
     def fold(self) -> None:

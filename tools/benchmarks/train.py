@@ -91,29 +91,40 @@ class _Run:
         """Median milliseconds of each part, the device idle before and after it."""
         batch = next(self.batches())
         on_device = batch.to(self.device)
-        state, precision = self.trainer.state, PRECISIONS[self.config.train.precision]
-        weights = list(state.model.parameters())
+        trainer, settings = self.trainer, self.config.train
+        state, precision = trainer.state, PRECISIONS[settings.precision]
+        model, weights = state.model, list(state.model.parameters())
+        half = precision != torch.float32
         held: dict[str, object] = {}
 
-        def forward() -> None:
-            with torch.autocast(self.device.type, precision, enabled=precision != torch.float32):
-                held["predictions"] = state.model(on_device.points, on_device.offsets)
+        def index() -> None:
+            held["index"] = model.index(on_device.points, on_device.offsets)
+
+        def encode() -> None:
+            with torch.autocast(self.device.type, precision, enabled=half):
+                held["bev"] = model.encode(*held["index"], len(batch.frame_ids))
+
+        def dense() -> None:
+            with torch.autocast(self.device.type, precision, enabled=half):
+                held["predictions"] = trainer.dense_part(model)(held["bev"])
 
         def losses() -> None:
             predictions, (boxes, labels) = held["predictions"], on_device[2:4]
-            held["total"] = self.trainer.criterion(predictions, boxes, labels).total
+            held["total"] = trainer.criterion(predictions, boxes, labels).total
 
         def backward() -> None:
             held["total"].backward()
 
         def update() -> None:
-            nn.utils.clip_grad_norm_(weights, self.config.train.clip_norm)
+            nn.utils.clip_grad_norm_(weights, settings.clip_norm)
             state.optimizer.step()
             state.optimizer.zero_grad(set_to_none=True)
 
         parts = {
             "batch to the device, ms": lambda: batch.to(self.device, non_blocking=True),
-            "network forward, ms": forward,
+            "voxels and index, ms": index,
+            "encoder forward, ms": encode,
+            "backbone and heads forward, ms": dense,
             "targets and losses, ms": losses,
             "backward, ms": backward,
             "clip and update, ms": update,
@@ -131,9 +142,10 @@ class _Run:
         cuda = self.device.type == "cuda"
         batch = next(self.batches())
         if cuda:
+            torch.cuda.empty_cache()  # what the parts have left
             torch.cuda.reset_peak_memory_stats(self.device)
         there = self._mean_step(batch for _ in range(WARM_UP + repeats))
-        peak = torch.cuda.max_memory_allocated(self.device) / 2**30 if cuda else 0.0
+        peak = torch.cuda.max_memory_reserved(self.device) / 2**30 if cuda else 0.0
         loaded = self._mean_step(islice(self.batches(), WARM_UP + repeats))
         return {
             "whole step, ms": there,
