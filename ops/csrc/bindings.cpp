@@ -228,7 +228,7 @@ std::vector<Tensor> index_bounded(const Tensor& coords, const std::optional<Tens
   levels[0] = coords;
   const std::vector<Tensor> tables = fill_tables(network, levels, counts.data_ptr<int>(), first);
   levels[0] = first;
-  check(bitmap_clear(network.bitmap, stream()), "index");
+  check(bitmap_clear(network.bitmap, true, stream()), "index");
   std::vector<Tensor> out = {counts};
   out.insert(out.end(), levels.begin(), levels.end());
   out.insert(out.end(), tables.begin(), tables.end());
@@ -272,7 +272,7 @@ std::vector<Tensor> index_exact(const Tensor& coords, const Tensor& workspace, i
 
 void index_clear(const Tensor& workspace, int64_t batch_size, at::IntArrayRef shapes) {
   const c10::cuda::CUDAGuard guard(workspace.device());
-  check(bitmap_clear(bitmap_of(workspace, batch_size, shapes), stream()), "index_clear");
+  check(bitmap_clear(bitmap_of(workspace, batch_size, shapes), false, stream()), "index_clear");
 }
 
 // ---- voxelize --------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> voxelize_points(const Tensor& points,
     job.grid.shape[axis] = static_cast<int>(shape[axis]);
   }
   check(voxelize(bitmap, job, stream()), "voxelize");
-  check(bitmap_clear(bitmap, stream()), "voxelize");
+  check(bitmap_clear(bitmap, true, stream()), "voxelize");
   return {features, coords, counts.narrow(0, 0, 1), dropped};
 }
 

@@ -1,26 +1,26 @@
 // Where a bitmap lies in its workspace, and how it becomes zero again.
 #include "bitmap.cuh"
+#include "chained.cuh"
 
 namespace millisecond {
 namespace {
 
-__global__ void __launch_bounds__(TILE_THREADS) clear(const __grid_constant__ Bitmap bitmap) {
+// A block a tile of summary words, a thread a word.
+__global__ void __launch_bounds__(THREADS) clear(const __grid_constant__ Bitmap bitmap) {
   int tile = blockIdx.x;
   const BitmapLevel& level = bitmap.level[level_of_tile(bitmap, tile)];
-  const int lane = threadIdx.x & 31;
-  const int word = tile * TILE_WORDS + (threadIdx.x >> 5) * WARP_WORDS;
-  const bool mine = lane < WARP_WORDS && word + lane < level.words;
-  const unsigned summary = mine ? level.summary[word + lane] : 0;
-#pragma unroll
-  for (int i = 0; i < WARP_WORDS; ++i) {
-    const unsigned set = __shfl_sync(FULL_WARP, summary, i) >> lane & 1;
-    if (set) level.cell[size_t(word + i) * 32 + lane] = make_uint4(0, 0, 0, 0);
-  }
-  if (summary) level.summary[word + lane] = 0;
+  const int word = tile * TILE_WORDS + threadIdx.x;
+  wait_for_previous_kernel(true);
   if (threadIdx.x == 0) level.published[tile] = 0;
   if (blockIdx.x == 0) {
-    for (int i = threadIdx.x; i < HEADER_WORDS; i += TILE_THREADS) bitmap.header[i] = 0;
-    for (int i = threadIdx.x; i < bitmap.batch; i += TILE_THREADS) bitmap.frames[i] = 0;
+    for (int i = threadIdx.x; i < HEADER_WORDS; i += THREADS) bitmap.header[i] = 0;
+    for (int i = threadIdx.x; i < bitmap.batch; i += THREADS) bitmap.frames[i] = 0;
+  }
+  const unsigned summary = word < level.words ? level.summary[word] : 0;
+  if (summary == 0) return;
+  level.summary[word] = 0;
+  for (unsigned left = summary; left; left &= left - 1) {
+    level.cell[size_t(word) * 32 + __ffs(left) - 1] = make_uint4(0, 0, 0, 0);
   }
 }
 
@@ -59,9 +59,8 @@ int64_t bitmap_words(int batch, int levels, const int (*shapes)[3]) {
   return words;
 }
 
-cudaError_t bitmap_clear(const Bitmap& bitmap, cudaStream_t stream) {
-  clear<<<tiles_of(bitmap), TILE_THREADS, 0, stream>>>(bitmap);
-  return cudaGetLastError();
+cudaError_t bitmap_clear(const Bitmap& bitmap, bool chained, cudaStream_t stream) {
+  return launch_chained(clear, chained && can_chain(), dim3(tiles_of(bitmap)), THREADS, 0, stream, bitmap);
 }
 
 }  // namespace millisecond

@@ -6,12 +6,10 @@
 namespace millisecond {
 
 constexpr int CELL_BITS = 96;
-constexpr int WARP_WORDS = 8;  // summary words that a warp handles at a time
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
 constexpr int THREADS = 256;
-constexpr int TILE_THREADS = 1024;
-constexpr int TILE_WORDS = TILE_THREADS / 32 * WARP_WORDS;
+constexpr int TILE_WORDS = THREADS;  // summary words of a block of the ranking pass: a thread a word
 
 struct Site {
   int b, z, y, x;
@@ -113,7 +111,7 @@ __device__ inline int output_of(int i, int k, int stride, int padding, int dilat
   return out < size ? out : -1;
 }
 
-// Level and first word of the tile with this number; the tiles of the levels follow one another.
+// Level and number in it of the tile with this number; the tiles of the levels follow one another.
 __device__ inline int level_of_tile(const Bitmap& bitmap, int& tile) {
   int l = 0;
   while (tile >= bitmap.level[l].tiles) tile -= bitmap.level[l++].tiles;

@@ -18,6 +18,13 @@ __device__ __forceinline__ void wait_for_previous_kernel(bool chained) {
 #endif
 }
 
+// Whether the current device knows chained launches.
+inline bool can_chain() {
+  int device = 0, major = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+}
+
 // Launches kernel(arguments...); where it is chained it may overlap the end of the kernel before it.
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch_chained(void (*kernel)(Parameters...), bool chained, dim3 grid, int threads, int shared_bytes,

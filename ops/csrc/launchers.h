@@ -67,6 +67,9 @@ struct TableJob {
   uint32_t* mask;
 };
 
+// On sm_90 kernels that follow one another in an operator overlap, the next one waiting where it needs the one
+// before. `chained` says that the kernel before this one on the stream is one of the same operator.
+
 // 32-bit words that a bitmap of these levels takes. It must be zero before marking.
 int64_t bitmap_words(int batch, int levels, const int (*shapes)[3]);
 Bitmap bitmap_at(uint32_t* workspace, int batch, int levels, const int (*shapes)[3]);
@@ -74,17 +77,18 @@ Bitmap bitmap_at(uint32_t* workspace, int batch, int levels, const int (*shapes)
 // Mark the rows in level 0 and all they reach through the steps in the levels after it; zero counts.
 cudaError_t bitmap_mark(const Bitmap& bitmap, const int* coords, int dims, int rows, const int* count,
                         const Window* steps, int* counts, cudaStream_t stream);
-// Rank all levels and count them. Writes the coords of level l where coords[l] is given.
+// Rank all levels and count them, chained to what marked them. Writes the coords of level l where coords[l] is
+// given.
 cudaError_t bitmap_rank(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims, int* counts,
                         cudaStream_t stream);
 // Write the coords of the ranked levels where coords[l] is given.
 cudaError_t bitmap_coords(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims,
                           cudaStream_t stream);
-// Fill the tables. counts null: all rows count.
+// Fill the tables, chained to what ranked the bitmap where there are counts; without, all rows count.
 cudaError_t bitmap_tables(const Bitmap& bitmap, const TableJob* jobs, int jobs_count, int dims, const int* counts,
                           cudaStream_t stream);
 // Make a marked bitmap zero again.
-cudaError_t bitmap_clear(const Bitmap& bitmap, cudaStream_t stream);
+cudaError_t bitmap_clear(const Bitmap& bitmap, bool chained, cudaStream_t stream);
 
 // ---- voxelize --------------------------------------------------------------------------------------------------
 

@@ -145,7 +145,6 @@ __global__ void __launch_bounds__(THREADS)
   const int row = blockIdx.x * THREADS + threadIdx.x;
   const BitmapLevel& level = bitmap.level[0];
   for (int i = row; i < level.tiles; i += gridDim.x * THREADS) level.published[i] = 0;
-  if (row == 0) bitmap.header[TICKET] = 0;
   if (row >= job.points_count || job.sites[4 * size_t(row)] < 0) return;  // no voxel has this row
   const Site site = read_site(job.sites, row, 3);
   if (!over_cap(bitmap, job, site.b) || job.first[row] < ~bitmap.frames[site.b]) return;
