@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 TIMEOUT = timedelta(minutes=30)  # longer than rank 0 takes to score the whole validation split
 
@@ -49,7 +51,7 @@ class Processes:
         """Copies the tensors of rank 0 into those of every other process."""
         if self.count > 1:
             for tensor in tensors:
-                dist.broadcast(tensor, src=0)
+                dist.broadcast(tensor.detach(), src=0)
 
     def gather(self, value: Any) -> list[Any]:
         """The value of every process, by rank, in every process."""
@@ -59,13 +61,20 @@ class Processes:
         dist.all_gather_object(values, value)
         return values
 
-    def of_first(self, value: Any) -> Any:
-        """The value that rank 0 gives, in every process."""
+    def of_first(self, make: Callable[[], Any]) -> Any:
+        """What rank 0 makes, in every process. A mistake that it finds is raised in every one."""
         if self.count == 1:
-            return value
-        values = [value]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
+            return make()
+        made = [None, None]
+        if self.first:
+            try:
+                made[0] = make()
+            except (ValueError, OSError) as error:
+                made[1] = str(error)
+        dist.broadcast_object_list(made, src=0)
+        if made[1] is not None:
+            raise ValueError(made[1])
+        return made[0]
 
     def wait(self) -> None:
         """Returns when every process has come here."""
@@ -82,6 +91,8 @@ def processes(device: str | None = None) -> Iterator[Processes]:
     """
     count = int(os.environ.get("WORLD_SIZE", 1))
     rank = int(os.environ.get("RANK", 0))
+    if count > 1:
+        _store()  # before anything can go wrong: see `first_to_say`
     place = _device(device, int(os.environ.get("LOCAL_RANK", 0)))
     if place.type == "cuda":
         torch.cuda.set_device(place)
@@ -91,11 +102,29 @@ def processes(device: str | None = None) -> Iterator[Processes]:
     # Tensors on the host (flags, gathered results) go through gloo also where the gradients go
     # through NCCL.
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=TIMEOUT)
+    dist.init_process_group(backend, store=_store(), rank=rank, world_size=count, timeout=TIMEOUT)
     yield Processes(rank, count, place)
     # Not in a `finally`: after an error the peers are in some other collective and tearing down
     # would wait for them. Leaving with the error makes torchrun end them.
     dist.destroy_process_group()
+
+
+def first_to_say(line: str) -> bool:
+    """Whether no other process has said this line: what all of them notice is printed once, and
+    what a single one notices is not lost."""
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        return True
+    try:
+        return _store().add(f"said {line}", 1) == 1
+    except (RuntimeError, ValueError):  # no store, or the process that kept it has ended
+        return True
+
+
+@functools.cache
+def _store() -> dist.Store:
+    """What the processes share before and after they are a group, kept by torchrun or rank 0."""
+    store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
+    return store
 
 
 def _device(name: str | None, local_rank: int) -> torch.device:

@@ -1,8 +1,9 @@
-"""Stops a training whose loss is no longer a number, and says which frames did it."""
+"""Sees when a training's loss is no longer a number, and says which frames did it."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 import safetensors.torch
@@ -14,13 +15,13 @@ from data.frame import Batch
 
 
 class NotFinite(RuntimeError):
-    """The loss or the gradient of a step is infinite or not a number."""
+    """The loss or the gradient of a step is infinite or not a number. The batches are those of the
+    process that found it; none in the others."""
 
-    def __init__(self, step: int, batches: list[Batch]):
-        self.step, self.batches = step, batches
-        self.frame_ids = tuple(name for batch in batches for name in batch.frame_ids)
+    def __init__(self, step: int, frame_ids: Sequence[str], batches: Sequence[Batch] = ()):
+        self.step, self.frame_ids, self.batches = step, tuple(frame_ids), batches
         super().__init__(
-            f"step {step}: the loss is not finite; its frames are {', '.join(self.frame_ids)}"
+            f"step {step}: the loss is not finite; its frames are {', '.join(frame_ids)}"
         )
 
     def save(self, path: Path) -> None:
@@ -54,16 +55,16 @@ class FiniteGuard:
             arrived.record()
         self._watched.append((step, host, arrived, batches))
 
-    def check(self, wait: bool = False) -> None:
-        """Raises NotFinite for the first bad step of those that have arrived, or of all with
-        `wait`."""
+    def check(self, wait: bool = False) -> NotFinite | None:
+        """The first bad step of those that have arrived, or of all with `wait`."""
         while self._watched:
             step, value, arrived, batches = self._watched[0]
             if arrived is not None:
                 if wait:
                     arrived.synchronize()  # sync: a checkpoint must not hold what a bad step left
                 elif not arrived.query():
-                    return
+                    return None
             if not torch.isfinite(value):
-                raise NotFinite(step, batches)
+                return NotFinite(step, [name for b in batches for name in b.frame_ids], batches)
             self._watched.popleft()
+        return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -111,6 +113,7 @@ def training_loader(
     device: torch.device,
 ) -> DataLoader[Batch]:
     """One pass over all epochs that are left: workers never restart or run dry between them."""
+    atexit.register(end_workers)
     return DataLoader(
         frames,
         batch_sampler=sampler,
@@ -140,3 +143,11 @@ def start_worker(_) -> None:
     # last step.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def end_workers() -> None:
+    """Ends the workers that an error has left behind, with a signal that they cannot leave to
+    others: Python's own way, SIGTERM and waiting, would never return."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a DataLoader would take their end for a crash
+    for worker in multiprocessing.active_children():
+        worker.kill()

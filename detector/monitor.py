@@ -99,7 +99,8 @@ class Silence:
 
     def advance(self) -> None: ...
 
-    def say(self, line: str) -> None: ...
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr)
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None: ...
 

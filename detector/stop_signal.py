@@ -1,4 +1,4 @@
-"""A request to stop, by SIGTERM or Ctrl-C, that all processes follow at the same step."""
+"""A request to stop, by SIGTERM, Ctrl-C or a process itself, that all follow at the same step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from detector.distributed import Processes
 
 INSIST = 2.0  # seconds
 EXIT_CODE = {signal.SIGTERM: 0, signal.SIGINT: 130}
+NOT_FINITE = 255  # no signal, and more than any: a process found a loss that is no number
 
 
 class StopSignal:
@@ -39,6 +40,10 @@ class StopSignal:
         if self._pending and error == (None, None, None):
             self._pending[1].wait()
         self._pending = None
+
+    def ask(self, number: int) -> None:
+        """As if this process had got that signal."""
+        self._noted = number
 
     def _note(self, number: int, _) -> None:
         if not self._noted:

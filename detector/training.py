@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from detector.monitor import Monitor, Silence
 from detector.postprocess import build_postprocessor
 from detector.progress import Progress
 from detector.run_identity import RunIdentity
-from detector.stop_signal import StopSignal
+from detector.stop_signal import NOT_FINITE, StopSignal
 from detector.validation import Scores, Validation
 
 FIRST_FRAMES = 10  # validated before the first step, so that nothing breaks hours later
@@ -97,9 +98,8 @@ class Training:
                 self.processes.wait()
             return number
         except NotFinite as error:
-            path = self.output / f"not_finite_{error.step}_{self.processes.rank}.safetensors"
-            error.save(path)
-            self.monitor.say(f"the batch of step {error.step} is in {path}")
+            if error.batches:
+                self._try(partial(self._save_batches, error))
             raise
         finally:
             self.monitor.close()
@@ -122,6 +122,8 @@ class Training:
             with progress.waiting():
                 group = [next(batches) for _ in range(train.accumulate)]
             progress.note(self.trainer.step(group), group)
+            if self.trainer.guard.check():
+                stop.ask(NOT_FINITE)
             if self._ends_epoch(train.checkpoint_every):
                 self._try(self._save)
         return number
@@ -181,11 +183,24 @@ class Training:
         return pictures
 
     def _save(self) -> None:
-        self.trainer.guard.check(wait=True)
+        self._check_finite()
         tensors, numbers = self.state.capture(self.processes)
         if self.processes.first:
             checkpoint = Checkpoint(tensors, numbers, self.identity.to_metadata())
             self.store.save(self.state.step, checkpoint)
+
+    def _check_finite(self) -> None:
+        """Raises NotFinite in every process where one has found a loss that is no number: the first
+        to leave would take the others along before they had saved their batches."""
+        error = self.trainer.guard.check(wait=True)
+        steps = self.processes.gather(error and (error.step, error.frame_ids))
+        if any(steps):
+            raise error or NotFinite(*next(filter(None, steps)))
+
+    def _save_batches(self, error: NotFinite) -> None:
+        path = self.output / f"not_finite_{error.step}_{self.processes.rank}.safetensors"
+        error.save(path)
+        self.monitor.say(f"the batch of step {error.step} is in {path}")
 
     def _try(self, write: Callable[[], None]) -> None:
         """A file that cannot be written, on a full disk for one, does not end the training."""
@@ -197,14 +212,14 @@ class Training:
     def _take_up(self, resume: bool) -> None:
         folder = self.store.folder
         if not resume:
-            if self.store.paths():
+            if self.processes.of_first(self.store.paths):
                 raise ValueError(
                     f"{self.output}: holds a training; say --resume to go on with it, or give "
                     "another --output"
                 )
             return
         first = self.processes.first
-        checkpoint = self.processes.of_first(self.store.newest(_warn) if first else None)
+        checkpoint = self.processes.of_first(lambda: self.store.newest(_warn))
         if checkpoint is None:
             if first:
                 _warn(f"{folder}: no checkpoint yet, the training starts from the beginning")

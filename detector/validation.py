@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -115,16 +115,14 @@ class Validation:
         shares = self.processes.gather((losses, found))
         detections = {index: labels for _, share in shares for index, labels in share.items()}
         mean = sum(losses for losses, _ in shares) / max(frames, 1)
-        result = None
-        if self.processes.first:
-            order = range(frames)
-            known = [name for name in self.classes if name in MIN_OVERLAP]
-            truth = [self.dataset.labels(i) for i in order]
-            result = evaluate([detections[i] for i in order], truth, known)
-        result = self.processes.of_first(result)
-        return Scores(
-            frames, dict(zip(loss_names(self.classes), mean.tolist(), strict=True)), result
-        )
+        losses = dict(zip(loss_names(self.classes), mean.tolist(), strict=True))
+        return Scores(frames, losses, self.processes.of_first(lambda: self._score(detections)))
+
+    def _score(self, detections: Mapping[int, Labels]) -> Result:
+        order = sorted(detections)
+        known = [name for name in self.classes if name in MIN_OVERLAP]
+        truth = [self.dataset.labels(index) for index in order]
+        return evaluate([detections[index] for index in order], truth, known)
 
 
 def to_labels(detections: Detections, frame: Frame, classes: Sequence[str]) -> Labels:

@@ -1,14 +1,17 @@
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from minute_training import write_minute_training
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from data.kitti.dataset import KittiDataset
@@ -22,6 +25,7 @@ from detector.postprocess import build_postprocessor
 from detector.validation import Validation
 
 TESTS = Path(__file__).parent
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent)}
 
 # Each process makes one update from its share of four frames, the statistics of BatchNorm frozen.
 UPDATE = """
@@ -67,7 +71,7 @@ def _run(count: int, program: list[str]) -> list[subprocess.Popen]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
-    common |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent)}
+    common |= ENVIRONMENT
     return [
         subprocess.Popen(
             [sys.executable, *program],
@@ -148,9 +152,55 @@ def _assert_validation_counts_every_frame(minute, output: Path) -> None:
 
 
 def test_dead_process_ends_all(minute, tmp_path):
-    started = _run(2, _arguments(minute, tmp_path))
+    started = _run(2, _arguments(minute, tmp_path, "--set", "train.epochs=50", "train.workers=1"))
     while not list(tmp_path.glob("checkpoints/step_*")) and started[0].poll() is None:
         time.sleep(0.01)
+    time.sleep(1)  # workers have begun
     started[1].kill()
-    output, _ = started[0].communicate(timeout=60)
+    output, _ = started[0].communicate(timeout=20)
     assert started[0].returncode not in (0, None), output
+
+
+SAY = """
+import os
+from detector.distributed import first_to_say, processes
+with processes("cpu") as group:
+    print(first_to_say("what all notice"), first_to_say(f"what {group.rank} notices"))
+"""
+
+
+def test_what_all_notice_is_said_once():
+    outputs = [process.communicate(timeout=60)[0].split() for process in _run(2, ["-c", SAY])]
+    assert sorted(outputs) == [["False", "True"], ["True", "True"]]
+
+
+def test_mistake_under_torchrun_is_said_once(minute, tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+    said = subprocess.run(
+        [*torchrun, *_arguments(minute, tmp_path, "--set", "train.epoch=3")],
+        env=os.environ | ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stderr
+    assert said.count("train.epoch: unknown key") == 1
+
+
+def test_loss_that_one_process_finds_not_finite_stops_both(minute, tmp_path):
+    """Under a loss scale the others just skip the update. The batch is saved and named."""
+    root = tmp_path / "kitti"
+    shutil.copytree(minute[1], root, ignore=shutil.ignore_patterns("millisecond"))
+    cloud = root / "training/velodyne/000004.bin"
+    points = np.fromfile(cloud, "<f4").reshape(-1, 4)
+    points[:, 3] = 3e38  # two of them in one voxel are infinite
+    points.tofile(cloud)
+    more = ("--set", "train.precision=fp16", "augment.sample={}", "train.workers=1")
+    started = _run(2, _arguments((minute[0], root), tmp_path / "run", *more))
+    said = "".join(process.communicate(timeout=60)[0] for process in started)
+    assert [process.returncode for process in started] == [1, 1], said
+    assert said.count("the loss is not finite") == 1
+    (saved,) = (tmp_path / "run").glob("not_finite_*")
+    with safe_open(saved, framework="pt") as file:
+        assert "000004" in file.metadata()["frame_ids"].split()
+    assert saved.name in said

@@ -11,7 +11,7 @@ from data.kitti.ap_table import format_table
 from data.kitti.dataset import KittiDataset
 from data.kitti.prepare import database_pack
 from detector.config import load_config
-from detector.distributed import Processes, processes
+from detector.distributed import Processes, first_to_say, processes
 from detector.finite_guard import NotFinite
 from detector.stop_signal import EXIT_CODE
 from detector.training import Training
@@ -32,12 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with processes(options.device) as group:
             return train(options, group)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except NotFinite as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except (ValueError, OSError, NotFinite) as error:
+        if first_to_say(str(error)):
+            print(f"error: {error}", file=sys.stderr)
+        return 1 if isinstance(error, NotFinite) else 2
     except KeyboardInterrupt:  # before the first step, or a second one that would not wait
         return EXIT_CODE[signal.SIGINT]
 
