@@ -1,10 +1,18 @@
-"""A network and a simulated data set small enough to be trained many times in a test."""
+"""A network and a simulated data set small enough to be trained many times in a test, and processes
+that train together."""
 
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 from data.kitti.dataset import KittiDataset
 from data.kitti.prepare import database_pack, prepare
 from data.simulator import write_kitti_tree
+
+REPOSITORY = Path(__file__).parents[1]
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
 
 CONFIG = """
 classes:
@@ -45,6 +53,40 @@ train:
   validate_every: 2
 """
 
+# Each process makes one update from its share of four frames, the statistics of BatchNorm frozen
+# or those of the batch.
+UPDATE = """
+import sys, torch
+from pathlib import Path
+from data.kitti.dataset import KittiDataset
+from detector.config import load_config
+from detector.distributed import processes
+from detector.engine import build_trainer
+from detector.loader import StepSampler, build_training_frames, training_loader
+from detector.losses import build_criterion
+from detector.models.second import build_second
+
+torch.set_num_threads(1)
+torch.backends.cudnn.allow_tf32 = False
+config, root, output, device, statistics, *settings = sys.argv[1:]
+config = load_config(config, ["augment.sample={}", *settings])
+with processes(device) as group:
+    torch.manual_seed(group.rank)  # the others must take over the weights of rank 0
+    trainer = build_trainer(build_second(config), build_criterion(config), config.train, 10, group)
+    trainer.state.model.train(statistics == "own")
+    frames = build_training_frames(config, KittiDataset(root, "train"), None)
+    sampler = StepSampler(len(frames), config.train.batch_size, 1, 0, group)
+    loader = training_loader(frames, sampler, config.class_names, 0, group.device)
+    batches = [next(iter(loader))]
+    record = trainer.step(batches)
+    group.average([record])
+    weights, ids = trainer.state.model.state_dict(), batches[0].frame_ids
+    torch.save(
+        {"weights": {k: w.cpu() for k, w in weights.items()}, "record": record.cpu(), "ids": ids},
+        f"{output}/{group.count}_{group.rank}.pt",
+    )
+"""
+
 
 def write_minute_training(folder: Path) -> tuple[Path, Path]:
     """Writes the configuration and the data set; returns their paths."""
@@ -56,3 +98,29 @@ def write_minute_training(folder: Path) -> tuple[Path, Path]:
         prepare(dataset, root / "millisecond", database=split == "train", progress=list)
     assert database_pack(root / "millisecond", "train").with_suffix(".npz").is_file()
     return config, root
+
+
+def start_processes(count: int, program: list[str]) -> list[subprocess.Popen]:
+    """Starts the processes as torchrun does."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    common |= ENVIRONMENT
+    return [
+        subprocess.Popen(
+            [sys.executable, *program],
+            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+
+
+def succeed(started: list[subprocess.Popen]) -> None:
+    """Waits for the processes and asserts that they exited with 0."""
+    for process in started:
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output

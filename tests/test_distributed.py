@@ -1,7 +1,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -10,7 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from minute_training import write_minute_training
+from minute_training import (
+    ENVIRONMENT,
+    REPOSITORY,
+    UPDATE,
+    start_processes,
+    succeed,
+    write_minute_training,
+)
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -24,79 +30,19 @@ from detector.models.second import build_second
 from detector.postprocess import build_postprocessor
 from detector.validation import Validation
 
-TESTS = Path(__file__).parent
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent)}
-
-# Each process makes one update from its share of four frames, the statistics of BatchNorm frozen.
-UPDATE = """
-import sys, torch
-from pathlib import Path
-from data.kitti.dataset import KittiDataset
-from detector.config import load_config
-from detector.distributed import processes
-from detector.engine import build_trainer
-from detector.loader import StepSampler, build_training_frames, training_loader
-from detector.losses import build_criterion
-from detector.models.second import build_second
-
-torch.set_num_threads(1)
-config, root, output, batch = sys.argv[1:]
-config = load_config(config, [f"train.batch_size={batch}", "augment.sample={}"])
-with processes("cpu") as group:
-    torch.manual_seed(group.rank)  # the others must take over the weights of rank 0
-    trainer = build_trainer(build_second(config), build_criterion(config), config.train, 10, group)
-    trainer.state.model.eval()
-    frames = build_training_frames(config, KittiDataset(root, "train"), None)
-    sampler = StepSampler(len(frames), config.train.batch_size, 1, 0, group)
-    loader = training_loader(frames, sampler, config.class_names, 0, group.device)
-    batches = [next(iter(loader))]
-    record = trainer.step(batches)
-    group.average([record])
-    weights, ids = trainer.state.model.state_dict(), batches[0].frame_ids
-    torch.save(
-        {"weights": weights, "record": record, "ids": ids},
-        f"{output}/{group.count}_{group.rank}.pt",
-    )
-"""
-
 
 @pytest.fixture(scope="module")
 def minute(tmp_path_factory):
     return write_minute_training(tmp_path_factory.mktemp("minute"))
 
 
-def _run(count: int, program: list[str]) -> list[subprocess.Popen]:
-    """Starts the processes as torchrun does."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
-    common |= ENVIRONMENT
-    return [
-        subprocess.Popen(
-            [sys.executable, *program],
-            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(count)
-    ]
-
-
-def _succeed(started: list[subprocess.Popen]) -> None:
-    for process in started:
-        output, _ = process.communicate(timeout=120)
-        assert process.returncode == 0, output
-
-
 def test_two_processes_make_the_update_of_one(minute, tmp_path):
     """Two processes of two frames each, one process of all four: the same losses, gradient and
     weights but for rounding, and the two end with the same bits."""
-    config, root = map(str, minute)
-    started = _run(2, ["-c", UPDATE, config, root, str(tmp_path), "2"])
-    started += _run(1, ["-c", UPDATE, config, root, str(tmp_path), "4"])
-    _succeed(started)
+    update = ["-c", UPDATE, *map(str, minute), str(tmp_path), "cpu", "frozen"]
+    started = start_processes(2, [*update, "train.batch_size=2"])
+    started += start_processes(1, [*update, "train.batch_size=4"])
+    succeed(started)
     one, first, second = (torch.load(tmp_path / f"{name}.pt") for name in ("1_0", "2_0", "2_1"))
     assert first["ids"] + second["ids"] == one["ids"]
     torch.testing.assert_close(first["record"], one["record"], rtol=1e-5, atol=1e-6)
@@ -111,23 +57,23 @@ def test_two_processes_make_the_update_of_one(minute, tmp_path):
 
 def _arguments(minute, output: Path, *more: str) -> list[str]:
     config, root = map(str, minute)
-    program = str(TESTS.parent / "tools" / "train.py")
+    program = str(REPOSITORY / "tools" / "train.py")
     return [program, config, "--root", root, "--output", str(output), "--device", "cpu", *more]
 
 
 def test_training_stopped_and_resumed(minute, tmp_path):
     """A signal to one of two processes stops both at the same step; resumed, they end with the bits
     of a training that was left alone. Validation counts every frame once."""
-    _succeed(_run(2, _arguments(minute, tmp_path / "whole")))
+    succeed(start_processes(2, _arguments(minute, tmp_path / "whole")))
     stopped = tmp_path / "stopped"
-    started = _run(2, _arguments(minute, stopped))
+    started = start_processes(2, _arguments(minute, stopped))
     while not list(stopped.glob("checkpoints/step_*")) and started[0].poll() is None:
         time.sleep(0.01)
     started[1].terminate()
-    _succeed(started)
+    succeed(started)
     assert not (stopped / "weights.safetensors").exists()
     assert CheckpointStore(stopped / "checkpoints", 1).newest().numbers["step"] < 10
-    _succeed(_run(2, _arguments(minute, stopped, "--resume")))
+    succeed(start_processes(2, _arguments(minute, stopped, "--resume")))
     _assert_validation_counts_every_frame(minute, tmp_path / "whole")
     one, other = (load_file(tmp_path / run / "weights.safetensors") for run in ("whole", "stopped"))
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -152,7 +98,9 @@ def _assert_validation_counts_every_frame(minute, output: Path) -> None:
 
 
 def test_dead_process_ends_all(minute, tmp_path):
-    started = _run(2, _arguments(minute, tmp_path, "--set", "train.epochs=50", "train.workers=1"))
+    started = start_processes(
+        2, _arguments(minute, tmp_path, "--set", "train.epochs=50", "train.workers=1")
+    )
     while not list(tmp_path.glob("checkpoints/step_*")) and started[0].poll() is None:
         time.sleep(0.01)
     time.sleep(1)  # workers have begun
@@ -170,7 +118,9 @@ with processes("cpu") as group:
 
 
 def test_what_all_notice_is_said_once():
-    outputs = [process.communicate(timeout=60)[0].split() for process in _run(2, ["-c", SAY])]
+    outputs = [
+        process.communicate(timeout=60)[0].split() for process in start_processes(2, ["-c", SAY])
+    ]
     assert sorted(outputs) == [["False", "True"], ["True", "True"]]
 
 
@@ -196,7 +146,7 @@ def test_loss_that_one_process_finds_not_finite_stops_both(minute, tmp_path):
     points[:, 3] = 3e38  # two of them in one voxel are infinite
     points.tofile(cloud)
     more = ("--set", "train.precision=fp16", "augment.sample={}", "train.workers=1")
-    started = _run(2, _arguments((minute[0], root), tmp_path / "run", *more))
+    started = start_processes(2, _arguments((minute[0], root), tmp_path / "run", *more))
     said = "".join(process.communicate(timeout=60)[0] for process in started)
     assert [process.returncode for process in started] == [1, 1], said
     assert said.count("the loss is not finite") == 1
