@@ -2,35 +2,92 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from detector.models.anchor_head import Predictions
 from detector.models.second import Second
+
+WARM_UP = 3  # runs before the capture, in which cuDNN chooses its kernels
 
 
 class DenseGraph:
     """Backbone and head of a network in training, forward and backward, for maps of one shape.
 
-    The weights are those of the network, whatever they become; they must stay where they are in
-    memory. So do the results and the gradients of the weights: the next call overwrites them.
+    The weights are those of the network and must stay where they are in memory. The predictions
+    and the gradients, those of the weights too, are always left in the same place: the next call
+    overwrites them.
     """
 
     def __init__(self, model: Second, batch_size: int, dtype: torch.dtype):
-        """dtype: float32, or one to compute in by autocast. To be called before other threads use
-        CUDA, for a capture allows no allocation beside it."""
+        """dtype: float32, or one to compute in by autocast."""
         part = nn.Sequential(model.backbone, model.head)
-        device = next(part.parameters()).device
+        self._weights = list(part.parameters())
         statistics = [buffer.clone() for buffer in part.buffers()]
-        sample = torch.zeros(batch_size, *model.encoder.bev_shape, dtype=dtype, device=device)
-        sample = sample.contiguous(memory_format=torch.channels_last).requires_grad_()
-        # the graph casts the weights anew every time, for they change
-        half = dtype != torch.float32
-        with torch.autocast("cuda", dtype if half else None, enabled=half, cache_enabled=False):
-            self._replay = torch.cuda.make_graphed_callables(part, (sample,))
+        bev = torch.zeros(batch_size, *model.encoder.bev_shape, dtype=dtype, device="cuda")
+        self._bev = bev.contiguous(memory_format=torch.channels_last).requires_grad_()
+
+        def predict() -> Predictions:
+            # the weights change, so that each replay has to cast them anew
+            half = dtype != torch.float32
+            with torch.autocast("cuda", dtype if half else None, enabled=half, cache_enabled=False):
+                return part(self._bev)
+
+        def differentiate(predictions: Predictions) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(predictions, (self._bev, *self._weights), self._received)
+
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+            for _ in range(WARM_UP):
+                predictions = predict()
+                self._received = [torch.zeros_like(values) for values in predictions]
+                differentiate(predictions)
+            torch.cuda.synchronize()
+        # other threads may be pinning the memory of batches meanwhile
+        pool, aside = torch.cuda.graph_pool_handle(), {"capture_error_mode": "thread_local"}
+        self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._forward, pool, **aside):
+            predictions = predict()
+        with torch.cuda.graph(self._backward, pool, **aside):
+            self._of_bev, *self._of_weights = differentiate(predictions)
+        self._predictions = [values.detach() for values in predictions]
         for buffer, before in zip(part.buffers(), statistics, strict=True):
-            buffer.copy_(before)  # the capture has run the part on zeros
+            buffer.copy_(before)  # the warm-up has normalised zeros
 
     def __call__(self, bev: Tensor) -> Predictions:
         """[B, C, Y, X] -> predictions, with gradients."""
-        return self._replay(bev)
+        return Predictions(*_Replay.apply(bev, self))
+
+    def predict(self, bev: Tensor) -> list[Tensor]:
+        """The predictions, without gradients."""
+        self._bev.detach().copy_(bev)
+        self._forward.replay()
+        return self._predictions
+
+    def differentiate(self, gradients: tuple[Tensor, ...]) -> Tensor:
+        """The gradient of the map from those of the predictions; the weights get theirs."""
+        torch._foreach_copy_(self._received, gradients)
+        self._backward.replay()
+        for weight, gradient in zip(self._weights, self._of_weights, strict=True):
+            if weight.grad is None:
+                weight.grad = gradient
+            else:
+                weight.grad += gradient
+        return self._of_bev
+
+
+class _Replay(torch.autograd.Function):
+    """Of the weights autograd knows nothing: it would take a call of its own for each of them."""
+
+    @staticmethod
+    def forward(ctx: Any, bev: Tensor, graph: DenseGraph) -> tuple[Tensor, ...]:
+        ctx.graph = graph
+        return tuple(values.detach() for values in graph.predict(bev))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.graph.differentiate(gradients).detach(), None

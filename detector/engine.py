@@ -39,8 +39,10 @@ class Trainer:
         """dense: of the state's model, for steps on a GPU."""
         self.state, self.criterion, self.schedule = state, criterion, schedule
         self.settings, self.processes, self.dense = settings, processes, dense
-        on_gpu = processes.device.type == "cuda"
-        self.index_stream = IndexStream(processes.device) if on_gpu else None
+        self.index_stream = self._workspace = None
+        if processes.device.type == "cuda":
+            self.index_stream = IndexStream(processes.device)
+            self._workspace = state.model.workspace(settings.batch_size, processes.device)
         self.guard = FiniteGuard()
         self._weights = list(state.model.parameters())
         self._statistics = [b for b in state.model.buffers() if b.is_floating_point()]
@@ -55,7 +57,7 @@ class Trainer:
 
         def index() -> tuple[Batch, Tensor, Pyramid]:
             moved = batch.to(device, non_blocking=True)
-            return moved, *model.index(moved.points, moved.offsets)
+            return moved, *model.index(moved.points, moved.offsets, self._workspace)
 
         found = self.index_stream.run(index) if self.index_stream else index()
         batch, features, pyramid = found

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ops import cuda_conv
 from ops.kernel_map import KernelMap, Level
 from ops.sparse_conv import sparse_conv
-from ops.sparse_tensor import bev_map
+from ops.sparse_tensor import dense
 
 
 class ConvChain(nn.Module):
@@ -44,11 +44,13 @@ class ConvChain(nn.Module):
     def bev_map(
         self, features: Tensor, kernel_maps: Sequence[KernelMap], level: Level, batch_size: int
     ) -> Tensor:
-        """The same as ops.sparse_tensor.bev_map of the rows, which are those of `level`: on CUDA
-        the last convolution writes them where they belong."""
+        """The rows, which are those of `level`, in a map [B, Z * C, Y, X], channel z * C + c,
+        channels last: on CUDA the last convolution writes them where they belong."""
         if self._packed is None:
             rows = self(features, kernel_maps)
-            return bev_map(rows, level.coords, level.spatial_shape, batch_size, level.count)
+            grid = dense(rows, level.coords, level.spatial_shape, batch_size, level.count)
+            bev = grid.transpose(1, 2).flatten(1, 2)
+            return bev.contiguous(memory_format=torch.channels_last)
         tables = [kernel_map.forward for kernel_map in kernel_maps]
         return cuda_conv.conv_chain(features, self._packed, self._biases, tables, level, batch_size)
 

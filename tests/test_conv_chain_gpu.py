@@ -5,7 +5,7 @@ import torch
 
 from ops.conv_chain import ConvChain
 from ops.kernel_map import ConvGeometry, Level, index_pyramid
-from ops.sparse_tensor import bev_map
+from ops.sparse_tensor import dense
 
 pytestmark = pytest.mark.gpu
 
@@ -47,7 +47,8 @@ def test_equals_the_rows_scattered(dtype, c_out):
         maps = [above.submanifold, above.submanifold, below.down]
         features = torch.randn(len(above.coords), 4, device="cuda")
         rows = model(features, maps)
-        want = bev_map(rows, below.coords, below.spatial_shape, BATCH, below.count)
+        grid = dense(rows, below.coords, below.spatial_shape, BATCH, below.count)
+        want = grid.transpose(1, 2).flatten(1, 2)
         spoiled = torch.full_like(want, torch.nan)  # what the map's memory held before
         del spoiled
         got = model.bev_map(features, maps, below, BATCH)

@@ -11,8 +11,8 @@ from detector.anchors import ROTATIONS
 from detector.config import Config
 from detector.models.anchor_head import AnchorHead, Predictions
 from detector.models.bev_backbone import BevBackbone, ConvBlock
-from detector.models.sparse_encoder import SparseEncoder
-from ops.kernel_map import Pyramid
+from detector.models.sparse_encoder import DOWNS, SparseEncoder
+from ops.kernel_map import Pyramid, index_workspace
 from ops.voxelize import VoxelGrid, voxelize
 
 
@@ -39,11 +39,21 @@ class Second(nn.Module):
         [0, 1]); offsets [B + 1] int32: frame b has the rows offsets[b] to offsets[b + 1]."""
         return self.head(self.backbone(self.encode(*self.index(points, offsets), len(offsets) - 1)))
 
-    def index(self, points: Tensor, offsets: Tensor) -> tuple[Tensor, Pyramid]:
-        """Features [N, 4] of the voxels of these points, and the encoder's maps for them."""
+    def index(
+        self, points: Tensor, offsets: Tensor, workspace: Tensor | None = None
+    ) -> tuple[Tensor, Pyramid]:
+        """Features [N, 4] of the voxels of these points, and the encoder's maps for them.
+
+        workspace: of as many frames or more, saves zeroing one in every call.
+        """
         max_voxels = self.max_voxels[0 if self.training else 1]
-        voxels = voxelize(points, offsets, self.grid, self.max_points, max_voxels)
-        return voxels.features, self.encoder.index(voxels, len(offsets) - 1)
+        grid, batch_size = self.grid, len(offsets) - 1
+        voxels = voxelize(points, offsets, grid, self.max_points, max_voxels, workspace=workspace)
+        return voxels.features, self.encoder.index(voxels, batch_size, workspace=workspace)
+
+    def workspace(self, batch_size: int, device: torch.device) -> Tensor:
+        """For `index`; calls on one stream may share it."""
+        return index_workspace(self.encoder.sparse_shape, batch_size, DOWNS, device)
 
     def encode(self, features: Tensor, pyramid: Pyramid, batch_size: int) -> Tensor:
         """What `index` found -> the bird's-eye-view map [B, C, Y, X], channels last."""
@@ -56,6 +66,12 @@ class Second(nn.Module):
         for module in list(folded.modules()):
             if isinstance(module, SparseEncoder | ConvBlock):
                 module.fold()
+        # the folded encoder's map has its layers one after another
+        first = folded.backbone.blocks[0][0].conv
+        layers = first.weight.unflatten(1, (self.encoder.out_channels, -1))
+        first.weight.data = (
+            layers.transpose(1, 2).flatten(1, 2).contiguous(memory_format=torch.channels_last)
+        )
         return folded.requires_grad_(False)
 
 

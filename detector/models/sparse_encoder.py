@@ -82,7 +82,8 @@ class SparseEncoder(nn.Module):
         capacities: Sequence[int] | None = None,
         workspace: Tensor | None = None,
     ) -> Tensor:  # [B, C * Z, Y, X]
-        """The map's channel is c * Z + z. For the rest see `index`."""
+        """The map's channel is c * Z + z, that of the folded encoder z * C + c, so that a row stays
+        in one piece. For the rest see `index`."""
         pyramid = self.index(voxels, batch_size, capacities, workspace)
         return self.encode(voxels.features, pyramid, batch_size)
 

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "device.h"
 #include "launchers.h"
 
 namespace millisecond {
@@ -471,11 +472,8 @@ struct Route {
 };
 
 Route route_of(const Tensor& features, bool tf32, int64_t volume, int64_t c_in, int64_t c_out) {
-  Route route{Precision::single, false, false, 0, 0};
-  check(cudaDeviceGetAttribute(&route.major, cudaDevAttrComputeCapabilityMajor, features.get_device()),
-        "compute capability");
-  check(cudaDeviceGetAttribute(&route.multiprocessors, cudaDevAttrMultiProcessorCount, features.get_device()),
-        "multiprocessor count");
+  Route route{Precision::single, false, false, device_attribute(cudaDevAttrMultiProcessorCount),
+              device_attribute(cudaDevAttrComputeCapabilityMajor)};
   switch (scalar_of(features, "features")) {
     case Scalar::float16:
       route.precision = Precision::half;
@@ -626,11 +624,13 @@ class Map {
       : out(at::empty(dense_shape(batch_size, channels, spatial_shape, true), options,
                       at::MemoryFormat::ChannelsLast)),
         layout(dense_layout(batch_size, channels, spatial_shape, true)) {
+    layout.stride_c = 1;  // a row in one piece
+    layout.stride[0] = channels;
     const cudaStream_t side = c10::cuda::getStreamFromPool(false, out.get_device()).stream();
     Event allocated;
     allocated.record(stream());
     allocated.hold(side);
-    check(cudaMemsetAsync(out.data_ptr(), 0, out.nbytes(), side), "conv_chain");
+    check(zero_beside(out.data_ptr(), out.nbytes(), side), "conv_chain");
     zeroed_.record(side);
   }
   ~Map() {
@@ -643,7 +643,7 @@ class Map {
   }
 
   const Tensor out;
-  const DenseLayout layout;
+  DenseLayout layout;
 
  private:
   Event zeroed_;
@@ -652,7 +652,7 @@ class Map {
 
 // Convolutions with bias and ReLU, one feeding the next; each kernel overlaps the end of the one before it. The
 // features may be float32 whatever the weights are. counts is empty or has one for every table. With coords, those
-// of the last table's rows, the result is their map [B, C * Z, Y, X], channel c * Z + z; else the rows.
+// of the last table's rows, the result is their map [B, Z * C, Y, X], channel z * C + c; else the rows.
 Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList biases, at::TensorList neighbours,
                   at::TensorList counts, const std::optional<Tensor>& coords, int64_t batch_size,
                   at::IntArrayRef spatial_shape, bool tf32) {

@@ -9,7 +9,6 @@
 #pragma once
 
 #include "chained.cuh"
-#include "dense.cuh"
 #include "epilogue.cuh"
 #include "tensor_core.cuh"
 
@@ -136,55 +135,6 @@ __device__ __forceinline__ void multiply(float (&sum)[Tile::MT][Tile::NT][4], co
   }
 }
 
-// The sums of `here` tiles from tile `first` on, [warp][row][channel] in shared memory, to rows of the output.
-// Each tile's shares lie `here` warps apart.
-template <typename Tile>
-__device__ __forceinline__ void store_sums(const float* sums, const ConvolutionArguments& p, int first, int here,
-                                           int n, int n0) {
-  constexpr int WIDTH = 8;  // channels that a thread stores at once
-  constexpr int PIECES = Tile::NB / WIDTH;
-  for (int i = threadIdx.x; i < here * Tile::ROWS * PIECES; i += Tile::THREADS) {
-    const int channel = i % PIECES * WIDTH;
-    const int line = i / PIECES;  // tile and row within it
-    const int row = first * Tile::ROWS + line;
-    if (row >= n) continue;
-    float x[WIDTH] = {};
-    for (int other = line / Tile::ROWS; other < Tile::WARPS; other += here) {
-      const float4* const y = reinterpret_cast<const float4*>(
-          sums + (other * Tile::ROWS + line % Tile::ROWS) * Tile::SUM_STRIDE + channel);
-#pragma unroll
-      for (int c = 0; c < WIDTH / 4; ++c) {
-        x[4 * c] += y[c].x, x[4 * c + 1] += y[c].y;
-        x[4 * c + 2] += y[c].z, x[4 * c + 3] += y[c].w;
-      }
-    }
-    store<typename Tile::T, WIDTH>(x, p, row, n0 + channel);
-  }
-}
-
-// The same to where the rows' sites are in a dense grid, whose channels need not lie side by side: a thread a
-// channel, so that a warp's stores still join.
-template <typename Tile>
-__device__ __forceinline__ void place_sums(const float* sums, const ConvolutionArguments& p, int first, int here,
-                                           int n, int n0) {
-  for (int i = threadIdx.x; i < here * Tile::ROWS * Tile::NB; i += Tile::THREADS) {
-    const int channel = i % Tile::NB;
-    const int line = i / Tile::NB;
-    const int row = first * Tile::ROWS + line;
-    if (row >= n) break;
-    const int4 site = __ldg(reinterpret_cast<const int4*>(p.coords) + row);
-    const int64_t place = place_of(p.layout, site.x, site.y, site.z, site.w);
-    if (place < 0) continue;
-    float x[1] = {};
-    for (int other = line / Tile::ROWS; other < Tile::WARPS; other += here) {
-      x[0] += sums[(other * Tile::ROWS + line % Tile::ROWS) * Tile::SUM_STRIDE + channel];
-    }
-    finish<typename Tile::T, 1>(x, p, row, n0 + channel);
-    static_cast<typename Tile::T*>(p.out)[place + (n0 + channel) * p.layout.stride_c] =
-        from_float<typename Tile::T>(x[0]);
-  }
-}
-
 #endif
 
 template <typename Tile>
@@ -260,10 +210,24 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS) conv_tensor_kern
       }
     }
     __syncthreads();
-    if (p.coords) {
-      place_sums<Tile>(sums, p, first, here, n, n0);
-    } else {
-      store_sums<Tile>(sums, p, first, here, n, n0);
+    constexpr int WIDTH = 8;  // channels that a thread stores at once
+    constexpr int PIECES = Tile::NB / WIDTH;
+    for (int i = threadIdx.x; i < here * Tile::ROWS * PIECES; i += Tile::THREADS) {
+      const int channel = i % PIECES * WIDTH;
+      const int line = i / PIECES;  // tile and row within it
+      const int row = first * Tile::ROWS + line;
+      if (row >= n) continue;
+      float x[WIDTH] = {};
+      for (int other = line / Tile::ROWS; other < Tile::WARPS; other += here) {
+        const float4* const y = reinterpret_cast<const float4*>(
+            sums + (other * Tile::ROWS + line % Tile::ROWS) * Tile::SUM_STRIDE + channel);
+#pragma unroll
+        for (int c = 0; c < WIDTH / 4; ++c) {
+          x[4 * c] += y[c].x, x[4 * c + 1] += y[c].y;
+          x[4 * c + 2] += y[c].z, x[4 * c + 3] += y[c].w;
+        }
+      }
+      store<typename Tile::T, WIDTH>(x, p, row, n0 + channel);
     }
     first += here;
     __syncthreads();

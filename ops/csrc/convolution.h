@@ -37,7 +37,7 @@ struct ConvolutionArguments {
   bool chained;           // weights and table are older than the launch before this one: may overlap it
   bool wide;              // the features are float32 whatever the weights are; c_in == 4 only
   const int32_t* coords;  // [rows, 4] (b, z, y, x) or null: where in the grid `out` the rows go
-  DenseLayout layout;     // of that grid
+  DenseLayout layout;     // of that grid, its channels side by side
 };
 
 // Weights in rows: [volume, c_out, c_in]. In tiles: the order of tensor-core fragments, slices of c_in of at

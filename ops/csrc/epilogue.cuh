@@ -3,6 +3,7 @@
 
 #include "chained.cuh"
 #include "convolution.h"
+#include "dense.cuh"
 #include "tensor_core.cuh"
 
 namespace millisecond {
@@ -12,34 +13,32 @@ struct alignas(COUNT * sizeof(T) < 16 ? COUNT * sizeof(T) : 16) Pack {
   T value[COUNT];
 };
 
-// Adds bias and residual to WIDTH contiguous channels of a row and applies ReLU.
+// Adds bias and residual to WIDTH contiguous channels of a row, applies ReLU, rounds and stores.
 template <typename T, int WIDTH>
-__device__ __forceinline__ void finish(float (&x)[WIDTH], const ConvolutionArguments& p, int row, int channel) {
+__device__ __forceinline__ void store(float (&x)[WIDTH], const ConvolutionArguments& p, int row, int channel) {
   if (p.bias) {
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) x[i] += __ldg(p.bias + channel + i);
   }
+  int64_t at = int64_t(row) * p.c_out;
   if (p.residual) {
-    const T* const from = static_cast<const T*>(p.residual) + int64_t(row) * p.c_out + channel;
+    const T* const from = static_cast<const T*>(p.residual) + at + channel;
     const auto r = *reinterpret_cast<const Pack<T, WIDTH>*>(from);
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) x[i] += to_float(r.value[i]);
   }
+  Pack<T, WIDTH> y;
 #pragma unroll
   for (int i = 0; i < WIDTH; ++i) {
     // a comparison that is false for NaN, so that NaN passes through as in torch.relu
-    x[i] = p.relu && x[i] < 0.0f ? 0.0f : x[i];
+    y.value[i] = from_float<T>(p.relu && x[i] < 0.0f ? 0.0f : x[i]);
   }
-}
-
-// The same, rounded and stored.
-template <typename T, int WIDTH>
-__device__ __forceinline__ void store(float (&x)[WIDTH], const ConvolutionArguments& p, int row, int channel) {
-  finish<T, WIDTH>(x, p, row, channel);
-  Pack<T, WIDTH> y;
-#pragma unroll
-  for (int i = 0; i < WIDTH; ++i) y.value[i] = from_float<T>(x[i]);
-  *reinterpret_cast<Pack<T, WIDTH>*>(static_cast<T*>(p.out) + int64_t(row) * p.c_out + channel) = y;
+  if (p.coords) {
+    const int4 site = __ldg(reinterpret_cast<const int4*>(p.coords) + row);
+    at = place_of(p.layout, site.x, site.y, site.z, site.w);
+    if (at < 0) return;
+  }
+  *reinterpret_cast<Pack<T, WIDTH>*>(static_cast<T*>(p.out) + at + channel) = y;
 }
 
 }  // namespace millisecond
