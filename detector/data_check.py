@@ -18,9 +18,11 @@ Progress = Callable[[Iterable[int]], Iterable[int]]
 
 MIN_BOXES = 10  # fewer say nothing of a class's size
 SIZE_TOLERANCE = 0.2  # of an anchor's side
+FAR_OFF = 3.0  # times an anchor's side: no object of that class, or not metres
 OUTSIDE_TOLERANCE = 0.05  # share of boxes whose centre is out of range
 RECALL_WISHED = 0.8  # share of boxes that an anchor of the same class matches
 LEAST_MATCHED = 0.25  # a lower threshold would call anything an object
+MOST_ERRORS = 5  # lines on frames that cannot be read
 EMPTY_TOLERANCE = 0.3  # share of boxes without points: the nearest to none that occlusion explains
 
 
@@ -139,6 +141,7 @@ def advice(config: Config, found: Survey) -> list[str]:
     lines = _range_advice(config, found)
     for number, own in enumerate(config.classes):
         lines += _class_advice(own, check_class(found, config, number))
+        lines += _size_advice(own, found)
     others = sorted(set(found.names.tolist()) - set(config.class_names))
     if others:
         lines.append(f"not learnt, for the configuration has no such class: {', '.join(others)}")
@@ -177,8 +180,31 @@ def _class_advice(own: ClassConfig, check: ClassCheck) -> list[str]:
     return lines
 
 
+def _size_advice(own: ClassConfig, found: Survey) -> list[str]:
+    far_off = _far_off(own, found)
+    if not far_off.any():
+        return []
+    row = int(np.argmax(far_off))
+    return [
+        f"classes.{own.name}: {far_off.sum()} boxes are over {FAR_OFF:g} times larger or smaller "
+        f"than the anchor, such as {_list(found.boxes[row, 3:6])} in frame {found.frame_ids[row]}; "
+        "sizes are in metres"
+    ]
+
+
+def _far_off(own: ClassConfig, found: Survey) -> np.ndarray:
+    """[M] the boxes of a class whose size has nothing to do with its anchor's."""
+    ratio = found.boxes[:, 3:6].astype(np.float64) / own.size
+    off = (ratio > FAR_OFF) | (ratio < 1 / FAR_OFF)
+    return (found.names == own.name) & off.any(axis=1)
+
+
 def _range_advice(config: Config, found: Survey) -> list[str]:
-    boxes = found.boxes[np.isin(found.names, config.class_names)].astype(np.float64)
+    """The range that holds all boxes whose size can be believed."""
+    believed = np.isin(found.names, config.class_names)
+    for own in config.classes:
+        believed &= ~_far_off(own, found)
+    boxes = found.boxes[believed].astype(np.float64)
     outside = ~in_range(boxes, config.grid.range)
     if outside.sum() <= OUTSIDE_TOLERANCE * len(boxes):
         return []
@@ -191,14 +217,19 @@ def _range_advice(config: Config, found: Survey) -> list[str]:
     most = np.quantile(boxes[:, :3] + reach, 0.995, axis=0)
     low = low - np.ceil(np.maximum(low - least, 0) / step - 1e-6) * step
     high = high + np.ceil(np.maximum(most - high, 0) / step - 1e-6) * step
+    old = np.subtract(config.grid.range[3:5], config.grid.range[:2])
+    growth = ((high - low)[:2] / old).prod()
     return [
         f"grid.range: {_list(config.grid.range)} -> {_list([*low, *high])}; {outside.sum()} of "
-        f"{len(boxes)} boxes have their centre outside"
+        f"{len(boxes)} boxes have their centre outside; {growth:.1f} times the area takes as many "
+        "times the memory"
     ]
 
 
 def _data_advice(found: Survey) -> list[str]:
-    lines = []
+    lines = [f"data: {error}" for error in found.unreadable[:MOST_ERRORS]]
+    if len(found.unreadable) > MOST_ERRORS:
+        lines.append(f"data: {len(found.unreadable) - MOST_ERRORS} more frames cannot be read")
     low, high = found.intensity
     if low < 0 or high > 1:
         lines.append(

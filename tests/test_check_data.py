@@ -97,6 +97,13 @@ def test_advice_on_the_range_and_sizes_helps(root):
     assert not any(line.startswith(("grid", "classes.Car.size")) for line in advice(better, found))
 
 
+def test_sizes_in_centimetres_are_told_and_do_not_widen_the_range(root):
+    add_cars(root, size=(150, 180, 400), forward=(20.0, 60.0))
+    lines = advice(load_config(CONFIG), survey(KittiDataset(root, "all")))
+    (line,) = (line for line in lines if "centre outside" in line or "sizes are in metres" in line)
+    assert line.startswith("classes.Car: 48 boxes are over 3 times") and "[400, 180, 150]" in line
+
+
 def test_boxes_beside_their_points(root):
     for path in (root / "training/velodyne").iterdir():
         points = np.fromfile(path, "<f4").reshape(-1, 4)
@@ -161,3 +168,11 @@ def test_frames_that_cannot_be_read_do_not_hide_the_others(root, tmp_path, capsy
     assert "6 boxes" in captured.out
     last = captured.err.splitlines()[-1]
     assert last.startswith("error: 1 of 4 frames cannot be read") and "line 1: 3 fields" in last
+
+
+def test_every_frame_that_cannot_be_read_is_named(root):
+    for path in (root / "training/label_2").iterdir():
+        path.write_text("Car 1 2\n")
+    found = survey(KittiDataset(root, "all"))
+    lines = advice(load_config(CONFIG), found)
+    assert sum("label_2" in line and "3 fields" in line for line in lines) == 4
