@@ -221,8 +221,7 @@ def _range_advice(config: Config, found: Survey) -> list[str]:
     growth = ((high - low)[:2] / old).prod()
     return [
         f"grid.range: {_list(config.grid.range)} -> {_list([*low, *high])}; {outside.sum()} of "
-        f"{len(boxes)} boxes have their centre outside; {growth:.1f} times the area takes as many "
-        "times the memory"
+        f"{len(boxes)} boxes have their centre outside ({growth:.1f} times the area, and memory)"
     ]
 
 

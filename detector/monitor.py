@@ -23,13 +23,14 @@ LEVELS = ("easy", "moderate", "hard")
 class Monitor:
     """Numbers and pictures by step in a folder: `log.jsonl` and `tensorboard/`.
 
-    Numbers from after `first_step`, of a run that was killed there, are dropped. When the folder
+    Numbers from after `first_step`, of a run that was killed there, are dropped, and those of a
+    validation after step `validated`, which will be repeated. When the folder
     cannot be written any more, a full disk for one, that is said once and training goes on without.
     """
 
-    def __init__(self, folder: Path, first_step: int, total_steps: int):
+    def __init__(self, folder: Path, first_step: int, validated: int, total_steps: int):
         log = Path(folder) / "log.jsonl"
-        _keep_until(log, first_step)
+        _keep_until(log, first_step, validated)
         self._writing = True
         self._begin = time.monotonic()
         self._log = open(log, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
@@ -111,15 +112,16 @@ class Silence:
     def close(self) -> None: ...
 
 
-def _keep_until(log: Path, step: int) -> None:
-    """Drops the lines of later steps, and one that a kill left half written."""
+def _keep_until(log: Path, step: int, validated: int) -> None:
+    """Drops the lines of later steps and validations, and one that a kill left half written."""
     if not log.exists():
         log.parent.mkdir(parents=True, exist_ok=True)
         return
     kept = []
     for line in log.read_text(encoding="utf-8").splitlines():
         try:
-            if json.loads(line)["step"] <= step:
+            numbers = json.loads(line)
+            if numbers["step"] <= (validated if "validation/total" in numbers else step):
                 kept.append(line + "\n")
         except (json.JSONDecodeError, KeyError):
             continue

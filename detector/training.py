@@ -79,7 +79,9 @@ class Training:
         self.identity = RunIdentity.of(config, processes.count, frames.frame_ids)
         self._take_up(resume)
         self.state = self.trainer.state
-        self.monitor = Monitor(output, self.state.step, total) if processes.first else Silence()
+        self.monitor = Silence()
+        if processes.first:
+            self.monitor = Monitor(output, self.state.step, self.state.validated, total)
         self.scores: Scores | None = None
 
     def run(self) -> int:
@@ -153,7 +155,7 @@ class Training:
             self.monitor.picture(state.step, name, picture)
         self.monitor.scores(state.step, scores)
         self.scores, state.validated = scores, state.step
-        if scores.mean_ap > state.best:
+        if scores.mean_ap >= state.best:  # of equals the last, of classes without an AP too
             state.best = scores.mean_ap
             if self.processes.first:
                 best = self.output / "best.safetensors"

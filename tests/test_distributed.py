@@ -154,3 +154,25 @@ def test_loss_that_one_process_finds_not_finite_stops_both(minute, tmp_path):
     with safe_open(saved, framework="pt") as file:
         assert "000004" in file.metadata()["frame_ids"].split()
     assert saved.name in said
+
+
+RANDOM = """
+import torch
+from detector.distributed import processes
+from detector.train_state import TrainState
+with processes("cpu") as group:
+    torch.manual_seed(group.rank)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = TrainState(model, optimizer, torch.amp.GradScaler("cpu", enabled=False))
+    tensors, numbers = state.capture(group)
+    drawn = torch.rand(3)
+    state.restore(tensors, numbers, group)
+    assert torch.equal(torch.rand(3), drawn)
+    both = group.gather(drawn)
+    assert not torch.equal(*both)
+"""
+
+
+def test_random_numbers_of_every_process_go_on():
+    succeed(start_processes(2, ["-c", RANDOM]))

@@ -12,6 +12,9 @@ import torch
 from minute_training import write_minute_training
 from safetensors.torch import load_file
 
+from data.kitti.metric import evaluate
+from detector.checkpoint_store import read
+from detector.monitor import Monitor
 from tools.train import main
 
 PROGRAM = Path(__file__).parents[1] / "tools" / "train.py"
@@ -115,6 +118,52 @@ def test_stopped_and_killed_and_resumed(minute, uninterrupted, tmp_path):
     _assert_same_weights(tmp_path, uninterrupted)
     steps = [line["step"] for line in _log(tmp_path) if "validation/total" in line]
     assert steps == sorted(set(steps))
+
+
+def test_log_of_a_kill_after_a_validation(tmp_path):
+    """It will be repeated from the checkpoint before it: its numbers are not there twice."""
+    lines = [{"step": 8, "validation/total": 3.0}, {"step": 10, "train/total": 2.0}]
+    repeated = [{"step": 16, "validation/total": 1.0}, {"step": 20, "train/total": 1.0}]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines + repeated) + '{"step": 2')
+    Monitor(tmp_path, first_step=16, validated=8, total_steps=20).close()
+    assert _log(tmp_path) == lines
+
+
+def test_best_is_that_of_the_highest_ap(minute, tmp_path, monkeypatch):
+    seen = iter((0.0, 1.0, 3.0, 2.0))  # the first of the rehearsal
+
+    def scored(*args):
+        result, ap = evaluate(*args), next(seen)
+        for metrics in result.values():
+            metrics["3d"]["R40"][1] = ap
+        return result
+
+    monkeypatch.setattr("detector.validation.evaluate", scored)
+    assert main(_arguments(minute, tmp_path, "--set", "train.keep=9")) == 0
+    best = load_file(tmp_path / "best.safetensors")
+    checkpoint = read(tmp_path / "checkpoints" / "step_000000016.safetensors")
+    assert all(torch.equal(best[name], checkpoint.tensors[f"ema.{name}"]) for name in best)
+
+
+def test_first_frames_are_validated_before_the_first_step(minute, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("detector.training.FIRST_FRAMES", 2)
+    frames = []
+
+    def broken_at_the_end(found, *args):
+        frames.append(len(found))
+        if len(frames) == 2:
+            raise ValueError("broken")
+        return evaluate(found, *args)
+
+    monkeypatch.setattr("detector.validation.evaluate", broken_at_the_end)
+    assert main(_arguments(minute, tmp_path / "late", "--set", "train.epochs=1")) == 2
+    assert frames == [2, 3]
+    assert _last_step(tmp_path / "late") == 4
+    frames[:] = [0]  # broken from the first time on
+    assert main(_arguments(minute, tmp_path / "early")) == 2
+    assert _last_step(tmp_path / "early") == 0
+    assert "broken" in capsys.readouterr().err
 
 
 def test_changed_configuration_is_refused(minute, uninterrupted, capsys):
