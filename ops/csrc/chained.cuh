@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include "device.h"
+
 namespace millisecond {
 
 // In a chain a kernel may read what is older than the whole chain and do its arithmetic while the kernel before it
@@ -19,11 +21,7 @@ __device__ __forceinline__ void wait_for_previous_kernel(bool chained) {
 }
 
 // Whether the current device knows chained launches.
-inline bool can_chain() {
-  int device = 0, major = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
-}
+inline bool can_chain() { return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9; }
 
 // Launches kernel(arguments...); where it is chained it may overlap the end of the kernel before it.
 template <typename... Parameters, typename... Arguments>

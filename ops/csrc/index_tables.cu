@@ -1,11 +1,18 @@
 // The third pass of an index: every table read from the ranked bitmaps.
 #include "bitmap.cuh"
+#include "chained.cuh"
+#include "device.h"
 
 namespace millisecond {
 namespace {
 
+constexpr int TILE_ROWS = 32;   // of a table, that a warp fills at a time: a lane a row
+constexpr int BOX_BLOCKS = 4;   // a multiprocessor, of windows that fill_box knows
+constexpr int REST_ROWS = 512;  // behind a count, that a warp fills at a time
+static_assert(MAX_JOBS <= 32, "a lane a job");
+
 struct Jobs {
-  int dims;
+  int dims, count;
   const int* counts;
   TableJob job[MAX_JOBS];
 };
@@ -81,51 +88,96 @@ __device__ void fill_forward(const BitmapLevel& source, const TableJob& job, int
   job.mask[row] = mask;
 }
 
-// As fill_forward for a window of the given size without dilation: its rows along x lie at the same place of cells
-// that follow one another at fixed distances.
+// Bits i with 0 <= first + i < size, for i < COUNT.
+template <int COUNT>
+__device__ unsigned inside_bits(int first, int size) {
+  unsigned bits = 0;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) bits |= unsigned(first + i) < unsigned(size) ? 1u << i : 0;
+  return bits;
+}
+
+// As fill_forward for a window of the given size without dilation: its runs along x lie at the same place of their
+// cells. Most tables are such, and cost what their instructions cost, so runs outside of the grid are not asked
+// for but read where the grid ends, and struck out at the end.
 template <int KZ, int KY, int KX>
 __device__ void fill_box(const BitmapLevel& source, const TableJob& job, int row, const Site& site) {
+  constexpr int RUNS = KZ * KY;
   const Window& w = job.window;
   const int z0 = site.z * w.stride[0] - w.padding[0];
   const int y0 = site.y * w.stride[1] - w.padding[1];
   const int x0 = site.x * w.stride[2] - w.padding[2];
-  const int first = max(x0, 0), last = min(x0 + KX, source.x) - 1;
+  const int first = min(max(x0, 0), source.x - 1);
   const int column = first / CELL_BITS;
-  const int bit = first - column * CELL_BITS, skipped = first - x0;
-  const unsigned inside = first <= last ? FULL_WARP >> (31 - (last - first)) : 0;
-  const bool split = first <= last && last / CELL_BITS != column;
-  const int cell0 = row_cell(source, site.b, z0, y0) + column;
-  uint4 cell[KZ * KY];
+  const int bit = first - column * CELL_BITS;
+  int index[RUNS];
+  uint4 cell[RUNS];
 #pragma unroll
-  for (int i = 0; i < KZ * KY; ++i) {
-    const int iz = i / KY, iy = i % KY;
-    const bool there = unsigned(z0 + iz) < unsigned(source.z) && unsigned(y0 + iy) < unsigned(source.y) && inside;
-    const int at = cell0 + (iz * source.y + iy) * source.row_cells;
-    cell[i] = there ? __ldg(&source.cell[at]) : make_uint4(0, 0, 0, 0);
+  for (int i = 0; i < RUNS; ++i) {
+    const int z = min(max(z0 + i / KY, 0), source.z - 1), y = min(max(y0 + i % KY, 0), source.y - 1);
+    index[i] = row_cell(source, site.b, z, y) + column;
+    cell[i] = __ldg(&source.cell[index[i]]);
   }
+  // The same for all cells: which word the run starts in, and what lies before it in each.
+  const unsigned in_x = bit < 32 ? FULL_WARP : 0, in_y = unsigned(bit - 32) < 32 ? FULL_WARP : 0;
+  const unsigned below = (1u << (bit & 31)) - 1;
+  const unsigned before_x = below | ~in_x, before_y = (below | ~in_y) & ~in_x, before_z = below & ~in_x & ~in_y;
+  constexpr unsigned RUN = (1u << KX) - 1;
+  int base[RUNS];
   unsigned mask = 0;
 #pragma unroll
-  for (int i = 0; i < KZ * KY; ++i) {
-    const int iz = i / KY, iy = i % KY;
-    int base = int(cell[i].w) + voxels_before(cell[i], bit);
-    unsigned bits = bits_from(cell[i], bit);
-    if (split && unsigned(z0 + iz) < unsigned(source.z) && unsigned(y0 + iy) < unsigned(source.y)) {
-      const uint4 second = __ldg(&source.cell[cell0 + (iz * source.y + iy) * source.row_cells + 1]);
-      // Rows go on across the border; but an empty cell has no rank, so then the second one's counts.
-      if (voxels_of(cell[i]) == 0) base = int(second.w);
-      bits |= second.x << (CELL_BITS - bit);
-    }
-    bits = (bits & inside) << skipped;
+  for (int i = 0; i < RUNS; ++i) {
+    base[i] = int(cell[i].w) + __popc(cell[i].x & before_x) + __popc(cell[i].y & before_y) +
+              __popc(cell[i].z & before_z);
+    const unsigned low = (cell[i].x & in_x) | (cell[i].y & in_y) | (cell[i].z & ~in_x & ~in_y);
+    const unsigned high = (cell[i].y & in_x) | (cell[i].z & in_y);
+    mask |= (__funnelshift_r(low, high, bit & 31) & RUN) << i * KX;
+  }
+  if (bit > CELL_BITS - KX && column + 1 < source.row_cells) {
+    unsigned next[RUNS];
+    int next_base[RUNS];
 #pragma unroll
-    for (int k = 0; k < KX; ++k) {
-      int found = -1;
-      if (bits >> k & 1) {
-        if (base < job.source_rows) found = base;
-        ++base;
-      }
-      job.neighbours[size_t(i * KX + k) * job.rows + row] = found;
-      if (found >= 0) mask |= 1u << (i * KX + k);
+    for (int i = 0; i < RUNS; ++i) {
+      next[i] = __ldg(&source.cell[index[i] + 1].x);
+      next_base[i] = int(__ldg(&source.cell[index[i] + 1].w));
     }
+#pragma unroll
+    for (int i = 0; i < RUNS; ++i) {
+      // Rows go on across the border.
+      if ((mask >> i * KX & RUN) == 0) base[i] = next_base[i];
+      mask |= (next[i] << (CELL_BITS - bit) & RUN) << i * KX;
+    }
+  }
+  // From places in the grid to places in the window, for it may begin before the grid.
+  const unsigned in_run = inside_bits<KX>(x0, source.x), in_row = inside_bits<KY>(y0, source.y);
+  const unsigned in_plane = inside_bits<KZ>(z0, source.z);
+  unsigned inside = 0;
+#pragma unroll
+  for (int i = 0; i < RUNS; ++i) {
+    inside |= (in_plane >> i / KY & 1) && (in_row >> i % KY & 1) ? in_run << i * KX : 0;
+  }
+  mask = mask << min(max(-x0, 0), KX) & inside;
+
+  int most = base[0];
+#pragma unroll
+  for (int i = 1; i < RUNS; ++i) most = max(most, base[i]);
+  if (most + KX > job.source_rows) {  // the source may have been cut off
+#pragma unroll
+    for (int i = 0; i < RUNS; ++i) {
+      const int room = job.source_rows - base[i];
+#pragma unroll
+      for (int k = KX - 1; k >= 0; --k) {
+        const unsigned run = mask >> i * KX & ((2u << k) - 1);
+        if (run >> k && __popc(run) > room) mask &= ~(1u << (i * KX + k));
+      }
+    }
+  }
+  char* const out = reinterpret_cast<char*>(job.neighbours + row);
+#pragma unroll
+  for (int i = 0; i < RUNS * KX; ++i) {
+    const bool set = mask >> i & 1;
+    *reinterpret_cast<int*>(out + uint64_t(unsigned(job.rows)) * (4 * i)) = set ? base[i / KX] : -1;
+    base[i / KX] += set;
   }
   job.mask[row] = mask;
 }
@@ -170,21 +222,12 @@ __device__ void fill_absent(const TableJob& job, int row) {
   job.mask[row] = 0;
 }
 
-// A thread a row, blockIdx.y the table; BOXES: all of them are of the windows that fill_box knows.
+// BOXES: all tables are of the windows that fill_box knows.
 template <bool BOXES>
-__global__ void __launch_bounds__(THREADS)
-    fill_tables(const __grid_constant__ Bitmap bitmap, const __grid_constant__ Jobs jobs) {
-  const TableJob& job = jobs.job[blockIdx.y];
-  const int row = blockIdx.x * THREADS + threadIdx.x;
-  if (row >= job.rows) return;
-  if (row >= row_limit(job.rows, jobs.counts ? jobs.counts + job.level : nullptr)) {
-    fill_nothing(job, row, jobs.dims);
-    return;
-  }
-  if (job.kind == TableKind::tail && job.tail == job.coords) return;
-  const Site site = read_site(job.coords, row, jobs.dims);
+__device__ void fill_row(const Bitmap& bitmap, const TableJob& job, int row, int dims) {
+  const Site site = read_site(job.coords, row, dims);
   if (job.kind == TableKind::tail) {
-    write_site(job.tail, row, jobs.dims, site);
+    write_site(job.tail, row, dims, site);
     return;
   }
   const BitmapLevel& source = bitmap.level[job.source];
@@ -203,30 +246,86 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
+// Sum over the lanes up to this one.
+__device__ int sum_up_to(int value) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(FULL_WARP, value, step);
+    if (lane >= step) value += other;
+  }
+  return value;
+}
+
+// The job that a piece of work belongs to; `piece` becomes its number there. Lane j holds the end of job j's
+// pieces.
+__device__ int job_of_piece(int end, int& piece) {
+  const int job = __popc(__ballot_sync(FULL_WARP, end <= piece));
+  const int begin = __shfl_sync(FULL_WARP, end, max(job - 1, 0));
+  piece -= job > 0 ? begin : 0;
+  return job;
+}
+
+// Warps share the rows that are there, then those behind the counts: capacities may be far above the counts. Lane
+// j knows the sizes of job j.
+template <bool BOXES>
+__global__ void __launch_bounds__(THREADS, BOXES ? BOX_BLOCKS : 2)
+    fill_tables(const __grid_constant__ Bitmap bitmap, const __grid_constant__ Jobs jobs) {
+  const int lane = threadIdx.x % 32;
+  const int warp = blockIdx.x * (THREADS / 32) + threadIdx.x / 32, warps = gridDim.x * (THREADS / 32);
+  const bool known = lane < jobs.count;
+  const TableJob& mine = jobs.job[known ? lane : 0];
+  const int rows = known ? mine.rows : 0;
+  const int* const count = jobs.counts ? jobs.counts + mine.level : nullptr;
+  const bool in_place = mine.kind == TableKind::tail && mine.tail == mine.coords;
+  wait_for_previous_kernel(true);
+  const int limit = row_limit(rows, count);
+  const int tiles_end = sum_up_to(in_place ? 0 : blocks(limit, TILE_ROWS));
+  const int rests_end = sum_up_to(blocks(rows - limit, REST_ROWS));
+  const int tiles = __shfl_sync(FULL_WARP, tiles_end, 31), rests = __shfl_sync(FULL_WARP, rests_end, 31);
+  for (int piece = warp; piece < tiles; piece += warps) {
+    int tile = piece;
+    const int j = job_of_piece(tiles_end, tile);
+    const int row = tile * TILE_ROWS + lane;
+    if (row < __shfl_sync(FULL_WARP, limit, j)) fill_row<BOXES>(bitmap, jobs.job[j], row, jobs.dims);
+    __syncwarp();
+  }
+  for (int piece = warps - 1 - warp; piece < rests; piece += warps) {
+    int rest = piece;
+    const int j = job_of_piece(rests_end, rest);
+    const int begin = __shfl_sync(FULL_WARP, limit, j) + rest * REST_ROWS;
+    const int end = min(begin + REST_ROWS, jobs.job[j].rows);
+    for (int row = begin + lane; row < end; row += 32) fill_nothing(jobs.job[j], row, jobs.dims);
+    __syncwarp();
+  }
+}
+
+template <bool BOXES>
+cudaError_t launch_tables(const Bitmap& bitmap, const Jobs& jobs, bool chained, cudaStream_t stream) {
+  int64_t tiles = 0;
+  for (int i = 0; i < jobs.count; ++i) tiles += blocks(jobs.job[i].rows, TILE_ROWS);
+  const int resident = device_attribute(cudaDevAttrMultiProcessorCount) * (BOXES ? BOX_BLOCKS : 2);
+  const int grid = max(1, min(blocks(tiles, THREADS / 32), resident));
+  return launch_chained(fill_tables<BOXES>, chained, dim3(grid), THREADS, 0, stream, bitmap, jobs);
+}
+
 }  // namespace
 
 cudaError_t bitmap_tables(const Bitmap& bitmap, const TableJob* jobs, int jobs_count, int dims, const int* counts,
                           cudaStream_t stream) {
   static_assert(sizeof(Jobs) + sizeof(Bitmap) <= 4096, "kernel parameters");
-  for (const bool boxes : {true, false}) {
-    Jobs some = {dims, counts, {}};
-    int count = 0, rows = 0;
-    for (int i = 0; i < jobs_count; ++i) {
-      const Window& w = jobs[i].window;
-      const bool box = jobs[i].kind != TableKind::transposed && (is_box(w, 3, 3, 3) || is_box(w, 3, 1, 1));
-      if (box != boxes || jobs[i].rows == 0) continue;
-      some.job[count++] = jobs[i];
-      rows = max(rows, jobs[i].rows);
-    }
-    if (count == 0) continue;
-    const dim3 grid(blocks(rows, THREADS), count);
-    if (boxes) {
-      fill_tables<true><<<grid, THREADS, 0, stream>>>(bitmap, some);
-    } else {
-      fill_tables<false><<<grid, THREADS, 0, stream>>>(bitmap, some);
-    }
+  Jobs boxes = {dims, 0, counts, {}}, others = boxes;
+  for (int i = 0; i < jobs_count; ++i) {
+    const Window& w = jobs[i].window;
+    const bool box = jobs[i].kind != TableKind::transposed && (is_box(w, 3, 3, 3) || is_box(w, 3, 1, 1));
+    Jobs& some = box ? boxes : others;
+    if (jobs[i].rows > 0) some.job[some.count++] = jobs[i];
   }
-  return cudaGetLastError();
+  const bool chained = counts && can_chain();
+  cudaError_t error = cudaSuccess;
+  if (boxes.count) error = launch_tables<true>(bitmap, boxes, chained, stream);
+  if (others.count && error == cudaSuccess) error = launch_tables<false>(bitmap, others, chained, stream);
+  return error;
 }
 
 }  // namespace millisecond
