@@ -18,6 +18,10 @@ def replacing(path: Path | str) -> Iterator[Path]:
     try:
         yield temporary
         os.replace(temporary, path)
+    except OSError as error:
+        if error.errno and not error.filename:  # a full disk: Python does not say whose
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from data.files import make_folder
 from data.frame import Batch
 from data.gt_database import GroundTruthDatabase
 from data.kitti.dataset import KittiDataset
@@ -58,6 +59,7 @@ class Training:
         """
         train = config.train
         self.config, self.output, self.processes = config, output, processes
+        processes.of_first(partial(make_folder, output))
         fix_randomness(train.seed, train.deterministic)
         self.sampler = StepSampler(
             len(frames), train.batch_size, train.epochs, train.seed, processes, train.accumulate

@@ -232,6 +232,7 @@ def test_full_disk_is_said_and_training_goes_on(
         (["--train-split", "nothing"], "nothing"),
         (["--set", "train.epoch=3"], "epochs"),
         (["--device", "tpu"], "tpu"),
+        (["--output", __file__], "cannot be written to"),
     ],
 )
 def test_mistakes_get_one_line(minute, tmp_path, capsys, more, named):
