@@ -216,6 +216,45 @@ def test_wrong_coords(fault):
         assert int(level.count) <= 9
 
 
+@pytest.mark.parametrize("fault", ["outside", "duplicate", "not sorted"])
+def test_wrong_rows_take_nothing_from_their_neighbours(fault):
+    """A voxel leaves to the one before it what both mark, which a wrong one does not mark."""
+    shape = (9, 12, 200)
+    coords = random_coords(11, 2, shape, 20000)  # half full: most voxels have a neighbour
+    wrong, kept = coords.clone(), torch.ones(len(coords), dtype=torch.bool)
+    for row in (0, 1, 30, 31, 32, 33, 255, 256, 1000, 1002, len(coords) - 2):
+        if fault == "outside":
+            wrong[row, 3] = -1 if row % 2 else shape[2]
+            kept[row] = False
+        elif fault == "duplicate":
+            wrong[row + 1] = wrong[row]
+            kept[row + 1] = False
+        else:
+            wrong[[row, row + 1]] = wrong[[row + 1, row]]
+    want = index_pyramid(coords[kept].contiguous(), shape, 2, SECOND[:3])
+    got = index_pyramid(wrong.cuda(), shape, 2, SECOND[:3], capacities=[30000] * 4)
+    assert int(got.overflow) & cuda_index.FAULT
+    for a, b in zip(got.levels[1:], want.levels[1:], strict=True):
+        assert_same("coords", a.coords[: int(a.count)], b.coords)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 33, 602])
+@pytest.mark.parametrize("capacities", [(602, 1, 9000, 40), (700, 1300, 3, 2000), (1, 1, 1, 1)])
+def test_levels_of_very_different_sizes(rows, capacities):
+    shape = (9, 12, 200)
+    coords = random_coords(12, 2, shape, 600, corners=False)
+    coords = torch.cat([coords, torch.full((700 - len(coords), 4), 2**31 - 1, dtype=torch.int32)])
+    count = torch.tensor([min(rows, 590)], dtype=torch.int32)  # behind it rows may hold anything
+    options = {"capacities": capacities, "transposed": False}
+    want = index_pyramid(coords, shape, 2, SECOND[:3], count=count, **options)
+    workspace = index_workspace(shape, 2, SECOND[:3], coords.cuda().device)
+    got = index_pyramid(
+        coords.cuda(), shape, 2, SECOND[:3], count=count.cuda(), workspace=workspace, **options
+    )
+    assert not workspace.any()
+    assert_same_pyramid(got, want)
+
+
 def test_wrong_tensors():
     coords = random_coords(2, 1, (4, 5, 6), 20).cuda()
     with pytest.raises(ValueError, match="coords: expected int32"):

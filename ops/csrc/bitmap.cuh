@@ -94,11 +94,14 @@ __device__ inline unsigned set_bits(const BitmapLevel& level, int cell, int word
   return bits & ~before;
 }
 
-// Set bits of one word of a cell without asking which were set before.
-__device__ inline void set_word(const BitmapLevel& level, int cell, int word, unsigned bits) {
-  unsigned* const target = &level.cell[cell].x + word;
-  const unsigned before = *static_cast<volatile unsigned*>(target);
-  if ((before & bits) != bits) atomicOr(target, bits);
+// A word of a cell that other threads may be marking.
+__device__ inline unsigned word_before(const BitmapLevel& level, int cell, int word) {
+  return *static_cast<volatile unsigned*>(&level.cell[cell].x + word);
+}
+
+// Set bits of one word of a cell, given what was read there, without asking which were set before.
+__device__ inline void set_word(const BitmapLevel& level, int cell, int word, unsigned bits, unsigned before) {
+  if ((before & bits) != bits) atomicOr(&level.cell[cell].x + word, bits);
   // Whoever makes a word nonzero has read it as zero, so somebody sets the summary.
   if (before == 0) atomicOr(&level.summary[cell >> 5], 1u << (cell & 31));
 }
