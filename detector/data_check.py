@@ -36,6 +36,7 @@ class Survey:
     without_boxes: int
     not_finite: int  # points with a coordinate or intensity that is no number
     intensity: tuple[float, float]  # lowest and highest
+    largest_turn: float  # of rotation_y in the label files, either way
     points: np.ndarray  # [F] points of each frame that could be read
     names: np.ndarray  # [M] str
     frame_ids: np.ndarray  # [M] str
@@ -46,7 +47,7 @@ class Survey:
 def survey(dataset: KittiDataset, progress: Progress = iter) -> Survey:
     """Read every frame; frames that cannot be read are told of, not fatal."""
     unreadable, without_points, without_boxes, not_finite = [], [], 0, 0
-    intensity, points = [], []
+    intensity, points, turns = [], [], []
     names, frame_ids, boxes, counts = [], [], [np.zeros((0, 7), np.float32)], [np.zeros(0, int)]
     for index in progress(range(len(dataset))):
         try:
@@ -62,6 +63,8 @@ def survey(dataset: KittiDataset, progress: Progress = iter) -> Survey:
             intensity += [finite[:, 3].min(), finite[:, 3].max()]
         else:
             without_points.append(frame.frame_id)
+        labels = dataset.labels(index)
+        turns.extend(np.abs(labels.rotation_y[labels.types != "DontCare"]))
         names += frame.names
         frame_ids += [frame.frame_id] * len(frame.names)
         boxes.append(frame.boxes)
@@ -73,6 +76,7 @@ def survey(dataset: KittiDataset, progress: Progress = iter) -> Survey:
         without_boxes=without_boxes,
         not_finite=not_finite,
         intensity=(float(min(intensity, default=0)), float(max(intensity, default=0))),
+        largest_turn=float(max(turns, default=0)),
         points=np.array(points, dtype=int),
         names=np.array(names, dtype=str),
         frame_ids=np.array(frame_ids, dtype=str),
@@ -233,6 +237,11 @@ def _data_advice(found: Survey) -> list[str]:
     if low < 0 or high > 1:
         lines.append(
             f"data: intensities run from {low:g} to {high:g}; scale them to 0..1 in the .bin files"
+        )
+    if found.largest_turn > 2 * math.pi:
+        lines.append(
+            f"data: rotation_y goes up to {found.largest_turn:g} in the label files; it is "
+            "an angle in radians"
         )
     if found.without_points:
         first = ", ".join(found.without_points[:3])

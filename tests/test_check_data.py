@@ -113,6 +113,15 @@ def test_boxes_beside_their_points(root):
     assert any(line.startswith("classes.Car: 4 of 4 boxes hold no point") for line in lines)
 
 
+def test_angles_in_degrees(root):
+    config, dataset = load_config(CONFIG), KittiDataset(root, "all")
+    assert not any("radians" in line for line in advice(config, survey(dataset)))
+    path = root / "training/label_2/000005.txt"
+    path.write_text("Car 0 0 0 10 10 20 90 1.5 1.8 4.0 0 1.6 15 -90\n")
+    (line,) = (line for line in advice(config, survey(dataset)) if "radians" in line)
+    assert "rotation_y goes up to 90" in line
+
+
 def test_odd_clouds(root):
     first, second = sorted((root / "training/velodyne").iterdir())[:2]
     first.write_bytes(b"")
