@@ -687,7 +687,7 @@ Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList
     if (!wide) x = x.to(options.dtype());
     check_aligned(x, "features");
     check_aligned(weights[i], "weight");
-    const bool placed = map && i == last && route.tiles;
+    const bool placed = map && i == last && route.tiles && c_in * x.element_size() % 128 == 0 && c_out % 64 == 0;
     Tensor out = placed ? map->out : at::empty({table.rows, c_out}, options);
     if (placed) map->join();
     if (out.numel() > 0 && table.rows > 0) {

@@ -137,7 +137,8 @@ __device__ __forceinline__ void multiply(float (&sum)[Tile::MT][Tile::NT][4], co
 
 #endif
 
-template <typename Tile>
+// PLACED: the rows go to their sites in a grid.
+template <typename Tile, bool PLACED>
 __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS) conv_tensor_kernel(const ConvolutionArguments p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(128) unsigned char shared[];
@@ -227,7 +228,7 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS) conv_tensor_kern
           x[4 * c + 2] += y[c].z, x[4 * c + 3] += y[c].w;
         }
       }
-      store<typename Tile::T, WIDTH>(x, p, row, n0 + channel);
+      store<typename Tile::T, WIDTH, PLACED>(x, p, row, n0 + channel);
     }
     first += here;
     __syncthreads();
@@ -236,16 +237,16 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS) conv_tensor_kern
 #endif
 }
 
-template <typename Tile>
+template <typename Tile, bool PLACED = false>
 cudaError_t launch_conv_tensor(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
   const int bytes = Tile::shared_bytes(p.table.volume);
   cudaError_t error =
-      cudaFuncSetAttribute(conv_tensor_kernel<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+      cudaFuncSetAttribute(conv_tensor_kernel<Tile, PLACED>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   const int tiles = (p.table.rows + Tile::ROWS - 1) / Tile::ROWS;
   const int blocks = p.c_out / Tile::NB;
   const int slots = (multiprocessors * Tile::CTAS + blocks - 1) / blocks;
-  return launch_chained(conv_tensor_kernel<Tile>, p.chained, dim3(tiles < slots ? tiles : slots, blocks),
+  return launch_chained(conv_tensor_kernel<Tile, PLACED>, p.chained, dim3(tiles < slots ? tiles : slots, blocks),
                         Tile::THREADS, bytes, stream, p);
 }
 

@@ -17,6 +17,10 @@ struct BestTile {
 
 template <typename T, int ROW_BYTES>
 cudaError_t launch_rows(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
+  if (p.coords) {
+    if constexpr (ROW_BYTES != 128) return cudaErrorInvalidValue;
+    return launch_conv_tensor<typename BestTile<T, 128, 64>::type, true>(p, multiprocessors, stream);
+  }
   if (p.c_out % 64 == 0) {
     return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 64>::type>(p, multiprocessors, stream);
   }

@@ -36,7 +36,8 @@ struct ConvolutionArguments {
   bool relu;
   bool chained;           // weights and table are older than the launch before this one: may overlap it
   bool wide;              // the features are float32 whatever the weights are; c_in == 4 only
-  const int32_t* coords;  // [rows, 4] (b, z, y, x) or null: where in the grid `out` the rows go
+  const int32_t* coords;  // [rows, 4] (b, z, y, x) or null: where in the grid `out` the rows go; for tensor
+                          // cores where c_in takes a multiple of 128 bytes and c_out is one of 64
   DenseLayout layout;     // of that grid, its channels side by side
 };
 

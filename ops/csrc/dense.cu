@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(LANES* LINES)
   }
 }
 
+// A few blocks, which take longer than they must: all of the memory's bandwidth would be missing elsewhere.
 // Streaming stores, for what is zeroed here is of no use in the cache yet.
 __global__ void __launch_bounds__(ZERO_THREADS) zero(uint4* __restrict__ out, int64_t words) {
   const int64_t step = int64_t(gridDim.x) * ZERO_THREADS;
@@ -94,7 +95,7 @@ cudaError_t dense_gather(const void* grid, const int* coords, int dims, const in
 cudaError_t zero_beside(void* out, int64_t bytes, cudaStream_t stream) {
   if (bytes % sizeof(uint4) != 0) return cudaMemsetAsync(out, 0, bytes, stream);
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  zero<<<multiprocessors, ZERO_THREADS, 0, stream>>>(static_cast<uint4*>(out), bytes / sizeof(uint4));
+  zero<<<max(1, multiprocessors / 16), ZERO_THREADS, 0, stream>>>(static_cast<uint4*>(out), bytes / sizeof(uint4));
   return cudaGetLastError();
 }
 

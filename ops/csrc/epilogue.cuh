@@ -13,8 +13,9 @@ struct alignas(COUNT * sizeof(T) < 16 ? COUNT * sizeof(T) : 16) Pack {
   T value[COUNT];
 };
 
-// Adds bias and residual to WIDTH contiguous channels of a row, applies ReLU, rounds and stores.
-template <typename T, int WIDTH>
+// Adds bias and residual to WIDTH contiguous channels of a row, applies ReLU, rounds and stores. PLACED: at the
+// row's site in a grid.
+template <typename T, int WIDTH, bool PLACED = false>
 __device__ __forceinline__ void store(float (&x)[WIDTH], const ConvolutionArguments& p, int row, int channel) {
   if (p.bias) {
 #pragma unroll
@@ -33,7 +34,7 @@ __device__ __forceinline__ void store(float (&x)[WIDTH], const ConvolutionArgume
     // a comparison that is false for NaN, so that NaN passes through as in torch.relu
     y.value[i] = from_float<T>(p.relu && x[i] < 0.0f ? 0.0f : x[i]);
   }
-  if (p.coords) {
+  if constexpr (PLACED) {
     const int4 site = __ldg(reinterpret_cast<const int4*>(p.coords) + row);
     at = place_of(p.layout, site.x, site.y, site.z, site.w);
     if (at < 0) return;
