@@ -37,12 +37,12 @@ __device__ unsigned block_scan(unsigned value, unsigned (&sums)[THREADS / 32], u
 }
 
 // The next LOADS cells of a word of the summary, in the order of its bits, and their places in the word; `left`
-// loses their bits. Behind the last one places are -1 and cells empty.
+// loses their bits. Behind the last one places are -1 and cells anything.
 __device__ void load_cells(const uint4* cells, unsigned& left, uint4 (&cell)[LOADS], int (&place)[LOADS]) {
 #pragma unroll
   for (int i = 0; i < LOADS; ++i) {
     place[i] = __ffs(left) - 1;
-    cell[i] = left ? cells[place[i]] : make_uint4(0, 0, 0, 0);
+    cell[i] = cells[max(place[i], 0)];
     left &= left - 1;
   }
 }
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(THREADS)
   for (unsigned left = summary; left;) {
     load_cells(cells, left, cell, place);
 #pragma unroll
-    for (int i = 0; i < LOADS; ++i) voxels += voxels_of(cell[i]);
+    for (int i = 0; i < LOADS; ++i) voxels += place[i] >= 0 ? voxels_of(cell[i]) : 0;
   }
   unsigned before_word;
   const unsigned of_tile = block_scan(voxels, of_words, before_word);
@@ -128,12 +128,17 @@ __global__ void __launch_bounds__(THREADS)
   const BitmapLevel& level = bitmap.level[l];
   int* const coords = targets.coords[l];
   const int capacity = targets.capacity[l];
+  unsigned summary[COORD_WORDS];
   uint4 cell[COORD_WORDS];
 #pragma unroll
   for (int i = 0; i < COORD_WORDS; ++i) {
     const int word = warp * COORD_WORDS + i;
-    const bool set = word < level.words && level.summary[word] >> lane & 1;
-    cell[i] = set ? level.cell[word * 32 + lane] : make_uint4(0, 0, 0, 0);
+    summary[i] = word < level.words ? level.summary[word] : 0;
+  }
+#pragma unroll
+  for (int i = 0; i < COORD_WORDS; ++i) {
+    const bool set = summary[i] >> lane & 1;
+    cell[i] = set ? level.cell[(warp * COORD_WORDS + i) * 32 + lane] : make_uint4(0, 0, 0, 0);
   }
 #pragma unroll
   for (int i = 0; i < COORD_WORDS; ++i) {
