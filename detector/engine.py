@@ -75,8 +75,8 @@ class Trainer:
     def step(self, batches: Sequence[Batch]) -> Tensor:
         """One update from `accumulate` batches on the host.
 
-        Returns [4 + K + 1] on the device: the losses in the order of `loss_names`, and the norm of
-        the gradient before it is clipped. Raises NotFinite, for this step or one shortly before.
+        Returns [4 + 3 K + 1] on the device: the losses in the order of `loss_names`, and the norm
+        of the gradient before it is clipped. The guard tells whether they were finite.
         """
         state, scaler, optimizer = self.state, self.state.scaler, self.state.optimizer
         rate, momentum = self.schedule(state.step)
@@ -99,7 +99,6 @@ class Trainer:
         # Under a loss scale an infinite gradient is a matter of course: that update is skipped.
         self.guard.watch(state.step, record[0] if scaler.is_enabled() else record.sum(), batches)
         state.step += 1
-        self.guard.check()
         return record
 
     def _clear_gradients(self) -> None:

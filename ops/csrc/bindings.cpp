@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -601,123 +602,109 @@ Tensor pack_one_weight(const Tensor& weight, bool tf32) {
   return (tiles.data_ptr() == weight.data_ptr() ? tiles.clone() : tiles).view({-1});
 }
 
-// A point on a stream that another stream can wait for.
-class Event {
- public:
-  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event"); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
+// A map of rows [B, Z * C, Y, X], channel z * C + c, channels last: each row in one piece.
+DenseLayout map_layout(int64_t batch_size, int64_t channels, at::IntArrayRef spatial_shape) {
+  DenseLayout layout = dense_layout(batch_size, channels, spatial_shape, true);
+  layout.stride_c = 1;
+  layout.stride[0] = channels;
+  return layout;
+}
 
-  void record(cudaStream_t on) { check(cudaEventRecord(event_, on), "event"); }
-  void hold(cudaStream_t waiting) { check(cudaStreamWaitEvent(waiting, event_, 0), "event"); }
+// Where the rows of a chain's last table are, and the map that they are to be written to.
+Tensor empty_map(const Tensor& coords, int64_t batch_size, at::IntArrayRef spatial_shape,
+                 ConvolutionArguments& last, const at::TensorOptions& options) {
+  check_sites(coords, std::nullopt, spatial_shape, coords);
+  TORCH_CHECK(coords.size(0) == last.table.rows, "coords must have ", last.table.rows, " rows, has ",
+              coords.size(0));
+  check_aligned(coords, "coords");
+  last.layout = map_layout(batch_size, last.c_out, spatial_shape);
+  const auto shape = dense_shape(batch_size, last.c_out, spatial_shape, true);
+  return at::empty(shape, options, at::MemoryFormat::ChannelsLast);
+}
 
- private:
-  cudaEvent_t event_;
-};
-
-// The bird's-eye-view map that a chain ends in, zeroed on a stream of its own beside the first convolutions, which
-// wait for anything but the memory's bandwidth. Kernels may write to it after `join`.
-class Map {
- public:
-  Map(int64_t batch_size, int64_t channels, at::IntArrayRef spatial_shape, const at::TensorOptions& options)
-      : out(at::empty(dense_shape(batch_size, channels, spatial_shape, true), options,
-                      at::MemoryFormat::ChannelsLast)),
-        layout(dense_layout(batch_size, channels, spatial_shape, true)) {
-    layout.stride_c = 1;  // a row in one piece
-    layout.stride[0] = channels;
-    const cudaStream_t side = c10::cuda::getStreamFromPool(false, out.get_device()).stream();
-    Event allocated;
-    allocated.record(stream());
-    allocated.hold(side);
-    check(zero_beside(out.data_ptr(), out.nbytes(), side), "conv_chain");
-    zeroed_.record(side);
+// Has the kernels before the last one set the map to zero on the way, so that the last one can write to it; false
+// where they are not made for that.
+bool zero_on_the_way(std::vector<ConvolutionArguments>& chain, const std::vector<Route>& routes,
+                     const Tensor& map) {
+  const ConvolutionArguments& last = chain.back();
+  const bool places = routes.back().tiles && last.c_in * map.element_size() % 128 == 0 && last.c_out % 64 == 0;
+  std::vector<size_t> carriers;
+  for (size_t i = 0; i + 1 < chain.size(); ++i) {
+    if (routes[i].tiles && chain[i].table.rows > 0) carriers.push_back(i);
   }
-  ~Map() {
-    if (!joined_) join();  // after an error: whoever gets this memory next must not find zeros written to it
+  if (!places || carriers.empty()) return false;
+  const int64_t words = map.nbytes() / sizeof(uint4), share = (words + carriers.size() - 1) / carriers.size();
+  int64_t first = 0;
+  for (size_t i : carriers) {
+    chain[i].zeroed = static_cast<uint4*>(map.data_ptr()) + first;
+    chain[i].zeroed_words = std::min(share, words - first);
+    first += chain[i].zeroed_words;
   }
-
-  void join() {
-    joined_ = true;
-    zeroed_.hold(stream());
-  }
-
-  const Tensor out;
-  DenseLayout layout;
-
- private:
-  Event zeroed_;
-  bool joined_ = false;
-};
+  return true;
+}
 
 // Convolutions with bias and ReLU, one feeding the next; each kernel overlaps the end of the one before it. The
 // features may be float32 whatever the weights are. counts is empty or has one for every table. With coords, those
-// of the last table's rows, the result is their map [B, Z * C, Y, X], channel z * C + c; else the rows.
+// of the last table's rows, the result is their map as above; else the rows.
 Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList biases, at::TensorList neighbours,
                   at::TensorList counts, const std::optional<Tensor>& coords, int64_t batch_size,
                   at::IntArrayRef spatial_shape, bool tf32) {
   check_tensor(features, "features", features.scalar_type(), 2);
   const c10::cuda::CUDAGuard guard(features.device());
-  TORCH_CHECK(!weights.empty() && weights.size() == biases.size() && weights.size() == neighbours.size() &&
-                  (counts.empty() || counts.size() == weights.size()),
-              "weights, biases, neighbours and counts must be as many, are ", weights.size(), ", ", biases.size(),
-              ", ", neighbours.size(), ", ", counts.size());
+  const size_t layers = weights.size();
+  TORCH_CHECK(layers > 0 && biases.size() == layers && neighbours.size() == layers &&
+                  (counts.empty() || counts.size() == layers),
+              "weights, biases, neighbours and counts must be as many, are ", layers, ", ", biases.size(), ", ",
+              neighbours.size(), ", ", counts.size());
   const auto options = features.options().dtype(weights[0].scalar_type());
-  const size_t last = weights.size() - 1;
-  std::optional<Map> map;
-  if (coords) {
-    check_sites(*coords, std::nullopt, spatial_shape, features);
-    TORCH_CHECK(coords->size(0) == neighbours[last].size(1), "coords must have ", neighbours[last].size(1),
-                " rows, has ", coords->size(0));
-    check_aligned(*coords, "coords");
-    map.emplace(batch_size, biases[last].numel(), spatial_shape, options);
-  }
-  Tensor x = features;
-  for (size_t i = 0; i <= last; ++i) {
+  std::vector<ConvolutionArguments> chain(layers);
+  std::vector<Route> routes(layers);
+  int64_t c_in = features.size(1);
+  for (size_t i = 0; i < layers; ++i) {
     const std::optional<Tensor> count = counts.empty() ? std::nullopt : std::optional<Tensor>(counts[i]);
     const OffsetTable table = table_of(neighbours[i], count, false, features);
-    const int64_t c_in = x.size(1), c_out = biases[i].numel();
+    const int64_t c_out = biases[i].numel();
     check_tensor(weights[i], "weight", weights[0].scalar_type(), 1);
     TORCH_CHECK(weights[i].numel() == table.volume * c_in * c_out, "weight ", i, " must have ", table.volume,
                 " x ", c_in, " x ", c_out, " elements, has ", weights[i].numel());
     check_same_device(weights[i], "weight", features, "features");
     check_channels(biases[i], "bias", c_out, features);
-    const Route route = route_of(weights[i], tf32, table.volume, c_in, c_out);
-    const bool wide = x.scalar_type() == at::kFloat && route.narrow;
-    if (!wide) x = x.to(options.dtype());
-    check_aligned(x, "features");
     check_aligned(weights[i], "weight");
-    const bool placed = map && i == last && route.tiles && c_in * x.element_size() % 128 == 0 && c_out % 64 == 0;
-    Tensor out = placed ? map->out : at::empty({table.rows, c_out}, options);
-    if (placed) map->join();
-    if (out.numel() > 0 && table.rows > 0) {
-      ConvolutionArguments arguments{x.data_ptr(),
-                                     weights[i].data_ptr(),
-                                     biases[i].data_ptr<float>(),
-                                     nullptr,
-                                     out.data_ptr(),
-                                     table,
-                                     static_cast<int32_t>(c_in),
-                                     static_cast<int32_t>(c_out),
-                                     true,
-                                     // a kernel that waits for two others is no link of the chain
-                                     i > 0 && route.tiles && route.major >= 9 && !placed,
-                                     wide,
-                                     nullptr,
-                                     {}};
-      if (placed) arguments.coords = coords->data_ptr<int>(), arguments.layout = map->layout;
-      launch_conv(arguments, route);
-    }
-    if (map && i == last && !placed) {
-      map->join();
-      check(dense_scatter(out.data_ptr(), coords->data_ptr<int>(), 3, count ? count->data_ptr<int>() : nullptr,
-                          table.rows, static_cast<int>(c_out), static_cast<int>(out.element_size()), map->layout,
-                          map->out.data_ptr(), stream()),
-            "conv_chain");
-    }
+    routes[i] = route_of(weights[i], tf32, table.volume, c_in, c_out);
+    chain[i] = {nullptr,
+                weights[i].data_ptr(),
+                biases[i].data_ptr<float>(),
+                nullptr,
+                nullptr,
+                table,
+                static_cast<int32_t>(c_in),
+                static_cast<int32_t>(c_out),
+                true,
+                i > 0 && routes[i].tiles && routes[i].major >= 9};
+    c_in = c_out;
+  }
+  Tensor map;
+  if (coords) map = empty_map(*coords, batch_size, spatial_shape, chain.back(), options);
+  const bool placed = coords && zero_on_the_way(chain, routes, map);
+  if (placed) chain.back().coords = coords->data_ptr<int>();
+
+  chain[0].wide = routes[0].narrow && features.scalar_type() == at::kFloat;
+  Tensor x = chain[0].wide ? features : features.to(options.dtype());
+  check_aligned(x, "features");
+  for (size_t i = 0; i < layers; ++i) {
+    Tensor out = placed && i + 1 == layers ? map : at::empty({chain[i].table.rows, chain[i].c_out}, options);
+    chain[i].features = x.data_ptr();
+    chain[i].out = out.data_ptr();
+    if (chain[i].table.rows > 0 && chain[i].c_out > 0) launch_conv(chain[i], routes[i]);
     x = out;
   }
-  return map ? map->out : x;
+  if (!coords || placed) return x;
+  map.zero_();
+  const ConvolutionArguments& last = chain.back();
+  check(dense_scatter(x.data_ptr(), coords->data_ptr<int>(), 3, last.table.count, last.table.rows, last.c_out,
+                      static_cast<int>(x.element_size()), last.layout, map.data_ptr(), stream()),
+        "conv_chain");
+  return map;
 }
 
 Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, const Tensor& neighbours,

@@ -161,6 +161,7 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS) conv_tensor_kern
   int first = blockIdx.x * share + min(int(blockIdx.x), rest);
   const int last = first + share + (int(blockIdx.x) < rest);
   bool waited = false;
+  zero_on_the_way<Tile::THREADS>(p);
 
   while (first < last) {
     // tiles of this pass: a power of two, so that every tile has equally many warps

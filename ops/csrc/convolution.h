@@ -39,6 +39,8 @@ struct ConvolutionArguments {
   const int32_t* coords;  // [rows, 4] (b, z, y, x) or null: where in the grid `out` the rows go; for tensor
                           // cores where c_in takes a multiple of 128 bytes and c_out is one of 64
   DenseLayout layout;     // of that grid, its channels side by side
+  uint4* zeroed;          // this many words that are set to zero on the way, for a kernel further down the
+  int64_t zeroed_words;   // chain; with tiles only
 };
 
 // Weights in rows: [volume, c_out, c_in]. In tiles: the order of tensor-core fragments, slices of c_in of at

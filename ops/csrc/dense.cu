@@ -1,6 +1,5 @@
 // Rows of features into a dense grid and back: a warp a row, elements of any type by their bytes.
 #include "dense.cuh"
-#include "device.h"
 #include "launchers.h"
 
 namespace millisecond {
@@ -8,7 +7,6 @@ namespace {
 
 constexpr int LANES = 32;  // threads of a row
 constexpr int LINES = 8;   // rows of a block
-constexpr int ZERO_THREADS = 128;
 
 // Offset of a row's first channel in the grid, -1 for a row that has no place there.
 __device__ int64_t place(const DenseLayout& layout, const int* coords, int dims, const int* count, int row) {
@@ -40,15 +38,6 @@ __global__ void __launch_bounds__(LANES* LINES)
   T* const to = out + int64_t(row) * channels;
   for (int c = threadIdx.x; c < channels; c += LANES) {
     to[c] = from >= 0 ? grid[from + c * layout.stride_c] : T(0);
-  }
-}
-
-// A few blocks, which take longer than they must: all of the memory's bandwidth would be missing elsewhere.
-// Streaming stores, for what is zeroed here is of no use in the cache yet.
-__global__ void __launch_bounds__(ZERO_THREADS) zero(uint4* __restrict__ out, int64_t words) {
-  const int64_t step = int64_t(gridDim.x) * ZERO_THREADS;
-  for (int64_t i = int64_t(blockIdx.x) * ZERO_THREADS + threadIdx.x; i < words; i += step) {
-    __stcs(out + i, make_uint4(0, 0, 0, 0));
   }
 }
 
@@ -90,13 +79,6 @@ cudaError_t dense_gather(const void* grid, const int* coords, int dims, const in
     gather<<<blocks, dim3(LANES, LINES), 0, stream>>>(static_cast<const T*>(grid), coords, dims, count, rows,
                                                       channels, layout, static_cast<T*>(out));
   });
-}
-
-cudaError_t zero_beside(void* out, int64_t bytes, cudaStream_t stream) {
-  if (bytes % sizeof(uint4) != 0) return cudaMemsetAsync(out, 0, bytes, stream);
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  zero<<<max(1, multiprocessors / 16), ZERO_THREADS, 0, stream>>>(static_cast<uint4*>(out), bytes / sizeof(uint4));
-  return cudaGetLastError();
 }
 
 }  // namespace millisecond

@@ -13,6 +13,14 @@ struct alignas(COUNT * sizeof(T) < 16 ? COUNT * sizeof(T) : 16) Pack {
   T value[COUNT];
 };
 
+// Each thread sets its share to zero: stores that nobody waits for, in kernels that wait for loads.
+template <int THREADS>
+__device__ __forceinline__ void zero_on_the_way(const ConvolutionArguments& p) {
+  const int64_t step = int64_t(gridDim.x * gridDim.y) * THREADS;
+  int64_t i = int64_t(blockIdx.y * gridDim.x + blockIdx.x) * THREADS + threadIdx.x;
+  for (; i < p.zeroed_words; i += step) __stcs(p.zeroed + i, make_uint4(0, 0, 0, 0));
+}
+
 // Adds bias and residual to WIDTH contiguous channels of a row, applies ReLU, rounds and stores. PLACED: at the
 // row's site in a grid.
 template <typename T, int WIDTH, bool PLACED = false>

@@ -135,9 +135,6 @@ cudaError_t dense_scatter(const void* features, const int* coords, int dims, con
 cudaError_t dense_gather(const void* grid, const int* coords, int dims, const int* count, int rows, int channels,
                          int bytes, const DenseLayout& layout, void* out, cudaStream_t stream);
 
-// Zeroes memory aligned to 16 bytes with few threads, which leave room for other kernels; memset fills the device.
-cudaError_t zero_beside(void* out, int64_t bytes, cudaStream_t stream);
-
 // ---- convolution -----------------------------------------------------------------------------------------------
 
 // Any channel counts and kernel volume; Precision::single is exact fp32.
