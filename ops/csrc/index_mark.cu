@@ -5,7 +5,7 @@
 namespace millisecond {
 namespace {
 
-constexpr int LOADS = 4;          // words that a thread has in flight
+constexpr int MARK_PARTS = 4;
 constexpr int DIRECT_MARKS = 64;  // most voxels of a level that one voxel of level 0 marks by itself
 
 struct Steps {
@@ -32,94 +32,60 @@ __device__ bool advance(int& lo, int& hi, int kernel, int stride, int padding, i
   return lo <= hi;
 }
 
-// The outputs of a voxel: z, y and x from lo to hi.
-struct Reach {
-  int lo[3], hi[3];
-};
-
-// Or of the bits of the lanes from this one to `end`.
-__device__ unsigned join(unsigned bits, int end) {
-  const int lane = threadIdx.x & 31;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const unsigned other = __shfl_down_sync(FULL_WARP, bits, step);
-    if (lane + step <= end) bits |= other;
-  }
-  return bits;
-}
-
-// Set these bits of a word in all rows of the grid that z and y reach.
-__device__ void set_rows(const BitmapLevel& level, int b, const Reach& reach, int column, int word,
-                         unsigned bits) {
-  int z = reach.lo[0], y = reach.lo[1];
-  while (z <= reach.hi[0]) {
-    int cell[LOADS];
-    unsigned before[LOADS];
-#pragma unroll
-    for (int i = 0; i < LOADS; ++i) {
-      cell[i] = z <= reach.hi[0] ? row_cell(level, b, z, y) + column : -1;
-      before[i] = cell[i] >= 0 ? word_before(level, cell[i], word) : 0;
-      if (++y > reach.hi[1]) {
-        y = reach.lo[1];
-        ++z;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < LOADS; ++i) {
-      if (cell[i] >= 0) set_word(level, cell[i], word, bits, before[i]);
-    }
+// Set the voxels x = first..last of a row of the grid; all lanes of a warp call this together, those with nothing
+// to mark with first > last. Voxels that follow one another share words, so lanes join what they would set.
+__device__ void mark_run(const BitmapLevel& level, int row, int first, int last) {
+  for (int x = first; __any_sync(FULL_WARP, x <= last);) {
+    const int column = x / CELL_BITS;
+    const int bit = x - column * CELL_BITS;
+    const int length = min(last - x + 1, 32 - (bit & 31));
+    const int word = x <= last ? (row + column) * 3 + (bit >> 5) : -1;
+    unsigned bits = x <= last ? (FULL_WARP >> (32 - length)) << (bit & 31) : 0;
+    x += x <= last ? length : 0;
+    bool mine = word >= 0;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+    const unsigned peers = __match_any_sync(FULL_WARP, word);
+    bits = __reduce_or_sync(peers, bits);
+    mine &= (threadIdx.x & 31) == __ffs(peers) - 1;
+#endif
+    if (mine) set_word(level, word / 3, word % 3, bits, word_before(level, word / 3, word % 3));
   }
 }
 
-// blockIdx.y is the level. Rows are sorted, so voxels of one row of the grid are neighbours in a warp: each marks
-// what the one before it does not, and the first of those that mark the same word does so for all of them.
+// blockIdx.y is the level and which of the rows of the grid that a voxel reaches there: every MARK_PARTS-th.
 __global__ void __launch_bounds__(THREADS)
     mark(const __grid_constant__ Bitmap bitmap, const __grid_constant__ Steps steps,
          const int* __restrict__ coords, int dims, int rows, const int* __restrict__ count,
          int* __restrict__ counts) {
   wait_for_previous_kernel(true);
-  const int row = blockIdx.x * THREADS + threadIdx.x, lane = threadIdx.x & 31;
-  const int target = blockIdx.y;
+  const int row = blockIdx.x * THREADS + threadIdx.x;
+  const int target = (blockIdx.y + MARK_PARTS - 1) / MARK_PARTS;
   if (target == 0 && row < bitmap.levels + 2) counts[row] = 0;
-  Site s = {0, 0, 0, 0};
-  if (row < rows) s = read_site(coords, row, dims);  // without waiting for the count
   bool there = row < row_limit(rows, count);
   if (!__any_sync(FULL_WARP, there)) return;
+  Site s = {0, 0, 0, 0};
+  if (there) s = read_site(coords, row, dims);
   if (there && (!inside(bitmap.level[0], bitmap.batch, s) ||
                 (target == 0 && row > 0 && !before(read_site(coords, row - 1, dims), s)))) {
     atomicMax(&bitmap.header[FAULT], unsigned(rows - row));
     there = false;
   }
-  Reach reach = {{s.z, s.y, s.x}, {s.z, s.y, s.x}};
+  int lo[3] = {s.z, s.y, s.x}, hi[3] = {s.z, s.y, s.x};
   for (int l = 1; l <= target; ++l) {
     const Window& w = steps.window[l - 1];
     const int size[3] = {bitmap.level[l].z, bitmap.level[l].y, bitmap.level[l].x};
 #pragma unroll
     for (int axis = 0; axis < 3; ++axis) {
-      there &=
-          advance(reach.lo[axis], reach.hi[axis], w.kernel[axis], w.stride[axis], w.padding[axis], size[axis]);
+      there &= advance(lo[axis], hi[axis], w.kernel[axis], w.stride[axis], w.padding[axis], size[axis]);
     }
   }
-  // A voxel that marks nothing, being wrong or out of reach, leaves all to the next one; so does another warp.
-  const Site previous = {__shfl_up_sync(FULL_WARP, s.b, 1), __shfl_up_sync(FULL_WARP, s.z, 1),
-                         __shfl_up_sync(FULL_WARP, s.y, 1), __shfl_up_sync(FULL_WARP, s.x, 1)};
-  const int previous_hi = __shfl_up_sync(FULL_WARP, reach.hi[2], 1);
-  const unsigned marking = __ballot_sync(FULL_WARP, there);
-  const bool follows = lane > 0 && (marking >> (lane - 1) & 1) && previous.b == s.b && previous.z == s.z &&
-                       previous.y == s.y && previous.x <= s.x;
-  int x = follows ? max(reach.lo[2], previous_hi + 1) : reach.lo[2];
-  const int last = there ? reach.hi[2] : x - 1;
-  while (__any_sync(FULL_WARP, x <= last)) {
-    const bool mine = x <= last;
-    const int column = x / CELL_BITS, bit = x - column * CELL_BITS;
-    const int length = min(last - x + 1, 32 - (bit & 31));
-    const unsigned bits = mine ? (FULL_WARP >> (32 - length)) << (bit & 31) : 0;
-    const int place = mine ? column * 3 + (bit >> 5) : -1;
-    const bool continues = __shfl_up_sync(FULL_WARP, place, 1) == place && follows;
-    const unsigned later = __ballot_sync(FULL_WARP, !continues) & ~((2u << lane) - 1);
-    const unsigned joined = join(bits, later ? __ffs(later) - 2 : 31);
-    if (mine && !continues) set_rows(bitmap.level[target], s.b, reach, column, bit >> 5, joined);
-    x += mine ? length : 0;
+  const BitmapLevel& level = bitmap.level[target];
+  const int width = hi[1] - lo[1] + 1;
+  const int runs = there ? (hi[0] - lo[0] + 1) * width : 0;
+  const int step = target == 0 ? 1 : MARK_PARTS;
+  for (int i = target == 0 ? 0 : (blockIdx.y - 1) % MARK_PARTS; __any_sync(FULL_WARP, i < runs); i += step) {
+    const int z = i < runs ? divide(i, width) : 0;
+    mark_run(level, row_cell(level, s.b, lo[0] + z, lo[1] + i - z * width), lo[2], i < runs ? hi[2] : lo[2] - 1);
   }
 }
 
@@ -182,7 +148,7 @@ cudaError_t bitmap_mark(const Bitmap& bitmap, const int* coords, int dims, int r
                         const Window* steps, int* counts, cudaStream_t stream) {
   Steps direct = {direct_levels(steps, bitmap.levels - 1), {}};
   for (int l = 0; l < direct.direct; ++l) direct.window[l] = steps[l];
-  const dim3 grid(max(1, blocks(rows, THREADS)), 1 + direct.direct);
+  const dim3 grid(max(1, blocks(rows, THREADS)), 1 + direct.direct * MARK_PARTS);
   cudaError_t error =
       launch_chained(mark, false, grid, THREADS, 0, stream, bitmap, direct, coords, dims, rows, count, counts);
   for (int l = direct.direct; l < bitmap.levels - 1 && error == cudaSuccess; ++l) {

@@ -5,8 +5,14 @@
 namespace millisecond {
 namespace {
 
-constexpr int LOADS = 4;        // cells that a thread has in flight
-constexpr int COORD_WORDS = 2;  // words of the summary that a warp turns into coords
+constexpr int WARP_WORDS = 16;  // of the summary, that a warp ranks
+constexpr int RANK_THREADS = TILE_WORDS / WARP_WORDS * 32;
+constexpr int LOADS = 4;  // words whose cells a warp has in flight
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int RANK_BLOCKS = 2;  // a multiprocessor
+#else
+constexpr int RANK_BLOCKS = 3;
+#endif
 
 struct RankTargets {
   int* coords[MAX_LEVELS];
@@ -15,44 +21,57 @@ struct RankTargets {
   int* counts;
 };
 
-// Sum of a value over the block and, in `before`, over the threads before this one. `sums` is used once.
-__device__ unsigned block_scan(unsigned value, unsigned (&sums)[THREADS / 32], unsigned& before) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  unsigned sum = value;
+// Sum over the lanes up to this one.
+__device__ unsigned sum_up_to(unsigned value) {
+  const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
-    const unsigned other = __shfl_up_sync(FULL_WARP, sum, step);
-    if (lane >= step) sum += other;
+    const unsigned other = __shfl_up_sync(FULL_WARP, value, step);
+    if (lane >= step) value += other;
   }
-  if (lane == 31) sums[warp] = sum;
-  __syncthreads();
-  before = sum - value;
-  unsigned all = 0;
-#pragma unroll
-  for (int i = 0; i < THREADS / 32; ++i) {
-    if (i == warp) before += all;
-    all += sums[i];
-  }
-  return all;
+  return value;
 }
 
-// The next LOADS cells of a word of the summary, in the order of its bits, and their places in the word; `left`
-// loses their bits. Behind the last one places are -1 and cells anything.
-__device__ void load_cells(const uint4* cells, unsigned& left, uint4 (&cell)[LOADS], int (&place)[LOADS]) {
+__device__ unsigned sum_of_warp(unsigned value) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(FULL_WARP, value);
+#else
+  return __shfl_sync(FULL_WARP, sum_up_to(value), 31);
+#endif
+}
+
+// Sum of a value over the block and, in `before`, over the threads before this one. `sums` is used once.
+__device__ unsigned block_scan(unsigned value, unsigned (&sums)[RANK_THREADS / 32], unsigned& before) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const unsigned sum = sum_up_to(value);
+  if (lane == 31) sums[warp] = sum;
+  __syncthreads();
+  const unsigned of_warps = sum_up_to(lane < RANK_THREADS / 32 ? sums[lane] : 0);
+  before = sum - value + (warp ? __shfl_sync(FULL_WARP, of_warps, warp - 1) : 0);
+  return __shfl_sync(FULL_WARP, of_warps, 31);
+}
+
+// Numbers of voxels in this lane's cells of the next LOADS words that have any, and which words these are, -1
+// behind the last one. Lane i holds word i of the summary; `left`, the words still to come, loses theirs.
+__device__ void load_counts(const uint4* cells, unsigned summary, unsigned& left, int (&word)[LOADS],
+                            unsigned (&voxels)[LOADS]) {
+  const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int i = 0; i < LOADS; ++i) {
-    place[i] = __ffs(left) - 1;
-    cell[i] = cells[max(place[i], 0)];
+    word[i] = __ffs(left) - 1;
     left &= left - 1;
+    const unsigned set = __shfl_sync(FULL_WARP, summary, max(word[i], 0));
+    const bool there = word[i] >= 0 && (set >> lane & 1);
+    voxels[i] = there ? voxels_of(cells[word[i] * 32 + lane]) : 0;
   }
 }
 
 // A block takes a tile of summary words, counts its voxels, publishes their number, and waits for the numbers of
 // the tiles before it. Tiles are taken in order, so those it waits for have started, and publish before they wait.
-// Most words are zero; a thread walks the cells of its word, so that words need one scan, not one each.
-__global__ void __launch_bounds__(THREADS)
+// Most words are empty and are passed over.
+__global__ void __launch_bounds__(RANK_THREADS, RANK_BLOCKS)
     rank(const __grid_constant__ Bitmap bitmap, const __grid_constant__ RankTargets targets) {
-  __shared__ unsigned of_words[THREADS / 32], of_tiles[THREADS / 32];
+  __shared__ unsigned of_words[RANK_THREADS / 32], of_tiles[RANK_THREADS / 32];
   __shared__ unsigned ticket;
   if (threadIdx.x == 0) {  // no kernel that may still run uses the ticket
     ticket = atomicAdd(&bitmap.header[TICKET], 1u);
@@ -63,22 +82,27 @@ __global__ void __launch_bounds__(THREADS)
   int tile = int(ticket);
   const int l = level_of_tile(bitmap, tile);
   const BitmapLevel& level = bitmap.level[l];
-  const int word = tile * TILE_WORDS + threadIdx.x;
-  const unsigned summary = word < level.words ? level.summary[word] : 0;
-  uint4* const cells = level.cell + size_t(word) * 32;
-  uint4 cell[LOADS];
-  int place[LOADS];
-  unsigned voxels = 0;
-  for (unsigned left = summary; left;) {
-    load_cells(cells, left, cell, place);
+  const int lane = threadIdx.x & 31;
+  const int first_word = tile * TILE_WORDS + (threadIdx.x >> 5) * WARP_WORDS;
+  const unsigned summary =
+      lane < WARP_WORDS && first_word + lane < level.words ? level.summary[first_word + lane] : 0;
+  const unsigned filled = __ballot_sync(FULL_WARP, summary != 0);
+  uint4* const cells = level.cell + size_t(first_word) * 32;
+  int word[LOADS];
+  unsigned voxels[LOADS], of_word = 0;
+  for (unsigned left = filled; left;) {
+    load_counts(cells, summary, left, word, voxels);
 #pragma unroll
-    for (int i = 0; i < LOADS; ++i) voxels += place[i] >= 0 ? voxels_of(cell[i]) : 0;
+    for (int i = 0; i < LOADS; ++i) {
+      const unsigned sum = sum_of_warp(voxels[i]);
+      if (lane == word[i]) of_word = sum;
+    }
   }
   unsigned before_word;
-  const unsigned of_tile = block_scan(voxels, of_words, before_word);
+  const unsigned of_tile = block_scan(of_word, of_words, before_word);
   if (threadIdx.x == 0) atomicExch(&level.published[tile], of_tile + 1);
   unsigned seen = 0;
-  for (int i = threadIdx.x; i < tile; i += THREADS) {
+  for (int i = threadIdx.x; i < tile; i += RANK_THREADS) {
     unsigned value;
     do {
       value = *static_cast<volatile uint32_t*>(&level.published[i]);
@@ -88,13 +112,18 @@ __global__ void __launch_bounds__(THREADS)
   unsigned unused;
   const unsigned before_tile = block_scan(seen, of_tiles, unused);
 
-  unsigned first = before_tile + before_word;
-  for (unsigned left = summary; left;) {
-    load_cells(cells, left, cell, place);
+  const unsigned first = before_tile + before_word;
+  for (unsigned left = filled; left;) {
+    load_counts(cells, summary, left, word, voxels);
 #pragma unroll
-    for (int i = 0; i < LOADS; ++i) {
-      if (place[i] >= 0) cells[place[i]].w = first;
-      first += voxels_of(cell[i]);
+    for (int i = 0; i < LOADS; i += 2) {  // two scans in one: a word has 3072 voxels at most
+      const unsigned both = sum_up_to(voxels[i] | voxels[i + 1] << 16);
+      const unsigned before[2] = {(both & 0xffff) - voxels[i], (both >> 16) - voxels[i + 1]};
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const unsigned start = __shfl_sync(FULL_WARP, first, max(word[i + k], 0));
+        if (voxels[i + k]) cells[word[i + k] * 32 + lane].w = start + before[k];
+      }
     }
   }
   if (threadIdx.x == 0 && tile == level.tiles - 1) {
@@ -110,46 +139,63 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
-// Coords of the ranked levels, a lane a cell. The words of the levels that are asked for follow one another, each
-// level's filled up to whole warps.
+// Place of set bit number k of a word that has more of them.
+__device__ int bit_of(unsigned word, int k) {
+  int place = 0;
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    const int below = __popc(word >> place & ((1u << step) - 1));
+    place += k >= below ? step : 0;
+    k -= k >= below ? below : 0;
+  }
+  return place;
+}
+
+// Place of voxel number k of a cell that has more of them.
+__device__ int voxel_of(const uint4& cell, int k) {
+  const int of_x = __popc(cell.x), of_y = __popc(cell.y);
+  if (k < of_x) return bit_of(cell.x, k);
+  if (k < of_x + of_y) return 32 + bit_of(cell.y, k - of_x);
+  return 64 + bit_of(cell.z, k - of_x - of_y);
+}
+
+// Coords of the ranked levels: a warp takes a word of the summary and has a lane for each of its voxels, so that
+// stores join and no lane waits for another's cell. The words of the levels that are asked for follow one another.
 __global__ void __launch_bounds__(THREADS)
     write_coords(const __grid_constant__ Bitmap bitmap, const __grid_constant__ RankTargets targets) {
   const int lane = threadIdx.x % 32;
-  int warp = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
-  wait_for_previous_kernel(true);
+  int word = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
   int l = 0;
   for (; l < bitmap.levels; ++l) {
     if (!targets.coords[l]) continue;
-    const int warps = blocks(bitmap.level[l].words, COORD_WORDS);
-    if (warp < warps) break;
-    warp -= warps;
+    if (word < bitmap.level[l].words) break;
+    word -= bitmap.level[l].words;
   }
+  wait_for_previous_kernel(true);
   if (l == bitmap.levels) return;
   const BitmapLevel& level = bitmap.level[l];
-  int* const coords = targets.coords[l];
-  const int capacity = targets.capacity[l];
-  unsigned summary[COORD_WORDS];
-  uint4 cell[COORD_WORDS];
+  const unsigned summary = level.summary[word];
+  if (summary == 0) return;
+  const bool mine = summary >> lane & 1;
+  const uint4 cell = mine ? level.cell[word * 32 + lane] : make_uint4(0, 0, 0, 0);
+  const Site site = site_of_cell(level, word * 32 + lane);
+  const int end = int(sum_up_to(voxels_of(cell)));
+  const int voxels = __shfl_sync(FULL_WARP, end, 31);
+  const int row = __shfl_sync(FULL_WARP, int(cell.w), __ffs(summary) - 1);
+  for (int start = 0; start < voxels; start += 32) {
+    const int number = min(start + lane, voxels - 1);
+    int owner = 0;  // as many cells as end at this voxel or before it
 #pragma unroll
-  for (int i = 0; i < COORD_WORDS; ++i) {
-    const int word = warp * COORD_WORDS + i;
-    summary[i] = word < level.words ? level.summary[word] : 0;
-  }
-#pragma unroll
-  for (int i = 0; i < COORD_WORDS; ++i) {
-    const bool set = summary[i] >> lane & 1;
-    cell[i] = set ? level.cell[(warp * COORD_WORDS + i) * 32 + lane] : make_uint4(0, 0, 0, 0);
-  }
-#pragma unroll
-  for (int i = 0; i < COORD_WORDS; ++i) {
-    if (voxels_of(cell[i]) == 0) continue;
-    const Site first = site_of_cell(level, (warp * COORD_WORDS + i) * 32 + lane);
-    int row = int(cell[i].w);
-#pragma unroll
-    for (int third = 0; third < 3; ++third) {
-      for (unsigned left = bits_of(cell[i], third); left && row < capacity; left &= left - 1, ++row) {
-        write_site(coords, row, targets.dims, {first.b, first.z, first.y, first.x + 32 * third + __ffs(left) - 1});
-      }
+    for (int step = 16; step > 0; step /= 2) {
+      owner += __shfl_sync(FULL_WARP, end, owner + step - 1) <= number ? step : 0;
+    }
+    const uint4 other = {__shfl_sync(FULL_WARP, cell.x, owner), __shfl_sync(FULL_WARP, cell.y, owner),
+                         __shfl_sync(FULL_WARP, cell.z, owner), 0};
+    Site at = {__shfl_sync(FULL_WARP, site.b, owner), __shfl_sync(FULL_WARP, site.z, owner),
+               __shfl_sync(FULL_WARP, site.y, owner), __shfl_sync(FULL_WARP, site.x, owner)};
+    at.x += voxel_of(other, number - (__shfl_sync(FULL_WARP, end, owner) - voxels_of(other)));
+    if (start + lane < voxels && row + number < targets.capacity[l]) {
+      write_site(targets.coords[l], row + number, targets.dims, at);
     }
   }
 }
@@ -170,12 +216,10 @@ static RankTargets rank_targets(const Bitmap& bitmap, const int* capacities, int
 
 static cudaError_t launch_coords(const Bitmap& bitmap, const RankTargets& targets, bool chained,
                                  cudaStream_t stream) {
-  int warps = 0;
-  for (int l = 0; l < bitmap.levels; ++l) {
-    if (targets.coords[l]) warps += blocks(bitmap.level[l].words, COORD_WORDS);
-  }
-  if (warps == 0) return cudaSuccess;
-  return launch_chained(write_coords, chained, dim3(blocks(warps, THREADS / 32)), THREADS, 0, stream, bitmap,
+  int64_t words = 0;
+  for (int l = 0; l < bitmap.levels; ++l) words += targets.coords[l] ? bitmap.level[l].words : 0;
+  if (words == 0) return cudaSuccess;
+  return launch_chained(write_coords, chained, dim3(blocks(words, THREADS / 32)), THREADS, 0, stream, bitmap,
                         targets);
 }
 
@@ -184,7 +228,7 @@ cudaError_t bitmap_rank(const Bitmap& bitmap, const int* capacities, int* const*
   const RankTargets targets = rank_targets(bitmap, capacities, coords, dims, counts);
   const bool chained = can_chain();
   const cudaError_t error =
-      launch_chained(rank, chained, dim3(tiles_of(bitmap)), THREADS, 0, stream, bitmap, targets);
+      launch_chained(rank, chained, dim3(tiles_of(bitmap)), RANK_THREADS, 0, stream, bitmap, targets);
   return error != cudaSuccess ? error : launch_coords(bitmap, targets, chained, stream);
 }
 
