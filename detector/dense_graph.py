@@ -45,6 +45,7 @@ class DenseGraph:
                 predictions = predict()
                 self._received = [torch.zeros_like(values) for values in predictions]
                 differentiate(predictions)
+            del predictions  # what autograd has made for the weights belongs to this stream
             torch.cuda.synchronize()
         # other threads may be pinning the memory of batches meanwhile
         pool, aside = torch.cuda.graph_pool_handle(), {"capture_error_mode": "thread_local"}
