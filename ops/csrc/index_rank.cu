@@ -8,6 +8,7 @@ namespace {
 constexpr int WARP_WORDS = 16;  // of the summary, that a warp ranks
 constexpr int RANK_THREADS = TILE_WORDS / WARP_WORDS * 32;
 constexpr int LOADS = 4;  // words whose cells a warp has in flight
+constexpr int COORD_PARTS = 4;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 constexpr int RANK_BLOCKS = 2;  // a multiprocessor
 #else
@@ -159,12 +160,13 @@ __device__ int voxel_of(const uint4& cell, int k) {
   return 64 + bit_of(cell.z, k - of_x - of_y);
 }
 
-// Coords of the ranked levels: a warp takes a word of the summary and has a lane for each of its voxels, so that
-// stores join and no lane waits for another's cell. The words of the levels that are asked for follow one another.
+// Coords of the ranked levels: COORD_PARTS warps take a word of the summary and have a lane for each of its
+// voxels, so that stores join and no lane waits for another's cell. The words of the levels that are asked for
+// follow one another.
 __global__ void __launch_bounds__(THREADS)
     write_coords(const __grid_constant__ Bitmap bitmap, const __grid_constant__ RankTargets targets) {
-  const int lane = threadIdx.x % 32;
-  int word = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+  const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % COORD_PARTS;
+  int word = blockIdx.x * (THREADS / 32 / COORD_PARTS) + threadIdx.x / 32 / COORD_PARTS;
   int l = 0;
   for (; l < bitmap.levels; ++l) {
     if (!targets.coords[l]) continue;
@@ -178,11 +180,12 @@ __global__ void __launch_bounds__(THREADS)
   if (summary == 0) return;
   const bool mine = summary >> lane & 1;
   const uint4 cell = mine ? level.cell[word * 32 + lane] : make_uint4(0, 0, 0, 0);
+  const int own = voxels_of(cell), voxels = int(sum_of_warp(own));
+  if (32 * part >= voxels) return;
+  const int end = int(sum_up_to(own));
+  const int row = __shfl_sync(FULL_WARP, int(cell.w), __ffs(__ballot_sync(FULL_WARP, own > 0)) - 1);
   const Site site = site_of_cell(level, word * 32 + lane);
-  const int end = int(sum_up_to(voxels_of(cell)));
-  const int voxels = __shfl_sync(FULL_WARP, end, 31);
-  const int row = __shfl_sync(FULL_WARP, int(cell.w), __ffs(summary) - 1);
-  for (int start = 0; start < voxels; start += 32) {
+  for (int start = 32 * part; start < voxels; start += 32 * COORD_PARTS) {
     const int number = min(start + lane, voxels - 1);
     int owner = 0;  // as many cells as end at this voxel or before it
 #pragma unroll
@@ -219,8 +222,8 @@ static cudaError_t launch_coords(const Bitmap& bitmap, const RankTargets& target
   int64_t words = 0;
   for (int l = 0; l < bitmap.levels; ++l) words += targets.coords[l] ? bitmap.level[l].words : 0;
   if (words == 0) return cudaSuccess;
-  return launch_chained(write_coords, chained, dim3(blocks(words, THREADS / 32)), THREADS, 0, stream, bitmap,
-                        targets);
+  return launch_chained(write_coords, chained, dim3(blocks(words * COORD_PARTS, THREADS / 32)), THREADS, 0, stream,
+                        bitmap, targets);
 }
 
 cudaError_t bitmap_rank(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims, int* counts,
