@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -32,9 +34,15 @@ class AnchorHead(nn.Module):
     def forward(self, features: Tensor) -> Predictions:
         """[B, C, Y, X] -> predictions of A = Y * X * anchors_per_cell anchors."""
         heads = (self.classes, self.boxes, self.directions)
+        # as one convolution: each by itself would read the whole map, and leave a gradient of it
+        weight, bias = (
+            torch.cat(parts) for parts in zip(*(h.parameters() for h in heads), strict=True)
+        )
+        cells = F.conv2d(features, weight, bias).permute(0, 2, 3, 1)
+        parts = cells.split([head.out_channels for head in heads], dim=-1)
         return Predictions(
             *(
-                head(features).permute(0, 2, 3, 1).reshape(len(features), -1, width)
-                for head, width in zip(heads, self.widths, strict=True)
+                part.reshape(len(features), -1, width)
+                for part, width in zip(parts, self.widths, strict=True)
             )
         )
