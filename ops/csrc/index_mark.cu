@@ -5,7 +5,7 @@
 namespace millisecond {
 namespace {
 
-constexpr int MARK_PARTS = 4;
+constexpr int MARK_PARTS = 2;
 constexpr int DIRECT_MARKS = 64;  // most voxels of a level that one voxel of level 0 marks by itself
 
 struct Steps {

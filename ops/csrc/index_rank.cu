@@ -8,7 +8,7 @@ namespace {
 constexpr int WARP_WORDS = 16;  // of the summary, that a warp ranks
 constexpr int RANK_THREADS = TILE_WORDS / WARP_WORDS * 32;
 constexpr int LOADS = 4;  // words whose cells a warp has in flight
-constexpr int COORD_PARTS = 4;
+constexpr int COORD_PARTS = 4, COORD_WORDS = 4;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 constexpr int RANK_BLOCKS = 2;  // a multiprocessor
 #else
@@ -160,24 +160,11 @@ __device__ int voxel_of(const uint4& cell, int k) {
   return 64 + bit_of(cell.z, k - of_x - of_y);
 }
 
-// Coords of the ranked levels: COORD_PARTS warps take a word of the summary and have a lane for each of its
-// voxels, so that stores join and no lane waits for another's cell. The words of the levels that are asked for
-// follow one another.
-__global__ void __launch_bounds__(THREADS)
-    write_coords(const __grid_constant__ Bitmap bitmap, const __grid_constant__ RankTargets targets) {
-  const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % COORD_PARTS;
-  int word = blockIdx.x * (THREADS / 32 / COORD_PARTS) + threadIdx.x / 32 / COORD_PARTS;
-  int l = 0;
-  for (; l < bitmap.levels; ++l) {
-    if (!targets.coords[l]) continue;
-    if (word < bitmap.level[l].words) break;
-    word -= bitmap.level[l].words;
-  }
-  wait_for_previous_kernel(true);
-  if (l == bitmap.levels) return;
-  const BitmapLevel& level = bitmap.level[l];
-  const unsigned summary = level.summary[word];
-  if (summary == 0) return;
+// Coords of a word of the summary that is not empty, by COORD_PARTS warps: a lane for each of its voxels, so that
+// stores join and no lane waits for another's cell.
+__device__ void write_word(const BitmapLevel& level, int word, unsigned summary, int part, int capacity,
+                           int* coords, int dims) {
+  const int lane = threadIdx.x % 32;
   const bool mine = summary >> lane & 1;
   const uint4 cell = mine ? level.cell[word * 32 + lane] : make_uint4(0, 0, 0, 0);
   const int own = voxels_of(cell), voxels = int(sum_of_warp(own));
@@ -197,9 +184,30 @@ __global__ void __launch_bounds__(THREADS)
     Site at = {__shfl_sync(FULL_WARP, site.b, owner), __shfl_sync(FULL_WARP, site.z, owner),
                __shfl_sync(FULL_WARP, site.y, owner), __shfl_sync(FULL_WARP, site.x, owner)};
     at.x += voxel_of(other, number - (__shfl_sync(FULL_WARP, end, owner) - voxels_of(other)));
-    if (start + lane < voxels && row + number < targets.capacity[l]) {
-      write_site(targets.coords[l], row + number, targets.dims, at);
-    }
+    if (start + lane < voxels && row + number < capacity) write_site(coords, row + number, dims, at);
+  }
+}
+
+// Coords of the ranked levels that are asked for. Most words are empty, so a warp looks at COORD_WORDS of them at
+// once, from all over the levels, for full ones lie side by side.
+__global__ void __launch_bounds__(THREADS)
+    write_coords(const __grid_constant__ Bitmap bitmap, const __grid_constant__ RankTargets targets) {
+  const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % COORD_PARTS;
+  const int teams = gridDim.x * (THREADS / 32 / COORD_PARTS);
+  int word = blockIdx.x * (THREADS / 32 / COORD_PARTS) + threadIdx.x / 32 / COORD_PARTS + lane * teams;
+  int l = 0;
+  for (; l < bitmap.levels; ++l) {
+    if (!targets.coords[l]) continue;
+    if (word < bitmap.level[l].words) break;
+    word -= bitmap.level[l].words;
+  }
+  wait_for_previous_kernel(true);
+  const bool there = lane < COORD_WORDS && l < bitmap.levels;
+  const unsigned summary = there ? bitmap.level[l].summary[word] : 0;
+  for (unsigned left = __ballot_sync(FULL_WARP, summary != 0); left; left &= left - 1) {
+    const int from = __ffs(left) - 1, level = __shfl_sync(FULL_WARP, l, from);
+    write_word(bitmap.level[level], __shfl_sync(FULL_WARP, word, from), __shfl_sync(FULL_WARP, summary, from),
+               part, targets.capacity[level], targets.coords[level], targets.dims);
   }
 }
 
@@ -222,8 +230,8 @@ static cudaError_t launch_coords(const Bitmap& bitmap, const RankTargets& target
   int64_t words = 0;
   for (int l = 0; l < bitmap.levels; ++l) words += targets.coords[l] ? bitmap.level[l].words : 0;
   if (words == 0) return cudaSuccess;
-  return launch_chained(write_coords, chained, dim3(blocks(words * COORD_PARTS, THREADS / 32)), THREADS, 0, stream,
-                        bitmap, targets);
+  return launch_chained(write_coords, chained, dim3(blocks(words * COORD_PARTS, THREADS / 32 * COORD_WORDS)),
+                        THREADS, 0, stream, bitmap, targets);
 }
 
 cudaError_t bitmap_rank(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims, int* counts,
