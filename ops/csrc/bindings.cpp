@@ -624,8 +624,7 @@ Tensor empty_map(const Tensor& coords, int64_t batch_size, at::IntArrayRef spati
 
 // Has the kernels before the last one set the map to zero on the way, so that the last one can write to it; false
 // where they are not made for that.
-bool zero_on_the_way(std::vector<ConvolutionArguments>& chain, const std::vector<Route>& routes,
-                     const Tensor& map) {
+bool share_zeroing(std::vector<ConvolutionArguments>& chain, const std::vector<Route>& routes, const Tensor& map) {
   const ConvolutionArguments& last = chain.back();
   const bool places = routes.back().tiles && last.c_in * map.element_size() % 128 == 0 && last.c_out % 64 == 0;
   std::vector<size_t> carriers;
@@ -685,7 +684,7 @@ Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList
   }
   Tensor map;
   if (coords) map = empty_map(*coords, batch_size, spatial_shape, chain.back(), options);
-  const bool placed = coords && zero_on_the_way(chain, routes, map);
+  const bool placed = coords && share_zeroing(chain, routes, map);
   if (placed) chain.back().coords = coords->data_ptr<int>();
 
   chain[0].wide = routes[0].narrow && features.scalar_type() == at::kFloat;

@@ -9,7 +9,7 @@ constexpr int CELL_BITS = 96;
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
 constexpr int THREADS = 256;
-constexpr int TILE_WORDS = THREADS;  // summary words of a block of the ranking pass: a thread a word
+constexpr int TILE_WORDS = THREADS;  // of the summary, that a block ranks or clears
 
 struct Site {
   int b, z, y, x;
@@ -87,7 +87,7 @@ __device__ inline int find_row(const BitmapLevel& level, const Site& s) {
 // Set bits of one word of a cell; returns those that were not set before.
 __device__ inline unsigned set_bits(const BitmapLevel& level, int cell, int word, unsigned bits) {
   unsigned* target = &level.cell[cell].x + word;
-  // Coarse voxels are marked a hundred times over, and reading is cheaper than an atomic.
+  // Many points share a voxel, and reading is cheaper than an atomic.
   if ((*static_cast<volatile unsigned*>(target) & bits) == bits) return 0;
   const unsigned before = atomicOr(target, bits);
   if (before == 0) atomicOr(&level.summary[cell >> 5], 1u << (cell & 31));
@@ -112,6 +112,17 @@ __device__ inline int output_of(int i, int k, int stride, int padding, int dilat
   if (start < 0 || start % stride != 0) return -1;
   const int out = start / stride;
   return out < size ? out : -1;
+}
+
+// Sum over the lanes up to this one.
+__device__ inline unsigned sum_up_to(unsigned value) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const unsigned other = __shfl_up_sync(FULL_WARP, value, step);
+    if (lane >= step) value += other;
+  }
+  return value;
 }
 
 // Level and number in it of the tile with this number; the tiles of the levels follow one another.

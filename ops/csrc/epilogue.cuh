@@ -1,7 +1,6 @@
 // How a convolution's kernels store their sums.
 #pragma once
 
-#include "chained.cuh"
 #include "convolution.h"
 #include "dense.cuh"
 #include "tensor_core.cuh"

@@ -7,8 +7,9 @@ namespace {
 
 constexpr int WARP_WORDS = 16;  // of the summary, that a warp ranks
 constexpr int RANK_THREADS = TILE_WORDS / WARP_WORDS * 32;
-constexpr int LOADS = 4;  // words whose cells a warp has in flight
-constexpr int COORD_PARTS = 4, COORD_WORDS = 4;
+constexpr int LOADS = 4;        // words whose cells a warp has in flight
+constexpr int COORD_PARTS = 4;  // warps that share a word
+constexpr int COORD_WORDS = 4;  // that these look at at once
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 constexpr int RANK_BLOCKS = 2;  // a multiprocessor
 #else
@@ -21,17 +22,6 @@ struct RankTargets {
   int dims;
   int* counts;
 };
-
-// Sum over the lanes up to this one.
-__device__ unsigned sum_up_to(unsigned value) {
-  const int lane = threadIdx.x & 31;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const unsigned other = __shfl_up_sync(FULL_WARP, value, step);
-    if (lane >= step) value += other;
-  }
-  return value;
-}
 
 __device__ unsigned sum_of_warp(unsigned value) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800

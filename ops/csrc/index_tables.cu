@@ -153,17 +153,6 @@ __device__ void fill_row(const Bitmap& bitmap, const TableJob& job, int row, int
   }
 }
 
-// Sum over the lanes up to this one.
-__device__ int sum_up_to(int value) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(FULL_WARP, value, step);
-    if (lane >= step) value += other;
-  }
-  return value;
-}
-
 // The job that a piece of work belongs to; `piece` becomes its number there. Lane j holds the end of job j's
 // pieces.
 __device__ int job_of_piece(int end, int& piece) {
@@ -187,8 +176,8 @@ __global__ void __launch_bounds__(THREADS, BOXES ? BOX_BLOCKS : 2)
   const bool in_place = mine.kind == TableKind::tail && mine.tail == mine.coords;
   wait_for_previous_kernel(true);
   const int limit = row_limit(rows, count);
-  const int tiles_end = sum_up_to(in_place ? 0 : blocks(limit, TILE_ROWS));
-  const int rests_end = sum_up_to(blocks(rows - limit, REST_ROWS));
+  const int tiles_end = int(sum_up_to(in_place ? 0 : blocks(limit, TILE_ROWS)));
+  const int rests_end = int(sum_up_to(blocks(rows - limit, REST_ROWS)));
   const int tiles = __shfl_sync(FULL_WARP, tiles_end, 31), rests = __shfl_sync(FULL_WARP, rests_end, 31);
   for (int piece = warp; piece < tiles; piece += warps) {
     int tile = piece;
