@@ -36,8 +36,10 @@ class DenseGraph:
             with torch.autocast("cuda", dtype if half else None, enabled=half, cache_enabled=False):
                 return part(self._bev)
 
-        def differentiate(predictions: Predictions) -> tuple[Tensor, ...]:
-            return torch.autograd.grad(predictions, (self._bev, *self._weights), self._received)
+        def differentiate(predictions: Predictions) -> list[Tensor]:
+            inputs = [self._bev, *self._weights]
+            gradients = torch.autograd.grad(predictions, inputs, self._received)
+            return [_laid_out_as(*pair) for pair in zip(inputs, gradients, strict=True)]
 
         with torch.cuda.stream(torch.cuda.Stream()):
             torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
@@ -59,7 +61,9 @@ class DenseGraph:
             buffer.copy_(before)  # the warm-up has normalised zeros
 
     def __call__(self, bev: Tensor) -> Predictions:
-        """[B, C, Y, X] -> predictions, with gradients."""
+        """[B, C, Y, X] of the graph's shape -> predictions, with gradients."""
+        if bev.shape != self._bev.shape:
+            raise ValueError(f"bev: expected {list(self._bev.shape)}, got {list(bev.shape)}")
         return Predictions(*_Replay.apply(bev, self))
 
     def predict(self, bev: Tensor) -> list[Tensor]:
@@ -92,3 +96,10 @@ class _Replay(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return ctx.graph.differentiate(gradients).detach(), None
+
+
+def _laid_out_as(weight: Tensor, gradient: Tensor) -> Tensor:
+    """A gradient with the strides of its weight, which is what optimisers count on."""
+    if gradient.stride() == weight.stride():
+        return gradient
+    return torch.empty_like(weight).copy_(gradient)

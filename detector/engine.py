@@ -68,7 +68,7 @@ class Trainer:
 
     def dense_part(self, model: Second) -> Callable[[Tensor], Predictions]:
         """From the map of a batch to predictions: where there is one, by the graph."""
-        if self.dense and model.training:
+        if self.dense and model is self.state.model and model.training:
             return self.dense
         return lambda bev: model.head(model.backbone(bev))
 

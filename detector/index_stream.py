@@ -32,9 +32,9 @@ class IndexStream:
         host is never more than two steps ahead of the device.
         """
         current = torch.cuda.current_stream()
+        begun = self._begun or current.record_event()
         with torch.cuda.stream(self._stream):
-            if self._begun:
-                self._stream.wait_event(self._begun)
+            self._stream.wait_event(begun)
             result = work()
         current.wait_stream(self._stream)
         self._begun, self._held = current.record_event(), result

@@ -147,7 +147,8 @@ def start_worker(_) -> None:
 
 def end_workers() -> None:
     """Ends the workers that an error has left behind, with a signal that they cannot leave to
-    others: Python's own way, SIGTERM and waiting, would never return."""
+    others: Python's own way with daemonic children, SIGTERM and waiting, would never return."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a DataLoader would take their end for a crash
     for worker in multiprocessing.active_children():
-        worker.kill()
+        if worker.daemon:
+            worker.kill()

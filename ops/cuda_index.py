@@ -124,13 +124,14 @@ def index(
     *sizes, _, fault = millisecond.index_count(
         coords, count, workspace, *grids, plan.steps
     ).tolist()  # sync: exact sizes, for BatchNorm and autograd
-    if not fault:
+    try:
+        if fault:
+            raise _fault(coords, fault, plan)
         coords = coords[: sizes[0]]
         rest = millisecond.index_exact(coords, workspace, *grids, *windows, sizes)
-    if given:
-        millisecond.index_clear(workspace, *grids)
-    if fault:
-        raise _fault(coords, fault, plan)
+    finally:
+        if given:
+            millisecond.index_clear(workspace, *grids)
     return Index([coords, *rest[: plan.levels - 1]], None, rest[plan.levels - 1 :])
 
 

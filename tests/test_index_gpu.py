@@ -393,3 +393,14 @@ def test_second_gpu():
     got = index_pyramid(coords.to("cuda:1"), (9, 40, 100), 2, SECOND[:2])
     assert got.levels[0].submanifold.forward.neighbours.device.index == 1
     assert_same_pyramid(got, want)
+
+
+def test_without_enough_memory_the_workspace_is_zero_again():
+    shape, step = (4, 30, 40), SECOND[0]
+    coords = random_coords(3, 2, shape, 200).cuda()
+    workspace = index_workspace(shape, 2, [step], coords.device)
+    rows = [(1 << 30) - 2] * 2  # whose tables take 116 GB each
+    with pytest.raises(torch.OutOfMemoryError):
+        index_pyramid(coords, shape, 2, [step], capacities=rows, workspace=workspace)
+    torch.cuda.empty_cache()
+    assert not workspace.any()

@@ -207,6 +207,14 @@ std::vector<Tensor> fill_tables(const Network& network, const std::vector<Tensor
   return out;
 }
 
+// Makes a workspace zero again when an error, want of memory for one, comes between marking and clearing.
+struct ClearOnError {
+  const Bitmap* bitmap;
+  ~ClearOnError() {
+    if (bitmap) bitmap_clear(*bitmap, false, stream());
+  }
+};
+
 // Counts [levels + 2], coords of every level, tables, all of fixed sizes. The workspace is zero before and after.
 std::vector<Tensor> index_bounded(const Tensor& coords, const std::optional<Tensor>& count,
                                   const Tensor& workspace, int64_t batch_size, at::IntArrayRef shapes,
@@ -217,6 +225,7 @@ std::vector<Tensor> index_bounded(const Tensor& coords, const std::optional<Tens
   set_tables(network, submanifold, submanifold_levels, transposed);
   check_capacities(network, capacities, 1);
   const Tensor counts = mark_levels(network, coords, count);
+  ClearOnError marked{&network.bitmap};
   std::vector<Tensor> levels;
   int rows[MAX_LEVELS];
   int* targets[MAX_LEVELS];
@@ -230,6 +239,7 @@ std::vector<Tensor> index_bounded(const Tensor& coords, const std::optional<Tens
   levels[0] = coords;
   const std::vector<Tensor> tables = fill_tables(network, levels, counts.data_ptr<int>(), first);
   levels[0] = first;
+  marked.bitmap = nullptr;
   check(bitmap_clear(network.bitmap, true, stream()), "index");
   std::vector<Tensor> out = {counts};
   out.insert(out.end(), levels.begin(), levels.end());
@@ -611,9 +621,9 @@ DenseLayout map_layout(int64_t batch_size, int64_t channels, at::IntArrayRef spa
 }
 
 // Where the rows of a chain's last table are, and the map that they are to be written to.
-Tensor empty_map(const Tensor& coords, int64_t batch_size, at::IntArrayRef spatial_shape,
+Tensor empty_map(const Tensor& features, const Tensor& coords, int64_t batch_size, at::IntArrayRef spatial_shape,
                  ConvolutionArguments& last, const at::TensorOptions& options) {
-  check_sites(coords, std::nullopt, spatial_shape, coords);
+  check_sites(coords, std::nullopt, spatial_shape, features);
   TORCH_CHECK(coords.size(0) == last.table.rows, "coords must have ", last.table.rows, " rows, has ",
               coords.size(0));
   check_aligned(coords, "coords");
@@ -670,31 +680,28 @@ Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList
     check_channels(biases[i], "bias", c_out, features);
     check_aligned(weights[i], "weight");
     routes[i] = route_of(weights[i], tf32, table.volume, c_in, c_out);
-    chain[i] = {nullptr,
-                weights[i].data_ptr(),
-                biases[i].data_ptr<float>(),
-                nullptr,
-                nullptr,
-                table,
-                static_cast<int32_t>(c_in),
-                static_cast<int32_t>(c_out),
-                true,
-                i > 0 && routes[i].tiles && routes[i].major >= 9};
+    chain[i] = {nullptr, weights[i].data_ptr(),      biases[i].data_ptr<float>(), nullptr, nullptr,
+                table,   static_cast<int32_t>(c_in), static_cast<int32_t>(c_out), true,    false};
     c_in = c_out;
   }
   Tensor map;
-  if (coords) map = empty_map(*coords, batch_size, spatial_shape, chain.back(), options);
+  if (coords) map = empty_map(features, *coords, batch_size, spatial_shape, chain.back(), options);
   const bool placed = coords && share_zeroing(chain, routes, map);
   if (placed) chain.back().coords = coords->data_ptr<int>();
 
   chain[0].wide = routes[0].narrow && features.scalar_type() == at::kFloat;
   Tensor x = chain[0].wide ? features : features.to(options.dtype());
   check_aligned(x, "features");
+  bool launched = false;
   for (size_t i = 0; i < layers; ++i) {
     Tensor out = placed && i + 1 == layers ? map : at::empty({chain[i].table.rows, chain[i].c_out}, options);
     chain[i].features = x.data_ptr();
     chain[i].out = out.data_ptr();
-    if (chain[i].table.rows > 0 && chain[i].c_out > 0) launch_conv(chain[i], routes[i]);
+    if (chain[i].table.rows > 0 && chain[i].c_out > 0) {
+      chain[i].chained = launched && routes[i].tiles && routes[i].major >= 9;
+      launch_conv(chain[i], routes[i]);
+      launched = true;
+    }
     x = out;
   }
   if (!coords || placed) return x;
