@@ -279,7 +279,7 @@ def test_opcheck():
     )
     torch.library.opcheck(
         torch.ops.millisecond.conv_chain.default,
-        (features, [packed], [bias], [table], [], coords.cuda(), 1, [5, 20, 20], True),
+        (features, [packed], [bias], [table], [], coords.cuda().contiguous(), 1, [5, 20, 20], True),
     )
     scale, mean, variance = (torch.rand(16, device="cuda") for _ in range(3))
     torch.library.opcheck(
