@@ -698,7 +698,8 @@ Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList
     chain[i].features = x.data_ptr();
     chain[i].out = out.data_ptr();
     if (chain[i].table.rows > 0 && chain[i].c_out > 0) {
-      chain[i].chained = launched && routes[i].tiles && routes[i].major >= 9;
+      // the narrow kernel waits before it does anything: it may follow whatever there was
+      chain[i].chained = ((launched && routes[i].tiles) || routes[i].narrow) && routes[i].major >= 9;
       launch_conv(chain[i], routes[i]);
       launched = true;
     }

@@ -5,6 +5,7 @@
 // warp works alone on 16 rows.
 #pragma once
 
+#include "chained.cuh"
 #include "epilogue.cuh"
 #include "tensor_core.cuh"
 
@@ -43,6 +44,7 @@ struct Four {
 template <typename T, typename F>
 __global__ void __launch_bounds__(NARROW_WARPS * 32) conv_narrow_kernel(const ConvolutionArguments p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  wait_for_previous_kernel(p.chained);
   const int lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
   const int volume = p.table.volume;
   const int n0 = blockIdx.y * 16;
@@ -111,12 +113,8 @@ cudaError_t launch_conv_narrow(const ConvolutionArguments& p, int multiprocessor
   const int blocks = (p.table.rows + 16 * NARROW_WARPS - 1) / (16 * NARROW_WARPS);
   const int slots = multiprocessors * 8;
   const dim3 grid(blocks < slots ? blocks : slots, p.c_out / 16);
-  if (p.wide) {
-    conv_narrow_kernel<T, float><<<grid, NARROW_WARPS * 32, 0, stream>>>(p);
-  } else {
-    conv_narrow_kernel<T, T><<<grid, NARROW_WARPS * 32, 0, stream>>>(p);
-  }
-  return cudaGetLastError();
+  const auto kernel = p.wide ? conv_narrow_kernel<T, float> : conv_narrow_kernel<T, T>;
+  return launch_chained(kernel, p.chained, grid, NARROW_WARPS * 32, 0, stream, p);
 }
 
 }  // namespace millisecond
