@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from ops import cuda_conv
 from ops.kernel_map import KernelMap, Level
+from ops.reference.dense import row_map
 from ops.sparse_conv import sparse_conv
-from ops.sparse_tensor import dense
 
 
 class ConvChain(nn.Module):
@@ -48,9 +48,8 @@ class ConvChain(nn.Module):
         channels last: on CUDA the last convolution writes them where they belong."""
         if self._packed is None:
             rows = self(features, kernel_maps)
-            grid = dense(rows, level.coords, level.spatial_shape, batch_size, level.count)
-            bev = grid.transpose(1, 2).flatten(1, 2)
-            return bev.contiguous(memory_format=torch.channels_last)
+            count = None if level.count is None else int(level.count)
+            return row_map(rows[:count], level.coords[:count], level.spatial_shape, batch_size)
         tables = [kernel_map.forward for kernel_map in kernel_maps]
         return cuda_conv.conv_chain(features, self._packed, self._biases, tables, level, batch_size)
 

@@ -31,3 +31,14 @@ def bev_map(
     grid = features.new_zeros(batch_size, height, width, features.shape[1], depth)
     grid[frame, y, x, :, z] = features
     return grid.flatten(3).permute(0, 3, 1, 2)
+
+
+def row_map(
+    features: Tensor, coords: Tensor, spatial_shape: Sequence[int], batch_size: int
+) -> Tensor:
+    """See ops.conv_chain.ConvChain.bev_map: [B, Z * C, Y, X], channel z * C + c, channels last."""
+    depth, height, width = spatial_shape
+    frame, z, y, x = coords.long().unbind(dim=1)
+    grid = features.new_zeros(batch_size, height, width, depth, features.shape[1])
+    grid[frame, y, x, z] = features
+    return grid.flatten(3).permute(0, 3, 1, 2)
