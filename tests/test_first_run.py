@@ -14,8 +14,7 @@ def test_every_command_line_is_understood(tmp_path):
     ]
     for program, *arguments in commands:
         module = importlib.import_module(f"tools.{program}")
-        parse = getattr(module, "parse", None) or module.parse_arguments
-        parse([str(argument) for argument in arguments])
+        module.parse([str(argument) for argument in arguments])
     load_config(first_run.CONFIG)
 
 

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+    from tools import program
+
+    program.begin()
+
 import argparse
 import json
 import sys
@@ -9,10 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tools.program import run
+
 if TYPE_CHECKING:
     from tools.benchmarks.scans import Scans
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 EXAMPLE = "example: python tools/benchmark.py ops --frames scans/ --json ops.json"
 NETWORK_EXAMPLE = "example: python tools/benchmark.py network --frames scans/ --device cpu"
@@ -51,17 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument("--repeats", type=int, default=20, help="calls a scan (default: 20)")
         command.add_argument("--json", type=Path, help="also write the figures there")
     options = parser.parse_args(arguments)
-    try:
-        result = _measure(options)
-        if options.json:
-            from data.files import replacing
+    return run(lambda: _run(options))
 
-            with replacing(options.json) as temporary:
-                temporary.write_text(json.dumps(result, indent=1))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+def _run(options: argparse.Namespace) -> None:
+    result = _measure(options)
+    if options.json:
+        from data.files import replacing
+
+        with replacing(options.json) as temporary:
+            temporary.write_text(json.dumps(result, indent=1))
 
 
 def _measure(options: argparse.Namespace) -> dict:

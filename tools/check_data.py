@@ -1,5 +1,15 @@
 """Check a data set in KITTI's layout against a configuration, and say what to change."""
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+    from tools import program
+
+    program.begin()
+
 import argparse
 import sys
 from collections.abc import Sequence
@@ -13,6 +23,7 @@ from detector.config import Config, load_config
 from detector.data_check import Survey, advice, check_class, survey
 from detector.draw.object_sheet import Portrait, draw_object_sheet
 from detector.draw.style import save_png
+from tools.program import run
 
 EXAMPLE = """example:
   python tools/check_data.py --root /data/kitti --split train --output output/check
@@ -26,12 +37,7 @@ COLUMNS = 7  # pictures a class
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
-    try:
-        run(options)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run(lambda: check(options))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -53,7 +59,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def run(options: argparse.Namespace) -> None:
+def check(options: argparse.Namespace) -> None:
     config = load_config(options.config)
     dataset = KittiDataset(options.root, options.split, config.class_names)
     if not dataset.layout.labelled:

@@ -1,5 +1,15 @@
 """Play a folder of scans at 10 Hz through the detector: in a window, or into numbered PNGs."""
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+    from tools import program
+
+    program.begin()
+
 import argparse
 import sys
 import time
@@ -19,6 +29,7 @@ from detector.draw.scene import SceneRenderer, SceneUnavailable
 from detector.draw.style import BoxSet, save_png
 from detector.draw.window import Window, has_display
 from detector.pipeline import Detector
+from tools.program import run
 
 EXAMPLE = """examples:
   python tools/demo.py 2011_09_26_drive_0005_sync/velodyne_reduced --weights second.safetensors
@@ -43,20 +54,7 @@ class Shown(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    try:
-        scans = find_scans([options.source])
-        detector = Detector.from_weights(options.weights, options.device)
-        detector(read_points(scans[0]))  # the first call makes ready what the others find
-        if options.output is None and has_display():
-            play(scans, detector, options.score)
-        else:
-            film(scans, detector, options.score, options.output or FOLDER)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return run(lambda: show(options))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -71,6 +69,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, metavar="DIR", help="write PNGs here, no window")
     return parser.parse_args(arguments)
+
+
+def show(options: argparse.Namespace) -> None:
+    """Open the window, or write the film where there is no display."""
+    scans = find_scans([options.source])
+    detector = Detector.from_weights(options.weights, options.device)
+    detector(read_points(scans[0]))  # the first call makes ready what the others find
+    if options.output is None and has_display():
+        play(scans, detector, options.score)
+    else:
+        film(scans, detector, options.score, options.output or FOLDER)
 
 
 def detect(detector: Detector, scan: Path, score: float) -> tuple[np.ndarray, BoxSet, float]:

@@ -1,5 +1,15 @@
 """Find boxes in LiDAR scans: one JSON file a scan and, with a calibration, KITTI result files."""
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+    from tools import program
+
+    program.begin()
+
 import argparse
 import json
 import sys
@@ -17,6 +27,7 @@ from data.kitti.layout import USUAL_IMAGE, image_shape
 from data.kitti.points import find_scans, read_points
 from data.kitti.results import detections_to_labels
 from detector.pipeline import PRECISIONS, Detector
+from tools.program import run
 
 EXAMPLE = """example:
   python tools/detect.py --weights second.safetensors kitti/training/velodyne \\
@@ -32,19 +43,7 @@ beside the scan's folder, 1242 x 375 where there is none.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    try:
-        scans = find_scans(options.input)
-        calibrations = [find_calibration(options.calib, scan) for scan in scans]
-        detector = Detector.from_weights(options.weights, options.device, options.precision)
-        make_folder(options.output)
-        total = 0
-        for scan, calib in zip(tqdm(scans, unit="scan", disable=None), calibrations, strict=True):
-            total += detect(detector, scan, calib, options.output)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(f"{total} boxes in {len(scans)} scans, written to {options.output}")
-    return 0
+    return run(lambda: detect_all(options))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -58,6 +57,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the network")
     return parser.parse_args(arguments)
+
+
+def detect_all(options: argparse.Namespace) -> None:
+    scans = find_scans(options.input)
+    calibrations = [find_calibration(options.calib, scan) for scan in scans]
+    detector = Detector.from_weights(options.weights, options.device, options.precision)
+    make_folder(options.output)
+    total = 0
+    for scan, calib in zip(tqdm(scans, unit="scan", disable=None), calibrations, strict=True):
+        total += detect(detector, scan, calib, options.output)
+    print(f"{total} boxes in {len(scans)} scans, written to {options.output}")
 
 
 def find_calibration(calib: Path | None, scan: Path) -> Calibration | None:

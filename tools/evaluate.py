@@ -1,5 +1,15 @@
 """Score detections by the KITTI metric: those in result files, or those of a weights file."""
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+    from tools import program
+
+    program.begin()
+
 import argparse
 import json
 import sys
@@ -16,6 +26,7 @@ from data.kitti.metric import MIN_OVERLAP, Result, evaluate
 from data.kitti.results import detections_to_labels
 from data.kitti.splits import read_split, require_files
 from detector.pipeline import PRECISIONS, Detector
+from tools.program import run
 
 EXAMPLE = """example:
   python tools/evaluate.py weights.safetensors --root kitti --split val --output results
@@ -29,16 +40,7 @@ table marks it.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    try:
-        result = evaluate_files(options) if options.detections else evaluate_weights(options)
-        print(format_table(result))
-        if options.json:
-            with replacing(options.json) as path:
-                path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run(lambda: score(options))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -66,6 +68,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if files and (options.output or options.device or options.precision):
         parser.error("--output, --device and --precision go with WEIGHTS")
     return options
+
+
+def score(options: argparse.Namespace) -> None:
+    """Print the table of AP, and write its figures where that is asked for."""
+    result = evaluate_files(options) if options.detections else evaluate_weights(options)
+    print(format_table(result))
+    if options.json:
+        with replacing(options.json) as path:
+            path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def evaluate_files(options: argparse.Namespace) -> Result:

@@ -3,6 +3,16 @@
 Each step is one of the other programs; its command line is shown, to be used on other data.
 """
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+    from tools import program
+
+    program.begin()
+
 import argparse
 import json
 import math
@@ -13,6 +23,8 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from tools.program import run
 
 EXAMPLE = """example:
   python tools/first_run.py --output output/demo
@@ -25,28 +37,26 @@ SPLITS = {"train": (0, 240), "val": (100_000, 40), "unseen": (200_000, 4)}  # fi
 SURE = 0.3  # score of the cars that are told of
 BIN = Path(sys.executable).parent
 Command = list[str | Path]
+STOPPED = "stopped; the same command goes on from here"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     output = parse(arguments).output
+    return run(lambda: first_run(output), stopped=STOPPED)
+
+
+def first_run(output: Path) -> int:
+    """Every step in turn; returns the exit code of the one that failed, 0 if none did."""
     begin = time.monotonic()
     times = {}
-    try:
-        for title, commands in steps(output):
-            print(f"\n=== {title}", flush=True)
-            start = time.monotonic()
-            for command in commands:
-                run(command)
-            times[title] = time.monotonic() - start
-        print(f"\n{report(output)}\n")
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except subprocess.CalledProcessError as error:
-        return max(error.returncode, 1)
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        return 130
+    for title, commands in steps(output):
+        print(f"\n=== {title}", flush=True)
+        start = time.monotonic()
+        for command in commands:
+            if code := execute(command):
+                return code
+        times[title] = time.monotonic() - start
+    print(f"\n{report(output)}\n")
     parts = ", ".join(
         f"{title.split()[0].lower()} {seconds:.0f}" for title, seconds in times.items()
     )
@@ -101,8 +111,8 @@ def missing(root: Path) -> list[str]:
     return [split for split in SPLITS if not (root / "ImageSets" / f"{split}.txt").is_file()]
 
 
-def run(command: Command) -> None:
-    """Shows a command line and runs it; raises CalledProcessError where it fails."""
+def execute(command: Command) -> int:
+    """Shows a command line and runs it; returns its exit code."""
     program, *arguments = map(str, command)
     line = [f"tools/{program}.py", *arguments]
     print(f"$ python {shlex.join(line)}", flush=True)
@@ -112,12 +122,10 @@ def run(command: Command) -> None:
     script = TOOLS / f"{program}.py"
     process = subprocess.Popen([sys.executable, str(script), *arguments], env=environment)
     try:
-        code = process.wait()
+        return process.wait()
     except KeyboardInterrupt:
         process.wait()  # it got the signal too, and first saves what it has
         raise
-    if code:
-        raise subprocess.CalledProcessError(code, program)
 
 
 def report(output: Path) -> str:

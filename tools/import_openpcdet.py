@@ -1,5 +1,15 @@
 """Turn a SECOND checkpoint of OpenPCDet (spconv 1 or 2) into a weights file."""
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+    from tools import program
+
+    program.begin()
+
 import argparse
 import sys
 from collections.abc import Sequence
@@ -8,6 +18,7 @@ from pathlib import Path
 from detector.checkpoint import save_weights
 from detector.config import load_config
 from detector.import_openpcdet import import_openpcdet
+from tools.program import run
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 EXAMPLE = """example:
@@ -28,15 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="configuration of the network in the checkpoint (default: configs/second_kitti.yaml)",
     )
     options = parser.parse_args(arguments)
-    try:
-        config = load_config(options.config)
-        model = import_openpcdet(options.source, config)
-        save_weights(options.target, model, config)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(f"wrote {options.target}: {', '.join(config.class_names)}")
-    return 0
+    return run(lambda: convert(options.source, options.target, options.config))
+
+
+def convert(source: Path, target: Path, config_file: Path) -> None:
+    config = load_config(config_file)
+    save_weights(target, import_openpcdet(source, config), config)
+    print(f"wrote {target}: {', '.join(config.class_names)}")
 
 
 if __name__ == "__main__":

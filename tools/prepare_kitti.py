@@ -1,5 +1,15 @@
 """Check a KITTI data set and pack what training reads: cropped clouds, ground-truth database."""
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+    from tools import program
+
+    program.begin()
+
 import argparse
 import sys
 from collections import Counter
@@ -12,11 +22,13 @@ from tqdm import tqdm
 from data.gt_database import GroundTruthDatabase
 from data.kitti.dataset import KittiDataset
 from data.kitti.prepare import check_clouds, database_pack, prepare
+from tools.program import run
 
 EXAMPLE = "example: python tools/prepare_kitti.py --root /data/kitti"
+STOPPED = "stopped; the same command goes on from here"
 
 
-def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLE)
     parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
     parser.add_argument(
@@ -36,23 +48,15 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = parse_arguments(argv)
-    try:
-        run(arguments)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        return 130
-    return 0
+    options = parse(argv)
+    return run(lambda: prepare_splits(options), stopped=STOPPED)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    root = arguments.root
-    splits = arguments.splits or (["train", "val"] if (root / "ImageSets").is_dir() else ["all"])
-    folder = arguments.output or root / "millisecond"
-    datasets = [KittiDataset(root, split, arguments.classes, packed=False) for split in splits]
+def prepare_splits(options: argparse.Namespace) -> None:
+    root = options.root
+    splits = options.splits or (["train", "val"] if (root / "ImageSets").is_dir() else ["all"])
+    folder = options.output or root / "millisecond"
+    datasets = [KittiDataset(root, split, options.classes, packed=False) for split in splits]
     for dataset in datasets:
         check_clouds(dataset)
     for number, dataset in enumerate(datasets):

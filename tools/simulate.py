@@ -1,5 +1,15 @@
 """Write a data set of simulated streets, scanned by a simulated LiDAR, in KITTI's layout."""
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+    from tools import program
+
+    program.begin()
+
 import argparse
 import os
 import sys
@@ -7,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data.simulator import write_kitti_tree
+from tools.program import run
 
 EXAMPLE = """example:
   python tools/simulate.py --root streets --split train --streets 300
@@ -14,26 +25,24 @@ EXAMPLE = """example:
 
 Street number 7 is always the same street, and frame 000007 of the data set.
 """
+STOPPED = "stopped; the same command goes on from here"
 LARGEST = 999_999  # frames have six digits
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    try:
-        last = options.first + options.streets - 1
-        if options.streets < 1 or options.first < 0 or last > LARGEST:
-            raise ValueError(
-                f"streets {options.first} to {last}: give at least one, with numbers from 0 to "
-                f"{LARGEST}"
-            )
-        seeds = range(options.first, last + 1)
-        write_kitti_tree(options.root, seeds, options.split, options.processes)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return run(lambda: simulate(options), stopped=STOPPED)
+
+
+def simulate(options: argparse.Namespace) -> None:
+    last = options.first + options.streets - 1
+    if options.streets < 1 or options.first < 0 or last > LARGEST:
+        raise ValueError(
+            f"streets {options.first} to {last}: give at least one, with numbers from 0 to "
+            f"{LARGEST}"
+        )
+    seeds = range(options.first, last + 1)
+    write_kitti_tree(options.root, seeds, options.split, options.processes)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

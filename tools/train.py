@@ -1,7 +1,16 @@
 """Train a network on a data set in KITTI's layout."""
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+    from tools import program
+
+    program.begin()
+
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +24,7 @@ from detector.distributed import Processes, first_to_say, processes
 from detector.finite_guard import NotFinite
 from detector.stop_signal import EXIT_CODE
 from detector.training import Training
+from tools.program import run
 
 EXAMPLE = """examples:
   python tools/prepare_kitti.py --root kitti
@@ -29,15 +39,23 @@ never stopped. tensorboard --logdir OUTPUT shows the curves.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
+    return run(lambda: train_together(options), say=say_once)
+
+
+def train_together(options: argparse.Namespace) -> int:
+    """Train as one of the processes that torchrun started, or alone; returns the exit code."""
     try:
         with processes(options.device) as group:
             return train(options, group)
-    except (ValueError, OSError, NotFinite) as error:
-        if first_to_say(str(error)):
-            print(f"error: {error}", file=sys.stderr)
-        return 1 if isinstance(error, NotFinite) else 2
-    except KeyboardInterrupt:  # before the first step, or a second one that would not wait
-        return EXIT_CODE[signal.SIGINT]
+    except NotFinite as error:
+        say_once(f"error: {error}")
+        return 1
+
+
+def say_once(line: str) -> None:
+    """Prints what all processes have to say once, on stderr."""
+    if first_to_say(line):
+        print(line, file=sys.stderr)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -1,5 +1,15 @@
 """Draw scans with ground truth and detections: in a window, or without a display into PNGs."""
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+    from tools import program
+
+    program.begin()
+
 import argparse
 import json
 import sys
@@ -23,6 +33,7 @@ from detector.draw.scene import SceneRenderer, SceneUnavailable
 from detector.draw.style import BoxSet, save_png
 from detector.draw.window import Window, has_display
 from detector.pipeline import Detector
+from tools.program import run
 
 EXAMPLE = """examples:
   python tools/visualize.py --root /data/kitti --frames 000008 --weights second.safetensors
@@ -41,19 +52,17 @@ Finder = Callable[[Frame], BoxSet | None]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    try:
-        frames = find_frames(options)
-        find = finder(options)
-        if options.output is None and has_display():
-            show(frames, find)
-        else:
-            write(frames, find, options.output or FOLDER, options.colour_by)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return run(lambda: visualize(options))
+
+
+def visualize(options: argparse.Namespace) -> None:
+    """Open the window, or write the pictures where there is no display."""
+    frames = find_frames(options)
+    find = finder(options)
+    if options.output is None and has_display():
+        show(frames, find)
+    else:
+        write(frames, find, options.output or FOLDER, options.colour_by)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

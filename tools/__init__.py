@@ -1,0 +1,1 @@
+"""One program a file; the only place that knows the command line."""

@@ -1,0 +1,69 @@
+"""How every program of this folder begins and ends. Nothing here takes long to import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
+PIPE_CLOSED = 141
+
+
+def begin() -> None:
+    """From here to `run`, Ctrl-C ends the program without a word: it is still importing, which
+    takes seconds, and has nothing to save."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+
+
+def run(
+    action: Callable[[], int | None],
+    stopped: str = "",
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+) -> int:
+    """Calls the action of a program and returns the program's exit code.
+
+    That is what the action returns (0 for None); 2 after a mistake of the user (ValueError,
+    OSError) or where memory does not suffice, which are told in one line; 130 after Ctrl-C, with
+    the line `stopped` where there is one.
+    """
+    waiting = signal.getsignal(signal.SIGINT) is _leave
+    if waiting:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code = action() or 0
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `| head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except (ValueError, OSError) as error:
+        say(f"error: {' '.join(str(error).split())}")
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        say(f"error: out of memory ({' '.join(str(error).split())[:200]})")
+        return 2
+    except KeyboardInterrupt:
+        if stopped:
+            say(stopped)
+        return INTERRUPTED
+    finally:
+        if waiting:
+            signal.signal(signal.SIGINT, _leave)  # for what Python does after the action
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Also torch's, which are not MemoryErrors; asked without importing torch."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in str(error)
+    )
+
+
+def _leave(*_) -> None:
+    os._exit(INTERRUPTED)
