@@ -17,7 +17,8 @@ class ConvChain(nn.Module):
     """x -> relu(conv(x) + bias) for every weight in turn; no gradients.
 
     On CUDA the weights are kept in the order in which the tensor cores read them, and a kernel
-    starts while the one before it still drains.
+    starts while the one before it still drains. float32 is computed in the precision that torch was
+    set to when the weights came to the device.
     """
 
     def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor]):
@@ -66,4 +67,8 @@ class ConvChain(nn.Module):
         weights = [getattr(self, f"weight_{index}") for index in range(self.count)]
         self._biases = [getattr(self, f"bias_{index}") for index in range(self.count)]
         on_kernels = weights[0].is_cuda and weights[0].dtype != torch.float64
-        self._packed = [cuda_conv.pack_weight(w) for w in weights] if on_kernels else None
+        self._packed = cuda_conv.PackedWeights.of(weights) if on_kernels else None
+
+    def _load_from_state_dict(self, *arguments) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._arrange()

@@ -157,13 +157,24 @@ torch.library.register_autograd("millisecond::dense", _dense_gradient, setup_con
 
 
 @torch.library.register_fake("millisecond::conv")
-def _conv(features, weight, transposed, neighbours, count, flipped, bias, residual, relu) -> Tensor:
+def _conv(
+    features, weight, transposed, neighbours, count, flipped, bias, residual, relu, tf32=False
+) -> Tensor:
     return features.new_empty(neighbours.shape[1], weight.shape[1 if transposed else 2])
 
 
 @torch.library.register_fake("millisecond::conv_norm_relu")
 def _conv_norm_relu(
-    features, weight, neighbours, scale, shift, running_mean, running_var, momentum, eps
+    features,
+    weight,
+    neighbours,
+    scale,
+    shift,
+    running_mean,
+    running_var,
+    momentum,
+    eps,
+    tf32=False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     out = features.new_empty(neighbours.shape[1], weight.shape[2])
     return out, torch.empty_like(out), torch.empty_like(scale), torch.empty_like(scale)
@@ -184,6 +195,7 @@ def _conv_norm_relu_backward(
     deviation,
     eps,
     wants_features,
+    tf32=False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     of_features = torch.empty_like(features) if wants_features else features.new_empty(0)
     of_weight = torch.empty_like(weight, dtype=torch.float32)
@@ -192,7 +204,16 @@ def _conv_norm_relu_backward(
 
 @torch.library.register_fake("millisecond::conv_blocks")
 def _conv_blocks(
-    features, weights, scales, shifts, running_means, running_vars, neighbours, momentum, eps
+    features,
+    weights,
+    scales,
+    shifts,
+    running_means,
+    running_vars,
+    neighbours,
+    momentum,
+    eps,
+    tf32=False,
 ) -> list[Tensor]:
     outs = [
         features.new_empty(table.shape[1], weight.shape[2])
@@ -215,6 +236,7 @@ def _conv_blocks_backward(
     back_flipped,
     eps,
     wants_features,
+    tf32=False,
 ) -> list[Tensor]:
     of_features = torch.empty_like(features) if wants_features else features.new_empty(0)
     of_weights = [torch.empty_like(weight, dtype=torch.float32) for weight in weights]
@@ -240,7 +262,7 @@ def _conv_chain(
 
 
 @torch.library.register_fake("millisecond::conv_weight_gradient")
-def _conv_weight_gradient(features, gradient, neighbours, count, flipped) -> Tensor:
+def _conv_weight_gradient(features, gradient, neighbours, count, flipped, tf32=False) -> Tensor:
     shape = neighbours.shape[0], features.shape[1], gradient.shape[1]
     return features.new_empty(shape, dtype=torch.float32)
 

@@ -1,10 +1,13 @@
 """Convolutions that end in a bird's-eye-view map, against the same rows scattered afterwards."""
 
+import copy
+
 import pytest
 import torch
 
 from ops.conv_chain import ConvChain
 from ops.kernel_map import ConvGeometry, Level, index_pyramid
+from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import dense
 
 pytestmark = pytest.mark.gpu
@@ -92,3 +95,44 @@ def test_wrong_sites_are_refused():
     features = torch.randn(len(above.coords), 4, device="cuda")
     with pytest.raises(RuntimeError, match="coords must have"):
         model.bev_map(features, maps, above, BATCH)
+
+
+@pytest.mark.parametrize("made_under", ["highest", "high"])
+@torch.inference_mode()
+def test_the_precision_is_that_of_packing(made_under):
+    """Whatever torch is set to when the chain is called: tiles for tf32 are no rows of float32."""
+    before = torch.get_float32_matmul_precision()
+    above, below = levels(6, 0.2)
+    maps = [above.submanifold, above.submanifold, below.down]
+    features = torch.randn(len(above.coords), 4, device="cuda")
+    try:
+        torch.set_float32_matmul_precision(made_under)
+        model = chain(torch.float32, 64)
+        want = model(features, maps)
+        exact = chain(torch.float64, 64)(features, maps)
+        tolerance = {"highest": 2e-6, "high": 2e-3}[made_under]
+        assert (want - exact).norm() / exact.norm() < tolerance
+        for called_under in ("highest", "high", "medium"):
+            torch.set_float32_matmul_precision(called_under)
+            assert torch.equal(model(features, maps), want)
+            again = copy.deepcopy(model)
+            assert torch.equal(again(features, maps), want)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@torch.inference_mode()
+def test_loaded_weights_are_packed_anew():
+    model, other = chain(torch.float16, 64), chain(torch.float16, 64)
+    above, below = levels(7, 0.2)
+    maps = [above.submanifold, above.submanifold, below.down]
+    features = torch.randn(len(above.coords), 4, device="cuda")
+    doubled = {name: 2 * value for name, value in model.state_dict().items()}
+    model.load_state_dict(doubled)
+    assert not torch.equal(model(features, maps), other(features, maps))
+    rows = features.half()
+    for index, kernel_map in enumerate(maps):
+        weight, bias = doubled[f"weight_{index}"], doubled[f"bias_{index}"]
+        rows = sparse_conv(rows, weight, kernel_map, bias, relu=True)
+    difference = (model(features, maps) - rows).float().norm() / rows.float().norm()
+    assert difference < 1e-3

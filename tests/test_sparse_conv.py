@@ -1,5 +1,8 @@
 """Sparse convolution and pooling against dense ones read at the active sites."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -406,3 +409,18 @@ def test_wrong_input_is_named():
         dense(torch.zeros(2, 1), torch.tensor([[0, 0, 3], [0, 0, 4]]).int(), (2, 4), 1)
     with pytest.raises(ValueError, match=r"features: expected \[2, C\]"):
         SparseTensor(torch.zeros(3, 1), torch.zeros(2, 3).int(), (2, 4), 1)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="an older torch"
+)
+def test_the_newer_setting_of_torch_is_read():
+    """torch.get_float32_matmul_precision raises once torch.backends...fp32_precision was used."""
+    program = (
+        "import torch; from ops.cuda_conv import tf32_allowed; "
+        "print(tf32_allowed()); torch.backends.cuda.matmul.fp32_precision = 'tf32'; "
+        "print(tf32_allowed()); torch.backends.cuda.matmul.fp32_precision = 'ieee'; "
+        "print(tf32_allowed())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "True", "False"], done.stderr

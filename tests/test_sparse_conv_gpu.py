@@ -160,6 +160,33 @@ def test_same_bits_every_time(dtype):
             assert torch.equal(first, again)
 
 
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize(("before", "after"), [("high", "highest"), ("highest", "high")])
+def test_backward_is_in_the_precision_of_forward(before, after, blocks):
+    generator = torch.Generator().manual_seed(4)
+    coords = random_coords(generator, (9, 40, 40), 1, 0.2)
+    kernel_map = on_cuda(submanifold_map(coords, (9, 40, 40), 1))
+    features = torch.randn(len(coords), 32, generator=generator).cuda().requires_grad_()
+    weight = torch.randn(27, 32, 32, generator=generator).cuda().requires_grad_()
+    grad = torch.randn(len(coords), 32, generator=generator).cuda()
+    norm = torch.nn.BatchNorm1d(32, eps=1e-3, momentum=0.01).cuda()
+    was = torch.get_float32_matmul_precision()
+    results = []
+    try:
+        for later in (before, after):
+            torch.set_float32_matmul_precision(before)
+            if blocks:
+                out = conv_blocks(features, [weight], [kernel_map], [norm])
+            else:
+                out = sparse_conv(features, weight, kernel_map)
+            torch.set_float32_matmul_precision(later)
+            results.append(torch.autograd.grad(out, (features, weight), grad))
+    finally:
+        torch.set_float32_matmul_precision(was)
+    for same, changed in zip(*results, strict=True):
+        assert torch.equal(same, changed)
+
+
 @pytest.mark.parametrize("channels", [(4, 16), (16, 32), (64, 64)], ids=str)
 def test_count_on_the_device_bounds_the_rows(channels):
     generator = torch.Generator().manual_seed(5)

@@ -469,11 +469,9 @@ Tensor dense_backward(const Tensor& gradient, const Tensor& coords, const std::o
 
 // ---- convolution -----------------------------------------------------------------------------------------------
 
-// torch.set_float32_matmul_precision: "highest" is exact fp32, all else may round to tf32.
-bool tf32_allowed() { return at::globalContext().float32MatmulPrecision() != at::Float32MatmulPrecision::HIGHEST; }
-
 // What a convolution of these tensors runs on: tensor cores where their tiles fit, a kernel of its own for 4 input
-// channels, else plain multiply-adds.
+// channels, else plain multiply-adds. tf32: whether float32 may be rounded to it. Callers say so: a setting of
+// torch's could change between forward and backward, or between packing and use.
 struct Route {
   Precision precision;
   bool tiles;
@@ -571,7 +569,7 @@ void check_channels(const Tensor& tensor, const char* name, int64_t channels, co
 // weight: [V, c_in, c_out], transposed: [V, c_out, c_in].
 Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const Tensor& neighbours,
             const std::optional<Tensor>& count, bool flipped, const std::optional<Tensor>& bias,
-            const std::optional<Tensor>& residual, bool relu) {
+            const std::optional<Tensor>& residual, bool relu, bool tf32) {
   check_tensor(features, "features", features.scalar_type(), 2);
   const c10::cuda::CUDAGuard guard(features.device());
   check_tensor(weight, "weight", weight.scalar_type(), 3);
@@ -593,7 +591,7 @@ Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const
   check_aligned(features, "features");
   Tensor out = at::empty({table.rows, c_out}, features.options());
   if (out.numel() == 0) return out;
-  const Route route = route_of(features, tf32_allowed(), table.volume, c_in, c_out);
+  const Route route = route_of(features, tf32, table.volume, c_in, c_out);
   const Tensor tiles = packed(weight, transposed, route, features);
   launch_conv({features.data_ptr(), tiles.data_ptr(), optional_pointer<float>(bias),
                residual ? residual->data_ptr() : nullptr, out.data_ptr(), table, static_cast<int32_t>(c_in),
@@ -715,7 +713,7 @@ Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList
 }
 
 Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, const Tensor& neighbours,
-                            const std::optional<Tensor>& count, bool flipped) {
+                            const std::optional<Tensor>& count, bool flipped, bool tf32) {
   check_tensor(features, "features", features.scalar_type(), 2);
   const c10::cuda::CUDAGuard guard(features.device());
   check_tensor(gradient, "gradient", features.scalar_type(), 2);
@@ -724,10 +722,10 @@ Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, cons
   TORCH_CHECK(gradient.size(0) == table.rows, "gradient must have ", table.rows, " rows, has ", gradient.size(0));
   const int64_t c_in = features.size(1), c_out = gradient.size(1);
   const auto options = features.options().dtype(at::kFloat);
-  if (c_in == 4 && route_of(features, tf32_allowed(), table.volume, 16, c_out).tiles) {
+  if (c_in == 4 && route_of(features, tf32, table.volume, 16, c_out).tiles) {
     // zeros fill the first layer's channels up to a tile: cheaper than plain multiply-adds
     const Tensor wide = at::constant_pad_nd(features, {0, 12});
-    return conv_weight_gradient(wide, gradient, neighbours, count, flipped).narrow(1, 0, 4).contiguous();
+    return conv_weight_gradient(wide, gradient, neighbours, count, flipped, tf32).narrow(1, 0, 4).contiguous();
   }
   if (table.rows == 0 || features.size(0) == 0) return at::zeros({table.volume, c_in, c_out}, options);
   Tensor out = at::empty({table.volume, c_in, c_out}, options);
@@ -744,7 +742,7 @@ Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, cons
                                           static_cast<int32_t>(c_in),
                                           static_cast<int32_t>(c_out),
                                           static_cast<int32_t>(splits)};
-  const Route route = route_of(features, tf32_allowed(), table.volume, c_in, c_out);
+  const Route route = route_of(features, tf32, table.volume, c_in, c_out);
   if (route.tiles) {
     check(weight_gradient_tensor(route.precision, arguments, stream()), "conv_weight_gradient");
   } else {
@@ -758,9 +756,10 @@ Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, cons
 std::tuple<Tensor, Tensor, Tensor, Tensor> conv_norm_relu(const Tensor& features, const Tensor& weight,
                                                           const Tensor& neighbours, const Tensor& scale,
                                                           const Tensor& shift, const Tensor& running_mean,
-                                                          const Tensor& running_var, double momentum, double eps) {
+                                                          const Tensor& running_var, double momentum, double eps,
+                                                          bool tf32) {
   const Tensor sums =
-      conv(features, weight, false, neighbours, std::nullopt, false, std::nullopt, std::nullopt, false);
+      conv(features, weight, false, neighbours, std::nullopt, false, std::nullopt, std::nullopt, false, tf32);
   const c10::cuda::CUDAGuard guard(features.device());
   const int64_t rows = sums.size(0), channels = sums.size(1);
   TORCH_CHECK(rows > 1, "neighbours must have 2 or more rows for batch statistics, has ", rows);
@@ -785,7 +784,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> conv_norm_relu(const Tensor& features
 std::tuple<Tensor, Tensor, Tensor, Tensor> conv_norm_relu_backward(
     const Tensor& gradient, const Tensor& features, const Tensor& weight, const Tensor& neighbours,
     const Tensor& back_neighbours, bool back_flipped, const Tensor& scale, const Tensor& out, const Tensor& sums,
-    const Tensor& mean, const Tensor& deviation, double eps, bool wants_features) {
+    const Tensor& mean, const Tensor& deviation, double eps, bool wants_features, bool tf32) {
   const c10::cuda::CUDAGuard guard(features.device());
   const int64_t rows = sums.size(0), channels = sums.size(1);
   // autograd may hand over an expanded gradient or a slice of a larger one
@@ -814,9 +813,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> conv_norm_relu_backward(
                                  stream()),
         "conv_norm_relu_backward");
   Tensor of_features = wants_features ? conv(of_sums, weight, true, back_neighbours, std::nullopt, back_flipped,
-                                             std::nullopt, std::nullopt, false)
+                                             std::nullopt, std::nullopt, false, tf32)
                                       : at::empty({0}, features.options());
-  const Tensor of_weight = conv_weight_gradient(features, of_sums, neighbours, std::nullopt, false);
+  const Tensor of_weight = conv_weight_gradient(features, of_sums, neighbours, std::nullopt, false, tf32);
   return {of_features, of_weight, of_scale, of_shift};
 }
 
@@ -824,7 +823,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> conv_norm_relu_backward(
 // deviations of all blocks, one kind after another. Moves the running statistics.
 std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, at::TensorList scales,
                                 at::TensorList shifts, at::TensorList running_means, at::TensorList running_vars,
-                                at::TensorList neighbours, double momentum, double eps) {
+                                at::TensorList neighbours, double momentum, double eps, bool tf32) {
   const size_t blocks = weights.size();
   TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && running_means.size() == blocks &&
                   running_vars.size() == blocks && neighbours.size() == blocks,
@@ -833,7 +832,7 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
   for (size_t i = 0; i < blocks; ++i) {
     std::tie(saved[i], saved[blocks + i], saved[2 * blocks + i], saved[3 * blocks + i]) =
         conv_norm_relu(i == 0 ? features : saved[i - 1], weights[i], neighbours[i], scales[i], shifts[i],
-                       running_means[i], running_vars[i], momentum, eps);
+                       running_means[i], running_vars[i], momentum, eps, tf32);
   }
   return saved;
 }
@@ -842,7 +841,7 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
 std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& features, at::TensorList weights,
                                          at::TensorList scales, at::TensorList saved, at::TensorList neighbours,
                                          at::TensorList back_neighbours, at::IntArrayRef back_flipped, double eps,
-                                         bool wants_features) {
+                                         bool wants_features, bool tf32) {
   const size_t blocks = weights.size();
   TORCH_CHECK(scales.size() == blocks && saved.size() == 4 * blocks && neighbours.size() == blocks &&
                   back_neighbours.size() == blocks && back_flipped.size() == blocks,
@@ -854,7 +853,7 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
     std::tie(of_features, gradients[1 + i], gradients[1 + blocks + i], gradients[1 + 2 * blocks + i]) =
         conv_norm_relu_backward(of_out, i == 0 ? features : saved[i - 1], weights[i], neighbours[i],
                                 back_neighbours[i], back_flipped[i] != 0, scales[i], saved[i], saved[blocks + i],
-                                saved[2 * blocks + i], saved[3 * blocks + i], eps, i > 0 || wants_features);
+                                saved[2 * blocks + i], saved[3 * blocks + i], eps, i > 0 || wants_features, tf32);
     of_out = of_features;
   }
   gradients[0] = of_out;
@@ -1072,30 +1071,30 @@ TORCH_LIBRARY(millisecond, m) {
   // convolution; weight [V, C_in, C_out] ([V, C_out, C_in] where transposed), neighbours [V, N]
   m.def(
       "conv(Tensor features, Tensor weight, bool transposed, Tensor neighbours, Tensor? count, bool flipped, "
-      "Tensor? bias, Tensor? residual, bool relu) -> Tensor");
+      "Tensor? bias, Tensor? residual, bool relu, bool tf32=False) -> Tensor");
   m.def(
       "conv_norm_relu(Tensor features, Tensor weight, Tensor neighbours, Tensor scale, Tensor shift, "
-      "Tensor(a!) running_mean, Tensor(b!) running_var, float momentum, float eps) "
+      "Tensor(a!) running_mean, Tensor(b!) running_var, float momentum, float eps, bool tf32=False) "
       "-> (Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "conv_norm_relu_backward(Tensor gradient, Tensor features, Tensor weight, Tensor neighbours, "
       "Tensor back_neighbours, bool back_flipped, Tensor scale, Tensor out, Tensor sums, Tensor mean, "
-      "Tensor deviation, float eps, bool wants_features) -> (Tensor, Tensor, Tensor, Tensor)");
+      "Tensor deviation, float eps, bool wants_features, bool tf32=False) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "conv_blocks(Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] shifts, Tensor(a!)[] "
       "running_means, "
-      "Tensor(b!)[] running_vars, Tensor[] neighbours, float momentum, float eps) -> Tensor[]");
+      "Tensor(b!)[] running_vars, Tensor[] neighbours, float momentum, float eps, bool tf32=False) -> Tensor[]");
   m.def(
       "conv_blocks_backward(Tensor gradient, Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] saved, "
-      "Tensor[] neighbours, Tensor[] back_neighbours, int[] back_flipped, float eps, bool wants_features) -> "
-      "Tensor[]");
+      "Tensor[] neighbours, Tensor[] back_neighbours, int[] back_flipped, float eps, bool wants_features, "
+      "bool tf32=False) -> Tensor[]");
   m.def("pack_weight(Tensor weight, bool tf32) -> Tensor");
   m.def(
       "conv_chain(Tensor features, Tensor[] weights, Tensor[] biases, Tensor[] neighbours, Tensor[] counts, "
       "Tensor? coords, int batch_size, int[] spatial_shape, bool tf32) -> Tensor");
   m.def(
-      "conv_weight_gradient(Tensor features, Tensor gradient, Tensor neighbours, Tensor? count, bool flipped) "
-      "-> Tensor");
+      "conv_weight_gradient(Tensor features, Tensor gradient, Tensor neighbours, Tensor? count, bool flipped, "
+      "bool tf32=False) -> Tensor");
   // anchors [Y, X, K, R, 7], all of them A; boxes [B, M, 7], labels [B, M]
   m.def(
       "match_anchors(Tensor columns, Tensor rows, Tensor thresholds, Tensor boxes, Tensor labels) "
