@@ -1,9 +1,15 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and folders that one program at a time writes to."""
 
+import errno
+import fcntl
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+MAX_TEXT = 64 << 20  # bytes of a file that is read as text
 
 
 @contextmanager
@@ -35,3 +41,80 @@ def make_folder(folder: Path) -> None:
         (folder / ".writable").unlink()
     except OSError as error:
         raise ValueError(f"{folder}: cannot be written to ({error.strerror})") from None
+
+
+def read_text(path: Path | str) -> str:
+    """The text of a file in UTF-8, with or without a byte-order mark.
+
+    Raises ValueError with one line for what is no text, or too large to be one.
+    """
+    path = Path(path)
+    size = path.stat().st_size
+    if size > MAX_TEXT:
+        raise ValueError(f"{path}: {size} bytes are no text file of this program")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: not a text file ({error.reason} at byte {error.start})"
+        ) from None
+
+
+def require_own_json(path: Path, ours: Callable[[dict], bool]) -> None:
+    """Raises ValueError where there is a file already and what it holds is not `ours`."""
+    if not path.exists():
+        return
+    old = None
+    with suppress(ValueError, OSError, RecursionError):
+        old = json.loads(read_text(path))
+    if not (isinstance(old, dict) and ours(old)):
+        raise ValueError(f"{path}: is there already and holds no such figures; give another name")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes figures as JSON."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other programs that ask for the same lock out of a folder while the block runs.
+
+    The system frees the lock when its holder dies, so it cannot go stale. Raises ValueError where
+    another process holds it.
+    """
+    make_folder(folder)
+    path = folder / ".lock"
+    file = _lock(path)
+    try:
+        yield
+    finally:
+        with suppress(FileNotFoundError):
+            path.unlink()
+        file.close()
+
+
+def _lock(path: Path):
+    while True:
+        file = path.open("a+")
+        try:
+            # of the process, not of the open file: a worker that outlives it does not hold on
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                return file  # a file system without locks
+            file.seek(0)
+            holder = file.read().strip() or "?"
+            file.close()
+            raise ValueError(
+                f"{path.parent}: process {holder} is writing there; wait for its end or give "
+                "another folder"
+            ) from None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                file.truncate(0)
+                file.write(str(os.getpid()))
+                file.flush()
+                return file
+        file.close()  # whoever held it has just removed it

@@ -1,8 +1,13 @@
 """The simulator against ray marching, geometry, and KITTI's own files."""
 
+import re
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
+from kitti_miniature import write_miniature
 
 from data.boxes import points_in_boxes
 from data.kitti.calibration import Calibration
@@ -13,6 +18,7 @@ from data.simulator.solids import Cylinder, Frustum, Material
 from data.simulator.street import Placed, Street, make_street
 from data.simulator.things import Thing, car
 from ops.boxes import overlap_bev
+from tools import simulate as simulate_tool
 
 STONE = Material(0.4, 0.05, 0.0)
 SEEDS = range(8)
@@ -162,3 +168,94 @@ def test_kitti_tree_comes_back(tmp_path):
         on_road = np.array([[10.0, 2.0, 0.0], [30.0, -3.0, 0.0]])
         on_road[:, 2] = -(on_road[:, :2] @ frame.plane[:2] + frame.plane[3]) / frame.plane[2]
         np.testing.assert_allclose(camera.lidar_to_rect(on_road) @ (a, b, c) + d, 0, atol=1e-5)
+
+
+def contents(folder) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_a_real_data_set_is_not_written_over(tmp_path, capsys):
+    root = write_miniature(tmp_path / "kitti")
+    before = contents(root)
+    for more in ([], ["--first", "500000"], ["--split", "other"]):
+        command = ["--root", str(root), "--split", "train", "--streets", "3", *more]
+        assert simulate_tool.main(command) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"error: {root}: ") and err.count("\n") == 1
+        assert "not simulated" in err
+    assert contents(root) == before
+
+
+def test_a_second_simulation_adds_to_the_split(tmp_path):
+    write_kitti_tree(tmp_path, [1, 2], "train")
+    first = contents(tmp_path)
+    write_kitti_tree(tmp_path, [2, 3], "train", processes=2)
+    after = contents(tmp_path)
+    assert after.pop("ImageSets/train.txt").split() == [b"000001", b"000002", b"000003"]
+    assert after.pop("simulated.txt") and first.pop("simulated.txt")
+    del first["ImageSets/train.txt"]
+    assert {name: after[name] for name in first} == first
+    assert not list(tmp_path.rglob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("split", "seeds", "said"),
+    [
+        ("val", [5, 2], "000002 is in split 'train' already"),
+        ("../../x", [5], "split '../../x'"),
+        ("test", [5], "split 'test'"),
+        ("mine", [5], "ImageSets/mine.txt: real is not simulated"),
+        ("train", [7], "velodyne: 000007.bin is there already"),
+    ],
+)
+def test_what_was_not_simulated_stays(tmp_path, split, seeds, said):
+    write_kitti_tree(tmp_path / "root", [1, 2], "train")
+    (tmp_path / "root" / "ImageSets" / "mine.txt").write_text("real\n")
+    (tmp_path / "root" / "training" / "velodyne" / "000007.bin").write_bytes(bytes(16))
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        write_kitti_tree(tmp_path / "root", seeds, split)
+    assert contents(tmp_path) == before
+
+
+def test_an_interrupted_simulation_goes_on(tmp_path, monkeypatch):
+    write_kitti_tree(tmp_path / "whole", [1, 2, 3], "train")
+
+    def stop(seed):
+        if seed == 3:
+            raise KeyboardInterrupt
+        return record(seed)
+
+    monkeypatch.setattr("data.simulator.kitti_tree.record", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_kitti_tree(tmp_path / "parts", [1, 2, 3], "train")
+    assert not (tmp_path / "parts" / "ImageSets").exists()
+    monkeypatch.undo()
+    write_kitti_tree(tmp_path / "parts", [1, 2, 3], "train")
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_two_at_once_do_not_share_a_folder(tmp_path):
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from pathlib import Path; from data.files import locked\n"
+            "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()",
+            str(tmp_path),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match=f"process {holder.pid} is writing there"):
+            write_kitti_tree(tmp_path, [1], "train")
+        holder.kill()
+    write_kitti_tree(tmp_path, [1], "train")  # a dead process holds nothing
+    assert not (tmp_path / ".lock").exists()

@@ -1,8 +1,22 @@
 """Which frames a split has."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from data.files import read_text
+
+NAME = re.compile(r"[\w-][\w.-]*")
+
+
+def check_name(split: str) -> None:
+    """Raises ValueError for what cannot be the name of a split: it becomes part of file names."""
+    if not NAME.fullmatch(split):
+        raise ValueError(
+            f"split {split!r}: a name has letters, digits, '-', '_' and '.' only; a list of frames "
+            "elsewhere is given as the path of a .txt file"
+        )
 
 
 def read_split(path: Path | str) -> tuple[str, ...]:
@@ -13,9 +27,15 @@ def read_split(path: Path | str) -> tuple[str, ...]:
             f"{path}: no such split; take one of those in {path.parent}, or the split 'all' for "
             "every frame that has a cloud"
         )
-    ids = tuple(path.read_text(encoding="utf-8").split())
+    ids = tuple(read_text(path).split())
     if not ids:
         raise ValueError(f"{path}: the split names no frames")
+    strange = next((name for name in ids if not NAME.fullmatch(name)), None)
+    if strange is not None:
+        raise ValueError(
+            f"{path}: {strange[:80]!r} is no frame id, the name of a scan without its .bin: "
+            "letters, digits, '-', '_' and '.' only"
+        )
     twice = [name for name, count in Counter(ids).items() if count > 1]
     if twice:
         raise ValueError(f"{path}: {some(twice)} named more than once")

@@ -1,18 +1,25 @@
 """Simulated streets as a KITTI data set on disk."""
 
-from collections.abc import Sequence
+import os
+import signal
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from data.files import replacing
+from data.files import locked, read_text, replacing
 from data.kitti.calibration import Calibration
 from data.kitti.labels import write_labels
+from data.kitti.splits import check_name, read_split, some
 from data.simulator.recording import Recording, record
+
+MARK = "simulated.txt"  # in the root: the frames that were simulated, a line each
+PARTS = {"velodyne": ".bin", "calib": ".txt", "label_2": ".txt", "planes": ".txt"}
+OTHERS = ("training", "testing", "ImageSets", "velodyne", "velodyne_reduced", "calib.txt")
 
 
 def write_kitti_tree(
@@ -21,17 +28,97 @@ def write_kitti_tree(
     """Scan one street a seed and write the frames where KITTI has its own.
 
     Writes root/training/{velodyne,calib,label_2,planes}/NNNNNN.* with the seed as the number, and
-    the numbers to root/ImageSets/SPLIT.txt. Other splits of the same root stay as they are.
+    adds the numbers to root/ImageSets/SPLIT.txt. Other splits of the same root stay as they are.
+    root/simulated.txt names the frames: nothing else is ever written over.
+
+    Raises ValueError where the root holds a data set that is not simulated, or another split has
+    one of the streets.
     """
     root = Path(root)
     ids = [f"{seed:06d}" for seed in seeds]
-    write = partial(_write_street, root / "training")
-    with ProcessPoolExecutor(processes) if processes > 1 else nullcontext() as pool:
-        streets = pool.map(write, seeds, chunksize=8) if pool else map(write, seeds)
+    check_name(split)
+    if split in ("all", "test"):
+        raise ValueError(f"split '{split}': that name means other frames; take train, val or so")
+    with locked(root):
+        made = _made(root)
+        _check_own(root, ids, made)
+        listed = _listed(root, ids, split, made)
+        _write_lines(root / MARK, dict.fromkeys([*made, *ids]))
+        streets = _each(partial(_write_street, root / "training"), seeds, processes)
         for _ in tqdm(streets, desc=f"simulating {split}", total=len(ids), unit="street"):
             pass
-    with replacing(root / "ImageSets" / f"{split}.txt") as temporary:
-        temporary.write_text("".join(f"{name}\n" for name in ids), encoding="utf-8")
+        _write_lines(root / "ImageSets" / f"{split}.txt", dict.fromkeys([*listed, *ids]))
+
+
+def _made(root: Path) -> list[str]:
+    """The frames that were simulated into this root before, perhaps not to their end."""
+    if (root / MARK).is_file():
+        return read_text(root / MARK).split()
+    there = [name for name in OTHERS if (root / name).exists()]
+    if there:
+        raise ValueError(
+            f"{root}: {some(there)} there already and not simulated; give a folder of its own"
+        )
+    return []
+
+
+def _check_own(root: Path, ids: Sequence[str], made: Sequence[str]) -> None:
+    foreign = set(ids) - set(made)
+    for folder, suffix in PARTS.items():
+        path = root / "training" / folder
+        present = {file.name for file in path.iterdir()} if path.is_dir() else set()
+        there = sorted(name + suffix for name in foreign if name + suffix in present)
+        if there:
+            raise ValueError(
+                f"{path}: {some(there)} there already and not simulated; take other numbers, by "
+                "--first, or a folder of its own"
+            )
+
+
+def _listed(root: Path, ids: Sequence[str], split: str, made: Sequence[str]) -> tuple[str, ...]:
+    """What the split has so far."""
+    lists = {path.stem: path for path in (root / "ImageSets").glob("*.txt")}
+    for name, path in sorted(lists.items()):
+        both = sorted(set(ids) & set(read_split(path))) if name != split else ()
+        if both:
+            raise ValueError(
+                f"{path}: street {some(both)} in split '{name}' already; take other numbers, by "
+                "--first"
+            )
+    if split not in lists:
+        return ()
+    listed = read_split(lists[split])
+    foreign = [name for name in listed if name not in set(made)]
+    if foreign:
+        raise ValueError(
+            f"{lists[split]}: {some(foreign)} not simulated; take another name for the split"
+        )
+    return listed
+
+
+def _each(write, seeds: Sequence[int], processes: int) -> Iterator[None]:
+    """Writes street by street, in this process or several."""
+    processes = min(processes, os.cpu_count() or 1)
+    if processes <= 1:
+        yield from map(write, seeds)
+        return
+    pool = ProcessPoolExecutor(processes, initializer=_leave_signals)
+    try:
+        yield from pool.map(write, seeds, chunksize=8)
+    except BrokenProcessPool:
+        raise OSError("a simulating process ended without a word; is memory full?") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _leave_signals() -> None:
+    """Ctrl-C is answered by the process that started this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _write_lines(path: Path, lines: Sequence[str]) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def _write_street(folder: Path, seed: int) -> None:
