@@ -1,5 +1,7 @@
 """Calibration against hand-computed projections, round trips and the published reduced clouds."""
 
+import tarfile
+
 import numpy as np
 import pytest
 from kitti_miniature import CALIBRATION, CAR, FOCAL, IMAGE, PEDESTRIAN
@@ -120,6 +122,15 @@ def test_tracking_names_of_the_matrices(tmp_path, simple):
         ("P2: 700 0", "P2: 700", "P2 has 11 numbers, it needs 12"),
         ("P2: 700", "P2: x", "P2: could not convert string to float: 'x'"),
         ("P2: 700", "P2: nan", "it needs 12 finite ones"),
+        ("P2: 700 0 600 0 0 700 180 0 0 0 1 0", "P2:" + " 0" * 12, "P2 does not project"),
+        ("P2: 700", "P2: -700", "focal lengths above 0 (has -700 700)"),
+        ("P2: 700 0 600 0 0 700 180 0 0 0 1 0", "P2:" + " 1" * 12, "(has 1 1 1 1)"),
+        ("R0_rect: 1 0 0 0 1 0 0 0 1", "R0_rect:" + " 0" * 9, "R0_rect is no rotation"),
+        ("R0_rect: 1 0 0", "R0_rect: 2 0 0", "(lengths 2 1 1, determinant 2)"),
+        ("R0_rect: 1 0 0", "R0_rect: -1 0 0", "determinant -1)"),
+        ("Tr_velo_to_cam: 0 -1", "Tr_velo_to_cam: 0.5 -1", "Tr_velo_to_cam is no rotation"),
+        ("1 0 0 0\nTr_imu", "1 0 0 27000\nTr_imu", "Tr_velo_to_cam moves by 2.7e+04"),
+        ("P0:", "P2:", "line 2: P2 stands there a second time"),
     ],
 )
 def test_bad_files(tmp_path, old, new, message):
@@ -139,3 +150,24 @@ def test_plane_moves_with_its_points(kitti):
     moved = calibration.plane_from_camera(plane)
     lidar = calibration.rect_to_lidar(on_it)
     np.testing.assert_allclose(lidar @ moved[:3] + moved[3], 0, atol=1e-9)
+
+
+def test_what_is_no_text_is_told_by_its_file(tmp_path):
+    path = tmp_path / "000004.txt"
+    path.write_bytes(CALIBRATION.encode().replace(b"P2", b"P2\xff"))
+    with pytest.raises(ValueError, match=r"000004\.txt: not a text file .* at byte"):
+        Calibration.from_file(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, simple):
+    path = tmp_path / "000004.txt"
+    path.write_text(CALIBRATION.partition("\n")[2], encoding="utf-8-sig")  # P2 comes first
+    np.testing.assert_array_equal(Calibration.from_file(path).p2, simple.p2)
+
+
+def test_the_calibrations_of_kitti_pass(kitti, tmp_path):
+    with tarfile.open(kitti / "calib_all.tar.xz") as archive:
+        for member in list(archive)[:400]:
+            if member.isfile():
+                (tmp_path / "calib.txt").write_bytes(archive.extractfile(member).read())
+                Calibration.from_file(tmp_path / "calib.txt")

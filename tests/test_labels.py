@@ -88,7 +88,7 @@ def test_written_files_read_back_equal(tmp_path, read):
     lines = path.read_text().splitlines()
     assert [len(line.split()) for line in lines] == [16, 16]
     first = "Car 0.1 1 -1.3300 597.5900 176.1800 720.9000 261.1400 1.4700 1.6000 3.6600 "
-    assert lines[0] == first + "1.0700 1.5500 14.4400 -1.2500 0.1235"
+    assert lines[0] == first + "1.0700 1.5500 14.4400 -1.2500 0.12345"
     back = read_labels(path)
     np.testing.assert_allclose(back.boxes, labels.boxes)
     assert sorted(p.name for p in path.parent.iterdir()) == ["000123.txt"]

@@ -6,6 +6,7 @@ are [M, 7] (x, y, z, l, h, w, rotation_y) with (x, y, z) the centre of the botto
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +14,16 @@ from pathlib import Path
 import numpy as np
 
 from data.boxes import box_corners, wrap_angle
+from data.files import read_text
 
 KEYS = {  # the names in the object and in the tracking benchmark
     "p2": (("P2",), (3, 4)),
     "r0_rect": (("R0_rect", "R_rect"), (3, 3)),
     "velo_to_cam": (("Tr_velo_to_cam", "Tr_velo_cam"), (3, 4)),
 }
+LARGEST_SHIFT = 1e3  # metres between LiDAR and camera
+LARGEST_FOCAL = 1e6  # pixels
+LOOSE = 0.01  # of a rotation's products: files have few digits
 NEAR = 0.1  # metres: what is nearer to the image plane does not project to a useful place
 EDGES = np.array(
     [[0, 1], [1, 2], [2, 3], [3, 0], [4, 5], [5, 6], [6, 7], [7, 4], [0, 4], [1, 5], [2, 6], [3, 7]]
@@ -37,11 +42,16 @@ class Calibration:
     def from_file(cls, path: Path | str) -> Calibration:
         """Read `calib/000123.txt` or a tracking calibration; errors name the file and the key."""
         path = Path(path)
-        found = {}
-        for line in path.read_text(encoding="utf-8").splitlines():
+        found: dict[str, str] = {}
+        for number, line in enumerate(read_text(path).splitlines(), start=1):
             key, _, numbers = line.strip().partition(" ")
-            found[key.rstrip(":")] = numbers
-        return cls(**{name: _matrix(found, *spec, path) for name, spec in KEYS.items()})
+            key = key.rstrip(":")
+            if key and key in found:
+                raise ValueError(f"{path}, line {number}: {key[:40]} stands there a second time")
+            found[key] = numbers
+        matrices = {name: _matrix(found, *spec, path) for name, spec in KEYS.items()}
+        _check(**matrices, path=path)
+        return cls(**matrices)
 
     @cached_property
     def _lidar_to_rect(self) -> np.ndarray:
@@ -145,9 +155,38 @@ def _matrix(
     try:
         values = np.array(found[key].split(), np.float64)
     except ValueError as error:
-        raise ValueError(f"{path}: {key}: {error}") from None
+        raise ValueError(f"{path}: {key}: {str(error)[:80]}") from None
     if values.size != shape[0] * shape[1] or not np.isfinite(values).all():
         raise ValueError(
             f"{path}: {key} has {values.size} numbers, it needs {shape[0] * shape[1]} finite ones"
         )
     return values.reshape(shape)
+
+
+def _check(p2: np.ndarray, r0_rect: np.ndarray, velo_to_cam: np.ndarray, path: Path) -> None:
+    """Raise ValueError for rotations that do not rotate and a projection that does not project."""
+    for name, rotation in (("R0_rect", r0_rect), ("Tr_velo_to_cam", velo_to_cam[:, :3])):
+        product = rotation @ rotation.T
+        if np.abs(product - np.eye(3)).max() > LOOSE or np.linalg.det(rotation) < 0:
+            raise ValueError(
+                f"{path}: {name} is no rotation: its rows must be of length 1 and at right angles "
+                f"(lengths {_list(np.linalg.norm(rotation, axis=1))}, determinant "
+                f"{np.linalg.det(rotation):.3g})"
+            )
+    far = np.abs(velo_to_cam[:, 3]).max()
+    if far > LARGEST_SHIFT:
+        raise ValueError(f"{path}: Tr_velo_to_cam moves by {far:.3g}; it is in metres")
+    # a camera looks along z: the third row is the depth, the others grow to the right and down
+    scale = p2[2, 2] if p2[2, 2] > 0 else np.nan
+    focal = np.array([p2[0, 0], p2[1, 1]]) / scale
+    ahead = np.abs(p2[2, :2] / scale).max() <= LOOSE
+    if not (ahead and focal.min() > 0 and focal.max() < LARGEST_FOCAL):
+        raise ValueError(
+            f"{path}: P2 does not project into an image: its first two rows need focal lengths "
+            f"above 0 (has {_list([p2[0, 0], p2[1, 1]])}), its last row is 0 0 1 and a number (has "
+            f"{_list(p2[2])})"
+        )
+
+
+def _list(numbers: Sequence[float]) -> str:
+    return " ".join(f"{number:.3g}" for number in numbers)

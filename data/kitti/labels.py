@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.files import replacing
+from data.files import read_text, replacing
 
 TYPES = (
     "Car",
@@ -27,6 +27,8 @@ TYPES = (
 )
 NUMBERS = ("truncated", "occluded", "alpha", "x1", "y1", "x2", "y2", "height", "width", "length")
 NUMBERS += ("x", "y", "z", "rotation_y", "score")
+DECIMALS = 4  # of numbers in a file
+LARGEST = 1e6  # of any number in a label
 MIN_HEIGHT = (40, 25, 25)  # pixels, for easy, moderate, hard
 MAX_OCCLUDED = (0, 1, 2)
 MAX_TRUNCATED = (0.15, 0.30, 0.50)
@@ -81,14 +83,8 @@ def read_labels(path: Path | str) -> Labels:
     Raises ValueError naming file, line and field for a line that is not KITTI's.
     """
     path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}: not a text file ({error.reason} at byte {error.start})"
-        ) from None
     types, rows = [], []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         words = line.split()
         if not words:
             continue
@@ -104,15 +100,23 @@ def read_labels(path: Path | str) -> Labels:
 
 
 def write_labels(path: Path | str, labels: Labels) -> None:
-    """Write a label file, or a result file when there are scores; numbers have 4 decimals."""
+    """Write a label file, or a result file when there are scores.
+
+    Numbers have DECIMALS decimals, scores as many as tell two float32 apart: equal scores would be
+    ranked by chance. Raises ValueError for a type that is not one word.
+    """
     lines = []
+    for name in labels.types.tolist():
+        if name.split() != [name]:
+            raise ValueError(f"{path}: type {name!r} is not one word, nothing could read it back")
     for i in range(len(labels)):
         length, height, width = labels.size[i]
         numbers = [labels.alpha[i], *labels.bbox[i], height, width, length]
         numbers += [*labels.location[i], labels.rotation_y[i]]
-        numbers += [] if labels.score is None else [labels.score[i]]
-        head = f"{labels.types[i]} {labels.truncated[i]:g} {labels.occluded[i]}"
-        lines.append(" ".join([head, *(f"{number:.4f}" for number in numbers)]) + "\n")
+        words = [labels.types[i], f"{labels.truncated[i]:g}", str(labels.occluded[i])]
+        words += [f"{number:.{DECIMALS}f}" for number in numbers]
+        words += [] if labels.score is None else [f"{labels.score[i]:.9g}"]
+        lines.append(" ".join(words) + "\n")
     with replacing(path) as temporary:
         temporary.write_text("".join(lines), encoding="utf-8")
 
@@ -123,7 +127,13 @@ def _number(word: str, field: int, path: Path, line: int) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{path}, line {line}: {NUMBERS[field]} is {word!r}, not a finite number")
+        shown = repr(word[:40])
+        raise ValueError(f"{path}, line {line}: {NUMBERS[field]} is {shown}, not a finite number")
+    if abs(value) > LARGEST:
+        raise ValueError(
+            f"{path}, line {line}: {NUMBERS[field]} is {value:g}; metres, pixels and radians stay "
+            f"within {LARGEST:g}"
+        )
     return value
 
 

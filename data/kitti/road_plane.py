@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data.files import read_text
 from data.kitti.calibration import Calibration
 
 
@@ -14,7 +15,7 @@ def read_plane(path: Path | str, calibration: Calibration) -> np.ndarray:
     length 1 and up. Raises ValueError for a file without four numbers or a plane that stands up.
     """
     path = Path(path)
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = read_text(path).splitlines()
     try:
         plane = np.array(lines[3].split() if len(lines) > 3 else [], np.float64)
     except ValueError as error:
