@@ -1,39 +1,77 @@
-"""KITTI point clouds: little-endian float32, 4 a point (x, y, z, intensity)."""
+"""Point clouds in files: KITTI's .bin, little-endian float32, 4 a point (x, y, z, intensity), and
+arrays of such points in .npy."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from data.scan import require_scan
+
 POINT_BYTES = 16
+SUFFIXES = (".bin", ".npy")
+LARGEST = 1 << 30  # bytes of a scan: 67 million points
 
 
 def read_points(path: Path | str) -> np.ndarray:
-    """Read a .bin file as [P, 4] float32; a file of 0 bytes is a cloud of 0 points.
+    """Read a .bin or .npy file as [P, 4] float32; a .bin file of 0 bytes is a cloud of 0 points.
 
-    Raises ValueError when the size is not a whole number of points.
+    Raises ValueError for what is no scan: another kind of file, other columns, numbers that no
+    LiDAR measured.
     """
     path = Path(path)
     size = path.stat().st_size
+    if size > LARGEST:
+        raise ValueError(f"{path}: {size} bytes are more than a scan has")
+    points = _read_npy(path) if path.suffix == ".npy" else _read_bin(path, size)
+    require_scan(points, path)
+    return points
+
+
+def _read_bin(path: Path, size: int) -> np.ndarray:
+    with path.open("rb") as file:
+        start = file.read(4096)
+    if start.startswith(np.lib.format.MAGIC_PREFIX):
+        raise ValueError(f"{path}: this is a .npy file; rename it to {path.stem}.npy")
+    if start and all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in start):
+        raise ValueError(f"{path}: this is a text file, not a scan of float32")
     if size % POINT_BYTES:
+        fitting = next((n for n in (5, 6, 3) if size % (4 * n) == 0), None)
+        columns = f"; or has it {fitting} columns?" if fitting else ""
         raise ValueError(
             f"{path}: {size} bytes are not a multiple of {POINT_BYTES} (4 float32 a point); "
-            "the file is cut off or not a KITTI cloud"
+            f"the file is cut off or not a KITTI cloud{columns}"
         )
     return np.fromfile(path, "<f4").astype(np.float32, copy=False).reshape(-1, 4)
 
 
+def _read_npy(path: Path) -> np.ndarray:
+    try:
+        # mapped, so that a header that claims more than the file has is an error before memory is
+        points = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(f"{path}: not an array in a .npy file ({str(error)[:80]})") from None
+    if not isinstance(points, np.ndarray) or points.dtype.kind != "f":
+        raise ValueError(f"{path}: not an array of floating-point numbers")
+    if points.ndim != 2 or points.shape[1] != 4:
+        raise ValueError(
+            f"{path}: an array of shape {list(points.shape)}; a scan is [P, 4]: x, y, z, intensity"
+        )
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(points, np.float32)
+
+
 def find_scans(inputs: Sequence[Path]) -> list[Path]:
-    """The .bin files named or in the folders named, sorted within a folder.
+    """The .bin and .npy files named or in the folders named, sorted within a folder.
 
     Raises FileNotFoundError or ValueError for what is not there, or two scans of one name.
     """
     scans = []
     for path in inputs:
         if path.is_dir():
-            found = sorted(path.glob("*.bin"))
+            found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
             if not found:
-                raise FileNotFoundError(f"{path}: no .bin files in this folder")
+                raise FileNotFoundError(f"{path}: no .bin or .npy files in this folder")
             scans += found
         elif path.is_file():
             scans.append(path)
