@@ -1,7 +1,8 @@
 """A run's configuration: one YAML file read into frozen dataclasses, strictly.
 
-Every key is required and none is ignored. A wrong file gives one line with the path of the key,
-what is wrong with its value and, for an unknown key, the nearest legal name.
+Every key is required, but for those with a default here, and none is ignored. A wrong file gives
+one line with the path of the key, what is wrong with its value and, for an unknown key, the nearest
+legal name.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from typing import Literal
 
 import yaml
 
-from detector.schema import ConfigError, build, nearest, override, plain, read_yaml
+from data.files import read_text
+from detector.memory import require_memory
+from detector.schema import LARGEST, ConfigError, build, nearest, override, plain, read_yaml
 from detector.schema import require as _require
 from ops.voxelize import VoxelGrid
 
+MOST_WORKERS = 512  # processes
 STRIDE = 8  # of the sparse encoder along x and y: voxels to a bird's-eye-view cell
 
 
@@ -33,6 +37,11 @@ class ClassConfig:
     unmatched: float
 
     def __post_init__(self):
+        one_word = self.name.isprintable() and self.name.split() == [self.name]
+        _require(
+            one_word, "name", f"{self.name!r} must be one word: label files part columns by spaces"
+        )
+        _require(self.name != "DontCare", "name", "'DontCare' marks what has no box")
         _require(min(self.size) > 0, "size", f"{list(self.size)} must be positive")
         _require(
             0 <= self.unmatched <= self.matched <= 1,
@@ -43,13 +52,15 @@ class ClassConfig:
 
 @dataclass(frozen=True)
 class GridConfig:
-    """Voxels: range (x0, y0, z0, x1, y1, z1) and sizes (x, y, z) in metres; caps are a frame's."""
+    """Voxels: range (x0, y0, z0, x1, y1, z1) and sizes (x, y, z) in metres; caps are a frame's.
+    crop_to_image: leave out points that the camera does not see, where labels name nothing else."""
 
     range: tuple[float, float, float, float, float, float]
     voxel_size: tuple[float, float, float]
     max_points: int
     max_voxels_train: int
     max_voxels_test: int
+    crop_to_image: bool = True
 
     def __post_init__(self):
         _require(
@@ -60,6 +71,9 @@ class GridConfig:
             name = "xyz"[axis]
             _require(high > low, "range", f"is empty along {name}: {low} to {high}")
             cells = (high - low) / size
+            _require(
+                cells <= LARGEST, "range", f"{low} to {high} along {name} is {cells:.3g} voxels"
+            )
             _require(
                 abs(cells - round(cells)) < 1e-3,
                 "range",
@@ -209,6 +223,7 @@ class TrainConfig:
             _require(getattr(self, key) > 0, key, f"{getattr(self, key)} must be positive")
         for key in ("weight_decay", "sampling_off_epochs", "workers", "seed"):
             _require(getattr(self, key) >= 0, key, f"{getattr(self, key)} must not be negative")
+        _require(self.workers <= MOST_WORKERS, "workers", f"{self.workers} is over {MOST_WORKERS}")
         for key in ("beta2", "ema"):
             _require(0 <= getattr(self, key) < 1, key, f"{getattr(self, key)} is not in [0, 1)")
         _require(
@@ -235,7 +250,9 @@ class Config:
     def __post_init__(self):
         names = self.class_names
         _require(len(names) > 0, "classes", "needs at least one class")
-        _require(len(set(names)) == len(names), "classes", f"a name occurs twice in {list(names)}")
+        # the metric ignores the case of names
+        unlike = len({name.lower() for name in names}) == len(names)
+        _require(unlike, "classes", f"a name occurs twice in {list(names)}")
         for name in self.augment.sample:
             _require(
                 name in names, f"augment.sample.{name}", f"unknown class{nearest(name, names)}"
@@ -286,11 +303,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such configuration file")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}: is not text") from None
-    return parse_config(text, overrides, source=str(path))
+    return parse_config(read_text(path), overrides, source=str(path))
 
 
 def parse_config(text: str, overrides: Sequence[str] = (), source: str = "configuration") -> Config:
@@ -299,6 +312,8 @@ def parse_config(text: str, overrides: Sequence[str] = (), source: str = "config
         tree = read_yaml(text)
         for assignment in overrides:
             override(tree, assignment)
-        return build(Config, tree, "")
+        config = build(Config, tree, "")
+        require_memory(config)
+        return config
     except ConfigError as error:
         raise ConfigError(f"{source}: {error.key}", error.problem) from None

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
+
+MAX_TEXT = 1 << 20  # characters; a configuration has two thousand
+MAX_SHOWN = 60  # characters of a wrong value in a message
+LARGEST = 2**31 - 1  # whole number: the kernels count in 32 bits
 
 
 class ConfigError(ValueError):
@@ -28,18 +32,36 @@ def require(condition: bool, key: str, problem: str) -> None:
 
 def nearest(name: Any, legal: Sequence[str]) -> str:
     """The end of a message that offers the legal name nearest to a wrong one."""
-    near = difflib.get_close_matches(str(name), legal, n=1, cutoff=0.0)
+    name = str(name)[:MAX_SHOWN]
+    initials = "".join(word[:1] for word in name.split("_"))
+    if len(initials) > 1 and initials in legal:  # learning_rate: lr
+        return f"; the nearest legal name is '{initials}'"
+    near = difflib.get_close_matches(name, legal, n=1, cutoff=0.0)
     return f"; the nearest legal name is '{near[0]}'" if near else ""
 
 
+def shown(value: Any) -> str:
+    """A value as a message has it, in one line and not too long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 4]} ..."
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML where a key given twice is an error and 1e-3 is a number."""
+    """YAML where a key given twice is an error and 1e-3 is a number. Aliases are refused: a few
+    lines of them can stand for more than any memory holds."""
+
+    def compose_node(self, parent, index):
+        if self.check_event(yaml.AliasEvent):
+            line = self.peek_event().start_mark.line + 1
+            raise ConfigError(f"line {line}", "has an alias (*), which is not read here")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node, deep=False):
         seen = set()
         for key, _ in node.value:
-            line = key.start_mark.line + 1
-            require(key.value not in seen, f"line {line}", f"'{key.value}' is given twice")
+            line = f"line {key.start_mark.line + 1}"
+            require(isinstance(key, yaml.ScalarNode), line, "a key is a word, not a list or so")
+            require(key.value not in seen, line, f"{shown(key.value)} is given twice")
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -53,6 +75,7 @@ _Loader.add_implicit_resolver(
 
 def read_yaml(text: str) -> Any:
     """The tree of a YAML text; raises ConfigError."""
+    require(len(text) <= MAX_TEXT, "text", f"{len(text)} characters are no configuration")
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader: plain values only
     except yaml.YAMLError as error:
@@ -60,6 +83,12 @@ def read_yaml(text: str) -> Any:
         problem = getattr(error, "problem", None) or "unreadable characters"
         where = f"line {mark.line + 1}" if mark else "text"
         raise ConfigError(where, f"is not YAML: {problem}") from None
+    except ConfigError:
+        raise
+    except RecursionError:
+        raise ConfigError("text", "is nested too deeply") from None
+    except (ValueError, OverflowError) as error:  # a date that no calendar has, or so
+        raise ConfigError("text", f"has a value that cannot be read: {error}") from None
 
 
 def override(tree: Any, assignment: str) -> None:
@@ -69,15 +98,18 @@ def override(tree: Any, assignment: str) -> None:
     *parents, last = path.strip().split(".")
     for depth, key in enumerate(parents):
         tree = tree[_position(tree, key, ".".join(parents[: depth + 1]))]
-    tree[_position(tree, last, path.strip())] = read_yaml(text)
+    # a key that the file leaves to its default may be set; one that no file has is told by `build`
+    place = last if isinstance(tree, dict) else _position(tree, last, path.strip())
+    tree[place] = read_yaml(text)
 
 
 def _position(tree: Any, key: str, path: str) -> str | int:
     if isinstance(tree, dict):
         require(key in tree, path, f"unknown key{nearest(key, [str(k) for k in tree])}")
         return key
-    require(isinstance(tree, list), path, f"unknown key: what is above it is the value {tree!r}")
-    inside = key.isdigit() and int(key) < len(tree)
+    above = f"unknown key: what is above it is the value {shown(tree)}"
+    require(isinstance(tree, list), path, above)
+    inside = key.isdecimal() and len(key) < 9 and int(key) < len(tree)
     require(inside, path, f"'{key}' is no position in a list of {len(tree)}")
     return int(key)
 
@@ -91,35 +123,41 @@ def build(kind: Any, value: Any, path: str) -> Any:
     if is_dataclass(kind):
         return _build_dataclass(kind, value, path)
     if origin is Literal:
-        require(value in args, path, f"{value!r} is none of {', '.join(map(str, args))}")
+        require(value in args, path, f"{shown(value)} is none of {', '.join(map(str, args))}")
         return value
     if origin is tuple:
         return _build_tuple(args, value, path)
     if origin is Mapping:
-        require(isinstance(value, dict), path, f"{value!r} is not a mapping")
+        require(isinstance(value, dict), path, f"{shown(value)} is not a mapping")
         return {
             build(args[0], k, path): build(args[1], v, _join(path, k)) for k, v in value.items()
         }
     if kind is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        require(number and math.isfinite(value), path, f"{value!r} is not a number")
+        small = number and abs(value) <= sys.float_info.max  # false for what is not finite too
+        require(small, path, f"{shown(value)} is not a number")
         return float(value)
     names = {bool: "true or false", int: "a whole number", str: "text"}
-    require(type(value) is kind, path, f"{value!r} is not {names[kind]}")
+    require(type(value) is kind, path, f"{shown(value)} is not {names[kind]}")
+    if kind is int:
+        require(abs(value) <= LARGEST, path, f"{shown(value)} is beyond {LARGEST}")
     return value
 
 
 def _build_dataclass(kind: type, value: Any, path: str) -> Any:
     require(
-        isinstance(value, dict), path or "file", f"{value!r} is not a mapping of keys to values"
+        isinstance(value, dict),
+        path or "file",
+        f"{shown(value)} is not a mapping of keys to values",
     )
     hints = get_type_hints(kind)
     legal = [field.name for field in fields(kind)]
     for key in value:
         require(key in legal, _join(path, key), f"unknown key{nearest(key, legal)}")
-    for key in legal:
-        require(key in value, _join(path, key), "is missing")
-    built = {key: build(hints[key], value[key], _join(path, key)) for key in legal}
+    for field in fields(kind):
+        given = field.name in value or field.default is not MISSING
+        require(given, _join(path, field.name), "is missing")
+    built = {key: build(hints[key], value[key], _join(path, key)) for key in legal if key in value}
     try:
         return kind(**built)
     except ConfigError as error:
@@ -127,11 +165,13 @@ def _build_dataclass(kind: type, value: Any, path: str) -> Any:
 
 
 def _build_tuple(args: tuple, value: Any, path: str) -> tuple:
-    require(isinstance(value, list), path, f"{value!r} is not a list")
+    require(isinstance(value, list), path, f"{shown(value)} is not a list")
     if args[-1] is Ellipsis:
         args = (args[0],) * len(value)
     require(
-        len(value) == len(args), path, f"{value} has {len(value)} values instead of {len(args)}"
+        len(value) == len(args),
+        path,
+        f"{shown(value)} has {len(value)} values instead of {len(args)}",
     )
     return tuple(
         build(kind, item, _join(path, i))
@@ -140,7 +180,8 @@ def _build_tuple(args: tuple, value: Any, path: str) -> tuple:
 
 
 def _join(path: str, key: Any) -> str:
-    return f"{path}.{key}" if path else str(key)
+    key = " ".join(str(key).split())[:MAX_SHOWN]
+    return f"{path}.{key}" if path else key
 
 
 def plain(tree: Any) -> Any:

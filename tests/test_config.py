@@ -1,11 +1,14 @@
 """Configuration: what is right reads back equal, what is wrong gives a line that names the key."""
 
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 from detector.config import load_config, parse_config
+from detector.memory import least_bytes
+from detector.models.second import build_second
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 KITTI = CONFIGS / "second_kitti.yaml"
@@ -74,6 +77,30 @@ def test_overrides_are_typed_like_the_file():
         ("augment.scale=[1.1, 0.9]", ["augment.scale"]),
         ("grid=5", ["grid", "mapping"]),
         ("grid=[1", ["not YAML"]),
+        ("train.learning_rate=1", ["train.learning_rate", "'lr'"]),
+        ("train.num_workers=1", ["train.num_workers", "'workers'"]),
+        ("train.workers=100000", ["train.workers", "512"]),
+        ("train.seed=99999999999999999999", ["train.seed", "beyond"]),
+        ("train.lr=" + "9" * 400, ["train.lr", "not a number"]),
+        ("train.lr=" + "9" * 5000, ["cannot be read"]),
+        ("train.lr=2026-99-99", ["cannot be read", "month"]),
+        ("grid={[1, 2]: 3}", ["a key is a word"]),
+        ("grid={a: &a [1], b: *a}", ["alias"]),
+        ("grid=" + "[" * 3000 + "]" * 3000, ["nested too deeply"]),
+        ("grid=" + "x" * 2_000_000, ["characters are no configuration"]),
+        ("grid=" + "x" * 1000, ["grid", "xxx ...", "mapping"]),
+        ("classes.0.name=''", ["classes.0.name", "one word"]),
+        ("classes.0.name=Big car", ["classes.0.name", "one word"]),
+        ("classes.0.name=DontCare", ["classes.0.name", "no box"]),
+        ("classes.0.name=pedestrian", ["classes", "twice"]),
+        ("grid.voxel_size=[1e-300, 0.05, 0.1]", ["grid.range", "voxels"]),
+        ("grid.range=[0, -40000, -3, 70400, 40000, 1]", ["grid.range", "GiB", "this machine has"]),
+        ("model.bev.channels=[100000000, 256]", ["model", "GiB", "this machine has"]),
+        ("model.encoder.out_channels=100000000", ["model", "GiB"]),
+        ("postprocess.after_nms=2000000000", ["postprocess.after_nms", "GiB"]),
+        ("grid.max_points=1000000000", ["grid.max_points", "GiB"]),
+        ("grid.max_points=100000000000", ["grid.max_points", "beyond"]),
+        ("grid.crop_to_image=1", ["grid.crop_to_image", "true or false"]),
     ],
 )
 def test_wrong_values_are_one_line_with_the_key(override, words):
@@ -84,6 +111,34 @@ def test_wrong_values_are_one_line_with_the_key(override, words):
     assert message.startswith(str(KITTI))
     for word in words:
         assert word in message
+
+
+def test_the_crop_is_a_choice_with_a_default():
+    assert load_config(KITTI).grid.crop_to_image
+    whole = load_config(KITTI, ["grid.crop_to_image=false"])
+    assert not whole.grid.crop_to_image
+    assert parse_config(whole.to_yaml()) == whole
+
+
+def test_a_bomb_of_aliases_goes_off_nowhere(tmp_path):
+    layers = [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 40)]
+    bomb = "\n".join(["l0: &l0 [lol]", *layers])
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=r"line 2: has an alias"):
+        parse_config(bomb)
+    assert time.monotonic() - began < 1
+
+
+def test_least_memory_is_that_of_the_network():
+    """Against the parameters that are really there, and the largest map."""
+    for name in ("second_kitti.yaml", "second_small.yaml"):
+        config = load_config(CONFIGS / name)
+        weights = sum(p.numel() for p in build_second(config).parameters())
+        parts = least_bytes(config)
+        y, x = config.bev_shape
+        together = 4 * y * x * sum(config.model.bev.upsample_channels)
+        maps = parts["model"] + parts["grid.range"] - 4 * weights
+        assert together < maps < 4 * together
 
 
 def test_every_key_is_required():
