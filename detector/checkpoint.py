@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+import torch
 from torch import Tensor, nn
 
-from data.files import replacing
+from detector import tensor_file
 from detector.config import Config, parse_config
 
-FORMAT = "millisecond weights 1"
+FORMAT = "millisecond weights 2"
+WITHOUT_CHECKSUM = "millisecond weights 1"  # an older format, read like the other
 
 
 def save_weights(path: str | Path, model: nn.Module, config: Config) -> None:
     """Writes a model's weights and the configuration it is built from, atomically."""
-    state = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    with replacing(path) as temporary:
-        temporary.write_bytes(save(state, {"format": FORMAT, "config": config.to_yaml()}))
+    texts = {"format": FORMAT, "config": config.to_yaml()}
+    tensor_file.write(Path(path), model.state_dict(), texts)
 
 
 def load_weights(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
@@ -31,31 +30,47 @@ def load_weights(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such weights file")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT or "config" not in metadata:
-                raise ValueError(
-                    f"{path}: not weights of this program; a .pth of OpenPCDet is converted by "
-                    "tools/import_openpcdet.py"
-                )
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+        state, texts, checked = tensor_file.read(path)
+    except ValueError as error:
         hint = "; convert it by tools/import_openpcdet.py" if path.suffix == ".pth" else ""
-        raise ValueError(f"{path}: damaged or not a safetensors file ({error}){hint}") from None
-    return parse_config(metadata["config"], source=f"{path}, its configuration"), state
+        raise ValueError(f"{error}{hint}") from None
+    known = texts.get("format") in (FORMAT, WITHOUT_CHECKSUM)
+    if not known or "config" not in texts:
+        raise ValueError(
+            f"{path}: not weights of this program; a .pth of OpenPCDet is converted by "
+            "tools/import_openpcdet.py"
+        )
+    if texts["format"] == FORMAT and not checked:
+        raise ValueError(f"{path}: is damaged: its checksum is missing")
+    return parse_config(texts["config"], source=f"{path}, its configuration"), state
 
 
 def restore(model: nn.Module, state: Mapping[str, Tensor], source: str | Path) -> None:
-    """Copies weights into a model. Raises ValueError naming the first that does not fit."""
+    """Copies weights into a model.
+
+    Raises ValueError naming the first that does not fit, or holds a value that is not finite.
+    """
     own = model.state_dict()
     for name, tensor in own.items():
         if name not in state:
             raise ValueError(f"{source}: weights of another network: {name} is missing")
-        if state[name].shape != tensor.shape:
+        given = state[name]
+        if given.shape != tensor.shape:
             raise ValueError(
-                f"{source}: weights of another network: {name} is {list(state[name].shape)} "
+                f"{source}: weights of another network: {name} is {list(given.shape)} "
                 f"instead of {list(tensor.shape)}"
             )
+        if tensor.is_floating_point() and not given.is_floating_point():
+            kind = str(given.dtype).removeprefix("torch.")
+            raise ValueError(f"{source}: {name} is of type {kind}, not of floating point")
+        wrong = int((~torch.isfinite(given)).sum())
+        if wrong:
+            raise ValueError(
+                f"{source}: {wrong} of the {given.numel()} values of {name} are not finite; the "
+                "file is damaged, or its training had failed"
+            )
+        if name.endswith("running_var") and (given < 0).any():
+            raise ValueError(f"{source}: {name} has a negative variance; the file is damaged")
     for name in state:
         if name not in own:
             raise ValueError(f"{source}: weights of another network: {name} is unknown")

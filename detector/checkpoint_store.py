@@ -3,22 +3,17 @@ used."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import safetensors
-import safetensors.torch
 from torch import Tensor
 
-from data.files import replacing
+from detector import tensor_file
 
 _NAME = re.compile(r"step_(\d{9})\.safetensors")
-_BLANK = "0" * 64  # stands where the digest goes while the digest is taken
 
 
 class Checkpoint(NamedTuple):
@@ -30,9 +25,8 @@ class Checkpoint(NamedTuple):
 class CheckpointStore:
     """The newest `keep` checkpoints of a run, `step_000000120.safetensors` and so on.
 
-    A checkpoint is one safetensors file; its metadata holds the numbers as JSON, the run's identity
-    and the SHA-256 of the whole file, taken with 64 zeros in the digest's place. Nothing is
-    pickled.
+    A checkpoint is a `tensor_file`, whose texts hold the numbers as JSON and the run's identity.
+    Nothing is pickled.
     """
 
     def __init__(self, folder: Path, keep: int):
@@ -50,7 +44,8 @@ class CheckpointStore:
         Raises OSError, a full disk for one; what was there stays as it was.
         """
         path = self.folder / f"step_{step:09d}.safetensors"
-        _write(path, _to_bytes(checkpoint))
+        texts = checkpoint.identity | {"numbers": json.dumps(checkpoint.numbers)}
+        tensor_file.write(path, checkpoint.tensors, texts)
         left_by_a_kill = self.folder.glob(".step_*.tmp")
         for old in (*self.paths()[self.keep :], *left_by_a_kill):
             old.unlink(missing_ok=True)
@@ -82,35 +77,14 @@ class CheckpointStore:
 
 def read(path: Path) -> Checkpoint:
     """A checkpoint from a file. Raises ValueError for one that is not as it was written."""
-    blob = Path(path).read_bytes()
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-        digest, numbers = metadata.pop("sha256"), metadata.pop("numbers")
-    except (safetensors.SafetensorError, KeyError):
+        tensors, texts, checked = tensor_file.read(path)
+    except ValueError as error:
+        raise ValueError(f"{error}, so it is not a whole checkpoint") from None
+    try:
+        numbers = json.loads(texts.pop("numbers"))
+    except (KeyError, ValueError):
         raise ValueError(f"{path}: is not a whole checkpoint") from None
-    blank = blob.replace(digest.encode(), _BLANK.encode(), 1)
-    if hashlib.sha256(blank).hexdigest() != digest:
-        raise ValueError(f"{path}: is damaged: its checksum differs")
-    return Checkpoint(safetensors.torch.load(blob), json.loads(numbers), metadata)
-
-
-def _to_bytes(checkpoint: Checkpoint) -> bytes:
-    tensors = {name: t.detach().cpu().contiguous() for name, t in checkpoint.tensors.items()}
-    numbers = json.dumps(checkpoint.numbers)
-    metadata = checkpoint.identity | {"numbers": numbers, "sha256": _BLANK}
-    blob = safetensors.torch.save(tensors, metadata)
-    digest = hashlib.sha256(blob).hexdigest()
-    return blob.replace(_BLANK.encode(), digest.encode(), 1)
-
-
-def _write(path: Path, blob: bytes) -> None:
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        file.write(blob)
-        file.flush()
-        os.fsync(file.fileno())
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # else the new name itself may be lost with the power
-    finally:
-        os.close(folder)
+    if not checked:
+        raise ValueError(f"{path}: is not a whole checkpoint")
+    return Checkpoint(tensors, numbers, texts)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
+import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -18,6 +20,7 @@ from detector.models.sparse_encoder import DOWNS
 NORM = ("weight", "bias", "running_mean", "running_var")
 COUNTERS = ("global_step", "num_batches_tracked")
 KERNEL = (3, 3, 3)
+LARGEST = 1 << 30  # bytes; SECOND's with its optimiser's state has 64 million
 
 
 def import_openpcdet(path: str | Path, config: Config) -> nn.Module:
@@ -29,6 +32,7 @@ def import_openpcdet(path: str | Path, config: Config) -> nn.Module:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such checkpoint")
+    _check_size(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -44,6 +48,16 @@ def import_openpcdet(path: str | Path, config: Config) -> nn.Module:
     model = build_second(config)
     restore(model, convert(state, config, path), path)
     return model
+
+
+def _check_size(path: Path) -> None:
+    """Raises ValueError for a file that is larger than any checkpoint, or becomes so unpacked."""
+    size = path.stat().st_size
+    if zipfile.is_zipfile(path):
+        with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            size = max(size, sum(entry.file_size for entry in archive.infolist()))
+    if size > LARGEST:
+        raise ValueError(f"{path}: {size} bytes are more than a checkpoint of SECOND has")
 
 
 def convert(state: Mapping[str, Tensor], config: Config, source: str | Path) -> dict[str, Tensor]:

@@ -192,3 +192,42 @@ def test_the_tool_says_one_line_and_exits_with_2(tmp_path, state, capsys):
         assert err.startswith("error: ")
         assert err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda t: t.index_fill(0, torch.tensor([0]), torch.nan), "are not finite"),
+        (lambda t: t.index_fill(0, torch.tensor([0]), -torch.inf), "are not finite"),
+        (lambda t: t.to(torch.int8), "is of type int8"),
+    ],
+)
+def test_values_that_no_training_leaves_are_not_imported(tmp_path, state, config, spoil, said):
+    name = "backbone_2d.blocks.0.1.weight"
+    path = save(tmp_path / "bad.pth", {**state, name: spoil(state[name])})
+    with pytest.raises(ValueError, match=said):
+        import_openpcdet(path, config)
+
+
+def test_what_is_there_is_not_written_over(tmp_path, state, config, capsys):
+    yaml, source = tmp_path / "narrow.yaml", save(tmp_path / "in.pth", state)
+    yaml.write_text(config.to_yaml())
+    other = tmp_path / "weights.safetensors"
+    other.write_bytes(b"of days")
+    before = source.read_bytes()
+    for target in (source, other):
+        assert tool.main([str(source), str(target), "--config", str(yaml)]) == 2
+        assert f"error: {target}: is there already" in capsys.readouterr().err
+    assert source.read_bytes() == before and other.read_bytes() == b"of days"
+
+
+def test_a_bomb_is_not_unpacked(tmp_path, config):
+    path = tmp_path / "bomb.pth"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({}))
+        with archive.open("archive/data/0", "w", force_zip64=True) as entry:
+            for _ in range(1100):
+                entry.write(bytes(1 << 20))
+    assert path.stat().st_size < 4 << 20
+    with pytest.raises(ValueError, match="more than a checkpoint of SECOND has"):
+        import_openpcdet(path, config)
