@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from zipfile import BadZipFile
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 
@@ -34,13 +34,15 @@ class Pack:
         if not index.is_file():
             raise FileNotFoundError(f"{index}: no such file; make it with tools/prepare_kitti.py")
         try:
-            with np.load(index, allow_pickle=False) as stored:
-                self.columns = {name: stored[name] for name in stored.files}
+            self.columns = _read_columns(index)
             self.offsets = self.columns.pop("offsets")
             self.signature = str(self.columns.pop("signature"))
             size = data_path(self.path).stat().st_size
-        except (BadZipFile, KeyError, ValueError, OSError) as error:
+        except (BadZipFile, KeyError, ValueError, OSError, MemoryError) as error:
             raise ValueError(_damaged(index, error)) from None
+        rises = self.offsets.ndim == 1 and self.offsets[:1].tolist() == [0]
+        if not rises or (np.diff(self.offsets) < 0).any():
+            raise ValueError(_damaged(index, "its offsets do not rise from 0"))
         if size != self.offsets[-1] * ROW_BYTES:
             raise ValueError(_damaged(data_path(self.path), f"{size} bytes"))
 
@@ -141,6 +143,15 @@ class PackWriter:
         os.truncate(self._partial, kept)
         os.truncate(self._log, length)
         return steps
+
+
+def _read_columns(index: Path) -> dict[str, np.ndarray]:
+    # np.savez does not compress: what says otherwise could be far larger than its file
+    with ZipFile(index) as archive:
+        if any(entry.compress_type != ZIP_STORED for entry in archive.infolist()):
+            raise ValueError("compressed")
+    with np.load(index, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
 
 
 def data_path(path: Path) -> Path:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from data.kitti.dataset import KittiDataset
-from data.kitti.prepare import database_pack, prepare
+from data.kitti.prepare import prepare
 from data.simulator import write_kitti_tree
 
 REPOSITORY = Path(__file__).parents[1]
@@ -95,8 +95,8 @@ def write_minute_training(folder: Path) -> tuple[Path, Path]:
     for split, seeds in (("train", range(9)), ("val", range(100, 103))):
         write_kitti_tree(root, seeds, split)
         dataset = KittiDataset(root, split, packed=False)
-        prepare(dataset, root / "millisecond", database=split == "train", progress=list)
-    assert database_pack(root / "millisecond", "train").with_suffix(".npz").is_file()
+        prepare(dataset, database=split == "train", progress=list)
+    assert (root / "millisecond" / "database_train.npz").is_file()
     return config, root
 
 

@@ -1,10 +1,13 @@
 """tools/prepare_kitti.py as a user runs it."""
 
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from kitti_miniature import IDS, write_miniature
 
 from data.gt_database import GroundTruthDatabase
 from data.kitti.dataset import KittiDataset
+from data.kitti.prepare import open_database
 from data.packed import Pack
 from tools.prepare_kitti import main
 
@@ -184,3 +188,181 @@ def test_damaged_pack_is_made_anew(root):
         path.write_bytes(path.read_bytes()[:50])
     assert main(["--root", str(root)]) == 0
     assert contents(root / "millisecond") == first
+
+
+def test_a_copied_data_set_keeps_its_pack(root, tmp_path):
+    """Contents count, not times."""
+    main(["--root", str(root)])
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy, copy_function=shutil.copyfile)
+    for path in (copy / "training/velodyne").iterdir():
+        os.utime(path, (1, 1))
+    dataset = KittiDataset(copy, "train")
+    assert dataset.packed_clouds.stale == []
+    assert len(open_database(dataset))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(dataset)) == 3
+    path = copy / "training/velodyne/000005.bin"
+    points = np.fromfile(path, "<f4")
+    points[7] += 1  # the same size
+    points.tofile(path)
+    changed = KittiDataset(copy, "train")
+    assert changed.packed_clouds.stale == ["000005"]
+    with pytest.warns(UserWarning, match=r"1 of 3 clouds .* \(000005\)") as said:
+        frames = list(changed) + list(changed)
+    assert len(said) == 1
+    raw = KittiDataset(copy, "train", packed=False)[1].points
+    np.testing.assert_array_equal(frames[1].points, raw)
+
+
+def relabel(root):
+    path = root / "training/label_2/000005.txt"
+    path.write_text(path.read_text().replace("Car 0", "Van 0"))
+
+
+def move_camera(root):
+    path = root / "training/calib/000005.txt"
+    path.write_text(path.read_text().replace("P2: 700 0 600", "P2: 700 0 590"))
+
+
+def touch_cloud(root):
+    path = root / "training/velodyne/000005.bin"
+    path.write_bytes(path.read_bytes()[:-16] + bytes(16))
+
+
+def tilt_road(root):
+    path = root / "training/planes/000002.txt"
+    path.write_text(path.read_text().replace("1.6", "1.7"))
+
+
+def other_frames(root):
+    (root / "ImageSets/train.txt").write_text("000002\n000007\n000005\n")
+
+
+@pytest.mark.parametrize(
+    "change", [relabel, move_camera, touch_cloud, tilt_road, other_frames], ids=lambda f: f.__name__
+)
+def test_objects_of_changed_data_are_not_pasted(root, change):
+    main(["--root", str(root)])
+    open_database(KittiDataset(root, "train"))
+    change(root)
+    with pytest.raises(ValueError, match="made from other labels") as caught:
+        open_database(KittiDataset(root, "train"))
+    command = f"python tools/prepare_kitti.py --root {root} --splits train"
+    assert str(caught.value).endswith(command)
+    assert main(shlex.split(command)[2:]) == 0
+    open_database(KittiDataset(root, "train"))
+
+
+def test_lists_of_one_name_have_packs_of_their_own(root, tmp_path):
+    """As in cross-validation: fold0/train.txt, fold1/train.txt."""
+    datasets = []
+    for fold, names in enumerate((IDS[:2], IDS[2:])):
+        path = tmp_path / f"fold{fold}" / "train.txt"
+        path.parent.mkdir()
+        path.write_text("\n".join(names))
+        assert main(["--root", str(root), "--splits", str(path)]) == 0
+        datasets.append(KittiDataset(root, str(path)))
+    main(["--root", str(root)])
+    assert len({dataset.pack_path("database") for dataset in datasets}) == 2
+    for dataset in datasets:
+        assert set(open_database(dataset).frames.tolist()) == set(dataset.frame_ids)
+    own = KittiDataset(root, str(root / "ImageSets/train.txt"))  # the split itself, as a path
+    assert own.pack_path("database") == KittiDataset(root, "train").pack_path("database")
+
+
+def test_the_whole_clouds_are_packed_where_there_is_no_camera(root, capsys):
+    assert main(["--root", str(root)]) == 0
+    assert "% of their points are in the camera's picture" in capsys.readouterr().out
+    assert main(["--root", str(root), "--no-crop"]) == 0
+    assert "camera" not in capsys.readouterr().out
+    whole = KittiDataset(root, "train", crop=False)
+    raw = np.fromfile(root / "training/velodyne/000002.bin", "<f4").reshape(-1, 4)
+    np.testing.assert_array_equal(whole[0].points, raw)
+    assert whole.packed_clouds.stale == []
+    assert len(KittiDataset(root, "train")[0].points) < len(raw)
+    assert len(open_database(whole)) == len(open_database(KittiDataset(root, "train")))
+
+
+def test_the_remedy_for_a_missing_database_makes_it(root):
+    for dataset in (
+        KittiDataset(root, "all"),
+        KittiDataset(root, "all", crop=False),
+        KittiDataset(root, "val", ["Forklift"], root / "else where"),
+    ):
+        with pytest.raises(FileNotFoundError, match="make it by python tools") as caught:
+            open_database(dataset)
+        command = shlex.split(str(caught.value).partition("make it by ")[2])
+        assert main(command[2:]) == 0
+        assert len(open_database(dataset))
+
+
+def test_a_strange_type_names_both_remedies(root, capsys):
+    path = root / "training/label_2/000005.txt"
+    path.write_text(path.read_text().replace("Car 0", "Forklift 0"))
+    assert main(["--root", str(root)]) == 2
+    assert "after --classes" in capsys.readouterr().err
+    assert main(["--root", str(root), "--classes", "Forklift"]) == 0
+
+
+def test_two_at_once(root, capsys):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(root / "millisecond")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        assert main(["--root", str(root)]) == 2
+        assert f"process {holder.pid} is writing there" in capsys.readouterr().err
+        holder.stdin.close()
+    assert main(["--root", str(root)]) == 0
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from data.files import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("split", ["../../x", "..", "a/b", "/etc/passwd", "a b", ".hidden"])
+def test_a_split_cannot_lead_out_of_the_folder(root, tmp_path, capsys, split):
+    (tmp_path / "x.txt").write_text("000002")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["--root", str(root), "--splits", split]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: split {split!r}") and err.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["../000002", "/etc/passwd", "a/b", "..", ".hidden", "a\\b"])
+def test_a_frame_cannot_lead_out_of_the_folder(root, capsys, name):
+    (root / "ImageSets/train.txt").write_text(f"000002\n{name}\n")
+    assert main(["--root", str(root)]) == 2
+    err = capsys.readouterr().err
+    assert f"{name!r} is no frame id" in err and err.count("\n") == 1
+
+
+def test_a_list_with_a_byte_order_mark(root):
+    path = root / "ImageSets/train.txt"
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert KittiDataset(root, "train").frame_ids == IDS[:3]
+
+
+def test_test_frames_are_those_of_testing(root):
+    """Also where their list is given as a file."""
+    shutil.copytree(root / "training", root / "testing")
+    (root / "ImageSets/test.txt").write_text("000005\n")
+    for split in ("test", str(root / "ImageSets/test.txt")):
+        dataset = KittiDataset(root, split)
+        assert dataset.layout.folder == root / "testing" and not dataset.layout.labelled
+    listed = root / "ImageSets/fold.txt"
+    listed.write_text("000005\n")
+    assert KittiDataset(root, str(listed)).layout.folder == root / "training"

@@ -21,7 +21,8 @@ from tqdm import tqdm
 
 from data.gt_database import GroundTruthDatabase
 from data.kitti.dataset import KittiDataset
-from data.kitti.prepare import check_clouds, database_pack, prepare
+from data.kitti.prepare import check_clouds, prepare
+from data.packed import ROW_BYTES, Pack
 from tools.program import run
 
 EXAMPLE = "example: python tools/prepare_kitti.py --root /data/kitti"
@@ -42,6 +43,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--classes", nargs="+", default=(), metavar="NAME", help="types beside KITTI's own"
     )
     parser.add_argument(
+        "--no-crop",
+        dest="crop",
+        action="store_false",
+        help="keep the points outside of the camera's picture, for a configuration that says "
+        "grid.crop_to_image: false",
+    )
+    parser.add_argument(
         "--output", type=Path, metavar="DIR", help="where to (default: ROOT/millisecond)"
     )
     return parser.parse_args(argv)
@@ -55,8 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def prepare_splits(options: argparse.Namespace) -> None:
     root = options.root
     splits = options.splits or (["train", "val"] if (root / "ImageSets").is_dir() else ["all"])
-    folder = options.output or root / "millisecond"
-    datasets = [KittiDataset(root, split, options.classes, packed=False) for split in splits]
+    datasets = [
+        KittiDataset(root, split, options.classes, options.output, packed=False, crop=options.crop)
+        for split in splits
+    ]
     for dataset in datasets:
         check_clouds(dataset)
     for number, dataset in enumerate(datasets):
@@ -64,19 +74,26 @@ def prepare_splits(options: argparse.Namespace) -> None:
         print(f"checking {label}", flush=True)
         made = prepare(
             dataset,
-            folder,
             database=number == 0,
             progress=lambda left, label=label: tqdm(left, desc=label, unit="frame"),
         )
-        print(f"{label}: {'packed' if made else 'already packed'}")
+        print(f"{label}: {'packed' if made else 'already packed'}{cropping(dataset)}")
     if datasets[0].layout.labelled:
-        print_summary(database_pack(folder, datasets[0].layout.name))
-    print(f"written to {folder}")
+        print_summary(GroundTruthDatabase(datasets[0].pack_path("database")))
+    print(f"written to {datasets[0].prepared}")
 
 
-def print_summary(path: Path) -> None:
+def cropping(dataset: KittiDataset) -> str:
+    """What the crop to the image has left of the points."""
+    if not dataset.crop:
+        return ""
+    pack = Pack(dataset.pack_path("clouds"))
+    share = pack.offsets[-1] * ROW_BYTES / max(pack.columns["size"].sum(), 1)
+    return f"; {share:.0%} of their points are in the camera's picture, the others are left out"
+
+
+def print_summary(database: GroundTruthDatabase) -> None:
     """Objects and points of each class."""
-    database = GroundTruthDatabase(path)
     print(f"{'class':<16}{'objects':>9}{'easy':>8}{'moderate':>10}{'hard':>8}{'none':>8}  points")
     for name, number in Counter(database.names.tolist()).most_common():
         rows = database.names == name
@@ -85,6 +102,11 @@ def print_summary(path: Path) -> None:
         middle = np.median(database.counts[rows])
         print(
             f"{name:<16}{number:>9}{easy:>8}{moderate:>10}{hard:>8}{none:>8}  {middle:.0f} (median)"
+        )
+    if (database.difficulty < 0).any():
+        print(
+            "none: never pasted by training; largely occluded or truncated, or the box in the "
+            "image (columns 5 to 8 of a label) is empty or lower than 25 pixels"
         )
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import warnings
-import zlib
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,18 +11,20 @@ import numpy as np
 
 from data.frame import Frame
 from data.kitti.calibration import Calibration
+from data.kitti.clouds import PackedClouds
 from data.kitti.labels import TYPES, Labels, read_labels
 from data.kitti.layout import USUAL_IMAGE, Layout, image_shape
 from data.kitti.points import read_points
 from data.kitti.road_plane import read_plane
-from data.packed import Pack, index_path
+from data.packed import index_path
 
 DONT_CARE = "DontCare"
 
 
 class KittiDataset:
-    """The frames of a split: raw points cropped to the image's field of view, boxes in the LiDAR
-    frame. Where a data set has no images, they are taken to be of the usual 1242 x 375 pixels.
+    """The frames of a split: raw points, boxes in the LiDAR frame. KITTI labels only what its
+    camera sees, so the points are cropped to the image; where a data set has no images, they are
+    taken to be of the usual 1242 x 375 pixels.
 
     The layout is told in `data.kitti.layout`. Clouds come from the pack that tools/prepare_kitti.py
     made, where there is one and it was made from these very files.
@@ -36,6 +37,7 @@ class KittiDataset:
         classes: Sequence[str] = (),
         prepared: Path | str | None = None,
         packed: bool = True,
+        crop: bool = True,
     ):
         """
         Args:
@@ -44,19 +46,38 @@ class KittiDataset:
             classes: names that labels may have beside KITTI's own.
             prepared: folder of prepare_kitti's files; root/millisecond unless given.
             packed: False to read the data set's own clouds in any case.
+            crop: False for all points of a scan, where there is no camera.
 
         Raises:
             FileNotFoundError, ValueError: one line naming what is missing or wrong.
         """
         self.layout = Layout.find(root, split)
-        self.known = {*TYPES, *classes}
-        folder = self.layout.root / "millisecond" if prepared is None else Path(prepared)
-        self._pack = self._row = None
-        path = clouds_pack(folder, self.layout.name)
-        if packed and index_path(path).is_file():
-            self._pack = Pack(path)
-            names = self._pack.columns["frame"].tolist()
-            self._row = {name: row for row, name in enumerate(names)}
+        self.classes, self.crop = tuple(classes), crop and not self.layout.cropped
+        self.prepared = self.layout.root / "millisecond" if prepared is None else Path(prepared)
+        path = self.pack_path("clouds")
+        there = packed and index_path(path).is_file()
+        self.packed_clouds = PackedClouds(path, self.layout) if there else None
+
+    def pack_path(self, kind: str) -> Path:
+        """The pack (a path without suffix) of the split's "clouds", or its "database"."""
+        # cut to the image, clouds have other points
+        whole = "" if self.crop or self.layout.cropped else "_whole"
+        return self.prepared / f"{kind}_{self.layout.name}{whole}"
+
+    def prepare_command(self) -> str:
+        """The command line that makes the packs."""
+        words = ["python", "tools/prepare_kitti.py", "--root", str(self.layout.root)]
+        words += ["--splits", self.layout.split]
+        words += ["--classes", *self.classes] if set(self.classes) - set(TYPES) else []
+        words += ["--no-crop"] if not (self.crop or self.layout.cropped) else []
+        if self.prepared != self.layout.root / "millisecond":
+            words += ["--output", str(self.prepared)]
+        return shlex.join(words)
+
+    def warn_of_changes(self) -> None:
+        """Warns, once, where clouds are not as they were packed."""
+        if self.packed_clouds is not None:
+            self.packed_clouds.warn()
 
     @property
     def frame_ids(self) -> tuple[str, ...]:
@@ -97,6 +118,10 @@ class KittiDataset:
     def calibration(self, index: int) -> Calibration:
         return Calibration.from_file(self.layout.calibration(self.layout.ids[index]))
 
+    def whole_points(self, index: int) -> np.ndarray:
+        """[P, 4] float32: the points of a scan before the crop."""
+        return read_points(self.layout.cloud(self.layout.ids[index]))
+
     def image_shape(self, index: int) -> tuple[int, int]:
         """(height, width) in pixels."""
         image = self.layout.image(self.layout.ids[index])
@@ -105,21 +130,11 @@ class KittiDataset:
     def _points(
         self, frame_id: str, calibration: Calibration, shape: tuple[int, int]
     ) -> np.ndarray:
-        path = self.layout.cloud(frame_id)
-        if self._pack is not None:
-            row = self._row.get(frame_id)
-            key = source_key(path, calibration, shape)
-            if row is not None and self._pack.columns["source"][row] == key:
-                return self._pack[row]
-            warnings.warn(
-                f"{self._pack.path}: made before {path} or its calibration was changed; run "
-                "tools/prepare_kitti.py again",
-                stacklevel=3,
-            )
-        points = read_points(path)
-        if self.layout.cropped:
-            return points
-        return points[calibration.in_image(points, shape)]
+        if self.packed_clouds is not None and frame_id in self.packed_clouds:
+            return self.packed_clouds[frame_id]
+        self.warn_of_changes()
+        points = read_points(self.layout.cloud(frame_id))
+        return points[calibration.in_image(points, shape)] if self.crop else points
 
     def _objects(
         self, labels: Labels | None, calibration: Calibration, frame_id: str
@@ -127,8 +142,9 @@ class KittiDataset:
         if labels is None:
             return np.zeros((0, 7), np.float32), (), np.zeros(0, np.int8)
         path = self.layout.label(frame_id)
+        known = {*TYPES, *self.classes}
         for number, name in enumerate(labels.types.tolist(), start=1):
-            if name not in self.known:
+            if name not in known:
                 raise ValueError(f"{path}: object {number} is a {name!r}; {self._meant(name)}")
         labels = labels.select(labels.types != DONT_CARE)
         flat = np.flatnonzero((labels.size <= 0).any(axis=1))
@@ -142,22 +158,11 @@ class KittiDataset:
         return boxes, tuple(labels.types.tolist()), labels.difficulty
 
     def _meant(self, name: str) -> str:
-        near = {known.lower(): known for known in self.known}
+        known = {*TYPES, *self.classes}
+        near = {kind.lower(): kind for kind in known}
         match = difflib.get_close_matches(name.lower(), near, n=1)
         meant = f"is {near[match[0]]!r} meant? " if match else ""
-        own = "types of one's own belong into the classes of the configuration"
-        return f"{meant}known are {', '.join(sorted(self.known))}; {own}"
-
-
-def clouds_pack(folder: Path, split: str) -> Path:
-    """The pack of a split's cropped clouds (a path without suffix)."""
-    return folder / f"clouds_{split}"
-
-
-def source_key(path: Path, calibration: Calibration, shape: tuple[int, int]) -> int:
-    """A number that changes with the cloud's file (size, time), the calibration or the image."""
-    status = path.stat()
-    parts = [status.st_size, status.st_mtime_ns, *shape]
-    matrices = (calibration.p2, calibration.r0_rect, calibration.velo_to_cam)
-    numbers = np.array(parts, np.int64).tobytes()
-    return zlib.crc32(numbers + b"".join(matrix.tobytes() for matrix in matrices))
+        return (
+            f"{meant}known are {', '.join(sorted(known))}; name a type of your own in the classes "
+            "of the configuration, or after --classes where a program reads none"
+        )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from data.kitti.splits import read_split, require_files
+from data.kitti.splits import check_name, read_split, require_files
 
 USUAL_IMAGE = (375, 1242)  # height, width of most of KITTI's images
+LARGEST_IMAGE = 1 << 15  # pixels a side
 CLOUDS = ("velodyne", "velodyne_reduced")
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -22,7 +24,7 @@ class Layout:
     label_2, and if they exist image_2 and planes. Sequence: root itself with velodyne_reduced
     (already cropped to the image), label_2 and one calib.txt. The ids of a split stand in
     root/ImageSets/SPLIT.txt, or in the file that the split names when it ends in .txt; `all` is
-    every frame that has a cloud.
+    every frame that has a cloud. A file test.txt is of root/testing where there is that folder.
     """
 
     root: Path
@@ -41,7 +43,7 @@ class Layout:
         root = Path(root)
         if not root.is_dir():
             raise FileNotFoundError(f"{root}: no such folder; give the root of a KITTI data set")
-        part = root / ("testing" if split == "test" else "training")
+        part = root / ("testing" if _of_testing(root, split) else "training")
         sequence = not part.is_dir() and any((root / name).is_dir() for name in CLOUDS)
         folder = root if sequence else part
         clouds = next(
@@ -57,12 +59,18 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """The split's name, also when it was given as a file."""
-        return Path(self.split).stem
+        """The split's name. Of a list elsewhere than in ImageSets it has a number that changes with
+        the frames, for several may be called train.txt."""
+        if not self.split.endswith(".txt"):
+            return self.split
+        path = Path(self.split)
+        if path.resolve().parent == (self.root / "ImageSets").resolve():
+            return path.stem
+        return f"{path.stem}-{zlib.crc32(' '.join(self.ids).encode()):08x}"
 
     @property
     def labelled(self) -> bool:
-        return self.split != "test"
+        return self.folder.name != "testing"
 
     @cached_property
     def has_images(self) -> bool:
@@ -107,7 +115,18 @@ def image_shape(path: Path) -> tuple[int, int]:
     if len(header) < 24 or header[:8] != PNG_SIGNATURE:
         raise ValueError(f"{path}: not a PNG image")
     width, height = struct.unpack(">II", header[16:])
+    if not (0 < width <= LARGEST_IMAGE and 0 < height <= LARGEST_IMAGE):
+        raise ValueError(f"{path}: an image of {width} x {height} pixels is none of a camera's")
     return height, width
+
+
+def _of_testing(root: Path, split: str) -> bool:
+    """Whether the frames of a split are those of root/testing."""
+    if not split.endswith(".txt"):
+        return split == "test"
+    path = Path(split)
+    own = path.resolve() == (root / "ImageSets" / "test.txt").resolve()
+    return own or (path.name == "test.txt" and (root / "testing").is_dir())
 
 
 def _ids(root: Path, split: str, clouds: Path) -> tuple[str, ...]:
@@ -116,5 +135,8 @@ def _ids(root: Path, split: str, clouds: Path) -> tuple[str, ...]:
         if not ids:
             raise FileNotFoundError(f"{clouds}: no .bin files in it")
         return ids
-    listed = Path(split) if split.endswith(".txt") else root / "ImageSets" / f"{split}.txt"
-    return read_split(listed)
+    if split.endswith(".txt"):
+        check_name(Path(split).stem)
+        return read_split(split)
+    check_name(split)
+    return read_split(root / "ImageSets" / f"{split}.txt")

@@ -7,21 +7,17 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from data.frame import Frame
-from data.gt_database import COLUMNS, add_objects
-from data.kitti.dataset import KittiDataset, clouds_pack, source_key
+from data.files import locked
+from data.gt_database import COLUMNS, GroundTruthDatabase, add_objects
+from data.kitti.clouds import COLUMNS as CLOUD_COLUMNS
+from data.kitti.clouds import PackedClouds, Source
+from data.kitti.dataset import KittiDataset
 from data.kitti.splits import some
 from data.packed import Pack, PackWriter
 
-CLOUD_COLUMNS = {"frame": "U", "source": "i8"}
-FORMAT = "1"  # of the two packs; a new one makes them anew
+FORMAT = "2"  # of the two packs; a new one makes them anew
 
 Progress = Callable[[Iterable[int]], Iterable[int]]
-
-
-def database_pack(folder: Path, split: str) -> Path:
-    """The pack of a split's ground-truth database (a path without suffix)."""
-    return folder / f"database_{split}"
 
 
 def check_clouds(dataset: KittiDataset) -> None:
@@ -41,21 +37,26 @@ def check_clouds(dataset: KittiDataset) -> None:
         )
 
 
-def prepare(dataset: KittiDataset, folder: Path, database: bool, progress: Progress) -> bool:
-    """Pack the cropped clouds of a split and, if asked, the points of its objects.
+def prepare(dataset: KittiDataset, database: bool, progress: Progress) -> bool:
+    """Pack the clouds of a split into the data set's folder `prepared` and, if asked, the points of
+    its objects.
 
     Stopped at any moment and called again, it goes on where it ended; called on finished files that
-    were made from this very data, it does nothing and returns False.
+    were made from this very data, it does nothing and returns False. Raises ValueError where
+    another process is at it.
 
     Args:
         dataset: a split, opened with packed=False.
-        folder: where the packs go.
         database: make the ground-truth database too.
         progress: wraps the indices of the frames that are left, for a progress bar.
     """
-    signature = _signature(dataset)
-    split = dataset.layout.name
-    clouds, objects = clouds_pack(folder, split), database_pack(folder, split)
+    with locked(dataset.prepared):
+        return _prepare(dataset, database, progress)
+
+
+def _prepare(dataset: KittiDataset, database: bool, progress: Progress) -> bool:
+    signature = signature_of(dataset)
+    clouds, objects = dataset.pack_path("clouds"), dataset.pack_path("database")
     clouds_due = not _made(clouds, signature)
     objects_due = database and dataset.layout.labelled and not _made(objects, signature)
     if not (clouds_due or objects_due):
@@ -68,7 +69,9 @@ def prepare(dataset: KittiDataset, folder: Path, database: bool, progress: Progr
         for index in progress(range(min(w.steps for w in writers), len(dataset))):
             frame = dataset[index]
             if clouds_due and cloud_pack.steps == index:
-                _add_cloud(cloud_pack, dataset, frame)
+                source = Source.of(dataset.layout, frame.frame_id)._asdict()
+                columns = {name: [value] for name, value in source.items()}
+                cloud_pack.append([frame.points], frame=[frame.frame_id], **columns)
             if objects_due and object_pack.steps == index:
                 add_objects(object_pack, frame)
         for writer in writers:
@@ -76,25 +79,47 @@ def prepare(dataset: KittiDataset, folder: Path, database: bool, progress: Progr
     return True
 
 
-def _add_cloud(writer: PackWriter, dataset: KittiDataset, frame: Frame) -> None:
-    path = dataset.layout.cloud(frame.frame_id)
-    key = source_key(path, frame.calibration, frame.image_shape)
-    writer.append([frame.points], frame=[frame.frame_id], source=[key])
+def open_database(dataset: KittiDataset) -> GroundTruthDatabase:
+    """The database of a split that is as the files are now.
+
+    Raises FileNotFoundError where tools/prepare_kitti.py has not made it, ValueError where it is
+    damaged or where labels, clouds, calibrations or the split have changed since.
+    """
+    path = dataset.pack_path("database")
+    try:
+        found = GroundTruthDatabase(path)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{path}.npz: no such file; make it by {dataset.prepare_command()}"
+        ) from None
+    if found.signature != signature_of(dataset):
+        raise ValueError(
+            f"{path}: made from other labels, clouds, calibrations or frames than are there now; "
+            f"make it anew by {dataset.prepare_command()}"
+        )
+    return found
+
+
+def signature_of(dataset: KittiDataset) -> str:
+    """A digest of everything that is learnt from: contents, not times.
+
+    Reads all labels, and those clouds that are not packed or have changed since.
+    """
+    layout, packed, known = dataset.layout, dataset.packed_clouds, {}
+    digest = hashlib.sha256(f"{FORMAT} {dataset.crop}".encode())
+    with suppress(FileNotFoundError, ValueError):
+        known = (packed or PackedClouds(dataset.pack_path("clouds"), layout)).sources
+    for name in layout.ids:
+        source = known.get(name) or Source.of(layout, name)
+        digest.update(f"{name} {source.content} {source.view} ".encode())
+        if layout.labelled:
+            digest.update(layout.label(name).read_bytes())
+        if layout.plane(name).is_file():
+            digest.update(layout.plane(name).read_bytes())
+    return digest.hexdigest()
 
 
 def _made(path: Path, signature: str) -> bool:
     with suppress(FileNotFoundError, ValueError):  # a damaged pack is made anew
         return Pack(path).signature == signature
     return False
-
-
-def _signature(dataset: KittiDataset) -> str:
-    """A digest of everything that the packs are made from; of a cloud its size and time."""
-    digest = hashlib.sha256(FORMAT.encode())
-    layout = dataset.layout
-    for index, name in enumerate(layout.ids):
-        key = source_key(layout.cloud(name), dataset.calibration(index), dataset.image_shape(index))
-        digest.update(f"{name} {key} ".encode())
-        if layout.labelled:
-            digest.update(layout.label(name).read_bytes())
-    return digest.hexdigest()

@@ -1,0 +1,92 @@
+"""The packed clouds that tools/prepare_kitti.py makes of a split."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data.kitti.layout import Layout
+from data.packed import Pack
+
+COLUMNS = {"frame": "U", "size": "i8", "time": "i8", "content": "i8", "view": "i8"}
+
+
+class Source(NamedTuple):
+    """What a packed cloud was made from."""
+
+    size: int  # bytes of the cloud's file
+    time: int  # of its last change, ns
+    content: int  # CRC of its bytes
+    view: int  # CRC of the calibration and of the image's size
+
+    @classmethod
+    def of(cls, layout: Layout, frame_id: str) -> Source:
+        """As the files are now; reads them."""
+        path = layout.cloud(frame_id)
+        status, content = path.stat(), zlib.crc32(path.read_bytes())
+        return cls(status.st_size, status.st_mtime_ns, content, _view(layout, frame_id))
+
+    def still_there(self, layout: Layout, frame_id: str) -> bool:
+        """Whether the files hold what they held. A cloud of the same size and time does; one of
+        another time is read, so that a copied data set keeps its pack."""
+        path = layout.cloud(frame_id)
+        status = path.stat()
+        if status.st_size != self.size or _view(layout, frame_id) != self.view:
+            return False
+        return status.st_mtime_ns == self.time or zlib.crc32(path.read_bytes()) == self.content
+
+
+class PackedClouds:
+    """The packed clouds of those frames whose files have not changed since."""
+
+    def __init__(self, path: Path, layout: Layout):
+        """Open the pack of this name. Raises ValueError where it is damaged, FileNotFoundError
+        where there is none."""
+        self._pack = Pack(path)
+        self._row: dict[str, int] = {}
+        self.sources: dict[str, Source] = {}
+        columns = self._pack.columns
+        if columns.keys() >= COLUMNS.keys():  # else it is of an older version
+            rows = {name: row for row, name in enumerate(columns["frame"].tolist())}
+            fields = [columns[field] for field in Source._fields]
+            for name in layout.ids:
+                row = rows.get(name)
+                source = row is not None and Source(*(int(field[row]) for field in fields))
+                if source and source.still_there(layout, name):
+                    self._row[name], self.sources[name] = row, source
+        self.stale = [name for name in layout.ids if name not in self._row]
+        self._warned = False
+
+    def __contains__(self, frame_id: str) -> bool:
+        return frame_id in self._row
+
+    def __getitem__(self, frame_id: str) -> np.ndarray:
+        """[P, 4] float32, a copy."""
+        return self._pack[self._row[frame_id]]
+
+    def warn(self) -> None:
+        """Says once that some frames are not as they were packed."""
+        if not self.stale or self._warned:
+            return
+        self._warned = True
+        changed, every = len(self.stale), len(self.stale) + len(self._row)
+        first = ", ".join(self.stale[:3]) + (" ..." if changed > 3 else "")
+        warnings.warn(
+            f"{self._pack.path}: made before {changed} of {every} clouds or their calibrations "
+            f"were changed ({first}), which are read from the data set itself; run "
+            "tools/prepare_kitti.py again",
+            stacklevel=3,
+        )
+
+
+def _view(layout: Layout, frame_id: str) -> int:
+    key = zlib.crc32(layout.calibration(frame_id).read_bytes())
+    image = layout.image(frame_id)
+    if image is None:
+        return key
+    with image.open("rb") as file:
+        return zlib.crc32(file.read(24), key)  # the image's size stands there
