@@ -48,8 +48,7 @@ def paste_objects(
     """Fill a scene up to sample[name] boxes of each class with objects of the database.
 
     An object goes where it was measured, onto the road where the frame has a plane, unless its box
-    overlaps one that is there, seen from above. Scene points inside a pasted box are removed, and
-    the pasted points stand before those of the scene, for a voxel keeps its first points.
+    overlaps one that is there, seen from above. Scene points inside a pasted box are removed.
     """
     chosen = []
     for name, number in sample.items():
@@ -106,6 +105,11 @@ def scale(frame: Frame, factor: float) -> Frame:
     points[:, :3] *= np.float32(factor)
     boxes[:, :6] *= np.float32(factor)
     return _moved(frame, points, boxes)
+
+
+def shuffle_points(frame: Frame, rng: np.random.Generator) -> Frame:
+    """Points in a random order, so that the caps on voxels and on their points leave out any."""
+    return replace(frame, points=rng.permutation(frame.points))
 
 
 def drop_outside(frame: Frame, point_range: Sequence[float]) -> Frame:

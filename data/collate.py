@@ -6,13 +6,15 @@ import numpy as np
 import torch
 
 from data.frame import Batch, Frame
+from data.scan import clamp_intensity
 
 
 def collate(frames: Sequence[Frame], classes: Sequence[str]) -> Batch:
     """Join frames; a label is 1 + the place of the object's name in classes.
 
-    Objects of other names are left out of the targets. There is at least one row of boxes, so a
-    batch without objects is a batch with padding only.
+    Wild intensities are clamped, see `clamp_intensity`. Objects of other names are left out of the
+    targets. There is at least one row of boxes, so a batch without objects is a batch with padding
+    only.
     """
     if not frames:
         raise ValueError("a batch needs at least one frame")
@@ -24,9 +26,9 @@ def collate(frames: Sequence[Frame], classes: Sequence[str]) -> Batch:
         boxes[row, : len(own_boxes)] = own_boxes
         labels[row, : len(own_labels)] = own_labels
     offsets = np.cumsum([0, *(len(frame.points) for frame in frames)], dtype=np.int32)
-    points = np.concatenate([frame.points for frame in frames]).astype(np.float32, copy=False)
+    clouds = [torch.from_numpy(frame.points.astype(np.float32, copy=False)) for frame in frames]
     return Batch(
-        torch.from_numpy(points),
+        torch.cat([clamp_intensity(cloud) for cloud in clouds]),
         torch.from_numpy(offsets),
         torch.from_numpy(boxes),
         torch.from_numpy(labels),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +21,17 @@ from detector.models.second import Second
 from detector.schedule import OneCycle
 from detector.train_state import TrainState
 from ops.kernel_map import Pyramid
+from ops.voxelize import Voxels
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Outcome(NamedTuple):
+    """What a network makes of a batch."""
+
+    predictions: Predictions
+    losses: Losses
+    dropped: Tensor  # [2] int64: points not finite, points lost to the cap on voxels
 
 
 class Trainer:
@@ -48,23 +58,24 @@ class Trainer:
         self._statistics = [b for b in state.model.buffers() if b.is_floating_point()]
         self._clear_gradients()
 
-    def forward(self, model: Second, batch: Batch) -> tuple[Predictions, Losses]:
-        """Predictions, by a network in the chosen precision, and losses of a batch on the host.
+    def forward(self, model: Second, batch: Batch) -> Outcome:
+        """What a network in the chosen precision makes of a batch on the host.
 
-        Those of the state's model in training on a GPU last until the next call.
+        Predictions of the state's model in training on a GPU last until the next call.
         """
         device, dtype = self.processes.device, PRECISIONS[self.settings.precision]
 
-        def index() -> tuple[Batch, Tensor, Pyramid]:
+        def index() -> tuple[Batch, Voxels, Pyramid]:
             moved = batch.to(device, non_blocking=True)
             return moved, *model.index(moved.points, moved.offsets, self._workspace)
 
         found = self.index_stream.run(index) if self.index_stream else index()
-        batch, features, pyramid = found
+        batch, voxels, pyramid = found
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            bev = model.encode(features, pyramid, len(batch.frame_ids))
+            bev = model.encode(voxels, pyramid, len(batch.frame_ids))
             predictions = self.dense_part(model)(bev)
-        return predictions, self.criterion(predictions, batch.boxes, batch.labels)
+        losses = self.criterion(predictions, batch.boxes, batch.labels)
+        return Outcome(predictions, losses, voxels.dropped)
 
     def dense_part(self, model: Second) -> Callable[[Tensor], Predictions]:
         """From the map of a batch to predictions: where there is one, by the graph."""
@@ -75,18 +86,20 @@ class Trainer:
     def step(self, batches: Sequence[Batch]) -> Tensor:
         """One update from `accumulate` batches on the host.
 
-        Returns [4 + 3 K + 1] on the device: the losses in the order of `loss_names`, and the norm
-        of the gradient before it is clipped. The guard tells whether they were finite.
+        Returns [4 + 3 K + 2] on the device: the losses in the order of `loss_names`, the points of
+        a frame that the cap on voxels has left out, and the norm of the gradient before it is
+        clipped. The guard tells whether they were finite.
         """
         state, scaler, optimizer = self.state, self.state.scaler, self.state.optimizer
         rate, momentum = self.schedule(state.step)
         for group in optimizer.param_groups:
             group.update(lr=rate, betas=(momentum, self.settings.beta2))
-        records = []
+        records, capped = [], []
         for batch in batches:
-            _, losses = self.forward(state.model, batch)
+            _, losses, dropped = self.forward(state.model, batch)
             scaler.scale(losses.total / len(batches)).backward()
             records.append(losses.flat())
+            capped.append(dropped[1:] / len(batch.frame_ids))
         self._share()
         scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(self._weights, self.settings.clip_norm)
@@ -95,7 +108,8 @@ class Trainer:
         self._clear_gradients()
         if state.ema:
             state.ema.update(state.model, state.step)
-        record = torch.cat((torch.stack(records).mean(0), norm.view(1)))
+        losses, left_out = (torch.stack(values).mean(0) for values in (records, capped))
+        record = torch.cat((losses, left_out, norm.view(1)))
         # Under a loss scale an infinite gradient is a matter of course: that update is skipped.
         self.guard.watch(state.step, record[0] if scaler.is_enabled() else record.sum(), batches)
         state.step += 1

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from data.augment import Augmentation, drop_outside
+from data.augment import Augmentation, drop_outside, shuffle_points
 from data.collate import collate
 from data.frame import Batch, Frame
 from data.gt_database import GroundTruthDatabase
@@ -89,8 +89,9 @@ class TrainingFrames(Dataset):
         epoch, index = key
         pasting = epoch <= self.last_sampling_epoch
         augmentation = self.augmentation if pasting else self.without_pasting
-        frame = augmentation(self.frames[index], np.random.default_rng((self.seed, *key)))
-        return drop_outside(frame, self.point_range)
+        rng = np.random.default_rng((self.seed, *key))
+        frame = drop_outside(augmentation(self.frames[index], rng), self.point_range)
+        return shuffle_points(frame, rng)
 
 
 def build_training_frames(
@@ -138,11 +139,11 @@ class Collate:
 
 
 def start_worker(_) -> None:
-    """Leaves SIGINT and SIGTERM to the process that started the worker."""
+    """Leaves signals to stop to the process that started the worker."""
     # A signal to the whole group is the training's to answer: it still needs the workers for its
     # last step.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def end_workers() -> None:

@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,13 @@ class Monitor:
 
     def advance(self) -> None:
         """One step is done."""
-        self._bar.update()
+        with suppress(OSError):  # the terminal was closed
+            self._bar.update()
 
     def say(self, line: str) -> None:
         """A line for the user, above the progress bar."""
-        self._bar.write(line, file=sys.stderr)
+        with suppress(OSError):
+            self._bar.write(line, file=sys.stderr)
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         """Numbers after a step; of `train/loss`, train is the group it is shown in."""
@@ -60,14 +63,20 @@ class Monitor:
         if "train/total" in values:
             self._bar.set_postfix_str(f"loss {values['train/total']:.3f}", refresh=False)
 
-    def scores(self, step: int, scores: Scores) -> None:
-        """Losses and every AP of a validation."""
+    def scores(self, step: int, scores: Scores, best: float) -> None:
+        """Losses and every AP of a validation; a line of them with the best mean AP so far."""
         values = {f"validation/{name}": value for name, value in scores.losses.items()}
+        values["data/points a frame over max_voxels_test"] = scores.capped
         for name, metrics in scores.result.items():
             for metric, figures in metrics.items():
                 for level, value in zip(LEVELS, figures["R40"], strict=True):
                     values[f"AP {name}/{metric}/{level}"] = value
         self.numbers(step, values)
+        found = ", ".join(
+            f"{name} {metrics['3d']['R40'][1]:.1f}" for name, metrics in scores.result.items()
+        )
+        found = f"3-D AP moderate {found}; best mean {best:.1f}" if found else "no class with an AP"
+        self.say(f"step {step}: validation loss {scores.losses['total']:.3f}, {found}")
 
     def picture(self, step: int, name: str, image: np.ndarray) -> None:
         """An RGB image [H, W, 3] uint8 after a step."""
@@ -75,7 +84,8 @@ class Monitor:
 
     def close(self) -> None:
         """Ends the bar and the files."""
-        self._bar.close()
+        with suppress(OSError):
+            self._bar.close()
         self._write(self._board.close)
         self._write(self._log.close)
 
@@ -105,7 +115,7 @@ class Silence:
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None: ...
 
-    def scores(self, step: int, scores: Scores) -> None: ...
+    def scores(self, step: int, scores: Scores, best: float) -> None: ...
 
     def picture(self, step: int, name: str, image: np.ndarray) -> None: ...
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from data.scan import Note, ScanWarning, clamp_intensity, oddities
 from detector.checkpoint import load_weights, restore
 from detector.config import Config
 from detector.models.second import Second, build_second
@@ -30,6 +32,8 @@ class Detector:
         self.config, self.device = config, device
         self._model = model.fold().to(device, PRECISIONS[precision])
         self._postprocess = build_postprocessor(config).to(device)
+        self._warned: set[str] = set()
+        self._seen = False  # a scan that holds points
 
     @classmethod
     def from_weights(
@@ -51,15 +55,50 @@ class Detector:
         restore(model, state, path)
         return cls(model, config, _device(device), precision)
 
-    @torch.inference_mode()
     def __call__(self, points: np.ndarray | Tensor) -> Detections:
         """points [P, 4] float32 (x, y, z in metres in the LiDAR frame, intensity in [0, 1]).
 
-        An empty cloud gives no boxes. Raises ValueError for another shape or type.
+        An empty cloud gives no boxes. Raises ValueError for another shape or type. What is odd
+        about the first scan, and what is left out of any, is warned of once (ScanWarning).
         """
-        points = _checked(points).to(self.device)
+        points = _checked(points)
+        found, notes = self._detect(points)
+        if not self._seen and len(points):
+            self._seen = True
+            notes += self.examine(points)
+        for note in notes:
+            if note.kind not in self._warned:
+                self._warned.add(note.kind)
+                warnings.warn(note.text, ScanWarning, stacklevel=2)
+        return found
+
+    def detect(self, points: np.ndarray | Tensor) -> tuple[Detections, list[Note]]:
+        """As a call, with notes on what was left out of this scan instead of warnings."""
+        return self._detect(_checked(points))
+
+    def examine(self, points: np.ndarray | Tensor) -> list[Note]:
+        """What may be meant otherwise in points [P, 4]; takes the host a few milliseconds."""
+        feet = min(own.bottom for own in self.config.classes)
+        return oddities(_checked(points).cpu().numpy(), self.config.grid.range, feet)
+
+    @torch.inference_mode()
+    def _detect(self, points: Tensor) -> tuple[Detections, list[Note]]:
+        points = clamp_intensity(points).to(self.device)
         offsets = torch.tensor([0, len(points)], dtype=torch.int32).to(self.device)
-        return self._postprocess(self._model(points, offsets))[0]
+        voxels, pyramid = self._model.index(points, offsets)
+        (found,) = self._postprocess(self._model.predict(voxels, pyramid, 1))
+        not_finite, capped = voxels.dropped.tolist()  # sync: the boxes are awaited anyway
+        notes = []
+        if not_finite:
+            notes.append(
+                Note("not finite", f"{not_finite} of {len(points)} points are not finite: left out")
+            )
+        if capped:
+            cap = self.config.grid.max_voxels_test
+            notes.append(
+                Note("cap", f"{capped} points are over grid.max_voxels_test ({cap}): left out")
+            )
+        return found, notes
 
 
 def _checked(points: np.ndarray | Tensor) -> Tensor:

@@ -27,7 +27,7 @@ class Progress:
         processes: Processes,
         monitor: Monitor | Silence,
     ):
-        """names: of the values of a step's record."""
+        """names: of the losses in a step's record."""
         self.trainer, self.names, self.processes, self.monitor = trainer, names, processes, monitor
         self.restart()
 
@@ -49,7 +49,8 @@ class Progress:
         self.monitor.advance()
         self._records.append(record)
         self._frames += self.processes.count * sum(len(batch.frame_ids) for batch in batches)
-        if self.trainer.state.step % LOG_EVERY == 0:
+        step = self.trainer.state.step
+        if step == 1 or step % LOG_EVERY == 0:
             self._tell()
             self.restart()
 
@@ -60,9 +61,11 @@ class Progress:
         elapsed = time.perf_counter() - self._begin
         state, device = self.trainer.state, self.processes.device
         rate, momentum = self.trainer.schedule(state.step - 1)
-        numbers = {f"train/{k}": v for k, v in zip(self.names, values[:-1], strict=True)}
+        *losses, left_out, norm = values
+        numbers = {f"train/{k}": v for k, v in zip(self.names, losses, strict=True)}
         numbers |= {
-            "optimiser/gradient norm": values[-1],
+            "data/points a frame over max_voxels_train": left_out,
+            "optimiser/gradient norm": norm,
             "optimiser/learning rate": rate,
             "optimiser/momentum": momentum,
             "speed/frames a second": self._frames / elapsed,

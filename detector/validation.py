@@ -21,12 +21,12 @@ from data.kitti.labels import Labels
 from data.kitti.metric import MIN_OVERLAP, Result, evaluate
 from data.kitti.results import detections_to_labels
 from detector.distributed import Processes
+from detector.engine import Outcome
 from detector.loader import start_worker
-from detector.losses import Losses, loss_names
-from detector.models.anchor_head import Predictions
+from detector.losses import loss_names
 from detector.postprocess import Detections, PostProcessor
 
-Forward = Callable[[nn.Module, Batch], tuple[Predictions, Losses]]
+Forward = Callable[[nn.Module, Batch], Outcome]
 
 
 class Scores(NamedTuple):
@@ -34,6 +34,7 @@ class Scores(NamedTuple):
 
     frames: int
     losses: dict[str, float]
+    capped: float  # points a frame that the cap on voxels has left out
     result: Result  # class -> metric -> figure -> [easy, moderate, hard]
 
     @property
@@ -72,6 +73,7 @@ class Validation:
         """
         frames = min(len(self.dataset), limit or len(self.dataset))
         found: dict[int, Labels] = {}
+        capped = 0
         total = torch.zeros(len(loss_names(self.classes)), dtype=torch.float64)
         with evaluating(model):
             for batch, views in self._batches(frames):
@@ -79,16 +81,18 @@ class Validation:
                     return None
                 if batch is None:
                     continue
-                predictions, losses = forward(model, batch)
+                predictions, losses, dropped = forward(model, batch)
                 total += losses.flat().cpu() * len(views)  # sync: so do the boxes below
+                capped += int(dropped[1])
                 for (index, frame), boxes in zip(views, self.postprocess(predictions), strict=True):
                     found[index] = to_labels(boxes, frame, self.classes)
-        return self._gather(frames, total, found)
+        return self._gather(frames, total, capped, found)
 
     def detect(self, model: nn.Module, forward: Forward, frame: Frame) -> Detections:
         """What a model finds in one frame."""
         with evaluating(model):
-            return self.postprocess(forward(model, collate([frame], self.classes))[0])[0]
+            predictions = forward(model, collate([frame], self.classes)).predictions
+            return self.postprocess(predictions)[0]
 
     def _batches(self, frames: int) -> Iterator[tuple[Batch | None, list[tuple[int, Frame]]]]:
         """This process's batches; as many in each process, the last ones may be None."""
@@ -111,12 +115,14 @@ class Validation:
             disable=not processes.first,
         )
 
-    def _gather(self, frames: int, losses: Tensor, found: dict[int, Labels]) -> Scores:
-        shares = self.processes.gather((losses, found))
-        detections = {index: labels for _, share in shares for index, labels in share.items()}
-        mean = sum(losses for losses, _ in shares) / max(frames, 1)
+    def _gather(self, frames: int, losses: Tensor, capped: int, found: dict[int, Labels]) -> Scores:
+        shares = self.processes.gather((losses, capped, found))
+        detections = {index: labels for *_, share in shares for index, labels in share.items()}
+        mean = sum(losses for losses, *_ in shares) / max(frames, 1)
         losses = dict(zip(loss_names(self.classes), mean.tolist(), strict=True))
-        return Scores(frames, losses, self.processes.of_first(lambda: self._score(detections)))
+        capped = sum(capped for _, capped, _ in shares) / max(frames, 1)
+        result = self.processes.of_first(lambda: self._score(detections))
+        return Scores(frames, losses, capped, result)
 
     def _score(self, detections: Mapping[int, Labels]) -> Result:
         order = sorted(detections)

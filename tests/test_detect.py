@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,13 @@ import safetensors.torch
 import torch
 
 from data.kitti.labels import read_labels
+from data.kitti.points import read_points
+from data.scan import ScanWarning
 from detector import Detector
 from detector.checkpoint import load_weights, save_weights
 from detector.config import load_config
 from detector.models.second import build_second
+from ops.voxelize import voxelize
 from tools import detect as tool
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_small.yaml"
@@ -32,6 +36,7 @@ def trained():
     model = build_second(config)
     torch.nn.init.normal_(model.head.classes.bias, mean=-2.0)
     torch.nn.init.normal_(model.head.classes.weight, std=0.5)
+    model.head.directions.bias.data = torch.tensor([0.0, 1.0, 0.0, 1.0])  # both face backwards
     return config, model
 
 
@@ -86,10 +91,63 @@ def test_low_precision_sees_nearly_the_same(weights):
 def test_clouds_without_points_in_range_give_few_boxes_and_no_error(weights):
     detector = Detector.from_weights(weights, "cpu")
     far = np.full((10, 4), 1e6, np.float32)
+    far[:, 3] = 0.5
     nan = np.full((10, 4), np.nan, np.float32)
-    results = [detector(points) for points in (np.zeros((0, 4), np.float32), far, nan)]
-    for found in results[1:]:
-        assert torch.equal(found.boxes, results[0].boxes)
+    nothing = detector(np.zeros((0, 4), np.float32))
+    with pytest.warns(ScanWarning, match="no point in the grid"):
+        assert torch.equal(detector(far).boxes, nothing.boxes)
+    with pytest.warns(ScanWarning, match="10 of 10 points are not finite"):
+        assert torch.equal(detector(nan).boxes, nothing.boxes)
+
+
+@pytest.mark.parametrize("scale", [1, 255, 65535])
+def test_one_wild_intensity_changes_nothing_far_from_it(weights, scale):
+    detector = Detector.from_weights(weights, "cpu")
+    points = cloud(5000) * np.float32([1, 1, 1, scale])
+    wild = points.copy()
+    wild[17, 3] = 1e30
+    points[17, 3] = scale
+    for quiet, loud in zip(detector.detect(points)[0], detector.detect(wild)[0], strict=True):
+        assert torch.equal(quiet, loud)
+
+
+def test_a_warning_is_given_once(weights):
+    detector = Detector.from_weights(weights, "cpu")
+    points = cloud(3000) * np.float32([1, 1, 1, 255])
+    with pytest.warns(ScanWarning, match="divide it by 255"):
+        first = detector(points)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(detector(points).boxes, first.boxes)
+
+
+def test_no_voxel_is_dropped_without_a_word(tmp_path, trained):
+    config, model = trained
+    points = cloud(20000)
+    save_weights(tmp_path / "large", model, config)
+    found, notes = Detector.from_weights(tmp_path / "large", "cpu").detect(points)
+    assert notes == [] and len(found.boxes)
+    small = load_config(CONFIG, ["grid.max_voxels_test=1000"])
+    save_weights(tmp_path / "small", build_second(small), small)
+    detector = Detector.from_weights(tmp_path / "small", "cpu")
+    (note,) = detector.detect(points)[1]
+    grid = small.grid.voxels
+    offsets = torch.tensor([0, len(points)], dtype=torch.int32)
+    left_out = int(voxelize(torch.from_numpy(points), offsets, grid, 5, 1000).dropped[1])
+    assert left_out > 0
+    assert note.text == f"{left_out} points are over grid.max_voxels_test (1000): left out"
+    with pytest.warns(ScanWarning, match="over grid.max_voxels_test"):
+        detector(points)
+
+
+def test_a_full_sweep_keeps_its_nearest_rings(kitti, trained, tmp_path):
+    """A file ends with the nearest rings: a cap in file order would take those first."""
+    config = load_config(CONFIG.with_name("second_kitti.yaml"))
+    for name in ("000001", "000008"):
+        points = torch.from_numpy(read_points(kitti / f"training/velodyne/{name}.bin"))
+        offsets = torch.tensor([0, len(points)], dtype=torch.int32)
+        cap = config.grid.max_voxels_test
+        assert voxelize(points, offsets, config.grid.voxels, 5, cap).dropped.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -141,6 +199,52 @@ def test_wrong_weights_files_are_one_line(tmp_path, weights, trained):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("place", ["first", "middle", "last", "texts", "key"])
+def test_a_flipped_bit_is_seen(weights, place):
+    content = bytearray(weights.read_bytes())
+    at = {
+        "first": content.index(b"}}") + 40,
+        "middle": len(content) // 2,
+        "last": len(content) - 1,
+        "texts": content.index(b"voxel_size") + 20,
+        "key": content.index(b"sha256"),
+    }[place]
+    content[at] ^= 4
+    weights.write_bytes(content)
+    with pytest.raises(ValueError, match=str(weights)) as caught:
+        Detector.from_weights(weights, "cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_without_a_checksum_still_load(tmp_path, weights):
+    config, state = load_weights(weights)
+    older = {"format": "millisecond weights 1", "config": config.to_yaml()}
+    safetensors.torch.save_file(state, tmp_path / "older", older)
+    again, tensors = load_weights(tmp_path / "older")
+    assert again == config and tensors.keys() == state.keys()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda t: t.index_fill(0, torch.tensor([1]), torch.nan), "1 of the .* are not finite"),
+        (lambda t: t.index_fill(0, torch.tensor([0]), torch.inf), "not finite"),
+        (lambda t: t.to(torch.int32), "is of type int32"),
+        (lambda t: t.to(torch.int8), "is of type int8"),
+        (lambda t: -t - 1, "negative variance"),
+    ],
+)
+def test_values_that_no_training_leaves_are_refused(tmp_path, weights, spoil, said):
+    config, state = load_weights(weights)
+    name = next(name for name in state if name.endswith("running_var"))
+    state[name] = spoil(state[name])
+    texts = {"format": "millisecond weights 1", "config": config.to_yaml()}
+    safetensors.torch.save_file(state, tmp_path / "bad", texts)
+    with pytest.raises(ValueError, match=said) as caught:
+        Detector.from_weights(tmp_path / "bad", "cpu")
+    assert name in str(caught.value) and "\n" not in str(caught.value)
+
+
 def test_wrong_devices_and_precisions_are_one_line(weights):
     with pytest.raises(ValueError, match="abacus"):
         Detector.from_weights(weights, "abacus")
@@ -170,7 +274,8 @@ def test_the_tool_writes_a_json_a_scan(tmp_path, weights):
         found = detector(points)
         assert result["frame"] == name
         assert result["names"] == ["Car"] * len(found.boxes)
-        np.testing.assert_allclose(result["boxes"], found.boxes.cpu(), atol=1e-4)
+        boxes = np.array(result["boxes"]).reshape(-1, 7)
+        np.testing.assert_allclose(boxes[:, :6], found.boxes.cpu()[:, :6], atol=1e-4)
         np.testing.assert_allclose(result["scores"], found.scores.cpu(), atol=1e-4)
         assert result["milliseconds"] > 0
 
@@ -228,3 +333,99 @@ def test_the_tool_says_one_line_and_exits_with_2(tmp_path, weights, capsys):
         assert not out
         lines = [line for line in err.splitlines() if not line.startswith("\r")]
         assert [line for line in lines if line.startswith("error: ") and word in line], err
+
+
+def lines(capsys, start: str) -> list[str]:
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith(start)]
+
+
+def test_one_bad_scan_does_not_stop_the_others(tmp_path, weights, capsys):
+    scans, output = tmp_path / "scans", tmp_path / "out"
+    scans.mkdir()
+    for name in ("a", "c", "e"):
+        cloud(500, 1).tofile(scans / f"{name}.bin")
+    (scans / "b.bin").write_bytes(b"12345")
+    np.save(scans / "d.npy", np.zeros((3, 7), np.float32))
+    assert run("--weights", weights, scans, "--output", output) == 2
+    errors = lines(capsys, "error: ")
+    assert len(errors) == 2 and "b.bin" in errors[0] and "d.npy" in errors[1]
+    assert "2 of 5 scans could not be read" in errors[1]
+    assert sorted(path.name for path in output.iterdir()) == ["a.json", "c.json", "e.json"]
+
+
+def test_yaws_and_scores_of_the_json(tmp_path, weights):
+    cloud(5000, 1).tofile(tmp_path / "a.bin")
+    assert run("--weights", weights, tmp_path / "a.bin", "--output", tmp_path / "out") == 0
+    result = json.loads((tmp_path / "out" / "a.json").read_text())
+    found = Detector.from_weights(weights, "cpu")(cloud(5000, 1))
+    yaw = np.array(result["boxes"])[:, 6]
+    assert (np.abs(yaw) <= np.pi).all() and (found.boxes[:, 6].abs() > np.pi).any()
+    np.testing.assert_allclose(np.cos(yaw - found.boxes[:, 6].numpy()), 1, atol=1e-7)
+    # no two scores that differ become equal: they rank the boxes
+    np.testing.assert_array_equal(np.float32(result["scores"]), found.scores.numpy())
+
+
+def test_results_of_another_run_do_not_stay_beside_new_ones(tmp_path, weights, capsys):
+    for name in ("a", "b"):
+        cloud(500, 1).tofile(tmp_path / f"{name}.bin")
+    (tmp_path / "calib.txt").write_text(CALIBRATION)
+    output, both = tmp_path / "out", [tmp_path / "a.bin", tmp_path / "b.bin"]
+    with_calib = ["--calib", tmp_path / "calib.txt", "--output", output]
+    assert run("--weights", weights, *both, *with_calib) == 0
+    before = {path.name: path.read_bytes() for path in output.iterdir()}
+    assert len(before) == 4
+    capsys.readouterr()
+    assert run("--weights", weights, both[0], "--output", output) == 2
+    (error,) = lines(capsys, "error: ")
+    assert "b.json, b.txt are there from another run" in error
+    assert {path.name: path.read_bytes() for path in output.iterdir()} == before
+    # of the same scans they are replaced, those that this run does not write too
+    assert run("--weights", weights, *both, "--output", output) == 0
+    assert sorted(path.name for path in output.iterdir()) == ["a.json", "b.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.txt", "Car 0.00 0 -1.57 540 180 660 240 1.5 1.8 4.0 0 1.6 20 -1.57\n"),
+        ("z.txt", "Car 0.00 0 -1.57 540 180 660 240 1.5 1.8 4.0 0 1.6 20 -1.57\n"),
+        ("a.json", '{"mine": 1}'),
+        ("a.json", "\xff"),
+        ("a.txt", "my notes\n"),
+    ],
+)
+def test_what_is_no_result_is_not_written_over(tmp_path, weights, capsys, name, content):
+    cloud(500, 1).tofile(tmp_path / "a.bin")
+    output = tmp_path / "label_2"
+    output.mkdir()
+    (output / name).write_text(content, encoding="latin-1")
+    before = (output / name).read_bytes()
+    assert run("--weights", weights, tmp_path / "a.bin", "--output", output) == 2
+    (error,) = lines(capsys, "error: ")
+    assert str(output) in error and name in error
+    assert [path.name for path in output.iterdir()] == [name]
+    assert (output / name).read_bytes() == before
+
+
+def test_the_crop_to_the_image_is_a_choice_and_is_said(tmp_path, trained, capsys):
+    points = cloud(4000, 1)
+    behind = points * np.float32([-1, 1, 1, 1])
+    np.concatenate([behind, points]).tofile(tmp_path / "a.bin")
+    (tmp_path / "calib.txt").write_text(CALIBRATION)
+    for crop in (True, False):
+        config = load_config(CONFIG, [f"grid.crop_to_image={str(crop).lower()}"])
+        path = tmp_path / f"{crop}.safetensors"
+        save_weights(path, build_second(config), config)
+        where = ["--calib", tmp_path / "calib.txt", "--output", tmp_path / f"out{crop}"]
+        assert run("--weights", path, tmp_path / "a.bin", *where) == 0
+        assert (
+            "points out of the camera's picture were left out" in capsys.readouterr().out
+        ) is crop
+
+
+def test_a_scan_at_the_root_of_the_file_system_has_no_image_beside_it(tmp_path, monkeypatch):
+    points = cloud(100)
+    (tmp_path / "calib.txt").write_text(CALIBRATION)
+    monkeypatch.setattr(tool, "read_points", lambda path: points)
+    found, view = tool.read(Path("/x.bin"), tmp_path / "calib.txt", crop=True)
+    assert view.image_shape == (375, 1242) and len(found) + view.left_out == 100

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -83,3 +85,19 @@ def test_boxes_out_of_range_are_no_targets():
     for epoch in range(5):
         centres = frames[epoch, 0].boxes[:, :3]
         assert ((centres >= low) & (centres < high)).all()
+
+
+def test_points_are_in_a_random_order_that_the_key_decides():
+    """So the caps on voxels and on their points leave out any, not the end of the file."""
+    config = parse_config(CONFIG, ["augment.sample={}", "augment.scale=[1,1]", "augment.flip=0"])
+    config = replace(config, augment=replace(config.augment, rotation=0.0))
+    frame = simulate(1)
+    frames = build_training_frames(config, [frame], None)
+    first, again, later = frames[0, 0].points, frames[0, 0].points, frames[1, 0].points
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, later) and not np.array_equal(first, frame.points)
+    for points in (first, later):
+        np.testing.assert_array_equal(np.sort(points, axis=0), np.sort(frame.points, axis=0))
+        # neighbours in the file, a fifth of a degree apart, are spread over the scan
+        apart = np.linalg.norm(np.diff(points[:, :3], axis=0), axis=1)
+        assert np.median(apart) > 5

@@ -75,9 +75,9 @@ def test_update_is_decoupled_adam(batches):
     trainer = _trainer(0, "train.ema=0", "train.clip_norm=0.5", "train.weight_decay=0.1")
     model = trainer.state.model
     before = [weight.detach().clone() for weight in model.parameters()]
-    _, losses = trainer.forward(copy.deepcopy(model), batches[0][0])
+    losses = trainer.forward(copy.deepcopy(model), batches[0][0]).losses
     twin = copy.deepcopy(model)
-    trainer.forward(twin, batches[0][0])[1].total.backward()
+    trainer.forward(twin, batches[0][0]).losses.total.backward()
     gradients = [weight.grad for weight in twin.parameters()]
     norm = torch.cat([g.flatten() for g in gradients]).norm()
     record = trainer.step(batches[0])

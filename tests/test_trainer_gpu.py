@@ -113,7 +113,7 @@ def test_validation_in_between_changes_nothing(batches):
         records.append(trainer.step([batch]))
         model.eval()
         with torch.inference_mode():
-            predictions, _ = trainer.forward(model, batch)
+            predictions = trainer.forward(model, batch).predictions
             assert len(predictions.class_logits) == 2
         model.train()
     got = [torch.stack(records), *model.state_dict().values()]

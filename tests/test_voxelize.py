@@ -1,5 +1,6 @@
 """The voxelizer against a loop over the points."""
 
+import time
 from itertools import pairwise
 
 import numpy as np
@@ -156,3 +157,14 @@ def test_wrong_input_is_named(points, offsets, message):
 def test_wrong_caps_are_named():
     with pytest.raises(ValueError, match="max_voxels: expected at least 1, got 0"):
         voxelize(torch.zeros(3, 4), offsets_of(3), SMALL, max_voxels=0)
+
+
+def test_a_cap_on_points_that_no_voxel_reaches_costs_nothing():
+    points = torch.rand(500, 4)
+    offsets = torch.tensor([0, 500], dtype=torch.int32)
+    grid = VoxelGrid((0, 0, 0, 1, 1, 1), (0.5, 0.5, 0.5))
+    all_of_them = voxelize(points, offsets, grid, 500)
+    began = time.monotonic()
+    same = voxelize(points, offsets, grid, 10**9)
+    assert time.monotonic() - began < 5
+    assert torch.equal(same.features, all_of_them.features)

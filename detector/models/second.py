@@ -13,7 +13,7 @@ from detector.models.anchor_head import AnchorHead, Predictions
 from detector.models.bev_backbone import BevBackbone, ConvBlock
 from detector.models.sparse_encoder import DOWNS, SparseEncoder
 from ops.kernel_map import Pyramid, index_workspace
-from ops.voxelize import VoxelGrid, voxelize
+from ops.voxelize import VoxelGrid, Voxels, voxelize
 
 
 class Second(nn.Module):
@@ -37,27 +37,32 @@ class Second(nn.Module):
     def forward(self, points: Tensor, offsets: Tensor) -> Predictions:
         """points [P, 4] float32 of all frames one after another (x, y, z in metres, intensity in
         [0, 1]); offsets [B + 1] int32: frame b has the rows offsets[b] to offsets[b + 1]."""
-        return self.head(self.backbone(self.encode(*self.index(points, offsets), len(offsets) - 1)))
+        voxels, pyramid = self.index(points, offsets)
+        return self.predict(voxels, pyramid, len(offsets) - 1)
 
     def index(
         self, points: Tensor, offsets: Tensor, workspace: Tensor | None = None
-    ) -> tuple[Tensor, Pyramid]:
-        """Features [N, 4] of the voxels of these points, and the encoder's maps for them.
+    ) -> tuple[Voxels, Pyramid]:
+        """The voxels of these points, and the encoder's maps for them.
 
         workspace: of as many frames or more, saves zeroing one in every call.
         """
         max_voxels = self.max_voxels[0 if self.training else 1]
         grid, batch_size = self.grid, len(offsets) - 1
         voxels = voxelize(points, offsets, grid, self.max_points, max_voxels, workspace=workspace)
-        return voxels.features, self.encoder.index(voxels, batch_size, workspace=workspace)
+        return voxels, self.encoder.index(voxels, batch_size, workspace=workspace)
+
+    def predict(self, voxels: Voxels, pyramid: Pyramid, batch_size: int) -> Predictions:
+        """From what `index` found to predictions."""
+        return self.head(self.backbone(self.encode(voxels, pyramid, batch_size)))
 
     def workspace(self, batch_size: int, device: torch.device) -> Tensor:
         """For `index`; calls on one stream may share it."""
         return index_workspace(self.encoder.sparse_shape, batch_size, DOWNS, device)
 
-    def encode(self, features: Tensor, pyramid: Pyramid, batch_size: int) -> Tensor:
+    def encode(self, voxels: Voxels, pyramid: Pyramid, batch_size: int) -> Tensor:
         """What `index` found -> the bird's-eye-view map [B, C, Y, X], channels last."""
-        bev = self.encoder.encode(features, pyramid, batch_size)
+        bev = self.encoder.encode(voxels.features, pyramid, batch_size)
         return bev.contiguous(memory_format=torch.channels_last)
 
     def fold(self) -> Second:

@@ -35,7 +35,7 @@ def voxelize(
     start, length = start[kept], length[kept].clamp_(max=max_points)
 
     features = points[ids[start]]
-    for index in range(1, max_points):
+    for index in range(1, int(length.max()) if len(length) else 1):
         more = (length > index).nonzero().squeeze(1)
         features[more] += points[ids[start[more] + index]]
     features /= length[:, None]
