@@ -21,11 +21,13 @@ class RunIdentity:
     processes: int
     frames: int
     frames_digest: int
+    data: str  # digest of clouds, labels and calibrations; "" of a run that did not note it
 
     @classmethod
-    def of(cls, config: Config, processes: int, frame_ids: Sequence[str]) -> RunIdentity:
+    def of(cls, config: Config, processes: int, frame_ids: Sequence[str], data: str) -> RunIdentity:
         """The identity of a training on the frames in this order."""
-        return cls(config, processes, len(frame_ids), zlib.crc32("\n".join(frame_ids).encode()))
+        digest = zlib.crc32("\n".join(frame_ids).encode())
+        return cls(config, processes, len(frame_ids), digest, data)
 
     def to_metadata(self) -> dict[str, str]:
         """As text; `from_metadata` reads it back."""
@@ -34,6 +36,7 @@ class RunIdentity:
             "processes": str(self.processes),
             "frames": str(self.frames),
             "frames_digest": str(self.frames_digest),
+            "data": self.data,
         }
 
     @classmethod
@@ -44,7 +47,7 @@ class RunIdentity:
             numbers = (int(texts[key]) for key in ("processes", "frames", "frames_digest"))
         except KeyError as error:
             raise ValueError(f"the checkpoint does not tell its {error}") from None
-        return cls(config, *numbers)
+        return cls(config, *numbers, texts.get("data", ""))
 
     def changes(self, new: RunIdentity) -> list[str]:
         """`key: old value -> new value` for everything that keeps `new` from going on with this."""
@@ -58,6 +61,8 @@ class RunIdentity:
             lines.append(f"processes: {self.processes} -> {new.processes}")
         if (new.frames, new.frames_digest) != (self.frames, self.frames_digest):
             lines.append(f"training frames: {self.frames} -> {new.frames}, not the same ones")
+        elif self.data and new.data != self.data:
+            lines.append("clouds, labels or calibrations: changed since")
         return lines
 
 

@@ -1,4 +1,5 @@
-"""A request to stop, by SIGTERM, Ctrl-C or a process itself, that all follow at the same step."""
+"""A request to stop, by SIGTERM, a closed terminal, Ctrl-C or a process itself, that all follow at
+the same step."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from detector.distributed import Processes
 
 INSIST = 2.0  # seconds
-EXIT_CODE = {signal.SIGTERM: 0, signal.SIGINT: 130}
+EXIT_CODE = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: 130}
 NOT_FINITE = 255  # no signal, and more than any: a process found a loss that is no number
 
 
@@ -31,7 +32,9 @@ class StopSignal:
         self._pending: tuple[torch.Tensor, dist.Work] | None = None
 
     def __enter__(self) -> StopSignal:
-        self._previous = {number: signal.signal(number, self._note) for number in EXIT_CODE}
+        for number in EXIT_CODE:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: stays so
+                self._previous[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *error) -> None:

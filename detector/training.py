@@ -15,6 +15,7 @@ from data.files import make_folder
 from data.frame import Batch
 from data.gt_database import GroundTruthDatabase
 from data.kitti.dataset import KittiDataset
+from data.kitti.prepare import signature_of
 from detector.checkpoint import save_weights
 from detector.checkpoint_store import Checkpoint, CheckpointStore
 from detector.config import Config
@@ -31,7 +32,7 @@ from detector.postprocess import build_postprocessor
 from detector.progress import Progress
 from detector.run_identity import RunIdentity
 from detector.stop_signal import NOT_FINITE, StopSignal
-from detector.validation import Scores, Validation
+from detector.validation import Validation
 
 FIRST_FRAMES = 10  # validated before the first step, so that nothing breaks hours later
 PICTURES = 4  # validation frames that are drawn
@@ -78,13 +79,13 @@ class Training:
             processes,
         )
         self.store = CheckpointStore(output / "checkpoints", train.keep)
-        self.identity = RunIdentity.of(config, processes.count, frames.frame_ids)
+        data = processes.of_first(partial(signature_of, frames))
+        self.identity = RunIdentity.of(config, processes.count, frames.frame_ids, data)
         self._take_up(resume)
         self.state = self.trainer.state
         self.monitor = Silence()
         if processes.first:
             self.monitor = Monitor(output, self.state.step, self.state.validated, total)
-        self.scores: Scores | None = None
 
     def run(self) -> int:
         """Trains on, and exports the weights at the end.
@@ -155,13 +156,13 @@ class Training:
             return True
         for name, picture in pictures.items():
             self.monitor.picture(state.step, name, picture)
-        self.monitor.scores(state.step, scores)
-        self.scores, state.validated = scores, state.step
-        if scores.mean_ap >= state.best:  # of equals the last, of classes without an AP too
-            state.best = scores.mean_ap
-            if self.processes.first:
-                best = self.output / "best.safetensors"
-                self._try(lambda: save_weights(best, state.trained, self.config))
+        state.validated = state.step
+        improved = scores.mean_ap >= state.best  # of equals the last, of classes without an AP too
+        state.best = max(state.best, scores.mean_ap)
+        self.monitor.scores(state.step, scores, state.best)
+        if improved and self.processes.first:
+            best = self.output / "best.safetensors"
+            self._try(lambda: save_weights(best, state.trained, self.config))
         return True
 
     def _pictures(self) -> dict[str, np.ndarray]:
@@ -216,10 +217,11 @@ class Training:
     def _take_up(self, resume: bool) -> None:
         folder = self.store.folder
         if not resume:
-            if self.processes.of_first(self.store.paths):
+            there = self.processes.of_first(partial(_made_by_training, self.output))
+            if there:
                 raise ValueError(
-                    f"{self.output}: holds a training; say --resume to go on with it, or give "
-                    "another --output"
+                    f"{self.output}: holds a training ({there[0]}); say --resume to go on with it, "
+                    "or give another --output"
                 )
             return
         first = self.processes.first
@@ -235,6 +237,12 @@ class Training:
                 "back, give another --output, or delete that folder to start anew"
             )
         self.trainer.state.restore(checkpoint.tensors, checkpoint.numbers, self.processes)
+
+
+def _made_by_training(output: Path) -> list[str]:
+    """What a training has left in a folder."""
+    names = ("checkpoints", "weights.safetensors", "best.safetensors", "log.jsonl", "tensorboard")
+    return [name for name in names if (output / name).exists()]
 
 
 def fix_randomness(seed: int, deterministic: bool) -> None:

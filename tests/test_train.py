@@ -1,12 +1,17 @@
+import fcntl
 import json
 import os
 import random
+import select
+import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from minute_training import write_minute_training
@@ -15,7 +20,9 @@ from safetensors.torch import load_file
 from data.kitti.metric import evaluate
 from detector.checkpoint_store import read
 from detector.monitor import Monitor
-from tools.train import main
+from tools.prepare_kitti import main as prepare_kitti
+from tools.program import PIPE_CLOSED
+from tools.train import main, parse
 
 PROGRAM = Path(__file__).parents[1] / "tools" / "train.py"
 STEPS = 20  # 5 epochs of 9 frames in batches of 2
@@ -101,9 +108,10 @@ def _last_step(output: Path) -> int:
 
 
 def test_stopped_and_killed_and_resumed(minute, uninterrupted, tmp_path):
-    """SIGTERM, Ctrl-C and SIGKILL at any step, another number of workers each time: the weights
-    at the end are those of the run that was left alone, bit for bit."""
-    codes = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGKILL: -signal.SIGKILL}
+    """SIGTERM, Ctrl-C, SIGHUP and SIGKILL at any step, another number of workers each time: the
+    weights at the end are those of the run that was left alone, bit for bit."""
+    codes = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGHUP: 0}
+    codes[signal.SIGKILL] = -signal.SIGKILL
     for workers, (number, code) in enumerate(codes.items()):
         before = _last_step(tmp_path)
         process = _start(minute, tmp_path, "--resume", "--set", f"train.workers={workers}")
@@ -240,3 +248,137 @@ def test_mistakes_get_one_line(minute, tmp_path, capsys, more, named):
     error = capsys.readouterr().err
     assert named in error
     assert error.startswith("error: ") and error.count("\n") == 1
+
+
+def test_a_validation_is_one_line(minute, tmp_path, capsys):
+    assert main(_arguments(minute, tmp_path)) == 0
+    captured = capsys.readouterr()
+    told = [line for line in captured.err.splitlines() if "validation loss" in line]
+    assert [line.split(":")[0].split("\r")[-1].strip() for line in told] == [
+        *("step 8", "step 16", "step 20")
+    ]
+    assert all("Car" in line and "Cyclist" in line and "best mean" in line for line in told)
+    assert "overlap" not in captured.out  # the table is evaluate.py's
+    command = captured.out.partition("every figure: ")[2].split()
+    assert command[1] == "tools/evaluate.py" and Path(command[2]).is_file()
+    first = next(line for line in _log(tmp_path) if "train/total" in line)
+    assert first["step"] == 1
+
+
+def _copy(minute, folder: Path) -> tuple[Path, Path]:
+    config, root = minute
+    return config, Path(shutil.copytree(root, folder / "kitti"))
+
+
+def test_changed_labels_are_not_pasted_nor_learnt_unsaid(minute, tmp_path, capsys):
+    copied = _copy(minute, tmp_path)
+    labels = copied[1] / "training/label_2/000003.txt"
+    labels.write_text(labels.read_text().replace("Car 0", "Van 0"))
+    assert main(_arguments(copied, tmp_path / "run")) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "database_train" in error and "tools/prepare_kitti.py --root" in error
+    assert main(_arguments(copied, tmp_path / "run", "--set", "augment.sample={}")) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*made before")
+@pytest.mark.parametrize("kind", ["label_2", "velodyne", "calib"])
+def test_a_training_does_not_go_on_with_changed_data(minute, tmp_path, capsys, kind):
+    copied = _copy(minute, tmp_path)
+    output, short = tmp_path / "run", ("--set", "augment.sample={}", "train.epochs=1")
+    assert main(_arguments(copied, output, *short)) == 0
+    assert main(_arguments(copied, output, "--resume", *short)) == 0
+    path = next(path for path in (copied[1] / "training" / kind).iterdir() if "000003" in path.name)
+    content = path.read_bytes()
+    changed = {
+        "label_2": content.replace(b"Car 0", b"Van 0"),
+        "velodyne": content[:-16],
+        "calib": content.replace(b"6.095", b"6.195"),
+    }[kind]
+    assert changed != content
+    path.write_bytes(changed)
+    capsys.readouterr()
+    assert main(_arguments(copied, output, "--resume", *short)) == 2
+    assert "clouds, labels or calibrations: changed since" in capsys.readouterr().err
+
+
+def test_what_is_seldom_meant_is_said(minute, tmp_path, capsys):
+    copied = _copy(minute, tmp_path)
+    for path in (copied[1] / "training/velodyne").iterdir():
+        points = np.fromfile(path, "<f4").reshape(-1, 4)
+        points[:, 3] *= 255
+        points.tofile(path)
+    both = ("--val-split", "train", "--set", "augment.sample={}", "train.epochs=1")
+    with pytest.warns(UserWarning, match="clouds_train: made before 9 of 9 clouds"):
+        assert main(_arguments(copied, tmp_path / "run", *both)) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert any("in both splits, of 9 validation frames" in line for line in said)
+    assert any("intensity up to" in line for line in said)
+
+
+def test_a_class_that_cannot_be_pasted_is_said(minute, tmp_path, capsys):
+    copied = _copy(minute, tmp_path)
+    for path in (copied[1] / "training/label_2").iterdir():
+        lines = [line.split() for line in path.read_text().splitlines()]
+        flat = [" ".join([*line[:4], *(["0", "0", "0", "0"]), *line[8:]]) for line in lines]
+        path.write_text("".join(f"{line}\n" for line in flat))
+    assert prepare_kitti(["--root", str(copied[1])]) == 0
+    capsys.readouterr()
+    assert main(_arguments(copied, tmp_path / "run", "--set", "train.epochs=1")) == 0
+    assert "no Car to paste (augment.sample.Car: 4)" in capsys.readouterr().err
+
+
+def test_one_training_to_a_folder(minute, tmp_path, capsys):
+    process = _start(minute, tmp_path)
+    while _last_step(tmp_path) < 0 and process.poll() is None:
+        time.sleep(0.01)
+    assert main(_arguments(minute, tmp_path, "--resume")) == 2
+    assert f"process {process.pid} is writing there" in capsys.readouterr().err
+    process.kill()
+    process.communicate()
+    assert main(_arguments(minute, tmp_path, "--resume")) == 0
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "best.safetensors", "log.jsonl"])
+def test_what_another_training_left_is_not_written_over(minute, tmp_path, capsys, name):
+    (tmp_path / name).write_text("of days")
+    assert main(_arguments(minute, tmp_path)) == 2
+    assert f"holds a training ({name})" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "of days"
+
+
+def test_the_configuration_may_follow_the_overrides():
+    options = parse(
+        ["--root", "r", "--output", "o", "--set", "train.lr=1", "train.ema=0", "c.yaml"]
+    )
+    assert options.config == Path("c.yaml") and options.set == ["train.lr=1", "train.ema=0"]
+    options = parse(["c.yaml", "--root", "r", "--output", "o", "--set", "train.lr=1"])
+    assert options.config == Path("c.yaml") and options.set == ["train.lr=1"]
+    with pytest.raises(SystemExit):
+        parse(["--root", "r", "--output", "o", "--set", "train.lr=1"])
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_a_closed_terminal_saves_what_is_done(minute, uninterrupted, tmp_path):
+    """SIGHUP comes, and nothing can be printed any more."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    terminal, end = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAM), *_arguments(minute, tmp_path)],
+        env=environment,
+        stdin=end,
+        stdout=end,
+        stderr=end,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(end)
+    while _last_step(tmp_path) < 4 and process.poll() is None:
+        if select.select([terminal], [], [], 0.01)[0]:
+            os.read(terminal, 1 << 16)
+    os.close(terminal)
+    assert process.wait(60) in (0, PIPE_CLOSED)
+    assert 4 <= _last_step(tmp_path) < STEPS
+    last = _start(minute, tmp_path, "--resume")
+    assert last.wait(120) == 0, last.stdout.read()
+    _assert_same_weights(tmp_path, uninterrupted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -36,10 +37,10 @@ def run(
         code = action() or 0
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # `| head`: nobody reads on
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
     except (ValueError, OSError) as error:
+        if _unread(error):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return PIPE_CLOSED
         say(f"error: {' '.join(str(error).split())}")
         return 2
     except (MemoryError, RuntimeError) as error:
@@ -54,6 +55,12 @@ def run(
     finally:
         if waiting:
             signal.signal(signal.SIGINT, _leave)  # for what Python does after the action
+
+
+def _unread(error: Exception) -> bool:
+    """Whether nobody reads what is printed: `| head` has enough, or the terminal was closed."""
+    closed = isinstance(error, OSError) and error.errno == errno.EIO and error.filename is None
+    return closed or isinstance(error, BrokenPipeError)
 
 
 def _out_of_memory(error: Exception) -> bool:

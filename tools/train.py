@@ -11,16 +11,18 @@ if __name__ == "__main__":
     program.begin()
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from data.gt_database import GroundTruthDatabase
-from data.kitti.ap_table import format_table
+from data.files import locked
 from data.kitti.dataset import KittiDataset
-from data.kitti.prepare import database_pack
+from data.kitti.prepare import open_database
 from detector.config import load_config
 from detector.distributed import Processes, first_to_say, processes
+from detector.doubts import doubts
 from detector.finite_guard import NotFinite
 from detector.stop_signal import EXIT_CODE
 from detector.training import Training
@@ -62,7 +64,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="YAML file, see configs/")
+    parser.add_argument(
+        "config", nargs="?", type=Path, metavar="CONFIG", help="YAML file, see configs/"
+    )
     parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
     parser.add_argument("--output", type=Path, required=True, help="folder for all that is written")
     parser.add_argument("--resume", action="store_true", help="go on with the training in OUTPUT")
@@ -83,33 +87,54 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="what prepare_kitti.py wrote (default: ROOT/millisecond)",
     )
     parser.add_argument("--device", help="cpu or cuda; the GPU where there is one")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.config is None and options.set and "=" not in options.set[-1]:
+        options.config = Path(options.set.pop())  # `--set a=b CONFIG`: the option took it along
+    if options.config is None:
+        parser.error("the following arguments are required: CONFIG")
+    return options
 
 
 def train(options: argparse.Namespace, group: Processes) -> int:
     """Runs a training to its end or to a signal; returns the exit code."""
     config = load_config(options.config, options.set)
-    prepared = options.prepared or options.root / "millisecond"
     frames, validation_frames = (
-        KittiDataset(options.root, split, config.class_names, prepared)
+        KittiDataset(
+            options.root,
+            split,
+            config.class_names,
+            options.prepared,
+            crop=config.grid.crop_to_image,
+        )
         for split in (options.train_split, options.val_split)
     )
     database = None
     if any(config.augment.sample.values()):
-        database = GroundTruthDatabase(database_pack(prepared, frames.layout.name))
-    training = Training(
-        config, frames, validation_frames, database, options.output, group, options.resume
-    )
-    stopped_by = training.run()
-    if not group.first:
-        return EXIT_CODE.get(stopped_by, 0)
-    if stopped_by:
+        database = group.of_first(lambda: open_database(frames))
+    with ExitStack() as held:
+        group.of_first(lambda: held.enter_context(locked(options.output)))
+        if group.first:
+            for line in doubts(config, frames, validation_frames, database):
+                print(f"warning: {line}", file=sys.stderr)
+            for dataset in (frames, validation_frames):
+                dataset.warn_of_changes()
+        training = Training(
+            config, frames, validation_frames, database, options.output, group, options.resume
+        )
+        stopped_by = training.run()
+    if stopped_by and group.first:
         print(f"stopped at step {training.state.step}; the same command with --resume goes on")
-        return EXIT_CODE[stopped_by]
-    if training.scores:
-        print(format_table(training.scores.result))
-    print(f"weights: {options.output}/weights.safetensors, best.safetensors")
-    return 0
+    elif group.first:
+        weights = options.output / "weights.safetensors"
+        print(f"weights: {weights}; best.safetensors beside it had the best AP in validation")
+        print(f"every figure: {evaluation(options, weights)}")
+    return EXIT_CODE.get(stopped_by, 0)
+
+
+def evaluation(options: argparse.Namespace, weights: Path) -> str:
+    """The command line that prints the whole table for the weights."""
+    words = ["python", "tools/evaluate.py", weights, "--root", options.root]
+    return shlex.join(map(str, [*words, "--split", options.val_split]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,51 @@
+"""What a training should say of its data before it starts."""
+
+from __future__ import annotations
+
+from data.gt_database import GroundTruthDatabase
+from data.kitti.dataset import KittiDataset
+from data.kitti.splits import some
+from data.scan import oddities
+from detector.config import Config
+
+LOOKED_AT = 5  # training frames whose points are examined
+
+
+def doubts(
+    config: Config,
+    frames: KittiDataset,
+    validation_frames: KittiDataset,
+    database: GroundTruthDatabase | None,
+) -> list[str]:
+    """A line for everything that is allowed and seldom meant."""
+    lines = []
+    same_place = frames.layout.folder.resolve() == validation_frames.layout.folder.resolve()
+    shared = [name for name in validation_frames.frame_ids if name in set(frames.frame_ids)]
+    if shared and same_place:
+        lines.append(
+            f"{some(shared)} in both splits, of {len(validation_frames)} validation frames: their "
+            "AP is that of frames learnt by heart"
+        )
+    for name, wanted in config.augment.sample.items():
+        if database is not None and wanted and not len(_usable(database, name, config)):
+            there = int((database.names == name).sum())
+            lines.append(
+                f"no {name} to paste (augment.sample.{name}: {wanted}): of {there} in the database "
+                f"none has a difficulty and {config.augment.min_points} points; a difficulty takes "
+                "a box in the image of 25 pixels or more, columns 5 to 8 of a label"
+            )
+    return lines + _odd_scans(config, frames)
+
+
+def _usable(database: GroundTruthDatabase, name: str, config: Config):
+    return database.select(name, config.augment.min_points)
+
+
+def _odd_scans(config: Config, frames: KittiDataset) -> list[str]:
+    """Of the first frames, each kind of oddity once."""
+    feet = min(own.bottom for own in config.classes)
+    found: dict[str, str] = {}
+    for index in range(min(LOOKED_AT, len(frames))):
+        for note in oddities(frames[index].points, config.grid.range, feet):
+            found.setdefault(note.kind, f"frame {frames.frame_ids[index]}: {note.text}")
+    return list(found.values())
