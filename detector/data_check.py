@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from data.augment import in_range
-from data.boxes import points_in_boxes
-from data.kitti.dataset import KittiDataset
 from detector.anchors import build_anchors
 from detector.config import STRIDE, ClassConfig, Config
-
-Progress = Callable[[Iterable[int]], Iterable[int]]
+from detector.survey import Survey
 
 MIN_BOXES = 10  # fewer say nothing of a class's size
 SIZE_TOLERANCE = 0.2  # of an anchor's side
@@ -27,65 +24,6 @@ EMPTY_TOLERANCE = 0.3  # share of boxes without points: the nearest to none that
 
 
 @dataclass(frozen=True)
-class Survey:
-    """All objects of a data set as columns of length M, and what was odd about its frames."""
-
-    frames: int
-    unreadable: tuple[str, ...]  # the errors, a line each
-    without_points: tuple[str, ...]  # frame ids
-    without_boxes: int
-    not_finite: int  # points with a coordinate or intensity that is no number
-    intensity: tuple[float, float]  # lowest and highest
-    largest_turn: float  # of rotation_y in the label files, either way
-    points: np.ndarray  # [F] points of each frame that could be read
-    names: np.ndarray  # [M] str
-    frame_ids: np.ndarray  # [M] str
-    boxes: np.ndarray  # [M, 7] float32, LiDAR frame
-    counts: np.ndarray  # [M] points inside each box
-
-
-def survey(dataset: KittiDataset, progress: Progress = iter) -> Survey:
-    """Read every frame; frames that cannot be read are told of, not fatal."""
-    unreadable, without_points, without_boxes, not_finite = [], [], 0, 0
-    intensity, points, turns = [], [], []
-    names, frame_ids, boxes, counts = [], [], [np.zeros((0, 7), np.float32)], [np.zeros(0, int)]
-    for index in progress(range(len(dataset))):
-        try:
-            frame = dataset[index]
-        except (ValueError, OSError) as error:
-            unreadable.append(str(error))
-            continue
-        finite = frame.points[np.isfinite(frame.points).all(axis=1)]
-        points.append(len(frame.points))
-        not_finite += len(frame.points) - len(finite)
-        without_boxes += not frame.names
-        if len(finite):
-            intensity += [finite[:, 3].min(), finite[:, 3].max()]
-        else:
-            without_points.append(frame.frame_id)
-        labels = dataset.labels(index)
-        turns.extend(np.abs(labels.rotation_y[labels.types != "DontCare"]))
-        names += frame.names
-        frame_ids += [frame.frame_id] * len(frame.names)
-        boxes.append(frame.boxes)
-        counts.append(points_in_boxes(finite, frame.boxes).sum(axis=1))
-    return Survey(
-        frames=len(dataset),
-        unreadable=tuple(unreadable),
-        without_points=tuple(without_points),
-        without_boxes=without_boxes,
-        not_finite=not_finite,
-        intensity=(float(min(intensity, default=0)), float(max(intensity, default=0))),
-        largest_turn=float(max(turns, default=0)),
-        points=np.array(points, dtype=int),
-        names=np.array(names, dtype=str),
-        frame_ids=np.array(frame_ids, dtype=str),
-        boxes=np.concatenate(boxes),
-        counts=np.concatenate(counts),
-    )
-
-
-@dataclass(frozen=True)
 class ClassCheck:
     """The boxes of one class beside its anchor. Figures of sizes, bottoms and overlaps are of the
     boxes in range; NaN where there are none."""
@@ -93,6 +31,8 @@ class ClassCheck:
     boxes: int
     outside: int  # centre out of range
     empty: int  # no point inside
+    hollow: int  # nor before the crop to the image
+    flat: int  # no box in the image
     sparse: int  # fewer than augment.min_points
     size: np.ndarray  # [3] mean l, w, h, metres
     spread: np.ndarray  # [3] standard deviation of them
@@ -105,7 +45,7 @@ def check_class(found: Survey, config: Config, number: int) -> ClassCheck:
     """The class of that number in the configuration."""
     own = config.classes[number]
     rows = found.names == own.name
-    boxes, counts = found.boxes[rows], found.counts[rows]
+    boxes, counts, whole_counts = found.boxes[rows], found.counts[rows], found.whole_counts[rows]
     inside = in_range(boxes, config.grid.range)
     seen = boxes[inside].astype(np.float64)
     overlap = best_overlap(config, number, boxes[inside])
@@ -115,6 +55,8 @@ def check_class(found: Survey, config: Config, number: int) -> ClassCheck:
         boxes=len(boxes),
         outside=int((~inside).sum()),
         empty=int((counts == 0).sum()),
+        hollow=int((whole_counts == 0).sum()),
+        flat=int(found.flat[rows].sum()),
         sparse=int((counts < config.augment.min_points).sum()),
         size=seen[:, 3:6].mean(axis=0) if any_seen else nothing,
         spread=seen[:, 3:6].std(axis=0) if any_seen else nothing,
@@ -142,7 +84,14 @@ def best_overlap(config: Config, number: int, boxes: np.ndarray) -> np.ndarray:
 
 def advice(config: Config, found: Survey) -> list[str]:
     """What to change, a line each: keys of the configuration first, then the data."""
-    lines = _range_advice(config, found)
+    lines = _range_advice(config, found) + _crop_advice(config, found)
+    most = max(found.voxels, default=0)
+    if most > config.grid.max_voxels_test:
+        over = int((found.voxels > config.grid.max_voxels_test).sum())
+        lines.append(
+            f"grid.max_voxels_test: {config.grid.max_voxels_test} -> {most}; {over} of "
+            f"{len(found.voxels)} frames have more voxels, which are left out"
+        )
     for number, own in enumerate(config.classes):
         lines += _class_advice(own, check_class(found, config, number))
         lines += _size_advice(own, found)
@@ -157,9 +106,15 @@ def _class_advice(own: ClassConfig, check: ClassCheck) -> list[str]:
     if check.boxes == 0:
         return [f"{key}: no such object in the data; take the class out, or correct its name"]
     lines = []
-    if check.empty > EMPTY_TOLERANCE * check.boxes:
+    if check.flat:
         lines.append(
-            f"{key}: {check.empty} of {check.boxes} boxes hold no point; look at the picture: if "
+            f"{key}: {check.flat} of {check.boxes} boxes have an empty box in the image (columns 5 "
+            "to 8 of the label); without one an object has no difficulty: training never pastes "
+            "it, and it counts in no AP"
+        )
+    if check.hollow > EMPTY_TOLERANCE * check.boxes:
+        lines.append(
+            f"{key}: {check.hollow} of {check.boxes} boxes hold no point; look at the picture: if "
             "boxes stand beside their points, calibration, yaw or the height of the boxes is wrong"
         )
     if len(check.overlap) < MIN_BOXES:
@@ -229,10 +184,23 @@ def _range_advice(config: Config, found: Survey) -> list[str]:
     ]
 
 
+def _crop_advice(config: Config, found: Survey) -> list[str]:
+    full = found.whole_counts > 0
+    lost = full & (found.counts == 0)
+    if not config.grid.crop_to_image or lost.sum() <= EMPTY_TOLERANCE * full.sum():
+        return []
+    return [
+        f"grid.crop_to_image: true -> false; {lost.sum()} of {full.sum()} boxes have all their "
+        "points out of the camera's picture, where they are left out (and prepare_kitti.py "
+        "--no-crop)"
+    ]
+
+
 def _data_advice(found: Survey) -> list[str]:
     lines = [f"data: {error}" for error in found.unreadable[:MOST_ERRORS]]
     if len(found.unreadable) > MOST_ERRORS:
         lines.append(f"data: {len(found.unreadable) - MOST_ERRORS} more frames cannot be read")
+    lines += [f"data: {line}" for line in found.oddities]
     low, high = found.intensity
     if low < 0 or high > 1:
         lines.append(

@@ -11,7 +11,8 @@ from PIL import Image
 from data.kitti.dataset import KittiDataset
 from detector.anchors import build_anchors
 from detector.config import load_config
-from detector.data_check import advice, best_overlap, check_class, survey
+from detector.data_check import advice, best_overlap, check_class
+from detector.survey import survey
 from ops.boxes import iou_bev
 from tools.check_data import CONFIG, main
 
@@ -185,3 +186,75 @@ def test_every_frame_that_cannot_be_read_is_named(root):
     found = survey(KittiDataset(root, "all"))
     lines = advice(load_config(CONFIG), found)
     assert sum("label_2" in line and "3 fields" in line for line in lines) == 4
+
+
+def all_round(root):
+    """A data set without a camera: cars behind the sensor, no boxes in an image."""
+    for path in (root / "training/label_2").iterdir():
+        path.write_text(
+            "".join(
+                f"Car 0 0 0 0 0 0 0 1.5 1.8 4 {x} 1.6 {-z} -1.57\n" for x, z in ((-4, 15), (4, 25))
+            )
+        )
+    for path in (root / "training/velodyne").iterdir():
+        points = np.fromfile(path, "<f4").reshape(-1, 4)
+        rng = np.random.default_rng(0)
+        for x, y in ((-15, 4), (-25, -4)):
+            car = rng.uniform((x - 1.8, y - 0.8, -1.5, 0), (x + 1.8, y + 0.8, -0.2, 1), (80, 4))
+            points = np.concatenate([points, car.astype(np.float32)])
+        points.tofile(path)
+
+
+def test_without_a_camera_the_crop_is_blamed_and_not_the_calibration(root, tmp_path, capsys):
+    all_round(root)
+    wide = "[-40, -40, -3, 40, 40, 1]"
+    config = tmp_path / "mine.yaml"
+    config.write_text(load_config(CONFIG, [f"grid.range={wide}"]).to_yaml())
+    command = ["--root", str(root), "--output", str(tmp_path / "out"), "--config", str(config)]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "% of the points are in the camera's picture, the others are left out" in out
+    assert "- grid.crop_to_image: true -> false; 8 of 8 boxes" in out
+    assert "calibration" not in out
+    followed_config = load_config(config, ["grid.crop_to_image=false"])
+    config.write_text(followed_config.to_yaml())
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "camera's picture" not in out and "hold no point" not in out
+    car = next(line.split() for line in out.splitlines() if line.startswith("Car"))
+    assert car[1:4] == ["8", "0", "0"]
+    assert "classes.Car: 8 of 8 boxes have an empty box in the image" in out
+
+
+def test_the_caps_on_voxels(root, tmp_path, capsys):
+    config = tmp_path / "mine.yaml"
+    caps = ["grid.max_voxels_test=100", "grid.max_voxels_train=300"]
+    config.write_text(load_config(CONFIG, caps).to_yaml())
+    command = ["--root", str(root), "--output", str(tmp_path / "out"), "--config", str(config)]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    grid = load_config(CONFIG).grid.voxels
+    counts = [cells(frame.points, grid) for frame in KittiDataset(root, "all")]
+    assert f"{min(counts)} to {max(counts)} voxels a frame" in out
+    assert f"- grid.max_voxels_test: 100 -> {max(counts)}; 4 of 4 frames have more" in out
+    assert f"training leaves out up to {(max(counts) - 300) / max(counts):.0%} of them" in out
+
+
+def cells(points, grid) -> int:
+    """How many cells of the grid hold points."""
+    low, high = np.array(grid.point_range[:3]), np.array(grid.point_range[3:])
+    inside = points[((points[:, :3] >= low) & (points[:, :3] < high)).all(axis=1), :3]
+    return len({tuple(cell) for cell in np.floor((inside - low) / grid.voxel_size).tolist()})
+
+
+def test_odd_scans_and_numbers(root):
+    for path in (root / "training/velodyne").iterdir():
+        points = np.fromfile(path, "<f4").reshape(-1, 4)
+        points[:, :3] = points[:, [0, 2, 1]]
+        points.tofile(path)
+    path = root / "training/label_2/000005.txt"
+    path.write_text(path.read_text().replace("0.00 1.60 20.00", "1e30 1.60 20.00"))
+    config = load_config(CONFIG)
+    lines = "\n".join(advice(config, survey(KittiDataset(root, "all"), config=config)))
+    assert "z must be the axis that points up" in lines
+    assert "000005.txt, line 1: x is 1e+30; metres" in lines and "nan" not in lines

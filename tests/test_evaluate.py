@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from data.simulator.kitti_tree import write_kitti_tree
 from detector.checkpoint import save_weights
@@ -152,7 +153,13 @@ def test_weights_on_a_data_set_write_results_that_score_the_same(tmp_path):
         ROOT / "configs" / "second_small.yaml",
         ["postprocess.score=1e-6", "postprocess.after_nms=30"],
     )
-    save_weights(tmp_path / "small.safetensors", build_second(config), config)
+    torch.manual_seed(0)
+    model = build_second(config)
+    for name, buffer in model.named_buffers():
+        if name.endswith("running_var"):
+            buffer.fill_(0.15)  # else all that a new network says is nearly the same
+    torch.nn.init.normal_(model.head.classes.weight, std=0.03)
+    save_weights(tmp_path / "small.safetensors", model, config)
     write_kitti_tree(tmp_path / "kitti", [1, 2], "val")
     done = run(
         *(tmp_path / "small.safetensors", "--root", tmp_path / "kitti", "--split", "val"),
@@ -163,6 +170,8 @@ def test_weights_on_a_data_set_write_results_that_score_the_same(tmp_path):
     files = sorted((tmp_path / "results").glob("*.txt"))
     assert len(files) == 2
     assert all(0 < len(path.read_text().splitlines()) <= 30 for path in files)
+    scores = [float(line.split()[-1]) for line in files[0].read_text().splitlines()]
+    assert len(set(scores)) > len({round(score, 4) for score in scores})  # four decimals tie
     again = run(
         *("--detections", tmp_path / "results", "--json", tmp_path / "again.json"),
         *("--labels", tmp_path / "kitti" / "training" / "label_2"),
@@ -172,6 +181,42 @@ def test_weights_on_a_data_set_write_results_that_score_the_same(tmp_path):
     for name in first:
         for metric in first[name]:
             for figure, values in first[name][metric].items():
-                assert second[name][metric][figure] == pytest.approx(values, abs=0.01)
+                assert second[name][metric][figure] == values
     gone = refused(tmp_path / "small.safetensors", "--root", tmp_path / "kitti", "--split", "odd")
     assert "odd.txt" in gone
+
+
+def test_names_of_splits_beside_the_labels(tmp_path):
+    labels, detections = tmp_path / "training" / "label_2", tmp_path / "results"
+    for folder in (labels, detections, tmp_path / "ImageSets"):
+        folder.mkdir(parents=True)
+    for i in range(3):
+        (labels / f"{i:06}.txt").write_text(cars(7))
+        (detections / f"{i:06}.txt").write_text(cars(7, " 0.9"))
+    (tmp_path / "ImageSets" / "val.txt").write_text("000001\n000002\n")
+    folders = ["--labels", labels, "--detections", detections]
+    counts = {}
+    for split in ("val", "all"):
+        done = run(*folders, "--split", split, "--json", tmp_path / "ap.json")
+        assert done.returncode == 0, done.stderr
+        counts[split] = json.loads((tmp_path / "ap.json").read_text())["Car"]["3d"]["count"][1]
+    assert counts == {"val": 14, "all": 21}
+    assert "test.txt: no such split" in refused(*folders, "--split", "test")
+    assert "split '../val'" in refused(*folders, "--split", "../val")
+
+
+def test_files_of_others_are_not_written_over(folders, tmp_path):
+    (tmp_path / "mine.json").write_text('{"weights": [1, 2]}')
+    assert "mine.json: is there already" in refused(*folders, "--json", tmp_path / "mine.json")
+    assert (tmp_path / "mine.json").read_text() == '{"weights": [1, 2]}'
+    config = load_config(ROOT / "configs" / "second_small.yaml")
+    save_weights(tmp_path / "small.safetensors", build_second(config), config)
+    write_kitti_tree(tmp_path / "kitti", [1], "val")
+    labels = tmp_path / "kitti" / "training" / "label_2"
+    before = {path.name: path.read_bytes() for path in labels.iterdir()}
+    line = refused(
+        *(tmp_path / "small.safetensors", "--root", tmp_path / "kitti", "--device", "cpu"),
+        *("--output", labels),
+    )
+    assert "000001.txt is labels, not results" in line
+    assert {path.name: path.read_bytes() for path in labels.iterdir()} == before

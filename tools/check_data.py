@@ -20,9 +20,10 @@ from tqdm import tqdm
 
 from data.kitti.dataset import KittiDataset
 from detector.config import Config, load_config
-from detector.data_check import Survey, advice, check_class, survey
+from detector.data_check import advice, check_class
 from detector.draw.object_sheet import Portrait, draw_object_sheet
 from detector.draw.style import save_png
+from detector.survey import Survey, survey
 from tools.program import run
 
 EXAMPLE = """example:
@@ -61,14 +62,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def check(options: argparse.Namespace) -> None:
     config = load_config(options.config)
-    dataset = KittiDataset(options.root, options.split, config.class_names)
+    crop = config.grid.crop_to_image
+    dataset = KittiDataset(options.root, options.split, config.class_names, crop=crop)
     if not dataset.layout.labelled:
         raise ValueError(f"split '{options.split}' has no labels to check; take train or val")
     label = f"reading {options.split}"
-    found = survey(dataset, lambda frames: tqdm(frames, desc=label, unit="frame"))
+    found = survey(dataset, lambda frames: tqdm(frames, desc=label, unit="frame"), config)
     if len(found.unreadable) == found.frames:
         raise ValueError(f"no frame can be read, the first: {found.unreadable[0]}")
-    print_frames(found)
+    print_frames(found, config)
     print_classes(found, config)
     picture = options.output / "objects.png"
     save_png(picture, draw_object_sheet(portraits(dataset, found, config)))
@@ -84,13 +86,24 @@ def check(options: argparse.Namespace) -> None:
         )
 
 
-def print_frames(found: Survey) -> None:
+def print_frames(found: Survey, config: Config) -> None:
     low, middle, high = np.percentile(found.points, (0, 50, 100)).astype(int)
     print(
         f"{found.frames} frames: {low} to {high} points (median {middle}), {len(found.boxes)} "
         f"boxes; {len(found.without_points)} frames without points, {found.without_boxes} without "
         "boxes"
     )
+    if found.points.sum() < found.whole.sum():
+        share = found.points.sum() / found.whole.sum()
+        print(
+            f"{share:.0%} of the points are in the camera's picture, the others are left out "
+            "(grid.crop_to_image)"
+        )
+    cap = config.grid.max_voxels_train
+    low, middle, high = np.percentile(found.voxels, (0, 50, 100)).astype(int)
+    over = (np.maximum(found.voxels - cap, 0) / np.maximum(found.voxels, 1)).max()
+    left_out = f"; training leaves out up to {over:.0%} of them, at random" if over > 0 else ""
+    print(f"{low} to {high} voxels a frame (median {middle}){left_out}")
 
 
 def print_classes(found: Survey, config: Config) -> None:

@@ -11,21 +11,22 @@ if __name__ == "__main__":
     program.begin()
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from data.files import make_folder, replacing
+from data.boxes import wrap_angle
 from data.kitti.calibration import Calibration
-from data.kitti.labels import write_labels
 from data.kitti.layout import USUAL_IMAGE, image_shape
 from data.kitti.points import find_scans, read_points
 from data.kitti.results import detections_to_labels
+from data.result_folder import ResultFolder
+from data.scan import Tally
 from detector.pipeline import PRECISIONS, Detector
 from tools.program import run
 
@@ -33,12 +34,14 @@ EXAMPLE = """example:
   python tools/detect.py --weights second.safetensors kitti/training/velodyne \\
       --calib kitti/training/calib --output results
 
-A scan is a .bin file of float32 (x, y, z, intensity). OUTPUT/000008.json holds boxes (x, y, z, l,
-w, h, yaw in the LiDAR frame, metres and radians), scores, names and the time taken. With --calib,
-points outside the camera's field of view are left out, as in training, and OUTPUT/000008.txt is
-the result file that KITTI's evaluation takes. The image's size is that of ../image_2/000008.png
-beside the scan's folder, 1242 x 375 where there is none.
+A scan is a .bin file of float32 (x, y, z, intensity), or an array [P, 4] of them in .npy.
+OUTPUT/000008.json holds boxes (x, y, z, l, w, h, yaw in the LiDAR frame, metres and radians),
+scores, names and the time taken. With --calib, points outside the camera's field of view are left
+out, as in training, and OUTPUT/000008.txt is the result file that KITTI's evaluation takes. The
+image's size is that of ../image_2/000008.png beside the scan's folder, 1242 x 375 where there is
+none. Scans that cannot be read are named at the end, and the exit code is 2.
 """
+LARGEST_YAW = 3.1415  # of four decimals within half a turn
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +53,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("input", nargs="+", type=Path, help=".bin files, or folders of them")
+    parser.add_argument("input", nargs="+", type=Path, help="scans, or folders of them")
     parser.add_argument("--weights", type=Path, required=True, help="weights file")
     parser.add_argument("--output", type=Path, required=True, help="folder to write to")
     parser.add_argument("--calib", type=Path, help="KITTI calibration file, or folder of them")
@@ -60,49 +63,82 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def detect_all(options: argparse.Namespace) -> None:
+    """Detect in every scan; raises ValueError at the end where some could not be read."""
     scans = find_scans(options.input)
-    calibrations = [find_calibration(options.calib, scan) for scan in scans]
     detector = Detector.from_weights(options.weights, options.device, options.precision)
-    make_folder(options.output)
-    total = 0
-    for scan, calib in zip(tqdm(scans, unit="scan", disable=None), calibrations, strict=True):
-        total += detect(detector, scan, calib, options.output)
-    print(f"{total} boxes in {len(scans)} scans, written to {options.output}")
+    results = ResultFolder(options.output, [scan.stem for scan in scans])
+    total, bad, notes, left_out = 0, [], Tally(), 0
+    for scan in tqdm(scans, unit="scan", disable=None):
+        try:
+            points, view = read(scan, options.calib, detector.config.grid.crop_to_image)
+        except (ValueError, OSError) as error:
+            bad.append(str(error))
+            continue
+        left_out += view.left_out if view else 0
+        total += detect(detector, scan, points, view, results, notes)
+    for line in notes.lines():
+        print(f"warning: {line}", file=sys.stderr)
+    if left_out:
+        print(f"{left_out} points out of the camera's picture were left out")
+    if len(bad) < len(scans):
+        print(f"{total} boxes in {len(scans) - len(bad)} scans, written to {options.output}")
+    for line in bad[:-1]:
+        print(f"error: {line}", file=sys.stderr)
+    if bad:
+        counted = f" ({len(bad)} of {len(scans)} scans could not be read)" if len(scans) > 1 else ""
+        raise ValueError(bad[-1] + counted)
 
 
-def find_calibration(calib: Path | None, scan: Path) -> Calibration | None:
-    """The calibration of a scan: the file itself, or the one of the scan's name in the folder."""
+class View(NamedTuple):
+    """A camera that looks at a scan."""
+
+    calibration: Calibration
+    image_shape: tuple[int, int]  # height, width
+    left_out: int  # points that it does not see
+
+
+def read(scan: Path, calib: Path | None, crop: bool) -> tuple[np.ndarray, View | None]:
+    """The points of a scan, without those out of the camera's picture if asked for, and the camera
+    where there is a calibration: the file itself, or the one of the scan's name in the folder."""
+    points = read_points(scan)
     if calib is None:
-        return None
+        return points, None
     path = calib / f"{scan.stem}.txt" if calib.is_dir() else calib
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such calibration file")
-    return Calibration.from_file(path)
+    calibration = Calibration.from_file(path)
+    image = scan.resolve().parent.parent / "image_2" / f"{scan.stem}.png"
+    shape = image_shape(image) if image.is_file() else USUAL_IMAGE
+    seen = points[calibration.in_image(points, shape)] if crop else points
+    return seen, View(calibration, shape, len(points) - len(seen))
 
 
-def detect(detector: Detector, scan: Path, calibration: Calibration | None, output: Path) -> int:
+def detect(
+    detector: Detector,
+    scan: Path,
+    points: np.ndarray,
+    view: View | None,
+    results: ResultFolder,
+    notes: Tally,
+) -> int:
     """Writes the results of a scan; returns the number of boxes."""
-    points = read_points(scan)
-    if calibration is not None:
-        image = scan.resolve().parents[1] / "image_2" / f"{scan.stem}.png"
-        shape = image_shape(image) if image.is_file() else USUAL_IMAGE
-        points = points[calibration.in_image(points, shape)]
     start = time.perf_counter()
-    boxes, scores, labels = (tensor.cpu().numpy() for tensor in detector(points))
+    found, left_out = detector.detect(points)
+    boxes, scores, labels = (tensor.cpu().numpy() for tensor in found)
     milliseconds = 1000 * (time.perf_counter() - start)
+    notes.add(scan.name, left_out + detector.examine(points))
     names = [detector.config.class_names[label - 1] for label in labels]
+    boxes = boxes.astype(np.float64)
+    boxes[:, 6] = wrap_angle(boxes[:, 6]).clip(-LARGEST_YAW, LARGEST_YAW)
     result = {
         "frame": scan.stem,
-        "boxes": np.round(boxes.astype(float), 4).tolist(),
-        "scores": np.round(scores.astype(float), 4).tolist(),
+        "boxes": boxes.round(4).tolist(),
+        "scores": [float(f"{score:.9g}") for score in scores],
         "names": names,
         "milliseconds": round(milliseconds, 3),
     }
-    with replacing(output / f"{scan.stem}.json") as temporary:
-        temporary.write_text(json.dumps(result) + "\n", encoding="utf-8")
-    if calibration is not None:
-        labels = detections_to_labels(boxes, scores, names, calibration, shape)
-        write_labels(output / f"{scan.stem}.txt", labels)
+    kitti = view and detections_to_labels(boxes, scores, names, *view[:2])
+    results.write(scan.stem, result, kitti)
     return len(boxes)
 
 

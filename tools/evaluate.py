@@ -11,20 +11,21 @@ if __name__ == "__main__":
     program.begin()
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
-from data.files import replacing
+from data.files import require_own_json, write_json
 from data.kitti.ap_table import format_table
 from data.kitti.dataset import KittiDataset
-from data.kitti.labels import TYPES, Labels, read_labels, write_labels
+from data.kitti.labels import TYPES, Labels, read_labels
 from data.kitti.metric import MIN_OVERLAP, Result, evaluate
 from data.kitti.results import detections_to_labels
-from data.kitti.splits import read_split, require_files
+from data.kitti.splits import check_name, read_split, require_files
+from data.result_folder import ResultFolder
+from data.scan import Tally
 from detector.pipeline import PRECISIONS, Detector
 from tools.program import run
 
@@ -53,8 +54,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--labels", type=Path, help="folder of KITTI label files")
     parser.add_argument(
         "--split",
-        help="frames to score: name in ROOT/ImageSets (with weights; val if not given), or a file "
-        "with one frame id a line (all label files if not given)",
+        help="frames to score: a name in ImageSets of ROOT or beside LABELS, a file with one frame "
+        "id a line, or all (default: val with weights, all label files with results)",
     )
     parser.add_argument("--output", type=Path, help="with weights: write KITTI result files here")
     parser.add_argument("--device", help="with weights: cpu, cuda, cuda:1 (a GPU if there is one)")
@@ -72,11 +73,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def score(options: argparse.Namespace) -> None:
     """Print the table of AP, and write its figures where that is asked for."""
+    if options.json:
+        require_own_json(options.json, lambda old: set(old) <= set(MIN_OVERLAP))
     result = evaluate_files(options) if options.detections else evaluate_weights(options)
     print(format_table(result))
     if options.json:
-        with replacing(options.json) as path:
-            path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_json(options.json, result)
 
 
 def evaluate_files(options: argparse.Namespace) -> Result:
@@ -84,8 +86,8 @@ def evaluate_files(options: argparse.Namespace) -> Result:
     for folder in (options.labels, options.detections):
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: no such folder")
-    if options.split:
-        ids: Sequence[str] = read_split(options.split)
+    if options.split and options.split != "all":
+        ids: Sequence[str] = read_split(find_list(options.split, options.labels))
         require_files(ids, options.labels, ".txt", options.split)
     else:
         ids = sorted(path.stem for path in options.labels.glob("*.txt"))
@@ -106,6 +108,14 @@ def evaluate_files(options: argparse.Namespace) -> Result:
                 "score last"
             )
     return evaluate(detections, read_folder(options.labels, ids, "labels"))
+
+
+def find_list(split: str, labels: Path) -> Path:
+    """The list of a split: the file itself or, of a name, that in ImageSets beside the labels."""
+    if split.endswith(".txt"):
+        return Path(split)
+    check_name(split)
+    return labels.resolve().parent.parent / "ImageSets" / f"{split}.txt"
 
 
 def read_folder(folder: Path, ids: Sequence[str], name: str) -> list[Labels]:
@@ -132,16 +142,22 @@ def evaluate_weights(options: argparse.Namespace) -> Result:
             f"{options.weights}: finds {', '.join(classes)}; KITTI's metric knows only "
             f"{', '.join(MIN_OVERLAP)}"
         )
-    dataset = KittiDataset(options.root, options.split or "val", classes)
+    split, crop = options.split or "val", detector.config.grid.crop_to_image
+    dataset = KittiDataset(options.root, split, classes, crop=crop)
     truth = [dataset.labels(index) for index in range(len(dataset))]
-    detections = []
+    results = ResultFolder(options.output, dataset.frame_ids) if options.output else None
+    detections, notes = [], Tally()
     for frame in tqdm(dataset, desc="detecting", total=len(dataset), unit="frame", disable=None):
-        boxes, scores, labels = (tensor.cpu().numpy() for tensor in detector(frame.points))
+        found, left_out = detector.detect(frame.points)
+        notes.add(frame.frame_id, left_out + detector.examine(frame.points))
+        boxes, scores, labels = (tensor.cpu().numpy() for tensor in found)
         names = [classes[label - 1] for label in labels]
-        found = detections_to_labels(boxes, scores, names, frame.calibration, frame.image_shape)
-        if options.output:
-            write_labels(options.output / f"{frame.frame_id}.txt", found)
-        detections.append(found)
+        view = frame.calibration, frame.image_shape
+        detections.append(detections_to_labels(boxes, scores, names, *view))
+        if results:
+            results.write(frame.frame_id, labels=detections[-1])
+    for line in notes.lines():
+        print(f"warning: {line}", file=sys.stderr)
     return evaluate(detections, truth, scored)
 
 
