@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import torch
 
 from tools.benchmark import main
 
@@ -34,3 +35,32 @@ def test_a_mistake_is_one_line(arguments, named, capsys):
     assert main(["network", *small, *arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and named in error and error.count("\n") == 1
+
+
+def test_a_peer_that_fails_later_is_left_out(monkeypatch, tmp_path):
+    class Failing(torch.nn.Module):
+        calls = 0
+
+        def __init__(self, sparse_shape, layers):
+            super().__init__()
+
+        def forward(self, voxels, batch_size):
+            Failing.calls += 1
+            if Failing.calls > 5:  # past the warm-up and the first calls
+                raise RuntimeError("out of table")
+
+    monkeypatch.setattr("tools.benchmarks.network.available", lambda: {"weak": Failing})
+    path = tmp_path / "network.json"
+    brief = ["--config", "configs/second_small.yaml", "--count", "2", "--repeats", "2"]
+    assert main(["network", *brief, "--device", "cpu", "--json", str(path)]) == 0
+    result = json.loads(path.read_text())
+    assert result["peers_left_out"] == {"weak": "out of table"}
+    assert [row["stage"] for row in result["stages"]] == STAGES
+
+
+def test_figures_of_others_are_not_written_over(tmp_path, capsys):
+    path = tmp_path / "mine.json"
+    path.write_text("[1]")
+    assert main(["network", "--count", "1", "--json", str(path)]) == 2
+    assert "mine.json: is there already" in capsys.readouterr().err
+    assert path.read_text() == "[1]"

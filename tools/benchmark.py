@@ -13,7 +13,6 @@ if __name__ == "__main__":
     program.begin()
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,12 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> None:
+    from data.files import require_own_json, write_json
+
+    if options.json:
+        require_own_json(options.json, lambda old: "device" in old)
     result = _measure(options)
     if options.json:
-        from data.files import replacing
-
-        with replacing(options.json) as temporary:
-            temporary.write_text(json.dumps(result, indent=1))
+        write_json(options.json, result)
 
 
 def _measure(options: argparse.Namespace) -> dict:
@@ -112,9 +112,8 @@ def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:
 
 
 def _measure_training(options: argparse.Namespace) -> dict:
-    from data.gt_database import GroundTruthDatabase
     from data.kitti.dataset import KittiDataset
-    from data.kitti.prepare import database_pack
+    from data.kitti.prepare import open_database
     from data.simulator import simulate
     from detector.config import load_config
     from detector.distributed import processes
@@ -122,9 +121,14 @@ def _measure_training(options: argparse.Namespace) -> dict:
 
     config = load_config(options.config, options.set)
     if options.root:
-        prepared = options.prepared or options.root / "millisecond"
-        frames = KittiDataset(options.root, options.split, config.class_names, prepared)
-        database = GroundTruthDatabase(database_pack(prepared, frames.layout.name))
+        frames = KittiDataset(
+            options.root,
+            options.split,
+            config.class_names,
+            options.prepared,
+            crop=config.grid.crop_to_image,
+        )
+        database = open_database(frames)
     else:
         frames, database = [simulate(seed) for seed in range(STREETS)], None
     with processes(options.device) as group:

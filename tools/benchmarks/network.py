@@ -44,7 +44,7 @@ def measure(
         "precision": precision,
         "scans": scans.source,
         "boxes": boxes,
-        "stages": [_row(name, frames) for name in frames[0][0]],
+        "stages": [_row(name, frames) for name in _measured(frames)],
         "peers_left_out": stages.left_out,
     }
     print_table(result)
@@ -92,6 +92,12 @@ class _Stages:
                 del self.peers[name]
                 self.left_out[name] = (str(error).strip() or repr(error)).splitlines()[-1][:80]
         return times
+
+
+def _measured(frames: list[list[dict[str, float]]]) -> list[str]:
+    """The stages that every call has: a peer may have failed after the first."""
+    calls = [call for frame in frames for call in frame]
+    return [name for name in calls[0] if all(name in call for call in calls)]
 
 
 def _row(stage: str, frames: list[list[dict[str, float]]]) -> dict:

@@ -84,17 +84,16 @@ class SpconvEncoder(nn.Module):
 
 
 class TorchsparseEncoder(nn.Module):
-    """SECOND's encoder on TorchSparse 2.1, its hash table large enough for these scans."""
+    """SECOND's encoder on TorchSparse 2.1, its hash table large enough for these scans: by default
+    it raises "capacity of hashtable is not sufficient"."""
 
     def __init__(self, sparse_shape: tuple[int, int, int], layers: Sequence[Layer] = LAYERS):
         super().__init__()
         import torchsparse
+        import torchsparse.backends
         import torchsparse.nn as spnn
-        from torchsparse.nn.functional import conv_config
 
-        config = conv_config.get_default_conv_config()
-        config.hash_rsv_ratio = 4
-        conv_config.set_global_conv_config(config)
+        torchsparse.backends.hash_rsv_ratio = 4  # the configuration of convolutions has no such key
         self.sparse_shape, self.tensor = sparse_shape, torchsparse.SparseTensor
         blocks = []
         for c_in, c_out, place in layers:
