@@ -43,12 +43,19 @@ def make_folder(folder: Path) -> None:
         raise ValueError(f"{folder}: cannot be written to ({error.strerror})") from None
 
 
+def require_file(path: Path) -> None:
+    """Raises FileNotFoundError unless there is a file: reading a pipe would wait for ever."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: {'is no' if path.exists() else 'no such'} file")
+
+
 def read_text(path: Path | str) -> str:
     """The text of a file in UTF-8, with or without a byte-order mark.
 
     Raises ValueError with one line for what is no text, or too large to be one.
     """
     path = Path(path)
+    require_file(path)
     size = path.stat().st_size
     if size > MAX_TEXT:
         raise ValueError(f"{path}: {size} bytes are no text file of this program")

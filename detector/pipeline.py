@@ -106,6 +106,8 @@ def _checked(points: np.ndarray | Tensor) -> Tensor:
     shape = tuple(getattr(points, "shape", ()))
     if kind != "float32" or len(shape) != 2 or shape[1] != 4:
         raise ValueError(f"points: expected [P, 4] float32, got {list(shape)} {kind}")
+    if isinstance(points, np.ndarray) and not points.flags.writeable:
+        points = points.copy()  # torch has no tensors that must not be written to
     return torch.as_tensor(points)
 
 

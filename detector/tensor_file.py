@@ -12,7 +12,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from data.files import replacing
+from data.files import replacing, require_file
 
 CHECKSUM = "sha256"  # name of the text
 _BLANK = "0" * 64  # stands where the digest goes while the digest is taken
@@ -51,6 +51,7 @@ def read(path: Path) -> TensorFile:
 
     Raises ValueError where it is no safetensors file, or not as it was written.
     """
+    require_file(Path(path))
     blob = Path(path).read_bytes()
     try:
         with safetensors.safe_open(path, framework="pt") as file:

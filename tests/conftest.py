@@ -9,6 +9,13 @@ import torch
 SHARED = Path(os.environ.get("MILLISECOND_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
 
+def pytest_addoption(parser):
+    group = parser.getgroup("fuzzing", "tests/test_fuzz.py")
+    group.addoption("--seconds", type=float, default=20, help="how long (default: 20)")
+    group.addoption("--seed", type=int, default=0, help="of the cases (default: 0)")
+    group.addoption("--case", type=int, help="number of the only case")
+
+
 def pytest_collection_modifyitems(items):
     if torch.cuda.is_available():
         return

@@ -70,7 +70,7 @@ def test_the_detector_is_the_network_and_its_postprocessor(weights, trained):
             torch.from_numpy(points), torch.tensor([0, 5000], dtype=torch.int32)
         )
     (expected,) = build_postprocessor(config)(predictions)
-    for given in (points, torch.from_numpy(points)):
+    for given in (points, torch.from_numpy(points), np.frombuffer(points, "f4").reshape(-1, 4)):
         found = Detector.from_weights(weights, "cpu")(given)
         assert len(found.boxes) == len(expected.boxes) > 0
         torch.testing.assert_close(found.scores, expected.scores, rtol=1e-3, atol=1e-5)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.program import run
+from tools.program import output_path, run
 
 if TYPE_CHECKING:
     from tools.benchmarks.scans import Scans
@@ -51,14 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     train.add_argument("--precision", nargs="+", default=["fp32", "bf16", "fp16"])
     train.add_argument("--repeats", type=int, default=50, help="steps (default: 50)")
     train.add_argument("--device", help="cpu or cuda; the GPU where there is one")
-    train.add_argument("--json", type=Path, help="also write the figures there")
+    train.add_argument("--json", type=output_path, help="also write the figures there")
     for command in (ops, network):
         command.add_argument(
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
         )
         command.add_argument("--count", type=int, default=10, help="scans to use (default: 10)")
         command.add_argument("--repeats", type=int, default=20, help="calls a scan (default: 20)")
-        command.add_argument("--json", type=Path, help="also write the figures there")
+        command.add_argument("--json", type=output_path, help="also write the figures there")
     options = parser.parse_args(arguments)
     return run(lambda: _run(options))
 

@@ -24,7 +24,7 @@ from detector.data_check import advice, check_class
 from detector.draw.object_sheet import Portrait, draw_object_sheet
 from detector.draw.style import save_png
 from detector.survey import Survey, survey
-from tools.program import run
+from tools.program import output_path, run
 
 EXAMPLE = """example:
   python tools/check_data.py --root /data/kitti --split train --output output/check
@@ -52,7 +52,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--config", type=Path, default=CONFIG, help="default: %(default)s")
     parser.add_argument(
         "--output",
-        type=Path,
+        type=output_path,
         default=Path("output/check_data"),
         metavar="DIR",
         help="for the picture objects.png (default: %(default)s)",

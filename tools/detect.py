@@ -28,7 +28,7 @@ from data.kitti.results import detections_to_labels
 from data.result_folder import ResultFolder
 from data.scan import Tally
 from detector.pipeline import PRECISIONS, Detector
-from tools.program import run
+from tools.program import output_path, run
 
 EXAMPLE = """example:
   python tools/detect.py --weights second.safetensors kitti/training/velodyne \\
@@ -55,7 +55,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("input", nargs="+", type=Path, help="scans, or folders of them")
     parser.add_argument("--weights", type=Path, required=True, help="weights file")
-    parser.add_argument("--output", type=Path, required=True, help="folder to write to")
+    parser.add_argument("--output", type=output_path, required=True, help="folder to write to")
     parser.add_argument("--calib", type=Path, help="KITTI calibration file, or folder of them")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the network")

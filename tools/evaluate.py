@@ -27,7 +27,7 @@ from data.kitti.splits import check_name, read_split, require_files
 from data.result_folder import ResultFolder
 from data.scan import Tally
 from detector.pipeline import PRECISIONS, Detector
-from tools.program import run
+from tools.program import output_path, run
 
 EXAMPLE = """example:
   python tools/evaluate.py weights.safetensors --root kitti --split val --output results
@@ -57,10 +57,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="frames to score: a name in ImageSets of ROOT or beside LABELS, a file with one frame "
         "id a line, or all (default: val with weights, all label files with results)",
     )
-    parser.add_argument("--output", type=Path, help="with weights: write KITTI result files here")
+    parser.add_argument(
+        "--output", type=output_path, help="with weights: write KITTI result files here"
+    )
     parser.add_argument("--device", help="with weights: cpu, cuda, cuda:1 (a GPU if there is one)")
     parser.add_argument("--precision", choices=PRECISIONS, help="with weights: of the network")
-    parser.add_argument("--json", type=Path, help="write the table's figures here")
+    parser.add_argument("--json", type=output_path, help="write the table's figures here")
     options = parser.parse_args(arguments)
     files = options.detections and options.labels and not options.weights and not options.root
     weights = options.weights and options.root and not options.detections and not options.labels

@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.program import run
+from tools.program import output_path, run
 
 EXAMPLE = """example:
   python tools/first_run.py --output output/demo
@@ -68,7 +68,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--output", type=Path, required=True, help="folder for all that is written")
+    parser.add_argument(
+        "--output", type=output_path, required=True, help="folder for all that is written"
+    )
     return parser.parse_args(arguments)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from detector.checkpoint import save_weights
 from detector.config import load_config
 from detector.import_openpcdet import import_openpcdet
-from tools.program import run
+from tools.program import output_path, run
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 EXAMPLE = """example:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("source", type=Path, metavar="IN.pth", help="checkpoint of OpenPCDet")
-    parser.add_argument("target", type=Path, metavar="OUT.safetensors", help="file to write")
+    parser.add_argument("target", type=output_path, metavar="OUT.safetensors", help="file to write")
     parser.add_argument(
         "--config",
         type=Path,

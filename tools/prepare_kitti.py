@@ -23,7 +23,7 @@ from data.gt_database import GroundTruthDatabase
 from data.kitti.dataset import KittiDataset
 from data.kitti.prepare import check_clouds, prepare
 from data.packed import ROW_BYTES, Pack
-from tools.program import run
+from tools.program import output_path, run
 
 EXAMPLE = "example: python tools/prepare_kitti.py --root /data/kitti"
 STOPPED = "stopped; the same command goes on from here"
@@ -50,7 +50,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "grid.crop_to_image: false",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="where to (default: ROOT/millisecond)"
+        "--output", type=output_path, metavar="DIR", help="where to (default: ROOT/millisecond)"
     )
     return parser.parse_args(argv)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 PIPE_CLOSED = 141
+LONGEST = 1000  # characters of a line on a mistake
 
 
 def begin() -> None:
@@ -17,6 +20,14 @@ def begin() -> None:
     takes seconds, and has nothing to save."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
+
+
+def output_path(text: str) -> Path:
+    """An argument that names what is written; empty, as an unset variable leaves it, it would mean
+    the folder that one is in."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("an empty name; give one, or . for the present folder")
+    return Path(text)
 
 
 def run(
@@ -41,12 +52,12 @@ def run(
         if _unread(error):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return PIPE_CLOSED
-        say(f"error: {' '.join(str(error).split())}")
+        say(f"error: {_one_line(error)}")
         return 2
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
             raise
-        say(f"error: out of memory ({' '.join(str(error).split())[:200]})")
+        say(f"error: out of memory ({_one_line(error)[:200]})")
         return 2
     except KeyboardInterrupt:
         if stopped:
@@ -55,6 +66,11 @@ def run(
     finally:
         if waiting:
             signal.signal(signal.SIGINT, _leave)  # for what Python does after the action
+
+
+def _one_line(error: Exception) -> str:
+    line = " ".join(str(error).split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."
 
 
 def _unread(error: Exception) -> bool:

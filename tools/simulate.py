@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data.simulator import write_kitti_tree
-from tools.program import run
+from tools.program import output_path, run
 
 EXAMPLE = """example:
   python tools/simulate.py --root streets --split train --streets 300
@@ -49,7 +49,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
+    parser.add_argument("--root", type=output_path, required=True, help="folder of the data set")
     parser.add_argument("--split", required=True, help="name of their list in ROOT/ImageSets")
     parser.add_argument("--streets", type=int, required=True, metavar="N", help="how many")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first")

@@ -26,7 +26,7 @@ from detector.doubts import doubts
 from detector.finite_guard import NotFinite
 from detector.stop_signal import EXIT_CODE
 from detector.training import Training
-from tools.program import run
+from tools.program import output_path, run
 
 EXAMPLE = """examples:
   python tools/prepare_kitti.py --root kitti
@@ -68,7 +68,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "config", nargs="?", type=Path, metavar="CONFIG", help="YAML file, see configs/"
     )
     parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
-    parser.add_argument("--output", type=Path, required=True, help="folder for all that is written")
+    parser.add_argument(
+        "--output", type=output_path, required=True, help="folder for all that is written"
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the training in OUTPUT")
     parser.add_argument(
         "--set",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data.files import require_file
 from data.scan import require_scan
 
 POINT_BYTES = 16
@@ -20,6 +21,7 @@ def read_points(path: Path | str) -> np.ndarray:
     LiDAR measured.
     """
     path = Path(path)
+    require_file(path)
     size = path.stat().st_size
     if size > LARGEST:
         raise ValueError(f"{path}: {size} bytes are more than a scan has")
@@ -58,7 +60,7 @@ def _read_npy(path: Path) -> np.ndarray:
             f"{path}: an array of shape {list(points.shape)}; a scan is [P, 4]: x, y, z, intensity"
         )
     with np.errstate(over="ignore"):
-        return np.ascontiguousarray(points, np.float32)
+        return np.array(points, np.float32, order="C")  # not mapped any more
 
 
 def find_scans(inputs: Sequence[Path]) -> list[Path]:

@@ -1,5 +1,6 @@
 """Which frames a split has."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -44,7 +45,10 @@ def read_split(path: Path | str) -> tuple[str, ...]:
 
 def require_files(ids: Sequence[str], folder: Path, suffix: str, needed_by: object) -> None:
     """Raise FileNotFoundError, naming the first few and the number, for ids without a file."""
-    present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    present = set()
+    if folder.is_dir():
+        with os.scandir(folder) as entries:
+            present = {entry.name for entry in entries if entry.is_file()}
     missing = [name for name in ids if name + suffix not in present]
     if missing:
         raise FileNotFoundError(
