@@ -335,7 +335,7 @@ def run_case(world: World, folder: Path, seed: int, case: int) -> Failure | None
     arguments, writes, done = command.arguments.split(), command.writes.split(), []
     if rng.random() < 0.15:
         done.append(spoil_argument(arguments, rng))
-        writes += [done[0], "output"]  # where it may be the name of what is written
+        writes += [done[0].partition("/")[0], "output"]  # it may be the name of what is written
     if not done or rng.random() < 0.3:
         done += [spoil(own, rng) for _ in range(rng.choice([1, 1, 1, 2, 5]))]
     before = snapshot(own, writes)
@@ -390,12 +390,10 @@ def judge(tool, code: int | None, err: str) -> str:
 
 def fuzz(seconds: float, seed: int, case: int | None = None) -> list[Failure]:
     """Runs cases until the time is over, or one case alone; returns those that failed."""
-    torch.set_num_threads(1)
-    failures, number = [], case or 0
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(SceneRenderer, "draw", no_scene),
-    ):
+    failures, number, threads = [], case or 0, torch.get_num_threads()
+    torch.set_num_threads(1)  # the network is too small for more
+    no_scenes = mock.patch.object(SceneRenderer, "draw", no_scene)
+    with tempfile.TemporaryDirectory() as folder, no_scenes:
         world = World(Path(folder) / "made")
         cases = Path(folder) / "cases"
         cases.mkdir()
@@ -406,5 +404,6 @@ def fuzz(seconds: float, seed: int, case: int | None = None) -> list[Failure]:
                 failures.append(failure)
                 print(json.dumps(failure._asdict(), indent=1).replace("\\n", "\n"), flush=True)
             number += 1
+    torch.set_num_threads(threads)
     print(f"{number - (case or 0)} cases, {len(failures)} failed", flush=True)
     return failures

@@ -118,13 +118,11 @@ for step in range(1, 10_000):
 def test_killed_while_writing(tmp_path):
     """After SIGKILL at any moment the newest file is whole, and no older than the last reported
     save."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    process.stdout.readline()
-    time.sleep(0.3)
-    process.kill()
-    reported = [int(line) for line in process.stdout.read().split()] or [1]
-    process.wait()
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        time.sleep(0.3)
+        process.kill()
+        reported = [int(line) for line in process.stdout.read().split()] or [1]
     newest = CheckpointStore(tmp_path, keep=2).newest(pytest.fail)
     assert newest.numbers["step"] >= reported[-1]

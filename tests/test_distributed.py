@@ -104,6 +104,7 @@ def test_dead_process_ends_all(minute, tmp_path):
     time.sleep(1)  # workers have begun
     started[1].kill()
     output, _ = started[0].communicate(timeout=20)
+    started[1].communicate()
     assert started[0].returncode not in (0, None), output
 
 

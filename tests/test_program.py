@@ -103,7 +103,7 @@ def test_a_reader_that_leaves_is_no_error(tmp_path):
     labels = tmp_path / "label_2"
     labels.mkdir()
     (labels / "000000.txt").write_text("")
-    process = start("evaluate", "--labels", labels, "--detections", labels)
-    process.stdout.close()
-    assert process.stderr.read() == ""
-    assert process.wait(60) in (program.PIPE_CLOSED, 0)
+    with start("evaluate", "--labels", labels, "--detections", labels) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode in (program.PIPE_CLOSED, 0)

@@ -102,6 +102,11 @@ def _start(minute, output: Path, *more: str) -> subprocess.Popen:
     )
 
 
+def _finish(process: subprocess.Popen) -> None:
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+
+
 def _last_step(output: Path) -> int:
     steps = [int(path.stem[5:]) for path in (output / "checkpoints").glob("step_*.safetensors")]
     return max(steps, default=-1)
@@ -120,9 +125,9 @@ def test_stopped_and_killed_and_resumed(minute, uninterrupted, tmp_path):
         time.sleep(random.uniform(0, 0.15))
         process.send_signal(number)
         process.send_signal(number)  # torchrun and schedulers may pass it on once more
-        assert process.wait(60) == code, process.stdout.read()
-    last = _start(minute, tmp_path, "--resume")
-    assert last.wait(120) == 0, last.stdout.read()
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == code, output
+    _finish(_start(minute, tmp_path, "--resume"))
     _assert_same_weights(tmp_path, uninterrupted)
     steps = [line["step"] for line in _log(tmp_path) if "validation/total" in line]
     assert steps == sorted(set(steps))
@@ -379,6 +384,5 @@ def test_a_closed_terminal_saves_what_is_done(minute, uninterrupted, tmp_path):
     os.close(terminal)
     assert process.wait(60) in (0, PIPE_CLOSED)
     assert 4 <= _last_step(tmp_path) < STEPS
-    last = _start(minute, tmp_path, "--resume")
-    assert last.wait(120) == 0, last.stdout.read()
+    _finish(_start(minute, tmp_path, "--resume"))
     _assert_same_weights(tmp_path, uninterrupted)
