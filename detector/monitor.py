@@ -15,7 +15,7 @@ import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from data.files import replacing
+from data.files import read_text, replacing
 from detector.validation import Scores
 
 LEVELS = ("easy", "moderate", "hard")
@@ -128,12 +128,10 @@ def _keep_until(log: Path, step: int, validated: int) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         return
     kept = []
-    for line in log.read_text(encoding="utf-8").splitlines():
-        try:
+    for line in read_text(log).splitlines():
+        with suppress(ValueError, KeyError, TypeError):
             numbers = json.loads(line)
             if numbers["step"] <= (validated if "validation/total" in numbers else step):
                 kept.append(line + "\n")
-        except (json.JSONDecodeError, KeyError):
-            continue
     with replacing(log) as temporary:
         temporary.write_text("".join(kept), encoding="utf-8")

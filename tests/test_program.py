@@ -70,6 +70,22 @@ def test_ctrl_c_while_a_program_is_importing_is_no_traceback():
     assert set(codes) <= {0, 130} and codes.count(130) >= len(HEAVY) - 2, codes
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_ctrl_c_at_work_is_one_line(tmp_path, processes):
+    """The signal goes to the whole group, the processes that simulate too."""
+    command = ["--root", tmp_path / "a", "--split", "train", "--streets", 9999]
+    with start("simulate", *command, "--processes", processes, start_new_session=True) as process:
+        while len(list(tmp_path.rglob("*.bin"))) < 4 and process.poll() is None:
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    lines = [line for line in err.replace("\r", "\n").splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith("simulating ")]  # the progress bar
+    assert process.returncode == 130 and said == ["stopped; the same command goes on from here"]
+    frames = {path.stem for path in (tmp_path / "a/training/velodyne").iterdir()}
+    assert not list(tmp_path.rglob("*.tmp")) and len(frames) >= 4
+
+
 def raising(error: BaseException):
     def action():
         raise error

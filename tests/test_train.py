@@ -138,7 +138,8 @@ def test_log_of_a_kill_after_a_validation(tmp_path):
     lines = [{"step": 8, "validation/total": 3.0}, {"step": 10, "train/total": 2.0}]
     repeated = [{"step": 16, "validation/total": 1.0}, {"step": 20, "train/total": 1.0}]
     log = tmp_path / "log.jsonl"
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines + repeated) + '{"step": 2')
+    broken = '7\n[]\n{"step": "8"}\n{"step": 2'
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines + repeated) + broken)
     Monitor(tmp_path, first_step=16, validated=8, total_steps=20).close()
     assert _log(tmp_path) == lines
 

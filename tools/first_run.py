@@ -38,11 +38,12 @@ SURE = 0.3  # score of the cars that are told of
 BIN = Path(sys.executable).parent
 Command = list[str | Path]
 STOPPED = "stopped; the same command goes on from here"
+SAY_SO = ("simulate", "prepare_kitti", "train")  # themselves
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     output = parse(arguments).output
-    return run(lambda: first_run(output), stopped=STOPPED)
+    return run(lambda: first_run(output))
 
 
 def first_run(output: Path) -> int:
@@ -127,6 +128,8 @@ def execute(command: Command) -> int:
         return process.wait()
     except KeyboardInterrupt:
         process.wait()  # it got the signal too, and first saves what it has
+        if program not in SAY_SO:
+            print(STOPPED, file=sys.stderr)
         raise
 
 
