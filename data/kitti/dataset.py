@@ -36,6 +36,7 @@ class KittiDataset:
         classes: Sequence[str] = (),
         prepared: Path | str | None = None,
         packed: bool = True,
+        labels: bool = True,
     ):
         """
         Args:
@@ -44,11 +45,12 @@ class KittiDataset:
             classes: names that labels may have beside KITTI's own.
             prepared: folder of prepare_kitti's files; root/millisecond unless given.
             packed: False to read the data set's own clouds in any case.
+            labels: False where frames without ground truth will do: label_2 need not be there.
 
         Raises:
             FileNotFoundError, ValueError: one line naming what is missing or wrong.
         """
-        self.layout = Layout.find(root, split)
+        self.layout = Layout.find(root, split, labels)
         self.known = {*TYPES, *classes}
         folder = self.layout.root / "millisecond" if prepared is None else Path(prepared)
         self._pack = self._row = None
@@ -145,7 +147,7 @@ class KittiDataset:
         near = {known.lower(): known for known in self.known}
         match = difflib.get_close_matches(name.lower(), near, n=1)
         meant = f"is {near[match[0]]!r} meant? " if match else ""
-        own = "types of one's own belong into the classes of the configuration"
+        own = "types of one's own belong into the classes of the configuration, or to --classes"
         return f"{meant}known are {', '.join(sorted(self.known))}; {own}"
 
 

@@ -30,11 +30,12 @@ class Layout:
     folder: Path
     clouds: Path
     cropped: bool
+    labelled: bool
     ids: tuple[str, ...]
 
     @classmethod
-    def find(cls, root: Path | str, split: str) -> Layout:
-        """Look for the split's files.
+    def find(cls, root: Path | str, split: str, labels: bool = True) -> Layout:
+        """Look for the split's files. labels: False where a split without label_2 will do.
 
         Raises FileNotFoundError or ValueError naming what is missing.
         """
@@ -51,7 +52,9 @@ class Layout:
         if clouds is None:
             raise FileNotFoundError(f"{folder / 'velodyne'}: no such folder; clouds belong there")
         ids = _ids(root, split, clouds)
-        layout = cls(root, split, folder, clouds, clouds.name == "velodyne_reduced", ids)
+        labelled = split != "test" and (labels or (folder / "label_2").is_dir())
+        cropped = clouds.name == "velodyne_reduced"
+        layout = cls(root, split, folder, clouds, cropped, labelled, ids)
         layout._require()
         return layout
 
@@ -59,10 +62,6 @@ class Layout:
     def name(self) -> str:
         """The split's name, also when it was given as a file."""
         return Path(self.split).stem
-
-    @property
-    def labelled(self) -> bool:
-        return self.split != "test"
 
     @cached_property
     def has_images(self) -> bool:
