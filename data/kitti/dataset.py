@@ -147,7 +147,7 @@ class KittiDataset:
         near = {known.lower(): known for known in self.known}
         match = difflib.get_close_matches(name.lower(), near, n=1)
         meant = f"is {near[match[0]]!r} meant? " if match else ""
-        own = "types of one's own belong into the classes of the configuration, or to --classes"
+        own = "types of one's own belong into the classes of the configuration"
         return f"{meant}known are {', '.join(sorted(self.known))}; {own}"
 
 

@@ -30,8 +30,8 @@ class Layout:
     folder: Path
     clouds: Path
     cropped: bool
-    labelled: bool
     ids: tuple[str, ...]
+    labels: bool = True
 
     @classmethod
     def find(cls, root: Path | str, split: str, labels: bool = True) -> Layout:
@@ -52,9 +52,7 @@ class Layout:
         if clouds is None:
             raise FileNotFoundError(f"{folder / 'velodyne'}: no such folder; clouds belong there")
         ids = _ids(root, split, clouds)
-        labelled = split != "test" and (labels or (folder / "label_2").is_dir())
-        cropped = clouds.name == "velodyne_reduced"
-        layout = cls(root, split, folder, clouds, cropped, labelled, ids)
+        layout = cls(root, split, folder, clouds, clouds.name == "velodyne_reduced", ids, labels)
         layout._require()
         return layout
 
@@ -62,6 +60,10 @@ class Layout:
     def name(self) -> str:
         """The split's name, also when it was given as a file."""
         return Path(self.split).stem
+
+    @property
+    def labelled(self) -> bool:
+        return self.split != "test" and (self.labels or (self.folder / "label_2").is_dir())
 
     @cached_property
     def has_images(self) -> bool:
