@@ -54,16 +54,15 @@ def _cell(portrait: Portrait) -> Image.Image:
         right, down = box[1] - at[..., 1], box[0] - at[..., 0]
         return np.stack([right, down], axis=-1) * scale + CELL / 2
 
-    corners = box_corners(box[None])[0, :4, :2]
-    colour = portrait.colour
-    draw.polygon([tuple(corner) for corner in pixels(corners)], outline=colour, width=2)
-    front = corners[[0, 3]].mean(axis=0)
-    draw.line([tuple(at) for at in pixels(np.stack([box[:2], front]))], colour, 2)
-
     at = pixels(portrait.points[:, :2])
     near = ((at > 1) & (at < CELL - 2)).all(axis=1)
     level = np.abs(portrait.points[near, 2] - box[2]) <= box[5] / 2
     shades = ramp(np.where(level, 1.0, 0.3), 0.0, 1.0)
     for (u, v), shade in zip(at[near], shades, strict=True):
         draw.rectangle((u - 1, v - 1, u, v), fill=tuple(shade.tolist()))
+    corners = box_corners(box[None])[0, :4, :2]
+    colour = portrait.colour
+    draw.polygon([tuple(corner) for corner in pixels(corners)], outline=colour, width=2)
+    front = corners[[0, 3]].mean(axis=0)
+    draw.line([tuple(at) for at in pixels(np.stack([box[:2], front]))], colour, 2)
     return cell
