@@ -185,3 +185,13 @@ def test_every_frame_that_cannot_be_read_is_named(root):
     found = survey(KittiDataset(root, "all"))
     lines = advice(load_config(CONFIG), found)
     assert sum("label_2" in line and "3 fields" in line for line in lines) == 4
+
+
+def test_a_picture_of_others_is_spared(root, tmp_path, capsys):
+    picture = tmp_path / "out" / "objects.png"
+    picture.parent.mkdir()
+    picture.write_bytes(b"a holiday")
+    assert main(["--root", str(root), "--output", str(picture.parent)]) == 2
+    out, err = capsys.readouterr()
+    assert "objects.png: is there and is not a picture of this program" in err and not out
+    assert picture.read_bytes() == b"a holiday"

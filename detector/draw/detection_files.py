@@ -11,6 +11,7 @@ from data.kitti.calibration import Calibration
 from data.kitti.labels import read_labels
 
 KINDS = ("json", "txt")
+FARTHEST = 1e4  # metres
 
 
 class Found(NamedTuple):
@@ -62,8 +63,8 @@ def _read_json(path: Path) -> Found:
         scores, names = np.array(result["scores"], float), tuple(map(str, result["names"]))
         if not len(boxes) == len(scores) == len(names):
             raise ValueError("boxes, scores and names are not equally many")
-        if not (np.isfinite(boxes).all() and np.isfinite(scores).all()):
-            raise ValueError("a number is not finite")
+        if not ((np.abs(boxes) < FARTHEST).all() and np.isfinite(scores).all()):
+            raise ValueError("a number is not finite, or too large for metres")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a result of tools/detect.py ({error})") from None
     return Found(boxes, names, scores)

@@ -13,6 +13,8 @@ KEY, SOFTWARE = "Software", "millisecond"  # PNG's own keyword for the program t
 
 def is_own(path: Path | str) -> bool:
     """Whether a file is a picture that `save_png` wrote."""
+    if not Path(path).is_file():  # a pipe would be waited for
+        return False
     try:
         with Image.open(path, formats=["PNG"]) as image:
             return image.info.get(KEY) == SOFTWARE
