@@ -20,6 +20,7 @@ from detector.draw.scene import SceneRenderer, SceneUnavailable
 from detector.draw.window import Window, WindowUnavailable
 from tools import visualize
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="X servers and /proc")
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 90  # seconds, on a machine that has much else to do
 
@@ -166,7 +167,6 @@ def idle(pipe: Connection) -> None:
     pipe.recv()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ctrl_c_is_the_programs_alone():
     process = Open3DProcess(idle)
     status = Path(f"/proc/{process._process.pid}/status").read_text()

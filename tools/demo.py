@@ -80,12 +80,12 @@ def show(options: argparse.Namespace) -> int:
             with Window(KEYS) as window:
                 account = Account(options.score, palette, at_once=True)
                 Player(window, account).play(scans, detector)
-                return account.close()
+                return account.close(len(scans))
         except WindowUnavailable as error:
             print(f"note: {error}; writing PNGs", file=sys.stderr)
     account = Account(options.score, palette, at_once=False)
     film(scans, detector, account, options.output or FOLDER)
-    return account.close()
+    return account.close(len(scans))
 
 
 def warm_up(detector: Detector, scans: Sequence[Path]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from detector.draw.style import BoxSet, Palette
 
 Found = tuple[np.ndarray, Sequence[str], np.ndarray]  # boxes [M, 7], M names, scores [M]
+LONGEST = 500  # characters of a reason; it may quote a file
 
 
 class Shown(NamedTuple):
@@ -49,18 +50,19 @@ class Account:
         reason = " ".join(str(error).split())
         if isinstance(error, OSError) and error.filename:
             reason = f"{error.filename}: {error.strerror}"
-        line = f"frame {frame}: {reason}"
+        line = f"frame {frame}: {reason[:LONGEST]}"
         if self._at_once and frame not in self._bad:
             print(f"error: {line}", file=sys.stderr)
         self._bad[frame] = line
         return line
 
-    def close(self) -> int:
-        """Tell what is to be told at the end; returns the exit code."""
+    def close(self, frames: int) -> int:
+        """Tell what is to be told at the end of so many frames; returns the exit code."""
         hidden = sum(self._hidden.values())
         if hidden:
-            print(f"{hidden} detections below {self._score:g} were not drawn; see --score")
-        if not self._at_once:
-            for line in self._bad.values():
-                print(f"error: {line}", file=sys.stderr)
+            print(f"detections below {self._score:g} that were not drawn (--score): {hidden}")
+        if self._bad and not self._at_once:
+            counted = f" ({len(self._bad)} of {frames} frames could not be drawn)"
+            lines = "\n".join(f"error: {line}" for line in self._bad.values())
+            print(lines + counted * (frames > 1), file=sys.stderr)
         return 2 if self._bad else 0

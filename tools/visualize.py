@@ -190,7 +190,7 @@ def write(source: Source, score: float, folder: Path, colour_by: str) -> int:
                 save_png(folder / f"{name}_{kind}.png", picture)
             written += len(pictures)
     print(f"{written} pictures written to {folder}")
-    return account.close()
+    return account.close(len(source.names))
 
 
 def show(source: Source, window: Window, score: float) -> int:
@@ -204,7 +204,7 @@ def show(source: Source, window: Window, score: float) -> int:
             drawn = at
         for key in window.wait():
             at = (at + {"left": -1, "right": 1}.get(key, 0)) % len(source.names)
-    return account.close()
+    return account.close(len(source.names))
 
 
 def prepare_or_tell(place: int, source: Source, account: Account) -> Shown:

@@ -186,7 +186,7 @@ class WindowView:
         view = View.of_data(self._points, [shown.boxes for shown in self._sets.values()])
         target = np.array([sum(view.x) / 2, sum(view.y) / 2, 0.0])
         reach = max((view.x[1] - view.x[0]), (view.y[1] - view.y[0]) * 9 / 16) / 2
-        height = 1.1 * reach / np.tan(np.radians(FIELD_OF_VIEW) / 2)
+        height = 1.2 * reach / np.tan(np.radians(FIELD_OF_VIEW) / 2)
         self._look(target, target + np.array([-0.01, 0.0, height]), (1.0, 0.0, 0.0))
 
     def _key(self, event) -> bool:
