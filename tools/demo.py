@@ -14,7 +14,7 @@ import argparse
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -77,9 +77,10 @@ def show(options: argparse.Namespace) -> int:
     palette = Palette(detector.config.class_names)
     if options.output is None:
         try:
-            with Window(KEYS) as window:
+            # The window closes first: a detection that has begun is waited for.
+            with ThreadPoolExecutor(1) as pool, Window(KEYS) as window:
                 account = Account(options.score, palette, at_once=True)
-                Player(window, account).play(scans, detector)
+                Player(window, account).play(scans, partial(pool.submit, detect, detector))
                 return account.close(len(scans))
         except WindowUnavailable as error:
             print(f"note: {error}; writing PNGs", file=sys.stderr)
@@ -120,20 +121,22 @@ class Player:
         self._times: deque[float] = deque(maxlen=11)  # when the last scans were shown, seconds
         self._shown = NOTHING
 
-    def play(self, scans: Sequence[Path], detector: Detector) -> None:
-        """Show one scan after the other, and the last one until the window is closed."""
+    def play(self, scans: Sequence[Path], begin: Callable[[Path], Future]) -> None:
+        """Show one scan after the other, and the last one until the window is closed.
+
+        begin: starts the detection in a scan, so that keys are answered while it goes on.
+        """
         due = time.perf_counter()
-        with ThreadPoolExecutor(1) as pool:  # detects while keys are answered
-            for scan in scans:
-                result = pool.submit(detect, detector, scan)
-                while self._held() or not result.done() or time.perf_counter() < due:
-                    self._answer(0.005)
-                    if not self._window.open:
-                        return
-                self._times.append(time.perf_counter())
-                due = max(due + PERIOD, self._times[-1])
-                self._steps = max(0, self._steps - 1)
-                self._show(scan, result)
+        for scan in scans:
+            result = begin(scan)
+            while self._held() or not result.done() or time.perf_counter() < due:
+                self._answer(0.005)
+                if not self._window.open:
+                    return
+            self._times.append(time.perf_counter())
+            due = max(due + PERIOD, self._times[-1])
+            self._steps = max(0, self._steps - 1)
+            self._show(scan, result)
         self._window.show(*self._shown._replace(title=f"{self._shown.title}     the last scan"))
         while self._window.open:
             self._window.wait()

@@ -51,6 +51,7 @@ def shortened(text: str, size: int, room: float) -> str:
     """The text, or as much of it as fits into so many pixels and three dots."""
     if width(text, size) <= room:
         return text
+    text = text[: int(room)]  # no letter is narrower than a pixel
     while text and width(f"{text}...", size) > room:
         text = text[:-1]
     return f"{text}..."

@@ -29,8 +29,8 @@ NAME = "millisecond"
 AT_FIRST = (1280, 720)  # pixels
 MARGIN = 16  # pixels between the texts and the window's edges
 POINT_SIZES = (2.5, 4.0, 0.0, 1.5)  # pixels, in the order in which `p` shows them; 0 is none
-# Seconds after a change at which the window is drawn: the renderer leaves out a frame, without a
-# word, while it is behind, which at the start it is for long.
+# Seconds after a change at which the window is drawn. Once is not enough: while the renderer is
+# behind, as it is at the start, it drops frames without a word.
 DRAWN_AFTER = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
 HELP = "h: keys     q: quit"
 KEYS = {
@@ -43,6 +43,7 @@ KEYS = {
     "h": "this list off, on",
     "q": "quit",
 }
+TOGGLES = {"g": "ground truth", "d": "detections"}
 CLOSED = "closed"  # what is sent when the user has closed the window
 
 
@@ -71,6 +72,8 @@ class WindowView:
         from open3d.visualization import gui, rendering
 
         self._gui, self._on_key, self._open = gui, on_key, True
+        names = ("left", "right", "space", *KEYS.keys() - {"mouse"})
+        self._key_names = {int(getattr(gui.KeyName, name.upper())): name for name in names}
         self._app = gui.Application.instance
         self._app.initialize()
         self._window = self._app.create_window(NAME, *AT_FIRST)
@@ -79,7 +82,7 @@ class WindowView:
         prepare_scene(self._scene)
         self._window.add_child(self._widget)
         self._title, self._legend = self._text(line("", SIZE, TEXT)), self._text(legend({}, 1))
-        self._help, self._list = self._text(line(HELP, SIZE, FAINT)), self._text(table(keys))
+        self._help, self._list = self._text(line(HELP, SIZE, TEXT)), self._text(table(keys))
         self._list.widget.visible = False
         self._points, self._title_text = np.zeros((0, 4), np.float32), ""
         self._sets: dict[str, BoxSet] = {}
@@ -190,10 +193,9 @@ class WindowView:
         self._look(target, target + np.array([-0.01, 0.0, height]), (1.0, 0.0, 0.0))
 
     def _key(self, event) -> bool:
-        if event.type != self._gui.KeyEvent.Type.DOWN:
+        name = self._key_names.get(int(event.key))
+        if event.type != self._gui.KeyEvent.Type.DOWN or name is None:
             return False
-        known = self._gui.KeyName
-        name = known(event.key).name.lower()
         if name in ("left", "right", "space"):
             self._on_key(name)
         elif name == "q":
@@ -204,12 +206,10 @@ class WindowView:
             self._look_down()
         elif name == "p":
             self._point_size = (self._point_size + 1) % len(POINT_SIZES)
-        elif name in ("g", "d"):
-            self._hidden ^= {"ground truth" if name == "g" else "detections"}
         elif name == "h":
             self._list.widget.visible = not self._list.widget.visible
         else:
-            return False
+            self._hidden ^= {TOGGLES[name]}
         self._placed = None
         return True
 
