@@ -20,8 +20,9 @@ from detector.checkpoint import save_weights
 from detector.checkpoint_store import Checkpoint, CheckpointStore
 from detector.config import Config
 from detector.distributed import Processes
-from detector.draw.birds_eye import View, draw_birds_eye
-from detector.draw.style import BoxSet
+from detector.draw.birds_eye import draw_birds_eye
+from detector.draw.style import Palette
+from detector.draw.view import View
 from detector.engine import build_trainer
 from detector.finite_guard import NotFinite
 from detector.loader import StepSampler, build_training_frames, training_loader
@@ -36,7 +37,6 @@ from detector.validation import Validation
 
 FIRST_FRAMES = 10  # validated before the first step, so that nothing breaks hours later
 PICTURES = 4  # validation frames that are drawn
-PICTURE_WIDTH = 700  # pixels at least: as wide as the legend
 
 
 class Training:
@@ -168,18 +168,17 @@ class Training:
     def _pictures(self) -> dict[str, np.ndarray]:
         """The first frames of the validation split with their boxes and those that were found."""
         names, dataset = self.config.class_names, self.validation.dataset
-        x0, y0, _, x1, y1, _ = self.config.grid.range
-        view = View((x0, x1), (y0, y1), scale=max(12, PICTURE_WIDTH / (y1 - y0)))
+        view, palette = View.of_grid(self.config.grid.range), Palette(names)
         pictures = {}
         for index in range(min(PICTURES, len(dataset))):
             frame = dataset[index]
             found = self.validation.detect(self.state.trained, self.trainer.forward, frame)
             pictures[f"frame {frame.frame_id}"] = draw_birds_eye(
                 frame.points,
-                BoxSet(frame.boxes, frame.names),
-                BoxSet(
+                palette.paint(frame.boxes, frame.names),
+                palette.paint(
                     found.boxes.cpu().numpy(),
-                    tuple(names[label - 1] for label in found.labels.tolist()),
+                    [names[label - 1] for label in found.labels.tolist()],
                     found.scores.cpu().numpy(),
                 ),
                 title=frame.frame_id,

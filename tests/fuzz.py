@@ -380,7 +380,9 @@ def judge(tool, code: int | None, err: str) -> str:
         return err[-2000:]
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
     usage = "usage: " in err
-    if code == 2 and not usage and not (errors if tool is detect else len(errors) == 1):
+    # these go on with the other scans, and name each bad one
+    enough = len(errors) >= 1 if tool in (detect, demo, visualize) else len(errors) == 1
+    if code == 2 and not usage and not enough:
         return f"{len(errors)} lines for exit code 2: {err[-500:]}"
     if code == 0 and errors:
         return f"exit code 0: {err[-500:]}"

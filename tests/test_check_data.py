@@ -258,3 +258,13 @@ def test_odd_scans_and_numbers(root):
     lines = "\n".join(advice(config, survey(KittiDataset(root, "all"), config=config)))
     assert "z must be the axis that points up" in lines
     assert "000005.txt, line 1: x is 1e+30; metres" in lines and "nan" not in lines
+
+
+def test_a_picture_of_others_is_spared(root, tmp_path, capsys):
+    picture = tmp_path / "out" / "objects.png"
+    picture.parent.mkdir()
+    picture.write_bytes(b"a holiday")
+    assert main(["--root", str(root), "--output", str(picture.parent)]) == 2
+    out, err = capsys.readouterr()
+    assert "objects.png: is there and is not a picture of this program" in err and not out
+    assert picture.read_bytes() == b"a holiday"

@@ -9,16 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from kitti_miniature import CAR, write_miniature
+from kitti_miniature import CAR, png, write_miniature
 from PIL import Image
 
 from data.kitti.calibration import Calibration
+from data.kitti.dataset import KittiDataset
 from data.kitti.labels import write_labels
 from data.kitti.results import detections_to_labels
 from data.simulator import simulate
 from detector.checkpoint import save_weights
 from detector.config import load_config
-from detector.draw.style import CLASS_COLOURS
+from detector.draw.scene import SceneRenderer, SceneUnavailable
+from detector.draw.style import CLASS_COLOURS, OTHER_COLOURS
 from detector.models.second import build_second
 from tools import demo, visualize
 
@@ -27,23 +29,29 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def plain(monkeypatch):
-    """No display, and no driver for 3-D pictures: those are judged in test_draw.py."""
+    """No display, and no 3-D pictures: those are judged in test_draw.py."""
+
+    def draw(*_):
+        raise SceneUnavailable("no 3-D picture in this test")
+
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    monkeypatch.setenv("VK_ICD_FILENAMES", "/nonexistent")
-    monkeypatch.setenv("VK_DRIVER_FILES", "/nonexistent")
+    monkeypatch.setattr(SceneRenderer, "draw", draw)
+
+
+def write_weights(path: Path, *overrides: str) -> Path:
+    """A network that has learnt nothing but says a lot."""
+    torch.manual_seed(0)
+    config = load_config(ROOT / "configs" / "second_small.yaml", overrides)
+    model = build_second(config)
+    torch.nn.init.constant_(model.head.classes.bias, 1.0)
+    save_weights(path, model, config)
+    return path
 
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
-    """A network that has learnt nothing but says a lot."""
-    torch.manual_seed(0)
-    config = load_config(ROOT / "configs" / "second_small.yaml")
-    model = build_second(config)
-    torch.nn.init.constant_(model.head.classes.bias, 1.0)
-    path = tmp_path_factory.mktemp("weights") / "weights.safetensors"
-    save_weights(path, model, config)
-    return path
+    return write_weights(tmp_path_factory.mktemp("weights") / "weights.safetensors")
 
 
 def opened(path: Path) -> np.ndarray:
@@ -52,8 +60,19 @@ def opened(path: Path) -> np.ndarray:
 
 
 def drawn(picture: np.ndarray, name: str) -> int:
-    """Pixels of the class's very colour."""
-    return int((np.abs(picture - CLASS_COLOURS[name]).max(axis=2) <= 2).sum())
+    """Pixels of the very colour of one of KITTI's classes."""
+    return painted(picture, CLASS_COLOURS[name])
+
+
+def painted(picture: np.ndarray, colour: tuple[int, int, int]) -> int:
+    return int((np.abs(picture - colour).max(axis=2) <= 2).sum())
+
+
+def write_json(path: Path, boxes, scores, names) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(
+        json.dumps({"boxes": np.array(boxes).tolist(), "scores": scores, "names": names})
+    )
 
 
 def test_pictures_of_a_data_set_come_from_the_command_line(tmp_path):
@@ -96,10 +115,99 @@ def test_detections_come_from_json_and_from_kitti_results(tmp_path, plain):
     assert drawn(pictures[0], "Car") > 100
     assert np.abs(pictures[0] - pictures[1]).max(axis=2).astype(bool).mean() < 1e-3
 
-    write_labels(results / "000002.txt", found)
-    low = ["--score", "0.9", "--output", str(tmp_path / "low")]
-    assert visualize.main([*arguments, *low]) == 0
-    assert drawn(opened(tmp_path / "low" / "000002_birds_eye.png"), "Car") < 130  # the legend
+
+def test_of_two_results_the_newer_is_drawn(tmp_path, plain):
+    root, results = write_miniature(tmp_path / "kitti"), tmp_path / "results"
+    camera = Calibration.from_file(root / "training" / "calib" / "000002.txt")
+    own, result = results / "000002.json", results / "000002.txt"
+    write_json(own, [CAR], [0.8], ["Van"])
+    write_labels(
+        result, detections_to_labels(np.array([CAR]), np.array([0.8]), ["Cyclist"], camera, None)
+    )
+    arguments = ["--root", str(root), "--frames", "000002", "--detections", str(results)]
+    for newer, older, seen, unseen in (
+        (result, own, "Cyclist", "Van"),
+        (own, result, "Van", "Cyclist"),
+    ):
+        os.utime(older, (1e9, 1e9))
+        os.utime(newer, (1e9 + 1, 1e9 + 1))
+        assert visualize.main([*arguments, "--output", str(tmp_path / "out")]) == 0
+        picture = opened(tmp_path / "out" / "000002_birds_eye.png")
+        assert drawn(picture, seen) > 100 and drawn(picture, unseen) == 0
+
+
+def test_what_scores_too_little_is_hidden_and_counted(tmp_path, plain, capsys):
+    simulate(1).points.tofile(tmp_path / "street.bin")
+    rows = np.array([CAR, CAR, CAR]) + np.array([[0], [8], [16]]) * np.eye(7)[1]
+    write_json(tmp_path / "results" / "street.json", rows, [0.8, 0.25, 0.1], ["Car"] * 3)
+    arguments = [str(tmp_path / "street.bin"), "--detections", str(tmp_path / "results")]
+    pictures, said = [], []
+    for score in ("0", "0.2", "0.3", "0.9"):
+        out = tmp_path / score
+        assert visualize.main([*arguments, "--score", score, "--output", str(out)]) == 0
+        pictures.append(opened(out / "street_birds_eye.png"))
+        said.append(capsys.readouterr().out)
+    counts = [drawn(picture, "Car") for picture in pictures]
+    assert counts[0] > counts[1] > counts[2] > counts[3] == 0
+    lines = [[line for line in out.splitlines() if "not drawn" in line] for out in said]
+    assert [len(some) for some in lines] == [0, 1, 1, 1]
+    for (line,), score, hidden in zip(lines[1:], ("0.2", "0.3", "0.9"), "123", strict=True):
+        assert f"below {score} " in line and line.endswith(f": {hidden}")
+    titles = [picture[10:32, 44:400] for picture in pictures]  # say it too
+    assert all((titles[i] != titles[i - 1]).any() for i in range(1, 4))
+
+
+def test_classes_of_ones_own_have_colours_of_their_own(tmp_path, plain):
+    root = write_miniature(tmp_path / "kitti")
+    for name in ("000002", "000005"):
+        label = root / "training" / "label_2" / f"{name}.txt"
+        own = label.read_text().replace("Car 0", "Forklift 0").replace("Pedestrian", "Pallet")
+        label.write_text(own)
+    write_json(tmp_path / "found" / "000002.json", [CAR], [0.9], ["Forklift"])
+    arguments = ["--root", str(root), "--frames", "000002", "--detections", str(tmp_path / "found")]
+    arguments += ["--output", str(tmp_path)]
+    assert visualize.main(arguments) == 2  # types that nobody named may be slips of the pen
+    assert visualize.main([*arguments, "--classes", "Pallet", "Forklift"]) == 0
+    assert painted(opened(tmp_path / "000002_birds_eye.png"), OTHER_COLOURS[1]) > 100
+    weights = write_weights(
+        tmp_path / "own.safetensors", "classes.0.name=Forklift", "augment.sample={Forklift: 0}"
+    )
+    arguments = ["--root", str(root), "--frames", "000005", "--weights", str(weights)]
+    assert visualize.main([*arguments, "--output", str(tmp_path)]) == 2  # Pallet
+    label = root / "training" / "label_2" / "000005.txt"
+    label.write_text(label.read_text().replace("Pallet", "Car"))
+    assert visualize.main([*arguments, "--output", str(tmp_path)]) == 0
+
+
+def test_a_drive_without_labels_is_drawn_but_not_trained_on(tmp_path, plain):
+    training = write_miniature(tmp_path / "kitti") / "training"
+    drive = tmp_path / "drive"
+    drive.mkdir()
+    (training / "velodyne").rename(drive / "velodyne_reduced")
+    (training / "calib" / "000002.txt").rename(drive / "calib.txt")
+    assert visualize.main(["--root", str(drive), "--output", str(tmp_path / "out")]) == 0
+    assert len(list((tmp_path / "out").glob("*_birds_eye.png"))) == 4
+    with pytest.raises(FileNotFoundError, match="label_2"):
+        KittiDataset(drive, "all")
+    # A folder that is there must be whole.
+    (drive / "label_2").mkdir()
+    assert visualize.main(["--root", str(drive), "--output", str(tmp_path / "out")]) == 2
+
+
+def test_frames_that_cannot_be_drawn_do_not_stop_the_rest(tmp_path, plain, capsys):
+    root = write_miniature(tmp_path / "kitti")
+    cloud = root / "training" / "velodyne" / "000002.bin"
+    cloud.write_bytes(cloud.read_bytes()[:-3])
+    image = root / "training" / "image_2" / "000005.png"
+    image.write_bytes(image.read_bytes()[:60])
+    (root / "training" / "image_2" / "000011.png").write_bytes(png(14_000, 14_000))
+    assert visualize.main(["--root", str(root), "--output", str(tmp_path / "out")]) == 2
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"000007_birds_eye.png", "000007_camera.png"}
+    errors = [x for x in capsys.readouterr().err.splitlines() if x.startswith("error:")]
+    assert len(errors) == 3
+    for name, line in zip(("000002.bin", "000005.png", "000011.png"), errors, strict=True):
+        assert name in line
 
 
 def test_scans_and_weights_alone_are_enough(tmp_path, plain, weights):
@@ -119,6 +227,30 @@ def test_a_folder_of_scans_becomes_a_film(tmp_path, plain, weights, capsys):
     assert sorted(path.name for path in film.iterdir()) == [f"00000{k}.png" for k in range(3)]
     assert capsys.readouterr().err.count("note:") == 1
 
+    # A second film, shorter and with a scan that cannot be read, leaves nothing of the first.
+    (tmp_path / "0.bin").write_bytes(b"cut off")
+    (tmp_path / "2.bin").unlink()
+    arguments = [str(tmp_path), "--weights", str(weights), "--output", str(film)]
+    assert demo.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert "3 pictures of an earlier film removed" in out and "0.bin" in err
+    assert [path.name for path in film.iterdir()] == ["000000.png"]
+
+
+def test_a_film_spares_the_pictures_of_others(tmp_path, plain, weights, capsys):
+    simulate(1).points.tofile(tmp_path / "0.bin")
+    film = tmp_path / "film"
+    arguments = [str(tmp_path), "--weights", str(weights), "--output", str(film)]
+    assert demo.main(arguments) == 0
+    (film / "000007.png").write_bytes(png(4, 4))
+    (film / "notes.txt").write_text("")
+    before = {path.name: path.read_bytes() for path in film.iterdir()}
+    capsys.readouterr()
+    assert demo.main(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "000007.png" in err
+    assert {path.name: path.read_bytes() for path in film.iterdir()} == before
+
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
@@ -128,9 +260,12 @@ def test_a_folder_of_scans_becomes_a_film(tmp_path, plain, weights, capsys):
         (["--root", "{tmp}/none"], "none"),
         (["--root", "{root}", "--frames", "999999"], "999999"),
         (["--root", "{root}", "--detections", "{tmp}/none"], "none"),
-        (["--root", "{root}", "--detections", "{tmp}"], "000002.txt"),
-        (["--root", "{root}", "--detections", "{tmp}/bad"], "000002.json"),
-        (["{root}/training/velodyne", "--detections", "{tmp}/kitti_results"], "calibration"),
+        (["--root", "{root}", "--detections", "{tmp}"], "000002.json"),
+        (["--root", "{root}", "--frames", "000002", "--detections", "{tmp}/bad"], "000002.json"),
+        (
+            ["{root}/training/velodyne/000002.bin", "--detections", "{tmp}/kitti_results"],
+            "calibration",
+        ),
         (["--root", "{root}", "--weights", "{tmp}/none.safetensors"], "none.safetensors"),
         (["--root", "{root}", "--output", "{tmp}/file"], "file"),
     ],

@@ -22,7 +22,8 @@ from data.kitti.dataset import KittiDataset
 from detector.config import Config, load_config
 from detector.data_check import advice, check_class
 from detector.draw.object_sheet import Portrait, draw_object_sheet
-from detector.draw.style import save_png
+from detector.draw.png import require_own, save_png
+from detector.draw.style import Colour, Palette
 from detector.survey import Survey, survey
 from tools.program import output_path, run
 
@@ -66,13 +67,14 @@ def check(options: argparse.Namespace) -> None:
     dataset = KittiDataset(options.root, options.split, config.class_names, crop=crop)
     if not dataset.layout.labelled:
         raise ValueError(f"split '{options.split}' has no labels to check; take train or val")
+    picture = options.output / "objects.png"
+    require_own(picture)
     label = f"reading {options.split}"
     found = survey(dataset, lambda frames: tqdm(frames, desc=label, unit="frame"), config)
     if len(found.unreadable) == found.frames:
         raise ValueError(f"no frame can be read, the first: {found.unreadable[0]}")
     print_frames(found, config)
     print_classes(found, config)
-    picture = options.output / "objects.png"
     save_png(picture, draw_object_sheet(portraits(dataset, found, config)))
     lines = advice(config, found)
     print("\nwhat to change:" if lines else "\nnothing to change")
@@ -137,24 +139,27 @@ def print_classes(found: Survey, config: Config) -> None:
 def portraits(dataset: KittiDataset, found: Survey, config: Config) -> list[list[Portrait]]:
     """A row a class: objects from the fewest points to the most, evenly spread."""
     place = {frame_id: index for index, frame_id in enumerate(dataset.frame_ids)}
-    rows = []
+    palette, rows = Palette(config.class_names), []
     for name in config.class_names:
         own = np.flatnonzero(found.names == name)
         if not len(own):
             continue
         own = own[np.argsort(found.counts[own], kind="stable")]
         chosen = own[np.unique(np.linspace(0, len(own) - 1, COLUMNS).round().astype(int))]
-        rows.append([_portrait(dataset, found, place, row) for row in chosen])
+        colour = palette.colour(name)
+        rows.append([_portrait(dataset, found, place, row, colour) for row in chosen])
     return rows
 
 
-def _portrait(dataset: KittiDataset, found: Survey, place: dict[str, int], row: int) -> Portrait:
+def _portrait(
+    dataset: KittiDataset, found: Survey, place: dict[str, int], row: int, colour: Colour
+) -> Portrait:
     frame_id, box = str(found.frame_ids[row]), found.boxes[row]
     frame = dataset[place[frame_id]]
     name = str(found.names[row])
     away = float(np.hypot(*box[:2]))
     caption = (f"{name} {frame_id}", f"{found.counts[row]} points, {away:.0f} m away")
-    return Portrait(frame.points, box, name, caption)
+    return Portrait(frame.points, box, colour, caption)
 
 
 if __name__ == "__main__":

@@ -11,43 +11,45 @@ if __name__ == "__main__":
     program.begin()
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from PIL import Image
 from tqdm import tqdm
 
 from data.files import make_folder
 from data.frame import Frame
-from data.kitti.calibration import Calibration
 from data.kitti.dataset import KittiDataset
-from data.kitti.labels import read_labels
+from data.kitti.layout import Layout
 from data.kitti.points import find_scans, read_points
+from data.scan import Tally
 from detector.draw.birds_eye import draw_birds_eye
-from detector.draw.camera import draw_camera
+from detector.draw.camera import draw_camera, read_image
+from detector.draw.detection_files import find_detections, read_detections
+from detector.draw.png import save_png
 from detector.draw.scene import SceneRenderer, SceneUnavailable
-from detector.draw.style import BoxSet, save_png
-from detector.draw.window import Window, has_display
+from detector.draw.style import Palette
+from detector.draw.view import View
+from detector.draw.window import Window, WindowUnavailable
 from detector.pipeline import Detector
-from tools.program import run
+from tools.drawing import NOTHING, Account, Found, Shown, detect
+from tools.program import output_path, run
 
 EXAMPLE = """examples:
   python tools/visualize.py --root /data/kitti --frames 000008 --weights second.safetensors
   python tools/visualize.py --root /data/kitti --split val --detections results --output pictures
   python tools/visualize.py scan.bin --detections results
 
-Detections come from a folder of tools/detect.py's .json files or of KITTI result files (.txt), or
-from a weights file that is run here. Where there is a display and no --output, a window opens: left
-and right show another frame, the mouse turns the scene. Otherwise three pictures a frame are
-written: NAME_birds_eye.png, NAME_scene.png and, if there is an image, NAME_camera.png.
+Detections come from a folder of tools/detect.py's .json files or of KITTI result files (.txt), the
+newer where a frame has both, or from a weights file that is run here. Where there is a display and
+no --output, a window opens: left and right show another frame, h shows all keys. Otherwise three
+pictures a frame are written: NAME_birds_eye.png, NAME_scene.png and, if there is an image,
+NAME_camera.png. A frame that cannot be drawn is told of and left out; the exit code is 2 then.
 """
 FOLDER = Path("output/pictures")
-
-Finder = Callable[[Frame], BoxSet | None]
+KEYS = {"left, right": "frame before, after"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,14 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(lambda: visualize(options))
 
 
-def visualize(options: argparse.Namespace) -> None:
+def visualize(options: argparse.Namespace) -> int:
     """Open the window, or write the pictures where there is no display."""
-    frames = find_frames(options)
-    find = finder(options)
-    if options.output is None and has_display():
-        show(frames, find)
-    else:
-        write(frames, find, options.output or FOLDER, options.colour_by)
+    source = find_source(options)
+    if options.output is None:
+        try:
+            with Window(KEYS if len(source.names) > 1 else {}) as window:
+                return show(source, window, options.score)
+        except WindowUnavailable as error:
+            print(f"note: {error}; writing PNGs", file=sys.stderr)
+    return write(source, options.score, options.output or FOLDER, options.colour_by)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -76,6 +80,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--detections", type=Path, metavar="DIR", help="folder of results")
     source.add_argument("--weights", type=Path, help="weights file to detect with")
+    parser.add_argument(
+        "--classes",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="types that labels have besides KITTI's",
+    )
     parser.add_argument("--device", help="to detect on: cpu, cuda (a GPU if there is one)")
     parser.add_argument(
         "--score", type=float, default=0.3, help="least score that is drawn (default: %(default)s)"
@@ -83,35 +94,57 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--colour-by", choices=("height", "intensity"), default="height", help="points from above"
     )
-    parser.add_argument("--output", type=Path, metavar="DIR", help="write PNGs here, no window")
+    parser.add_argument(
+        "--output", type=output_path, metavar="DIR", help="write PNGs here, no window"
+    )
     return parser.parse_args(arguments)
 
 
-class Frames(Sequence[Frame]):
-    """Frames that are read when they are asked for."""
+class Source(NamedTuple):
+    """The frames to be drawn, read when they are asked for, and what is known of all of them."""
 
-    def __init__(self, names: Sequence[str], read: Callable[[int], Frame], labelled: bool):
-        self.names, self._read, self.labelled = names, read, labelled
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, index: int) -> Frame:
-        return self._read(index)
+    names: Sequence[str]
+    frame: Callable[[int], Frame]  # by place in names
+    labelled: bool
+    detections: Callable[[Frame, Tally], Found] | None
+    palette: Palette
+    view: View | None  # of the bird's-eye view: the detector's grid
 
 
-def find_frames(options: argparse.Namespace) -> Frames:
-    """The frames that the command line names; what is not there is found before any is drawn."""
+def find_source(options: argparse.Namespace) -> Source:
+    """What the command line names; what is not there is found before any frame is drawn."""
     if bool(options.scans) == bool(options.root):
         raise ValueError("give either .bin files (or folders of them) or --root, not both")
+    detector, classes, view = None, list(options.classes), None
+    if options.weights is not None:
+        detector = Detector.from_weights(options.weights, options.device)
+        classes = [*dict.fromkeys([*detector.config.class_names, *classes])]
+        view = View.of_grid(detector.config.grid.range)
+    crop = detector and detector.config.grid.crop_to_image
+    names, frame, labelled = find_frames(options, classes, crop)
+    detections = None
+    if detector is not None:
+        detections = partial(detect_in, detector)
+    elif options.detections is not None:
+        find_detections(options.detections, names)
+        detections = partial(read_found, options.detections)
+    return Source(names, frame, labelled, detections, Palette(classes), view)
+
+
+def find_frames(
+    options: argparse.Namespace, classes: Sequence[str], crop: bool | None
+) -> tuple[Sequence[str], Callable[[int], Frame], bool]:
+    """Names, the frame at a place among them, and whether they have ground truth.
+
+    crop: to the image, as the detector's training had it; None: where there are images.
+    """
     if options.scans:
         scans = find_scans(options.scans)
-        return Frames(
-            [scan.stem for scan in scans],
-            lambda index: Frame(scans[index].stem, read_points(scans[index])),
-            labelled=False,
-        )
-    dataset = KittiDataset(options.root, options.split)
+        names = [scan.stem for scan in scans]
+        return names, lambda place: Frame(names[place], read_points(scans[place])), False
+    if crop is None:
+        crop = Layout.find(options.root, options.split, labels=False).has_images
+    dataset = KittiDataset(options.root, options.split, classes, crop=crop, labels=False)
     ids = dataset.frame_ids
     missing = [name for name in options.frames or () if name not in ids]
     if missing:
@@ -120,94 +153,44 @@ def find_frames(options: argparse.Namespace) -> Frames:
             f"{len(ids)} frames go from {ids[0]} to {ids[-1]}"
         )
     rows = [ids.index(name) for name in options.frames or ids]
-    return Frames(
-        [ids[row] for row in rows], lambda index: dataset[rows[index]], dataset.layout.labelled
-    )
+    return [ids[row] for row in rows], lambda place: dataset[rows[place]], dataset.layout.labelled
 
 
-def finder(options: argparse.Namespace) -> Finder:
-    """What gives the detections of a frame; None where there are none to be drawn."""
-    if options.weights is not None:
-        detector = Detector.from_weights(options.weights, options.device)
-        names = detector.config.class_names
-
-        def detect(frame: Frame) -> BoxSet:
-            boxes, scores, labels = (x.cpu().numpy() for x in detector(frame.points))
-            return best(BoxSet(boxes, tuple(names[i - 1] for i in labels), scores), options.score)
-
-        return detect
-    if options.detections is None:
-        return lambda frame: None
-    if not options.detections.is_dir():
-        raise FileNotFoundError(f"{options.detections}: no such folder of detections")
-    return lambda frame: best(
-        read_detections(options.detections, frame.frame_id, frame.calibration), options.score
-    )
+def detect_in(detector: Detector, frame: Frame, notes: Tally) -> Found:
+    found, left_out = detect(detector, frame.points)
+    notes.add(f"frame {frame.frame_id}", left_out + detector.examine(frame.points))
+    return found
 
 
-def best(found: BoxSet, score: float) -> BoxSet:
-    """The boxes with at least this score."""
-    rows = np.flatnonzero(found.scores >= score)
-    return BoxSet(found.boxes[rows], tuple(found.names[row] for row in rows), found.scores[rows])
+def read_found(folder: Path, frame: Frame, _: Tally) -> Found:
+    return read_detections(folder, frame.frame_id, frame.calibration)
 
 
-def read_detections(folder: Path, name: str, calibration: Calibration | None) -> BoxSet:
-    """The detections of a frame from folder/NAME.json or, with a calibration, folder/NAME.txt."""
-    path = folder / f"{name}.json"
-    if path.is_file():
-        return _read_json(path)
-    path = folder / f"{name}.txt"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file, nor one that ends in .json")
-    if calibration is None:
-        raise ValueError(f"{path}: boxes of a KITTI result need a calibration; draw with --root")
-    labels = read_labels(path)
-    if len(labels) and labels.score is None:
-        raise ValueError(f"{path}: its lines have no score; these are labels, not results")
-    boxes = calibration.boxes_from_camera(labels.boxes)
-    scores = np.zeros(0) if labels.score is None else labels.score
-    return BoxSet(boxes, tuple(labels.types.tolist()), scores)
+def prepare(frame: Frame, source: Source, account: Account) -> Shown:
+    truth = source.palette.paint(frame.boxes, frame.names) if source.labelled else None
+    title, found = f"{frame.frame_id}   {len(frame.points)} points", None
+    if source.detections is not None:
+        found, left_out = account.best(frame.frame_id, *source.detections(frame, account.notes))
+        title += left_out
+    return Shown(frame.points, truth, found, title)
 
 
-def _read_json(path: Path) -> BoxSet:
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        boxes = np.array(result["boxes"], np.float32).reshape(-1, 7)
-        scores, names = np.array(result["scores"], float), tuple(map(str, result["names"]))
-        if not len(boxes) == len(scores) == len(names):
-            raise ValueError("boxes, scores and names are not equally many")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not a result of tools/detect.py ({error})") from None
-    return BoxSet(boxes, names, scores)
-
-
-class Shown(NamedTuple):
-    """What the pictures of a frame are drawn from."""
-
-    points: np.ndarray
-    ground_truth: BoxSet | None
-    detections: BoxSet | None
-    title: str
-
-
-def prepare(frame: Frame, labelled: bool, find: Finder) -> Shown:
-    ground_truth = BoxSet(frame.boxes, frame.names) if labelled else None
-    title = f"{frame.frame_id}   {len(frame.points)} points"
-    return Shown(frame.points, ground_truth, find(frame), title)
-
-
-def write(frames: Frames, find: Finder, folder: Path, colour_by: str) -> None:
+def write(source: Source, score: float, folder: Path, colour_by: str) -> int:
     """Write the pictures of all frames; without Open3D's, where it cannot render, said once."""
     make_folder(folder)
-    written, in_3d = 0, True
+    account, written, in_3d = Account(score, source.palette, at_once=False), 0, True
     with SceneRenderer() as renderer:
-        for frame in tqdm(frames, unit="frame", disable=None):
-            shown = prepare(frame, frames.labelled, find)
-            pictures = {"birds_eye": draw_birds_eye(*shown, colour_by)}
-            if frame.image is not None:
-                with Image.open(frame.image) as image:
-                    pixels = np.asarray(image.convert("RGB"))
-                pictures["camera"] = draw_camera(pixels, frame.calibration, *shown[1:])
+        for place, name in enumerate(tqdm(source.names, unit="frame", disable=None)):
+            try:
+                frame = source.frame(place)
+                shown = prepare(frame, source, account)
+                image = None if frame.image is None else read_image(frame.image)
+            except (ValueError, OSError) as error:
+                account.bad(name, error)
+                continue
+            pictures = {"birds_eye": draw_birds_eye(*shown, colour_by, source.view)}
+            if image is not None:
+                pictures["camera"] = draw_camera(image, frame.calibration, *shown[1:])
             try:
                 if in_3d:
                     pictures["scene"] = renderer.draw(*shown)
@@ -215,30 +198,32 @@ def write(frames: Frames, find: Finder, folder: Path, colour_by: str) -> None:
                 in_3d = False
                 tqdm.write(f"note: {error}", file=sys.stderr)
             for kind, picture in pictures.items():
-                save_png(folder / f"{frame.frame_id}_{kind}.png", picture)
+                save_png(folder / f"{name}_{kind}.png", picture)
             written += len(pictures)
     print(f"{written} pictures written to {folder}")
+    return account.close(len(source.names))
 
 
-def show(frames: Frames, find: Finder) -> None:
-    """Open a window and keep it until the user closes it."""
-    at, drawn = 0, 0
-
-    def turn(key: str) -> None:
-        nonlocal at
-        if key == "q":
-            window.close()
-        elif key in ("left", "right"):
-            at = (at + (1 if key == "right" else -1)) % len(frames)
-
-    keys = "left, right: other frame    q: quit" if len(frames) > 1 else "q: quit"
-    first = prepare(frames[0], frames.labelled, find)
-    window = Window("millisecond", keys, turn)
-    window.show(*first)
-    while window.tick():
+def show(source: Source, window: Window, score: float) -> int:
+    """Show the frames that the user turns to, until the window is closed."""
+    account, at, drawn = Account(score, source.palette, at_once=True), 0, None
+    while window.open:
         if at != drawn:
+            shown = prepare_or_tell(at, source, account)
+            place = f"     {at + 1} of {len(source.names)}" if len(source.names) > 1 else ""
+            window.show(*shown._replace(title=shown.title + place))
             drawn = at
-            window.show(*prepare(frames[at], frames.labelled, find))
+        for key in window.wait():
+            at = (at + {"left": -1, "right": 1}.get(key, 0)) % len(source.names)
+    return account.close(len(source.names))
+
+
+def prepare_or_tell(place: int, source: Source, account: Account) -> Shown:
+    """A frame to be shown; of one that cannot be, nothing but a title that says why."""
+    try:
+        return prepare(source.frame(place), source, account)
+    except (ValueError, OSError) as error:
+        return NOTHING._replace(title=account.bad(source.names[place], error))
 
 
 if __name__ == "__main__":

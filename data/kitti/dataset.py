@@ -38,6 +38,7 @@ class KittiDataset:
         prepared: Path | str | None = None,
         packed: bool = True,
         crop: bool = True,
+        labels: bool = True,
     ):
         """
         Args:
@@ -47,11 +48,12 @@ class KittiDataset:
             prepared: folder of prepare_kitti's files; root/millisecond unless given.
             packed: False to read the data set's own clouds in any case.
             crop: False for all points of a scan, where there is no camera.
+            labels: False where frames without ground truth will do: label_2 need not be there.
 
         Raises:
             FileNotFoundError, ValueError: one line naming what is missing or wrong.
         """
-        self.layout = Layout.find(root, split)
+        self.layout = Layout.find(root, split, labels)
         self.classes, self.crop = tuple(classes), crop and not self.layout.cropped
         self.prepared = self.layout.root / "millisecond" if prepared is None else Path(prepared)
         path = self.pack_path("clouds")

@@ -33,10 +33,11 @@ class Layout:
     clouds: Path
     cropped: bool
     ids: tuple[str, ...]
+    labels: bool = True
 
     @classmethod
-    def find(cls, root: Path | str, split: str) -> Layout:
-        """Look for the split's files.
+    def find(cls, root: Path | str, split: str, labels: bool = True) -> Layout:
+        """Look for the split's files. labels: False where a split without label_2 will do.
 
         Raises FileNotFoundError or ValueError naming what is missing.
         """
@@ -53,7 +54,7 @@ class Layout:
         if clouds is None:
             raise FileNotFoundError(f"{folder / 'velodyne'}: no such folder; clouds belong there")
         ids = _ids(root, split, clouds)
-        layout = cls(root, split, folder, clouds, clouds.name == "velodyne_reduced", ids)
+        layout = cls(root, split, folder, clouds, clouds.name == "velodyne_reduced", ids, labels)
         layout._require()
         return layout
 
@@ -70,7 +71,7 @@ class Layout:
 
     @property
     def labelled(self) -> bool:
-        return self.folder.name != "testing"
+        return self.folder.name != "testing" and (self.labels or (self.folder / "label_2").is_dir())
 
     @cached_property
     def has_images(self) -> bool:

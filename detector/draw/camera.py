@@ -1,29 +1,44 @@
 """A camera image with the boxes projected into it."""
 
+import warnings
+from pathlib import Path
+
 import numpy as np
 from PIL import Image, ImageDraw
 
 from data.boxes import box_corners
 from data.kitti.calibration import EDGES, Calibration
-from detector.draw.style import (
-    BACKGROUND,
-    EMPTY,
-    TEXT,
-    BoxSet,
-    colour_of,
-    dash,
-    draw_lines,
-    font,
-    legend,
-    tint,
-)
+from detector.draw.captions import FreeSpace
+from detector.draw.strips import legend
+from detector.draw.style import BACKGROUND, EMPTY, BoxSet, dash, draw_lines, tint
+from detector.draw.text import width, write
 
 SMOOTH = 2  # lines are drawn this many times larger, then shrunk
 NEAR = 0.5  # metres in front of the camera where edges are cut off
 THIN = 30.0  # metres from which lines are thin
 HALO = (0, 0, 0, 110)  # around the lines, for bright backgrounds
-BAR = 34  # pixels below the image for title and legend
+BETWEEN = (0, 0, 0, 190)  # the gaps of dashed lines, so that dashes are seen on anything
+MARGIN, PADDING = 12, 5  # pixels beside the title and legend, and above and below them
 FRONT = [0, 4, 7, 3]  # corners of the front face
+
+
+def read_image(path: Path) -> np.ndarray:
+    """An image file as [H, W, 3] uint8 RGB; ValueError, naming the file, for what is none."""
+    try:
+        with warnings.catch_warnings(), Image.open(path) as image:
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            return np.asarray(image.convert("RGB"))
+    except FileNotFoundError:
+        raise
+    # Pillow says SyntaxError of a broken PNG; its bombs are images too large to be drawn.
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        Image.DecompressionBombError,
+        Image.DecompressionBombWarning,
+    ) as error:
+        raise ValueError(f"{path}: not an image that can be read ({error})") from None
 
 
 def project_edges(boxes: np.ndarray, calibration: Calibration) -> tuple[np.ndarray, np.ndarray]:
@@ -63,18 +78,17 @@ def draw_camera(
 
     Ground truth has dashed edges, a detection solid ones, a caption and a tinted front face.
     """
-    large = Image.fromarray(image).resize((image.shape[1] * SMOOTH, image.shape[0] * SMOOTH))
-    _draw_set(large, calibration, ground_truth or EMPTY, dashed=True)
+    high, wide = image.shape[:2]
+    large = Image.fromarray(image).resize((wide * SMOOTH, high * SMOOTH))
     _draw_set(large, calibration, detections or EMPTY, dashed=False)
-    picture = Image.new("RGB", (image.shape[1], image.shape[0] + BAR), BACKGROUND)
-    picture.paste(large.resize((image.shape[1], image.shape[0]), Image.Resampling.BOX))
-    draw = ImageDraw.Draw(picture)
-    _captions(draw, image.shape, calibration, detections or EMPTY)
-    middle = image.shape[0] + BAR / 2
-    draw.text((12, middle), title, TEXT, font(15), anchor="lm")
+    _draw_set(large, calibration, ground_truth or EMPTY, dashed=True)
     known = {"ground truth": ground_truth, "detections": detections}
-    left = 12 + font(15).getlength(title) + 30
-    legend(draw, left, middle, {k: v for k, v in known.items() if v is not None})
+    sets = {name: shown for name, shown in known.items() if shown is not None}
+    strip = legend(sets, wide - 2 * MARGIN, title)
+    picture = Image.new("RGB", (wide, high + strip.height + 2 * PADDING), BACKGROUND)
+    picture.paste(large.resize((wide, high), Image.Resampling.BOX))
+    picture.paste(strip, (MARGIN, high + PADDING), strip)
+    _captions(ImageDraw.Draw(picture), (high, wide), calibration, detections or EMPTY)
     return np.asarray(picture)
 
 
@@ -87,35 +101,34 @@ def _draw_set(large: Image.Image, calibration: Calibration, shown: BoxSet, dashe
     edges, seen = project_edges(shown.boxes, calibration)
     fronts = box_corners(shown.boxes)[:, FRONT]
     for i in _far_first(shown):
-        colour = colour_of(shown.names[i])
-        lines = edges[i, seen[i]] * SMOOTH
-        if dashed:
-            lines, colour = dash(lines, 6 * SMOOTH), tint(colour, 0.25)
-        pixels, depth = calibration.lidar_to_image(fronts[i])
-        if not dashed and (depth > NEAR).all():
-            draw.polygon([tuple(p) for p in (pixels * SMOOTH).tolist()], fill=(*colour, 60))
+        lines, colour = edges[i, seen[i]] * SMOOTH, shown.colours[i]
         # Boxes far away get finer lines, or there would be nothing to see inside.
-        width = SMOOTH + 1 if shown.boxes[i, 0] > THIN or dashed else 3 * SMOOTH
-        draw_lines(draw, lines, HALO, width + 2 * SMOOTH)
-        draw_lines(draw, lines, colour, width)
+        thick = 3 if shown.boxes[i, 0] > THIN else 6 - 2 * dashed
+        if dashed:
+            draw_lines(draw, lines, BETWEEN, thick + 2)
+            draw_lines(draw, dash(lines, 8 * SMOOTH), tint(colour, 0.4), thick)
+            continue
+        pixels, depth = calibration.lidar_to_image(fronts[i])
+        if (depth > NEAR).all():
+            draw.polygon([tuple(p) for p in (pixels * SMOOTH).tolist()], fill=(*colour, 60))
+        draw_lines(draw, lines, HALO, thick + 2 * SMOOTH)
+        draw_lines(draw, lines, colour, thick)
 
 
 def _captions(
-    draw: ImageDraw.ImageDraw, shape: tuple[int, ...], calibration: Calibration, shown: BoxSet
+    draw: ImageDraw.ImageDraw, shape: tuple[int, int], calibration: Calibration, shown: BoxSet
 ) -> None:
     """The score above each box, the near ones first; one that would cover another is left out."""
-    letters, taken = font(12), np.zeros((0, 4))
-    boxes = calibration.image_boxes(shown.boxes, shape[:2])
+    space = FreeSpace((0, 0, shape[1], shape[0]))
+    boxes = calibration.image_boxes(shown.boxes, shape)
     captions = shown.captions()
     for i in _far_first(shown)[::-1]:
         left, top, right, bottom = boxes[i]
-        width = letters.getlength(captions[i]) + 6
-        u = min(max((left + right - width) / 2, 0), shape[1] - width)
-        v = max(top - 16, 0)
-        place = np.array([u, v, u + width, v + 15])
-        apart = (place[:2] >= taken[:, 2:]) | (place[2:] <= taken[:, :2])
-        if right <= left or bottom <= top or not captions[i] or not apart.any(1).all():
+        if right <= left or bottom <= top or not captions[i]:
             continue
-        taken = np.concatenate([taken, place[None]])
-        draw.rectangle(tuple(place), fill=colour_of(shown.names[i]))
-        draw.text((u + width / 2, v + 7.5), captions[i], BACKGROUND, letters, anchor="mm")
+        wide = width(captions[i], 12) + 6
+        u = min(max((left + right - wide) / 2, 0), shape[1] - wide)
+        v = max(top - 18, 0)
+        if space.take(np.array([[u, v, u + wide, v + 15]])) is not None:
+            draw.rectangle((u, v, u + wide, v + 15), fill=shown.colours[i])
+            write(draw, (u + wide / 2, v + 7.5), captions[i], BACKGROUND, 12, "mm")

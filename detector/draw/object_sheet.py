@@ -7,7 +7,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from data.boxes import box_corners
-from detector.draw.style import BACKGROUND, FAINT, GRID, TEXT, colour_of, font, ramp
+from detector.draw.style import BACKGROUND, FAINT, GRID, TEXT, Colour, ramp
+from detector.draw.text import shortened, write
 
 CELL, CAPTION, GAP = 200, 34, 8  # pixels
 MARGIN = 2.0  # metres around the object's longest side
@@ -18,7 +19,7 @@ class Portrait(NamedTuple):
 
     points: np.ndarray  # [P, 4] the frame's
     box: np.ndarray  # [7]
-    name: str
+    colour: Colour  # of its class
     caption: tuple[str, str]  # two lines
 
 
@@ -38,8 +39,8 @@ def draw_object_sheet(rows: Sequence[Sequence[Portrait]]) -> np.ndarray:
             sheet.paste(_cell(portrait), (left, top))
             draw.rectangle((left, top, left + CELL - 1, top + CELL - 1), outline=GRID)
             first, second = portrait.caption
-            draw.text((left, top + CELL + 3), first, TEXT, font(13))
-            draw.text((left, top + CELL + 18), second, FAINT, font(12))
+            write(draw, (left, top + CELL + 10), shortened(first, 13, CELL), TEXT, 13)
+            write(draw, (left, top + CELL + 25), shortened(second, 12, CELL), FAINT, 12)
     return np.asarray(sheet)
 
 
@@ -53,16 +54,15 @@ def _cell(portrait: Portrait) -> Image.Image:
         right, down = box[1] - at[..., 1], box[0] - at[..., 0]
         return np.stack([right, down], axis=-1) * scale + CELL / 2
 
-    corners = box_corners(box[None])[0, :4, :2]
-    colour = colour_of(portrait.name)
-    draw.polygon([tuple(corner) for corner in pixels(corners)], outline=colour, width=2)
-    front = corners[[0, 3]].mean(axis=0)
-    draw.line([tuple(at) for at in pixels(np.stack([box[:2], front]))], colour, 2)
-
     at = pixels(portrait.points[:, :2])
     near = ((at > 1) & (at < CELL - 2)).all(axis=1)
     level = np.abs(portrait.points[near, 2] - box[2]) <= box[5] / 2
     shades = ramp(np.where(level, 1.0, 0.3), 0.0, 1.0)
     for (u, v), shade in zip(at[near], shades, strict=True):
         draw.rectangle((u - 1, v - 1, u, v), fill=tuple(shade.tolist()))
+    corners = box_corners(box[None])[0, :4, :2]
+    colour = portrait.colour
+    draw.polygon([tuple(corner) for corner in pixels(corners)], outline=colour, width=2)
+    front = corners[[0, 3]].mean(axis=0)
+    draw.line([tuple(at) for at in pixels(np.stack([box[:2], front]))], colour, 2)
     return cell

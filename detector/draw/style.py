@@ -1,12 +1,10 @@
-"""What all pictures share: what is drawn, its colours, its line styles, its letters."""
+"""What all pictures share: what is drawn, its colours, its line styles."""
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
-
-from data.files import replacing
+from PIL import ImageDraw
 
 Colour = tuple[int, int, int]
 
@@ -16,7 +14,18 @@ CLASS_COLOURS: dict[str, Colour] = {
     "Cyclist": (255, 214, 50),
     "Van": (84, 156, 255),
 }
-OTHER_COLOUR: Colour = (190, 190, 200)
+# Far, also when tinted, from the colours above, from each other and from the ramp (CIEDE2000).
+OTHER_COLOURS: tuple[Colour, ...] = (
+    (255, 0, 225),
+    (205, 125, 40),
+    (180, 150, 240),
+    (0, 240, 225),
+    (135, 150, 75),
+    (255, 180, 225),
+    (0, 165, 150),
+    (180, 240, 15),
+)
+FURTHER_TYPES = ("Truck", "Person_sitting", "Tram", "Misc")  # KITTI's, after the four above
 BACKGROUND: Colour = (14, 17, 23)
 TEXT: Colour = (226, 230, 236)
 FAINT: Colour = (124, 134, 150)
@@ -26,10 +35,11 @@ RAMP = np.array([(62, 62, 128), (70, 110, 178), (104, 178, 214), (190, 222, 236)
 
 
 class BoxSet(NamedTuple):
-    """Boxes of one source, ground truth or detections."""
+    """Boxes of one source, ground truth or detections; a `Palette` makes it."""
 
     boxes: np.ndarray  # [M, 7] LiDAR frame
     names: tuple[str, ...]  # M type names
+    colours: tuple[Colour, ...]  # M
     scores: np.ndarray | None = None  # [M], detections only
 
     def captions(self) -> list[str]:
@@ -37,15 +47,39 @@ class BoxSet(NamedTuple):
         return [""] * len(self.names) if self.scores is None else [f"{s:.2f}" for s in self.scores]
 
 
-EMPTY = BoxSet(np.zeros((0, 7), dtype=np.float32), ())
+EMPTY = BoxSet(np.zeros((0, 7), dtype=np.float32), (), ())
 
 
-def colour_of(name: str) -> Colour:
-    """The colour of a KITTI type."""
-    return CLASS_COLOURS.get(name, OTHER_COLOUR)
+class Palette:
+    """The colour of every class, the same in all pictures of a run.
+
+    KITTI's four classes have colours of their own. The others take OTHER_COLOURS in turn: first
+    the given classes in their order, then KITTI's further types, then names as they come. Where
+    the colours run out they are taken again from the first on.
+    """
+
+    def __init__(self, classes: Sequence[str] = ()):
+        self._known = dict(CLASS_COLOURS)
+        for name in (*classes, *FURTHER_TYPES):
+            self.colour(name)
+
+    def colour(self, name: str) -> Colour:
+        """The colour of a class; a new name takes the next one."""
+        if name not in self._known:
+            taken = len(self._known) - len(CLASS_COLOURS)
+            self._known[name] = OTHER_COLOURS[taken % len(OTHER_COLOURS)]
+        return self._known[name]
+
+    def paint(
+        self, boxes: np.ndarray, names: Sequence[str], scores: np.ndarray | None = None
+    ) -> BoxSet:
+        """Boxes [M, 7], their M names and, of detections, scores [M] as a set to be drawn."""
+        for name in sorted(set(names)):
+            self.colour(name)
+        return BoxSet(boxes, tuple(names), tuple(map(self.colour, names)), scores)
 
 
-def tint(colour: Colour, share: float = 0.45) -> Colour:
+def tint(colour: Colour, share: float = 0.25) -> Colour:
     """The colour moved towards white: that of ground truth lines."""
     return tuple(round(c + (255 - c) * share) for c in colour)
 
@@ -77,41 +111,7 @@ def dash(segments: np.ndarray, dash_length: float) -> np.ndarray:
     return np.concatenate(pieces) if pieces else np.zeros((0, *segments.shape[1:]))
 
 
-def font(size: int) -> ImageFont.FreeTypeFont:
-    """The font that Pillow carries, so that pictures are the same everywhere."""
-    return ImageFont.load_default(size)
-
-
 def draw_lines(draw: ImageDraw.ImageDraw, segments: np.ndarray, colour, width: int) -> None:
     """Draw segments [S, 2, 2] in pixels of the drawing."""
     for a, b in segments:
         draw.line([*map(float, a), *map(float, b)], fill=colour, width=width)
-
-
-def legend(draw: ImageDraw.ImageDraw, left: float, middle: float, sets: dict[str, BoxSet]) -> float:
-    """One row: a square a class that occurs, then the line styles; returns where it ends.
-
-    Args:
-        left, middle: pixel where the row begins, and its middle height.
-        sets: "ground truth" and "detections", those that are shown.
-    """
-    letters, x = font(14), left
-    names = {name for boxes in sets.values() for name in boxes.names}
-    for name in [*CLASS_COLOURS, *sorted(names - set(CLASS_COLOURS))]:
-        if name in names:
-            draw.rectangle((x, middle - 5, x + 10, middle + 5), fill=colour_of(name))
-            draw.text((x + 16, middle), name, TEXT, letters, anchor="lm")
-            x += 34 + letters.getlength(name)
-    for label in sets:
-        line = np.array([[[x, middle], [x + 34, middle]]])
-        solid = label == "detections"
-        draw_lines(draw, line if solid else dash(line, 5), TEXT, 3 if solid else 2)
-        draw.text((x + 41, middle), label, TEXT, letters, anchor="lm")
-        x += 62 + letters.getlength(label)
-    return x
-
-
-def save_png(path: Path | str, picture: np.ndarray) -> None:
-    """Write a picture [H, W, 3] uint8; the file is whole or not there."""
-    with replacing(path) as temporary:
-        Image.fromarray(picture).save(temporary, format="PNG")

@@ -6,9 +6,10 @@ import numpy as np
 
 from data.boxes import box_corners
 from data.kitti.calibration import EDGES
-from detector.draw.style import GRID, BoxSet, colour_of, dash, tint
+from detector.draw.style import BoxSet, dash, tint
 
 RINGS, GROUND = (10, 20, 30, 40, 50, 60, 70), -1.75  # metres from and below the sensor
+RING = (66, 75, 92)  # colour
 SIDES = 6  # of a tube
 
 
@@ -20,35 +21,36 @@ class Mesh(NamedTuple):
     colours: np.ndarray  # [V, 3] float64, 0 to 1
 
 
-def box_tubes(ground_truth: BoxSet, detections: BoxSet, eye: np.ndarray) -> Mesh:
+def box_tubes(shown: BoxSet, dashed: bool, eye: np.ndarray) -> Mesh:
     """Box edges and heading lines as tubes, thicker with the distance to the eye [3].
 
-    Ground truth is thin and dashed, detections are thick and solid.
+    dashed: thin and dashed, for ground truth; detections are thick and solid.
     """
+    corners = box_corners(np.asarray(shown.boxes, np.float64))
+    middle, front = corners.mean(1), corners[:, [0, 3, 4, 7]].mean(1)
+    out = (front - middle) / np.maximum(np.linalg.norm(front - middle, axis=1), 1e-6)[:, None]
+    heading = np.stack([middle, front + 0.7 * out], axis=1)[:, None]
+    lines = np.concatenate([corners[:, EDGES], heading], axis=1)  # [M, 13, 2, 3]
     meshes = []
-    for shown, dashed in ((ground_truth, True), (detections, False)):
-        corners = box_corners(np.asarray(shown.boxes, np.float64))
-        middle, front = corners.mean(1), corners[:, [0, 3, 4, 7]].mean(1)
-        out = (front - middle) / np.maximum(np.linalg.norm(front - middle, axis=1), 1e-6)[:, None]
-        heading = np.stack([middle, front + 0.7 * out], axis=1)[:, None]
-        lines = np.concatenate([corners[:, EDGES], heading], axis=1)  # [M, 13, 2, 3]
-        for name, edges, centre in zip(shown.names, lines, middle, strict=True):
-            distance = np.linalg.norm(centre - eye)
-            radius = (0.016 if dashed else 0.03) + (0.0008 if dashed else 0.0012) * distance
-            segments = dash(edges, 0.25) if dashed else edges
-            colour = tint(colour_of(name), 0.3) if dashed else colour_of(name)
-            meshes.append(_tubes(segments, radius, np.array(colour) / 255))
+    for colour, edges, centre in zip(shown.colours, lines, middle, strict=True):
+        distance = np.linalg.norm(centre - eye)
+        radius = (0.016 if dashed else 0.03) + (0.0008 if dashed else 0.0012) * distance
+        segments = dash(edges, 0.25) if dashed else edges
+        colour = tint(colour) if dashed else colour
+        meshes.append(_tubes(segments, radius, np.array(colour) / 255))
     return _join(meshes)
 
 
-def ground_rings() -> Mesh:
-    """Thin arcs on the ground, one every 10 m, as the scale of the scene."""
-    angle = np.radians(np.linspace(-50, 50, 61))
-    arcs = []
+def ground_rings(all_round: bool) -> Mesh:
+    """Thin circles on the ground, or arcs ahead, one every 10 m, as the scale of the scene."""
+    reach = 180 if all_round else 50  # degrees
+    angle = np.radians(np.arange(-reach, reach + 1, 2))
+    rings = []
     for metres in RINGS:
         arc = np.stack([metres * np.cos(angle), metres * np.sin(angle), 0 * angle + GROUND], axis=1)
-        arcs.append(np.stack([arc[:-1], arc[1:]], axis=1))
-    return _tubes(np.concatenate(arcs), 0.02, np.array(GRID) / 255)
+        segments = np.stack([arc[:-1], arc[1:]], axis=1)
+        rings.append(_tubes(segments, 0.012 + 0.0006 * metres, np.array(RING) / 255))
+    return _join(rings)
 
 
 def _tubes(segments: np.ndarray, radius: float, colour: np.ndarray) -> Mesh:

@@ -1,0 +1,71 @@
+"""The detections of a frame, as tools/detect.py and KITTI's results have them in files."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data.files import read_text
+from data.kitti.calibration import Calibration
+from data.kitti.labels import read_labels
+
+KINDS = ("json", "txt")
+FARTHEST = 1e4  # metres
+
+
+class Found(NamedTuple):
+    """What was detected in one frame."""
+
+    boxes: np.ndarray  # [M, 7] LiDAR frame
+    names: tuple[str, ...]  # M
+    scores: np.ndarray  # [M]
+
+
+def find_detections(folder: Path, names: Sequence[str]) -> None:
+    """Raise FileNotFoundError where there is no such folder, or it has a file for no frame."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder of detections")
+    if not any((folder / f"{name}.{kind}").is_file() for name in names for kind in KINDS):
+        raise FileNotFoundError(
+            f"{folder}: detections of none of the frames are there, such as {names[0]}.json or .txt"
+        )
+
+
+def read_detections(folder: Path, name: str, calibration: Calibration | None) -> Found:
+    """Read folder/NAME.json or, with a calibration, folder/NAME.txt: the newer of the two.
+
+    Raises FileNotFoundError or ValueError, naming the file.
+    """
+    own, result = folder / f"{name}.json", folder / f"{name}.txt"
+    if not own.is_file() and not result.is_file():
+        raise FileNotFoundError(f"{result}: no such file, nor one that ends in .json")
+    if not result.is_file() or (own.is_file() and (calibration is None or _newer(own, result))):
+        return _read_json(own)
+    if calibration is None:
+        raise ValueError(f"{result}: boxes of a KITTI result need a calibration; draw with --root")
+    labels = read_labels(result)
+    if len(labels) and labels.score is None:
+        raise ValueError(f"{result}: its lines have no score; these are labels, not results")
+    boxes = calibration.boxes_from_camera(labels.boxes)
+    scores = np.zeros(0) if labels.score is None else labels.score
+    return Found(boxes, tuple(labels.types.tolist()), scores)
+
+
+def _newer(one: Path, other: Path) -> bool:
+    return one.stat().st_mtime_ns > other.stat().st_mtime_ns
+
+
+def _read_json(path: Path) -> Found:
+    try:
+        result = json.loads(read_text(path))
+        boxes = np.array(result["boxes"], np.float32).reshape(-1, 7)
+        scores, names = np.array(result["scores"], float), tuple(map(str, result["names"]))
+        if not len(boxes) == len(scores) == len(names):
+            raise ValueError("boxes, scores and names are not equally many")
+        if not ((np.abs(boxes) < FARTHEST).all() and np.isfinite(scores).all()):
+            raise ValueError("a number is not finite, or too large for metres")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path}: not a result of tools/detect.py ({error})") from None
+    return Found(boxes, names, scores)

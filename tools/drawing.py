@@ -1,0 +1,80 @@
+"""What visualize.py and demo.py have in common: what is drawn of a frame, and what is not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from data.scan import Note, Tally
+from detector.draw.style import BoxSet, Palette
+from detector.pipeline import Detector
+
+Found = tuple[np.ndarray, Sequence[str], np.ndarray]  # boxes [M, 7], M names, scores [M]
+LONGEST = 500  # characters of a reason; it may quote a file
+
+
+class Shown(NamedTuple):
+    """What the pictures of a frame are drawn from."""
+
+    points: np.ndarray  # [P, 4]
+    ground_truth: BoxSet | None
+    detections: BoxSet | None
+    title: str
+
+
+NOTHING = Shown(np.zeros((0, 4), np.float32), None, None, "")
+
+
+def detect(detector: Detector, points: np.ndarray) -> tuple[Found, list[Note]]:
+    """What is found in points [P, 4], and what was left out of them."""
+    found, left_out = detector.detect(points)
+    boxes, scores, labels = (tensor.cpu().numpy() for tensor in found)
+    return (boxes, [detector.config.class_names[i - 1] for i in labels], scores), left_out
+
+
+class Account:
+    """Which frames cannot be drawn, and how many detections score too little to be drawn."""
+
+    def __init__(self, score: float, palette: Palette, at_once: bool):
+        """score: least one that is drawn. at_once: tell of a bad frame when it comes, not at the
+        end."""
+        self._score, self._palette, self._at_once = score, palette, at_once
+        self.notes = Tally()  # on scans in which was detected
+        self._hidden: dict[str, int] = {}  # by frame
+        self._bad: dict[str, str] = {}
+
+    def best(
+        self, frame: str, boxes: np.ndarray, names: Sequence[str], scores: np.ndarray
+    ) -> tuple[BoxSet, str]:
+        """The detections of a frame that score enough, and words on the others for its title."""
+        rows = np.flatnonzero(scores >= self._score)
+        hidden = self._hidden[frame] = len(scores) - len(rows)
+        found = self._palette.paint(boxes[rows], [names[row] for row in rows], scores[rows])
+        return found, f"   {hidden} below {self._score:g} hidden" if hidden else ""
+
+    def bad(self, frame: str, error: Exception) -> str:
+        """Take down a frame that cannot be drawn; returns a line that says why."""
+        reason = " ".join(str(error).split())
+        if isinstance(error, OSError) and error.filename:
+            reason = f"{error.filename}: {error.strerror}"
+        line = f"frame {frame}: {reason[:LONGEST]}"
+        if self._at_once and frame not in self._bad:
+            print(f"error: {line}", file=sys.stderr)
+        self._bad[frame] = line
+        return line
+
+    def close(self, frames: int) -> int:
+        """Tell what is to be told at the end of so many frames; returns the exit code."""
+        for line in self.notes.lines():
+            print(f"warning: {line}", file=sys.stderr)
+        hidden = sum(self._hidden.values())
+        if hidden:
+            print(f"detections below {self._score:g} that were not drawn (--score): {hidden}")
+        if self._bad and not self._at_once:
+            counted = f" ({len(self._bad)} of {frames} frames could not be drawn)"
+            lines = "\n".join(f"error: {line}" for line in self._bad.values())
+            print(lines + counted * (frames > 1), file=sys.stderr)
+        return 2 if self._bad else 0
