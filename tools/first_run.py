@@ -24,6 +24,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from PIL import Image
+
+from data.files import replacing
 from tools.program import output_path, run
 
 EXAMPLE = """example:
@@ -33,7 +36,8 @@ Stopped by Ctrl-C, the same command goes on from where it was.
 """
 TOOLS = Path(__file__).resolve().parent
 CONFIG = TOOLS.parent / "configs" / "second_small.yaml"
-SPLITS = {"train": (0, 240), "val": (100_000, 40), "unseen": (200_000, 4)}  # first street, how many
+SPLITS = {"train": (0, 240), "val": (100_000, 40), "unseen": (200_003, 4)}  # first street, how many
+POSTER, HEIGHT = "200006", 576  # the street of the picture in README, pixels
 SURE = 0.3  # score of the cars that are told of
 BIN = Path(sys.executable).parent
 Command = list[str | Path]
@@ -57,6 +61,7 @@ def first_run(output: Path) -> int:
             if code := execute(command):
                 return code
         times[title] = time.monotonic() - start
+    draw_poster(output)
     print(f"\n{report(output)}\n")
     parts = ", ".join(
         f"{title.split()[0].lower()} {seconds:.0f}" for title, seconds in times.items()
@@ -133,6 +138,24 @@ def execute(command: Command) -> int:
         raise
 
 
+def draw_poster(output: Path) -> None:
+    """A street in 3-D and from above, side by side; without 3-D where Open3D cannot render."""
+    pictures = []
+    for kind in ("scene", "birds_eye"):
+        path = output / "pictures" / f"{POSTER}_{kind}.png"
+        if path.is_file():
+            with Image.open(path) as picture:
+                wide = round(picture.width * HEIGHT / picture.height)
+                pictures.append(picture.resize((wide, HEIGHT), Image.Resampling.LANCZOS))
+    poster = Image.new("RGB", (sum(picture.width for picture in pictures), HEIGHT))
+    left = 0
+    for picture in pictures:
+        poster.paste(picture, (left, 0))
+        left += picture.width
+    with replacing(output / "street.png") as temporary:
+        poster.save(temporary, format="PNG")
+
+
 def report(output: Path) -> str:
     """What was found, how good it is, and where it lies."""
     scores = json.loads((output / "ap.json").read_text())["Car"]["bev@0.5"]
@@ -144,7 +167,7 @@ def report(output: Path) -> str:
         lines.append(f"In street {path.stem}: {describe(json.loads(path.read_text()))}.")
     lines += [
         "",
-        f"pictures             {output}/pictures",
+        f"pictures             {output}/street.png, {output}/pictures",
         f"KITTI result files   {output}/detections",
         f"weights              {output}/training/weights.safetensors",
         f"curves               {BIN}/tensorboard --logdir {output}/training",
