@@ -183,6 +183,7 @@ def test_same_bits_every_time():
         assert torch.equal(again.count, first.count)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_nms_never_waits_for_the_device():
     boxes, scores = scene(500, 60).cuda(), torch.rand(500).cuda()
     count = torch.tensor([400], dtype=torch.int32, device="cuda")

@@ -279,6 +279,7 @@ def test_same_bits_every_time(dtype):
             assert torch.equal(one, other)
 
 
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node")  # of warming up on its own stream
 def test_cuda_graph():
     criterion = build().cuda()
     predictions = Predictions(*(p.cuda() for p in random_predictions(criterion, 2, torch.float32)))
