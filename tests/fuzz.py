@@ -331,7 +331,8 @@ def run_case(world: World, folder: Path, seed: int, case: int) -> Failure | None
     rng = np.random.default_rng((seed, case))
     weights = np.array([command.weight for command in COMMANDS])
     command = COMMANDS[rng.choice(len(COMMANDS), p=weights / weights.sum())]
-    own = world.copy(folder / f"case{case}")
+    place = folder / f"case{case}" / "deep" / "down"  # ../../x is still of this case
+    own = world.copy(place / "world")
     arguments, writes, done = command.arguments.split(), command.writes.split(), []
     if rng.random() < 0.15:
         done.append(spoil_argument(arguments, rng))
@@ -345,9 +346,11 @@ def run_case(world: World, folder: Path, seed: int, case: int) -> Failure | None
         wrong = (
             f"changed {[name for name in before | after if before.get(name) != after.get(name)]}"
         )
-    if not wrong and [path for path in folder.iterdir() if path != own]:
-        wrong = f"wrote beside the world: {sorted(path.name for path in folder.iterdir())}"
-    shutil.rmtree(own)
+    beside = [path for path in place.parents[1].rglob("*") if own not in (path, *path.parents)]
+    beside = sorted(path.name for path in beside if path not in (place, place.parent))
+    if not wrong and beside and not done[0].startswith(".."):
+        wrong = f"wrote beside the world: {beside}"
+    shutil.rmtree(folder / f"case{case}")
     tool = command.tool.__name__.rpartition(".")[2]
     return Failure(case, " ".join([tool, *arguments]), "; ".join(done), wrong) if wrong else None
 

@@ -97,7 +97,7 @@ def raising(error: BaseException):
     ("error", "code", "said"),
     [
         (ValueError("x:\n  is  wrong"), 2, "error: x: is wrong\n"),
-        (FileNotFoundError(2, "No such file", "f"), 2, "error: [Errno 2] No such file: 'f'\n"),
+        (FileNotFoundError(2, "No such file", "f"), 2, "error: f: No such file\n"),
         (MemoryError("9 TiB"), 2, "error: out of memory (9 TiB)\n"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: x"), 2, None),
         (KeyboardInterrupt(), 130, "stopped; go on\n"),

@@ -28,7 +28,7 @@ from data.kitti.results import detections_to_labels
 from data.result_folder import ResultFolder
 from data.scan import Tally
 from detector.pipeline import PRECISIONS, Detector
-from tools.program import output_path, run
+from tools.program import one_line, output_path, run
 
 EXAMPLE = """example:
   python tools/detect.py --weights second.safetensors kitti/training/velodyne \\
@@ -72,7 +72,7 @@ def detect_all(options: argparse.Namespace) -> None:
         try:
             points, view = read(scan, options.calib, detector.config.grid.crop_to_image)
         except (ValueError, OSError) as error:
-            bad.append(str(error))
+            bad.append(one_line(error))
             continue
         left_out += view.left_out if view else 0
         total += detect(detector, scan, points, view, results, notes)

@@ -11,9 +11,9 @@ import numpy as np
 from data.scan import Note, Tally
 from detector.draw.style import BoxSet, Palette
 from detector.pipeline import Detector
+from tools.program import one_line
 
 Found = tuple[np.ndarray, Sequence[str], np.ndarray]  # boxes [M, 7], M names, scores [M]
-LONGEST = 500  # characters of a reason; it may quote a file
 
 
 class Shown(NamedTuple):
@@ -57,10 +57,7 @@ class Account:
 
     def bad(self, frame: str, error: Exception) -> str:
         """Take down a frame that cannot be drawn; returns a line that says why."""
-        reason = " ".join(str(error).split())
-        if isinstance(error, OSError) and error.filename:
-            reason = f"{error.filename}: {error.strerror}"
-        line = f"frame {frame}: {reason[:LONGEST]}"
+        line = f"frame {frame}: {one_line(error)}"
         if self._at_once and frame not in self._bad:
             print(f"error: {line}", file=sys.stderr)
         self._bad[frame] = line

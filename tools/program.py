@@ -52,12 +52,12 @@ def run(
         if _unread(error):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return PIPE_CLOSED
-        say(f"error: {_one_line(error)}")
+        say(f"error: {one_line(error)}")
         return 2
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
             raise
-        say(f"error: out of memory ({_one_line(error)[:200]})")
+        say(f"error: out of memory ({one_line(error)[:200]})")
         return 2
     except KeyboardInterrupt:
         if stopped:
@@ -68,8 +68,12 @@ def run(
             signal.signal(signal.SIGINT, _leave)  # for what Python does after the action
 
 
-def _one_line(error: Exception) -> str:
-    line = " ".join(str(error).split())
+def one_line(error: Exception) -> str:
+    """What an error says, in one line that is not too long: it may quote a file."""
+    text = str(error)
+    if isinstance(error, OSError) and error.filename:
+        text = f"{error.filename}: {error.strerror}"
+    line = " ".join(text.split())
     return line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."
 
 

@@ -25,9 +25,10 @@ FRONT = [0, 4, 7, 3]  # corners of the front face
 def read_image(path: Path) -> np.ndarray:
     """An image file as [H, W, 3] uint8 RGB; ValueError, naming the file, for what is none."""
     try:
-        with warnings.catch_warnings(), Image.open(path) as image:
+        with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            return np.asarray(image.convert("RGB"))
+            with Image.open(path) as image:
+                return np.asarray(image.convert("RGB"))
     except FileNotFoundError:
         raise
     # Pillow says SyntaxError of a broken PNG; its bombs are images too large to be drawn.
