@@ -78,6 +78,9 @@ class PackWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._partial = self.path.with_name(f"{self.path.name}.partial")
         self._log = self.path.with_name(f"{self.path.name}.journal")
+        data = data_path(self.path)
+        if data.exists() and not (index_path(self.path).exists() or self._log.exists()):
+            raise ValueError(f"{data}: is there already and no pack; give another folder")
         self._steps = self._take_up()
         self._data = self._partial.open("ab")
         self._journal = self._log.open("a", encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from data.gt_database import GroundTruthDatabase
 from data.kitti.dataset import KittiDataset
 from data.kitti.splits import some
-from data.scan import oddities
+from data.scan import Note, Tally, oddities
 from detector.config import Config
 
 LOOKED_AT = 5  # training frames whose points are examined
@@ -44,8 +44,18 @@ def _usable(database: GroundTruthDatabase, name: str, config: Config):
 def _odd_scans(config: Config, frames: KittiDataset) -> list[str]:
     """Of the first frames, each kind of oddity once."""
     feet = min(own.bottom for own in config.classes)
-    found: dict[str, str] = {}
+    tally = Tally()
     for index in range(min(LOOKED_AT, len(frames))):
-        for note in oddities(frames[index].points, config.grid.range, feet):
-            found.setdefault(note.kind, f"frame {frames.frame_ids[index]}: {note.text}")
-    return list(found.values())
+        points = frames[index].points
+        notes = oddities(points, config.grid.range, feet)
+        whole = len(frames.whole_points(index)) if frames.crop else len(points)
+        if len(points) < whole / 2 and not frames.layout.has_images:
+            notes.append(
+                Note(
+                    "crop",
+                    f"{whole - len(points)} of {whole} points are left out, for they are out of "
+                    "the camera's picture; if there is no camera, say grid.crop_to_image: false",
+                )
+            )
+        tally.add(f"frame {frames.frame_ids[index]}", notes)
+    return tally.lines()

@@ -94,6 +94,13 @@ def test_stopped_between_any_two_bytes(tmp_path, path, cut_log, cut_data):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["again.bin", "again.npz", "made"]
 
 
+def test_a_file_of_others_is_not_written_over(tmp_path):
+    (tmp_path / "a.bin").write_bytes(b"a scan")
+    with pytest.raises(ValueError, match=r"a\.bin: is there already"):
+        PackWriter(tmp_path / "a", "s", COLUMNS)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+
+
 def test_other_work_is_begun_anew(tmp_path):
     with PackWriter(tmp_path / "a", "first", COLUMNS) as writer:
         add_objects(writer, FRAMES[0])

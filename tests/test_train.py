@@ -319,6 +319,15 @@ def test_what_is_seldom_meant_is_said(minute, tmp_path, capsys):
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
     assert any("in both splits, of 9 validation frames" in line for line in said)
     assert any("intensity up to" in line for line in said)
+    assert not any("picture" in line for line in said)  # what is simulated is cropped
+    for path in (copied[1] / "training/velodyne").iterdir():
+        points = np.fromfile(path, "<f4").reshape(-1, 4)
+        turned = [points * np.float32([-1, -1, 1, 1]), points * np.float32([-1, 1, 1, 1])]
+        np.concatenate([points, *turned]).tofile(path)
+    again = ("--set", "augment.sample={}", "train.epochs=1")
+    with pytest.warns(UserWarning, match="made before"):
+        assert main(_arguments(copied, tmp_path / "again", *again)) == 0
+    assert "if there is no camera, say grid.crop_to_image: false" in capsys.readouterr().err
 
 
 def test_a_class_that_cannot_be_pasted_is_said(minute, tmp_path, capsys):
