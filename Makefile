@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := ops data detector tools tests
-KERNELS := $(wildcard ops/csrc/*.cu ops/csrc/*.cuh ops/csrc/*.h ops/csrc/*.cpp)
+KERNELS := $(shell find ops/csrc -name "*.cu" -o -name "*.cuh" -o -name "*.h" -o -name "*.cpp")
 
 .PHONY: demo test lint format bench clean
 

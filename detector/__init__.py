@@ -1,5 +1,5 @@
 """What finds the boxes: configuration, network, training, and `Detector` for other programs."""
 
-from detector.pipeline import Detector
+from detector.detector import Detector
 
 __all__ = ["Detector"]

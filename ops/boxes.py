@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ops.build import extension
+from ops.cuda.library import extension
 from ops.reference import boxes as reference
 
 AREA, IOU_BEV, IOU_3D = range(3)  # csrc/launchers.h: Overlap

@@ -5,20 +5,20 @@ import time
 
 import torch
 
-from ops import build
+from ops.cuda import library
 
 
 def main() -> int:
     """Print the findings, build and load the operators; 0 where they are ready."""
-    tools = build.toolchain()
-    wrong = build.problems(tools)
+    tools = library.toolchain()
+    wrong = library.problems(tools)
     for name, value in findings(tools):
         print(f"{name:<14}{value}")
     if not wrong:
         started = time.monotonic()
         try:
-            build.extension()
-        except build.BuildError as error:
+            library.extension()
+        except library.BuildError as error:
             wrong = [str(error)]
         else:
             print(f"{'operators':<14}ready in {time.monotonic() - started:.1f} s")
@@ -29,16 +29,16 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def findings(tools: build.Toolchain) -> list[tuple[str, str]]:
+def findings(tools: library.Toolchain) -> list[tuple[str, str]]:
     """Name and value of everything a build depends on."""
-    folder = build.cache_folder()
-    built = "built" if (folder / f"{build.NAME}.so").exists() else "not built yet"
+    folder = library.cache_folder()
+    built = "built" if (folder / f"{library.NAME}.so").exists() else "not built yet"
     nvcc = f"nvcc {tools.nvcc}" if tools.nvcc else "no nvcc"
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return [
         ("torch", f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}"),
         ("GPUs", ", ".join(devices) or "none"),
-        ("architecture", " ".join(build.architectures()) or "none"),
+        ("architecture", " ".join(library.architectures()) or "none"),
         ("CUDA", f"{nvcc} in {tools.cuda_home or 'no CUDA_HOME'}"),
         ("compiler", tools.compiler or "none"),
         ("ninja", tools.ninja or "none"),

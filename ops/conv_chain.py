@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ops import cuda_conv
+from ops.cuda import sparse_conv as cuda_conv
 from ops.kernel_map import KernelMap, Level
 from ops.reference.dense import row_map
 from ops.sparse_conv import sparse_conv

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ops import cuda_index as cuda
+from ops.cuda import kernel_map as cuda
 from ops.reference import kernel_map as reference
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ops import cuda_conv as cuda
-from ops import cuda_max_pool as cuda_pool
+from ops.cuda import max_pool as cuda_pool
+from ops.cuda import sparse_conv as cuda
 from ops.kernel_map import KernelMap
 from ops.reference import max_pool as reference_pool
 from ops.reference import sparse_conv as reference

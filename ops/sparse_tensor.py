@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ops.build import extension
+from ops.cuda.library import extension
 from ops.reference import dense as reference
 from ops.reference.kernel_map import check_coords
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ops import cuda_voxelize as cuda
+from ops.cuda import voxelize as cuda
 from ops.reference import voxelize as reference
 
 

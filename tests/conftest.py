@@ -10,7 +10,7 @@ SHARED = Path(os.environ.get("MILLISECOND_SHARED", Path(__file__).resolve().pare
 
 
 def pytest_addoption(parser):
-    group = parser.getgroup("fuzzing", "tests/test_fuzz.py")
+    group = parser.getgroup("fuzzing", "tests/tools/test_fuzz.py")
     group.addoption("--seconds", type=float, default=20, help="how long (default: 20)")
     group.addoption("--seed", type=int, default=0, help="of the cases (default: 0)")
     group.addoption("--case", type=int, help="number of the only case")

@@ -93,10 +93,10 @@ def _measure(options: argparse.Namespace) -> dict:
 def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:
     import torch
 
-    from detector.checkpoint import load_weights, restore
     from detector.config import load_config
-    from detector.distributed import processes
     from detector.models.second import build_second
+    from detector.training.distributed import processes
+    from detector.weights import load_weights, restore
     from tools.benchmarks.network import measure
 
     torch.manual_seed(0)
@@ -116,7 +116,7 @@ def _measure_training(options: argparse.Namespace) -> dict:
     from data.kitti.prepare import open_database
     from data.simulator import simulate
     from detector.config import load_config
-    from detector.distributed import processes
+    from detector.training.distributed import processes
     from tools.benchmarks.train import measure
 
     config = load_config(options.config, options.set)

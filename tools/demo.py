@@ -25,13 +25,13 @@ from tqdm import tqdm
 
 from data.files import make_folder
 from data.kitti.points import find_scans, read_points
+from detector.detector import Detector
 from detector.draw.birds_eye import draw_birds_eye
 from detector.draw.png import require_own, save_png
 from detector.draw.scene import SceneRenderer, SceneUnavailable
 from detector.draw.style import Palette
 from detector.draw.view import View
 from detector.draw.window import Window, WindowUnavailable
-from detector.pipeline import Detector
 from tools.drawing import NOTHING, Account, Found, Shown, detect
 from tools.program import output_path, run
 

@@ -27,7 +27,7 @@ from data.kitti.points import find_scans, read_points
 from data.kitti.results import detections_to_labels
 from data.result_folder import ResultFolder
 from data.scan import Tally
-from detector.pipeline import PRECISIONS, Detector
+from detector.detector import PRECISIONS, Detector
 from tools.program import one_line, output_path, run
 
 EXAMPLE = """example:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from data.scan import Note, Tally
+from detector.detector import Detector
 from detector.draw.style import BoxSet, Palette
-from detector.pipeline import Detector
 from tools.program import one_line
 
 Found = tuple[np.ndarray, Sequence[str], np.ndarray]  # boxes [M, 7], M names, scores [M]

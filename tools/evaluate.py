@@ -18,15 +18,15 @@ from pathlib import Path
 from tqdm import tqdm
 
 from data.files import require_own_json, write_json
-from data.kitti.ap_table import format_table
 from data.kitti.dataset import KittiDataset
 from data.kitti.labels import TYPES, Labels, read_labels
-from data.kitti.metric import MIN_OVERLAP, Result, evaluate
+from data.kitti.metric.ap_table import format_table
+from data.kitti.metric.evaluation import MIN_OVERLAP, Result, evaluate
 from data.kitti.results import detections_to_labels
 from data.kitti.splits import check_name, read_split, require_files
 from data.result_folder import ResultFolder
 from data.scan import Tally
-from detector.pipeline import PRECISIONS, Detector
+from detector.detector import PRECISIONS, Detector
 from tools.program import output_path, run
 
 EXAMPLE = """example:

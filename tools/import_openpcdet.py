@@ -15,9 +15,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from detector.checkpoint import save_weights
 from detector.config import load_config
 from detector.import_openpcdet import import_openpcdet
+from detector.weights import save_weights
 from tools.program import output_path, run
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"

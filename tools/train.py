@@ -21,11 +21,11 @@ from data.files import locked
 from data.kitti.dataset import KittiDataset
 from data.kitti.prepare import open_database
 from detector.config import load_config
-from detector.distributed import Processes, first_to_say, processes
 from detector.doubts import doubts
-from detector.finite_guard import NotFinite
-from detector.stop_signal import EXIT_CODE
-from detector.training import Training
+from detector.training.distributed import Processes, first_to_say, processes
+from detector.training.finite_guard import NotFinite
+from detector.training.run import Training
+from detector.training.stop_signal import EXIT_CODE
 from tools.program import output_path, run
 
 EXAMPLE = """examples:

@@ -25,6 +25,7 @@ from data.kitti.dataset import KittiDataset
 from data.kitti.layout import Layout
 from data.kitti.points import find_scans, read_points
 from data.scan import Tally
+from detector.detector import Detector
 from detector.draw.birds_eye import draw_birds_eye
 from detector.draw.camera import draw_camera, read_image
 from detector.draw.detection_files import find_detections, read_detections
@@ -33,7 +34,6 @@ from detector.draw.scene import SceneRenderer, SceneUnavailable
 from detector.draw.style import Palette
 from detector.draw.view import View
 from detector.draw.window import Window, WindowUnavailable
-from detector.pipeline import Detector
 from tools.drawing import NOTHING, Account, Found, Shown, detect
 from tools.program import output_path, run
 

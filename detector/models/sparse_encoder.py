@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from detector.models.batch_norm import RowNorm
 from ops.conv_chain import ConvChain
-from ops.cuda_conv import conv_blocks
+from ops.cuda.sparse_conv import conv_blocks
 from ops.kernel_map import ConvGeometry, KernelMap, Pyramid, index_pyramid
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import bev_map

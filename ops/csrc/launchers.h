@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "convolution.h"
+#include "conv/convolution.h"
 
 namespace millisecond {
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from detector.config import Config
+from detector.detector import PRECISIONS, Detector
 from detector.models.second import Second
-from detector.pipeline import PRECISIONS, Detector
 from detector.postprocess import build_postprocessor
 from ops.voxelize import Voxels, voxelize
 from tools.benchmarks.peers import available, encoder_layers

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from data.frame import Batch, Frame
 from data.gt_database import GroundTruthDatabase
 from detector.config import Config
-from detector.distributed import Processes
-from detector.engine import PRECISIONS, Trainer, build_trainer
-from detector.loader import StepSampler, build_training_frames, training_loader
-from detector.losses import build_criterion
 from detector.models.second import build_second
-from detector.training import fix_randomness
+from detector.training.distributed import Processes
+from detector.training.loader import StepSampler, build_training_frames, training_loader
+from detector.training.losses import build_criterion
+from detector.training.run import fix_randomness
+from detector.training.trainer import PRECISIONS, Trainer, build_trainer
 from tools.benchmarks.timing import Times, wall
 
 WARM_UP = 5  # steps

@@ -1,0 +1,1 @@
+"""The average precision of the KITTI benchmark."""

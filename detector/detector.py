@@ -1,0 +1,123 @@
+"""From points to boxes, as another program calls it."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data.scan import Note, ScanWarning, clamp_intensity, oddities
+from detector.config import Config
+from detector.models.second import Second, build_second
+from detector.postprocess import Detections, build_postprocessor
+from detector.weights import load_weights, restore
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Detector:
+    """A trained network that turns one scan into boxes.
+
+    >>> detector = Detector.from_weights("second.safetensors")
+    >>> boxes, scores, labels = detector(points)
+    """
+
+    def __init__(
+        self, model: Second, config: Config, device: torch.device, precision: str = "fp32"
+    ):
+        """A copy of `model` is used: for inference, with its BatchNorms folded."""
+        self.config, self.device = config, device
+        self._model = model.fold().to(device, PRECISIONS[precision])
+        self._postprocess = build_postprocessor(config).to(device)
+        self._warned: set[str] = set()
+        self._seen = False  # a scan that holds points
+
+    @classmethod
+    def from_weights(
+        cls,
+        path: str | Path,
+        device: str | torch.device | None = None,
+        precision: str | None = None,
+    ) -> Detector:
+        """A detector from a weights file; the configuration is in it.
+
+        device: None for the GPU where there is one. precision: fp32 (None), bf16 or fp16 of the
+        network; boxes are always computed in fp32. Raises FileNotFoundError or ValueError.
+        """
+        precision = precision or "fp32"
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
+        config, state = load_weights(path)
+        model = build_second(config)
+        restore(model, state, path)
+        return cls(model, config, _device(device), precision)
+
+    def __call__(self, points: np.ndarray | Tensor) -> Detections:
+        """points [P, 4] float32 (x, y, z in metres in the LiDAR frame, intensity in [0, 1]).
+
+        An empty cloud gives no boxes. Raises ValueError for another shape or type. What is odd
+        about the first scan, and what is left out of any, is warned of once (ScanWarning).
+        """
+        points = _checked(points)
+        found, notes = self._detect(points)
+        if not self._seen and len(points):
+            self._seen = True
+            notes += self.examine(points)
+        for note in notes:
+            if note.kind not in self._warned:
+                self._warned.add(note.kind)
+                warnings.warn(note.text, ScanWarning, stacklevel=2)
+        return found
+
+    def detect(self, points: np.ndarray | Tensor) -> tuple[Detections, list[Note]]:
+        """As a call, with notes on what was left out of this scan instead of warnings."""
+        return self._detect(_checked(points))
+
+    def examine(self, points: np.ndarray | Tensor) -> list[Note]:
+        """What may be meant otherwise in points [P, 4]; takes the host a few milliseconds."""
+        feet = min(own.bottom for own in self.config.classes)
+        return oddities(_checked(points).cpu().numpy(), self.config.grid.range, feet)
+
+    @torch.inference_mode()
+    def _detect(self, points: Tensor) -> tuple[Detections, list[Note]]:
+        points = clamp_intensity(points).to(self.device)
+        offsets = torch.tensor([0, len(points)], dtype=torch.int32).to(self.device)
+        voxels, pyramid = self._model.index(points, offsets)
+        (found,) = self._postprocess(self._model.predict(voxels, pyramid, 1))
+        not_finite, capped = voxels.dropped.tolist()  # sync: the boxes are awaited anyway
+        notes = []
+        if not_finite:
+            notes.append(
+                Note("not finite", f"{not_finite} of {len(points)} points are not finite: left out")
+            )
+        if capped:
+            cap = self.config.grid.max_voxels_test
+            notes.append(
+                Note("cap", f"{capped} points are over grid.max_voxels_test ({cap}): left out")
+            )
+        return found, notes
+
+
+def _checked(points: np.ndarray | Tensor) -> Tensor:
+    kind = str(getattr(points, "dtype", type(points).__name__)).removeprefix("torch.")
+    shape = tuple(getattr(points, "shape", ()))
+    if kind != "float32" or len(shape) != 2 or shape[1] != 4:
+        raise ValueError(f"points: expected [P, 4] float32, got {list(shape)} {kind}")
+    if isinstance(points, np.ndarray) and not points.flags.writeable:
+        points = points.copy()  # torch has no tensors that must not be written to
+    return torch.as_tensor(points)
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device {device!r} is unknown; say cpu, cuda or cuda:N") from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device!r} is not there: torch sees no GPU; say cpu")
+    return chosen

@@ -1,0 +1,1 @@
+"""Everything of a training run; inference needs none of it."""

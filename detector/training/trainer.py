@@ -1,0 +1,167 @@
+"""One update of the weights after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from data.frame import Batch
+from detector.config import TrainConfig
+from detector.models.anchor_head import Predictions
+from detector.models.second import Second
+from detector.training.dense_graph import DenseGraph
+from detector.training.distributed import Processes
+from detector.training.ema import Ema
+from detector.training.finite_guard import FiniteGuard
+from detector.training.index_stream import IndexStream
+from detector.training.losses import Criterion, Losses
+from detector.training.schedule import OneCycle
+from detector.training.state import TrainState
+from ops.kernel_map import Pyramid
+from ops.voxelize import Voxels
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Outcome(NamedTuple):
+    """What a network makes of a batch."""
+
+    predictions: Predictions
+    losses: Losses
+    dropped: Tensor  # [2] int64: points not finite, points lost to the cap on voxels
+
+
+class Trainer:
+    """Updates a state from batches; nothing here waits for the device to finish a step."""
+
+    def __init__(
+        self,
+        state: TrainState,
+        criterion: Criterion,
+        schedule: OneCycle,
+        settings: TrainConfig,
+        processes: Processes,
+        dense: DenseGraph | None = None,
+    ):
+        """dense: of the state's model, for steps on a GPU."""
+        self.state, self.criterion, self.schedule = state, criterion, schedule
+        self.settings, self.processes, self.dense = settings, processes, dense
+        self.index_stream = self._workspace = None
+        if processes.device.type == "cuda":
+            self.index_stream = IndexStream(processes.device)
+            self._workspace = state.model.workspace(settings.batch_size, processes.device)
+        self.guard = FiniteGuard()
+        self._weights = list(state.model.parameters())
+        self._statistics = [b for b in state.model.buffers() if b.is_floating_point()]
+        self._clear_gradients()
+
+    def forward(self, model: Second, batch: Batch) -> Outcome:
+        """What a network in the chosen precision makes of a batch on the host.
+
+        Predictions of the state's model in training on a GPU last until the next call.
+        """
+        device, dtype = self.processes.device, PRECISIONS[self.settings.precision]
+
+        def index() -> tuple[Batch, Voxels, Pyramid]:
+            moved = batch.to(device, non_blocking=True)
+            return moved, *model.index(moved.points, moved.offsets, self._workspace)
+
+        found = self.index_stream.run(index) if self.index_stream else index()
+        batch, voxels, pyramid = found
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            bev = model.encode(voxels, pyramid, len(batch.frame_ids))
+            predictions = self.dense_part(model)(bev)
+        losses = self.criterion(predictions, batch.boxes, batch.labels)
+        return Outcome(predictions, losses, voxels.dropped)
+
+    def dense_part(self, model: Second) -> Callable[[Tensor], Predictions]:
+        """From the map of a batch to predictions: where there is one, by the graph."""
+        if self.dense and model is self.state.model and model.training:
+            return self.dense
+        return lambda bev: model.head(model.backbone(bev))
+
+    def step(self, batches: Sequence[Batch]) -> Tensor:
+        """One update from `accumulate` batches on the host.
+
+        Returns [4 + 3 K + 2] on the device: the losses in the order of `loss_names`, the points of
+        a frame that the cap on voxels has left out, and the norm of the gradient before it is
+        clipped. The guard tells whether they were finite.
+        """
+        state, scaler, optimizer = self.state, self.state.scaler, self.state.optimizer
+        rate, momentum = self.schedule(state.step)
+        for group in optimizer.param_groups:
+            group.update(lr=rate, betas=(momentum, self.settings.beta2))
+        records, capped = [], []
+        for batch in batches:
+            _, losses, dropped = self.forward(state.model, batch)
+            scaler.scale(losses.total / len(batches)).backward()
+            records.append(losses.flat())
+            capped.append(dropped[1:] / len(batch.frame_ids))
+        self._share()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(self._weights, self.settings.clip_norm)
+        scaler.step(optimizer)
+        scaler.update()
+        self._clear_gradients()
+        if state.ema:
+            state.ema.update(state.model, state.step)
+        losses, left_out = (torch.stack(values).mean(0) for values in (records, capped))
+        record = torch.cat((losses, left_out, norm.view(1)))
+        # Under a loss scale an infinite gradient is a matter of course: that update is skipped.
+        self.guard.watch(state.step, record[0] if scaler.is_enabled() else record.sum(), batches)
+        state.step += 1
+        return record
+
+    def _clear_gradients(self) -> None:
+        """Before a step. A graph leaves its gradients in the same memory every time, so that those
+        that are added up over batches need memory of their own."""
+        if self.settings.accumulate == 1:
+            self.state.optimizer.zero_grad(set_to_none=True)
+        else:
+            for weight in self._weights:
+                weight.grad = torch.zeros_like(weight)
+
+    def _share(self) -> None:
+        """Averages over the processes the gradients and, so that all models stay equal, the running
+        statistics of the BatchNorms. Before the loss scale is taken off: all see an overflow."""
+        if self.processes.count == 1:
+            return
+        for weight in self._weights:
+            if weight.grad is None:  # no frame of this process had anything to say to it
+                weight.grad = torch.zeros_like(weight)
+        self.processes.average([*(weight.grad for weight in self._weights), *self._statistics])
+
+
+def build_trainer(
+    model: Second,
+    criterion: Criterion,
+    settings: TrainConfig,
+    total_steps: int,
+    processes: Processes,
+) -> Trainer:
+    """A trainer at its first step; the model of rank 0 is the one that all start from."""
+    device = processes.device
+    synchronised = settings.sync_batchnorm and processes.count > 1
+    if synchronised:
+        if device.type != "cuda":
+            raise ValueError("train.sync_batchnorm: true works on GPUs only; set it to false")
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    model = model.to(device).train()
+    processes.copy_first([*model.parameters(), *model.buffers()])
+    # OpenPCDet decays every weight, those of the BatchNorms and the biases too.
+    optimizer = torch.optim.AdamW(
+        model.parameters(), weight_decay=settings.weight_decay, fused=device.type == "cuda"
+    )
+    scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
+    ema = Ema(model, settings.ema) if settings.ema else None
+    schedule = OneCycle(
+        total_steps, settings.lr, settings.div_factor, settings.pct_start, settings.momentum
+    )
+    state = TrainState(model, optimizer, scaler, ema)
+    dense = None
+    if device.type == "cuda" and not synchronised:  # other processes are no part of a graph
+        dense = DenseGraph(model, settings.batch_size, PRECISIONS[settings.precision])
+    return Trainer(state, criterion.to(device), schedule, settings, processes, dense)

@@ -1,0 +1,179 @@
+"""Losses and average precision of a model on a split, shared out over the processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
+
+from data.collate import collate
+from data.frame import Batch, Frame
+from data.kitti.dataset import KittiDataset
+from data.kitti.labels import Labels
+from data.kitti.metric.evaluation import MIN_OVERLAP, Result, evaluate
+from data.kitti.results import detections_to_labels
+from detector.postprocess import Detections, PostProcessor
+from detector.training.distributed import Processes
+from detector.training.loader import start_worker
+from detector.training.losses import loss_names
+from detector.training.trainer import Outcome
+
+Forward = Callable[[nn.Module, Batch], Outcome]
+
+
+class Scores(NamedTuple):
+    """What a validation finds."""
+
+    frames: int
+    losses: dict[str, float]
+    capped: float  # points a frame that the cap on voxels has left out
+    result: Result  # class -> metric -> figure -> [easy, moderate, hard]
+
+    @property
+    def mean_ap(self) -> float:
+        """3-D AP (R40, moderate), the mean over the classes, in percent."""
+        values = [metrics["3d"]["R40"][1] for metrics in self.result.values()]
+        return float(np.mean(values)) if values else 0.0
+
+
+class Validation:
+    """Runs a model over the frames of a split, of which each process takes its share."""
+
+    def __init__(
+        self,
+        dataset: KittiDataset,
+        classes: Sequence[str],
+        postprocess: PostProcessor,
+        batch_size: int,
+        workers: int,
+        processes: Processes,
+    ):
+        self.dataset, self.classes, self.postprocess = dataset, tuple(classes), postprocess
+        self.batch_size, self.workers, self.processes = batch_size, workers, processes
+
+    def __call__(
+        self,
+        model: nn.Module,
+        forward: Forward,
+        stopped: Callable[[], int] = lambda: 0,
+        limit: int | None = None,
+    ) -> Scores | None:
+        """Scores of a model on the whole split or its first `limit` frames, equal in every process.
+
+        forward: predictions and losses of a batch on the host. stopped: asked at each batch; when
+        it says so the answer is None.
+        """
+        frames = min(len(self.dataset), limit or len(self.dataset))
+        found: dict[int, Labels] = {}
+        capped = 0
+        total = torch.zeros(len(loss_names(self.classes)), dtype=torch.float64)
+        with evaluating(model):
+            for batch, views in self._batches(frames):
+                if stopped():
+                    return None
+                if batch is None:
+                    continue
+                predictions, losses, dropped = forward(model, batch)
+                total += losses.flat().cpu() * len(views)  # sync: so do the boxes below
+                capped += int(dropped[1])
+                for (index, frame), boxes in zip(views, self.postprocess(predictions), strict=True):
+                    found[index] = to_labels(boxes, frame, self.classes)
+        return self._gather(frames, total, capped, found)
+
+    def detect(self, model: nn.Module, forward: Forward, frame: Frame) -> Detections:
+        """What a model finds in one frame."""
+        with evaluating(model):
+            predictions = forward(model, collate([frame], self.classes)).predictions
+            return self.postprocess(predictions)[0]
+
+    def _batches(self, frames: int) -> Iterator[tuple[Batch | None, list[tuple[int, Frame]]]]:
+        """This process's batches; as many in each process, the last ones may be None."""
+        processes = self.processes
+        loader = DataLoader(
+            _Share(self.dataset, range(processes.rank, frames, processes.count)),
+            batch_size=self.batch_size,
+            num_workers=self.workers,
+            collate_fn=_Collate(self.classes),
+            worker_init_fn=start_worker,
+            generator=torch.Generator(),  # else the loader would change the global one
+        )
+        largest_share = math.ceil(frames / processes.count)
+        count = math.ceil(largest_share / self.batch_size)
+        yield from tqdm(
+            _padded(loader, count),
+            desc="validating",
+            total=count,
+            leave=False,
+            disable=not processes.first,
+        )
+
+    def _gather(self, frames: int, losses: Tensor, capped: int, found: dict[int, Labels]) -> Scores:
+        shares = self.processes.gather((losses, capped, found))
+        detections = {index: labels for *_, share in shares for index, labels in share.items()}
+        mean = sum(losses for losses, *_ in shares) / max(frames, 1)
+        losses = dict(zip(loss_names(self.classes), mean.tolist(), strict=True))
+        capped = sum(capped for _, capped, _ in shares) / max(frames, 1)
+        result = self.processes.of_first(lambda: self._score(detections))
+        return Scores(frames, losses, capped, result)
+
+    def _score(self, detections: Mapping[int, Labels]) -> Result:
+        order = sorted(detections)
+        known = [name for name in self.classes if name in MIN_OVERLAP]
+        truth = [self.dataset.labels(index) for index in order]
+        return evaluate([detections[index] for index in order], truth, known)
+
+
+def to_labels(detections: Detections, frame: Frame, classes: Sequence[str]) -> Labels:
+    """Detections of a frame with a calibration as KITTI results."""
+    names = [classes[label - 1] for label in detections.labels.tolist()]
+    boxes, scores = detections.boxes.cpu().numpy(), detections.scores.cpu().numpy()
+    return detections_to_labels(boxes, scores, names, frame.calibration, frame.image_shape)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, without gradients; afterwards as it was."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(training)
+
+
+class _Share(Dataset):
+    """Frames of the data set with their indices."""
+
+    def __init__(self, dataset: KittiDataset, indices: Sequence[int]):
+        self.dataset, self.indices = dataset, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, place: int) -> tuple[int, Frame]:
+        index = self.indices[place]
+        return index, self.dataset[index]
+
+
+class _Collate:
+    def __init__(self, classes: Sequence[str]):
+        self.classes = classes
+
+    def __call__(self, numbered: list[tuple[int, Frame]]) -> tuple[Batch, list[tuple[int, Frame]]]:
+        batch = collate([frame for _, frame in numbered], self.classes)
+        return batch, [(i, replace(frame, points=frame.points[:0].copy())) for i, frame in numbered]
+
+
+def _padded(loader: DataLoader, count: int) -> Iterator:
+    batches = iter(loader)
+    for _ in range(count):
+        yield next(batches, (None, []))

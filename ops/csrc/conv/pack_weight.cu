@@ -1,0 +1,56 @@
+// Weights from the order of the parameters into that of tensor-core fragments; see convolution.h.
+#include "launchers.h"
+#include "conv/tensor_core.cuh"
+
+namespace millisecond {
+namespace {
+
+constexpr int THREADS = 256;
+
+template <typename In, typename Out>
+__global__ void __launch_bounds__(THREADS) pack_kernel(const PackArguments p) {
+  constexpr int WORD = 4 / sizeof(Out);  // elements of a 4-byte word
+  const int64_t at = int64_t(blockIdx.x) * THREADS + threadIdx.x;
+  if (at >= int64_t(p.volume) * p.c_in * p.c_out) return;
+  const int products = p.row_bytes >= 64 ? 2 : 1;
+  const int pieces = p.row_bytes >= 64 ? p.row_bytes / 64 : 1;
+  // from the fastest: element of a word, half of the channels, half of the reduction, lane, product, piece
+  const int b = at % WORD;
+  int64_t rest = at / WORD;
+  const int h = rest & 1, hi = rest >> 1 & 1, j = rest >> 2 & 3, g = rest >> 4 & 7;
+  rest >>= 7;
+  const int s = rest % products;
+  rest /= products;
+  const int q = rest % pieces;
+  rest /= pieces;
+  const int tiles = p.c_out / 16;
+  const int tile = rest % tiles;
+  rest /= tiles;
+  const int v = rest % p.volume, slice = rest / p.volume;
+  const int k = ((((slice * pieces + q) * 4 + j) * products + s) * 2 + hi) * WORD + b;
+  const int n = tile * 16 + h * 8 + g;
+  const int64_t from =
+      p.transposed ? (int64_t(v) * p.c_out + n) * p.c_in + k : (int64_t(v) * p.c_in + k) * p.c_out + n;
+  static_cast<Out*>(p.out)[at] = from_float<Out>(to_float(static_cast<const In*>(p.weight)[from]));
+}
+
+template <typename In, typename Out>
+cudaError_t launch(const PackArguments& p, cudaStream_t stream) {
+  const int64_t size = int64_t(p.volume) * p.c_in * p.c_out;
+  pack_kernel<In, Out><<<static_cast<unsigned>((size + THREADS - 1) / THREADS), THREADS, 0, stream>>>(p);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t pack_weight(Scalar from, Scalar to, const PackArguments& p, cudaStream_t stream) {
+  if (to == Scalar::float16) {
+    return from == to ? launch<__half, __half>(p, stream) : launch<float, __half>(p, stream);
+  }
+  if (to == Scalar::bfloat16) {
+    return from == to ? launch<__nv_bfloat16, __nv_bfloat16>(p, stream) : launch<float, __nv_bfloat16>(p, stream);
+  }
+  return launch<float, float>(p, stream);
+}
+
+}  // namespace millisecond

@@ -1,0 +1,254 @@
+// Implicit GEMM on tensor cores: out[n] = sum over offsets v of features[neighbours[v][n]] W[v].
+//
+// A CTA owns a contiguous, balanced range of tiles of 32 output rows. Its warps each take one
+// tile, or one tile's share of the offsets when there are more warps than tiles; shares are added
+// in a fixed order. The product is taken transposed, channels x rows: a row's channels come from
+// global memory straight into the registers that the tensor core reads, DEPTH offsets ahead, and
+// the weights, stored in the order of its fragments, through L1. So a warp never waits for another
+// until its sum is done. Offsets that no row of a tile has are skipped.
+#pragma once
+
+#include "chained.cuh"
+#include "conv/epilogue.cuh"
+#include "conv/tensor_core.cuh"
+
+namespace millisecond {
+
+// T: element type (float multiplies in tf32). ROW_BYTES: the bytes of one row that one step
+// reduces over. NB: output channels of a CTA. A step is one offset and one slice of c_in.
+template <typename T_, int ROW_BYTES_, int NB_, int WARPS_, int CTAS_, int DEPTH_>
+struct TensorTile {
+  using T = T_;
+  static constexpr int ROW_BYTES = ROW_BYTES_;
+  static constexpr int NB = NB_;
+  static constexpr int ROWS = 32;
+  static constexpr int WARPS = WARPS_;
+  static constexpr int CTAS = CTAS_;  // resident on one multiprocessor
+  static constexpr int DEPTH = DEPTH_;
+  static constexpr int THREADS = WARPS * 32;
+  static constexpr int WORDS = ROW_BYTES / 16;  // 4-byte words of a row that a lane holds
+  static constexpr int K_STEPS = WORDS / 2;     // products along the slice
+  static constexpr int MT = NB / 16;
+  static constexpr int NT = ROWS / 8;
+  static constexpr int STEP_BYTES = NB * ROW_BYTES;  // weights of a step
+  static_assert((WARPS & (WARPS - 1)) == 0);
+  static constexpr int SUM_STRIDE = NB + 4;  // floats; keeps the transposing stores conflict-free
+  static constexpr int SUM_BYTES = WARPS * ROWS * SUM_STRIDE * 4;
+
+  static int shared_bytes(int volume) {
+    const int source_bytes = WARPS * volume * ROWS * 4;
+    return source_bytes > SUM_BYTES ? source_bytes : SUM_BYTES;
+  }
+};
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+
+// The walk of one warp over its share of the offsets, k = 0, 1, ... for part, part + parts, ...:
+// those that some row of its tile has, once for every slice of c_in.
+struct Walk {
+  uint32_t all;
+  uint32_t left;
+  int chunk;
+
+  __device__ __forceinline__ bool more() const { return left != 0; }
+  __device__ __forceinline__ int k() const { return __ffs(left) - 1; }
+  __device__ __forceinline__ void advance(int chunks) {
+    left &= left - 1;
+    if (left == 0 && chunk + 1 < chunks) {
+      ++chunk;
+      left = all;
+    }
+  }
+};
+
+// Reads the source rows of a tile into shared memory, [k][32]; returns the k that are present.
+__device__ __forceinline__ uint32_t load_sources(const OffsetTable& table, int* sources, int row0, int n, int part,
+                                                 int parts) {
+  constexpr int BATCH = 7;  // loads in flight
+  const int lane = threadIdx.x % 32;
+  const int32_t* const from = table.neighbours + row0 + lane;
+  const bool inside = row0 + lane < n;
+  uint32_t present = 0;
+  for (int k0 = 0, v0 = part; v0 < table.volume; k0 += BATCH, v0 += BATCH * parts) {
+    int source[BATCH];
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) {
+      const int v = v0 + i * parts;
+      source[i] = inside && v < table.volume ? __ldg(from + v * table.stride) : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) {
+      if (v0 + i * parts >= table.volume) break;
+      sources[(k0 + i) * 32 + lane] = source[i];
+      if (__any_sync(~0u, source[i] >= 0)) present |= 1u << (k0 + i);
+    }
+  }
+  __syncwarp();
+  return present;
+}
+
+template <typename Tile>
+struct Rows {  // one step's slice of rows g, g + 8, ...
+  uint32_t word[Tile::NT][Tile::WORDS];
+};
+
+// `features` points at this lane's first piece of row 0.
+template <typename Tile>
+__device__ __forceinline__ void load_rows(Rows<Tile>& rows, const unsigned char* features, uint32_t row_bytes,
+                                          const int* sources, const Walk& walk) {
+  const int g = threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int t = 0; t < Tile::NT; ++t) {
+    const int source = walk.more() ? sources[walk.k() * Tile::ROWS + t * 8 + g] : -1;
+    const unsigned char* from = features + uint64_t(uint32_t(source)) * row_bytes + walk.chunk * Tile::ROW_BYTES;
+    if constexpr (Tile::ROW_BYTES == 32) {
+      uint2 x = make_uint2(0, 0);
+      if (source >= 0) x = __ldg(reinterpret_cast<const uint2*>(from));
+      rows.word[t][0] = x.x, rows.word[t][1] = x.y;
+    } else {
+#pragma unroll
+      for (int q = 0; q < Tile::WORDS / 4; ++q) {
+        uint4 x = make_uint4(0, 0, 0, 0);
+        if (source >= 0) x = __ldg(reinterpret_cast<const uint4*>(from + q * 64));
+        rows.word[t][4 * q] = x.x, rows.word[t][4 * q + 1] = x.y;
+        rows.word[t][4 * q + 2] = x.z, rows.word[t][4 * q + 3] = x.w;
+      }
+    }
+  }
+}
+
+// `weights` points at this lane's fragment of the step's first product.
+template <typename Tile>
+__device__ __forceinline__ void multiply(float (&sum)[Tile::MT][Tile::NT][4], const Rows<Tile>& rows,
+                                         const unsigned char* weights) {
+#pragma unroll
+  for (int s = 0; s < Tile::K_STEPS; ++s) {
+#pragma unroll
+    for (int m = 0; m < Tile::MT; ++m) {
+      const uint4 x = __ldg(reinterpret_cast<const uint4*>(weights + (m * Tile::K_STEPS + s) * 512));
+      const uint32_t a[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+      for (int t = 0; t < Tile::NT; ++t) {
+        mma<typename Tile::T>(sum[m][t], a, rows.word[t][2 * s], rows.word[t][2 * s + 1]);
+      }
+    }
+  }
+}
+
+#endif
+
+// PLACED: the rows go to their sites in a grid.
+template <typename Tile, bool PLACED>
+__global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS) conv_tensor_kernel(const ConvolutionArguments p) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  extern __shared__ __align__(128) unsigned char shared[];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int g = lane / 4, j = lane % 4;
+  const int volume = p.table.volume;
+  const uint32_t row_bytes = p.c_in * sizeof(typename Tile::T);
+  const int chunks = row_bytes / Tile::ROW_BYTES;
+  const int n0 = blockIdx.y * Tile::NB;
+  int* const sources = reinterpret_cast<int*>(shared) + warp * volume * Tile::ROWS;
+  const unsigned char* const features =
+      static_cast<const unsigned char*>(p.features) + j * (Tile::ROW_BYTES == 32 ? 8 : 16);
+  const int64_t stride = int64_t(p.c_out) * Tile::ROW_BYTES;  // of the weights of a step
+  const unsigned char* const weights =
+      static_cast<const unsigned char*>(p.weight) + blockIdx.y * Tile::STEP_BYTES + lane * 16;
+
+  const int n = p.table.count ? min(__ldg(p.table.count), p.table.rows) : p.table.rows;
+  const int tiles = (n + Tile::ROWS - 1) / Tile::ROWS;
+  const int share = tiles / gridDim.x, rest = tiles % gridDim.x;
+  int first = blockIdx.x * share + min(int(blockIdx.x), rest);
+  const int last = first + share + (int(blockIdx.x) < rest);
+  bool waited = false;
+  zero_on_the_way<Tile::THREADS>(p);
+
+  while (first < last) {
+    // tiles of this pass: a power of two, so that every tile has equally many warps
+    int here = Tile::WARPS;
+    while (here > last - first) here /= 2;
+    const int slot = warp % here, part = warp / here;
+    const int parts = Tile::WARPS / here;
+
+    const uint32_t present = load_sources(p.table, sources, (first + slot) * Tile::ROWS, n, part, parts);
+    Walk ahead = {present, present, 0};
+    Walk walk = ahead;
+    if (!waited) wait_for_previous_kernel(p.chained);
+    waited = true;
+
+    float sum[Tile::MT][Tile::NT][4] = {};
+    Rows<Tile> rows[Tile::DEPTH];
+#pragma unroll
+    for (int d = 0; d < Tile::DEPTH; ++d) {
+      load_rows<Tile>(rows[d], features, row_bytes, sources, ahead);
+      ahead.advance(chunks);
+    }
+
+    while (walk.more()) {
+#pragma unroll
+      for (int d = 0; d < Tile::DEPTH; ++d) {
+        if (walk.more()) {
+          const int v = part + parts * walk.k();
+          const int step = walk.chunk * volume + (p.table.flipped ? volume - 1 - v : v);
+          multiply<Tile>(sum, rows[d], weights + step * stride);
+          walk.advance(chunks);
+          load_rows<Tile>(rows[d], features, row_bytes, sources, ahead);
+          ahead.advance(chunks);
+        }
+      }
+    }
+
+    __syncthreads();  // the sources make room for the sums, [warp][row][channel]
+    float* const sums = reinterpret_cast<float*>(shared);
+#pragma unroll
+    for (int m = 0; m < Tile::MT; ++m) {
+#pragma unroll
+      for (int t = 0; t < Tile::NT; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int row = warp * Tile::ROWS + t * 8 + 2 * j + i % 2;
+          sums[row * Tile::SUM_STRIDE + m * 16 + i / 2 * 8 + g] = sum[m][t][i];
+        }
+      }
+    }
+    __syncthreads();
+    constexpr int WIDTH = 8;  // channels that a thread stores at once
+    constexpr int PIECES = Tile::NB / WIDTH;
+    for (int i = threadIdx.x; i < here * Tile::ROWS * PIECES; i += Tile::THREADS) {
+      const int channel = i % PIECES * WIDTH;
+      const int line = i / PIECES;  // tile and row within it
+      const int row = first * Tile::ROWS + line;
+      if (row >= n) continue;
+      float x[WIDTH] = {};
+      for (int other = line / Tile::ROWS; other < Tile::WARPS; other += here) {
+        const float4* const y = reinterpret_cast<const float4*>(
+            sums + (other * Tile::ROWS + line % Tile::ROWS) * Tile::SUM_STRIDE + channel);
+#pragma unroll
+        for (int c = 0; c < WIDTH / 4; ++c) {
+          x[4 * c] += y[c].x, x[4 * c + 1] += y[c].y;
+          x[4 * c + 2] += y[c].z, x[4 * c + 3] += y[c].w;
+        }
+      }
+      store<typename Tile::T, WIDTH, PLACED>(x, p, row, n0 + channel);
+    }
+    first += here;
+    __syncthreads();
+  }
+  if (!waited) wait_for_previous_kernel(p.chained);
+#endif
+}
+
+template <typename Tile, bool PLACED = false>
+cudaError_t launch_conv_tensor(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
+  const int bytes = Tile::shared_bytes(p.table.volume);
+  cudaError_t error =
+      cudaFuncSetAttribute(conv_tensor_kernel<Tile, PLACED>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  const int tiles = (p.table.rows + Tile::ROWS - 1) / Tile::ROWS;
+  const int blocks = p.c_out / Tile::NB;
+  const int slots = (multiprocessors * Tile::CTAS + blocks - 1) / blocks;
+  return launch_chained(conv_tensor_kernel<Tile, PLACED>, p.chained, dim3(tiles < slots ? tiles : slots, blocks),
+                        Tile::THREADS, bytes, stream, p);
+}
+
+}  // namespace millisecond

@@ -1,0 +1,66 @@
+// Where a bitmap lies in its workspace, and how it becomes zero again.
+#include "index/bitmap.cuh"
+#include "chained.cuh"
+
+namespace millisecond {
+namespace {
+
+// A block a tile of summary words, a thread a word.
+__global__ void __launch_bounds__(THREADS) clear(const __grid_constant__ Bitmap bitmap) {
+  int tile = blockIdx.x;
+  const BitmapLevel& level = bitmap.level[level_of_tile(bitmap, tile)];
+  const int word = tile * TILE_WORDS + threadIdx.x;
+  wait_for_previous_kernel(true);
+  if (threadIdx.x == 0) level.published[tile] = 0;
+  if (blockIdx.x == 0) {
+    for (int i = threadIdx.x; i < HEADER_WORDS; i += THREADS) bitmap.header[i] = 0;
+    for (int i = threadIdx.x; i < bitmap.batch; i += THREADS) bitmap.frames[i] = 0;
+  }
+  const unsigned summary = word < level.words ? level.summary[word] : 0;
+  if (summary == 0) return;
+  level.summary[word] = 0;
+  for (unsigned left = summary; left; left &= left - 1) {
+    level.cell[size_t(word) * 32 + __ffs(left) - 1] = make_uint4(0, 0, 0, 0);
+  }
+}
+
+int64_t padded(int64_t words) { return (words + 3) / 4 * 4; }
+
+}  // namespace
+
+Bitmap bitmap_at(uint32_t* workspace, int batch, int levels, const int (*shapes)[3]) {
+  Bitmap bitmap = {levels, batch, workspace, workspace + HEADER_WORDS, {}};
+  uint32_t* next = bitmap.frames + padded(batch);
+  for (int l = 0; l < levels; ++l) {
+    BitmapLevel& level = bitmap.level[l];
+    level.z = shapes[l][0];
+    level.y = shapes[l][1];
+    level.x = shapes[l][2];
+    level.row_cells = blocks(level.x, CELL_BITS);
+    level.cells = batch * level.z * level.y * level.row_cells;
+    level.words = blocks(level.cells, 32);
+    level.tiles = blocks(level.words, TILE_WORDS);
+    level.cell = reinterpret_cast<uint4*>(next);
+    level.summary = next + int64_t(4) * level.cells;
+    level.published = level.summary + padded(level.words);
+    next = level.published + padded(level.tiles);
+  }
+  return bitmap;
+}
+
+int64_t bitmap_words(int batch, int levels, const int (*shapes)[3]) {
+  int64_t words = HEADER_WORDS + padded(batch);
+  for (int l = 0; l < levels; ++l) {
+    const int64_t cells =
+        int64_t(batch) * shapes[l][0] * shapes[l][1] * ((shapes[l][2] + CELL_BITS - 1) / CELL_BITS);
+    const int64_t summary = (cells + 31) / 32;
+    words += 4 * cells + padded(summary) + padded((summary + TILE_WORDS - 1) / TILE_WORDS);
+  }
+  return words;
+}
+
+cudaError_t bitmap_clear(const Bitmap& bitmap, bool chained, cudaStream_t stream) {
+  return launch_chained(clear, chained && can_chain(), dim3(tiles_of(bitmap)), THREADS, 0, stream, bitmap);
+}
+
+}  // namespace millisecond

@@ -1,0 +1,218 @@
+// Points to voxels. The bitmap of the occupied cells gives every voxel its row; the first points of a voxel are
+// kept sorted by their place in the file, so their mean does not depend on the order in which threads run.
+#include "index/bitmap.cuh"
+
+namespace millisecond {
+namespace {
+
+constexpr int SCAN_THREADS = 1024;
+constexpr unsigned NONE = 0xffffffffu;
+
+// Frame of a point: the last one that starts at or before it, batch where it lies behind the last.
+__device__ int frame_of(const VoxelizeJob& job, int batch, int point) {
+  int low = 0, high = batch + 1;  // offsets[low - 1] <= point < offsets[high]
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (job.offsets[middle] <= point) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low - 1;
+}
+
+__device__ bool finite(const VoxelizeJob& job, int point) {
+  const float* p = job.points + size_t(point) * job.channels;
+  bool all = true;
+  for (int c = 0; c < job.channels; ++c) all &= isfinite(p[c]) != 0;
+  return all;
+}
+
+// Cell of a finite point; false outside of the grid. Division and comparison in float32, as the reference has it.
+__device__ bool locate(const VoxelizeJob& job, int point, Site& site) {
+  const float* p = job.points + size_t(point) * job.channels;
+  const VoxelizeGrid& grid = job.grid;
+  const float x = floorf((p[0] - grid.lower[0]) / grid.size[0]);
+  const float y = floorf((p[1] - grid.lower[1]) / grid.size[1]);
+  const float z = floorf((p[2] - grid.lower[2]) / grid.size[2]);
+  if (!(x >= 0 && x < float(grid.shape[2]) && y >= 0 && y < float(grid.shape[1]) && z >= 0 &&
+        z < float(grid.shape[0]))) {
+    return false;
+  }
+  site.z = int(z);
+  site.y = int(y);
+  site.x = int(x);
+  return true;
+}
+
+// Site of a point that belongs to a voxel. Points before the first or behind the last frame belong to none.
+__device__ bool site_of_point(const VoxelizeJob& job, int batch, int point, Site& site) {
+  if (point >= job.points_count) return false;
+  site.b = frame_of(job, batch, point);
+  return unsigned(site.b) < unsigned(batch) && finite(job, point) && locate(job, point, site);
+}
+
+// ---- all voxels ------------------------------------------------------------------------------------------------
+
+__global__ void __launch_bounds__(THREADS)
+    mark_points(const __grid_constant__ Bitmap bitmap, const __grid_constant__ VoxelizeJob job) {
+  const int point = blockIdx.x * THREADS + threadIdx.x;
+  for (int64_t i = point; i < int64_t(job.rows) * job.max_points; i += int64_t(gridDim.x) * THREADS) {
+    job.slots[i] = NONE;
+  }
+  if (point < job.points_count && job.first) {
+    job.first[point] = NONE;
+    job.sites[4 * size_t(point)] = -1;
+  }
+  if (point < 3) job.counts[point] = 0;
+  Site site;
+  int frame = -1;
+  bool fresh = false;
+  if (point < job.points_count) {
+    frame = frame_of(job, bitmap.batch, point);
+    if (unsigned(frame) >= unsigned(bitmap.batch)) {
+      frame = -1;
+    } else if (!finite(job, point)) {
+      atomicAdd(&bitmap.header[NOT_FINITE], 1u);
+    } else if (locate(job, point, site)) {
+      const int column = site.x / CELL_BITS, bit = site.x - column * CELL_BITS;
+      const int cell = row_cell(bitmap.level[0], frame, site.z, site.y) + column;
+      fresh = set_bits(bitmap.level[0], cell, bit >> 5, 1u << (bit & 31)) != 0;
+    }
+  }
+  // Voxels of each frame, most of them by one addition a block: few blocks see more than one frame.
+  __shared__ int shared_frame;
+  if (threadIdx.x == 0) shared_frame = frame;
+  __syncthreads();
+  const int together = __syncthreads_count(fresh && frame == shared_frame);
+  if (threadIdx.x == 0 && together) atomicAdd(&bitmap.frames[frame], unsigned(together));
+  if (fresh && frame != shared_frame) atomicAdd(&bitmap.frames[frame], 1u);
+}
+
+// ---- the cap on voxels -----------------------------------------------------------------------------------------
+// Only frames with more voxels than max_voxels do any work here.
+
+__device__ bool over_cap(const Bitmap& bitmap, const VoxelizeJob& job, int frame) {
+  return bitmap.frames[frame] > unsigned(job.max_voxels);
+}
+
+// First point of each voxel, by its row among all voxels.
+__global__ void __launch_bounds__(THREADS)
+    first_points(const __grid_constant__ Bitmap bitmap, const __grid_constant__ VoxelizeJob job) {
+  const int point = blockIdx.x * THREADS + threadIdx.x;
+  Site site;
+  if (!site_of_point(job, bitmap.batch, point, site) || !over_cap(bitmap, job, site.b)) return;
+  const int row = find_row(bitmap.level[0], site);
+  if (row >= 0) atomicMin(&job.first[row], unsigned(point));
+}
+
+// A block a frame walks its points in order and counts voxels; from the voxel after the last that stays, the point
+// that opens it is left in frames[] with all bits turned over, so that no count can be taken for it.
+__global__ void __launch_bounds__(SCAN_THREADS)
+    find_cap(const __grid_constant__ Bitmap bitmap, const __grid_constant__ VoxelizeJob job) {
+  const int frame = blockIdx.x;
+  if (!over_cap(bitmap, job, frame)) return;
+  __shared__ int warp_counts[SCAN_THREADS / 32];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int end = min(job.offsets[frame + 1], job.points_count);
+  int voxels = 0;
+  for (int start = max(job.offsets[frame], 0); start < end; start += SCAN_THREADS) {
+    const int point = start + threadIdx.x;
+    Site site;
+    bool opens = false;
+    if (point < end && site_of_point(job, bitmap.batch, point, site)) {
+      const int row = find_row(bitmap.level[0], site);
+      opens = row >= 0 && job.first[row] == unsigned(point);
+    }
+    const unsigned ballot = __ballot_sync(FULL_WARP, opens);
+    if (lane == 0) warp_counts[warp] = __popc(ballot);
+    __syncthreads();
+    int before = voxels + __popc(ballot & ((1u << lane) - 1));
+    for (int i = 0; i < SCAN_THREADS / 32; ++i) {
+      if (i < warp) before += warp_counts[i];
+      voxels += warp_counts[i];
+    }
+    if (opens && before == job.max_voxels) bitmap.frames[frame] = ~unsigned(point);
+    if (voxels > job.max_voxels) return;
+    __syncthreads();
+  }
+}
+
+// Take the voxels that opened at the cap or behind it out of the bitmap, and make it ready to be ranked again.
+__global__ void __launch_bounds__(THREADS)
+    drop_voxels(const __grid_constant__ Bitmap bitmap, const __grid_constant__ VoxelizeJob job) {
+  const int row = blockIdx.x * THREADS + threadIdx.x;
+  const BitmapLevel& level = bitmap.level[0];
+  for (int i = row; i < level.tiles; i += gridDim.x * THREADS) level.published[i] = 0;
+  if (row >= job.points_count || job.sites[4 * size_t(row)] < 0) return;  // no voxel has this row
+  const Site site = read_site(job.sites, row, 3);
+  if (!over_cap(bitmap, job, site.b) || job.first[row] < ~bitmap.frames[site.b]) return;
+  const int column = site.x / CELL_BITS, bit = site.x - column * CELL_BITS;
+  uint4* cell = &level.cell[row_cell(level, site.b, site.z, site.y) + column];
+  atomicAnd(&cell->x + (bit >> 5), ~(1u << (bit & 31)));
+}
+
+// ---- means -----------------------------------------------------------------------------------------------------
+
+// Keep the smallest max_points points of each voxel, sorted. A slot keeps the smaller of what it holds and what it
+// is given and hands the other one on, so whatever the order of threads the slots end with the same points.
+__global__ void __launch_bounds__(THREADS)
+    keep_points(const __grid_constant__ Bitmap bitmap, const __grid_constant__ VoxelizeJob job) {
+  const int point = blockIdx.x * THREADS + threadIdx.x;
+  Site site;
+  if (!site_of_point(job, bitmap.batch, point, site)) return;
+  const int row = find_row(bitmap.level[0], site);
+  if (row < 0 || row >= job.rows) {
+    atomicAdd(&bitmap.header[LOST], 1u);
+    return;
+  }
+  uint32_t* slots = job.slots + size_t(row) * job.max_points;
+  unsigned mine = unsigned(point);
+  // Slots only fall, and the last one is held by a point with all slots before it below: none of them is given up.
+  if (*static_cast<volatile uint32_t*>(slots + job.max_points - 1) < mine) return;
+  for (int i = 0; i < job.max_points && mine != NONE; ++i) mine = max(mine, atomicMin(slots + i, mine));
+}
+
+// A thread a voxel and channel: points added in their order, divided by their number.
+__global__ void __launch_bounds__(THREADS)
+    mean_points(const __grid_constant__ Bitmap bitmap, const __grid_constant__ VoxelizeJob job) {
+  const int64_t index = int64_t(blockIdx.x) * THREADS + threadIdx.x;
+  if (index < 2) job.dropped[index] = bitmap.header[index == 0 ? NOT_FINITE : LOST];
+  const int row = int(index / job.channels), channel = int(index % job.channels);
+  if (row >= job.rows) return;
+  if (row >= job.counts[0]) {
+    job.features[index] = 0;
+    if (channel == 0) write_site(job.coords, row, 3, {-1, -1, -1, -1});
+    return;
+  }
+  const uint32_t* slots = job.slots + size_t(row) * job.max_points;
+  float sum = 0;
+  int points = 0;
+  for (; points < job.max_points && slots[points] != NONE; ++points) {
+    const float value = job.points[size_t(slots[points]) * job.channels + channel];
+    sum = points == 0 ? value : sum + value;
+  }
+  job.features[index] = sum / float(points);
+}
+
+}  // namespace
+
+cudaError_t voxelize(const Bitmap& bitmap, const VoxelizeJob& job, cudaStream_t stream) {
+  const int grid = max(1, blocks(job.points_count, THREADS));
+  mark_points<<<grid, THREADS, 0, stream>>>(bitmap, job);
+  if (job.points_count > job.max_voxels) {
+    const int all[] = {job.points_count};
+    if (cudaError_t error = bitmap_rank(bitmap, all, &job.sites, 3, job.counts, stream)) return error;
+    first_points<<<grid, THREADS, 0, stream>>>(bitmap, job);
+    find_cap<<<bitmap.batch, SCAN_THREADS, 0, stream>>>(bitmap, job);
+    drop_voxels<<<grid, THREADS, 0, stream>>>(bitmap, job);
+  }
+  if (cudaError_t error = bitmap_rank(bitmap, &job.rows, &job.coords, 3, job.counts, stream)) return error;
+  keep_points<<<grid, THREADS, 0, stream>>>(bitmap, job);
+  const int64_t values = int64_t(job.rows) * job.channels;
+  mean_points<<<max(1, blocks(values, THREADS)), THREADS, 0, stream>>>(bitmap, job);
+  return cudaGetLastError();
+}
+
+}  // namespace millisecond

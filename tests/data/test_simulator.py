@@ -1,0 +1,261 @@
+"""The simulator against ray marching, geometry, and KITTI's own files."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from data.boxes import points_in_boxes
+from data.kitti.calibration import Calibration
+from data.kitti.labels import read_labels
+from data.simulator import record, simulate, write_kitti_tree
+from data.simulator.lidar import AZIMUTHS, ELEVATIONS, GROUND, directions, scan
+from data.simulator.solids import Cylinder, Frustum, Material
+from data.simulator.street import Placed, Street, make_street
+from data.simulator.things import Thing, car
+from ops.boxes import overlap_bev
+from tests.helpers.kitti_miniature import write_miniature
+from tools import simulate as simulate_tool
+
+STONE = Material(0.4, 0.05, 0.0)
+SEEDS = range(8)
+
+
+def _inside_frustum(solid: Frustum, points: np.ndarray) -> np.ndarray:
+    share = (points[:, 2] - solid.z[0]) / (solid.z[1] - solid.z[0])
+    x0, x1, y0, y1 = np.outer(np.array(solid.base), 1 - share) + np.outer(
+        np.array(solid.top), share
+    )
+    x, y = points[:, 0], points[:, 1]
+    return (share >= 0) & (share <= 1) & (x >= x0) & (x <= x1) & (y >= y0) & (y <= y1)
+
+
+def _inside_cylinder(solid: Cylinder, points: np.ndarray) -> np.ndarray:
+    near = np.hypot(points[:, 0] - solid.at[0], points[:, 1] - solid.at[1]) <= solid.radius
+    return near & (points[:, 2] >= solid.z[0]) & (points[:, 2] <= solid.z[1])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rays_enter_solids_where_marching_along_them_does(seed):
+    rng = np.random.default_rng(seed)
+    low, shrink = rng.uniform(-1, -0.3, 2), rng.uniform(0, 0.25, 4)
+    base = (low[0], -low[0], low[1], -low[1])
+    top = (base[0] + shrink[0], base[1] - shrink[1], base[2] + shrink[2], base[3] - shrink[3])
+    solids = (
+        (Frustum(base, top, (0.2, 1.3), STONE), _inside_frustum),
+        (Cylinder(0.4, (0.1, 1.6), STONE, (0.3, -0.2)), _inside_cylinder),
+    )
+    origin = np.array([-4, 1, 2.5], dtype=np.float32)
+    aims = rng.uniform((-1.2, -1.2, -0.3), (1.2, 1.2, 2.0), (200, 3))
+    rays = (aims - origin) / np.linalg.norm(aims - origin, axis=1, keepdims=True)
+    steps = np.arange(0, 10, 0.004)
+    for solid, inside in solids:
+        entered = solid.enter(origin, rays.T.astype(np.float32))
+        marched = [steps[inside(solid, origin + steps[:, None] * ray)] for ray in rays]
+        length = np.array([len(within) for within in marched])
+        hit = length > 1  # a chord shorter than that may be stepped over
+        first = np.array([within[0] for within in marched if len(within) > 1])
+        np.testing.assert_allclose(entered[hit], first, atol=0.005)
+        assert np.isfinite(entered[length == 0]).sum() <= 2
+        assert hit.any() and not hit.all()
+
+
+def _street(*placed: Placed) -> Street:
+    plane = np.array([0, 0, 1, 1.73], dtype=np.float32)
+    return Street(placed, 0.0, plane, (-5.0, 5.0), (), 0.0)
+
+
+def test_nothing_is_seen_behind_a_wall():
+    wall = Thing((Frustum.box(0.3, 60.0, (0.0, 5.0), STONE),))
+    hidden = car(np.random.default_rng(0))
+    seen = scan(
+        _street(Placed(hidden, 20, 0, 0), Placed(wall, 12, 0, 0)), 0, np.random.default_rng(0)
+    )
+    assert seen.points[:, 0].max() < 12 - 0.15 + 0.12  # six standard deviations of the noise
+    assert seen.reachable[0] > 100
+    assert seen.seen[0] == 0
+    alone = scan(_street(Placed(hidden, 20, 0, 0)), 0, np.random.default_rng(0))
+    assert alone.seen[0] == alone.reachable[0] == seen.reachable[0]
+
+
+def test_half_a_car_behind_a_wall_is_half_occluded():
+    wall = Thing((Frustum.box(0.3, 30.0, (0.0, 5.0), STONE),))
+    box = Thing((Frustum.box(1.6, 4.0, (0.0, 1.5), STONE),), "Car")
+    # From the sensor the wall's edge at (10, 0) lies in front of the middle of the car.
+    seen = scan(
+        _street(Placed(wall, 10, -15, 0), Placed(box, 20, 0, 0)), 0, np.random.default_rng(0)
+    )
+    assert seen.seen[1] / seen.reachable[1] == pytest.approx(0.5, abs=0.05)
+
+
+def test_points_keep_the_directions_of_the_beams():
+    points = scan(make_street(np.random.default_rng(1)), 0, np.random.default_rng(1)).points
+    unit = points[:, :3] / np.linalg.norm(points[:, :3], axis=1, keepdims=True)
+    azimuth, elevation = np.arctan2(unit[:, 1], unit[:, 0]), np.arcsin(unit[:, 2])
+    assert np.abs(azimuth[:, None] - AZIMUTHS).min(1).max() < 1e-5
+    assert np.abs(elevation[:, None] - ELEVATIONS).min(1).max() < 1e-4
+    assert directions().shape == (3, 64, len(AZIMUTHS))
+    assert points[:, 3].min() >= 0.0 and points[:, 3].max() <= 1.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_points_lie_on_what_they_hit(seed):
+    street = make_street(np.random.default_rng(seed))
+    seen = scan(street, 0.0, np.random.default_rng(seed))
+    ground = seen.points[seen.owner == GROUND]
+    assert np.abs(ground[:, :3] @ street.plane[:3] + street.plane[3]).max() < 0.12
+    for index in np.unique(seen.owner[seen.owner >= 0]):
+        placed = street.placed[index]
+        x, y, z, yaw = street.pose(placed, 0.0)
+        offset = seen.points[seen.owner == index, :3] - (x, y, z)
+        cos, sin = np.cos(yaw), np.sin(yaw)
+        local = offset @ np.array([(cos, -sin, 0), (sin, cos, 0), (0, 0, 1)])
+        low, high = placed.thing.bounds()
+        assert (local > low - 0.12).all() and (local < high + 0.12).all()
+
+
+@pytest.mark.parametrize("time", [0.0, 3.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_boxes_hold_points_and_do_not_overlap(seed, time):
+    frame = simulate(seed, time)
+    wider = frame.boxes + np.array([0, 0, 0, 0.2, 0.2, 0.2, 0], dtype=np.float32)
+    assert (points_in_boxes(frame.points, wider).sum(1) > 0).all()
+    assert {"Car"} <= set(frame.names) <= {"Car", "Van", "Pedestrian", "Cyclist"}
+    boxes = torch.from_numpy(frame.boxes)
+    overlap = overlap_bev(boxes, boxes).fill_diagonal_(0)
+    assert overlap.max() < 0.02
+
+
+def test_a_seed_makes_one_frame():
+    first, second, other = simulate(3), simulate(3), simulate(4)
+    assert first.points.tobytes() == second.points.tobytes()
+    assert first.boxes.tobytes() == second.boxes.tobytes()
+    assert first.names == second.names
+    assert first.points.tobytes() != other.points.tobytes()
+
+
+def test_traffic_moves_with_time():
+    moving = next(seed for seed in range(20) if make_street(np.random.default_rng(seed)).ego_speed)
+    street = make_street(np.random.default_rng(moving))
+    for placed in street.placed:
+        before, after = (np.array(street.pose(placed, t)[:2]) for t in (0.0, 0.5))
+        ego = 0.5 * street.ego_speed * np.array([np.cos(street.yaw), np.sin(street.yaw)])
+        assert np.linalg.norm(after - before + ego) == pytest.approx(0.5 * placed.speed, abs=1e-6)
+
+
+def test_kitti_tree_comes_back(tmp_path):
+    write_kitti_tree(tmp_path, [5, 6], "val")
+    assert (tmp_path / "ImageSets" / "val.txt").read_text().split() == ["000005", "000006"]
+    folder = tmp_path / "training"
+    for seed in (5, 6):
+        recording = record(seed)
+        frame, name = recording.frame, f"{seed:06d}"
+        points = np.fromfile(folder / "velodyne" / f"{name}.bin", dtype="<f4").reshape(-1, 4)
+        np.testing.assert_array_equal(points, frame.points)
+        camera = Calibration.from_file(folder / "calib" / f"{name}.txt")
+        assert camera.in_image(points, frame.image_shape).all()
+        labels = read_labels(folder / "label_2" / f"{name}.txt")
+        cared = labels.select(labels.types != "DontCare")
+        assert tuple(cared.types) == frame.names
+        np.testing.assert_allclose(camera.boxes_from_camera(cared.boxes), frame.boxes, atol=1e-3)
+        np.testing.assert_array_equal(cared.difficulty, frame.difficulty)
+        a, b, c, d = map(
+            float, (folder / "planes" / f"{name}.txt").read_text().split("\n")[3].split()
+        )
+        on_road = np.array([[10.0, 2.0, 0.0], [30.0, -3.0, 0.0]])
+        on_road[:, 2] = -(on_road[:, :2] @ frame.plane[:2] + frame.plane[3]) / frame.plane[2]
+        np.testing.assert_allclose(camera.lidar_to_rect(on_road) @ (a, b, c) + d, 0, atol=1e-5)
+
+
+def contents(folder) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_a_real_data_set_is_not_written_over(tmp_path, capsys):
+    root = write_miniature(tmp_path / "kitti")
+    before = contents(root)
+    for more in ([], ["--first", "500000"], ["--split", "other"]):
+        command = ["--root", str(root), "--split", "train", "--streets", "3", *more]
+        assert simulate_tool.main(command) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"error: {root}: ") and err.count("\n") == 1
+        assert "not simulated" in err
+    assert contents(root) == before
+
+
+def test_a_second_simulation_adds_to_the_split(tmp_path):
+    write_kitti_tree(tmp_path, [1, 2], "train")
+    first = contents(tmp_path)
+    write_kitti_tree(tmp_path, [2, 3], "train", processes=2)
+    after = contents(tmp_path)
+    assert after.pop("ImageSets/train.txt").split() == [b"000001", b"000002", b"000003"]
+    assert after.pop("simulated.txt") and first.pop("simulated.txt")
+    del first["ImageSets/train.txt"]
+    assert {name: after[name] for name in first} == first
+    assert not list(tmp_path.rglob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("split", "seeds", "said"),
+    [
+        ("val", [5, 2], "000002 is in split 'train' already"),
+        ("../../x", [5], "split '../../x'"),
+        ("test", [5], "split 'test'"),
+        ("mine", [5], "ImageSets/mine.txt: real is not simulated"),
+        ("train", [7], "velodyne: 000007.bin is there already"),
+    ],
+)
+def test_what_was_not_simulated_stays(tmp_path, split, seeds, said):
+    write_kitti_tree(tmp_path / "root", [1, 2], "train")
+    (tmp_path / "root" / "ImageSets" / "mine.txt").write_text("real\n")
+    (tmp_path / "root" / "training" / "velodyne" / "000007.bin").write_bytes(bytes(16))
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        write_kitti_tree(tmp_path / "root", seeds, split)
+    assert contents(tmp_path) == before
+
+
+def test_an_interrupted_simulation_goes_on(tmp_path, monkeypatch):
+    write_kitti_tree(tmp_path / "whole", [1, 2, 3], "train")
+
+    def stop(seed):
+        if seed == 3:
+            raise KeyboardInterrupt
+        return record(seed)
+
+    monkeypatch.setattr("data.simulator.kitti_tree.record", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_kitti_tree(tmp_path / "parts", [1, 2, 3], "train")
+    assert not (tmp_path / "parts" / "ImageSets").exists()
+    monkeypatch.undo()
+    write_kitti_tree(tmp_path / "parts", [1, 2, 3], "train")
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_two_at_once_do_not_share_a_folder(tmp_path):
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from pathlib import Path; from data.files import locked\n"
+            "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()",
+            str(tmp_path),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match=f"process {holder.pid} is writing there"):
+            write_kitti_tree(tmp_path, [1], "train")
+        holder.kill()
+    write_kitti_tree(tmp_path, [1], "train")  # a dead process holds nothing
+    assert not (tmp_path / ".lock").exists()

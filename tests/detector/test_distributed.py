@@ -1,0 +1,190 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from data.kitti.dataset import KittiDataset
+from detector.models.second import build_second
+from detector.postprocess import build_postprocessor
+from detector.training.checkpoints import CheckpointStore
+from detector.training.distributed import Processes
+from detector.training.losses import build_criterion
+from detector.training.trainer import build_trainer
+from detector.training.validation import Validation
+from detector.weights import load_weights
+from tests.helpers.minute_training import (
+    ENVIRONMENT,
+    REPOSITORY,
+    UPDATE,
+    start_processes,
+    succeed,
+    write_minute_training,
+)
+
+
+@pytest.fixture(scope="module")
+def minute(tmp_path_factory):
+    return write_minute_training(tmp_path_factory.mktemp("minute"))
+
+
+def test_two_processes_make_the_update_of_one(minute, tmp_path):
+    """Two processes of two frames each, one process of all four: the same losses, gradient and
+    weights but for rounding, and the two end with the same bits."""
+    update = ["-c", UPDATE, *map(str, minute), str(tmp_path), "cpu", "frozen"]
+    started = start_processes(2, [*update, "train.batch_size=2"])
+    started += start_processes(1, [*update, "train.batch_size=4"])
+    succeed(started)
+    one, first, second = (torch.load(tmp_path / f"{name}.pt") for name in ("1_0", "2_0", "2_1"))
+    assert first["ids"] + second["ids"] == one["ids"]
+    torch.testing.assert_close(first["record"], one["record"], rtol=1e-5, atol=1e-6)
+    for name, weight in first["weights"].items():
+        assert torch.equal(weight, second["weights"][name]), name
+    moved = (
+        0.0003 * 10
+    )  # Adam's first update moves by about the learning rate, whatever the gradient
+    for name, weight in one["weights"].items():
+        torch.testing.assert_close(first["weights"][name], weight, rtol=1e-4, atol=moved / 100)
+
+
+def _arguments(minute, output: Path, *more: str) -> list[str]:
+    config, root = map(str, minute)
+    program = str(REPOSITORY / "tools" / "train.py")
+    return [program, config, "--root", root, "--output", str(output), "--device", "cpu", *more]
+
+
+def test_training_stopped_and_resumed(minute, tmp_path):
+    """A signal to one of two processes stops both at the same step; resumed, they end with the bits
+    of a training that was left alone. Validation counts every frame once."""
+    succeed(start_processes(2, _arguments(minute, tmp_path / "whole")))
+    stopped = tmp_path / "stopped"
+    started = start_processes(2, _arguments(minute, stopped))
+    while not list(stopped.glob("checkpoints/step_*")) and started[0].poll() is None:
+        time.sleep(0.01)
+    started[1].terminate()
+    succeed(started)
+    assert not (stopped / "weights.safetensors").exists()
+    assert CheckpointStore(stopped / "checkpoints", 1).newest().numbers["step"] < 10
+    succeed(start_processes(2, _arguments(minute, stopped, "--resume")))
+    _assert_validation_counts_every_frame(minute, tmp_path / "whole")
+    one, other = (load_file(tmp_path / run / "weights.safetensors") for run in ("whole", "stopped"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def _assert_validation_counts_every_frame(minute, output: Path) -> None:
+    """Three frames shared by two processes give the losses that one process finds."""
+    _, root = minute
+    config, weights = load_weights(output / "weights.safetensors")
+    group = Processes(0, 1, torch.device("cpu"))
+    model = build_second(config)
+    model.load_state_dict(weights)
+    trainer = build_trainer(model, build_criterion(config), config.train, 1, group)
+    validation = Validation(
+        KittiDataset(root, "val"), config.class_names, build_postprocessor(config), 1, 0, group
+    )
+    scores = validation(trainer.state.model, trainer.forward)
+    last = json.loads((output / "log.jsonl").read_text().splitlines()[-1])
+    assert scores.frames == 3
+    for name, loss in scores.losses.items():
+        assert last[f"validation/{name}"] == pytest.approx(loss, rel=1e-4)
+
+
+def test_dead_process_ends_all(minute, tmp_path):
+    started = start_processes(
+        2, _arguments(minute, tmp_path, "--set", "train.epochs=50", "train.workers=1")
+    )
+    while not list(tmp_path.glob("checkpoints/step_*")) and started[0].poll() is None:
+        time.sleep(0.01)
+    time.sleep(1)  # workers have begun
+    started[1].kill()
+    output, _ = started[0].communicate(timeout=20)
+    started[1].communicate()
+    assert started[0].returncode not in (0, None), output
+
+
+SAY = """
+import os
+from detector.training.distributed import first_to_say, processes
+with processes("cpu") as group:
+    print(first_to_say("what all notice"), first_to_say(f"what {group.rank} notices"))
+"""
+
+
+def test_what_all_notice_is_said_once():
+    outputs = [
+        process.communicate(timeout=60)[0].split() for process in start_processes(2, ["-c", SAY])
+    ]
+    assert sorted(outputs) == [["False", "True"], ["True", "True"]]
+
+
+def test_mistake_under_torchrun_is_said_once(minute, tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+    said = subprocess.run(
+        [*torchrun, *_arguments(minute, tmp_path, "--set", "train.epoch=3")],
+        env=os.environ | ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stderr
+    assert said.count("train.epoch: unknown key") == 1
+
+
+# No scan that passes the readers makes a loss infinite: the batch of one frame is spoiled.
+SPOILED = """
+import sys
+import detector.training.loader as loader
+from tools.train import main
+
+class Spoiled(loader.Collate):
+    def __call__(self, frames):
+        batch = super().__call__(frames)
+        if "000004" in batch.frame_ids:
+            batch.points[:, 3] = 3e38  # two of them in one voxel are infinite
+        return batch
+
+loader.Collate = Spoiled
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_loss_that_one_process_finds_not_finite_stops_both(minute, tmp_path):
+    """Under a loss scale the others just skip the update. The batch is saved and named."""
+    more = ("--set", "train.precision=fp16", "augment.sample={}", "train.workers=1")
+    _, *arguments = _arguments(minute, tmp_path / "run", *more)
+    started = start_processes(2, ["-c", SPOILED, *arguments])
+    said = "".join(process.communicate(timeout=60)[0] for process in started)
+    assert [process.returncode for process in started] == [1, 1], said
+    assert said.count("the loss is not finite") == 1
+    (saved,) = (tmp_path / "run").glob("not_finite_*")
+    with safe_open(saved, framework="pt") as file:
+        assert "000004" in file.metadata()["frame_ids"].split()
+    assert saved.name in said
+
+
+RANDOM = """
+import torch
+from detector.training.distributed import processes
+from detector.training.state import TrainState
+with processes("cpu") as group:
+    torch.manual_seed(group.rank)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = TrainState(model, optimizer, torch.amp.GradScaler("cpu", enabled=False))
+    tensors, numbers = state.capture(group)
+    drawn = torch.rand(3)
+    state.restore(tensors, numbers, group)
+    assert torch.equal(torch.rand(3), drawn)
+    both = group.gather(drawn)
+    assert not torch.equal(*both)
+"""
+
+
+def test_random_numbers_of_every_process_go_on():
+    succeed(start_processes(2, ["-c", RANDOM]))

@@ -1,0 +1,103 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from data.simulator import simulate
+from detector.config import parse_config
+from detector.training.distributed import Processes
+from detector.training.loader import StepSampler, build_training_frames, training_loader
+from tests.helpers.minute_training import CONFIG
+
+CPU = torch.device("cpu")
+
+
+def _sampler(frames=23, rank=0, count=1, first_step=0, accumulate=1, epochs=3):
+    processes = Processes(rank, count, CPU)
+    return StepSampler(frames, 2, epochs, 7, processes, accumulate, first_step)
+
+
+def test_an_epoch_takes_each_frame_at_most_once():
+    ranks = [list(_sampler(rank=rank, count=3, accumulate=2)) for rank in range(3)]
+    steps = 23 // 12
+    assert [len(batches) for batches in ranks] == [3 * steps * 2] * 3
+    orders = []
+    for epoch in range(3):
+        taken = [key for batches in ranks for batch in batches for key in batch if key[0] == epoch]
+        assert len(taken) == len(set(taken)) == steps * 12
+        orders.append([index for _, index in taken])
+    assert orders[0] != orders[1]
+
+
+def test_processes_share_the_steps_of_one():
+    """What 2 processes take in a step of 2 frames each is what one takes that accumulates twice."""
+    ranks = zip(*(_sampler(rank=rank, count=2) for rank in range(2)), strict=True)
+    alone = list(_sampler(accumulate=2))
+    for number, (first, second) in enumerate(ranks):
+        assert first + second == alone[2 * number] + alone[2 * number + 1]
+
+
+@pytest.mark.parametrize("first_step", [0, 1, 10, 11, 12, 32, 33])
+def test_goes_on_from_any_step(first_step):
+    whole, rest = list(_sampler()), list(_sampler(first_step=first_step))
+    assert rest == whole[first_step:]
+    assert len(_sampler(first_step=first_step)) == len(rest)
+
+
+def test_too_few_frames_are_refused():
+    with pytest.raises(ValueError, match=r"5 training frames .* train\.batch_size"):
+        _sampler(frames=5, count=3)
+
+
+def test_batches_depend_on_neither_workers_nor_the_start():
+    config = parse_config(CONFIG, ["augment.sample={}"])
+    frames = build_training_frames(config, [simulate(seed) for seed in range(4)], None)
+
+    def batches(workers: int, first_step: int) -> list:
+        sampler = _sampler(frames=4, first_step=first_step)
+        return list(training_loader(frames, sampler, config.class_names, workers, CPU))
+
+    alone, with_workers = batches(0, 0), batches(2, 3)
+    assert len(alone) == 6
+    for one, other in zip(alone[3:], with_workers, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one[:4], other[:4], strict=True))
+        assert one.frame_ids == other.frame_ids
+
+
+def test_no_pasting_in_the_last_epochs():
+    config = parse_config(CONFIG, ["train.sampling_off_epochs=2"])
+    frames = build_training_frames(config, [simulate(0)], database="objects")
+    assert frames.augmentation.database == "objects"
+    assert frames.without_pasting.database is None
+    used = []
+    frames.augmentation = lambda frame, rng: used.append("pasting") or frame
+    frames.without_pasting = lambda frame, rng: used.append("plain") or frame
+    for epoch in range(config.train.epochs):
+        frames[epoch, 0]
+    assert used == ["pasting"] * 3 + ["plain"] * 2
+
+
+def test_boxes_out_of_range_are_no_targets():
+    config = parse_config(CONFIG, ["augment.sample={}"])
+    frames = build_training_frames(config, [simulate(1)], None)
+    low, high = np.array(config.grid.range[:3]), np.array(config.grid.range[3:])
+    for epoch in range(5):
+        centres = frames[epoch, 0].boxes[:, :3]
+        assert ((centres >= low) & (centres < high)).all()
+
+
+def test_points_are_in_a_random_order_that_the_key_decides():
+    """So the caps on voxels and on their points leave out any, not the end of the file."""
+    config = parse_config(CONFIG, ["augment.sample={}", "augment.scale=[1,1]", "augment.flip=0"])
+    config = replace(config, augment=replace(config.augment, rotation=0.0))
+    frame = simulate(1)
+    frames = build_training_frames(config, [frame], None)
+    first, again, later = frames[0, 0].points, frames[0, 0].points, frames[1, 0].points
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, later) and not np.array_equal(first, frame.points)
+    for points in (first, later):
+        np.testing.assert_array_equal(np.sort(points, axis=0), np.sort(frame.points, axis=0))
+        # neighbours in the file, a fifth of a degree apart, are spread over the scan
+        apart = np.linalg.norm(np.diff(points[:, :3], axis=0), axis=1)
+        assert np.median(apart) > 5

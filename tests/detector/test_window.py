@@ -1,0 +1,176 @@
+"""Windows on a virtual X server: how they open, go on and end."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from data.simulator import simulate
+from detector.draw import display
+from detector.draw.open3d_process import Open3DProcess
+from detector.draw.scene import SceneRenderer, SceneUnavailable
+from detector.draw.window import Window, WindowUnavailable
+from tests.helpers.weights import write_weights
+from tools import visualize
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="X servers and /proc")
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 90  # seconds, on a machine that has much else to do
+
+
+class Tool:
+    """A running program of the folder tools, in a process group as a terminal makes it."""
+
+    def __init__(self, name: str, *arguments: object, folder: Path, **environment: str):
+        self.folder = folder
+        known = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
+        self.environment = known | {"OMP_NUM_THREADS": "1"} | environment
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "tools" / f"{name}.py"), *map(str, arguments)],
+            env=self.environment,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait_for(self, title: str) -> None:
+        """Wait for a window whose title matches."""
+        end = time.monotonic() + PATIENCE
+        while not self._xdotool("search", "--name", title):
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < end, f"no window is called {title}"
+            time.sleep(0.05)
+
+    def press(self, title: str, key: str) -> None:
+        self._xdotool("search", "--name", title, "windowfocus", "--sync", "key", key)
+
+    def end(self) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr."""
+        try:
+            out, err = self.process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        return self.process.returncode, out, err
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def _xdotool(self, *arguments: str) -> str:
+        return subprocess.run(
+            ["xdotool", *arguments], env=self.environment, capture_output=True, text=True
+        ).stdout
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory):
+    """Programs on a display of their own; they start together, for that takes long."""
+    for program in ("Xvfb", "xdotool"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    folder = tmp_path_factory.mktemp("windows")
+    for name in ("a", "b", "c"):
+        simulate(1).points.tofile(folder / f"{name}.bin")
+    (folder / "drive").mkdir()
+    for number in range(300):
+        (folder / "drive" / f"{number}.bin").symlink_to(folder / "a.bin")
+    write_weights(folder / "weights")
+    command = ["Xvfb", "-displayfd", "1", "-screen", "0", "1300x740x24", "-nolisten", "tcp"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        own = {"DISPLAY": f":{int(server.stdout.readline())}", "folder": folder}
+        running = {
+            "browsing": Tool("visualize", "a.bin", "b.bin", "c.bin", **own),
+            "playing": Tool("demo", "drive", "--weights", "weights", **own),
+        }
+        yield running
+        for tool in running.values():
+            tool.kill()
+        server.kill()
+
+
+def test_a_vanished_scan_is_told_and_the_rest_is_shown(tools):
+    tool = tools["browsing"]
+    tool.wait_for("^a .*1 of 3.*millisecond")
+    (tool.folder / "b.bin").unlink()
+    tool.press("1 of 3", "Right")
+    tool.wait_for("^frame b: .*b.bin.*millisecond")
+    tool.press("frame b", "Right")
+    tool.wait_for("^c .*3 of 3.*millisecond")
+    tool.press("3 of 3", "q")
+    code, _, err = tool.end()
+    assert code == 2 and err.count("\n") == 1 and "b.bin" in err
+
+
+def test_ctrl_c_closes_the_window(tools):
+    tool = tools["playing"]
+    tool.wait_for("frames a second.*millisecond")
+    os.killpg(tool.process.pid, signal.SIGINT)
+    assert tool.end() == (130, "", "")
+
+
+def test_wayland_without_an_x_server_gives_pictures(tmp_path, monkeypatch, capsys):
+    def late(*_):
+        raise TimeoutError("no end in sight")
+
+    def draw(*_):
+        raise SceneUnavailable("not in this test")
+
+    simulate(1).points.tofile(tmp_path / "a.bin")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WAYLAND_DISPLAY", "nowhere")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.setattr(SceneRenderer, "draw", draw)
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(20)
+    try:
+        assert visualize.main(["a.bin"]) == 0
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert Path("output/pictures/a_birds_eye.png").is_file()
+    assert capsys.readouterr().err.count("XWayland") == 1
+
+
+def test_a_display_that_says_nothing_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(display, "PATIENCE", 0.5)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    folder, number = Path("/tmp/.X11-unix"), os.getpid()
+    folder.mkdir(exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as file, socket.socket(socket.AF_UNIX) as abstract:
+        file.bind(f"{folder}/X{number}")
+        abstract.bind(f"\0{folder}/X{number}")
+        file.listen()
+        abstract.listen()
+        monkeypatch.setenv("DISPLAY", f":{number}")
+        start = time.monotonic()
+        with pytest.raises(WindowUnavailable, match=f"no X server answers at DISPLAY=:{number}"):
+            Window({})
+        assert time.monotonic() - start < 5
+    Path(f"{folder}/X{number}").unlink()
+    for name, said in ((":99999", "no X server answers"), ("", "DISPLAY is empty")):
+        monkeypatch.setenv("DISPLAY", name)
+        assert said in display.display_problem()
+
+
+def idle(pipe: Connection) -> None:
+    pipe.recv()
+
+
+def test_ctrl_c_is_the_programs_alone():
+    process = Open3DProcess(idle)
+    status = Path(f"/proc/{process._process.pid}/status").read_text()
+    ignored = next(int(row.split()[1], 16) for row in status.splitlines() if "SigIgn" in row)
+    process.close()
+    assert ignored >> (signal.SIGINT - 1) & 1  # from its very first instruction
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,0 +1,21 @@
+"""Weights for tests of what uses them."""
+
+from pathlib import Path
+
+import torch
+
+from detector.config import load_config
+from detector.models.second import build_second
+from detector.weights import save_weights
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def write_weights(path: Path, *overrides: str) -> Path:
+    """A network that has learnt nothing but says a lot."""
+    torch.manual_seed(0)
+    config = load_config(ROOT / "configs" / "second_small.yaml", overrides)
+    model = build_second(config)
+    torch.nn.init.constant_(model.head.classes.bias, 1.0)
+    save_weights(path, model, config)
+    return path

@@ -1,0 +1,243 @@
+"""Building the CUDA operators: every source compiles, and every fault says what to do."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils import cpp_extension
+
+from ops import check
+from ops.cuda import library
+
+NVCC = shutil.which("nvcc")
+COMPLETE = library.Toolchain(Path("/cuda"), "13.0", ("75", "90"), "c++ 12", sys.executable)
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A torch for CUDA 13, an H200, an empty cache; toolchain and compiler are stand-ins."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: "H200")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
+    monkeypatch.setattr(library, "toolchain", lambda: COMPLETE)
+    monkeypatch.setitem(sys.modules, "ops.cuda.registration", None)
+    library._outcome.cache_clear()
+    yield tmp_path
+    library._outcome.cache_clear()
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """Stands in for torch's build and load; holds the arguments of each library."""
+    calls = []
+
+    def load(name, sources, *, build_directory, **options):
+        calls.append({"sources": sources, **options})
+        Path(build_directory, f"{name}.so").touch()
+
+    monkeypatch.setattr(cpp_extension, "load", load)
+    monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
+    monkeypatch.setitem(sys.modules, "ops.cuda.registration", sys)
+    return calls
+
+
+@pytest.mark.skipif(NVCC is None, reason="no nvcc")
+def test_every_source_compiles_for_the_oldest_and_the_present_gpu(tmp_path):
+    def compile_one(job):
+        source, architecture = job
+        target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+        command = [
+            NVCC,
+            "-std=c++17",
+            f"-I{library.SOURCES}",
+            *cpp_extension.COMMON_NVCC_FLAGS,
+            *library.CUDA_FLAGS,
+            target,
+        ]
+        out = tmp_path / f"{source.parent.name}_{source.stem}_{architecture}.o"
+        result = subprocess.run([*command, "-c", source, "-o", out], capture_output=True, text=True)
+        return f"{source.name} for sm_{architecture}: {result.stderr}" if result.returncode else ""
+
+    jobs = [(path, arch) for arch in ("75", "90") for path in sorted(library.SOURCES.rglob("*.cu"))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        assert not "".join(pool.map(compile_one, jobs))
+
+
+@pytest.mark.skipif(NVCC is None or shutil.which("g++") is None, reason="no nvcc or no g++")
+def test_the_binding_agrees_with_torch_and_the_launchers(tmp_path):
+    # torch without CUDA has all headers but this one
+    stand_in = tmp_path / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h"
+    stand_in.parent.mkdir(parents=True)
+    stand_in.write_text("#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n")
+    root = Path(torch.__file__).parent / "include"
+    command = [NVCC, "-std=c++20", "-Xcompiler", "-fsyntax-only", f"-I{root}", f"-I{tmp_path}"]
+    command += [f"-I{library.SOURCES}"]
+    command += ["-c", library.SOURCES / "bindings" / "bindings.cpp", "-o", tmp_path / "bindings.o"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ({"nvcc": None, "cuda_home": None}, "no nvcc: install a CUDA 13 toolkit"),
+        ({"nvcc": None}, "CUDA_HOME=/cuda holds no bin/nvcc"),
+        ({"nvcc": "12.4"}, "nvcc is of CUDA 12.4 but torch .* of CUDA 13.0: export CUDA_HOME"),
+        ({"known": ("75",)}, "does not know architecture 9.0"),
+        ({"compiler": None}, "no C\\+\\+ compiler .*: apt install g\\+\\+"),
+        ({"ninja": None}, "no ninja: pip install ninja"),
+    ],
+)
+def test_what_is_missing_is_named_with_its_remedy(machine, monkeypatch, change, remedy):
+    monkeypatch.setattr(library, "toolchain", lambda: COMPLETE._replace(**change))
+    with pytest.raises(library.BuildError, match=remedy) as error:
+        library.extension()
+    assert "\n" not in str(error.value)
+
+
+def test_torch_without_cuda(machine, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(library.BuildError, match="built without CUDA: pip install torch"):
+        library.extension()
+
+
+def test_no_gpu(machine, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(library.BuildError, match="no GPU is visible: check nvidia-smi"):
+        library.extension()
+
+
+def test_a_built_library_is_loaded_without_a_compiler(machine, compiler, monkeypatch):
+    library.extension()
+    assert len(compiler) == 1
+    assert "-gencode=arch=compute_90,code=sm_90" in compiler[0]["extra_cuda_cflags"]
+    library._outcome.cache_clear()
+    monkeypatch.setattr(library, "toolchain", lambda: pytest.fail("the compiler was looked for"))
+    library.extension()
+    assert len(compiler) == 1
+
+
+def test_the_folder_follows_what_goes_into_the_library(machine, monkeypatch, tmp_path):
+    folders = {library.cache_folder()}
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0;8.6+PTX")
+    assert library.architectures() == ("8.0", "8.6+PTX")
+    folders.add(library.cache_folder())
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    folders.add(library.cache_folder())
+    monkeypatch.setattr(torch, "__version__", "2.6.0")
+    folders.add(library.cache_folder())
+    shutil.copytree(library.SOURCES, tmp_path / "csrc")
+    monkeypatch.setattr(library, "SOURCES", tmp_path / "csrc")
+    assert library.cache_folder() in folders
+    with (tmp_path / "csrc" / "launchers.h").open("a") as file:
+        file.write("// more\n")
+    folders.add(library.cache_folder())
+    assert len(folders) == 5
+
+
+def test_torchs_stale_lock_is_removed(machine, compiler):
+    lock = library.cache_folder() / "build" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    with pytest.warns(UserWarning, match="left by a build that was killed"):
+        library.extension()
+    assert not lock.exists()
+
+
+HOLD = "import fcntl, os, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX)\n"
+HOLD += "f.write(str(os.getpid())); f.flush(); print('held', flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the lock."""
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "library.lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def test_a_held_lock_times_out_and_names_its_holder(holder, tmp_path):
+    message = f"process {holder.pid} has held .*TORCH_EXTENSIONS_DIR"
+    with (
+        pytest.raises(library.BuildError, match=message),
+        library._locked(tmp_path / "library.lock", 0.3),
+    ):
+        pass
+
+
+def test_a_killed_holder_leaves_the_lock_free(holder, tmp_path):
+    holder.send_signal(signal.SIGKILL)
+    started = time.monotonic()
+    with library._locked(tmp_path / "library.lock", 30):
+        assert time.monotonic() - started < 10
+
+
+def test_a_failed_build_is_told_once_in_one_line(machine, monkeypatch):
+    calls = []
+
+    def load(*_, **__):
+        calls.append(1)
+        raise RuntimeError("Error building extension\nFAILED: a.o\na.cu(3): error: what\nninja: x")
+
+    monkeypatch.setattr(cpp_extension, "load", load)
+    for _ in range(2):
+        with pytest.raises(
+            library.BuildError, match=r"failed: a\.cu\(3\): error: what; see"
+        ) as error:
+            library.extension()
+        assert "\n" not in str(error.value)
+    assert len(calls) == 1
+    assert "FAILED: a.o" in (library.cache_folder() / "build" / "error.log").read_text()
+
+
+def test_an_interrupted_build_leaves_no_library(machine, monkeypatch):
+    def load(name, sources, *, build_directory, **options):
+        Path(build_directory, f"{name}.so").write_text("half of it")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cpp_extension, "load", load)
+    with pytest.raises(KeyboardInterrupt):
+        library.extension()
+    assert not (library.cache_folder() / f"{library.NAME}.so").exists()
+
+
+def test_a_damaged_library_says_what_to_remove(machine):
+    path = library.cache_folder() / f"{library.NAME}.so"
+    path.parent.mkdir(parents=True)
+    path.write_text("not a library")
+    with pytest.raises(library.BuildError, match=f"remove {path.parent}"):
+        library.extension()
+
+
+def test_check_prints_everything_and_the_remedy(machine, monkeypatch, capsys):
+    monkeypatch.setattr(library, "toolchain", lambda: COMPLETE._replace(ninja=None))
+    assert check.main() == 1
+    text = capsys.readouterr().out
+    for part in (
+        torch.__version__,
+        "H200",
+        "9.0",
+        "nvcc 13.0",
+        "c++ 12",
+        str(library.cache_folder()),
+    ):
+        assert part in text
+    assert "no ninja: pip install ninja" in text
+
+
+def test_check_of_a_machine_that_is_ready(machine, compiler, capsys):
+    assert check.main() == 0
+    assert "ready in" in capsys.readouterr().out

@@ -1,0 +1,338 @@
+"""The CUDA convolution against the reference in fp64, forward and backward."""
+
+import itertools
+
+import pytest
+import torch
+
+from ops.cuda.sparse_conv import conv_blocks
+from ops.kernel_map import ConvGeometry, KernelMap, Table, strided_map, submanifold_map
+from ops.sparse_conv import sparse_conv
+
+pytestmark = pytest.mark.gpu
+
+# ||out - reference|| / ||reference|| that rounding explains: unit roundoff of the inputs' type
+# (fp16 and bf16 inputs are exact in the reference, so only the result is rounded; tf32 rounds both
+# factors of every product).
+TOLERANCE = {
+    ("float32", "highest"): 2e-6,
+    ("float32", "high"): 7e-4,
+    ("float16", "highest"): 4e-4,
+    ("bfloat16", "highest"): 3e-3,
+}
+PRECISIONS = list(TOLERANCE)
+CHANNELS = [
+    (4, 16),
+    (16, 16),
+    (16, 32),
+    (32, 32),
+    (32, 64),
+    (64, 64),
+    (64, 128),
+    (128, 64),
+    (48, 80),
+]
+ODD_CHANNELS = [(1, 1), (3, 5), (7, 16), (20, 12), (16, 24), (130, 9)]
+
+
+@pytest.fixture
+def precision(request):
+    dtype, matmul = request.param
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(matmul)
+    yield getattr(torch, dtype), TOLERANCE[request.param]
+    torch.set_float32_matmul_precision(before)
+
+
+def random_coords(generator, shape, batch_size, density) -> torch.Tensor:
+    occupied = torch.rand(batch_size, *shape, generator=generator) < density
+    return occupied.nonzero().int()
+
+
+def on_cuda(kernel_map: KernelMap) -> KernelMap:
+    return KernelMap(*(t._replace(neighbours=t.neighbours.cuda()) for t in kernel_map))
+
+
+def error(value: torch.Tensor, reference: torch.Tensor) -> float:
+    value, reference = value.detach().double().cpu(), reference.detach().double().cpu()
+    assert value.shape == reference.shape
+    assert torch.isfinite(value).all()
+    scale = reference.norm()
+    return float((value - reference).norm() / scale) if scale > 0 else float(value.abs().sum())
+
+
+def poison() -> None:
+    """Leave NaN in the allocator's free blocks, so that an unwritten output is seen."""
+    blocks = [
+        torch.full((size,), float("nan"), device="cuda") for size in (1 << 12, 1 << 18, 1 << 23)
+    ]
+    del blocks
+
+
+def compare(kernel_map, sources, channels, dtype, tolerance, generator) -> None:
+    """Forward and every gradient of a random convolution against fp64 on the CPU."""
+    volume, rows = kernel_map.forward.neighbours.shape
+    c_in, c_out = channels
+    draw = lambda *shape: torch.randn(*shape, generator=generator).to(dtype)  # noqa: E731
+    features, weight = draw(sources, c_in), draw(volume, c_in, c_out) / (c_in * 8) ** 0.5
+    bias, residual, grad = draw(c_out).float(), draw(rows, c_out), draw(rows, c_out)
+    wide = [t.double().requires_grad_() for t in (features, weight, bias, residual)]
+    narrow = [t.cuda().requires_grad_() for t in (features, weight, bias, residual)]
+    for relu in (False, True):
+        expected = sparse_conv(wide[0], wide[1], kernel_map, wide[2], wide[3], relu)
+        poison()
+        out = sparse_conv(narrow[0], narrow[1], on_cuda(kernel_map), narrow[2], narrow[3], relu)
+        what = f"{channels} {dtype} relu={relu} rows={rows}"
+        assert error(out, expected) <= tolerance, f"forward {what}: {error(out, expected)}"
+    # without ReLU, whose kink would let one rounding flip a whole gradient
+    expected = sparse_conv(wide[0], wide[1], kernel_map, wide[2], wide[3])
+    out = sparse_conv(narrow[0], narrow[1], on_cuda(kernel_map), narrow[2], narrow[3])
+    wanted = torch.autograd.grad(expected, wide, grad.double())
+    poison()
+    found = torch.autograd.grad(out, narrow, grad.cuda())
+    for name, x, y in zip(("features", "weight", "bias", "residual"), found, wanted, strict=True):
+        assert error(x, y) <= 2 * tolerance, (
+            f"gradient of {name}, {channels} {dtype}: {error(x, y)}"
+        )
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, indirect=True, ids=lambda p: "-".join(p))
+@pytest.mark.parametrize("channels", CHANNELS + ODD_CHANNELS, ids=str)
+def test_matches_reference_in_fp64(precision, channels):
+    dtype, tolerance = precision
+    generator = torch.Generator().manual_seed(sum(channels))
+    coords = random_coords(generator, (9, 40, 37), 2, 0.15)
+    same = submanifold_map(coords, (9, 40, 37), 2)
+    compare(same, len(coords), channels, dtype, tolerance, generator)
+    geometry = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
+    _, _, down = strided_map(coords, (9, 40, 37), 2, geometry)
+    compare(down, len(coords), channels, dtype, tolerance, generator)
+    outputs = down.forward.neighbours.shape[1]
+    compare(down.reversed(), outputs, channels, dtype, tolerance, generator)
+    compare(same.reversed(), len(coords), channels, dtype, tolerance, generator)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 15, 16, 17, 129, 2047, 2049, 70000])
+@pytest.mark.parametrize("channels", [(16, 16), (64, 64), (5, 3)], ids=str)
+def test_any_number_of_rows(rows, channels):
+    generator = torch.Generator().manual_seed(rows)
+    sources = rows // 2 + 1
+    neighbours = torch.randint(-sources, sources, (27, rows), generator=generator).clamp(min=-1)
+    # a table that no geometry made: several rows may read one source through one offset, so
+    # there is no backward table
+    table = Table(neighbours.int())
+    features = torch.randn(sources, channels[0], generator=generator).half()
+    weight = (torch.randn(27, *channels, generator=generator) / 20).half()
+    with torch.no_grad():
+        expected = sparse_conv(features.double(), weight.double(), KernelMap(table, None))
+        on_device = KernelMap(table._replace(neighbours=table.neighbours.cuda()), None)
+        poison()
+        out = sparse_conv(features.cuda(), weight.cuda(), on_device)
+    assert error(out, expected) <= 4e-4
+    wanted = torch.zeros(27, *channels, dtype=torch.float64)
+    grad = torch.randn(rows, channels[1], generator=generator).half()
+    for v in range(27):
+        hit = neighbours[v] >= 0
+        wanted[v] = features[neighbours[v, hit]].double().T @ grad[hit].double()
+    poison()
+    found = torch.ops.millisecond.conv_weight_gradient(
+        features.cuda(), grad.cuda(), table.neighbours.cuda(), None, False
+    )
+    assert found.dtype == torch.float32
+    assert error(found, wanted) <= 1e-6 * max(1, rows) ** 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_same_bits_every_time(dtype):
+    generator = torch.Generator().manual_seed(3)
+    coords = random_coords(generator, (9, 60, 60), 2, 0.2)
+    kernel_map = on_cuda(submanifold_map(coords, (9, 60, 60), 2))
+    features = torch.randn(len(coords), 64, generator=generator).to("cuda", dtype).requires_grad_()
+    weight = torch.randn(27, 64, 64, generator=generator).to("cuda", dtype).requires_grad_()
+    grad = torch.randn(len(coords), 64, generator=generator).to("cuda", dtype)
+    runs = []
+    for _ in range(10):
+        poison()
+        out = sparse_conv(features, weight, kernel_map)
+        runs.append((out, *torch.autograd.grad(out, (features, weight), grad)))
+    for run in runs[1:]:
+        for first, again in zip(runs[0], run, strict=True):
+            assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize(("before", "after"), [("high", "highest"), ("highest", "high")])
+def test_backward_is_in_the_precision_of_forward(before, after, blocks):
+    generator = torch.Generator().manual_seed(4)
+    coords = random_coords(generator, (9, 40, 40), 1, 0.2)
+    kernel_map = on_cuda(submanifold_map(coords, (9, 40, 40), 1))
+    features = torch.randn(len(coords), 32, generator=generator).cuda().requires_grad_()
+    weight = torch.randn(27, 32, 32, generator=generator).cuda().requires_grad_()
+    grad = torch.randn(len(coords), 32, generator=generator).cuda()
+    norm = torch.nn.BatchNorm1d(32, eps=1e-3, momentum=0.01).cuda()
+    was = torch.get_float32_matmul_precision()
+    results = []
+    try:
+        for later in (before, after):
+            torch.set_float32_matmul_precision(before)
+            if blocks:
+                out = conv_blocks(features, [weight], [kernel_map], [norm])
+            else:
+                out = sparse_conv(features, weight, kernel_map)
+            torch.set_float32_matmul_precision(later)
+            results.append(torch.autograd.grad(out, (features, weight), grad))
+    finally:
+        torch.set_float32_matmul_precision(was)
+    for same, changed in zip(*results, strict=True):
+        assert torch.equal(same, changed)
+
+
+@pytest.mark.parametrize("channels", [(4, 16), (16, 32), (64, 64)], ids=str)
+def test_count_on_the_device_bounds_the_rows(channels):
+    generator = torch.Generator().manual_seed(5)
+    coords = random_coords(generator, (5, 50, 50), 1, 0.2)
+    table = submanifold_map(coords, (5, 50, 50), 1).forward
+    rows = len(coords)
+    features = torch.randn(rows, channels[0], generator=generator).half().cuda()
+    weight = (torch.randn(27, *channels, generator=generator) / 20).half().cuda()
+    whole = KernelMap(Table(table.neighbours.cuda()), None)
+    with torch.no_grad():
+        expected = sparse_conv(features, weight, whole)
+        for count in (0, 1, 17, rows // 2, rows):
+            # beyond the count the table holds what would be an illegal access
+            neighbours = torch.full((27, rows + 100), 1 << 30, dtype=torch.int32)
+            neighbours[:, :count] = table.neighbours[:, :count]
+            bounded = Table(neighbours.cuda(), None, torch.tensor([count]).int().cuda())
+            out = sparse_conv(features, weight, KernelMap(bounded, None))
+            # the sum of an offset's shares may be grouped otherwise for another number of rows
+            assert error(out[:count], expected[:count]) <= 4e-4
+
+
+def test_stream_and_graph_capture():
+    generator = torch.Generator().manual_seed(7)
+    coords = random_coords(generator, (5, 50, 50), 1, 0.2)
+    kernel_map = on_cuda(submanifold_map(coords, (5, 50, 50), 1))
+    features = torch.randn(len(coords), 32, generator=generator).half().cuda()
+    weight = torch.randn(27, 32, 32, generator=generator).half().cuda()
+    with torch.no_grad():
+        expected = sparse_conv(features, weight, kernel_map)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(10_000_000)
+            late = features.clone()  # on the side stream, so wrong unless the kernel follows it
+            assert torch.equal(sparse_conv(late, weight, kernel_map), expected)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        static = features.clone()
+        with torch.cuda.graph(graph):
+            out = sparse_conv(static, weight, kernel_map)
+        static.copy_(2 * features)
+        graph.replay()
+        assert error(out, 2 * expected) <= 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_conv_blocks_are_their_parts(dtype):
+    generator = torch.Generator().manual_seed(11)
+    coords = random_coords(generator, (9, 40, 40), 2, 0.2)
+    geometry = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
+    same = on_cuda(submanifold_map(coords, (9, 40, 40), 2))
+    maps = [same, same, on_cuda(strided_map(coords, (9, 40, 40), 2, geometry)[2])]
+    rows = maps[-1].forward.neighbours.shape[1]
+    channels = (4, 16, 16, 32)
+    features = torch.randn(len(coords), 4, generator=generator).to("cuda", dtype)
+    weights = [
+        torch.randn(27, c_in, c_out, generator=generator).cuda() / (5 * c_in) ** 0.5
+        for c_in, c_out in itertools.pairwise(channels)
+    ]
+    grad = torch.randn(rows, 32, generator=generator).to("cuda", dtype)
+    results = []
+    for fused in (False, True):
+        norms = [torch.nn.BatchNorm1d(c, eps=1e-3, momentum=0.01).cuda() for c in channels[1:]]
+        x, own = features.clone().requires_grad_(), [w.clone().requires_grad_() for w in weights]
+        if fused:
+            out = conv_blocks(x, own, maps, norms)
+        else:
+            out = x
+            for w, kernel_map, norm in zip(own, maps, norms, strict=True):
+                out = torch.relu(norm(sparse_conv(out, w.to(dtype), kernel_map)))
+        out.backward(grad)
+        results.append([out, x.grad, *(w.grad for w in own)])
+        for norm in norms:
+            results[-1] += [norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var]
+    tolerance = {torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}[dtype]
+    for one, other in zip(*results, strict=True):
+        assert error(one, other) <= tolerance
+
+
+def test_mistakes_name_the_tensor():
+    kernel_map = KernelMap(Table(torch.zeros(27, 8, dtype=torch.int32, device="cuda")), None)
+    features = torch.zeros(8, 16, device="cuda")
+    weight = torch.zeros(27, 16, 16, device="cuda")
+    with torch.no_grad():
+        with pytest.raises((ValueError, RuntimeError), match=r"weight.*cpu"):
+            sparse_conv(features, weight.cpu(), kernel_map)
+        with pytest.raises((ValueError, RuntimeError), match=r"weight.*float16"):
+            sparse_conv(features, weight.half(), kernel_map)
+        with pytest.raises((ValueError, RuntimeError), match="features must be contiguous"):
+            sparse_conv(torch.zeros(16, 8, device="cuda").T, weight, kernel_map)
+        with pytest.raises((ValueError, RuntimeError), match=r"residual.*\[8, 15\]"):
+            wrong = torch.zeros(8, 15, device="cuda")
+            sparse_conv(features, weight, kernel_map, residual=wrong)
+
+
+def test_opcheck():
+    generator = torch.Generator().manual_seed(9)
+    coords = random_coords(generator, (5, 20, 20), 1, 0.2)
+    table = submanifold_map(coords, (5, 20, 20), 1).forward.neighbours.cuda()
+    features = torch.randn(len(coords), 16, device="cuda")
+    weight = torch.randn(27, 16, 16, device="cuda")
+    sparse_conv(features, weight, KernelMap(Table(table), None))  # loads the operators
+    torch.library.opcheck(
+        torch.ops.millisecond.conv.default,
+        (features, weight, False, table, None, False, None, None, True),
+    )
+    torch.library.opcheck(
+        torch.ops.millisecond.conv_weight_gradient.default,
+        (features, features, table, None, False),
+    )
+    packed = torch.ops.millisecond.pack_weight(weight, True)
+    torch.library.opcheck(torch.ops.millisecond.pack_weight.default, (weight, True))
+    bias = torch.randn(16, device="cuda")
+    torch.library.opcheck(
+        torch.ops.millisecond.conv_chain.default,
+        (features, [packed, packed], [bias, bias], [table, table], [], None, 0, [], True),
+    )
+    torch.library.opcheck(
+        torch.ops.millisecond.conv_chain.default,
+        (features, [packed], [bias], [table], [], coords.cuda().contiguous(), 1, [5, 20, 20], True),
+    )
+    scale, mean, variance = (torch.rand(16, device="cuda") for _ in range(3))
+    torch.library.opcheck(
+        torch.ops.millisecond.conv_norm_relu.default,
+        (features, weight, table, scale, bias, mean, variance, 0.01, 1e-3),
+    )
+    out, *saved = torch.ops.millisecond.conv_norm_relu(
+        features, weight, table, scale, bias, mean, variance, 0.01, 1e-3
+    )
+    torch.library.opcheck(
+        torch.ops.millisecond.conv_norm_relu_backward.default,
+        (features, features, weight, table, table, True, scale, out, *saved, 1e-3, True),
+    )
+    blocks = ([weight] * 2, [scale] * 2, [bias] * 2)
+    statistics = ([mean.clone(), mean.clone()], [variance.clone(), variance.clone()])
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")  # never compiled
+    torch.library.opcheck(
+        torch.ops.millisecond.conv_blocks.default,
+        (features, *blocks, *statistics, [table, table], 0.01, 1e-3),
+        test_utils=checks,
+    )
+    saved = torch.ops.millisecond.conv_blocks(
+        features, *blocks, *statistics, [table, table], 0.01, 1e-3
+    )
+    torch.library.opcheck(
+        torch.ops.millisecond.conv_blocks_backward.default,
+        (features, features, *blocks[:2], saved, *[[table] * 2] * 2, [1, 1], 1e-3, True),
+        test_utils=checks,
+    )

@@ -1,0 +1,277 @@
+"""visualize.py and demo.py as a user calls them, without a display."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data.kitti.calibration import Calibration
+from data.kitti.dataset import KittiDataset
+from data.kitti.labels import write_labels
+from data.kitti.results import detections_to_labels
+from data.simulator import simulate
+from detector.draw.scene import SceneRenderer, SceneUnavailable
+from detector.draw.style import CLASS_COLOURS, OTHER_COLOURS
+from tests.helpers.kitti_miniature import CAR, png, write_miniature
+from tests.helpers.weights import write_weights
+from tools import demo, visualize
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """No display, and no 3-D pictures: those are judged in test_draw.py."""
+
+    def draw(*_):
+        raise SceneUnavailable("no 3-D picture in this test")
+
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setattr(SceneRenderer, "draw", draw)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return write_weights(tmp_path_factory.mktemp("weights") / "weights.safetensors")
+
+
+def opened(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image).astype(int)
+
+
+def drawn(picture: np.ndarray, name: str) -> int:
+    """Pixels of the very colour of one of KITTI's classes."""
+    return painted(picture, CLASS_COLOURS[name])
+
+
+def painted(picture: np.ndarray, colour: tuple[int, int, int]) -> int:
+    return int((np.abs(picture - colour).max(axis=2) <= 2).sum())
+
+
+def write_json(path: Path, boxes, scores, names) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(
+        json.dumps({"boxes": np.array(boxes).tolist(), "scores": scores, "names": names})
+    )
+
+
+def test_pictures_of_a_data_set_come_from_the_command_line(tmp_path):
+    root = write_miniature(tmp_path / "kitti")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "VK_ICD_FILENAMES": "/nonexistent"}
+    command = ["--root", root, "--frames", "000002", "--output", tmp_path / "out"]
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "visualize.py", *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"000002_birds_eye.png", "000002_camera.png"} <= written
+    note = [line for line in done.stderr.splitlines() if line.startswith("note:")]
+    assert "000002_scene.png" in written or (len(note) == 1 and "apt-get install" in note[0])
+    assert opened(tmp_path / "out" / "000002_camera.png").shape[1] == 1224
+
+
+def test_detections_come_from_json_and_from_kitti_results(tmp_path, plain):
+    root = write_miniature(tmp_path / "kitti")
+    results = tmp_path / "results"
+    results.mkdir()
+    box = np.array([CAR])
+    camera = Calibration.from_file(root / "training" / "calib" / "000002.txt")
+    found = detections_to_labels(box, np.array([0.8]), ["Car"], camera, None)
+    arguments = ["--root", str(root), "--frames", "000002", "--detections", str(results)]
+
+    pictures = []
+    for kind in ("json", "txt"):
+        path = results / f"000002.{kind}"
+        if kind == "json":
+            path.write_text(json.dumps({"boxes": box.tolist(), "scores": [0.8], "names": ["Car"]}))
+        else:
+            write_labels(path, found)
+        assert visualize.main([*arguments, "--output", str(tmp_path / kind)]) == 0
+        pictures.append(opened(tmp_path / kind / "000002_birds_eye.png"))
+        path.unlink()
+    assert drawn(pictures[0], "Car") > 100
+    assert np.abs(pictures[0] - pictures[1]).max(axis=2).astype(bool).mean() < 1e-3
+
+
+def test_of_two_results_the_newer_is_drawn(tmp_path, plain):
+    root, results = write_miniature(tmp_path / "kitti"), tmp_path / "results"
+    camera = Calibration.from_file(root / "training" / "calib" / "000002.txt")
+    own, result = results / "000002.json", results / "000002.txt"
+    write_json(own, [CAR], [0.8], ["Van"])
+    write_labels(
+        result, detections_to_labels(np.array([CAR]), np.array([0.8]), ["Cyclist"], camera, None)
+    )
+    arguments = ["--root", str(root), "--frames", "000002", "--detections", str(results)]
+    for newer, older, seen, unseen in (
+        (result, own, "Cyclist", "Van"),
+        (own, result, "Van", "Cyclist"),
+    ):
+        os.utime(older, (1e9, 1e9))
+        os.utime(newer, (1e9 + 1, 1e9 + 1))
+        assert visualize.main([*arguments, "--output", str(tmp_path / "out")]) == 0
+        picture = opened(tmp_path / "out" / "000002_birds_eye.png")
+        assert drawn(picture, seen) > 100 and drawn(picture, unseen) == 0
+
+
+def test_what_scores_too_little_is_hidden_and_counted(tmp_path, plain, capsys):
+    simulate(1).points.tofile(tmp_path / "street.bin")
+    rows = np.array([CAR, CAR, CAR]) + np.array([[0], [8], [16]]) * np.eye(7)[1]
+    write_json(tmp_path / "results" / "street.json", rows, [0.8, 0.25, 0.1], ["Car"] * 3)
+    arguments = [str(tmp_path / "street.bin"), "--detections", str(tmp_path / "results")]
+    pictures, said = [], []
+    for score in ("0", "0.2", "0.3", "0.9"):
+        out = tmp_path / score
+        assert visualize.main([*arguments, "--score", score, "--output", str(out)]) == 0
+        pictures.append(opened(out / "street_birds_eye.png"))
+        said.append(capsys.readouterr().out)
+    counts = [drawn(picture, "Car") for picture in pictures]
+    assert counts[0] > counts[1] > counts[2] > counts[3] == 0
+    lines = [[line for line in out.splitlines() if "not drawn" in line] for out in said]
+    assert [len(some) for some in lines] == [0, 1, 1, 1]
+    for (line,), score, hidden in zip(lines[1:], ("0.2", "0.3", "0.9"), "123", strict=True):
+        assert f"below {score} " in line and line.endswith(f": {hidden}")
+    titles = [picture[10:32, 44:400] for picture in pictures]  # say it too
+    assert all((titles[i] != titles[i - 1]).any() for i in range(1, 4))
+
+
+def test_classes_of_ones_own_have_colours_of_their_own(tmp_path, plain):
+    root = write_miniature(tmp_path / "kitti")
+    for name in ("000002", "000005"):
+        label = root / "training" / "label_2" / f"{name}.txt"
+        own = label.read_text().replace("Car 0", "Forklift 0").replace("Pedestrian", "Pallet")
+        label.write_text(own)
+    write_json(tmp_path / "found" / "000002.json", [CAR], [0.9], ["Forklift"])
+    arguments = ["--root", str(root), "--frames", "000002", "--detections", str(tmp_path / "found")]
+    arguments += ["--output", str(tmp_path)]
+    assert visualize.main(arguments) == 2  # types that nobody named may be slips of the pen
+    assert visualize.main([*arguments, "--classes", "Pallet", "Forklift"]) == 0
+    assert painted(opened(tmp_path / "000002_birds_eye.png"), OTHER_COLOURS[1]) > 100
+    weights = write_weights(
+        tmp_path / "own.safetensors", "classes.0.name=Forklift", "augment.sample={Forklift: 0}"
+    )
+    arguments = ["--root", str(root), "--frames", "000005", "--weights", str(weights)]
+    assert visualize.main([*arguments, "--output", str(tmp_path)]) == 2  # Pallet
+    label = root / "training" / "label_2" / "000005.txt"
+    label.write_text(label.read_text().replace("Pallet", "Car"))
+    assert visualize.main([*arguments, "--output", str(tmp_path)]) == 0
+
+
+def test_a_drive_without_labels_is_drawn_but_not_trained_on(tmp_path, plain):
+    training = write_miniature(tmp_path / "kitti") / "training"
+    drive = tmp_path / "drive"
+    drive.mkdir()
+    (training / "velodyne").rename(drive / "velodyne_reduced")
+    (training / "calib" / "000002.txt").rename(drive / "calib.txt")
+    assert visualize.main(["--root", str(drive), "--output", str(tmp_path / "out")]) == 0
+    assert len(list((tmp_path / "out").glob("*_birds_eye.png"))) == 4
+    with pytest.raises(FileNotFoundError, match="label_2"):
+        KittiDataset(drive, "all")
+    # A folder that is there must be whole.
+    (drive / "label_2").mkdir()
+    assert visualize.main(["--root", str(drive), "--output", str(tmp_path / "out")]) == 2
+
+
+def test_frames_that_cannot_be_drawn_do_not_stop_the_rest(tmp_path, plain, capsys):
+    root = write_miniature(tmp_path / "kitti")
+    cloud = root / "training" / "velodyne" / "000002.bin"
+    cloud.write_bytes(cloud.read_bytes()[:-3])
+    image = root / "training" / "image_2" / "000005.png"
+    image.write_bytes(image.read_bytes()[:60])
+    (root / "training" / "image_2" / "000011.png").write_bytes(png(14_000, 14_000))
+    assert visualize.main(["--root", str(root), "--output", str(tmp_path / "out")]) == 2
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"000007_birds_eye.png", "000007_camera.png"}
+    errors = [x for x in capsys.readouterr().err.splitlines() if x.startswith("error:")]
+    assert len(errors) == 3
+    for name, line in zip(("000002.bin", "000005.png", "000011.png"), errors, strict=True):
+        assert name in line
+
+
+def test_scans_and_weights_alone_are_enough(tmp_path, plain, weights):
+    simulate(1).points.tofile(tmp_path / "street.bin")
+    arguments = [str(tmp_path / "street.bin"), "--weights", str(weights), "--output", str(tmp_path)]
+    assert visualize.main(arguments) == 0
+    assert (tmp_path / "street_birds_eye.png").is_file()
+    assert not (tmp_path / "street_camera.png").exists()
+
+
+def test_a_folder_of_scans_becomes_a_film(tmp_path, plain, weights, capsys):
+    for k in range(2):
+        simulate(1, 0.1 * k).points.tofile(tmp_path / f"{k}.bin")
+    np.zeros((0, 4), np.float32).tofile(tmp_path / "2.bin")
+    film = tmp_path / "film"
+    assert demo.main([str(tmp_path), "--weights", str(weights), "--output", str(film)]) == 0
+    assert sorted(path.name for path in film.iterdir()) == [f"00000{k}.png" for k in range(3)]
+    assert capsys.readouterr().err.count("note:") == 1
+
+    # A second film, shorter and with a scan that cannot be read, leaves nothing of the first.
+    (tmp_path / "0.bin").write_bytes(b"cut off")
+    (tmp_path / "2.bin").unlink()
+    arguments = [str(tmp_path), "--weights", str(weights), "--output", str(film)]
+    assert demo.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert "3 pictures of an earlier film removed" in out and "0.bin" in err
+    assert [path.name for path in film.iterdir()] == ["000000.png"]
+
+
+def test_a_film_spares_the_pictures_of_others(tmp_path, plain, weights, capsys):
+    simulate(1).points.tofile(tmp_path / "0.bin")
+    film = tmp_path / "film"
+    arguments = [str(tmp_path), "--weights", str(weights), "--output", str(film)]
+    assert demo.main(arguments) == 0
+    (film / "000007.png").write_bytes(png(4, 4))
+    (film / "notes.txt").write_text("")
+    before = {path.name: path.read_bytes() for path in film.iterdir()}
+    capsys.readouterr()
+    assert demo.main(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "000007.png" in err
+    assert {path.name: path.read_bytes() for path in film.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--root"),
+        (["nothing.bin"], "nothing.bin"),
+        (["--root", "{tmp}/none"], "none"),
+        (["--root", "{root}", "--frames", "999999"], "999999"),
+        (["--root", "{root}", "--detections", "{tmp}/none"], "none"),
+        (["--root", "{root}", "--detections", "{tmp}"], "000002.json"),
+        (["--root", "{root}", "--frames", "000002", "--detections", "{tmp}/bad"], "000002.json"),
+        (
+            ["{root}/training/velodyne/000002.bin", "--detections", "{tmp}/kitti_results"],
+            "calibration",
+        ),
+        (["--root", "{root}", "--weights", "{tmp}/none.safetensors"], "none.safetensors"),
+        (["--root", "{root}", "--output", "{tmp}/file"], "file"),
+    ],
+)
+def test_a_mistake_gets_one_line(tmp_path, plain, capsys, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    root = write_miniature(tmp_path / "kitti")
+    for folder in ("bad", "kitti_results"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "bad" / "000002.json").write_text('{"boxes": [[1, 2]]}')
+    (tmp_path / "kitti_results" / "000002.txt").write_text("")
+    (tmp_path / "file").write_text("")
+    filled = [argument.format(tmp=tmp_path, root=root) for argument in arguments]
+    assert visualize.main(filled) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    errors = [line for line in lines if line.startswith("error:")]
+    assert len(errors) == 1 and said in errors[0]
+
+
+def test_a_demo_without_scans_says_so(tmp_path, weights, capsys):
+    assert demo.main([str(tmp_path), "--weights", str(weights)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err
