@@ -1,6 +1,7 @@
-"""Runs every CUDA kernel once on small inputs, for compute-sanitizer to watch:
+r"""Runs every CUDA kernel once on small inputs, for compute-sanitizer to watch:
 
-PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck python tests/helpers/every_kernel.py
+PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck \
+    python tests/helpers/every_kernel.py
 """
 
 import sys
