@@ -52,7 +52,6 @@ def _tables(coords, sizes, steps, submanifold, submanifold_levels, transposed) -
 
     def add(kernel, rows):
         tables.append(coords.new_empty(prod(kernel), rows))
-        tables.append(coords.new_empty(rows))
 
     for level, rows in enumerate(sizes):
         if submanifold_levels >> level & 1:
