@@ -161,45 +161,6 @@ def _conv(
     return features.new_empty(neighbours.shape[1], weight.shape[1 if transposed else 2])
 
 
-@torch.library.register_fake("millisecond::conv_norm_relu")
-def _conv_norm_relu(
-    features,
-    weight,
-    neighbours,
-    scale,
-    shift,
-    running_mean,
-    running_var,
-    momentum,
-    eps,
-    tf32=False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    out = features.new_empty(neighbours.shape[1], weight.shape[2])
-    return out, torch.empty_like(out), torch.empty_like(scale), torch.empty_like(scale)
-
-
-@torch.library.register_fake("millisecond::conv_norm_relu_backward")
-def _conv_norm_relu_backward(
-    gradient,
-    features,
-    weight,
-    neighbours,
-    back_neighbours,
-    back_flipped,
-    scale,
-    out,
-    sums,
-    mean,
-    deviation,
-    eps,
-    wants_features,
-    tf32=False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    of_features = torch.empty_like(features) if wants_features else features.new_empty(0)
-    of_weight = torch.empty_like(weight, dtype=torch.float32)
-    return of_features, of_weight, torch.empty_like(scale), torch.empty_like(scale)
-
-
 @torch.library.register_fake("millisecond::conv_blocks")
 def _conv_blocks(
     features,
