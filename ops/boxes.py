@@ -12,7 +12,7 @@ from torch import Tensor
 from ops.cuda.library import extension
 from ops.reference import boxes as reference
 
-AREA, IOU_BEV, IOU_3D = range(3)  # csrc/launchers.h: Overlap
+AREA, IOU_BEV, IOU_3D = range(3)  # csrc/boxes/boxes.h: Overlap
 
 
 class Kept(NamedTuple):

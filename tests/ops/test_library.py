@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -76,23 +77,29 @@ def test_every_source_compiles_for_the_oldest_and_the_present_gpu(tmp_path):
 
 
 @pytest.mark.skipif(NVCC is None or shutil.which("g++") is None, reason="no nvcc or no g++")
-def test_the_bindings_agree_with_torch_and_the_launchers(tmp_path):
+def test_the_bindings_agree_with_torch_and_the_engine_needs_none(tmp_path):
     # torch without CUDA has all headers but this one
     stand_in = tmp_path / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h"
     stand_in.parent.mkdir(parents=True)
     stand_in.write_text("#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n")
     root = Path(torch.__file__).parent / "include"
-    command = [NVCC, "-std=c++20", "-Xcompiler", "-fsyntax-only", f"-I{root}", f"-I{tmp_path}"]
-    command += [f"-I{library.SOURCES}"]
+    command = [NVCC, "-std=c++20", "-Xcompiler", "-fsyntax-only", f"-I{library.SOURCES}"]
 
     def compile_one(source):
         job = [*command, "-c", source, "-o", tmp_path / f"{source.stem}.o"]
+        job += [f"-I{root}", f"-I{tmp_path}"] if source.parent.name == "bindings" else []
         result = subprocess.run(job, capture_output=True, text=True)
         return f"{source.name}: {result.stderr}" if result.returncode else ""
 
-    bindings = sorted(library.SOURCES.rglob("*.cpp"))
+    sources = sorted(library.SOURCES.rglob("*.cpp"))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        assert bindings and not "".join(pool.map(compile_one, bindings))
+        assert sources and not "".join(pool.map(compile_one, sources))
+
+
+def test_only_the_bindings_include_torch():
+    for name, content in library.read_sources().items():
+        torch_headers = re.findall(rb'#include [<"](?:torch|ATen|c10)/', content)
+        assert name.startswith("bindings/") or not torch_headers, f"{name} includes torch"
 
 
 def test_no_two_sources_share_an_object_file():

@@ -1,29 +1,18 @@
 // Class, box and direction losses of anchors, and their gradients: sums in a fixed order, a thread an anchor.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include "launchers.h"
+#include "anchors/anchors.h"
+#include "common.cuh"
 
 namespace millisecond {
 namespace {
 
-constexpr int WARP = 32;
 constexpr int THREADS = 256;
 constexpr int ANCHORS_A_THREAD = 4;
 constexpr int TILE = THREADS * ANCHORS_A_THREAD;
-constexpr unsigned ALL_LANES = 0xffffffffu;
 
 constexpr float ALPHA = 0.25f;                // of the focal loss; its gamma is 2
 constexpr float BETA = 1.f / 9;               // where smooth-L1 turns linear
 constexpr float DIRECTION_OFFSET = 0.78539f;  // radians
 constexpr float PI = 3.14159265f;
-
-__device__ float widened(float value) { return value; }
-__device__ float widened(__half value) { return __half2float(value); }
-__device__ float widened(__nv_bfloat16 value) { return __bfloat162float(value); }
-__device__ void narrow(float value, float& out) { out = value; }
-__device__ void narrow(float value, __half& out) { out = __float2half_rn(value); }
-__device__ void narrow(float value, __nv_bfloat16& out) { out = __float2bfloat16_rn(value); }
 
 struct Loss {
   float value, slope;
@@ -81,9 +70,7 @@ __device__ float share_of(const AnchorLosses& p, int frame) { return 1.f / max(p
 // Sum of a block's values, in thread 0.
 __device__ float block_sum(float value) {
   __shared__ float of_warp[THREADS / WARP];
-  for (int distance = WARP / 2; distance > 0; distance /= 2) {
-    value += __shfl_down_sync(ALL_LANES, value, distance);
-  }
+  value = warp_sum(value);
   if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = value;
   __syncthreads();
   float sum = 0;
@@ -110,14 +97,16 @@ __global__ void __launch_bounds__(THREADS) tile_kernel(AnchorLosses p, float* __
   }
   for (int c = 0; c < p.classes; ++c) {
     float parts[3] = {0, 0, 0};
+    // ---- class loss, of all anchors that are not ignored ----
 #pragma unroll
     for (int i = 0; i < ANCHORS_A_THREAD; ++i) {
       if (match[i] == IGNORED) continue;
       const int anchor = first + i * THREADS;
       const int64_t row = int64_t(frame) * p.anchors + anchor;
       const bool target = match[i] >= 0 && class_of(p, anchor) == c;
-      parts[0] += focal_loss(widened(static_cast<const T*>(p.logits)[row * p.classes + c]), target).value;
+      parts[0] += focal_loss(to_float(static_cast<const T*>(p.logits)[row * p.classes + c]), target).value;
     }
+    // ---- box and direction loss, of the positive anchors ----
     for (int i = 0; i < ANCHORS_A_THREAD; ++i) {
       const int anchor = first + i * THREADS;
       if (match[i] < 0 || class_of(p, anchor) != c) continue;
@@ -125,13 +114,14 @@ __global__ void __launch_bounds__(THREADS) tile_kernel(AnchorLosses p, float* __
       const float* box = p.boxes + 7 * (int64_t(frame) * p.boxes_count + match[i]);
       const float* base = p.anchor_boxes + 7 * int64_t(anchor);
       for (int v = 0; v < 7; ++v) {
-        const float residual = widened(static_cast<const T*>(p.residuals)[7 * row + v]);
+        const float residual = to_float(static_cast<const T*>(p.residuals)[7 * row + v]);
         parts[1] += box_loss(residual - encoded(box, base, v), v).value;
       }
       const T* logits = static_cast<const T*>(p.directions) + 2 * row;
       const int bin = direction_bin(box[6]);
-      parts[2] += softplus(widened(logits[1 - bin]) - widened(logits[bin])).value;
+      parts[2] += softplus(to_float(logits[1 - bin]) - to_float(logits[bin])).value;
     }
+    // ---- sums of the block ----
 #pragma unroll
     for (int part = 0; part < 3; ++part) {
       const float sum = block_sum(parts[part]);
@@ -175,46 +165,33 @@ __global__ void __launch_bounds__(THREADS) gradient_kernel(AnchorLosses p, LossG
   for (int i = 0; i < 3; ++i) {
     scale[i] = (total + (of.losses[1 + i] ? *of.losses[1 + i] : 0)) * p.weight[i] * share;
   }
+  // ---- class ----
   const int own_class = class_of(p, anchor);
   for (int c = 0; c < p.classes; ++c) {
     const int64_t element = row * p.classes + c;
-    const float logit = widened(static_cast<const T*>(p.logits)[element]);
+    const float logit = to_float(static_cast<const T*>(p.logits)[element]);
     const float slope = match == IGNORED ? 0 : focal_loss(logit, match >= 0 && c == own_class).slope;
-    narrow(scale[0] * slope, static_cast<T*>(of.logits)[element]);
+    static_cast<T*>(of.logits)[element] = from_float<T>(scale[0] * slope);
   }
+  // ---- box ----
   if (match < 0) return;
   const float* box = p.boxes + 7 * (int64_t(frame) * p.boxes_count + match);
   const float* base = p.anchor_boxes + 7 * int64_t(anchor);
   for (int v = 0; v < 7; ++v) {
-    const float residual = widened(static_cast<const T*>(p.residuals)[7 * row + v]);
+    const float residual = to_float(static_cast<const T*>(p.residuals)[7 * row + v]);
     const float slope = box_loss(residual - encoded(box, base, v), v).slope;
-    narrow(scale[1] * slope, static_cast<T*>(of.residuals)[7 * row + v]);
+    static_cast<T*>(of.residuals)[7 * row + v] = from_float<T>(scale[1] * slope);
   }
+  // ---- direction ----
   const T* logits = static_cast<const T*>(p.directions) + 2 * row;
   const int bin = direction_bin(box[6]);
-  const float slope = softplus(widened(logits[1 - bin]) - widened(logits[bin])).slope;
+  const float slope = softplus(to_float(logits[1 - bin]) - to_float(logits[bin])).slope;
   T* directions = static_cast<T*>(of.directions) + 2 * row;
-  narrow(scale[2] * slope, directions[1 - bin]);
-  narrow(scale[2] * -slope, directions[bin]);
+  directions[1 - bin] = from_float<T>(scale[2] * slope);
+  directions[bin] = from_float<T>(scale[2] * -slope);
 }
 
-template <typename Launch>
-cudaError_t launch(Scalar type, Launch call) {
-  switch (type) {
-    case Scalar::float32:
-      call(float());
-      break;
-    case Scalar::float16:
-      call(__half());
-      break;
-    case Scalar::bfloat16:
-      call(__nv_bfloat16());
-      break;
-  }
-  return cudaGetLastError();
-}
-
-int tiles_of(const AnchorLosses& p) { return (p.anchors + TILE - 1) / TILE; }
+int tiles_of(const AnchorLosses& p) { return blocks(p.anchors, TILE); }
 
 }  // namespace
 
@@ -224,7 +201,7 @@ cudaError_t anchor_losses(Scalar type, const AnchorLosses& p, float* losses, flo
                           cudaStream_t stream) {
   if (p.batch == 0) return cudaMemsetAsync(losses, 0, sizeof(float) * (4 + 3 * p.classes), stream);
   const int tiles = tiles_of(p);
-  const cudaError_t error = launch(type, [&](auto zero) {
+  const cudaError_t error = with_type(type, [&](auto zero) {
     using T = decltype(zero);
     tile_kernel<T><<<dim3(tiles, p.batch), THREADS, 0, stream>>>(p, workspace);
   });
@@ -239,9 +216,9 @@ cudaError_t anchor_losses_backward(Scalar type, const AnchorLosses& p, const Los
   const size_t bytes = size_t(p.batch) * p.anchors * (type == Scalar::float32 ? 4 : 2);
   if (const cudaError_t error = cudaMemsetAsync(of.residuals, 0, 7 * bytes, stream)) return error;
   if (const cudaError_t error = cudaMemsetAsync(of.directions, 0, 2 * bytes, stream)) return error;
-  return launch(type, [&](auto zero) {
+  return with_type(type, [&](auto zero) {
     using T = decltype(zero);
-    gradient_kernel<T><<<dim3((p.anchors + THREADS - 1) / THREADS, p.batch), THREADS, 0, stream>>>(p, of);
+    gradient_kernel<T><<<dim3(blocks(p.anchors, THREADS), p.batch), THREADS, 0, stream>>>(p, of);
   });
 }
 

@@ -2,7 +2,8 @@
 // kernels compute an overlap by the same operations, each rounded for itself as the plain definition rounds them.
 #include <climits>
 
-#include "launchers.h"
+#include "anchors/anchors.h"
+#include "common.cuh"
 
 namespace millisecond {
 namespace {
@@ -84,11 +85,13 @@ __global__ void __launch_bounds__(BEST_THREADS)
       last_x = last_y = -1;
     }
     __syncthreads();
+    // ---- the columns and rows of anchors that meet the box ----
     find_reach(grid.columns, grid.x, kinds, kind, truth.x, &first_x, &last_x);
     find_reach(grid.rows, grid.y, kinds, kind, truth.y, &first_y, &last_y);
     __syncthreads();
     if (last_x < 0 || last_y < 0) continue;
     const int width = last_x - first_x + 1, cells = width * (last_y - first_y + 1);
+    // ---- the best of them ----
     float own = 0;
     for (int cell = threadIdx.x; cell < cells; cell += BEST_THREADS) {
       const float2 x = grid.columns[int64_t(first_x + cell % width) * kinds + kind];
@@ -118,6 +121,7 @@ __global__ void __launch_bounds__(MATCH_THREADS)
   const float2* __restrict__ row_sides = grid.rows + int64_t(y) * kinds;
   const float2 own_x = grid.columns[exists ? place : 0], own_y = row_sides[kind];
 
+  // ---- the best box, MATCH_THREADS boxes at a time ----
   float best = 0;
   int index = 0;
   bool is_best = false;  // of all anchors for some box
@@ -146,6 +150,7 @@ __global__ void __launch_bounds__(MATCH_THREADS)
       }
     }
   }
+  // ---- matched, background or ignored ----
   const float2 threshold = thresholds[anchor_class];
   const bool positive = exists && (is_best || best >= threshold.x);
   if (exists) {
@@ -164,7 +169,7 @@ cudaError_t anchor_match(const AnchorGrid& grid, const MatchJob& job, cudaStream
   best_kernel<<<dim3(job.boxes_count, job.batch), BEST_THREADS, 0, stream>>>(
       grid, job.boxes, job.labels, job.boxes_count, truths, job.positives);
   if (const cudaError_t error = cudaGetLastError()) return error;
-  const int tiles = (grid.x * grid.classes * grid.rotations + MATCH_THREADS - 1) / MATCH_THREADS;
+  const int tiles = blocks(grid.x * grid.classes * grid.rotations, MATCH_THREADS);
   match_kernel<<<dim3(tiles * grid.y, job.batch), MATCH_THREADS, 0, stream>>>(
       grid, job.thresholds, truths, job.boxes_count, tiles, job.match, job.positives);
   return cudaGetLastError();

@@ -1,6 +1,6 @@
 // Rows of features into a dense grid and back: a warp a row, elements of any type by their bytes.
 #include "bev/dense.cuh"
-#include "launchers.h"
+#include "common.cuh"
 
 namespace millisecond {
 namespace {
@@ -44,16 +44,16 @@ __global__ void __launch_bounds__(LANES* LINES)
 template <typename Launch>
 cudaError_t launch(int bytes, int rows, int channels, Launch call) {
   if (rows == 0 || channels == 0) return cudaSuccess;
-  const int blocks = (rows + LINES - 1) / LINES;
+  const int grid = blocks(rows, LINES);
   switch (bytes) {
     case 2:
-      call(blocks, uint16_t());
+      call(grid, uint16_t());
       break;
     case 4:
-      call(blocks, uint32_t());
+      call(grid, uint32_t());
       break;
     case 8:
-      call(blocks, uint64_t());
+      call(grid, uint64_t());
       break;
     default:
       return cudaErrorInvalidValue;
@@ -65,19 +65,19 @@ cudaError_t launch(int bytes, int rows, int channels, Launch call) {
 
 cudaError_t dense_scatter(const void* features, const int* coords, int dims, const int* count, int rows,
                           int channels, int bytes, const DenseLayout& layout, void* out, cudaStream_t stream) {
-  return launch(bytes, rows, channels, [&](int blocks, auto zero) {
+  return launch(bytes, rows, channels, [&](int grid_size, auto zero) {
     using T = decltype(zero);
-    scatter<<<blocks, dim3(LANES, LINES), 0, stream>>>(static_cast<const T*>(features), coords, dims, count, rows,
-                                                       channels, layout, static_cast<T*>(out));
+    scatter<<<grid_size, dim3(LANES, LINES), 0, stream>>>(static_cast<const T*>(features), coords, dims, count,
+                                                          rows, channels, layout, static_cast<T*>(out));
   });
 }
 
 cudaError_t dense_gather(const void* grid, const int* coords, int dims, const int* count, int rows, int channels,
                          int bytes, const DenseLayout& layout, void* out, cudaStream_t stream) {
-  return launch(bytes, rows, channels, [&](int blocks, auto zero) {
+  return launch(bytes, rows, channels, [&](int grid_size, auto zero) {
     using T = decltype(zero);
-    gather<<<blocks, dim3(LANES, LINES), 0, stream>>>(static_cast<const T*>(grid), coords, dims, count, rows,
-                                                      channels, layout, static_cast<T*>(out));
+    gather<<<grid_size, dim3(LANES, LINES), 0, stream>>>(static_cast<const T*>(grid), coords, dims, count, rows,
+                                                         channels, layout, static_cast<T*>(out));
   });
 }
 

@@ -1,7 +1,7 @@
 // Where a row of features lies in a dense grid.
 #pragma once
 
-#include "conv/convolution.h"
+#include "bev/dense.h"
 
 namespace millisecond {
 

@@ -1,4 +1,6 @@
 // Matching of anchors and ground truth, and the losses of anchors.
+#include "anchors/anchors.h"
+
 #include <ATen/ops/empty_like.h>
 
 #include "bindings/checks.h"

@@ -1,4 +1,6 @@
 // Overlap of rotated boxes [N, 7], and non-maximum suppression.
+#include "boxes/boxes.h"
+
 #include "bindings/checks.h"
 
 namespace millisecond {

@@ -1,4 +1,6 @@
 // Sparse max pooling.
+#include "conv/max_pool.h"
+
 #include "bindings/checks.h"
 
 namespace millisecond {

@@ -47,8 +47,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> voxelize_points(const Tensor& points,
     job.grid.size[axis] = static_cast<float>(size[axis]);
     job.grid.shape[axis] = static_cast<int>(shape[axis]);
   }
-  check(voxelize(bitmap, job, stream()), "voxelize");
-  check(bitmap_clear(bitmap, true, stream()), "voxelize");
+  check(build_voxels(bitmap, job, stream()), "voxelize");
   return {features, coords, counts.narrow(0, 0, 1), dropped};
 }
 

@@ -1,6 +1,6 @@
 // Overlap of rotated boxes, and greedy non-maximum suppression that never asks the host.
 #include "boxes/overlap.cuh"
-#include "launchers.h"
+#include "common.cuh"
 
 namespace millisecond {
 namespace {
@@ -9,12 +9,6 @@ using Word = unsigned long long;  // one bit a box
 
 constexpr int TILE = 64;  // boxes a word
 constexpr int SWEEP_THREADS = 512;
-constexpr int WARP = 32;
-constexpr unsigned ALL_LANES = 0xffffffffu;
-
-__device__ __forceinline__ int live_rows(int n, const int32_t* count) {
-  return count == nullptr ? n : max(0, min(*count, n));
-}
 
 template <Overlap kind>
 __global__ void matrix_kernel(const float* __restrict__ a, int64_t n, const float* __restrict__ b, int64_t m,
@@ -40,7 +34,7 @@ __global__ void pairs_kernel(const float* __restrict__ a, const float* __restric
 __global__ void suppression_kernel(const float* __restrict__ boxes, const int64_t* __restrict__ order, int n,
                                    const int32_t* __restrict__ count, float threshold, Word* __restrict__ mask) {
   const int row_tile = blockIdx.y, column_tile = blockIdx.x, thread = threadIdx.x;
-  const int live = live_rows(n, count);
+  const int live = row_limit(n, count);
   if (row_tile > column_tile || column_tile * TILE >= live) return;
 
   __shared__ Box row_boxes[TILE], column_boxes[TILE];
@@ -49,6 +43,7 @@ __global__ void suppression_kernel(const float* __restrict__ boxes, const int64_
   __shared__ unsigned short near_pairs[TILE * TILE];
   __shared__ int near_count;
 
+  // ---- boxes of both tiles ----
   const int row = row_tile * TILE + thread, column = column_tile * TILE + thread;
   Box box{};
   if (row < live) row_boxes[thread] = box = load_box(boxes, order[row]);
@@ -61,6 +56,7 @@ __global__ void suppression_kernel(const float* __restrict__ boxes, const int64_
   if (thread == 0) near_count = 0;
   __syncthreads();
 
+  // ---- list the pairs whose circles overlap ----
   const float reach = row < live ? box_reach(box) : NAN;
   Word near = 0;
 #pragma unroll 8
@@ -73,6 +69,7 @@ __global__ void suppression_kernel(const float* __restrict__ boxes, const int64_
   for (; near != 0; near &= near - 1) near_pairs[slot++] = thread * TILE + __ffsll(near) - 1;
   __syncthreads();
 
+  // ---- IoU of the listed pairs ----
   for (int k = thread; k < near_count; k += TILE) {
     const int i = near_pairs[k] / TILE, j = near_pairs[k] % TILE;
     if (near_overlap<Overlap::iou_bev>(row_boxes[i], column_boxes[j]) > threshold) {
@@ -80,7 +77,8 @@ __global__ void suppression_kernel(const float* __restrict__ boxes, const int64_
     }
   }
   __syncthreads();
-  const int words = (n + TILE - 1) / TILE;
+  // ---- store ----
+  const int words = divide_up(n, TILE);
   if (row < live) mask[size_t(row) * words + column_tile] = suppressed[thread];
 }
 
@@ -111,7 +109,7 @@ __global__ void __launch_bounds__(SWEEP_THREADS, 1)
   extern __shared__ Word struck[];                  // [words]
   __shared__ int kept_rows[2][TILE], kept_here[2];  // of this tile and the one before, in turns
 
-  const int live = live_rows(n, count), words = (n + TILE - 1) / TILE, tiles = (live + TILE - 1) / TILE;
+  const int live = row_limit(n, count), words = divide_up(n, TILE), tiles = divide_up(live, TILE);
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   for (int w = threadIdx.x; w < tiles; w += SWEEP_THREADS) struck[w] = 0;
   if (threadIdx.x == 0) kept_here[0] = kept_here[1] = 0;
@@ -121,7 +119,7 @@ __global__ void __launch_bounds__(SWEEP_THREADS, 1)
   TileWords now = warp == 0 ? load_tile_words(mask, words, 0, live, lane) : TileWords{};
   int kept = 0;
   for (int tile = 0; tile < tiles && kept < max_output; ++tile) {
-    if (warp == 0) {
+    if (warp == 0) {  // ---- decide about this tile ----
       const TileWords then = load_tile_words(mask, words, tile + 1, live, lane);  // arrives meanwhile
       const int rest = live - tile * TILE;
       Word open = (rest < TILE ? (Word(1) << rest) - 1 : ~Word(0)) & ~(struck[tile] | struck_late);
@@ -129,7 +127,7 @@ __global__ void __launch_bounds__(SWEEP_THREADS, 1)
       for (int room = max_output - kept; open != 0 && room > 0; --room) {
         const int i = __ffsll(open) - 1;
         chosen |= Word(1) << i;
-        open &= ~(Word(1) << i | __shfl_sync(ALL_LANES, i < WARP ? now.own[0] : now.own[1], i % WARP));
+        open &= ~(Word(1) << i | __shfl_sync(FULL_WARP, i < WARP ? now.own[0] : now.own[1], i % WARP));
       }
       struck_late = 0;
 #pragma unroll
@@ -141,10 +139,10 @@ __global__ void __launch_bounds__(SWEEP_THREADS, 1)
         indices[kept + rank] = order[tile * TILE + i];
         struck_late |= now.next[half];
       }
-      for (int mate = WARP / 2; mate > 0; mate /= 2) struck_late |= __shfl_xor_sync(ALL_LANES, struck_late, mate);
+      for (int mate = WARP / 2; mate > 0; mate /= 2) struck_late |= __shfl_xor_sync(FULL_WARP, struck_late, mate);
       if (lane == 0) kept_here[tile % 2] = __popcll(chosen);
       now = then;
-    } else {
+    } else {  // ---- strike what the tile before suppresses ----
       const int before = (tile + 1) % 2;
       for (int k = warp - 1; k < kept_here[before]; k += SWEEP_THREADS / WARP - 1) {
         const Word* row = mask + size_t(kept_rows[before][k]) * words;
@@ -160,23 +158,21 @@ __global__ void __launch_bounds__(SWEEP_THREADS, 1)
   if (threadIdx.x == 0) *kept_count = kept;
 }
 
-int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
-
 }  // namespace
 
 cudaError_t overlap_matrix(const float* a, int64_t n, const float* b, int64_t m, Overlap kind, float* out,
                            cudaStream_t stream) {
   if (n == 0 || m == 0) return cudaSuccess;
-  const dim3 threads(32, 8), blocks(ceil_div(n, 8), min(ceil_div(m, 32), 65535));
+  const dim3 threads(32, 8), grid(blocks(n, 8), min(blocks(m, 32), 65535));
   switch (kind) {
     case Overlap::area:
-      matrix_kernel<Overlap::area><<<blocks, threads, 0, stream>>>(a, n, b, m, out);
+      matrix_kernel<Overlap::area><<<grid, threads, 0, stream>>>(a, n, b, m, out);
       break;
     case Overlap::iou_bev:
-      matrix_kernel<Overlap::iou_bev><<<blocks, threads, 0, stream>>>(a, n, b, m, out);
+      matrix_kernel<Overlap::iou_bev><<<grid, threads, 0, stream>>>(a, n, b, m, out);
       break;
     case Overlap::iou_3d:
-      matrix_kernel<Overlap::iou_3d><<<blocks, threads, 0, stream>>>(a, n, b, m, out);
+      matrix_kernel<Overlap::iou_3d><<<grid, threads, 0, stream>>>(a, n, b, m, out);
       break;
   }
   return cudaGetLastError();
@@ -184,13 +180,13 @@ cudaError_t overlap_matrix(const float* a, int64_t n, const float* b, int64_t m,
 
 cudaError_t overlap_pairs(const float* a, const float* b, int64_t pairs, float* out, cudaStream_t stream) {
   if (pairs == 0) return cudaSuccess;
-  pairs_kernel<<<ceil_div(pairs, 256), 256, 0, stream>>>(a, b, pairs, out);
+  pairs_kernel<<<blocks(pairs, 256), 256, 0, stream>>>(a, b, pairs, out);
   return cudaGetLastError();
 }
 
 cudaError_t suppress(const float* boxes, const int64_t* order, int n, const int32_t* count, float iou_threshold,
                      int max_output, uint64_t* mask, int64_t* indices, int32_t* kept, cudaStream_t stream) {
-  const int words = ceil_div(n, TILE);
+  const int words = blocks(n, TILE);
   Word* rows = reinterpret_cast<Word*>(mask);
   if (n > 0)
     suppression_kernel<<<dim3(words, words), TILE, 0, stream>>>(boxes, order, n, count, iou_threshold, rows);

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "launchers.h"
+#include "boxes/boxes.h"
 
 namespace millisecond {
 

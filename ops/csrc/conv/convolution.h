@@ -1,8 +1,8 @@
-// What every convolution kernel is told. Plain pointers and sizes; shapes in the comments.
+// What the kernels of convolution are told, and their launchers.
 #pragma once
 
-#include <cuda_runtime.h>
-#include <stdint.h>
+#include "bev/dense.h"
+#include "common.h"
 
 namespace millisecond {
 
@@ -16,12 +16,6 @@ struct OffsetTable {
   int32_t rows;
   int32_t volume;
   bool flipped;  // offset v meets weight[volume - 1 - v]
-};
-
-// Where element (b, c, z, y, x) of a dense grid lies, in elements.
-struct DenseLayout {
-  int batch, shape[3];
-  int64_t stride_b, stride_c, stride[3];
 };
 
 struct ConvolutionArguments {
@@ -70,5 +64,27 @@ struct WeightGradientArguments {
   int32_t c_out;
   int32_t splits;
 };
+
+// ---- launchers -------------------------------------------------------------------------------------------------
+
+// Any channel counts and kernel volume; Precision::single is exact fp32.
+cudaError_t conv_general(Precision precision, const ConvolutionArguments& p, cudaStream_t stream);
+
+// Tensor cores, sm_80 and later: c_out a multiple of 16, and c_in a multiple of 16 with volume <= 32 or 4 with
+// volume <= 28, pointers aligned to 16 bytes.
+cudaError_t conv_half(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
+cudaError_t conv_bfloat16(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
+cudaError_t conv_tf32(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
+
+// Weights of type `from` (`to` or float32) into tiles or rows of type `to`, see convolution.h.
+cudaError_t pack_weight(Scalar from, Scalar to, const PackArguments& p, cudaStream_t stream);
+
+// Rows of from_width elements into rows of to_width, cut off or filled up with zeros.
+cudaError_t resize_rows(Scalar type, const void* from, int from_width, void* to, int to_width, int64_t rows,
+                        cudaStream_t stream);
+
+// Weight gradient on plain multiply-adds (any shape) or tensor cores (volume and channels as above).
+cudaError_t weight_gradient_general(Precision precision, const WeightGradientArguments& p, cudaStream_t stream);
+cudaError_t weight_gradient_tensor(Precision precision, const WeightGradientArguments& p, cudaStream_t stream);
 
 }  // namespace millisecond

@@ -1,8 +1,8 @@
 // How a convolution's kernels store their sums.
 #pragma once
 
-#include "conv/convolution.h"
 #include "bev/dense.cuh"
+#include "conv/table.cuh"
 #include "conv/tensor_core.cuh"
 
 namespace millisecond {

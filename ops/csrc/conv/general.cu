@@ -1,7 +1,6 @@
 // Convolution for any channel counts, kernel volumes and precision, on plain multiply-adds: the
 // exact fp32 path, and the path of every shape that the tensor-core tiles do not fit.
-#include "launchers.h"
-#include "conv/tensor_core.cuh"
+#include "conv/table.cuh"
 
 namespace millisecond {
 namespace {
@@ -26,20 +25,29 @@ __device__ __forceinline__ void load4(float (&x)[4], const T* row, int c, int ch
   }
 }
 
-// A thread sums ROWS rows times CHANNELS output channels; the threads of a block share rows.
+// A thread sums ROWS rows times CHANNELS output channels; the threads of a block share rows. Equivalent to this
+// loop:
+//
+//   for row, channel, v, k:
+//     if neighbours[v, row] >= 0:
+//       out[row, channel] += features[neighbours[v, row], k] * weight[v, channel, k]
+//
+// with v and k in ascending order, and then bias, residual and ReLU.
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(THREADS) conv_general_kernel(const ConvolutionArguments p) {
-  const int groups = min((p.c_out + CHANNELS - 1) / CHANNELS, THREADS);
+  // ---- which rows and channels ----
+  const int groups = min(divide_up(p.c_out, CHANNELS), THREADS);
   const int lines = THREADS / groups;
   const int line = threadIdx.x / groups;
   if (line >= lines) return;
-  const int n = p.table.count ? min(__ldg(p.table.count), p.table.rows) : p.table.rows;
+  const int n = rows_of(p.table);
   const int row0 = (blockIdx.x * lines + line) * ROWS;
   if (row0 >= n) return;
-  const T* const features = static_cast<const T*>(p.features);
-  const T* const weight = static_cast<const T*>(p.weight);
+  const T* const features = static_cast<const T*>(p.features);  // [source rows, c_in]
+  const T* const weight = static_cast<const T*>(p.weight);      // [volume, c_out, c_in]
 
   for (int c0 = threadIdx.x % groups * CHANNELS; c0 < p.c_out; c0 += groups * CHANNELS) {
+    // ---- sum over offsets and input channels ----
     float sum[ROWS][CHANNELS] = {};
     for (int v = 0; v < p.table.volume; ++v) {
       const T* from[ROWS];
@@ -75,6 +83,7 @@ __global__ void __launch_bounds__(THREADS) conv_general_kernel(const Convolution
         }
       }
     }
+    // ---- bias, residual, ReLU, store ----
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
       if (row0 + r >= n) break;
@@ -94,10 +103,10 @@ __global__ void __launch_bounds__(THREADS) conv_general_kernel(const Convolution
 
 template <typename T>
 cudaError_t launch(const ConvolutionArguments& p, cudaStream_t stream) {
-  const int wanted = (p.c_out + CHANNELS - 1) / CHANNELS;
+  const int wanted = divide_up(p.c_out, CHANNELS);
   const int groups = wanted < THREADS ? wanted : THREADS;
   const int rows = THREADS / groups * ROWS;
-  const int blocks = (p.table.rows + rows - 1) / rows;
+  const int blocks = divide_up(p.table.rows, rows);
   if (p.c_in % 4 == 0 && p.c_out % 4 == 0) {
     conv_general_kernel<T, true><<<blocks, THREADS, 0, stream>>>(p);
   } else {

@@ -1,22 +1,11 @@
 // Largest of the existing inputs of each window, and its gradient: a thread a row and channel.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include "launchers.h"
+#include "common.cuh"
+#include "conv/max_pool.h"
 
 namespace millisecond {
 namespace {
 
 constexpr int THREADS = 256;
-
-__device__ float widened(float value) { return value; }
-__device__ float widened(__half value) { return __half2float(value); }
-__device__ float widened(__nv_bfloat16 value) { return __bfloat162float(value); }
-__device__ void narrow(float value, float& out) { out = value; }
-__device__ void narrow(float value, __half& out) { out = __float2half_rn(value); }
-__device__ void narrow(float value, __nv_bfloat16& out) { out = __float2bfloat16_rn(value); }
-
-__device__ int row_limit(int rows, const int* count) { return count ? min(rows, *count) : rows; }
 
 // The first of equal inputs wins; a NaN wins over everything, the last one among several.
 template <typename T>
@@ -32,14 +21,14 @@ __global__ void __launch_bounds__(THREADS)
     for (int v = 0; v < offsets; ++v) {
       const int input = neighbours[int64_t(v) * rows + row];
       if (input < 0) continue;
-      const float value = widened(features[int64_t(input) * channels + channel]);
+      const float value = to_float(features[int64_t(input) * channels + channel]);
       if (from < 0 || value > best || isnan(value)) {
         best = value;
         from = input;
       }
     }
   }
-  narrow(best, out[index]);
+  out[index] = from_float<T>(best);
   source[index] = from;
 }
 
@@ -57,49 +46,38 @@ __global__ void __launch_bounds__(THREADS)
       const int output = neighbours[int64_t(v) * rows + row];
       if (output < 0) continue;
       const int64_t element = int64_t(output) * channels + channel;
-      if (source[element] == row) sum += widened(grad[element]);
+      if (source[element] == row) sum += to_float(grad[element]);
     }
   }
-  narrow(sum, grad_features[index]);
+  grad_features[index] = from_float<T>(sum);
 }
 
 template <typename Launch>
 cudaError_t launch(Scalar type, int64_t elements, Launch call) {
   if (elements == 0) return cudaSuccess;
-  const int64_t blocks = (elements + THREADS - 1) / THREADS;
-  if (blocks > 0x7fffffff) return cudaErrorInvalidConfiguration;
-  switch (type) {
-    case Scalar::float32:
-      call(int(blocks), float());
-      break;
-    case Scalar::float16:
-      call(int(blocks), __half());
-      break;
-    case Scalar::bfloat16:
-      call(int(blocks), __nv_bfloat16());
-      break;
-  }
-  return cudaGetLastError();
+  const int64_t grid = divide_up(elements, THREADS);
+  if (grid > INT32_MAX) return cudaErrorInvalidConfiguration;
+  return with_type(type, [&](auto zero) { call(int(grid), zero); });
 }
 
 }  // namespace
 
 cudaError_t max_pool(Scalar type, const void* features, const int* neighbours, const int* count, int offsets,
                      int rows, int channels, void* out, int* source, cudaStream_t stream) {
-  return launch(type, int64_t(rows) * channels, [&](int blocks, auto zero) {
+  return launch(type, int64_t(rows) * channels, [&](int grid, auto zero) {
     using T = decltype(zero);
-    pool<<<blocks, THREADS, 0, stream>>>(static_cast<const T*>(features), neighbours, count, offsets, rows,
-                                         channels, static_cast<T*>(out), source);
+    pool<<<grid, THREADS, 0, stream>>>(static_cast<const T*>(features), neighbours, count, offsets, rows, channels,
+                                       static_cast<T*>(out), source);
   });
 }
 
 cudaError_t max_pool_backward(Scalar type, const void* grad, const int* source, const int* neighbours,
                               const int* count, int offsets, int rows, int channels, void* grad_features,
                               cudaStream_t stream) {
-  return launch(type, int64_t(rows) * channels, [&](int blocks, auto zero) {
+  return launch(type, int64_t(rows) * channels, [&](int grid, auto zero) {
     using T = decltype(zero);
-    pool_backward<<<blocks, THREADS, 0, stream>>>(static_cast<const T*>(grad), source, neighbours, count, offsets,
-                                                  rows, channels, static_cast<T*>(grad_features));
+    pool_backward<<<grid, THREADS, 0, stream>>>(static_cast<const T*>(grad), source, neighbours, count, offsets,
+                                                rows, channels, static_cast<T*>(grad_features));
   });
 }
 

@@ -44,12 +44,14 @@ struct Four {
 template <typename T, typename F>
 __global__ void __launch_bounds__(NARROW_WARPS * 32) conv_narrow_kernel(const ConvolutionArguments p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  // ---- where this lane reads and writes ----
   wait_for_previous_kernel(p.chained);
   const int lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
   const int volume = p.table.volume;
   const int n0 = blockIdx.y * 16;
   const F* const features = static_cast<const F*>(p.features);
 
+  // ---- weights of all offsets, in registers ----
   // channel 4 (c / 2) + 2 t + c % 2 stands in column c of product t, so that a lane ends up with
   // 4 contiguous channels
   Four<T> weight[NARROW_STEPS][2];
@@ -63,9 +65,11 @@ __global__ void __launch_bounds__(NARROW_WARPS * 32) conv_narrow_kernel(const Co
       weight[s][t].load(static_cast<const T*>(p.weight) + (int64_t(w) * p.c_out + channel) * 4, v < volume);
     }
   }
-  const int n = p.table.count ? min(__ldg(p.table.count), p.table.rows) : p.table.rows;
-  const int tiles = (n + 15) / 16;
+  // ---- tiles of 16 rows ----
+  const int n = rows_of(p.table);
+  const int tiles = divide_up(n, 16);
   for (int tile = blockIdx.x * NARROW_WARPS + threadIdx.x / 32; tile < tiles; tile += gridDim.x * NARROW_WARPS) {
+    // ---- source rows, then their channels ----
     int source[NARROW_STEPS][2];
 #pragma unroll
     for (int s = 0; s < NARROW_STEPS; ++s) {
@@ -84,6 +88,7 @@ __global__ void __launch_bounds__(NARROW_WARPS * 32) conv_narrow_kernel(const Co
         value[s][h].load(features + int64_t(source[s][h]) * 4, source[s][h] >= 0);
       }
     }
+    // ---- products ----
     float sum[2][4] = {};
 #pragma unroll
     for (int s = 0; s < NARROW_STEPS; ++s) {
@@ -97,6 +102,7 @@ __global__ void __launch_bounds__(NARROW_WARPS * 32) conv_narrow_kernel(const Co
         }
       }
     }
+    // ---- epilogue, store ----
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = tile * 16 + h * 8 + g;
@@ -110,7 +116,7 @@ __global__ void __launch_bounds__(NARROW_WARPS * 32) conv_narrow_kernel(const Co
 
 template <typename T>
 cudaError_t launch_conv_narrow(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
-  const int blocks = (p.table.rows + 16 * NARROW_WARPS - 1) / (16 * NARROW_WARPS);
+  const int blocks = divide_up(p.table.rows, 16 * NARROW_WARPS);
   const int slots = multiprocessors * 8;
   const dim3 grid(blocks < slots ? blocks : slots, p.c_out / 16);
   const auto kernel = p.wide ? conv_narrow_kernel<T, float> : conv_narrow_kernel<T, T>;

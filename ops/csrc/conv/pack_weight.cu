@@ -1,6 +1,6 @@
 // Weights from the order of the parameters into that of tensor-core fragments or of rows; see convolution.h.
-#include "conv/tensor_core.cuh"
-#include "launchers.h"
+#include "common.cuh"
+#include "conv/convolution.h"
 
 namespace millisecond {
 namespace {
@@ -60,7 +60,7 @@ cudaError_t launch(const PackArguments& p, cudaStream_t stream) {
   const int64_t size = int64_t(p.volume) * p.c_in * p.c_out;
   if (size == 0) return cudaSuccess;
   const auto kernel = p.row_bytes > 0 ? pack_kernel<In, Out> : order_kernel<In, Out>;
-  kernel<<<static_cast<unsigned>((size + THREADS - 1) / THREADS), THREADS, 0, stream>>>(p);
+  kernel<<<blocks(size, THREADS), THREADS, 0, stream>>>(p);
   return cudaGetLastError();
 }
 
@@ -69,8 +69,8 @@ cudaError_t launch_resize(const void* from, int from_width, void* to, int to_wid
                           cudaStream_t stream) {
   const int64_t size = rows * to_width;
   if (size == 0) return cudaSuccess;
-  resize_kernel<<<static_cast<unsigned>((size + THREADS - 1) / THREADS), THREADS, 0, stream>>>(
-      static_cast<const T*>(from), from_width, static_cast<T*>(to), to_width, rows);
+  resize_kernel<<<blocks(size, THREADS), THREADS, 0, stream>>>(static_cast<const T*>(from), from_width,
+                                                               static_cast<T*>(to), to_width, rows);
   return cudaGetLastError();
 }
 

@@ -80,7 +80,7 @@ __device__ __forceinline__ uint32_t load_sources(const OffsetTable& table, int* 
     for (int i = 0; i < BATCH; ++i) {
       if (v0 + i * parts >= table.volume) break;
       sources[(k0 + i) * 32 + lane] = source[i];
-      if (__any_sync(~0u, source[i] >= 0)) present |= 1u << (k0 + i);
+      if (__any_sync(FULL_WARP, source[i] >= 0)) present |= 1u << (k0 + i);
     }
   }
   __syncwarp();
@@ -141,6 +141,7 @@ __device__ __forceinline__ void multiply(float (&sum)[Tile::MT][Tile::NT][4], co
 template <typename Tile, bool PLACED>
 __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS) conv_tensor_kernel(const ConvolutionArguments p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  // ---- where this lane reads and writes ----
   extern __shared__ __align__(128) unsigned char shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int g = lane / 4, j = lane % 4;
@@ -155,8 +156,9 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS) conv_tensor_kern
   const unsigned char* const weights =
       static_cast<const unsigned char*>(p.weight) + blockIdx.y * Tile::STEP_BYTES + lane * 16;
 
-  const int n = p.table.count ? min(__ldg(p.table.count), p.table.rows) : p.table.rows;
-  const int tiles = (n + Tile::ROWS - 1) / Tile::ROWS;
+  // ---- the CTA's tiles: first to last ----
+  const int n = rows_of(p.table);
+  const int tiles = divide_up(n, Tile::ROWS);
   const int share = tiles / gridDim.x, rest = tiles % gridDim.x;
   int first = blockIdx.x * share + min(int(blockIdx.x), rest);
   const int last = first + share + (int(blockIdx.x) < rest);
@@ -170,12 +172,14 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS) conv_tensor_kern
     const int slot = warp % here, part = warp / here;
     const int parts = Tile::WARPS / here;
 
+    // ---- which source rows the tile reads: [k][32] in shared memory ----
     const uint32_t present = load_sources(p.table, sources, (first + slot) * Tile::ROWS, n, part, parts);
     Walk ahead = {present, present, 0};
     Walk walk = ahead;
     if (!waited) wait_for_previous_kernel(p.chained);
     waited = true;
 
+    // ---- products, the rows of DEPTH offsets under way ----
     float sum[Tile::MT][Tile::NT][4] = {};
     Rows<Tile> rows[Tile::DEPTH];
 #pragma unroll
@@ -198,6 +202,7 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS) conv_tensor_kern
       }
     }
 
+    // ---- shares of a tile added in order, epilogue, store ----
     __syncthreads();  // the sources make room for the sums, [warp][row][channel]
     float* const sums = reinterpret_cast<float*>(shared);
 #pragma unroll
@@ -244,9 +249,9 @@ cudaError_t launch_conv_tensor(const ConvolutionArguments& p, int multiprocessor
   cudaError_t error =
       cudaFuncSetAttribute(conv_tensor_kernel<Tile, PLACED>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  const int tiles = (p.table.rows + Tile::ROWS - 1) / Tile::ROWS;
+  const int tiles = divide_up(p.table.rows, Tile::ROWS);
   const int blocks = p.c_out / Tile::NB;
-  const int slots = (multiprocessors * Tile::CTAS + blocks - 1) / blocks;
+  const int slots = divide_up(multiprocessors * Tile::CTAS, blocks);
   return launch_chained(conv_tensor_kernel<Tile, PLACED>, p.chained, dim3(tiles < slots ? tiles : slots, blocks),
                         Tile::THREADS, bytes, stream, p);
 }

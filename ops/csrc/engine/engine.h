@@ -8,7 +8,10 @@
 #include <functional>
 #include <vector>
 
-#include "launchers.h"
+#include "bev/dense.h"
+#include "conv/batch_norm.h"
+#include "conv/convolution.h"
+#include "index/voxelize.h"
 
 namespace millisecond {
 
@@ -56,6 +59,9 @@ cudaError_t count_levels(const Network& network, const int* given, int rows, con
 // jobs, tables_of(network, false). coords[0] is read.
 cudaError_t build_exact_index(const Network& network, const int* rows, int* const* coords,
                               std::vector<TableJob>& jobs, cudaStream_t stream);
+
+// Points to voxels; the workspace is zero before and after.
+cudaError_t build_voxels(const Bitmap& bitmap, const VoxelizeJob& job, cudaStream_t stream);
 
 // ---- grids -----------------------------------------------------------------------------------------------------
 
@@ -133,8 +139,7 @@ struct Chain {
 };
 cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t stream);
 
-// ---- blocks of convolution, batch normalisation and ReLU, for training
-// -------------------------------------------
+// ---- blocks of convolution, batch normalisation and ReLU, for training -----------------------------------------
 
 // sums = convolution of the features, out = relu(batch norm of sums by their own statistics).
 struct Block {

@@ -1,4 +1,4 @@
-// The index of a network: which passes run, which tables there are, and that the workspace is zero afterwards.
+// Indices and voxels: which passes run, which tables there are, and that the workspace is zero afterwards.
 #include "engine/engine.h"
 
 namespace millisecond {
@@ -70,6 +70,12 @@ cudaError_t build_exact_index(const Network& network, const int* rows, int* cons
   const cudaError_t error = bitmap_coords(network.bitmap, rows, ranked, network.dims, stream);
   if (error != cudaSuccess) return error;
   return fill_tables(network, jobs, rows, coords, coords, nullptr, stream);
+}
+
+cudaError_t build_voxels(const Bitmap& bitmap, const VoxelizeJob& job, cudaStream_t stream) {
+  const cudaError_t error = voxelize(bitmap, job, stream);
+  const cudaError_t cleared = bitmap_clear(bitmap, error == cudaSuccess, stream);
+  return error != cudaSuccess ? error : cleared;
 }
 
 }  // namespace millisecond

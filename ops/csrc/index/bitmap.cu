@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(THREADS) clear(const __grid_constant__ Bitmap 
   }
 }
 
-int64_t padded(int64_t words) { return (words + 3) / 4 * 4; }
+int64_t padded(int64_t words) { return round_up(words, 4); }
 
 }  // namespace
 
@@ -56,8 +56,8 @@ int64_t bitmap_words(int batch, int levels, const int (*shapes)[3]) {
       cells *= factor;
       if (cells >= INT32_MAX - 1024) return TOO_LARGE;
     }
-    const int64_t summary = (cells + 31) / 32;
-    words += 4 * cells + padded(summary) + padded((summary + TILE_WORDS - 1) / TILE_WORDS);
+    const int64_t summary = divide_up(cells, 32);
+    words += 4 * cells + padded(summary) + padded(divide_up(summary, TILE_WORDS));
   }
   return words;
 }

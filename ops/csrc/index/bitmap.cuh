@@ -1,12 +1,12 @@
-// Reading and writing a bitmap with ranks from a kernel; see the index section of launchers.h.
+// Reading and writing a bitmap with ranks from a kernel; see index.h.
 #pragma once
 
-#include "launchers.h"
+#include "common.cuh"
+#include "index/index.h"
 
 namespace millisecond {
 
 constexpr int CELL_BITS = 96;
-constexpr unsigned FULL_WARP = 0xffffffffu;
 
 constexpr int THREADS = 256;
 constexpr int TILE_WORDS = THREADS;  // of the summary, that a block ranks or clears
@@ -14,8 +14,6 @@ constexpr int TILE_WORDS = THREADS;  // of the summary, that a block ranks or cl
 struct Site {
   int b, z, y, x;
 };
-
-__device__ inline int row_limit(int rows, const int* count) { return count ? max(0, min(rows, *count)) : rows; }
 
 __device__ inline Site read_site(const int* coords, int row, int dims) {
   if (dims == 3 && reinterpret_cast<uintptr_t>(coords) % 16 == 0) {
@@ -114,17 +112,6 @@ __device__ inline int output_of(int i, int k, int stride, int padding, int dilat
   return out < size ? out : -1;
 }
 
-// Sum over the lanes up to this one.
-__device__ inline unsigned sum_up_to(unsigned value) {
-  const int lane = threadIdx.x & 31;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const unsigned other = __shfl_up_sync(FULL_WARP, value, step);
-    if (lane >= step) value += other;
-  }
-  return value;
-}
-
 // Level and number in it of the tile with this number; the tiles of the levels follow one another.
 __device__ inline int level_of_tile(const Bitmap& bitmap, int& tile) {
   int l = 0;
@@ -137,7 +124,5 @@ inline int tiles_of(const Bitmap& bitmap) {
   for (int l = 0; l < bitmap.levels; ++l) tiles += bitmap.level[l].tiles;
   return tiles;
 }
-
-__host__ __device__ inline int blocks(int64_t work, int threads) { return int((work + threads - 1) / threads); }
 
 }  // namespace millisecond

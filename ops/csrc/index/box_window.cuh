@@ -28,6 +28,7 @@ __device__ __forceinline__ void fill_box(const BitmapLevel& source, const TableJ
   const int first = min(max(x0, 0), source.x - 1);
   const int column = first / CELL_BITS;
   const int bit = first - column * CELL_BITS;
+  // ---- the cells that the runs start in ----
   int index[RUNS];
   uint4 cell[RUNS];
 #pragma unroll
@@ -36,6 +37,7 @@ __device__ __forceinline__ void fill_box(const BitmapLevel& source, const TableJ
     index[i] = row_cell(source, site.b, z, y) + column;
     cell[i] = __ldg(&source.cell[index[i]]);
   }
+  // ---- per run: the bits of its voxels, and the row of the first one ----
   // The same for all cells: which word the run starts in, and what lies before it in each.
   const unsigned in_x = bit < 32 ? FULL_WARP : 0, in_y = unsigned(bit - 32) < 32 ? FULL_WARP : 0;
   const unsigned below = (1u << (bit & 31)) - 1;
@@ -51,6 +53,7 @@ __device__ __forceinline__ void fill_box(const BitmapLevel& source, const TableJ
     const unsigned high = (cell[i].y & in_x) | (cell[i].z & in_y);
     mask |= (__funnelshift_r(low, high, bit & 31) & RUN) << i * KX;
   }
+  // ---- runs that go on in the next cell ----
   if (bit > CELL_BITS - KX && column + 1 < source.row_cells) {
     unsigned next[RUNS];
     int next_base[RUNS];
@@ -66,6 +69,7 @@ __device__ __forceinline__ void fill_box(const BitmapLevel& source, const TableJ
       mask |= (next[i] << (CELL_BITS - bit) & RUN) << i * KX;
     }
   }
+  // ---- what lies outside of the grid, or was cut off, is struck out ----
   // From places in the grid to places in the window, for it may begin before the grid.
   const unsigned in_run = inside_bits<KX>(x0, source.x), in_row = inside_bits<KY>(y0, source.y);
   const unsigned in_plane = inside_bits<KZ>(z0, source.z);
@@ -90,6 +94,7 @@ __device__ __forceinline__ void fill_box(const BitmapLevel& source, const TableJ
       }
     }
   }
+  // ---- neighbours [offset, row] ----
   char* const out = reinterpret_cast<char*>(job.neighbours + row);
 #pragma unroll
   for (int i = 0; i < RUNS * KX; ++i) {

@@ -59,10 +59,11 @@ __global__ void __launch_bounds__(THREADS)
          int* __restrict__ counts) {
   wait_for_previous_kernel(true);
   const int row = blockIdx.x * THREADS + threadIdx.x;
-  const int target = (blockIdx.y + MARK_PARTS - 1) / MARK_PARTS;
+  const int target = divide_up(blockIdx.y, MARK_PARTS);
   if (target == 0 && row < bitmap.levels + 2) counts[row] = 0;
   bool there = row < row_limit(rows, count);
   if (!__any_sync(FULL_WARP, there)) return;
+  // ---- the voxel; one that is wrong is noted and marks nothing ----
   Site s = {0, 0, 0, 0};
   if (there) s = read_site(coords, row, dims);
   if (there && (!inside(bitmap.level[0], bitmap.batch, s) ||
@@ -70,6 +71,7 @@ __global__ void __launch_bounds__(THREADS)
     atomicMax(&bitmap.header[FAULT], unsigned(rows - row));
     there = false;
   }
+  // ---- the box of voxels that it reaches on the target level ----
   int lo[3] = {s.z, s.y, s.x}, hi[3] = {s.z, s.y, s.x};
   for (int l = 1; l <= target; ++l) {
     const Window& w = steps.window[l - 1];
@@ -79,6 +81,7 @@ __global__ void __launch_bounds__(THREADS)
       there &= advance(lo[axis], hi[axis], w.kernel[axis], w.stride[axis], w.padding[axis], size[axis]);
     }
   }
+  // ---- their bits, a run along x at a time ----
   const BitmapLevel& level = bitmap.level[target];
   const int width = hi[1] - lo[1] + 1;
   const int runs = there ? (hi[0] - lo[0] + 1) * width : 0;

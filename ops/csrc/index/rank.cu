@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(RANK_THREADS, RANK_BLOCKS)
   }
   __syncthreads();
   wait_for_previous_kernel(true);
+  // ---- this block's tile, this warp's words of the summary ----
   int tile = int(ticket);
   const int l = level_of_tile(bitmap, tile);
   const BitmapLevel& level = bitmap.level[l];
@@ -79,6 +80,7 @@ __global__ void __launch_bounds__(RANK_THREADS, RANK_BLOCKS)
       lane < WARP_WORDS && first_word + lane < level.words ? level.summary[first_word + lane] : 0;
   const unsigned filled = __ballot_sync(FULL_WARP, summary != 0);
   uint4* const cells = level.cell + size_t(first_word) * 32;
+  // ---- voxels of each word ----
   int word[LOADS];
   unsigned voxels[LOADS], of_word = 0;
   for (unsigned left = filled; left;) {
@@ -89,6 +91,7 @@ __global__ void __launch_bounds__(RANK_THREADS, RANK_BLOCKS)
       if (lane == word[i]) of_word = sum;
     }
   }
+  // ---- voxels before this tile: published by the blocks before this one (decoupled look-back) ----
   unsigned before_word;
   const unsigned of_tile = block_scan(of_word, of_words, before_word);
   if (threadIdx.x == 0) atomicExch(&level.published[tile], of_tile + 1);
@@ -103,6 +106,7 @@ __global__ void __launch_bounds__(RANK_THREADS, RANK_BLOCKS)
   unsigned unused;
   const unsigned before_tile = block_scan(seen, of_tiles, unused);
 
+  // ---- ranks: voxels before each cell ----
   const unsigned first = before_tile + before_word;
   for (unsigned left = filled; left;) {
     load_counts(cells, summary, left, word, voxels);
@@ -117,6 +121,7 @@ __global__ void __launch_bounds__(RANK_THREADS, RANK_BLOCKS)
       }
     }
   }
+  // ---- the level's count, in its last tile ----
   if (threadIdx.x == 0 && tile == level.tiles - 1) {
     const int found = int(before_tile + of_tile);
     int overflow = found > targets.capacity[l] ? 1 << l : 0;

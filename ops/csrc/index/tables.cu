@@ -155,6 +155,7 @@ __global__ void __launch_bounds__(THREADS, BOXES ? BOX_BLOCKS : 2)
     fill_tables(const __grid_constant__ Bitmap bitmap, const __grid_constant__ Jobs jobs) {
   const int lane = threadIdx.x % 32;
   const int warp = blockIdx.x * (THREADS / 32) + threadIdx.x / 32, warps = gridDim.x * (THREADS / 32);
+  // ---- lane j: what job j has to do ----
   const bool known = lane < jobs.count;
   const TableJob& mine = jobs.job[known ? lane : 0];
   const int rows = known ? mine.rows : 0;
@@ -165,6 +166,7 @@ __global__ void __launch_bounds__(THREADS, BOXES ? BOX_BLOCKS : 2)
   const int tiles_end = int(sum_up_to(in_place ? 0 : blocks(limit, TILE_ROWS)));
   const int rests_end = int(sum_up_to(tail ? blocks(rows - limit, REST_ROWS) : 0));
   const int tiles = __shfl_sync(FULL_WARP, tiles_end, 31), rests = __shfl_sync(FULL_WARP, rests_end, 31);
+  // ---- rows that are there ----
   for (int piece = warp; piece < tiles; piece += warps) {
     int tile = piece;
     const int j = job_of_piece(tiles_end, tile);
@@ -172,6 +174,7 @@ __global__ void __launch_bounds__(THREADS, BOXES ? BOX_BLOCKS : 2)
     if (row < __shfl_sync(FULL_WARP, limit, j)) fill_row<BOXES>(bitmap, jobs.job[j], row, jobs.dims);
     __syncwarp();
   }
+  // ---- coords behind the counts ----
   for (int piece = warps - 1 - warp; piece < rests; piece += warps) {
     int rest = piece;
     const int j = job_of_piece(rests_end, rest);

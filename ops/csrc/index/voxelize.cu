@@ -1,6 +1,7 @@
 // Points to voxels. The bitmap of the occupied cells gives every voxel its row; the first points of a voxel are
 // kept sorted by their place in the file, so their mean does not depend on the order in which threads run.
 #include "index/bitmap.cuh"
+#include "index/voxelize.h"
 
 namespace millisecond {
 namespace {

@@ -1,126 +1,9 @@
-// dW[v] = sum over pairs (in, out) of offset v of features[in]^T gradient[out], in fp32.
-//
-// A CTA takes one offset, one slab of at most SLAB rows and one tile of channels: it lists the
-// slab's pairs in row order, gathers both rows of each pair into shared memory and multiplies.
-// Slabs go to a workspace and are added in order, so the result does not depend on scheduling.
-#include "launchers.h"
+// The weight gradient on tensor cores.
 #include "conv/tensor_core.cuh"
+#include "conv/weight_gradient.cuh"
 
 namespace millisecond {
 namespace {
-
-constexpr int THREADS = 128;
-constexpr int WARPS = THREADS / 32;
-constexpr int SLAB = WEIGHT_GRADIENT_SLAB;
-constexpr int ROUNDS = SLAB / THREADS;
-
-// Lists (in, out) of offset v among rows [begin, end) in row order; all threads must call it.
-__device__ __forceinline__ int list_pairs(const OffsetTable& table, int v, int begin, int end, int2* pairs,
-                                          int* totals) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int row0 = begin + warp * (SLAB / WARPS) + lane;
-  const int32_t* const neighbours = table.neighbours + v * table.stride;
-  int source[ROUNDS];
-#pragma unroll
-  for (int i = 0; i < ROUNDS; ++i) {
-    const int row = row0 + i * 32;
-    source[i] = row < end ? __ldg(neighbours + row) : -1;
-  }
-  int total = 0;
-#pragma unroll
-  for (int i = 0; i < ROUNDS; ++i) total += __popc(__ballot_sync(~0u, source[i] >= 0));
-  if (lane == 0) totals[warp] = total;
-  __syncthreads();
-  int at = 0, count = 0;
-#pragma unroll
-  for (int w = 0; w < WARPS; ++w) {
-    at += w < warp ? totals[w] : 0;
-    count += totals[w];
-  }
-#pragma unroll
-  for (int i = 0; i < ROUNDS; ++i) {
-    const uint32_t hit = __ballot_sync(~0u, source[i] >= 0);
-    if (source[i] >= 0) {
-      pairs[at + __popc(hit & ((1u << lane) - 1))] = make_int2(source[i], row0 + i * 32);
-    }
-    at += __popc(hit);
-  }
-  __syncthreads();
-  return count;
-}
-
-// Where this CTA's result goes.
-__device__ __forceinline__ float* destination(const WeightGradientArguments& p, int v) {
-  const int w = p.table.flipped ? p.table.volume - 1 - v : v;
-  const int64_t slice = int64_t(p.c_in) * p.c_out;
-  float* const base = p.splits > 1 ? p.partial + int64_t(blockIdx.x) * p.table.volume * slice : p.out;
-  return base + w * slice;
-}
-
-// ---- plain multiply-adds: any channel counts -----------------------------------------------
-
-constexpr int TILE = 32;  // output channels of a CTA
-
-// ROWS input channels of a CTA, DEPTH pairs in shared memory at a time; a thread has M x N channels of the tile.
-template <typename T, int ROWS, int DEPTH, int M, int N>
-__global__ void __launch_bounds__(THREADS) general_kernel(const WeightGradientArguments p) {
-  __shared__ int2 pairs[SLAB];
-  __shared__ int totals[WARPS];
-  static_assert(ROWS / M * (TILE / N) == THREADS);
-  __shared__ float a[DEPTH][ROWS + 1];
-  __shared__ float b[DEPTH][TILE + 1];
-  const int n = p.table.count ? min(__ldg(p.table.count), p.table.rows) : p.table.rows;
-  const int begin = blockIdx.x * SLAB;
-  const int v = blockIdx.y;
-  const int tiles = (p.c_out + TILE - 1) / TILE;
-  const int m0 = blockIdx.z / tiles * ROWS, n0 = blockIdx.z % tiles * TILE;
-  const int count = list_pairs(p.table, v, begin, min(begin + SLAB, n), pairs, totals);
-
-  constexpr int LINES = ROWS / M, COLUMNS = TILE / N;  // threads along either side of the tile
-  const int m = threadIdx.x / COLUMNS, c = threadIdx.x % COLUMNS;
-  float sum[M][N] = {};
-  for (int k0 = 0; k0 < count; k0 += DEPTH) {
-#pragma unroll 8  // loads in flight
-    for (int i = threadIdx.x; i < DEPTH * ROWS; i += THREADS) {
-      const int k = i / ROWS, channel = i % ROWS;
-      a[k][channel] =
-          k0 + k < count && m0 + channel < p.c_in
-              ? to_float(static_cast<const T*>(p.features)[int64_t(pairs[k0 + k].x) * p.c_in + m0 + channel])
-              : 0.0f;
-    }
-#pragma unroll 8
-    for (int i = threadIdx.x; i < DEPTH * TILE; i += THREADS) {
-      const int k = i / TILE, channel = i % TILE;
-      b[k][channel] =
-          k0 + k < count && n0 + channel < p.c_out
-              ? to_float(static_cast<const T*>(p.gradient)[int64_t(pairs[k0 + k].y) * p.c_out + n0 + channel])
-              : 0.0f;
-    }
-    __syncthreads();
-#pragma unroll 8
-    for (int k = 0; k < DEPTH; ++k) {
-#pragma unroll
-      for (int i = 0; i < M; ++i) {
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-          sum[i][j] = fmaf(a[k][m + LINES * i], b[k][c + COLUMNS * j], sum[i][j]);
-        }
-      }
-    }
-    __syncthreads();
-  }
-  float* const out = destination(p, v);
-#pragma unroll
-  for (int i = 0; i < M; ++i) {
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const int row = m0 + m + LINES * i, column = n0 + c + COLUMNS * j;
-      if (row < p.c_in && column < p.c_out) out[int64_t(row) * p.c_out + column] = sum[i][j];
-    }
-  }
-}
-
-// ---- tensor cores --------------------------------------------------------------------------
 
 // MB x NB channels of dW in a CTA; the warps stand WM x WN over it and split the pairs WK ways.
 template <typename T_, int MB_, int NB_>
@@ -156,8 +39,9 @@ __device__ __forceinline__ void gather(unsigned char* to, const T* from, int cha
                                        int k0, int count) {
   constexpr int PIECES = CHANNELS * sizeof(T) / 16;
   constexpr int PIECE = 16 / sizeof(T);
+  constexpr int TURNS = divide_up(PAIRS * PIECES, THREADS);
 #pragma unroll
-  for (int i = 0; i < (PAIRS * PIECES + THREADS - 1) / THREADS; ++i) {
+  for (int i = 0; i < TURNS; ++i) {
     const int at = i * THREADS + threadIdx.x;
     const int k = at / PIECES, piece = at % PIECES;
     if (PAIRS * PIECES % THREADS != 0 && k >= PAIRS) break;
@@ -202,11 +86,12 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   using T = typename Tile::T;
   extern __shared__ __align__(128) unsigned char shared[];
-  int2* const pairs = reinterpret_cast<int2*>(shared);
+  int2* const pairs = reinterpret_cast<int2*>(shared);  // [SLAB] (source row, row)
   int* const totals = reinterpret_cast<int*>(shared + SLAB * sizeof(int2));
   unsigned char* const ring = shared + Tile::LIST_BYTES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int n = p.table.count ? min(__ldg(p.table.count), p.table.rows) : p.table.rows;
+  const int n = rows_of(p.table);
+  // ---- pairs of this slab and offset ----
   const int begin = blockIdx.x * SLAB;
   const int v = blockIdx.y;
   const int tiles = p.c_out / Tile::NB;
@@ -214,6 +99,7 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
   const int count = list_pairs(p.table, v, begin, min(begin + SLAB, n), pairs, totals);
   const int stages = (count + Tile::PAIRS - 1) / Tile::PAIRS;
 
+  // ---- a stage: PAIRS rows of features and of gradients, into a ring of STAGES ----
   const auto load = [&](int stage) {
     unsigned char* const to = ring + stage % Tile::STAGES * Tile::STAGE_BYTES;
     gather<T, Tile::MB, Tile::A_STRIDE, Tile::PAIRS, true>(to, static_cast<const T*>(p.features), p.c_in, m0,
@@ -222,6 +108,7 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
                                                             p.c_out, n0, pairs, stage * Tile::PAIRS, count);
   };
 
+  // ---- products ----
   const int wk = warp / (Tile::WM * Tile::WN);
   const int wm = warp % (Tile::WM * Tile::WN) / Tile::WN, wn = warp % Tile::WN;
   float sum[Tile::MT][Tile::NT][4] = {};
@@ -261,7 +148,7 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
   copy_async_wait<0>();
   __syncthreads();
 
-  // the shares of the pairs are added in order
+  // ---- the warps' shares of the pairs, added in order ----
   constexpr int ITEMS = Tile::MT * Tile::NT * 4;
   float* const sums = reinterpret_cast<float*>(ring);
   const int place = wm * Tile::WN + wn;
@@ -281,6 +168,7 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
           sums[((other * Tile::WM * Tile::WN + place) * ITEMS + i) * 32 + lane];
     }
   }
+  // ---- store ----
   float* const out = destination(p, v);
 #pragma unroll
   for (int m = 0; m < Tile::MT; ++m) {
@@ -296,37 +184,6 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
     }
   }
 #endif
-}
-
-__global__ void __launch_bounds__(256)
-    add_slabs_kernel(const float* __restrict__ partial, float* __restrict__ out, int64_t size, int splits) {
-  const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= size) return;
-  float sum = 0.0f;
-#pragma unroll 8
-  for (int s = 0; s < splits; ++s) sum += partial[s * size + i];
-  out[i] = sum;
-}
-
-cudaError_t add_slabs(const WeightGradientArguments& p, cudaStream_t stream) {
-  if (p.splits > 1) {
-    const int64_t size = int64_t(p.table.volume) * p.c_in * p.c_out;
-    add_slabs_kernel<<<static_cast<unsigned>((size + 255) / 256), 256, 0, stream>>>(p.partial, p.out, size,
-                                                                                    p.splits);
-  }
-  return cudaGetLastError();
-}
-
-template <typename T>
-cudaError_t launch_general(const WeightGradientArguments& p, cudaStream_t stream) {
-  const int rows = p.c_in <= 4 ? 4 : TILE;
-  const dim3 grid(p.splits, p.table.volume, (p.c_in + rows - 1) / rows * ((p.c_out + TILE - 1) / TILE));
-  if (rows == 4) {
-    general_kernel<T, 4, 192, 1, 1><<<grid, THREADS, 0, stream>>>(p);
-  } else {
-    general_kernel<T, TILE, 32, 2, 4><<<grid, THREADS, 0, stream>>>(p);
-  }
-  return add_slabs(p, stream);
 }
 
 template <typename T, int MB, int NB>
@@ -355,17 +212,6 @@ cudaError_t launch_tensor(const WeightGradientArguments& p, cudaStream_t stream)
 }
 
 }  // namespace
-
-cudaError_t weight_gradient_general(Precision precision, const WeightGradientArguments& p, cudaStream_t stream) {
-  switch (precision) {
-    case Precision::half:
-      return launch_general<__half>(p, stream);
-    case Precision::bfloat16:
-      return launch_general<__nv_bfloat16>(p, stream);
-    default:
-      return launch_general<float>(p, stream);
-  }
-}
 
 cudaError_t weight_gradient_tensor(Precision precision, const WeightGradientArguments& p, cudaStream_t stream) {
   switch (precision) {

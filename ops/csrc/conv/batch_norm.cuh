@@ -1,0 +1,147 @@
+// Batch normalisation by the batch's own statistics and ReLU, forward and backward.
+//
+// A block takes a chunk of rows: a thread stays with one pack of channels and strides over the
+// rows; the threads of a pack are merged in a tree, the chunks in double. The partition follows
+// from the shape alone and every sum has one order, so the same input gives the same bits.
+#pragma once
+
+#include "conv/batch_norm.h"
+#include "conv/epilogue.cuh"
+
+namespace millisecond {
+namespace {
+
+constexpr int THREADS = 256;
+constexpr int MERGE_THREADS = 128;
+constexpr int MAX_LANES = 64;     // packs of a row that a block takes
+constexpr int BATCH = 4;          // rows of a thread in the smallest chunk
+constexpr int MAX_CHUNKS = 1024;  // what the merge has to read
+
+struct Partition {
+  int64_t rows, chunk_rows;
+  int channels, lanes, lines;  // a block's threads: lanes across a row, lines down the rows
+  int chunks, tiles;           // blocks: along the rows, across the channels
+};
+
+// Channels of a pack: 16 bytes where these divide a row.
+int width_of(Scalar type, int channels) {
+  const int width = type == Scalar::float32 ? 4 : 8;  // as Width<16 / sizeof(T)> below
+  return channels % width == 0 ? width : 1;
+}
+
+Partition partition_of(Scalar type, int64_t rows, int channels) {
+  const int packs = channels / width_of(type, channels);
+  Partition p{rows, 0, channels, packs < MAX_LANES ? packs : MAX_LANES, 0, 0, 0};
+  p.lines = THREADS / p.lanes;
+  const int64_t step = int64_t(p.lines) * BATCH;
+  p.chunk_rows = step * divide_up(rows, step * MAX_CHUNKS);
+  p.chunks = static_cast<int>(divide_up(rows, p.chunk_rows));
+  p.tiles = static_cast<int>(divide_up(packs, p.lanes));
+  return p;
+}
+
+// The part of a block that is this thread's: rows row, row + lines, ... before end; V channels.
+template <int V>
+struct Share {
+  int line, channel;
+  int64_t row, end;
+
+  __device__ explicit Share(const Partition& p) {
+    line = threadIdx.x / p.lanes;
+    channel = (blockIdx.y * p.lanes + threadIdx.x % p.lanes) * V;
+    const int64_t begin = blockIdx.x * p.chunk_rows;
+    row = begin + line;
+    end = line < p.lines && channel < p.channels ? min(begin + p.chunk_rows, p.rows) : 0;
+  }
+};
+
+template <int V>
+__device__ __forceinline__ void load_channels(float (&to)[V], const float* from, int channel) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) to[i] = __ldg(from + channel + i);
+}
+
+// Calls body(row, packs of this row of each source) for the thread's rows; all loads of a batch
+// are on their way before the first is used.
+template <typename T, int V, int SOURCES, typename Body>
+__device__ __forceinline__ void for_rows(const Share<V>& share, const Partition& p,
+                                         const T* const (&sources)[SOURCES], Body body) {
+  constexpr int ROWS = SOURCES > 1 ? BATCH / 2 : BATCH;  // of three sources more would spill
+  for (int64_t row0 = share.row; row0 < share.end; row0 += ROWS * p.lines) {
+    Pack<T, V> x[ROWS][SOURCES];
+#pragma unroll
+    for (int b = 0; b < ROWS; ++b) {
+      const int64_t row = row0 + b * p.lines;
+      if (row < share.end) {
+#pragma unroll
+        for (int s = 0; s < SOURCES; ++s) {
+          x[b][s] = *reinterpret_cast<const Pack<T, V>*>(sources[s] + row * p.channels + share.channel);
+        }
+      }
+    }
+#pragma unroll
+    for (int b = 0; b < ROWS; ++b) {
+      const int64_t row = row0 + b * p.lines;
+      if (row < share.end) body(row, x[b]);
+    }
+  }
+}
+
+// Merges the lines of a block into line 0 and stores that at partial [channels, chunks]; all
+// threads must call it.
+template <int V, typename State>
+__device__ __forceinline__ void merge_lines(State& state, const Share<V>& share, const Partition& p,
+                                            float2* partial) {
+  constexpr int WORDS = sizeof(State) / sizeof(float);
+  __shared__ float words[WORDS][THREADS];
+  for (int lines = p.lines; lines > 1;) {
+    const int half = (lines + 1) / 2;
+    if (share.line >= half && share.line < lines) {
+#pragma unroll
+      for (int w = 0; w < WORDS; ++w) words[w][threadIdx.x] = state.word[w];
+    }
+    __syncthreads();
+    if (share.line + half < lines) {
+      State other;
+#pragma unroll
+      for (int w = 0; w < WORDS; ++w) other.word[w] = words[w][threadIdx.x + half * p.lanes];
+      state.merge(other);
+    }
+    lines = half;  // the next round writes words that nobody reads in this one
+  }
+  if (share.line == 0 && share.channel < p.channels) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) partial[int64_t(share.channel + i) * p.chunks + blockIdx.x] = state.of(i);
+  }
+}
+
+// The block's sum, known to all its threads.
+__device__ __forceinline__ double block_sum(double x) {
+  __shared__ double warps[MERGE_THREADS / 32];
+  x = warp_sum(x);
+  __syncthreads();  // the sum before this one has been read
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
+  __syncthreads();
+  double sum = 0.0;
+#pragma unroll
+  for (int w = 0; w < MERGE_THREADS / 32; ++w) sum += warps[w];
+  return sum;
+}
+
+template <int V>
+struct Width {
+  static constexpr int value = V;
+};
+
+// call(T(), Width<V>(), partition).
+template <typename Call>
+cudaError_t launch(Scalar type, int64_t rows, int channels, Call call) {
+  if (rows == 0 || channels == 0) return cudaSuccess;
+  const Partition p = partition_of(type, rows, channels);
+  const bool wide = width_of(type, channels) > 1;
+  return with_type(
+      type, [&](auto zero) { wide ? call(zero, Width<16 / sizeof(zero)>(), p) : call(zero, Width<1>(), p); });
+}
+
+}  // namespace
+}  // namespace millisecond
