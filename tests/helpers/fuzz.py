@@ -1,7 +1,8 @@
 """Spoils what users hand in, at random but seeded, and calls every program on it.
 
 `pytest tests/tools/test_fuzz.py` runs it for 20 s; by hand, for longer: `pytest -s
-tests/tools/test_fuzz.py --seconds 3600 --seed 1`. A case that fails is repeated by its seed and number: `--seed 1 --case 7`.
+tests/tools/test_fuzz.py --seconds 3600 --seed 1`. A case that fails is repeated by its seed and
+number: `--seed 1 --case 7`.
 """
 
 from __future__ import annotations
