@@ -48,12 +48,16 @@ def shown(value: Any) -> str:
 
 class _Loader(yaml.SafeLoader):
     """YAML where a key given twice is an error and 1e-3 is a number. Aliases are refused: a few
-    lines of them can stand for more than any memory holds."""
+    lines of them can stand for more than any memory holds. So are tags: what they convert, nobody
+    has checked."""
 
     def compose_node(self, parent, index):
-        if self.check_event(yaml.AliasEvent):
-            line = self.peek_event().start_mark.line + 1
-            raise ConfigError(f"line {line}", "has an alias (*), which is not read here")
+        event = self.peek_event()
+        line = f"line {event.start_mark.line + 1}"
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(line, "has an alias (*), which is not read here")
+        if event.tag is not None:
+            raise ConfigError(line, f"has a tag ({shown(event.tag)}), which is not read here")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node, deep=False):
