@@ -493,6 +493,16 @@ def test_the_crop_to_the_image_is_a_choice_and_is_said(tmp_path, trained, capsys
         ) is crop
 
 
+def test_a_camera_that_sees_nothing_is_told(tmp_path, weights, capsys):
+    cloud(4000, 1).tofile(tmp_path / "a.bin")
+    turned = CALIBRATION.replace("0 -1 0 0 0 0 -1 0 1 0 0 0", "0 1 0 0 0 0 -1 0 -1 0 0 0")
+    (tmp_path / "calib.txt").write_text(turned)
+    where = ["--calib", tmp_path / "calib.txt", "--output", tmp_path / "out"]
+    assert run("--weights", weights, tmp_path / "a.bin", *where) == 0
+    (warning,) = lines(capsys, "warning: ")
+    assert "a.bin: no point is in the camera's picture" in warning
+
+
 def test_a_scan_at_the_root_of_the_file_system_has_no_image_beside_it(tmp_path, monkeypatch):
     points = cloud(100)
     (tmp_path / "calib.txt").write_text(CALIBRATION)

@@ -27,7 +27,7 @@ from data.kitti.layout import USUAL_IMAGE, image_shape
 from data.kitti.points import find_scans, read_points
 from data.kitti.results import detections_to_labels
 from data.result_folder import ResultFolder
-from data.scan import Tally
+from data.scan import Note, Tally
 from detector.pipeline import PRECISIONS, Detector
 from tools.program import one_line, output_path, run
 
@@ -42,6 +42,9 @@ out, as in training, and OUTPUT/000008.txt is the result file that KITTI's evalu
 image's size is that of ../image_2/000008.png beside the scan's folder, 1242 x 375 where there is
 none. Scans that cannot be read are named at the end, and the exit code is 2.
 """
+NOTHING_SEEN = Note(
+    "camera", "no point is in the camera's picture; is the calibration that of this scan's camera?"
+)
 LARGEST_YAW = 3.1415  # of four decimals within half a turn
 
 
@@ -86,6 +89,8 @@ def detect_and_write(
             continue
         left_out += view.left_out if view else 0
         assumed += view.assumed if view else 0
+        if view and view.left_out and not len(points):
+            notes.add(scan.name, [NOTHING_SEEN])
         total += detect(detector, scan, points, view, results, notes)
     for line in notes.lines():
         print(f"warning: {line}", file=sys.stderr)

@@ -30,6 +30,13 @@ def output_path(text: str) -> Path:
     return Path(text)
 
 
+def number(text: str) -> int:
+    """An argument that counts something: a whole number from 1."""
+    if not text.isdecimal() or not 0 < int(text) < 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return int(text)
+
+
 def run(
     action: Callable[[], int | None],
     stopped: str = "",
