@@ -79,11 +79,11 @@ class ResultFolder:
         """What was found in a frame, in one form or both."""
         if self._old is not None:
             self._replace_old()
-        if result is not None:
-            with replacing(self.folder / f"{frame_id}.json") as temporary:
-                temporary.write_text(json.dumps(result) + "\n", encoding="utf-8")
         if labels is not None:
             write_labels(self.folder / f"{frame_id}.txt", labels)
+        if result is not None:  # last: the newer is the one that is drawn, and it says more
+            with replacing(self.folder / f"{frame_id}.json") as temporary:
+                temporary.write_text(json.dumps(result) + "\n", encoding="utf-8")
 
 
 def _is_result(path: Path) -> bool:

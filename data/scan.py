@@ -116,7 +116,7 @@ def oddities(points: np.ndarray, point_range: Sequence[float], feet: float) -> l
     point_range: of the network's grid (x0, y0, z0, x1, y1, z1); feet: the height at which its
     objects stand, both in metres in the LiDAR frame.
     """
-    points = points[np.isfinite(points).all(axis=1)]
+    points = points[np.isfinite(points).all(axis=1)].astype(np.float64)
     if not len(points):
         return []
     notes = (

@@ -28,7 +28,8 @@ def load_weights(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such weights file")
+        fault = "is no weights file" if path.exists() else "no such weights file"
+        raise FileNotFoundError(f"{path}: {fault}")
     try:
         state, texts, checked = tensor_file.read(path)
     except ValueError as error:

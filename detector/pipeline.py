@@ -109,6 +109,8 @@ class Detector:
 def _checked(points: np.ndarray | Tensor) -> Tensor:
     kind = str(getattr(points, "dtype", type(points).__name__)).removeprefix("torch.")
     shape = tuple(getattr(points, "shape", ()))
+    if getattr(points, "layout", torch.strided) != torch.strided:
+        raise ValueError("points: expected a dense tensor, got a sparse one; call .to_dense()")
     if kind != "float32" or len(shape) != 2 or shape[1] != 4:
         raise ValueError(f"points: expected [P, 4] float32, got {list(shape)} {kind}")
     if isinstance(points, Tensor):

@@ -124,6 +124,28 @@ def test_any_array_of_points_will_do(weights):
         assert torch.equal(detector(given).boxes, expected.boxes)
 
 
+def test_a_sparse_tensor_is_one_line(weights):
+    with pytest.raises(ValueError, match="points: expected a dense tensor"):
+        Detector.from_weights(weights, "cpu")(torch.from_numpy(cloud(9)).to_sparse())
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float64])
+def test_weights_count_as_the_network_has_them(tmp_path, trained, kind):
+    """What is finite in the file may not be so in 32 bits."""
+    config, model = trained
+    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    name = "backbone.blocks.0.0.conv.weight"
+    state[name] = state[name].to(kind)
+    texts = {"format": "millisecond weights 1", "config": config.to_yaml()}
+    safetensors.torch.save_file(state, tmp_path / "other", texts)
+    Detector.from_weights(tmp_path / "other", "cpu")
+    if kind == torch.float64:
+        state[name][0] = 1e300  # too much for 32 bits
+        safetensors.torch.save_file(state, tmp_path / "other", texts)
+        with pytest.raises(ValueError, match=f"values of {name} are not finite"):
+            Detector.from_weights(tmp_path / "other", "cpu")
+
+
 @pytest.mark.parametrize("points", [cloud(3000) * np.float32(1e-40), cloud(3000) * 0])
 def test_what_is_no_scan_is_warned_of(weights, points):
     detector = Detector.from_weights(weights, "cpu")

@@ -77,7 +77,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def score(options: argparse.Namespace) -> None:
     """Print the table of AP, and write its figures where that is asked for."""
     if options.json:
-        require_own_json(options.json, lambda old: set(old) <= set(MIN_OVERLAP))
+        require_own_json(options.json, lambda old: bool(old) and set(old) <= set(MIN_OVERLAP))
     result = evaluate_files(options) if options.detections else evaluate_weights(options)
     print(format_table(result))
     if options.json:
@@ -90,7 +90,12 @@ def evaluate_files(options: argparse.Namespace) -> Result:
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: no such folder")
     if options.split and options.split != "all":
-        ids: Sequence[str] = read_split(find_list(options.split, options.labels))
+        path = find_list(options.split, options.labels)
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: no such split; without --split all frames that have labels are scored"
+            )
+        ids: Sequence[str] = read_split(path)
         require_files(ids, options.labels, ".txt", options.split)
     else:
         ids = sorted(path.stem for path in options.labels.glob("*.txt"))
