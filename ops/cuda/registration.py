@@ -1,6 +1,6 @@
 """Shapes and gradients of the CUDA operators, for torch.compile and autograd.
 
-Imported once they are loaded. Sections as in csrc/bindings/bindings.cpp.
+Imported once they are loaded. Sections as the files of csrc/bindings.
 """
 
 from math import prod

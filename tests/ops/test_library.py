@@ -75,7 +75,7 @@ def test_every_source_compiles_for_the_oldest_and_the_present_gpu(tmp_path):
 
 
 @pytest.mark.skipif(NVCC is None or shutil.which("g++") is None, reason="no nvcc or no g++")
-def test_the_binding_agrees_with_torch_and_the_launchers(tmp_path):
+def test_the_bindings_agree_with_torch_and_the_launchers(tmp_path):
     # torch without CUDA has all headers but this one
     stand_in = tmp_path / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h"
     stand_in.parent.mkdir(parents=True)
@@ -83,9 +83,21 @@ def test_the_binding_agrees_with_torch_and_the_launchers(tmp_path):
     root = Path(torch.__file__).parent / "include"
     command = [NVCC, "-std=c++20", "-Xcompiler", "-fsyntax-only", f"-I{root}", f"-I{tmp_path}"]
     command += [f"-I{library.SOURCES}"]
-    command += ["-c", library.SOURCES / "bindings" / "bindings.cpp", "-o", tmp_path / "bindings.o"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+
+    def compile_one(source):
+        job = [*command, "-c", source, "-o", tmp_path / f"{source.stem}.o"]
+        result = subprocess.run(job, capture_output=True, text=True)
+        return f"{source.name}: {result.stderr}" if result.returncode else ""
+
+    bindings = sorted(library.SOURCES.rglob("*.cpp"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        assert bindings and not "".join(pool.map(compile_one, bindings))
+
+
+def test_no_two_sources_share_an_object_file():
+    # ninja's objects are named by torch: the name of the source without its folder
+    names = [(path.stem, path.suffix) for path in library.sources()]
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize(
