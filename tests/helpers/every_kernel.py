@@ -15,6 +15,7 @@ from ops.boxes import iou_3d, nms, paired_overlap_bev
 from ops.conv_chain import ConvChain
 from ops.cuda.anchors import anchor_losses, match_anchors
 from ops.cuda.sparse_conv import conv_blocks
+from ops.furthest_point_sampling import furthest_point_sampling
 from ops.kernel_map import ConvGeometry, index_pyramid, index_workspace, strided_map
 from ops.sparse_conv import sparse_conv, sparse_max_pool
 from ops.sparse_tensor import bev_map, dense
@@ -78,6 +79,8 @@ def main() -> None:
     iou_3d(boxes, boxes[:50])
     paired_overlap_bev(boxes, boxes.flip(0))
     nms(boxes, torch.rand(700, device="cuda"), 0.1, 100)
+    for count in (3000, 5000, 40_000, 100_000, 132_000):  # a block, clusters, streamed
+        furthest_point_sampling(torch.randn(2, count, 3, device="cuda"), 5)
     torch.cuda.synchronize()
     print("every kernel ran")
 
