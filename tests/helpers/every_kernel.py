@@ -13,6 +13,7 @@ import torch
 
 from ops.boxes import iou_3d, nms, paired_overlap_bev
 from ops.conv_chain import ConvChain
+from ops.cuda import naive
 from ops.cuda.anchors import anchor_losses, match_anchors
 from ops.cuda.sparse_conv import conv_blocks
 from ops.furthest_point_sampling import furthest_point_sampling
@@ -79,6 +80,10 @@ def main() -> None:
     iou_3d(boxes, boxes[:50])
     paired_overlap_bev(boxes, boxes.flip(0))
     nms(boxes, torch.rand(700, device="cuda"), 0.1, 100)
+    tables = naive.tables(level.coords, level.spatial_shape, 2, DOWN, below.coords)
+    naive.sparse_conv(
+        torch.randn(len(level.coords), 40).cuda(), torch.randn(27, 40, 50).cuda(), tables
+    )
     for count in (3000, 5000, 40_000, 100_000, 132_000):  # a block, clusters, streamed
         furthest_point_sampling(torch.randn(2, count, 3, device="cuda"), 5)
     torch.cuda.synchronize()

@@ -64,3 +64,12 @@ def test_figures_of_others_are_not_written_over(tmp_path, capsys):
     assert main(["network", "--count", "1", "--json", str(path)]) == 2
     assert "mine.json: is there already" in capsys.readouterr().err
     assert path.read_text() == "[1]"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("command", ["ops", "ladder", "sampling"])
+def test_kernels_need_a_gpu(command, capsys):
+    assert main([command]) == 2
+    assert capsys.readouterr().err == (
+        f"error: benchmark {command}: needs a CUDA device, torch sees none\n"
+    )

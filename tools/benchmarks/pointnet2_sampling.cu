@@ -10,10 +10,10 @@ namespace {
 
 constexpr int THREADS = 1024;
 
-__global__ void __launch_bounds__(THREADS) sample(const float* points,  // [batch, count, 3]
+__global__ void __launch_bounds__(THREADS) sample(const float* __restrict__ points,  // [batch, count, 3]
                                                   int count, int samples,
-                                                  float* nearest,     // [batch, count] set to 1e10
-                                                  int64_t* chosen) {  // [batch, samples]
+                                                  float* __restrict__ nearest,     // [batch, count] set to 1e10
+                                                  int64_t* __restrict__ chosen) {  // [batch, samples]
   __shared__ float distances[THREADS];
   __shared__ int rows[THREADS];
   points += int64_t(blockIdx.x) * count * 3;
