@@ -163,7 +163,7 @@ def draw_gather(v: int = 4) -> Figure:
     axis.text(14, top + 1, "=", ha="center", va="center", size=18, color=INK)
     axis.text(12, 6.4, "GEMM", ha="center", size=12, weight="bold", color=INK)
     axis.text(18.5, 6.4, "scatter", ha="center", size=12, weight="bold", color=INK)
-    pairs = "  ".join(f"({s}, {n})" for s, n in zip(sources, outputs, strict=True))
+    pairs = " and ".join(f"({s}, {n})" for s, n in zip(sources, outputs, strict=True))
     axis.text(
         0,
         9.1,
@@ -216,12 +216,14 @@ def draw_bitmap() -> Figure:
     frame(axis, 11.4 + x, y, 1, 1)
     lines = (
         ("rank", f"which row has site ({y}, {x})?"),
-        ("", f"{after[y]} ones before line {y}, {row - after[y]} left of x = {x}: row {row}"),
+        ("", f"{after[y]} ones before line {y},"),
+        ("", f"{row - after[y]} ones left of x = {x}: row {row}"),
         ("select", f"which site has row {row}?"),
-        ("", f"line {y} begins with row {after[y]}; the one with"),
-        ("", f"{row - after[y]} ones before it is at x = {x}"),
+        ("", f"line {y} begins with row {after[y]},"),
+        ("", f"{row - after[y]} ones later is x = {x}"),
     )
-    for (name, text), height in zip(lines, (0.4, 1.1, 2.2, 2.9, 3.6), strict=True):
+    heights = (0.4, 1.1, 1.8, 3.0, 3.7, 4.4)
+    for (name, text), height in zip(lines, heights, strict=True):
         axis.text(17.6, height, name, size=11, weight="bold", color=INK)
         axis.text(19.8, height, text, size=10, color=INK)
     return figure
