@@ -28,6 +28,8 @@ NETWORK_EXAMPLE = "example: python tools/benchmark.py network --frames scans/ --
 TRAIN_EXAMPLE = "example: python tools/benchmark.py train --root kitti --set train.workers=8"
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 PRECISIONS = ["fp32", "bf16", "fp16"]
+LADDER_EXAMPLE = "example: python tools/benchmark.py ladder --frames scans/"
+SAMPLING_EXAMPLE = "example: python tools/benchmark.py sampling --json sampling.json"
 STREETS = 16  # simulated for the training step where there is no data set
 
 
@@ -54,15 +56,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     train.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     train.add_argument("--repeats", type=number, default=50, help="steps (default: 50)")
     train.add_argument("--device", help="cpu or cuda; the GPU where there is one")
-    train.add_argument("--json", type=output_path, help="also write the figures there")
-    for command in (ops, network):
+    ladder = commands.add_parser(
+        "ladder", help="naive, general and tensor-core convolution", epilog=LADDER_EXAMPLE
+    )
+    ladder.add_argument("--batch", type=number, default=1, help="scans in a batch (default: 1)")
+    sampling = commands.add_parser(
+        "sampling", help="furthest point sampling beside PointNet++'s", epilog=SAMPLING_EXAMPLE
+    )
+    sampling.add_argument("--repeats", type=number, default=20, help="calls (default: 20)")
+    for command in (ops, network, ladder):
         command.add_argument(
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
         )
         command.add_argument("--count", type=number, default=10, help="scans to use (default: 10)")
+    for command in (ops, network):
         command.add_argument(
             "--repeats", type=number, default=20, help="calls a scan (default: 20)"
         )
+    for command in (ops, network, train, ladder, sampling):
         command.add_argument("--json", type=output_path, help="also write the figures there")
     options = parser.parse_args(arguments)
     return run(lambda: _run(options))
@@ -81,18 +92,25 @@ def _run(options: argparse.Namespace) -> None:
 def _measure(options: argparse.Namespace) -> dict:
     if options.command == "train":
         return _measure_training(options)
-    import torch
-
+    from tools.benchmarks import ladder, ops, sampling
     from tools.benchmarks.scans import load_scans
 
-    scans = load_scans(options.frames, options.count)
     if options.command == "network":
-        return _measure_network(options, scans)
-    if not torch.cuda.is_available():
-        raise ValueError(f"benchmark {options.command}: needs a CUDA device, torch sees none")
-    from tools.benchmarks.ops import measure
+        return _measure_network(options, load_scans(options.frames, options.count))
+    _require_cuda(options.command)
+    if options.command == "sampling":
+        return sampling.measure(options.repeats)
+    scans = load_scans(options.frames, options.count)
+    if options.command == "ladder":
+        return ladder.measure(scans, options.batch)
+    return ops.measure(scans, options.batch, options.precision, options.repeats)
 
-    return measure(scans, options.batch, options.precision, options.repeats)
+
+def _require_cuda(command: str) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ValueError(f"benchmark {command}: needs a CUDA device, torch sees none")
 
 
 def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:

@@ -83,3 +83,12 @@ def test_numbers_and_precisions_that_are_none(arguments, capsys):
         main(arguments)
     assert end.value.code == 2
     assert arguments[1] in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("command", ["ops", "ladder", "sampling"])
+def test_kernels_need_a_gpu(command, capsys):
+    assert main([command]) == 2
+    assert capsys.readouterr().err == (
+        f"error: benchmark {command}: needs a CUDA device, torch sees none\n"
+    )
