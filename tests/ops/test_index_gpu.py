@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from ops.cuda import kernel_map as cuda_index
+from ops.cuda import bitmap
 from ops.kernel_map import (
     ConvGeometry,
     index_pyramid,
@@ -14,7 +14,7 @@ from ops.kernel_map import (
     strided_map,
     submanifold_map,
 )
-from ops.reference.kernel_map import coords_of_keys
+from ops.reference.coords import coords_of_keys
 
 pytestmark = pytest.mark.gpu
 
@@ -200,7 +200,7 @@ def test_a_workspace_is_as_large_as_its_levels_need():
         (1, [(1, 1, 1)] * 9, 2**63 - 1),
         (1, [(1, 1, 2**31)], 2**63 - 1),
     ):
-        assert cuda_index.workspace_words(batch_size, sum(shapes, ())) == words
+        assert bitmap.workspace_words(batch_size, shapes) == words
 
 
 def test_what_the_bitmap_cannot_hold_is_searched_for():
