@@ -128,7 +128,7 @@ cudaError_t weight_gradient(Scalar type, bool tf32, const WeightGradient& p, con
   const int64_t size = int64_t(p.table.volume) * p.c_in * p.c_out;
   if (size == 0) return cudaSuccess;
   if (p.table.rows == 0 || p.source_rows == 0) return cudaMemsetAsync(p.out, 0, size * sizeof(float), stream);
-  const int64_t splits = divide_up(p.table.rows, WEIGHT_GRADIENT_SLAB);
+  const int64_t splits = divide_up(int64_t(p.table.rows), WEIGHT_GRADIENT_SLAB);
   float* const partial = splits > 1 ? static_cast<float*>(allocate(splits * size * sizeof(float))) : nullptr;
   const WeightGradientArguments arguments{p.features, p.gradient, partial, p.out,
                                           p.table,    p.c_in,     p.c_out, static_cast<int32_t>(splits)};
