@@ -14,7 +14,7 @@ from ops.kernel_map import (
     strided_map,
     submanifold_map,
 )
-from ops.reference.kernel_map import coords_of_keys
+from ops.reference.coords import coords_of_keys
 
 pytestmark = pytest.mark.gpu
 

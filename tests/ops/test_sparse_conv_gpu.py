@@ -5,9 +5,15 @@ import itertools
 import pytest
 import torch
 
-from ops.cuda.sparse_conv import conv_blocks
-from ops.kernel_map import ConvGeometry, KernelMap, Table, strided_map, submanifold_map
-from ops.sparse_conv import sparse_conv
+from ops import (
+    ConvGeometry,
+    KernelMap,
+    Table,
+    conv_blocks,
+    sparse_conv,
+    strided_map,
+    submanifold_map,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -202,7 +208,7 @@ def test_count_on_the_device_bounds_the_rows(channels):
             # beyond the count the table holds what would be an illegal access
             neighbours = torch.full((27, rows + 100), 1 << 30, dtype=torch.int32)
             neighbours[:, :count] = table.neighbours[:, :count]
-            bounded = Table(neighbours.cuda(), None, torch.tensor([count]).int().cuda())
+            bounded = Table(neighbours.cuda(), torch.tensor([count]).int().cuda())
             out = sparse_conv(features, weight, KernelMap(bounded, None))
             # the sum of an offset's shares may be grouped otherwise for another number of rows
             assert error(out[:count], expected[:count]) <= 4e-4
