@@ -1,4 +1,6 @@
 // The index of a network: levels and tables.
+#include <algorithm>
+
 #include "bindings/bitmap.h"
 
 namespace millisecond {
@@ -63,9 +65,8 @@ Tensor mark_levels(const Network& network, const Tensor& coords, const std::opti
   return counts;
 }
 
-// Neighbours and masks: of each level its submanifold table, the table from the level above, and that one's
-// transpose. With counts, coords are filled up with -1 and masks with 0 behind them; neighbours there are
-// anything.
+// Neighbours: of each level its submanifold table, the table from the level above, and that one's transpose. With
+// counts, coords are filled up with -1 behind them; neighbours there are anything.
 // coords of level 0 are the caller's; `first` is where a copy of them goes.
 std::vector<Tensor> fill_tables(const Network& network, const std::vector<Tensor>& coords, const int* counts,
                                 const Tensor& first = {}) {
@@ -82,14 +83,11 @@ std::vector<Tensor> fill_tables(const Network& network, const std::vector<Tensor
                     window,
                     coords[level].data_ptr<int>(),
                     own.data_ptr<int>(),
-                    nullptr,
                     nullptr};
     if (kind != TableKind::tail) {
-      TORCH_CHECK(volume <= 32, "kernels of up to 32 offsets have tables, this one has ", volume);
+      TORCH_CHECK(volume <= INT32_MAX, "a kernel of ", volume, " offsets is too large");
       out.push_back(at::empty({volume, rows}, coords[level].options()));
       job.neighbours = out.back().data_ptr<int>();
-      out.push_back(at::empty({rows}, coords[level].options()));
-      job.mask = reinterpret_cast<uint32_t*>(out.back().data_ptr<int>());
     }
     if (rows > 0) jobs.push_back(job);
   };
@@ -185,6 +183,15 @@ void index_clear(const Tensor& workspace, int64_t batch_size, at::IntArrayRef sh
   check(bitmap_clear(bitmap_of(workspace, batch_size, shapes), false, stream()), "index_clear");
 }
 
+// Elements of the workspace, for callers that choose by it; TOO_LARGE for grids that no bitmap holds.
+int64_t index_workspace_words(int64_t batch_size, at::IntArrayRef shapes) {
+  const bool few = shapes.size() <= 3 * MAX_LEVELS;
+  const bool small = std::all_of(shapes.begin(), shapes.end(), [](int64_t n) { return n <= INT32_MAX; });
+  if (!few || !small || batch_size > INT32_MAX) return TOO_LARGE;
+  const Shapes grid = shapes_of(batch_size, shapes);
+  return bitmap_words(grid.batch, grid.levels, grid.size);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
@@ -199,6 +206,7 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def(
       "index_exact(Tensor coords, Tensor workspace, int batch_size, int[] shapes, int[] steps, int[] submanifold, "
       "int submanifold_levels, bool transposed, int[] sizes) -> Tensor[]");
+  m.def("index_workspace_words(int batch_size, int[] shapes) -> int", index_workspace_words);
   m.def("index_clear(Tensor(a!) workspace, int batch_size, int[] shapes) -> ()");
 }
 
