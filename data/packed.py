@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
@@ -97,7 +98,7 @@ class PackWriter:
         """How many steps are done."""
         return len(self._steps)
 
-    def append(self, clouds: Sequence[np.ndarray], **columns: Sequence) -> None:
+    def append(self, clouds: Sequence[np.ndarray], **columns: Sequence | np.ndarray) -> None:
         """One step: clouds [P, 4] and as many values in each column; either may be empty."""
         for cloud in clouds:
             self._data.write(np.ascontiguousarray(cloud, "<f4").tobytes())
@@ -111,7 +112,7 @@ class PackWriter:
     def finish(self) -> None:
         """Give the files their names, data before index."""
         counts = [count for step in self._steps for count in step["counts"]]
-        columns = {
+        columns: dict[str, Any] = {
             name: np.array([value for step in self._steps for value in step[name]], dtype)
             for name, dtype in self.types.items()
         }

@@ -134,7 +134,7 @@ class Calibration:
         if shape is not None:
             limit = np.array([shape[1] - 1, shape[0] - 1], np.float64)
             low, high = np.clip(low, 0, limit), np.clip(high, 0, limit)
-        return np.where(seen.any(axis=1)[:, None], np.concatenate([low, high], axis=1), 0.0)
+        return np.where(seen.any(axis=1, keepdims=True), np.concatenate([low, high], axis=1), 0.0)
 
 
 def observation_angle(camera_boxes: np.ndarray) -> np.ndarray:

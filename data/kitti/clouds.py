@@ -55,8 +55,10 @@ class PackedClouds:
             fields = [columns[field] for field in Source._fields]
             for name in layout.ids:
                 row = rows.get(name)
-                source = row is not None and Source(*(int(field[row]) for field in fields))
-                if source and source.still_there(layout, name):
+                if row is None:
+                    continue
+                source = Source(*(int(field[row]) for field in fields))
+                if source.still_there(layout, name):
                     self._row[name], self.sources[name] = row, source
         self.stale = [name for name in layout.ids if name not in self._row]
         self._warned = False

@@ -68,7 +68,7 @@ def find_scans(inputs: Sequence[Path]) -> list[Path]:
 
     Raises FileNotFoundError or ValueError for what is not there, or two scans of one name.
     """
-    scans = []
+    scans: list[Path] = []
     for path in inputs:
         if path.is_dir():
             found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
@@ -79,7 +79,7 @@ def find_scans(inputs: Sequence[Path]) -> list[Path]:
             scans.append(path)
         else:
             raise FileNotFoundError(f"{path}: no such file or folder")
-    names = {}
+    names: dict[str, Path] = {}
     for scan in scans:
         other = names.setdefault(scan.stem, scan)
         if other is not scan:

@@ -68,11 +68,11 @@ def _prepare(dataset: KittiDataset, database: bool, progress: Progress) -> bool:
         writers = [writer for writer in (cloud_pack, object_pack) if writer is not None]
         for index in progress(range(min(w.steps for w in writers), len(dataset))):
             frame = dataset[index]
-            if clouds_due and cloud_pack.steps == index:
+            if cloud_pack is not None and cloud_pack.steps == index:
                 source = Source.of(dataset.layout, frame.frame_id)._asdict()
                 columns = {name: [value] for name, value in source.items()}
                 cloud_pack.append([frame.points], frame=[frame.frame_id], **columns)
-            if objects_due and object_pack.steps == index:
+            if object_pack is not None and object_pack.steps == index:
                 add_objects(object_pack, frame)
         for writer in writers:
             writer.finish()

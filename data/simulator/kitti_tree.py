@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -116,7 +116,7 @@ def _leave_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _write_lines(path: Path, lines: Sequence[str]) -> None:
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
     with replacing(path) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
@@ -128,6 +128,7 @@ def _write_street(folder: Path, seed: int) -> None:
 def _write_frame(folder: Path, recording: Recording) -> None:
     frame = recording.frame
     name, camera = frame.frame_id, frame.calibration
+    assert camera is not None and frame.plane is not None  # `record` gives both
     with replacing(folder / "velodyne" / f"{name}.bin") as temporary:
         frame.points.astype("<f4").tofile(temporary)
     with replacing(folder / "calib" / f"{name}.txt") as temporary:
