@@ -69,8 +69,8 @@ class PackWriter:
     """Writes a pack step by step; stopped at any moment, a new writer goes on where it ended.
 
     What is written so far lies in NAME.partial, and a line of JSON for every step in NAME.journal.
-    They are taken up again when their signature is the same, else begun anew, so that the finished
-    files are the same bytes however often the work was stopped.
+    A new writer continues them if the signature is the same, and otherwise starts again. So the
+    finished files are the same bytes however often the work was stopped.
     """
 
     def __init__(self, path: Path | str, signature: str, columns: Mapping[str, str]):
@@ -81,7 +81,7 @@ class PackWriter:
         self._log = self.path.with_name(f"{self.path.name}.journal")
         data = data_path(self.path)
         if data.exists() and not (index_path(self.path).exists() or self._log.exists()):
-            raise ValueError(f"{data}: is there already and no pack; give another folder")
+            raise ValueError(f"{data}: already exists and is no pack; give another folder")
         self._steps = self._take_up()
         self._data = self._partial.open("ab")
         self._journal = self._log.open("a", encoding="utf-8")
@@ -125,7 +125,7 @@ class PackWriter:
         self._log.unlink()
 
     def _take_up(self) -> list[dict]:
-        """Read the steps that are whole, and cut off what follows them."""
+        """Read the steps that are complete, and cut off what follows them."""
         steps, kept = [], 0
         lines = self._log.read_bytes().splitlines(keepends=True) if self._log.is_file() else []
         size = self._partial.stat().st_size if self._partial.is_file() else 0
@@ -150,7 +150,7 @@ class PackWriter:
 
 
 def _read_columns(index: Path) -> dict[str, np.ndarray]:
-    # np.savez does not compress: what says otherwise could be far larger than its file
+    # np.savez does not compress; a compressed array could be far larger than its file
     with ZipFile(index) as archive:
         if any(entry.compress_type != ZIP_STORED for entry in archive.infolist()):
             raise ValueError("compressed")

@@ -1,4 +1,4 @@
-"""KITTI label and result files: one object a line, in the camera frame.
+"""KITTI label and result files: one object per line, in the camera frame.
 
 A line is: type truncated occluded alpha x1 y1 x2 y2 h w l x y z rotation_y [score]. Labels have 15
 fields, results for the benchmark 16.

@@ -17,7 +17,7 @@ from data.kitti.labels import write_labels
 from data.kitti.splits import check_name, read_split, some
 from data.simulator.recording import Recording, record
 
-MARK = "simulated.txt"  # in the root: the frames that were simulated, a line each
+MARK = "simulated.txt"  # in the root: the frames that were simulated, one per line
 PARTS = {"velodyne": ".bin", "calib": ".txt", "label_2": ".txt", "planes": ".txt"}
 OTHERS = ("training", "testing", "ImageSets", "velodyne", "velodyne_reduced", "calib.txt")
 
@@ -25,7 +25,7 @@ OTHERS = ("training", "testing", "ImageSets", "velodyne", "velodyne_reduced", "c
 def write_kitti_tree(
     root: Path | str, seeds: Sequence[int], split: str, processes: int = 1
 ) -> None:
-    """Scan one street a seed and write the frames where KITTI has its own.
+    """Scan one street per seed and write the frames where KITTI has its own.
 
     Writes root/training/{velodyne,calib,label_2,planes}/NNNNNN.* with the seed as the number, and
     adds the numbers to root/ImageSets/SPLIT.txt. Other splits of the same root stay as they are.
@@ -106,7 +106,7 @@ def _each(write, seeds: Sequence[int], processes: int) -> Iterator[None]:
     try:
         yield from pool.map(write, seeds, chunksize=8)
     except BrokenProcessPool:
-        raise OSError("a simulating process ended without a word; is memory full?") from None
+        raise OSError("a simulating process ended without a message; is memory full?") from None
     finally:
         pool.shutdown(cancel_futures=True)
 

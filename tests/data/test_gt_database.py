@@ -96,7 +96,7 @@ def test_stopped_between_any_two_bytes(tmp_path, path, cut_log, cut_data):
 
 def test_a_file_of_others_is_not_written_over(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"a scan")
-    with pytest.raises(ValueError, match=r"a\.bin: is there already"):
+    with pytest.raises(ValueError, match=r"a\.bin: already exists"):
         PackWriter(tmp_path / "a", "s", COLUMNS)
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
 
