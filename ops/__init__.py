@@ -1,6 +1,7 @@
 """Sparse convolution, voxels and boxes: functions of tensors only."""
 
 from ops.boxes import Kept, iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
+from ops.furthest_point_sampling import furthest_point_sampling
 from ops.kernel_map import (
     ConvGeometry,
     KernelMap,
@@ -33,6 +34,7 @@ __all__ = [
     "Voxels",
     "bev_map",
     "dense",
+    "furthest_point_sampling",
     "index_pyramid",
     "index_workspace",
     "iou_3d",

@@ -16,7 +16,6 @@ class Table(NamedTuple):
     """One direction of a kernel map; V offsets in C order (z, y, x)."""
 
     neighbours: Tensor  # [V, N] int32: row of the source that offset v of row n reads, -1 = none
-    mask: Tensor | None = None  # [N] int32: bit v set where neighbours[v, n] >= 0 (CUDA only)
     count: Tensor | None = None  # [1] int32: rows from here on hold nothing; None: all rows count
     flipped: bool = False  # offset v is multiplied with weight[V - 1 - v]
 
@@ -151,14 +150,14 @@ def index_pyramid(
     The last level gets a submanifold map only with `last_submanifold`. Rows of `coords` from
     `count` on are ignored. With `capacities` (rows, one number a level) every tensor has that many
     rows: each level is the exact one cut off there, and entries that point at rows cut off are -1.
-    Beyond a level's count coords are -1, masks 0 and tables undefined. `overflow` tells which
-    levels were cut.
+    Beyond a level's count coords are -1 and tables undefined. `overflow` tells which levels were
+    cut.
 
     Without `transposed` the maps between levels have no backward table: inference needs none.
-    On CUDA, grids whose bitmap fits 1 GiB with kernels of up to 32 offsets are indexed by it: with
-    capacities nothing is read back to the host, else one copy of the counts. Others take the
-    reference's search. A `workspace` of `index_workspace` saves zeroing one in every call; it is
-    zero again when the call's kernels are done, so calls on one stream may share it.
+    On CUDA, grids whose bitmap fits 1 GiB are indexed by it: with capacities nothing is read back
+    to the host, else one copy of the counts. Others take the reference's search. A `workspace` of
+    `index_workspace` saves zeroing one in every call; it is zero again when the call's kernels are
+    done, so calls on one stream may share it.
     """
     if capacities is not None and len(capacities) != len(downs) + 1:
         raise ValueError(
@@ -227,13 +226,13 @@ def _cuda_pyramid(
     for i, shape in enumerate(shapes):
         submanifold = down = None
         if plan.submanifold_levels >> i & 1:
-            table = Table(next(tables), next(tables), counts[i])
+            table = Table(next(tables), counts[i])
             submanifold = KernelMap(table, table._replace(flipped=True))
         if i > 0:
-            forward = Table(next(tables), next(tables), counts[i])
+            forward = Table(next(tables), counts[i])
             backward = None
             if plan.transposed:
-                backward = Table(next(tables), next(tables), counts[i - 1])
+                backward = Table(next(tables), counts[i - 1])
             down = KernelMap(forward, backward)
         levels.append(Level(index.coords[i], counts[i], shape, submanifold, down))
     return Pyramid(tuple(levels), overflow)
@@ -293,7 +292,7 @@ def _with_capacity(table: Table, rows: int, source_rows: int, count: Tensor) -> 
     neighbours = table.neighbours.new_full((offsets, rows), -1)
     kept = table.neighbours[:, : min(length, rows)]
     neighbours[:, : kept.shape[1]] = torch.where(kept < source_rows, kept, -1)
-    return Table(neighbours, None, count, table.flipped)
+    return Table(neighbours, count, table.flipped)
 
 
 def per_axis(name: str, value: int | Sequence[int], dims: int, least: int) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from data.kitti.dataset import KittiDataset
 from data.kitti.splits import some
 from data.packed import Pack, PackWriter
 
-FORMAT = "2"  # of both packs; packs of another format are made again
+FORMAT = "3"  # of both packs; packs of another format are made again
 
 Progress = Callable[[Iterable[int]], Iterable[int]]
 

@@ -5,8 +5,8 @@ Everything here has three axes: shapes and windows are filled up with axes of si
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from math import prod
 from typing import NamedTuple
 
 import torch
@@ -15,9 +15,6 @@ from torch import Tensor
 from ops.cuda.library import extension
 from ops.reference.kernel_map import check_coords
 
-CELL_BITS, TILE_WORDS, HEADER_WORDS = 96, 256, 16  # as in csrc/launchers.h, bitmap.cuh
-MAX_LEVELS = 8
-MAX_OFFSETS = 32  # bits of a mask
 MAX_WORDS = 1 << 28  # 1 GiB: a batch of 32 KITTI grids takes half of it
 FAULT = 1 << 30  # in overflow: the coords are not sorted, unique and inside the grid
 
@@ -60,15 +57,8 @@ class Plan(NamedTuple):
         return len(self.shapes) // 3
 
     def fits(self) -> bool:
-        """Whether masks can hold the kernels and a GPU's memory the bitmap."""
-        kernels = [self.steps[i : i + 3] for i in range(0, len(self.steps), 12)]
-        if self.submanifold_levels:
-            kernels.append(self.submanifold[:3])
-        return (
-            self.levels <= MAX_LEVELS
-            and all(prod(kernel) <= MAX_OFFSETS for kernel in kernels)
-            and workspace_words(self.batch_size, self.shapes) <= MAX_WORDS
-        )
+        """Whether there is a bitmap of the levels, and a GPU's memory holds it."""
+        return workspace_words(self.batch_size, self.shapes) <= MAX_WORDS
 
 
 class Index(NamedTuple):
@@ -76,17 +66,19 @@ class Index(NamedTuple):
 
     coords: list[Tensor]
     counts: Tensor | None  # [levels + 2] int32: of the levels, overflow, fault; None: exact sizes
-    tables: list[Tensor]  # of level l: submanifold, down to it, its transpose; neighbours, mask
+    tables: list[Tensor]  # neighbours; of level l: submanifold, down to it, its transpose
 
 
 def workspace_words(batch_size: int, shapes: Sequence[int]) -> int:
-    """Elements of the workspace of a batch of levels (z, y, x, z, y, x, ...)."""
-    words = HEADER_WORDS + _padded(batch_size)
-    for z, y, x in zip(shapes[::3], shapes[1::3], shapes[2::3], strict=True):
-        cells = batch_size * z * y * -(-x // CELL_BITS)
-        summary = -(-cells // 32)
-        words += 4 * cells + _padded(summary) + _padded(-(-summary // TILE_WORDS))
-    return words
+    """Elements of the workspace of a batch of levels (z, y, x, z, y, x, ...); 2^63 - 1 for levels
+    that no bitmap holds."""
+    return _workspace_words(operator.index(batch_size), shapes)  # one graph per batch size
+
+
+@torch.compiler.assume_constant_result
+def _workspace_words(batch_size: int, shapes: Sequence[int]) -> int:
+    extension()
+    return torch.ops.millisecond.index_workspace_words(batch_size, shapes)
 
 
 def new_workspace(batch_size: int, shapes: Sequence[int], device: torch.device) -> Tensor:
@@ -152,7 +144,3 @@ def _axes(numbers: Sequence[int], filling: int) -> tuple[int, ...]:
 def _window(step: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     kernel, stride, padding, dilation = step
     return (*_axes(kernel, 1), *_axes(stride, 1), *_axes(padding, 0), *_axes(dilation, 1))
-
-
-def _padded(words: int) -> int:
-    return -(-words // 4) * 4

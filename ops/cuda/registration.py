@@ -1,6 +1,6 @@
 """Shapes and gradients of the CUDA operators, for torch.compile and autograd.
 
-Imported once they are loaded. Sections as in csrc/bindings/bindings.cpp.
+Imported once they are loaded. Sections as the files of csrc/bindings.
 """
 
 from math import prod
@@ -52,7 +52,6 @@ def _tables(coords, sizes, steps, submanifold, submanifold_levels, transposed) -
 
     def add(kernel, rows):
         tables.append(coords.new_empty(prod(kernel), rows))
-        tables.append(coords.new_empty(rows))
 
     for level, rows in enumerate(sizes):
         if submanifold_levels >> level & 1:
