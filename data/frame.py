@@ -6,6 +6,7 @@ the centre of the volume, l lies along the heading, yaw is counter-clockwise fro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,8 +58,11 @@ class Batch(NamedTuple):
     frame_ids: tuple[str, ...]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        moved = (tensor.to(device, non_blocking=non_blocking) for tensor in self[:4])
-        return Batch(*moved, self.frame_ids)
+        return self._moved(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
-        return Batch(*(tensor.pin_memory() for tensor in self[:4]), self.frame_ids)
+        return self._moved(lambda tensor: tensor.pin_memory())
+
+    def _moved(self, move: Callable[[Tensor], Tensor]) -> Batch:
+        points, offsets, boxes, labels = map(move, self[:4])
+        return Batch(points, offsets, boxes, labels, self.frame_ids)

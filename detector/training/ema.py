@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 class Ema:
@@ -23,6 +23,7 @@ class Ema:
     def update(self, model: nn.Module, step: int) -> None:
         """Takes in the weights that step `step` (0-based) left."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        averages, weights = list(self.model.parameters()), list(model.parameters())
+        averages: list[Tensor] = list(self.model.parameters())
+        weights: list[Tensor] = list(model.parameters())
         torch._foreach_lerp_(averages, weights, 1 - decay)
         torch._foreach_copy_(list(self.model.buffers()), list(model.buffers()))
