@@ -11,6 +11,7 @@ from ops.boxes import Kept, iou_3d, iou_bev, nms, overlap_bev, paired_overlap_be
 from ops.conv_blocks import conv_blocks
 from ops.conv_chain import ConvChain
 from ops.dense import bev_map, dense
+from ops.furthest_point_sampling import furthest_point_sampling
 from ops.geometry import ConvGeometry
 from ops.kernel_map import index_pyramid, index_workspace, strided_map, submanifold_map
 from ops.layers import InverseConv, SparseMaxPool, StridedConv, SubmanifoldConv
@@ -48,6 +49,7 @@ __all__ = [
     "dense",
     "direction_bin",
     "encode",
+    "furthest_point_sampling",
     "index_pyramid",
     "index_workspace",
     "iou_3d",

@@ -45,7 +45,7 @@ def submanifold_map(
     """
     shape = _checked_grid(coords, spatial_shape)
     window = submanifold_window(kernel_size, dilation, len(shape))
-    backend = _backend(coords, batch_size, [shape], [window[0]])
+    backend = _backend(coords, batch_size, [shape])
     return backend.submanifold_map(coords, shape, batch_size, *window)
 
 
@@ -61,8 +61,7 @@ def strided_map(
     """
     shape = _checked_grid(coords, spatial_shape)
     geometry = ConvGeometry.of(*geometry, dims=len(shape))
-    shapes = [shape, geometry.output_shape(shape)]
-    backend = _backend(coords, batch_size, shapes, [geometry.kernel_size])
+    backend = _backend(coords, batch_size, level_shapes(shape, [geometry]))
     return backend.strided_map(coords, shape, batch_size, geometry)
 
 
@@ -87,10 +86,10 @@ def index_pyramid(
     were cut.
 
     Without `transposed` the maps between levels have no backward table: inference needs none.
-    On CUDA, grids whose bitmap fits 1 GiB with kernels of up to 32 offsets are indexed by it: with
-    capacities nothing is read back to the host, else one copy of the counts. Others take the
-    reference's search. A `workspace` of `index_workspace` saves zeroing one in every call; it is
-    zero again when the call's kernels are done, so calls on one stream may share it.
+    On CUDA, grids whose bitmap fits 1 GiB are indexed by it: with capacities nothing is read back
+    to the host, else one copy of the counts. Others take the reference's search. A `workspace` of
+    `index_workspace` saves zeroing one in every call; it is zero again when the call's kernels are
+    done, so calls on one stream may share it.
     """
     if capacities is not None and len(capacities) != len(downs) + 1:
         raise ValueError(
@@ -99,10 +98,7 @@ def index_pyramid(
     shape = _checked_grid(coords, spatial_shape)
     kernel, _ = submanifold_window(submanifold_kernel, 1, len(shape))
     downs = [ConvGeometry.of(*down, dims=len(shape)) for down in downs]
-    kernels = [down.kernel_size for down in downs]
-    if downs or last_submanifold:
-        kernels.append(kernel)
-    backend = _backend(coords, batch_size, level_shapes(shape, downs), kernels)
+    backend = _backend(coords, batch_size, level_shapes(shape, downs))
     options = last_submanifold, capacities, count, transposed, workspace
     return backend.index_pyramid(coords, shape, batch_size, downs, kernel, *options)
 
@@ -118,13 +114,8 @@ def index_workspace(
     return new_workspace(batch_size, level_shapes(tuple(spatial_shape), downs), device)
 
 
-def _backend(
-    coords: Tensor,
-    batch_size: int,
-    shapes: Sequence[tuple[int, ...]],
-    kernels: Sequence[tuple[int, ...]],
-) -> ModuleType:
-    return cuda if coords.is_cuda and fits(batch_size, shapes, kernels) else reference
+def _backend(coords: Tensor, batch_size: int, shapes: Sequence[tuple[int, ...]]) -> ModuleType:
+    return cuda if coords.is_cuda and fits(batch_size, shapes) else reference
 
 
 def _checked_grid(coords: Tensor, spatial_shape: Sequence[int]) -> tuple[int, ...]:

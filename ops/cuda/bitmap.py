@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from math import prod
 
 import torch
 from torch import Tensor
 
-CELL_BITS, TILE_WORDS, HEADER_WORDS = 96, 256, 16  # as in csrc/launchers.h, bitmap.cuh
-MAX_LEVELS = 8
-MAX_OFFSETS = 32  # bits of a mask
+from ops.cuda.library import extension
+
 MAX_WORDS = 1 << 28  # 1 GiB: a batch of 32 KITTI grids takes half of it
 
 
-def fits(
-    batch_size: int, shapes: Sequence[tuple[int, ...]], kernels: Sequence[tuple[int, ...]] = ()
-) -> bool:
-    """Whether masks can hold the kernels and a GPU's memory the bitmap of all levels."""
-    return (
-        len(shapes) <= MAX_LEVELS
-        and all(prod(kernel) <= MAX_OFFSETS for kernel in kernels)
-        and workspace_words(batch_size, shapes) <= MAX_WORDS
-    )
+def fits(batch_size: int, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether there is a bitmap of levels of these shapes, and a GPU's memory holds it."""
+    return workspace_words(batch_size, shapes) <= MAX_WORDS
 
 
 def workspace_words(batch_size: int, shapes: Sequence[tuple[int, ...]]) -> int:
-    """Elements of the workspace of a batch with levels of these shapes."""
-    words = HEADER_WORDS + _padded(batch_size)
-    for shape in shapes:
-        cells = batch_size * prod(shape[:-1]) * -(-shape[-1] // CELL_BITS)
-        summary = -(-cells // 32)
-        words += 4 * cells + _padded(summary) + _padded(-(-summary // TILE_WORDS))
-    return words
+    """Elements of the workspace of a batch with levels of these shapes; 2^63 - 1 for levels that no
+    bitmap holds."""
+    return _workspace_words(operator.index(batch_size), flat(shapes))  # one graph per batch size
+
+
+@torch.compiler.assume_constant_result
+def _workspace_words(batch_size: int, shapes: tuple[int, ...]) -> int:
+    extension()
+    return torch.ops.millisecond.index_workspace_words(batch_size, shapes)
 
 
 def new_workspace(
@@ -43,5 +38,11 @@ def new_workspace(
     return torch.zeros(words, dtype=torch.int32, device=device)
 
 
-def _padded(words: int) -> int:
-    return -(-words // 4) * 4
+def flat(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """(z, y, x) of all levels one after another, as the operators take them."""
+    return sum((three_axes(shape, 1) for shape in shapes), ())
+
+
+def three_axes(numbers: Sequence[int], filling: int) -> tuple[int, ...]:
+    """The kernels have three axes: fewer are filled up in front."""
+    return (filling,) * (3 - len(numbers)) + tuple(numbers)

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ops.cuda.bitmap import new_workspace
+from ops.cuda.bitmap import flat, new_workspace, three_axes
 from ops.cuda.fakes import fake
 from ops.cuda.library import extension
 from ops.geometry import ConvGeometry, level_shapes
@@ -92,7 +92,7 @@ class Plan(NamedTuple):
     ) -> Plan:
         return cls(
             batch_size,
-            sum((_axes(shape, 1) for shape in shapes), ()),
+            flat(shapes),
             sum((_window(down) for down in downs), ()),
             _window(submanifold),
             submanifold_levels,
@@ -172,10 +172,10 @@ def _levels(
     shapes: Sequence[tuple[int, ...]],
     coords: Sequence[Tensor],
     counts: Sequence[Tensor | None],
-    tensors: Sequence[Tensor],  # of each table its neighbours and a mask, which nothing reads
+    neighbours: Sequence[Tensor],
 ) -> tuple[Level, ...]:
-    neighbours = iter(tensors[::2])
-    tables = plan.tables(lambda _, rows: Table(next(neighbours), counts[rows]))
+    rest = iter(neighbours)
+    tables = plan.tables(lambda _, rows: Table(next(rest), counts[rows]))
     levels = []
     for level, (same, down, up) in enumerate(tables):
         submanifold = None if same is None else KernelMap(same, same.reversed())
@@ -194,18 +194,14 @@ def _fault(coords: Tensor, fault: int, shape: tuple[int, ...], batch_size: int) 
     return ValueError(f"coords: row {row} is wrong: {coords[row].tolist()}")
 
 
-def _axes(numbers: Sequence[int], filling: int) -> tuple[int, ...]:
-    return (filling,) * (3 - len(numbers)) + tuple(numbers)
-
-
 def _around_a_site(kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> ConvGeometry:
     centre = tuple(k // 2 * d for k, d in zip(kernel_size, dilation, strict=True))
     return ConvGeometry(kernel_size, (1,) * len(kernel_size), centre, dilation)
 
 
 def _window(geometry: ConvGeometry) -> tuple[int, ...]:
-    kernel, stride, padding, dilation = geometry
-    return (*_axes(kernel, 1), *_axes(stride, 1), *_axes(padding, 0), *_axes(dilation, 1))
+    pairs = zip(geometry, (1, 1, 0, 1), strict=True)
+    return sum((three_axes(numbers, filling) for numbers, filling in pairs), ())
 
 
 @fake("index_bounded")
@@ -235,10 +231,5 @@ def _index_clear(workspace, batch_size, shapes) -> None:
 
 def _empty_tables(coords: Tensor, plan: Plan, sizes: Sequence[int]) -> list[Tensor]:
     tensors: list[Tensor] = []
-
-    def add(volume: int, rows: int) -> None:
-        tensors.append(coords.new_empty(volume, sizes[rows]))
-        tensors.append(coords.new_empty(sizes[rows]))  # its mask
-
-    plan.tables(add)
+    plan.tables(lambda volume, rows: tensors.append(coords.new_empty(volume, sizes[rows])))
     return tensors

@@ -1,7 +1,8 @@
 """Spoils what users hand in, at random but seeded, and calls every program on it.
 
 `pytest tests/tools/test_fuzz.py` runs it for 20 s; by hand, for longer: `pytest -s
-tests/tools/test_fuzz.py --seconds 3600 --seed 1`. A case that fails is repeated by its seed and number: `--seed 1 --case 7`.
+tests/tools/test_fuzz.py --seconds 3600 --seed 1`. A case that fails is repeated by its seed and
+number: `--seed 1 --case 7`.
 """
 
 from __future__ import annotations
@@ -339,6 +340,8 @@ def run_case(world: World, folder: Path, seed: int, case: int) -> Failure | None
         writes += [done[0].partition("/")[0], "output"]  # it may be the name of what is written
     if not done or rng.random() < 0.3:
         done += [spoil(own, rng) for _ in range(rng.choice([1, 1, 1, 2, 5]))]
+    if command.tool is simulate and not any((own / "kitti").rglob("*")):
+        writes.append("kitti")  # it makes the root anew
     before = snapshot(own, writes)
     wrong = call(command.tool, arguments, own)
     after = snapshot(own, writes)

@@ -103,6 +103,18 @@ def compare(kernel_map, sources, channels, dtype, tolerance, generator) -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, indirect=True, ids=lambda p: "-".join(p))
+@pytest.mark.parametrize("channels", [(4, 16), (16, 32), (5, 7)], ids=str)
+def test_125_offsets_match_reference_in_fp64(precision, channels):
+    dtype, tolerance = precision
+    generator = torch.Generator().manual_seed(sum(channels))
+    coords = random_coords(generator, (9, 40, 37), 2, 0.05)
+    same = submanifold_map(coords.cuda(), (9, 40, 37), 2, 5)
+    same = KernelMap(*(t._replace(neighbours=t.neighbours.cpu()) for t in same))
+    assert len(same.forward.neighbours) == 125
+    compare(same, len(coords), channels, dtype, tolerance, generator)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, indirect=True, ids=lambda p: "-".join(p))
 @pytest.mark.parametrize("channels", CHANNELS + ODD_CHANNELS, ids=str)
 def test_matches_reference_in_fp64(precision, channels):
     dtype, tolerance = precision

@@ -3,6 +3,8 @@
 import json
 import os
 import struct
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -90,7 +92,7 @@ def test_low_precision_sees_nearly_the_same(weights):
 
 def test_clouds_without_points_in_range_give_few_boxes_and_no_error(weights):
     detector = Detector.from_weights(weights, "cpu")
-    far = np.full((10, 4), 1e6, np.float32)
+    far = np.full((10, 4), 200, np.float32)
     far[:, 3] = 0.5
     nan = np.full((10, 4), np.nan, np.float32)
     nothing = detector(np.zeros((0, 4), np.float32))
@@ -109,6 +111,46 @@ def test_one_wild_intensity_changes_nothing_far_from_it(weights, scale):
     points[17, 3] = scale
     for quiet, loud in zip(detector.detect(points)[0], detector.detect(wild)[0], strict=True):
         assert torch.equal(quiet, loud)
+
+
+def test_any_array_of_points_will_do(weights):
+    detector, points = Detector.from_weights(weights, "cpu"), cloud(3000)
+    expected = detector(points)
+    for given in (
+        torch.from_numpy(points).requires_grad_(),
+        points[::-1][::-1],
+        np.asfortranarray(points),
+    ):
+        assert torch.equal(detector(given).boxes, expected.boxes)
+
+
+def test_a_sparse_tensor_is_one_line(weights):
+    with pytest.raises(ValueError, match="points: expected a dense tensor"):
+        Detector.from_weights(weights, "cpu")(torch.from_numpy(cloud(9)).to_sparse())
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float64])
+def test_weights_count_as_the_network_has_them(tmp_path, trained, kind):
+    """What is finite in the file may not be so in 32 bits."""
+    config, model = trained
+    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    name = "backbone.blocks.0.0.conv.weight"
+    state[name] = state[name].to(kind)
+    texts = {"format": "millisecond weights 1", "config": config.to_yaml()}
+    safetensors.torch.save_file(state, tmp_path / "other", texts)
+    Detector.from_weights(tmp_path / "other", "cpu")
+    if kind == torch.float64:
+        state[name][0] = 1e300  # too much for 32 bits
+        safetensors.torch.save_file(state, tmp_path / "other", texts)
+        with pytest.raises(ValueError, match=f"values of {name} are not finite"):
+            Detector.from_weights(tmp_path / "other", "cpu")
+
+
+@pytest.mark.parametrize("points", [cloud(3000) * np.float32(1e-40), cloud(3000) * 0])
+def test_what_is_no_scan_is_warned_of(weights, points):
+    detector = Detector.from_weights(weights, "cpu")
+    with pytest.warns(ScanWarning, match="points: "):
+        detector(points)
 
 
 def test_a_warning_is_given_once(weights):
@@ -250,6 +292,9 @@ def test_wrong_devices_and_precisions_are_one_line(weights):
         Detector.from_weights(weights, "abacus")
     with pytest.raises(ValueError, match="fp8"):
         Detector.from_weights(weights, "cpu", "fp8")
+    for other in ("mps", "meta", "xla", "hpu"):
+        with pytest.raises(ValueError, match=f"{other}.*say cpu"):
+            Detector.from_weights(weights, other)
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="no GPU"):
             Detector.from_weights(weights, "cuda")
@@ -267,7 +312,7 @@ def test_the_tool_writes_a_json_a_scan(tmp_path, weights):
         points.tofile(scans / f"{name}.bin")
     (scans / "c.bin").rename(tmp_path / "c.bin")
     assert run("--weights", weights, scans, tmp_path / "c.bin", "--output", output) == 0
-    assert sorted(p.name for p in output.iterdir()) == ["a.json", "b.json", "c.json"]
+    assert sorted(p.name for p in output.glob("[!.]*")) == ["a.json", "b.json", "c.json"]
     detector = Detector.from_weights(weights)
     for name, points in clouds.items():
         result = json.loads((output / f"{name}.json").read_text())
@@ -350,7 +395,7 @@ def test_one_bad_scan_does_not_stop_the_others(tmp_path, weights, capsys):
     errors = lines(capsys, "error: ")
     assert len(errors) == 2 and "b.bin" in errors[0] and "d.npy" in errors[1]
     assert "2 of 5 scans could not be read" in errors[1]
-    assert sorted(path.name for path in output.iterdir()) == ["a.json", "c.json", "e.json"]
+    assert sorted(path.name for path in output.glob("[!.]*")) == ["a.json", "c.json", "e.json"]
 
 
 def test_yaws_and_scores_of_the_json(tmp_path, weights):
@@ -373,7 +418,7 @@ def test_results_of_another_run_do_not_stay_beside_new_ones(tmp_path, weights, c
     with_calib = ["--calib", tmp_path / "calib.txt", "--output", output]
     assert run("--weights", weights, *both, *with_calib) == 0
     before = {path.name: path.read_bytes() for path in output.iterdir()}
-    assert len(before) == 4
+    assert len(before) == 5  # with the list of the frames
     capsys.readouterr()
     assert run("--weights", weights, both[0], "--output", output) == 2
     (error,) = lines(capsys, "error: ")
@@ -381,7 +426,7 @@ def test_results_of_another_run_do_not_stay_beside_new_ones(tmp_path, weights, c
     assert {path.name: path.read_bytes() for path in output.iterdir()} == before
     # of the same scans they are replaced, those that this run does not write too
     assert run("--weights", weights, *both, "--output", output) == 0
-    assert sorted(path.name for path in output.iterdir()) == ["a.json", "b.json"]
+    assert sorted(path.name for path in output.iterdir()) == [".results", "a.json", "b.json"]
 
 
 @pytest.mark.parametrize(
@@ -392,6 +437,9 @@ def test_results_of_another_run_do_not_stay_beside_new_ones(tmp_path, weights, c
         ("a.json", '{"mine": 1}'),
         ("a.json", "\xff"),
         ("a.txt", "my notes\n"),
+        ("a.txt", ""),
+        ("a.txt", "Car -1 -1 -1.57 540 180 660 240 1.5 1.8 4.0 0 1.6 20 -1.57 0.9\n"),
+        ("a.json", '{"boxes": [], "scores": [], "names": []}'),
     ],
 )
 def test_what_is_no_result_is_not_written_over(tmp_path, weights, capsys, name, content):
@@ -405,6 +453,50 @@ def test_what_is_no_result_is_not_written_over(tmp_path, weights, capsys, name, 
     assert str(output) in error and name in error
     assert [path.name for path in output.iterdir()] == [name]
     assert (output / name).read_bytes() == before
+
+
+def test_results_stay_until_there_are_new_ones(tmp_path, weights, capsys):
+    cloud(500, 1).tofile(tmp_path / "a.bin")
+    output = tmp_path / "out"
+    assert run("--weights", weights, tmp_path / "a.bin", "--output", output) == 0
+    before = {path.name: path.read_bytes() for path in output.iterdir()}
+    wrong = ["--weights", weights, tmp_path / "a.bin", "--output", output, "--calib"]
+    assert run(*wrong, tmp_path / "none.txt") == 2
+    (tmp_path / "empty").mkdir()
+    assert run(*wrong, tmp_path / "empty") == 2
+    assert {path.name: path.read_bytes() for path in output.iterdir()} == before
+
+
+def test_two_runs_do_not_write_to_one_folder(tmp_path, weights, capsys):
+    cloud(500, 1).tofile(tmp_path / "a.bin")
+    output = tmp_path / "out"
+    program = "import sys; from pathlib import Path; from data.files import locked\n"
+    program += "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program, str(output)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        assert run("--weights", weights, tmp_path / "a.bin", "--output", output) == 2
+        (error,) = lines(capsys, "error: ")
+        assert f"process {other.pid} is writing there" in error
+    assert run("--weights", weights, tmp_path / "a.bin", "--output", output) == 0
+
+
+def test_an_image_is_found_beside_a_linked_folder(tmp_path, weights):
+    from PIL import Image
+
+    points = cloud(4000, 1)
+    for part in ("kitti/velodyne", "kitti/image_2", "elsewhere"):
+        (tmp_path / part).mkdir(parents=True)
+    points.tofile(tmp_path / "elsewhere" / "a.bin")
+    points.tofile(tmp_path / "kitti" / "velodyne" / "b.bin")
+    for name in "ab":
+        Image.new("RGB", (640, 400)).save(tmp_path / "kitti" / "image_2" / f"{name}.png")
+    (tmp_path / "kitti" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "link").symlink_to(tmp_path / "kitti" / "velodyne")
+    (tmp_path / "calib.txt").write_text(CALIBRATION)
+    for scan in ("kitti/linked/a.bin", "link/b.bin"):
+        _, view = tool.read(tmp_path / scan, tmp_path / "calib.txt", crop=True)
+        assert view.image_shape == (400, 640)
 
 
 def test_the_crop_to_the_image_is_a_choice_and_is_said(tmp_path, trained, capsys):
@@ -421,6 +513,16 @@ def test_the_crop_to_the_image_is_a_choice_and_is_said(tmp_path, trained, capsys
         assert (
             "points out of the camera's picture were left out" in capsys.readouterr().out
         ) is crop
+
+
+def test_a_camera_that_sees_nothing_is_told(tmp_path, weights, capsys):
+    cloud(4000, 1).tofile(tmp_path / "a.bin")
+    turned = CALIBRATION.replace("0 -1 0 0 0 0 -1 0 1 0 0 0", "0 1 0 0 0 0 -1 0 -1 0 0 0")
+    (tmp_path / "calib.txt").write_text(turned)
+    where = ["--calib", tmp_path / "calib.txt", "--output", tmp_path / "out"]
+    assert run("--weights", weights, tmp_path / "a.bin", *where) == 0
+    (warning,) = lines(capsys, "warning: ")
+    assert "a.bin: no point is in the camera's picture" in warning
 
 
 def test_a_scan_at_the_root_of_the_file_system_has_no_image_beside_it(tmp_path, monkeypatch):
