@@ -3,7 +3,7 @@ r"""Runs every CUDA kernel once on small inputs, for compute-sanitizer to watch:
 PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck \
     python tests/helpers/every_kernel.py
 
-A function says by `runs` which operators it calls; tests/ops/test_operators.py asks for all of them.
+A function says by `runs` which operators it calls; tests/ops/test_operators.py wants all of them.
 """
 
 import sys
