@@ -119,17 +119,8 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
 
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def(
-      "conv_norm_relu(Tensor features, Tensor weight, Tensor neighbours, Tensor scale, Tensor shift, "
-      "Tensor(a!) running_mean, Tensor(b!) running_var, float momentum, float eps, bool tf32=False) "
-      "-> (Tensor, Tensor, Tensor, Tensor)");
-  m.def(
-      "conv_norm_relu_backward(Tensor gradient, Tensor features, Tensor weight, Tensor neighbours, "
-      "Tensor back_neighbours, bool back_flipped, Tensor scale, Tensor out, Tensor sums, Tensor mean, "
-      "Tensor deviation, float eps, bool wants_features, bool tf32=False) -> (Tensor, Tensor, Tensor, Tensor)");
-  m.def(
-      "conv_blocks(Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] shifts, Tensor(a!)[] "
-      "running_means, "
-      "Tensor(b!)[] running_vars, Tensor[] neighbours, float momentum, float eps, bool tf32=False) -> Tensor[]");
+      "conv_blocks(Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] shifts, "
+      "Tensor(a!)[] running_means, Tensor(b!)[] running_vars, Tensor[] neighbours, float momentum, float eps, bool tf32=False) -> Tensor[]");
   m.def(
       "conv_blocks_backward(Tensor gradient, Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] saved, "
       "Tensor[] neighbours, Tensor[] back_neighbours, int[] back_flipped, float eps, bool wants_features, "
@@ -137,8 +128,6 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
 }
 
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
-  m.impl("conv_norm_relu", conv_norm_relu);
-  m.impl("conv_norm_relu_backward", conv_norm_relu_backward);
   m.impl("conv_blocks", conv_blocks);
   m.impl("conv_blocks_backward", conv_blocks_backward);
 }
