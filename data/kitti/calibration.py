@@ -144,7 +144,8 @@ def observation_angle(camera_boxes: np.ndarray) -> np.ndarray:
 
 
 def _affine(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
-    return points[:, :3].astype(np.float64) @ matrix[:, :3].T + matrix[:, 3]
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite stays so
+        return points[:, :3].astype(np.float64) @ matrix[:, :3].T + matrix[:, 3]
 
 
 def _matrix(
