@@ -22,6 +22,8 @@ from typing import NamedTuple
 
 import torch
 
+from ops.cuda.fakes import register_fakes
+
 SOURCES = Path(__file__).resolve().parents[1] / "csrc"
 NAME = "millisecond"
 CXX_FLAGS = ["-O2"]
@@ -52,6 +54,7 @@ def _outcome() -> BuildError | None:
         if not library.exists():
             _compile(library, sources)
         torch.ops.load_library(str(library))
+        register_fakes()
     except BuildError as error:
         return error
     except OSError as error:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ops.cuda.fakes import fake
 from ops.cuda.library import extension
-from ops.reference.kernel_map import linear_keys
+from ops.reference.coords import linear_keys
 
 
 class Tables(NamedTuple):

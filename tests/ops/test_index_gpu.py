@@ -6,7 +6,8 @@ import random
 import pytest
 import torch
 
-from ops.cuda import kernel_map as cuda_index
+from ops.cuda import bitmap, library
+from ops.cuda import kernel_map as cuda_map
 from ops.kernel_map import (
     ConvGeometry,
     index_pyramid,
@@ -14,7 +15,7 @@ from ops.kernel_map import (
     strided_map,
     submanifold_map,
 )
-from ops.reference.kernel_map import coords_of_keys
+from ops.reference.coords import coords_of_keys
 
 pytestmark = pytest.mark.gpu
 
@@ -200,7 +201,7 @@ def test_a_workspace_is_as_large_as_its_levels_need():
         (1, [(1, 1, 1)] * 9, 2**63 - 1),
         (1, [(1, 1, 2**31)], 2**63 - 1),
     ):
-        assert cuda_index.workspace_words(batch_size, sum(shapes, ())) == words
+        assert bitmap.workspace_words(batch_size, shapes) == words
 
 
 def test_what_the_bitmap_cannot_hold_is_searched_for():
@@ -232,7 +233,7 @@ def test_wrong_coords(fault):
     with pytest.raises(ValueError, match=f"coords: {row}"):
         submanifold_map(coords, (4, 5, 6), 2)
     bounded = index_pyramid(coords, (4, 5, 6), 2, SECOND[:1], capacities=(9, 9))
-    assert int(bounded.overflow) & cuda_index.FAULT
+    assert int(bounded.overflow) & cuda_map.FAULT
     for level in bounded.levels:
         assert int(level.count) <= 9
 
@@ -258,7 +259,7 @@ def test_wrong_rows_take_nothing_from_their_neighbours(fault):
                 wrong[[row, row + 1]] = wrong[[row + 1, row]]
     want = index_pyramid(coords[kept].contiguous(), shape, 2, SECOND[:3])
     got = index_pyramid(wrong.cuda(), shape, 2, SECOND[:3], capacities=[30000] * 4)
-    assert int(got.overflow) & cuda_index.FAULT
+    assert int(got.overflow) & cuda_map.FAULT
     for a, b in zip(got.levels[1:], want.levels[1:], strict=True):
         assert_same("coords", a.coords[: int(a.count)], b.coords)
 
@@ -315,31 +316,23 @@ def test_same_bits_every_time():
 
 def test_operators_are_well_behaved():
     coords = random_coords(4, 2, (9, 12, 100), 300).cuda()
-    plan = cuda_index.Plan.of(
-        [(9, 12, 100), SECOND[0].output_shape((9, 12, 100))],
-        2,
-        SECOND[:1],
-        ((3, 3, 3), (1, 1, 1)),
-        3,
-        True,
-    )
+    shapes = [(9, 12, 100), SECOND[0].output_shape((9, 12, 100))]
+    window = ConvGeometry.of(3, 1, 1)
+    plan = cuda_map.Plan.of(2, shapes, SECOND[:1], window, 3, True)
+    workspace = bitmap.new_workspace(2, shapes, coords.device)
     grids = plan.batch_size, plan.shapes
-    windows = plan.steps, plan.submanifold, plan.submanifold_levels, plan.transposed
-    workspace = cuda_index.new_workspace(*grids, coords.device)
-    cuda_index.extension()
+    library.extension()
     operators = torch.ops.millisecond
     torch.library.opcheck(
         operators.index_count.default, (coords, None, workspace.clone(), *grids, plan.steps)
     )
     *sizes, _, _ = operators.index_count(coords, None, workspace, *grids, plan.steps).tolist()
-    torch.library.opcheck(
-        operators.index_exact.default, (coords, workspace, *grids, *windows, sizes)
-    )
+    torch.library.opcheck(operators.index_exact.default, (coords, workspace, *plan, sizes))
     torch.library.opcheck(operators.index_clear.default, (workspace, *grids))
     operators.index_clear(workspace, *grids)
     torch.library.opcheck(  # rows behind a level's count would be anything
         operators.index_bounded.default,
-        (coords, None, workspace, *grids, *windows, sizes),
+        (coords, None, workspace, *plan, sizes),
     )
 
 

@@ -5,9 +5,15 @@ import itertools
 import pytest
 import torch
 
-from ops.cuda.sparse_conv import conv_blocks
-from ops.kernel_map import ConvGeometry, KernelMap, Table, strided_map, submanifold_map
-from ops.sparse_conv import sparse_conv
+from ops import (
+    ConvGeometry,
+    KernelMap,
+    Table,
+    conv_blocks,
+    sparse_conv,
+    strided_map,
+    submanifold_map,
+)
 
 pytestmark = pytest.mark.gpu
 
