@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from detector.anchors import build_anchors
-from detector.box_coder import apply_direction, decode
 from detector.config import Config
 from detector.models.anchor_head import Predictions
+from ops import apply_direction, decode
 from ops.boxes import nms
 
 

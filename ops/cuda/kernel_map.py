@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ops.cuda.bitmap import new_workspace, three_axes
+from ops.cuda.bitmap import flat, new_workspace, three_axes
 from ops.cuda.fakes import fake
 from ops.cuda.library import extension
 from ops.geometry import ConvGeometry, level_shapes
@@ -92,7 +92,7 @@ class Plan(NamedTuple):
     ) -> Plan:
         return cls(
             batch_size,
-            sum((three_axes(shape, 1) for shape in shapes), ()),
+            flat(shapes),
             sum((_window(down) for down in downs), ()),
             _window(submanifold),
             submanifold_levels,
@@ -172,10 +172,10 @@ def _levels(
     shapes: Sequence[tuple[int, ...]],
     coords: Sequence[Tensor],
     counts: Sequence[Tensor | None],
-    neighbours: Sequence[Tensor],  # of each table
+    neighbours: Sequence[Tensor],
 ) -> tuple[Level, ...]:
-    following = iter(neighbours)
-    tables = plan.tables(lambda _, rows: Table(next(following), counts[rows]))
+    rest = iter(neighbours)
+    tables = plan.tables(lambda _, rows: Table(next(rest), counts[rows]))
     levels = []
     for level, (same, down, up) in enumerate(tables):
         submanifold = None if same is None else KernelMap(same, same.reversed())
@@ -200,13 +200,8 @@ def _around_a_site(kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> C
 
 
 def _window(geometry: ConvGeometry) -> tuple[int, ...]:
-    kernel, stride, padding, dilation = geometry
-    return (
-        *three_axes(kernel, 1),
-        *three_axes(stride, 1),
-        *three_axes(padding, 0),
-        *three_axes(dilation, 1),
-    )
+    pairs = zip(geometry, (1, 1, 0, 1), strict=True)
+    return sum((three_axes(numbers, filling) for numbers, filling in pairs), ())
 
 
 @fake("index_bounded")
@@ -235,6 +230,6 @@ def _index_clear(workspace, batch_size, shapes) -> None:
 
 
 def _empty_tables(coords: Tensor, plan: Plan, sizes: Sequence[int]) -> list[Tensor]:
-    tables: list[Tensor] = []
-    plan.tables(lambda volume, rows: tables.append(coords.new_empty(volume, sizes[rows])))
-    return tables
+    tensors: list[Tensor] = []
+    plan.tables(lambda volume, rows: tensors.append(coords.new_empty(volume, sizes[rows])))
+    return tensors
