@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -46,6 +46,14 @@ class Frame:
                 f"frame {self.frame_id}: {count} names, boxes {self.boxes.shape} and difficulty "
                 f"{self.difficulty.shape} do not describe the same objects"
             )
+
+
+class Frames(Protocol):
+    """A data set: frames by their number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Frame: ...
 
 
 class Batch(NamedTuple):

@@ -24,7 +24,7 @@ PAINT = Material(0.8, 0.1, 0.02)
 SENSOR_HEIGHT = 1.73
 LANE = 3.4  # width of a driving lane, metres
 OPEN = (np.inf, np.inf)  # a lane closed nowhere
-EGO_SPEED = 8.0  # metres per second, also the speed of the traffic
+EGO_SPEED = 8.0  # metres per second, the speed of the traffic too
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Placed:
     v: float
     heading: float
     speed: float = 0.0  # metres per second
-    course: float = 0.0  # of its lane, radians: it keeps to it though its heading varies
+    course: float = 0.0  # of its lane, radians: it stays in there though its heading wobbles
 
     def at(self, time: float) -> tuple[float, float]:
         """(s, v) after `time` seconds."""

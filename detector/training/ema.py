@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from detector.models.second import Second
 
 
 class Ema:
@@ -15,12 +17,12 @@ class Ema:
     Buffers, the running statistics among them, are the newest.
     """
 
-    def __init__(self, model: nn.Module, decay: float):
+    def __init__(self, model: Second, decay: float):
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         self.decay = decay
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
+    def update(self, model: Second, step: int) -> None:
         """Takes in the weights that step `step` (0-based) left."""
         decay = min(self.decay, (1 + step) / (10 + step))
         averages: list[Tensor] = list(self.model.parameters())
