@@ -103,7 +103,7 @@ class Plan(NamedTuple):
         """Of each level its submanifold table, the one from the level above, and back to that one.
 
         Calls table(kernel offsets, level of the rows) for each of them in the order in which the
-        operators return them (csrc/engine: fill_tables): whoever packs or unpacks tables does it by this.
+        operators return them (csrc/engine/levels.cpp), for whoever packs or unpacks them.
         """
         levels = []
         for level in range(len(self.shapes) // 3):
