@@ -15,7 +15,7 @@ import torch
 from data.boxes import points_in_boxes, wrap_angle
 from data.frame import Frame
 from data.gt_database import GroundTruthDatabase
-from ops.boxes import overlap_bev
+from ops import overlap_bev
 
 
 @dataclass(frozen=True)

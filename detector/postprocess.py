@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from detector.anchors import build_anchors
 from detector.config import Config
 from detector.models.anchor_head import Predictions
-from ops import apply_direction, decode
-from ops.boxes import nms
+from ops import apply_direction, decode, nms
 
 
 class Detections(NamedTuple):

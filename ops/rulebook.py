@@ -53,3 +53,4 @@ class Pyramid(NamedTuple):
     levels: tuple[Level, ...]
     overflow: Tensor | None  # [1] int32: bit l set where level l did not fit its capacity; on CUDA
     # bit 30 where the coords were not sorted, unique and inside the grid
+    batch_size: int

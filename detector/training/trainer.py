@@ -20,8 +20,7 @@ from detector.training.index_stream import IndexStream
 from detector.training.losses import Criterion, Losses
 from detector.training.schedule import OneCycle
 from detector.training.state import TrainState
-from ops.kernel_map import Pyramid
-from ops.voxelize import Voxels
+from ops import Pyramid, Voxels
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -105,7 +105,7 @@ class Plan(NamedTuple):
         """Of each level its submanifold table, the one from the level above, and back to that one.
 
         Calls table(kernel offsets, level of the rows) for each of them in the order in which the
-        operators return them (csrc: fill_tables): whoever packs or unpacks tables does it by this.
+        operators return them (csrc/engine/levels.cpp), for whoever packs or unpacks them.
         """
         levels = []
         for level in range(len(self.shapes) // 3):
@@ -138,7 +138,8 @@ def _index(
     levels = len(shapes)
     of_levels = [counts[level : level + 1] for level in range(levels)]
     overflow = counts[levels : levels + 1]
-    return Pyramid(_levels(plan, shapes, rest[:levels], of_levels, rest[levels:]), overflow)
+    found = _levels(plan, shapes, rest[:levels], of_levels, rest[levels:])
+    return Pyramid(found, overflow, plan.batch_size)
 
 
 def _exact(
@@ -166,7 +167,7 @@ def _exact(
     below = len(shapes) - 1
     no_counts = [None] * len(shapes)
     levels = _levels(plan, shapes, [coords, *rest[:below]], no_counts, rest[below:])
-    return Pyramid(levels, None)
+    return Pyramid(levels, None, plan.batch_size)
 
 
 def _levels(

@@ -16,8 +16,7 @@ from detector.models.second import build_second
 from detector.postprocess import build_postprocessor
 from detector.training.losses import build_criterion
 from detector.weights import restore
-from ops import Targets, apply_direction, decode
-from ops.voxelize import voxelize
+from ops import Targets, apply_direction, decode, voxelize
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "second_kitti.yaml"
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from data.kitti.points import read_points
 from data.simulator import simulate
-from ops.voxelize import VoxelGrid, Voxels, voxelize
+from ops import VoxelGrid, Voxels, voxelize
 
 
 class Scans(NamedTuple):
