@@ -63,8 +63,8 @@ def index_pyramid(
         if depth < len(downs):
             coords, shape, down = _strided_map(coords, shape, downs[depth], transposed)
     if capacities is None:
-        return Pyramid(tuple(levels), None)
-    return _with_capacities(levels, capacities)
+        return Pyramid(tuple(levels), None, batch_size)
+    return Pyramid(*_with_capacities(levels, capacities), batch_size)
 
 
 def _submanifold_map(
@@ -83,7 +83,9 @@ def _strided_map(
     return out_coords, out_shape, KernelMap(Table(forward), back)
 
 
-def _with_capacities(levels: Sequence[Level], capacities: Sequence[int]) -> Pyramid:
+def _with_capacities(
+    levels: Sequence[Level], capacities: Sequence[int]
+) -> tuple[tuple[Level, ...], Tensor]:
     device = levels[0].coords.device
     counts = [
         torch.tensor([min(len(level.coords), rows)], dtype=torch.int32, device=device)
@@ -111,7 +113,7 @@ def _with_capacities(levels: Sequence[Level], capacities: Sequence[int]) -> Pyra
         kept = min(len(level.coords), rows)
         coords[:kept] = level.coords[:kept]
         padded.append(Level(coords, counts[depth], level.spatial_shape, submanifold, down))
-    return Pyramid(tuple(padded), torch.tensor([overflow], dtype=torch.int32, device=device))
+    return tuple(padded), torch.tensor([overflow], dtype=torch.int32, device=device)
 
 
 def _with_capacity(table: Table, rows: int, source_rows: int, count: Tensor) -> Table:

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from detector.models.sparse_encoder import DOWNS, SparseEncoder
-from ops.kernel_map import index_pyramid, index_workspace
-from ops.voxelize import VoxelGrid, Voxels, voxelize
+from ops import VoxelGrid, Voxels, index_pyramid, index_workspace, voxelize
 
 pytestmark = pytest.mark.gpu
 

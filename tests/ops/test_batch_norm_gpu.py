@@ -40,10 +40,8 @@ def found(x: Tensor, gradient: Tensor, scale: Tensor, shift: Tensor) -> tuple[di
     unit = torch.eye(channels)[None].cuda()
     running = torch.linspace(-1, 1, channels).cuda(), torch.linspace(1, 2, channels).cuda()
     poison()
-    moved = [[statistic] for statistic in running]
-    saved = torch.ops.millisecond.conv_blocks(
-        x, [unit], [scale], [shift], *moved, [same], MOMENTUM, EPS
-    )
+    parameters = [unit], [scale], [shift], *([values] for values in running)
+    saved = torch.ops.millisecond.conv_blocks(x, *parameters, [same], MOMENTUM, EPS)
     out, sums, mean, inverse = saved
     torch.testing.assert_close(sums, x, rtol=0, atol=0, equal_nan=True)
     poison()

@@ -1,4 +1,4 @@
-// Launcher of furthest point sampling.
+// Launcher of furthest point sampling. It neither allocates nor waits, so it may be captured in a CUDA graph.
 #pragma once
 
 #include "common.h"
