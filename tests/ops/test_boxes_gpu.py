@@ -8,6 +8,7 @@ import torch
 from ops import iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
 from ops.cuda.library import extension
 from ops.reference import boxes as reference
+from tests.helpers.sparse import poison_bits
 
 pytestmark = pytest.mark.gpu
 
@@ -58,14 +59,9 @@ def adversarial_boxes() -> torch.Tensor:
     return torch.cat((near, far))
 
 
-def poison() -> None:
-    """Leave ones in the memory that the next allocations get."""
-    torch.full((64 << 20,), -1, dtype=torch.int8, device="cuda")
-
-
 def check_nms(boxes, scores, threshold: float, max_output: int, count=None) -> None:
     expected = reference.nms(boxes, scores, threshold, max_output, count)
-    poison()
+    poison_bits()
     rows = None if count is None else count.cuda()
     kept = nms(boxes.cuda(), scores.cuda(), threshold, max_output, rows)
     torch.testing.assert_close(kept.indices.cpu(), expected[0], rtol=0, atol=0)
@@ -77,7 +73,7 @@ def check_nms(boxes, scores, threshold: float, max_output: int, count=None) -> N
 def test_matrix_matches_the_reference(name, n, m):
     a, b = random_boxes(n, 1), random_boxes(m, 2)
     expected = getattr(reference, name)(a.double(), b.double()).float()
-    poison()
+    poison_bits()
     out = MATRICES[name](a.cuda(), b.cuda())
     torch.testing.assert_close(out.cpu(), expected, rtol=0, atol=TOLERANCE)
     assert torch.equal(out == 0, (MATRICES[name](a, b) == 0).cuda())
@@ -102,7 +98,7 @@ def test_matrix_wider_than_the_grid():
 @pytest.mark.parametrize("pairs", [0, 1, 300, 100_003])
 def test_pairs_match_the_reference(pairs):
     a, b = random_boxes(pairs, 5, spread=3.0), random_boxes(pairs, 6, spread=3.0)
-    poison()
+    poison_bits()
     out = paired_overlap_bev(a.cuda(), b.cuda())
     torch.testing.assert_close(out.cpu(), paired_overlap_bev(a, b), rtol=0, atol=TOLERANCE)
 
@@ -176,7 +172,7 @@ def test_same_bits_every_time():
     boxes, scores = scene(4096, 50).cuda(), torch.rand(4096).cuda()
     first_iou, first = iou_3d(boxes, boxes), nms(boxes, scores, 0.01, 500)
     for _ in range(10):
-        poison()
+        poison_bits()
         assert torch.equal(iou_3d(boxes, boxes), first_iou)
         again = nms(boxes, scores, 0.01, 500)
         assert torch.equal(again.indices, first.indices)

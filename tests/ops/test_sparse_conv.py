@@ -11,17 +11,26 @@ from ops import (
     ConvGeometry,
     KernelMap,
     SparseTensor,
-    bev_map,
     dense,
     sparse_conv,
     sparse_max_pool,
     strided_map,
     submanifold_map,
 )
+from tests.helpers.dense_oracle import (
+    STRIDED,
+    assert_same,
+    assert_same_gradients,
+    dense_weight,
+    draws,
+    gradients,
+    random_sites,
+    read,
+    scatter,
+)
 
 CONV = {2: F.conv2d, 3: F.conv3d}
 CONV_TRANSPOSE = {2: F.conv_transpose2d, 3: F.conv_transpose3d}
-MAX_POOL = {2: F.max_pool2d, 3: F.max_pool3d}
 SUBMANIFOLD = [  # grid, kernel, dilation
     ((5, 6, 7), (3, 3, 3), (1, 1, 1)),
     ((5, 6, 7), (1, 3, 5), (1, 2, 1)),
@@ -29,58 +38,6 @@ SUBMANIFOLD = [  # grid, kernel, dilation
     ((8, 9), (3, 3), (1, 1)),
     ((8, 9), (5, 3), (1, 2)),
 ]
-STRIDED = [  # grid, kernel, stride, padding, dilation
-    ((5, 6, 7), (3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1)),
-    ((5, 6, 7), (3, 1, 1), (2, 1, 1), (0, 0, 0), (1, 1, 1)),
-    ((5, 6, 7), (1, 2, 4), (3, 1, 2), (0, 1, 2), (1, 1, 1)),
-    ((9, 8, 7), (2, 3, 3), (1, 2, 3), (1, 0, 1), (3, 2, 1)),
-    ((8, 9), (3, 3), (2, 2), (1, 1), (1, 1)),
-    ((8, 9), (4, 2), (2, 3), (2, 0), (2, 1)),
-]
-
-
-def random_sites(seed: int, batch_size: int, shape, density=0.3) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return (torch.rand(batch_size, *shape, generator=generator) < density).nonzero().int()
-
-
-def draws(seed: int, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-
-    return draw
-
-
-def scatter(features, coords, shape, batch_size):
-    """[B, C, *shape], by plain indexing."""
-    grid = features.new_zeros(batch_size, *shape, features.shape[1])
-    return grid.index_put(tuple(coords.long().T), features).movedim(-1, 1)
-
-
-def read(grid, coords):
-    return grid.movedim(1, -1)[tuple(coords.long().T)]
-
-
-def dense_weight(weight, kernel):
-    """[V, C_in, C_out] -> [C_out, C_in, *kernel]."""
-    return weight.view(*kernel, *weight.shape[1:]).movedim((-1, -2), (0, 1))
-
-
-def assert_same(got, expected, tolerance=1e-11):
-    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
-
-
-def gradients(result, leaves, seed=9):
-    return torch.autograd.grad(result, leaves, draws(seed)(*result.shape).to(result.dtype))
-
-
-def assert_same_gradients(got, expected, leaves):
-    """Both are functions of the leaves: equal values, equal gradients."""
-    assert_same(got, expected)
-    for a, b in zip(gradients(got, leaves), gradients(expected, leaves), strict=True):
-        assert_same(a, b)
 
 
 @pytest.mark.parametrize("shape, kernel, dilation", SUBMANIFOLD)
@@ -335,51 +292,6 @@ def test_no_rows():
         assert features.grad.shape == (0, 3) and not weight.grad.any()
         assert sparse_max_pool(features, kernel_map).shape == (0, 3)
     assert dense(features, coords, (4, 4, 4), 2).shape == (2, 3, 4, 4, 4)
-
-
-@pytest.mark.parametrize("shape, kernel, stride, padding, dilation", STRIDED)
-def test_max_pool_is_the_dense_one_on_positive_features(shape, kernel, stride, padding, dilation):
-    padding = tuple(min(p, k // 2) for p, k in zip(padding, kernel, strict=True))
-    coords, draw = random_sites(24, 2, shape), draws(25)
-    features = (draw(len(coords), 3).abs() + 0.1).requires_grad_()
-    out_coords, _, kernel_map = strided_map(
-        coords, shape, 2, ConvGeometry(kernel, stride, padding, dilation)
-    )
-    got = sparse_max_pool(features, kernel_map)
-    grid = MAX_POOL[len(shape)](
-        scatter(features, coords, shape, 2), kernel, stride, padding, dilation
-    )
-    expected = read(grid, out_coords)
-    assert torch.equal(got, expected)
-    assert_same(gradients(got, [features])[0], gradients(expected, [features])[0])
-    torch.autograd.gradcheck(lambda x: sparse_max_pool(x, kernel_map), [features])
-
-
-def test_max_pool_sees_only_inputs_that_exist():
-    coords = torch.tensor([[0, 0, 1], [0, 0, 2]], dtype=torch.int32)
-    features = torch.tensor([[-3.0, 1.0], [-5.0, 1.0]], requires_grad=True)
-    out = sparse_max_pool(features, submanifold_map(coords, (1, 4), 1))
-    assert out.tolist() == [[-3, 1], [-3, 1]]
-    out.sum().backward()
-    assert features.grad.tolist() == [[2, 2], [0, 0]]  # of equal inputs the first
-
-
-def test_dense_leaves_out_what_is_beyond_the_count():
-    coords = torch.tensor([[0, 1, 1], [1, 0, 2], [-1, -1, -1]], dtype=torch.int32)
-    features = torch.ones(3, 2, requires_grad=True)
-    count = torch.tensor([2], dtype=torch.int32)
-    grid = dense(features, coords, (2, 3), 2, count)
-    assert grid.sum() == 4 and grid[0, :, 1, 1].eq(1).all() and grid[1, :, 0, 2].eq(1).all()
-    grid.sum().backward()
-    assert features.grad.tolist() == [[1, 1], [1, 1], [0, 0]]
-
-
-def test_bev_map_stacks_the_layers():
-    shape, coords, draw = (3, 5, 6), random_sites(30, 2, (3, 5, 6)), draws(31)
-    features = draw(len(coords), 4).requires_grad_()
-    got, expected = bev_map(features, coords, shape, 2), dense(features, coords, shape, 2)
-    assert got.is_contiguous(memory_format=torch.channels_last)
-    assert_same_gradients(got, expected.flatten(1, 2), (features,))
 
 
 def test_wrong_input_is_named():
