@@ -27,11 +27,13 @@ class Padded(NamedTuple):
     boxes: Tensor  # [after_nms, 7]
     scores: Tensor  # [after_nms]
     labels: Tensor  # [after_nms] int64, 0 = no box
-    count: Tensor  # [1] int32
+    count: Tensor  # type: ignore[assignment]  # [1] int32; hides a method of tuples
 
 
 class PostProcessor(nn.Module):
     """Best class of each anchor, score threshold, best boxes, NMS over all classes together."""
+
+    anchors: Tensor  # [A, 7]
 
     def __init__(self, anchors: Tensor, score: float, before_nms: int, iou: float, after_nms: int):
         """anchors: [Y, X, K, R, 7]."""

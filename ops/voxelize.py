@@ -39,7 +39,8 @@ class Voxels(NamedTuple):
 
     features: Tensor  # [N, C] mean of the kept points
     coords: Tensor  # [N, 4] int32
-    count: Tensor | None  # [1] int32, None: all rows count
+    # [1] int32, None: all rows count. Hides a method of tuples.
+    count: Tensor | None  # type: ignore[assignment]
     dropped: Tensor  # [2] int64: points not finite, points lost to the cap on voxels
 
 

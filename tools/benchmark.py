@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument("--count", type=number, default=10, help="scans to use (default: 10)")
     for command in (ops, network, operators):
         command.add_argument(
-            "--repeats", type=number, default=20, help="calls a scan (default: 20)"
+            "--repeats", type=number, default=20, help="calls per scan (default: 20)"
         )
     for command in (ops, network, train, ladder, sampling, operators):
         command.add_argument("--json", type=output_path, help="also write the figures there")

@@ -138,7 +138,7 @@ class SparseEncoder(nn.Module):
         return features
 
     def _blocks(self) -> list[SparseBlock]:
-        blocks = list(self.levels[0])
+        blocks = list(self.levels[0])  # type: ignore[call-overload]  # modules have no types
         for depth, down in enumerate(self.downs, start=1):
             blocks.append(down)
             if depth < len(self.levels):

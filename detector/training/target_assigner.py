@@ -13,18 +13,18 @@ from ops import Match, Targets, anchor_sides, anchor_targets, match_anchors
 class TargetAssigner(nn.Module):
     """Matches anchors and ground truth by the rule of `ops.match_anchors`."""
 
+    anchors: Tensor  # [Y, X, K, R, 7]
+    columns: Tensor  # [X, K, R, 2]
+    rows: Tensor  # [Y, K, R, 2]
+    thresholds: Tensor  # [K, 2]
+
     def __init__(self, anchors: Tensor, matched: Sequence[float], unmatched: Sequence[float]):
         """anchors: [Y, X, K, R, 7], those of a row at one y and those of a column at one x;
         thresholds: K each."""
         super().__init__()
         columns, rows = anchor_sides(anchors)
         thresholds = torch.tensor([*zip(matched, unmatched, strict=True)], dtype=torch.float32)
-        buffers = {
-            "anchors": anchors,
-            "columns": columns,  # [X, K, R, 2]
-            "rows": rows,  # [Y, K, R, 2]
-            "thresholds": thresholds,  # [K, 2]
-        }
+        buffers = {"anchors": anchors, "columns": columns, "rows": rows, "thresholds": thresholds}
         for name, tensor in buffers.items():
             self.register_buffer(name, tensor, persistent=False)
 

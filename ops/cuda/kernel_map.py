@@ -36,6 +36,7 @@ def submanifold_map(
     window = _around_a_site(kernel_size, dilation)
     plan = Plan.of(batch_size, [spatial_shape], [], window, 1, False)
     (level,) = _index(coords, [spatial_shape], plan).levels
+    assert level.submanifold is not None  # the plan asks for it
     return level.submanifold
 
 
@@ -46,6 +47,7 @@ def strided_map(
     shapes = level_shapes(spatial_shape, [geometry])
     plan = Plan.of(batch_size, shapes, [geometry], _around_a_site((1,), (1,)), 0, True)
     _, level = _index(coords, shapes, plan).levels
+    assert level.down is not None  # only level 0 has none
     return level.coords, level.spatial_shape, level.down
 
 

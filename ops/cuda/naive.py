@@ -60,4 +60,4 @@ def sparse_conv(
 
 @fake("conv_naive")
 def _conv_naive(features, weight, locations, offsets, sites) -> Tensor:
-    return features.new_empty(len(sites), weight.shape[2])
+    return features.new_empty(sites.shape[0], weight.shape[2])

@@ -37,8 +37,9 @@ def anchor_losses(
         box_loss(residuals, target_residuals).sum(-1, keepdim=True) * answers,
         direction_loss(directions, yaw)[..., None] * answers,
     )
-    by_class = [w * (share @ part.sum(1)) for w, part in zip(weights, parts, strict=True)]
-    by_class = torch.stack(by_class)
+    by_class = torch.stack(
+        [w * (share @ part.sum(1)) for w, part in zip(weights, parts, strict=True)]
+    )
     weighted = by_class.sum(1)
     return weighted.sum(), *weighted, by_class.detach()
 

@@ -63,7 +63,7 @@ def test_figures_of_others_are_not_written_over(tmp_path, capsys, content):
     path = tmp_path / "mine.json"
     path.write_text(content)
     assert main(["network", "--count", "1", "--json", str(path)]) == 2
-    assert "mine.json: is there already" in capsys.readouterr().err
+    assert "mine.json: already exists" in capsys.readouterr().err
     assert path.read_text() == content
 
 
