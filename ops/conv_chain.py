@@ -27,9 +27,9 @@ class ConvChain(nn.Module):
         """weights: [V, C_in, C_out] each; biases: [C_out] each, float32 whatever the weights."""
         super().__init__()
         self.count = len(weights)
-        for index, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            self.register_buffer(f"weight_{index}", weight.detach().clone())
-            self.register_buffer(f"bias_{index}", bias.detach().clone())
+        for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            self.register_buffer(f"weight_{layer}", weight.detach().clone())
+            self.register_buffer(f"bias_{layer}", bias.detach().clone())
         self._arrange()
 
     def forward(self, features: Tensor, kernel_maps: Sequence[KernelMap]) -> Tensor:
@@ -49,17 +49,17 @@ class ConvChain(nn.Module):
         return cuda if on_kernels(self.weight_0) else reference
 
     def _apply(self, fn, recurse: bool = True) -> ConvChain:
-        biases = [getattr(self, f"bias_{index}") for index in range(self.count)]
+        biases = [getattr(self, f"bias_{layer}") for layer in range(self.count)]
         super()._apply(fn, recurse)
-        for index, bias in enumerate(biases):  # a cast of the module leaves them in float32
-            moved = getattr(self, f"bias_{index}")
-            setattr(self, f"bias_{index}", bias.to(moved.device))
+        for layer, bias in enumerate(biases):  # a cast of the module leaves them in float32
+            moved = getattr(self, f"bias_{layer}")
+            setattr(self, f"bias_{layer}", bias.to(moved.device))
         self._arrange()
         return self
 
     def _arrange(self) -> None:
-        weights = [getattr(self, f"weight_{index}") for index in range(self.count)]
-        self._biases = [getattr(self, f"bias_{index}") for index in range(self.count)]
+        weights = [getattr(self, f"weight_{layer}") for layer in range(self.count)]
+        self._biases = [getattr(self, f"bias_{layer}") for layer in range(self.count)]
         self._packed = self._backend().pack_weights(weights)
 
     def _load_from_state_dict(self, *arguments) -> None:

@@ -9,6 +9,27 @@ import torch
 SHARED = Path(os.environ.get("MILLISECOND_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
 
+# Tolerances, by type. ||found - wanted|| / ||wanted|| that rounding explains:
+# of a result that is rounded once
+ROUNDED_ONCE = {torch.float32: 1e-6, torch.float16: 4e-4, torch.bfloat16: 3e-3}
+# of a convolution, by torch.set_float32_matmul_precision too; fp16 and bf16 inputs are exact in the
+# reference, so only the result is rounded, while tf32 rounds both factors of every product
+CONVOLUTION = {
+    (torch.float32, "highest"): 2e-6,
+    (torch.float32, "high"): 7e-4,
+    (torch.float16, "highest"): 4e-4,
+    (torch.bfloat16, "highest"): 3e-3,
+}
+# of three convolutions in a row, in float32
+CONV_CHAIN = {"highest": 2e-6, "high": 2e-3}
+# of three training blocks in a row, each rounded several times, and of their gradients
+CONV_BLOCKS = {torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+# relative, of each number of a gradient of the losses
+LOSS_GRADIENT = {torch.float32: 1e-5, torch.float16: 2**-11, torch.bfloat16: 2**-8}
+# m^2, of an area of about 10 m^2
+OVERLAP = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+
 def pytest_addoption(parser):
     group = parser.getgroup("fuzzing", "tests/tools/test_fuzz.py")
     group.addoption("--seconds", type=float, default=20, help="how long (default: 20)")

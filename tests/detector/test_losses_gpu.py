@@ -15,6 +15,8 @@ from detector.training.losses import Criterion, Losses, build_criterion
 from detector.training.target_assigner import TargetAssigner
 from ops.cuda.library import extension
 from ops.reference.losses import anchor_losses
+from tests.conftest import LOSS_GRADIENT
+from tests.helpers.sparse import poison_bits
 
 pytestmark = pytest.mark.gpu
 
@@ -25,11 +27,10 @@ RANGE = 0, -8, -3, 12.8, 8, 1
 SHAPE = 41, 33  # cells in y and x: no multiple of a block
 WEIGHTS = 1.0, 2.0, 0.2
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-# of a gradient that is rounded once to the type: relative, and the smallest number of float16
-ROUNDING = {torch.float32: 1e-5, torch.float16: 2**-11, torch.bfloat16: 2**-8}
 # of the largest: the difference of two yaws of some radians is off by 2.5e-7, and smooth-L1 takes
 # it nine times
 NEAR = 4e-6
+# the smallest number of float16
 LEAST = {torch.float32: 0.0, torch.float16: 2**-24, torch.bfloat16: 0.0}
 
 
@@ -74,15 +75,10 @@ def random_predictions(criterion: Criterion, batch: int, dtype: torch.dtype) -> 
     return Predictions(*(p.to(dtype) for p in (2 * logits - 2, residuals / 2, directions)))
 
 
-def poison() -> None:
-    """Leave ones in the memory that the next allocations get."""
-    torch.full((64 << 20,), -1, dtype=torch.int8, device="cuda")
-
-
 def check_match(criterion: Criterion, boxes: Tensor, labels: Tensor) -> Tensor:
     wanted = criterion.assigner.match(boxes, labels)
     assigner = copy.deepcopy(criterion.assigner).cuda()
-    poison()
+    poison_bits()
     found = assigner.match(boxes.cuda(), labels.cuda())
     torch.testing.assert_close(found.rows.cpu(), wanted.rows, rtol=0, atol=0)
     torch.testing.assert_close(found.positives.cpu(), wanted.positives, rtol=0, atol=0)
@@ -93,10 +89,10 @@ def found_of(criterion, predictions, boxes, labels, factors) -> tuple[Losses, li
     """Losses on the GPU and the gradients of their sum with the factors, those of value 0 left
     out."""
     leaves = Predictions(*(p.cuda().requires_grad_() for p in predictions))
-    poison()
+    poison_bits()
     losses = copy.deepcopy(criterion).cuda()(leaves, boxes.cuda(), labels.cuda())
     combined = sum(f * loss for f, loss in zip(factors, losses[:4], strict=True) if f)
-    poison()
+    poison_bits()
     return losses, list(torch.autograd.grad(combined, leaves))
 
 
@@ -125,7 +121,7 @@ def check_losses(criterion, predictions, boxes, labels, factors=(1.0, 0.0, 0.0, 
         torch.testing.assert_close(
             one.cpu().double(),
             other,
-            rtol=ROUNDING[dtype] * 1.01,
+            rtol=LOSS_GRADIENT[dtype] * 1.01,
             atol=LEAST[dtype] + NEAR * float(other.abs().max()),
             msg=lambda m, n=name: f"gradient of {n}: {m}",
         )

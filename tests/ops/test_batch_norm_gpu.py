@@ -5,14 +5,13 @@ import torch
 from torch import Tensor
 
 from ops.cuda.library import extension
-from tests.ops.test_sparse_conv_gpu import error, poison
+from tests.conftest import ROUNDED_ONCE
+from tests.helpers.sparse import error, poison
 
 pytestmark = pytest.mark.gpu
 
 EPS, MOMENTUM = 1e-3, 0.01
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-# ||found - wanted|| / ||wanted|| of a result that is rounded once to the type
-ROUNDING = {torch.float32: 1e-6, torch.float16: 4e-4, torch.bfloat16: 3e-3}
 STATISTICS = 1e-6  # in fp32 whatever the type
 NAMES = "out", "mean", "inverse", "running_mean", "running_var"
 GRADIENTS = "x", "scale", "shift"
@@ -82,7 +81,7 @@ def compare(rows: int, channels: int, dtype: torch.dtype) -> None:
     inputs = draw(rows, channels, dtype)
     forward, gradients = found(*inputs)
     wanted_forward, wanted_gradients = wanted(*inputs, forward["out"])
-    rounding = ROUNDING[dtype]
+    rounding = ROUNDED_ONCE[dtype]
     for name, value in forward.items():
         tolerance = rounding if name == "out" else STATISTICS
         what = error(value, wanted_forward[name])

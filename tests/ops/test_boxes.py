@@ -8,24 +8,10 @@ import torch
 
 from ops import iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
 from ops.reference import boxes as reference
+from tests.conftest import OVERLAP
+from tests.helpers.boxes import box, random_boxes
 
-TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}  # of an area of about 10 m^2
 PRECISIONS = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-
-
-def box(x=0.0, y=0.0, z=0.0, l=4.0, w=2.0, h=1.5, yaw=0.0, dtype=torch.float64):  # noqa: E741
-    return torch.tensor([[x, y, z, l, w, h, yaw]], dtype=dtype)
-
-
-def random_boxes(n: int, generator: torch.Generator, spread: float = 6.0) -> torch.Tensor:
-    """Boxes [n, 7] float64 that overlap often, some on the same axes or spot."""
-    unit = torch.rand(n, 7, generator=generator, dtype=torch.float64)
-    low = torch.tensor([-spread, -spread, -1, 0.3, 0.3, 0.5, -7], dtype=torch.float64)
-    high = torch.tensor([spread, spread, 1, 6.0, 3.0, 2.5, 7], dtype=torch.float64)
-    boxes = low + unit * (high - low)
-    boxes[::5, 6] = torch.round(boxes[::5, 6] / (math.pi / 4)) * (math.pi / 4)
-    boxes[::7, :2] = boxes[0, :2].clone()
-    return boxes
 
 
 def corners(box) -> list[tuple[float, float]]:
@@ -55,15 +41,6 @@ def clipped_area(a, b) -> float:
     return float(abs(np.dot(x, np.roll(y, 1)) - np.dot(y, np.roll(x, 1))) / 2)
 
 
-def brute_force_nms(boxes, scores, threshold: float, max_output: int) -> list[int]:
-    iou = iou_bev(boxes, boxes)
-    kept: list[int] = []
-    for i in sorted(range(len(scores)), key=lambda i: (-float(scores[i]), i)):
-        if len(kept) < max_output and not any(float(iou[j, i]) > threshold for j in kept):
-            kept.append(i)
-    return kept
-
-
 CLOSED_FORMS = {
     "half over": (box(), box(x=2), 4.0),
     "offset in both": (box(), box(x=1, y=-0.5), 4.5),
@@ -87,7 +64,7 @@ CLOSED_FORMS = {
 def test_overlap_closed_forms(name, dtype):
     a, b, expected = CLOSED_FORMS[name]
     overlap = overlap_bev(a.to(dtype), b.to(dtype)).item()
-    assert overlap == pytest.approx(expected, abs=TOLERANCE[dtype])
+    assert overlap == pytest.approx(expected, abs=OVERLAP[dtype])
     if expected == 0:
         assert overlap == 0
 
@@ -99,7 +76,7 @@ def test_overlap_matches_polygon_clipper(dtype):
     expected = torch.tensor([[clipped_area(p, q) for q in b] for p in a], dtype=torch.float64)
     assert 0.1 < (expected > 0).double().mean() < 0.9
     overlap = overlap_bev(a.to(dtype), b.to(dtype)).double()
-    torch.testing.assert_close(overlap, expected, rtol=0, atol=TOLERANCE[dtype])
+    torch.testing.assert_close(overlap, expected, rtol=0, atol=OVERLAP[dtype])
 
 
 def test_overlap_matches_monte_carlo():
@@ -125,11 +102,11 @@ def test_identical_boxes_have_iou_one(dtype, distance):
     boxes[:, :2] += distance
     for row in boxes:
         assert iou_bev(row[None], row[None]).item() == 1
-        assert iou_3d(row[None], row[None]).item() == pytest.approx(1, abs=TOLERANCE[dtype])
+        assert iou_3d(row[None], row[None]).item() == pytest.approx(1, abs=OVERLAP[dtype])
     turned = boxes + torch.tensor([0, 0, 0, 0, 0, 0, math.pi], dtype=dtype)
     overlap = paired_overlap_bev(boxes, turned)
     area = boxes[:, 3] * boxes[:, 4]
-    torch.testing.assert_close(overlap, area, rtol=0, atol=TOLERANCE[dtype])
+    torch.testing.assert_close(overlap, area, rtol=0, atol=OVERLAP[dtype])
 
 
 @PRECISIONS
@@ -140,7 +117,7 @@ def test_nearly_identical_boxes_are_continuous(dtype):
         moved = boxes + size * torch.randn(boxes.shape, generator=generator).to(dtype)
         overlap = paired_overlap_bev(boxes, moved)
         lost = (boxes[:, 3] * boxes[:, 4] - overlap).abs().max()
-        assert lost < 60 * size + TOLERANCE[dtype]
+        assert lost < 60 * size + OVERLAP[dtype]
 
 
 @PRECISIONS
@@ -149,7 +126,7 @@ def test_overlap_is_symmetric(dtype):
     a, b = random_boxes(60, generator).to(dtype), random_boxes(70, generator).to(dtype)
     for function in (overlap_bev, iou_bev, iou_3d):
         forth, back = function(a, b), function(b, a)
-        torch.testing.assert_close(forth, back.T, rtol=0, atol=TOLERANCE[dtype])
+        torch.testing.assert_close(forth, back.T, rtol=0, atol=OVERLAP[dtype])
         assert ((forth >= 0) & (forth.isfinite())).all()
     assert (iou_bev(a, b) <= 1).all()
 
@@ -225,51 +202,6 @@ def test_no_boxes():
     kept = nms(none, torch.zeros(0), 0.5, 3)
     assert kept.indices.tolist() == [-1, -1, -1]
     assert kept.count.tolist() == [0]
-
-
-def test_nms_matches_a_loop_over_all_pairs(monkeypatch):
-    monkeypatch.setattr(reference, "NMS_BLOCK", 16)
-    generator = torch.Generator().manual_seed(7)
-    for case in range(60):
-        n = int(torch.randint(1, 80, (1,), generator=generator))
-        boxes = random_boxes(n, generator, spread=2.0 + case % 3 * 6)
-        scores = torch.randint(0, 5 if case % 2 else 10_000, (n,), generator=generator) / 7.0
-        threshold = (0.0, 0.01, 0.3, 0.7, 1.0)[case % 5]
-        max_output = (n + 5, 1, 4, 20)[case % 4]
-        kept = nms(boxes, scores, threshold, max_output)
-        expected = brute_force_nms(boxes, scores, threshold, max_output)
-        assert kept.indices.tolist() == expected + [-1] * (max_output - len(expected))
-        assert kept.count.tolist() == [len(expected)]
-        assert kept.indices.dtype == torch.int64
-        assert kept.count.dtype == torch.int32
-
-
-def test_nms_ties_keep_the_lower_index():
-    boxes = torch.cat([box(x=float(i % 3) * 10) for i in range(600)])
-    kept = nms(boxes, torch.full((600,), 0.5), 0.5, 10)
-    assert kept.indices.tolist() == [0, 1, 2] + [-1] * 7
-
-
-def test_nms_suppressed_boxes_suppress_nothing():
-    boxes = torch.cat([box(x=1.5 * i) for i in range(700)])  # each overlaps its neighbours only
-    kept = nms(boxes, torch.arange(700, 0, -1).float(), 0.3, 700)
-    assert kept.indices[: int(kept.count)].tolist() == list(range(0, 700, 2))
-
-
-def test_nms_stops_at_max_output():
-    boxes = torch.cat([box(x=10.0 * i) for i in range(600)])
-    scores = torch.linspace(1, 0, 600)
-    kept = nms(boxes, scores, 0.1, 300)
-    assert kept.indices.tolist() == list(range(300))
-    assert nms(boxes, scores, 0.1, 0).indices.shape == (0,)
-
-
-def test_nms_ignores_rows_beyond_the_count():
-    boxes = torch.cat([box(x=10.0 * i) for i in range(6)])
-    boxes[4:] = math.nan
-    scores = torch.tensor([0.1, 0.2, 0.3, 0.4, math.nan, 0.9])
-    kept = nms(boxes, scores, 0.1, 5, count=torch.tensor([4], dtype=torch.int32))
-    assert kept.indices.tolist() == [3, 2, 1, 0, -1]
 
 
 def test_wrong_input_is_named():

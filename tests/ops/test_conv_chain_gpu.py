@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ops import ConvChain, ConvGeometry, Level, dense, index_pyramid, sparse_conv
+from tests.conftest import CONV_CHAIN
 
 pytestmark = pytest.mark.gpu
 
@@ -107,7 +108,7 @@ def test_the_precision_is_that_of_packing(made_under):
         model = chain(torch.float32, 64)
         want = model(features, maps)
         exact = chain(torch.float64, 64)(features, maps)
-        tolerance = {"highest": 2e-6, "high": 2e-3}[made_under]
+        tolerance = CONV_CHAIN[made_under]
         assert (want - exact).norm() / exact.norm() < tolerance
         for called_under in ("highest", "high", "medium"):
             torch.set_float32_matmul_precision(called_under)

@@ -5,15 +5,9 @@ from itertools import product
 import pytest
 import torch
 
-from ops import ConvGeometry, KernelMap, Table, index_pyramid, strided_map, submanifold_map
+from ops import ConvGeometry, KernelMap, index_pyramid, strided_map, submanifold_map
+from tests.helpers.levels import KITTI, SECOND
 
-KITTI_GRID = (41, 1600, 1408)
-SECOND_DOWNS = [
-    ConvGeometry.of(3, 2, 1),
-    ConvGeometry.of(3, 2, 1),
-    ConvGeometry.of(3, 2, (0, 1, 1)),
-    ConvGeometry.of((3, 1, 1), (2, 1, 1), 0),
-]
 SUBMANIFOLD = [  # grid, kernel, dilation
     ((5, 6, 7), 3, 1),
     ((5, 6, 7), (1, 3, 5), 1),
@@ -177,110 +171,36 @@ def test_no_window_runs_over_the_border(shape):
 @pytest.mark.parametrize("batch", [0, 31])
 def test_batch_of_32_kitti_grids(batch):
     """Linear indices of the last frames need more than 31 bits."""
-    corners = list(product(*((0, n // 2, n // 2 + 1, n - 1) for n in KITTI_GRID)))
+    corners = list(product(*((0, n // 2, n // 2 + 1, n - 1) for n in KITTI)))
     cells = [(b, *corner) for b in sorted({0, batch, 31}) for corner in corners]
     coords = torch.tensor(cells, dtype=torch.int32)
-    neighbours = submanifold_map(coords, KITTI_GRID, 32).forward.neighbours
-    assert torch.equal(neighbours, naive_submanifold(coords, KITTI_GRID, (3,) * 3, (1,) * 3))
-    assert_strided(coords, KITTI_GRID, 32, SECOND_DOWNS[0])
+    neighbours = submanifold_map(coords, KITTI, 32).forward.neighbours
+    assert torch.equal(neighbours, naive_submanifold(coords, KITTI, (3,) * 3, (1,) * 3))
+    assert_strided(coords, KITTI, 32, SECOND[0])
 
 
 def test_one_site():
     coords = torch.tensor([[1, 0, 3, 4]], dtype=torch.int32)
     neighbours = submanifold_map(coords, (1, 4, 5), 2).forward.neighbours
     assert neighbours.flatten().tolist() == [-1] * 13 + [0] + [-1] * 13
-    assert_strided(coords, (1, 4, 5), 2, SECOND_DOWNS[0])
+    assert_strided(coords, (1, 4, 5), 2, SECOND[0])
 
 
 def test_no_site():
     coords = torch.zeros(0, 4, dtype=torch.int32)
     assert submanifold_map(coords, (4, 4, 4), 1).forward.neighbours.shape == (27, 0)
-    out_coords, shape, kernel_map = strided_map(coords, (4, 4, 4), 1, SECOND_DOWNS[0])
+    out_coords, shape, kernel_map = strided_map(coords, (4, 4, 4), 1, SECOND[0])
     assert out_coords.shape == (0, 4) and shape == (2, 2, 2)
     assert kernel_map.forward.neighbours.shape == kernel_map.backward.neighbours.shape == (27, 0)
 
 
 def test_reversed_swaps_the_directions():
     coords = random_coords(3, 1, (4, 4, 4))
-    _, _, kernel_map = strided_map(coords, (4, 4, 4), 1, SECOND_DOWNS[0])
+    _, _, kernel_map = strided_map(coords, (4, 4, 4), 1, SECOND[0])
     assert kernel_map.reversed().forward is kernel_map.backward
     assert kernel_map.reversed().backward is kernel_map.forward
     with pytest.raises(ValueError, match="backward is None"):
         KernelMap(kernel_map.forward, None).reversed()
-
-
-def assert_same_map(one: KernelMap | None, other: KernelMap | None):
-    assert (one is None) == (other is None)
-    for a, b in zip(one or (), other or (), strict=True):
-        assert torch.equal(a.neighbours, b.neighbours) and a.flipped == b.flipped
-
-
-@pytest.mark.parametrize("last_submanifold", [False, True])
-def test_pyramid_is_its_levels_one_by_one(last_submanifold):
-    shape, coords = (9, 12, 14), random_coords(4, 2, (9, 12, 14), 0.1)
-    pyramid = index_pyramid(coords, shape, 2, SECOND_DOWNS[:3], 3, last_submanifold)
-    assert pyramid.overflow is None and len(pyramid.levels) == 4
-    down = None
-    for index, level in enumerate(pyramid.levels):
-        assert torch.equal(level.coords, coords) and level.spatial_shape == shape
-        last = index == 3 and not last_submanifold
-        assert_same_map(level.submanifold, None if last else submanifold_map(coords, shape, 2))
-        assert_same_map(level.down, down)
-        if index < 3:
-            coords, shape, down = strided_map(coords, shape, 2, SECOND_DOWNS[index])
-
-
-def test_second_grids():
-    coords = torch.tensor([[0, 5, 6, 7]], dtype=torch.int32)
-    pyramid = index_pyramid(coords, KITTI_GRID, 1, SECOND_DOWNS)
-    assert [level.spatial_shape for level in pyramid.levels] == [
-        (41, 1600, 1408),
-        (21, 800, 704),
-        (11, 400, 352),
-        (5, 200, 176),
-        (2, 200, 176),
-    ]
-
-
-def cut(table: Table, rows: int, source_rows: int) -> torch.Tensor:
-    expected = torch.full((len(table.neighbours), rows), -1, dtype=torch.int32)
-    kept = table.neighbours[:, :rows].clone()
-    kept[kept >= source_rows] = -1
-    expected[:, : kept.shape[1]] = kept
-    return expected
-
-
-@pytest.mark.parametrize("spare", [(7, 9, 3), (0, 0, 0), (5, -3, 2), (-4, 6, -1), (-2, -2, -2)])
-def test_pyramid_with_capacities_is_the_exact_one_padded_or_cut(spare):
-    shape, coords = (6, 8, 9), random_coords(5, 2, (6, 8, 9), 0.1)
-    downs = SECOND_DOWNS[:2]
-    exact = index_pyramid(coords, shape, 2, downs, last_submanifold=True)
-    lengths = [len(level.coords) for level in exact.levels]
-    capacities = [length + extra for length, extra in zip(lengths, spare, strict=True)]
-    padding = torch.full((11, 4), -1, dtype=torch.int32)
-    count = torch.tensor([len(coords)], dtype=torch.int32)
-    padded = index_pyramid(
-        torch.cat([coords, padding]), shape, 2, downs, 3, True, capacities, count
-    )
-    overflow = sum(1 << level for level, extra in enumerate(spare) if extra < 0)
-    assert padded.overflow.tolist() == [overflow]
-    for index, (level, whole) in enumerate(zip(padded.levels, exact.levels, strict=True)):
-        rows, kept = capacities[index], min(lengths[index], capacities[index])
-        assert level.count.tolist() == [kept] and level.count.dtype == torch.int32
-        assert torch.equal(level.coords[:kept], whole.coords[:kept])
-        assert len(level.coords) == rows and (level.coords[kept:] == -1).all()
-        submanifold = cut(whole.submanifold.forward, rows, rows)
-        for table, flipped in zip(level.submanifold, (False, True), strict=True):
-            assert torch.equal(table.neighbours, submanifold) and table.flipped == flipped
-            assert table.count is level.count
-        if index:
-            above = capacities[index - 1]
-            forward = cut(whole.down.forward, rows, above)
-            backward = cut(whole.down.backward, above, rows)
-            assert torch.equal(level.down.forward.neighbours, forward)
-            assert torch.equal(level.down.backward.neighbours, backward)
-            assert level.down.forward.count is level.count
-            assert level.down.backward.count is padded.levels[index - 1].count
 
 
 @pytest.mark.parametrize(
@@ -299,8 +219,8 @@ def test_wrong_coords_are_named(change, message):
     coords = torch.tensor([[0, 0, 0, 0], [0, 1, 2, 3], [1, 0, 0, 0]], dtype=torch.int32)
     for build in (
         lambda c: submanifold_map(c, (3, 4, 5), 2),
-        lambda c: strided_map(c, (3, 4, 5), 2, SECOND_DOWNS[0]),
-        lambda c: index_pyramid(c, (3, 4, 5), 2, SECOND_DOWNS[:1]),
+        lambda c: strided_map(c, (3, 4, 5), 2, SECOND[0]),
+        lambda c: index_pyramid(c, (3, 4, 5), 2, SECOND[:1]),
     ):
         build(coords)
         with pytest.raises(ValueError, match=message):
@@ -318,4 +238,4 @@ def test_wrong_windows_are_named():
     with pytest.raises(ValueError, match=r"kernel_size: \(5, 5, 5\) does not fit"):
         strided_map(coords, (3, 4, 5), 1, ConvGeometry.of(5))
     with pytest.raises(ValueError, match="capacities: expected 2 numbers, one per level, got 3"):
-        index_pyramid(coords, (3, 4, 5), 1, SECOND_DOWNS[:1], capacities=[1, 2, 3])
+        index_pyramid(coords, (3, 4, 5), 1, SECOND[:1], capacities=[1, 2, 3])

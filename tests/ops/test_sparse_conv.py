@@ -1,8 +1,5 @@
 """Sparse convolution and pooling against dense ones read at the active sites."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,17 +8,26 @@ from ops import (
     ConvGeometry,
     KernelMap,
     SparseTensor,
-    bev_map,
     dense,
     sparse_conv,
     sparse_max_pool,
     strided_map,
     submanifold_map,
 )
+from tests.helpers.dense_oracle import (
+    STRIDED,
+    assert_same,
+    assert_same_gradients,
+    dense_weight,
+    draws,
+    gradients,
+    random_sites,
+    read,
+    scatter,
+)
 
 CONV = {2: F.conv2d, 3: F.conv3d}
 CONV_TRANSPOSE = {2: F.conv_transpose2d, 3: F.conv_transpose3d}
-MAX_POOL = {2: F.max_pool2d, 3: F.max_pool3d}
 SUBMANIFOLD = [  # grid, kernel, dilation
     ((5, 6, 7), (3, 3, 3), (1, 1, 1)),
     ((5, 6, 7), (1, 3, 5), (1, 2, 1)),
@@ -29,58 +35,6 @@ SUBMANIFOLD = [  # grid, kernel, dilation
     ((8, 9), (3, 3), (1, 1)),
     ((8, 9), (5, 3), (1, 2)),
 ]
-STRIDED = [  # grid, kernel, stride, padding, dilation
-    ((5, 6, 7), (3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1)),
-    ((5, 6, 7), (3, 1, 1), (2, 1, 1), (0, 0, 0), (1, 1, 1)),
-    ((5, 6, 7), (1, 2, 4), (3, 1, 2), (0, 1, 2), (1, 1, 1)),
-    ((9, 8, 7), (2, 3, 3), (1, 2, 3), (1, 0, 1), (3, 2, 1)),
-    ((8, 9), (3, 3), (2, 2), (1, 1), (1, 1)),
-    ((8, 9), (4, 2), (2, 3), (2, 0), (2, 1)),
-]
-
-
-def random_sites(seed: int, batch_size: int, shape, density=0.3) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return (torch.rand(batch_size, *shape, generator=generator) < density).nonzero().int()
-
-
-def draws(seed: int, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-
-    return draw
-
-
-def scatter(features, coords, shape, batch_size):
-    """[B, C, *shape], by plain indexing."""
-    grid = features.new_zeros(batch_size, *shape, features.shape[1])
-    return grid.index_put(tuple(coords.long().T), features).movedim(-1, 1)
-
-
-def read(grid, coords):
-    return grid.movedim(1, -1)[tuple(coords.long().T)]
-
-
-def dense_weight(weight, kernel):
-    """[V, C_in, C_out] -> [C_out, C_in, *kernel]."""
-    return weight.view(*kernel, *weight.shape[1:]).movedim((-1, -2), (0, 1))
-
-
-def assert_same(got, expected, tolerance=1e-11):
-    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
-
-
-def gradients(result, leaves, seed=9):
-    return torch.autograd.grad(result, leaves, draws(seed)(*result.shape).to(result.dtype))
-
-
-def assert_same_gradients(got, expected, leaves):
-    """Both are functions of the leaves: equal values, equal gradients."""
-    assert_same(got, expected)
-    for a, b in zip(gradients(got, leaves), gradients(expected, leaves), strict=True):
-        assert_same(a, b)
 
 
 @pytest.mark.parametrize("shape, kernel, dilation", SUBMANIFOLD)
@@ -204,54 +158,6 @@ def test_epilogue_is_bias_residual_relu():
     )
 
 
-@pytest.mark.parametrize("dtype, unit", [(torch.float16, 2**-11), (torch.bfloat16, 2**-8)])
-def test_half_types_round_once(dtype, unit):
-    """Sums in float32 over 27 * 64 products of half numbers, which are exact in float64."""
-    shape, coords, draw = (6, 7, 8), random_sites(12, 1, (6, 7, 8), 0.8), draws(13, dtype)
-    kernel_map = submanifold_map(coords, shape, 1)
-    features = draw(len(coords), 64).requires_grad_()
-    weight = (draw(27, 64, 16) / 32).requires_grad_()
-    bias, residual = draw(16).requires_grad_(), draw(len(coords), 16).requires_grad_()
-    leaves = (features, weight, bias, residual)
-    wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    got = sparse_conv(*leaves[:2], kernel_map, *leaves[2:])
-    exact = sparse_conv(*wide[:2], kernel_map, *wide[2:])
-    assert got.dtype == dtype
-    torch.testing.assert_close(got.double(), exact, rtol=1.01 * unit, atol=1e-5)
-    grad = draw(*got.shape)
-    expected = torch.autograd.grad(exact, wide, grad.double())
-    for leaf, a, b in zip(leaves, torch.autograd.grad(got, leaves, grad), expected, strict=True):
-        assert a.dtype == leaf.dtype
-        torch.testing.assert_close(a.double(), b, rtol=1.01 * unit, atol=2e-4)
-
-
-def test_float32_is_near_float64():
-    shape, coords, draw = (6, 7, 8), random_sites(14, 2, (6, 7, 8), 0.5), draws(15)
-    kernel_map = submanifold_map(coords, shape, 2)
-    features, weight = draw(len(coords), 32), draw(27, 32, 16)
-    got = sparse_conv(features.float(), weight.float(), kernel_map)
-    assert got.dtype == torch.float32
-    torch.testing.assert_close(
-        got.double(), sparse_conv(features, weight, kernel_map), rtol=0, atol=2e-4
-    )
-
-
-def test_autocast_computes_in_its_dtype():
-    coords, draw = random_sites(16, 1, (4, 5, 6)), draws(17, torch.float32)
-    kernel_map = submanifold_map(coords, (4, 5, 6), 1)
-    features = draw(len(coords), 8).requires_grad_()
-    weight = draw(27, 8, 8).requires_grad_()
-    with torch.autocast("cpu", torch.bfloat16):
-        got = sparse_conv(features, weight, kernel_map)
-        grads = gradients(got, (features, weight))
-    assert got.dtype == torch.bfloat16
-    half = [leaf.detach().bfloat16().requires_grad_() for leaf in (features, weight)]
-    expected = sparse_conv(*half, kernel_map)
-    assert torch.equal(got, expected)
-    for a, b in zip(grads, gradients(expected, half), strict=True):
-        assert a.dtype == torch.float32 and torch.equal(a, b.float())
-
-
 def padded(table, rows: int, garbage: int):
     """The table with rows beyond its count, which hold garbage."""
     neighbours = torch.full((len(table.neighbours), rows), garbage, dtype=torch.int32)
@@ -337,51 +243,6 @@ def test_no_rows():
     assert dense(features, coords, (4, 4, 4), 2).shape == (2, 3, 4, 4, 4)
 
 
-@pytest.mark.parametrize("shape, kernel, stride, padding, dilation", STRIDED)
-def test_max_pool_is_the_dense_one_on_positive_features(shape, kernel, stride, padding, dilation):
-    padding = tuple(min(p, k // 2) for p, k in zip(padding, kernel, strict=True))
-    coords, draw = random_sites(24, 2, shape), draws(25)
-    features = (draw(len(coords), 3).abs() + 0.1).requires_grad_()
-    out_coords, _, kernel_map = strided_map(
-        coords, shape, 2, ConvGeometry(kernel, stride, padding, dilation)
-    )
-    got = sparse_max_pool(features, kernel_map)
-    grid = MAX_POOL[len(shape)](
-        scatter(features, coords, shape, 2), kernel, stride, padding, dilation
-    )
-    expected = read(grid, out_coords)
-    assert torch.equal(got, expected)
-    assert_same(gradients(got, [features])[0], gradients(expected, [features])[0])
-    torch.autograd.gradcheck(lambda x: sparse_max_pool(x, kernel_map), [features])
-
-
-def test_max_pool_sees_only_inputs_that_exist():
-    coords = torch.tensor([[0, 0, 1], [0, 0, 2]], dtype=torch.int32)
-    features = torch.tensor([[-3.0, 1.0], [-5.0, 1.0]], requires_grad=True)
-    out = sparse_max_pool(features, submanifold_map(coords, (1, 4), 1))
-    assert out.tolist() == [[-3, 1], [-3, 1]]
-    out.sum().backward()
-    assert features.grad.tolist() == [[2, 2], [0, 0]]  # of equal inputs the first
-
-
-def test_dense_leaves_out_what_is_beyond_the_count():
-    coords = torch.tensor([[0, 1, 1], [1, 0, 2], [-1, -1, -1]], dtype=torch.int32)
-    features = torch.ones(3, 2, requires_grad=True)
-    count = torch.tensor([2], dtype=torch.int32)
-    grid = dense(features, coords, (2, 3), 2, count)
-    assert grid.sum() == 4 and grid[0, :, 1, 1].eq(1).all() and grid[1, :, 0, 2].eq(1).all()
-    grid.sum().backward()
-    assert features.grad.tolist() == [[1, 1], [1, 1], [0, 0]]
-
-
-def test_bev_map_stacks_the_layers():
-    shape, coords, draw = (3, 5, 6), random_sites(30, 2, (3, 5, 6)), draws(31)
-    features = draw(len(coords), 4).requires_grad_()
-    got, expected = bev_map(features, coords, shape, 2), dense(features, coords, shape, 2)
-    assert got.is_contiguous(memory_format=torch.channels_last)
-    assert_same_gradients(got, expected.flatten(1, 2), (features,))
-
-
 def test_wrong_input_is_named():
     coords = random_sites(26, 1, (4, 4, 4))
     rows = len(coords)
@@ -409,18 +270,3 @@ def test_wrong_input_is_named():
         dense(torch.zeros(2, 1), torch.tensor([[0, 0, 3], [0, 0, 4]]).int(), (2, 4), 1)
     with pytest.raises(ValueError, match=r"features: expected \[2, C\]"):
         SparseTensor(torch.zeros(3, 1), torch.zeros(2, 3).int(), (2, 4), 1)
-
-
-@pytest.mark.skipif(
-    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="an older torch"
-)
-def test_the_newer_setting_of_torch_is_read():
-    """torch.get_float32_matmul_precision raises once torch.backends...fp32_precision was used."""
-    program = (
-        "import torch; from ops.cuda.precision import tf32_allowed; "
-        "print(tf32_allowed()); torch.backends.cuda.matmul.fp32_precision = 'tf32'; "
-        "print(tf32_allowed()); torch.backends.cuda.matmul.fp32_precision = 'ieee'; "
-        "print(tf32_allowed())"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.split() == ["False", "True", "False"], done.stderr

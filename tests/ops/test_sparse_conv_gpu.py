@@ -1,7 +1,5 @@
 """The CUDA convolution against the reference in fp64, forward and backward."""
 
-import itertools
-
 import pytest
 import torch
 
@@ -14,19 +12,12 @@ from ops import (
     strided_map,
     submanifold_map,
 )
+from tests.conftest import CONVOLUTION
+from tests.helpers.sparse import error, on_cuda, poison, random_coords
 
 pytestmark = pytest.mark.gpu
 
-# ||out - reference|| / ||reference|| that rounding explains: unit roundoff of the inputs' type
-# (fp16 and bf16 inputs are exact in the reference, so only the result is rounded; tf32 rounds both
-# factors of every product).
-TOLERANCE = {
-    ("float32", "highest"): 2e-6,
-    ("float32", "high"): 7e-4,
-    ("float16", "highest"): 4e-4,
-    ("bfloat16", "highest"): 3e-3,
-}
-PRECISIONS = list(TOLERANCE)
+IN_EVERY_PRECISION = pytest.mark.parametrize("precision", CONVOLUTION, indirect=True, ids=str)
 CHANNELS = [
     (4, 16),
     (16, 16),
@@ -46,33 +37,8 @@ def precision(request):
     dtype, matmul = request.param
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(matmul)
-    yield getattr(torch, dtype), TOLERANCE[request.param]
+    yield dtype, CONVOLUTION[request.param]
     torch.set_float32_matmul_precision(before)
-
-
-def random_coords(generator, shape, batch_size, density) -> torch.Tensor:
-    occupied = torch.rand(batch_size, *shape, generator=generator) < density
-    return occupied.nonzero().int()
-
-
-def on_cuda(kernel_map: KernelMap) -> KernelMap:
-    return KernelMap(*(t._replace(neighbours=t.neighbours.cuda()) for t in kernel_map))
-
-
-def error(value: torch.Tensor, reference: torch.Tensor) -> float:
-    value, reference = value.detach().double().cpu(), reference.detach().double().cpu()
-    assert value.shape == reference.shape
-    assert torch.isfinite(value).all()
-    scale = reference.norm()
-    return float((value - reference).norm() / scale) if scale > 0 else float(value.abs().sum())
-
-
-def poison() -> None:
-    """Leave NaN in the allocator's free blocks, so that an unwritten output is seen."""
-    blocks = [
-        torch.full((size,), float("nan"), device="cuda") for size in (1 << 12, 1 << 18, 1 << 23)
-    ]
-    del blocks
 
 
 def compare(kernel_map, sources, channels, dtype, tolerance, generator) -> None:
@@ -102,7 +68,7 @@ def compare(kernel_map, sources, channels, dtype, tolerance, generator) -> None:
         )
 
 
-@pytest.mark.parametrize("precision", PRECISIONS, indirect=True, ids=lambda p: "-".join(p))
+@IN_EVERY_PRECISION
 @pytest.mark.parametrize("channels", [(4, 16), (16, 32), (5, 7)], ids=str)
 def test_125_offsets_match_reference_in_fp64(precision, channels):
     dtype, tolerance = precision
@@ -114,7 +80,7 @@ def test_125_offsets_match_reference_in_fp64(precision, channels):
     compare(same, len(coords), channels, dtype, tolerance, generator)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS, indirect=True, ids=lambda p: "-".join(p))
+@IN_EVERY_PRECISION
 @pytest.mark.parametrize("channels", CHANNELS + ODD_CHANNELS, ids=str)
 def test_matches_reference_in_fp64(precision, channels):
     dtype, tolerance = precision
@@ -248,40 +214,6 @@ def test_stream_and_graph_capture():
         static.copy_(2 * features)
         graph.replay()
         assert error(out, 2 * expected) <= 1e-3
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_conv_blocks_are_their_parts(dtype):
-    generator = torch.Generator().manual_seed(11)
-    coords = random_coords(generator, (9, 40, 40), 2, 0.2)
-    geometry = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
-    same = on_cuda(submanifold_map(coords, (9, 40, 40), 2))
-    maps = [same, same, on_cuda(strided_map(coords, (9, 40, 40), 2, geometry)[2])]
-    rows = maps[-1].forward.neighbours.shape[1]
-    channels = (4, 16, 16, 32)
-    features = torch.randn(len(coords), 4, generator=generator).to("cuda", dtype)
-    weights = [
-        torch.randn(27, c_in, c_out, generator=generator).cuda() / (5 * c_in) ** 0.5
-        for c_in, c_out in itertools.pairwise(channels)
-    ]
-    grad = torch.randn(rows, 32, generator=generator).to("cuda", dtype)
-    results = []
-    for fused in (False, True):
-        norms = [torch.nn.BatchNorm1d(c, eps=1e-3, momentum=0.01).cuda() for c in channels[1:]]
-        x, own = features.clone().requires_grad_(), [w.clone().requires_grad_() for w in weights]
-        if fused:
-            out = conv_blocks(x, own, maps, norms)
-        else:
-            out = x
-            for w, kernel_map, norm in zip(own, maps, norms, strict=True):
-                out = torch.relu(norm(sparse_conv(out, w.to(dtype), kernel_map)))
-        out.backward(grad)
-        results.append([out, x.grad, *(w.grad for w in own)])
-        for norm in norms:
-            results[-1] += [norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var]
-    tolerance = {torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}[dtype]
-    for one, other in zip(*results, strict=True):
-        assert error(one, other) <= tolerance
 
 
 def test_mistakes_name_the_tensor():

@@ -20,7 +20,7 @@ from detector import Detector
 from detector.config import load_config
 from detector.models.second import build_second
 from detector.weights import load_weights, save_weights
-from ops import voxelize
+from ops.voxelize import voxelize
 from tools import detect as tool
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "second_small.yaml"
