@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
 import yaml
 
 from data.files import read_text
@@ -21,6 +22,7 @@ from detector.schema import LARGEST, ConfigError, build, nearest, override, plai
 from detector.schema import require as _require
 from ops.voxelize import VoxelGrid
 
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MOST_WORKERS = 512  # processes
 STRIDE = 8  # of the sparse encoder along x and y: voxels to a bird's-eye-view cell
 

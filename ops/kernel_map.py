@@ -88,6 +88,7 @@ class Pyramid(NamedTuple):
     levels: tuple[Level, ...]
     overflow: Tensor | None  # [1] int32: bit l set where level l did not fit its capacity; on CUDA
     # bit 30 where the coords were not sorted, unique and inside the grid
+    batch_size: int
 
 
 def submanifold_map(
@@ -189,8 +190,8 @@ def index_pyramid(
         if index < len(downs):
             coords, _, down = _strided_map(coords, shape, geometries[index], transposed)
     if capacities is None:
-        return Pyramid(tuple(levels), None)
-    return _with_capacities(levels, capacities)
+        return Pyramid(tuple(levels), None, batch_size)
+    return Pyramid(*_with_capacities(levels, capacities), batch_size)
 
 
 def index_workspace(
@@ -236,7 +237,7 @@ def _cuda_pyramid(
                 backward = Table(next(tables), next(tables), counts[i - 1])
             down = KernelMap(forward, backward)
         levels.append(Level(index.coords[i], counts[i], shape, submanifold, down))
-    return Pyramid(tuple(levels), overflow)
+    return Pyramid(tuple(levels), overflow, plan.batch_size)
 
 
 def _submanifold_map(
@@ -257,7 +258,9 @@ def _strided_map(
     return out_coords, out_shape, KernelMap(Table(forward), Table(backward) if transposed else None)
 
 
-def _with_capacities(levels: Sequence[Level], capacities: Sequence[int]) -> Pyramid:
+def _with_capacities(
+    levels: Sequence[Level], capacities: Sequence[int]
+) -> tuple[tuple[Level, ...], Tensor]:
     device = levels[0].coords.device
     counts = [
         torch.tensor([min(len(level.coords), rows)], dtype=torch.int32, device=device)
@@ -285,7 +288,7 @@ def _with_capacities(levels: Sequence[Level], capacities: Sequence[int]) -> Pyra
         kept = min(len(level.coords), rows)
         coords[:kept] = level.coords[:kept]
         padded.append(Level(coords, counts[index], level.spatial_shape, submanifold, down))
-    return Pyramid(tuple(padded), torch.tensor([overflow], dtype=torch.int32, device=device))
+    return tuple(padded), torch.tensor([overflow], dtype=torch.int32, device=device)
 
 
 def _with_capacity(table: Table, rows: int, source_rows: int, count: Tensor) -> Table:

@@ -40,6 +40,7 @@ class Voxels(NamedTuple):
     coords: Tensor  # [N, 4] int32
     count: Tensor | None  # [1] int32, None: all rows count
     dropped: Tensor  # [2] int64: points not finite, points lost to the cap on voxels
+    batch_size: int
 
 
 def voxelize(
@@ -81,7 +82,8 @@ def voxelize(
         if value is not None and value < 1:
             raise ValueError(f"{name}: expected at least 1, got {value}")
     limits = max_points, max_voxels, capacity
-    if points.is_cuda and cuda.fits(len(offsets) - 1, grid.shape):
-        return Voxels(*cuda.voxelize(points, offsets, grid, *limits, workspace))
+    batch_size = len(offsets) - 1
+    if points.is_cuda and cuda.fits(batch_size, grid.shape):
+        return Voxels(*cuda.voxelize(points, offsets, grid, *limits, workspace), batch_size)
     reference.check_offsets(offsets.tolist(), len(points))
-    return Voxels(*reference.voxelize(points, offsets, grid, *limits))
+    return Voxels(*reference.voxelize(points, offsets, grid, *limits), batch_size)

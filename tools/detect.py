@@ -27,7 +27,8 @@ from data.kitti.points import find_scans, read_points
 from data.kitti.results import detections_to_labels
 from data.result_folder import ResultFolder
 from data.scan import Tally
-from detector.detector import PRECISIONS, Detector
+from detector.config import PRECISIONS
+from detector.detector import Detector
 from tools.program import one_line, output_path, run
 
 EXAMPLE = """example:

@@ -26,7 +26,8 @@ from data.kitti.results import detections_to_labels
 from data.kitti.splits import check_name, read_split, require_files
 from data.result_folder import ResultFolder
 from data.scan import Tally
-from detector.detector import PRECISIONS, Detector
+from detector.config import PRECISIONS
+from detector.detector import Detector
 from tools.program import output_path, run
 
 EXAMPLE = """example:

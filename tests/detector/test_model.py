@@ -106,9 +106,9 @@ def test_channels_of_the_map_are_feature_major():
             nn.init.ones_(block.weight)
     # A voxel at the bottom of the grid reaches only the lower of the map's two layers.
     voxels = Voxels(
-        torch.ones(1, 4), torch.tensor([[0, 2, 800, 704]], dtype=torch.int32), None, None
+        torch.ones(1, 4), torch.tensor([[0, 2, 800, 704]], dtype=torch.int32), None, None, 1
     )
-    bev = model.encoder(voxels, 1)
+    bev = model.encoder(voxels)
     assert bev.shape == (1, 256, 200, 176)
     reached = bev[0].flatten(1).any(dim=1)
     assert reached[0::2].all()
@@ -127,9 +127,10 @@ def test_fixed_capacities_change_nothing(small):
         torch.cat((voxels.coords, torch.full((spare, 4), -1, dtype=torch.int32))),
         torch.tensor([rows], dtype=torch.int32),
         voxels.dropped,
+        1,
     )
-    fixed = folded.encoder(padded, 1, capacities=(4000, 12000, 12000, 6000, 6000))
-    torch.testing.assert_close(fixed, folded.encoder(voxels, 1))
+    fixed = folded.encoder(padded, capacities=(4000, 12000, 12000, 6000, 6000))
+    torch.testing.assert_close(fixed, folded.encoder(voxels))
 
 
 def test_batch_statistics_on_the_cpu_are_accurate():

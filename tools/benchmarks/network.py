@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from detector.config import Config
-from detector.detector import PRECISIONS, Detector
+from detector.config import PRECISIONS, Config
+from detector.detector import Detector
 from detector.models.second import Second
 from detector.postprocess import build_postprocessor
-from ops.voxelize import Voxels, voxelize
+from ops.voxelize import Voxels
 from tools.benchmarks.peers import available, encoder_layers
 from tools.benchmarks.scans import Scans
 from tools.benchmarks.timing import Times, timed
@@ -70,15 +70,11 @@ class _Stages:
         model, times = self.model, {}
         points = cloud.to(self.device)
         offsets = torch.tensor([0, len(points)], dtype=torch.int32, device=self.device)
-        limits = model.max_points, model.max_voxels[1]
-        voxels, times["voxelize"] = timed(lambda: voxelize(points, offsets, model.grid, *limits))
-        bev, times["encoder"] = timed(lambda: model.encoder(voxels, 1))
+        voxels, times["voxelize"] = timed(lambda: model.voxelize(points, offsets))
+        bev, times["encoder"] = timed(lambda: model.encode(voxels, model.index(voxels)))
         times |= self._peers(voxels)
-        order = torch.channels_last
-        maps, times["BEV backbone"] = timed(
-            lambda: model.backbone(bev.contiguous(memory_format=order))
-        )
-        predictions, times["heads"] = timed(lambda: model.head(maps))
+        features, times["BEV backbone"] = timed(lambda: model.backbone(bev))
+        predictions, times["heads"] = timed(lambda: model.head(features))
         _, times["postprocess"] = timed(lambda: self.postprocess(predictions))
         _, times["points to boxes"] = timed(lambda: self.detector(cloud))
         return times
@@ -87,7 +83,7 @@ class _Stages:
         times = {}
         for name, peer in list(self.peers.items()):
             try:
-                _, times[f"encoder of {name}"] = timed(lambda p=peer: p(voxels, 1))
+                _, times[f"encoder of {name}"] = timed(lambda p=peer: p(voxels))
             except Exception as error:  # one that cannot do this is a result, not the end
                 del self.peers[name]
                 self.left_out[name] = (str(error).strip() or repr(error)).splitlines()[-1][:80]

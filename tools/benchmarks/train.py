@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from data.frame import Batch, Frame
 from data.gt_database import GroundTruthDatabase
-from detector.config import Config
+from detector.config import PRECISIONS, Config
 from detector.models.second import build_second
 from detector.training.distributed import Processes
 from detector.training.loader import StepSampler, build_training_frames, training_loader
 from detector.training.losses import build_criterion
 from detector.training.run import fix_randomness
-from detector.training.trainer import PRECISIONS, Trainer, build_trainer
+from detector.training.trainer import Trainer, build_trainer
 from tools.benchmarks.timing import Times, wall
 
 WARM_UP = 5  # steps
@@ -98,15 +98,16 @@ class _Run:
         held: dict[str, object] = {}
 
         def index() -> None:
-            held["index"] = model.index(on_device.points, on_device.offsets)
+            held["voxels"] = model.voxelize(on_device.points, on_device.offsets)
+            held["pyramid"] = model.index(held["voxels"])
 
         def encode() -> None:
             with torch.autocast(self.device.type, precision, enabled=half):
-                held["bev"] = model.encode(*held["index"], len(batch.frame_ids))
+                held["bev"] = model.encode(held["voxels"], held["pyramid"])
 
-        def dense() -> None:
+        def predict() -> None:
             with torch.autocast(self.device.type, precision, enabled=half):
-                held["predictions"] = trainer.dense_part(model)(held["bev"])
+                held["predictions"] = trainer.predict(model, held["bev"])
 
         def losses() -> None:
             predictions, (boxes, labels) = held["predictions"], on_device[2:4]
@@ -124,7 +125,7 @@ class _Run:
             "batch to the device, ms": lambda: batch.to(self.device, non_blocking=True),
             "voxels and index, ms": index,
             "encoder forward, ms": encode,
-            "backbone and heads forward, ms": dense,
+            "backbone and heads forward, ms": predict,
             "targets and losses, ms": losses,
             "backward, ms": backward,
             "clip and update, ms": update,
