@@ -8,7 +8,7 @@ KERNELS := $(shell find ops/csrc -name "*.cu" -o -name "*.cuh" -o -name "*.h" -o
 .PHONY: demo test lint format bench clean
 
 demo: .venv/installed
-	$(BIN)/python tools/first_run.py --output output/demo
+	$(BIN)/python tools/demo.py --output output/demo
 
 test: .venv/installed
 	$(BIN)/python -m pytest -q

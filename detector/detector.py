@@ -77,8 +77,8 @@ class Detector:
 
     def examine(self, points: np.ndarray | Tensor) -> list[Note]:
         """What may be meant otherwise in points [P, 4]; takes the host a few milliseconds."""
-        feet = min(own.bottom for own in self.config.classes)
-        return oddities(_checked(points).cpu().numpy(), self.config.grid.range, feet)
+        points = _checked(points).cpu().numpy()
+        return oddities(points, self.config.grid.range, self.config.ground_z)
 
     @torch.inference_mode()
     def _detect(self, points: Tensor) -> tuple[Detections, list[Note]]:

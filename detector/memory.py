@@ -22,12 +22,13 @@ def require_memory(config: Config) -> None:
     """Raises ConfigError, naming the key that takes most, where one scan in fp32 cannot fit."""
     parts = least_bytes(config)
     key = max(parts, key=parts.__getitem__)
-    total, there = sum(parts.values()), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if total > there:
+    total = sum(parts.values())
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if total > installed:
         raise ConfigError(
             key,
             f"the network takes {_gib(total)} of memory for one scan, {_gib(parts[key])} of them "
-            f"because of this; this machine has {_gib(there)}",
+            f"because of this; this machine has {_gib(installed)}",
         )
 
 

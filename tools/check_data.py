@@ -19,12 +19,12 @@ import numpy as np
 from tqdm import tqdm
 
 from data.kitti.dataset import KittiDataset
+from data.survey import Survey, survey
 from detector.config import Config, load_config
-from detector.data_check import advice, check_class
 from detector.draw.object_sheet import Portrait, draw_object_sheet
 from detector.draw.png import require_own, save_png
 from detector.draw.style import Colour, Palette
-from detector.survey import Survey, survey
+from detector.training.data_check import advice, check_class
 from tools.program import output_path, run
 
 EXAMPLE = """example:
@@ -70,7 +70,12 @@ def check(options: argparse.Namespace) -> None:
     picture = options.output / "objects.png"
     require_own(picture)
     label = f"reading {options.split}"
-    found = survey(dataset, lambda frames: tqdm(frames, desc=label, unit="frame"), config)
+    found = survey(
+        dataset,
+        lambda frames: tqdm(frames, desc=label, unit="frame"),
+        config.grid.voxels,
+        config.ground_z,
+    )
     if len(found.unreadable) == found.frames:
         raise ValueError(f"no frame can be read, the first: {found.unreadable[0]}")
     print_frames(found, config)

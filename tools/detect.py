@@ -125,20 +125,19 @@ def detect(
     """Writes the results of a scan; returns the number of boxes."""
     start = time.perf_counter()
     found, left_out = detector.detect(points)
-    boxes, scores, labels = (tensor.cpu().numpy() for tensor in found)
+    named = found.named(detector.config.class_names)
     milliseconds = 1000 * (time.perf_counter() - start)
     notes.add(scan.name, left_out + detector.examine(points))
-    names = [detector.config.class_names[label - 1] for label in labels]
-    boxes = boxes.astype(np.float64)
+    boxes = named.boxes.astype(np.float64)
     boxes[:, 6] = wrap_angle(boxes[:, 6]).clip(-LARGEST_YAW, LARGEST_YAW)
     result = {
         "frame": scan.stem,
         "boxes": boxes.round(4).tolist(),
-        "scores": [float(f"{score:.9g}") for score in scores],
-        "names": names,
+        "scores": [float(f"{score:.9g}") for score in named.scores],
+        "names": list(named.names),
         "milliseconds": round(milliseconds, 3),
     }
-    kitti = view and detections_to_labels(boxes, scores, names, *view[:2])
+    kitti = view and detections_to_labels(named._replace(boxes=boxes), *view[:2])
     results.write(scan.stem, result, kitti)
     return len(boxes)
 

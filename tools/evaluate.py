@@ -153,10 +153,8 @@ def evaluate_weights(options: argparse.Namespace) -> Result:
     for frame in tqdm(dataset, desc="detecting", total=len(dataset), unit="frame", disable=None):
         found, left_out = detector.detect(frame.points)
         notes.add(frame.frame_id, left_out + detector.examine(frame.points))
-        boxes, scores, labels = (tensor.cpu().numpy() for tensor in found)
-        names = [classes[label - 1] for label in labels]
-        view = frame.calibration, frame.image_shape
-        detections.append(detections_to_labels(boxes, scores, names, *view))
+        named = found.named(classes)
+        detections.append(detections_to_labels(named, frame.calibration, frame.image_shape))
         if results:
             results.write(frame.frame_id, labels=detections[-1])
     for line in notes.lines():

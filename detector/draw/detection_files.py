@@ -3,24 +3,16 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
+from data.detections import NamedDetections
 from data.files import read_text
 from data.kitti.calibration import Calibration
 from data.kitti.labels import read_labels
 
 KINDS = ("json", "txt")
 FARTHEST = 1e4  # metres
-
-
-class Found(NamedTuple):
-    """What was detected in one frame."""
-
-    boxes: np.ndarray  # [M, 7] LiDAR frame
-    names: tuple[str, ...]  # M
-    scores: np.ndarray  # [M]
 
 
 def find_detections(folder: Path, names: Sequence[str]) -> None:
@@ -33,7 +25,7 @@ def find_detections(folder: Path, names: Sequence[str]) -> None:
         )
 
 
-def read_detections(folder: Path, name: str, calibration: Calibration | None) -> Found:
+def read_detections(folder: Path, name: str, calibration: Calibration | None) -> NamedDetections:
     """Read folder/NAME.json or, with a calibration, folder/NAME.txt: the newer of the two.
 
     Raises FileNotFoundError or ValueError, naming the file.
@@ -50,14 +42,14 @@ def read_detections(folder: Path, name: str, calibration: Calibration | None) ->
         raise ValueError(f"{result}: its lines have no score; these are labels, not results")
     boxes = calibration.boxes_from_camera(labels.boxes)
     scores = np.zeros(0) if labels.score is None else labels.score
-    return Found(boxes, tuple(labels.types.tolist()), scores)
+    return NamedDetections(boxes, scores, tuple(labels.types.tolist()))
 
 
 def _newer(one: Path, other: Path) -> bool:
     return one.stat().st_mtime_ns > other.stat().st_mtime_ns
 
 
-def _read_json(path: Path) -> Found:
+def _read_json(path: Path) -> NamedDetections:
     try:
         result = json.loads(read_text(path))
         boxes = np.array(result["boxes"], np.float32).reshape(-1, 7)
@@ -68,4 +60,4 @@ def _read_json(path: Path) -> Found:
             raise ValueError("a number is not finite, or too large for metres")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: not a result of tools/detect.py ({error})") from None
-    return Found(boxes, names, scores)
+    return NamedDetections(boxes, scores, names)

@@ -23,6 +23,17 @@ DOWNS = (  # (z, y, x)
     ConvGeometry((3, 3, 3), (2, 2, 2), (0, 1, 1), (1, 1, 1)),
     ConvGeometry((3, 1, 1), (2, 1, 1), (0, 0, 0), (1, 1, 1)),
 )
+STRIDE = math.prod(down.stride[-1] for down in DOWNS)  # along x and y: voxels per map cell
+
+
+def map_shape(sparse_shape: Sequence[int]) -> tuple[int, int, int]:
+    """(Z, Y, X) cells of the encoder's last level over a grid (z, y, x).
+
+    Raises ValueError for a grid that is too small.
+    """
+    for down in DOWNS:
+        sparse_shape = down.output_shape(sparse_shape)
+    return sparse_shape
 
 
 class SparseBlock(nn.Module):
@@ -70,9 +81,7 @@ class SparseEncoder(nn.Module):
     @property
     def bev_shape(self) -> tuple[int, int, int]:
         """(C * Z, Y, X) of the map of a frame."""
-        z, y, x = self.sparse_shape
-        for down in DOWNS:
-            z, y, x = down.output_shape((z, y, x))
+        z, y, x = map_shape(self.sparse_shape)
         return self.out_channels * z, y, x
 
     def forward(

@@ -17,7 +17,7 @@ from detector.training.trainer import Trainer
 LOG_EVERY = 10  # steps; each look at the numbers waits for the device
 
 
-class Progress:
+class Meters:
     """Collects the numbers of steps on the device and hands their means to a monitor."""
 
     def __init__(

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from data.frame import Batch
-from detector.config import PRECISIONS, TrainConfig
+from detector.config import PRECISIONS
+from detector.config_sections import TrainConfig
 from detector.models.anchor_head import Predictions
 from detector.models.second import Second
 from detector.training.bev_graph import BevGraph

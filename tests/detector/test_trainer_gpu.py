@@ -13,7 +13,7 @@ from detector.models.second import build_second
 from detector.training.bev_graph import BevGraph
 from detector.training.distributed import Processes
 from detector.training.losses import build_criterion
-from detector.training.run import fix_randomness
+from detector.training.randomness import fix_randomness
 from detector.training.trainer import build_trainer
 from tests.helpers.minute_training import CONFIG
 

@@ -91,7 +91,7 @@ def tools(tmp_path_factory):
         own = {"DISPLAY": f":{int(server.stdout.readline())}", "folder": folder}
         running = {
             "browsing": Tool("visualize", "a.bin", "b.bin", "c.bin", **own),
-            "playing": Tool("demo", "drive", "--weights", "weights", **own),
+            "playing": Tool("play", "drive", "--weights", "weights", **own),
         }
         yield running
         for tool in running.values():

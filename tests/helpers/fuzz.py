@@ -1,7 +1,8 @@
 """Spoils what users hand in, at random but seeded, and calls every program on it.
 
 `pytest tests/tools/test_fuzz.py` runs it for 20 s; by hand, for longer: `pytest -s
-tests/tools/test_fuzz.py --seconds 3600 --seed 1`. A case that fails is repeated by its seed and number: `--seed 1 --case 7`.
+tests/tools/test_fuzz.py --seconds 3600 --seed 1`. A case that fails is repeated by its seed and
+number: `--seed 1 --case 7`.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from tests.helpers.minute_training import CONFIG
 from tools import (
     benchmark,
     check_data,
-    demo,
     detect,
     evaluate,
     import_openpcdet,
+    play,
     prepare_kitti,
     simulate,
     train,
@@ -140,7 +141,7 @@ COMMANDS = (
     Command(train, f"{TRAINING} --output run --resume", "run", 0.5),
     Command(visualize, f"--root kitti --split val {DETECTOR} --output out", "out", 0.5),
     Command(visualize, "scans/000002.bin --detections results --output out", "out"),
-    Command(demo, f"scans {DETECTOR} --output out", "out", 0.5),
+    Command(play, f"scans {DETECTOR} --output out", "out", 0.5),
     Command(simulate, "--root kitti --split more --streets 1 --processes 1", "", 0.5),
     Command(simulate, "--root out --split more --streets 1 --processes 1", "out", 0.3),
     Command(import_openpcdet, "other.pth out --config minute.yaml", "out"),
@@ -384,7 +385,7 @@ def judge(tool, code: int | None, err: str) -> str:
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
     usage = "usage: " in err
     # these go on with the other scans, and name each bad one
-    enough = len(errors) >= 1 if tool in (detect, demo, visualize) else len(errors) == 1
+    enough = len(errors) >= 1 if tool in (detect, play, visualize) else len(errors) == 1
     if code == 2 and not usage and not enough:
         return f"{len(errors)} lines for exit code 2: {err[-500:]}"
     if code == 0 and errors:

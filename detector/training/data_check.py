@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from data.augment import in_range
+from data.survey import Survey
 from detector.anchors import build_anchors
-from detector.config import STRIDE, ClassConfig, Config
-from detector.survey import Survey
+from detector.config import Config
+from detector.config_sections import ClassConfig
+from detector.models.sparse_encoder import STRIDE
 
 MIN_BOXES = 10  # fewer say nothing of a class's size
 SIZE_TOLERANCE = 0.2  # of an anchor's side
