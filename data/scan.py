@@ -212,7 +212,7 @@ class Tally:
             self._count[note.kind] += 1
 
     def lines(self) -> list[str]:
-        """A line a kind."""
+        """One line per kind."""
         return [
             text + (f" (so in {self._count[kind]} scans)" if self._count[kind] > 1 else "")
             for kind, text in self._first.items()

@@ -18,7 +18,7 @@ def make_anchors(
     sizes: Sequence[Sequence[float]],
     bottoms: Sequence[float],
 ) -> Tensor:  # [Y, X, K, R, 7]
-    """Two boxes a class, turned by 0 and 1.57, at every cell of the bird's-eye-view map.
+    """Two boxes per class, turned by 0 and 1.57, at every cell of the bird's-eye-view map.
 
     The centres span the range with both ends included, so they are not the centres of the cells:
     published weights were trained so. Sizes are (l, w, h), bottoms the heights of the lower faces,

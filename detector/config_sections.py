@@ -93,7 +93,7 @@ class EncoderConfig:
 
 @dataclass(frozen=True)
 class BevConfig:
-    """Blocks of the bird's-eye-view backbone: a value a block in each list."""
+    """Blocks of the bird's-eye-view backbone: one value per block in each list."""
 
     layers: tuple[int, ...]
     channels: tuple[int, ...]

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
         )
         command.add_argument("--count", type=int, default=10, help="scans to use (default: 10)")
-        command.add_argument("--repeats", type=int, default=20, help="calls a scan (default: 20)")
+        command.add_argument("--repeats", type=int, default=20, help="calls per scan (default: 20)")
         command.add_argument("--json", type=output_path, help="also write the figures there")
     options = parser.parse_args(arguments)
     return run(lambda: _run(options))

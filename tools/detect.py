@@ -1,4 +1,4 @@
-"""Find boxes in LiDAR scans: one JSON file a scan and, with a calibration, KITTI result files."""
+"""Find boxes in LiDAR scans: one JSON file per scan and, with a calibration, KITTI result files."""
 
 if __name__ == "__main__":
     import sys

@@ -56,7 +56,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--split",
         help="frames to score: a name in ImageSets of ROOT or beside LABELS, a file with one frame "
-        "id a line, or all (default: val with weights, all label files with results)",
+        "id per line, or all (default: val with weights, all label files with results)",
     )
     parser.add_argument(
         "--output", type=output_path, help="with weights: write KITTI result files here"
@@ -100,7 +100,7 @@ def evaluate_files(options: argparse.Namespace) -> Result:
         path = options.detections / f"{frame_id}.txt"
         if not path.is_file():
             raise FileNotFoundError(
-                f"{path}: no such file; KITTI wants one result file a frame, an empty one where "
+                f"{path}: no such file; KITTI wants one result file per frame, an empty one where "
                 "nothing was found (or name the frames to score with --split FILE)"
             )
     detections = read_folder(options.detections, ids, "detections")

@@ -41,10 +41,10 @@ EXAMPLE = """examples:
   python tools/play.py scans --weights second.safetensors --output film
 
 Scans are played in the order of their names. A machine that needs more than 100 ms for a scan plays
-them more slowly and leaves none out. Latency is the time from points to boxes; frames a second are
-those shown, or with PNGs those that detection alone would reach. A scan that cannot be read is told
-of and left out; the exit code is 2 then. In the window, h shows all keys. PNGs replace those of an
-earlier film in the same folder.
+them more slowly and leaves none out. Latency is the time from points to boxes. Frames per second
+are those shown, or with PNGs those that detection alone would reach. A scan that cannot be read is
+told of and left out; the exit code is 2 then. In the window, h shows all keys. PNGs replace those
+of an earlier film in the same folder.
 """
 PERIOD = 0.1  # seconds between two scans
 FOLDER = Path("output/film")
@@ -114,8 +114,8 @@ def detect_in(
 
 
 def title_of(scan: Path, latency: float, rate: float, left_out: str) -> str:
-    """rate: frames a second, 0 where it is not known."""
-    speed = f"     {rate:.1f} frames a second" if rate else ""
+    """rate: frames per second, 0 where it is not known."""
+    speed = f"     {rate:.1f} frames per second" if rate else ""
     return f"{scan.stem}     latency {1000 * latency:.0f} ms{speed}  {left_out}"
 
 

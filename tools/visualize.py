@@ -46,7 +46,7 @@ EXAMPLE = """examples:
 Detections come from a folder of tools/detect.py's .json files or of KITTI result files (.txt), the
 newer where a frame has both, or from a weights file that is run here. Where there is a display and
 no --output, a window opens: left and right show another frame, h shows all keys. Otherwise three
-pictures a frame are written: NAME_birds_eye.png, NAME_scene.png and, if there is an image,
+pictures per frame are written: NAME_birds_eye.png, NAME_scene.png and, if there is an image,
 NAME_camera.png. A frame that cannot be drawn is told of and left out; the exit code is 2 then.
 """
 FOLDER = Path("output/pictures")

@@ -11,7 +11,7 @@ from pathlib import Path
 from data.kitti.splits import check_name, read_split, require_files
 
 USUAL_IMAGE = (375, 1242)  # height, width of most of KITTI's images
-LARGEST_IMAGE = 1 << 15  # pixels a side
+LARGEST_IMAGE = 1 << 15  # pixels per side
 CLOUDS = ("velodyne", "velodyne_reduced")
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

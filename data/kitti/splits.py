@@ -21,7 +21,7 @@ def check_name(split: str) -> None:
 
 
 def read_split(path: Path | str) -> tuple[str, ...]:
-    """Read frame ids, one a line, in the order of the file; blank lines do not count."""
+    """Read frame ids, one per line, in the order of the file; blank lines do not count."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(

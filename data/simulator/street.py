@@ -24,7 +24,7 @@ PAINT = Material(0.8, 0.1, 0.02)
 SENSOR_HEIGHT = 1.73
 LANE = 3.4  # width of a driving lane, metres
 OPEN = (np.inf, np.inf)  # a lane closed nowhere
-EGO_SPEED = 8.0  # metres a second, the speed of the traffic too
+EGO_SPEED = 8.0  # metres per second, the speed of the traffic too
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Placed:
     s: float
     v: float
     heading: float
-    speed: float = 0.0  # metres a second
+    speed: float = 0.0  # metres per second
     course: float = 0.0  # of its lane, radians: it stays in there though its heading wobbles
 
     def at(self, time: float) -> tuple[float, float]:
@@ -53,7 +53,7 @@ class Street:
     plane: np.ndarray  # [4] (a, b, c, d): a x + b y + c z + d = 0 on the ground, LiDAR frame
     kerbs: tuple[float, float]  # v of the right and the left kerb
     lines: tuple[float, ...]  # v of the painted lines
-    ego_speed: float  # metres a second along s
+    ego_speed: float  # metres per second along s
 
     def ground_height(self, x: float, y: float) -> float:
         """Height of the ground below (x, y) of the LiDAR frame, metres."""

@@ -30,11 +30,11 @@ def read_detections(folder: Path, name: str, calibration: Calibration | None) ->
 
     Raises FileNotFoundError or ValueError, naming the file.
     """
-    own, result = folder / f"{name}.json", folder / f"{name}.txt"
-    if not own.is_file() and not result.is_file():
+    ours, result = folder / f"{name}.json", folder / f"{name}.txt"
+    if not ours.is_file() and not result.is_file():
         raise FileNotFoundError(f"{result}: no such file, nor one that ends in .json")
-    if not result.is_file() or (own.is_file() and (calibration is None or _newer(own, result))):
-        return _read_json(own)
+    if not result.is_file() or (ours.is_file() and (calibration is None or _newer(ours, result))):
+        return _read_json(ours)
     if calibration is None:
         raise ValueError(f"{result}: boxes of a KITTI result need a calibration; draw with --root")
     labels = read_labels(result)

@@ -28,7 +28,7 @@ class Second(nn.Module):
         backbone: BevBackbone,
         head: AnchorHead,
     ):
-        """max_points a voxel; max_voxels a frame, (in training, otherwise)."""
+        """max_points per voxel; max_voxels per frame: (in training, otherwise)."""
         super().__init__()
         self.grid, self.max_points, self.max_voxels = grid, max_points, max_voxels
         self.encoder, self.backbone, self.head = encoder, backbone, head
@@ -94,7 +94,7 @@ def build_second(config: Config) -> Second:
     )
     bev = model.bev
     backbone = BevBackbone(
-        model.encoder.out_channels * config.bev_depth,
+        encoder.bev_shape[0],
         bev.layers,
         bev.channels,
         bev.strides,

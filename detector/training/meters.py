@@ -11,7 +11,7 @@ from torch import Tensor
 
 from data.frame import Batch
 from detector.training.distributed import Processes
-from detector.training.monitor import Monitor, Silence
+from detector.training.monitor import Monitor, SilentMonitor
 from detector.training.trainer import Trainer
 
 LOG_EVERY = 10  # steps; each look at the numbers waits for the device
@@ -25,7 +25,7 @@ class Meters:
         trainer: Trainer,
         names: Sequence[str],
         processes: Processes,
-        monitor: Monitor | Silence,
+        monitor: Monitor | SilentMonitor,
     ):
         """names: of the losses in a step's record."""
         self.trainer, self.names, self.processes, self.monitor = trainer, names, processes, monitor

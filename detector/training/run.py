@@ -26,7 +26,7 @@ from detector.training.loader import (
 )
 from detector.training.losses import build_criterion, loss_names
 from detector.training.meters import Meters
-from detector.training.monitor import Monitor, Silence
+from detector.training.monitor import Monitor, SilentMonitor
 from detector.training.pictures import draw_first_frames
 from detector.training.randomness import fix_randomness
 from detector.training.run_folder import BEST, WEIGHTS, RunFolder
@@ -49,7 +49,7 @@ class Training:
         sampler: StepSampler,
         validation: Validation,
         folder: RunFolder,
-        monitor: Monitor | Silence,
+        monitor: Monitor | SilentMonitor,
         processes: Processes,
     ):
         self.config, self.trainer, self.state = config, trainer, trainer.state
@@ -185,8 +185,8 @@ def build_training(
     signature = processes.of_first(partial(signature_of, frames))
     identity = RunIdentity.of(config, processes.count, frames.frame_ids, signature)
     folder, state = RunFolder(output, config, identity, processes), trainer.state
-    folder.take_up(state, resume)
-    monitor = Silence()
+    folder.restore(state, resume)
+    monitor = SilentMonitor()
     if processes.first:
         monitor = Monitor(output, state.step, state.validated, total)
     return Training(config, trainer, augmented, sampler, validation, folder, monitor, processes)

@@ -15,7 +15,7 @@ from detector.training.state import TrainState
 from detector.weights import save_weights
 
 WEIGHTS, BEST = "weights.safetensors", "best.safetensors"
-LEFT = ("checkpoints", WEIGHTS, BEST, "log.jsonl", "tensorboard")  # by a training
+CONTENT = ("checkpoints", WEIGHTS, BEST, "log.jsonl", "tensorboard")
 
 
 class RunFolder:
@@ -30,7 +30,7 @@ class RunFolder:
         self.identity, self.processes = identity, processes
         self._store = CheckpointStore(path / "checkpoints", config.train.keep)
 
-    def take_up(self, state: TrainState, resume: bool) -> None:
+    def restore(self, state: TrainState, resume: bool) -> None:
         """Makes the state that of the newest checkpoint, if `resume` is said and there is one.
 
         Raises ValueError where the folder holds a run and `resume` is not said, or one that was
@@ -72,16 +72,16 @@ class RunFolder:
         return path
 
     def _require_no_run(self) -> None:
-        left = self.processes.of_first(partial(_left_in, self.path))
-        if left:
+        found = self.processes.of_first(partial(_content_of, self.path))
+        if found:
             raise ValueError(
-                f"{self.path}: holds a training ({left[0]}); say --resume to go on with it, "
+                f"{self.path}: holds a training ({found[0]}); say --resume to go on with it, "
                 "or give another --output"
             )
 
 
-def _left_in(folder: Path) -> list[str]:
-    return [name for name in LEFT if (folder / name).exists()]
+def _content_of(folder: Path) -> list[str]:
+    return [name for name in CONTENT if (folder / name).exists()]
 
 
 def _warn(line: str) -> None:

@@ -35,7 +35,7 @@ class Scores(NamedTuple):
 
     frames: int
     losses: dict[str, float]
-    capped: float  # points a frame that the cap on voxels has left out
+    capped: float  # points per frame that the cap on voxels has left out
     result: Result  # class -> metric -> figure -> [easy, moderate, hard]
 
     @property

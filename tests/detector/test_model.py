@@ -69,6 +69,22 @@ def test_shapes(small):
 
 
 @torch.inference_mode()
+def test_a_forward_pass_is_its_stages(small):
+    points, starts = torch.cat((cloud(3000, 0), cloud(2000, 1))), offsets(3000, 2000)
+    workspace = small.workspace(2, points.device)
+    voxels = small.voxelize(points, starts, workspace)
+    pyramid = small.index(voxels, workspace)
+    assert voxels.batch_size == pyramid.batch_size == 2
+    bev = small.encode(voxels, pyramid)
+    assert bev.shape == (2, *small.encoder.bev_shape)
+    assert bev.is_contiguous(memory_format=torch.channels_last)
+    for got, want in zip(small.predict(bev), small(points, starts), strict=True):
+        assert torch.equal(got, want)
+    capacities = [len(level.coords) for level in pyramid.levels]
+    assert small.encoder.index(voxels, capacities).batch_size == 2
+
+
+@torch.inference_mode()
 def test_frames_of_a_batch_do_not_see_each_other(small):
     clouds = [cloud(3000, 0), cloud(0, 1), cloud(2000, 2)]
     together = small(torch.cat(clouds), offsets(*map(len, clouds)))

@@ -235,7 +235,7 @@ def test_the_caps_on_voxels(root, tmp_path, capsys):
     out = capsys.readouterr().out
     grid = load_config(CONFIG).grid.voxels
     counts = [cells(frame.points, grid) for frame in KittiDataset(root, "all")]
-    assert f"{min(counts)} to {max(counts)} voxels a frame" in out
+    assert f"{min(counts)} to {max(counts)} voxels per frame" in out
     assert f"- grid.max_voxels_test: 100 -> {max(counts)}; 4 of 4 frames have more" in out
     assert f"training leaves out up to {(max(counts) - 300) / max(counts):.0%} of them" in out
 

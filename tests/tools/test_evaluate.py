@@ -114,7 +114,7 @@ def test_mistakes_in_the_files_are_one_line(folders, tmp_path):
         assert told in line and str(result) in line
     result.unlink()
     line = refused(*folders)
-    assert str(result) in line and "one result file a frame" in line
+    assert str(result) in line and "one result file per frame" in line
 
 
 def test_mistakes_in_the_command_are_told(folders, tmp_path):

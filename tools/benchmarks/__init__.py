@@ -1,1 +1,1 @@
-"""The measurements behind tools/benchmark.py, one file a subject."""
+"""The measurements behind tools/benchmark.py, one file per subject."""

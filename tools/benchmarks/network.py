@@ -30,7 +30,7 @@ def measure(
     device: torch.device,
     precision: str = "fp32",
 ) -> dict:
-    """The table of every stage over all scans, one scan a call; prints it."""
+    """The table of every stage over all scans, one scan per call; prints it."""
     stages = _Stages(config, model, device, precision)
     with torch.inference_mode():
         for _ in range(WARM_UP):
@@ -113,7 +113,7 @@ def _row(stage: str, frames: list[list[dict[str, float]]]) -> dict:
 def print_table(result: dict) -> None:
     print(
         "{device}, {threads} threads, torch {torch}, {precision}, {scans}, "
-        "{least} to {most} boxes a scan".format(
+        "{least} to {most} boxes per scan".format(
             **result, least=min(result["boxes"]), most=max(result["boxes"])
         )
     )

@@ -157,7 +157,7 @@ class _Run:
         }
 
     def _mean_step(self, batches: Iterator[Batch]) -> float:
-        """Milliseconds a step, many on the way at once as in training."""
+        """Milliseconds per step, many on the way at once as in training."""
         count = 0
         record: Tensor | None = None
         for number, batch in enumerate(batches):

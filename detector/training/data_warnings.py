@@ -11,7 +11,7 @@ from detector.config import Config
 LOOKED_AT = 5  # training frames whose points are examined
 
 
-def doubts(
+def data_warnings(
     config: Config,
     frames: KittiDataset,
     validation_frames: KittiDataset,
