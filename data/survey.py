@@ -11,7 +11,7 @@ import torch
 
 from data.boxes import points_in_boxes
 from data.kitti.dataset import DONT_CARE, KittiDataset
-from data.scan import Note, Tally, oddities
+from data.scan_checks import Note, Tally, oddities
 from ops.voxelize import VoxelGrid, voxelize
 
 

@@ -26,7 +26,7 @@ from detector.config_sections import (
     TrainConfig,
 )
 from detector.memory import require_memory
-from detector.models.sparse_encoder import STRIDE, map_shape
+from detector.models.sparse_encoder import STRIDE, last_level_shape
 from detector.schema import ConfigError, build, nearest, override, plain, read_yaml, require
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -61,7 +61,7 @@ class Config:
                 f"{cells} voxels along {name} are no multiple of {multiple}, the network's stride",
             )
         try:
-            map_shape(self.grid.voxels.sparse_shape)
+            last_level_shape(self.grid.voxel_grid.sparse_shape)
         except ValueError:
             problem = f"{z} voxels along z are too few for the encoder, which needs at least 22"
             raise ConfigError("grid.range", problem) from None
@@ -77,15 +77,9 @@ class Config:
         return min(c.bottom for c in self.classes)
 
     @property
-    def bev_shape(self) -> tuple[int, int]:
-        """Cells (y, x) of the bird's-eye-view map."""
-        _, y, x = map_shape(self.grid.voxels.sparse_shape)
-        return y, x
-
-    @property
-    def bev_depth(self) -> int:
-        """Cells along z that are left at the encoder's output."""
-        return map_shape(self.grid.voxels.sparse_shape)[0]
+    def bev_cells(self) -> tuple[int, int, int]:
+        """Cells (z, y, x) of the encoder's last level; the bird's-eye-view map has (y, x)."""
+        return last_level_shape(self.grid.voxel_grid.sparse_shape)
 
     def to_yaml(self) -> str:
         """The configuration as text that `parse_config` reads back to an equal one."""

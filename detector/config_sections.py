@@ -69,14 +69,14 @@ class GridConfig:
             require(getattr(self, key) > 0, key, f"{getattr(self, key)} must be positive")
 
     @property
-    def voxels(self) -> VoxelGrid:
+    def voxel_grid(self) -> VoxelGrid:
         """The grid as the voxelizer takes it."""
         return VoxelGrid(self.range, self.voxel_size)
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Cells along (z, y, x)."""
-        return self.voxels.shape
+        return self.voxel_grid.shape
 
 
 @dataclass(frozen=True)

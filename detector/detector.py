@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.scan import Note, ScanWarning, clamp_intensity, oddities
+from data.scan_checks import Note, ScanWarning, clamp_intensity, oddities
 from detector.config import PRECISIONS, Config
 from detector.models.second import Second, build_second
 from detector.postprocess import Detections, build_postprocessor

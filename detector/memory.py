@@ -35,9 +35,9 @@ def require_memory(config: Config) -> None:
 def least_bytes(config: Config) -> dict[str, int]:
     """Bytes by the key that they depend on most: of weights, maps with anchors, voxels, results."""
     bev, encoder = config.model.bev, config.model.encoder
-    rows, columns = config.bev_shape
+    height, rows, columns = config.bev_cells
     cells, classes = rows * columns, len(config.classes)
-    depth = encoder.out_channels * config.bev_depth
+    depth = encoder.out_channels * height
     levels = (4, *encoder.channels)
     weights = WINDOW * sum(a * b + 2 * b * b for a, b in pairwise(levels))
     weights += 3 * encoder.channels[-1] * encoder.out_channels

@@ -73,7 +73,7 @@ def check(options: argparse.Namespace) -> None:
     found = survey(
         dataset,
         lambda frames: tqdm(frames, desc=label, unit="frame"),
-        config.grid.voxels,
+        config.grid.voxel_grid,
         config.ground_z,
     )
     if len(found.unreadable) == found.frames:

@@ -26,7 +26,7 @@ from data.kitti.layout import USUAL_IMAGE, image_shape
 from data.kitti.points import find_scans, read_points
 from data.kitti.results import detections_to_labels
 from data.result_folder import ResultFolder
-from data.scan import Tally
+from data.scan_checks import Tally
 from detector.config import PRECISIONS
 from detector.detector import Detector
 from tools.program import one_line, output_path, run

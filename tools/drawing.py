@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data.detections import NamedDetections
-from data.scan import Note, Tally
+from data.scan_checks import Note, Tally
 from detector.detector import Detector
 from detector.draw.style import BoxSet, Palette
 from tools.program import one_line

@@ -25,7 +25,7 @@ from data.kitti.metric.evaluation import MIN_OVERLAP, Result, evaluate
 from data.kitti.results import detections_to_labels
 from data.kitti.splits import check_name, read_split, require_files
 from data.result_folder import ResultFolder
-from data.scan import Tally
+from data.scan_checks import Tally
 from detector.config import PRECISIONS
 from detector.detector import Detector
 from tools.program import output_path, run

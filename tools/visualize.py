@@ -25,7 +25,7 @@ from data.frame import Frame
 from data.kitti.dataset import KittiDataset
 from data.kitti.layout import Layout
 from data.kitti.points import find_scans, read_points
-from data.scan import Tally
+from data.scan_checks import Tally
 from detector.detector import Detector
 from detector.draw.birds_eye import draw_birds_eye
 from detector.draw.camera import draw_camera, read_image

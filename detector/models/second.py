@@ -90,7 +90,7 @@ def build_second(config: Config) -> Second:
     """The network of a configuration, freshly initialised from torch's global generator."""
     grid, model = config.grid, config.model
     encoder = SparseEncoder(
-        grid.voxels.sparse_shape, model.encoder.channels, model.encoder.out_channels
+        grid.voxel_grid.sparse_shape, model.encoder.channels, model.encoder.out_channels
     )
     bev = model.bev
     backbone = BevBackbone(
@@ -102,7 +102,7 @@ def build_second(config: Config) -> Second:
     )
     classes = len(config.classes)
     return Second(
-        grid.voxels,
+        grid.voxel_grid,
         grid.max_points,
         (grid.max_voxels_train, grid.max_voxels_test),
         encoder,

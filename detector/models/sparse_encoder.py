@@ -26,7 +26,7 @@ DOWNS = (  # (z, y, x)
 STRIDE = math.prod(down.stride[-1] for down in DOWNS)  # along x and y: voxels per map cell
 
 
-def map_shape(sparse_shape: Sequence[int]) -> tuple[int, int, int]:
+def last_level_shape(sparse_shape: Sequence[int]) -> tuple[int, int, int]:
     """(Z, Y, X) cells of the encoder's last level over a grid (z, y, x).
 
     Raises ValueError for a grid that is too small.
@@ -81,7 +81,7 @@ class SparseEncoder(nn.Module):
     @property
     def bev_shape(self) -> tuple[int, int, int]:
         """(C * Z, Y, X) of the map of a frame."""
-        z, y, x = map_shape(self.sparse_shape)
+        z, y, x = last_level_shape(self.sparse_shape)
         return self.out_channels * z, y, x
 
     def forward(

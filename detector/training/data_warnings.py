@@ -5,7 +5,7 @@ from __future__ import annotations
 from data.gt_database import GroundTruthDatabase
 from data.kitti.dataset import KittiDataset
 from data.kitti.splits import some
-from data.scan import Note, Tally, oddities
+from data.scan_checks import Note, Tally, oddities
 from detector.config import Config
 
 LOOKED_AT = 5  # training frames whose points are examined

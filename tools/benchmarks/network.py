@@ -62,7 +62,7 @@ class _Stages:
         self.peers: dict[str, nn.Module] = {}
         self.left_out: dict[str, str] = {}
         for name, build in available().items():
-            peer = build(config.grid.voxels.sparse_shape, layers).eval()
+            peer = build(config.grid.voxel_grid.sparse_shape, layers).eval()
             self.peers[name] = peer.to(device, PRECISIONS[precision])
 
     def run(self, cloud: Tensor) -> dict[str, float]:
