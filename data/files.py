@@ -118,6 +118,10 @@ def _lock(path: Path):
                 f"{path.parent}: process {holder} is writing there; wait for its end or give "
                 "another folder"
             ) from None
+        file.seek(0)
+        if file.read(20).strip("0123456789\n"):
+            file.close()
+            raise ValueError(f"{path}: is there already and no lock; give another folder")
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 file.truncate(0)

@@ -2,13 +2,15 @@
 
 A pack NAME is NAME.bin, float32 [R, 4] rows of all entries one after the other, and NAME.npz with
 `offsets` [n + 1] int64 (entry i owns the rows offsets[i]:offsets[i + 1]), `signature`, which
-tells what it was made from, and one column of n values for everything else known of an entry.
+tells what it was made from, `crc` [n] of the bytes of each entry, and one column of n values for
+everything else known of an entry.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +39,7 @@ class Pack:
             self.columns = _read_columns(index)
             self.offsets = self.columns.pop("offsets")
             self.signature = str(self.columns.pop("signature"))
+            self._crc = self.columns.pop("crc", None)  # None: an older pack
             size = data_path(self.path).stat().st_size
         except (BadZipFile, KeyError, ValueError, OSError, MemoryError) as error:
             raise ValueError(_damaged(index, error)) from None
@@ -54,8 +57,11 @@ class Pack:
         return len(self.offsets) - 1
 
     def __getitem__(self, entry: int) -> np.ndarray:
-        """[P, 4] float32, a copy."""
-        return np.array(self._rows[self.offsets[entry] : self.offsets[entry + 1]])
+        """[P, 4] float32, a copy. Raises ValueError where it is not as it was written."""
+        rows = np.array(self._rows[self.offsets[entry] : self.offsets[entry + 1]])
+        if self._crc is not None and zlib.crc32(rows) != self._crc[entry]:
+            raise ValueError(_damaged(data_path(self.path), f"checksum of entry {entry}"))
+        return rows
 
     @cached_property
     def _rows(self) -> np.ndarray:
@@ -78,9 +84,7 @@ class PackWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._partial = self.path.with_name(f"{self.path.name}.partial")
         self._log = self.path.with_name(f"{self.path.name}.journal")
-        data = data_path(self.path)
-        if data.exists() and not (index_path(self.path).exists() or self._log.exists()):
-            raise ValueError(f"{data}: is there already and no pack; give another folder")
+        self._require_own()
         self._steps = self._take_up()
         self._data = self._partial.open("ab")
         self._journal = self._log.open("a", encoding="utf-8")
@@ -92,6 +96,19 @@ class PackWriter:
         self._data.close()
         self._journal.close()
 
+    def _require_own(self) -> None:
+        """Raises ValueError for files of these names that no writer has left."""
+        data, index = data_path(self.path), index_path(self.path)
+        foreign = [
+            (data, data.exists() and not (index.exists() or self._log.exists())),
+            (index, index.exists() and not _starts(index, b"PK")),
+            (self._log, self._log.exists() and not _starts(self._log, b'{"signature"')),
+            (self._partial, self._partial.exists() and not self._log.exists()),
+        ]
+        for path, wrong in foreign:
+            if wrong:
+                raise ValueError(f"{path}: is there already and no pack; give another folder")
+
     @property
     def steps(self) -> int:
         """How many steps are done."""
@@ -99,10 +116,10 @@ class PackWriter:
 
     def append(self, clouds: Sequence[np.ndarray], **columns: Sequence) -> None:
         """One step: clouds [P, 4] and as many values in each column; either may be empty."""
-        for cloud in clouds:
-            self._data.write(np.ascontiguousarray(cloud, "<f4").tobytes())
+        blobs = [np.ascontiguousarray(cloud, "<f4").tobytes() for cloud in clouds]
+        self._data.writelines(blobs)
         self._data.flush()
-        step = {"counts": [len(cloud) for cloud in clouds]}
+        step = {"counts": [len(cloud) for cloud in clouds], "crc": [*map(zlib.crc32, blobs)]}
         step |= {name: np.asarray(columns[name]).tolist() for name in self.types}
         self._journal.write(json.dumps(step) + "\n")
         self._journal.flush()
@@ -113,7 +130,7 @@ class PackWriter:
         counts = [count for step in self._steps for count in step["counts"]]
         columns = {
             name: np.array([value for step in self._steps for value in step[name]], dtype)
-            for name, dtype in self.types.items()
+            for name, dtype in {**self.types, "crc": "i8"}.items()
         }
         os.fsync(self._data.fileno())
         index_path(self.path).unlink(missing_ok=True)
@@ -146,6 +163,12 @@ class PackWriter:
         os.truncate(self._partial, kept)
         os.truncate(self._log, length)
         return steps
+
+
+def _starts(path: Path, start: bytes) -> bool:
+    """Whether a file begins so, as far as it goes: it may have been cut off."""
+    with path.open("rb") as file:
+        return start.startswith(file.read(len(start)))
 
 
 def _read_columns(index: Path) -> dict[str, np.ndarray]:

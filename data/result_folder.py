@@ -14,41 +14,57 @@ from data.kitti.labels import Labels, write_labels
 from data.kitti.splits import some
 
 KEYS = {"boxes", "scores", "names"}  # of a result in JSON
+MARK = ".results"  # in the folder: the frames whose results were written there, a line each
 LABEL, RESULT = 15, 16  # columns of a line
 
 
 class ResultFolder:
-    """Results of an earlier run are replaced, nothing else is."""
+    """Results that an earlier run wrote are replaced, nothing else is."""
 
     def __init__(self, folder: Path, frame_ids: Sequence[str]):
-        """Make the folder and take old results of these frames out of it.
+        """Make the folder; old results of these frames go when the first new one is written.
 
-        Raises ValueError, with everything as it was, where files of these names are no results, or
-        where results of other frames would stay beside the new ones.
+        Raises ValueError, with everything as it was, where files of these names were not written
+        as results, or where results of other frames would stay beside the new ones.
         """
         self.folder = Path(folder)
         make_folder(self.folder)
-        own = set(frame_ids)
-        found = {path: _is_result(path) for path in self._files()}
-        labels = [path.name for path in found if path.suffix == ".txt" and _columns(path) == LABEL]
+        self._own = list(frame_ids)
+        own, written, files = set(frame_ids), self._written(), self._files()
+        labels = [path.name for path in files if path.suffix == ".txt" and _columns(path) == LABEL]
         if labels:
             raise ValueError(
                 f"{self.folder}: {some(labels)} labels, not results; give another folder"
             )
-        foreign = [path.name for path, result in found.items() if not result and path.stem in own]
+        results = [path for path in files if _is_result(path)]
+        foreign = [
+            path.name
+            for path in files
+            if path.stem in own and not (path in results and path.stem in written)
+        ]
         if foreign:
             raise ValueError(
-                f"{self.folder}: {some(foreign)} there already and no result; give another folder"
+                f"{self.folder}: {some(foreign)} there already and not written by this program; "
+                "give another folder"
             )
-        stale = [path.name for path, result in found.items() if result and path.stem not in own]
+        stale = [path.name for path in results if path.stem not in own]
         if stale:
             raise ValueError(
                 f"{self.folder}: {some(stale)} there from another run and would stay beside the "
                 "new results; delete them or give another folder"
             )
-        for path, result in found.items():
-            if result:
-                path.unlink()
+        self._old: list[Path] | None = [path for path in results if path.stem in own]
+
+    def _written(self) -> set[str]:
+        mark = self.folder / MARK
+        return set(read_text(mark).split()) if mark.is_file() else set()
+
+    def _replace_old(self) -> None:
+        for path in self._old or ():
+            path.unlink(missing_ok=True)
+        with replacing(self.folder / MARK) as temporary:
+            temporary.write_text("".join(f"{name}\n" for name in self._own), encoding="utf-8")
+        self._old = None
 
     def _files(self) -> list[Path]:
         return sorted(
@@ -61,11 +77,13 @@ class ResultFolder:
         self, frame_id: str, result: Mapping[str, Any] | None = None, labels: Labels | None = None
     ) -> None:
         """What was found in a frame, in one form or both."""
-        if result is not None:
-            with replacing(self.folder / f"{frame_id}.json") as temporary:
-                temporary.write_text(json.dumps(result) + "\n", encoding="utf-8")
+        if self._old is not None:
+            self._replace_old()
         if labels is not None:
             write_labels(self.folder / f"{frame_id}.txt", labels)
+        if result is not None:  # last: the newer is the one that is drawn, and it says more
+            with replacing(self.folder / f"{frame_id}.json") as temporary:
+                temporary.write_text(json.dumps(result) + "\n", encoding="utf-8")
 
 
 def _is_result(path: Path) -> bool:

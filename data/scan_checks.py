@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 FARTHEST = 500.0  # metres: half of a scan's points are nearer than that
+NEAREST = 0.5  # metres: half of a scan's points are farther than that
+ON_AXIS = 0.25  # share of points with y = z = 0 from which every other one is filling
 LEAST, MOST = 1e-6, 1e6  # metres: what is nearer to 0 or larger was not measured
 WRONG = 0.05  # share of values that are not, from which it is no scan
 SCALES = (1.0, 255.0, 65535.0)  # of intensities, as sensors give them
@@ -55,6 +57,12 @@ def require_scan(points: np.ndarray, source: object) -> None:
         raise ValueError(
             f"{source}: {(finite[:, 3] < 0).mean():.0%} of its intensities are negative; "
             f"{_columns(points)}"
+        )
+    on_axis = (finite[:, 0] != 0) & (finite[:, 1:3] == 0).all(axis=1)
+    if on_axis.mean() > ON_AXIS:
+        raise ValueError(
+            f"{source}: {on_axis.mean():.0%} of its points have y = z = 0; the file seems to have "
+            "8 columns, write it with the four x, y, z, intensity"
         )
     distance = np.linalg.norm(finite[:, :3].astype(np.float64), axis=1)
     if np.median(distance) > FARTHEST:
@@ -108,11 +116,12 @@ def oddities(points: np.ndarray, point_range: Sequence[float], ground_z: float) 
     point_range: of the network's grid (x0, y0, z0, x1, y1, z1); ground_z: the height at which its
     objects stand, both in metres in the LiDAR frame.
     """
-    points = points[np.isfinite(points).all(axis=1)]
+    points = points[np.isfinite(points).all(axis=1)].astype(np.float64)
     if not len(points):
         return []
     notes = (
         _intensity_note(points[:, 3]),
+        _unit_note(points),
         _grid_note(points, point_range),
         _axes_note(points),
         _ground_note(points, ground_z),
@@ -136,6 +145,18 @@ def _intensity_note(intensity: np.ndarray) -> Note | None:
     return Note(
         "intensity",
         f"intensity up to {highest:.4g}, the network expects 0 to 1; divide it by {scale:g}",
+    )
+
+
+def _unit_note(points: np.ndarray) -> Note | None:
+    distance = np.linalg.norm(points[:, :3], axis=1)
+    measured = distance[distance > 0]
+    if not len(measured) or np.median(measured) > NEAREST:
+        return None
+    return Note(
+        "unit",
+        f"half of the points are within {np.median(measured):.2g} m of the sensor; coordinates are "
+        "in metres",
     )
 
 
@@ -183,6 +204,13 @@ def _ground_note(points: np.ndarray, ground_z: float) -> Note | None:
     place = int(level.argmax())
     ground = (bins[place] + bins[place + 1]) / 2
     below = float((height < ground - LEVEL).mean())
+    above = float((height > ground + LEVEL).mean())
+    if level[place] > PLANE * len(height) and above < 0.1 * below and ground > 0:
+        return Note(
+            "axes",
+            f"the ground seems to be overhead, at z = {ground:.1f}; z must be the axis that points "
+            "up",
+        )
     # no plane that nearly all the rest stands on
     if level[place] < PLANE * len(height) or below > 0.15 or abs(ground - ground_z) < GROUND_OFF:
         return None

@@ -10,6 +10,8 @@ from detector.schema import LARGEST, require
 from ops.voxelize import VoxelGrid
 
 MOST_WORKERS = 512  # processes
+LARGEST_SIDE = 1000  # metres, of an object
+LARGEST_SCALE = 10
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,9 @@ class ClassConfig:
             one_word, "name", f"{self.name!r} must be one word: label files part columns by spaces"
         )
         require(self.name != "DontCare", "name", "'DontCare' marks what has no box")
-        require(min(self.size) > 0, "size", f"{list(self.size)} must be positive")
+        small = all(0 < side <= LARGEST_SIDE for side in self.size)
+        require(small, "size", f"{list(self.size)} m must be positive and at most {LARGEST_SIDE}")
+        require(abs(self.bottom) <= LARGEST_SIDE, "bottom", f"{self.bottom} m is no height")
         require(
             0 <= self.unmatched <= self.matched <= 1,
             "matched",
@@ -166,7 +170,9 @@ class AugmentConfig:
         require(0 <= self.flip <= 1, "flip", f"{self.flip} is not between 0 and 1")
         require(self.rotation >= 0, "rotation", f"{self.rotation} must not be negative")
         require(
-            0 < self.scale[0] <= self.scale[1], "scale", f"{list(self.scale)} is not a range over 0"
+            1 / LARGEST_SCALE <= self.scale[0] <= self.scale[1] <= LARGEST_SCALE,
+            "scale",
+            f"{list(self.scale)} is not a range within {1 / LARGEST_SCALE} to {LARGEST_SCALE}",
         )
 
 

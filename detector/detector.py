@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.scan_checks import Note, ScanWarning, clamp_intensity, oddities
+from data.scan_checks import Note, ScanWarning, clamp_intensity, oddities, require_scan
 from detector.config import PRECISIONS, Config
 from detector.models.second import Second, build_second
 from detector.postprocess import Detections, build_postprocessor
@@ -78,6 +78,10 @@ class Detector:
     def examine(self, points: np.ndarray | Tensor) -> list[Note]:
         """What may be meant otherwise in points [P, 4]; takes the host a few milliseconds."""
         points = _checked(points).cpu().numpy()
+        try:
+            require_scan(points, "points")
+        except ValueError as error:
+            return [Note("no scan", str(error))]
         return oddities(points, self.config.grid.range, self.config.ground_z)
 
     @torch.inference_mode()
@@ -108,11 +112,15 @@ class Detector:
 def _checked(points: np.ndarray | Tensor) -> Tensor:
     kind = str(getattr(points, "dtype", type(points).__name__)).removeprefix("torch.")
     shape = tuple(getattr(points, "shape", ()))
+    if getattr(points, "layout", torch.strided) != torch.strided:
+        raise ValueError("points: expected a dense tensor, got a sparse one; call .to_dense()")
     if kind != "float32" or len(shape) != 2 or shape[1] != 4:
         raise ValueError(f"points: expected [P, 4] float32, got {list(shape)} {kind}")
-    if isinstance(points, np.ndarray) and not points.flags.writeable:
-        points = points.copy()  # torch has no tensors that must not be written to
-    return torch.as_tensor(points)
+    if isinstance(points, Tensor):
+        return points.detach()
+    # torch has no tensors that must not be written to, nor any with negative strides
+    usable = points.flags.writeable and min(points.strides) >= 0
+    return torch.as_tensor(points if usable else points.copy())
 
 
 def _device(device: str | torch.device | None) -> torch.device:
@@ -122,6 +130,8 @@ def _device(device: str | torch.device | None) -> torch.device:
         chosen = torch.device(device)
     except RuntimeError:
         raise ValueError(f"device {device!r} is unknown; say cpu, cuda or cuda:N") from None
+    if chosen.type not in ("cpu", "cuda"):
+        raise ValueError(f"device {device!r} is not one that this runs on; say cpu, cuda or cuda:N")
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} is not there: torch sees no GPU; say cpu")
     return chosen

@@ -31,16 +31,16 @@ def import_openpcdet(path: str | Path, config: Config) -> nn.Module:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such checkpoint")
+        fault = "is no checkpoint" if path.exists() else "no such checkpoint"
+        raise FileNotFoundError(f"{path}: {fault}")
     _check_size(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a hostile file can make the reader raise anything
-        reason = " ".join(str(error).split())[:100]
         raise ValueError(
-            f"{path}: not a checkpoint of tensors alone, or damaged ({reason})"
+            f"{path}: not a checkpoint of tensors alone, or damaged ({type(error).__name__})"
         ) from None
     state = content.get("model_state", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not all(_is_entry(*item) for item in state.items()):

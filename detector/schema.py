@@ -47,13 +47,19 @@ def shown(value: Any) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML where a key given twice is an error and 1e-3 is a number. Aliases are refused: a few
-    lines of them can stand for more than any memory holds."""
+    """YAML where a key given twice is an error, 1e-3 is a number, and 010 and 1:30 are not.
+
+    Aliases are refused: a few lines of them can stand for more than any memory holds. So are tags:
+    what they convert, nobody has checked.
+    """
 
     def compose_node(self, parent, index):
-        if self.check_event(yaml.AliasEvent):
-            line = self.peek_event().start_mark.line + 1
-            raise ConfigError(f"line {line}", "has an alias (*), which is not read here")
+        event = self.peek_event()
+        line = f"line {event.start_mark.line + 1}"
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(line, "has an alias (*), which is not read here")
+        if event.tag is not None:
+            raise ConfigError(line, f"has a tag ({shown(event.tag)}), which is not read here")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node, deep=False):
@@ -66,11 +72,16 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
-    list("-+.0123456789"),
-)
+_NUMBERS = {  # as everybody writes them: YAML 1.1 would read 010 as 8, and 1:30 as 90
+    "tag:yaml.org,2002:int": r"[-+]?(0|[1-9][0-9]*)",
+    "tag:yaml.org,2002:float": r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?",
+}
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBERS]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern in _NUMBERS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(f"^{_pattern}$"), list("-+.0123456789"))
 
 
 def read_yaml(text: str) -> Any:

@@ -28,7 +28,8 @@ def load_weights(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such weights file")
+        fault = "is no weights file" if path.exists() else "no such weights file"
+        raise FileNotFoundError(f"{path}: {fault}")
     try:
         state, texts, checked = tensor_file.read(path)
     except ValueError as error:
@@ -63,13 +64,13 @@ def restore(model: nn.Module, state: Mapping[str, Tensor], source: str | Path) -
         if tensor.is_floating_point() and not given.is_floating_point():
             kind = str(given.dtype).removeprefix("torch.")
             raise ValueError(f"{source}: {name} is of type {kind}, not of floating point")
-        wrong = int((~torch.isfinite(given)).sum())
+        wrong = int((~torch.isfinite(given.to(tensor.dtype))).sum())
         if wrong:
             raise ValueError(
                 f"{source}: {wrong} of the {given.numel()} values of {name} are not finite; the "
                 "file is damaged, or its training had failed"
             )
-        if name.endswith("running_var") and (given < 0).any():
+        if name.endswith("running_var") and (given.to(tensor.dtype) < 0).any():
             raise ValueError(f"{source}: {name} has a negative variance; the file is damaged")
     for name in state:
         if name not in expected:

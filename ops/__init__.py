@@ -1,23 +1,26 @@
-"""Sparse convolution, voxels and boxes: functions of tensors only."""
+"""Sparse convolution, voxels, boxes and anchors: functions of tensors only.
+
+An operator has three files of one name: `ops/<name>.py` checks its arguments and chooses,
+`ops/reference/<name>.py` defines it in plain torch and is the CPU path, `ops/cuda/<name>.py` runs
+the kernels and holds gradients and fakes.
+"""
 
 from ops.boxes import Kept, iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
-from ops.kernel_map import (
-    ConvGeometry,
-    KernelMap,
-    Level,
-    Pyramid,
-    Table,
-    index_pyramid,
-    index_workspace,
-    strided_map,
-    submanifold_map,
-)
+from ops.conv_blocks import conv_blocks
+from ops.conv_chain import ConvChain
+from ops.dense import bev_map, dense
+from ops.furthest_point_sampling import furthest_point_sampling
+from ops.geometry import ConvGeometry
+from ops.kernel_map import index_pyramid, index_workspace, strided_map, submanifold_map
 from ops.layers import InverseConv, SparseMaxPool, StridedConv, SubmanifoldConv
-from ops.sparse_conv import sparse_conv, sparse_max_pool
-from ops.sparse_tensor import SparseTensor, bev_map, dense
+from ops.max_pool import sparse_max_pool
+from ops.rulebook import KernelMap, Level, Pyramid, Table
+from ops.sparse_conv import sparse_conv
+from ops.sparse_tensor import SparseTensor
 from ops.voxelize import VoxelGrid, Voxels, voxelize
 
 __all__ = [
+    "ConvChain",
     "ConvGeometry",
     "InverseConv",
     "Kept",
@@ -32,7 +35,9 @@ __all__ = [
     "VoxelGrid",
     "Voxels",
     "bev_map",
+    "conv_blocks",
     "dense",
+    "furthest_point_sampling",
     "index_pyramid",
     "index_workspace",
     "iou_3d",

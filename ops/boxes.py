@@ -4,15 +4,15 @@ A box without a positive length and width overlaps nothing and has IoU 0 with ev
 function here has a gradient. float32 on a GPU runs the CUDA kernels, all else the reference.
 """
 
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ops.cuda.library import extension
+from ops.cuda import boxes as cuda
+from ops.dispatch import on_kernels
 from ops.reference import boxes as reference
-
-AREA, IOU_BEV, IOU_3D = range(3)  # csrc/launchers.h: Overlap
 
 
 class Kept(NamedTuple):
@@ -22,70 +22,31 @@ class Kept(NamedTuple):
     count: Tensor  # [1] int32: how many of them are boxes
 
 
-def _check_boxes(name: str, boxes: Tensor) -> None:
-    if boxes.dim() != 2 or boxes.shape[1] != 7:
-        raise ValueError(f"{name} has shape {tuple(boxes.shape)}: boxes are [N, 7]")
-    if boxes.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"{name} has dtype {boxes.dtype}: boxes are float32 or float64")
-    _check_finite(name, boxes)
-
-
-def _check_finite(name: str, values: Tensor) -> None:
-    """Only on the CPU: on a GPU the look would cost a synchronisation."""
-    if values.is_cuda or torch.isfinite(values).all():
-        return
-    row = int((~torch.isfinite(values)).nonzero()[0, 0])
-    raise ValueError(f"{name}[{row}] is {values[row].tolist()}: every value must be finite")
-
-
-def _check_pair(a: Tensor, b: Tensor) -> None:
-    _check_boxes("a", a)
-    _check_boxes("b", b)
-    if a.dtype != b.dtype or a.device != b.device:
-        raise ValueError(f"a is {a.dtype} on {a.device} but b is {b.dtype} on {b.device}")
-
-
-def _on_kernels(boxes: Tensor) -> bool:
-    if not boxes.is_cuda or boxes.dtype != torch.float32:
-        return False
-    extension()
-    return True
-
-
-def _overlap(a: Tensor, b: Tensor, kind: int) -> Tensor:
-    _check_pair(a, b)
-    if _on_kernels(a):
-        return torch.ops.millisecond.overlap(a.contiguous(), b.contiguous(), kind)
-    return (reference.overlap_bev, reference.iou_bev, reference.iou_3d)[kind](a, b)
-
-
 @torch.no_grad()
 def overlap_bev(a: Tensor, b: Tensor) -> Tensor:  # [N, 7], [M, 7] -> [N, M]
     """Area in m^2 that every box of a shares with every box of b, seen from above."""
-    return _overlap(a, b, AREA)
+    return _backend(a, b).overlap_bev(a, b)
 
 
 @torch.no_grad()
 def iou_bev(a: Tensor, b: Tensor) -> Tensor:  # [N, 7], [M, 7] -> [N, M]
     """Intersection over union of every box of a with every box of b, seen from above."""
-    return _overlap(a, b, IOU_BEV)
+    return _backend(a, b).iou_bev(a, b)
 
 
 @torch.no_grad()
 def iou_3d(a: Tensor, b: Tensor) -> Tensor:  # [N, 7], [M, 7] -> [N, M]
     """Intersection over union of the volumes of every box of a and every box of b."""
-    return _overlap(a, b, IOU_3D)
+    return _backend(a, b).iou_3d(a, b)
 
 
 @torch.no_grad()
 def paired_overlap_bev(a: Tensor, b: Tensor) -> Tensor:  # [P, 7], [P, 7] -> [P]
     """Area in m^2 that row p of a shares with row p of b, seen from above."""
-    _check_pair(a, b)
+    backend = _backend(a, b)
     if a.shape != b.shape:
         raise ValueError(f"a has {a.shape[0]} boxes but b has {b.shape[0]}: pairs need as many")
-    if _on_kernels(a):
-        return torch.ops.millisecond.paired_overlap(a.contiguous(), b.contiguous())
-    return reference.paired_overlap_bev(a, b)
+    return backend.paired_overlap_bev(a, b)
 
 
 @torch.no_grad()
@@ -114,11 +75,29 @@ def nms(
         raise ValueError(f"iou_threshold is {iou_threshold}: it must lie in 0..1")
     if max_output < 0:
         raise ValueError(f"max_output is {max_output}: it must not be negative")
-    if not _on_kernels(boxes):
-        return Kept(*reference.nms(boxes, scores, iou_threshold, max_output, count))
-    if count is not None:
-        row = torch.arange(scores.shape[0], device=scores.device)
-        scores = scores.masked_fill(row >= count, -torch.inf)
-    order = torch.sort(scores, descending=True, stable=True).indices
-    boxes = boxes.contiguous()
-    return Kept(*torch.ops.millisecond.nms(boxes, order, iou_threshold, max_output, count))
+    backend = cuda if on_kernels(boxes) else reference
+    return Kept(*backend.nms(boxes, scores, iou_threshold, max_output, count))
+
+
+def _backend(a: Tensor, b: Tensor) -> ModuleType:
+    _check_boxes("a", a)
+    _check_boxes("b", b)
+    if a.dtype != b.dtype or a.device != b.device:
+        raise ValueError(f"a is {a.dtype} on {a.device} but b is {b.dtype} on {b.device}")
+    return cuda if on_kernels(a) else reference
+
+
+def _check_boxes(name: str, boxes: Tensor) -> None:
+    if boxes.dim() != 2 or boxes.shape[1] != 7:
+        raise ValueError(f"{name} has shape {tuple(boxes.shape)}: boxes are [N, 7]")
+    if boxes.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"{name} has dtype {boxes.dtype}: boxes are float32 or float64")
+    _check_finite(name, boxes)
+
+
+def _check_finite(name: str, values: Tensor) -> None:
+    """Only on the CPU: on a GPU the look would cost a synchronisation."""
+    if values.is_cuda or torch.isfinite(values).all():
+        return
+    row = int((~torch.isfinite(values)).nonzero()[0, 0])
+    raise ValueError(f"{name}[{row}] is {values[row].tolist()}: every value must be finite")

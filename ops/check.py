@@ -31,8 +31,8 @@ def main() -> int:
 
 def findings(tools: library.Toolchain) -> list[tuple[str, str]]:
     """Name and value of everything a build depends on."""
-    folder = library.cache_folder()
-    built = "built" if (folder / f"{library.NAME}.so").exists() else "not built yet"
+    path = library.library_path(library.read_sources())
+    built = "built" if path.exists() else "not built yet"
     nvcc = f"nvcc {tools.nvcc}" if tools.nvcc else "no nvcc"
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return [
@@ -42,7 +42,7 @@ def findings(tools: library.Toolchain) -> list[tuple[str, str]]:
         ("CUDA", f"{nvcc} in {tools.cuda_home or 'no CUDA_HOME'}"),
         ("compiler", tools.compiler or "none"),
         ("ninja", tools.ninja or "none"),
-        ("cache", f"{folder} ({built})"),
+        ("cache", f"{path} ({built})"),
     ]
 
 

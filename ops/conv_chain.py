@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
-import torch
 from torch import Tensor, nn
 
-from ops.cuda import sparse_conv as cuda_conv
-from ops.kernel_map import KernelMap, Level
-from ops.reference.dense import row_map
-from ops.sparse_conv import sparse_conv
+from ops.cuda import conv_chain as cuda
+from ops.dispatch import on_kernels
+from ops.reference import conv_chain as reference
+from ops.rulebook import KernelMap, Level
 
 
 class ConvChain(nn.Module):
@@ -32,27 +32,19 @@ class ConvChain(nn.Module):
 
     def forward(self, features: Tensor, kernel_maps: Sequence[KernelMap]) -> Tensor:
         """[N_in, C_in] and one map for every convolution -> [N_out, C_out] of the last."""
-        if self._packed is None:
-            dtype = self.weight_0.dtype
-            features = features.to(dtype)
-            for index, kernel_map in enumerate(kernel_maps):
-                weight, bias = getattr(self, f"weight_{index}"), getattr(self, f"bias_{index}")
-                features = sparse_conv(features, weight, kernel_map, bias.to(dtype), relu=True)
-            return features
-        tables = [kernel_map.forward for kernel_map in kernel_maps]
-        return cuda_conv.conv_chain(features, self._packed, self._biases, tables)
+        return self._backend().conv_chain(features, self._packed, self._biases, kernel_maps)
 
     def bev_map(
         self, features: Tensor, kernel_maps: Sequence[KernelMap], level: Level, batch_size: int
     ) -> Tensor:
         """The rows, which are those of `level`, in a map [B, Z * C, Y, X], channel z * C + c,
-        channels last: on CUDA the last convolution writes them where they belong."""
-        if self._packed is None:
-            rows = self(features, kernel_maps)
-            count = None if level.count is None else int(level.count)
-            return row_map(rows[:count], level.coords[:count], level.spatial_shape, batch_size)
-        tables = [kernel_map.forward for kernel_map in kernel_maps]
-        return cuda_conv.conv_chain(features, self._packed, self._biases, tables, level, batch_size)
+        channels last."""
+        return self._backend().conv_chain_bev_map(
+            features, self._packed, self._biases, kernel_maps, level, batch_size
+        )
+
+    def _backend(self) -> ModuleType:
+        return cuda if on_kernels(self.weight_0) else reference
 
     def _apply(self, fn, recurse: bool = True) -> ConvChain:
         biases = [getattr(self, f"bias_{index}") for index in range(self.count)]
@@ -66,8 +58,7 @@ class ConvChain(nn.Module):
     def _arrange(self) -> None:
         weights = [getattr(self, f"weight_{index}") for index in range(self.count)]
         self._biases = [getattr(self, f"bias_{index}") for index in range(self.count)]
-        on_kernels = weights[0].is_cuda and weights[0].dtype != torch.float64
-        self._packed = cuda_conv.PackedWeights.of(weights) if on_kernels else None
+        self._packed = self._backend().pack_weights(weights)
 
     def _load_from_state_dict(self, *arguments) -> None:
         super()._load_from_state_dict(*arguments)

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ops.kernel_map import ConvGeometry, KernelMap, per_axis, submanifold_window
-from ops.sparse_conv import sparse_conv, sparse_max_pool
+from ops.geometry import ConvGeometry, per_axis, submanifold_window
+from ops.max_pool import sparse_max_pool
+from ops.rulebook import KernelMap
+from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import SparseTensor
 
 

@@ -1,15 +1,17 @@
-"""Convolution and pooling along a kernel map."""
+"""Sparse convolution along a kernel map: gather, multiply by the offset's weight, add up.
+
+On CUDA it is an implicit GEMM (csrc/conv/): the gathered matrix exists tile by tile only.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from ops.cuda import max_pool as cuda_pool
 from ops.cuda import sparse_conv as cuda
-from ops.kernel_map import KernelMap
-from ops.reference import max_pool as reference_pool
+from ops.dispatch import on_kernels
 from ops.reference import sparse_conv as reference
+from ops.rulebook import KernelMap
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -33,23 +35,12 @@ def sparse_conv(
         dtype = torch.get_autocast_dtype(kind)
         features, weight = features.to(dtype), weight.to(dtype)
     _check_conv(features, weight, kernel_map, bias, residual)
-    if features.is_cuda and features.dtype != torch.float64:
-        return cuda.sparse_conv(features, weight, kernel_map, bias, residual, relu)
-    return reference.sparse_conv(features, weight, kernel_map, bias, residual, relu)
+    backend = cuda if on_kernels(features) else reference
+    return backend.sparse_conv(features, weight, kernel_map, bias, residual, relu)
 
 
-def sparse_max_pool(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Largest of the existing inputs of each window, by channel: [N_in, C] -> [N_out, C].
-
-    A row without any input is zero. The gradient goes to the first of equal inputs.
-    """
-    _check_features(features, kernel_map)
-    if features.is_cuda and features.dtype != torch.float64:
-        return cuda_pool.sparse_max_pool(features, kernel_map)
-    return reference_pool.sparse_max_pool(features, kernel_map)
-
-
-def _check_features(features: Tensor, kernel_map: KernelMap) -> None:
+def check_features(features: Tensor, kernel_map: KernelMap) -> None:
+    """ValueError unless the features are rows that the kernel map can read."""
     if features.dtype not in FLOATING:
         raise ValueError(f"features: expected a floating dtype, got {features.dtype}")
     if features.ndim != 2:
@@ -78,7 +69,7 @@ def _check_conv(
     bias: Tensor | None,
     residual: Tensor | None,
 ) -> None:
-    _check_features(features, kernel_map)
+    check_features(features, kernel_map)
     offsets, rows = kernel_map.forward.neighbours.shape
     if weight.ndim != 3 or weight.shape[:2] != (offsets, features.shape[1]):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Points to voxels."""
+"""Points to voxels: the mean of the points in each cell of a grid that holds any."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ops.cuda import voxelize as cuda
+from ops.cuda.bitmap import fits
 from ops.reference import voxelize as reference
 
 
@@ -81,9 +82,7 @@ def voxelize(
     ):
         if value is not None and value < 1:
             raise ValueError(f"{name}: expected at least 1, got {value}")
-    limits = max_points, max_voxels, capacity
     batch_size = len(offsets) - 1
-    if points.is_cuda and cuda.fits(batch_size, grid.shape):
-        return Voxels(*cuda.voxelize(points, offsets, grid, *limits, workspace), batch_size)
-    reference.check_offsets(offsets.tolist(), len(points))
-    return Voxels(*reference.voxelize(points, offsets, grid, *limits), batch_size)
+    backend = cuda if points.is_cuda and fits(batch_size, [grid.shape]) else reference
+    limits = max_points, max_voxels, capacity
+    return Voxels(*backend.voxelize(points, offsets, grid, *limits, workspace), batch_size)

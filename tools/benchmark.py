@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.program import output_path, run
+from tools.program import number, output_path, run
 
 if TYPE_CHECKING:
     from tools.benchmarks.scans import Scans
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 EXAMPLE = "example: python tools/benchmark.py ops --frames scans/ --json ops.json"
 NETWORK_EXAMPLE = "example: python tools/benchmark.py network --frames scans/ --device cpu"
 TRAIN_EXAMPLE = "example: python tools/benchmark.py train --root kitti --set train.workers=8"
+CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
+PRECISIONS = ["fp32", "bf16", "fp16"]
+LADDER_EXAMPLE = "example: python tools/benchmark.py ladder --frames scans/"
+SAMPLING_EXAMPLE = "example: python tools/benchmark.py sampling --json sampling.json"
 STREETS = 16  # simulated for the training step where there is no data set
 
 
@@ -33,31 +37,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLE)
     commands = parser.add_subparsers(dest="command", required=True)
     ops = commands.add_parser("ops", help="the sparse encoder on a GPU", epilog=EXAMPLE)
-    ops.add_argument("--batch", type=int, nargs="+", default=[1, 4])
-    ops.add_argument("--precision", nargs="+", default=["fp16", "bf16", "tf32", "fp32"])
+    ops.add_argument("--batch", type=number, nargs="+", default=[1, 4])
+    every = ["fp16", "bf16", "tf32", "fp32"]
+    ops.add_argument("--precision", nargs="+", choices=every, default=every)
     network = commands.add_parser(
         "network", help="one scan from points to boxes", epilog=NETWORK_EXAMPLE
     )
-    network.add_argument("--config", type=Path, default=Path("configs/second_kitti.yaml"))
+    network.add_argument("--config", type=Path, default=CONFIG)
     network.add_argument("--weights", type=Path, help="weights file (default: random, seed 0)")
-    network.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="fp32")
+    network.add_argument("--precision", choices=PRECISIONS, default="fp32")
     network.add_argument("--device", help="cpu or cuda; the GPU where there is one")
     train = commands.add_parser("train", help="a training step", epilog=TRAIN_EXAMPLE)
-    train.add_argument("--config", type=Path, default=Path("configs/second_kitti.yaml"))
+    train.add_argument("--config", type=Path, default=CONFIG)
     train.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="see train.py")
     train.add_argument("--root", type=Path, help="prepared data set (default: simulated streets)")
     train.add_argument("--split", default="train")
     train.add_argument("--prepared", type=Path, help="default: ROOT/millisecond")
-    train.add_argument("--precision", nargs="+", default=["fp32", "bf16", "fp16"])
-    train.add_argument("--repeats", type=int, default=50, help="steps (default: 50)")
+    train.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
+    train.add_argument("--repeats", type=number, default=50, help="steps (default: 50)")
     train.add_argument("--device", help="cpu or cuda; the GPU where there is one")
-    train.add_argument("--json", type=output_path, help="also write the figures there")
-    for command in (ops, network):
+    ladder = commands.add_parser(
+        "ladder", help="naive, general and tensor-core convolution", epilog=LADDER_EXAMPLE
+    )
+    ladder.add_argument("--batch", type=number, default=1, help="scans in a batch (default: 1)")
+    sampling = commands.add_parser(
+        "sampling", help="furthest point sampling beside PointNet++'s", epilog=SAMPLING_EXAMPLE
+    )
+    sampling.add_argument("--repeats", type=number, default=20, help="calls (default: 20)")
+    for command in (ops, network, ladder):
         command.add_argument(
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
         )
-        command.add_argument("--count", type=int, default=10, help="scans to use (default: 10)")
-        command.add_argument("--repeats", type=int, default=20, help="calls per scan (default: 20)")
+        command.add_argument("--count", type=number, default=10, help="scans to use (default: 10)")
+    for command in (ops, network):
+        command.add_argument(
+            "--repeats", type=number, default=20, help="calls per scan (default: 20)"
+        )
+    for command in (ops, network, train, ladder, sampling):
         command.add_argument("--json", type=output_path, help="also write the figures there")
     options = parser.parse_args(arguments)
     return run(lambda: _run(options))
@@ -67,8 +83,8 @@ def _run(options: argparse.Namespace) -> None:
     from data.files import require_own_json, write_json
 
     if options.json:
-        require_own_json(options.json, lambda old: "device" in old)
-    result = _measure(options)
+        require_own_json(options.json, lambda old: old.get("benchmark") == options.command)
+    result = {"benchmark": options.command, **_measure(options)}
     if options.json:
         write_json(options.json, result)
 
@@ -76,18 +92,25 @@ def _run(options: argparse.Namespace) -> None:
 def _measure(options: argparse.Namespace) -> dict:
     if options.command == "train":
         return _measure_training(options)
-    import torch
-
+    from tools.benchmarks import ladder, ops, sampling
     from tools.benchmarks.scans import load_scans
 
-    scans = load_scans(options.frames, options.count)
     if options.command == "network":
-        return _measure_network(options, scans)
-    if not torch.cuda.is_available():
-        raise ValueError(f"benchmark {options.command}: needs a CUDA device, torch sees none")
-    from tools.benchmarks.ops import measure
+        return _measure_network(options, load_scans(options.frames, options.count))
+    _require_cuda(options.command)
+    if options.command == "sampling":
+        return sampling.measure(options.repeats)
+    scans = load_scans(options.frames, options.count)
+    if options.command == "ladder":
+        return ladder.measure(scans, options.batch)
+    return ops.measure(scans, options.batch, options.precision, options.repeats)
 
-    return measure(scans, options.batch, options.precision, options.repeats)
+
+def _require_cuda(command: str) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ValueError(f"benchmark {command}: needs a CUDA device, torch sees none")
 
 
 def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:

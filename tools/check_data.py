@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from data.files import make_folder
 from data.kitti.dataset import KittiDataset
 from data.survey import Survey, survey
 from detector.config import Config, load_config
@@ -68,6 +69,7 @@ def check(options: argparse.Namespace) -> None:
     if not dataset.layout.labelled:
         raise ValueError(f"split '{options.split}' has no labels to check; take train or val")
     picture = options.output / "objects.png"
+    make_folder(options.output)
     require_own(picture)
     label = f"reading {options.split}"
     found = survey(

@@ -21,12 +21,13 @@ import numpy as np
 from tqdm import tqdm
 
 from data.boxes import wrap_angle
+from data.files import locked
 from data.kitti.calibration import Calibration
 from data.kitti.layout import USUAL_IMAGE, image_shape
 from data.kitti.points import find_scans, read_points
 from data.kitti.results import detections_to_labels
 from data.result_folder import ResultFolder
-from data.scan_checks import Tally
+from data.scan_checks import Note, Tally
 from detector.config import PRECISIONS
 from detector.detector import Detector
 from tools.program import one_line, output_path, run
@@ -42,6 +43,9 @@ out, as in training, and OUTPUT/000008.txt is the result file that KITTI's evalu
 image's size is that of ../image_2/000008.png beside the scan's folder, 1242 x 375 where there is
 none. Scans that cannot be read are named at the end, and the exit code is 2.
 """
+NOTHING_SEEN = Note(
+    "camera", "no point is in the camera's picture; is the calibration that of this scan's camera?"
+)
 LARGEST_YAW = 3.1415  # of four decimals within half a turn
 
 
@@ -66,9 +70,18 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def detect_all(options: argparse.Namespace) -> None:
     """Detect in every scan; raises ValueError at the end where some could not be read."""
     scans = find_scans(options.input)
+    if options.calib and not options.calib.exists():
+        raise FileNotFoundError(f"{options.calib}: no such calibration file or folder")
     detector = Detector.from_weights(options.weights, options.device, options.precision)
+    with locked(options.output):
+        detect_and_write(detector, scans, options)
+
+
+def detect_and_write(
+    detector: Detector, scans: Sequence[Path], options: argparse.Namespace
+) -> None:
     results = ResultFolder(options.output, [scan.stem for scan in scans])
-    total, bad, notes, left_out = 0, [], Tally(), 0
+    total, bad, notes, left_out, assumed = 0, [], Tally(), 0, 0
     for scan in tqdm(scans, unit="scan", disable=None):
         try:
             points, view = read(scan, options.calib, detector.config.grid.crop_to_image)
@@ -76,9 +89,15 @@ def detect_all(options: argparse.Namespace) -> None:
             bad.append(one_line(error))
             continue
         left_out += view.left_out if view else 0
+        assumed += view.assumed if view else 0
+        if view and view.left_out and not len(points):
+            notes.add(scan.name, [NOTHING_SEEN])
         total += detect(detector, scan, points, view, results, notes)
     for line in notes.lines():
         print(f"warning: {line}", file=sys.stderr)
+    if assumed:
+        height, width = USUAL_IMAGE
+        print(f"{assumed} scans have no image beside them: {width} x {height} pixels are assumed")
     if left_out:
         print(f"{left_out} points out of the camera's picture were left out")
     if len(bad) < len(scans):
@@ -96,6 +115,7 @@ class View(NamedTuple):
     calibration: Calibration
     image_shape: tuple[int, int]  # height, width
     left_out: int  # points that it does not see
+    assumed: bool  # the image's size, for want of an image
 
 
 def read(scan: Path, calib: Path | None, crop: bool) -> tuple[np.ndarray, View | None]:
@@ -108,10 +128,12 @@ def read(scan: Path, calib: Path | None, crop: bool) -> tuple[np.ndarray, View |
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such calibration file")
     calibration = Calibration.from_file(path)
-    image = scan.resolve().parent.parent / "image_2" / f"{scan.stem}.png"
-    shape = image_shape(image) if image.is_file() else USUAL_IMAGE
+    places = (scan.absolute(), scan.resolve())  # a link in a KITTI folder, or a link to one
+    images = [place.parent.parent / "image_2" / f"{scan.stem}.png" for place in places]
+    image = next((image for image in images if image.is_file()), None)
+    shape = image_shape(image) if image else USUAL_IMAGE
     seen = points[calibration.in_image(points, shape)] if crop else points
-    return seen, View(calibration, shape, len(points) - len(seen))
+    return seen, View(calibration, shape, len(points) - len(seen), image is None)
 
 
 def detect(

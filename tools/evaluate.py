@@ -13,11 +13,12 @@ if __name__ == "__main__":
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from tqdm import tqdm
 
-from data.files import require_own_json, write_json
+from data.files import locked, require_own_json, write_json
 from data.kitti.dataset import KittiDataset
 from data.kitti.labels import TYPES, Labels, read_labels
 from data.kitti.metric.ap_table import format_table
@@ -77,7 +78,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def score(options: argparse.Namespace) -> None:
     """Print the table of AP, and write its figures where that is asked for."""
     if options.json:
-        require_own_json(options.json, lambda old: set(old) <= set(MIN_OVERLAP))
+        require_own_json(options.json, lambda old: bool(old) and set(old) <= set(MIN_OVERLAP))
     result = evaluate_files(options) if options.detections else evaluate_weights(options)
     print(format_table(result))
     if options.json:
@@ -90,7 +91,12 @@ def evaluate_files(options: argparse.Namespace) -> Result:
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: no such folder")
     if options.split and options.split != "all":
-        ids: Sequence[str] = read_split(find_list(options.split, options.labels))
+        path = find_list(options.split, options.labels)
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: no such split; without --split all frames that have labels are scored"
+            )
+        ids: Sequence[str] = read_split(path)
         require_files(ids, options.labels, ".txt", options.split)
     else:
         ids = sorted(path.stem for path in options.labels.glob("*.txt"))
@@ -148,7 +154,15 @@ def evaluate_weights(options: argparse.Namespace) -> Result:
     split, crop = options.split or "val", detector.config.grid.crop_to_image
     dataset = KittiDataset(options.root, split, classes, crop=crop)
     truth = [dataset.labels(index) for index in range(len(dataset))]
-    results = ResultFolder(options.output, dataset.frame_ids) if options.output else None
+    with locked(options.output) if options.output else nullcontext():
+        results = ResultFolder(options.output, dataset.frame_ids) if options.output else None
+        detections = detect(detector, dataset, results)
+    return evaluate(detections, truth, scored)
+
+
+def detect(detector: Detector, dataset: KittiDataset, results: ResultFolder | None) -> list[Labels]:
+    """What is found in every frame, written where there is a folder for it."""
+    classes = detector.config.class_names
     detections, notes = [], Tally()
     for frame in tqdm(dataset, desc="detecting", total=len(dataset), unit="frame", disable=None):
         found, left_out = detector.detect(frame.points)
@@ -159,7 +173,7 @@ def evaluate_weights(options: argparse.Namespace) -> Result:
             results.write(frame.frame_id, labels=detections[-1])
     for line in notes.lines():
         print(f"warning: {line}", file=sys.stderr)
-    return evaluate(detections, truth, scored)
+    return detections
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from detector.draw.view import View
 from detector.draw.window import Window, WindowUnavailable
 from tools.drawing import NOTHING, Account, Shown, detect
 from tools.program import output_path, run
+from tools.program import score as shown_score
 
 EXAMPLE = """examples:
   python tools/play.py 2011_09_26_drive_0005_sync/velodyne_reduced --weights second.safetensors
@@ -64,7 +65,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--weights", type=Path, required=True, help="weights file")
     parser.add_argument("--device", help="to detect on: cpu, cuda (a GPU if there is one)")
     parser.add_argument(
-        "--score", type=float, default=0.3, help="least score that is drawn (default: %(default)s)"
+        "--score",
+        type=shown_score,
+        default=0.3,
+        help="least score that is drawn (default: %(default)s)",
     )
     parser.add_argument(
         "--output", type=output_path, metavar="DIR", help="write PNGs here, no window"

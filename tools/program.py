@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import math
 import os
 import signal
 import sys
@@ -28,6 +29,24 @@ def output_path(text: str) -> Path:
     if not text.strip():
         raise argparse.ArgumentTypeError("an empty name; give one, or . for the present folder")
     return Path(text)
+
+
+def number(text: str) -> int:
+    """An argument that counts something: a whole number from 1."""
+    if not text.isdecimal() or not 0 < int(text) < 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return int(text)
+
+
+def score(text: str) -> float:
+    """An argument from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 0 to 1")
+    return value
 
 
 def run(

@@ -37,6 +37,7 @@ from detector.draw.view import View
 from detector.draw.window import Window, WindowUnavailable
 from tools.drawing import NOTHING, Account, Shown, detect
 from tools.program import output_path, run
+from tools.program import score as shown_score
 
 EXAMPLE = """examples:
   python tools/visualize.py --root /data/kitti --frames 000008 --weights second.safetensors
@@ -90,7 +91,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--device", help="to detect on: cpu, cuda (a GPU if there is one)")
     parser.add_argument(
-        "--score", type=float, default=0.3, help="least score that is drawn (default: %(default)s)"
+        "--score",
+        type=shown_score,
+        default=0.3,
+        help="least score that is drawn (default: %(default)s)",
     )
     parser.add_argument(
         "--colour-by", choices=("height", "intensity"), default="height", help="points from above"

@@ -6,6 +6,7 @@ are [M, 7] (x, y, z, l, h, w, rotation_y) with (x, y, z) the centre of the botto
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,8 +45,8 @@ class Calibration:
         path = Path(path)
         found: dict[str, str] = {}
         for number, line in enumerate(read_text(path).splitlines(), start=1):
-            key, _, numbers = line.strip().partition(" ")
-            key = key.rstrip(":")
+            # the object benchmark ends a key with a colon, parts of the tracking one do not
+            key, numbers = re.fullmatch(r"([^\s:]*)[\s:]*(.*)", line.strip()).groups()
             if key and key in found:
                 raise ValueError(f"{path}, line {number}: {key[:40]} stands there a second time")
             found[key] = numbers

@@ -12,6 +12,17 @@ from data.scan_checks import require_scan
 POINT_BYTES = 16
 SUFFIXES = (".bin", ".npy")
 LARGEST = 1 << 30  # bytes of a scan: 67 million points
+OTHERS = {  # the first bytes of other files, four at least: fewer may be those of a number
+    np.lib.format.MAGIC_PREFIX: ".npy",
+    b"# .PCD": "PCD",
+    b"VERSION": "PCD",
+    b"ply\n": "PLY",
+    b"ply\r": "PLY",
+    b"LASF": "LAS",
+    b"#ROSBAG": "ROS bag",
+    b"PK\x03\x04": "zip",
+    b"\x89HDF": "HDF5",
+}
 
 
 def read_points(path: Path | str) -> np.ndarray:
@@ -33,8 +44,13 @@ def read_points(path: Path | str) -> np.ndarray:
 def _read_bin(path: Path, size: int) -> np.ndarray:
     with path.open("rb") as file:
         start = file.read(4096)
-    if start.startswith(np.lib.format.MAGIC_PREFIX):
+    kind = next((kind for magic, kind in OTHERS.items() if start.startswith(magic)), None)
+    if kind == ".npy":
         raise ValueError(f"{path}: this is a .npy file; rename it to {path.stem}.npy")
+    if kind:
+        raise ValueError(
+            f"{path}: this is a {kind} file; write its points as float32 x, y, z, intensity"
+        )
     if start and all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in start):
         raise ValueError(f"{path}: this is a text file, not a scan of float32")
     if size % POINT_BYTES:

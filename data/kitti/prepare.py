@@ -15,7 +15,7 @@ from data.kitti.dataset import KittiDataset
 from data.kitti.splits import some
 from data.packed import Pack, PackWriter
 
-FORMAT = "2"  # of the two packs; a new one makes them anew
+FORMAT = "3"  # of the two packs; a new one makes them anew
 
 Progress = Callable[[Iterable[int]], Iterable[int]]
 

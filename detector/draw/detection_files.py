@@ -13,6 +13,7 @@ from data.kitti.labels import read_labels
 
 KINDS = ("json", "txt")
 FARTHEST = 1e4  # metres
+COPYING = 60  # seconds by which the files of one run may differ once they are copied
 
 
 def find_detections(folder: Path, names: Sequence[str]) -> None:
@@ -33,7 +34,12 @@ def read_detections(folder: Path, name: str, calibration: Calibration | None) ->
     ours, result = folder / f"{name}.json", folder / f"{name}.txt"
     if not ours.is_file() and not result.is_file():
         raise FileNotFoundError(f"{result}: no such file, nor one that ends in .json")
-    if not result.is_file() or (ours.is_file() and (calibration is None or _newer(ours, result))):
+    if ours.is_file() and calibration is None and _newer(result, ours, COPYING):
+        raise ValueError(
+            f"{ours}: is older than {result.name}, whose boxes need a calibration; delete one of "
+            "the two, or draw with --root"
+        )
+    if ours.is_file() and (calibration is None or not _newer(result, ours)):
         return _read_json(ours)
     if calibration is None:
         raise ValueError(f"{result}: boxes of a KITTI result need a calibration; draw with --root")
@@ -45,8 +51,9 @@ def read_detections(folder: Path, name: str, calibration: Calibration | None) ->
     return NamedDetections(boxes, scores, tuple(labels.types.tolist()))
 
 
-def _newer(one: Path, other: Path) -> bool:
-    return one.stat().st_mtime_ns > other.stat().st_mtime_ns
+def _newer(one: Path, other: Path, margin: float = 0) -> bool:
+    """Whether a file is there and by so many seconds newer than another."""
+    return one.is_file() and one.stat().st_mtime > other.stat().st_mtime + margin
 
 
 def _read_json(path: Path) -> NamedDetections:
@@ -56,6 +63,8 @@ def _read_json(path: Path) -> NamedDetections:
         scores, names = np.array(result["scores"], float), tuple(map(str, result["names"]))
         if not len(boxes) == len(scores) == len(names):
             raise ValueError("boxes, scores and names are not equally many")
+        if not (boxes[:, 3:6] > 0).all():
+            raise ValueError("a size is not positive")
         if not ((np.abs(boxes) < FARTHEST).all() and np.isfinite(scores).all()):
             raise ValueError("a number is not finite, or too large for metres")
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from detector.models.batch_norm import RowNorm
+from ops import bev_map, conv_blocks
 from ops.conv_chain import ConvChain
-from ops.cuda.sparse_conv import conv_blocks
 from ops.kernel_map import ConvGeometry, KernelMap, Pyramid, index_pyramid, index_workspace
 from ops.sparse_conv import sparse_conv
-from ops.sparse_tensor import bev_map
 from ops.voxelize import Voxels
 
 DOWNS = (  # (z, y, x)

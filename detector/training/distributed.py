@@ -134,7 +134,9 @@ def _device(name: str | None, local_rank: int) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"device '{name}' is unknown; say cpu or cuda") from None
-    if device.type != "cuda":
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device '{name}' is not one that this runs on; say cpu or cuda")
+    if device.type == "cpu":
         return device
     index = local_rank if device.index is None else device.index
     if index >= torch.cuda.device_count():

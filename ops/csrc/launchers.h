@@ -54,8 +54,8 @@ constexpr int FAULT_BIT = 30;
 
 enum class TableKind : int { forward, transposed, tail };
 
-// One table of neighbours [V, rows] and masks [rows] (V <= 32), or coords up to the count and -1 from there on
-// (tail). From the count on masks are 0 and neighbours are left alone.
+// One table of neighbours [V, rows], or coords up to the count and -1 from there on (tail). From the count on
+// neighbours are left alone.
 struct TableJob {
   TableKind kind;
   int level, source;      // of the rows, of the entries
@@ -64,13 +64,14 @@ struct TableJob {
   const int* coords;  // [rows, 1 + dims] of the level
   int* tail;          // where tail writes; the coords themselves where those are there already
   int* neighbours;
-  uint32_t* mask;
 };
 
 // On sm_90 kernels that follow one another in an operator overlap, the next one waiting where it needs the one
 // before. `chained` says that the kernel before this one on the stream is one of the same operator.
 
-// 32-bit words that a bitmap of these levels takes. It must be zero before marking.
+// 32-bit words that a bitmap of these levels takes, TOO_LARGE where cells have no number. It must be zero before
+// marking.
+constexpr int64_t TOO_LARGE = INT64_MAX;
 int64_t bitmap_words(int batch, int levels, const int (*shapes)[3]);
 Bitmap bitmap_at(uint32_t* workspace, int batch, int levels, const int (*shapes)[3]);
 

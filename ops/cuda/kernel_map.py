@@ -1,158 +1,241 @@
-"""The index of a network on the CUDA kernels: bitmaps with ranks, see csrc/index/bitmap.cuh.
+"""Kernel maps on the CUDA kernels: bitmaps of sites with rank and select, see csrc/index/.
 
-Everything here has three axes: shapes and windows are filled up with axes of size 1.
+The kernels have three axes: shapes and windows of fewer are filled up with axes of size 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from ops.cuda.bitmap import new_workspace, three_axes
+from ops.cuda.fakes import fake
 from ops.cuda.library import extension
-from ops.reference.kernel_map import check_coords
+from ops.geometry import ConvGeometry, level_shapes
+from ops.reference.coords import check_coords
+from ops.rulebook import KernelMap, Level, Pyramid, Table
 
-CELL_BITS, TILE_WORDS, HEADER_WORDS = 96, 256, 16  # as in csrc/launchers.h, bitmap.cuh
-MAX_LEVELS = 8
-MAX_OFFSETS = 32  # bits of a mask
-MAX_WORDS = 1 << 28  # 1 GiB: a batch of 32 KITTI grids takes half of it
 FAULT = 1 << 30  # in overflow: the coords are not sorted, unique and inside the grid
+T = TypeVar("T")
+
+WINDOW = 12  # numbers of a window: kernel size, stride, padding, dilation, each (z, y, x)
+
+
+def submanifold_map(
+    coords: Tensor,
+    spatial_shape: tuple[int, ...],
+    batch_size: int,
+    kernel_size: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> KernelMap:
+    """See ops.kernel_map.submanifold_map."""
+    window = _around_a_site(kernel_size, dilation)
+    plan = Plan.of(batch_size, [spatial_shape], [], window, 1, False)
+    (level,) = _index(coords, [spatial_shape], plan).levels
+    return level.submanifold
+
+
+def strided_map(
+    coords: Tensor, spatial_shape: tuple[int, ...], batch_size: int, geometry: ConvGeometry
+) -> tuple[Tensor, tuple[int, ...], KernelMap]:
+    """See ops.kernel_map.strided_map."""
+    shapes = level_shapes(spatial_shape, [geometry])
+    plan = Plan.of(batch_size, shapes, [geometry], _around_a_site((1,), (1,)), 0, True)
+    _, level = _index(coords, shapes, plan).levels
+    return level.coords, level.spatial_shape, level.down
+
+
+def index_pyramid(
+    coords: Tensor,
+    spatial_shape: tuple[int, ...],
+    batch_size: int,
+    downs: Sequence[ConvGeometry],
+    submanifold_kernel: tuple[int, ...],
+    last_submanifold: bool,
+    capacities: Sequence[int] | None,
+    count: Tensor | None,
+    transposed: bool,
+    workspace: Tensor | None,
+) -> Pyramid:
+    """See ops.kernel_map.index_pyramid. With capacities a fault of the coords is a bit of the
+    overflow, not an error."""
+    shapes = level_shapes(spatial_shape, downs)
+    submanifold_levels = (1 << (len(downs) + last_submanifold)) - 1
+    window = _around_a_site(submanifold_kernel, (1,) * len(submanifold_kernel))
+    plan = Plan.of(batch_size, shapes, downs, window, submanifold_levels, transposed)
+    return _index(coords, shapes, plan, capacities, count, workspace)
 
 
 class Plan(NamedTuple):
-    """What to index: levels, the steps between them, and which of them get submanifold tables."""
+    """What to index, as the operators take it: their arguments in the order of their schemas."""
 
-    spatial_shape: tuple[int, ...]  # of level 0, as the caller has it
     batch_size: int
     shapes: tuple[int, ...]  # (z, y, x) of each level
-    steps: tuple[int, ...]  # kernel size, stride, padding, dilation (z, y, x) of each step
-    submanifold: tuple[int, ...]  # the same for the submanifold tables
-    submanifold_levels: int  # bit l set: level l gets one
-    transposed: bool  # tables from a step's inputs to its outputs as well
+    steps: tuple[int, ...]  # a window for each step from a level to the next
+    submanifold: tuple[int, ...]  # the window of the submanifold tables
+    submanifold_levels: int  # bit l set: level l has a submanifold table
+    transposed: bool  # tables from a step's outputs back to its inputs as well
 
     @classmethod
     def of(
         cls,
-        shapes: Sequence[tuple[int, ...]],
         batch_size: int,
-        steps: Sequence[Sequence[tuple[int, ...]]],  # ConvGeometry
-        submanifold: tuple[tuple[int, ...], tuple[int, ...]],  # kernel size, dilation
+        shapes: Sequence[tuple[int, ...]],
+        downs: Sequence[ConvGeometry],
+        submanifold: ConvGeometry,
         submanifold_levels: int,
         transposed: bool,
     ) -> Plan:
-        kernel, dilation = (_axes(numbers, 1) for numbers in submanifold)
-        centre = tuple(k // 2 * d for k, d in zip(kernel, dilation, strict=True))
         return cls(
-            tuple(shapes[0]),
             batch_size,
-            sum((_axes(shape, 1) for shape in shapes), ()),
-            sum((_window(step) for step in steps), ()),
-            (*kernel, 1, 1, 1, *centre, *dilation),
+            sum((three_axes(shape, 1) for shape in shapes), ()),
+            sum((_window(down) for down in downs), ()),
+            _window(submanifold),
             submanifold_levels,
             transposed,
         )
 
-    @property
-    def levels(self) -> int:
-        return len(self.shapes) // 3
+    def tables(self, table: Callable[[int, int], T]) -> list[tuple[T | None, T | None, T | None]]:
+        """Of each level its submanifold table, the one from the level above, and back to that one.
 
-    def fits(self) -> bool:
-        """Whether masks can hold the kernels and a GPU's memory the bitmap."""
-        kernels = [self.steps[i : i + 3] for i in range(0, len(self.steps), 12)]
-        if self.submanifold_levels:
-            kernels.append(self.submanifold[:3])
-        return (
-            self.levels <= MAX_LEVELS
-            and all(prod(kernel) <= MAX_OFFSETS for kernel in kernels)
-            and workspace_words(self.batch_size, self.shapes) <= MAX_WORDS
-        )
-
-
-class Index(NamedTuple):
-    """Levels and tables; the tables in the order in which their reader takes them."""
-
-    coords: list[Tensor]
-    counts: Tensor | None  # [levels + 2] int32: of the levels, overflow, fault; None: exact sizes
-    tables: list[Tensor]  # of level l: submanifold, down to it, its transpose; neighbours, mask
+        Calls table(kernel offsets, level of the rows) for each of them in the order in which the
+        operators return them (csrc: fill_tables): whoever packs or unpacks tables does it by this.
+        """
+        levels = []
+        for level in range(len(self.shapes) // 3):
+            same = down = up = None
+            if self.submanifold_levels >> level & 1:
+                same = table(prod(self.submanifold[:3]), level)
+            if level > 0:
+                volume = prod(self.steps[WINDOW * (level - 1) :][:3])
+                down = table(volume, level)
+                up = table(volume, level - 1) if self.transposed else None
+            levels.append((same, down, up))
+        return levels
 
 
-def workspace_words(batch_size: int, shapes: Sequence[int]) -> int:
-    """Elements of the workspace of a batch of levels (z, y, x, z, y, x, ...)."""
-    words = HEADER_WORDS + _padded(batch_size)
-    for z, y, x in zip(shapes[::3], shapes[1::3], shapes[2::3], strict=True):
-        cells = batch_size * z * y * -(-x // CELL_BITS)
-        summary = -(-cells // 32)
-        words += 4 * cells + _padded(summary) + _padded(-(-summary // TILE_WORDS))
-    return words
-
-
-def new_workspace(batch_size: int, shapes: Sequence[int], device: torch.device) -> Tensor:
-    """Zeros that the operators mark and leave as zeros again."""
-    words = workspace_words(batch_size, shapes)
-    return torch.zeros(words, dtype=torch.int32, device=device)
-
-
-def index(
+def _index(
     coords: Tensor,
+    shapes: Sequence[tuple[int, ...]],
     plan: Plan,
-    capacities: Sequence[int] | None,
+    capacities: Sequence[int] | None = None,
+    count: Tensor | None = None,
+    workspace: Tensor | None = None,
+) -> Pyramid:
+    extension()
+    coords = coords.contiguous()
+    if capacities is None:
+        return _exact(coords, shapes, plan, count, workspace)
+    if workspace is None:
+        workspace = new_workspace(plan.batch_size, shapes, coords.device)
+    counts, *rest = torch.ops.millisecond.index_bounded(coords, count, workspace, *plan, capacities)
+    levels = len(shapes)
+    of_levels = [counts[level : level + 1] for level in range(levels)]
+    overflow = counts[levels : levels + 1]
+    tables = _levels(plan, shapes, rest[:levels], of_levels, rest[levels:])
+    return Pyramid(tables, overflow, plan.batch_size)
+
+
+def _exact(
+    coords: Tensor,
+    shapes: Sequence[tuple[int, ...]],
+    plan: Plan,
     count: Tensor | None,
     workspace: Tensor | None,
-) -> Index:
-    """Index `coords` [N, 1 + D]: with capacities nothing is read back to the host.
-
-    Raises:
-        ValueError: for coords that are not sorted, unique and inside of the grid; with capacities
-            that is a bit of the overflow instead.
-    """
-    extension()
+) -> Pyramid:
     millisecond = torch.ops.millisecond
-    coords = coords.contiguous()
     given = workspace is not None
     if workspace is None:
-        workspace = new_workspace(plan.batch_size, plan.shapes, coords.device)
-    grids = plan.batch_size, plan.shapes
-    windows = plan.steps, plan.submanifold, plan.submanifold_levels, plan.transposed
-    if capacities is not None:
-        counts, *rest = millisecond.index_bounded(
-            coords, count, workspace, *grids, *windows, capacities
-        )
-        return Index(rest[: plan.levels], counts, rest[plan.levels :])
+        workspace = new_workspace(plan.batch_size, shapes, coords.device)
     *sizes, _, fault = millisecond.index_count(
-        coords, count, workspace, *grids, plan.steps
+        coords, count, workspace, plan.batch_size, plan.shapes, plan.steps
     ).tolist()  # sync: exact sizes, for BatchNorm and autograd
     try:
         if fault:
-            raise _fault(coords, fault, plan)
+            raise _fault(coords, fault, shapes[0], plan.batch_size)
         coords = coords[: sizes[0]]
-        rest = millisecond.index_exact(coords, workspace, *grids, *windows, sizes)
+        rest = millisecond.index_exact(coords, workspace, *plan, sizes)
     finally:
         if given:
-            millisecond.index_clear(workspace, *grids)
-    return Index([coords, *rest[: plan.levels - 1]], None, rest[plan.levels - 1 :])
+            millisecond.index_clear(workspace, plan.batch_size, plan.shapes)
+    below = len(shapes) - 1
+    no_counts = [None] * len(shapes)
+    levels = _levels(plan, shapes, [coords, *rest[:below]], no_counts, rest[below:])
+    return Pyramid(levels, None, plan.batch_size)
 
 
-def _fault(coords: Tensor, fault: int, plan: Plan) -> ValueError:
+def _levels(
+    plan: Plan,
+    shapes: Sequence[tuple[int, ...]],
+    coords: Sequence[Tensor],
+    counts: Sequence[Tensor | None],
+    neighbours: Sequence[Tensor],  # of each table
+) -> tuple[Level, ...]:
+    following = iter(neighbours)
+    tables = plan.tables(lambda _, rows: Table(next(following), counts[rows]))
+    levels = []
+    for level, (same, down, up) in enumerate(tables):
+        submanifold = None if same is None else KernelMap(same, same.reversed())
+        down_map = None if down is None else KernelMap(down, up)
+        levels.append(Level(coords[level], counts[level], shapes[level], submanifold, down_map))
+    return tuple(levels)
+
+
+def _fault(coords: Tensor, fault: int, shape: tuple[int, ...], batch_size: int) -> ValueError:
     """The reference's error for the first wrong row, which the kernel has found."""
     row = len(coords) - fault
     try:
-        check_coords(coords[: row + 1], plan.spatial_shape, plan.batch_size)
+        check_coords(coords[: row + 1], shape, batch_size)
     except ValueError as error:
         return error
     return ValueError(f"coords: row {row} is wrong: {coords[row].tolist()}")
 
 
-def _axes(numbers: Sequence[int], filling: int) -> tuple[int, ...]:
-    return (filling,) * (3 - len(numbers)) + tuple(numbers)
+def _around_a_site(kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> ConvGeometry:
+    centre = tuple(k // 2 * d for k, d in zip(kernel_size, dilation, strict=True))
+    return ConvGeometry(kernel_size, (1,) * len(kernel_size), centre, dilation)
 
 
-def _window(step: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    kernel, stride, padding, dilation = step
-    return (*_axes(kernel, 1), *_axes(stride, 1), *_axes(padding, 0), *_axes(dilation, 1))
+def _window(geometry: ConvGeometry) -> tuple[int, ...]:
+    kernel, stride, padding, dilation = geometry
+    return (
+        *three_axes(kernel, 1),
+        *three_axes(stride, 1),
+        *three_axes(padding, 0),
+        *three_axes(dilation, 1),
+    )
 
 
-def _padded(words: int) -> int:
-    return -(-words // 4) * 4
+@fake("index_bounded")
+def _index_bounded(coords, count, workspace, *arguments) -> list[Tensor]:
+    *plan, capacities = arguments
+    counts = coords.new_empty(len(capacities) + 2)
+    levels = [coords.new_empty(rows, coords.shape[1]) for rows in capacities]
+    return [counts, *levels, *_empty_tables(coords, Plan(*plan), capacities)]
+
+
+@fake("index_count")
+def _index_count(coords, count, workspace, batch_size, shapes, steps) -> Tensor:
+    return coords.new_empty(len(shapes) // 3 + 2)
+
+
+@fake("index_exact")
+def _index_exact(coords, workspace, *arguments) -> list[Tensor]:
+    *plan, sizes = arguments
+    levels = [coords.new_empty(rows, coords.shape[1]) for rows in sizes[1:]]
+    return [*levels, *_empty_tables(coords, Plan(*plan), sizes)]
+
+
+@fake("index_clear")
+def _index_clear(workspace, batch_size, shapes) -> None:
+    return None
+
+
+def _empty_tables(coords: Tensor, plan: Plan, sizes: Sequence[int]) -> list[Tensor]:
+    tables: list[Tensor] = []
+    plan.tables(lambda volume, rows: tables.append(coords.new_empty(volume, sizes[rows])))
+    return tables

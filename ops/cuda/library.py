@@ -1,7 +1,8 @@
 """Compiles and loads the CUDA operators on first use: one library for the GPUs that are here.
 
-A library's folder is named after all that goes into it (sources, flags, architectures, torch,
-CUDA), so a library that is there is the right one and is loaded without asking the compiler.
+The folder is named after flags, architectures, torch and CUDA, the library in it after the sources
+as well: a library that is there is the right one and is loaded without asking the compiler. The
+folder also keeps the objects, so that after an edit only what it concerns is compiled again.
 """
 
 import contextlib
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+
+from ops.cuda.fakes import register_fakes
 
 SOURCES = Path(__file__).resolve().parents[1] / "csrc"
 NAME = "millisecond"
@@ -45,11 +48,13 @@ class Toolchain(NamedTuple):
 @functools.cache
 def _outcome() -> BuildError | None:
     """Load once a process; a failure is kept, for a second try would only take as long to fail."""
-    library = cache_folder() / f"{NAME}.so"
+    sources = read_sources()
+    library = library_path(sources)
     try:
         if not library.exists():
-            _compile(library)
+            _compile(library, sources)
         torch.ops.load_library(str(library))
+        register_fakes()
     except BuildError as error:
         return error
     except OSError as error:
@@ -81,22 +86,29 @@ def architectures() -> tuple[str, ...]:
     return tuple(f"{major}.{minor}" for major, minor in sorted(found))
 
 
-def sources() -> list[Path]:
-    """The files that are compiled."""
-    return sorted(path for path in SOURCES.rglob("*") if path.suffix in (".cpp", ".cu"))
+def read_sources() -> dict[str, bytes]:
+    """Every file that goes into the library, by its path in csrc."""
+    return {
+        path.relative_to(SOURCES).as_posix(): path.read_bytes()
+        for path in sorted(SOURCES.rglob("*"))
+        if path.suffix in (".cpp", ".cu", ".cuh", ".h")
+    }
 
 
 def cache_folder() -> Path:
-    """Folder of the library for these sources, flags, GPUs and this torch."""
-    digest = hashlib.sha256()
+    """Folder of libraries and objects for these flags, these GPUs and this torch."""
     parts = (torch.__version__, torch.version.cuda, *architectures(), *CXX_FLAGS, *CUDA_FLAGS)
-    digest.update("\0".join(map(str, parts)).encode())
-    for path in sorted(SOURCES.rglob("*")):
-        if path.suffix in (".cpp", ".cu", ".cuh", ".h"):
-            name = path.relative_to(SOURCES).as_posix()
-            digest.update(name.encode() + b"\0" + path.read_bytes())
+    digest = hashlib.sha256("\0".join(map(str, parts)).encode())
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions"
     return Path(root) / f"{NAME}_{digest.hexdigest()[:16]}"
+
+
+def library_path(sources: dict[str, bytes]) -> Path:
+    """Where the library of these sources is, or will be once it is built."""
+    digest = hashlib.sha256()
+    for name, content in sources.items():
+        digest.update(b"%s\0%d\0" % (name.encode(), len(content)) + content)
+    return cache_folder() / f"{NAME}_{digest.hexdigest()[:16]}.so"
 
 
 def toolchain() -> Toolchain:
@@ -162,43 +174,37 @@ def _ninja() -> str | None:
     return shutil.which("ninja") or shutil.which("ninja", path=str(Path(sys.executable).parent))
 
 
-def _compile(library: Path) -> None:
+def _compile(library: Path, sources: dict[str, bytes]) -> None:
     tools = toolchain()
     if found := problems(tools):
         raise BuildError(f"cannot build the CUDA operators: {'; '.join(found)}")
-    try:
+    with _writing():
         library.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BuildError(
-            f"cannot write the cache folder: {error}; export TORCH_EXTENSIONS_DIR to another one"
-        ) from error
     with _locked(library.parent / "build.lock"):
         if library.exists():  # another process built it while this one waited
             return
         started = time.monotonic()
         print(f"building the CUDA operators in {library.parent} ...", file=sys.stderr, flush=True)
-        built = _run_build(library.parent / "build", tools)
+        built = _run_build(library.parent / "build", sources, tools)
         os.replace(built, library)  # whole or not there
         print(f"built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
 
-def _run_build(folder: Path, tools: Toolchain) -> Path:
+def _run_build(folder: Path, sources: dict[str, bytes], tools: Toolchain) -> Path:
     from torch.utils import cpp_extension
 
-    folder.mkdir(exist_ok=True)
-    stale = folder / "lock"
-    if stale.exists():
-        # torch would wait for it for ever; build.lock is ours, so whoever left this is gone
-        warnings.warn(f"removing {stale}, left by a build that was killed", stacklevel=2)
-        stale.unlink()
+    copies = folder / "csrc"
+    with _writing():
+        _remove_killed_build(folder)
+        _copy_changed(sources, copies)
     targets = [] if os.environ.get("TORCH_CUDA_ARCH_LIST") else _gencode(architectures())
     path = os.environ.get("PATH", "")
     os.environ["PATH"] = os.pathsep.join([path, str(Path(tools.ninja or "").parent)])
     try:
         cpp_extension.load(
             NAME,
-            [str(path) for path in sources()],
-            extra_include_paths=[str(SOURCES)],
+            [str(copies / name) for name in sources if name.endswith((".cpp", ".cu"))],
+            extra_include_paths=[str(copies)],
             extra_cflags=CXX_FLAGS,
             extra_cuda_cflags=CUDA_FLAGS + targets,
             extra_ldflags=_shared_libstdcxx(),
@@ -206,16 +212,51 @@ def _run_build(folder: Path, tools: Toolchain) -> Path:
             is_python_module=False,
         )
     except (RuntimeError, ImportError, ValueError) as error:
+        text = str(error).replace(str(copies), str(SOURCES))
         log = folder / "error.log"
-        log.write_text(str(error))
-        first = re.search(r"^.*\berror\b.*$", str(error), re.MULTILINE)
+        log.write_text(text)
+        first = re.search(r"^.*\berror\b.*$", text, re.MULTILINE)
         raise BuildError(
-            f"building the CUDA operators failed: {first[0].strip() if first else error}; "
+            f"building the CUDA operators failed: {first[0].strip() if first else text}; "
             f"see {log}, and python -m ops.check"
         ) from error
     finally:
         os.environ["PATH"] = path
     return folder / f"{NAME}.so"
+
+
+def _remove_killed_build(folder: Path) -> None:
+    """Remove what a killed build left, by torch's lock: objects may be cut short, and torch would
+    wait for that lock for ever. build.lock is ours, so its holder is gone."""
+    stale = folder / "lock"
+    if stale.exists():
+        warnings.warn(f"removing {folder}, left by a build that was killed", stacklevel=2)
+        aside = folder.with_name(f"killed.{os.getpid()}")
+        os.replace(folder, aside)  # a compiler that outlived its build writes there
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _copy_changed(sources: dict[str, bytes], folder: Path) -> None:
+    """Make the folder hold these files and no others, and write only those that differ: ninja goes
+    by times, and those of the originals may be older than an object (a checkout, an archive)."""
+    for name, content in sources.items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    for path in list(folder.rglob("*")):
+        if path.is_file() and path.relative_to(folder).as_posix() not in sources:
+            path.unlink()
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(
+            f"cannot write the cache folder: {error}; export TORCH_EXTENSIONS_DIR to another one"
+        ) from error
 
 
 def _shared_libstdcxx() -> list[str]:

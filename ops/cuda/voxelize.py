@@ -5,14 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ops.cuda.kernel_map import MAX_WORDS, new_workspace, workspace_words
+from ops.cuda.bitmap import new_workspace
+from ops.cuda.fakes import fake
 from ops.cuda.library import extension
 from ops.reference.voxelize import check_offsets
-
-
-def fits(batch_size: int, shape: tuple[int, int, int]) -> bool:
-    """Whether the bitmap of the grid is small enough."""
-    return workspace_words(batch_size, shape) <= MAX_WORDS
 
 
 def voxelize(
@@ -28,7 +24,7 @@ def voxelize(
     extension()
     batch_size = len(offsets) - 1
     if workspace is None:
-        workspace = new_workspace(batch_size, grid.shape, points.device)
+        workspace = new_workspace(batch_size, [grid.shape], points.device)
     rows = min(len(points), batch_size * max_voxels) if capacity is None else capacity
     features, coords, count, dropped = torch.ops.millisecond.voxelize(
         points.contiguous(),
@@ -47,3 +43,15 @@ def voxelize(
     size, *starts = torch.cat([count, offsets]).tolist()
     check_offsets(starts, len(points))
     return features[:size], coords[:size], None, dropped
+
+
+@fake("voxelize")
+def _fake_voxelize(
+    points, offsets, workspace, lower, size, shape, max_points, max_voxels, rows
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return (
+        points.new_empty(rows, points.shape[1]),
+        offsets.new_empty(rows, 4),
+        offsets.new_empty(1),
+        offsets.new_empty(2, dtype=torch.int64),
+    )

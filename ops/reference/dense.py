@@ -1,4 +1,4 @@
-"""Rows of active sites to a dense grid."""
+"""Rows of active sites to dense grids."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from math import prod
 
 from torch import Tensor
 
-from ops.reference.kernel_map import linear_keys
+from ops.reference.coords import check_coords, linear_keys
 
 
 def dense(
-    features: Tensor, coords: Tensor, spatial_shape: Sequence[int], batch_size: int
+    features: Tensor,
+    coords: Tensor,
+    spatial_shape: Sequence[int],
+    batch_size: int,
+    count: Tensor | None,
 ) -> Tensor:
-    """See ops.sparse_tensor.dense."""
+    """See ops.dense.dense."""
+    features, coords = _counted(features, coords, spatial_shape, batch_size, count)
     volume = prod(spatial_shape)
     frame = coords[:, 0].long()
     cell = linear_keys(coords, spatial_shape) - frame * volume
@@ -23,9 +28,14 @@ def dense(
 
 
 def bev_map(
-    features: Tensor, coords: Tensor, spatial_shape: Sequence[int], batch_size: int
+    features: Tensor,
+    coords: Tensor,
+    spatial_shape: Sequence[int],
+    batch_size: int,
+    count: Tensor | None,
 ) -> Tensor:
-    """See ops.sparse_tensor.bev_map."""
+    """See ops.dense.bev_map."""
+    features, coords = _counted(features, coords, spatial_shape, batch_size, count)
     depth, height, width = spatial_shape
     frame, z, y, x = coords.long().unbind(dim=1)
     grid = features.new_zeros(batch_size, height, width, features.shape[1], depth)
@@ -33,12 +43,14 @@ def bev_map(
     return grid.flatten(3).permute(0, 3, 1, 2)
 
 
-def row_map(
-    features: Tensor, coords: Tensor, spatial_shape: Sequence[int], batch_size: int
-) -> Tensor:
-    """See ops.conv_chain.ConvChain.bev_map: [B, Z * C, Y, X], channel z * C + c, channels last."""
-    depth, height, width = spatial_shape
-    frame, z, y, x = coords.long().unbind(dim=1)
-    grid = features.new_zeros(batch_size, height, width, depth, features.shape[1])
-    grid[frame, y, x, z] = features
-    return grid.flatten(3).permute(0, 3, 1, 2)
+def _counted(
+    features: Tensor,
+    coords: Tensor,
+    spatial_shape: Sequence[int],
+    batch_size: int,
+    count: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    if count is not None:
+        features, coords = features[: int(count)], coords[: int(count)]  # sync: rows that count
+    check_coords(coords, spatial_shape, batch_size)
+    return features, coords

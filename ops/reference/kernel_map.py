@@ -1,4 +1,4 @@
-"""Kernel maps by search in sorted linear keys."""
+"""Kernel maps by binary search in the sorted linear keys of the sites."""
 
 from __future__ import annotations
 
@@ -9,51 +9,122 @@ from math import prod
 import torch
 from torch import Tensor
 
+from ops.geometry import ConvGeometry
+from ops.reference.coords import check_coords, coords_of_keys, linear_keys
+from ops.rulebook import KernelMap, Level, Pyramid, Table
+
 # Makes a sum of per-axis keys negative where one axis has no output.
 NO_OUTPUT = -(1 << 60)
 
 
-def linear_keys(coords: Tensor, shape: Sequence[int]) -> Tensor:
-    """[N] int64 keys in the order of the rows; 32 KITTI grids need more than 31 bits."""
-    key = coords[:, 0].long()
-    for axis, size in enumerate(shape):
-        key = key * size + coords[:, 1 + axis]
-    return key
+def submanifold_map(
+    coords: Tensor,
+    spatial_shape: tuple[int, ...],
+    batch_size: int,
+    kernel_size: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> KernelMap:
+    """See ops.kernel_map.submanifold_map."""
+    check_coords(coords, spatial_shape, batch_size)
+    return _submanifold_map(coords, spatial_shape, kernel_size, dilation)
 
 
-def coords_of_keys(keys: Tensor, shape: Sequence[int]) -> Tensor:
-    """The inverse of `linear_keys`: [N, 1 + D] int32."""
-    coords = torch.empty(len(keys), 1 + len(shape), dtype=torch.int32, device=keys.device)
-    for axis in range(len(shape), 0, -1):
-        above = torch.div(keys, shape[axis - 1], rounding_mode="floor")
-        coords[:, axis] = keys - above * shape[axis - 1]
-        keys = above
-    coords[:, 0] = keys
-    return coords
+def strided_map(
+    coords: Tensor, spatial_shape: tuple[int, ...], batch_size: int, geometry: ConvGeometry
+) -> tuple[Tensor, tuple[int, ...], KernelMap]:
+    """See ops.kernel_map.strided_map."""
+    check_coords(coords, spatial_shape, batch_size)
+    return _strided_map(coords, spatial_shape, geometry, transposed=True)
 
 
-def check_coords(coords: Tensor, shape: Sequence[int], batch_size: int) -> None:
-    """ValueError for the first row that is out of the grid, out of order or there twice."""
-    limit = torch.tensor([batch_size, *shape], dtype=coords.dtype, device=coords.device)
-    outside = ((coords < 0) | (coords >= limit)).any(dim=1)
-    if outside.any():
-        row = int(outside.nonzero()[0])
-        raise ValueError(
-            f"coords: row {row} is {coords[row].tolist()}, "
-            f"outside of {batch_size} grids of {tuple(shape)}"
-        )
-    key = linear_keys(coords, shape)
-    wrong = key[1:] <= key[:-1]
-    if wrong.any():
-        row = int(wrong.nonzero()[0]) + 1
-        fault = "a duplicate of" if key[row] == key[row - 1] else "not sorted after"
-        raise ValueError(
-            f"coords: row {row} {coords[row].tolist()} is {fault} "
-            f"row {row - 1} {coords[row - 1].tolist()}"
-        )
+def index_pyramid(
+    coords: Tensor,
+    spatial_shape: tuple[int, ...],
+    batch_size: int,
+    downs: Sequence[ConvGeometry],
+    submanifold_kernel: tuple[int, ...],
+    last_submanifold: bool,
+    capacities: Sequence[int] | None,
+    count: Tensor | None,
+    transposed: bool,
+    workspace: Tensor | None,  # not needed here
+) -> Pyramid:
+    """See ops.kernel_map.index_pyramid."""
+    coords = coords if count is None else coords[: int(count)]  # sync: exact sizes
+    check_coords(coords, spatial_shape, batch_size)
+    shape, down = spatial_shape, None
+    levels = []
+    for depth in range(len(downs) + 1):
+        submanifold = None
+        if depth < len(downs) or last_submanifold:
+            dilation = (1,) * len(shape)
+            submanifold = _submanifold_map(coords, shape, submanifold_kernel, dilation)
+        levels.append(Level(coords, None, shape, submanifold, down))
+        if depth < len(downs):
+            coords, shape, down = _strided_map(coords, shape, downs[depth], transposed)
+    if capacities is None:
+        return Pyramid(tuple(levels), None, batch_size)
+    return Pyramid(*_with_capacities(levels, capacities), batch_size)
 
 
-def submanifold_neighbours(
+def _submanifold_map(
+    coords: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...]
+) -> KernelMap:
+    table = Table(_submanifold_neighbours(coords, shape, kernel, dilation))
+    return KernelMap(table, table.reversed())
+
+
+def _strided_map(
+    coords: Tensor, shape: tuple[int, ...], geometry: ConvGeometry, transposed: bool
+) -> tuple[Tensor, tuple[int, ...], KernelMap]:
+    out_shape = geometry.output_shape(shape)
+    out_coords, forward, backward = _strided_neighbours(coords, out_shape, geometry, transposed)
+    back = None if backward is None else Table(backward)
+    return out_coords, out_shape, KernelMap(Table(forward), back)
+
+
+def _with_capacities(
+    levels: Sequence[Level], capacities: Sequence[int]
+) -> tuple[tuple[Level, ...], Tensor]:
+    device = levels[0].coords.device
+    counts = [
+        torch.tensor([min(len(level.coords), rows)], dtype=torch.int32, device=device)
+        for level, rows in zip(levels, capacities, strict=True)
+    ]
+    overflow = sum(
+        (len(level.coords) > rows) << depth
+        for depth, (level, rows) in enumerate(zip(levels, capacities, strict=True))
+    )
+    padded = []
+    for depth, level in enumerate(levels):
+        rows = capacities[depth]
+        submanifold = down = None
+        if level.submanifold is not None:
+            table = _with_capacity(level.submanifold.forward, rows, rows, counts[depth])
+            submanifold = KernelMap(table, table.reversed())
+        if level.down is not None:
+            above = capacities[depth - 1]
+            forward, backward = level.down
+            forward = _with_capacity(forward, rows, above, counts[depth])
+            if backward is not None:
+                backward = _with_capacity(backward, above, rows, counts[depth - 1])
+            down = KernelMap(forward, backward)
+        coords = level.coords.new_full((rows, level.coords.shape[1]), -1)
+        kept = min(len(level.coords), rows)
+        coords[:kept] = level.coords[:kept]
+        padded.append(Level(coords, counts[depth], level.spatial_shape, submanifold, down))
+    return tuple(padded), torch.tensor([overflow], dtype=torch.int32, device=device)
+
+
+def _with_capacity(table: Table, rows: int, source_rows: int, count: Tensor) -> Table:
+    offsets, length = table.neighbours.shape
+    neighbours = table.neighbours.new_full((offsets, rows), -1)
+    kept = table.neighbours[:, : min(length, rows)]
+    neighbours[:, : kept.shape[1]] = torch.where(kept < source_rows, kept, -1)
+    return Table(neighbours, count, table.flipped)
+
+
+def _submanifold_neighbours(
     coords: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...]
 ) -> Tensor:
     """[V, N] int32: the row at coords + (offset - kernel // 2) * dilation, -1 = none.
@@ -70,8 +141,8 @@ def submanifold_neighbours(
     row = torch.arange(length, dtype=coords.dtype, device=coords.device)
     neighbours[offsets // 2] = row
     own = row.long() + offsets // 2 * length  # where each row has itself as its neighbour
-    for index, offset in enumerate(product(*(range(k) for k in kernel[:-1]), [0])):
-        if index * line >= offsets // 2:
+    for first, offset in enumerate(product(*(range(k) for k in kernel[:-1]), [0])):
+        if first * line >= offsets // 2:
             break
         shift = 0
         for o, k, d, n in zip(offset, kernel, dilation, padded, strict=True):
@@ -80,7 +151,7 @@ def submanifold_neighbours(
         position = torch.searchsorted(keys, wanted)
         for step in range((line - 1) * dilation[-1] + 1):
             found = bounded.index_select(0, position) == wanted + step
-            v = index * line + step // dilation[-1]
+            v = first * line + step // dilation[-1]
             if step % dilation[-1] == 0 and v < offsets // 2:
                 neighbours[v] = torch.where(found, position, -1)
                 mirrored = position + (offsets - 1 - v) * length
@@ -89,8 +160,8 @@ def submanifold_neighbours(
     return neighbours
 
 
-def strided_neighbours(
-    coords: Tensor, out_shape: tuple[int, ...], geometry, transposed: bool
+def _strided_neighbours(
+    coords: Tensor, out_shape: tuple[int, ...], geometry: ConvGeometry, transposed: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Output coords [M, 1 + D], forward [V, M] and backward [V, N] neighbours, all int32.
 
@@ -110,7 +181,7 @@ def strided_neighbours(
     return coords_of_keys(out_keys, out_shape), forward, backward
 
 
-def _reached_outputs(coords: Tensor, out_shape: tuple[int, ...], geometry) -> Tensor:
+def _reached_outputs(coords: Tensor, out_shape: tuple[int, ...], geometry: ConvGeometry) -> Tensor:
     """[V, N] int64: linear key of the output that reads row n with offset v, negative = none."""
     volume = prod(out_shape)
     reached = (coords[:, 0].long() * volume)[None]

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ops.rulebook import KernelMap
 
-def sparse_max_pool(features: Tensor, kernel_map) -> Tensor:
-    """See ops.sparse_conv.sparse_max_pool."""
+
+def sparse_max_pool(features: Tensor, kernel_map: KernelMap) -> Tensor:
+    """See ops.max_pool.sparse_max_pool."""
     return SparseMaxPool.apply(features, kernel_map)
 
 

@@ -10,10 +10,19 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, pad
 from torch.nn.grad import conv2d_weight
 
+from ops.rulebook import KernelMap, Table
+
 NUMBERS_A_BLOCK = 1 << 20  # about as many as stay in the cache
 
 
-def sparse_conv(features, weight, kernel_map, bias, residual, relu) -> Tensor:
+def sparse_conv(
+    features: Tensor,
+    weight: Tensor,
+    kernel_map: KernelMap,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    relu: bool,
+) -> Tensor:
     """See ops.sparse_conv.sparse_conv."""
     out = SparseConv.apply(features, weight, kernel_map)
     if bias is not None:
@@ -52,7 +61,7 @@ class SparseConv(torch.autograd.Function):
         return grad_features, grad_weight, None
 
 
-def convolve(features: Tensor, weight: Tensor, table) -> Tensor:
+def convolve(features: Tensor, weight: Tensor, table: Table) -> Tensor:
     """[N_source, C_in], [V, C_in, C_out] -> [N, C_out] in the dtype of accumulation."""
     features, weight = _wide(features), _wide(weight)
     if table.flipped:
@@ -66,7 +75,7 @@ def convolve(features: Tensor, weight: Tensor, table) -> Tensor:
     return out
 
 
-def weight_gradient(features: Tensor, grad: Tensor, table) -> Tensor:
+def weight_gradient(features: Tensor, grad: Tensor, table: Table) -> Tensor:
     """[V, C_in, C_out] in the dtype of accumulation."""
     features, grad = _wide(features), _wide(grad)
     shape = (grad.shape[1], features.shape[1], len(table.neighbours), 1)
@@ -78,7 +87,7 @@ def weight_gradient(features: Tensor, grad: Tensor, table) -> Tensor:
     return result.flip(0) if table.flipped else result
 
 
-def _windows(features: Tensor, table) -> Iterator[tuple[slice, Tensor]]:
+def _windows(features: Tensor, table: Table) -> Iterator[tuple[slice, Tensor]]:
     """Blocks of n rows of a table, and the features that they read: images [1, C, V, n], channels
     last, zero where there is no neighbour."""
     neighbours, channels = table.neighbours, features.shape[1]

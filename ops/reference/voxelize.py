@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ops.reference.kernel_map import coords_of_keys
+from ops.reference.coords import coords_of_keys
 
 
 def voxelize(
@@ -17,8 +17,10 @@ def voxelize(
     max_points: int,
     max_voxels: int,
     capacity: int | None,
+    workspace: Tensor | None,  # not needed here
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """See ops.voxelize.voxelize: features, coords, count, dropped."""
+    check_offsets(offsets.tolist(), len(points))  # sync: the reference is driven from the host
     finite = points.isfinite().all(dim=1)
     keys, ids = _cells(points, finite, offsets, grid)
     keys, order = keys.sort(stable=True)
@@ -35,9 +37,9 @@ def voxelize(
     start, length = start[kept], length[kept].clamp_(max=max_points)
 
     features = points[ids[start]]
-    for index in range(1, int(length.max()) if len(length) else 1):
-        more = (length > index).nonzero().squeeze(1)
-        features[more] += points[ids[start[more] + index]]
+    for number in range(1, int(length.max()) if len(length) else 1):
+        more = (length > number).nonzero().squeeze(1)
+        features[more] += points[ids[start[more] + number]]
     features /= length[:, None]
     coords = coords_of_keys(keys[start], grid.shape)
     if capacity is None:

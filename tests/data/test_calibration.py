@@ -25,6 +25,15 @@ def test_projection_by_hand(simple):
     np.testing.assert_allclose(depth, [10.0])
 
 
+@pytest.mark.parametrize("change", [(": ", ":"), (": ", ":\t"), (" ", "\t"), (": ", " ")])
+def test_separators_of_keys_and_numbers(simple, tmp_path, change):
+    path = tmp_path / "other.txt"
+    path.write_text(CALIBRATION.replace(*change))
+    read = Calibration.from_file(path)
+    np.testing.assert_array_equal(read.p2, simple.p2)
+    np.testing.assert_array_equal(read.velo_to_cam, simple.velo_to_cam)
+
+
 def test_image_borders_are_half_open(simple):
     at = np.array([[0, 0], [1223.99, 369.99], [1224, 100], [100, 370], [-0.01, 100]])
     rect = np.concatenate([(at - [600, 180]) / FOCAL, np.ones((5, 1))], axis=1)

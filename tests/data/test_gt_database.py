@@ -94,11 +94,24 @@ def test_stopped_between_any_two_bytes(tmp_path, path, cut_log, cut_data):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["again.bin", "again.npz", "made"]
 
 
-def test_a_file_of_others_is_not_written_over(tmp_path):
-    (tmp_path / "a.bin").write_bytes(b"a scan")
-    with pytest.raises(ValueError, match=r"a\.bin: is there already"):
+@pytest.mark.parametrize("name", ["a.bin", "a.npz", "a.journal", "a.partial"])
+def test_a_file_of_others_is_not_written_over(tmp_path, name):
+    (tmp_path / name).write_bytes(b"of another program")
+    with pytest.raises(ValueError, match=f"{name}: is there already"):
         PackWriter(tmp_path / "a", "s", COLUMNS)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_bytes() == b"of another program"
+
+
+def test_a_flipped_bit_is_seen(path):
+    data = path.with_suffix(".bin")
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    pack = Pack(path)
+    with pytest.raises(ValueError, match=r"database_train\.bin: damaged \(checksum of entry"):
+        for entry in range(len(pack)):
+            pack[entry]
 
 
 def test_other_work_is_begun_anew(tmp_path):

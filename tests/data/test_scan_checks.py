@@ -54,6 +54,11 @@ NO_SCANS = {
     "chance": (lambda p: np.frombuffer(np.random.default_rng(0).bytes(64000), "<f4"), "far too"),
     "millimetres": (lambda p: p * np.float32([1000, 1000, 1000, 1]), "in metres"),
     "centimetres": (lambda p: p * np.float32([100, 100, 100, 1]), "in metres"),
+    "PCL's eight columns": (
+        lambda p: np.insert(np.insert(p, 3, 1, 1), [5, 5, 5], 0, 1).reshape(-1, 4),
+        "seems to have 8 columns",
+    ),
+    "wild intensities": (lambda p: p + np.float32([0, 0, 0, 1e30]), "far too"),
     "no numbers": (lambda p: p * np.float32(np.nan), "are not finite"),
     "zeros": (lambda p: p * 0, "nothing was measured"),
 }
@@ -77,6 +82,8 @@ ODD = {
     "the ground seems to be at z = ": lambda p: p + np.float32([0, 0, 1.73, 0]),
     "no point in the grid": lambda p: p * np.float32([-1, -1, 1, 1]),
     "degrees to the left": lambda p: p[:, [1, 0, 2, 3]] * np.float32([-1, 1, 1, 1]),
+    "overhead": lambda p: p * np.float32([1, -1, -1, 1]),
+    "within 0.0": lambda p: p * np.float32([1e-3, 1e-3, 1e-3, 1]),
     "m tall": lambda p: p[:, [0, 2, 1, 3]],
 }
 
@@ -129,6 +136,8 @@ BAD_FILES = {
     "archive.npy": (lambda p: np.savez(p.open("wb"), a=np.zeros(3)), "not an array"),
     "array.bin": (lambda p: np.save(p.open("wb"), np.zeros((9, 4))), r"rename it to array\.npy"),
     "text.bin": (lambda p: p.write_text("1.0 2.0 3.0 0.5\n" * 20), "text file"),
+    "cloud.bin": (lambda p: p.write_bytes(b"# .PCD v0.7 - \n" + bytes(33)), "this is a PCD file"),
+    "mesh.bin": (lambda p: p.write_bytes(b"ply\nformat binary_little_endian" + bytes(16)), "PLY"),
     "five.bin": (lambda p: p.write_bytes(bytes(20 * 9)), "or has it 5 columns"),
     "sparse.bin": (lambda p: p.write_bytes(b"") or os.truncate(p, 1 << 40), "more than a scan has"),
 }

@@ -57,7 +57,7 @@ def test_low_precision_sees_nearly_the_same(weights):
 
 def test_clouds_without_points_in_range_give_few_boxes_and_no_error(weights):
     detector = Detector.from_weights(weights, "cpu")
-    far = np.full((10, 4), 1e6, np.float32)
+    far = np.full((10, 4), 200, np.float32)
     far[:, 3] = 0.5
     nan = np.full((10, 4), np.nan, np.float32)
     nothing = detector(np.zeros((0, 4), np.float32))
@@ -76,6 +76,29 @@ def test_one_wild_intensity_changes_nothing_far_from_it(weights, scale):
     points[17, 3] = scale
     for quiet, loud in zip(detector.detect(points)[0], detector.detect(wild)[0], strict=True):
         assert torch.equal(quiet, loud)
+
+
+def test_any_array_of_points_will_do(weights):
+    detector, points = Detector.from_weights(weights, "cpu"), cloud(3000)
+    expected = detector(points)
+    for given in (
+        torch.from_numpy(points).requires_grad_(),
+        points[::-1][::-1],
+        np.asfortranarray(points),
+    ):
+        assert torch.equal(detector(given).boxes, expected.boxes)
+
+
+def test_a_sparse_tensor_is_one_line(weights):
+    with pytest.raises(ValueError, match="points: expected a dense tensor"):
+        Detector.from_weights(weights, "cpu")(torch.from_numpy(cloud(9)).to_sparse())
+
+
+@pytest.mark.parametrize("points", [cloud(3000) * np.float32(1e-40), cloud(3000) * 0])
+def test_what_is_no_scan_is_warned_of(weights, points):
+    detector = Detector.from_weights(weights, "cpu")
+    with pytest.warns(ScanWarning, match="points: "):
+        detector(points)
 
 
 def test_a_warning_is_given_once(weights):
@@ -138,6 +161,9 @@ def test_wrong_devices_and_precisions_are_one_line(weights):
         Detector.from_weights(weights, "abacus")
     with pytest.raises(ValueError, match="fp8"):
         Detector.from_weights(weights, "cpu", "fp8")
+    for other in ("mps", "meta", "xla", "hpu"):
+        with pytest.raises(ValueError, match=f"{other}.*say cpu"):
+            Detector.from_weights(weights, other)
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="no GPU"):
             Detector.from_weights(weights, "cuda")

@@ -71,9 +71,8 @@ def test_shapes(small):
 @torch.inference_mode()
 def test_a_forward_pass_is_its_stages(small):
     points, starts = torch.cat((cloud(3000, 0), cloud(2000, 1))), offsets(3000, 2000)
-    workspace = small.workspace(2, points.device)
-    voxels = small.voxelize(points, starts, workspace)
-    pyramid = small.index(voxels, workspace)
+    voxels = small.voxelize(points, starts)
+    pyramid = small.index(voxels)
     assert voxels.batch_size == pyramid.batch_size == 2
     bev = small.encode(voxels, pyramid)
     assert bev.shape == (2, *small.encoder.bev_shape)

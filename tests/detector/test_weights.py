@@ -33,6 +33,23 @@ def test_weights_come_back_bit_for_bit(weights, trained):
         assert torch.equal(state[name], tensor)
 
 
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float64])
+def test_weights_count_as_the_network_has_them(tmp_path, trained, kind):
+    """What is finite in the file may not be so in 32 bits."""
+    config, model = trained
+    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    name = "backbone.blocks.0.0.conv.weight"
+    state[name] = state[name].to(kind)
+    texts = {"format": "millisecond weights 1", "config": config.to_yaml()}
+    safetensors.torch.save_file(state, tmp_path / "other", texts)
+    Detector.from_weights(tmp_path / "other", "cpu")
+    if kind == torch.float64:
+        state[name][0] = 1e300  # too much for 32 bits
+        safetensors.torch.save_file(state, tmp_path / "other", texts)
+        with pytest.raises(ValueError, match=f"values of {name} are not finite"):
+            Detector.from_weights(tmp_path / "other", "cpu")
+
+
 def test_wrong_weights_files_are_one_line(tmp_path, weights, trained):
     config, state = load_weights(weights)
     whole = weights.read_bytes()

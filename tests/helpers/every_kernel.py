@@ -13,8 +13,10 @@ import torch
 
 from ops.boxes import iou_3d, nms, paired_overlap_bev
 from ops.conv_chain import ConvChain
+from ops.cuda import naive
 from ops.cuda.anchors import anchor_losses, match_anchors
 from ops.cuda.sparse_conv import conv_blocks
+from ops.furthest_point_sampling import furthest_point_sampling
 from ops.kernel_map import ConvGeometry, index_pyramid, index_workspace, strided_map
 from ops.sparse_conv import sparse_conv, sparse_max_pool
 from ops.sparse_tensor import bev_map, dense
@@ -78,6 +80,12 @@ def main() -> None:
     iou_3d(boxes, boxes[:50])
     paired_overlap_bev(boxes, boxes.flip(0))
     nms(boxes, torch.rand(700, device="cuda"), 0.1, 100)
+    tables = naive.tables(level.coords, level.spatial_shape, 2, DOWN, below.coords)
+    naive.sparse_conv(
+        torch.randn(len(level.coords), 40).cuda(), torch.randn(27, 40, 50).cuda(), tables
+    )
+    for count in (3000, 5000, 40_000, 100_000, 132_000):  # a block, clusters, streamed
+        furthest_point_sampling(torch.randn(2, count, 3, device="cuda"), 5)
     torch.cuda.synchronize()
     print("every kernel ran")
 

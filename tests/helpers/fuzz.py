@@ -340,6 +340,8 @@ def run_case(world: World, folder: Path, seed: int, case: int) -> Failure | None
         writes += [done[0].partition("/")[0], "output"]  # it may be the name of what is written
     if not done or rng.random() < 0.3:
         done += [spoil(own, rng) for _ in range(rng.choice([1, 1, 1, 2, 5]))]
+    if command.tool is simulate and not any((own / "kitti").rglob("*")):
+        writes.append("kitti")  # it makes the root anew
     before = snapshot(own, writes)
     wrong = call(command.tool, arguments, own)
     after = snapshot(own, writes)

@@ -5,10 +5,7 @@ import copy
 import pytest
 import torch
 
-from ops.conv_chain import ConvChain
-from ops.kernel_map import ConvGeometry, Level, index_pyramid
-from ops.sparse_conv import sparse_conv
-from ops.sparse_tensor import dense
+from ops import ConvChain, ConvGeometry, Level, dense, index_pyramid, sparse_conv
 
 pytestmark = pytest.mark.gpu
 

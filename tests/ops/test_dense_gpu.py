@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ops.reference.kernel_map import coords_of_keys
-from ops.sparse_tensor import bev_map, dense
+from ops import bev_map, dense
+from ops.reference.coords import coords_of_keys
 
 pytestmark = pytest.mark.gpu
 

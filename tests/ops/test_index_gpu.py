@@ -6,7 +6,8 @@ import random
 import pytest
 import torch
 
-from ops.cuda import kernel_map as cuda_index
+from ops.cuda import bitmap, library
+from ops.cuda import kernel_map as cuda_map
 from ops.kernel_map import (
     ConvGeometry,
     index_pyramid,
@@ -14,7 +15,7 @@ from ops.kernel_map import (
     strided_map,
     submanifold_map,
 )
-from ops.reference.kernel_map import coords_of_keys
+from ops.reference.coords import coords_of_keys
 
 pytestmark = pytest.mark.gpu
 
@@ -43,8 +44,6 @@ def assert_same_table(name, got, want):
     assert got.neighbours.shape == want.neighbours.shape, f"{name}: {got.neighbours.shape}"
     rows = None if want.count is None else int(want.count)  # what lies beyond is never read
     assert_same(f"{name} neighbours", got.neighbours[:, :rows], want.neighbours[:, :rows])
-    bits = (want.neighbours >= 0).long() << torch.arange(len(want.neighbours))[:, None]
-    assert_same(f"{name} mask", got.mask.cpu().long() & 0xFFFFFFFF, bits.sum(0))
     assert_same(f"{name} count", got.count, want.count)
     assert got.flipped == want.flipped, f"{name}: flipped is {got.flipped}"
 
@@ -90,7 +89,7 @@ def street_coords(seed, batch_size, shape, size):
 
 
 def random_step(draw, shape):
-    """A window that fits the grid and has at most 32 offsets."""
+    """A window that fits the grid."""
     while True:
         step = ConvGeometry(
             tuple(draw.choice((1, 2, 3, 3)) for _ in shape),
@@ -102,7 +101,7 @@ def random_step(draw, shape):
             n + 2 * p - d * (k - 1)
             for n, k, p, d in zip(shape, step.kernel_size, step.padding, step.dilation, strict=True)
         ]
-        if math.prod(step.kernel_size) <= 32 and min(reach) >= 1:
+        if min(reach) >= 1:
             return step
 
 
@@ -117,7 +116,9 @@ def test_random_pyramids(seed):
     for _ in range(draw.randint(0, 4)):
         steps.append(random_step(draw, grid))
         grid = steps[-1].output_shape(grid)
-    kernel = {1: draw.choice((1, 3, 31)), 2: draw.choice((1, 3, 5)), 3: draw.choice((1, 3))}[dims]
+    kernel = {1: draw.choice((1, 3, 31, 33)), 2: draw.choice((1, 3, 5)), 3: draw.choice((1, 3))}[
+        dims
+    ]
     options = {
         "submanifold_kernel": kernel,
         "last_submanifold": draw.random() < 0.5,
@@ -161,7 +162,7 @@ def test_kitti_grid(batch_size, size):
     assert_same_pyramid(got, want)
 
 
-@pytest.mark.parametrize("kernel", [1, 3, (1, 3, 3), (3, 1, 1)])
+@pytest.mark.parametrize("kernel", [1, 3, (1, 3, 3), (3, 1, 1), 5, (1, 3, 35)])
 @pytest.mark.parametrize("dilation", [1, 2, (1, 2, 3)])
 def test_submanifold_map(kernel, dilation):
     coords = random_coords(5, 2, (7, 30, 100), 4000)
@@ -177,12 +178,33 @@ def test_full_grid():
     assert_same_pyramid(index_pyramid(coords.cuda(), shape, 2, SECOND[:2]), want)
 
 
+@pytest.mark.parametrize("bounded", [False, True])
+def test_kernels_of_125_offsets(bounded):
+    shape = (20, 40, 200)
+    coords = street_coords(6, 2, shape, 4000)
+    steps = [ConvGeometry.of(5, 2, 2), ConvGeometry.of(5, 1, 2, 2), ConvGeometry.of(5, 3, 1)]
+    options = {"submanifold_kernel": 5, "last_submanifold": True}
+    want = index_pyramid(coords, shape, 2, steps, **options)
+    if bounded:
+        options["capacities"] = [int(1.1 * len(level.coords)) for level in want.levels]
+        options["capacities"][1] = len(want.levels[1].coords) // 2
+        want = index_pyramid(coords, shape, 2, steps, **options)
+    got = index_pyramid(coords.cuda(), shape, 2, steps, **options)
+    assert_same_pyramid(got, want)
+
+
+def test_a_workspace_is_as_large_as_its_levels_need():
+    for batch_size, shapes, words in (
+        (1, [(1, 1, 1)], 16 + 4 + 4 + 4 + 4),  # header, frames, a cell, its summary, its tile
+        (2, [(1, 1, 97), (1, 1, 1)], (16 + 4) + (4 * 4 + 4 + 4) + (2 * 4 + 4 + 4)),
+        (1, [(4000, 40000, 40000)], 2**63 - 1),
+        (1, [(1, 1, 1)] * 9, 2**63 - 1),
+        (1, [(1, 1, 2**31)], 2**63 - 1),
+    ):
+        assert bitmap.workspace_words(batch_size, shapes) == words
+
+
 def test_what_the_bitmap_cannot_hold_is_searched_for():
-    shape = (9, 40, 40)
-    coords = random_coords(1, 2, shape, 500)
-    got = submanifold_map(coords.cuda(), shape, 2, 5).forward
-    assert got.mask is None
-    assert_same("5x5x5", got.neighbours, submanifold_map(coords, shape, 2, 5).forward.neighbours)
     shape = (4000, 40000, 40000)
     coords = random_coords(1, 1, shape, 500)
     got = strided_map(coords.cuda(), shape, 1, SECOND[0])
@@ -211,7 +233,7 @@ def test_wrong_coords(fault):
     with pytest.raises(ValueError, match=f"coords: {row}"):
         submanifold_map(coords, (4, 5, 6), 2)
     bounded = index_pyramid(coords, (4, 5, 6), 2, SECOND[:1], capacities=(9, 9))
-    assert int(bounded.overflow) & cuda_index.FAULT
+    assert int(bounded.overflow) & cuda_map.FAULT
     for level in bounded.levels:
         assert int(level.count) <= 9
 
@@ -237,7 +259,7 @@ def test_wrong_rows_take_nothing_from_their_neighbours(fault):
                 wrong[[row, row + 1]] = wrong[[row + 1, row]]
     want = index_pyramid(coords[kept].contiguous(), shape, 2, SECOND[:3])
     got = index_pyramid(wrong.cuda(), shape, 2, SECOND[:3], capacities=[30000] * 4)
-    assert int(got.overflow) & cuda_index.FAULT
+    assert int(got.overflow) & cuda_map.FAULT
     for a, b in zip(got.levels[1:], want.levels[1:], strict=True):
         assert_same("coords", a.coords[: int(a.count)], b.coords)
 
@@ -294,31 +316,23 @@ def test_same_bits_every_time():
 
 def test_operators_are_well_behaved():
     coords = random_coords(4, 2, (9, 12, 100), 300).cuda()
-    plan = cuda_index.Plan.of(
-        [(9, 12, 100), SECOND[0].output_shape((9, 12, 100))],
-        2,
-        SECOND[:1],
-        ((3, 3, 3), (1, 1, 1)),
-        3,
-        True,
-    )
+    shapes = [(9, 12, 100), SECOND[0].output_shape((9, 12, 100))]
+    window = ConvGeometry.of(3, 1, 1)
+    plan = cuda_map.Plan.of(2, shapes, SECOND[:1], window, 3, True)
+    workspace = bitmap.new_workspace(2, shapes, coords.device)
     grids = plan.batch_size, plan.shapes
-    windows = plan.steps, plan.submanifold, plan.submanifold_levels, plan.transposed
-    workspace = cuda_index.new_workspace(*grids, coords.device)
-    cuda_index.extension()
+    library.extension()
     operators = torch.ops.millisecond
     torch.library.opcheck(
         operators.index_count.default, (coords, None, workspace.clone(), *grids, plan.steps)
     )
     *sizes, _, _ = operators.index_count(coords, None, workspace, *grids, plan.steps).tolist()
-    torch.library.opcheck(
-        operators.index_exact.default, (coords, workspace, *grids, *windows, sizes)
-    )
+    torch.library.opcheck(operators.index_exact.default, (coords, workspace, *plan, sizes))
     torch.library.opcheck(operators.index_clear.default, (workspace, *grids))
     operators.index_clear(workspace, *grids)
     torch.library.opcheck(  # rows behind a level's count would be anything
         operators.index_bounded.default,
-        (coords, None, workspace, *grids, *windows, sizes),
+        (coords, None, workspace, *plan, sizes),
     )
 
 
@@ -334,9 +348,13 @@ def test_compiles_to_one_graph():
         pyramid = index_pyramid(coords, shape, 2, SECOND[:2], **options)
         tables = [level.submanifold for level in pyramid.levels[:2]]
         tables += [level.down for level in pyramid.levels[1:]]
-        # what is defined beyond the counts as well
         parts = [(level.coords, level.count) for level in pyramid.levels]
-        return pyramid.overflow, parts, [table.forward.mask for table in tables]
+        inside = [table.forward for table in tables]
+        rows = [torch.arange(t.neighbours.shape[1], device=t.count.device) for t in inside]
+        inside = [
+            torch.where(n < t.count, t.neighbours, -1) for n, t in zip(rows, inside, strict=True)
+        ]
+        return pyramid.overflow, parts, inside
 
     want = build(coords, count, workspace)
     compiled = torch.compile(build, fullgraph=True, backend="aot_eager")

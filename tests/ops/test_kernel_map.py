@@ -317,5 +317,5 @@ def test_wrong_windows_are_named():
         ConvGeometry.of(3, padding=(1, 1))
     with pytest.raises(ValueError, match=r"kernel_size: \(5, 5, 5\) does not fit"):
         strided_map(coords, (3, 4, 5), 1, ConvGeometry.of(5))
-    with pytest.raises(ValueError, match="capacities: expected 2 numbers, one a level, got 3"):
+    with pytest.raises(ValueError, match="capacities: expected 2 numbers, one per level, got 3"):
         index_pyramid(coords, (3, 4, 5), 1, SECOND_DOWNS[:1], capacities=[1, 2, 3])

@@ -1,5 +1,6 @@
 """Building the CUDA operators: every source compiles, and every fault says what to do."""
 
+import ctypes
 import os
 import shutil
 import signal
@@ -31,7 +32,7 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
     monkeypatch.setattr(library, "toolchain", lambda: COMPLETE)
-    monkeypatch.setitem(sys.modules, "ops.cuda.registration", None)
+    monkeypatch.setattr(library, "register_fakes", lambda: None)
     library._outcome.cache_clear()
     yield tmp_path
     library._outcome.cache_clear()
@@ -48,7 +49,6 @@ def compiler(monkeypatch):
 
     monkeypatch.setattr(cpp_extension, "load", load)
     monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
-    monkeypatch.setitem(sys.modules, "ops.cuda.registration", sys)
     return calls
 
 
@@ -75,7 +75,7 @@ def test_every_source_compiles_for_the_oldest_and_the_present_gpu(tmp_path):
 
 
 @pytest.mark.skipif(NVCC is None or shutil.which("g++") is None, reason="no nvcc or no g++")
-def test_the_binding_agrees_with_torch_and_the_launchers(tmp_path):
+def test_the_bindings_agree_with_torch_and_the_launchers(tmp_path):
     # torch without CUDA has all headers but this one
     stand_in = tmp_path / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h"
     stand_in.parent.mkdir(parents=True)
@@ -83,9 +83,22 @@ def test_the_binding_agrees_with_torch_and_the_launchers(tmp_path):
     root = Path(torch.__file__).parent / "include"
     command = [NVCC, "-std=c++20", "-Xcompiler", "-fsyntax-only", f"-I{root}", f"-I{tmp_path}"]
     command += [f"-I{library.SOURCES}"]
-    command += ["-c", library.SOURCES / "bindings" / "bindings.cpp", "-o", tmp_path / "bindings.o"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+
+    def compile_one(source):
+        job = [*command, "-c", source, "-o", tmp_path / f"{source.stem}.o"]
+        result = subprocess.run(job, capture_output=True, text=True)
+        return f"{source.name}: {result.stderr}" if result.returncode else ""
+
+    bindings = sorted(library.SOURCES.rglob("*.cpp"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        assert bindings and not "".join(pool.map(compile_one, bindings))
+
+
+def test_no_two_sources_share_an_object_file():
+    # ninja's objects are named by torch: the name of the source without its folder
+    sources = (Path(name) for name in library.read_sources())
+    names = [(path.stem, path.suffix) for path in sources if path.suffix in (".cpp", ".cu")]
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +141,7 @@ def test_a_built_library_is_loaded_without_a_compiler(machine, compiler, monkeyp
     assert len(compiler) == 1
 
 
-def test_the_folder_follows_what_goes_into_the_library(machine, monkeypatch, tmp_path):
+def test_the_folder_follows_flags_and_machine_and_the_library_its_sources(machine, monkeypatch):
     folders = {library.cache_folder()}
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0;8.6+PTX")
     assert library.architectures() == ("8.0", "8.6+PTX")
@@ -137,13 +150,85 @@ def test_the_folder_follows_what_goes_into_the_library(machine, monkeypatch, tmp
     folders.add(library.cache_folder())
     monkeypatch.setattr(torch, "__version__", "2.6.0")
     folders.add(library.cache_folder())
-    shutil.copytree(library.SOURCES, tmp_path / "csrc")
-    monkeypatch.setattr(library, "SOURCES", tmp_path / "csrc")
-    assert library.cache_folder() in folders
-    with (tmp_path / "csrc" / "launchers.h").open("a") as file:
-        file.write("// more\n")
-    folders.add(library.cache_folder())
-    assert len(folders) == 5
+    assert len(folders) == 4
+    sources = {"a.cu": b"1", "b.h": b"2"}
+    libraries = {
+        library.library_path(changed)
+        for changed in (
+            sources,
+            {"a.cu": b"1", "b.h": b"3"},
+            {"a.cu": b"1", "c.h": b"2"},
+            {"a.cu": b"1"},
+        )
+    }
+    assert len(libraries) == 4
+    assert {path.parent for path in libraries} == {library.cache_folder()}
+    monkeypatch.setattr(library, "SOURCES", machine / "csrc")
+    (machine / "csrc" / "room").mkdir(parents=True)
+    (machine / "csrc" / "a.cu").write_text("1")
+    (machine / "csrc" / "room" / "b.h").write_text("2")
+    (machine / "csrc" / "NOTES.md").write_text("3")
+    assert library.read_sources() == {"a.cu": b"1", "room/b.h": b"2"}
+
+
+@pytest.fixture
+def small(machine, monkeypatch):
+    """A library of two functions on a header, built by the ninja and the compiler that are here;
+    returns what builds it and says which objects were written and what the functions answer."""
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
+    monkeypatch.setattr(library, "register_fakes", lambda: None)
+    monkeypatch.setattr(library, "SOURCES", machine / "csrc")
+    library.SOURCES.mkdir()
+    (library.SOURCES / "one.h").write_text("inline int one() { return 1; }\n")
+    include = '#include "one.h"\n'
+    (library.SOURCES / "a.cpp").write_text(include + 'extern "C" int a() { return one(); }\n')
+    (library.SOURCES / "b.cpp").write_text('extern "C" int b() { return 2; }\n')
+
+    def build():
+        objects = library.cache_folder() / "build"
+        before = {path.name: path.stat().st_mtime_ns for path in objects.glob("*.o")}
+        cpp_extension.JIT_EXTENSION_VERSIONER.entries.clear()  # as in a new process
+        library._outcome.cache_clear()
+        library.extension()
+        path = library.library_path(library.read_sources())
+        functions = ctypes.CDLL(str(path))
+        after = {path.name: path.stat().st_mtime_ns for path in objects.glob("*.o")}
+        written = {name for name in after if after[name] != before.get(name)}
+        return written, functions.a(), functions.b()
+
+    return build
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no c++")
+def test_an_edit_compiles_what_it_concerns(small):
+    assert small() == ({"a.o", "b.o"}, 1, 2)
+    source = library.SOURCES / "b.cpp"
+    times = source.stat()
+    source.write_text('extern "C" int b() { return 3; }\n')
+    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns - 10**12))  # an older file, unpacked
+    assert small() == ({"b.o"}, 1, 3)
+    (library.SOURCES / "one.h").write_text("inline int one() { return 4; }\n")
+    assert small() == ({"a.o"}, 4, 3)
+    source.touch()
+    assert small() == (set(), 4, 3)
+    source.write_text('extern "C" int b() { return 2; }\n')
+    (library.SOURCES / "one.h").rename(library.SOURCES / "two.h")
+    with pytest.raises(library.BuildError, match=f"{library.SOURCES}/a.cpp:1.*one.h"):
+        small()
+    (library.SOURCES / "two.h").rename(library.SOURCES / "one.h")
+    assert small()[1:] == (4, 2)
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no c++")
+def test_objects_of_a_killed_build_are_not_used(small):
+    assert small() == ({"a.o", "b.o"}, 1, 2)
+    build = library.cache_folder() / "build"
+    (build / "a.o").write_bytes((build / "a.o").read_bytes()[:100])
+    (build / "lock").touch()
+    (library.SOURCES / "b.cpp").write_text('extern "C" int b() { return 3; }\n')
+    with pytest.warns(UserWarning, match="left by a build that was killed"):
+        assert small() == ({"a.o", "b.o"}, 1, 3)
 
 
 def test_torchs_stale_lock_is_removed(machine, compiler):
@@ -211,11 +296,11 @@ def test_an_interrupted_build_leaves_no_library(machine, monkeypatch):
     monkeypatch.setattr(cpp_extension, "load", load)
     with pytest.raises(KeyboardInterrupt):
         library.extension()
-    assert not (library.cache_folder() / f"{library.NAME}.so").exists()
+    assert not library.library_path(library.read_sources()).exists()
 
 
 def test_a_damaged_library_says_what_to_remove(machine):
-    path = library.cache_folder() / f"{library.NAME}.so"
+    path = library.library_path(library.read_sources())
     path.parent.mkdir(parents=True)
     path.write_text("not a library")
     with pytest.raises(library.BuildError, match=f"remove {path.parent}"):

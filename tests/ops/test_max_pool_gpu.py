@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from ops.kernel_map import ConvGeometry, KernelMap, index_pyramid, strided_map
-from ops.reference.kernel_map import coords_of_keys
-from ops.sparse_conv import sparse_max_pool
+from ops import ConvGeometry, KernelMap, index_pyramid, sparse_max_pool, strided_map
+from ops.reference.coords import coords_of_keys
 
 pytestmark = pytest.mark.gpu
 

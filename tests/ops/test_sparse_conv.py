@@ -417,7 +417,7 @@ def test_wrong_input_is_named():
 def test_the_newer_setting_of_torch_is_read():
     """torch.get_float32_matmul_precision raises once torch.backends...fp32_precision was used."""
     program = (
-        "import torch; from ops.cuda.sparse_conv import tf32_allowed; "
+        "import torch; from ops.cuda.precision import tf32_allowed; "
         "print(tf32_allowed()); torch.backends.cuda.matmul.fp32_precision = 'tf32'; "
         "print(tf32_allowed()); torch.backends.cuda.matmul.fp32_precision = 'ieee'; "
         "print(tf32_allowed())"

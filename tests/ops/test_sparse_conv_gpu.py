@@ -5,9 +5,15 @@ import itertools
 import pytest
 import torch
 
-from ops.cuda.sparse_conv import conv_blocks
-from ops.kernel_map import ConvGeometry, KernelMap, Table, strided_map, submanifold_map
-from ops.sparse_conv import sparse_conv
+from ops import (
+    ConvGeometry,
+    KernelMap,
+    Table,
+    conv_blocks,
+    sparse_conv,
+    strided_map,
+    submanifold_map,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -94,6 +100,18 @@ def compare(kernel_map, sources, channels, dtype, tolerance, generator) -> None:
         assert error(x, y) <= 2 * tolerance, (
             f"gradient of {name}, {channels} {dtype}: {error(x, y)}"
         )
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, indirect=True, ids=lambda p: "-".join(p))
+@pytest.mark.parametrize("channels", [(4, 16), (16, 32), (5, 7)], ids=str)
+def test_125_offsets_match_reference_in_fp64(precision, channels):
+    dtype, tolerance = precision
+    generator = torch.Generator().manual_seed(sum(channels))
+    coords = random_coords(generator, (9, 40, 37), 2, 0.05)
+    same = submanifold_map(coords.cuda(), (9, 40, 37), 2, 5)
+    same = KernelMap(*(t._replace(neighbours=t.neighbours.cpu()) for t in same))
+    assert len(same.forward.neighbours) == 125
+    compare(same, len(coords), channels, dtype, tolerance, generator)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, indirect=True, ids=lambda p: "-".join(p))
@@ -202,7 +220,7 @@ def test_count_on_the_device_bounds_the_rows(channels):
             # beyond the count the table holds what would be an illegal access
             neighbours = torch.full((27, rows + 100), 1 << 30, dtype=torch.int32)
             neighbours[:, :count] = table.neighbours[:, :count]
-            bounded = Table(neighbours.cuda(), None, torch.tensor([count]).int().cuda())
+            bounded = Table(neighbours.cuda(), torch.tensor([count]).int().cuda())
             out = sparse_conv(features, weight, KernelMap(bounded, None))
             # the sum of an offset's shares may be grouped otherwise for another number of rows
             assert error(out[:count], expected[:count]) <= 4e-4

@@ -58,9 +58,37 @@ def test_a_peer_that_fails_later_is_left_out(monkeypatch, tmp_path):
     assert [row["stage"] for row in result["stages"]] == STAGES
 
 
-def test_figures_of_others_are_not_written_over(tmp_path, capsys):
+@pytest.mark.parametrize("content", ["[1]", '{"device": "mine"}', '{"benchmark": "train"}'])
+def test_figures_of_others_are_not_written_over(tmp_path, capsys, content):
     path = tmp_path / "mine.json"
-    path.write_text("[1]")
+    path.write_text(content)
     assert main(["network", "--count", "1", "--json", str(path)]) == 2
     assert "mine.json: is there already" in capsys.readouterr().err
-    assert path.read_text() == "[1]"
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["network", "--repeats", "0"],
+        ["network", "--count", "-1"],
+        ["train", "--repeats", "1e3"],
+        ["train", "--precision", "fp8"],
+        ["ops", "--batch", "0"],
+        ["ops", "--precision", "fp64"],
+    ],
+)
+def test_numbers_and_precisions_that_are_none(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert arguments[1] in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("command", ["ops", "ladder", "sampling"])
+def test_kernels_need_a_gpu(command, capsys):
+    assert main([command]) == 2
+    assert capsys.readouterr().err == (
+        f"error: benchmark {command}: needs a CUDA device, torch sees none\n"
+    )

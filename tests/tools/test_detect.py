@@ -1,6 +1,8 @@
 """detect.py as a user calls it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +46,7 @@ def test_the_tool_writes_a_json_a_scan(tmp_path, weights):
         points.tofile(scans / f"{name}.bin")
     (scans / "c.bin").rename(tmp_path / "c.bin")
     assert run("--weights", weights, scans, tmp_path / "c.bin", "--output", output) == 0
-    assert sorted(p.name for p in output.iterdir()) == ["a.json", "b.json", "c.json"]
+    assert sorted(p.name for p in output.glob("[!.]*")) == ["a.json", "b.json", "c.json"]
     detector = Detector.from_weights(weights)
     for name, points in clouds.items():
         result = json.loads((output / f"{name}.json").read_text())
@@ -127,7 +129,7 @@ def test_one_bad_scan_does_not_stop_the_others(tmp_path, weights, capsys):
     errors = lines(capsys, "error: ")
     assert len(errors) == 2 and "b.bin" in errors[0] and "d.npy" in errors[1]
     assert "2 of 5 scans could not be read" in errors[1]
-    assert sorted(path.name for path in output.iterdir()) == ["a.json", "c.json", "e.json"]
+    assert sorted(path.name for path in output.glob("[!.]*")) == ["a.json", "c.json", "e.json"]
 
 
 def test_yaws_and_scores_of_the_json(tmp_path, weights):
@@ -150,7 +152,7 @@ def test_results_of_another_run_do_not_stay_beside_new_ones(tmp_path, weights, c
     with_calib = ["--calib", tmp_path / "calib.txt", "--output", output]
     assert run("--weights", weights, *both, *with_calib) == 0
     before = {path.name: path.read_bytes() for path in output.iterdir()}
-    assert len(before) == 4
+    assert len(before) == 5  # with the list of the frames
     capsys.readouterr()
     assert run("--weights", weights, both[0], "--output", output) == 2
     (error,) = lines(capsys, "error: ")
@@ -158,7 +160,7 @@ def test_results_of_another_run_do_not_stay_beside_new_ones(tmp_path, weights, c
     assert {path.name: path.read_bytes() for path in output.iterdir()} == before
     # of the same scans they are replaced, those that this run does not write too
     assert run("--weights", weights, *both, "--output", output) == 0
-    assert sorted(path.name for path in output.iterdir()) == ["a.json", "b.json"]
+    assert sorted(path.name for path in output.iterdir()) == [".results", "a.json", "b.json"]
 
 
 @pytest.mark.parametrize(
@@ -169,6 +171,9 @@ def test_results_of_another_run_do_not_stay_beside_new_ones(tmp_path, weights, c
         ("a.json", '{"mine": 1}'),
         ("a.json", "\xff"),
         ("a.txt", "my notes\n"),
+        ("a.txt", ""),
+        ("a.txt", "Car -1 -1 -1.57 540 180 660 240 1.5 1.8 4.0 0 1.6 20 -1.57 0.9\n"),
+        ("a.json", '{"boxes": [], "scores": [], "names": []}'),
     ],
 )
 def test_what_is_no_result_is_not_written_over(tmp_path, weights, capsys, name, content):
@@ -182,6 +187,50 @@ def test_what_is_no_result_is_not_written_over(tmp_path, weights, capsys, name, 
     assert str(output) in error and name in error
     assert [path.name for path in output.iterdir()] == [name]
     assert (output / name).read_bytes() == before
+
+
+def test_results_stay_until_there_are_new_ones(tmp_path, weights, capsys):
+    cloud(500, 1).tofile(tmp_path / "a.bin")
+    output = tmp_path / "out"
+    assert run("--weights", weights, tmp_path / "a.bin", "--output", output) == 0
+    before = {path.name: path.read_bytes() for path in output.iterdir()}
+    wrong = ["--weights", weights, tmp_path / "a.bin", "--output", output, "--calib"]
+    assert run(*wrong, tmp_path / "none.txt") == 2
+    (tmp_path / "empty").mkdir()
+    assert run(*wrong, tmp_path / "empty") == 2
+    assert {path.name: path.read_bytes() for path in output.iterdir()} == before
+
+
+def test_two_runs_do_not_write_to_one_folder(tmp_path, weights, capsys):
+    cloud(500, 1).tofile(tmp_path / "a.bin")
+    output = tmp_path / "out"
+    program = "import sys; from pathlib import Path; from data.files import locked\n"
+    program += "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program, str(output)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        assert run("--weights", weights, tmp_path / "a.bin", "--output", output) == 2
+        (error,) = lines(capsys, "error: ")
+        assert f"process {other.pid} is writing there" in error
+    assert run("--weights", weights, tmp_path / "a.bin", "--output", output) == 0
+
+
+def test_an_image_is_found_beside_a_linked_folder(tmp_path, weights):
+    from PIL import Image
+
+    points = cloud(4000, 1)
+    for part in ("kitti/velodyne", "kitti/image_2", "elsewhere"):
+        (tmp_path / part).mkdir(parents=True)
+    points.tofile(tmp_path / "elsewhere" / "a.bin")
+    points.tofile(tmp_path / "kitti" / "velodyne" / "b.bin")
+    for name in "ab":
+        Image.new("RGB", (640, 400)).save(tmp_path / "kitti" / "image_2" / f"{name}.png")
+    (tmp_path / "kitti" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "link").symlink_to(tmp_path / "kitti" / "velodyne")
+    (tmp_path / "calib.txt").write_text(CALIBRATION)
+    for scan in ("kitti/linked/a.bin", "link/b.bin"):
+        _, view = tool.read(tmp_path / scan, tmp_path / "calib.txt", crop=True)
+        assert view.image_shape == (400, 640)
 
 
 def test_the_crop_to_the_image_is_a_choice_and_is_said(tmp_path, trained, capsys):
@@ -198,6 +247,16 @@ def test_the_crop_to_the_image_is_a_choice_and_is_said(tmp_path, trained, capsys
         assert (
             "points out of the camera's picture were left out" in capsys.readouterr().out
         ) is crop
+
+
+def test_a_camera_that_sees_nothing_is_told(tmp_path, weights, capsys):
+    cloud(4000, 1).tofile(tmp_path / "a.bin")
+    turned = CALIBRATION.replace("0 -1 0 0 0 0 -1 0 1 0 0 0", "0 1 0 0 0 0 -1 0 -1 0 0 0")
+    (tmp_path / "calib.txt").write_text(turned)
+    where = ["--calib", tmp_path / "calib.txt", "--output", tmp_path / "out"]
+    assert run("--weights", weights, tmp_path / "a.bin", *where) == 0
+    (warning,) = lines(capsys, "warning: ")
+    assert "a.bin: no point is in the camera's picture" in warning
 
 
 def test_a_scan_at_the_root_of_the_file_system_has_no_image_beside_it(tmp_path, monkeypatch):

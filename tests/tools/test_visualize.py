@@ -127,6 +127,27 @@ def test_of_two_results_the_newer_is_drawn(tmp_path, plain):
         assert drawn(picture, seen) > 100 and drawn(picture, unseen) == 0
 
 
+def test_an_older_result_is_not_drawn_where_the_newer_cannot_be(tmp_path, plain, capsys):
+    simulate(1).points.tofile(tmp_path / "street.bin")
+    own, result = (tmp_path / "results" / f"street.{kind}" for kind in ("json", "txt"))
+    write_json(own, [CAR], [0.8], ["Van"])
+    result.write_text("Car -1 -1 0 1 1 9 9 1.5 1.8 4 0 1.6 20 0 0.9\n")
+    arguments = [str(tmp_path / "street.bin"), "--detections", str(tmp_path / "results")]
+    for age, code in ((0, 0), (600, 2)):
+        os.utime(own, (1e9, 1e9))
+        os.utime(result, (1e9 + age, 1e9 + age))
+        assert visualize.main([*arguments, "--output", str(tmp_path / "out")]) == code
+    assert "street.json: is older than street.txt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["nan", "-1", "2", "much"])
+def test_a_score_is_from_0_to_1(value, capsys):
+    for program in (visualize, play):
+        with pytest.raises(SystemExit) as end:
+            program.main(["scan.bin", "--score", value])
+        assert end.value.code == 2 and f"'{value}' is not from 0 to 1" in capsys.readouterr().err
+
+
 def test_what_scores_too_little_is_hidden_and_counted(tmp_path, plain, capsys):
     simulate(1).points.tofile(tmp_path / "street.bin")
     rows = np.array([CAR, CAR, CAR]) + np.array([[0], [8], [16]]) * np.eye(7)[1]

@@ -1,6 +1,6 @@
 // Where a bitmap lies in its workspace, and how it becomes zero again.
-#include "index/bitmap.cuh"
 #include "chained.cuh"
+#include "index/bitmap.cuh"
 
 namespace millisecond {
 namespace {
@@ -51,8 +51,11 @@ Bitmap bitmap_at(uint32_t* workspace, int batch, int levels, const int (*shapes)
 int64_t bitmap_words(int batch, int levels, const int (*shapes)[3]) {
   int64_t words = HEADER_WORDS + padded(batch);
   for (int l = 0; l < levels; ++l) {
-    const int64_t cells =
-        int64_t(batch) * shapes[l][0] * shapes[l][1] * ((shapes[l][2] + CELL_BITS - 1) / CELL_BITS);
+    int64_t cells = batch;
+    for (int factor : {shapes[l][0], shapes[l][1], blocks(shapes[l][2], CELL_BITS)}) {
+      cells *= factor;
+      if (cells >= INT32_MAX - 1024) return TOO_LARGE;
+    }
     const int64_t summary = (cells + 31) / 32;
     words += 4 * cells + padded(summary) + padded((summary + TILE_WORDS - 1) / TILE_WORDS);
   }

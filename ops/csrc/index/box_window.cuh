@@ -97,7 +97,6 @@ __device__ __forceinline__ void fill_box(const BitmapLevel& source, const TableJ
     *reinterpret_cast<int*>(out + uint64_t(unsigned(job.rows)) * (4 * i)) = set ? base[i / KX] : -1;
     base[i / KX] += set;
   }
-  job.mask[row] = mask;
 }
 
 }  // namespace millisecond

@@ -1,6 +1,6 @@
 // The first pass of an index: all levels of a network marked from the voxels of level 0.
-#include "index/bitmap.cuh"
 #include "chained.cuh"
+#include "index/bitmap.cuh"
 
 namespace millisecond {
 namespace {

@@ -1,6 +1,6 @@
 // The second pass of an index: marked levels ranked and counted, coordinates read from the ranked bitmaps.
-#include "index/bitmap.cuh"
 #include "chained.cuh"
+#include "index/bitmap.cuh"
 
 namespace millisecond {
 namespace {

@@ -1,7 +1,7 @@
 // The third pass of an index: every table read from the ranked bitmaps.
-#include "index/bitmap.cuh"
 #include "chained.cuh"
 #include "device.h"
+#include "index/bitmap.cuh"
 #include "index/box_window.cuh"
 
 namespace millisecond {
@@ -31,12 +31,12 @@ __device__ void fill_forward(const BitmapLevel& source, const TableJob& job, int
   const int z0 = site.z * w.stride[0] - w.padding[0];
   const int y0 = site.y * w.stride[1] - w.padding[1];
   const int x0 = site.x * w.stride[2] - w.padding[2];
-  // A dilated row of a window is so many runs of length one.
-  const int splits = w.dilation[2] == 1 ? 1 : w.kernel[2];
-  const int length = w.dilation[2] == 1 ? w.kernel[2] : 1;
+  // A row of a window that is dilated, or longer than a word, is so many runs of length one.
+  const bool whole = w.dilation[2] == 1 && w.kernel[2] <= 32;
+  const int splits = whole ? 1 : w.kernel[2];
+  const int length = whole ? w.kernel[2] : 1;
   const int runs = w.kernel[0] * w.kernel[1] * splits;
   int iz = 0, iy = 0, ix = 0;
-  unsigned mask = 0;
   for (int start = 0; start < runs; start += RUNS) {
     uint4 cell[RUNS];
     int next[RUNS];        // the cell where the run goes on, -1: it ends in its first one
@@ -82,11 +82,9 @@ __device__ void fill_forward(const BitmapLevel& source, const TableJob& job, int
           if (found >= job.source_rows) found = -1;
         }
         job.neighbours[size_t(offset) * job.rows + row] = found;
-        if (found >= 0) mask |= 1u << offset;
       }
     }
   }
-  job.mask[row] = mask;
 }
 
 bool is_box(const Window& w, int z, int y, int x) {
@@ -97,7 +95,6 @@ bool is_box(const Window& w, int z, int y, int x) {
 // An input reads the outputs that its windows belong to: few of the offsets have one.
 __device__ void fill_transposed(const BitmapLevel& source, const TableJob& job, int row, const Site& site) {
   const Window& w = job.window;
-  unsigned mask = 0;
   int offset = 0;
   for (int kz = 0; kz < w.kernel[0]; ++kz) {
     const int z = output_of(site.z, kz, w.stride[0], w.padding[0], w.dilation[0], source.z);
@@ -108,25 +105,14 @@ __device__ void fill_transposed(const BitmapLevel& source, const TableJob& job, 
         int found = z < 0 || y < 0 || x < 0 ? -1 : find_row(source, {site.b, z, y, x});
         if (found >= job.source_rows) found = -1;
         job.neighbours[size_t(offset) * job.rows + row] = found;
-        if (found >= 0) mask |= 1u << offset;
       }
     }
   }
-  job.mask[row] = mask;
-}
-
-__device__ void fill_nothing(const TableJob& job, int row, int dims) {
-  if (job.kind == TableKind::tail) {
-    write_site(job.tail, row, dims, {-1, -1, -1, -1});
-    return;
-  }
-  job.mask[row] = 0;  // the neighbours are never read
 }
 
 __device__ void fill_absent(const TableJob& job, int row) {
   const int volume = job.window.kernel[0] * job.window.kernel[1] * job.window.kernel[2];
   for (int offset = 0; offset < volume; ++offset) job.neighbours[size_t(offset) * job.rows + row] = -1;
-  job.mask[row] = 0;
 }
 
 // BOXES: all tables are of the windows that fill_box knows.
@@ -162,8 +148,8 @@ __device__ int job_of_piece(int end, int& piece) {
   return job;
 }
 
-// Warps share the rows that are there, then those behind the counts: capacities may be far above the counts. Lane
-// j knows the sizes of job j.
+// Warps share the rows that are there, then the coords behind the counts: capacities may be far above the counts.
+// Neighbours behind them are never read. Lane j knows the sizes of job j.
 template <bool BOXES>
 __global__ void __launch_bounds__(THREADS, BOXES ? BOX_BLOCKS : 2)
     fill_tables(const __grid_constant__ Bitmap bitmap, const __grid_constant__ Jobs jobs) {
@@ -173,11 +159,11 @@ __global__ void __launch_bounds__(THREADS, BOXES ? BOX_BLOCKS : 2)
   const TableJob& mine = jobs.job[known ? lane : 0];
   const int rows = known ? mine.rows : 0;
   const int* const count = jobs.counts ? jobs.counts + mine.level : nullptr;
-  const bool in_place = mine.kind == TableKind::tail && mine.tail == mine.coords;
+  const bool tail = mine.kind == TableKind::tail, in_place = tail && mine.tail == mine.coords;
   wait_for_previous_kernel(true);
   const int limit = row_limit(rows, count);
   const int tiles_end = int(sum_up_to(in_place ? 0 : blocks(limit, TILE_ROWS)));
-  const int rests_end = int(sum_up_to(blocks(rows - limit, REST_ROWS)));
+  const int rests_end = int(sum_up_to(tail ? blocks(rows - limit, REST_ROWS) : 0));
   const int tiles = __shfl_sync(FULL_WARP, tiles_end, 31), rests = __shfl_sync(FULL_WARP, rests_end, 31);
   for (int piece = warp; piece < tiles; piece += warps) {
     int tile = piece;
@@ -191,7 +177,9 @@ __global__ void __launch_bounds__(THREADS, BOXES ? BOX_BLOCKS : 2)
     const int j = job_of_piece(rests_end, rest);
     const int begin = __shfl_sync(FULL_WARP, limit, j) + rest * REST_ROWS;
     const int end = min(begin + REST_ROWS, jobs.job[j].rows);
-    for (int row = begin + lane; row < end; row += 32) fill_nothing(jobs.job[j], row, jobs.dims);
+    for (int row = begin + lane; row < end; row += 32) {
+      write_site(jobs.job[j].tail, row, jobs.dims, {-1, -1, -1, -1});
+    }
     __syncwarp();
   }
 }

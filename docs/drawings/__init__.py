@@ -1,0 +1,1 @@
+"""The drawings of sparse_convolution.md, made from what the operators compute."""

@@ -1,0 +1,80 @@
+// Overlap of rotated boxes [N, 7], and non-maximum suppression.
+#include "bindings/checks.h"
+
+namespace millisecond {
+namespace {
+
+void check_boxes(const Tensor& boxes, const char* name) {
+  check_tensor(boxes, name, at::kFloat, 2);
+  TORCH_CHECK(boxes.size(1) == 7, name, " must have shape [N, 7], has ", boxes.sizes());
+}
+
+Tensor overlap(const Tensor& a, const Tensor& b, int64_t kind) {
+  check_boxes(a, "a");
+  check_boxes(b, "b");
+  check_same_device(b, "b", a, "a");
+  TORCH_CHECK(kind >= 0 && kind <= 2, "kind must be 0 (area), 1 (IoU from above) or 2 (IoU in 3-D), is ", kind);
+  const c10::cuda::CUDAGuard guard(a.device());
+  Tensor out = at::empty({a.size(0), b.size(0)}, a.options());
+  check(overlap_matrix(a.data_ptr<float>(), a.size(0), b.data_ptr<float>(), b.size(0), static_cast<Overlap>(kind),
+                       out.data_ptr<float>(), stream()),
+        "overlap");
+  return out;
+}
+
+Tensor paired_overlap(const Tensor& a, const Tensor& b) {
+  check_boxes(a, "a");
+  check_boxes(b, "b");
+  check_same_device(b, "b", a, "a");
+  TORCH_CHECK(a.size(0) == b.size(0), "a has ", a.size(0), " boxes, b ", b.size(0));
+  const c10::cuda::CUDAGuard guard(a.device());
+  Tensor out = at::empty({a.size(0)}, a.options());
+  check(overlap_pairs(a.data_ptr<float>(), b.data_ptr<float>(), a.size(0), out.data_ptr<float>(), stream()),
+        "paired_overlap");
+  return out;
+}
+
+std::tuple<Tensor, Tensor> nms(const Tensor& boxes, const Tensor& order, double iou_threshold, int64_t max_output,
+                               const std::optional<Tensor>& count) {
+  check_boxes(boxes, "boxes");
+  check_tensor(order, "order", at::kLong, 1);
+  check_same_device(order, "order", boxes, "boxes");
+  const int64_t n = boxes.size(0);
+  TORCH_CHECK(n <= SUPPRESS_LIMIT, "boxes has ", n, " rows, nms takes up to ", SUPPRESS_LIMIT,
+              ": keep those of best score first");
+  TORCH_CHECK(order.size(0) == n, "order must have ", n, " entries, has ", order.size(0));
+  TORCH_CHECK(max_output >= 0 && max_output <= INT32_MAX, "max_output must not be negative, is ", max_output);
+  if (count) {
+    check_tensor(*count, "count", at::kInt, -1);
+    check_same_device(*count, "count", boxes, "boxes");
+    TORCH_CHECK(count->numel() == 1, "count must have one element, has ", count->numel());
+  }
+  const c10::cuda::CUDAGuard guard(boxes.device());
+  const Tensor mask = at::empty({n * ((n + 63) / 64)}, order.options());
+  Tensor indices = at::empty({max_output}, order.options());
+  Tensor kept = at::empty({1}, order.options().dtype(at::kInt));
+  check(suppress(boxes.data_ptr<float>(), order.data_ptr<int64_t>(), static_cast<int>(n),
+                 optional_pointer<int32_t>(count), static_cast<float>(iou_threshold), static_cast<int>(max_output),
+                 reinterpret_cast<uint64_t*>(mask.data_ptr<int64_t>()), indices.data_ptr<int64_t>(),
+                 kept.data_ptr<int32_t>(), stream()),
+        "nms");
+  return {indices, kept};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(millisecond, m) {
+  m.def("overlap(Tensor a, Tensor b, int kind) -> Tensor");
+  m.def("paired_overlap(Tensor a, Tensor b) -> Tensor");
+  m.def(
+      "nms(Tensor boxes, Tensor order, float iou_threshold, int max_output, Tensor? count) -> (Tensor indices, "
+      "Tensor count)");
+}
+
+TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
+  m.impl("overlap", overlap);
+  m.impl("paired_overlap", paired_overlap);
+  m.impl("nms", nms);
+}
+
+}  // namespace millisecond

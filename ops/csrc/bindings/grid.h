@@ -1,0 +1,52 @@
+// A dense grid of rows: its shape, and where each element lies.
+#pragma once
+
+#include "bindings/checks.h"
+
+namespace millisecond {
+
+// [B, C, *spatial] contiguous or, seen from above, [B, C * D, H, W] with channel c * D + z and channels last.
+inline std::vector<int64_t> dense_shape(int64_t batch_size, int64_t channels, at::IntArrayRef spatial_shape,
+                                        bool from_above) {
+  if (from_above) {
+    TORCH_CHECK(spatial_shape.size() == 3, "spatial_shape must be (z, y, x), is ", spatial_shape);
+    return {batch_size, channels * spatial_shape[0], spatial_shape[1], spatial_shape[2]};
+  }
+  std::vector<int64_t> shape = {batch_size, channels};
+  shape.insert(shape.end(), spatial_shape.begin(), spatial_shape.end());
+  return shape;
+}
+
+inline DenseLayout dense_layout(int64_t batch_size, int64_t channels, at::IntArrayRef spatial_shape,
+                                bool from_above) {
+  DenseLayout layout = {positive(batch_size, "batch_size"), {1, 1, 1}, 0, 0, {0, 0, 0}};
+  const size_t dims = spatial_shape.size();
+  TORCH_CHECK(dims >= 1 && dims <= 3, "spatial_shape must hold 1 to 3 numbers, is ", spatial_shape);
+  for (size_t i = 0; i < dims; ++i) layout.shape[3 - dims + i] = positive(spatial_shape[i], "spatial_shape");
+  const int64_t z = layout.shape[0], y = layout.shape[1], x = layout.shape[2];
+  layout.stride_b = channels * z * y * x;
+  if (from_above) {
+    layout.stride_c = z;
+    layout.stride[0] = 1;
+    layout.stride[1] = x * channels * z;
+    layout.stride[2] = channels * z;
+  } else {
+    layout.stride_c = z * y * x;
+    layout.stride[0] = y * x;
+    layout.stride[1] = x;
+    layout.stride[2] = 1;
+  }
+  return layout;
+}
+
+inline int check_sites(const Tensor& coords, const std::optional<Tensor>& count, at::IntArrayRef spatial_shape,
+                       const Tensor& other) {
+  const int dims = check_coords(coords);
+  TORCH_CHECK(static_cast<size_t>(dims) == spatial_shape.size(), "coords must be [N, ", 1 + spatial_shape.size(),
+              "] for a grid of ", spatial_shape, ", has shape ", coords.sizes());
+  check_same_device(coords, "coords", other, "features");
+  check_count(count, coords, "coords");
+  return dims;
+}
+
+}  // namespace millisecond

@@ -1,0 +1,22 @@
+// Launcher of the naive convolution; rules as in launchers.h.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace millisecond {
+
+struct NaiveConvolution {
+  const float* features;     // [source rows, c_in]
+  const float* weight;       // [volume, c_in, c_out]
+  const int32_t* locations;  // [cells] the location table: which source row stands in a cell, -1 = none
+  const int64_t* offsets;    // [volume] the offset table: cells from the first one of a window to the others
+  const int64_t* sites;      // [rows] first cell of each row's window
+  int rows, volume, c_in, c_out;
+  float* out;  // [rows, c_out]
+};
+
+cudaError_t conv_naive(const NaiveConvolution& p, cudaStream_t stream);
+
+}  // namespace millisecond

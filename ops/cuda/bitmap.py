@@ -1,0 +1,44 @@
+"""The workspace of the CUDA index: bitmaps of the active sites, see csrc/index/bitmap.cuh."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ops.cuda.library import extension
+
+MAX_WORDS = 1 << 28  # 1 GiB: a batch of 32 KITTI grids takes half of it
+
+
+def fits(batch_size: int, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether there is a bitmap of the levels, and a GPU's memory holds it."""
+    return workspace_words(batch_size, shapes) <= MAX_WORDS
+
+
+def workspace_words(batch_size: int, shapes: Sequence[tuple[int, ...]]) -> int:
+    """Elements of the workspace of a batch with levels of these shapes; 2^63 - 1 for levels that no
+    bitmap holds."""
+    numbers = [n for shape in shapes for n in three_axes(shape, 1)]
+    return _workspace_words(operator.index(batch_size), numbers)  # one graph per batch size
+
+
+@torch.compiler.assume_constant_result
+def _workspace_words(batch_size: int, shapes: Sequence[int]) -> int:
+    extension()
+    return torch.ops.millisecond.index_workspace_words(batch_size, shapes)
+
+
+def new_workspace(
+    batch_size: int, shapes: Sequence[tuple[int, ...]], device: torch.device
+) -> Tensor:
+    """Zeros that the operators mark and leave as zeros again."""
+    words = workspace_words(batch_size, shapes)
+    return torch.zeros(words, dtype=torch.int32, device=device)
+
+
+def three_axes(numbers: Sequence[int], filling: int) -> tuple[int, ...]:
+    """Numbers of one to three axes as the kernels take them."""
+    return (filling,) * (3 - len(numbers)) + tuple(numbers)

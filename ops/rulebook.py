@@ -1,0 +1,55 @@
+"""The rulebook of a sparse convolution as a value: which input row each output row reads.
+
+For every offset of the kernel, a rulebook lists pairs of input and output rows (Graham and van der
+Maaten 2017). Here it is a table with a row of the input, or none, for each offset and output row.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Table(NamedTuple):
+    """One direction of a kernel map; V kernel offsets in C order (z, y, x)."""
+
+    neighbours: Tensor  # [V, N] int32: row of the source that offset v of row n reads, -1 = none
+    count: Tensor | None = None  # [1] int32: rows from here on hold nothing; None: all rows count
+    flipped: bool = False  # offset v is multiplied with weight[V - 1 - v]
+
+    def reversed(self) -> Table:
+        """The other direction of a submanifold map, whose neighbours are symmetric."""
+        return Table(self.neighbours, self.count, not self.flipped)
+
+
+class KernelMap(NamedTuple):
+    """The rulebook of a convolution in both directions; inference alone needs no `backward`."""
+
+    forward: Table  # N_out rows, entries are input rows
+    backward: Table | None  # N_in rows, entries are output rows
+
+    def reversed(self) -> KernelMap:
+        """The map of the inverse convolution: outputs on the inputs' sites."""
+        if self.backward is None:
+            raise ValueError("kernel_map: backward is None, build the map with both directions")
+        return KernelMap(self.backward, self.forward)
+
+
+class Level(NamedTuple):
+    """One resolution of an encoder: its active sites and its maps."""
+
+    coords: Tensor  # [N, 1 + D] int32, rows from `count` on are -1
+    count: Tensor | None  # [1] int32
+    spatial_shape: tuple[int, ...]
+    submanifold: KernelMap | None
+    down: KernelMap | None  # from the level above; None at level 0
+
+
+class Pyramid(NamedTuple):
+    """All levels of an encoder."""
+
+    levels: tuple[Level, ...]
+    overflow: Tensor | None  # [1] int32: bit l set where level l did not fit its capacity; on CUDA
+    # bit 30 where the coords were not sorted, unique and inside the grid
+    batch_size: int

@@ -1,0 +1,26 @@
+"""The benchmarks of kernels run, and what they compare is equal."""
+
+import json
+
+import pytest
+
+from tools.benchmark import main
+
+pytestmark = pytest.mark.gpu
+
+
+def test_sampling(tmp_path, monkeypatch):
+    monkeypatch.setattr("tools.benchmarks.sampling.SIZES", ((20, 300), (10, 5000)))
+    path = tmp_path / "sampling.json"
+    assert main(["sampling", "--repeats", "2", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["engine"] for row in rows] == ["millisecond", "PointNet++"] * 4
+    assert all(0 < row["least_ms"] <= row["median_ms"] <= row["p99_ms"] for row in rows)
+
+
+def test_ladder(tmp_path, capsys):
+    path = tmp_path / "ladder.json"
+    assert main(["ladder", "--count", "1", "--json", str(path)]) == 0
+    layers = json.loads(path.read_text())["layers"]
+    assert layers[0]["layer"] == "0 4-16" and layers[0]["naive fp32"] > 0
+    assert "general fp32" in capsys.readouterr().out
