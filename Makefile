@@ -1,36 +1,54 @@
-# `make demo` and `make test` set everything up by themselves, from a clean clone.
+# Every target sets up what it needs by itself, from a clean clone.
 
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := ops data detector tools tests
-KERNELS := $(shell find ops/csrc -name "*.cu" -o -name "*.cuh" -o -name "*.h" -o -name "*.cpp")
+KERNELS := $(shell find ops/csrc tools/benchmarks -name "*.cu" -o -name "*.cuh" -o -name "*.h" -o -name "*.cpp")
+SANITIZERS := memcheck initcheck racecheck
 
-.PHONY: demo test lint format bench clean
+.PHONY: help demo test test-gpu sanitize lint types check format bench clean
 
-demo: .venv/installed
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
+
+demo: .venv/installed  ## simulate streets, train, evaluate, detect, draw: output/demo/
 	$(BIN)/python tools/demo.py --output output/demo
 
-test: .venv/installed
+test: .venv/installed  ## run all tests; those of the kernels skip where there is no GPU
 	$(BIN)/python -m pytest -q
 
-lint: .venv/installed
-	$(BIN)/ruff check $(SOURCES)
-	$(BIN)/ruff format --check $(SOURCES)
+test-gpu: .venv/installed  ## run only the tests that need a GPU
+	$(BIN)/python -m ops.check
+	$(BIN)/python -m pytest -q -m gpu
+
+sanitize: .venv/installed  ## run every kernel under compute-sanitizer; needs a GPU
+	$(BIN)/python -m ops.check
+	for tool in $(SANITIZERS); do PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
+	  compute-sanitizer --tool $$tool --error-exitcode 1 \
+	  $(BIN)/python tests/helpers/every_kernel.py || exit 1; done
+
+lint: .venv/installed types  ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(KERNELS)
 
-format: .venv/installed
-	$(BIN)/ruff check --fix $(SOURCES)
-	$(BIN)/ruff format $(SOURCES)
+types: .venv/installed  ## check types in ops, data and detector
+	$(BIN)/mypy
+
+check: lint test  ## all that a change must pass: style, types, tests
+
+format: .venv/installed  ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(KERNELS)
 
-bench: .venv/installed
+bench: .venv/installed  ## time points to boxes, stage by stage
 	$(BIN)/python tools/benchmark.py network
+
+clean:  ## delete .venv, build and output
+	rm -rf .venv build output *.egg-info
 
 .venv/installed: pyproject.toml constraints.txt tools/system_libraries.sh
 	sh tools/system_libraries.sh
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test]'
 	touch $@
-
-clean:
-	rm -rf .venv build output *.egg-info

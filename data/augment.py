@@ -15,7 +15,7 @@ import torch
 from data.boxes import points_in_boxes, wrap_angle
 from data.frame import Frame
 from data.gt_database import GroundTruthDatabase
-from ops.boxes import overlap_bev
+from ops import overlap_bev
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def drop_outside(frame: Frame, point_range: Sequence[float]) -> Frame:
 def in_range(boxes: np.ndarray, point_range: Sequence[float]) -> np.ndarray:
     """[M] bool: the box's centre lies in the half-open range (x0, y0, z0, x1, y1, z1)."""
     low, high = np.array(point_range[:3]), np.array(point_range[3:])
-    return ((boxes[:, :3] >= low) & (boxes[:, :3] < high)).all(axis=1)
+    return np.all((boxes[:, :3] >= low) & (boxes[:, :3] < high), axis=1)
 
 
 def _moved(frame: Frame, points: np.ndarray, boxes: np.ndarray) -> Frame:

@@ -1,9 +1,13 @@
 """Geometry of boxes on the host: corners, points inside, angles."""
 
+from typing import TypeVar
+
 import numpy as np
 
+Angle = TypeVar("Angle", float, np.ndarray)
 
-def wrap_angle(angle: np.ndarray) -> np.ndarray:
+
+def wrap_angle(angle: Angle) -> Angle:
     """The same angle in [-pi, pi)."""
     return (angle + np.pi) % (2 * np.pi) - np.pi
 

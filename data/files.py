@@ -25,7 +25,7 @@ def replacing(path: Path | str) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, path)
     except OSError as error:
-        if error.errno and not error.filename:  # a full disk: Python does not say whose
+        if error.errno and not error.filename:  # a full disk: Python does not name the file
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     finally:
@@ -68,14 +68,14 @@ def read_text(path: Path | str) -> str:
 
 
 def require_own_json(path: Path, ours: Callable[[dict], bool]) -> None:
-    """Raises ValueError where there is a file already and what it holds is not `ours`."""
+    """Raises ValueError if the file exists and its contents are not `ours`."""
     if not path.exists():
         return
     old = None
     with suppress(ValueError, OSError, RecursionError):
         old = json.loads(read_text(path))
     if not (isinstance(old, dict) and ours(old)):
-        raise ValueError(f"{path}: is there already and holds no such figures; give another name")
+        raise ValueError(f"{path}: already exists and is another file; give another name")
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -106,7 +106,7 @@ def _lock(path: Path):
     while True:
         file = path.open("a+")
         try:
-            # of the process, not of the open file: a worker that outlives it does not hold on
+            # the process owns the lock, not the open file: a worker that outlives it lets go
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
@@ -121,11 +121,11 @@ def _lock(path: Path):
         file.seek(0)
         if file.read(20).strip("0123456789\n"):
             file.close()
-            raise ValueError(f"{path}: is there already and no lock; give another folder")
+            raise ValueError(f"{path}: already exists and is no lock; give another folder")
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 file.truncate(0)
                 file.write(str(os.getpid()))
                 file.flush()
                 return file
-        file.close()  # whoever held it has just removed it
+        file.close()  # the previous holder has just removed the file

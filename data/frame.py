@@ -6,9 +6,10 @@ the centre of the volume, l lies along the heading, yaw is counter-clockwise fro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -47,6 +48,14 @@ class Frame:
             )
 
 
+class Frames(Protocol):
+    """A data set: frames by their number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Frame: ...
+
+
 class Batch(NamedTuple):
     """Frames as the network takes them; frame b owns points[offsets[b]:offsets[b + 1]]."""
 
@@ -57,8 +66,11 @@ class Batch(NamedTuple):
     frame_ids: tuple[str, ...]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        moved = (tensor.to(device, non_blocking=non_blocking) for tensor in self[:4])
-        return Batch(*moved, self.frame_ids)
+        return self._moved(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
-        return Batch(*(tensor.pin_memory() for tensor in self[:4]), self.frame_ids)
+        return self._moved(lambda tensor: tensor.pin_memory())
+
+    def _moved(self, move: Callable[[Tensor], Tensor]) -> Batch:
+        points, offsets, boxes, labels = map(move, self[:4])
+        return Batch(points, offsets, boxes, labels, self.frame_ids)

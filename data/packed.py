@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
@@ -59,7 +60,7 @@ class Pack:
     def __getitem__(self, entry: int) -> np.ndarray:
         """[P, 4] float32, a copy. Raises ValueError where it is not as it was written."""
         rows = np.array(self._rows[self.offsets[entry] : self.offsets[entry + 1]])
-        if self._crc is not None and zlib.crc32(rows) != self._crc[entry]:
+        if self._crc is not None and zlib.crc32(rows.data) != self._crc[entry]:
             raise ValueError(_damaged(data_path(self.path), f"checksum of entry {entry}"))
         return rows
 
@@ -74,8 +75,8 @@ class PackWriter:
     """Writes a pack step by step; stopped at any moment, a new writer goes on where it ended.
 
     What is written so far lies in NAME.partial, and a line of JSON for every step in NAME.journal.
-    They are taken up again when their signature is the same, else begun anew, so that the finished
-    files are the same bytes however often the work was stopped.
+    A new writer continues them if the signature is the same, and otherwise starts again. So the
+    finished files are the same bytes however often the work was stopped.
     """
 
     def __init__(self, path: Path | str, signature: str, columns: Mapping[str, str]):
@@ -107,14 +108,14 @@ class PackWriter:
         ]
         for path, wrong in foreign:
             if wrong:
-                raise ValueError(f"{path}: is there already and no pack; give another folder")
+                raise ValueError(f"{path}: already exists and is no pack; give another folder")
 
     @property
     def steps(self) -> int:
         """How many steps are done."""
         return len(self._steps)
 
-    def append(self, clouds: Sequence[np.ndarray], **columns: Sequence) -> None:
+    def append(self, clouds: Sequence[np.ndarray], **columns: Sequence | np.ndarray) -> None:
         """One step: clouds [P, 4] and as many values in each column; either may be empty."""
         blobs = [np.ascontiguousarray(cloud, "<f4").tobytes() for cloud in clouds]
         self._data.writelines(blobs)
@@ -128,7 +129,7 @@ class PackWriter:
     def finish(self) -> None:
         """Give the files their names, data before index."""
         counts = [count for step in self._steps for count in step["counts"]]
-        columns = {
+        columns: dict[str, Any] = {
             name: np.array([value for step in self._steps for value in step[name]], dtype)
             for name, dtype in {**self.types, "crc": "i8"}.items()
         }
@@ -141,7 +142,7 @@ class PackWriter:
         self._log.unlink()
 
     def _take_up(self) -> list[dict]:
-        """Read the steps that are whole, and cut off what follows them."""
+        """Read the steps that are complete, and cut off what follows them."""
         steps, kept = [], 0
         lines = self._log.read_bytes().splitlines(keepends=True) if self._log.is_file() else []
         size = self._partial.stat().st_size if self._partial.is_file() else 0
@@ -172,7 +173,7 @@ def _starts(path: Path, start: bytes) -> bool:
 
 
 def _read_columns(index: Path) -> dict[str, np.ndarray]:
-    # np.savez does not compress: what says otherwise could be far larger than its file
+    # np.savez does not compress; a compressed array could be far larger than its file
     with ZipFile(index) as archive:
         if any(entry.compress_type != ZIP_STORED for entry in archive.infolist()):
             raise ValueError("compressed")

@@ -13,8 +13,8 @@ from torch import Tensor
 FARTHEST = 500.0  # metres: half of a scan's points are nearer than that
 NEAREST = 0.5  # metres: half of a scan's points are farther than that
 ON_AXIS = 0.25  # share of points with y = z = 0 from which every other one is filling
-LEAST, MOST = 1e-6, 1e6  # metres: what is nearer to 0 or larger was not measured
-WRONG = 0.05  # share of values that are not, from which it is no scan
+LEAST, MOST = 1e-6, 1e6  # metres: no LiDAR measures smaller or larger numbers
+WRONG = 0.05  # share of such values from which on it is no scan
 SCALES = (1.0, 255.0, 65535.0)  # of intensities, as sensors give them
 FEW = 0.01  # share of intensities that may be wild
 NEAR = (3.0, 25.0)  # metres from the sensor where most points are on the ground
@@ -98,7 +98,7 @@ def clamp_intensity(points: Tensor) -> Tensor:  # [P, 4]
         return points
     scale = _scale(intensity)
     points = points.clone()
-    # what is infinite stays so: points that are not finite are dropped
+    # infinite values stay: points that are not finite are dropped later
     points[:, 3] = torch.where(intensity.isinf(), intensity, intensity.clamp(0, scale))
     return points
 

@@ -117,7 +117,7 @@ def _look_at(dataset: KittiDataset, index: int, grid: VoxelGrid | None, ground_z
         boxes=frame.boxes,
         counts=points_in_boxes(finite, frame.boxes).sum(axis=1),
         whole_counts=points_in_boxes(every, frame.boxes).sum(axis=1),
-        flat=(labels.bbox[:, 2:] <= labels.bbox[:, :2]).any(axis=1),
+        flat=np.any(labels.bbox[:, 2:] <= labels.bbox[:, :2], axis=1),
     )
 
 

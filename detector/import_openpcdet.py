@@ -81,6 +81,7 @@ def _is_entry(name: object, value: object) -> bool:
 def _sparse(state: dict[str, Tensor], config: Config, source: str | Path) -> dict[str, Tensor]:
     """Takes the sparse convolutions and their norms out of `state`."""
     channels, out_channels = config.model.encoder.channels, config.model.encoder.out_channels
+    blocks: list[tuple[str, str, tuple[int, ...], int, int]]
     blocks = [("levels.0.0", "conv_input", KERNEL, 4, channels[0])]
     blocks += [("levels.0.1", "conv1.0", KERNEL, channels[0], channels[0])]
     for level in range(1, 4):
@@ -91,10 +92,10 @@ def _sparse(state: dict[str, Tensor], config: Config, source: str | Path) -> dic
         ]
     blocks += [("downs.3", "conv_out", DOWNS[-1].kernel_size, channels[-1], out_channels)]
     converted, layouts = {}, {}
-    for ours, theirs, *shape in blocks:
+    for ours, theirs, kernel, inputs, outputs in blocks:
         weight = state.pop(f"backbone_3d.{theirs}.0.weight")
         name = f"{source}: backbone_3d.{theirs}.0.weight"
-        layouts[name] = layout = _layout(weight, *shape, name)
+        layouts[name] = layout = _layout(weight, kernel, inputs, outputs, name)
         converted[f"encoder.{ours}.weight"] = _kernel_major(weight, layout)
         converted |= _norm(state, f"encoder.{ours}", f"backbone_3d.{theirs}.1")
     if len(set(layouts.values())) > 1:

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from data.detections import NamedDetections
 from detector.anchors import build_anchors
-from detector.box_coder import apply_direction, decode
 from detector.config import Config
 from detector.models.anchor_head import Predictions
-from ops.boxes import nms
+from ops import apply_direction, decode, nms
 
 
 class Detections(NamedTuple):
@@ -35,11 +34,13 @@ class Padded(NamedTuple):
     boxes: Tensor  # [after_nms, 7]
     scores: Tensor  # [after_nms]
     labels: Tensor  # [after_nms] int64, 0 = no box
-    count: Tensor  # [1] int32
+    count: Tensor  # type: ignore[assignment]  # [1] int32; hides a method of tuples
 
 
 class PostProcessor(nn.Module):
     """Best class of each anchor, score threshold, best boxes, NMS over all classes together."""
+
+    anchors: Tensor  # [A, 7]
 
     def __init__(self, anchors: Tensor, score: float, before_nms: int, iou: float, after_nms: int):
         """anchors: [Y, X, K, R, 7]."""

@@ -131,7 +131,7 @@ def build(kind: Any, value: Any, path: str) -> Any:
     Raises ConfigError with the path of the first key that does not fit.
     """
     origin, args = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         return _build_dataclass(kind, value, path)
     if origin is Literal:
         require(value in args, path, f"{shown(value)} is none of {', '.join(map(str, args))}")

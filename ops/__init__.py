@@ -5,6 +5,8 @@ An operator has three files of one name: `ops/<name>.py` checks its arguments an
 the kernels and holds gradients and fakes.
 """
 
+from ops.anchors import Match, Targets, anchor_sides, anchor_targets, match_anchors
+from ops.box_coder import apply_direction, decode, direction_bin, encode, limit_period
 from ops.boxes import Kept, iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
 from ops.conv_blocks import conv_blocks
 from ops.conv_chain import ConvChain
@@ -13,6 +15,7 @@ from ops.furthest_point_sampling import furthest_point_sampling
 from ops.geometry import ConvGeometry
 from ops.kernel_map import index_pyramid, index_workspace, strided_map, submanifold_map
 from ops.layers import InverseConv, SparseMaxPool, StridedConv, SubmanifoldConv
+from ops.losses import anchor_losses
 from ops.max_pool import sparse_max_pool
 from ops.rulebook import KernelMap, Level, Pyramid, Table
 from ops.sparse_conv import sparse_conv
@@ -26,22 +29,33 @@ __all__ = [
     "Kept",
     "KernelMap",
     "Level",
+    "Match",
     "Pyramid",
     "SparseMaxPool",
     "SparseTensor",
     "StridedConv",
     "SubmanifoldConv",
     "Table",
+    "Targets",
     "VoxelGrid",
     "Voxels",
+    "anchor_losses",
+    "anchor_sides",
+    "anchor_targets",
+    "apply_direction",
     "bev_map",
     "conv_blocks",
+    "decode",
     "dense",
+    "direction_bin",
+    "encode",
     "furthest_point_sampling",
     "index_pyramid",
     "index_workspace",
     "iou_3d",
     "iou_bev",
+    "limit_period",
+    "match_anchors",
     "nms",
     "overlap_bev",
     "paired_overlap_bev",

@@ -19,7 +19,8 @@ class Kept(NamedTuple):
     """What non-maximum suppression left."""
 
     indices: Tensor  # [max_output] int64, best score first, padded with -1
-    count: Tensor  # [1] int32: how many of them are boxes
+    # [1] int32: how many of them are boxes. Hides a method of tuples.
+    count: Tensor  # type: ignore[assignment]
 
 
 @torch.no_grad()

@@ -21,6 +21,8 @@ class ConvChain(nn.Module):
     set to when the weights came to the device.
     """
 
+    weight_0: Tensor  # and so on, as bias_0: buffers of each convolution
+
     def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor]):
         """weights: [V, C_in, C_out] each; biases: [C_out] each, float32 whatever the weights."""
         super().__init__()

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ops.cuda import furthest_point_sampling as cuda
+from ops.dispatch import on_kernels
 from ops.reference import furthest_point_sampling as reference
 
 
@@ -29,20 +30,14 @@ def furthest_point_sampling(
         raise ValueError(
             f"points: expected [B, P, 3] float32, got {list(points.shape)} {points.dtype}"
         )
-    batch, count, _ = points.shape
+    count = points.shape[1]
     if not 1 <= samples <= count:
         raise ValueError(f"samples: expected 1 to {count}, the points of a cloud, got {samples}")
     start = _starts(start, points)
-    if points.is_cuda:
-        return cuda.furthest_point_sampling(points, samples, start)
-    if not points.isfinite().all():
-        cloud, row, _ = (~points.isfinite()).nonzero()[0].tolist()
-        raise ValueError(
-            f"points[{cloud}, {row}] is {points[cloud, row].tolist()}: every value must be finite"
-        )
-    if batch and not 0 <= int(start.min()) <= int(start.max()) < count:
-        raise ValueError(f"start: expected rows from 0 to {count - 1}, got {start.tolist()}")
-    return reference.furthest_point_sampling(points, samples, start)
+    if not points.is_cuda:
+        _check_values(points, start)
+    backend = cuda if on_kernels(points) else reference
+    return backend.furthest_point_sampling(points, samples, start)
 
 
 def _starts(start: int | Tensor, points: Tensor) -> Tensor:
@@ -57,3 +52,15 @@ def _starts(start: int | Tensor, points: Tensor) -> Tensor:
     if start.device != points.device:
         raise ValueError(f"start: on {start.device}, points on {points.device}")
     return start
+
+
+def _check_values(points: Tensor, start: Tensor) -> None:
+    finite = points.isfinite().all(2)
+    if not finite.all():
+        cloud, row = (~finite).nonzero()[0].tolist()
+        raise ValueError(
+            f"points[{cloud}, {row}] is {points[cloud, row].tolist()}: every value must be finite"
+        )
+    last = points.shape[1] - 1
+    if len(start) and not 0 <= int(start.min()) <= int(start.max()) <= last:
+        raise ValueError(f"start: expected rows from 0 to {last}, got {start.tolist()}")

@@ -61,8 +61,7 @@ def strided_map(
     """
     shape = _checked_grid(coords, spatial_shape)
     geometry = ConvGeometry.of(*geometry, dims=len(shape))
-    shapes = [shape, geometry.output_shape(shape)]
-    backend = _backend(coords, batch_size, shapes)
+    backend = _backend(coords, batch_size, level_shapes(shape, [geometry]))
     return backend.strided_map(coords, shape, batch_size, geometry)
 
 

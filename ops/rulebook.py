@@ -15,7 +15,8 @@ class Table(NamedTuple):
     """One direction of a kernel map; V kernel offsets in C order (z, y, x)."""
 
     neighbours: Tensor  # [V, N] int32: row of the source that offset v of row n reads, -1 = none
-    count: Tensor | None = None  # [1] int32: rows from here on hold nothing; None: all rows count
+    # [1] int32: rows from here on hold nothing; None: all rows count. Hides a method of tuples.
+    count: Tensor | None = None  # type: ignore[assignment]
     flipped: bool = False  # offset v is multiplied with weight[V - 1 - v]
 
     def reversed(self) -> Table:
@@ -40,7 +41,7 @@ class Level(NamedTuple):
     """One resolution of an encoder: its active sites and its maps."""
 
     coords: Tensor  # [N, 1 + D] int32, rows from `count` on are -1
-    count: Tensor | None  # [1] int32
+    count: Tensor | None  # type: ignore[assignment]  # [1] int32; hides a method of tuples
     spatial_shape: tuple[int, ...]
     submanifold: KernelMap | None
     down: KernelMap | None  # from the level above; None at level 0

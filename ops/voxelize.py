@@ -39,7 +39,8 @@ class Voxels(NamedTuple):
 
     features: Tensor  # [N, C] mean of the kept points
     coords: Tensor  # [N, 4] int32
-    count: Tensor | None  # [1] int32, None: all rows count
+    # [1] int32, None: all rows count. Hides a method of tuples.
+    count: Tensor | None  # type: ignore[assignment]
     dropped: Tensor  # [2] int64: points not finite, points lost to the cap on voxels
     batch_size: int
 
@@ -85,4 +86,6 @@ def voxelize(
     batch_size = len(offsets) - 1
     backend = cuda if points.is_cuda and fits(batch_size, [grid.shape]) else reference
     limits = max_points, max_voxels, capacity
-    return Voxels(*backend.voxelize(points, offsets, grid, *limits, workspace), batch_size)
+    found = backend.voxelize(points, offsets, grid, *limits, workspace)
+    features, coords, count, dropped = found
+    return Voxels(features, coords, count, dropped, batch_size)

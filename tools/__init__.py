@@ -1,1 +1,1 @@
-"""One program a file; the only place that knows the command line."""
+"""One program per file; the only place that knows the command line."""

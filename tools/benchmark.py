@@ -30,6 +30,7 @@ CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 PRECISIONS = ["fp32", "bf16", "fp16"]
 LADDER_EXAMPLE = "example: python tools/benchmark.py ladder --frames scans/"
 SAMPLING_EXAMPLE = "example: python tools/benchmark.py sampling --json sampling.json"
+OPERATORS_EXAMPLE = "example: python tools/benchmark.py operators --frames scans/"
 STREETS = 16  # simulated for the training step where there is no data set
 
 
@@ -64,16 +65,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "sampling", help="furthest point sampling beside PointNet++'s", epilog=SAMPLING_EXAMPLE
     )
     sampling.add_argument("--repeats", type=number, default=20, help="calls (default: 20)")
-    for command in (ops, network, ladder):
+    operators = commands.add_parser(
+        "operators", help="every operator by itself", epilog=OPERATORS_EXAMPLE
+    )
+    for command in (ops, network, ladder, operators):
         command.add_argument(
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
         )
         command.add_argument("--count", type=number, default=10, help="scans to use (default: 10)")
-    for command in (ops, network):
+    for command in (ops, network, operators):
         command.add_argument(
             "--repeats", type=number, default=20, help="calls per scan (default: 20)"
         )
-    for command in (ops, network, train, ladder, sampling):
+    for command in (ops, network, train, ladder, sampling, operators):
         command.add_argument("--json", type=output_path, help="also write the figures there")
     options = parser.parse_args(arguments)
     return run(lambda: _run(options))
@@ -92,7 +96,7 @@ def _run(options: argparse.Namespace) -> None:
 def _measure(options: argparse.Namespace) -> dict:
     if options.command == "train":
         return _measure_training(options)
-    from tools.benchmarks import ladder, ops, sampling
+    from tools.benchmarks import ladder, operators, ops, sampling
     from tools.benchmarks.scans import load_scans
 
     if options.command == "network":
@@ -101,6 +105,8 @@ def _measure(options: argparse.Namespace) -> dict:
     if options.command == "sampling":
         return sampling.measure(options.repeats)
     scans = load_scans(options.frames, options.count)
+    if options.command == "operators":
+        return operators.measure(scans, options.repeats)
     if options.command == "ladder":
         return ladder.measure(scans, options.batch)
     return ops.measure(scans, options.batch, options.precision, options.repeats)

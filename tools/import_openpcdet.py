@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def convert(source: Path, target: Path, config_file: Path) -> None:
     if target.exists():
-        raise ValueError(f"{target}: is there already; delete it or give another name")
+        raise ValueError(f"{target}: already exists; delete it or give another name")
     config = load_config(config_file)
     save_weights(target, import_openpcdet(source, config), config)
     print(f"wrote {target}: {', '.join(config.class_names)}")

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
+INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 PIPE_CLOSED = 141
 LONGEST = 1000  # characters of a line on a mistake
 
 
 def begin() -> None:
-    """From here to `run`, Ctrl-C ends the program without a word: it is still importing, which
+    """From here to `run`, Ctrl-C ends the program silently: it is still importing, which
     takes seconds, and has nothing to save."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)

@@ -24,8 +24,8 @@ KEYS = {  # the names in the object and in the tracking benchmark
 }
 LARGEST_SHIFT = 1e3  # metres between LiDAR and camera
 LARGEST_FOCAL = 1e6  # pixels
-LOOSE = 0.01  # of a rotation's products: files have few digits
-NEAR = 0.1  # metres: what is nearer to the image plane does not project to a useful place
+LOOSE = 0.01  # allowed error of a rotation's products: files have few digits
+NEAR = 0.1  # metres: anything nearer to the image plane does not project to a useful place
 EDGES = np.array(
     [[0, 1], [1, 2], [2, 3], [3, 0], [4, 5], [5, 6], [6, 7], [7, 4], [0, 4], [1, 5], [2, 6], [3, 7]]
 )
@@ -46,7 +46,7 @@ class Calibration:
         found: dict[str, str] = {}
         for number, line in enumerate(read_text(path).splitlines(), start=1):
             # the object benchmark ends a key with a colon, parts of the tracking one do not
-            key, numbers = re.fullmatch(r"([^\s:]*)[\s:]*(.*)", line.strip()).groups()
+            [(key, numbers)] = re.findall(r"^([^\s:]*)[\s:]*(.*)$", line.strip())
             if key and key in found:
                 raise ValueError(f"{path}, line {number}: {key[:40]} stands there a second time")
             found[key] = numbers
@@ -135,7 +135,7 @@ class Calibration:
         if shape is not None:
             limit = np.array([shape[1] - 1, shape[0] - 1], np.float64)
             low, high = np.clip(low, 0, limit), np.clip(high, 0, limit)
-        return np.where(seen.any(axis=1)[:, None], np.concatenate([low, high], axis=1), 0.0)
+        return np.where(seen.any(axis=1, keepdims=True), np.concatenate([low, high], axis=1), 0.0)
 
 
 def observation_angle(camera_boxes: np.ndarray) -> np.ndarray:
@@ -144,7 +144,8 @@ def observation_angle(camera_boxes: np.ndarray) -> np.ndarray:
 
 
 def _affine(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
-    return points[:, :3].astype(np.float64) @ matrix[:, :3].T + matrix[:, 3]
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite stays so
+        return points[:, :3].astype(np.float64) @ matrix[:, :3].T + matrix[:, 3]
 
 
 def _matrix(
@@ -165,7 +166,7 @@ def _matrix(
 
 
 def _check(p2: np.ndarray, r0_rect: np.ndarray, velo_to_cam: np.ndarray, path: Path) -> None:
-    """Raise ValueError for rotations that do not rotate and a projection that does not project."""
+    """Raise ValueError for a matrix that is no rotation, or no projection."""
     for name, rotation in (("R0_rect", r0_rect), ("Tr_velo_to_cam", velo_to_cam[:, :3])):
         product = rotation @ rotation.T
         if np.abs(product - np.eye(3)).max() > LOOSE or np.linalg.det(rotation) < 0:

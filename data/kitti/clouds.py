@@ -31,8 +31,11 @@ class Source(NamedTuple):
         return cls(status.st_size, status.st_mtime_ns, content, _view(layout, frame_id))
 
     def still_there(self, layout: Layout, frame_id: str) -> bool:
-        """Whether the files hold what they held. A cloud of the same size and time does; one of
-        another time is read, so that a copied data set keeps its pack."""
+        """Whether the files are unchanged.
+
+        A cloud of the same size and time counts as unchanged. One of another time is read and
+        compared, so that a copied data set keeps its pack.
+        """
         path = layout.cloud(frame_id)
         status = path.stat()
         if status.st_size != self.size or _view(layout, frame_id) != self.view:
@@ -50,13 +53,15 @@ class PackedClouds:
         self._row: dict[str, int] = {}
         self.sources: dict[str, Source] = {}
         columns = self._pack.columns
-        if columns.keys() >= COLUMNS.keys():  # else it is of an older version
+        if columns.keys() >= COLUMNS.keys():  # otherwise an older version wrote it
             rows = {name: row for row, name in enumerate(columns["frame"].tolist())}
             fields = [columns[field] for field in Source._fields]
             for name in layout.ids:
                 row = rows.get(name)
-                source = row is not None and Source(*(int(field[row]) for field in fields))
-                if source and source.still_there(layout, name):
+                if row is None:
+                    continue
+                source = Source(*(int(field[row]) for field in fields))
+                if source.still_there(layout, name):
                     self._row[name], self.sources[name] = row, source
         self.stale = [name for name in layout.ids if name not in self._row]
         self._warned = False
@@ -89,4 +94,4 @@ def _view(layout: Layout, frame_id: str) -> int:
     if image is None:
         return key
     with image.open("rb") as file:
-        return zlib.crc32(file.read(24), key)  # the image's size stands there
+        return zlib.crc32(file.read(24), key)  # the bytes that give the image's size

@@ -1,4 +1,4 @@
-"""KITTI label and result files: one object a line, in the camera frame.
+"""KITTI label and result files: one object per line, in the camera frame.
 
 A line is: type truncated occluded alpha x1 y1 x2 y2 h w l x y z rotation_y [score]. Labels have 15
 fields, results for the benchmark 16.
@@ -25,8 +25,8 @@ TYPES = (
     "Misc",
     "DontCare",
 )
-NUMBERS = ("truncated", "occluded", "alpha", "x1", "y1", "x2", "y2", "height", "width", "length")
-NUMBERS += ("x", "y", "z", "rotation_y", "score")
+NUMBERS: tuple[str, ...] = ("truncated", "occluded", "alpha", "x1", "y1", "x2", "y2")
+NUMBERS += ("height", "width", "length", "x", "y", "z", "rotation_y", "score")
 DECIMALS = 4  # of numbers in a file
 LARGEST = 1e6  # of any number in a label
 MIN_HEIGHT = (40, 25, 25)  # pixels, for easy, moderate, hard
@@ -83,7 +83,8 @@ def read_labels(path: Path | str) -> Labels:
     Raises ValueError naming file, line and field for a line that is not KITTI's.
     """
     path = Path(path)
-    types, rows = [], []
+    types: list[str] = []
+    rows: list[list[float]] = []
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         words = line.split()
         if not words:

@@ -60,8 +60,8 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """The split's name. Of a list elsewhere than in ImageSets it has a number that changes with
-        the frames, for several may be called train.txt."""
+        """The split's name. A list outside of ImageSets gets a number too, made from its frames:
+        several lists may be called train.txt."""
         if not self.split.endswith(".txt"):
             return self.split
         path = Path(self.split)
@@ -117,7 +117,7 @@ def image_shape(path: Path) -> tuple[int, int]:
         raise ValueError(f"{path}: not a PNG image")
     width, height = struct.unpack(">II", header[16:])
     if not (0 < width <= LARGEST_IMAGE and 0 < height <= LARGEST_IMAGE):
-        raise ValueError(f"{path}: an image of {width} x {height} pixels is none of a camera's")
+        raise ValueError(f"{path}: an image of {width} x {height} pixels is not a camera's")
     return height, width
 
 

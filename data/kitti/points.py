@@ -1,4 +1,4 @@
-"""Point clouds in files: KITTI's .bin, little-endian float32, 4 a point (x, y, z, intensity), and
+"""Point clouds in files: KITTI's .bin (little-endian float32, 4 per point: x, y, z, intensity), and
 arrays of such points in .npy."""
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def _read_bin(path: Path, size: int) -> np.ndarray:
         fitting = next((n for n in (5, 6, 3) if size % (4 * n) == 0), None)
         columns = f"; or has it {fitting} columns?" if fitting else ""
         raise ValueError(
-            f"{path}: {size} bytes are not a multiple of {POINT_BYTES} (4 float32 a point); "
+            f"{path}: {size} bytes are not a multiple of {POINT_BYTES} (4 float32 per point); "
             f"the file is cut off or not a KITTI cloud{columns}"
         )
     return np.fromfile(path, "<f4").astype(np.float32, copy=False).reshape(-1, 4)
@@ -65,7 +65,7 @@ def _read_bin(path: Path, size: int) -> np.ndarray:
 
 def _read_npy(path: Path) -> np.ndarray:
     try:
-        # mapped, so that a header that claims more than the file has is an error before memory is
+        # mapped: a header that promises more than the file has then fails before it takes memory
         points = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise ValueError(f"{path}: not an array in a .npy file ({str(error)[:80]})") from None
@@ -84,7 +84,7 @@ def find_scans(inputs: Sequence[Path]) -> list[Path]:
 
     Raises FileNotFoundError or ValueError for what is not there, or two scans of one name.
     """
-    scans = []
+    scans: list[Path] = []
     for path in inputs:
         if path.is_dir():
             found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
@@ -95,9 +95,11 @@ def find_scans(inputs: Sequence[Path]) -> list[Path]:
             scans.append(path)
         else:
             raise FileNotFoundError(f"{path}: no such file or folder")
-    names = {}
+    names: dict[str, Path] = {}
     for scan in scans:
         other = names.setdefault(scan.stem, scan)
         if other is not scan:
-            raise ValueError(f"{scan}: its results would overwrite those of {other}; run it apart")
+            raise ValueError(
+                f"{scan}: its results would overwrite those of {other}; detect it separately"
+            )
     return scans

@@ -15,13 +15,13 @@ from data.kitti.dataset import KittiDataset
 from data.kitti.splits import some
 from data.packed import Pack, PackWriter
 
-FORMAT = "3"  # of the two packs; a new one makes them anew
+FORMAT = "3"  # of both packs; packs of another format are made again
 
 Progress = Callable[[Iterable[int]], Iterable[int]]
 
 
 def check_clouds(dataset: KittiDataset) -> None:
-    """Raise ValueError for clouds that are cut off, or empty: nothing can be learnt from those."""
+    """Raise ValueError for clouds that are cut off, or empty: nothing can be learnt from them."""
     sizes = {name: dataset.layout.cloud(name).stat().st_size for name in dataset.frame_ids}
     broken = [f"{name}.bin" for name, size in sizes.items() if size % 16]
     empty = [f"{name}.bin" for name, size in sizes.items() if size == 0]
@@ -43,7 +43,7 @@ def prepare(dataset: KittiDataset, database: bool, progress: Progress) -> bool:
 
     Stopped at any moment and called again, it goes on where it ended; called on finished files that
     were made from this very data, it does nothing and returns False. Raises ValueError where
-    another process is at it.
+    another process works on it.
 
     Args:
         dataset: a split, opened with packed=False.
@@ -68,11 +68,11 @@ def _prepare(dataset: KittiDataset, database: bool, progress: Progress) -> bool:
         writers = [writer for writer in (cloud_pack, object_pack) if writer is not None]
         for index in progress(range(min(w.steps for w in writers), len(dataset))):
             frame = dataset[index]
-            if clouds_due and cloud_pack.steps == index:
+            if cloud_pack is not None and cloud_pack.steps == index:
                 source = Source.of(dataset.layout, frame.frame_id)._asdict()
                 columns = {name: [value] for name, value in source.items()}
                 cloud_pack.append([frame.points], frame=[frame.frame_id], **columns)
-            if objects_due and object_pack.steps == index:
+            if object_pack is not None and object_pack.steps == index:
                 add_objects(object_pack, frame)
         for writer in writers:
             writer.finish()
@@ -90,12 +90,12 @@ def open_database(dataset: KittiDataset) -> GroundTruthDatabase:
         found = GroundTruthDatabase(path)
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"{path}.npz: no such file; make it by {dataset.prepare_command()}"
+            f"{path}.npz: no such file; make it with {dataset.prepare_command()}"
         ) from None
     if found.signature != signature_of(dataset):
         raise ValueError(
             f"{path}: made from other labels, clouds, calibrations or frames than are there now; "
-            f"make it anew by {dataset.prepare_command()}"
+            f"make it again with {dataset.prepare_command()}"
         )
     return found
 
@@ -120,6 +120,6 @@ def signature_of(dataset: KittiDataset) -> str:
 
 
 def _made(path: Path, signature: str) -> bool:
-    with suppress(FileNotFoundError, ValueError):  # a damaged pack is made anew
+    with suppress(FileNotFoundError, ValueError):  # a damaged pack is made again
         return Pack(path).signature == signature
     return False

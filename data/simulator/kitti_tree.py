@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -17,7 +17,7 @@ from data.kitti.labels import write_labels
 from data.kitti.splits import check_name, read_split, some
 from data.simulator.recording import Recording, record
 
-MARK = "simulated.txt"  # in the root: the frames that were simulated, a line each
+MARK = "simulated.txt"  # in the root: the frames that were simulated, one per line
 PARTS = {"velodyne": ".bin", "calib": ".txt", "label_2": ".txt", "planes": ".txt"}
 OTHERS = ("training", "testing", "ImageSets", "velodyne", "velodyne_reduced", "calib.txt")
 
@@ -25,7 +25,7 @@ OTHERS = ("training", "testing", "ImageSets", "velodyne", "velodyne_reduced", "c
 def write_kitti_tree(
     root: Path | str, seeds: Sequence[int], split: str, processes: int = 1
 ) -> None:
-    """Scan one street a seed and write the frames where KITTI has its own.
+    """Scan one street per seed and write the frames where KITTI has its own.
 
     Writes root/training/{velodyne,calib,label_2,planes}/NNNNNN.* with the seed as the number, and
     adds the numbers to root/ImageSets/SPLIT.txt. Other splits of the same root stay as they are.
@@ -106,7 +106,7 @@ def _each(write, seeds: Sequence[int], processes: int) -> Iterator[None]:
     try:
         yield from pool.map(write, seeds, chunksize=8)
     except BrokenProcessPool:
-        raise OSError("a simulating process ended without a word; is memory full?") from None
+        raise OSError("a simulating process ended without a message; is memory full?") from None
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -116,7 +116,7 @@ def _leave_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _write_lines(path: Path, lines: Sequence[str]) -> None:
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
     with replacing(path) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
@@ -128,6 +128,7 @@ def _write_street(folder: Path, seed: int) -> None:
 def _write_frame(folder: Path, recording: Recording) -> None:
     frame = recording.frame
     name, camera = frame.frame_id, frame.calibration
+    assert camera is not None and frame.plane is not None  # `record` gives both
     with replacing(folder / "velodyne" / f"{name}.bin") as temporary:
         frame.points.astype("<f4").tofile(temporary)
     with replacing(folder / "calib" / f"{name}.txt") as temporary:

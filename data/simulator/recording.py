@@ -59,7 +59,7 @@ def record(seed: int, time: float = 0.0) -> Recording:
     one in the image without any point is a DontCare region.
     """
     street = make_street(np.random.default_rng(seed))
-    # The noise has a stream of its own, for the street must not depend on the time.
+    # The noise has its own generator: the street must not depend on the time.
     seen = scan(street, time, np.random.default_rng((seed, round(time * 1000))))
     calibration = simulated_calibration()
     kept = calibration.in_image(seen.points, IMAGE_SHAPE)

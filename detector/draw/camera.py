@@ -54,7 +54,7 @@ def project_edges(boxes: np.ndarray, calibration: Calibration) -> tuple[np.ndarr
     """
     corners = box_corners(np.asarray(boxes, np.float64)).reshape(-1, 3)
     ends = calibration.lidar_to_rect(corners).reshape(-1, 8, 3)[:, EDGES]  # [M, 12, 2, 3]
-    seen = (ends[..., 2] >= NEAR).any(-1)
+    seen = np.any(ends[..., 2] >= NEAR, axis=-1)
     a, b = ends[..., 0, :], ends[..., 1, :]
     cut = [_cut(a, b), _cut(b, a)]
     pixels = calibration.rect_to_image(np.stack(cut, axis=-2).reshape(-1, 3))

@@ -59,7 +59,7 @@ def _newer(one: Path, other: Path, margin: float = 0) -> bool:
 def _read_json(path: Path) -> NamedDetections:
     try:
         result = json.loads(read_text(path))
-        boxes = np.array(result["boxes"], np.float32).reshape(-1, 7)
+        boxes = np.array(result["boxes"], np.float64).reshape(-1, 7)
         scores, names = np.array(result["scores"], float), tuple(map(str, result["names"]))
         if not len(boxes) == len(scores) == len(names):
             raise ValueError("boxes, scores and names are not equally many")
@@ -69,4 +69,4 @@ def _read_json(path: Path) -> NamedDetections:
             raise ValueError("a number is not finite, or too large for metres")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: not a result of tools/detect.py ({error})") from None
-    return NamedDetections(boxes, scores, names)
+    return NamedDetections(boxes.astype(np.float32), scores, names)

@@ -166,6 +166,7 @@ def _serve(pipe: Connection, size: tuple[int, int], has_display: bool) -> None:
     if not has_display:  # it would wait for ever for an X server that hangs
         os.environ.pop("DISPLAY", None)
     renderer = None
+    picture: np.ndarray | str
     while True:
         scene = pipe.recv()
         try:
@@ -179,7 +180,8 @@ def _serve(pipe: Connection, size: tuple[int, int], has_display: bool) -> None:
 def _make_renderer(size: tuple[int, int]):
     from open3d.visualization import rendering
 
-    renderer = rendering.OffscreenRenderer(*(SMOOTH * side for side in size))
+    width, height = size
+    renderer = rendering.OffscreenRenderer(SMOOTH * width, SMOOTH * height)
     prepare_scene(renderer.scene)
     return renderer
 

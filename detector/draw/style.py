@@ -81,7 +81,8 @@ class Palette:
 
 def tint(colour: Colour, share: float = 0.25) -> Colour:
     """The colour moved towards white: that of ground truth lines."""
-    return tuple(round(c + (255 - c) * share) for c in colour)
+    red, green, blue = (round(c + (255 - c) * share) for c in colour)
+    return red, green, blue
 
 
 def ramp(values: np.ndarray, low: float, high: float) -> np.ndarray:

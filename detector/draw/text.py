@@ -4,7 +4,7 @@ import string
 import sys
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from PIL import ImageDraw, ImageFont
 
@@ -37,7 +37,7 @@ def write(
 ) -> None:
     """Write text; anchor as Pillow has it. outlined: readable on anything."""
     text, letters = _prepare(text, size)
-    stroke = {"stroke_width": 2, "stroke_fill": BACKGROUND} if outlined else {}
+    stroke: dict[str, Any] = {"stroke_width": 2, "stroke_fill": BACKGROUND} if outlined else {}
     draw.text(at, text, colour, letters, anchor, **stroke)
 
 
@@ -73,7 +73,9 @@ def _prepare(text: str, size: int) -> tuple[str, ImageFont.FreeTypeFont]:
 @cache
 def _font(size: int, path: Path | None) -> ImageFont.FreeTypeFont:
     """The font that Pillow carries, so that pictures are the same everywhere, has only ASCII."""
-    return ImageFont.load_default(size) if path is None else ImageFont.truetype(path, size)
+    if path is not None:
+        return ImageFont.truetype(path, size)
+    return cast(ImageFont.FreeTypeFont, ImageFont.load_default(size))  # of no size, it is a bitmap
 
 
 @cache

@@ -53,7 +53,7 @@ def ground_rings(all_round: bool) -> Mesh:
     return _join(rings)
 
 
-def _tubes(segments: np.ndarray, radius: float, colour: np.ndarray) -> Mesh:
+def _tubes(segments: np.ndarray, radius: float | np.floating, colour: np.ndarray) -> Mesh:
     """Prisms of SIDES sides around segments [S, 2, 3], longer than those by a radius a side."""
     along = segments[:, 1] - segments[:, 0]
     along = along / np.maximum(np.linalg.norm(along, axis=1, keepdims=True), 1e-9)

@@ -45,10 +45,10 @@ class View(NamedTuple):
         """The sensor, nearly all points [P, 4] and all sets of boxes [M, 7], rounded up to 10 m;
         nothing beyond 100 m."""
         places = points[np.isfinite(points).all(axis=1), :2]
-        ends = [np.zeros((1, 2))]
+        within = [np.zeros((1, 2))]
         if len(places):
-            ends.append(np.percentile(places, (STRAY, 100 - STRAY), axis=0))
-        ends = np.concatenate([*ends, *(_corners(some) for some in boxes)])
+            within.append(np.percentile(places, (STRAY, 100 - STRAY), axis=0))
+        ends = np.concatenate([*within, *(_corners(some) for some in boxes)])
         low = np.floor(ends.min(axis=0) / STEP) * STEP
         high = np.maximum(np.ceil(ends.max(axis=0) / STEP) * STEP, low + STEP)
         (x0, y0), (x1, y1) = np.clip([low, high], -FARTHEST, FARTHEST).tolist()

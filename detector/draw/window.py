@@ -78,7 +78,7 @@ class Window:
 
         Raises OSError where the window was lost.
         """
-        keys = []
+        keys: list[str] = []
         while self.open and self._process.has_answer(0 if keys else seconds):
             try:
                 keys.append(self._process.answer())

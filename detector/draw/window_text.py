@@ -28,4 +28,4 @@ class WindowText:
 def _pixels(image: Image.Image):
     import open3d as o3d
 
-    return o3d.geometry.Image(np.array(image))
+    return o3d.geometry.Image(np.array(image))  # type: ignore[call-overload]  # takes any array

@@ -27,6 +27,7 @@ class AnchorHead(nn.Module):
         self.boxes = nn.Conv2d(in_channels, anchors_per_cell * 7, 1)
         self.directions = nn.Conv2d(in_channels, anchors_per_cell * 2, 1)
         rare = 0.01  # every anchor starts as background, or the many negatives drown the loss
+        assert self.classes.bias is not None  # Conv2d makes one
         nn.init.constant_(self.classes.bias, -math.log((1 - rare) / rare))
         nn.init.normal_(self.boxes.weight, mean=0, std=0.001)
         self.widths = (num_classes, 7, 2)

@@ -14,6 +14,9 @@ EPS, MOMENTUM = 1e-3, 0.01
 class RowNorm(nn.BatchNorm1d):
     """Normalises the columns of features [N, C]; fewer than two rows by the running statistics."""
 
+    running_mean: Tensor
+    running_var: Tensor
+
     def __init__(self, channels: int):
         super().__init__(channels, eps=EPS, momentum=MOMENTUM)
 
@@ -28,6 +31,10 @@ class RowNorm(nn.BatchNorm1d):
 
 class MapNorm(nn.BatchNorm2d):
     """Normalises the channels of maps [B, C, H, W]."""
+
+    momentum: float
+    running_mean: Tensor
+    running_var: Tensor
 
     def __init__(self, channels: int):
         super().__init__(channels, eps=EPS, momentum=MOMENTUM)

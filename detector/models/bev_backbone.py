@@ -17,7 +17,7 @@ class ConvBlock(nn.Module):
     def __init__(self, conv: nn.Conv2d | nn.ConvTranspose2d):
         super().__init__()
         self.conv = conv
-        self.norm = MapNorm(conv.out_channels)
+        self.norm: MapNorm | None = MapNorm(conv.out_channels)
 
     def forward(self, features: Tensor) -> Tensor:
         """[B, C_in, H, W] -> [B, C_out, H', W']."""
@@ -29,6 +29,7 @@ class ConvBlock(nn.Module):
     def fold(self) -> None:
         """Moves the running statistics of the BatchNorm into the convolution, in place."""
         norm = self.norm
+        assert norm is not None, "folded already"
         self.conv.weight, self.conv.bias = fuse_conv_bn_weights(
             self.conv.weight,
             self.conv.bias,

@@ -33,10 +33,10 @@ class EncoderGraph:
             count = torch.zeros(1, dtype=torch.int32, device=device)
             dropped = torch.zeros(2, dtype=torch.int64, device=device)
             workspace = encoder.workspace(batch_size, device)
-        self._voxels = Voxels(features, coords, count, dropped, batch_size)
+        self._voxels, self._count = Voxels(features, coords, count, dropped, batch_size), count
         self._read = encoder, workspace  # kept, for the graph reads their memory
 
-        def encode() -> tuple[Tensor, Tensor]:
+        def encode() -> tuple[Tensor, Tensor | None]:
             pyramid = encoder.index(self._voxels, rows, workspace)
             return encoder.encode(features, pyramid), pyramid.overflow
 
@@ -50,7 +50,7 @@ class EncoderGraph:
     @torch.inference_mode()
     def load(self, voxels: Voxels) -> None:
         """Copies voxels to where the graph reads them. Raises ValueError where they do not fit."""
-        features, coords, count, _, batch_size = self._voxels
+        features, coords, _, _, batch_size = self._voxels
         rows = len(voxels.coords)
         if voxels.batch_size != batch_size or rows > len(coords):
             raise ValueError(
@@ -58,7 +58,7 @@ class EncoderGraph:
                 f"frames and {len(coords)} rows; make one with larger capacities"
             )
         features[:rows], coords[:rows] = voxels.features, voxels.coords
-        count.fill_(rows)
+        self._count.fill_(rows)
 
     def replay(self) -> Tensor:
         """The map [B, Z * C, Y, X] of the voxels that were loaded."""
@@ -67,4 +67,5 @@ class EncoderGraph:
 
     def overflowed(self) -> bool:
         """Whether a level of the last batch had more rows than its capacity, which are left out."""
+        assert self._overflow is not None  # with capacities there is one
         return bool(self._overflow.item())  # sync: the answer is for the host

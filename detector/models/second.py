@@ -32,7 +32,7 @@ class Second(nn.Module):
         super().__init__()
         self.grid, self.max_points, self.max_voxels = grid, max_points, max_voxels
         self.encoder, self.backbone, self.head = encoder, backbone, head
-        self.to(memory_format=torch.channels_last)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's lack it
 
     def forward(self, points: Tensor, offsets: Tensor) -> Predictions:
         """points [P, 4] float32 of all frames one after another (x, y, z in metres, intensity in
@@ -78,7 +78,7 @@ class Second(nn.Module):
             if isinstance(module, SparseEncoder | ConvBlock):
                 module.fold()
         # the folded encoder's map has its layers one after another
-        first = folded.backbone.blocks[0][0].conv
+        first = folded.backbone.blocks[0][0].conv  # type: ignore[index]  # modules have no types
         layers = first.weight.unflatten(1, (self.encoder.out_channels, -1))
         first.weight.data = (
             layers.transpose(1, 2).flatten(1, 2).contiguous(memory_format=torch.channels_last)

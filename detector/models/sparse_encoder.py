@@ -30,9 +30,11 @@ def last_level_shape(sparse_shape: Sequence[int]) -> tuple[int, int, int]:
 
     Raises ValueError for a grid that is too small.
     """
+    shape = tuple(sparse_shape)
     for down in DOWNS:
-        sparse_shape = down.output_shape(sparse_shape)
-    return sparse_shape
+        shape = down.output_shape(shape)
+    z, y, x = shape
+    return z, y, x
 
 
 class SparseBlock(nn.Module):
@@ -149,7 +151,7 @@ class SparseEncoder(nn.Module):
         return features
 
     def _blocks(self) -> list[SparseBlock]:
-        blocks = list(self.levels[0])
+        blocks = list(self.levels[0])  # type: ignore[call-overload]  # modules have no types
         for depth, down in enumerate(self.downs, start=1):
             blocks.append(down)
             if depth < len(self.levels):

@@ -50,12 +50,11 @@ class BevGraph:
             del predictions  # what autograd has made for the weights belongs to this stream
             torch.cuda.synchronize()
         pool = torch.cuda.graph_pool_handle()
-        # other threads may be pinning the memory of batches meanwhile
-        mode = {"capture_error_mode": "thread_local"}
+        mode = "thread_local"  # other threads may be pinning the memory of batches meanwhile
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._forward, pool, **mode):
+        with torch.cuda.graph(self._forward, pool, capture_error_mode=mode):
             predictions = predict()
-        with torch.cuda.graph(self._backward, pool, **mode):
+        with torch.cuda.graph(self._backward, pool, capture_error_mode=mode):
             self._of_bev, *self._of_weights = differentiate(predictions)
         self._predictions = [values.detach() for values in predictions]
         for buffer, before in zip(part.buffers(), statistics, strict=True):

@@ -65,7 +65,7 @@ class Processes:
         """What rank 0 makes, in every process. A mistake that it finds is raised in every one."""
         if self.count == 1:
             return make()
-        made = [None, None]
+        made: list[Any] = [None, None]
         if self.first:
             try:
                 made[0] = make()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor
+
+from detector.models.second import Second
 
 
 class Ema:
@@ -15,14 +17,15 @@ class Ema:
     Buffers, the running statistics among them, are the newest.
     """
 
-    def __init__(self, model: nn.Module, decay: float):
+    def __init__(self, model: Second, decay: float):
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         self.decay = decay
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
+    def update(self, model: Second, step: int) -> None:
         """Takes in the weights that step `step` (0-based) left."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        averages, weights = list(self.model.parameters()), list(model.parameters())
+        averages: list[Tensor] = list(self.model.parameters())
+        weights: list[Tensor] = list(model.parameters())
         torch._foreach_lerp_(averages, weights, 1 - decay)
         torch._foreach_copy_(list(self.model.buffers()), list(model.buffers()))

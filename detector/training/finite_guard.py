@@ -45,9 +45,9 @@ class FiniteGuard:
     """
 
     def __init__(self):
-        self._watched: deque[tuple[int, Tensor, torch.cuda.Event | None, list[Batch]]] = deque()
+        self._watched: deque[tuple[int, Tensor, torch.cuda.Event | None, Sequence[Batch]]] = deque()
 
-    def watch(self, step: int, value: Tensor, batches: list[Batch]) -> None:
+    def watch(self, step: int, value: Tensor, batches: Sequence[Batch]) -> None:
         """value: 0-dimensional, on the device; batches: where they came from, on the host."""
         host = value.detach().to("cpu", non_blocking=True)
         arrived = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,10 +44,11 @@ class RunIdentity:
         """Raises ValueError for texts of another version of this program."""
         try:
             config = parse_config(texts["config"], source="the checkpoint's configuration")
-            numbers = (int(texts[key]) for key in ("processes", "frames", "frames_digest"))
+            processes, frames = int(texts["processes"]), int(texts["frames"])
+            digest = int(texts["frames_digest"])
         except KeyError as error:
             raise ValueError(f"the checkpoint does not tell its {error}") from None
-        return cls(config, *numbers, texts.get("data", ""))
+        return cls(config, processes, frames, digest, texts.get("data", ""))
 
     def changes(self, new: RunIdentity) -> list[str]:
         """`key: old value -> new value` for everything that keeps `new` from going on with this."""
@@ -67,13 +68,14 @@ class RunIdentity:
 
 
 def _leaves(tree: Any, path: str = "") -> dict[str, Any]:
+    items: Iterable[tuple[Any, Any]]
     if isinstance(tree, Mapping):
         items = tree.items()
     elif isinstance(tree, tuple) and any(isinstance(item, Mapping) for item in tree):
         items = enumerate(tree)
     else:
         return {path: tree}
-    leaves = {}
+    leaves: dict[str, Any] = {}
     for key, value in items:
         leaves |= _leaves(value, f"{path}.{key}" if path else str(key))
     return leaves

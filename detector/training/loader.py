@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from data.augment import Augmentation, drop_outside, shuffle_points
 from data.collate import collate
-from data.frame import Batch, Frame
+from data.frame import Batch, Frame, Frames
 from data.gt_database import GroundTruthDatabase
 from detector.config import Config
 from detector.training.distributed import Processes
@@ -69,7 +69,7 @@ class TrainingFrames(Dataset):
 
     def __init__(
         self,
-        frames: Sequence[Frame],
+        frames: Frames,
         augmentation: Augmentation,
         point_range: Sequence[float],
         seed: int,
@@ -93,7 +93,7 @@ class TrainingFrames(Dataset):
 
 
 def build_training_frames(
-    config: Config, frames: Sequence[Frame], database: GroundTruthDatabase | None
+    config: Config, frames: Frames, database: GroundTruthDatabase | None
 ) -> TrainingFrames:
     """Frames as the configuration has them augmented."""
     augment, train = config.augment, config.train

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from detector.anchors import build_anchors
-from detector.box_coder import direction_bin
 from detector.config import Config
 from detector.models.anchor_head import Predictions
-from detector.training.target_assigner import TargetAssigner, Targets, one_row_at_least
-from ops.cuda.anchors import anchor_losses
+from detector.training.target_assigner import TargetAssigner
+from ops import anchor_losses
 
 
 class Losses(NamedTuple):
@@ -55,36 +53,10 @@ class Criterion(nn.Module):
 
     def forward(self, predictions: Predictions, boxes: Tensor, labels: Tensor) -> Losses:
         """boxes [B, M, 7], labels [B, M] from 1, 0 where there is no box."""
-        boxes, labels = one_row_at_least(boxes.float(), labels)
+        boxes = boxes.float()
         match = self.assigner.match(boxes, labels)
-        if boxes.is_cuda:
-            anchors = self.assigner.anchors
-            return Losses(*anchor_losses(*predictions, anchors, boxes, *match, self.weights))
-        predictions = Predictions(*(p.float() for p in predictions))
-        targets = self.assigner.targets(match, boxes)
-        return losses_of_targets(predictions, targets, match.positives, self.weights)
-
-
-def losses_of_targets(
-    predictions: Predictions,
-    targets: Targets,
-    positives: Tensor,  # [B]
-    weights: Sequence[float],  # of class, box and direction
-) -> Losses:
-    """The definition of the losses; on a GPU they come from a kernel."""
-    logits, residuals, directions = predictions
-    classes = torch.arange(1, logits.shape[-1] + 1, device=logits.device)
-    answers = targets.labels[..., None] == classes
-    share = 1 / positives.clamp(min=1).to(logits.dtype) / len(positives)  # [B]
-    parts = (  # [B, A, K]
-        focal_loss(logits, targets.labels),
-        box_loss(residuals, targets.residuals).sum(-1, keepdim=True) * answers,
-        _direction_loss(directions, targets)[..., None] * answers,
-    )
-    by_class = [w * (share @ part.sum(1)) for w, part in zip(weights, parts, strict=True)]
-    by_class = torch.stack(by_class)
-    weighted = by_class.sum(1)
-    return Losses(weighted.sum(), *weighted, by_class.detach())
+        anchors = self.assigner.anchors
+        return Losses(*anchor_losses(*predictions, anchors, boxes, *match, self.weights))
 
 
 def build_criterion(config: Config) -> Criterion:
@@ -94,30 +66,3 @@ def build_criterion(config: Config) -> Criterion:
     loss = config.loss
     assigner = TargetAssigner(anchors, matched, unmatched)
     return Criterion(assigner, loss.classification, loss.box, loss.direction)
-
-
-def focal_loss(logits: Tensor, labels: Tensor, alpha: float = 0.25, gamma: float = 2.0) -> Tensor:
-    """Sigmoid focal loss (Lin et al. 2017) [..., K] of logits [..., K]; labels [...] count from 1.
-
-    Label 0 is background, a target of zeros; a negative label is ignored, a loss of zeros.
-    """
-    classes = torch.arange(1, logits.shape[-1] + 1, device=logits.device)
-    target = (labels[..., None] == classes).to(logits.dtype)
-    score = torch.sigmoid(logits)
-    wrong = target * (1 - score) + (1 - target) * score
-    weight = (target * alpha + (1 - target) * (1 - alpha)) * wrong**gamma
-    entropy = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
-    return weight * entropy * (labels >= 0)[..., None]
-
-
-def box_loss(residuals: Tensor, targets: Tensor, beta: float = 1 / 9) -> Tensor:
-    """Smooth-L1 loss [..., 7] of residuals; of the yaw, the sine of the difference counts."""
-    difference = residuals - targets
-    difference = torch.cat((difference[..., :6], torch.sin(difference[..., 6:])), dim=-1)
-    size = difference.abs()
-    return torch.where(size < beta, 0.5 * size**2 / beta, size - 0.5 * beta)
-
-
-def _direction_loss(logits: Tensor, targets: Targets) -> Tensor:
-    bins = direction_bin(targets.yaw)
-    return F.cross_entropy(logits.flatten(0, 1), bins.flatten(), reduction="none").view_as(bins)

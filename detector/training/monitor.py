@@ -57,7 +57,8 @@ class Monitor:
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         """Numbers after a step; of `train/loss`, train is the group it is shown in."""
-        line = {"step": step, "seconds": round(time.monotonic() - self._begin, 3)}
+        line: dict[str, float | None] = {"step": step}
+        line["seconds"] = round(time.monotonic() - self._begin, 3)
         line |= {name: value if math.isfinite(value) else None for name, value in values.items()}
         self._write(self._append, step, json.dumps(line), values)
         if "train/total" in values:

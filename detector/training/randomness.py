@@ -14,5 +14,5 @@ def fix_randomness(seed: int, deterministic: bool) -> None:
     torch.use_deterministic_algorithms(deterministic)
     if deterministic:
         # no operator here reads what it has not written, and a fill per tensor takes its time
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it

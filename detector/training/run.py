@@ -186,7 +186,7 @@ def build_training(
     identity = RunIdentity.of(config, processes.count, frames.frame_ids, signature)
     folder, state = RunFolder(output, config, identity, processes), trainer.state
     folder.restore(state, resume)
-    monitor = SilentMonitor()
+    monitor: Monitor | SilentMonitor = SilentMonitor()
     if processes.first:
         monitor = Monitor(output, state.step, state.validated, total)
     return Training(config, trainer, augmented, sampler, validation, folder, monitor, processes)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from detector.models.second import Second
 from detector.training.distributed import Processes
 from detector.training.ema import Ema
 
@@ -18,7 +19,7 @@ class TrainState:
     schedule and of the sampler, which are functions of it; `validated` is the step of the last
     validation, `best` its highest AP."""
 
-    model: nn.Module
+    model: Second
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     ema: Ema | None = None
@@ -27,7 +28,7 @@ class TrainState:
     best: float = -1.0
 
     @property
-    def trained(self) -> nn.Module:
+    def trained(self) -> Second:
         """The model to validate and to export: the averaged one where there is one."""
         return self.ema.model if self.ema else self.model
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,7 @@ class StopSignal:
     def __init__(self, processes: Processes):
         self._processes = processes
         self._noted, self._when = 0, 0.0
-        self._previous: dict[int, object] = {}
+        self._previous: dict[int, Any] = {}  # number -> handler
         self._pending: tuple[torch.Tensor, dist.Work] | None = None
 
     def __enter__(self) -> StopSignal:

@@ -21,8 +21,7 @@ from detector.training.losses import Criterion, Losses
 from detector.training.schedule import OneCycle
 from detector.training.side_stream import SideStream
 from detector.training.state import TrainState
-from ops.kernel_map import Pyramid
-from ops.voxelize import Voxels
+from ops import Pyramid, Voxels
 
 
 class Outcome(NamedTuple):
@@ -108,8 +107,8 @@ class Trainer:
         self._clear_gradients()
         if state.ema:
             state.ema.update(state.model, state.step)
-        losses, left_out = (torch.stack(values).mean(0) for values in (records, capped))
-        record = torch.cat((losses, left_out, norm.view(1)))
+        mean, left_out = (torch.stack(values).mean(0) for values in (records, capped))
+        record = torch.cat((mean, left_out, norm.view(1)))
         # Under a loss scale an infinite gradient is a matter of course: that update is skipped.
         self.guard.watch(state.step, record[0] if scaler.is_enabled() else record.sum(), batches)
         state.step += 1
@@ -129,10 +128,12 @@ class Trainer:
         statistics of the BatchNorms. Before the loss scale is taken off: all see an overflow."""
         if self.processes.count == 1:
             return
+        gradients = []
         for weight in self._weights:
             if weight.grad is None:  # no frame of this process had anything to say to it
                 weight.grad = torch.zeros_like(weight)
-        self.processes.average([*(weight.grad for weight in self._weights), *self._statistics])
+            gradients.append(weight.grad)
+        self.processes.average([*gradients, *self._statistics])
 
 
 def build_trainer(

@@ -20,13 +20,14 @@ from data.kitti.dataset import KittiDataset
 from data.kitti.labels import Labels
 from data.kitti.metric.evaluation import MIN_OVERLAP, Result, evaluate
 from data.kitti.results import detections_to_labels
+from detector.models.second import Second
 from detector.postprocess import Detections, PostProcessor
 from detector.training.distributed import Processes
 from detector.training.losses import loss_names
 from detector.training.trainer import Outcome
 from detector.training.workers import batches_of, ignore_stop_signals
 
-Forward = Callable[[nn.Module, Batch], Outcome]
+Forward = Callable[[Second, Batch], Outcome]
 Numbered = tuple[Batch | None, list[tuple[int, Frame]]]  # a batch, its frames with their indices
 
 
@@ -62,7 +63,7 @@ class Validation:
 
     def __call__(
         self,
-        model: nn.Module,
+        model: Second,
         forward: Forward,
         stopped: Callable[[], int] = lambda: 0,
         limit: int | None = None,
@@ -87,12 +88,13 @@ class Validation:
                 capped += int(dropped[1])
                 detections = self.postprocess(predictions)
                 for (index, frame), boxes in zip(numbered, detections, strict=True):
+                    assert frame.calibration is not None  # every frame of KITTI has one
                     found[index] = detections_to_labels(
                         boxes.named(self.classes), frame.calibration, frame.image_shape
                     )
         return self._gather(frames, total, capped, found)
 
-    def detect(self, model: nn.Module, forward: Forward, frame: Frame) -> Detections:
+    def detect(self, model: Second, forward: Forward, frame: Frame) -> Detections:
         """What a model finds in one frame."""
         with evaluating(model):
             predictions = forward(model, collate([frame], self.classes)).predictions
@@ -122,10 +124,10 @@ class Validation:
         shares = self.processes.gather((losses, capped, found))
         detections = {index: labels for *_, share in shares for index, labels in share.items()}
         mean = sum(losses for losses, *_ in shares) / max(frames, 1)
-        losses = dict(zip(loss_names(self.classes), mean.tolist(), strict=True))
-        capped = sum(capped for _, capped, _ in shares) / max(frames, 1)
+        named = dict(zip(loss_names(self.classes), mean.tolist(), strict=True))
+        capped_mean = sum(capped for _, capped, _ in shares) / max(frames, 1)
         result = self.processes.of_first(lambda: self._score(detections))
-        return Scores(frames, losses, capped, result)
+        return Scores(frames, named, capped_mean, result)
 
     def _score(self, detections: Mapping[int, Labels]) -> Result:
         order = sorted(detections)

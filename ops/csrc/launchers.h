@@ -147,8 +147,12 @@ cudaError_t conv_half(const ConvolutionArguments& p, int multiprocessors, cudaSt
 cudaError_t conv_bfloat16(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
 cudaError_t conv_tf32(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
 
-// Weights of type `from` (that of the tiles or float32) into tiles of type `to`, see convolution.h.
+// Weights of type `from` (`to` or float32) into tiles or rows of type `to`, see convolution.h.
 cudaError_t pack_weight(Scalar from, Scalar to, const PackArguments& p, cudaStream_t stream);
+
+// Rows of from_width elements into rows of to_width, cut off or filled up with zeros.
+cudaError_t resize_rows(Scalar type, const void* from, int from_width, void* to, int to_width, int64_t rows,
+                        cudaStream_t stream);
 
 // Weight gradient on plain multiply-adds (any shape) or tensor cores (volume and channels as above).
 cudaError_t weight_gradient_general(Precision precision, const WeightGradientArguments& p, cudaStream_t stream);

@@ -14,19 +14,18 @@ MAX_WORDS = 1 << 28  # 1 GiB: a batch of 32 KITTI grids takes half of it
 
 
 def fits(batch_size: int, shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether there is a bitmap of the levels, and a GPU's memory holds it."""
+    """Whether there is a bitmap of levels of these shapes, and a GPU's memory holds it."""
     return workspace_words(batch_size, shapes) <= MAX_WORDS
 
 
 def workspace_words(batch_size: int, shapes: Sequence[tuple[int, ...]]) -> int:
     """Elements of the workspace of a batch with levels of these shapes; 2^63 - 1 for levels that no
     bitmap holds."""
-    numbers = [n for shape in shapes for n in three_axes(shape, 1)]
-    return _workspace_words(operator.index(batch_size), numbers)  # one graph per batch size
+    return _workspace_words(operator.index(batch_size), flat(shapes))  # one graph per batch size
 
 
 @torch.compiler.assume_constant_result
-def _workspace_words(batch_size: int, shapes: Sequence[int]) -> int:
+def _workspace_words(batch_size: int, shapes: tuple[int, ...]) -> int:
     extension()
     return torch.ops.millisecond.index_workspace_words(batch_size, shapes)
 
@@ -39,6 +38,11 @@ def new_workspace(
     return torch.zeros(words, dtype=torch.int32, device=device)
 
 
+def flat(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """(z, y, x) of all levels one after another, as the operators take them."""
+    return sum((three_axes(shape, 1) for shape in shapes), ())
+
+
 def three_axes(numbers: Sequence[int], filling: int) -> tuple[int, ...]:
-    """Numbers of one to three axes as the kernels take them."""
+    """The kernels have three axes: fewer are filled up in front."""
     return (filling,) * (3 - len(numbers)) + tuple(numbers)

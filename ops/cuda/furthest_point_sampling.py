@@ -19,4 +19,4 @@ def furthest_point_sampling(points: Tensor, samples: int, start: Tensor) -> Tens
 
 @fake("furthest_point_sampling")
 def _furthest_point_sampling(points, start, samples) -> Tensor:
-    return start.new_empty(len(points), samples)
+    return start.new_empty(points.shape[0], samples)

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ops.cuda.bitmap import new_workspace, three_axes
+from ops.cuda.bitmap import flat, new_workspace, three_axes
 from ops.cuda.fakes import fake
 from ops.cuda.library import extension
 from ops.geometry import ConvGeometry, level_shapes
@@ -36,6 +36,7 @@ def submanifold_map(
     window = _around_a_site(kernel_size, dilation)
     plan = Plan.of(batch_size, [spatial_shape], [], window, 1, False)
     (level,) = _index(coords, [spatial_shape], plan).levels
+    assert level.submanifold is not None  # the plan asks for it
     return level.submanifold
 
 
@@ -46,6 +47,7 @@ def strided_map(
     shapes = level_shapes(spatial_shape, [geometry])
     plan = Plan.of(batch_size, shapes, [geometry], _around_a_site((1,), (1,)), 0, True)
     _, level = _index(coords, shapes, plan).levels
+    assert level.down is not None  # only level 0 has none
     return level.coords, level.spatial_shape, level.down
 
 
@@ -92,7 +94,7 @@ class Plan(NamedTuple):
     ) -> Plan:
         return cls(
             batch_size,
-            sum((three_axes(shape, 1) for shape in shapes), ()),
+            flat(shapes),
             sum((_window(down) for down in downs), ()),
             _window(submanifold),
             submanifold_levels,
@@ -103,7 +105,7 @@ class Plan(NamedTuple):
         """Of each level its submanifold table, the one from the level above, and back to that one.
 
         Calls table(kernel offsets, level of the rows) for each of them in the order in which the
-        operators return them (csrc: fill_tables): whoever packs or unpacks tables does it by this.
+        operators return them (csrc/engine/levels.cpp), for whoever packs or unpacks them.
         """
         levels = []
         for level in range(len(self.shapes) // 3):
@@ -136,8 +138,8 @@ def _index(
     levels = len(shapes)
     of_levels = [counts[level : level + 1] for level in range(levels)]
     overflow = counts[levels : levels + 1]
-    tables = _levels(plan, shapes, rest[:levels], of_levels, rest[levels:])
-    return Pyramid(tables, overflow, plan.batch_size)
+    found = _levels(plan, shapes, rest[:levels], of_levels, rest[levels:])
+    return Pyramid(found, overflow, plan.batch_size)
 
 
 def _exact(
@@ -173,10 +175,10 @@ def _levels(
     shapes: Sequence[tuple[int, ...]],
     coords: Sequence[Tensor],
     counts: Sequence[Tensor | None],
-    neighbours: Sequence[Tensor],  # of each table
+    neighbours: Sequence[Tensor],
 ) -> tuple[Level, ...]:
-    following = iter(neighbours)
-    tables = plan.tables(lambda _, rows: Table(next(following), counts[rows]))
+    rest = iter(neighbours)
+    tables = plan.tables(lambda _, rows: Table(next(rest), counts[rows]))
     levels = []
     for level, (same, down, up) in enumerate(tables):
         submanifold = None if same is None else KernelMap(same, same.reversed())
@@ -201,13 +203,8 @@ def _around_a_site(kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> C
 
 
 def _window(geometry: ConvGeometry) -> tuple[int, ...]:
-    kernel, stride, padding, dilation = geometry
-    return (
-        *three_axes(kernel, 1),
-        *three_axes(stride, 1),
-        *three_axes(padding, 0),
-        *three_axes(dilation, 1),
-    )
+    pairs = zip(geometry, (1, 1, 0, 1), strict=True)
+    return sum((three_axes(numbers, filling) for numbers, filling in pairs), ())
 
 
 @fake("index_bounded")
@@ -236,6 +233,6 @@ def _index_clear(workspace, batch_size, shapes) -> None:
 
 
 def _empty_tables(coords: Tensor, plan: Plan, sizes: Sequence[int]) -> list[Tensor]:
-    tables: list[Tensor] = []
-    plan.tables(lambda volume, rows: tables.append(coords.new_empty(volume, sizes[rows])))
-    return tables
+    tensors: list[Tensor] = []
+    plan.tables(lambda volume, rows: tensors.append(coords.new_empty(volume, sizes[rows])))
+    return tensors

@@ -40,15 +40,11 @@ class SparseMaxPool(torch.autograd.Function):
 def _max_pool(features: Tensor, kernel_map: KernelMap) -> tuple[Tensor, Tensor]:
     """[N_out, C], and the input row that each of its values comes from, -1 = none."""
     table = kernel_map.forward
-    return torch.ops.millisecond.max_pool(
-        features.contiguous(), table.neighbours, table.count, None, None
-    )
+    return torch.ops.millisecond.max_pool(features.contiguous(), table.neighbours, table.count)
 
 
 @fake("max_pool")
-def _fake_max_pool(
-    features, neighbours, count, transposed, transposed_count
-) -> tuple[Tensor, Tensor]:
+def _fake_max_pool(features, neighbours, count) -> tuple[Tensor, Tensor]:
     shape = neighbours.shape[1], features.shape[1]
     return features.new_empty(shape), neighbours.new_empty(shape)
 

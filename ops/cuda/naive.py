@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ops.cuda.fakes import fake
 from ops.cuda.library import extension
-from ops.reference.kernel_map import linear_keys
+from ops.reference.coords import linear_keys
 
 
 class Tables(NamedTuple):
@@ -60,4 +60,4 @@ def sparse_conv(
 
 @fake("conv_naive")
 def _conv_naive(features, weight, locations, offsets, sites) -> Tensor:
-    return features.new_empty(len(sites), weight.shape[2])
+    return features.new_empty(sites.shape[0], weight.shape[2])

@@ -97,7 +97,7 @@ def test_stopped_between_any_two_bytes(tmp_path, path, cut_log, cut_data):
 @pytest.mark.parametrize("name", ["a.bin", "a.npz", "a.journal", "a.partial"])
 def test_a_file_of_others_is_not_written_over(tmp_path, name):
     (tmp_path / name).write_bytes(b"of another program")
-    with pytest.raises(ValueError, match=f"{name}: is there already"):
+    with pytest.raises(ValueError, match=f"{name}: already exists"):
         PackWriter(tmp_path / "a", "s", COLUMNS)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_bytes() == b"of another program"

@@ -16,7 +16,7 @@ from data.simulator.lidar import AZIMUTHS, ELEVATIONS, GROUND, directions, scan
 from data.simulator.solids import Cylinder, Frustum, Material
 from data.simulator.street import Placed, Street, make_street
 from data.simulator.things import Thing, car
-from ops.boxes import overlap_bev
+from ops import overlap_bev
 from tests.helpers.kitti_miniature import write_miniature
 from tools import simulate as simulate_tool
 

@@ -7,8 +7,7 @@ import torch
 
 from detector.models.encoder_graph import EncoderGraph
 from detector.models.sparse_encoder import DOWNS, SparseEncoder
-from ops.kernel_map import index_pyramid, index_workspace
-from ops.voxelize import VoxelGrid, Voxels, voxelize
+from ops import VoxelGrid, Voxels, index_pyramid, index_workspace, voxelize
 
 pytestmark = pytest.mark.gpu
 

@@ -6,8 +6,7 @@ import random
 import pytest
 import torch
 
-from ops.kernel_map import ConvGeometry, strided_map, submanifold_map
-from ops.sparse_conv import sparse_conv
+from ops import ConvGeometry, sparse_conv, strided_map, submanifold_map
 
 pytestmark = pytest.mark.gpu
 

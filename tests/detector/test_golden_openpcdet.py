@@ -9,16 +9,14 @@ import pytest
 import torch
 
 from detector.anchors import build_anchors
-from detector.box_coder import apply_direction, decode
 from detector.config import load_config
 from detector.detector import Detector
 from detector.import_openpcdet import convert
 from detector.models.second import build_second
 from detector.postprocess import build_postprocessor
 from detector.training.losses import build_criterion
-from detector.training.target_assigner import Targets
 from detector.weights import restore
-from ops.voxelize import voxelize
+from ops import Targets, apply_direction, decode, voxelize
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "second_kitti.yaml"
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from detector.anchors import make_anchors
 from detector.config import load_config
 from detector.models.anchor_head import Predictions
-from detector.training.losses import Criterion, Losses, build_criterion, losses_of_targets
-from detector.training.target_assigner import TargetAssigner, Targets
+from detector.training.losses import Criterion, Losses, build_criterion
+from detector.training.target_assigner import TargetAssigner
 from ops.cuda.library import extension
+from ops.reference.losses import anchor_losses
 
 pytestmark = pytest.mark.gpu
 
@@ -83,9 +84,9 @@ def check_match(criterion: Criterion, boxes: Tensor, labels: Tensor) -> Tensor:
     assigner = copy.deepcopy(criterion.assigner).cuda()
     poison()
     found = assigner.match(boxes.cuda(), labels.cuda())
-    torch.testing.assert_close(found.index.cpu(), wanted.index, rtol=0, atol=0)
+    torch.testing.assert_close(found.rows.cpu(), wanted.rows, rtol=0, atol=0)
     torch.testing.assert_close(found.positives.cpu(), wanted.positives, rtol=0, atol=0)
-    return wanted.index
+    return wanted.rows
 
 
 def found_of(criterion, predictions, boxes, labels, factors) -> tuple[Losses, list[Tensor | None]]:
@@ -103,9 +104,7 @@ def wanted_of(criterion, predictions, boxes, labels, factors) -> tuple[Losses, l
     """The same in float64 by the definition."""
     leaves = Predictions(*(p.double().requires_grad_() for p in predictions))
     match = criterion.assigner.match(boxes, labels)
-    targets = criterion.assigner.targets(match, boxes)
-    targets = Targets(targets.labels, targets.residuals.double(), targets.yaw)
-    losses = losses_of_targets(leaves, targets, match.positives, WEIGHTS)
+    losses = Losses(*anchor_losses(*leaves, criterion.assigner.anchors, boxes, *match, WEIGHTS))
     combined = sum(f * loss for f, loss in zip(factors, losses[:4], strict=True))
     gradients = torch.autograd.grad(combined, leaves, allow_unused=True, materialize_grads=True)
     return losses, list(gradients)
@@ -230,7 +229,7 @@ def test_what_is_not_finite_is_seen(which, value):
     criterion = build()
     boxes, labels = scenes(2, 20, seed=10)
     predictions = random_predictions(criterion, 2, torch.float16)
-    match = criterion.assigner.match(boxes, labels).index
+    match = criterion.assigner.match(boxes, labels).rows
     frame, anchor = (match >= 0).nonzero()[3].tolist()
     predictions[which][frame, anchor, 0] = value
     losses, gradients = found_of(criterion, predictions, boxes, labels, (1, 0, 0, 0))

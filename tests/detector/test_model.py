@@ -9,7 +9,7 @@ from torch import nn
 from detector.config import load_config
 from detector.models.batch_norm import MapNorm, RowNorm
 from detector.models.second import build_second
-from ops.voxelize import Voxels, voxelize
+from ops import Voxels, voxelize
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from detector.box_coder import direction_bin, encode
 from detector.config import load_config
 from detector.models.anchor_head import Predictions
 from detector.postprocess import Detections, PostProcessor, build_postprocessor
-from ops.boxes import iou_bev
+from ops import direction_bin, encode, iou_bev
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "second_small.yaml"
 

@@ -18,6 +18,7 @@ import signal
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -363,7 +364,13 @@ def call(tool, arguments: list[str], folder: Path) -> str:
     out, err, where = io.StringIO(), io.StringIO(), Path.cwd()
     os.chdir(folder)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), limits():
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            warnings.catch_warnings(),
+            limits(),
+        ):
+            warnings.simplefilter("error", RuntimeWarning)  # numpy's, of a user's numbers
             try:
                 code = tool.main(arguments)
             except SystemExit as end:

@@ -1,4 +1,4 @@
-"""Batch normalisation with ReLU inside conv_norm_relu against torch's batch norm in fp64."""
+"""Batch normalisation with ReLU inside conv_blocks against torch's batch norm in fp64."""
 
 import pytest
 import torch
@@ -40,13 +40,13 @@ def found(x: Tensor, gradient: Tensor, scale: Tensor, shift: Tensor) -> tuple[di
     unit = torch.eye(channels)[None].cuda()
     running = torch.linspace(-1, 1, channels).cuda(), torch.linspace(1, 2, channels).cuda()
     poison()
-    out, sums, mean, inverse = torch.ops.millisecond.conv_norm_relu(
-        x, unit, same, scale, shift, *running, MOMENTUM, EPS
-    )
+    parameters = [unit], [scale], [shift], *([values] for values in running)
+    saved = torch.ops.millisecond.conv_blocks(x, *parameters, [same], MOMENTUM, EPS)
+    out, sums, mean, inverse = saved
     torch.testing.assert_close(sums, x, rtol=0, atol=0, equal_nan=True)
     poison()
-    of_x, _, *of_parameters = torch.ops.millisecond.conv_norm_relu_backward(
-        gradient, x, unit, same, same, False, scale, out, sums, mean, inverse, EPS, True
+    of_x, _, *of_parameters = torch.ops.millisecond.conv_blocks_backward(
+        gradient, x, [unit], [scale], saved, [same], [same], [0], EPS, True
     )
     forward = dict(zip(NAMES, (out, mean, inverse, *running), strict=True))
     return forward, dict(zip(GRADIENTS, (of_x, *of_parameters), strict=True))

@@ -53,10 +53,15 @@ def test_bev_map_has_channels_last():
 @pytest.mark.parametrize("from_above", [False, True])
 def test_operator_is_well_behaved(from_above):
     coords = random_coords((2, 6, 7), 50).cuda()
-    features = torch.randn(len(coords), 4).cuda().requires_grad_()
-    dense(features, coords, (2, 6, 7), 2)
+    features = torch.randn(len(coords), 4).cuda()
+    dense(features, coords, (2, 6, 7), 2)  # loads the operators
+    operators = torch.ops.millisecond
     torch.library.opcheck(
-        torch.ops.millisecond.dense.default, (features, coords, None, 2, (2, 6, 7), from_above)
+        operators.dense.default, (features, coords, None, 2, (2, 6, 7), from_above)
+    )
+    grid = operators.dense(features, coords, None, 2, (2, 6, 7), from_above)
+    torch.library.opcheck(
+        operators.dense_backward.default, (grid, coords, None, (2, 6, 7), from_above)
     )
 
 

@@ -6,15 +6,16 @@ import random
 import pytest
 import torch
 
-from ops.cuda import bitmap, library
-from ops.cuda import kernel_map as cuda_map
-from ops.kernel_map import (
+from ops import (
     ConvGeometry,
     index_pyramid,
     index_workspace,
     strided_map,
     submanifold_map,
 )
+from ops.cuda.bitmap import new_workspace, workspace_words
+from ops.cuda.kernel_map import FAULT, Plan
+from ops.cuda.library import extension
 from ops.reference.coords import coords_of_keys
 
 pytestmark = pytest.mark.gpu
@@ -201,7 +202,7 @@ def test_a_workspace_is_as_large_as_its_levels_need():
         (1, [(1, 1, 1)] * 9, 2**63 - 1),
         (1, [(1, 1, 2**31)], 2**63 - 1),
     ):
-        assert bitmap.workspace_words(batch_size, shapes) == words
+        assert workspace_words(batch_size, shapes) == words
 
 
 def test_what_the_bitmap_cannot_hold_is_searched_for():
@@ -233,7 +234,7 @@ def test_wrong_coords(fault):
     with pytest.raises(ValueError, match=f"coords: {row}"):
         submanifold_map(coords, (4, 5, 6), 2)
     bounded = index_pyramid(coords, (4, 5, 6), 2, SECOND[:1], capacities=(9, 9))
-    assert int(bounded.overflow) & cuda_map.FAULT
+    assert int(bounded.overflow) & FAULT
     for level in bounded.levels:
         assert int(level.count) <= 9
 
@@ -259,7 +260,7 @@ def test_wrong_rows_take_nothing_from_their_neighbours(fault):
                 wrong[[row, row + 1]] = wrong[[row + 1, row]]
     want = index_pyramid(coords[kept].contiguous(), shape, 2, SECOND[:3])
     got = index_pyramid(wrong.cuda(), shape, 2, SECOND[:3], capacities=[30000] * 4)
-    assert int(got.overflow) & cuda_map.FAULT
+    assert int(got.overflow) & FAULT
     for a, b in zip(got.levels[1:], want.levels[1:], strict=True):
         assert_same("coords", a.coords[: int(a.count)], b.coords)
 
@@ -317,22 +318,19 @@ def test_same_bits_every_time():
 def test_operators_are_well_behaved():
     coords = random_coords(4, 2, (9, 12, 100), 300).cuda()
     shapes = [(9, 12, 100), SECOND[0].output_shape((9, 12, 100))]
-    window = ConvGeometry.of(3, 1, 1)
-    plan = cuda_map.Plan.of(2, shapes, SECOND[:1], window, 3, True)
-    workspace = bitmap.new_workspace(2, shapes, coords.device)
-    grids = plan.batch_size, plan.shapes
-    library.extension()
+    plan = Plan.of(2, shapes, SECOND[:1], ConvGeometry.of(3, padding=1), 3, True)
+    workspace = new_workspace(2, shapes, coords.device)
+    extension()
     operators = torch.ops.millisecond
     torch.library.opcheck(
-        operators.index_count.default, (coords, None, workspace.clone(), *grids, plan.steps)
+        operators.index_count.default, (coords, None, workspace.clone(), *plan[:3])
     )
-    *sizes, _, _ = operators.index_count(coords, None, workspace, *grids, plan.steps).tolist()
+    *sizes, _, _ = operators.index_count(coords, None, workspace, *plan[:3]).tolist()
     torch.library.opcheck(operators.index_exact.default, (coords, workspace, *plan, sizes))
-    torch.library.opcheck(operators.index_clear.default, (workspace, *grids))
-    operators.index_clear(workspace, *grids)
+    torch.library.opcheck(operators.index_clear.default, (workspace, *plan[:2]))
+    operators.index_clear(workspace, *plan[:2])
     torch.library.opcheck(  # rows behind a level's count would be anything
-        operators.index_bounded.default,
-        (coords, None, workspace, *plan, sizes),
+        operators.index_bounded.default, (coords, None, workspace, *plan, sizes)
     )
 
 

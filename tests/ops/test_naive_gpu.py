@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from ops import ConvGeometry, submanifold_map
+from ops import ConvGeometry, sparse_conv, submanifold_map
 from ops.cuda import naive as cuda
 from ops.reference import naive
-from ops.sparse_conv import sparse_conv
 from tests.ops.test_naive import problems
 
 pytestmark = pytest.mark.gpu

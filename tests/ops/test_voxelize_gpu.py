@@ -7,8 +7,7 @@ import random
 import pytest
 import torch
 
-from ops.kernel_map import index_workspace
-from ops.voxelize import VoxelGrid, Voxels, voxelize
+from ops import VoxelGrid, Voxels, index_workspace, voxelize
 
 pytestmark = pytest.mark.gpu
 

@@ -63,7 +63,7 @@ def test_figures_of_others_are_not_written_over(tmp_path, capsys, content):
     path = tmp_path / "mine.json"
     path.write_text(content)
     assert main(["network", "--count", "1", "--json", str(path)]) == 2
-    assert "mine.json: is there already" in capsys.readouterr().err
+    assert "mine.json: already exists" in capsys.readouterr().err
     assert path.read_text() == content
 
 
@@ -86,7 +86,7 @@ def test_numbers_and_precisions_that_are_none(arguments, capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-@pytest.mark.parametrize("command", ["ops", "ladder", "sampling"])
+@pytest.mark.parametrize("command", ["ops", "ladder", "sampling", "operators"])
 def test_kernels_need_a_gpu(command, capsys):
     assert main([command]) == 2
     assert capsys.readouterr().err == (

@@ -18,6 +18,14 @@ def test_sampling(tmp_path, monkeypatch):
     assert all(0 < row["least_ms"] <= row["median_ms"] <= row["p99_ms"] for row in rows)
 
 
+def test_operators(tmp_path):
+    path = tmp_path / "operators.json"
+    assert main(["operators", "--count", "1", "--repeats", "2", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert {"voxelize", "conv 64-64 and backward", "NMS of 4096 boxes"} <= {r["name"] for r in rows}
+    assert all(row["median_ms"] > 0 for row in rows)
+
+
 def test_ladder(tmp_path, capsys):
     path = tmp_path / "ladder.json"
     assert main(["ladder", "--count", "1", "--json", str(path)]) == 0

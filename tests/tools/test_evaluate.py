@@ -207,7 +207,7 @@ def test_names_of_splits_beside_the_labels(tmp_path):
 
 def test_files_of_others_are_not_written_over(folders, tmp_path):
     (tmp_path / "mine.json").write_text('{"weights": [1, 2]}')
-    assert "mine.json: is there already" in refused(*folders, "--json", tmp_path / "mine.json")
+    assert "mine.json: already exists" in refused(*folders, "--json", tmp_path / "mine.json")
     assert (tmp_path / "mine.json").read_text() == '{"weights": [1, 2]}'
     config = load_config(ROOT / "configs" / "second_small.yaml")
     save_weights(tmp_path / "small.safetensors", build_second(config), config)

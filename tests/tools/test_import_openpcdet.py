@@ -217,7 +217,7 @@ def test_what_is_there_is_not_written_over(tmp_path, state, config, capsys):
     before = source.read_bytes()
     for target in (source, other):
         assert tool.main([str(source), str(target), "--config", str(yaml)]) == 2
-        assert f"error: {target}: is there already" in capsys.readouterr().err
+        assert f"error: {target}: already exists" in capsys.readouterr().err
     assert source.read_bytes() == before and other.read_bytes() == b"of days"
 
 

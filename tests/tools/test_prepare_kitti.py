@@ -291,9 +291,9 @@ def test_the_remedy_for_a_missing_database_makes_it(root):
         KittiDataset(root, "all", crop=False),
         KittiDataset(root, "val", ["Forklift"], root / "else where"),
     ):
-        with pytest.raises(FileNotFoundError, match="make it by python tools") as caught:
+        with pytest.raises(FileNotFoundError, match="make it with python tools") as caught:
             open_database(dataset)
-        command = shlex.split(str(caught.value).partition("make it by ")[2])
+        command = shlex.split(str(caught.value).partition("make it with ")[2])
         assert main(command[2:]) == 0
         assert len(open_database(dataset))
 

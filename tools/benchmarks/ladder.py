@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from detector.models.sparse_encoder import DOWNS
+from ops import ConvGeometry, KernelMap, Level, index_pyramid, sparse_conv
 from ops.cuda import naive
-from ops.kernel_map import ConvGeometry, KernelMap, Level, index_pyramid
-from ops.sparse_conv import sparse_conv
 from tools.benchmarks.ops import GRID
 from tools.benchmarks.peers import LAYERS
 from tools.benchmarks.scans import Scans

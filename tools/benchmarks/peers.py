@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from detector.models.sparse_encoder import DOWNS
-from ops.voxelize import Voxels
+from ops import Voxels
 
 Layer = tuple[int, int, int | str]
 

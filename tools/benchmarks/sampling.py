@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ops import furthest_point_sampling
 from ops.cuda.library import BuildError, toolchain
-from ops.furthest_point_sampling import furthest_point_sampling
 from tools.benchmarks.timing import Times, timed
 
 SOURCE = Path(__file__).with_name("pointnet2_sampling.cu")

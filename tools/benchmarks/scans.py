@@ -11,7 +11,7 @@ from torch import Tensor
 
 from data.kitti.points import read_points
 from data.simulator import simulate
-from ops.voxelize import VoxelGrid, Voxels, voxelize
+from ops import VoxelGrid, Voxels, voxelize
 
 
 class Scans(NamedTuple):
@@ -21,7 +21,7 @@ class Scans(NamedTuple):
     source: str
 
     def voxels(self, frames: Sequence[int], grid: VoxelGrid, device: torch.device) -> Voxels:
-        """Voxels of a batch of some of the scans, at most 40000 a frame."""
+        """Voxels of a batch of some of the scans, at most 40000 per frame."""
         return voxelize(*self.batch(frames, device), grid)
 
     def batch(self, frames: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:

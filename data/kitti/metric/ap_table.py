@@ -18,7 +18,7 @@ NOTES = {
 
 
 def format_table(result: Result) -> str:
-    """One block a class and overlap, one row a metric, every AP beside its number of ground truths.
+    """A block per class and overlap, a row per metric; every AP beside its number of objects.
 
     AP, recall and precision are in percent; recall and precision as evaluation.evaluate
     defines them. Marks, explained below the table, show where AP is capped or there is nothing.

@@ -1,6 +1,6 @@
 """The KITTI detection metric in numpy: average precision of boxes in the image, from above, in 3-D.
 
-The rules are the official ones (see matching.py and average_precision.py), the numbers agree with
+The rules are the official ones (see matching.py and average_precision.py). The numbers agree with
 the benchmark's own evaluators. Neither a GPU nor a compiler is needed.
 """
 
@@ -25,7 +25,7 @@ def evaluate(
     ground_truth: Sequence[Labels],
     classes: Sequence[str] = tuple(MIN_OVERLAP),
 ) -> Result:
-    """Scores detections, one Labels a frame, against the ground truth of the same frames.
+    """Scores detections, one Labels per frame, against the ground truth of the same frames.
 
     Returns class -> metric -> figure -> [easy, moderate, hard]. Metrics are bbox, aos, bev and 3d
     at the benchmark's overlap, and the same at the loose one, named bbox@0.5 and so on. Figures:
@@ -34,7 +34,7 @@ def evaluate(
       similarity). Fewer than 41 ground truths cap them: 20 found perfectly give 47.5 at R40.
     - count: number of ground truths of this difficulty.
     - recall, precision: shares, of the detections that score at least 0.5. Recall is hits / count,
-      precision hits / (hits + false ones); detections that the benchmark ignores are neither.
+      precision hits / (hits + false ones); detections that the benchmark ignores count as neither.
 
     aos is missing where a detection of the class has alpha = -10, KITTI's unknown orientation.
     Raises ValueError for sequences of different length, a class KITTI does not evaluate, and
@@ -43,7 +43,7 @@ def evaluate(
     if len(detections) != len(ground_truth):
         raise ValueError(
             f"detections of {len(detections)} frames and ground truth of {len(ground_truth)}: "
-            "give one Labels a frame on both sides"
+            "give one Labels per frame on both sides"
         )
     for name in classes:
         if name not in MIN_OVERLAP:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from data.kitti.labels import Labels
-from ops.boxes import paired_overlap_bev
+from ops import paired_overlap_bev
 
 
 @dataclass(frozen=True)

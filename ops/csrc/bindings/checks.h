@@ -8,11 +8,12 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include <functional>
 #include <optional>
 #include <tuple>
 #include <vector>
 
-#include "launchers.h"
+#include "engine/engine.h"
 
 namespace millisecond {
 
@@ -57,6 +58,22 @@ template <typename T>
 inline T* optional_pointer(const std::optional<Tensor>& tensor) {
   return tensor ? tensor->data_ptr<T>() : nullptr;
 }
+
+// What an engine call allocates; it goes back to torch, for what comes later on the stream, when the operator
+// returns.
+class Scratch {
+ public:
+  explicit Scratch(const Tensor& like) : options_(like.options().dtype(at::kByte)) {}
+
+  void* operator()(int64_t bytes) {
+    held_.push_back(at::empty({bytes}, options_));
+    return held_.back().data_ptr();
+  }
+
+ private:
+  at::TensorOptions options_;
+  std::vector<Tensor> held_;
+};
 
 inline void check_count(const std::optional<Tensor>& count, const Tensor& other, const char* other_name) {
   if (!count) return;

@@ -17,26 +17,20 @@ inline std::vector<int64_t> dense_shape(int64_t batch_size, int64_t channels, at
   return shape;
 }
 
+// Axes z, y, x of a grid of 1 to 3 axes.
+struct GridShape {
+  int axis[3] = {1, 1, 1};
+
+  explicit GridShape(at::IntArrayRef spatial_shape) {
+    const size_t dims = spatial_shape.size();
+    TORCH_CHECK(dims >= 1 && dims <= 3, "spatial_shape must hold 1 to 3 numbers, is ", spatial_shape);
+    for (size_t i = 0; i < dims; ++i) axis[3 - dims + i] = positive(spatial_shape[i], "spatial_shape");
+  }
+};
+
 inline DenseLayout dense_layout(int64_t batch_size, int64_t channels, at::IntArrayRef spatial_shape,
                                 bool from_above) {
-  DenseLayout layout = {positive(batch_size, "batch_size"), {1, 1, 1}, 0, 0, {0, 0, 0}};
-  const size_t dims = spatial_shape.size();
-  TORCH_CHECK(dims >= 1 && dims <= 3, "spatial_shape must hold 1 to 3 numbers, is ", spatial_shape);
-  for (size_t i = 0; i < dims; ++i) layout.shape[3 - dims + i] = positive(spatial_shape[i], "spatial_shape");
-  const int64_t z = layout.shape[0], y = layout.shape[1], x = layout.shape[2];
-  layout.stride_b = channels * z * y * x;
-  if (from_above) {
-    layout.stride_c = z;
-    layout.stride[0] = 1;
-    layout.stride[1] = x * channels * z;
-    layout.stride[2] = channels * z;
-  } else {
-    layout.stride_c = z * y * x;
-    layout.stride[0] = y * x;
-    layout.stride[1] = x;
-    layout.stride[2] = 1;
-  }
-  return layout;
+  return grid_layout(positive(batch_size, "batch_size"), channels, GridShape(spatial_shape).axis, from_above);
 }
 
 inline int check_sites(const Tensor& coords, const std::optional<Tensor>& count, at::IntArrayRef spatial_shape,

@@ -20,18 +20,6 @@ Window window_of(at::IntArrayRef numbers) {
   return window;
 }
 
-int64_t volume_of(const Window& window) { return int64_t(window.kernel[0]) * window.kernel[1] * window.kernel[2]; }
-
-// The network: its levels, the steps between them, the window of its submanifold tables.
-struct Network {
-  Bitmap bitmap;
-  int dims;
-  Window steps[MAX_LEVELS];
-  Window submanifold;
-  int64_t submanifold_levels;  // bit l set: level l has a submanifold table
-  bool transposed;             // tables from a step's inputs to its outputs as well
-};
-
 Network network_of(const Tensor& coords, const Tensor& workspace, int64_t batch_size, at::IntArrayRef shapes,
                    at::IntArrayRef steps) {
   check_same_device(workspace, "workspace", coords, "coords");
@@ -56,60 +44,18 @@ void check_capacities(const Network& network, at::IntArrayRef rows, int64_t leas
     TORCH_CHECK(n >= least && n < INT32_MAX / 2, "rows must be at least ", least, ", got ", rows);
 }
 
-Tensor mark_levels(const Network& network, const Tensor& coords, const std::optional<Tensor>& count) {
-  check_count(count, coords, "coords");
-  Tensor counts = at::empty({network.bitmap.levels + 2}, coords.options());
-  check(bitmap_mark(network.bitmap, coords.data_ptr<int>(), network.dims, static_cast<int>(coords.size(0)),
-                    optional_pointer<int>(count), network.steps, counts.data_ptr<int>(), stream()),
-        "index");
-  return counts;
-}
-
-// Neighbours: of each level its submanifold table, the table from the level above, and that one's transpose. With
-// counts, coords are filled up with -1 behind them; neighbours there are anything.
-// coords of level 0 are the caller's; `first` is where a copy of them goes.
-std::vector<Tensor> fill_tables(const Network& network, const std::vector<Tensor>& coords, const int* counts,
-                                const Tensor& first = {}) {
-  std::vector<TableJob> jobs;
+// Allocates the neighbours of every table but the tails.
+std::vector<Tensor> allocate_tables(std::vector<TableJob>& jobs, at::IntArrayRef rows, const Tensor& coords) {
   std::vector<Tensor> out;
-  const auto add = [&](TableKind kind, int level, int source, const Window& window) {
-    const Tensor& own = level == 0 && first.defined() ? first : coords[level];
-    const int64_t rows = own.size(0), volume = volume_of(window);
-    TableJob job = {kind,
-                    level,
-                    source,
-                    static_cast<int>(rows),
-                    static_cast<int>((source == 0 && first.defined() ? first : coords[source]).size(0)),
-                    window,
-                    coords[level].data_ptr<int>(),
-                    own.data_ptr<int>(),
-                    nullptr};
-    if (kind != TableKind::tail) {
-      TORCH_CHECK(volume <= INT32_MAX, "a kernel of ", volume, " offsets is too large");
-      out.push_back(at::empty({volume, rows}, coords[level].options()));
-      job.neighbours = out.back().data_ptr<int>();
-    }
-    if (rows > 0) jobs.push_back(job);
-  };
-  for (int l = 0; l < network.bitmap.levels; ++l) {
-    if (counts) add(TableKind::tail, l, l, network.submanifold);
-    if (network.submanifold_levels >> l & 1) add(TableKind::forward, l, l, network.submanifold);
-    if (l == 0) continue;
-    add(TableKind::forward, l, l - 1, network.steps[l - 1]);
-    if (network.transposed) add(TableKind::transposed, l - 1, l, network.steps[l - 1]);
+  for (TableJob& job : jobs) {
+    if (job.kind == TableKind::tail) continue;
+    const int64_t volume = volume_of(job.window);
+    TORCH_CHECK(volume <= INT32_MAX, "a kernel of ", volume, " offsets is too large");
+    out.push_back(at::empty({volume, rows[job.level]}, coords.options()));
+    job.neighbours = out.back().data_ptr<int>();
   }
-  check(bitmap_tables(network.bitmap, jobs.data(), static_cast<int>(jobs.size()), network.dims, counts, stream()),
-        "index");
   return out;
 }
-
-// Makes a workspace zero again when an error, want of memory for one, comes between marking and clearing.
-struct ClearOnError {
-  const Bitmap* bitmap;
-  ~ClearOnError() {
-    if (bitmap) bitmap_clear(*bitmap, false, stream());
-  }
-};
 
 // Counts [levels + 2], coords of every level, tables, all of fixed sizes. The workspace is zero before and after.
 std::vector<Tensor> index_bounded(const Tensor& coords, const std::optional<Tensor>& count,
@@ -120,25 +66,22 @@ std::vector<Tensor> index_bounded(const Tensor& coords, const std::optional<Tens
   Network network = network_of(coords, workspace, batch_size, shapes, steps);
   set_tables(network, submanifold, submanifold_levels, transposed);
   check_capacities(network, capacities, 1);
-  const Tensor counts = mark_levels(network, coords, count);
-  ClearOnError marked{&network.bitmap};
-  std::vector<Tensor> levels;
+  check_count(count, coords, "coords");
+  std::vector<Tensor> out = {at::empty({network.bitmap.levels + 2}, coords.options())};
   int rows[MAX_LEVELS];
-  int* targets[MAX_LEVELS];
+  int* levels[MAX_LEVELS];
   for (int l = 0; l < network.bitmap.levels; ++l) {
     rows[l] = static_cast<int>(capacities[l]);
-    levels.push_back(at::empty({rows[l], 1 + network.dims}, coords.options()));
-    targets[l] = l == 0 ? nullptr : levels.back().data_ptr<int>();
+    out.push_back(at::empty({rows[l], 1 + network.dims}, coords.options()));
+    levels[l] = out.back().data_ptr<int>();
   }
-  check(bitmap_rank(network.bitmap, rows, targets, network.dims, counts.data_ptr<int>(), stream()), "index");
-  const Tensor first = levels[0];
-  levels[0] = coords;
-  const std::vector<Tensor> tables = fill_tables(network, levels, counts.data_ptr<int>(), first);
-  levels[0] = first;
-  marked.bitmap = nullptr;
-  check(bitmap_clear(network.bitmap, true, stream()), "index");
-  std::vector<Tensor> out = {counts};
-  out.insert(out.end(), levels.begin(), levels.end());
+  std::vector<TableJob> jobs = tables_of(network, true);
+  const std::vector<Tensor> tables = allocate_tables(jobs, capacities, coords);
+  check(build_bounded_index(network,
+                            {coords.data_ptr<int>(), static_cast<int>(coords.size(0)),
+                             optional_pointer<int>(count), rows, levels, out[0].data_ptr<int>()},
+                            jobs, stream()),
+        "index");
   out.insert(out.end(), tables.begin(), tables.end());
   return out;
 }
@@ -148,8 +91,11 @@ Tensor index_count(const Tensor& coords, const std::optional<Tensor>& count, con
                    int64_t batch_size, at::IntArrayRef shapes, at::IntArrayRef steps) {
   const c10::cuda::CUDAGuard guard(coords.device());
   const Network network = network_of(coords, workspace, batch_size, shapes, steps);
-  Tensor counts = mark_levels(network, coords, count);
-  check(bitmap_rank(network.bitmap, nullptr, nullptr, network.dims, counts.data_ptr<int>(), stream()), "index");
+  check_count(count, coords, "coords");
+  Tensor counts = at::empty({network.bitmap.levels + 2}, coords.options());
+  check(count_levels(network, coords.data_ptr<int>(), static_cast<int>(coords.size(0)),
+                     optional_pointer<int>(count), counts.data_ptr<int>(), stream()),
+        "index");
   return counts;
 }
 
@@ -163,17 +109,17 @@ std::vector<Tensor> index_exact(const Tensor& coords, const Tensor& workspace, i
   set_tables(network, submanifold, submanifold_levels, transposed);
   check_capacities(network, sizes, 0);
   TORCH_CHECK(coords.size(0) == sizes[0], "coords must have ", sizes[0], " rows, has ", coords.size(0));
-  std::vector<Tensor> levels = {coords};
-  int rows[MAX_LEVELS] = {};
-  int* targets[MAX_LEVELS] = {};
+  std::vector<Tensor> out;
+  int rows[MAX_LEVELS] = {static_cast<int>(sizes[0])};
+  int* levels[MAX_LEVELS] = {coords.data_ptr<int>()};
   for (int l = 1; l < network.bitmap.levels; ++l) {
     rows[l] = static_cast<int>(sizes[l]);
-    levels.push_back(at::empty({rows[l], 1 + network.dims}, coords.options()));
-    if (rows[l] > 0) targets[l] = levels.back().data_ptr<int>();
+    out.push_back(at::empty({rows[l], 1 + network.dims}, coords.options()));
+    levels[l] = out.back().data_ptr<int>();
   }
-  check(bitmap_coords(network.bitmap, rows, targets, network.dims, stream()), "index");
-  const std::vector<Tensor> tables = fill_tables(network, levels, nullptr);
-  std::vector<Tensor> out(levels.begin() + 1, levels.end());
+  std::vector<TableJob> jobs = tables_of(network, false);
+  const std::vector<Tensor> tables = allocate_tables(jobs, sizes, coords);
+  check(build_exact_index(network, rows, levels, jobs, stream()), "index");
   out.insert(out.end(), tables.begin(), tables.end());
   return out;
 }

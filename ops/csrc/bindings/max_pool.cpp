@@ -12,10 +12,9 @@ void check_table(const Tensor& neighbours, const std::optional<Tensor>& count, c
               "features: ", features.sizes(), " is too large");
 }
 
-// Maxima and the input rows they came from. The transposed table is for the gradient.
+// Maxima and the input rows they came from.
 std::tuple<Tensor, Tensor> max_pool_rows(const Tensor& features, const Tensor& neighbours,
-                                         const std::optional<Tensor>& count, const std::optional<Tensor>&,
-                                         const std::optional<Tensor>&) {
+                                         const std::optional<Tensor>& count) {
   check_tensor(features, "features", features.scalar_type(), 2);
   check_table(neighbours, count, features);
   const c10::cuda::CUDAGuard guard(features.device());
@@ -51,9 +50,7 @@ Tensor max_pool_rows_backward(const Tensor& gradient, const Tensor& source, cons
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
-  m.def(
-      "max_pool(Tensor features, Tensor neighbours, Tensor? count, Tensor? transposed, Tensor? transposed_count) "
-      "-> (Tensor out, Tensor source)");
+  m.def("max_pool(Tensor features, Tensor neighbours, Tensor? count) -> (Tensor out, Tensor source)");
   m.def("max_pool_backward(Tensor gradient, Tensor source, Tensor neighbours, Tensor? count) -> Tensor");
 }
 

@@ -49,11 +49,11 @@ struct ConvolutionArguments {
 // pack_weight.cu.
 struct PackArguments {
   const void* weight;  // [volume, c_in, c_out], transposed: [volume, c_out, c_in]
-  void* out;           // in tiles
+  void* out;           // in tiles or rows
   int32_t volume;
   int32_t c_in;
   int32_t c_out;
-  int32_t row_bytes;  // of a slice of c_in: 128, 64 or 32
+  int32_t row_bytes;  // of a slice of c_in: 128, 64 or 32; 0: in rows
   bool transposed;
 };
 

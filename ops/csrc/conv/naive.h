@@ -1,4 +1,4 @@
-// Launcher of the naive convolution; rules as in launchers.h.
+// Launcher of the naive convolution. It neither allocates nor waits, so it may be captured in a CUDA graph.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
-// Weights from the order of the parameters into that of tensor-core fragments; see convolution.h.
-#include "launchers.h"
+// Weights from the order of the parameters into that of tensor-core fragments or of rows; see convolution.h.
 #include "conv/tensor_core.cuh"
+#include "launchers.h"
 
 namespace millisecond {
 namespace {
@@ -34,10 +34,43 @@ __global__ void __launch_bounds__(THREADS) pack_kernel(const PackArguments p) {
   static_cast<Out*>(p.out)[at] = from_float<Out>(to_float(static_cast<const In*>(p.weight)[from]));
 }
 
+// To rows: a thread an element of the result.
+template <typename In, typename Out>
+__global__ void __launch_bounds__(THREADS) order_kernel(const PackArguments p) {
+  const int64_t at = int64_t(blockIdx.x) * THREADS + threadIdx.x;
+  if (at >= int64_t(p.volume) * p.c_in * p.c_out) return;
+  const int k = at % p.c_in, n = at / p.c_in % p.c_out;
+  const int64_t v = at / p.c_in / p.c_out;
+  const int64_t from = p.transposed ? at : (v * p.c_in + k) * p.c_out + n;
+  static_cast<Out*>(p.out)[at] = from_float<Out>(to_float(static_cast<const In*>(p.weight)[from]));
+}
+
+// A thread an element of the result.
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    resize_kernel(const T* __restrict__ from, int from_width, T* __restrict__ to, int to_width, int64_t rows) {
+  const int64_t at = int64_t(blockIdx.x) * THREADS + threadIdx.x;
+  const int64_t row = at / to_width;
+  const int column = int(at % to_width);
+  if (row < rows) to[at] = column < from_width ? from[row * from_width + column] : T(0);
+}
+
 template <typename In, typename Out>
 cudaError_t launch(const PackArguments& p, cudaStream_t stream) {
   const int64_t size = int64_t(p.volume) * p.c_in * p.c_out;
-  pack_kernel<In, Out><<<static_cast<unsigned>((size + THREADS - 1) / THREADS), THREADS, 0, stream>>>(p);
+  if (size == 0) return cudaSuccess;
+  const auto kernel = p.row_bytes > 0 ? pack_kernel<In, Out> : order_kernel<In, Out>;
+  kernel<<<static_cast<unsigned>((size + THREADS - 1) / THREADS), THREADS, 0, stream>>>(p);
+  return cudaGetLastError();
+}
+
+template <typename T>
+cudaError_t launch_resize(const void* from, int from_width, void* to, int to_width, int64_t rows,
+                          cudaStream_t stream) {
+  const int64_t size = rows * to_width;
+  if (size == 0) return cudaSuccess;
+  resize_kernel<<<static_cast<unsigned>((size + THREADS - 1) / THREADS), THREADS, 0, stream>>>(
+      static_cast<const T*>(from), from_width, static_cast<T*>(to), to_width, rows);
   return cudaGetLastError();
 }
 
@@ -51,6 +84,12 @@ cudaError_t pack_weight(Scalar from, Scalar to, const PackArguments& p, cudaStre
     return from == to ? launch<__nv_bfloat16, __nv_bfloat16>(p, stream) : launch<float, __nv_bfloat16>(p, stream);
   }
   return launch<float, float>(p, stream);
+}
+
+cudaError_t resize_rows(Scalar type, const void* from, int from_width, void* to, int to_width, int64_t rows,
+                        cudaStream_t stream) {
+  return type == Scalar::float32 ? launch_resize<uint32_t>(from, from_width, to, to_width, rows, stream)
+                                 : launch_resize<uint16_t>(from, from_width, to, to_width, rows, stream);
 }
 
 }  // namespace millisecond

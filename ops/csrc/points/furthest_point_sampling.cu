@@ -116,6 +116,31 @@ __device__ __forceinline__ void wait_for_cluster() {
 #endif
 }
 
+// One step of the loop for the places of this thread, VECTOR * (v * threads + thread) and on; returns the furthest
+// of them. They rise, so the first of equal ones stays.
+template <int VECTORS>
+__device__ __forceinline__ Candidate update_nearest(float (&nearest)[VECTORS][VECTOR],
+                                                    const float4* coordinates,  // [3, VECTORS * threads]
+                                                    float3 site) {
+  const int thread = threadIdx.x, threads = blockDim.x;
+  float furthest = -1.0f;
+  int place = 0;
+#pragma unroll
+  for (int v = 0; v < VECTORS; ++v) {
+    const float4* const vector = coordinates + v * threads + thread;
+    const float4 x4 = vector[0], y4 = vector[VECTORS * threads], z4 = vector[2 * VECTORS * threads];
+    const float x[VECTOR] = {x4.x, x4.y, x4.z, x4.w};
+    const float y[VECTOR] = {y4.x, y4.y, y4.z, y4.w};
+    const float z[VECTOR] = {z4.x, z4.y, z4.z, z4.w};
+#pragma unroll
+    for (int j = 0; j < VECTOR; ++j) {
+      nearest[v][j] = fminf(nearest[v][j], squared_distance(x[j], y[j], z[j], site));
+      if (nearest[v][j] > furthest) furthest = nearest[v][j], place = v * VECTOR + j;
+    }
+  }
+  return {__float_as_uint(furthest), VECTOR * (place / VECTOR * threads + thread) + place % VECTOR};
+}
+
 // One block or one cluster per cloud. A block has the points from `first` on, VECTORS * VECTOR of them per thread;
 // places behind the end of the cloud have distance 0 and an index that loses against the points already chosen.
 template <int VECTORS, bool CLUSTERED>
@@ -128,10 +153,7 @@ __global__ void __launch_bounds__(MAX_THREADS, 1) sample_resident(const Furthest
   const int cloud = CLUSTERED ? blockIdx.x / CLUSTER : blockIdx.x;
   const int places = threads * VECTORS * VECTOR, first = rank * places;
   const float* const points = p.points + int64_t(cloud) * p.count * 3;
-  float4* const xs = shared;                      // [places / VECTOR]
-  float4* const ys = xs + threads * VECTORS;      // [places / VECTOR]
-  float4* const zs = xs + 2 * threads * VECTORS;  // [places / VECTOR]
-  float* const coordinates = &shared[0].x;        // [3, places] the same numbers
+  float* const coordinates = &shared[0].x;  // [3, places]
 
   // ---- load
   for (int i = thread; i < places; i += threads) {
@@ -156,26 +178,8 @@ __global__ void __launch_bounds__(MAX_THREADS, 1) sample_resident(const Furthest
     if (rank == 0 && thread == 0) p.chosen[int64_t(cloud) * p.samples + step] = last;
     if (step + 1 == p.samples) return;
 
-    // ---- distances, and the furthest place of the thread: its places rise, so the first of equals stays
-    float furthest = -1.0f;
-    int place = 0;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-      const int i = v * threads + thread;
-      const float4 x4 = xs[i], y4 = ys[i], z4 = zs[i];
-      const float x[VECTOR] = {x4.x, x4.y, x4.z, x4.w};
-      const float y[VECTOR] = {y4.x, y4.y, y4.z, y4.w};
-      const float z[VECTOR] = {z4.x, z4.y, z4.z, z4.w};
-#pragma unroll
-      for (int j = 0; j < VECTOR; ++j) {
-        nearest[v][j] = fminf(nearest[v][j], squared_distance(x[j], y[j], z[j], site));
-        if (nearest[v][j] > furthest) furthest = nearest[v][j], place = v * VECTOR + j;
-      }
-    }
-    place = VECTOR * (place / VECTOR * threads + thread) + place % VECTOR;
-
-    // ---- the furthest of all
-    Candidate best = {__float_as_uint(furthest), first + place};
+    Candidate best = update_nearest<VECTORS>(nearest, shared, site);
+    best.index += first;
     best = furthest_of_block(best, of_warp[step % 2]);
     const int i = best.index - first;
     site = make_float3(coordinates[i], coordinates[places + i], coordinates[2 * places + i]);

@@ -1,4 +1,4 @@
-// Launcher of furthest point sampling; rules as in launchers.h.
+// Launcher of furthest point sampling. It neither allocates nor waits, so it may be captured in a CUDA graph.
 #pragma once
 
 #include <cuda_runtime_api.h>

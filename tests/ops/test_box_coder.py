@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from detector.box_coder import apply_direction, decode, direction_bin, encode, limit_period
+from ops import apply_direction, decode, direction_bin, encode, limit_period
 
 
 def random_boxes(count: int, generator: torch.Generator) -> torch.Tensor:

@@ -1,0 +1,141 @@
+// Which kernel a convolution and its weight gradient run on, and in which order that kernel reads the weight.
+#include "device.h"
+#include "engine/engine.h"
+#include "engine/launch.h"
+
+namespace millisecond {
+
+int64_t bytes_of(Scalar type) { return type == Scalar::float32 ? 4 : 2; }
+
+// ---- layouts of a grid -----------------------------------------------------------------------------------------
+
+DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool from_above) {
+  const int64_t z = shape[0], y = shape[1], x = shape[2];
+  DenseLayout layout = {batch, {shape[0], shape[1], shape[2]}, channels * z * y * x, 0, {0, 0, 0}};
+  if (from_above) {
+    layout.stride_c = z;
+    layout.stride[0] = 1;
+    layout.stride[1] = x * channels * z;
+    layout.stride[2] = channels * z;
+  } else {
+    layout.stride_c = z * y * x;
+    layout.stride[0] = y * x;
+    layout.stride[1] = x;
+    layout.stride[2] = 1;
+  }
+  return layout;
+}
+
+DenseLayout map_layout(int batch, int64_t channels, const int (&shape)[3]) {
+  DenseLayout layout = grid_layout(batch, channels, shape, true);
+  layout.stride_c = 1;
+  layout.stride[0] = channels;
+  return layout;
+}
+
+// ---- routes ----------------------------------------------------------------------------------------------------
+
+Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_out) {
+  Route route{Precision::single, false, false, device_attribute(cudaDevAttrMultiProcessorCount),
+              device_attribute(cudaDevAttrComputeCapabilityMajor)};
+  switch (type) {
+    case Scalar::float16:
+      route.precision = Precision::half;
+      break;
+    case Scalar::bfloat16:
+      route.precision = Precision::bfloat16;
+      break;
+    case Scalar::float32:
+      route.precision = tf32 ? Precision::tf32 : Precision::single;
+  }
+  const bool tensor_cores =
+      route.precision != Precision::single && route.major >= 8 && c_in > 0 && c_out % 16 == 0;
+  route.tiles = tensor_cores && c_in % 16 == 0 && volume <= 32;
+  route.narrow = tensor_cores && c_in == 4 && volume <= 28;
+  return route;
+}
+
+cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, cudaStream_t stream) {
+  if (!route.tiles && !route.narrow) return conv_general(route.precision, p, stream);
+  switch (route.precision) {
+    case Precision::half:
+      return conv_half(p, route.multiprocessors, stream);
+    case Precision::bfloat16:
+      return conv_bfloat16(p, route.multiprocessors, stream);
+    default:
+      return conv_tf32(p, route.multiprocessors, stream);
+  }
+}
+
+// ---- weights ---------------------------------------------------------------------------------------------------
+
+cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* out, cudaStream_t stream) {
+  const int64_t bytes = weight.c_in * bytes_of(type);
+  const int row_bytes = !route.tiles ? 0 : (bytes % 128 == 0 ? 128 : (bytes % 64 == 0 ? 64 : 32));
+  return pack_weight(weight.type, type,
+                     {weight.data, out, weight.volume, weight.c_in, weight.c_out, row_bytes, weight.transposed},
+                     stream);
+}
+
+namespace {
+
+// Whether the weight is as the route's kernel reads it.
+bool is_packed(const Weight& weight, Scalar type, const Route& route) {
+  return !route.tiles && weight.type == type && (weight.transposed || weight.c_in == 1 || weight.c_out == 1);
+}
+
+}  // namespace
+
+cudaError_t convolve(Scalar type, bool tf32, const Weight& weight, ConvolutionArguments p,
+                     const Allocate& allocate, cudaStream_t stream) {
+  if (p.table.rows == 0 || weight.c_out == 0) return cudaSuccess;
+  const Route route = route_of(type, tf32, weight.volume, weight.c_in, weight.c_out);
+  p.c_in = weight.c_in;
+  p.c_out = weight.c_out;
+  p.weight = weight.data;
+  if (!is_packed(weight, type, route)) {
+    void* const packed = allocate(int64_t(weight.volume) * weight.c_in * weight.c_out * bytes_of(type));
+    if (const cudaError_t error = pack(weight, type, route, packed, stream)) return error;
+    p.weight = packed;
+  }
+  return launch_conv(p, route, stream);
+}
+
+// ---- gradient of the weight
+// --------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr int NARROW = 4, TILE = 16;  // channels of the first layer, and of the smallest tile
+
+}  // namespace
+
+cudaError_t weight_gradient(Scalar type, bool tf32, const WeightGradient& p, const Allocate& allocate,
+                            cudaStream_t stream) {
+  if (p.c_in == NARROW && route_of(type, tf32, p.table.volume, TILE, p.c_out).tiles) {
+    // zeros fill the first layer's channels up to a tile: cheaper than plain multiply-adds
+    void* const wide = allocate(p.source_rows * TILE * bytes_of(type));
+    float* const out = static_cast<float*>(allocate(int64_t(p.table.volume) * TILE * p.c_out * sizeof(float)));
+    cudaError_t error = resize_rows(type, p.features, NARROW, wide, TILE, p.source_rows, stream);
+    if (error != cudaSuccess) return error;
+    WeightGradient padded = p;
+    padded.features = wide;
+    padded.out = out;
+    padded.c_in = TILE;
+    error = weight_gradient(type, tf32, padded, allocate, stream);
+    if (error != cudaSuccess) return error;
+    return resize_rows(Scalar::float32, out, TILE * p.c_out, p.out, NARROW * p.c_out, p.table.volume, stream);
+  }
+  const int64_t size = int64_t(p.table.volume) * p.c_in * p.c_out;
+  if (size == 0) return cudaSuccess;
+  if (p.table.rows == 0 || p.source_rows == 0) return cudaMemsetAsync(p.out, 0, size * sizeof(float), stream);
+  const int64_t splits = (p.table.rows + WEIGHT_GRADIENT_SLAB - 1) / WEIGHT_GRADIENT_SLAB;
+  float* const partial = splits > 1 ? static_cast<float*>(allocate(splits * size * sizeof(float))) : nullptr;
+  const WeightGradientArguments arguments{p.features, p.gradient, partial, p.out,
+                                          p.table,    p.c_in,     p.c_out, static_cast<int32_t>(splits)};
+  const Route route = route_of(type, tf32, p.table.volume, p.c_in, p.c_out);
+  return route.tiles ? weight_gradient_tensor(route.precision, arguments, stream)
+                     : weight_gradient_general(route.precision, arguments, stream);
+}
+
+}  // namespace millisecond

@@ -1,0 +1,167 @@
+// The engine: which kernel, which layout of the weights, who sets what to zero and what may overlap what. Plain
+// C++ over pointers, sizes and a stream; the kernels it launches are in the rooms beside it.
+//
+// Memory that a call needs for itself comes from the caller's Allocate: device memory, aligned to 16 bytes, that
+// may be used until all that the call has launched is done, and that may hold anything.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "launchers.h"
+
+namespace millisecond {
+
+using Allocate = std::function<void*(int64_t bytes)>;
+
+int64_t bytes_of(Scalar type);  // of an element
+
+// ---- index -----------------------------------------------------------------------------------------------------
+
+// A network's levels, the steps between them, and which tables it wants.
+struct Network {
+  Bitmap bitmap;
+  int dims;
+  Window steps[MAX_LEVELS];
+  Window submanifold;
+  int64_t submanifold_levels;  // bit l set: level l has a submanifold table
+  bool transposed;             // tables from a step's inputs to its outputs as well
+};
+
+int64_t volume_of(const Window& window);
+
+// The tables of a network in their order: of each level its submanifold table, the table from the level above, and
+// that one's transpose. bounded: before them a tail for each level. Sizes and pointers are the caller's to set.
+std::vector<TableJob> tables_of(const Network& network, bool bounded);
+
+// All of an index, of fixed sizes: coords[l] [capacities[l], 1 + dims] is written for every level, counts
+// [levels + 2], and jobs, which are tables_of(network, true). given [rows, 1 + dims] are the voxels of level 0,
+// up to *count. The workspace is zero before and after, whatever fails.
+struct BoundedIndex {
+  const int* given;
+  int rows;
+  const int* count;  // null: all rows
+  const int* capacities;
+  int* const* coords;
+  int* counts;
+};
+cudaError_t build_bounded_index(const Network& network, const BoundedIndex& index, std::vector<TableJob>& jobs,
+                                cudaStream_t stream);
+
+// The first half alone: counts [levels + 2]; the workspace stays marked and ranked.
+cudaError_t count_levels(const Network& network, const int* given, int rows, const int* count, int* counts,
+                         cudaStream_t stream);
+
+// The second half, for the numbers of rows that the first has told: coords[l] of the levels after level 0 and
+// jobs, tables_of(network, false). coords[0] is read.
+cudaError_t build_exact_index(const Network& network, const int* rows, int* const* coords,
+                              std::vector<TableJob>& jobs, cudaStream_t stream);
+
+// ---- grids -----------------------------------------------------------------------------------------------------
+
+// A grid [batch, channels, z, y, x] or, from above, [batch, channels * z, y, x] with channel c * z + i and
+// channels last.
+DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool from_above);
+
+// The same from above with channel i * channels + c: each row in one piece.
+DenseLayout map_layout(int batch, int64_t channels, const int (&shape)[3]);
+
+// ---- convolution -----------------------------------------------------------------------------------------------
+
+// What a convolution runs on: tensor cores where their tiles fit, a kernel of its own for 4 input channels, else
+// plain multiply-adds. tf32: whether float32 may be rounded to it. Callers say so: a setting could change between
+// forward and backward, or between packing and use.
+struct Route {
+  Precision precision;
+  bool tiles;
+  bool narrow;
+  int multiprocessors;
+  int major;  // of the compute capability
+};
+Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_out);
+
+struct Weight {
+  const void* data;  // [volume, c_in, c_out], transposed: [volume, c_out, c_in]
+  Scalar type;       // that of the features, or float32
+  bool transposed;
+  int32_t volume, c_in, c_out;
+};
+
+// Write the weight to out in the order and type that the route's kernel reads; see convolution.h.
+cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* out, cudaStream_t stream);
+
+// p: everything but weight, c_in and c_out. type: of features, residual and out.
+cudaError_t convolve(Scalar type, bool tf32, const Weight& weight, ConvolutionArguments p,
+                     const Allocate& allocate, cudaStream_t stream);
+
+// out [volume, c_in, c_out] float32 = sum over rows of features[neighbours[v][row]] x gradient[row].
+struct WeightGradient {
+  const void* features;  // [source_rows, c_in]
+  const void* gradient;  // [table.rows, c_out]
+  float* out;
+  OffsetTable table;
+  int64_t source_rows;
+  int32_t c_in, c_out;
+};
+cudaError_t weight_gradient(Scalar type, bool tf32, const WeightGradient& p, const Allocate& allocate,
+                            cudaStream_t stream);
+
+// ---- a chain of convolutions, for inference ------------------------------------------------------------------
+
+struct ChainLayer {
+  const void* weight;  // packed
+  const float* bias;   // [c_out]
+  OffsetTable table;
+  int32_t c_in, c_out;
+};
+
+// Whether the chain's first kernel takes float32 features whatever the type of the weights is.
+bool takes_float32(Scalar type, bool tf32, const ChainLayer& first);
+
+// Convolutions with bias and ReLU, one feeding the next; each kernel overlaps the end of the one before it.
+struct Chain {
+  Scalar type;  // of weights and results
+  bool tf32;
+  const void* features;
+  bool wide;  // the features are float32 whatever the type is: takes_float32
+  const ChainLayer* layers;
+  int count;
+  void* out;          // [rows, c_out] of the last layer or, with coords, their map
+  const int* coords;  // [rows, 4] of the last layer's rows, or null; aligned to 16 bytes
+  DenseLayout map;    // map_layout of them
+  int64_t map_bytes;  // all of it is written
+};
+cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t stream);
+
+// ---- blocks of convolution, batch normalisation and ReLU, for training
+// -------------------------------------------
+
+// sums = convolution of the features, out = relu(batch norm of sums by their own statistics).
+struct Block {
+  Weight weight;  // not transposed
+  const void* features;
+  void *sums, *out;  // [rows, c_out]
+  OffsetTable table;
+  const float *scale, *shift;         // [c_out], as all that follow
+  float *running_mean, *running_var;  // moved
+  float *mean, *inverse;              // written
+  double momentum, eps;
+};
+cudaError_t block_forward(Scalar type, bool tf32, const Block& p, const Allocate& allocate, cudaStream_t stream);
+
+struct BlockBackward {
+  Weight weight;                      // as in the forward pass
+  const void *gradient, *out, *sums;  // [rows, c_out]
+  const void* features;               // [source_rows, c_in]
+  int64_t source_rows;
+  OffsetTable table, back;  // back: rows are inputs, entries are outputs
+  const float *scale, *mean, *inverse;
+  double eps;
+  void* of_features;  // [source_rows, c_in], null where it is not wanted
+  float* of_weight;   // [volume, c_in, c_out]
+  float *of_scale, *of_shift;
+};
+cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const Allocate& allocate,
+                           cudaStream_t stream);
+
+}  // namespace millisecond

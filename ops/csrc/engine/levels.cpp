@@ -1,0 +1,75 @@
+// The index of a network: which passes run, which tables there are, and that the workspace is zero afterwards.
+#include "engine/engine.h"
+
+namespace millisecond {
+
+int64_t volume_of(const Window& window) { return int64_t(window.kernel[0]) * window.kernel[1] * window.kernel[2]; }
+
+std::vector<TableJob> tables_of(const Network& network, bool bounded) {
+  std::vector<TableJob> jobs;
+  const auto add = [&](TableKind kind, int level, int source, const Window& window) {
+    jobs.push_back({kind, level, source, 0, 0, window, nullptr, nullptr, nullptr});
+  };
+  for (int l = 0; l < network.bitmap.levels; ++l) {
+    if (bounded) add(TableKind::tail, l, l, network.submanifold);
+    if (network.submanifold_levels >> l & 1) add(TableKind::forward, l, l, network.submanifold);
+    if (l == 0) continue;
+    add(TableKind::forward, l, l - 1, network.steps[l - 1]);
+    if (network.transposed) add(TableKind::transposed, l - 1, l, network.steps[l - 1]);
+  }
+  return jobs;
+}
+
+namespace {
+
+// read[l]: where the coords of level l are; written[l]: where a tail fills them up.
+cudaError_t fill_tables(const Network& network, std::vector<TableJob>& jobs, const int* rows,
+                        const int* const* read, int* const* written, const int* counts, cudaStream_t stream) {
+  for (TableJob& job : jobs) {
+    job.rows = rows[job.level];
+    job.source_rows = rows[job.source];
+    job.coords = read[job.level];
+    job.tail = written[job.level];
+  }
+  return bitmap_tables(network.bitmap, jobs.data(), static_cast<int>(jobs.size()), network.dims, counts, stream);
+}
+
+}  // namespace
+
+cudaError_t build_bounded_index(const Network& network, const BoundedIndex& index, std::vector<TableJob>& jobs,
+                                cudaStream_t stream) {
+  const Bitmap& bitmap = network.bitmap;
+  const int* read[MAX_LEVELS];
+  int* ranked[MAX_LEVELS];  // level 0 has coords, the caller's
+  for (int l = 0; l < bitmap.levels; ++l) {
+    read[l] = l == 0 ? index.given : index.coords[l];
+    ranked[l] = l == 0 ? nullptr : index.coords[l];
+  }
+  cudaError_t error =
+      bitmap_mark(bitmap, index.given, network.dims, index.rows, index.count, network.steps, index.counts, stream);
+  if (error == cudaSuccess)
+    error = bitmap_rank(bitmap, index.capacities, ranked, network.dims, index.counts, stream);
+  if (error == cudaSuccess)
+    error = fill_tables(network, jobs, index.capacities, read, index.coords, index.counts, stream);
+  const cudaError_t cleared = bitmap_clear(bitmap, error == cudaSuccess, stream);
+  return error != cudaSuccess ? error : cleared;
+}
+
+cudaError_t count_levels(const Network& network, const int* given, int rows, const int* count, int* counts,
+                         cudaStream_t stream) {
+  const Bitmap& bitmap = network.bitmap;
+  const cudaError_t error = bitmap_mark(bitmap, given, network.dims, rows, count, network.steps, counts, stream);
+  if (error != cudaSuccess) return error;
+  return bitmap_rank(bitmap, nullptr, nullptr, network.dims, counts, stream);
+}
+
+cudaError_t build_exact_index(const Network& network, const int* rows, int* const* coords,
+                              std::vector<TableJob>& jobs, cudaStream_t stream) {
+  int* ranked[MAX_LEVELS] = {};
+  for (int l = 1; l < network.bitmap.levels; ++l) ranked[l] = rows[l] > 0 ? coords[l] : nullptr;
+  const cudaError_t error = bitmap_coords(network.bitmap, rows, ranked, network.dims, stream);
+  if (error != cudaSuccess) return error;
+  return fill_tables(network, jobs, rows, coords, coords, nullptr, stream);
+}
+
+}  // namespace millisecond

@@ -1,0 +1,223 @@
+"""Every operator has a fake, a reference, a test, a sanitized run and a line in a benchmark."""
+
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import ops
+from ops.cuda import library
+from ops.cuda.fakes import FAKES, register_fakes
+from ops.cuda.kernel_map import Plan
+from tests.helpers import every_kernel
+from tools.benchmarks import operators as benchmark
+
+ROOT = Path(__file__).resolve().parents[2]
+DEFINITION = re.compile(r'm\.def\(\s*((?:"[^"]*"\s*)+)[,)]')
+
+
+def read_schemas() -> dict[str, str]:
+    """The schemas that the bindings register, by the operator's name."""
+    found = {}
+    for path in sorted((ROOT / "ops" / "csrc" / "bindings").glob("*.cpp")):
+        for match in DEFINITION.finditer(path.read_text(encoding="utf-8")):
+            schema = "".join(re.findall(r'"([^"]*)"', match[1]))
+            found[schema.partition("(")[0]] = schema
+    return found
+
+
+def arguments_of(schema: str) -> list[str]:
+    inside = schema[schema.index("(") + 1 : schema.rindex("->")].strip().removesuffix(")")
+    return [part.split()[1].partition("=")[0] for part in inside.split(", ")]
+
+
+def callers_of(operator: str) -> list[str]:
+    """Names of the modules of ops.cuda that call it."""
+    call = re.compile(rf"\bmillisecond\.{operator}\b")
+    paths = sorted((ROOT / "ops" / "cuda").glob("*.py"))
+    return [path.stem for path in paths if call.search(path.read_text(encoding="utf-8"))]
+
+
+SCHEMAS = read_schemas()
+ON_TENSORS = [name for name, schema in SCHEMAS.items() if "Tensor " in schema]
+# the naive rung is called by its own name, and has no public one
+NAMES = sorted({name for operator in ON_TENSORS for name in callers_of(operator)} - {"naive"})
+
+
+def test_schemas_are_found():
+    assert {"conv", "nms", "index_bounded", "index_workspace_words"} <= SCHEMAS.keys()
+    assert arguments_of(SCHEMAS["voxelize"])[:3] == ["points", "offsets", "workspace"]
+
+
+@pytest.mark.parametrize("operator", ON_TENSORS)
+def test_there_is_a_fake_of_the_same_arguments(operator):
+    assert operator in FAKES, f"ops/cuda: no @fake({operator!r})"
+    inspect.signature(FAKES[operator]).bind(*arguments_of(SCHEMAS[operator]))
+
+
+def test_there_are_no_fakes_of_operators_that_are_gone():
+    assert FAKES.keys() <= SCHEMAS.keys()
+
+
+@pytest.mark.parametrize("operator", ON_TENSORS)
+def test_a_wrapper_calls_it_and_a_reference_stands_beside(operator):
+    callers = callers_of(operator)
+    assert callers, "nothing in ops/cuda calls it"
+    for name in callers:
+        assert (ROOT / "ops" / "reference" / f"{name}.py").is_file(), f"ops/reference/{name}.py"
+
+
+@pytest.mark.parametrize("operator", SCHEMAS)
+def test_a_test_names_it(operator):
+    named = re.compile(rf"\b(millisecond|operators)\.{operator}\b")
+    if operator not in ON_TENSORS:
+        named = re.compile(rf"\b{operator.removeprefix('index_')}\(")
+    tests = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
+    assert any(named.search(path.read_text(encoding="utf-8")) for path in tests)
+
+
+@pytest.mark.parametrize("operator", SCHEMAS)
+def test_the_sanitizer_sees_it(operator):
+    assert operator in sum(every_kernel.RUNS, ()), "tests/helpers/every_kernel.py: no @runs of it"
+
+
+@pytest.mark.parametrize("operator", SCHEMAS)
+def test_a_benchmark_times_it(operator):
+    timed = sum(benchmark.LINES, ())
+    assert operator in timed, "tools/benchmarks/operators.py: no @line of it"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_three_files_have_one_signature(name):
+    """Public functions of ops/<name>.py, ops/reference/<name>.py and ops/cuda/<name>.py."""
+    modules = [importlib.import_module(f"{p}.{name}") for p in ("ops", "ops.reference", "ops.cuda")]
+    functions = [
+        {
+            key: list(inspect.signature(value).parameters)
+            for key, value in vars(module).items()
+            if inspect.isfunction(value) and not key.startswith("_") and key in defined(module)
+        }
+        for module in modules
+    ]
+    public, reference, cuda = functions
+    shared = reference.keys() & cuda.keys()
+    assert shared
+    for key in shared:
+        assert reference[key] == cuda[key], key
+        if key in public:
+            assert public[key] == cuda[key], key
+
+
+def defined(module) -> set[str]:
+    tree = ast.parse(inspect.getsource(module))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_a_plan_is_what_the_operators_of_the_index_take():
+    arguments = arguments_of(SCHEMAS["index_bounded"])
+    first = arguments.index("batch_size")
+    assert arguments[first : first + len(Plan._fields)] == list(Plan._fields)
+    assert arguments_of(SCHEMAS["index_exact"])[2:-1] == list(Plan._fields)
+    assert arguments_of(SCHEMAS["index_count"])[3:] == list(Plan._fields[:3])
+    assert arguments_of(SCHEMAS["index_clear"])[1:] == list(Plan._fields[:2])
+
+
+@pytest.fixture(scope="module")
+def on_fakes():
+    """Operators that are schemas and fakes alone, called with tensors that say they are on CUDA."""
+    with pytest.MonkeyPatch.context() as patch:
+        definitions = torch.library.Library("millisecond", "FRAGMENT")
+        for schema in SCHEMAS.values():
+            definitions.define(schema)
+        definitions.impl("index_workspace_words", lambda *_: 64, "CompositeExplicitAutograd")
+        register_fakes()
+        patch.setattr(library, "_outcome", lambda: None)
+        patch.setattr(torch.Tensor, "is_cuda", property(lambda self: True), raising=False)
+        with FakeTensorMode():
+            yield
+        definitions._destroy()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the operators themselves are there")
+@pytest.mark.usefixtures("on_fakes")
+class TestWrappersOnFakes:
+    """What a wrapper hands over is what the schema takes, and the fake answers in the right shape:
+    tests of the kernels see that only where there is a GPU."""
+
+    def pyramid(self) -> tuple[ops.Level, ops.Level]:
+        coords, count = torch.zeros(10, 4, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+        downs = [ops.ConvGeometry.of((3, 1, 1), 2, 1)]
+        options = {"capacities": (10, 20), "count": count}
+        pyramid = ops.index_pyramid(coords, (5, 16, 14), 2, downs, 3, True, **options)
+        assert pyramid.overflow.shape == (1,)
+        return pyramid.levels
+
+    def test_index(self):
+        above, below = self.pyramid()
+        assert (above.coords.shape, below.coords.shape) == ((10, 4), (20, 4))
+        assert above.count.shape == below.count.shape == (1,)
+        assert above.down is None
+        assert above.submanifold.forward.neighbours.shape == (27, 10)
+        assert above.submanifold.backward.flipped
+        assert below.down.forward.neighbours.shape == (3, 20)
+        assert below.down.backward.neighbours.shape == (3, 10)
+        assert below.submanifold.forward.neighbours.shape == (27, 20)
+
+    def test_convolution_and_pooling(self):
+        above, below = self.pyramid()
+        features = torch.zeros(10, 16, requires_grad=True)
+        weight = torch.zeros(3, 16, 8, requires_grad=True)
+        out = ops.sparse_conv(features, weight, below.down, torch.zeros(8), relu=True)
+        assert out.shape == (20, 8)
+        out.sum().backward()
+        assert features.grad.shape == (10, 16) and weight.grad.shape == (3, 16, 8)
+        pooled = ops.sparse_max_pool(features, below.down)
+        assert pooled.shape == (20, 16)
+        pooled.sum().backward()
+        weights = [torch.zeros(27, 16, 16, requires_grad=True) for _ in range(2)]
+        norms = [torch.nn.BatchNorm1d(16) for _ in range(2)]
+        out = ops.conv_blocks(features, weights, [above.submanifold] * 2, norms)
+        assert out.shape == (10, 16)
+        out.sum().backward()
+        assert weights[0].grad.shape == (27, 16, 16) and norms[1].bias.grad.shape == (16,)
+
+    def test_chain_and_maps(self):
+        above, _ = self.pyramid()
+        chain = ops.ConvChain([torch.zeros(27, 4, 16)], [torch.zeros(16)])
+        features = torch.zeros(10, 4)
+        assert chain(features, [above.submanifold]).shape == (10, 16)
+        bev = chain.bev_map(features, [above.submanifold], above, 2)
+        assert bev.shape == (2, 80, 16, 14)
+        rows = torch.zeros(10, 16, requires_grad=True)
+        for function, shape in ((ops.dense, (2, 16, 5, 16, 14)), (ops.bev_map, (2, 80, 16, 14))):
+            out = function(rows, above.coords, above.spatial_shape, 2, above.count)
+            assert out.shape == shape
+            out.sum().backward()
+
+    def test_voxels_boxes_and_points(self):
+        grid = ops.VoxelGrid((0, 0, 0, 4, 4, 4), (1, 1, 1))
+        offsets = torch.zeros(3, dtype=torch.int32)
+        voxels = ops.voxelize(torch.zeros(9, 4), offsets, grid, capacity=6)
+        assert voxels.features.shape == (6, 4) and voxels.dropped.shape == (2,)
+        boxes = torch.zeros(5, 7)
+        for function in (ops.overlap_bev, ops.iou_bev, ops.iou_3d):
+            assert function(boxes, boxes[:3]).shape == (5, 3)
+        assert ops.paired_overlap_bev(boxes, boxes).shape == (5,)
+        assert ops.nms(boxes, torch.zeros(5), 0.1, 4).indices.shape == (4,)
+        assert ops.furthest_point_sampling(torch.zeros(2, 9, 3), 4).shape == (2, 4)
+
+    def test_anchors_and_losses(self):
+        anchors, boxes = torch.zeros(3, 4, 2, 2, 7), torch.zeros(2, 0, 7)
+        sides, labels = ops.anchor_sides(anchors), torch.zeros(2, 0, dtype=torch.int64)
+        match = ops.match_anchors(*sides, torch.zeros(2, 2), boxes, labels)
+        assert match.rows.shape == (2, 48) and match.positives.shape == (2,)
+        predictions = [torch.zeros(2, 48, n, requires_grad=True) for n in (2, 7, 2)]
+        total, *others = ops.anchor_losses(*predictions, anchors, boxes, *match, (1, 2, 0.2))
+        assert [tuple(loss.shape) for loss in others] == [(), (), (), (3, 2)]
+        total.backward()
+        assert [p.grad.shape for p in predictions] == [p.shape for p in predictions]

@@ -1,0 +1,185 @@
+"""Every operator by itself, at the sizes of one KITTI scan: one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+import ops
+from detector.models.encoder_graph import KITTI_CAPACITIES
+from detector.models.sparse_encoder import DOWNS
+from ops import KernelMap, Level, Voxels
+from ops.cuda import naive
+from tools.benchmarks.ops import GRID
+from tools.benchmarks.scans import Scans
+from tools.benchmarks.timing import Times, wall
+
+
+class Scan(NamedTuple):
+    """A scan on the GPU and what is made of it."""
+
+    points: Tensor
+    offsets: Tensor
+    voxels: Voxels
+    levels: tuple[Level, ...]
+
+
+Calls = dict[str, Callable[[], object]]  # what is timed, by the name in the table
+Line = Callable[[Scan], Calls]
+LINES: dict[tuple[str, ...], Line] = {}  # by the operators that are called
+
+
+def line(*operators: str) -> Callable[[Line], Line]:
+    def declare(function: Line) -> Line:
+        LINES[operators] = function
+        return function
+
+    return declare
+
+
+def measure(scans: Scans, repeats: int) -> dict:
+    """Median milliseconds of a call, the device idle before and after it; prints the table."""
+    torch.manual_seed(0)
+    points, offsets = scans.batch([0], torch.device("cuda"))
+    voxels = ops.voxelize(points, offsets, GRID)
+    levels = ops.index_pyramid(voxels.coords, GRID.sparse_shape, 1, DOWNS).levels
+    scan = Scan(points, offsets, voxels, levels)
+    result: dict = {"device": torch.cuda.get_device_name(), "scans": scans.source, "rows": []}
+    print(f"{result['device']}, torch {torch.__version__}, the first of {scans.source}")
+    for operators, calls in LINES.items():
+        for name, call in calls(scan).items():
+            times = Times.of(wall(call, repeats))
+            row = {"name": name, "operators": list(operators), "median_ms": times.median}
+            result["rows"].append(row)
+            print(f"{name:<42} {times.median:9.3f} ms", flush=True)
+    return result
+
+
+def forward_and_backward(call: Callable[[], Tensor]) -> Callable[[], None]:
+    return lambda: call().sum().backward()
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
+    return torch.randn(*shape, device="cuda", dtype=dtype, requires_grad=True)
+
+
+def submanifold(scan: Scan) -> tuple[KernelMap, int]:
+    """The map of level 2, and its rows."""
+    level = scan.levels[2]
+    return level.submanifold, len(level.coords)
+
+
+@line("voxelize")
+def voxelize(scan: Scan) -> Calls:
+    return {"voxelize": lambda: ops.voxelize(scan.points, scan.offsets, GRID)}
+
+
+@line("index_bounded", "index_workspace_words")
+def index_with_capacities(scan: Scan) -> Calls:
+    coords, shape = scan.voxels.coords, GRID.sparse_shape
+    workspace = ops.index_workspace(shape, 1, DOWNS, coords.device)
+    options = {"capacities": KITTI_CAPACITIES, "workspace": workspace}
+    return {"index, capacities": lambda: ops.index_pyramid(coords, shape, 1, DOWNS, **options)}
+
+
+@line("index_count", "index_exact", "index_clear")
+def index_exactly(scan: Scan) -> Calls:
+    coords, shape = scan.voxels.coords, GRID.sparse_shape
+    workspace = ops.index_workspace(shape, 1, DOWNS, coords.device)
+    options = {"workspace": workspace}
+    return {"index, exact sizes": lambda: ops.index_pyramid(coords, shape, 1, DOWNS, **options)}
+
+
+@line("conv", "conv_weight_gradient")
+def sparse_conv(scan: Scan) -> Calls:
+    kernel_map, rows = submanifold(scan)
+    x, weight = random(rows, 64), random(27, 64, 64)
+    call = lambda: ops.sparse_conv(x, weight, kernel_map)  # noqa: E731
+    return {"conv 64-64": call, "conv 64-64 and backward": forward_and_backward(call)}
+
+
+@line("conv_naive")
+def conv_naive(scan: Scan) -> Calls:
+    level = scan.levels[2]
+    geometry = ops.ConvGeometry.of(3, padding=1)
+    tables = naive.tables(level.coords, level.spatial_shape, 1, geometry, level.coords)
+    x, weight = (random(*n, dtype=torch.float32) for n in ((len(level.coords), 64), (27, 64, 64)))
+    return {"naive conv 64-64": lambda: naive.sparse_conv(x, weight, tables)}
+
+
+@line("conv_blocks", "conv_blocks_backward")
+def conv_blocks(scan: Scan) -> Calls:
+    kernel_map, rows = submanifold(scan)
+    x, weights = random(rows, 64), [random(27, 64, 64, dtype=torch.float32) for _ in range(2)]
+    norms = [torch.nn.BatchNorm1d(64).cuda() for _ in weights]
+    call = lambda: ops.conv_blocks(x, weights, [kernel_map] * 2, norms)  # noqa: E731
+    return {"conv blocks": call, "conv blocks and backward": forward_and_backward(call)}
+
+
+@line("pack_weight", "conv_chain")
+def conv_chain(scan: Scan) -> Calls:
+    kernel_map, rows = submanifold(scan)
+    weights = [torch.randn(27, 64, 64) for _ in range(2)]
+    chain = ops.ConvChain(weights, [torch.randn(64) for _ in weights]).cuda().half()
+    x = random(rows, 64).detach()
+    level = scan.levels[2]
+    return {
+        "conv chain": lambda: chain(x, [kernel_map] * 2),
+        "conv chain to a map": lambda: chain.bev_map(x, [kernel_map] * 2, level, 1),
+        "packing weights": chain.half,
+    }
+
+
+@line("max_pool", "max_pool_backward")
+def max_pool(scan: Scan) -> Calls:
+    down = scan.levels[2].down
+    x = random(len(scan.levels[1].coords), 64)
+    call = lambda: ops.sparse_max_pool(x, down)  # noqa: E731
+    return {"max pool": call, "max pool and backward": forward_and_backward(call)}
+
+
+@line("dense", "dense_backward")
+def bev_map(scan: Scan) -> Calls:
+    level = scan.levels[-1]
+    x = random(len(level.coords), 128)
+    call = lambda: ops.bev_map(x, level.coords, level.spatial_shape, 1)  # noqa: E731
+    return {"bird's-eye-view map": call, "the same and backward": forward_and_backward(call)}
+
+
+@line("match_anchors", "anchor_losses", "anchor_losses_backward")
+def anchors(scan: Scan) -> Calls:
+    anchors = torch.rand(200, 176, 3, 2, 7, device="cuda")
+    columns, rows = (torch.rand(n, 3, 2, 2, device="cuda").sort().values for n in (176, 200))
+    limits = torch.tensor([[0.6, 0.45]] * 3, device="cuda")
+    boxes, labels = torch.rand(4, 30, 7, device="cuda"), torch.ones(4, 30).long().cuda()
+    sides = columns, rows, limits, boxes, labels
+    match = ops.match_anchors(*sides)
+    predictions = [random(4, 200 * 176 * 6, n) for n in (3, 7, 2)]
+    truth = anchors, boxes, *match, (1.0, 2.0, 0.2)
+    call = lambda: ops.anchor_losses(*predictions, *truth)[0]  # noqa: E731
+    return {
+        "matching anchors, 4 scans": lambda: ops.match_anchors(*sides),
+        "losses of anchors, 4 scans": call,
+        "losses of anchors and backward": forward_and_backward(call),
+    }
+
+
+@line("overlap", "paired_overlap", "nms")
+def boxes(scan: Scan) -> Calls:
+    boxes = torch.rand(4096, 7, device="cuda") * torch.tensor([70, 80, 2, 4, 2, 2, 6]).cuda()
+    scores = torch.rand(4096, device="cuda")
+    return {
+        "3-D IoU, 4096 by 100": lambda: ops.iou_3d(boxes, boxes[:100]),
+        "overlap of 4096 pairs": lambda: ops.paired_overlap_bev(boxes, boxes.flip(0)),
+        "NMS of 4096 boxes": lambda: ops.nms(boxes, scores, 0.1, 500),
+    }
+
+
+@line("furthest_point_sampling")
+def furthest_point_sampling(scan: Scan) -> Calls:
+    points = torch.randn(1, 16_384, 3, device="cuda")
+    name = "furthest points, 1024 of 16384"
+    return {name: lambda: ops.furthest_point_sampling(points, 1024)}
