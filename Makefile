@@ -11,7 +11,7 @@ help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
 
 demo: .venv/installed  ## simulate streets, train, evaluate, detect, draw: output/demo/
-	$(BIN)/python tools/first_run.py --output output/demo
+	$(BIN)/python tools/demo.py --output output/demo
 
 test: .venv/installed  ## run all tests; those of the kernels skip where there is no GPU
 	$(BIN)/python -m pytest -q

@@ -141,15 +141,15 @@ def _moved(frame: Frame, points: np.ndarray, boxes: np.ndarray) -> Frame:
     )
 
 
-def _free(there: np.ndarray, new: np.ndarray) -> np.ndarray:
+def _free(present: np.ndarray, new: np.ndarray) -> np.ndarray:
     """[N] bool: the new boxes that overlap neither those there nor a new one taken before."""
-    every = torch.from_numpy(np.concatenate([there, new]))
-    overlap = (overlap_bev(every[len(there) :], every) > 0).numpy()
+    every = torch.from_numpy(np.concatenate([present, new]))
+    overlap = (overlap_bev(every[len(present) :], every) > 0).numpy()
     taken = np.zeros(len(every), bool)
-    taken[: len(there)] = True
+    taken[: len(present)] = True
     for row in range(len(new)):
-        taken[len(there) + row] = not (overlap[row] & taken).any()
-    return taken[len(there) :]
+        taken[len(present) + row] = not (overlap[row] & taken).any()
+    return taken[len(present) :]
 
 
 def _height_over(plane: np.ndarray, boxes: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What finds the boxes: configuration, network, training, and `Detector` for other programs."""
+"""What finds the boxes: all that inference needs. Rooms of their own: `training/` and `draw/`."""
 
 from detector.detector import Detector
 

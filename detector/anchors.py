@@ -14,17 +14,17 @@ ROTATIONS = (0.0, 1.57)
 
 def make_anchors(
     point_range: Sequence[float],
-    bev_shape: tuple[int, int],
+    bev_cells: tuple[int, int],  # (y, x)
     sizes: Sequence[Sequence[float]],
     bottoms: Sequence[float],
 ) -> Tensor:  # [Y, X, K, R, 7]
-    """Two boxes a class, turned by 0 and 1.57, at every cell of the bird's-eye-view map.
+    """Two boxes per class, turned by 0 and 1.57, at every cell of the bird's-eye-view map.
 
     The centres span the range with both ends included, so they are not the centres of the cells:
     published weights were trained so. Sizes are (l, w, h), bottoms the heights of the lower faces,
     metres.
     """
-    y_cells, x_cells = bev_shape
+    y_cells, x_cells = bev_cells
     x = torch.linspace(point_range[0], point_range[3], x_cells, dtype=torch.float64)
     y = torch.linspace(point_range[1], point_range[4], y_cells, dtype=torch.float64)
     size = torch.tensor(sizes, dtype=torch.float64)
@@ -41,4 +41,4 @@ def make_anchors(
 def build_anchors(config: Config) -> Tensor:  # [Y, X, K, R, 7]
     """The anchors of a configuration."""
     sizes, bottoms = zip(*((c.size, c.bottom) for c in config.classes), strict=True)
-    return make_anchors(config.grid.range, config.bev_shape, sizes, bottoms)
+    return make_anchors(config.grid.range, config.bev_cells[1:], sizes, bottoms)

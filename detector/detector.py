@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.scan import Note, ScanWarning, clamp_intensity, oddities, require_scan
-from detector.config import Config
+from data.scan_checks import Note, ScanWarning, clamp_intensity, oddities, require_scan
+from detector.config import PRECISIONS, Config
 from detector.models.second import Second, build_second
 from detector.postprocess import Detections, build_postprocessor
 from detector.weights import load_weights, restore
-
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+from ops.voxelize import Voxels
 
 
 class Detector:
@@ -78,32 +77,36 @@ class Detector:
 
     def examine(self, points: np.ndarray | Tensor) -> list[Note]:
         """What may be meant otherwise in points [P, 4]; takes the host a few milliseconds."""
-        cloud = _checked(points).cpu().numpy()
+        points = _checked(points).cpu().numpy()
         try:
-            require_scan(cloud, "points")
+            require_scan(points, "points")
         except ValueError as error:
             return [Note("no scan", str(error))]
-        feet = min(own.bottom for own in self.config.classes)
-        return oddities(cloud, self.config.grid.range, feet)
+        return oddities(points, self.config.grid.range, self.config.ground_z)
 
     @torch.inference_mode()
     def _detect(self, points: Tensor) -> tuple[Detections, list[Note]]:
         points = clamp_intensity(points).to(self.device)
         offsets = torch.tensor([0, len(points)], dtype=torch.int32).to(self.device)
-        voxels, pyramid = self._model.index(points, offsets)
-        (found,) = self._postprocess(self._model.predict(voxels, pyramid, 1))
+        voxels = self._model.voxelize(points, offsets)
+        pyramid = self._model.index(voxels)
+        bev = self._model.encode(voxels, pyramid)
+        predictions = self._model.predict(bev)
+        (found,) = self._postprocess(predictions)
+        return found, self._left_out(voxels, len(points))
+
+    def _left_out(self, voxels: Voxels, points: int) -> list[Note]:
         not_finite, capped = voxels.dropped.tolist()  # sync: the boxes are awaited anyway
-        notes = []
+        cap, notes = self.config.grid.max_voxels_test, []
         if not_finite:
             notes.append(
-                Note("not finite", f"{not_finite} of {len(points)} points are not finite: left out")
+                Note("not finite", f"{not_finite} of {points} points are not finite: left out")
             )
         if capped:
-            cap = self.config.grid.max_voxels_test
             notes.append(
                 Note("cap", f"{capped} points are over grid.max_voxels_test ({cap}): left out")
             )
-        return found, notes
+        return notes
 
 
 def _checked(points: np.ndarray | Tensor) -> Tensor:

@@ -22,21 +22,22 @@ def require_memory(config: Config) -> None:
     """Raises ConfigError, naming the key that takes most, where one scan in fp32 cannot fit."""
     parts = least_bytes(config)
     key = max(parts, key=parts.__getitem__)
-    total, there = sum(parts.values()), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if total > there:
+    total = sum(parts.values())
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if total > installed:
         raise ConfigError(
             key,
             f"the network takes {_gib(total)} of memory for one scan, {_gib(parts[key])} of them "
-            f"because of this; this machine has {_gib(there)}",
+            f"because of this; this machine has {_gib(installed)}",
         )
 
 
 def least_bytes(config: Config) -> dict[str, int]:
     """Bytes by the key that they depend on most: of weights, maps with anchors, voxels, results."""
     bev, encoder = config.model.bev, config.model.encoder
-    rows, columns = config.bev_shape
+    height, rows, columns = config.bev_cells
     cells, classes = rows * columns, len(config.classes)
-    depth = encoder.out_channels * config.bev_depth
+    depth = encoder.out_channels * height
     levels = (4, *encoder.channels)
     weights = WINDOW * sum(a * b + 2 * b * b for a, b in pairwise(levels))
     weights += 3 * encoder.channels[-1] * encoder.out_channels

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from data.detections import NamedDetections
 from detector.anchors import build_anchors
 from detector.config import Config
 from detector.models.anchor_head import Predictions
@@ -19,6 +21,11 @@ class Detections(NamedTuple):
     boxes: Tensor  # [n, 7] (x, y, z, l, w, h, yaw), LiDAR frame, metres and radians
     scores: Tensor  # [n] in [0, 1]
     labels: Tensor  # [n] int64, from 1 in the order of the configuration's classes
+
+    def named(self, class_names: Sequence[str]) -> NamedDetections:
+        """The same on the host, with the names of the classes instead of their labels."""
+        boxes, scores, labels = (tensor.cpu().numpy() for tensor in self)
+        return NamedDetections(boxes, scores, tuple(class_names[label - 1] for label in labels))
 
 
 class Padded(NamedTuple):

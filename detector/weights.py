@@ -51,8 +51,8 @@ def restore(model: nn.Module, state: Mapping[str, Tensor], source: str | Path) -
 
     Raises ValueError naming the first that does not fit, or holds a value that is not finite.
     """
-    own = model.state_dict()
-    for name, tensor in own.items():
+    expected = model.state_dict()
+    for name, tensor in expected.items():
         if name not in state:
             raise ValueError(f"{source}: weights of another network: {name} is missing")
         given = state[name]
@@ -73,6 +73,6 @@ def restore(model: nn.Module, state: Mapping[str, Tensor], source: str | Path) -
         if name.endswith("running_var") and (given.to(tensor.dtype) < 0).any():
             raise ValueError(f"{source}: {name} has a negative variance; the file is damaged")
     for name in state:
-        if name not in own:
+        if name not in expected:
             raise ValueError(f"{source}: weights of another network: {name} is unknown")
     model.load_state_dict(dict(state))

@@ -42,6 +42,7 @@ class Voxels(NamedTuple):
     # [1] int32, None: all rows count. Hides a method of tuples.
     count: Tensor | None  # type: ignore[assignment]
     dropped: Tensor  # [2] int64: points not finite, points lost to the cap on voxels
+    batch_size: int
 
 
 def voxelize(
@@ -82,6 +83,9 @@ def voxelize(
     ):
         if value is not None and value < 1:
             raise ValueError(f"{name}: expected at least 1, got {value}")
-    backend = cuda if points.is_cuda and fits(len(offsets) - 1, [grid.shape]) else reference
+    batch_size = len(offsets) - 1
+    backend = cuda if points.is_cuda and fits(batch_size, [grid.shape]) else reference
     limits = max_points, max_voxels, capacity
-    return Voxels(*backend.voxelize(points, offsets, grid, *limits, workspace))
+    found = backend.voxelize(points, offsets, grid, *limits, workspace)
+    features, coords, count, dropped = found
+    return Voxels(features, coords, count, dropped, batch_size)

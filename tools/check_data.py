@@ -20,12 +20,12 @@ from tqdm import tqdm
 
 from data.files import make_folder
 from data.kitti.dataset import KittiDataset
+from data.survey import Survey, survey
 from detector.config import Config, load_config
-from detector.data_check import advice, check_class
 from detector.draw.object_sheet import Portrait, draw_object_sheet
 from detector.draw.png import require_own, save_png
 from detector.draw.style import Colour, Palette
-from detector.survey import Survey, survey
+from detector.training.data_check import advice, check_class
 from tools.program import output_path, run
 
 EXAMPLE = """example:
@@ -35,7 +35,7 @@ Prints what the data holds beside what the configuration expects, then what to c
 objects of every class from the fewest points to the most.
 """
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
-COLUMNS = 7  # pictures a class
+COLUMNS = 7  # pictures per class
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,7 +72,12 @@ def check(options: argparse.Namespace) -> None:
     make_folder(options.output)
     require_own(picture)
     label = f"reading {options.split}"
-    found = survey(dataset, lambda frames: tqdm(frames, desc=label, unit="frame"), config)
+    found = survey(
+        dataset,
+        lambda frames: tqdm(frames, desc=label, unit="frame"),
+        config.grid.voxel_grid,
+        config.ground_z,
+    )
     if len(found.unreadable) == found.frames:
         raise ValueError(f"no frame can be read, the first: {found.unreadable[0]}")
     print_frames(found, config)
@@ -107,7 +112,7 @@ def print_frames(found: Survey, config: Config) -> None:
     low, middle, high = np.percentile(found.voxels, (0, 50, 100)).astype(int)
     over = (np.maximum(found.voxels - cap, 0) / np.maximum(found.voxels, 1)).max()
     left_out = f"; training leaves out up to {over:.0%} of them, at random" if over > 0 else ""
-    print(f"{low} to {high} voxels a frame (median {middle}){left_out}")
+    print(f"{low} to {high} voxels per frame (median {middle}){left_out}")
 
 
 def print_classes(found: Survey, config: Config) -> None:
@@ -117,10 +122,10 @@ def print_classes(found: Survey, config: Config) -> None:
         f"\n{'class':<12}{'boxes':>7}{'outside':>9}{'empty':>7}{few:>10}  {'mean l, w, h':<29}  "
         f"{'anchor':<17}{'bottom':>7}{'anchor':>8}{'best IoU':>10}{'recall':>8}"
     )
-    for number, own in enumerate(config.classes):
+    for number, kind in enumerate(config.classes):
         check = check_class(found, config, number)
-        print(f"{own.name:<12}{check.boxes:>7}{check.outside:>9}{check.empty:>7}", end="")
-        anchor = ", ".join(f"{side:g}" for side in own.size)
+        print(f"{kind.name:<12}{check.boxes:>7}{check.outside:>9}{check.empty:>7}", end="")
+        anchor = ", ".join(f"{side:g}" for side in kind.size)
         if not len(check.overlap):
             print(f"{check.sparse:>10}  {'none in range':<29}  {anchor}")
             continue
@@ -129,7 +134,7 @@ def print_classes(found: Survey, config: Config) -> None:
             for mean, spread in zip(check.size, check.spread, strict=True)
         )
         print(
-            f"{check.sparse:>10}  {size:<29}  {anchor:<17}{check.bottom:>7.2f}{own.bottom:>8.2f}"
+            f"{check.sparse:>10}  {size:<29}  {anchor:<17}{check.bottom:>7.2f}{kind.bottom:>8.2f}"
             f"{np.median(check.overlap):>10.2f}{check.recall:>8.0%}"
         )
     print(
@@ -143,11 +148,11 @@ def portraits(dataset: KittiDataset, found: Survey, config: Config) -> list[list
     place = {frame_id: index for index, frame_id in enumerate(dataset.frame_ids)}
     palette, rows = Palette(config.class_names), []
     for name in config.class_names:
-        own = np.flatnonzero(found.names == name)
-        if not len(own):
+        objects = np.flatnonzero(found.names == name)
+        if not len(objects):
             continue
-        own = own[np.argsort(found.counts[own], kind="stable")]
-        chosen = own[np.unique(np.linspace(0, len(own) - 1, COLUMNS).round().astype(int))]
+        objects = objects[np.argsort(found.counts[objects], kind="stable")]
+        chosen = objects[np.unique(np.linspace(0, len(objects) - 1, COLUMNS).round().astype(int))]
         colour = palette.colour(name)
         rows.append([_portrait(dataset, found, place, row, colour) for row in chosen])
     return rows

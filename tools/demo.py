@@ -1,4 +1,7 @@
-"""Play a folder of scans at 10 Hz through the detector: in a window, or into numbered PNGs."""
+"""The whole way on made-up streets: scan, pack, train, score, detect, draw.
+
+Each step is one of the other programs; its command line is shown, to be used on other data.
+"""
 
 if __name__ == "__main__":
     import sys
@@ -11,216 +14,180 @@ if __name__ == "__main__":
     program.begin()
 
 import argparse
+import json
+import math
+import os
+import shlex
+import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from tqdm import tqdm
+from PIL import Image
 
-from data.files import make_folder
-from data.kitti.points import find_scans, read_points
-from detector.detector import Detector
-from detector.draw.birds_eye import draw_birds_eye
-from detector.draw.png import require_own, save_png
-from detector.draw.scene import SceneRenderer, SceneUnavailable
-from detector.draw.style import Palette
-from detector.draw.view import View
-from detector.draw.window import Window, WindowUnavailable
-from tools.drawing import NOTHING, Account, Found, Shown, detect
+from data.files import replacing
 from tools.program import output_path, run
-from tools.program import score as shown_score
 
-EXAMPLE = """examples:
-  python tools/demo.py 2011_09_26_drive_0005_sync/velodyne_reduced --weights second.safetensors
-  python tools/demo.py scans --weights second.safetensors --output film
+EXAMPLE = """example:
+  python tools/demo.py --output output/demo
 
-Scans are played in the order of their names. A machine that needs more than 100 ms for a scan plays
-them more slowly and leaves none out. Latency is the time from points to boxes; frames a second are
-those shown, or with PNGs those that detection alone would reach. A scan that cannot be read is told
-of and left out; the exit code is 2 then. In the window, h shows all keys. PNGs replace those of an
-earlier film in the same folder.
+Stopped by Ctrl-C, the same command goes on from where it was.
 """
-PERIOD = 0.1  # seconds between two scans
-FOLDER = Path("output/film")
-KEYS = {"space": "pause, go on", "right": "one scan on, in a pause"}
+TOOLS = Path(__file__).resolve().parent
+CONFIG = TOOLS.parent / "configs" / "second_small.yaml"
+SPLITS = {"train": (0, 240), "val": (100_000, 40), "unseen": (200_003, 4)}  # first street, how many
+POSTER, HEIGHT = "200006", 576  # the street of the picture in README, pixels
+SURE = 0.3  # score of the cars that are told of
+BIN = Path(sys.executable).parent
+Command = list[str | Path]
+STOPPED = "stopped; the same command goes on from here"
+SAY_SO = ("simulate", "prepare_kitti", "train")  # themselves
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse(arguments)
-    return run(lambda: show(options))
+    output = parse(arguments).output
+    return run(lambda: demonstrate(output))
+
+
+def demonstrate(output: Path) -> int:
+    """Every step in turn; returns the exit code of the one that failed, 0 if none did."""
+    begin = time.monotonic()
+    times = {}
+    for title, commands in steps(output):
+        print(f"\n=== {title}", flush=True)
+        start = time.monotonic()
+        for command in commands:
+            if code := execute(command):
+                return code
+        times[title] = time.monotonic() - start
+    draw_poster(output)
+    print(f"\n{report(output)}\n")
+    parts = ", ".join(
+        f"{title.split()[0].lower()} {seconds:.0f}" for title, seconds in times.items()
+    )
+    print(f"all in {time.monotonic() - begin:.0f} s: {parts}")
+    return 0
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("source", type=Path, help="folder of .bin files")
-    parser.add_argument("--weights", type=Path, required=True, help="weights file")
-    parser.add_argument("--device", help="to detect on: cpu, cuda (a GPU if there is one)")
     parser.add_argument(
-        "--score",
-        type=shown_score,
-        default=0.3,
-        help="least score that is drawn (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--output", type=output_path, metavar="DIR", help="write PNGs here, no window"
+        "--output", type=output_path, required=True, help="folder for all that is written"
     )
     return parser.parse_args(arguments)
 
 
-def show(options: argparse.Namespace) -> int:
-    """Open the window, or write the film where there is no display."""
-    scans = find_scans([options.source])
-    detector = Detector.from_weights(options.weights, options.device)
-    warm_up(detector, scans)
-    palette = Palette(detector.config.class_names)
-    if options.output is None:
-        try:
-            # The window closes first: a detection that has begun is waited for.
-            with ThreadPoolExecutor(1) as pool, Window(KEYS) as window:
-                account = Account(options.score, palette, at_once=True)
-                begin = partial(pool.submit, detect_in, detector, account)
-                Player(window, account).play(scans, begin)
-                return account.close(len(scans))
-        except WindowUnavailable as error:
-            print(f"note: {error}; writing PNGs", file=sys.stderr)
-    account = Account(options.score, palette, at_once=False)
-    film(scans, detector, account, options.output or FOLDER)
-    return account.close(len(scans))
+def steps(output: Path) -> list[tuple[str, list[Command]]]:
+    """Titles and the command lines below them: a program of this folder, then its arguments."""
+    root, training = output / "streets", output / "training"
+    weights, kitti = training / "weights.safetensors", root / "training"
+    first, count = SPLITS["unseen"]
+    unseen = [kitti / "velodyne" / f"{n:06d}.bin" for n in range(first, first + count)]
+    detections, drawn = output / "detections", ["--root", root, "--split", "unseen"]
+    found_with = ["--weights", weights, "--calib", kitti / "calib"]
+    return [
+        ("Scan simulated streets", [simulation(root, split) for split in missing(root)]),
+        ("Pack the scans and cut out the objects", [["prepare_kitti", "--root", root]]),
+        ("Train", [["train", CONFIG, "--root", root, "--output", training, "--resume"]]),
+        (
+            "Evaluate on streets that the training did not see",
+            [["evaluate", weights, "--root", root, "--json", output / "ap.json"]],
+        ),
+        (
+            "Detect the cars in four more",
+            [["detect", *unseen, *found_with, "--output", detections]],
+        ),
+        (
+            "Draw what was found",
+            [["visualize", *drawn, "--detections", detections, "--output", output / "pictures"]],
+        ),
+    ]
 
 
-def warm_up(detector: Detector, scans: Sequence[Path]) -> None:
-    """The first call makes ready what the others find."""
-    for scan in scans:
-        with suppress(ValueError, OSError):  # told of when it is the scan's turn
-            detect(detector, read_points(scan))
-            return
+def simulation(root: Path, split: str) -> Command:
+    """The command that scans the streets of a split."""
+    first, count = SPLITS[split]
+    where = ["--root", root, "--split", split]
+    return ["simulate", *where, "--first", str(first), "--streets", str(count)]
 
 
-def detect_in(detector: Detector, account: Account, scan: Path) -> tuple[np.ndarray, Found, float]:
-    """The points of a scan, what is found in them, and the seconds from points to boxes."""
-    points = read_points(scan)
-    start = time.perf_counter()
-    found, left_out = detect(detector, points)
-    seconds = time.perf_counter() - start
-    account.notes.add(scan.name, left_out + detector.examine(points))
-    return points, found, seconds
+def missing(root: Path) -> list[str]:
+    """The splits that are not there, or not whole."""
+    return [split for split in SPLITS if not (root / "ImageSets" / f"{split}.txt").is_file()]
 
 
-def title_of(scan: Path, latency: float, rate: float, left_out: str) -> str:
-    """rate: frames a second, 0 where it is not known."""
-    speed = f"     {rate:.1f} frames a second" if rate else ""
-    return f"{scan.stem}     latency {1000 * latency:.0f} ms{speed}  {left_out}"
+def execute(command: Command) -> int:
+    """Shows a command line and runs it; returns its exit code."""
+    program, *arguments = map(str, command)
+    line = [f"tools/{program}.py", *arguments]
+    print(f"$ python {shlex.join(line)}", flush=True)
+    # So small a network gains little by a second thread, and where the cores have other work too
+    # the threads wait for each other most of the time.
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ
+    script = TOOLS / f"{program}.py"
+    process = subprocess.Popen([sys.executable, str(script), *arguments], env=environment)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.wait()  # it got the signal too, and first saves what it has
+        if program not in SAY_SO:
+            print(STOPPED, file=sys.stderr)
+        raise
 
 
-class Player:
-    """Shows scans in a window, and does what the keys say."""
-
-    def __init__(self, window: Window, account: Account):
-        self._window, self._account = window, account
-        self._paused, self._steps = False, 0  # scans that a pause still lets through
-        self._times: deque[float] = deque(maxlen=11)  # when the last scans were shown, seconds
-        self._shown = NOTHING
-
-    def play(self, scans: Sequence[Path], begin: Callable[[Path], Future]) -> None:
-        """Show one scan after the other, and the last one until the window is closed.
-
-        begin: starts the detection in a scan, so that keys are answered while it goes on.
-        """
-        due = time.perf_counter()
-        for scan in scans:
-            result = begin(scan)
-            while self._held() or not result.done() or time.perf_counter() < due:
-                self._answer(0.005)
-                if not self._window.open:
-                    return
-            self._times.append(time.perf_counter())
-            due = max(due + PERIOD, self._times[-1])
-            self._steps = max(0, self._steps - 1)
-            self._show(scan, result)
-        self._window.show(*self._shown._replace(title=f"{self._shown.title}     the last scan"))
-        while self._window.open:
-            self._window.wait()
-
-    def _held(self) -> bool:
-        return self._paused and not self._steps
-
-    def _show(self, scan: Path, result: Future) -> None:
-        try:
-            points, found, latency = result.result()
-            boxes, left_out = self._account.best(scan.stem, *found)
-            passed = self._times[-1] - self._times[0]
-            rate = (len(self._times) - 1) / passed if passed else 0.0
-            title = title_of(scan, latency, rate, left_out)
-            self._shown = Shown(points, None, boxes, title)
-        except (ValueError, OSError) as error:
-            self._shown = NOTHING._replace(title=self._account.bad(scan.stem, error))
-        self._window.show(*self._marked())
-
-    def _answer(self, seconds: float) -> None:
-        """Do what the keys say that come within so many seconds."""
-        for key in self._window.wait(seconds):
-            if key == "space":
-                self._paused, self._steps = not self._paused, 0
-                self._window.show(*self._marked())
-            elif key == "right" and self._paused:
-                self._steps += 1
-        if self._paused:
-            self._times.clear()  # a pause says nothing about the rate
-
-    def _marked(self) -> Shown:
-        pause = "     paused" if self._paused else ""
-        return self._shown._replace(title=self._shown.title + pause)
+def draw_poster(output: Path) -> None:
+    """A street in 3-D and from above, side by side; without 3-D where Open3D cannot render."""
+    pictures = []
+    for kind in ("scene", "birds_eye"):
+        path = output / "pictures" / f"{POSTER}_{kind}.png"
+        if path.is_file():
+            with Image.open(path) as picture:
+                wide = round(picture.width * HEIGHT / picture.height)
+                pictures.append(picture.resize((wide, HEIGHT), Image.Resampling.LANCZOS))
+    poster = Image.new("RGB", (sum(picture.width for picture in pictures), HEIGHT))
+    left = 0
+    for picture in pictures:
+        poster.paste(picture, (left, 0))
+        left += picture.width
+    with replacing(output / "street.png") as temporary:
+        poster.save(temporary, format="PNG")
 
 
-def film(scans: Sequence[Path], detector: Detector, account: Account, folder: Path) -> None:
-    """Write 000000.png, 000001.png and so on; a scan that cannot be read gets no number."""
-    begin_film(folder)
-    latencies: deque[float] = deque(maxlen=10)
-    written = 0
-    with SceneRenderer() as renderer:
-        draw = renderer.draw
-        for scan in tqdm(scans, unit="scan", disable=None):
-            try:
-                points, found, latency = detect_in(detector, account, scan)
-            except (ValueError, OSError) as error:
-                account.bad(scan.stem, error)
-                continue
-            latencies.append(latency)
-            rate = len(latencies) / sum(latencies)
-            boxes, left_out = account.best(scan.stem, *found)
-            shown = Shown(points, None, boxes, title_of(scan, latency, rate, left_out))
-            try:
-                picture = draw(*shown)
-            except SceneUnavailable as error:
-                tqdm.write(f"note: {error}; drawn from above instead", file=sys.stderr)
-                draw = partial(draw_birds_eye, view=View.of_grid(detector.config.grid.range))
-                picture = draw(*shown)
-            save_png(folder / f"{written:06d}.png", picture)
-            written += 1
-    print(f"{written} pictures written to {folder}")
+def report(output: Path) -> str:
+    """What was found, how good it is, and where it lies."""
+    scores = json.loads((output / "ap.json").read_text())["Car"]["bev@0.5"]
+    lines = [
+        f"In {SPLITS['val'][1]} unseen streets: AP {scores['R40'][1]:.1f} (R40) of "
+        f"{scores['count'][1]} cars of moderate difficulty, from above, at overlap 0.5."
+    ]
+    for path in sorted((output / "detections").glob("*.json")):
+        lines.append(f"In street {path.stem}: {describe(json.loads(path.read_text()))}.")
+    lines += [
+        "",
+        f"pictures             {output}/street.png, {output}/pictures",
+        f"KITTI result files   {output}/detections",
+        f"weights              {output}/training/weights.safetensors",
+        f"curves               {BIN}/tensorboard --logdir {output}/training",
+    ]
+    return "\n".join(lines)
 
 
-def begin_film(folder: Path) -> None:
-    """Make a folder ready: the pictures of an earlier film would mingle with the new ones.
-
-    Raises ValueError, with nothing removed, where a numbered picture is not this program's.
-    """
-    make_folder(folder)
-    old = [path for path in sorted(folder.glob("*.png")) if path.stem.isdecimal()]
-    for path in old:
-        require_own(path)
-    for path in old:
-        path.unlink()
-    if old:
-        print(f"{len(old)} pictures of an earlier film removed from {folder}")
+def describe(frame: dict) -> str:
+    """The cars of a frame that detect.py found."""
+    sure = [
+        box for box, score in zip(frame["boxes"], frame["scores"], strict=True) if score >= SURE
+    ]
+    if not sure:
+        return f"no car that scores {SURE} or more"
+    x, y, *_ = min(sure, key=lambda box: math.hypot(box[0], box[1]))
+    side = "left" if y > 0 else "right"
+    return (
+        f"{len(sure)} cars that score {SURE} or more, the nearest {x:.0f} m ahead and "
+        f"{abs(y):.0f} m to the {side}"
+    )
 
 
 if __name__ == "__main__":

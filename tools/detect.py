@@ -1,4 +1,4 @@
-"""Find boxes in LiDAR scans: one JSON file a scan and, with a calibration, KITTI result files."""
+"""Find boxes in LiDAR scans: one JSON file per scan and, with a calibration, KITTI result files."""
 
 if __name__ == "__main__":
     import sys
@@ -27,8 +27,9 @@ from data.kitti.layout import USUAL_IMAGE, image_shape
 from data.kitti.points import find_scans, read_points
 from data.kitti.results import detections_to_labels
 from data.result_folder import ResultFolder
-from data.scan import Note, Tally
-from detector.detector import PRECISIONS, Detector
+from data.scan_checks import Note, Tally
+from detector.config import PRECISIONS
+from detector.detector import Detector
 from tools.program import one_line, output_path, run
 
 EXAMPLE = """example:
@@ -146,20 +147,19 @@ def detect(
     """Writes the results of a scan; returns the number of boxes."""
     start = time.perf_counter()
     found, left_out = detector.detect(points)
-    boxes, scores, labels = (tensor.cpu().numpy() for tensor in found)
+    named = found.named(detector.config.class_names)
     milliseconds = 1000 * (time.perf_counter() - start)
     notes.add(scan.name, left_out + detector.examine(points))
-    names = [detector.config.class_names[label - 1] for label in labels]
-    boxes = boxes.astype(np.float64)
+    boxes = named.boxes.astype(np.float64)
     boxes[:, 6] = wrap_angle(boxes[:, 6]).clip(-LARGEST_YAW, LARGEST_YAW)
     result = {
         "frame": scan.stem,
         "boxes": boxes.round(4).tolist(),
-        "scores": [float(f"{score:.9g}") for score in scores],
-        "names": names,
+        "scores": [float(f"{score:.9g}") for score in named.scores],
+        "names": list(named.names),
         "milliseconds": round(milliseconds, 3),
     }
-    kitti = view and detections_to_labels(boxes, scores, names, *view[:2])
+    kitti = view and detections_to_labels(named._replace(boxes=boxes), *view[:2])
     results.write(scan.stem, result, kitti)
     return len(boxes)
 

@@ -1,19 +1,17 @@
-"""What visualize.py and demo.py have in common: what is drawn of a frame, and what is not."""
+"""What visualize.py and play.py have in common: what is drawn of a frame, and what is not."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from data.scan import Note, Tally
+from data.detections import NamedDetections
+from data.scan_checks import Note, Tally
 from detector.detector import Detector
 from detector.draw.style import BoxSet, Palette
 from tools.program import one_line
-
-Found = tuple[np.ndarray, Sequence[str], np.ndarray]  # boxes [M, 7], M names, scores [M]
 
 
 class Shown(NamedTuple):
@@ -28,11 +26,10 @@ class Shown(NamedTuple):
 NOTHING = Shown(np.zeros((0, 4), np.float32), None, None, "")
 
 
-def detect(detector: Detector, points: np.ndarray) -> tuple[Found, list[Note]]:
+def detect(detector: Detector, points: np.ndarray) -> tuple[NamedDetections, list[Note]]:
     """What is found in points [P, 4], and what was left out of them."""
     found, left_out = detector.detect(points)
-    boxes, scores, labels = (tensor.cpu().numpy() for tensor in found)
-    return (boxes, [detector.config.class_names[i - 1] for i in labels], scores), left_out
+    return found.named(detector.config.class_names), left_out
 
 
 class Account:
@@ -46,14 +43,12 @@ class Account:
         self._hidden: dict[str, int] = {}  # by frame
         self._bad: dict[str, str] = {}
 
-    def best(
-        self, frame: str, boxes: np.ndarray, names: Sequence[str], scores: np.ndarray
-    ) -> tuple[BoxSet, str]:
+    def best(self, frame: str, found: NamedDetections) -> tuple[BoxSet, str]:
         """The detections of a frame that score enough, and words on the others for its title."""
-        rows = np.flatnonzero(scores >= self._score)
-        hidden = self._hidden[frame] = len(scores) - len(rows)
-        found = self._palette.paint(boxes[rows], [names[row] for row in rows], scores[rows])
-        return found, f"   {hidden} below {self._score:g} hidden" if hidden else ""
+        best = found.select(np.flatnonzero(found.scores >= self._score))
+        hidden = self._hidden[frame] = len(found.scores) - len(best.scores)
+        shown = self._palette.paint(best.boxes, best.names, best.scores)
+        return shown, f"   {hidden} below {self._score:g} hidden" if hidden else ""
 
     def bad(self, frame: str, error: Exception) -> str:
         """Take down a frame that cannot be drawn; returns a line that says why."""

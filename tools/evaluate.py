@@ -26,8 +26,9 @@ from data.kitti.metric.evaluation import MIN_OVERLAP, Result, evaluate
 from data.kitti.results import detections_to_labels
 from data.kitti.splits import check_name, read_split, require_files
 from data.result_folder import ResultFolder
-from data.scan import Tally
-from detector.detector import PRECISIONS, Detector
+from data.scan_checks import Tally
+from detector.config import PRECISIONS
+from detector.detector import Detector
 from tools.program import output_path, run
 
 EXAMPLE = """example:
@@ -166,10 +167,8 @@ def detect(detector: Detector, dataset: KittiDataset, results: ResultFolder | No
     for frame in tqdm(dataset, desc="detecting", total=len(dataset), unit="frame", disable=None):
         found, left_out = detector.detect(frame.points)
         notes.add(frame.frame_id, left_out + detector.examine(frame.points))
-        boxes, scores, labels = (tensor.cpu().numpy() for tensor in found)
-        names = [classes[label - 1] for label in labels]
-        view = frame.calibration, frame.image_shape
-        detections.append(detections_to_labels(boxes, scores, names, *view))
+        named = found.named(classes)
+        detections.append(detections_to_labels(named, frame.calibration, frame.image_shape))
         if results:
             results.write(frame.frame_id, labels=detections[-1])
     for line in notes.lines():

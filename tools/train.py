@@ -21,10 +21,10 @@ from data.files import locked
 from data.kitti.dataset import KittiDataset
 from data.kitti.prepare import open_database
 from detector.config import load_config
-from detector.doubts import doubts
+from detector.training.data_warnings import data_warnings
 from detector.training.distributed import Processes, first_to_say, processes
 from detector.training.finite_guard import NotFinite
-from detector.training.run import Training
+from detector.training.run import build_training
 from detector.training.stop_signal import EXIT_CODE
 from tools.program import output_path, run
 
@@ -116,11 +116,11 @@ def train(options: argparse.Namespace, group: Processes) -> int:
     with ExitStack() as held:
         group.of_first(lambda: held.enter_context(locked(options.output)))
         if group.first:
-            for line in doubts(config, frames, validation_frames, database):
+            for line in data_warnings(config, frames, validation_frames, database):
                 print(f"warning: {line}", file=sys.stderr)
             for dataset in (frames, validation_frames):
                 dataset.warn_of_changes()
-        training = Training(
+        training = build_training(
             config, frames, validation_frames, database, options.output, group, options.resume
         )
         stopped_by = training.run()

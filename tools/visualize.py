@@ -19,12 +19,13 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+from data.detections import NamedDetections
 from data.files import make_folder
 from data.frame import Frame
 from data.kitti.dataset import KittiDataset
 from data.kitti.layout import Layout
 from data.kitti.points import find_scans, read_points
-from data.scan import Tally
+from data.scan_checks import Tally
 from detector.detector import Detector
 from detector.draw.birds_eye import draw_birds_eye
 from detector.draw.camera import draw_camera, read_image
@@ -34,7 +35,7 @@ from detector.draw.scene import SceneRenderer, SceneUnavailable
 from detector.draw.style import Palette
 from detector.draw.view import View
 from detector.draw.window import Window, WindowUnavailable
-from tools.drawing import NOTHING, Account, Found, Shown, detect
+from tools.drawing import NOTHING, Account, Shown, detect
 from tools.program import output_path, run
 from tools.program import score as shown_score
 
@@ -46,7 +47,7 @@ EXAMPLE = """examples:
 Detections come from a folder of tools/detect.py's .json files or of KITTI result files (.txt), the
 newer where a frame has both, or from a weights file that is run here. Where there is a display and
 no --output, a window opens: left and right show another frame, h shows all keys. Otherwise three
-pictures a frame are written: NAME_birds_eye.png, NAME_scene.png and, if there is an image,
+pictures per frame are written: NAME_birds_eye.png, NAME_scene.png and, if there is an image,
 NAME_camera.png. A frame that cannot be drawn is told of and left out; the exit code is 2 then.
 """
 FOLDER = Path("output/pictures")
@@ -110,7 +111,7 @@ class Source(NamedTuple):
     names: Sequence[str]
     frame: Callable[[int], Frame]  # by place in names
     labelled: bool
-    detections: Callable[[Frame, Tally], Found] | None
+    detections: Callable[[Frame, Tally], NamedDetections] | None
     palette: Palette
     view: View | None  # of the bird's-eye view: the detector's grid
 
@@ -160,13 +161,13 @@ def find_frames(
     return [ids[row] for row in rows], lambda place: dataset[rows[place]], dataset.layout.labelled
 
 
-def detect_in(detector: Detector, frame: Frame, notes: Tally) -> Found:
+def detect_in(detector: Detector, frame: Frame, notes: Tally) -> NamedDetections:
     found, left_out = detect(detector, frame.points)
     notes.add(f"frame {frame.frame_id}", left_out + detector.examine(frame.points))
     return found
 
 
-def read_found(folder: Path, frame: Frame, _: Tally) -> Found:
+def read_found(folder: Path, frame: Frame, _: Tally) -> NamedDetections:
     return read_detections(folder, frame.frame_id, frame.calibration)
 
 
@@ -174,7 +175,7 @@ def prepare(frame: Frame, source: Source, account: Account) -> Shown:
     truth = source.palette.paint(frame.boxes, frame.names) if source.labelled else None
     title, found = f"{frame.frame_id}   {len(frame.points)} points", None
     if source.detections is not None:
-        found, left_out = account.best(frame.frame_id, *source.detections(frame, account.notes))
+        found, left_out = account.best(frame.frame_id, source.detections(frame, account.notes))
         title += left_out
     return Shown(frame.points, truth, found, title)
 

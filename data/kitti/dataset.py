@@ -57,8 +57,8 @@ class KittiDataset:
         self.classes, self.crop = tuple(classes), crop and not self.layout.cropped
         self.prepared = self.layout.root / "millisecond" if prepared is None else Path(prepared)
         path = self.pack_path("clouds")
-        there = packed and index_path(path).is_file()
-        self.packed_clouds = PackedClouds(path, self.layout) if there else None
+        has_pack = packed and index_path(path).is_file()
+        self.packed_clouds = PackedClouds(path, self.layout) if has_pack else None
 
     def pack_path(self, kind: str) -> Path:
         """The pack (a path without suffix) of the split's "clouds", or its "database"."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from data.files import require_file
-from data.scan import require_scan
+from data.scan_checks import require_scan
 
 POINT_BYTES = 16
 SUFFIXES = (".bin", ".npy")

@@ -54,10 +54,10 @@ def _made(root: Path) -> list[str]:
     """The frames that were simulated into this root before, perhaps not to their end."""
     if (root / MARK).is_file():
         return read_text(root / MARK).split()
-    there = [name for name in OTHERS if (root / name).exists()]
-    if there:
+    others = [name for name in OTHERS if (root / name).exists()]
+    if others:
         raise ValueError(
-            f"{root}: {some(there)} there already and not simulated; give a folder of its own"
+            f"{root}: {some(others)} there already and not simulated; give a folder of its own"
         )
     return []
 
@@ -67,10 +67,10 @@ def _check_own(root: Path, ids: Sequence[str], made: Sequence[str]) -> None:
     for folder, suffix in PARTS.items():
         path = root / "training" / folder
         present = {file.name for file in path.iterdir()} if path.is_dir() else set()
-        there = sorted(name + suffix for name in foreign if name + suffix in present)
-        if there:
+        taken = sorted(name + suffix for name in foreign if name + suffix in present)
+        if taken:
             raise ValueError(
-                f"{path}: {some(there)} there already and not simulated; take other numbers, by "
+                f"{path}: {some(taken)} there already and not simulated; take other numbers, by "
                 "--first, or a folder of its own"
             )
 

@@ -3,10 +3,10 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
+from data.detections import NamedDetections
 from data.files import read_text
 from data.kitti.calibration import Calibration
 from data.kitti.labels import read_labels
@@ -14,14 +14,6 @@ from data.kitti.labels import read_labels
 KINDS = ("json", "txt")
 FARTHEST = 1e4  # metres
 COPYING = 60  # seconds by which the files of one run may differ once they are copied
-
-
-class Found(NamedTuple):
-    """What was detected in one frame."""
-
-    boxes: np.ndarray  # [M, 7] LiDAR frame
-    names: tuple[str, ...]  # M
-    scores: np.ndarray  # [M]
 
 
 def find_detections(folder: Path, names: Sequence[str]) -> None:
@@ -34,21 +26,21 @@ def find_detections(folder: Path, names: Sequence[str]) -> None:
         )
 
 
-def read_detections(folder: Path, name: str, calibration: Calibration | None) -> Found:
+def read_detections(folder: Path, name: str, calibration: Calibration | None) -> NamedDetections:
     """Read folder/NAME.json or, with a calibration, folder/NAME.txt: the newer of the two.
 
     Raises FileNotFoundError or ValueError, naming the file.
     """
-    own, result = folder / f"{name}.json", folder / f"{name}.txt"
-    if not own.is_file() and not result.is_file():
+    ours, result = folder / f"{name}.json", folder / f"{name}.txt"
+    if not ours.is_file() and not result.is_file():
         raise FileNotFoundError(f"{result}: no such file, nor one that ends in .json")
-    if own.is_file() and calibration is None and _newer(result, own, COPYING):
+    if ours.is_file() and calibration is None and _newer(result, ours, COPYING):
         raise ValueError(
-            f"{own}: is older than {result.name}, whose boxes need a calibration; delete one of "
+            f"{ours}: is older than {result.name}, whose boxes need a calibration; delete one of "
             "the two, or draw with --root"
         )
-    if own.is_file() and (calibration is None or not _newer(result, own)):
-        return _read_json(own)
+    if ours.is_file() and (calibration is None or not _newer(result, ours)):
+        return _read_json(ours)
     if calibration is None:
         raise ValueError(f"{result}: boxes of a KITTI result need a calibration; draw with --root")
     labels = read_labels(result)
@@ -56,7 +48,7 @@ def read_detections(folder: Path, name: str, calibration: Calibration | None) ->
         raise ValueError(f"{result}: its lines have no score; these are labels, not results")
     boxes = calibration.boxes_from_camera(labels.boxes)
     scores = np.zeros(0) if labels.score is None else labels.score
-    return Found(boxes, tuple(labels.types.tolist()), scores)
+    return NamedDetections(boxes, scores, tuple(labels.types.tolist()))
 
 
 def _newer(one: Path, other: Path, margin: float = 0) -> bool:
@@ -64,7 +56,7 @@ def _newer(one: Path, other: Path, margin: float = 0) -> bool:
     return one.is_file() and one.stat().st_mtime > other.stat().st_mtime + margin
 
 
-def _read_json(path: Path) -> Found:
+def _read_json(path: Path) -> NamedDetections:
     try:
         result = json.loads(read_text(path))
         boxes = np.array(result["boxes"], np.float64).reshape(-1, 7)
@@ -77,4 +69,4 @@ def _read_json(path: Path) -> Found:
             raise ValueError("a number is not finite, or too large for metres")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: not a result of tools/detect.py ({error})") from None
-    return Found(boxes.astype(np.float32), names, scores)
+    return NamedDetections(boxes.astype(np.float32), scores, names)

@@ -48,7 +48,7 @@ def _cell(portrait: Portrait) -> Image.Image:
     cell = Image.new("RGB", (CELL, CELL), BACKGROUND)
     draw = ImageDraw.Draw(cell)
     box = portrait.box.astype(np.float64)
-    scale = CELL / (max(box[3:5].max(), 1.0) + 2 * MARGIN)  # pixels a metre
+    scale = CELL / (max(box[3:5].max(), 1.0) + 2 * MARGIN)  # pixels per metre
 
     def pixels(at: np.ndarray) -> np.ndarray:
         right, down = box[1] - at[..., 1], box[0] - at[..., 0]

@@ -13,7 +13,7 @@ STEP, FARTHEST = 10.0, 100.0  # metres: what ranges are rounded to, and where th
 STRAY = 0.1  # percent of the points at each end that need not be seen
 SMALL, LARGE = 700, 1400  # pixels: how wide the plot is; no side is larger
 HIGH = 1000  # pixels: a narrow plot is not made higher than that
-SCALE = 12.0  # pixels a metre, unless that is too small or too large
+SCALE = 12.0  # pixels per metre, unless that is too small or too large
 
 
 class View(NamedTuple):
@@ -21,7 +21,7 @@ class View(NamedTuple):
 
     x: tuple[float, float] = (0.0, 70.4)
     y: tuple[float, float] = (-40.0, 40.0)
-    scale: float = SCALE  # pixels a metre
+    scale: float = SCALE  # pixels per metre
 
     @classmethod
     def of_range(cls, x: tuple[float, float], y: tuple[float, float]) -> View:

@@ -24,6 +24,7 @@ from detector.draw.text import shortened
 from detector.draw.tubes import RINGS
 from detector.draw.view import View
 from detector.draw.viewpoint import CAPTION, Viewpoint, take
+from detector.draw.window_text import WindowText
 
 NAME = "millisecond"
 AT_FIRST = (1280, 720)  # pixels
@@ -233,33 +234,9 @@ class WindowView:
         caption.color = self._gui.Color(*(c / 255 for c in colour))
         return caption
 
-    def _text(self, image: Image.Image) -> "_Text":
-        text = _Text(self._gui, image)
+    def _text(self, image: Image.Image) -> WindowText:
+        text = WindowText(self._gui, image)
         # A click on a text gives it the keys.
         text.widget.set_on_key(lambda event: int(self._key(event)))
         self._window.add_child(text.widget)
         return text
-
-
-class _Text:
-    """A strip of text on the window."""
-
-    def __init__(self, gui, image: Image.Image):
-        self._gui, self.size = gui, image.size
-        self.widget = gui.ImageWidget(_pixels(image))
-        self.widget.background_color = gui.Color(0, 0, 0, 0)
-
-    def show(self, image: Image.Image) -> None:
-        self.size = image.size
-        self.widget.update_image(_pixels(image))
-
-    def put(self, left: float, top: float, scale: float) -> None:
-        wide, high = self.size
-        corner = round(left), round(top)
-        self.widget.frame = self._gui.Rect(*corner, round(wide * scale), round(high * scale))
-
-
-def _pixels(image: Image.Image):
-    import open3d as o3d
-
-    return o3d.geometry.Image(np.array(image))  # type: ignore[call-overload]  # takes any array

@@ -45,7 +45,7 @@ class MapNorm(nn.BatchNorm2d):
         if not features.is_cuda:
             features = features.contiguous()
         # as in nn.BatchNorm2d, but batches are not counted: with a fixed momentum nothing asks for
-        # the number, and on a GPU it takes a kernel a layer
+        # the number, and on a GPU it takes one kernel per layer
         running = self.running_mean, self.running_var
         parameters = self.weight, self.bias
         return F.batch_norm(features, *running, *parameters, True, self.momentum, self.eps)

@@ -56,7 +56,7 @@ class BevBackbone(nn.Module):
         strides: Sequence[int],
         upsample_channels: Sequence[int],
     ):
-        """A value a block in each list; `layers` counts the convolutions after the strided one."""
+        """One value per block in each list; `layers`: convolutions after the strided one."""
         super().__init__()
         self.blocks, self.upsamples = nn.ModuleList(), nn.ModuleList()
         scale = 1

@@ -11,8 +11,8 @@ from detector.anchors import ROTATIONS
 from detector.config import Config
 from detector.models.anchor_head import AnchorHead, Predictions
 from detector.models.bev_backbone import BevBackbone, ConvBlock
-from detector.models.sparse_encoder import DOWNS, SparseEncoder
-from ops.kernel_map import Pyramid, index_workspace
+from detector.models.sparse_encoder import SparseEncoder
+from ops.kernel_map import Pyramid
 from ops.voxelize import VoxelGrid, Voxels, voxelize
 
 
@@ -28,7 +28,7 @@ class Second(nn.Module):
         backbone: BevBackbone,
         head: AnchorHead,
     ):
-        """max_points a voxel; max_voxels a frame, (in training, otherwise)."""
+        """max_points per voxel; max_voxels per frame: (in training, otherwise)."""
         super().__init__()
         self.grid, self.max_points, self.max_voxels = grid, max_points, max_voxels
         self.encoder, self.backbone, self.head = encoder, backbone, head
@@ -37,33 +37,39 @@ class Second(nn.Module):
     def forward(self, points: Tensor, offsets: Tensor) -> Predictions:
         """points [P, 4] float32 of all frames one after another (x, y, z in metres, intensity in
         [0, 1]); offsets [B + 1] int32: frame b has the rows offsets[b] to offsets[b + 1]."""
-        voxels, pyramid = self.index(points, offsets)
-        return self.predict(voxels, pyramid, len(offsets) - 1)
+        voxels = self.voxelize(points, offsets)
+        pyramid = self.index(voxels)
+        bev = self.encode(voxels, pyramid)
+        return self.predict(bev)
 
-    def index(
-        self, points: Tensor, offsets: Tensor, workspace: Tensor | None = None
-    ) -> tuple[Voxels, Pyramid]:
-        """The voxels of these points, and the encoder's maps for them.
+    def voxelize(self, points: Tensor, offsets: Tensor, workspace: Tensor | None = None) -> Voxels:
+        """Points as in `forward` -> the cells that hold points.
 
-        workspace: of as many frames or more, saves zeroing one in every call.
+        workspace: from `workspace`, saves zeroing one in every call.
         """
         max_voxels = self.max_voxels[0 if self.training else 1]
-        grid, batch_size = self.grid, len(offsets) - 1
-        voxels = voxelize(points, offsets, grid, self.max_points, max_voxels, workspace=workspace)
-        return voxels, self.encoder.index(voxels, batch_size, workspace=workspace)
+        return voxelize(
+            points, offsets, self.grid, self.max_points, max_voxels, workspace=workspace
+        )
 
-    def predict(self, voxels: Voxels, pyramid: Pyramid, batch_size: int) -> Predictions:
-        """From what `index` found to predictions."""
-        return self.head(self.backbone(self.encode(voxels, pyramid, batch_size)))
+    def index(self, voxels: Voxels, workspace: Tensor | None = None) -> Pyramid:
+        """Voxels -> the sites of every level of the encoder and the kernel maps between them."""
+        return self.encoder.index(voxels, workspace=workspace)
+
+    def encode(self, voxels: Voxels, pyramid: Pyramid) -> Tensor:
+        """Voxels and their pyramid -> the bird's-eye-view map [B, C, Y, X], channels last."""
+        bev = self.encoder.encode(voxels.features, pyramid)
+        return bev.contiguous(memory_format=torch.channels_last)
+
+    def predict(self, bev: Tensor) -> Predictions:
+        """Bird's-eye-view map [B, C, Y, X] -> predictions."""
+        features = self.backbone(bev)
+        return self.head(features)
 
     def workspace(self, batch_size: int, device: torch.device) -> Tensor:
-        """For `index`; calls on one stream may share it."""
-        return index_workspace(self.encoder.sparse_shape, batch_size, DOWNS, device)
-
-    def encode(self, voxels: Voxels, pyramid: Pyramid, batch_size: int) -> Tensor:
-        """What `index` found -> the bird's-eye-view map [B, C, Y, X], channels last."""
-        bev = self.encoder.encode(voxels.features, pyramid, batch_size)
-        return bev.contiguous(memory_format=torch.channels_last)
+        """For `voxelize` and `index` of up to `batch_size` frames; calls on one stream may share
+        it."""
+        return self.encoder.workspace(batch_size, device)
 
     def fold(self) -> Second:
         """A copy for inference, its BatchNorms part of the convolutions: equal but for rounding."""
@@ -84,11 +90,11 @@ def build_second(config: Config) -> Second:
     """The network of a configuration, freshly initialised from torch's global generator."""
     grid, model = config.grid, config.model
     encoder = SparseEncoder(
-        grid.voxels.sparse_shape, model.encoder.channels, model.encoder.out_channels
+        grid.voxel_grid.sparse_shape, model.encoder.channels, model.encoder.out_channels
     )
     bev = model.bev
     backbone = BevBackbone(
-        model.encoder.out_channels * config.bev_depth,
+        encoder.bev_shape[0],
         bev.layers,
         bev.channels,
         bev.strides,
@@ -96,7 +102,7 @@ def build_second(config: Config) -> Second:
     )
     classes = len(config.classes)
     return Second(
-        grid.voxels,
+        grid.voxel_grid,
         grid.max_points,
         (grid.max_voxels_train, grid.max_voxels_test),
         encoder,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from detector.models.batch_norm import RowNorm
 from ops import bev_map, conv_blocks
 from ops.conv_chain import ConvChain
-from ops.kernel_map import ConvGeometry, KernelMap, Pyramid, index_pyramid
+from ops.kernel_map import ConvGeometry, KernelMap, Pyramid, index_pyramid, index_workspace
 from ops.sparse_conv import sparse_conv
 from ops.voxelize import Voxels
 
@@ -22,6 +22,19 @@ DOWNS = (  # (z, y, x)
     ConvGeometry((3, 3, 3), (2, 2, 2), (0, 1, 1), (1, 1, 1)),
     ConvGeometry((3, 1, 1), (2, 1, 1), (0, 0, 0), (1, 1, 1)),
 )
+STRIDE = math.prod(down.stride[-1] for down in DOWNS)  # along x and y: voxels per map cell
+
+
+def last_level_shape(sparse_shape: Sequence[int]) -> tuple[int, int, int]:
+    """(Z, Y, X) cells of the encoder's last level over a grid (z, y, x).
+
+    Raises ValueError for a grid that is too small.
+    """
+    shape = tuple(sparse_shape)
+    for down in DOWNS:
+        shape = down.output_shape(shape)
+    z, y, x = shape
+    return z, y, x
 
 
 class SparseBlock(nn.Module):
@@ -69,39 +82,35 @@ class SparseEncoder(nn.Module):
     @property
     def bev_shape(self) -> tuple[int, int, int]:
         """(C * Z, Y, X) of the map of a frame."""
-        z, y, x = self.sparse_shape
-        for down in DOWNS:
-            z, y, x = down.output_shape((z, y, x))
+        z, y, x = last_level_shape(self.sparse_shape)
         return self.out_channels * z, y, x
 
     def forward(
         self,
         voxels: Voxels,
-        batch_size: int,
         capacities: Sequence[int] | None = None,
         workspace: Tensor | None = None,
     ) -> Tensor:  # [B, C * Z, Y, X]
         """The map's channel is c * Z + z, that of the folded encoder z * C + c, so that a row stays
         in one piece. For the rest see `index`."""
-        pyramid = self.index(voxels, batch_size, capacities, workspace)
-        return self.encode(voxels.features, pyramid, batch_size)
+        pyramid = self.index(voxels, capacities, workspace)
+        return self.encode(voxels.features, pyramid)
 
     def index(
         self,
         voxels: Voxels,
-        batch_size: int,
         capacities: Sequence[int] | None = None,
         workspace: Tensor | None = None,
     ) -> Pyramid:
         """All levels and their maps.
 
         capacities: a fixed number of rows for every level, so that nothing is read back to the
-        host; workspace: from ops.index_workspace, saves zeroing one in every call.
+        host; workspace: from `workspace`, saves zeroing one in every call.
         """
         return index_pyramid(
             voxels.coords,
             self.sparse_shape,
-            batch_size,
+            voxels.batch_size,
             DOWNS,
             capacities=capacities,
             count=voxels.count,
@@ -109,13 +118,17 @@ class SparseEncoder(nn.Module):
             workspace=workspace,
         )
 
-    def encode(self, features: Tensor, pyramid: Pyramid, batch_size: int) -> Tensor:
-        """The map of voxels' features [N, 4] and of what `index` found for them."""
+    def workspace(self, batch_size: int, device: torch.device) -> Tensor:
+        """For `index` of up to `batch_size` frames; calls on one stream may share it."""
+        return index_workspace(self.sparse_shape, batch_size, DOWNS, device)
+
+    def encode(self, features: Tensor, pyramid: Pyramid) -> Tensor:
+        """The map [B, C * Z, Y, X], channels last, of voxels' features [N, 4] and their pyramid."""
         maps = []
         for level in pyramid.levels:
             maps += [level.down] if level.down else []
             maps += [level.submanifold] * 2 if level.submanifold else []
-        level = pyramid.levels[-1]
+        level, batch_size = pyramid.levels[-1], pyramid.batch_size
         if self.chain is not None:
             return self.chain.bev_map(features, maps, level, batch_size)
         features = self._through_blocks(features, maps)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from data.files import replacing
 from data.frame import Batch
+from detector.training.distributed import Processes
 
 
 class NotFinite(RuntimeError):
@@ -68,3 +69,11 @@ class FiniteGuard:
                 return NotFinite(step, [name for b in batches for name in b.frame_ids], batches)
             self._watched.popleft()
         return None
+
+    def require_finite(self, processes: Processes) -> None:
+        """Waits for all steps. Raises NotFinite in every process if one has found a bad step: the
+        first to leave would take the others along before they had saved their batches."""
+        error = self.check(wait=True)
+        steps = processes.gather(error and (error.step, error.frame_ids))
+        if any(steps):
+            raise error or NotFinite(*next(filter(None, steps)))

@@ -9,8 +9,8 @@ from typing import Any
 
 from detector.config import Config, parse_config
 
-# What may change between two starts: it has no influence on the weights.
-FREE = ("train.workers", "train.checkpoint_every", "train.keep", "train.validate_every")
+# They have no influence on the weights.
+MAY_CHANGE = ("train.workers", "train.checkpoint_every", "train.keep", "train.validate_every")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RunIdentity:
         lines = [
             f"{key}: {old_values.get(key)} -> {new_values.get(key)}"
             for key in old_values | new_values
-            if old_values.get(key) != new_values.get(key) and key not in FREE
+            if old_values.get(key) != new_values.get(key) and key not in MAY_CHANGE
         ]
         if new.processes != self.processes:
             lines.append(f"processes: {self.processes} -> {new.processes}")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import multiprocessing
-import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -18,6 +15,7 @@ from data.frame import Batch, Frame, Frames
 from data.gt_database import GroundTruthDatabase
 from detector.config import Config
 from detector.training.distributed import Processes
+from detector.training.workers import ignore_stop_signals
 
 
 class StepSampler(Sampler[list[tuple[int, int]]]):
@@ -113,8 +111,10 @@ def training_loader(
     workers: int,
     device: torch.device,
 ) -> DataLoader[Batch]:
-    """One pass over all epochs that are left: workers never restart or run dry between them."""
-    atexit.register(end_workers)
+    """One pass over all epochs that are left: workers never restart or run dry between them.
+
+    Take its batches by `batches_of`.
+    """
     return DataLoader(
         frames,
         batch_sampler=sampler,
@@ -123,7 +123,7 @@ def training_loader(
         pin_memory=device.type == "cuda",
         persistent_workers=workers > 0,
         prefetch_factor=4 if workers else None,
-        worker_init_fn=start_worker,
+        worker_init_fn=ignore_stop_signals,
         generator=torch.Generator(),  # else the loader draws from, and so changes, the global one
     )
 
@@ -136,20 +136,3 @@ class Collate:
 
     def __call__(self, frames: Sequence[Frame]) -> Batch:
         return collate(frames, self.classes)
-
-
-def start_worker(_) -> None:
-    """Leaves signals to stop to the process that started the worker."""
-    # A signal to the whole group is the training's to answer: it still needs the workers for its
-    # last step.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def end_workers() -> None:
-    """Ends the workers that an error has left behind, with a signal that they cannot leave to
-    others: Python's own way with daemonic children, SIGTERM and waiting, would never return."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a DataLoader would take their end for a crash
-    for worker in multiprocessing.active_children():
-        if worker.daemon:
-            worker.kill()

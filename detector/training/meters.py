@@ -11,13 +11,13 @@ from torch import Tensor
 
 from data.frame import Batch
 from detector.training.distributed import Processes
-from detector.training.monitor import Monitor, Silence
+from detector.training.monitor import Monitor, SilentMonitor
 from detector.training.trainer import Trainer
 
 LOG_EVERY = 10  # steps; each look at the numbers waits for the device
 
 
-class Progress:
+class Meters:
     """Collects the numbers of steps on the device and hands their means to a monitor."""
 
     def __init__(
@@ -25,7 +25,7 @@ class Progress:
         trainer: Trainer,
         names: Sequence[str],
         processes: Processes,
-        monitor: Monitor | Silence,
+        monitor: Monitor | SilentMonitor,
     ):
         """names: of the losses in a step's record."""
         self.trainer, self.names, self.processes, self.monitor = trainer, names, processes, monitor

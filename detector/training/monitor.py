@@ -106,7 +106,7 @@ class Monitor:
             self.say(f"warning: numbers and pictures are not written any more: {error}")
 
 
-class Silence:
+class SilentMonitor:
     """The monitor of the processes that do not write."""
 
     def advance(self) -> None: ...

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from data.frame import Batch
-from detector.config import TrainConfig
+from detector.config import PRECISIONS
+from detector.config_sections import TrainConfig
 from detector.models.anchor_head import Predictions
 from detector.models.second import Second
-from detector.training.dense_graph import DenseGraph
+from detector.training.bev_graph import BevGraph
 from detector.training.distributed import Processes
 from detector.training.ema import Ema
 from detector.training.finite_guard import FiniteGuard
-from detector.training.index_stream import IndexStream
 from detector.training.losses import Criterion, Losses
 from detector.training.schedule import OneCycle
+from detector.training.side_stream import SideStream
 from detector.training.state import TrainState
 from ops import Pyramid, Voxels
-
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Outcome(NamedTuple):
@@ -43,14 +42,14 @@ class Trainer:
         schedule: OneCycle,
         settings: TrainConfig,
         processes: Processes,
-        dense: DenseGraph | None = None,
+        bev_graph: BevGraph | None = None,
     ):
-        """dense: of the state's model, for steps on a GPU."""
+        """bev_graph: of the state's model, for steps on a GPU."""
         self.state, self.criterion, self.schedule = state, criterion, schedule
-        self.settings, self.processes, self.dense = settings, processes, dense
-        self.index_stream = self._workspace = None
+        self.settings, self.processes, self.bev_graph = settings, processes, bev_graph
+        self.side_stream = self._workspace = None
         if processes.device.type == "cuda":
-            self.index_stream = IndexStream(processes.device)
+            self.side_stream = SideStream(processes.device)
             self._workspace = state.model.workspace(settings.batch_size, processes.device)
         self.guard = FiniteGuard()
         self._weights = list(state.model.parameters())
@@ -66,21 +65,22 @@ class Trainer:
 
         def index() -> tuple[Batch, Voxels, Pyramid]:
             moved = batch.to(device, non_blocking=True)
-            return moved, *model.index(moved.points, moved.offsets, self._workspace)
+            voxels = model.voxelize(moved.points, moved.offsets, self._workspace)
+            return moved, voxels, model.index(voxels, self._workspace)
 
-        found = self.index_stream.run(index) if self.index_stream else index()
-        batch, voxels, pyramid = found
+        indexed = self.side_stream.run(index) if self.side_stream else index()
+        batch, voxels, pyramid = indexed
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            bev = model.encode(voxels, pyramid, len(batch.frame_ids))
-            predictions = self.dense_part(model)(bev)
+            bev = model.encode(voxels, pyramid)
+            predictions = self.predict(model, bev)
         losses = self.criterion(predictions, batch.boxes, batch.labels)
         return Outcome(predictions, losses, voxels.dropped)
 
-    def dense_part(self, model: Second) -> Callable[[Tensor], Predictions]:
-        """From the map of a batch to predictions: where there is one, by the graph."""
-        if self.dense and model is self.state.model and model.training:
-            return self.dense
-        return lambda bev: model.head(model.backbone(bev))
+    def predict(self, model: Second, bev: Tensor) -> Predictions:
+        """As `Second.predict`; by the graph where there is one of this model."""
+        if self.bev_graph and model is self.state.model and model.training:
+            return self.bev_graph(bev)
+        return model.predict(bev)
 
     def step(self, batches: Sequence[Batch]) -> Tensor:
         """One update from `accumulate` batches on the host.
@@ -162,7 +162,7 @@ def build_trainer(
         total_steps, settings.lr, settings.div_factor, settings.pct_start, settings.momentum
     )
     state = TrainState(model, optimizer, scaler, ema)
-    dense = None
+    bev_graph = None
     if device.type == "cuda" and not synchronised:  # other processes are no part of a graph
-        dense = DenseGraph(model, settings.batch_size, PRECISIONS[settings.precision])
-    return Trainer(state, criterion.to(device), schedule, settings, processes, dense)
+        bev_graph = BevGraph(model, settings.batch_size, PRECISIONS[settings.precision])
+    return Trainer(state, criterion.to(device), schedule, settings, processes, bev_graph)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -23,11 +23,12 @@ from data.kitti.results import detections_to_labels
 from detector.models.second import Second
 from detector.postprocess import Detections, PostProcessor
 from detector.training.distributed import Processes
-from detector.training.loader import start_worker
 from detector.training.losses import loss_names
 from detector.training.trainer import Outcome
+from detector.training.workers import batches_of, ignore_stop_signals
 
 Forward = Callable[[Second, Batch], Outcome]
+Numbered = tuple[Batch | None, list[tuple[int, Frame]]]  # a batch, its frames with their indices
 
 
 class Scores(NamedTuple):
@@ -35,7 +36,7 @@ class Scores(NamedTuple):
 
     frames: int
     losses: dict[str, float]
-    capped: float  # points a frame that the cap on voxels has left out
+    capped: float  # points per frame that the cap on voxels has left out
     result: Result  # class -> metric -> figure -> [easy, moderate, hard]
 
     @property
@@ -76,17 +77,21 @@ class Validation:
         found: dict[int, Labels] = {}
         capped = 0
         total = torch.zeros(len(loss_names(self.classes)), dtype=torch.float64)
-        with evaluating(model):
-            for batch, views in self._batches(frames):
+        with evaluating(model), batches_of(self._loader(frames)) as batches:
+            for batch, numbered in self._padded(batches, frames):
                 if stopped():
                     return None
                 if batch is None:
                     continue
                 predictions, losses, dropped = forward(model, batch)
-                total += losses.flat().cpu() * len(views)  # sync: so do the boxes below
+                total += losses.flat().cpu() * len(numbered)  # sync: so do the boxes below
                 capped += int(dropped[1])
-                for (index, frame), boxes in zip(views, self.postprocess(predictions), strict=True):
-                    found[index] = to_labels(boxes, frame, self.classes)
+                detections = self.postprocess(predictions)
+                for (index, frame), boxes in zip(numbered, detections, strict=True):
+                    assert frame.calibration is not None  # every frame of KITTI has one
+                    found[index] = detections_to_labels(
+                        boxes.named(self.classes), frame.calibration, frame.image_shape
+                    )
         return self._gather(frames, total, capped, found)
 
     def detect(self, model: Second, forward: Forward, frame: Frame) -> Detections:
@@ -95,26 +100,25 @@ class Validation:
             predictions = forward(model, collate([frame], self.classes)).predictions
             return self.postprocess(predictions)[0]
 
-    def _batches(self, frames: int) -> Iterator[tuple[Batch | None, list[tuple[int, Frame]]]]:
-        """This process's batches; as many in each process, the last ones may be None."""
-        processes = self.processes
-        loader = DataLoader(
-            _Share(self.dataset, range(processes.rank, frames, processes.count)),
+    def _loader(self, frames: int) -> DataLoader[Numbered]:
+        """This process's batches of the first frames."""
+        share = range(self.processes.rank, frames, self.processes.count)
+        return DataLoader(
+            _Share(self.dataset, share),
             batch_size=self.batch_size,
             num_workers=self.workers,
             collate_fn=_Collate(self.classes),
-            worker_init_fn=start_worker,
+            worker_init_fn=ignore_stop_signals,
             generator=torch.Generator(),  # else the loader would change the global one
         )
-        largest_share = math.ceil(frames / processes.count)
+
+    def _padded(self, batches: Iterator[Numbered], frames: int) -> Iterable[Numbered]:
+        """As many batches in each process: the last ones may be None and empty."""
+        largest_share = math.ceil(frames / self.processes.count)
         count = math.ceil(largest_share / self.batch_size)
-        yield from tqdm(
-            _padded(loader, count),
-            desc="validating",
-            total=count,
-            leave=False,
-            disable=not processes.first,
-        )
+        quiet = not self.processes.first
+        for _ in tqdm(range(count), desc="validating", leave=False, disable=quiet):
+            yield next(batches, (None, []))
 
     def _gather(self, frames: int, losses: Tensor, capped: int, found: dict[int, Labels]) -> Scores:
         shares = self.processes.gather((losses, capped, found))
@@ -130,13 +134,6 @@ class Validation:
         known = [name for name in self.classes if name in MIN_OVERLAP]
         truth = [self.dataset.labels(index) for index in order]
         return evaluate([detections[index] for index in order], truth, known)
-
-
-def to_labels(detections: Detections, frame: Frame, classes: Sequence[str]) -> Labels:
-    """Detections of a frame with a calibration as KITTI results."""
-    names = [classes[label - 1] for label in detections.labels.tolist()]
-    boxes, scores = detections.boxes.cpu().numpy(), detections.scores.cpu().numpy()
-    return detections_to_labels(boxes, scores, names, frame.calibration, frame.image_shape)
 
 
 @contextmanager
@@ -169,12 +166,6 @@ class _Collate:
     def __init__(self, classes: Sequence[str]):
         self.classes = classes
 
-    def __call__(self, numbered: list[tuple[int, Frame]]) -> tuple[Batch, list[tuple[int, Frame]]]:
+    def __call__(self, numbered: list[tuple[int, Frame]]) -> Numbered:
         batch = collate([frame for _, frame in numbered], self.classes)
         return batch, [(i, replace(frame, points=frame.points[:0].copy())) for i, frame in numbered]
-
-
-def _padded(loader: DataLoader, count: int) -> Iterator:
-    batches = iter(loader)
-    for _ in range(count):
-        yield next(batches, (None, []))

@@ -25,9 +25,8 @@ def test_numbers_of_second_on_kitti():
     config = load_config(KITTI)
     assert config.class_names == ("Car", "Pedestrian", "Cyclist")
     assert config.grid.shape == (40, 1600, 1408)
-    assert config.grid.voxels.sparse_shape == (41, 1600, 1408)
-    assert config.bev_shape == (200, 176)
-    assert config.bev_depth == 2
+    assert config.grid.voxel_grid.sparse_shape == (41, 1600, 1408)
+    assert config.bev_cells == (2, 200, 176)
     assert config.classes[2].size == (1.76, 0.6, 1.73)
 
 
@@ -146,7 +145,7 @@ def test_least_memory_is_that_of_the_network():
         config = load_config(CONFIGS / name)
         weights = sum(p.numel() for p in build_second(config).parameters())
         parts = least_bytes(config)
-        y, x = config.bev_shape
+        _, y, x = config.bev_cells
         together = 4 * y * x * sum(config.model.bev.upsample_channels)
         maps = parts["model"] + parts["grid.range"] - 4 * weights
         assert together < maps < 4 * together

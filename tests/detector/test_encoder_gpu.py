@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from detector.models.encoder_graph import EncoderGraph
 from detector.models.sparse_encoder import DOWNS, SparseEncoder
 from ops import VoxelGrid, Voxels, index_pyramid, index_workspace, voxelize
 
@@ -23,7 +24,7 @@ def street(seed: int) -> Voxels:
     points = torch.cat([ground, clusters.reshape(-1, 4)]) - torch.tensor([0, 16, 2, 0])
     offsets = torch.tensor([0, len(points)], dtype=torch.int32)
     found = voxelize(points, offsets, GRID, capacity=CAPACITIES[0])
-    return Voxels(*(tensor.cuda() for tensor in found))
+    return Voxels(*(tensor.cuda() for tensor in found[:4]), batch_size=1)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def encoder():
     voxels = street(9)
     n = int(voxels.count)
     with torch.no_grad():
-        model.train()(Voxels(voxels.features[:n].cpu(), voxels.coords[:n].cpu(), None, None), 1)
+        model.train()(Voxels(voxels.features[:n].cpu(), voxels.coords[:n].cpu(), None, None, 1))
     model.eval().fold()
     return model
 
@@ -55,12 +56,12 @@ def test_equals_the_reference(encoder, dtype, tolerance):
     for seed in range(3):
         voxels = street(seed)
         n = int(voxels.count)
-        cpu = Voxels(voxels.features[:n].cpu().double(), voxels.coords[:n].cpu(), None, None)
-        want = copy.deepcopy(encoder).double()(cpu, 1)
+        cpu = Voxels(voxels.features[:n].cpu().double(), voxels.coords[:n].cpu(), None, None, 1)
+        want = copy.deepcopy(encoder).double()(cpu)
         model = copy.deepcopy(encoder).cuda().to(dtype)
-        exact = Voxels(voxels.features[:n], voxels.coords[:n], None, None)
-        assert relative(model(exact, 1).cpu(), want) < tolerance
-        assert relative(model(voxels, 1, CAPACITIES).cpu(), want) < tolerance
+        exact = Voxels(voxels.features[:n], voxels.coords[:n], None, None, 1)
+        assert relative(model(exact).cpu(), want) < tolerance
+        assert relative(model(voxels, CAPACITIES).cpu(), want) < tolerance
     pyramid = index_pyramid(
         voxels.coords, GRID.sparse_shape, 1, DOWNS, capacities=CAPACITIES, count=voxels.count
     )
@@ -73,7 +74,7 @@ def test_compiles_to_one_graph(encoder):
     workspace = index_workspace(GRID.sparse_shape, 1, DOWNS, torch.device("cuda"))
 
     def run(features, coords, count):
-        return model(Voxels(features, coords, count, None), 1, CAPACITIES, workspace)
+        return model(Voxels(features, coords, count, None, 1), CAPACITIES, workspace)
 
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
     for seed in range(2):
@@ -84,22 +85,26 @@ def test_compiles_to_one_graph(encoder):
 @torch.inference_mode()
 def test_one_cuda_graph_for_every_scan(encoder):
     model = copy.deepcopy(encoder).cuda().half()
-    workspace = index_workspace(GRID.sparse_shape, 1, DOWNS, torch.device("cuda"))
-    static = Voxels(*(t.clone() for t in street(0)))
-
-    def run():
-        return model(static, 1, CAPACITIES, workspace)
-
-    run()  # builds the operators outside of the capture
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = run()
+    graph = EncoderGraph(model, 1, CAPACITIES)
     for seed in (1, 2, 0):
         voxels = street(seed)
-        for target, source in zip(static, voxels, strict=True):
-            target.copy_(source)
-        graph.replay()
-        assert torch.equal(out, model(voxels, 1, CAPACITIES))
+        n = int(voxels.count)
+        exact = Voxels(voxels.features[:n], voxels.coords[:n], None, None, 1)
+        assert torch.equal(graph(exact), model(voxels, CAPACITIES))
+        assert not graph.overflowed()
+
+
+@torch.inference_mode()
+def test_a_graph_tells_of_voxels_that_do_not_fit(encoder):
+    model = copy.deepcopy(encoder).cuda().half()
+    voxels = street(1)
+    n = int(voxels.count)
+    exact = Voxels(voxels.features[:n], voxels.coords[:n], None, None, 1)
+    with pytest.raises(ValueError, match=r"do not fit a graph of 1 frames and 100 rows"):
+        EncoderGraph(model, 1, (100, *CAPACITIES[1:])).load(exact)
+    small = EncoderGraph(model, 1, (*CAPACITIES[:4], 10))
+    small(exact)
+    assert small.overflowed()
 
 
 def test_training_gives_the_same_bits(encoder):
@@ -107,13 +112,13 @@ def test_training_gives_the_same_bits(encoder):
     model = SparseEncoder(GRID.sparse_shape, (16, 32, 64, 64), 128).cuda().train()
     voxels = street(3)
     n = int(voxels.count)
-    exact = Voxels(voxels.features[:n], voxels.coords[:n], None, None)
+    exact = Voxels(voxels.features[:n], voxels.coords[:n], None, None, 1)
     grad = None
     runs = []
     for _ in range(10):
         model.zero_grad()
         with torch.autocast("cuda", torch.float16):
-            out = model(exact, 1)
+            out = model(exact)
         grad = torch.randn_like(out) if grad is None else grad
         out.backward(grad)
         runs.append([out.detach(), *(p.grad.clone() for p in model.parameters())])

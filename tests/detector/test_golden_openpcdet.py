@@ -55,7 +55,7 @@ def inference(setup, folder):
     offsets = torch.tensor([0, len(points)], dtype=torch.int32, device=setup.device)
     with torch.inference_mode():
         voxels = voxelize(points, offsets, model.grid, model.max_points, model.max_voxels[1])
-        bev = model.encoder(voxels, 1)
+        bev = model.encoder(voxels)
         features = model.backbone(bev.contiguous(memory_format=torch.channels_last))
         predictions = model.head(features)
         (detections,) = build_postprocessor(setup.config).to(setup.device)(predictions)

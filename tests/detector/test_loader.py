@@ -1,14 +1,20 @@
+import multiprocessing
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from data.simulator import simulate
 from detector.config import parse_config
 from detector.training.distributed import Processes
 from detector.training.loader import StepSampler, build_training_frames, training_loader
-from tests.helpers.minute_training import CONFIG
+from detector.training.workers import batches_of, ignore_stop_signals
+from tests.helpers.minute_training import CONFIG, REPOSITORY
 
 CPU = torch.device("cpu")
 
@@ -101,3 +107,42 @@ def test_points_are_in_a_random_order_that_the_key_decides():
         # neighbours in the file, a fifth of a degree apart, are spread over the scan
         apart = np.linalg.norm(np.diff(points[:, :3], axis=0), axis=1)
         assert np.median(apart) > 5
+
+
+def _loader() -> DataLoader:
+    return DataLoader(range(10_000), num_workers=2, worker_init_fn=ignore_stop_signals)
+
+
+def test_an_error_ends_the_workers_and_no_other_child():
+    other = multiprocessing.Process(target=time.sleep, args=(60,), daemon=True)
+    other.start()
+    with pytest.raises(RuntimeError, match="broken"), batches_of(_loader()) as batches:
+        next(batches)
+        workers = [child for child in multiprocessing.active_children() if child is not other]
+        assert len(workers) == 2
+        raise RuntimeError("broken")
+    assert not any(worker.is_alive() for worker in workers)
+    assert other.is_alive()
+    other.kill()
+    other.join()
+
+
+BROKEN = """
+from detector.training.workers import batches_of
+from tests.detector.test_loader import _loader
+with batches_of(_loader()) as batches:
+    next(batches)
+    raise RuntimeError("broken")
+"""
+
+
+def test_a_program_ends_with_the_error_though_workers_ignore_signals():
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "RuntimeError: broken"

@@ -69,6 +69,21 @@ def test_shapes(small):
 
 
 @torch.inference_mode()
+def test_a_forward_pass_is_its_stages(small):
+    points, starts = torch.cat((cloud(3000, 0), cloud(2000, 1))), offsets(3000, 2000)
+    voxels = small.voxelize(points, starts)
+    pyramid = small.index(voxels)
+    assert voxels.batch_size == pyramid.batch_size == 2
+    bev = small.encode(voxels, pyramid)
+    assert bev.shape == (2, *small.encoder.bev_shape)
+    assert bev.is_contiguous(memory_format=torch.channels_last)
+    for got, want in zip(small.predict(bev), small(points, starts), strict=True):
+        assert torch.equal(got, want)
+    capacities = [len(level.coords) for level in pyramid.levels]
+    assert small.encoder.index(voxels, capacities).batch_size == 2
+
+
+@torch.inference_mode()
 def test_frames_of_a_batch_do_not_see_each_other(small):
     clouds = [cloud(3000, 0), cloud(0, 1), cloud(2000, 2)]
     together = small(torch.cat(clouds), offsets(*map(len, clouds)))
@@ -106,9 +121,9 @@ def test_channels_of_the_map_are_feature_major():
             nn.init.ones_(block.weight)
     # A voxel at the bottom of the grid reaches only the lower of the map's two layers.
     voxels = Voxels(
-        torch.ones(1, 4), torch.tensor([[0, 2, 800, 704]], dtype=torch.int32), None, None
+        torch.ones(1, 4), torch.tensor([[0, 2, 800, 704]], dtype=torch.int32), None, None, 1
     )
-    bev = model.encoder(voxels, 1)
+    bev = model.encoder(voxels)
     assert bev.shape == (1, 256, 200, 176)
     reached = bev[0].flatten(1).any(dim=1)
     assert reached[0::2].all()
@@ -127,9 +142,10 @@ def test_fixed_capacities_change_nothing(small):
         torch.cat((voxels.coords, torch.full((spare, 4), -1, dtype=torch.int32))),
         torch.tensor([rows], dtype=torch.int32),
         voxels.dropped,
+        1,
     )
-    fixed = folded.encoder(padded, 1, capacities=(4000, 12000, 12000, 6000, 6000))
-    torch.testing.assert_close(fixed, folded.encoder(voxels, 1))
+    fixed = folded.encoder(padded, capacities=(4000, 12000, 12000, 6000, 6000))
+    torch.testing.assert_close(fixed, folded.encoder(voxels))
 
 
 def test_batch_statistics_on_the_cpu_are_accurate():

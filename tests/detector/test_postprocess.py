@@ -9,7 +9,7 @@ import torch
 
 from detector.config import load_config
 from detector.models.anchor_head import Predictions
-from detector.postprocess import PostProcessor, build_postprocessor
+from detector.postprocess import Detections, PostProcessor, build_postprocessor
 from ops import direction_bin, encode, iou_bev
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "second_small.yaml"
@@ -50,6 +50,17 @@ def test_boxes_come_back_with_their_headings(postprocess):
     for box, anchor in zip(found.boxes, (900, 4000, 7), strict=True):
         torch.testing.assert_close(box[:6], torch.tensor(boxes[anchor][:6]))
         assert same_angle(box[6], boxes[anchor][6])
+
+
+def test_named_detections_are_on_the_host():
+    boxes, scores = torch.arange(14.0).view(2, 7), torch.tensor([0.9, 0.4])
+    found = Detections(boxes, scores, torch.tensor([2, 1])).named(("Car", "Cyclist"))
+    assert found.names == ("Cyclist", "Car")
+    np.testing.assert_array_equal(found.boxes, boxes.numpy())
+    weaker = found.select(np.flatnonzero(found.scores < 0.5))
+    assert weaker.names == ("Car",) and weaker.boxes.tolist() == boxes[1:].tolist()
+    assert weaker.scores.tolist() == scores[1:].tolist()
+    assert found.select(np.zeros(0, int)).boxes.shape == (0, 7)
 
 
 def test_the_weaker_of_two_that_overlap_goes(postprocess):

@@ -10,10 +10,10 @@ from data.collate import collate
 from data.simulator import simulate
 from detector.config import parse_config
 from detector.models.second import build_second
-from detector.training.dense_graph import DenseGraph
+from detector.training.bev_graph import BevGraph
 from detector.training.distributed import Processes
 from detector.training.losses import build_criterion
-from detector.training.run import fix_randomness
+from detector.training.randomness import fix_randomness
 from detector.training.trainer import build_trainer
 from tests.helpers.minute_training import CONFIG
 
@@ -55,7 +55,7 @@ def build(*overrides: str):
 
 def plain(*overrides: str):
     trainer = build(*overrides)
-    trainer.dense = trainer.index_stream = None
+    trainer.bev_graph = trainer.side_stream = None
     return trainer
 
 
@@ -83,7 +83,7 @@ def test_capture_leaves_the_network_as_it_was():
     config = parse_config(CONFIG)
     model = build_second(config).cuda().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    DenseGraph(model, 2, torch.float16)
+    BevGraph(model, 2, torch.float16)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
     assert all(weight.grad is None for weight in model.parameters())

@@ -91,7 +91,7 @@ def tools(tmp_path_factory):
         own = {"DISPLAY": f":{int(server.stdout.readline())}", "folder": folder}
         running = {
             "browsing": Tool("visualize", "a.bin", "b.bin", "c.bin", **own),
-            "playing": Tool("demo", "drive", "--weights", "weights", **own),
+            "playing": Tool("play", "drive", "--weights", "weights", **own),
         }
         yield running
         for tool in running.values():
@@ -114,7 +114,7 @@ def test_a_vanished_scan_is_told_and_the_rest_is_shown(tools):
 
 def test_ctrl_c_closes_the_window(tools):
     tool = tools["playing"]
-    tool.wait_for("frames a second.*millisecond")
+    tool.wait_for("frames per second.*millisecond")
     os.killpg(tool.process.pid, signal.SIGINT)
     assert tool.end() == (130, "", "")
 

@@ -36,10 +36,10 @@ from tests.helpers.minute_training import CONFIG
 from tools import (
     benchmark,
     check_data,
-    demo,
     detect,
     evaluate,
     import_openpcdet,
+    play,
     prepare_kitti,
     simulate,
     train,
@@ -142,7 +142,7 @@ COMMANDS = (
     Command(train, f"{TRAINING} --output run --resume", "run", 0.5),
     Command(visualize, f"--root kitti --split val {DETECTOR} --output out", "out", 0.5),
     Command(visualize, "scans/000002.bin --detections results --output out", "out"),
-    Command(demo, f"scans {DETECTOR} --output out", "out", 0.5),
+    Command(play, f"scans {DETECTOR} --output out", "out", 0.5),
     Command(simulate, "--root kitti --split more --streets 1 --processes 1", "", 0.5),
     Command(simulate, "--root out --split more --streets 1 --processes 1", "out", 0.3),
     Command(import_openpcdet, "other.pth out --config minute.yaml", "out"),
@@ -394,7 +394,7 @@ def judge(tool, code: int | None, err: str) -> str:
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
     usage = "usage: " in err
     # these go on with the other scans, and name each bad one
-    enough = len(errors) >= 1 if tool in (detect, demo, visualize) else len(errors) == 1
+    enough = len(errors) >= 1 if tool in (detect, play, visualize) else len(errors) == 1
     if code == 2 and not usage and not enough:
         return f"{len(errors)} lines for exit code 2: {err[-500:]}"
     if code == 0 and errors:

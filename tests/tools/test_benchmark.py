@@ -44,7 +44,7 @@ def test_a_peer_that_fails_later_is_left_out(monkeypatch, tmp_path):
         def __init__(self, sparse_shape, layers):
             super().__init__()
 
-        def forward(self, voxels, batch_size):
+        def forward(self, voxels):
             Failing.calls += 1
             if Failing.calls > 5:  # past the warm-up and the first calls
                 raise RuntimeError("out of table")

@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 
 from data.kitti.dataset import KittiDataset
+from data.survey import survey
 from detector.anchors import build_anchors
 from detector.config import load_config
-from detector.data_check import advice, best_overlap, check_class
-from detector.survey import survey
+from detector.training.data_check import advice, best_overlap, check_class
 from ops.boxes import iou_bev
 from tests.helpers.kitti_miniature import CAR, write_miniature
 from tools.check_data import CONFIG, main
@@ -233,9 +233,9 @@ def test_the_caps_on_voxels(root, tmp_path, capsys):
     command = ["--root", str(root), "--output", str(tmp_path / "out"), "--config", str(config)]
     assert main(command) == 0
     out = capsys.readouterr().out
-    grid = load_config(CONFIG).grid.voxels
+    grid = load_config(CONFIG).grid.voxel_grid
     counts = [cells(frame.points, grid) for frame in KittiDataset(root, "all")]
-    assert f"{min(counts)} to {max(counts)} voxels a frame" in out
+    assert f"{min(counts)} to {max(counts)} voxels per frame" in out
     assert f"- grid.max_voxels_test: 100 -> {max(counts)}; 4 of 4 frames have more" in out
     assert f"training leaves out up to {(max(counts) - 300) / max(counts):.0%} of them" in out
 
@@ -255,7 +255,8 @@ def test_odd_scans_and_numbers(root):
     path = root / "training/label_2/000005.txt"
     path.write_text(path.read_text().replace("0.00 1.60 20.00", "1e30 1.60 20.00"))
     config = load_config(CONFIG)
-    lines = "\n".join(advice(config, survey(KittiDataset(root, "all"), config=config)))
+    found = survey(KittiDataset(root, "all"), iter, config.grid.voxel_grid, config.ground_z)
+    lines = "\n".join(advice(config, found))
     assert "z must be the axis that points up" in lines
     assert "000005.txt, line 1: x is 1e+30; metres" in lines and "nan" not in lines
 

@@ -1,4 +1,4 @@
-"""visualize.py and demo.py as a user calls them, without a display."""
+"""visualize.py and play.py as a user calls them, without a display."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from data.detections import NamedDetections
 from data.kitti.calibration import Calibration
 from data.kitti.dataset import KittiDataset
 from data.kitti.labels import write_labels
@@ -19,7 +20,7 @@ from detector.draw.scene import SceneRenderer, SceneUnavailable
 from detector.draw.style import CLASS_COLOURS, OTHER_COLOURS
 from tests.helpers.kitti_miniature import CAR, png, write_miniature
 from tests.helpers.weights import write_weights
-from tools import demo, visualize
+from tools import play, visualize
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,7 +87,7 @@ def test_detections_come_from_json_and_from_kitti_results(tmp_path, plain):
     results.mkdir()
     box = np.array([CAR])
     camera = Calibration.from_file(root / "training" / "calib" / "000002.txt")
-    found = detections_to_labels(box, np.array([0.8]), ["Car"], camera, None)
+    found = detections_to_labels(NamedDetections(box, np.array([0.8]), ["Car"]), camera, None)
     arguments = ["--root", str(root), "--frames", "000002", "--detections", str(results)]
 
     pictures = []
@@ -109,7 +110,10 @@ def test_of_two_results_the_newer_is_drawn(tmp_path, plain):
     own, result = results / "000002.json", results / "000002.txt"
     write_json(own, [CAR], [0.8], ["Van"])
     write_labels(
-        result, detections_to_labels(np.array([CAR]), np.array([0.8]), ["Cyclist"], camera, None)
+        result,
+        detections_to_labels(
+            NamedDetections(np.array([CAR]), np.array([0.8]), ["Cyclist"]), camera, None
+        ),
     )
     arguments = ["--root", str(root), "--frames", "000002", "--detections", str(results)]
     for newer, older, seen, unseen in (
@@ -138,7 +142,7 @@ def test_an_older_result_is_not_drawn_where_the_newer_cannot_be(tmp_path, plain,
 
 @pytest.mark.parametrize("value", ["nan", "-1", "2", "much"])
 def test_a_score_is_from_0_to_1(value, capsys):
-    for program in (visualize, demo):
+    for program in (visualize, play):
         with pytest.raises(SystemExit) as end:
             program.main(["scan.bin", "--score", value])
         assert end.value.code == 2 and f"'{value}' is not from 0 to 1" in capsys.readouterr().err
@@ -231,7 +235,7 @@ def test_a_folder_of_scans_becomes_a_film(tmp_path, plain, weights, capsys):
         simulate(1, 0.1 * k).points.tofile(tmp_path / f"{k}.bin")
     np.zeros((0, 4), np.float32).tofile(tmp_path / "2.bin")
     film = tmp_path / "film"
-    assert demo.main([str(tmp_path), "--weights", str(weights), "--output", str(film)]) == 0
+    assert play.main([str(tmp_path), "--weights", str(weights), "--output", str(film)]) == 0
     assert sorted(path.name for path in film.iterdir()) == [f"00000{k}.png" for k in range(3)]
     assert capsys.readouterr().err.count("note:") == 1
 
@@ -239,7 +243,7 @@ def test_a_folder_of_scans_becomes_a_film(tmp_path, plain, weights, capsys):
     (tmp_path / "0.bin").write_bytes(b"cut off")
     (tmp_path / "2.bin").unlink()
     arguments = [str(tmp_path), "--weights", str(weights), "--output", str(film)]
-    assert demo.main(arguments) == 2
+    assert play.main(arguments) == 2
     out, err = capsys.readouterr()
     assert "3 pictures of an earlier film removed" in out and "0.bin" in err
     assert [path.name for path in film.iterdir()] == ["000000.png"]
@@ -249,12 +253,12 @@ def test_a_film_spares_the_pictures_of_others(tmp_path, plain, weights, capsys):
     simulate(1).points.tofile(tmp_path / "0.bin")
     film = tmp_path / "film"
     arguments = [str(tmp_path), "--weights", str(weights), "--output", str(film)]
-    assert demo.main(arguments) == 0
+    assert play.main(arguments) == 0
     (film / "000007.png").write_bytes(png(4, 4))
     (film / "notes.txt").write_text("")
     before = {path.name: path.read_bytes() for path in film.iterdir()}
     capsys.readouterr()
-    assert demo.main(arguments) == 2
+    assert play.main(arguments) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "000007.png" in err
     assert {path.name: path.read_bytes() for path in film.iterdir()} == before
@@ -293,6 +297,6 @@ def test_a_mistake_gets_one_line(tmp_path, plain, capsys, monkeypatch, arguments
     assert len(errors) == 1 and said in errors[0]
 
 
-def test_a_demo_without_scans_says_so(tmp_path, weights, capsys):
-    assert demo.main([str(tmp_path), "--weights", str(weights)]) == 2
+def test_playing_no_scans_says_so(tmp_path, weights, capsys):
+    assert play.main([str(tmp_path), "--weights", str(weights)]) == 2
     assert str(tmp_path) in capsys.readouterr().err

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from detector.config import Config
-from detector.detector import PRECISIONS, Detector
+from detector.config import PRECISIONS, Config
+from detector.detector import Detector
 from detector.models.second import Second
 from detector.postprocess import build_postprocessor
-from ops.voxelize import Voxels, voxelize
+from ops.voxelize import Voxels
 from tools.benchmarks.peers import available, encoder_layers
 from tools.benchmarks.scans import Scans
 from tools.benchmarks.timing import Times, timed
@@ -30,7 +30,7 @@ def measure(
     device: torch.device,
     precision: str = "fp32",
 ) -> dict:
-    """The table of every stage over all scans, one scan a call; prints it."""
+    """The table of every stage over all scans, one scan per call; prints it."""
     stages = _Stages(config, model, device, precision)
     with torch.inference_mode():
         for _ in range(WARM_UP):
@@ -62,7 +62,7 @@ class _Stages:
         self.peers: dict[str, nn.Module] = {}
         self.left_out: dict[str, str] = {}
         for name, build in available().items():
-            peer = build(config.grid.voxels.sparse_shape, layers).eval()
+            peer = build(config.grid.voxel_grid.sparse_shape, layers).eval()
             self.peers[name] = peer.to(device, PRECISIONS[precision])
 
     def run(self, cloud: Tensor) -> dict[str, float]:
@@ -70,15 +70,11 @@ class _Stages:
         model, times = self.model, {}
         points = cloud.to(self.device)
         offsets = torch.tensor([0, len(points)], dtype=torch.int32, device=self.device)
-        limits = model.max_points, model.max_voxels[1]
-        voxels, times["voxelize"] = timed(lambda: voxelize(points, offsets, model.grid, *limits))
-        bev, times["encoder"] = timed(lambda: model.encoder(voxels, 1))
+        voxels, times["voxelize"] = timed(lambda: model.voxelize(points, offsets))
+        bev, times["encoder"] = timed(lambda: model.encode(voxels, model.index(voxels)))
         times |= self._peers(voxels)
-        order = torch.channels_last
-        maps, times["BEV backbone"] = timed(
-            lambda: model.backbone(bev.contiguous(memory_format=order))
-        )
-        predictions, times["heads"] = timed(lambda: model.head(maps))
+        features, times["BEV backbone"] = timed(lambda: model.backbone(bev))
+        predictions, times["heads"] = timed(lambda: model.head(features))
         _, times["postprocess"] = timed(lambda: self.postprocess(predictions))
         _, times["points to boxes"] = timed(lambda: self.detector(cloud))
         return times
@@ -87,7 +83,7 @@ class _Stages:
         times = {}
         for name, peer in list(self.peers.items()):
             try:
-                _, times[f"encoder of {name}"] = timed(lambda p=peer: p(voxels, 1))
+                _, times[f"encoder of {name}"] = timed(lambda p=peer: p(voxels))
             except Exception as error:  # one that cannot do this is a result, not the end
                 del self.peers[name]
                 self.left_out[name] = (str(error).strip() or repr(error)).splitlines()[-1][:80]
@@ -117,7 +113,7 @@ def _row(stage: str, frames: list[list[dict[str, float]]]) -> dict:
 def print_table(result: dict) -> None:
     print(
         "{device}, {threads} threads, torch {torch}, {precision}, {scans}, "
-        "{least} to {most} boxes a scan".format(
+        "{least} to {most} boxes per scan".format(
             **result, least=min(result["boxes"]), most=max(result["boxes"])
         )
     )

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 import ops
+from detector.models.encoder_graph import KITTI_CAPACITIES
 from detector.models.sparse_encoder import DOWNS
 from ops import KernelMap, Level, Voxels
 from ops.cuda import naive
-from tools.benchmarks.ops import CAPACITIES, GRID
+from tools.benchmarks.ops import GRID
 from tools.benchmarks.scans import Scans
 from tools.benchmarks.timing import Times, wall
 
@@ -80,7 +81,7 @@ def voxelize(scan: Scan) -> Calls:
 def index_with_capacities(scan: Scan) -> Calls:
     coords, shape = scan.voxels.coords, GRID.sparse_shape
     workspace = ops.index_workspace(shape, 1, DOWNS, coords.device)
-    options = {"capacities": CAPACITIES, "workspace": workspace}
+    options = {"capacities": KITTI_CAPACITIES, "workspace": workspace}
     return {"index, capacities": lambda: ops.index_pyramid(coords, shape, 1, DOWNS, **options)}
 
 

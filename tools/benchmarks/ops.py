@@ -9,17 +9,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from detector.models.encoder_graph import KITTI_CAPACITIES, EncoderGraph
 from detector.models.sparse_encoder import DOWNS, SparseEncoder
-from ops.kernel_map import index_pyramid, index_workspace
+from ops.kernel_map import index_pyramid
 from ops.sparse_conv import sparse_conv
 from ops.voxelize import VoxelGrid, Voxels
 from tools.benchmarks.peers import LAYERS, available
 from tools.benchmarks.scans import Scans
-from tools.benchmarks.timing import Times, captured, kernel_time, wall
+from tools.benchmarks.timing import Times, kernel_time, wall
 
 GRID = VoxelGrid((0, -40, -3, 70.4, 40, 1), (0.05, 0.05, 0.1))
-# Rows a frame of levels 0 to 4: 1.3 times the most of ten field-of-view scans, rounded up.
-CAPACITIES = (24_000, 48_000, 36_000, 18_000, 15_000)
 DTYPES = {
     "fp32": torch.float32,
     "tf32": torch.float32,
@@ -130,15 +129,15 @@ def encoder(scans: Scans, batch: int, precision: str, repeats: int) -> list[dict
     row("millisecond", "forward, graph", _replayed(ours, batches, batch, precision, repeats))
     folded = _folded(ours, precision)
     with torch.inference_mode():
-        row("millisecond", "forward, eager", _over(batches, repeats, lambda v: folded(v, batch)))
-    row("millisecond", "forward + backward", *_trained(ours, batches, batch, precision, repeats))
+        row("millisecond", "forward, eager", _over(batches, repeats, folded))
+    row("millisecond", "forward + backward", *_trained(ours, batches, precision, repeats))
     for name, build in available().items():
         try:
             peer = build(GRID.sparse_shape).cuda()
             with torch.inference_mode():
                 eager = copy.deepcopy(peer).eval().to(DTYPES[precision])
-                row(name, "forward, eager", _over(batches, repeats, lambda v, m=eager: m(v, batch)))
-            row(name, "forward + backward", *_trained(peer, batches, batch, precision, repeats))
+                row(name, "forward, eager", _over(batches, repeats, eager))
+            row(name, "forward + backward", *_trained(peer, batches, precision, repeats))
         except Exception as error:  # a peer that cannot do this precision is a result, not the end
             reason = str(error).strip().splitlines()[-1][:80] if str(error) else repr(error)[:80]
             rows.append({"engine": name, "batch": batch, "precision": precision, "error": reason})
@@ -162,36 +161,21 @@ def _replayed(
 ) -> list[float]:
     """One graph of fixed capacity, replayed on every batch."""
     folded = _folded(encoder, precision)
-    capacities = [batch * rows for rows in CAPACITIES]
-    device = batches[0].coords.device
-    features = torch.zeros(capacities[0], 4, device=device)
-    coords = torch.full((capacities[0], 4), -1, dtype=torch.int32, device=device)
-    count = torch.zeros(1, dtype=torch.int32, device=device)
-    workspace = index_workspace(GRID.sparse_shape, batch, DOWNS, device)
-
-    def load(voxels: Voxels) -> None:
-        rows = len(voxels.coords)
-        features[:rows], coords[:rows] = voxels.features, voxels.coords
-        count.fill_(rows)
-
+    graph = EncoderGraph(folded, batch, KITTI_CAPACITIES)
+    samples = []
     with torch.inference_mode():
-        load(batches[0])
-        static = Voxels(features, coords, count, batches[0].dropped)
-        result = []
-        graph = captured(lambda: result.append(folded(static, batch, capacities, workspace)))
-        samples = []
         for voxels in batches:
-            load(voxels)
+            graph.load(voxels)
             samples += wall(graph.replay, repeats)
-            expected = folded(voxels, batch)
-            error = (result[-1].float() - expected.float()).norm() / expected.float().norm()
-            if not error < 1e-2:
+            bev, expected = graph.replay().float(), folded(voxels).float()
+            error = (bev - expected).norm() / expected.norm()
+            if graph.overflowed() or not error < 1e-2:
                 raise RuntimeError(f"the replayed graph is off by {error:.1e}")
     return samples
 
 
 def _trained(
-    encoder: nn.Module, batches: list[Voxels], batch: int, precision: str, repeats: int
+    encoder: nn.Module, batches: list[Voxels], precision: str, repeats: int
 ) -> tuple[list[float], float]:
     """Forward and backward in training mode, master weights in fp32; peak memory in MB."""
     encoder = copy.deepcopy(encoder).train()
@@ -201,7 +185,7 @@ def _trained(
     def step(voxels: Voxels) -> None:
         encoder.zero_grad(set_to_none=True)
         with torch.autocast("cuda", DTYPES[precision] if half else torch.float16, enabled=half):
-            bev = encoder(voxels, batch)
+            bev = encoder(voxels)
         if not gradient:
             gradient.append(torch.randn_like(bev))
         bev.backward(gradient[0].to(bev.dtype))

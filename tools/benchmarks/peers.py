@@ -30,7 +30,7 @@ LAYERS = encoder_layers((16, 32, 64, 64), 128)  # of second_kitti.yaml
 
 def available() -> dict[str, Callable[..., nn.Module]]:
     """Encoders of the peers that are installed, built from (sparse shape, layers); each takes
-    (voxels, batch size) to the BEV map."""
+    voxels to the BEV map."""
     found = {}
     try:
         import spconv.pytorch  # noqa: F401
@@ -75,9 +75,11 @@ class SpconvEncoder(nn.Module):
             blocks.append(spconv.SparseSequential(conv, norm, nn.ReLU()))
         self.layers = nn.ModuleList(blocks)
 
-    def forward(self, voxels: Voxels, batch_size: int) -> Tensor:
+    def forward(self, voxels: Voxels) -> Tensor:
         dtype = next(self.parameters()).dtype
-        x = self.tensor(voxels.features.to(dtype), voxels.coords, self.sparse_shape, batch_size)
+        x = self.tensor(
+            voxels.features.to(dtype), voxels.coords, self.sparse_shape, voxels.batch_size
+        )
         for layer in self.layers:
             x = layer(x)
         return x.dense().flatten(1, 2)
@@ -111,12 +113,12 @@ class TorchsparseEncoder(nn.Module):
             ]
         self.layers = nn.Sequential(*blocks)
 
-    def forward(self, voxels: Voxels, batch_size: int) -> Tensor:
+    def forward(self, voxels: Voxels) -> Tensor:
         dtype = next(self.parameters()).dtype
         x = self.tensor(
             voxels.features.to(dtype),
             voxels.coords,
-            spatial_range=(batch_size, *self.sparse_shape),
+            spatial_range=(voxels.batch_size, *self.sparse_shape),
         )
         x = self.layers(x)
         return x.dense().permute(0, 4, 1, 2, 3).flatten(1, 2).to(torch.get_default_dtype())

@@ -1,4 +1,4 @@
-"""Clocks: how long a call takes, eagerly and as a replayed CUDA graph."""
+"""Clocks: how long a call takes, by the wall clock and on the device alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 import torch
+
+from detector.cuda_graph import captured
 
 Result = TypeVar("Result")
 
@@ -42,20 +44,6 @@ def timed(call: Callable[[], Result]) -> tuple[Result, float]:
     return result, 1e3 * (time.perf_counter() - started)
 
 
-def captured(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """A CUDA graph of one call, which must not read back to the host."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph
-
-
 def kernel_time(call: Callable[[], object], launches: int = 20, repeats: int = 9) -> float:
     """Median milliseconds of one call among `launches` in a graph: what the device spends."""
 
@@ -63,7 +51,7 @@ def kernel_time(call: Callable[[], object], launches: int = 20, repeats: int = 9
         for _ in range(launches):
             call()
 
-    graph = captured(many)
+    graph, _ = captured(many)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     samples = []
     for _ in range(repeats):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import islice
 
@@ -12,13 +13,14 @@ from torch import Tensor, nn
 
 from data.frame import Batch, Frame
 from data.gt_database import GroundTruthDatabase
-from detector.config import Config
+from detector.config import PRECISIONS, Config
 from detector.models.second import build_second
 from detector.training.distributed import Processes
 from detector.training.loader import StepSampler, build_training_frames, training_loader
 from detector.training.losses import build_criterion
-from detector.training.run import fix_randomness
-from detector.training.trainer import PRECISIONS, Trainer, build_trainer
+from detector.training.randomness import fix_randomness
+from detector.training.trainer import Trainer, build_trainer
+from detector.training.workers import batches_of
 from tools.benchmarks.timing import Times, wall
 
 WARM_UP = 5  # steps
@@ -82,14 +84,18 @@ class _Run:
         total = self.sampler.total_steps
         self.trainer: Trainer = build_trainer(model, criterion, train, total, self.processes)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> AbstractContextManager[Iterator[Batch]]:
         """Augmented batches as training gets them."""
         names, workers = self.config.class_names, self.config.train.workers
-        return iter(training_loader(self.frames, self.sampler, names, workers, self.device))
+        return batches_of(training_loader(self.frames, self.sampler, names, workers, self.device))
+
+    def first_batch(self) -> Batch:
+        with self.batches() as batches:
+            return next(batches)
 
     def parts(self, repeats: int) -> dict[str, float]:
         """Median milliseconds of each part, the device idle before and after it."""
-        batch = next(self.batches())
+        batch = self.first_batch()
         on_device = batch.to(self.device)
         trainer, settings = self.trainer, self.config.train
         state, precision = trainer.state, PRECISIONS[settings.precision]
@@ -98,15 +104,16 @@ class _Run:
         held: dict[str, object] = {}
 
         def index() -> None:
-            held["index"] = model.index(on_device.points, on_device.offsets)
+            held["voxels"] = model.voxelize(on_device.points, on_device.offsets)
+            held["pyramid"] = model.index(held["voxels"])
 
         def encode() -> None:
             with torch.autocast(self.device.type, precision, enabled=half):
-                held["bev"] = model.encode(*held["index"], len(batch.frame_ids))
+                held["bev"] = model.encode(held["voxels"], held["pyramid"])
 
-        def dense() -> None:
+        def predict() -> None:
             with torch.autocast(self.device.type, precision, enabled=half):
-                held["predictions"] = trainer.dense_part(model)(held["bev"])
+                held["predictions"] = trainer.predict(model, held["bev"])
 
         def losses() -> None:
             predictions, (boxes, labels) = held["predictions"], on_device[2:4]
@@ -124,38 +131,33 @@ class _Run:
             "batch to the device, ms": lambda: batch.to(self.device, non_blocking=True),
             "voxels and index, ms": index,
             "encoder forward, ms": encode,
-            "backbone and heads forward, ms": dense,
+            "backbone and heads forward, ms": predict,
             "targets and losses, ms": losses,
             "backward, ms": backward,
             "clip and update, ms": update,
         }
-        samples: dict[str, list[float]] = {name: [] for name in parts}
-        for step in range(WARM_UP + repeats):
-            for name, part in parts.items():
-                (milliseconds,) = wall(part, 1, warmup=0)
-                if step >= WARM_UP:
-                    samples[name].append(milliseconds)
-        return {name: Times.of(values).median for name, values in samples.items()}
+        return _medians(parts, repeats)
 
     def whole(self, repeats: int) -> dict[str, float]:
-        """The mean step with a batch that is there, and with the loader at work."""
+        """The mean step with a batch in memory, and with the loader at work."""
         cuda = self.device.type == "cuda"
-        batch = next(self.batches())
+        batch = self.first_batch()
         if cuda:
             torch.cuda.empty_cache()  # what the parts have left
             torch.cuda.reset_peak_memory_stats(self.device)
-        there = self._mean_step(batch for _ in range(WARM_UP + repeats))
+        alone = self._mean_step(batch for _ in range(WARM_UP + repeats))
         peak = torch.cuda.max_memory_reserved(self.device) / 2**30 if cuda else 0.0
-        loaded = self._mean_step(islice(self.batches(), WARM_UP + repeats))
+        with self.batches() as batches:
+            loaded = self._mean_step(islice(batches, WARM_UP + repeats))
         return {
-            "whole step, ms": there,
+            "whole step, ms": alone,
             "whole step with the loader, ms": loaded,
-            "idle for want of data, %": max(0.0, 100 * (1 - there / loaded)),
+            "idle for want of data, %": max(0.0, 100 * (1 - alone / loaded)),
             "peak memory, GiB": peak,
         }
 
     def _mean_step(self, batches: Iterator[Batch]) -> float:
-        """Milliseconds a step, many on the way at once as in training."""
+        """Milliseconds per step, many on the way at once as in training."""
         count = 0
         record: Tensor | None = None
         for number, batch in enumerate(batches):
@@ -166,6 +168,17 @@ class _Run:
             count = number + 1 - WARM_UP
         _wait(record)
         return 1e3 * (time.perf_counter() - begin) / count
+
+
+def _medians(parts: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median milliseconds of each part, all of them called in turn."""
+    samples: dict[str, list[float]] = {name: [] for name in parts}
+    for step in range(WARM_UP + repeats):
+        for name, part in parts.items():
+            (milliseconds,) = wall(part, 1, warmup=0)
+            if step >= WARM_UP:
+                samples[name].append(milliseconds)
+    return {name: Times.of(values).median for name, values in samples.items()}
 
 
 def _wait(record: Tensor) -> None:

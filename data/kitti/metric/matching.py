@@ -2,7 +2,8 @@
 
 Geiger, Lenz, Urtasun, "Are we ready for autonomous driving?", CVPR 2012, and the benchmark's
 development kit. An object, or a detection, plays one of three roles for a class and difficulty: it
-COUNTS; it is IGNORED, so that a match with it is neither right nor wrong; or it is OUT, not seen.
+COUNTS; it is NEUTRAL (the kit says ignored): a match with it is neither right nor wrong; or it is
+OUT, not seen.
 """
 
 import numpy as np
@@ -10,23 +11,23 @@ import numpy as np
 from data.kitti.labels import MIN_HEIGHT
 from data.kitti.metric.objects import Objects, Overlaps
 
-COUNTS, IGNORED, OUT = 0, 1, 2
+COUNTS, NEUTRAL, OUT = 0, 1, 2
 
 NEIGHBOURS = {"Car": "Van", "Pedestrian": "Person_sitting"}
 
 
 def truth_roles(truth: Objects, name: str, difficulty: int) -> np.ndarray:
-    """[G] role of every labelled object: too hard ones and the neighbouring class are ignored."""
+    """[G] role of every labelled object: too hard ones and the neighbouring class are neutral."""
     fits = (truth.difficulty >= 0) & (truth.difficulty <= difficulty)
     neighbour = truth.types == NEIGHBOURS.get(name, "").lower()
-    own = np.where(fits, COUNTS, IGNORED)
-    return np.select([truth.types == name.lower(), neighbour], [own, IGNORED], OUT)
+    own = np.where(fits, COUNTS, NEUTRAL)
+    return np.select([truth.types == name.lower(), neighbour], [own, NEUTRAL], OUT)
 
 
 def detection_roles(detections: Objects, name: str, difficulty: int) -> np.ndarray:
-    """[D] role of every detection: too low ones in the image, of any class, are ignored."""
+    """[D] role of every detection: too low ones in the image, of any class, are neutral."""
     low = np.abs(detections.height) < MIN_HEIGHT[difficulty]
-    return np.select([low, detections.types == name.lower()], [IGNORED, COUNTS], OUT)
+    return np.select([low, detections.types == name.lower()], [NEUTRAL, COUNTS], OUT)
 
 
 class Matcher:
@@ -45,8 +46,8 @@ class Matcher:
         kept = (iou > min_iou) & (truth[a] != OUT) & (detections[b] != OUT)
         self.frames, self.truth, self.detections = overlaps.frames[kept], a[kept], b[kept]
         self.iou, self.scores = iou[kept], scores[self.detections]
-        self.ignored = detections[self.detections] == IGNORED
-        self.hits = (truth[self.truth] == COUNTS) & ~self.ignored  # a match of this pair is a hit
+        self.neutral = detections[self.detections] == NEUTRAL
+        self.hits = (truth[self.truth] == COUNTS) & ~self.neutral  # a match of this pair is a hit
 
     def hit_scores(self) -> np.ndarray:
         """Scores of the hits when every object, in file order, takes its best-scored detection."""
@@ -57,10 +58,10 @@ class Matcher:
     def taken(self, thresholds: np.ndarray) -> np.ndarray:  # [T] -> [P, T]
         """Pairs matched among the detections that score at least each threshold.
 
-        Every object, in file order, takes the detection of largest overlap; one that is ignored
+        Every object, in file order, takes the detection of largest overlap; one that is neutral
         only where there is no other.
         """
-        preference = np.where(self.ignored, 0, -self.iou)
+        preference = np.where(self.neutral, 0, -self.iou)
         order = np.lexsort((preference, self.truth))
         return self._assign(order, self.scores[:, None] >= thresholds)
 

@@ -75,15 +75,16 @@ def find_overlaps(truth: Objects, detections: Objects) -> Overlaps:
     truth_starts, starts = truth.starts(), detections.starts()
     for frame in np.flatnonzero((np.diff(truth_starts) > 0) & (np.diff(starts) > 0)):
         here = np.arange(truth_starts[frame], truth_starts[frame + 1])
-        there = np.arange(starts[frame], starts[frame + 1])
+        candidates = np.arange(starts[frame], starts[frame + 1])
         objects, regions = here[cared[here]], here[~cared[here]]
-        near = _may_touch(truth, objects, detections, there)
+        near = _may_touch(truth, objects, detections, candidates)
         pair = np.nonzero(near)
         rows.append(objects[pair[0]])
-        columns.append(there[pair[1]])
+        columns.append(candidates[pair[1]])
         if len(regions):
-            shared = _image_overlap(truth.bbox[regions, None], detections.bbox[None, there])
-            dont_care[there] = shared.max(axis=0) / _image_area(detections.bbox[there])
+            shared = _image_overlap(truth.bbox[regions, None], detections.bbox[None, candidates])
+            area = _image_area(detections.bbox[candidates])
+            dont_care[candidates] = shared.max(axis=0) / area
     a = np.concatenate([np.zeros(0, np.int64), *rows])
     b = np.concatenate([np.zeros(0, np.int64), *columns])
     iou = _image_iou(truth.bbox[a], detections.bbox[b])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from data.gt_database import GroundTruthDatabase
 from data.kitti.dataset import KittiDataset
 from data.kitti.splits import some
-from data.scan import Note, Tally, oddities
+from data.scan_checks import Note, Tally, oddities
 from detector.config import Config
 
 LOOKED_AT = 5  # training frames whose points are examined
 
 
-def doubts(
+def data_warnings(
     config: Config,
     frames: KittiDataset,
     validation_frames: KittiDataset,
@@ -28,9 +28,9 @@ def doubts(
         )
     for name, wanted in config.augment.sample.items():
         if database is not None and wanted and not len(_usable(database, name, config)):
-            there = int((database.names == name).sum())
+            owned = int((database.names == name).sum())
             lines.append(
-                f"no {name} to paste (augment.sample.{name}: {wanted}): of {there} in the database "
+                f"no {name} to paste (augment.sample.{name}: {wanted}): of {owned} in the database "
                 f"none has a difficulty and {config.augment.min_points} points; a difficulty takes "
                 "a box in the image of 25 pixels or more, columns 5 to 8 of a label"
             )
@@ -43,11 +43,10 @@ def _usable(database: GroundTruthDatabase, name: str, config: Config):
 
 def _odd_scans(config: Config, frames: KittiDataset) -> list[str]:
     """Of the first frames, each kind of oddity once."""
-    feet = min(own.bottom for own in config.classes)
     tally = Tally()
     for index in range(min(LOOKED_AT, len(frames))):
         points = frames[index].points
-        notes = oddities(points, config.grid.range, feet)
+        notes = oddities(points, config.grid.range, config.ground_z)
         whole = len(frames.whole_points(index)) if frames.crop else len(points)
         if len(points) < whole / 2 and not frames.layout.has_images:
             notes.append(

@@ -1,4 +1,4 @@
-"""The dense part of training as CUDA graphs: one launch a direction instead of two hundred."""
+"""Backbone and head in training as CUDA graphs: one launch per direction instead of two hundred."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detector.models.second import Second
 WARM_UP = 3  # runs before the capture, in which cuDNN chooses its kernels
 
 
-class DenseGraph:
+class BevGraph:
     """Backbone and head of a network in training, forward and backward, for maps of one shape.
 
     The weights are those of the network and must stay where they are in memory. The predictions
@@ -49,12 +49,12 @@ class DenseGraph:
                 differentiate(predictions)
             del predictions  # what autograd has made for the weights belongs to this stream
             torch.cuda.synchronize()
-        # other threads may be pinning the memory of batches meanwhile
-        pool, aside = torch.cuda.graph_pool_handle(), {"capture_error_mode": "thread_local"}
+        pool = torch.cuda.graph_pool_handle()
+        mode = "thread_local"  # other threads may be pinning the memory of batches meanwhile
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._forward, pool, **aside):
+        with torch.cuda.graph(self._forward, pool, capture_error_mode=mode):
             predictions = predict()
-        with torch.cuda.graph(self._backward, pool, **aside):
+        with torch.cuda.graph(self._backward, pool, capture_error_mode=mode):
             self._of_bev, *self._of_weights = differentiate(predictions)
         self._predictions = [values.detach() for values in predictions]
         for buffer, before in zip(part.buffers(), statistics, strict=True):
@@ -88,7 +88,7 @@ class _Replay(torch.autograd.Function):
     """Of the weights autograd knows nothing: it would take a call of its own for each of them."""
 
     @staticmethod
-    def forward(ctx: Any, bev: Tensor, graph: DenseGraph) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, bev: Tensor, graph: BevGraph) -> tuple[Tensor, ...]:
         ctx.graph = graph
         return tuple(values.detach() for values in graph.predict(bev))
 

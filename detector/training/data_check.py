@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from data.augment import in_range
+from data.survey import Survey
 from detector.anchors import build_anchors
-from detector.config import STRIDE, ClassConfig, Config
-from detector.survey import Survey
+from detector.config import Config
+from detector.config_sections import ClassConfig
+from detector.models.sparse_encoder import STRIDE
 
 MIN_BOXES = 10  # fewer say nothing of a class's size
 SIZE_TOLERANCE = 0.2  # of an anchor's side
@@ -43,8 +45,8 @@ class ClassCheck:
 
 def check_class(found: Survey, config: Config, number: int) -> ClassCheck:
     """The class of that number in the configuration."""
-    own = config.classes[number]
-    rows = found.names == own.name
+    kind = config.classes[number]
+    rows = found.names == kind.name
     boxes, counts, whole_counts = found.boxes[rows], found.counts[rows], found.whole_counts[rows]
     inside = in_range(boxes, config.grid.range)
     seen = boxes[inside].astype(np.float64)
@@ -62,7 +64,7 @@ def check_class(found: Survey, config: Config, number: int) -> ClassCheck:
         spread=seen[:, 3:6].std(axis=0) if any_seen else nothing,
         bottom=float(np.median(seen[:, 2] - seen[:, 5] / 2)) if any_seen else math.nan,
         overlap=overlap,
-        recall=float((overlap >= own.matched).mean()) if any_seen else math.nan,
+        recall=float((overlap >= kind.matched).mean()) if any_seen else math.nan,
     )
 
 
@@ -92,17 +94,17 @@ def advice(config: Config, found: Survey) -> list[str]:
             f"grid.max_voxels_test: {config.grid.max_voxels_test} -> {most}; {over} of "
             f"{len(found.voxels)} frames have more voxels, which are left out"
         )
-    for number, own in enumerate(config.classes):
-        lines += _class_advice(own, check_class(found, config, number))
-        lines += _size_advice(own, found)
+    for number, kind in enumerate(config.classes):
+        lines += _class_advice(kind, check_class(found, config, number))
+        lines += _size_advice(kind, found)
     others = sorted(set(found.names.tolist()) - set(config.class_names))
     if others:
         lines.append(f"not learnt, for the configuration has no such class: {', '.join(others)}")
     return lines + _data_advice(found)
 
 
-def _class_advice(own: ClassConfig, check: ClassCheck) -> list[str]:
-    key = f"classes.{own.name}"
+def _class_advice(kind: ClassConfig, check: ClassCheck) -> list[str]:
+    key = f"classes.{kind.name}"
     if check.boxes == 0:
         return [f"{key}: no such object in the data; take the class out, or correct its name"]
     lines = []
@@ -119,50 +121,50 @@ def _class_advice(own: ClassConfig, check: ClassCheck) -> list[str]:
         )
     if len(check.overlap) < MIN_BOXES:
         return lines
-    size = np.array(own.size)
+    size = np.array(kind.size)
     if (np.abs(check.size - size) > SIZE_TOLERANCE * size).any():
         lines.append(f"{key}.size: {_list(size)} -> {_list(check.size)}, the mean of the boxes")
-    if abs(check.bottom - own.bottom) > own.size[2] / 2:
+    if abs(check.bottom - kind.bottom) > kind.size[2] / 2:
         lines.append(
-            f"{key}.bottom: {own.bottom:g} -> {check.bottom:.2f}, the median of the boxes "
+            f"{key}.bottom: {kind.bottom:g} -> {check.bottom:.2f}, the median of the boxes "
             "(a network that is trained already must keep its own)"
         )
     if check.recall < RECALL_WISHED:
         reached = math.floor(np.quantile(check.overlap, 1 - RECALL_WISHED) * 20) / 20
         matched = max(reached, LEAST_MATCHED)
-        unmatched = max(matched - (own.matched - own.unmatched), 0)
+        unmatched = max(matched - (kind.matched - kind.unmatched), 0)
         lines.append(
-            f"{key}.matched, unmatched: {own.matched:g}, {own.unmatched:g} -> {matched:g}, "
-            f"{unmatched:g}; only {check.recall:.0%} of the boxes reach {own.matched:g} with an "
+            f"{key}.matched, unmatched: {kind.matched:g}, {kind.unmatched:g} -> {matched:g}, "
+            f"{unmatched:g}; only {check.recall:.0%} of the boxes reach {kind.matched:g} with an "
             "anchor, the others get their best one alone"
         )
     return lines
 
 
-def _size_advice(own: ClassConfig, found: Survey) -> list[str]:
-    far_off = _far_off(own, found)
+def _size_advice(kind: ClassConfig, found: Survey) -> list[str]:
+    far_off = _far_off(kind, found)
     if not far_off.any():
         return []
     row = int(np.argmax(far_off))
     return [
-        f"classes.{own.name}: {far_off.sum()} boxes are over {FAR_OFF:g} times larger or smaller "
+        f"classes.{kind.name}: {far_off.sum()} boxes are over {FAR_OFF:g} times larger or smaller "
         f"than the anchor, such as {_list(found.boxes[row, 3:6])} in frame {found.frame_ids[row]}; "
         "sizes are in metres"
     ]
 
 
-def _far_off(own: ClassConfig, found: Survey) -> np.ndarray:
+def _far_off(kind: ClassConfig, found: Survey) -> np.ndarray:
     """[M] the boxes of a class whose size has nothing to do with its anchor's."""
-    ratio = found.boxes[:, 3:6].astype(np.float64) / own.size
+    ratio = found.boxes[:, 3:6].astype(np.float64) / kind.size
     off = (ratio > FAR_OFF) | (ratio < 1 / FAR_OFF)
-    return (found.names == own.name) & off.any(axis=1)
+    return (found.names == kind.name) & off.any(axis=1)
 
 
 def _range_advice(config: Config, found: Survey) -> list[str]:
     """The range that holds all boxes whose size can be believed."""
     believed = np.isin(found.names, config.class_names)
-    for own in config.classes:
-        believed &= ~_far_off(own, found)
+    for kind in config.classes:
+        believed &= ~_far_off(kind, found)
     boxes = found.boxes[believed].astype(np.float64)
     outside = ~in_range(boxes, config.grid.range)
     if outside.sum() <= OUTSIDE_TOLERANCE * len(boxes):

@@ -110,10 +110,10 @@ def _scale(intensity: Tensor) -> float:
     return SCALES[-1]
 
 
-def oddities(points: np.ndarray, point_range: Sequence[float], feet: float) -> list[Note]:
+def oddities(points: np.ndarray, point_range: Sequence[float], ground_z: float) -> list[Note]:
     """What may be meant otherwise in points [P, 4].
 
-    point_range: of the network's grid (x0, y0, z0, x1, y1, z1); feet: the height at which its
+    point_range: of the network's grid (x0, y0, z0, x1, y1, z1); ground_z: the height at which its
     objects stand, both in metres in the LiDAR frame.
     """
     points = points[np.isfinite(points).all(axis=1)].astype(np.float64)
@@ -124,7 +124,7 @@ def oddities(points: np.ndarray, point_range: Sequence[float], feet: float) -> l
         _unit_note(points),
         _grid_note(points, point_range),
         _axes_note(points),
-        _ground_note(points, feet),
+        _ground_note(points, ground_z),
     )
     return [note for note in notes if note]
 
@@ -193,7 +193,7 @@ def _axes_note(points: np.ndarray) -> Note | None:
     return None
 
 
-def _ground_note(points: np.ndarray, feet: float) -> Note | None:
+def _ground_note(points: np.ndarray, ground_z: float) -> Note | None:
     away = np.hypot(points[:, 0], points[:, 1])
     height = points[(away > NEAR[0]) & (away < NEAR[1]), 2]
     if len(height) < 200:
@@ -212,12 +212,12 @@ def _ground_note(points: np.ndarray, feet: float) -> Note | None:
             "up",
         )
     # no plane that nearly all the rest stands on
-    if level[place] < PLANE * len(height) or below > 0.15 or abs(ground - feet) < GROUND_OFF:
+    if level[place] < PLANE * len(height) or below > 0.15 or abs(ground - ground_z) < GROUND_OFF:
         return None
     return Note(
         "ground",
         f"the ground seems to be at z = {ground:.1f}, where the network's objects stand at "
-        f"{feet:g}; z is measured upwards from the sensor",
+        f"{ground_z:g}; z is measured upwards from the sensor",
     )
 
 

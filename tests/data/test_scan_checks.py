@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from data.kitti.points import find_scans, read_points
-from data.scan import Tally, clamp_intensity, oddities, require_scan
+from data.scan_checks import Tally, clamp_intensity, oddities, require_scan
 from data.simulator import simulate
 
 RANGE, FEET = (0, -40, -3, 70.4, 40, 1), -1.78

@@ -10,7 +10,7 @@ import torch
 Result = TypeVar("Result")
 
 
-class IndexStream:
+class SideStream:
     """A CUDA stream for copying, voxelizing and indexing a batch.
 
     The index reads its sizes back to the host. Behind a whole step in the queue of the device that

@@ -1,0 +1,48 @@
+"""The processes that read batches: they outlive signals to stop, but not the training."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+
+def ignore_stop_signals(_) -> None:
+    """For a worker to begin with: leaves signals to stop to the process that started it."""
+    # A signal to the whole group is the training's to answer: it still needs the workers for its
+    # last step.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def batches_of(loader: DataLoader) -> Iterator[Iterator[Any]]:
+    """The batches of a loader; an error in the block ends its workers.
+
+    Without an error the loader ends them itself when the iterator is dropped. With one the iterator
+    may be held until Python exits. Python would then send SIGTERM to the workers, which ignore it,
+    and wait for them forever.
+    """
+    others = set(multiprocessing.active_children())
+    batches = iter(loader)
+    workers = [child for child in multiprocessing.active_children() if child not in others]
+    try:
+        yield batches
+    except BaseException:
+        _kill(workers)
+        raise
+
+
+def _kill(workers: Sequence[BaseProcess]) -> None:
+    # else the loader's handler would take the end of its workers for a crash
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.join()
+    signal.signal(signal.SIGCHLD, handler or signal.SIG_DFL)
