@@ -49,12 +49,13 @@ cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t
   }
   layers[0].wide = chain.wide;
   layers.back().layout = chain.map;
-  const bool placed = chain.coords && share_zeroing(layers, routes, chain);
+  const bool wants_map = chain.map_bytes > 0;  // coords of no rows are null
+  const bool placed = wants_map && share_zeroing(layers, routes, chain);
   if (placed) layers.back().coords = chain.coords;
 
   // ---- results: two buffers in turn, the last one in `out` ----
   const auto bytes = [&](int i) { return int64_t(layers[i].table.rows) * layers[i].c_out * bytes_of(chain.type); };
-  const bool scattered = chain.coords && !placed;
+  const bool scattered = wants_map && !placed;
   int64_t room[2] = {0, 0};
   for (int i = 0; i + (scattered ? 0 : 1) < chain.count; ++i) room[i % 2] = std::max(room[i % 2], bytes(i));
   void* buffer[2];

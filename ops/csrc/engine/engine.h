@@ -135,7 +135,7 @@ struct Chain {
   void* out;          // [rows, c_out] of the last layer or, with coords, their map
   const int* coords;  // [rows, 4] of the last layer's rows, or null; aligned to 16 bytes
   DenseLayout map;    // map_layout of them
-  int64_t map_bytes;  // all of it is written
+  int64_t map_bytes;  // all of it is written; 0: no map is wanted
 };
 cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t stream);
 
