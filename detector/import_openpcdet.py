@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from detector.config import Config
 from detector.models.second import build_second
 from detector.models.sparse_encoder import DOWNS
-from detector.weights import restore
+from detector.weights import FIRST_OF_MAP, depth_first, restore
 
 NORM = ("weight", "bias", "running_mean", "running_var")
 COUNTERS = ("global_step", "num_batches_tracked")
@@ -137,6 +137,8 @@ def _dense(state: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
             weight = state.pop(f"backbone_2d.{conv}.weight")
             converted[f"backbone.{ours}.conv.weight"] = weight
             converted |= _norm(state, f"backbone.{ours}", f"backbone_2d.{norm}")
+    first = converted[FIRST_OF_MAP]
+    converted[FIRST_OF_MAP] = depth_first(first, config.bev_cells[0])
     for ours, theirs in (("classes", "cls"), ("boxes", "box"), ("directions", "dir_cls")):
         for part in ("weight", "bias"):
             converted[f"head.{ours}.{part}"] = state.pop(f"dense_head.conv_{theirs}.{part}")

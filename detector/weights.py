@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from detector import tensor_file
 from detector.config import Config, parse_config
 
-FORMAT = "millisecond weights 2"
-WITHOUT_CHECKSUM = "millisecond weights 1"  # an older format, read like the other
+FORMAT = "millisecond weights 3"
+WITHOUT_CHECKSUM = "millisecond weights 1"
+OLDER = (WITHOUT_CHECKSUM, "millisecond weights 2")  # channel c * Z + z of the bird's-eye-view map
+FIRST_OF_MAP = "backbone.blocks.0.0.conv.weight"  # the convolution that reads that map
 
 
 def save_weights(path: str | Path, model: nn.Module, config: Config) -> None:
@@ -35,15 +37,26 @@ def load_weights(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
     except ValueError as error:
         hint = "; convert it by tools/import_openpcdet.py" if path.suffix == ".pth" else ""
         raise ValueError(f"{error}{hint}") from None
-    known = texts.get("format") in (FORMAT, WITHOUT_CHECKSUM)
+    known = texts.get("format") in (FORMAT, *OLDER)
     if not known or "config" not in texts:
         raise ValueError(
             f"{path}: not weights of this program; a .pth of OpenPCDet is converted by "
             "tools/import_openpcdet.py"
         )
-    if texts["format"] == FORMAT and not checked:
+    if texts["format"] != WITHOUT_CHECKSUM and not checked:
         raise ValueError(f"{path}: is damaged: its checksum is missing")
-    return parse_config(texts["config"], source=f"{path}, its configuration"), state
+    config = parse_config(texts["config"], source=f"{path}, its configuration")
+    if texts["format"] in OLDER and FIRST_OF_MAP in state:
+        state[FIRST_OF_MAP] = depth_first(state[FIRST_OF_MAP], config.bev_cells[0])
+    return config, state
+
+
+def depth_first(weight: Tensor, depth: int) -> Tensor:
+    """Turns a weight [C_out, C * Z, ...] for a bird's-eye-view map with channel c * Z + z, as in
+    OpenPCDet, into one for a map with channel z * C + c."""
+    if weight.ndim != 4 or weight.shape[1] % depth:
+        return weight  # of another network, which `restore` tells
+    return weight.unflatten(1, (-1, depth)).transpose(1, 2).flatten(1, 2).contiguous()
 
 
 def restore(model: nn.Module, state: Mapping[str, Tensor], source: str | Path) -> None:

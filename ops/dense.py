@@ -31,7 +31,10 @@ def bev_map(
     batch_size: int,
     count: Tensor | None = None,  # [1] int32
 ) -> Tensor:
-    """Scatter rows to [B, C * Z, Y, X], channel c * Z + z, channels last. As `dense`."""
+    """Scatter rows to [B, Z * C, Y, X], channel z * C + c, channels last. As `dense`.
+
+    In this order a row stays in one piece; OpenPCDet's map has channel c * Z + z.
+    """
     check_rows(features, coords, spatial_shape)
     return _backend(coords).bev_map(features, coords, spatial_shape, batch_size, count)
 

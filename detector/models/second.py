@@ -77,12 +77,6 @@ class Second(nn.Module):
         for module in list(folded.modules()):
             if isinstance(module, SparseEncoder | ConvBlock):
                 module.fold()
-        # the folded encoder's map has its layers one after another
-        first = folded.backbone.blocks[0][0].conv  # type: ignore[index]  # modules have no types
-        layers = first.weight.unflatten(1, (self.encoder.out_channels, -1))
-        first.weight.data = (
-            layers.transpose(1, 2).flatten(1, 2).contiguous(memory_format=torch.channels_last)
-        )
         return folded.requires_grad_(False)
 
 

@@ -81,7 +81,7 @@ class SparseEncoder(nn.Module):
 
     @property
     def bev_shape(self) -> tuple[int, int, int]:
-        """(C * Z, Y, X) of the map of a frame."""
+        """(Z * C, Y, X) of the map of a frame."""
         z, y, x = last_level_shape(self.sparse_shape)
         return self.out_channels * z, y, x
 
@@ -90,9 +90,8 @@ class SparseEncoder(nn.Module):
         voxels: Voxels,
         capacities: Sequence[int] | None = None,
         workspace: Tensor | None = None,
-    ) -> Tensor:  # [B, C * Z, Y, X]
-        """The map's channel is c * Z + z, that of the folded encoder z * C + c, so that a row stays
-        in one piece. For the rest see `index`."""
+    ) -> Tensor:  # [B, Z * C, Y, X]
+        """Voxels to the bird's-eye-view map, channel z * C + c. For the rest see `index`."""
         pyramid = self.index(voxels, capacities, workspace)
         return self.encode(voxels.features, pyramid)
 
@@ -123,7 +122,7 @@ class SparseEncoder(nn.Module):
         return index_workspace(self.sparse_shape, batch_size, DOWNS, device)
 
     def encode(self, features: Tensor, pyramid: Pyramid) -> Tensor:
-        """The map [B, C * Z, Y, X], channels last, of voxels' features [N, 4] and their pyramid."""
+        """The map [B, Z * C, Y, X], channels last, of voxels' features [N, 4] and their pyramid."""
         maps = []
         for level in pyramid.levels:
             maps += [level.down] if level.down else []

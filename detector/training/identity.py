@@ -9,6 +9,8 @@ from typing import Any
 
 from detector.config import Config, parse_config
 
+FORMAT = "millisecond training 2"  # of a checkpoint's tensors
+
 # They have no influence on the weights.
 MAY_CHANGE = ("train.workers", "train.checkpoint_every", "train.keep", "train.validate_every")
 
@@ -32,6 +34,7 @@ class RunIdentity:
     def to_metadata(self) -> dict[str, str]:
         """As text; `from_metadata` reads it back."""
         return {
+            "format": FORMAT,
             "config": self.config.to_yaml(),
             "processes": str(self.processes),
             "frames": str(self.frames),
@@ -42,6 +45,11 @@ class RunIdentity:
     @classmethod
     def from_metadata(cls, texts: Mapping[str, str]) -> RunIdentity:
         """Raises ValueError for texts of another version of this program."""
+        if texts.get("format") != FORMAT:
+            raise ValueError(
+                "the checkpoint is of an older version of this program, whose training cannot go "
+                "on here; give another --output"
+            )
         try:
             config = parse_config(texts["config"], source="the checkpoint's configuration")
             processes, frames = int(texts["processes"]), int(texts["frames"])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from ops.reference.dense import bev_map
 from ops.rulebook import KernelMap, Level
 from ops.sparse_conv import sparse_conv
 
@@ -38,9 +39,4 @@ def conv_chain_bev_map(
 ) -> Tensor:
     """See ops.conv_chain.ConvChain.bev_map."""
     rows = conv_chain(features, weights, biases, kernel_maps)
-    count = None if level.count is None else int(level.count)  # sync: rows that count
-    depth, height, width = level.spatial_shape
-    frame, z, y, x = level.coords[:count].long().unbind(dim=1)
-    grid = rows.new_zeros(batch_size, height, width, depth, rows.shape[1])
-    grid[frame, y, x, z] = rows[:count]
-    return grid.flatten(3).permute(0, 3, 1, 2)
+    return bev_map(rows, level.coords, level.spatial_shape, batch_size, level.count)

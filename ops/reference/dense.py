@@ -38,8 +38,8 @@ def bev_map(
     features, coords = _counted(features, coords, spatial_shape, batch_size, count)
     depth, height, width = spatial_shape
     frame, z, y, x = coords.long().unbind(dim=1)
-    grid = features.new_zeros(batch_size, height, width, features.shape[1], depth)
-    grid[frame, y, x, :, z] = features
+    grid = features.new_zeros(batch_size, height, width, depth, features.shape[1])
+    grid[frame, y, x, z] = features
     return grid.flatten(3).permute(0, 3, 1, 2)
 
 

@@ -74,7 +74,8 @@ def test_voxels_and_map(inference):
     golden, bev = inference.golden, inference.bev
     coords, count = inference.voxels.coords, inference.voxels.count
     assert (len(coords) if count is None else int(count)) == golden["num_voxels"]
-    assert relative(bev[0].flatten(1)[:, golden["pos"]], golden["bev"]) < 1e-3
+    theirs = bev[0].unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1)  # channel c * Z + z
+    assert relative(theirs.flatten(1)[:, golden["pos"]], golden["bev"]) < 1e-3
     assert bev.abs().sum().item() == pytest.approx(float(golden["bev_abs_sum"]), rel=1e-5)
     features = inference.features[0].flatten(1)[:, golden["pos"][:500]]
     assert relative(features, golden["feat2d"]) < 1e-3

@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from detector import Detector
+from detector import Detector, tensor_file
 from detector.config import load_config
 from detector.weights import load_weights, save_weights
 from tests.helpers.small_detector import CONFIG, build_small_network
@@ -31,6 +31,23 @@ def test_weights_come_back_bit_for_bit(weights, trained):
     assert list(weights.parent.iterdir()) == [weights]
     for name, tensor in trained[1].state_dict().items():
         assert torch.equal(state[name], tensor)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_older_files_find_the_same(tmp_path, weights, trained, version):
+    """They hold the weight for a map with channel c * Z + z; today's map has z * C + c."""
+    config, model = trained
+    state = dict(model.state_dict())
+    name, depth = "backbone.blocks.0.0.conv.weight", config.bev_cells[0]
+    channels = state[name].shape[1] // depth
+    order = [z * channels + c for c in range(channels) for z in range(depth)]
+    state[name] = state[name][:, order].contiguous()
+    older = tmp_path / "older.safetensors"
+    texts = {"format": f"millisecond weights {version}", "config": config.to_yaml()}
+    tensor_file.write(older, state, texts)
+    loaded = load_weights(older)[1]
+    for key, tensor in load_weights(weights)[1].items():
+        assert torch.equal(loaded[key], tensor), key
 
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float64])

@@ -21,4 +21,4 @@ def test_bev_map_stacks_the_layers():
     features = draw(len(coords), 4).requires_grad_()
     got, expected = bev_map(features, coords, shape, 2), dense(features, coords, shape, 2)
     assert got.is_contiguous(memory_format=torch.channels_last)
-    assert_same_gradients(got, expected.flatten(1, 2), (features,))
+    assert_same_gradients(got, expected.transpose(1, 2).flatten(1, 2), (features,))

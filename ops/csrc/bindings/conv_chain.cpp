@@ -17,7 +17,7 @@ Tensor empty_map(Chain& chain, const Tensor& features, const Tensor& coords, int
   Tensor map =
       at::empty(dense_shape(batch_size, last.c_out, spatial_shape, true), options, at::MemoryFormat::ChannelsLast);
   chain.coords = coords.data_ptr<int>();
-  chain.map = map_layout(positive(batch_size, "batch_size"), last.c_out, GridShape(spatial_shape).axis);
+  chain.map = dense_layout(batch_size, last.c_out, spatial_shape, true);
   chain.map_bytes = static_cast<int64_t>(map.nbytes());
   return map;
 }

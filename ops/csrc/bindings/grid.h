@@ -5,7 +5,8 @@
 
 namespace millisecond {
 
-// [B, C, *spatial] contiguous or, seen from above, [B, C * D, H, W] with channel c * D + z and channels last.
+// [B, C, *spatial] contiguous or, seen from above, [B, C * D, H, W] with channel z * C + c and channels last, so
+// that a row stays in one piece.
 inline std::vector<int64_t> dense_shape(int64_t batch_size, int64_t channels, at::IntArrayRef spatial_shape,
                                         bool from_above) {
   if (from_above) {

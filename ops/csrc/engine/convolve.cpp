@@ -13,8 +13,8 @@ DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool
   const int64_t z = shape[0], y = shape[1], x = shape[2];
   DenseLayout layout = {batch, {shape[0], shape[1], shape[2]}, channels * z * y * x, 0, {0, 0, 0}};
   if (from_above) {
-    layout.stride_c = z;
-    layout.stride[0] = 1;
+    layout.stride_c = 1;
+    layout.stride[0] = channels;
     layout.stride[1] = x * channels * z;
     layout.stride[2] = channels * z;
   } else {
@@ -23,13 +23,6 @@ DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool
     layout.stride[1] = x;
     layout.stride[2] = 1;
   }
-  return layout;
-}
-
-DenseLayout map_layout(int batch, int64_t channels, const int (&shape)[3]) {
-  DenseLayout layout = grid_layout(batch, channels, shape, true);
-  layout.stride_c = 1;
-  layout.stride[0] = channels;
   return layout;
 }
 

@@ -65,12 +65,9 @@ cudaError_t build_voxels(const Bitmap& bitmap, const VoxelizeJob& job, cudaStrea
 
 // ---- grids -----------------------------------------------------------------------------------------------------
 
-// A grid [batch, channels, z, y, x] or, from above, [batch, channels * z, y, x] with channel c * z + i and
-// channels last.
+// A grid [batch, channels, z, y, x] or, from above, [batch, channels * z, y, x] with channel i * channels + c
+// and channels last: each row in one piece.
 DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool from_above);
-
-// The same from above with channel i * channels + c: each row in one piece.
-DenseLayout map_layout(int batch, int64_t channels, const int (&shape)[3]);
 
 // ---- convolution -----------------------------------------------------------------------------------------------
 
@@ -134,7 +131,7 @@ struct Chain {
   int count;
   void* out;          // [rows, c_out] of the last layer or, with coords, their map
   const int* coords;  // [rows, 4] of the last layer's rows, or null; aligned to 16 bytes
-  DenseLayout map;    // map_layout of them
+  DenseLayout map;    // grid_layout of them, from above
   int64_t map_bytes;  // all of it is written; 0: no map is wanted
 };
 cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t stream);
