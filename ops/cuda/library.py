@@ -146,9 +146,9 @@ def _remove_killed_build(folder: Path) -> None:
     stale = folder / "lock"
     if stale.exists():
         warnings.warn(f"removing {folder}, left by a build that was killed", stacklevel=2)
-        aside = folder.with_name(f"killed.{os.getpid()}")
-        os.replace(folder, aside)  # a compiler that outlived its build writes there
-        shutil.rmtree(aside, ignore_errors=True)
+        killed = folder.with_name(f"killed.{os.getpid()}")
+        os.replace(folder, killed)  # a compiler that outlived its build writes there
+        shutil.rmtree(killed, ignore_errors=True)
 
 
 def _copy_changed(sources: dict[str, bytes], folder: Path) -> None:
