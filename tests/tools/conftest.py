@@ -31,7 +31,7 @@ def plain(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory):
+def untrained(tmp_path_factory):
     return write_weights(tmp_path_factory.mktemp("weights") / "weights.safetensors")
 
 

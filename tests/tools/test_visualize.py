@@ -204,9 +204,15 @@ def test_frames_that_cannot_be_drawn_do_not_stop_the_rest(tmp_path, plain, capsy
         assert name in line
 
 
-def test_scans_and_weights_alone_are_enough(tmp_path, plain, weights):
+def test_scans_and_weights_alone_are_enough(tmp_path, plain, untrained):
     simulate(1).points.tofile(tmp_path / "street.bin")
-    arguments = [str(tmp_path / "street.bin"), "--weights", str(weights), "--output", str(tmp_path)]
+    arguments = [
+        str(tmp_path / "street.bin"),
+        "--weights",
+        str(untrained),
+        "--output",
+        str(tmp_path),
+    ]
     assert visualize.main(arguments) == 0
     assert (tmp_path / "street_birds_eye.png").is_file()
     assert not (tmp_path / "street_camera.png").exists()
