@@ -11,6 +11,7 @@ from torch import Tensor
 
 from data.scan_checks import Note, ScanWarning, clamp_intensity, oddities, require_scan
 from detector.config import PRECISIONS, Config
+from detector.device import parse_device
 from detector.models.second import Second, build_second
 from detector.postprocess import Detections, build_postprocessor
 from detector.weights import load_weights, restore
@@ -52,7 +53,10 @@ class Detector:
         config, state = load_weights(path)
         model = build_second(config)
         restore(model, state, path)
-        return cls(model, config, _device(device), precision)
+        place = parse_device(device)
+        if place.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device {device!r} is not there: torch sees no GPU; say cpu")
+        return cls(model, config, place, precision)
 
     def __call__(self, points: np.ndarray | Tensor) -> Detections:
         """points [P, 4] float32 (x, y, z in metres in the LiDAR frame, intensity in [0, 1]).
@@ -121,17 +125,3 @@ def _checked(points: np.ndarray | Tensor) -> Tensor:
     # torch has no tensors that must not be written to, nor any with negative strides
     usable = points.flags.writeable and min(points.strides) >= 0
     return torch.as_tensor(points if usable else points.copy())
-
-
-def _device(device: str | torch.device | None) -> torch.device:
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"device {device!r} is unknown; say cpu, cuda or cuda:N") from None
-    if chosen.type not in ("cpu", "cuda"):
-        raise ValueError(f"device {device!r} is not one that this runs on; say cpu, cuda or cuda:N")
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r} is not there: torch sees no GPU; say cpu")
-    return chosen

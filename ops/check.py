@@ -6,12 +6,13 @@ import time
 import torch
 
 from ops.cuda import library
+from ops.cuda.toolchain import Toolchain, architectures
 
 
 def main() -> int:
     """Print the findings, build and load the operators; 0 where they are ready."""
-    tools = library.toolchain()
-    wrong = library.problems(tools)
+    tools = Toolchain.find()
+    wrong = tools.problems()
     for name, value in findings(tools):
         print(f"{name:<14}{value}")
     if not wrong:
@@ -29,7 +30,7 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def findings(tools: library.Toolchain) -> list[tuple[str, str]]:
+def findings(tools: Toolchain) -> list[tuple[str, str]]:
     """Name and value of everything a build depends on."""
     path = library.library_path(library.read_sources())
     built = "built" if path.exists() else "not built yet"
@@ -38,7 +39,7 @@ def findings(tools: library.Toolchain) -> list[tuple[str, str]]:
     return [
         ("torch", f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}"),
         ("GPUs", ", ".join(devices) or "none"),
-        ("architecture", " ".join(library.architectures()) or "none"),
+        ("architecture", " ".join(architectures()) or "none"),
         ("CUDA", f"{nvcc} in {tools.cuda_home or 'no CUDA_HOME'}"),
         ("compiler", tools.compiler or "none"),
         ("ninja", tools.ninja or "none"),

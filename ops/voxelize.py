@@ -66,6 +66,19 @@ def voxelize(
     `workspace` of `index_workspace(grid.shape, B, (), device)` saves zeroing one in every call; it
     is zero again when the call's kernels are done, so calls on one stream may share it.
     """
+    _check_points(points, offsets)
+    limits = {"max_points": max_points, "max_voxels": max_voxels, "capacity": capacity}
+    for name, value in limits.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name}: expected at least 1, got {value}")
+    batch_size = len(offsets) - 1
+    backend = cuda if points.is_cuda and fits(batch_size, [grid.shape]) else reference
+    found = backend.voxelize(points, offsets, grid, *limits.values(), workspace)
+    features, coords, count, dropped = found
+    return Voxels(features, coords, count, dropped, batch_size)
+
+
+def _check_points(points: Tensor, offsets: Tensor) -> None:
     if points.dtype != torch.float32 or points.ndim != 2 or points.shape[1] < 3:
         raise ValueError(
             f"points: expected [P, 3 or more] float32, got {list(points.shape)} {points.dtype}"
@@ -76,16 +89,3 @@ def voxelize(
         )
     if offsets.device != points.device:
         raise ValueError(f"offsets: on {offsets.device}, points on {points.device}")
-    for name, value in (
-        ("max_points", max_points),
-        ("max_voxels", max_voxels),
-        ("capacity", capacity),
-    ):
-        if value is not None and value < 1:
-            raise ValueError(f"{name}: expected at least 1, got {value}")
-    batch_size = len(offsets) - 1
-    backend = cuda if points.is_cuda and fits(batch_size, [grid.shape]) else reference
-    limits = max_points, max_voxels, capacity
-    found = backend.voxelize(points, offsets, grid, *limits, workspace)
-    features, coords, count, dropped = found
-    return Voxels(features, coords, count, dropped, batch_size)

@@ -52,6 +52,24 @@ def _folder(*parts: str) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def trained():
+    """Configuration and model of a small network that finds something."""
+    from tests.helpers.small_detector import build_small_network  # not for the tests of ops
+
+    return build_small_network()
+
+
+@pytest.fixture
+def weights(tmp_path, trained) -> Path:
+    """The file of its weights."""
+    from detector.weights import save_weights
+
+    path = tmp_path / "weights.safetensors"
+    save_weights(path, trained[1], trained[0])
+    return path
+
+
 @pytest.fixture(scope="session")
 def kitti() -> Path:
     """Real KITTI frames, labels and splits."""

@@ -35,6 +35,11 @@ STREETS = 16  # simulated for the training step where there is no data set
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    return run(lambda: _run(options))
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLE)
     commands = parser.add_subparsers(dest="command", required=True)
     ops = commands.add_parser("ops", help="the sparse encoder on a GPU", epilog=EXAMPLE)
@@ -49,14 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     network.add_argument("--precision", choices=PRECISIONS, default="fp32")
     network.add_argument("--device", help="cpu or cuda; the GPU where there is one")
     train = commands.add_parser("train", help="a training step", epilog=TRAIN_EXAMPLE)
-    train.add_argument("--config", type=Path, default=CONFIG)
-    train.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="see train.py")
-    train.add_argument("--root", type=Path, help="prepared data set (default: simulated streets)")
-    train.add_argument("--split", default="train")
-    train.add_argument("--prepared", type=Path, help="default: ROOT/millisecond")
-    train.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
-    train.add_argument("--repeats", type=number, default=50, help="steps (default: 50)")
-    train.add_argument("--device", help="cpu or cuda; the GPU where there is one")
+    _add_training_arguments(train)
     ladder = commands.add_parser(
         "ladder", help="naive, general and tensor-core convolution", epilog=LADDER_EXAMPLE
     )
@@ -79,8 +77,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     for command in (ops, network, train, ladder, sampling, operators):
         command.add_argument("--json", type=output_path, help="also write the figures there")
-    options = parser.parse_args(arguments)
-    return run(lambda: _run(options))
+    return parser
+
+
+def _add_training_arguments(train: argparse.ArgumentParser) -> None:
+    train.add_argument("--config", type=Path, default=CONFIG)
+    train.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="see train.py")
+    train.add_argument("--root", type=Path, help="prepared data set (default: simulated streets)")
+    train.add_argument("--split", default="train")
+    train.add_argument("--prepared", type=Path, help="default: ROOT/millisecond")
+    train.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
+    train.add_argument("--repeats", type=number, default=50, help="steps (default: 50)")
+    train.add_argument("--device", help="cpu or cuda; the GPU where there is one")
 
 
 def _run(options: argparse.Namespace) -> None:

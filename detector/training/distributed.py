@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
+from detector.device import parse_device
+
 TIMEOUT = timedelta(minutes=30)  # longer than rank 0 takes to score the whole validation split
 
 
@@ -128,14 +130,7 @@ def _store() -> dist.Store:
 
 
 def _device(name: str | None, local_rank: int) -> torch.device:
-    if name is None:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"device '{name}' is unknown; say cpu or cuda") from None
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device '{name}' is not one that this runs on; say cpu or cuda")
+    device = parse_device(name)
     if device.type == "cpu":
         return device
     index = local_rank if device.index is None else device.index

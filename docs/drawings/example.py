@@ -118,8 +118,8 @@ def _table(axis: Axes, left: float, table: Tensor, coords: Tensor, title: str) -
         axis.text(left + n + 0.5, -0.25, site, ha="center", va="center", size=7, color=FAINT)
     axis.text(left - 0.3, -0.75, "n", ha="right", va="center", style="italic", color=FAINT)
     axis.text(left - 0.3, -0.2, "v", ha="right", va="center", style="italic", color=FAINT)
-    aside = left + rows + 0.4
-    axis.text(aside, -0.5, "pairs (in, out)", va="center", size=9, color=FAINT)
+    text_x = left + rows + 0.4
+    axis.text(text_x, -0.5, "pairs (in, out)", va="center", size=9, color=FAINT)
     for v in range(offsets):
         axis.text(left - 0.3, v + 0.5, f"{v}", ha="right", va="center", size=10, weight="bold")
         for n, source in enumerate(table[v].tolist()):
@@ -128,7 +128,7 @@ def _table(axis: Axes, left: float, table: Tensor, coords: Tensor, title: str) -
             middle = left + n + 0.5, v + 0.5
             axis.text(*middle, f"{source}", ha="center", va="center", size=10, color=ink)
         pairs = [f"({source}, {n})" for n, source in enumerate(table[v].tolist()) if source >= 0]
-        axis.text(aside, v + 0.5, "  ".join(pairs), va="center", size=9, color=INK)
+        axis.text(text_x, v + 0.5, "  ".join(pairs), va="center", size=9, color=INK)
 
 
 # ---- gather, GEMM, scatter -----------------------------------------------------------------------

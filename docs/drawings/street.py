@@ -73,21 +73,7 @@ def draw_tiles(tiles: int = 2, rows_per_tile: int = 32) -> Figure:
         frame(left, columns.start, 0, rows_per_tile, volume)
         text = f"warp {tile}: {int(used.sum())} of {volume} offsets"
         left.text(columns.start + 0.3, -0.8, text, size=10, color=ACCENT)
-    legend = {
-        "a pair": FIRST,
-        "no pair: times zero": EMPTY,
-        "no pair in the tile: skipped": SKIPPED,
-    }
-    handles = [Rectangle((0, 0), 1, 1, fc=colour, ec=FAINT) for colour in legend.values()]
-    left.legend(
-        handles,
-        legend,
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.14),
-        ncols=3,
-        frameon=False,
-        fontsize=9,
-    )
+    _legend(left)
     left.set_xticks(range(0, rows + 1, 8))
     left.set_xlabel("output rows, in the order of their sites")
     left.set_ylabel("offsets v")
@@ -95,6 +81,23 @@ def draw_tiles(tiles: int = 2, rows_per_tile: int = 32) -> Figure:
         spine.set_visible(False)
     _fragment(right)
     return figure
+
+
+def _legend(axis: Axes) -> None:
+    colours = {
+        "a pair": FIRST,
+        "no pair: times zero": EMPTY,
+        "no pair in the tile: skipped": SKIPPED,
+    }
+    axis.legend(
+        [Rectangle((0, 0), 1, 1, fc=colour, ec=FAINT) for colour in colours.values()],
+        colours,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.14),
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+    )
 
 
 def _fragment(axis: Axes) -> None:

@@ -8,22 +8,20 @@ from torch import Tensor
 from ops.cuda.fakes import fake
 from ops.cuda.library import extension
 
-AREA, IOU_BEV, IOU_3D = range(3)  # csrc/boxes/boxes.h: Overlap
-
 
 def overlap_bev(a: Tensor, b: Tensor) -> Tensor:
     """See ops.boxes.overlap_bev."""
-    return _overlap(a, b, AREA)
+    return _overlap(a, b, "area")
 
 
 def iou_bev(a: Tensor, b: Tensor) -> Tensor:
     """See ops.boxes.iou_bev."""
-    return _overlap(a, b, IOU_BEV)
+    return _overlap(a, b, "iou_bev")
 
 
 def iou_3d(a: Tensor, b: Tensor) -> Tensor:
     """See ops.boxes.iou_3d."""
-    return _overlap(a, b, IOU_3D)
+    return _overlap(a, b, "iou_3d")
 
 
 def paired_overlap_bev(a: Tensor, b: Tensor) -> Tensor:
@@ -44,7 +42,7 @@ def nms(
     return torch.ops.millisecond.nms(boxes.contiguous(), order, iou_threshold, max_output, count)
 
 
-def _overlap(a: Tensor, b: Tensor, kind: int) -> Tensor:
+def _overlap(a: Tensor, b: Tensor, kind: str) -> Tensor:
     extension()
     return torch.ops.millisecond.overlap(a.contiguous(), b.contiguous(), kind)
 

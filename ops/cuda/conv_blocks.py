@@ -104,8 +104,8 @@ def _fake_conv_blocks(
         for table, weight in zip(neighbours, weights, strict=True)
     ]
     sums = [torch.empty_like(out) for out in outs]
-    means, deviations = ([torch.empty_like(scale) for scale in scales] for _ in range(2))
-    return outs + sums + means + deviations
+    means, inv_stds = ([torch.empty_like(scale) for scale in scales] for _ in range(2))
+    return outs + sums + means + inv_stds
 
 
 @fake("conv_blocks_backward")

@@ -19,7 +19,6 @@ from ops.geometry import ConvGeometry, level_shapes
 from ops.reference.coords import check_coords
 from ops.rulebook import KernelMap, Level, Pyramid, Table
 
-FAULT = 1 << 30  # in overflow: the coords are not sorted, unique and inside the grid
 T = TypeVar("T")
 
 WINDOW = 12  # numbers of a window: kernel size, stride, padding, dilation, each (z, y, x)

@@ -12,17 +12,16 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
 from ops.cuda.fakes import register_fakes
+from ops.cuda.toolchain import Toolchain, architectures, shared_libstdcxx
 
 SOURCES = Path(__file__).resolve().parents[1] / "csrc"
 NAME = "millisecond"
@@ -33,16 +32,6 @@ LOCK_TIMEOUT = 600.0  # s; a cold build takes under a minute
 
 class BuildError(OSError):
     """The CUDA operators cannot be built or loaded here; the message says what to do."""
-
-
-class Toolchain(NamedTuple):
-    """What a build finds on this machine; None where something is missing."""
-
-    cuda_home: Path | None
-    nvcc: str | None  # version, such as "13.0"
-    known: tuple[str, ...]  # architectures nvcc compiles for: "75", "90", ...
-    compiler: str | None  # first line of the host compiler's --version
-    ninja: str | None  # path
 
 
 @functools.cache
@@ -75,17 +64,6 @@ def extension() -> None:
         raise failure
 
 
-def architectures() -> tuple[str, ...]:
-    """Targets such as "9.0" or "8.6+PTX": TORCH_CUDA_ARCH_LIST, else those of the visible GPUs."""
-    wanted = os.environ.get("TORCH_CUDA_ARCH_LIST", "")
-    if wanted and wanted != "native":
-        return tuple(wanted.replace(" ", ";").split(";"))
-    if not torch.cuda.is_available():
-        return ()
-    found = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
-    return tuple(f"{major}.{minor}" for major, minor in sorted(found))
-
-
 def read_sources() -> dict[str, bytes]:
     """Every file that goes into the library, by its path in csrc."""
     return {
@@ -111,72 +89,9 @@ def library_path(sources: dict[str, bytes]) -> Path:
     return cache_folder() / f"{NAME}_{digest.hexdigest()[:16]}.so"
 
 
-def toolchain() -> Toolchain:
-    """Look for nvcc, the host compiler and ninja as the build would."""
-    from torch.utils import cpp_extension  # slow to import, needed only to build
-
-    home = Path(cpp_extension.CUDA_HOME) if cpp_extension.CUDA_HOME else None
-    nvcc = str(home / "bin" / "nvcc") if home else "nvcc"
-    release = re.search(r"release (\d+\.\d+)", _output(nvcc, "--version"))
-    known = re.findall(r"compute_(\d+)", _output(nvcc, "--list-gpu-arch"))
-    compiler = _output(os.environ.get("CXX", "c++"), "--version").partition("\n")[0]
-    return Toolchain(home, release and release[1], tuple(known), compiler or None, _ninja())
-
-
-def problems(tools: Toolchain) -> list[str]:
-    """What keeps the operators from being built, each with what mends it; empty: nothing."""
-    version = torch.version.cuda
-    if version is None:
-        return [
-            f"torch {torch.__version__} is built without CUDA: "
-            "pip install torch --index-url https://download.pytorch.org/whl/cu130"
-        ]
-    found = []
-    if not architectures():
-        found.append("no GPU is visible: check nvidia-smi and CUDA_VISIBLE_DEVICES")
-    major = version.partition(".")[0]
-    if tools.nvcc is None:
-        where = f"CUDA_HOME={tools.cuda_home} holds no bin/nvcc" if tools.cuda_home else "no nvcc"
-        found.append(
-            f"{where}: install a CUDA {major} toolkit and export CUDA_HOME=/usr/local/cuda"
-        )
-    elif tools.nvcc.partition(".")[0] != major:
-        found.append(
-            f"nvcc is of CUDA {tools.nvcc} but torch {torch.__version__} of CUDA {version}: "
-            f"export CUDA_HOME to a CUDA {major} toolkit, or install a torch for CUDA {tools.nvcc}"
-        )
-    else:
-        for target in architectures():
-            if (digits := re.match(r"(\d+)\.(\d)", target)) and "".join(
-                digits.groups()
-            ) not in tools.known:
-                found.append(
-                    f"nvcc {tools.nvcc} does not know architecture {target}: install a newer "
-                    f"CUDA {major} toolkit, or export TORCH_CUDA_ARCH_LIST to one it knows"
-                )
-    if tools.compiler is None:
-        compiler = os.environ.get("CXX", "c++")
-        found.append(f"no C++ compiler ({compiler}): apt install g++, or export CXX to one")
-    if tools.ninja is None:
-        found.append("no ninja: pip install ninja")
-    return found
-
-
-def _output(*command: str) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-
-
-def _ninja() -> str | None:
-    """Ninja on the path or, where the environment is not activated, beside this Python."""
-    return shutil.which("ninja") or shutil.which("ninja", path=str(Path(sys.executable).parent))
-
-
 def _compile(library: Path, sources: dict[str, bytes]) -> None:
-    tools = toolchain()
-    if found := problems(tools):
+    tools = Toolchain.find()
+    if found := tools.problems():
         raise BuildError(f"cannot build the CUDA operators: {'; '.join(found)}")
     with _writing():
         library.parent.mkdir(parents=True, exist_ok=True)
@@ -207,7 +122,7 @@ def _run_build(folder: Path, sources: dict[str, bytes], tools: Toolchain) -> Pat
             extra_include_paths=[str(copies)],
             extra_cflags=CXX_FLAGS,
             extra_cuda_cflags=CUDA_FLAGS + targets,
-            extra_ldflags=_shared_libstdcxx(),
+            extra_ldflags=shared_libstdcxx(),
             build_directory=str(folder),
             is_python_module=False,
         )
@@ -231,9 +146,9 @@ def _remove_killed_build(folder: Path) -> None:
     stale = folder / "lock"
     if stale.exists():
         warnings.warn(f"removing {folder}, left by a build that was killed", stacklevel=2)
-        aside = folder.with_name(f"killed.{os.getpid()}")
-        os.replace(folder, aside)  # a compiler that outlived its build writes there
-        shutil.rmtree(aside, ignore_errors=True)
+        killed = folder.with_name(f"killed.{os.getpid()}")
+        os.replace(folder, killed)  # a compiler that outlived its build writes there
+        shutil.rmtree(killed, ignore_errors=True)
 
 
 def _copy_changed(sources: dict[str, bytes], folder: Path) -> None:
@@ -257,13 +172,6 @@ def _writing() -> Iterator[None]:
         raise BuildError(
             f"cannot write the cache folder: {error}; export TORCH_EXTENSIONS_DIR to another one"
         ) from error
-
-
-def _shared_libstdcxx() -> list[str]:
-    """Name torch's C++ library to the linker: a compiler that would link a static copy in (its
-    default in some toolchains) makes a library that crashes as soon as it prints a number."""
-    path = _output(os.environ.get("CXX", "c++"), "-print-file-name=libstdc++.so.6").strip()
-    return [path] if os.path.isabs(path) else []
 
 
 def _gencode(targets: tuple[str, ...]) -> list[str]:

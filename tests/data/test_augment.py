@@ -130,16 +130,16 @@ def touch(a, b) -> bool:
 def test_pasting(database, seed):
     frame = random_frame(seed, apart=True)
     result = paste_objects(frame, database, SAMPLE, 10, np.random.default_rng(seed))
-    there, new = len(frame.boxes), len(result.boxes)
-    np.testing.assert_array_equal(result.boxes[:there], frame.boxes)
-    assert result.names[:there] == frame.names and new > there
+    old, new = len(frame.boxes), len(result.boxes)
+    np.testing.assert_array_equal(result.boxes[:old], frame.boxes)
+    assert result.names[:old] == frame.names and new > old
     for name, number in SAMPLE.items():
         # Filled up at most to the number, unless the scene had more from the start.
         assert result.names.count(name) <= max(number, frame.names.count(name))
     assert result.names.count("Van") == frame.names.count("Van")
-    for i in range(there, new):
+    for i in range(old, new):
         assert not any(touch(result.boxes[i], result.boxes[j]) for j in range(i))
-    assert (result.difficulty[there:] >= 0).all()
+    assert (result.difficulty[old:] >= 0).all()
     check_points(frame, result, database)
 
 

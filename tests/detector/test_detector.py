@@ -14,19 +14,7 @@ from detector.models.second import build_second
 from detector.postprocess import build_postprocessor
 from detector.weights import save_weights
 from ops.voxelize import voxelize
-from tests.helpers.small_detector import CONFIG, build_small_network, cloud
-
-
-@pytest.fixture(scope="module")
-def trained():
-    return build_small_network()
-
-
-@pytest.fixture
-def weights(tmp_path, trained):
-    path = tmp_path / "weights.safetensors"
-    save_weights(path, trained[1], trained[0])
-    return path
+from tests.helpers.small_detector import CONFIG, cloud
 
 
 def test_the_detector_is_the_network_and_its_postprocessor(weights, trained):

@@ -1,4 +1,4 @@
-"""Matching and losses of anchors on the kernels against their plain definitions."""
+"""Losses of anchors on the kernels against their plain definitions."""
 
 import copy
 import math
@@ -8,81 +8,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from detector.anchors import make_anchors
 from detector.config import load_config
 from detector.models.anchor_head import Predictions
-from detector.training.losses import Criterion, Losses, build_criterion
-from detector.training.target_assigner import TargetAssigner
+from detector.training.losses import Losses, build_criterion
 from ops.cuda.library import extension
 from ops.reference.losses import anchor_losses
 from tests.conftest import LOSS_GRADIENT
+from tests.helpers.criterion import WEIGHTS, build, random_predictions, scenes
 from tests.helpers.sparse import poison_bits
 
 pytestmark = pytest.mark.gpu
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "second_kitti.yaml"
-SIZES = torch.tensor([(3.9, 1.6, 1.56), (0.8, 0.6, 1.73), (1.76, 0.6, 1.73)])
-BOTTOMS = -1.78, -0.6, -0.6
-RANGE = 0, -8, -3, 12.8, 8, 1
-SHAPE = 41, 33  # cells in y and x: no multiple of a block
-WEIGHTS = 1.0, 2.0, 0.2
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 # of the largest: the difference of two yaws of some radians is off by 2.5e-7, and smooth-L1 takes
 # it nine times
 NEAR = 4e-6
 # the smallest number of float16
 LEAST = {torch.float32: 0.0, torch.float16: 2**-24, torch.bfloat16: 0.0}
-
-
-def build(classes: int = 3, shape: tuple[int, int] = SHAPE) -> Criterion:
-    anchors = make_anchors(RANGE, shape, SIZES[:classes].tolist(), BOTTOMS[:classes])
-    matched, unmatched = (0.6, 0.5, 0.5)[:classes], (0.45, 0.35, 0.35)[:classes]
-    return Criterion(TargetAssigner(anchors, matched, unmatched), *WEIGHTS)
-
-
-def scenes(batch: int, boxes: int, seed: int, area=RANGE) -> tuple[Tensor, Tensor]:
-    """Boxes [B, M, 7] of all classes, some beyond the area, and labels; a fifth is padding."""
-    generator = torch.Generator().manual_seed(seed)
-    uniform = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
-    labels = torch.randint(0, 4, (batch, boxes), generator=generator)
-    labels[uniform(batch, boxes) < 0.2] = 0
-    low, high = torch.tensor(area[:3]) - 1.0, torch.tensor(area[3:]) + 1.0
-    size = SIZES[(labels - 1).clamp(min=0)] * (0.8 + 0.4 * uniform(batch, boxes, 3))
-    yaw = 14 * uniform(batch, boxes, 1) - 7
-    where = low + uniform(batch, boxes, 3) * (high - low)
-    return torch.cat((where, size, yaw), dim=-1), labels
-
-
-def on_the_anchors(criterion: Criterion, seed: int) -> tuple[Tensor, Tensor]:
-    """Boxes that are anchors, or lie in the middle of two, some of them twice: ties everywhere."""
-    anchors = criterion.assigner.anchors
-    generator = torch.Generator().manual_seed(seed)
-    y, x = (torch.randint(1, n, (60,), generator=generator) for n in anchors.shape[:2])
-    k, r = (torch.randint(n, (60,), generator=generator) for n in anchors.shape[2:4])
-    boxes, beside = anchors[y, x, k, r], anchors[y, x - 1, k, r]
-    boxes[::3] = (boxes[::3] + beside[::3]) / 2
-    boxes[40:], k[40:] = boxes[:20], k[:20]
-    return boxes[None], k[None] + 1
-
-
-def random_predictions(criterion: Criterion, batch: int, dtype: torch.dtype) -> Predictions:
-    classes = criterion.assigner.anchors.shape[2]
-    count = criterion.assigner.anchors.numel() // 7
-    generator = torch.Generator().manual_seed(batch)
-    logits, residuals, directions = (
-        torch.randn(batch, count, width, generator=generator) for width in (classes, 7, 2)
-    )
-    return Predictions(*(p.to(dtype) for p in (2 * logits - 2, residuals / 2, directions)))
-
-
-def check_match(criterion: Criterion, boxes: Tensor, labels: Tensor) -> Tensor:
-    wanted = criterion.assigner.match(boxes, labels)
-    assigner = copy.deepcopy(criterion.assigner).cuda()
-    poison_bits()
-    found = assigner.match(boxes.cuda(), labels.cuda())
-    torch.testing.assert_close(found.rows.cpu(), wanted.rows, rtol=0, atol=0)
-    torch.testing.assert_close(found.positives.cpu(), wanted.positives, rtol=0, atol=0)
-    return wanted.rows
 
 
 def found_of(criterion, predictions, boxes, labels, factors) -> tuple[Losses, list[Tensor | None]]:
@@ -125,55 +68,6 @@ def check_losses(criterion, predictions, boxes, labels, factors=(1.0, 0.0, 0.0, 
             atol=LEAST[dtype] + NEAR * float(other.abs().max()),
             msg=lambda m, n=name: f"gradient of {n}: {m}",
         )
-
-
-@pytest.mark.parametrize("boxes", [1, 7, 127, 128, 300])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_match_equals_the_definition(batch, boxes):
-    index = check_match(build(), *scenes(batch, boxes, seed=batch + boxes))
-    if boxes > 1:
-        assert {-2, -1} < set(index.unique().tolist())
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (1, 40), (40, 1), (3, 500)])
-def test_match_on_grids_of_any_shape(shape):
-    check_match(build(2, shape), *scenes(2, 40, seed=1))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_match_of_ties(seed):
-    criterion = build()
-    boxes, labels = on_the_anchors(criterion, seed)
-    index = check_match(criterion, boxes, labels)
-    assert (index >= 0).sum() > 100
-    assert index.max() < 40  # of equal boxes the first
-
-
-def test_match_of_boxes_turned_by_eighths():
-    boxes, labels = scenes(2, 64, seed=3)
-    turns = torch.arange(64) * (math.pi / 8)
-    boxes[..., 6] = turns + torch.tensor([[1e-6], [-1e-6]])
-    check_match(build(), boxes, labels)
-
-
-def test_match_of_empty_far_and_overlarge_boxes():
-    boxes, labels = scenes(2, 50, seed=4)
-    boxes[:, 10:20, :2] += 1e4
-    boxes[:, 20:30, 3:5] = 0
-    boxes[:, 30:40, 3:5] = 100
-    boxes[:, 40:, 3:5] *= 1e-3
-    check_match(build(), boxes, labels)
-
-
-def test_match_without_boxes():
-    boxes, labels = scenes(2, 5, seed=5)
-    assert (check_match(build(), boxes, torch.zeros_like(labels)) == -1).all()
-    assert (check_match(build(), boxes, torch.full_like(labels, 4)) == -1).all()  # three classes
-
-
-def test_match_at_full_size():
-    config = load_config(CONFIG)
-    check_match(build_criterion(config), *scenes(4, 60, seed=6, area=config.grid.range))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -9,20 +9,8 @@ import torch
 
 from detector import Detector, tensor_file
 from detector.config import load_config
-from detector.weights import load_weights, save_weights
-from tests.helpers.small_detector import CONFIG, build_small_network
-
-
-@pytest.fixture(scope="module")
-def trained():
-    return build_small_network()
-
-
-@pytest.fixture
-def weights(tmp_path, trained):
-    path = tmp_path / "weights.safetensors"
-    save_weights(path, trained[1], trained[0])
-    return path
+from detector.weights import load_weights
+from tests.helpers.small_detector import CONFIG
 
 
 def test_weights_come_back_bit_for_bit(weights, trained):

@@ -121,9 +121,9 @@ def official(frames, name, level, metric, least):
     scores.sort(reverse=True)
     thresholds, recall = [], 0.0
     for i, score in enumerate(scores):
-        here = (i + 1) / n
-        there = (i + 2) / n if i < len(scores) - 1 else here
-        if there - recall < recall - here and i < len(scores) - 1:
+        reached = (i + 1) / n
+        next_reached = (i + 2) / n if i < len(scores) - 1 else reached
+        if next_reached - recall < recall - reached and i < len(scores) - 1:
             continue
         thresholds.append(score)
         recall += 1 / 40

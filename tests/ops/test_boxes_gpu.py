@@ -164,7 +164,7 @@ def test_operators_pass_opcheck():
     boxes = scene(100, 90).cuda()
     order = torch.arange(100, device="cuda")
     count = torch.tensor([90], dtype=torch.int32, device="cuda")
-    torch.library.opcheck(torch.ops.millisecond.overlap.default, (boxes, boxes[:7], 2))
+    torch.library.opcheck(torch.ops.millisecond.overlap.default, (boxes, boxes[:7], "iou_3d"))
     torch.library.opcheck(torch.ops.millisecond.paired_overlap.default, (boxes, boxes))
     torch.library.opcheck(torch.ops.millisecond.nms.default, (boxes, order, 0.1, 20, count))
     torch.library.opcheck(torch.ops.millisecond.nms.default, (boxes, order, 0.1, 20, None))
@@ -180,13 +180,13 @@ def test_wrong_input_is_named():
     with pytest.raises(ValueError, match="scores is on cpu"):
         nms(boxes, torch.zeros(10), 0.1, 5)
     with pytest.raises(RuntimeError, match="a must be Float, is Double"):
-        operators.overlap(boxes.double(), boxes, 0)
+        operators.overlap(boxes.double(), boxes, "area")
     with pytest.raises(RuntimeError, match=r"b must have shape \[N, 7\]"):
-        operators.overlap(boxes, boxes[:, :5].contiguous(), 0)
+        operators.overlap(boxes, boxes[:, :5].contiguous(), "area")
     with pytest.raises(RuntimeError, match="b must be contiguous"):
         operators.paired_overlap(boxes, boxes.T.contiguous().T)
-    with pytest.raises(RuntimeError, match=r"kind.*is 3"):
-        operators.overlap(boxes, boxes, 3)
+    with pytest.raises(RuntimeError, match=r"kind.*is union"):
+        operators.overlap(boxes, boxes, "union")
     with pytest.raises(RuntimeError, match="order must have 10 entries, has 9"):
         operators.nms(boxes, order[:9], 0.1, 5, None)
     with pytest.raises(RuntimeError, match="count must have one element, has 2"):

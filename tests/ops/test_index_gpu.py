@@ -39,9 +39,8 @@ def random_step(draw, shape):
             return step
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_random_pyramids(seed):
-    draw = random.Random(seed)
+def random_network(draw, seed):
+    """Coords, the other arguments of a pyramid and its options, on the CPU."""
     dims, batch_size = draw.choice((1, 2, 3, 3, 3)), draw.choice((1, 1, 2, 3, 7))
     shape = [draw.randint(1, 20) for _ in range(dims)]
     shape[-1] = draw.choice((shape[-1], 95, 96, 97, 191, 192, 193, draw.randint(1, 400)))
@@ -57,28 +56,32 @@ def test_random_pyramids(seed):
         "submanifold_kernel": kernel,
         "last_submanifold": draw.random() < 0.5,
         "transposed": draw.random() < 0.7,
+        "count": None,
     }
-    count = None
     if draw.random() < 0.4:
-        count = torch.tensor([len(coords)], dtype=torch.int32)
+        options["count"] = torch.tensor([len(coords)], dtype=torch.int32)
         spare = torch.full((draw.randint(0, 50), 1 + dims), -1, dtype=torch.int32)
         coords = torch.cat([coords, spare])
-    want = index_pyramid(coords, shape, batch_size, steps, count=count, **options)
+    return coords, (shape, batch_size, steps), options
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_pyramids(seed):
+    draw = random.Random(seed)
+    coords, network, options = random_network(draw, seed)
+    want = index_pyramid(coords, *network, **options)
     if draw.random() < 0.6:
         options["capacities"] = [
             max(1, int(len(level.coords) * draw.choice((0.5, 1, 1.2, 2)))) for level in want.levels
         ]
-        want = index_pyramid(coords, shape, batch_size, steps, count=count, **options)
+        want = index_pyramid(coords, *network, **options)
     coords = coords.cuda()
-    count = None if count is None else count.cuda()
-    assert_same_pyramid(
-        index_pyramid(coords, shape, batch_size, steps, count=count, **options), want
-    )
-    workspace = index_workspace(shape, batch_size, steps, coords.device)
+    if options["count"] is not None:
+        options["count"] = options["count"].cuda()
+    assert_same_pyramid(index_pyramid(coords, *network, **options), want)
+    workspace = index_workspace(*network, coords.device)
     for _ in range(2):  # the second time on a workspace that the first one left
-        got = index_pyramid(
-            coords, shape, batch_size, steps, count=count, workspace=workspace, **options
-        )
+        got = index_pyramid(coords, *network, workspace=workspace, **options)
         assert not workspace.any(), "the workspace is not zero again"
         assert_same_pyramid(got, want)
 

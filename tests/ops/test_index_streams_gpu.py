@@ -7,6 +7,7 @@ from ops import ConvGeometry, index_pyramid, index_workspace
 from ops.cuda.bitmap import new_workspace
 from ops.cuda.kernel_map import Plan
 from ops.cuda.library import extension
+from tests.helpers.graphs import captured_without_sync
 from tests.helpers.levels import KITTI, SECOND, assert_same_pyramid, random_coords, street_coords
 
 pytestmark = pytest.mark.gpu
@@ -82,15 +83,7 @@ def test_graph_replays_on_new_coords_without_reading_back():
             coords, KITTI, 1, SECOND, capacities=capacities, count=count, workspace=workspace
         )
 
-    build()
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            got = build()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    graph, got = captured_without_sync(build)
     for cloud in clouds:
         coords[: len(cloud)].copy_(cloud)
         count.fill_(len(cloud))

@@ -1,14 +1,9 @@
-"""Building the CUDA operators: every source compiles, and every fault says what to do."""
+"""Building and loading the CUDA operators: every fault says what to do."""
 
 import ctypes
 import os
-import re
 import shutil
-import signal
-import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,9 +12,9 @@ from torch.utils import cpp_extension
 
 from ops import check
 from ops.cuda import library
+from ops.cuda.toolchain import Toolchain, architectures
 
-NVCC = shutil.which("nvcc")
-COMPLETE = library.Toolchain(Path("/cuda"), "13.0", ("75", "90"), "c++ 12", sys.executable)
+COMPLETE = Toolchain(Path("/cuda"), "13.0", ("75", "90"), "c++ 12", sys.executable)
 
 
 @pytest.fixture
@@ -32,7 +27,7 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: "H200")
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
-    monkeypatch.setattr(library, "toolchain", lambda: COMPLETE)
+    monkeypatch.setattr(Toolchain, "find", lambda: COMPLETE)
     monkeypatch.setattr(library, "register_fakes", lambda: None)
     library._outcome.cache_clear()
     yield tmp_path
@@ -53,61 +48,6 @@ def compiler(monkeypatch):
     return calls
 
 
-@pytest.mark.skipif(NVCC is None, reason="no nvcc")
-def test_every_source_compiles_for_the_oldest_and_the_present_gpu(tmp_path):
-    def compile_one(job):
-        source, architecture = job
-        target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
-        command = [
-            NVCC,
-            "-std=c++17",
-            f"-I{library.SOURCES}",
-            *cpp_extension.COMMON_NVCC_FLAGS,
-            *library.CUDA_FLAGS,
-            target,
-        ]
-        out = tmp_path / f"{source.parent.name}_{source.stem}_{architecture}.o"
-        result = subprocess.run([*command, "-c", source, "-o", out], capture_output=True, text=True)
-        return f"{source.name} for sm_{architecture}: {result.stderr}" if result.returncode else ""
-
-    jobs = [(path, arch) for arch in ("75", "90") for path in sorted(library.SOURCES.rglob("*.cu"))]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        assert not "".join(pool.map(compile_one, jobs))
-
-
-@pytest.mark.skipif(NVCC is None or shutil.which("g++") is None, reason="no nvcc or no g++")
-def test_the_bindings_agree_with_torch_and_the_engine_needs_none(tmp_path):
-    # torch without CUDA has all headers but this one
-    stand_in = tmp_path / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h"
-    stand_in.parent.mkdir(parents=True)
-    stand_in.write_text("#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n")
-    root = Path(torch.__file__).parent / "include"
-    command = [NVCC, "-std=c++20", "-Xcompiler", "-fsyntax-only", f"-I{library.SOURCES}"]
-
-    def compile_one(source):
-        job = [*command, "-c", source, "-o", tmp_path / f"{source.stem}.o"]
-        job += [f"-I{root}", f"-I{tmp_path}"] if source.parent.name == "bindings" else []
-        result = subprocess.run(job, capture_output=True, text=True)
-        return f"{source.name}: {result.stderr}" if result.returncode else ""
-
-    sources = sorted(library.SOURCES.rglob("*.cpp"))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        assert sources and not "".join(pool.map(compile_one, sources))
-
-
-def test_only_the_bindings_include_torch():
-    for name, content in library.read_sources().items():
-        torch_headers = re.findall(rb'#include [<"](?:torch|ATen|c10)/', content)
-        assert name.startswith("bindings/") or not torch_headers, f"{name} includes torch"
-
-
-def test_no_two_sources_share_an_object_file():
-    # ninja's objects are named by torch: the name of the source without its folder
-    sources = (Path(name) for name in library.read_sources())
-    names = [(path.stem, path.suffix) for path in sources if path.suffix in (".cpp", ".cu")]
-    assert len(set(names)) == len(names)
-
-
 @pytest.mark.parametrize(
     ("change", "remedy"),
     [
@@ -120,7 +60,7 @@ def test_no_two_sources_share_an_object_file():
     ],
 )
 def test_what_is_missing_is_named_with_its_remedy(machine, monkeypatch, change, remedy):
-    monkeypatch.setattr(library, "toolchain", lambda: COMPLETE._replace(**change))
+    monkeypatch.setattr(Toolchain, "find", lambda: COMPLETE._replace(**change))
     with pytest.raises(library.BuildError, match=remedy) as error:
         library.extension()
     assert "\n" not in str(error.value)
@@ -143,7 +83,7 @@ def test_a_built_library_is_loaded_without_a_compiler(machine, compiler, monkeyp
     assert len(compiler) == 1
     assert "-gencode=arch=compute_90,code=sm_90" in compiler[0]["extra_cuda_cflags"]
     library._outcome.cache_clear()
-    monkeypatch.setattr(library, "toolchain", lambda: pytest.fail("the compiler was looked for"))
+    monkeypatch.setattr(Toolchain, "find", lambda: pytest.fail("the compiler was looked for"))
     library.extension()
     assert len(compiler) == 1
 
@@ -151,7 +91,7 @@ def test_a_built_library_is_loaded_without_a_compiler(machine, compiler, monkeyp
 def test_the_folder_follows_flags_and_machine_and_the_library_its_sources(machine, monkeypatch):
     folders = {library.cache_folder()}
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0;8.6+PTX")
-    assert library.architectures() == ("8.0", "8.6+PTX")
+    assert architectures() == ("8.0", "8.6+PTX")
     folders.add(library.cache_folder())
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     folders.add(library.cache_folder())
@@ -247,36 +187,6 @@ def test_torchs_stale_lock_is_removed(machine, compiler):
     assert not lock.exists()
 
 
-HOLD = "import fcntl, os, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX)\n"
-HOLD += "f.write(str(os.getpid())); f.flush(); print('held', flush=True); time.sleep(60)"
-
-
-@pytest.fixture
-def holder(tmp_path):
-    """Another process that holds the lock."""
-    command = [sys.executable, "-c", HOLD, str(tmp_path / "library.lock")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
-        yield process
-        process.kill()
-
-
-def test_a_held_lock_times_out_and_names_its_holder(holder, tmp_path):
-    message = f"process {holder.pid} has held .*TORCH_EXTENSIONS_DIR"
-    with (
-        pytest.raises(library.BuildError, match=message),
-        library._locked(tmp_path / "library.lock", 0.3),
-    ):
-        pass
-
-
-def test_a_killed_holder_leaves_the_lock_free(holder, tmp_path):
-    holder.send_signal(signal.SIGKILL)
-    started = time.monotonic()
-    with library._locked(tmp_path / "library.lock", 30):
-        assert time.monotonic() - started < 10
-
-
 def test_a_failed_build_is_told_once_in_one_line(machine, monkeypatch):
     calls = []
 
@@ -315,7 +225,7 @@ def test_a_damaged_library_says_what_to_remove(machine):
 
 
 def test_check_prints_everything_and_the_remedy(machine, monkeypatch, capsys):
-    monkeypatch.setattr(library, "toolchain", lambda: COMPLETE._replace(ninja=None))
+    monkeypatch.setattr(Toolchain, "find", lambda: COMPLETE._replace(ninja=None))
     assert check.main() == 1
     text = capsys.readouterr().out
     for part in (

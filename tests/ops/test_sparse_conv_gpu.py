@@ -232,13 +232,20 @@ def test_mistakes_name_the_tensor():
             sparse_conv(features, weight, kernel_map, residual=wrong)
 
 
-def test_opcheck():
+@pytest.fixture
+def opcheck_case():
+    """The operators loaded; features [N, 16], weight [27, 16, 16], bias, a table, its coords."""
     generator = torch.Generator().manual_seed(9)
     coords = random_coords(generator, (5, 20, 20), 1, 0.2)
     table = submanifold_map(coords, (5, 20, 20), 1).forward.neighbours.cuda()
     features = torch.randn(len(coords), 16, device="cuda")
     weight = torch.randn(27, 16, 16, device="cuda")
     sparse_conv(features, weight, KernelMap(Table(table), None))  # loads the operators
+    return features, weight, torch.randn(16, device="cuda"), table, coords.cuda().contiguous()
+
+
+def test_opcheck_of_the_convolution(opcheck_case):
+    features, weight, _, table, _ = opcheck_case
     torch.library.opcheck(
         torch.ops.millisecond.conv.default,
         (features, weight, False, table, None, False, None, None, True),
@@ -247,17 +254,24 @@ def test_opcheck():
         torch.ops.millisecond.conv_weight_gradient.default,
         (features, features, table, None, False),
     )
+
+
+def test_opcheck_of_the_chain(opcheck_case):
+    features, weight, bias, table, coords = opcheck_case
     packed = torch.ops.millisecond.pack_weight(weight, True)
     torch.library.opcheck(torch.ops.millisecond.pack_weight.default, (weight, True))
-    bias = torch.randn(16, device="cuda")
     torch.library.opcheck(
         torch.ops.millisecond.conv_chain.default,
         (features, [packed, packed], [bias, bias], [table, table], [], None, 0, [], True),
     )
     torch.library.opcheck(
         torch.ops.millisecond.conv_chain.default,
-        (features, [packed], [bias], [table], [], coords.cuda().contiguous(), 1, [5, 20, 20], True),
+        (features, [packed], [bias], [table], [], coords, 1, [5, 20, 20], True),
     )
+
+
+def test_opcheck_of_the_blocks(opcheck_case):
+    features, weight, bias, table, _ = opcheck_case
     scale, mean, variance = (torch.rand(16, device="cuda") for _ in range(3))
     blocks = ([weight] * 2, [scale] * 2, [bias] * 2)
     statistics = ([mean.clone(), mean.clone()], [variance.clone(), variance.clone()])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ops import VoxelGrid, Voxels, index_workspace, voxelize
+from tests.helpers.graphs import captured_without_sync
 
 pytestmark = pytest.mark.gpu
 
@@ -139,15 +140,7 @@ def test_graph_replays_on_new_points_without_reading_back():
     def build():
         return voxelize(points, offsets, KITTI, capacity=8000, workspace=workspace)
 
-    build()
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            got = build()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    graph, got = captured_without_sync(build)
     for cloud in clouds:
         points[: len(cloud)].copy_(cloud)
         offsets[1] = len(cloud)

@@ -13,15 +13,10 @@ from detector.anchors import build_anchors
 from detector.config import load_config
 from detector.training.data_check import advice, best_overlap, check_class
 from ops.boxes import iou_bev
-from tests.helpers.kitti_miniature import CAR, write_miniature
+from tests.helpers.kitti_miniature import CAR
 from tools.check_data import CONFIG, main
 
 SMALL = ["grid.range=[0,-8,-3,16,8,1]"]
-
-
-@pytest.fixture
-def root(tmp_path):
-    return write_miniature(tmp_path / "kitti")
 
 
 def add_cars(root, size=(1.5, 1.8, 4.0), forward=(8.0, 60.0), number=12):

@@ -13,25 +13,13 @@ from detector import Detector
 from detector.config import load_config
 from detector.models.second import build_second
 from detector.weights import save_weights
-from tests.helpers.small_detector import CONFIG, build_small_network, cloud
+from tests.helpers.small_detector import CONFIG, cloud
 from tools import detect as tool
 
 CALIBRATION = """P2: 700 0 600 0 0 700 180 0 0 0 1 0
 R0_rect: 1 0 0 0 1 0 0 0 1
 Tr_velo_to_cam: 0 -1 0 0 0 0 -1 0 1 0 0 0
 """
-
-
-@pytest.fixture(scope="module")
-def trained():
-    return build_small_network()
-
-
-@pytest.fixture
-def weights(tmp_path, trained):
-    path = tmp_path / "weights.safetensors"
-    save_weights(path, trained[1], trained[0])
-    return path
 
 
 def run(*arguments):

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.helpers.fuzz import call, fuzz, snapshot
+from tests.helpers.fuzz.cases import fuzz
+from tests.helpers.fuzz.judge import call, snapshot
 
 
 def test_fuzz(request):

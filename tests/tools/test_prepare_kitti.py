@@ -3,12 +3,7 @@
 import os
 import shlex
 import shutil
-import signal
-import subprocess
-import sys
-import time
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,19 +12,9 @@ from data.gt_database import GroundTruthDatabase
 from data.kitti.dataset import KittiDataset
 from data.kitti.prepare import open_database
 from data.packed import Pack
-from tests.helpers.kitti_miniature import IDS, write_miniature
+from tests.helpers.files import contents
+from tests.helpers.kitti_miniature import IDS
 from tools.prepare_kitti import main
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def root(tmp_path):
-    return write_miniature(tmp_path / "kitti")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_packs(root, capsys):
@@ -84,58 +69,6 @@ def test_second_run_does_nothing_and_a_changed_label_is_seen(root, capsys):
     assert "Van" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("after", [0, 1, 2])
-def test_interrupted_work_goes_on_to_the_same_bytes(root, tmp_path, monkeypatch, capsys, after):
-    arguments = ["--root", str(root), "--splits", "train", "--output"]
-    assert main([*arguments, str(tmp_path / "whole")]) == 0
-    read = KittiDataset.__getitem__
-
-    def stop(self, index):
-        if index == after:
-            raise KeyboardInterrupt
-        return read(self, index)
-
-    monkeypatch.setattr(KittiDataset, "__getitem__", stop)
-    assert main([*arguments, str(tmp_path / "parts")]) == 130
-    seen = []
-    monkeypatch.setattr(
-        KittiDataset, "__getitem__", lambda self, i: seen.append(i) or read(self, i)
-    )
-    assert main([*arguments, str(tmp_path / "parts")]) == 0
-    assert seen == list(range(after, 3))
-    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
-
-
-def test_killed_process(root, tmp_path):
-    """Many frames, SIGKILL somewhere in between, and the same bytes in the end."""
-    ids = [f"{i:06d}" for i in range(100, 400)]
-    for kind, suffix in (("velodyne", "bin"), ("calib", "txt"), ("label_2", "txt")):
-        for name in ids:
-            source = root / f"training/{kind}/000002.{suffix}"
-            (root / f"training/{kind}/{name}.{suffix}").symlink_to(source)
-    for name in ids:
-        (root / f"training/image_2/{name}.png").symlink_to(root / "training/image_2/000002.png")
-    (root / "ImageSets/many.txt").write_text("\n".join(ids))
-    arguments = ["--root", str(root), "--splits", "many", "--output"]
-    assert main([*arguments, str(tmp_path / "whole")]) == 0
-    command = [sys.executable, "tools/prepare_kitti.py", *arguments, str(tmp_path / "parts")]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command,
-        cwd=REPOSITORY,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    journal = tmp_path / "parts/database_many.journal"
-    while process.poll() is None and not (journal.exists() and journal.stat().st_size > 3000):
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert main([*arguments, str(tmp_path / "parts")]) == 0
-    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
-
-
 def test_real_frames(kitti, tmp_path, capsys):
     assert main(["--root", str(kitti), "--splits", "all", "--output", str(tmp_path)]) == 0
     pack = Pack(tmp_path / "clouds_all")
@@ -179,15 +112,6 @@ def test_mistakes_are_one_line(root, capsys, mistake, message):
     assert main(["--root", str(root)]) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: ") and message in err and err.count("\n") == 1
-
-
-def test_damaged_pack_is_made_anew(root):
-    main(["--root", str(root)])
-    first = contents(root / "millisecond")
-    for path in (root / "millisecond").iterdir():
-        path.write_bytes(path.read_bytes()[:50])
-    assert main(["--root", str(root)]) == 0
-    assert contents(root / "millisecond") == first
 
 
 def test_a_copied_data_set_keeps_its_pack(root, tmp_path):
@@ -255,23 +179,6 @@ def test_objects_of_changed_data_are_not_pasted(root, change):
     open_database(KittiDataset(root, "train"))
 
 
-def test_lists_of_one_name_have_packs_of_their_own(root, tmp_path):
-    """As in cross-validation: fold0/train.txt, fold1/train.txt."""
-    datasets = []
-    for fold, names in enumerate((IDS[:2], IDS[2:])):
-        path = tmp_path / f"fold{fold}" / "train.txt"
-        path.parent.mkdir()
-        path.write_text("\n".join(names))
-        assert main(["--root", str(root), "--splits", str(path)]) == 0
-        datasets.append(KittiDataset(root, str(path)))
-    main(["--root", str(root)])
-    assert len({dataset.pack_path("database") for dataset in datasets}) == 2
-    for dataset in datasets:
-        assert set(open_database(dataset).frames.tolist()) == set(dataset.frame_ids)
-    own = KittiDataset(root, str(root / "ImageSets/train.txt"))  # the split itself, as a path
-    assert own.pack_path("database") == KittiDataset(root, "train").pack_path("database")
-
-
 def test_the_whole_clouds_are_packed_where_there_is_no_camera(root, capsys):
     assert main(["--root", str(root)]) == 0
     assert "% of their points are in the camera's picture" in capsys.readouterr().out
@@ -304,65 +211,3 @@ def test_a_strange_type_names_both_remedies(root, capsys):
     assert main(["--root", str(root)]) == 2
     assert "after --classes" in capsys.readouterr().err
     assert main(["--root", str(root), "--classes", "Forklift"]) == 0
-
-
-def test_two_at_once(root, capsys):
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(root / "millisecond")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-    )
-    with holder:
-        assert holder.stdout.readline() == "held\n"
-        assert main(["--root", str(root)]) == 2
-        assert f"process {holder.pid} is writing there" in capsys.readouterr().err
-        holder.stdin.close()
-    assert main(["--root", str(root)]) == 0
-
-
-HOLD = """
-import sys
-from pathlib import Path
-from data.files import locked
-with locked(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.parametrize("split", ["../../x", "..", "a/b", "/etc/passwd", "a b", ".hidden"])
-def test_a_split_cannot_lead_out_of_the_folder(root, tmp_path, capsys, split):
-    (tmp_path / "x.txt").write_text("000002")
-    before = sorted(tmp_path.rglob("*"))
-    assert main(["--root", str(root), "--splits", split]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"error: split {split!r}") and err.count("\n") == 1
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-@pytest.mark.parametrize("name", ["../000002", "/etc/passwd", "a/b", "..", ".hidden", "a\\b"])
-def test_a_frame_cannot_lead_out_of_the_folder(root, capsys, name):
-    (root / "ImageSets/train.txt").write_text(f"000002\n{name}\n")
-    assert main(["--root", str(root)]) == 2
-    err = capsys.readouterr().err
-    assert f"{name!r} is no frame id" in err and err.count("\n") == 1
-
-
-def test_a_list_with_a_byte_order_mark(root):
-    path = root / "ImageSets/train.txt"
-    path.write_text(path.read_text(), encoding="utf-8-sig")
-    assert KittiDataset(root, "train").frame_ids == IDS[:3]
-
-
-def test_test_frames_are_those_of_testing(root):
-    """Also where their list is given as a file."""
-    shutil.copytree(root / "training", root / "testing")
-    (root / "ImageSets/test.txt").write_text("000005\n")
-    for split in ("test", str(root / "ImageSets/test.txt")):
-        dataset = KittiDataset(root, split)
-        assert dataset.layout.folder == root / "testing" and not dataset.layout.labelled
-    listed = root / "ImageSets/fold.txt"
-    listed.write_text("000005\n")
-    assert KittiDataset(root, str(listed)).layout.folder == root / "training"

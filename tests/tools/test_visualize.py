@@ -1,4 +1,4 @@
-"""visualize.py and play.py as a user calls them, without a display."""
+"""visualize.py as a user calls it, without a display."""
 
 import json
 import os
@@ -16,30 +16,12 @@ from data.kitti.dataset import KittiDataset
 from data.kitti.labels import write_labels
 from data.kitti.results import detections_to_labels
 from data.simulator import simulate
-from detector.draw.scene import SceneRenderer, SceneUnavailable
 from detector.draw.style import CLASS_COLOURS, OTHER_COLOURS
 from tests.helpers.kitti_miniature import CAR, png, write_miniature
 from tests.helpers.weights import write_weights
 from tools import play, visualize
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def plain(monkeypatch):
-    """No display, and no 3-D pictures: those are judged in test_draw.py."""
-
-    def draw(*_):
-        raise SceneUnavailable("no 3-D picture in this test")
-
-    monkeypatch.delenv("DISPLAY", raising=False)
-    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    monkeypatch.setattr(SceneRenderer, "draw", draw)
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return write_weights(tmp_path_factory.mktemp("weights") / "weights.safetensors")
 
 
 def opened(path: Path) -> np.ndarray:
@@ -222,46 +204,18 @@ def test_frames_that_cannot_be_drawn_do_not_stop_the_rest(tmp_path, plain, capsy
         assert name in line
 
 
-def test_scans_and_weights_alone_are_enough(tmp_path, plain, weights):
+def test_scans_and_weights_alone_are_enough(tmp_path, plain, untrained):
     simulate(1).points.tofile(tmp_path / "street.bin")
-    arguments = [str(tmp_path / "street.bin"), "--weights", str(weights), "--output", str(tmp_path)]
+    arguments = [
+        str(tmp_path / "street.bin"),
+        "--weights",
+        str(untrained),
+        "--output",
+        str(tmp_path),
+    ]
     assert visualize.main(arguments) == 0
     assert (tmp_path / "street_birds_eye.png").is_file()
     assert not (tmp_path / "street_camera.png").exists()
-
-
-def test_a_folder_of_scans_becomes_a_film(tmp_path, plain, weights, capsys):
-    for k in range(2):
-        simulate(1, 0.1 * k).points.tofile(tmp_path / f"{k}.bin")
-    np.zeros((0, 4), np.float32).tofile(tmp_path / "2.bin")
-    film = tmp_path / "film"
-    assert play.main([str(tmp_path), "--weights", str(weights), "--output", str(film)]) == 0
-    assert sorted(path.name for path in film.iterdir()) == [f"00000{k}.png" for k in range(3)]
-    assert capsys.readouterr().err.count("note:") == 1
-
-    # A second film, shorter and with a scan that cannot be read, leaves nothing of the first.
-    (tmp_path / "0.bin").write_bytes(b"cut off")
-    (tmp_path / "2.bin").unlink()
-    arguments = [str(tmp_path), "--weights", str(weights), "--output", str(film)]
-    assert play.main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert "3 pictures of an earlier film removed" in out and "0.bin" in err
-    assert [path.name for path in film.iterdir()] == ["000000.png"]
-
-
-def test_a_film_spares_the_pictures_of_others(tmp_path, plain, weights, capsys):
-    simulate(1).points.tofile(tmp_path / "0.bin")
-    film = tmp_path / "film"
-    arguments = [str(tmp_path), "--weights", str(weights), "--output", str(film)]
-    assert play.main(arguments) == 0
-    (film / "000007.png").write_bytes(png(4, 4))
-    (film / "notes.txt").write_text("")
-    before = {path.name: path.read_bytes() for path in film.iterdir()}
-    capsys.readouterr()
-    assert play.main(arguments) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1 and "000007.png" in err
-    assert {path.name: path.read_bytes() for path in film.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -295,8 +249,3 @@ def test_a_mistake_gets_one_line(tmp_path, plain, capsys, monkeypatch, arguments
     lines = capsys.readouterr().err.strip().splitlines()
     errors = [line for line in lines if line.startswith("error:")]
     assert len(errors) == 1 and said in errors[0]
-
-
-def test_playing_no_scans_says_so(tmp_path, weights, capsys):
-    assert play.main([str(tmp_path), "--weights", str(weights)]) == 2
-    assert str(tmp_path) in capsys.readouterr().err

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ops import furthest_point_sampling
-from ops.cuda.library import BuildError, toolchain
+from ops.cuda.library import BuildError
+from ops.cuda.toolchain import Toolchain
 from tools.benchmarks.timing import Times, timed
 
 SOURCE = Path(__file__).with_name("pointnet2_sampling.cu")
@@ -75,7 +76,7 @@ def baseline() -> Sampler:
     Raises:
         BuildError: without nvcc, or with what it has to say.
     """
-    home = toolchain().cuda_home
+    home = Toolchain.find().cuda_home
     if home is None:
         raise BuildError("no nvcc for the baseline: install a CUDA toolkit and export CUDA_HOME")
     architecture = "".join(map(str, torch.cuda.get_device_capability()))

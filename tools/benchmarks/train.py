@@ -96,7 +96,13 @@ class _Run:
     def parts(self, repeats: int) -> dict[str, float]:
         """Median milliseconds of each part, the device idle before and after it."""
         batch = self.first_batch()
-        on_device = batch.to(self.device)
+        parts: dict[str, Callable[[], object]] = {
+            "batch to the device, ms": lambda: batch.to(self.device, non_blocking=True)
+        }
+        return _medians(parts | self._forward_and_backward(batch.to(self.device)), repeats)
+
+    def _forward_and_backward(self, batch: Batch) -> dict[str, Callable[[], object]]:
+        """The parts of a step on the device in their order; each works on what the last left."""
         trainer, settings = self.trainer, self.config.train
         state, precision = trainer.state, PRECISIONS[settings.precision]
         model, weights = state.model, list(state.model.parameters())
@@ -104,7 +110,7 @@ class _Run:
         held: dict[str, object] = {}
 
         def index() -> None:
-            held["voxels"] = model.voxelize(on_device.points, on_device.offsets)
+            held["voxels"] = model.voxelize(batch.points, batch.offsets)
             held["pyramid"] = model.index(held["voxels"])
 
         def encode() -> None:
@@ -116,27 +122,22 @@ class _Run:
                 held["predictions"] = trainer.predict(model, held["bev"])
 
         def losses() -> None:
-            predictions, (boxes, labels) = held["predictions"], on_device[2:4]
+            predictions, (boxes, labels) = held["predictions"], batch[2:4]
             held["total"] = trainer.criterion(predictions, boxes, labels).total
-
-        def backward() -> None:
-            held["total"].backward()
 
         def update() -> None:
             nn.utils.clip_grad_norm_(weights, settings.clip_norm)
             state.optimizer.step()
             state.optimizer.zero_grad(set_to_none=True)
 
-        parts = {
-            "batch to the device, ms": lambda: batch.to(self.device, non_blocking=True),
+        return {
             "voxels and index, ms": index,
             "encoder forward, ms": encode,
             "backbone and heads forward, ms": predict,
             "targets and losses, ms": losses,
-            "backward, ms": backward,
+            "backward, ms": lambda: held["total"].backward(),
             "clip and update, ms": update,
         }
-        return _medians(parts, repeats)
 
     def whole(self, repeats: int) -> dict[str, float]:
         """The mean step with a batch in memory, and with the loader at work."""

@@ -11,14 +11,20 @@ void check_boxes(const Tensor& boxes, const char* name) {
   TORCH_CHECK(boxes.size(1) == 7, name, " must have shape [N, 7], has ", boxes.sizes());
 }
 
-Tensor overlap(const Tensor& a, const Tensor& b, int64_t kind) {
+Overlap overlap_of(c10::string_view kind) {
+  if (kind == "area") return Overlap::area;
+  if (kind == "iou_bev") return Overlap::iou_bev;
+  TORCH_CHECK(kind == "iou_3d", "kind must be area, iou_bev or iou_3d, is ", kind);
+  return Overlap::iou_3d;
+}
+
+Tensor overlap(const Tensor& a, const Tensor& b, c10::string_view kind) {
   check_boxes(a, "a");
   check_boxes(b, "b");
   check_same_device(b, "b", a, "a");
-  TORCH_CHECK(kind >= 0 && kind <= 2, "kind must be 0 (area), 1 (IoU from above) or 2 (IoU in 3-D), is ", kind);
   const c10::cuda::CUDAGuard guard(a.device());
   Tensor out = at::empty({a.size(0), b.size(0)}, a.options());
-  check(overlap_matrix(a.data_ptr<float>(), a.size(0), b.data_ptr<float>(), b.size(0), static_cast<Overlap>(kind),
+  check(overlap_matrix(a.data_ptr<float>(), a.size(0), b.data_ptr<float>(), b.size(0), overlap_of(kind),
                        out.data_ptr<float>(), stream()),
         "overlap");
   return out;
@@ -66,7 +72,7 @@ std::tuple<Tensor, Tensor> nms(const Tensor& boxes, const Tensor& order, double 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
-  m.def("overlap(Tensor a, Tensor b, int kind) -> Tensor");
+  m.def("overlap(Tensor a, Tensor b, str kind) -> Tensor");
   m.def("paired_overlap(Tensor a, Tensor b) -> Tensor");
   m.def(
       "nms(Tensor boxes, Tensor order, float iou_threshold, int max_output, Tensor? count) -> (Tensor indices, "

@@ -30,19 +30,19 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
     check_channels(running_means[i], "running_mean", weight.c_out, x);
     check_channels(running_vars[i], "running_var", weight.c_out, x);
     Tensor sums = at::empty({table.rows, weight.c_out}, x.options());
-    Tensor out = at::empty_like(sums), mean = at::empty_like(scales[i]), inverse = at::empty_like(scales[i]);
+    Tensor out = at::empty_like(sums), mean = at::empty_like(scales[i]), inv_std = at::empty_like(scales[i]);
     Scratch scratch(x);
     check(block_forward(
               type, tf32,
               {weight, x.data_ptr(), sums.data_ptr(), out.data_ptr(), table, scales[i].data_ptr<float>(),
                shifts[i].data_ptr<float>(), running_means[i].data_ptr<float>(), running_vars[i].data_ptr<float>(),
-               mean.data_ptr<float>(), inverse.data_ptr<float>(), momentum, eps},
+               mean.data_ptr<float>(), inv_std.data_ptr<float>(), momentum, eps},
               std::ref(scratch), stream()),
           "conv_blocks");
     saved[i] = out;
     saved[blocks + i] = sums;
     saved[2 * blocks + i] = mean;
-    saved[3 * blocks + i] = inverse;
+    saved[3 * blocks + i] = inv_std;
   }
   return saved;
 }
@@ -82,11 +82,11 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
     const OffsetTable table = table_of(neighbours[i], std::nullopt, false, x);
     const Weight weight = weight_of(weights[i], false, table, x);
     const Tensor &out = saved[i], &sums = saved[blocks + i], &mean = saved[2 * blocks + i],
-                 &inverse = saved[3 * blocks + i];
+                 &inv_std = saved[3 * blocks + i];
     check_kept(of_out, out, sums, table, weight.c_out, x);
     check_channels(scales[i], "scale", weight.c_out, x);
     check_channels(mean, "mean", weight.c_out, x);
-    check_channels(inverse, "deviation", weight.c_out, x);
+    check_channels(inv_std, "inv_std", weight.c_out, x);
     const bool wanted = i > 0 || wants_features;
     OffsetTable back = {};
     if (wanted) {
@@ -101,7 +101,7 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
     check(block_backward(type, tf32,
                          {weight, of_out.data_ptr(), out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0),
                           table, back, scales[i].data_ptr<float>(), mean.data_ptr<float>(),
-                          inverse.data_ptr<float>(), eps, wanted ? of_features.data_ptr() : nullptr,
+                          inv_std.data_ptr<float>(), eps, wanted ? of_features.data_ptr() : nullptr,
                           of_weight.data_ptr<float>(), of_scale.data_ptr<float>(), of_shift.data_ptr<float>()},
                          std::ref(scratch), stream()),
           "conv_blocks_backward");

@@ -5,8 +5,8 @@
 
 namespace millisecond {
 
-// y = relu((x - mean) * inverse * scale + shift) of x [rows, channels], rows >= 2, by the statistics of x itself:
-// inverse = 1 / sqrt(biased variance + eps). The running statistics, of the unbiased variance, move on by
+// y = relu((x - mean) * inv_std * scale + shift) of x [rows, channels], rows >= 2, by the statistics of x itself:
+// inv_std = 1 / sqrt(biased variance + eps). The running statistics, of the unbiased variance, move on by
 // momentum. Pointers to rows are aligned to 16 bytes; the workspace, of this many floats, may hold anything.
 int64_t batch_norm_workspace(Scalar type, int64_t rows, int channels);
 
@@ -17,7 +17,7 @@ struct BatchNormForward {
   const void* x;
   const float *scale, *shift;         // [channels], as all that follow but out
   float *running_mean, *running_var;  // moved
-  float *mean, *inverse;              // written
+  float *mean, *inv_std;              // written
   void* out;                          // [rows, channels]
   float* workspace;
 };
@@ -27,7 +27,7 @@ struct BatchNormBackward {
   int64_t rows;
   int channels;
   const void *gradient, *out, *x;       // [rows, channels]: of out, what the forward wrote and read
-  const float *scale, *mean, *inverse;  // [channels]
+  const float *scale, *mean, *inv_std;  // [channels]
   float *of_scale, *of_shift;           // [channels]
   void* of_x;                           // [rows, channels]
   float* workspace;

@@ -25,14 +25,14 @@ __device__ __forceinline__ float through_relu(T gradient, T out) {
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS, 2)
     sums_kernel(const T* __restrict__ gradient, const T* __restrict__ out, const T* __restrict__ x,
-                const float* __restrict__ mean, const float* __restrict__ inverse, float2* __restrict__ partial,
+                const float* __restrict__ mean, const float* __restrict__ inv_std, float2* __restrict__ partial,
                 const Partition p) {
   const Share<V> share(p);
   Sums<V> sums;
   float centre[V], slope[V];
   if (share.row < share.end) {
     load_channels(centre, mean, share.channel);
-    load_channels(slope, inverse, share.channel);
+    load_channels(slope, inv_std, share.channel);
   }
   for_rows<T, V, 3>(share, p, {gradient, out, x}, [&](int64_t, const Pack<T, V>(&pack)[3]) {
 #pragma unroll
@@ -65,14 +65,14 @@ __global__ void __launch_bounds__(MERGE_THREADS)
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS, 2)
     gradient_kernel(const T* __restrict__ gradient, const T* __restrict__ out, const T* __restrict__ x,
-                    const float* __restrict__ mean, const float* __restrict__ inverse,
+                    const float* __restrict__ mean, const float* __restrict__ inv_std,
                     const float* __restrict__ scale, const float* __restrict__ of_scale,
                     const float* __restrict__ of_shift, T* __restrict__ of_x, const Partition p) {
   const Share<V> share(p);
   if (share.row >= share.end) return;
   float centre[V], slope[V], factor[V], along[V], level[V];
   load_channels(centre, mean, share.channel);
-  load_channels(slope, inverse, share.channel);
+  load_channels(slope, inv_std, share.channel);
   load_channels(factor, scale, share.channel);
   load_channels(along, of_scale, share.channel);
   load_channels(level, of_shift, share.channel);
@@ -106,9 +106,9 @@ cudaError_t batch_norm_relu_backward(Scalar type, const BatchNormBackward& p, cu
     const T* const out = static_cast<const T*>(p.out);
     const T* const x = static_cast<const T*>(p.x);
     float2* const partial = reinterpret_cast<float2*>(p.workspace);
-    sums_kernel<T, V><<<grid, THREADS, 0, stream>>>(gradient, out, x, p.mean, p.inverse, partial, partition);
+    sums_kernel<T, V><<<grid, THREADS, 0, stream>>>(gradient, out, x, p.mean, p.inv_std, partial, partition);
     merge_sums_kernel<<<p.channels, MERGE_THREADS, 0, stream>>>(partial, partition.chunks, p.of_scale, p.of_shift);
-    gradient_kernel<T, V><<<grid, THREADS, 0, stream>>>(gradient, out, x, p.mean, p.inverse, p.scale, p.of_scale,
+    gradient_kernel<T, V><<<grid, THREADS, 0, stream>>>(gradient, out, x, p.mean, p.inv_std, p.scale, p.of_scale,
                                                         p.of_shift, static_cast<T*>(p.of_x), partition);
   });
 }

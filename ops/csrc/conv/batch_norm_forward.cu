@@ -75,21 +75,21 @@ __global__ void __launch_bounds__(MERGE_THREADS)
   const double whole_mean = to_float(static_cast<const T*>(p.x)[channel]) + mean;
   const auto moved = [&](float from, double to) { return float(from + p.momentum * (to - from)); };
   p.mean[channel] = float(whole_mean);
-  p.inverse[channel] = float(1.0 / sqrt(squares / p.rows + p.eps));
+  p.inv_std[channel] = float(1.0 / sqrt(squares / p.rows + p.eps));
   p.running_mean[channel] = moved(p.running_mean[channel], whole_mean);
   p.running_var[channel] = moved(p.running_var[channel], squares / (p.rows - 1));
 }
 
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS, 2)
-    normalise_kernel(const T* __restrict__ x, const float* __restrict__ mean, const float* __restrict__ inverse,
+    normalise_kernel(const T* __restrict__ x, const float* __restrict__ mean, const float* __restrict__ inv_std,
                      const float* __restrict__ scale, const float* __restrict__ shift, T* __restrict__ out,
                      const Partition p) {
   const Share<V> share(p);
   if (share.row >= share.end) return;
   float centre[V], slope[V], factor[V], offset[V];
   load_channels(centre, mean, share.channel);
-  load_channels(slope, inverse, share.channel);
+  load_channels(slope, inv_std, share.channel);
   load_channels(factor, scale, share.channel);
   load_channels(offset, shift, share.channel);
 #pragma unroll
@@ -123,7 +123,7 @@ cudaError_t batch_norm_relu(Scalar type, const BatchNormForward& p, cudaStream_t
     merge_moments_kernel<T>
         <<<p.channels, MERGE_THREADS, 0, stream>>>(p, partial, partition.chunks, partition.chunk_rows);
     normalise_kernel<T, V>
-        <<<grid, THREADS, 0, stream>>>(x, p.mean, p.inverse, p.scale, p.shift, static_cast<T*>(p.out), partition);
+        <<<grid, THREADS, 0, stream>>>(x, p.mean, p.inv_std, p.scale, p.shift, static_cast<T*>(p.out), partition);
   });
 }
 

@@ -16,7 +16,7 @@ cudaError_t block_forward(Scalar type, bool tf32, const Block& p, const Allocate
   return batch_norm_relu(
       type,
       {rows, static_cast<int>(channels), p.momentum, p.eps, p.sums, p.scale, p.shift, p.running_mean,
-       p.running_var, p.mean, p.inverse, p.out, static_cast<float*>(allocate(floats * sizeof(float)))},
+       p.running_var, p.mean, p.inv_std, p.out, static_cast<float*>(allocate(floats * sizeof(float)))},
       stream);
 }
 
@@ -27,7 +27,7 @@ cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const
   const int64_t floats = batch_norm_workspace(type, rows, static_cast<int>(channels));
   cudaError_t error = batch_norm_relu_backward(
       type,
-      {rows, static_cast<int>(channels), p.gradient, p.out, p.sums, p.scale, p.mean, p.inverse, p.of_scale,
+      {rows, static_cast<int>(channels), p.gradient, p.out, p.sums, p.scale, p.mean, p.inv_std, p.of_scale,
        p.of_shift, of_sums, static_cast<float*>(allocate(floats * sizeof(float)))},
       stream);
   if (error == cudaSuccess && p.of_features) {

@@ -146,7 +146,7 @@ struct Block {
   OffsetTable table;
   const float *scale, *shift;         // [c_out], as all that follow
   float *running_mean, *running_var;  // moved
-  float *mean, *inverse;              // written
+  float *mean, *inv_std;              // written
   double momentum, eps;
 };
 cudaError_t block_forward(Scalar type, bool tf32, const Block& p, const Allocate& allocate, cudaStream_t stream);
@@ -157,7 +157,7 @@ struct BlockBackward {
   const void* features;               // [source_rows, c_in]
   int64_t source_rows;
   OffsetTable table, back;  // back: rows are inputs, entries are outputs
-  const float *scale, *mean, *inverse;
+  const float *scale, *mean, *inv_std;
   double eps;
   void* of_features;  // [source_rows, c_in], null where it is not wanted
   float* of_weight;   // [volume, c_in, c_out]

@@ -9,7 +9,7 @@ constexpr int MARK_PARTS = 2;
 constexpr int DIRECT_MARKS = 64;  // most voxels of a level that one voxel of level 0 marks by itself
 
 struct Steps {
-  int direct;  // levels after level 0 that are marked from it
+  int count;  // levels after level 0 that are marked from it
   Window window[MAX_LEVELS];
 };
 
@@ -61,15 +61,15 @@ __global__ void __launch_bounds__(THREADS)
   const int row = blockIdx.x * THREADS + threadIdx.x;
   const int target = divide_up(blockIdx.y, MARK_PARTS);
   if (target == 0 && row < bitmap.levels + 2) counts[row] = 0;
-  bool there = row < row_limit(rows, count);
-  if (!__any_sync(FULL_WARP, there)) return;
+  bool valid = row < row_limit(rows, count);
+  if (!__any_sync(FULL_WARP, valid)) return;
   // ---- the voxel; one that is wrong is noted and marks nothing ----
   Site s = {0, 0, 0, 0};
-  if (there) s = read_site(coords, row, dims);
-  if (there && (!inside(bitmap.level[0], bitmap.batch, s) ||
+  if (valid) s = read_site(coords, row, dims);
+  if (valid && (!inside(bitmap.level[0], bitmap.batch, s) ||
                 (target == 0 && row > 0 && !before(read_site(coords, row - 1, dims), s)))) {
     atomicMax(&bitmap.header[FAULT], unsigned(rows - row));
-    there = false;
+    valid = false;
   }
   // ---- the box of voxels that it reaches on the target level ----
   int lo[3] = {s.z, s.y, s.x}, hi[3] = {s.z, s.y, s.x};
@@ -78,13 +78,13 @@ __global__ void __launch_bounds__(THREADS)
     const int size[3] = {bitmap.level[l].z, bitmap.level[l].y, bitmap.level[l].x};
 #pragma unroll
     for (int axis = 0; axis < 3; ++axis) {
-      there &= advance(lo[axis], hi[axis], w.kernel[axis], w.stride[axis], w.padding[axis], size[axis]);
+      valid &= advance(lo[axis], hi[axis], w.kernel[axis], w.stride[axis], w.padding[axis], size[axis]);
     }
   }
   // ---- their bits, a run along x at a time ----
   const BitmapLevel& level = bitmap.level[target];
   const int width = hi[1] - lo[1] + 1;
-  const int runs = there ? (hi[0] - lo[0] + 1) * width : 0;
+  const int runs = valid ? (hi[0] - lo[0] + 1) * width : 0;
   const int step = target == 0 ? 1 : MARK_PARTS;
   for (int i = target == 0 ? 0 : (blockIdx.y - 1) % MARK_PARTS; __any_sync(FULL_WARP, i < runs); i += step) {
     const int z = i < runs ? divide(i, width) : 0;
@@ -150,11 +150,11 @@ int direct_levels(const Window* steps, int count) {
 cudaError_t bitmap_mark(const Bitmap& bitmap, const int* coords, int dims, int rows, const int* count,
                         const Window* steps, int* counts, cudaStream_t stream) {
   Steps direct = {direct_levels(steps, bitmap.levels - 1), {}};
-  for (int l = 0; l < direct.direct; ++l) direct.window[l] = steps[l];
-  const dim3 grid(max(1, blocks(rows, THREADS)), 1 + direct.direct * MARK_PARTS);
+  for (int l = 0; l < direct.count; ++l) direct.window[l] = steps[l];
+  const dim3 grid(max(1, blocks(rows, THREADS)), 1 + direct.count * MARK_PARTS);
   cudaError_t error =
       launch_chained(mark, false, grid, THREADS, 0, stream, bitmap, direct, coords, dims, rows, count, counts);
-  for (int l = direct.direct; l < bitmap.levels - 1 && error == cudaSuccess; ++l) {
+  for (int l = direct.count; l < bitmap.levels - 1 && error == cudaSuccess; ++l) {
     error = launch_chained(mark_below, can_chain(), dim3(blocks(bitmap.level[l].cells, THREADS)), THREADS, 0,
                            stream, bitmap.level[l], bitmap.level[l + 1], steps[l]);
   }

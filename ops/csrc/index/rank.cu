@@ -52,8 +52,8 @@ __device__ void load_counts(const uint4* cells, unsigned summary, unsigned& left
     word[i] = __ffs(left) - 1;
     left &= left - 1;
     const unsigned set = __shfl_sync(FULL_WARP, summary, max(word[i], 0));
-    const bool there = word[i] >= 0 && (set >> lane & 1);
-    voxels[i] = there ? voxels_of(cells[word[i] * 32 + lane]) : 0;
+    const bool occupied = word[i] >= 0 && (set >> lane & 1);
+    voxels[i] = occupied ? voxels_of(cells[word[i] * 32 + lane]) : 0;
   }
 }
 
@@ -197,8 +197,8 @@ __global__ void __launch_bounds__(THREADS)
     word -= bitmap.level[l].words;
   }
   wait_for_previous_kernel(true);
-  const bool there = lane < COORD_WORDS && l < bitmap.levels;
-  const unsigned summary = there ? bitmap.level[l].summary[word] : 0;
+  const bool has_word = lane < COORD_WORDS && l < bitmap.levels;
+  const unsigned summary = has_word ? bitmap.level[l].summary[word] : 0;
   for (unsigned left = __ballot_sync(FULL_WARP, summary != 0); left; left &= left - 1) {
     const int from = __ffs(left) - 1, level = __shfl_sync(FULL_WARP, l, from);
     write_word(bitmap.level[level], __shfl_sync(FULL_WARP, word, from), __shfl_sync(FULL_WARP, summary, from),

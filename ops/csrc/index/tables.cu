@@ -45,12 +45,12 @@ __device__ void fill_forward(const BitmapLevel& source, const TableJob& job, int
     for (int i = 0; i < RUNS; ++i) {
       const int z = z0 + iz * w.dilation[0], y = y0 + iy * w.dilation[1], x = x0 + ix * w.dilation[2];
       const int first = max(x, 0), last = min(x + length, source.x) - 1;
-      const bool there = start + i < runs && unsigned(z) < unsigned(source.z) &&
-                         unsigned(y) < unsigned(source.y) && first <= last;
+      const bool in_grid = start + i < runs && unsigned(z) < unsigned(source.z) &&
+                           unsigned(y) < unsigned(source.y) && first <= last;
       const int column = first / CELL_BITS;
       const int index = row_cell(source, site.b, z, y) + column;
-      cell[i] = there ? __ldg(&source.cell[index]) : make_uint4(0, 0, 0, 0);
-      next[i] = there && last / CELL_BITS != column ? index + 1 : -1;
+      cell[i] = in_grid ? __ldg(&source.cell[index]) : make_uint4(0, 0, 0, 0);
+      next[i] = in_grid && last / CELL_BITS != column ? index + 1 : -1;
       place[i] = unsigned(first - column * CELL_BITS) | unsigned(min(first - x, 32)) << 8 |
                  unsigned(max(last - first + 1, 0)) << 16;
       if (++ix == splits) {

@@ -1,0 +1,50 @@
+"""tools/train.py as a user calls it, for a minute."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+PROGRAM = Path(__file__).parents[2] / "tools" / "train.py"
+STEPS = 20  # 5 epochs of 9 frames in batches of 2
+
+
+def arguments(minute, output: Path, *more: str) -> list[str]:
+    config, root = minute
+    return [str(config), "--root", str(root), "--output", str(output), "--device", "cpu", *more]
+
+
+def start(minute, output: Path, *more: str) -> subprocess.Popen:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROGRAM.parents[1])}
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), *arguments(minute, output, *more)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen) -> None:
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+
+
+def last_step(output: Path) -> int:
+    steps = [int(path.stem[5:]) for path in (output / "checkpoints").glob("step_*.safetensors")]
+    return max(steps, default=-1)
+
+
+def read_log(output: Path) -> list[dict]:
+    return [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
+
+
+def assert_same_weights(a: Path, b: Path) -> None:
+    one, other = load_file(a / "weights.safetensors"), load_file(b / "weights.safetensors")
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name

@@ -1,0 +1,71 @@
+"""The sources of the CUDA operators: every one compiles, and only the bindings know torch."""
+
+import os
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils import cpp_extension
+
+from ops.cuda import library
+
+NVCC = shutil.which("nvcc")
+
+
+@pytest.mark.skipif(NVCC is None, reason="no nvcc")
+def test_every_source_compiles_for_the_oldest_and_the_present_gpu(tmp_path):
+    def compile_one(job):
+        source, architecture = job
+        target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+        command = [
+            NVCC,
+            "-std=c++17",
+            f"-I{library.SOURCES}",
+            *cpp_extension.COMMON_NVCC_FLAGS,
+            *library.CUDA_FLAGS,
+            target,
+        ]
+        out = tmp_path / f"{source.parent.name}_{source.stem}_{architecture}.o"
+        result = subprocess.run([*command, "-c", source, "-o", out], capture_output=True, text=True)
+        return f"{source.name} for sm_{architecture}: {result.stderr}" if result.returncode else ""
+
+    jobs = [(path, arch) for arch in ("75", "90") for path in sorted(library.SOURCES.rglob("*.cu"))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        assert not "".join(pool.map(compile_one, jobs))
+
+
+@pytest.mark.skipif(NVCC is None or shutil.which("g++") is None, reason="no nvcc or no g++")
+def test_the_bindings_agree_with_torch_and_the_engine_needs_none(tmp_path):
+    # torch without CUDA has all headers but this one
+    stand_in = tmp_path / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h"
+    stand_in.parent.mkdir(parents=True)
+    stand_in.write_text("#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n")
+    root = Path(torch.__file__).parent / "include"
+    command = [NVCC, "-std=c++20", "-Xcompiler", "-fsyntax-only", f"-I{library.SOURCES}"]
+
+    def compile_one(source):
+        job = [*command, "-c", source, "-o", tmp_path / f"{source.stem}.o"]
+        job += [f"-I{root}", f"-I{tmp_path}"] if source.parent.name == "bindings" else []
+        result = subprocess.run(job, capture_output=True, text=True)
+        return f"{source.name}: {result.stderr}" if result.returncode else ""
+
+    sources = sorted(library.SOURCES.rglob("*.cpp"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        assert sources and not "".join(pool.map(compile_one, sources))
+
+
+def test_only_the_bindings_include_torch():
+    for name, content in library.read_sources().items():
+        torch_headers = re.findall(rb'#include [<"](?:torch|ATen|c10)/', content)
+        assert name.startswith("bindings/") or not torch_headers, f"{name} includes torch"
+
+
+def test_no_two_sources_share_an_object_file():
+    # ninja's objects are named by torch: the name of the source without its folder
+    sources = (Path(name) for name in library.read_sources())
+    names = [(path.stem, path.suffix) for path in sources if path.suffix in (".cpp", ".cu")]
+    assert len(set(names)) == len(names)

@@ -1,0 +1,57 @@
+"""Fixtures of the programs' tests: data sets, weights, a training."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from detector.draw.scene import SceneRenderer, SceneUnavailable
+from tests.helpers.kitti_miniature import write_miniature
+from tests.helpers.minute_training import write_minute_training
+from tests.helpers.training_program import arguments
+from tests.helpers.weights import write_weights
+from tools.train import main as train
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_miniature(tmp_path / "kitti")
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """No display, and no 3-D pictures: those are judged in test_draw.py."""
+
+    def draw(*_):
+        raise SceneUnavailable("no 3-D picture in this test")
+
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setattr(SceneRenderer, "draw", draw)
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory):
+    return write_weights(tmp_path_factory.mktemp("weights") / "weights.safetensors")
+
+
+@pytest.fixture(scope="module")
+def minute(tmp_path_factory):
+    return write_minute_training(tmp_path_factory.mktemp("minute"))
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(one_thread, minute, tmp_path_factory) -> Path:
+    """A training that nothing stops: its folder."""
+    output = tmp_path_factory.mktemp("uninterrupted")
+    assert train(arguments(minute, output)) == 0
+    return output

@@ -1,0 +1,146 @@
+"""A training that is stopped, killed or hindered, and what it goes on from."""
+
+import fcntl
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+from detector.training.monitor import Monitor
+from tests.helpers.training_program import (
+    PROGRAM,
+    STEPS,
+    arguments,
+    assert_same_weights,
+    finish,
+    last_step,
+    read_log,
+    start,
+)
+from tools.program import PIPE_CLOSED
+from tools.train import main
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_stopped_and_killed_and_resumed(minute, uninterrupted, tmp_path):
+    """SIGTERM, Ctrl-C, SIGHUP and SIGKILL at any step, another number of workers each time: the
+    weights at the end are those of the run that was left alone, bit for bit."""
+    codes = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGHUP: 0}
+    codes[signal.SIGKILL] = -signal.SIGKILL
+    for workers, (number, code) in enumerate(codes.items()):
+        before = last_step(tmp_path)
+        process = start(minute, tmp_path, "--resume", "--set", f"train.workers={workers}")
+        while last_step(tmp_path) == before and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 0.15))
+        process.send_signal(number)
+        process.send_signal(number)  # torchrun and schedulers may pass it on once more
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == code, output
+    finish(start(minute, tmp_path, "--resume"))
+    assert_same_weights(tmp_path, uninterrupted)
+    steps = [line["step"] for line in read_log(tmp_path) if "validation/total" in line]
+    assert steps == sorted(set(steps))
+
+
+def test_log_of_a_kill_after_a_validation(tmp_path):
+    """It will be repeated from the checkpoint before it: its numbers are not there twice."""
+    lines = [{"step": 8, "validation/total": 3.0}, {"step": 10, "train/total": 2.0}]
+    repeated = [{"step": 16, "validation/total": 1.0}, {"step": 20, "train/total": 1.0}]
+    log = tmp_path / "log.jsonl"
+    broken = '7\n[]\n{"step": "8"}\n{"step": 2'
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines + repeated) + broken)
+    Monitor(tmp_path, first_step=16, validated=8, total_steps=20).close()
+    assert read_log(tmp_path) == lines
+
+
+def test_changed_configuration_is_refused(minute, uninterrupted, capsys):
+    assert main(arguments(minute, uninterrupted)) == 2
+    assert "--resume" in capsys.readouterr().err
+    change = arguments(minute, uninterrupted, "--resume", "--set", "train.lr=0.02", "train.keep=9")
+    assert main(change) == 2
+    error = capsys.readouterr().err
+    assert "train.lr: 0.01 -> 0.02" in error
+    assert "keep" not in error
+    other_frames = arguments(minute, uninterrupted, "--resume", "--train-split", "val")
+    assert main(other_frames) == 2
+
+
+def test_damaged_checkpoint_falls_back(minute, uninterrupted, tmp_path, capsys):
+    assert main(arguments(minute, tmp_path)) == 0
+    (tmp_path / "weights.safetensors").unlink()
+    newest = max((tmp_path / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-100])
+    assert main(arguments(minute, tmp_path, "--resume")) == 0
+    assert newest.name in capsys.readouterr().err
+    assert_same_weights(tmp_path, uninterrupted)
+
+
+def test_full_disk_is_said_and_training_goes_on(
+    minute, uninterrupted, tmp_path, capsys, monkeypatch
+):
+    fsync, calls = os.fsync, []
+
+    def full_for_a_while(descriptor):
+        calls.append(descriptor)
+        if 2 < len(calls) <= 6:
+            raise OSError(28, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full_for_a_while)
+    assert main(arguments(minute, tmp_path)) == 0
+    assert "No space left" in capsys.readouterr().err
+    assert_same_weights(tmp_path, uninterrupted)
+
+
+def test_one_training_to_a_folder(minute, tmp_path, capsys):
+    process = start(minute, tmp_path)
+    while last_step(tmp_path) < 0 and process.poll() is None:
+        time.sleep(0.01)
+    assert main(arguments(minute, tmp_path, "--resume")) == 2
+    assert f"process {process.pid} is writing there" in capsys.readouterr().err
+    process.kill()
+    process.communicate()
+    assert main(arguments(minute, tmp_path, "--resume")) == 0
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "best.safetensors", "log.jsonl"])
+def test_what_another_training_left_is_not_written_over(minute, tmp_path, capsys, name):
+    (tmp_path / name).write_text("of days")
+    assert main(arguments(minute, tmp_path)) == 2
+    assert f"holds a training ({name})" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "of days"
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_a_closed_terminal_saves_what_is_done(minute, uninterrupted, tmp_path):
+    """SIGHUP comes, and nothing can be printed any more."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    terminal, end = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAM), *arguments(minute, tmp_path)],
+        env=environment,
+        stdin=end,
+        stdout=end,
+        stderr=end,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(end)
+    while last_step(tmp_path) < 4 and process.poll() is None:
+        if select.select([terminal], [], [], 0.01)[0]:
+            os.read(terminal, 1 << 16)
+    os.close(terminal)
+    assert process.wait(60) in (0, PIPE_CLOSED)
+    assert 4 <= last_step(tmp_path) < STEPS
+    finish(start(minute, tmp_path, "--resume"))
+    assert_same_weights(tmp_path, uninterrupted)
