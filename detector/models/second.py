@@ -77,7 +77,7 @@ class Second(nn.Module):
         for module in list(folded.modules()):
             if isinstance(module, SparseEncoder | ConvBlock):
                 module.fold()
-        # the folded encoder's map has its layers one after another
+        # the folded encoder's map has channels z * C + c, see `SparseEncoder.forward`
         first = folded.backbone.blocks[0][0].conv  # type: ignore[index]  # modules have no types
         layers = first.weight.unflatten(1, (self.encoder.out_channels, -1))
         first.weight.data = (
