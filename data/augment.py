@@ -1,7 +1,7 @@
 """Augmentations of a training frame, in the order of SECOND's recipe (Yan et al., Sensors 2018).
 
-Pure functions: a frame and numbers, or a frame and a generator, give a new frame. What moves the
-scan drops calibration, image and plane, for they no longer belong to it.
+Pure functions: a frame and numbers, or a frame and a generator, give a new frame. Functions that
+move the scan drop calibration, image and plane, which no longer fit it.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ def paste_objects(
     min_points: int,
     rng: np.random.Generator,
 ) -> Frame:
-    """Fill a scene up to sample[name] boxes of each class with objects of the database.
+    """Ground-truth sampling: fill a scene up to sample[name] boxes of each class with objects of
+    the database.
 
-    An object goes where it was measured, onto the road where the frame has a plane, unless its box
-    overlaps one that is there, seen from above. Scene points inside a pasted box are removed.
+    An object keeps its place x, y from its own scan. Where the frame has a road plane, it is moved
+    up or down onto it. Objects whose box overlaps another one, seen from above, are not pasted.
+    Scene points inside a pasted box are removed.
     """
     chosen = []
     for name, number in sample.items():
@@ -108,7 +110,7 @@ def scale(frame: Frame, factor: float) -> Frame:
 
 
 def shuffle_points(frame: Frame, rng: np.random.Generator) -> Frame:
-    """Points in a random order, so that the caps on voxels and on their points leave out any."""
+    """Points in a random order, so that the caps of the voxelizer leave out points at random."""
     return replace(frame, points=rng.permutation(frame.points))
 
 
@@ -142,7 +144,7 @@ def _moved(frame: Frame, points: np.ndarray, boxes: np.ndarray) -> Frame:
 
 
 def _free(present: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """[N] bool: the new boxes that overlap neither those there nor a new one taken before."""
+    """[N] bool: new boxes that overlap no present box and no new box chosen before them."""
     every = torch.from_numpy(np.concatenate([present, new]))
     overlap = (overlap_bev(every[len(present) :], every) > 0).numpy()
     taken = np.zeros(len(every), bool)

@@ -1,7 +1,8 @@
-"""The ground-truth database: every labelled object cut out of its scan, to be pasted into others.
+"""The ground-truth database: every labelled object cut out of its scan.
 
-It is a `data.packed` pack whose entries are objects: the points inside the box, in the LiDAR frame
-where they were measured, and the columns frame, name, difficulty, boxes.
+Training pastes its objects into other scans, see `paste_objects` in data/augment.py. It is a
+`data.packed` pack with one entry per object: the points inside the box, in the LiDAR frame where
+they were measured, and the columns frame, name, difficulty, boxes.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class GroundTruthDatabase:
 
 
 def add_objects(writer: PackWriter, frame: Frame) -> None:
-    """Append a frame's objects of at least MIN_POINTS points to a database in the making."""
+    """Append a frame's objects of at least MIN_POINTS points to a database."""
     inside = points_in_boxes(frame.points, frame.boxes)
     kept = np.flatnonzero(inside.sum(axis=1) >= MIN_POINTS)
     writer.append(

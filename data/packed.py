@@ -1,9 +1,8 @@
 """Many point clouds in one memory-mapped file with an index.
 
 A pack NAME is NAME.bin, float32 [R, 4] rows of all entries one after the other, and NAME.npz with
-`offsets` [n + 1] int64 (entry i owns the rows offsets[i]:offsets[i + 1]), `signature`, which
-tells what it was made from, `crc` [n] of the bytes of each entry, and one column of n values for
-everything else known of an entry.
+`offsets` [n + 1] int64 (entry i has the rows offsets[i]:offsets[i + 1]), `signature`, a digest of
+its sources, `crc` [n], a checksum of each entry, and further columns of n values, e.g. frame ids.
 """
 
 from __future__ import annotations

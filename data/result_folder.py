@@ -1,5 +1,5 @@
-"""A folder of detections: NAME.json in the LiDAR frame and NAME.txt as KITTI's evaluation takes
-them, the results of one run."""
+"""A folder with the results of one run: NAME.json has boxes in the LiDAR frame, NAME.txt is a KITTI
+result file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from data.kitti.labels import Labels, write_labels
 from data.kitti.splits import some
 
 KEYS = {"boxes", "scores", "names"}  # of a result in JSON
-MARK = ".results"  # in the folder: the frames whose results were written there, a line each
+MARK = ".results"  # hidden file: ids of the frames that a run wrote results of, one per line
 LABEL, RESULT = 15, 16  # columns of a line
 
 
 class ResultFolder:
-    """Results that an earlier run wrote are replaced, nothing else is."""
+    """Replaces only results that an earlier run of this program wrote, see MARK."""
 
     def __init__(self, folder: Path, frame_ids: Sequence[str]):
         """Make the folder; old results of these frames go when the first new one is written.

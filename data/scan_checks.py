@@ -1,4 +1,4 @@
-"""Whether numbers can be a LiDAR scan, and what is odd about one that can."""
+"""Checks of scans: errors for numbers that no LiDAR measured, notes on anything unusual."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _scale(intensity: Tensor) -> float:
 
 
 def oddities(points: np.ndarray, point_range: Sequence[float], ground_z: float) -> list[Note]:
-    """What may be meant otherwise in points [P, 4].
+    """Notes on what is unusual about points [P, 4], e.g. another unit or other axes.
 
     point_range: of the network's grid (x0, y0, z0, x1, y1, z1); ground_z: the height at which its
     objects stand, both in metres in the LiDAR frame.

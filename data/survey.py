@@ -1,4 +1,4 @@
-"""All objects of a data set, and what is odd about its frames."""
+"""All objects of a data set, and notes on what is unusual about its frames."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def survey(
     grid: VoxelGrid | None = None,
     ground_z: float = 0.0,
 ) -> Survey:
-    """Read every frame; frames that cannot be read are told of, not fatal.
+    """Read every frame; frames that cannot be read are reported, not fatal.
 
     grid, ground_z: the network's grid, and the height at which its objects stand, in metres in the
     LiDAR frame; without a grid voxels and oddities are not looked at.

@@ -1,4 +1,4 @@
-"""What finds the boxes: all that inference needs. Rooms of their own: `training/` and `draw/`."""
+"""The network and its inference (`Detector`). Subpackages: models/, training/ and draw/."""
 
 from detector.detector import Detector
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from detector.config import Config
 
-ROTATIONS = (0.0, 1.57)
+ROTATIONS = (0.0, 1.57)  # radians
 
 
 def make_anchors(
@@ -20,9 +20,9 @@ def make_anchors(
 ) -> Tensor:  # [Y, X, K, R, 7]
     """Two boxes per class, turned by 0 and 1.57, at every cell of the bird's-eye-view map.
 
-    The centres span the range with both ends included, so they are not the centres of the cells:
-    published weights were trained so. Sizes are (l, w, h), bottoms the heights of the lower faces,
-    metres.
+    The first and the last centre lie on the borders of the range, so anchors are not at the centres
+    of the cells: published weights were trained so. Sizes are (l, w, h), bottoms the heights of the
+    lower faces, metres.
     """
     y_cells, x_cells = bev_cells
     x = torch.linspace(point_range[0], point_range[3], x_cells, dtype=torch.float64)

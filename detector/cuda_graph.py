@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 
-WARM_UP = 3  # calls before the capture, in which libraries choose their kernels
+WARM_UP = 3  # calls before the capture, in which cuDNN and cuBLAS choose their kernels
 Result = TypeVar("Result")
 
 

@@ -61,8 +61,9 @@ class Detector:
     def __call__(self, points: np.ndarray | Tensor) -> Detections:
         """points [P, 4] float32 (x, y, z in metres in the LiDAR frame, intensity in [0, 1]).
 
-        An empty cloud gives no boxes. Raises ValueError for another shape or type. What is odd
-        about the first scan, and what is left out of any, is warned of once (ScanWarning).
+        An empty cloud gives no boxes. Raises ValueError for another shape or type. Warns
+        (ScanWarning, once per kind) of anything unusual in the first scan, and of points that were
+        left out of any scan.
         """
         points = _checked(points)
         found, notes = self._detect(points)
@@ -76,11 +77,11 @@ class Detector:
         return found
 
     def detect(self, points: np.ndarray | Tensor) -> tuple[Detections, list[Note]]:
-        """As a call, with notes on what was left out of this scan instead of warnings."""
+        """As a call, but returns notes on the points that were left out instead of warning."""
         return self._detect(_checked(points))
 
     def examine(self, points: np.ndarray | Tensor) -> list[Note]:
-        """What may be meant otherwise in points [P, 4]; takes the host a few milliseconds."""
+        """Notes on what is unusual about points [P, 4]; takes a few milliseconds on the host."""
         points = _checked(points).cpu().numpy()
         try:
             require_scan(points, "points")

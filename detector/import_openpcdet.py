@@ -1,4 +1,4 @@
-"""SECOND's weights from OpenPCDet, of spconv 1 or 2, under this project's names and layout."""
+"""Import of OpenPCDet's SECOND weights (spconv 1 or 2): to this project's names and layout."""
 
 from __future__ import annotations
 

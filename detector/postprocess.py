@@ -1,4 +1,4 @@
-"""From predictions to boxes."""
+"""From predictions to boxes: score threshold, decoding, direction, NMS."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Padded(NamedTuple):
     boxes: Tensor  # [after_nms, 7]
     scores: Tensor  # [after_nms]
     labels: Tensor  # [after_nms] int64, 0 = no box
-    count: Tensor  # type: ignore[assignment]  # [1] int32; hides a method of tuples
+    count: Tensor  # type: ignore[assignment]  # [1] int32 (hides tuple.count)
 
 
 class PostProcessor(nn.Module):
@@ -78,9 +78,9 @@ class PostProcessor(nn.Module):
         )
 
     def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores, anchor indices and labels of the best; of equal scores the lower anchor first."""
+        """Scores, indices and labels of the best anchors; of equal scores the lower index first."""
         scores, labels = torch.sigmoid(logits.float()).nan_to_num(nan=0).max(dim=-1)
-        # Scores are positive, so their bits order as they do; the index below makes keys unique.
+        # Positive floats have the order of their bits. The index in the low bits makes keys unique.
         count = len(scores)
         order = torch.arange(count, device=scores.device)
         keys = (scores.view(torch.int32).long() << 32) | (count - 1 - order)

@@ -1,7 +1,7 @@
-"""Target assignment: which anchor answers for which ground-truth box, and what it should say.
+"""Target assignment: anchors are matched with ground-truth boxes and get their training targets.
 
-Anchors are [Y, X, K, R, 7], those of a row at one y and those of a column at one x, and are
-numbered in that order: A = Y * X * K * R. Labels count the classes from 1.
+Anchors are [Y, X, K, R, 7]: rows of one y, columns of one x, classes, rotations. They are numbered
+in that order: A = Y * X * K * R. Labels count the classes from 1.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ops.reference import anchors as reference
 
 
 class Match(NamedTuple):
-    """Which ground truth the anchors answer for."""
+    """The ground-truth box that each anchor is matched with."""
 
-    rows: Tensor  # [B, A] int32: row of an anchor's box, -1 background, -2 ignored
-    positives: Tensor  # [B] int32: anchors that have a box
+    rows: Tensor  # [B, A] int32: row of the anchor's box, -1 background, -2 ignored
+    positives: Tensor  # [B] int32: number of anchors that have a box
 
 
 class Targets(NamedTuple):
-    """What the anchors should say."""
+    """Training targets of the anchors."""
 
     labels: Tensor  # [B, A] int64: class from 1, 0 background, -1 ignored
     residuals: Tensor  # [B, A, 7], zero where the label is not positive
@@ -52,8 +52,9 @@ def match_anchors(
 
     The overlap is that of the axis-aligned boxes nearest to the rotated ones. An anchor is positive
     from `matched` on and background below `unmatched`; in between it is ignored. The best anchors
-    of a box, ties included, are positive however small that overlap is, unless it is zero. A
-    positive anchor answers for the box that *it* overlaps most, the first of equals.
+    of a box, ties included, are positive too, however small that overlap is, unless it is zero. A
+    positive anchor gets the box that *it* overlaps most (the first of equals), even where it is
+    positive as the best anchor of another box.
     """
     if boxes.ndim != 3 or boxes.shape[2] != 7:
         raise ValueError(f"boxes: expected [B, M, 7], got {list(boxes.shape)}")
@@ -71,7 +72,7 @@ def anchor_targets(
     boxes: Tensor,  # [B, M, 7]
     rows: Tensor,  # [B, A] int32 of `match_anchors`
 ) -> Targets:
-    """What the anchors should say, given which of the boxes they answer for."""
+    """Training targets of the anchors, given the rows of their boxes."""
     return Targets(*reference.anchor_targets(anchors, one_row_at_least(boxes), rows))
 
 

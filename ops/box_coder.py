@@ -1,4 +1,5 @@
-"""Boxes as residuals to anchors, and the bins that tell front from back (Yan et al. 2018)."""
+"""Box encoding: boxes as residuals to anchors, and the two bins of the direction classifier, which
+tell front from back (Yan, Mao and Li 2018)."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-DIRECTION_OFFSET = 0.78539  # radians; the bins part where no street runs
-LARGEST_LOG_SIZE = 10.0  # of a decoded side over its anchor's: keeps wild predictions finite
+DIRECTION_OFFSET = 0.78539  # radians: the border of the two bins, a heading that few objects have
+LARGEST_LOG_SIZE = 10.0  # limit of log(side / anchor's side): keeps wild predictions finite
 
 
 def limit_period(value: Tensor, offset: float, period: float) -> Tensor:
@@ -57,6 +58,6 @@ def direction_bin(yaw: Tensor) -> Tensor:
 
 
 def apply_direction(yaw: Tensor, bins: Tensor) -> Tensor:
-    """Yaws whose half turn is the given bin: the heading is the bin's, the axis is the yaw's."""
+    """The yaw turned by a multiple of pi, so that it lies in the half turn of the given bin."""
     axis = limit_period(yaw - DIRECTION_OFFSET, 0.0, math.pi)
     return axis + DIRECTION_OFFSET + math.pi * bins.to(yaw.dtype)

@@ -19,7 +19,7 @@ class Kept(NamedTuple):
     """What non-maximum suppression left."""
 
     indices: Tensor  # [max_output] int64, best score first, padded with -1
-    # [1] int32: how many of them are boxes. Hides a method of tuples.
+    # [1] int32: how many of them are boxes. (Hides tuple.count.)
     count: Tensor  # type: ignore[assignment]
 
 

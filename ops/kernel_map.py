@@ -77,7 +77,7 @@ def index_pyramid(
     transposed: bool = True,
     workspace: Tensor | None = None,
 ) -> Pyramid:
-    """Every map of an encoder: level 0 is `coords`, level l + 1 is level l seen by `downs[l]`.
+    """Every map of an encoder: level 0 is `coords`, level l + 1 the outputs of `downs[l]`.
 
     The last level gets a submanifold map only with `last_submanifold`. Rows of `coords` from
     `count` on are ignored. With `capacities` (rows, one number per level) every tensor has that

@@ -1,4 +1,5 @@
-"""What training minimises: focal, smooth-L1 and direction losses (Yan, Mao and Li 2018)."""
+"""The losses of SECOND (Yan, Mao and Li 2018): focal loss of the class, smooth-L1 with sine error
+of the box, cross entropy of the direction."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ def anchor_losses(
     direction_logits: Tensor,  # [B, A, 2]
     anchors: Tensor,  # [Y, X, K, R, 7]
     boxes: Tensor,  # [B, M, 7]
-    match: Tensor,  # [B, A] and
+    match: Tensor,  # [B, A] rows of `match_anchors`
     positives: Tensor,  # [B] of `match_anchors`
     weights: Sequence[float],  # of class, box and direction
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Total, class, box and direction loss, each of no dimensions, and the share of each class in
-    the last three [3, K], which has no gradient.
+    """Total, class, box and direction loss, each a scalar, and the share of each class in the last
+    three [3, K], which has no gradient.
 
     Each loss is a sum over the anchors of a frame divided by the frame's number of positives (at
     least 1), averaged over the batch and weighted. Predictions are of one type; below float64 the

@@ -15,7 +15,7 @@ class Table(NamedTuple):
     """One direction of a kernel map; V kernel offsets in C order (z, y, x)."""
 
     neighbours: Tensor  # [V, N] int32: row of the source that offset v of row n reads, -1 = none
-    # [1] int32: rows from here on hold nothing; None: all rows count. Hides a method of tuples.
+    # [1] int32: rows from here on hold nothing; None: all rows count. (Hides tuple.count.)
     count: Tensor | None = None  # type: ignore[assignment]
     flipped: bool = False  # offset v is multiplied with weight[V - 1 - v]
 
@@ -41,7 +41,7 @@ class Level(NamedTuple):
     """One resolution of an encoder: its active sites and its maps."""
 
     coords: Tensor  # [N, 1 + D] int32, rows from `count` on are -1
-    count: Tensor | None  # type: ignore[assignment]  # [1] int32; hides a method of tuples
+    count: Tensor | None  # type: ignore[assignment]  # [1] int32 (hides tuple.count)
     spatial_shape: tuple[int, ...]
     submanifold: KernelMap | None
     down: KernelMap | None  # from the level above; None at level 0
@@ -52,5 +52,5 @@ class Pyramid(NamedTuple):
 
     levels: tuple[Level, ...]
     overflow: Tensor | None  # [1] int32: bit l set where level l did not fit its capacity; on CUDA
-    # bit 30 where the coords were not sorted, unique and inside the grid
+    # bit 30 set where the coords were not sorted, not unique or not inside the grid
     batch_size: int

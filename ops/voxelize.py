@@ -1,4 +1,4 @@
-"""Points to voxels: the mean of the points in each cell of a grid that holds any."""
+"""Voxelizing: the cells of a grid that hold points (voxels), each with the mean of its points."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Voxels(NamedTuple):
 
     features: Tensor  # [N, C] mean of the kept points
     coords: Tensor  # [N, 4] int32
-    # [1] int32, None: all rows count. Hides a method of tuples.
+    # [1] int32: rows from here on hold nothing; None: all rows count. (Hides tuple.count.)
     count: Tensor | None  # type: ignore[assignment]
     dropped: Tensor  # [2] int64: points not finite, points lost to the cap on voxels
     batch_size: int
@@ -54,15 +54,17 @@ def voxelize(
     capacity: int | None = None,
     workspace: Tensor | None = None,
 ) -> Voxels:
-    """Mean of the first `max_points` points of each cell; frame b is points[offsets[b]] and on.
+    """Mean of the first `max_points` points of each cell; frame b is
+    points[offsets[b]:offsets[b + 1]].
 
     A cell is floor((p - lower) / size) in float32: points on a lower face are inside, on an upper
-    one outside. Of each frame the `max_voxels` cells seen first in the order of the points stay.
+    one outside. A frame keeps at most `max_voxels` cells: those whose first points come first.
     Kept points are added up in their order in float32, then divided by their number. Points with
     a value that is not finite are dropped.
 
     With `capacity` there are that many rows and a count, and on CUDA nothing is read back to the
-    host: voxels without a row count as lost, and points from offsets[B] on are left out. A
+    host. Points of voxels beyond the capacity are dropped and counted as lost to the cap; points
+    from offsets[B] on are left out. A
     `workspace` of `index_workspace(grid.shape, B, (), device)` saves zeroing one in every call; it
     is zero again when the call's kernels are done, so calls on one stream may share it.
     """

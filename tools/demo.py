@@ -1,4 +1,4 @@
-"""The whole way on made-up streets: scan, pack, train, score, detect, draw.
+"""The demo: simulate streets, prepare them, train, evaluate, detect, draw.
 
 Each step is one of the other programs; its command line is shown, to be used on other data.
 """
@@ -32,17 +32,17 @@ from tools.program import output_path, run
 EXAMPLE = """example:
   python tools/demo.py --output output/demo
 
-Stopped by Ctrl-C, the same command goes on from where it was.
+After Ctrl-C, the same command continues where it was stopped.
 """
 TOOLS = Path(__file__).resolve().parent
 CONFIG = TOOLS.parent / "configs" / "second_small.yaml"
 SPLITS = {"train": (0, 240), "val": (100_000, 40), "unseen": (200_003, 4)}  # first street, how many
 POSTER, HEIGHT = "200006", 576  # the street of the picture in README, pixels
-SURE = 0.3  # score of the cars that are told of
+SURE = 0.3  # least score of the cars in the report
 BIN = Path(sys.executable).parent
 Command = list[str | Path]
 STOPPED = "stopped; the same command goes on from here"
-SAY_SO = ("simulate", "prepare_kitti", "train")  # themselves
+SAY_SO = ("simulate", "prepare_kitti", "train")  # these print such a line themselves
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,7 +115,7 @@ def simulation(root: Path, split: str) -> Command:
 
 
 def missing(root: Path) -> list[str]:
-    """The splits that are not there, or not whole."""
+    """The splits that do not exist, or are not complete."""
     return [split for split in SPLITS if not (root / "ImageSets" / f"{split}.txt").is_file()]
 
 

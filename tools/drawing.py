@@ -1,4 +1,5 @@
-"""What visualize.py and play.py have in common: what is drawn of a frame, and what is not."""
+"""Common parts of visualize.py and play.py: detection in a frame, and a report on frames and boxes
+that were not drawn."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tools.program import one_line
 
 
 class Shown(NamedTuple):
-    """What the pictures of a frame are drawn from."""
+    """The content of the pictures of a frame."""
 
     points: np.ndarray  # [P, 4]
     ground_truth: BoxSet | None
@@ -27,31 +28,31 @@ NOTHING = Shown(np.zeros((0, 4), np.float32), None, None, "")
 
 
 def detect(detector: Detector, points: np.ndarray) -> tuple[NamedDetections, list[Note]]:
-    """What is found in points [P, 4], and what was left out of them."""
+    """Detections in points [P, 4], and notes on points that were left out."""
     found, left_out = detector.detect(points)
     return found.named(detector.config.class_names), left_out
 
 
 class Account:
-    """Which frames cannot be drawn, and how many detections score too little to be drawn."""
+    """Counts frames that cannot be drawn, and detections whose score is too low to be drawn."""
 
     def __init__(self, score: float, palette: Palette, at_once: bool):
-        """score: least one that is drawn. at_once: tell of a bad frame when it comes, not at the
+        """score: least score that is drawn. at_once: report a bad frame immediately, not at the
         end."""
         self._score, self._palette, self._at_once = score, palette, at_once
-        self.notes = Tally()  # on scans in which was detected
+        self.notes = Tally()  # on the scans
         self._hidden: dict[str, int] = {}  # by frame
         self._bad: dict[str, str] = {}
 
     def best(self, frame: str, found: NamedDetections) -> tuple[BoxSet, str]:
-        """The detections of a frame that score enough, and words on the others for its title."""
+        """The detections with a sufficient score, and a text for the title about the others."""
         best = found.select(np.flatnonzero(found.scores >= self._score))
         hidden = self._hidden[frame] = len(found.scores) - len(best.scores)
         shown = self._palette.paint(best.boxes, best.names, best.scores)
         return shown, f"   {hidden} below {self._score:g} hidden" if hidden else ""
 
     def bad(self, frame: str, error: Exception) -> str:
-        """Take down a frame that cannot be drawn; returns a line that says why."""
+        """Note a frame that cannot be drawn; returns a line that says why."""
         line = f"frame {frame}: {one_line(error)}"
         if self._at_once and frame not in self._bad:
             print(f"error: {line}", file=sys.stderr)
@@ -59,7 +60,7 @@ class Account:
         return line
 
     def close(self, frames: int) -> int:
-        """Tell what is to be told at the end of so many frames; returns the exit code."""
+        """Print the report after so many frames; returns the exit code."""
         for line in self.notes.lines():
             print(f"warning: {line}", file=sys.stderr)
         hidden = sum(self._hidden.values())

@@ -41,11 +41,11 @@ EXAMPLE = """examples:
   python tools/play.py 2011_09_26_drive_0005_sync/velodyne_reduced --weights second.safetensors
   python tools/play.py scans --weights second.safetensors --output film
 
-Scans are played in the order of their names. A machine that needs more than 100 ms for a scan plays
-them more slowly and leaves none out. Latency is the time from points to boxes. Frames per second
-are those shown, or with PNGs those that detection alone would reach. A scan that cannot be read is
-told of and left out; the exit code is 2 then. In the window, h shows all keys. PNGs replace those
-of an earlier film in the same folder.
+Scans are played in the order of their names. A machine that needs more than 100 ms per scan plays
+them more slowly and leaves none out. Latency is the time from points to boxes. The frames per
+second are those of the window or, with PNGs, those that detection alone would reach. A scan that
+cannot be read is reported and left out; the exit code is then 2. In the window, h shows all keys.
+PNGs replace those of an earlier film in the same folder.
 """
 PERIOD = 0.1  # seconds between two scans
 FOLDER = Path("output/film")
@@ -98,9 +98,9 @@ def show(options: argparse.Namespace) -> int:
 
 
 def warm_up(detector: Detector, scans: Sequence[Path]) -> None:
-    """The first call makes ready what the others find."""
+    """Detect once: the first call is slow, e.g. it compiles the kernels."""
     for scan in scans:
-        with suppress(ValueError, OSError):  # told of when it is the scan's turn
+        with suppress(ValueError, OSError):  # reported when it is the scan's turn
             detect(detector, read_points(scan))
             return
 
@@ -168,7 +168,7 @@ class Player:
         self._window.show(*self._marked())
 
     def _answer(self, seconds: float) -> None:
-        """Do what the keys say that come within so many seconds."""
+        """Handle the keys that are pressed within so many seconds."""
         for key in self._window.wait(seconds):
             if key == "space":
                 self._paused, self._steps = not self._paused, 0

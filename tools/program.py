@@ -1,4 +1,4 @@
-"""How every program of this folder begins and ends. Nothing here takes long to import."""
+"""Start, end and common arguments of every program of this folder. Imports nothing slow."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def begin() -> None:
 
 
 def output_path(text: str) -> Path:
-    """An argument that names what is written; empty, as an unset variable leaves it, it would mean
-    the folder that one is in."""
+    """An argument that names a file or folder to write. An empty one is refused: it would mean the
+    current folder, and often comes from an unset shell variable."""
     if not text.strip():
         raise argparse.ArgumentTypeError("an empty name; give one, or . for the present folder")
     return Path(text)

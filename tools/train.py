@@ -35,7 +35,8 @@ EXAMPLE = """examples:
       --output output/second --resume --set train.precision=fp16
 
 Ctrl-C and SIGTERM save a checkpoint; the same command with --resume goes on from it as if it had
-never stopped. tensorboard --logdir OUTPUT shows the curves.
+never stopped. detector/config_sections.py explains the keys of CONFIG. tensorboard --logdir OUTPUT
+shows the curves.
 """
 
 
@@ -78,7 +79,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="values that replace those of CONFIG, train.lr=0.001 for one",
+        help="values that replace those of CONFIG, e.g. train.lr=0.001",
     )
     parser.add_argument("--train-split", default="train", metavar="SPLIT", help="default: train")
     parser.add_argument("--val-split", default="val", metavar="SPLIT", help="default: val")

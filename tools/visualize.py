@@ -48,7 +48,7 @@ Detections come from a folder of tools/detect.py's .json files or of KITTI resul
 newer where a frame has both, or from a weights file that is run here. Where there is a display and
 no --output, a window opens: left and right show another frame, h shows all keys. Otherwise three
 pictures per frame are written: NAME_birds_eye.png, NAME_scene.png and, if there is an image,
-NAME_camera.png. A frame that cannot be drawn is told of and left out; the exit code is 2 then.
+NAME_camera.png. A frame that cannot be drawn is reported and left out; the exit code is then 2.
 """
 FOLDER = Path("output/pictures")
 KEYS = {"left, right": "frame before, after"}

@@ -1,4 +1,4 @@
-"""What training needs of a KITTI data set, made once: packed clouds and a ground-truth database."""
+"""Preparation of a KITTI data set for training: packed clouds and a ground-truth database."""
 
 from __future__ import annotations
 

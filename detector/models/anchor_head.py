@@ -1,4 +1,4 @@
-"""The heads: class, box and direction of every anchor."""
+"""The heads of SECOND's RPN: class, box and direction of every anchor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Predictions(NamedTuple):
-    """What the network says of every anchor; A in the order (y, x, class, rotation)."""
+    """The network's outputs for every anchor; A in the order (y, x, class, rotation)."""
 
     class_logits: Tensor  # [B, A, K]
     box_residuals: Tensor  # [B, A, 7]
@@ -19,14 +19,14 @@ class Predictions(NamedTuple):
 
 
 class AnchorHead(nn.Module):
-    """Three 1x1 convolutions; the channels of a cell are anchor-major."""
+    """Three 1x1 convolutions; the channels of a cell are ordered by anchor first, then by value."""
 
     def __init__(self, in_channels: int, anchors_per_cell: int, num_classes: int):
         super().__init__()
         self.classes = nn.Conv2d(in_channels, anchors_per_cell * num_classes, 1)
         self.boxes = nn.Conv2d(in_channels, anchors_per_cell * 7, 1)
         self.directions = nn.Conv2d(in_channels, anchors_per_cell * 2, 1)
-        rare = 0.01  # every anchor starts as background, or the many negatives drown the loss
+        rare = 0.01  # first score of every anchor; with 0.5 the many negatives would rule the loss
         assert self.classes.bias is not None  # Conv2d makes one
         nn.init.constant_(self.classes.bias, -math.log((1 - rare) / rare))
         nn.init.normal_(self.boxes.weight, mean=0, std=0.001)

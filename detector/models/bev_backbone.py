@@ -1,4 +1,5 @@
-"""The 2-D part: a bird's-eye-view map through blocks of convolutions and back to its size."""
+"""The 2-D backbone, the RPN of SECOND without its heads: blocks of convolutions over the
+bird's-eye-view map, each followed by up-sampling to the map's size."""
 
 from __future__ import annotations
 
@@ -45,8 +46,8 @@ class ConvBlock(nn.Module):
 
 
 class BevBackbone(nn.Module):
-    """Blocks of 3x3 convolutions, the first of each strided; every block's output is brought back
-    to the size of the input and all are concatenated."""
+    """Blocks of 3x3 convolutions, the first of each strided. A transposed convolution up-samples
+    the output of every block to the size of the input; the results are concatenated."""
 
     def __init__(
         self,

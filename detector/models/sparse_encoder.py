@@ -1,4 +1,5 @@
-"""The 3-D part: from voxels to a bird's-eye-view map by twelve sparse convolutions."""
+"""The sparse 3-D encoder, the middle extractor of SECOND: twelve sparse convolutions from voxels to
+a bird's-eye-view map."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from ops.kernel_map import ConvGeometry, KernelMap, Pyramid, index_pyramid, inde
 from ops.sparse_conv import sparse_conv
 from ops.voxelize import Voxels
 
-DOWNS = (  # (z, y, x)
+# The strided convolutions between the levels. Three halve all axes, the last one z alone: the 41
+# cells of KITTI along z become 21, 11, 5 and 2.
+DOWNS = (  # kernel size, stride, padding, dilation, each (z, y, x)
     ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1)),
     ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1)),
     ConvGeometry((3, 3, 3), (2, 2, 2), (0, 1, 1), (1, 1, 1)),
@@ -58,15 +61,17 @@ class SparseBlock(nn.Module):
 
 
 class SparseEncoder(nn.Module):
-    """Four levels of submanifold convolutions, each half as fine as the last, then one along z.
+    """Four levels with two submanifold convolutions each, and `DOWNS`: a strided convolution after
+    each level.
 
-    The index of all levels is built once from the voxels and handed to each convolution.
+    The index, i.e. the active sites and kernel maps of all levels, is built once from the voxels.
     """
 
     def __init__(
         self, sparse_shape: tuple[int, int, int], channels: Sequence[int], out_channels: int
     ):
-        """sparse_shape: (z, y, x) cells of the voxels of 4 features; channels: of the levels."""
+        """sparse_shape: (z, y, x) cells of the grid of voxels, which have 4 features; channels: one
+        number per level."""
         super().__init__()
         self.sparse_shape, self.out_channels = sparse_shape, out_channels
         volumes = [math.prod(down.kernel_size) for down in DOWNS]
@@ -81,7 +86,7 @@ class SparseEncoder(nn.Module):
 
     @property
     def bev_shape(self) -> tuple[int, int, int]:
-        """(Z * C, Y, X) of the map of a frame."""
+        """(Z * C, Y, X) of the bird's-eye-view map of one frame."""
         z, y, x = last_level_shape(self.sparse_shape)
         return self.out_channels * z, y, x
 
@@ -91,7 +96,11 @@ class SparseEncoder(nn.Module):
         capacities: Sequence[int] | None = None,
         workspace: Tensor | None = None,
     ) -> Tensor:  # [B, Z * C, Y, X]
-        """Voxels to the bird's-eye-view map, channel z * C + c. For the rest see `index`."""
+        """Voxels -> the bird's-eye-view map: the heights of each cell become channels.
+
+        Channel c at height z is channel z * C + c of the map, so that the channels of a site lie
+        side by side. capacities, workspace: see `index`.
+        """
         pyramid = self.index(voxels, capacities, workspace)
         return self.encode(voxels.features, pyramid)
 
@@ -101,7 +110,7 @@ class SparseEncoder(nn.Module):
         capacities: Sequence[int] | None = None,
         workspace: Tensor | None = None,
     ) -> Pyramid:
-        """All levels and their maps.
+        """The sites of all levels and their kernel maps (rule generation in SECOND).
 
         capacities: a fixed number of rows for every level, so that nothing is read back to the
         host; workspace: from `workspace`, saves zeroing one in every call.

@@ -85,7 +85,7 @@ class BevGraph:
 
 
 class _Replay(torch.autograd.Function):
-    """Of the weights autograd knows nothing: it would take a call of its own for each of them."""
+    """The weights are not inputs for autograd: it would make one call per weight."""
 
     @staticmethod
     def forward(ctx: Any, bev: Tensor, graph: BevGraph) -> tuple[Tensor, ...]:

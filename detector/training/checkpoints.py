@@ -41,7 +41,7 @@ class CheckpointStore:
     def save(self, step: int, checkpoint: Checkpoint) -> Path:
         """Writes a checkpoint, then removes the oldest beyond `keep`.
 
-        Raises OSError, a full disk for one; what was there stays as it was.
+        Raises OSError, e.g. for a full disk; the older checkpoints then stay.
         """
         path = self.folder / f"step_{step:09d}.safetensors"
         texts = checkpoint.identity | {"numbers": json.dumps(checkpoint.numbers)}

@@ -1,4 +1,4 @@
-"""What a training should say of its data before it starts."""
+"""Warnings about the data before a training starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def data_warnings(
     validation_frames: KittiDataset,
     database: GroundTruthDatabase | None,
 ) -> list[str]:
-    """A line for everything that is allowed and seldom meant."""
+    """A line for everything that is allowed but probably not intended."""
     lines = []
     same_place = frames.layout.folder.resolve() == validation_frames.layout.folder.resolve()
     shared = [name for name in validation_frames.frame_ids if name in set(frames.frame_ids)]

@@ -1,4 +1,4 @@
-"""Sees when a training's loss is no longer a number, and says which frames did it."""
+"""Detects a loss that is infinite or NaN, and names the frames of that step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes two starts the same training."""
+"""The identity of a training: all that must be the same when it is resumed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAY_CHANGE = ("train.workers", "train.checkpoint_every", "train.keep", "train.va
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """A resumed training goes on bit for bit only where all of this is as it was."""
+    """A resumed training continues bit for bit only if all of this is unchanged."""
 
     config: Config
     processes: int

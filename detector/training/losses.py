@@ -1,4 +1,4 @@
-"""What training minimises: class, box and direction losses of SECOND."""
+"""The training loss: class, box and direction losses of SECOND (ops/losses.py) and their sum."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from ops import anchor_losses
 
 
 class Losses(NamedTuple):
-    """Weighted losses, 0-dimensional; `total` is the sum of the next three. Only it is to be
-    minimised: `by_class`, the share of each class in each of the three, has no gradient. A class's
-    share of box and direction is that of the anchors that answer for its boxes."""
+    """Weighted losses, scalars; `total`, the sum of the next three, is what training minimises.
+
+    `by_class` is the share of each class in each of the three, without gradient. The shares of box
+    and direction are sums over the anchors that are matched with boxes of the class.
+    """
 
     total: Tensor
     classification: Tensor

@@ -1,4 +1,4 @@
-"""How a training goes: losses, rates and times, told every few steps."""
+"""Means of losses, rates and times of training, reported every few steps."""
 
 from __future__ import annotations
 

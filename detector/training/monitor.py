@@ -1,4 +1,4 @@
-"""What a training tells: a progress bar, TensorBoard, and the same numbers as lines of JSON."""
+"""Output of a training: a progress bar, TensorBoard, and the same numbers as lines of JSON."""
 
 from __future__ import annotations
 

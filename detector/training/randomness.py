@@ -1,4 +1,4 @@
-"""Where the random numbers of a training come from, and what else may differ between two runs."""
+"""Seeds, and deterministic kernels: what else could differ between two runs."""
 
 from __future__ import annotations
 

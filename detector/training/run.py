@@ -1,4 +1,4 @@
-"""A training run: from a configuration and a data set to weights, in as many starts as it takes."""
+"""A training run: the loop over steps with validations and checkpoints, started anew or resumed."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Training:
         return position == 0 and epoch > 0 and (epoch % every == 0 or last)
 
     def _rehearse(self, stop: StopSignal) -> None:
-        """A validation of the first frames with its pictures, of which nothing is kept."""
+        """Validate and draw the first frames and discard the results: errors show at once."""
         forward, model = self.trainer.forward, self.state.trained
         scores = self.validation(model, forward, stop.agreed, FIRST_FRAMES)
         if scores is not None and self.processes.first:
@@ -128,7 +128,7 @@ class Training:
             for name, picture in self._draw().items():
                 self.monitor.picture(state.step, name, picture)
         state.validated = state.step
-        improved = scores.mean_ap >= state.best  # of equals the last, of classes without an AP too
+        improved = scores.mean_ap >= state.best  # of equal AP the last; so also without any AP
         state.best = max(state.best, scores.mean_ap)
         self.monitor.scores(state.step, scores, state.best)
         if improved:

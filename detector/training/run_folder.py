@@ -1,4 +1,4 @@
-"""The folder of a training run: what it leaves there, and what it goes on from."""
+"""The output folder of a training: checkpoints, weights, and the check before --resume."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class RunFolder:
     def restore(self, state: TrainState, resume: bool) -> None:
         """Makes the state that of the newest checkpoint, if `resume` is said and there is one.
 
-        Raises ValueError where the folder holds a run and `resume` is not said, or one that was
-        made otherwise.
+        Raises ValueError where the folder holds a run and `resume` is false, or where that run had
+        another configuration, data or number of processes.
         """
         if not resume:
             self._require_no_run()

@@ -1,4 +1,4 @@
-"""What a step must know of its batch before it can start, worked out beside the step before."""
+"""A second CUDA stream: voxels and index of a batch are computed while the previous step runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Result = TypeVar("Result")
 class SideStream:
     """A CUDA stream for copying, voxelizing and indexing a batch.
 
-    The index reads its sizes back to the host. Behind a whole step in the queue of the device that
-    would leave the device without work until the host has launched the next step; on a stream of
-    its own it is done while the step before still runs.
+    The index reads its sizes back to the host. On the main stream it would wait for the previous
+    step, and the device would then be idle until the host has launched the next one. On its own
+    stream it runs during the previous step.
     """
 
     def __init__(self, device: torch.device):

@@ -1,4 +1,4 @@
-"""Everything a training run is besides its data: to tensors and numbers, and back bit for bit."""
+"""The state of a training (weights, optimiser, step, ...) for checkpoints, restored bit for bit."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from detector.training.distributed import Processes
 
 INSIST = 2.0  # seconds
 EXIT_CODE = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: 130}
-NOT_FINITE = 255  # no signal, and more than any: a process found a loss that is no number
+NOT_FINITE = 255  # larger than any signal: a process found a loss that is infinite or NaN
 
 
 class StopSignal:

@@ -1,4 +1,4 @@
-"""Which anchor answers for which ground-truth box."""
+"""Target assignment as a module: anchors are matched with ground-truth boxes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One update of the weights after the other."""
+"""A training step: forward, losses, backward, update of the weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ops import Pyramid, Voxels
 
 
 class Outcome(NamedTuple):
-    """What a network makes of a batch."""
+    """Predictions and losses of a network for a batch."""
 
     predictions: Predictions
     losses: Losses
@@ -57,9 +57,9 @@ class Trainer:
         self._clear_gradients()
 
     def forward(self, model: Second, batch: Batch) -> Outcome:
-        """What a network in the chosen precision makes of a batch on the host.
+        """Predictions and losses of a network, in the chosen precision, for a batch on the host.
 
-        Predictions of the state's model in training on a GPU last until the next call.
+        On a GPU the next call overwrites the predictions of the state's model in training.
         """
         device, dtype = self.processes.device, PRECISIONS[self.settings.precision]
 
@@ -109,7 +109,7 @@ class Trainer:
             state.ema.update(state.model, state.step)
         mean, left_out = (torch.stack(values).mean(0) for values in (records, capped))
         record = torch.cat((mean, left_out, norm.view(1)))
-        # Under a loss scale an infinite gradient is a matter of course: that update is skipped.
+        # With a loss scale, a gradient may overflow now and then: the scaler skips that update.
         self.guard.watch(state.step, record[0] if scaler.is_enabled() else record.sum(), batches)
         state.step += 1
         return record
@@ -125,12 +125,12 @@ class Trainer:
 
     def _share(self) -> None:
         """Averages over the processes the gradients and, so that all models stay equal, the running
-        statistics of the BatchNorms. Before the loss scale is taken off: all see an overflow."""
+        statistics of the BatchNorms. It happens before unscaling, so that all see an overflow."""
         if self.processes.count == 1:
             return
         gradients = []
         for weight in self._weights:
-            if weight.grad is None:  # no frame of this process had anything to say to it
+            if weight.grad is None:  # no frame of this process contributed to it
                 weight.grad = torch.zeros_like(weight)
             gradients.append(weight.grad)
         self.processes.average([*gradients, *self._statistics])

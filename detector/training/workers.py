@@ -1,4 +1,4 @@
-"""The processes that read batches: they outlive signals to stop, but not the training."""
+"""The processes that read batches: they ignore signals to stop, and end with the training."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@
 
 namespace millisecond {
 
-// In a chain a kernel may read what is older than the whole chain and do its arithmetic while the kernel before it
-// runs, but waits before it touches anything that an earlier one writes. Every block of it has to, for the next
-// kernel only waits for this one. The next is let in only after the wait, so that "older than the chain" stays
-// true all the way down.
+// A chained kernel starts while the kernel before it still runs. Before this call it may read only memory that was
+// written before the whole chain began. After the call it may read the results of all earlier kernels. Every block
+// must make the call, because the next kernel waits for this kernel alone. The call also lets the next kernel
+// start: only after the wait, so that at most two kernels of a chain run at a time.
 __device__ __forceinline__ void wait_for_previous_kernel(bool chained) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   if (chained) {

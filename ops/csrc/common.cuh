@@ -13,7 +13,7 @@ namespace millisecond {
 constexpr int WARP = 32;
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
-// Blocks of so many threads for a piece of work each.
+// Number of blocks of so many threads, one thread per item of work.
 __host__ __device__ constexpr int blocks(int64_t work, int threads) { return int(divide_up(work, threads)); }
 
 // Rows that hold something: up to *count, all where it is null.
@@ -40,7 +40,7 @@ __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-// ---- sums over a warp: each of one order -----------------------------------------------------------------------
+// ---- sums over a warp, in a fixed order ------------------------------------------------------------------------
 
 // The sum of all lanes, in all lanes.
 template <typename T>

@@ -15,7 +15,7 @@ from ops.rulebook import KernelMap
 
 
 class ConvBlocks(torch.autograd.Function):
-    """One call per direction, for the host's time is what a layer costs."""
+    """One operator call per direction for all layers, because the host's time is the limit."""
 
     @staticmethod
     def forward(ctx, features, kernel_maps, statistics, momentum, eps, tf32, *parameters):

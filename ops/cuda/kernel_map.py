@@ -72,7 +72,7 @@ def index_pyramid(
 
 
 class Plan(NamedTuple):
-    """What to index, as the operators take it: their arguments in the order of their schemas."""
+    """Arguments of the index operators, in the order of their schemas."""
 
     batch_size: int
     shapes: tuple[int, ...]  # (z, y, x) of each level
@@ -101,10 +101,10 @@ class Plan(NamedTuple):
         )
 
     def tables(self, table: Callable[[int, int], T]) -> list[tuple[T | None, T | None, T | None]]:
-        """Of each level its submanifold table, the one from the level above, and back to that one.
+        """Three tables per level: submanifold, from the level above, back to the level above.
 
-        Calls table(kernel offsets, level of the rows) for each of them in the order in which the
-        operators return them (csrc/engine/levels.cpp), for whoever packs or unpacks them.
+        Calls table(kernel offsets, level of the rows) for each table, in the order in which the
+        operators return them (csrc/engine/levels.cpp). None where a level has no such table.
         """
         levels = []
         for level in range(len(self.shapes) // 3):

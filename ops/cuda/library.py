@@ -1,8 +1,8 @@
 """Compiles and loads the CUDA operators on first use: one library for the GPUs that are here.
 
-The folder is named after flags, architectures, torch and CUDA, the library in it after the sources
-as well: a library that is there is the right one and is loaded without asking the compiler. The
-folder also keeps the objects, so that after an edit only what it concerns is compiled again.
+The name of the folder depends on flags, architectures, torch and CUDA, the name of the library also
+on the sources. So an existing library is always the right one and is loaded at once. The folder
+also keeps the object files: after an edit only the files that it concerns are compiled again.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class BuildError(OSError):
 
 @functools.cache
 def _outcome() -> BuildError | None:
-    """Load once a process; a failure is kept, for a second try would only take as long to fail."""
+    """Load once per process. A failure is kept: a second try would fail again, after as long."""
     sources = read_sources()
     library = library_path(sources)
     try:

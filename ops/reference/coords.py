@@ -1,4 +1,4 @@
-"""Sites as linear keys, in the order of their rows."""
+"""Sites as linear keys, ((b * Z + z) * Y + y) * X + x, in the order of their rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The losses of anchors, by their formulas."""
+"""The losses of anchors in plain torch: focal, smooth-L1 with sine error, direction."""
 
 from __future__ import annotations
 
@@ -59,7 +59,11 @@ def focal_loss(logits: Tensor, labels: Tensor, alpha: float = 0.25, gamma: float
 
 
 def box_loss(residuals: Tensor, targets: Tensor, beta: float = 1 / 9) -> Tensor:
-    """Smooth-L1 loss [..., 7] of residuals; of the yaw, the sine of the difference counts."""
+    """Smooth-L1 loss [..., 7] of residuals [..., 7] against targets [..., 7].
+
+    For the yaw it is the sine-error loss, smooth-L1 of sin(residual - target): a box that is turned
+    by pi has the same loss, and the direction classifier tells the two apart.
+    """
     difference = residuals - targets
     difference = torch.cat((difference[..., :6], torch.sin(difference[..., 6:])), dim=-1)
     size = difference.abs()
@@ -67,6 +71,7 @@ def box_loss(residuals: Tensor, targets: Tensor, beta: float = 1 / 9) -> Tensor:
 
 
 def direction_loss(logits: Tensor, yaw: Tensor) -> Tensor:
-    """Cross entropy [B, A] of logits [B, A, 2] and the half turn that a yaw [B, A] lies in."""
+    """Cross entropy [B, A] of the direction classifier: logits [B, A, 2], target the half turn that
+    the yaw [B, A] lies in."""
     bins = direction_bin(yaw)
     return F.cross_entropy(logits.flatten(0, 1), bins.flatten(), reduction="none").view_as(bins)

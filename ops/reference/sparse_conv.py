@@ -1,4 +1,5 @@
-"""Sparse convolution by blocks of output rows: gather what each row's window holds, convolve."""
+"""Sparse convolution in plain torch, by blocks of output rows: gather the rows that each window
+reads, then multiply them with the weights of all offsets at once."""
 
 from __future__ import annotations
 

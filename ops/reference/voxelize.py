@@ -1,4 +1,4 @@
-"""Voxelizing by one stable sort of the points' cells."""
+"""Voxelizing in plain torch: one stable sort of the points by the linear key of their cell."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _cells(points: Tensor, finite: Tensor, offsets: Tensor, grid) -> tuple[Tenso
 
 
 def _seen_first(first: Tensor, offsets: Tensor, max_voxels: int) -> Tensor:
-    """Which voxels are among the first of their frame; `first` holds the index of a first point."""
+    """Which voxels are among the first max_voxels of their frame; first [N]: their first points."""
     by_point, order = first.sort()
     rank = torch.arange(len(first), device=first.device)
     frame = torch.searchsorted(offsets, by_point, right=True)

@@ -1,4 +1,4 @@
-"""Which detection counts for which labelled object: the rules of the KITTI benchmark.
+"""Matching of detections with labelled objects by the rules of the KITTI benchmark.
 
 Geiger, Lenz, Urtasun, "Are we ready for autonomous driving?", CVPR 2012, and the benchmark's
 development kit. An object, or a detection, plays one of three roles for a class and difficulty: it

@@ -14,12 +14,12 @@ struct AnchorGrid {
   const float2* columns;  // [x, classes, rotations] lower and upper x
 };
 
-// What stands for a box in a match.
+// Values of a match instead of the row of a box.
 constexpr int BACKGROUND = -1, IGNORED = -2;
 
-// match [batch, anchors]: row of the box that an anchor answers for, BACKGROUND or IGNORED; positives [batch]:
-// anchors that answer for a box.
-constexpr int MATCH_WORKSPACE = 8;  // floats a box
+// match [batch, anchors]: row of the anchor's box, BACKGROUND or IGNORED; positives [batch]: number of anchors
+// that have a box.
+constexpr int MATCH_WORKSPACE = 8;  // floats per box
 struct MatchJob {
   int batch, boxes_count;
   const float2* thresholds;  // [classes] matched, unmatched

@@ -1,4 +1,5 @@
-// Class, box and direction losses of anchors, and their gradients: sums in a fixed order, a thread an anchor.
+// Class (focal), box (smooth-L1 with sine error) and direction losses of anchors, and their gradients. Sums are
+// taken in a fixed order.
 #include "anchors/anchors.h"
 #include "common.cuh"
 
@@ -18,7 +19,7 @@ struct Loss {
   float value, slope;
 };
 
-// log(1 + exp(x)) and its slope. Of an infinite x, an overflow of the network, all is NaN, so that it is noticed.
+// log(1 + exp(x)) and its slope. An infinite x is an overflow of the network: it gives NaN, so that it is noticed.
 struct Softplus {
   float value, slope, rest;  // rest: 1 - slope
 };
@@ -42,7 +43,7 @@ __device__ Loss smooth_l1(float difference) {
   return {size - 0.5f * BETA, difference / size};
 }
 
-// Of value i of a residual; of the yaw, the last one, the sine of the difference counts.
+// Loss of value i of a residual. Of the yaw (i = 6) it is the sine-error loss: smooth-L1 of sin(difference).
 __device__ Loss box_loss(float difference, int i) {
   if (i < 6) return smooth_l1(difference);
   Loss loss = smooth_l1(sinf(difference));
@@ -83,8 +84,8 @@ __device__ float block_sum(float value) {
 
 __device__ int class_of(const AnchorLosses& p, int anchor) { return anchor / p.rotations % p.classes; }
 
-// sums [3, classes, blocks]: what a tile of anchors adds to the class, box and direction loss of each class,
-// before shares and weights.
+// sums [3, classes, blocks]: class, box and direction loss of each class, summed over the block's tile of anchors;
+// not yet divided by the positives, and without weights.
 template <typename T>
 __global__ void __launch_bounds__(THREADS) tile_kernel(AnchorLosses p, float* __restrict__ sums) {
   const int frame = blockIdx.y, first = blockIdx.x * TILE + threadIdx.x;
@@ -152,7 +153,8 @@ __global__ void __launch_bounds__(THREADS)
   if (threadIdx.x == 0) losses[0] = total;
 }
 
-// Gradients of box and direction are zero but for the positive anchors; only those are written here.
+// One thread per anchor. Gradients of box and direction are written for positive anchors only: the launcher has
+// set all of them to zero.
 template <typename T>
 __global__ void __launch_bounds__(THREADS) gradient_kernel(AnchorLosses p, LossGradients of) {
   const int frame = blockIdx.y, anchor = blockIdx.x * THREADS + threadIdx.x;

@@ -1,5 +1,6 @@
-// Which anchor answers for which ground-truth box. Every anchor that overlaps a box best is to find itself: both
-// kernels compute an overlap by the same operations, each rounded for itself as the plain definition rounds them.
+// Matching of anchors with ground-truth boxes. The first kernel finds the largest overlap of each box; the second
+// one compares every anchor's overlap with it for equality. So both compute an overlap by the same operations, and
+// round after each one as ops/reference/anchors.py does.
 #include <climits>
 
 #include "anchors/anchors.h"
@@ -16,7 +17,7 @@ constexpr float PI = 3.14159265f;
 struct Truth {
   float2 x, y;  // lower, upper
   float area;
-  float best;        // overlap with an anchor; infinite where there is none
+  float best;        // largest overlap with an anchor; infinite where no anchor overlaps it
   int anchor_class;  // from 0; -1: padding
   int row;
 };
@@ -51,7 +52,7 @@ __device__ float overlap(float2 x, float2 y, const Truth& truth) {
   return __fdiv_rn(intersection, fmaxf(__fsub_rn(areas, intersection), 1e-6f));
 }
 
-// Of the cells along an axis those in [reach.x, reach.y] hold all that meet the side.
+// Cells first..last along an axis contain all whose anchors overlap the side; where there is none, last stays -1.
 __device__ void find_reach(const float2* __restrict__ sides, int cells, int kinds, int kind, float2 side,
                            int* first, int* last) {
   for (int cell = threadIdx.x; cell < cells; cell += BEST_THREADS) {
@@ -61,8 +62,8 @@ __device__ void find_reach(const float2* __restrict__ sides, int cells, int kind
   }
 }
 
-// A block a box: its best overlap with an anchor of its class. Bits of floats that are not negative are in the
-// order of the floats.
+// One block per box: its largest overlap with an anchor of its class. Floats that are not negative have the order
+// of their bits, so atomicMax of integers finds the largest.
 __global__ void __launch_bounds__(BEST_THREADS)
     best_kernel(AnchorGrid grid, const float* __restrict__ boxes, const int64_t* __restrict__ labels,
                 int boxes_count, Truth* __restrict__ truths, int* __restrict__ positives) {
@@ -106,8 +107,8 @@ __global__ void __launch_bounds__(BEST_THREADS)
   truths[index] = truth;
 }
 
-// A thread an anchor, a block a part of a row of them: the boxes that reach the row are listed, in whatever order,
-// and each anchor looks for its best one among them, the first of equals.
+// One thread per anchor, one block per part of a row of anchors. The block lists the boxes that reach the row, in
+// any order. Each anchor takes the box of the list that it overlaps most, of equals the one with the lowest row.
 __global__ void __launch_bounds__(MATCH_THREADS)
     match_kernel(AnchorGrid grid, const float2* __restrict__ thresholds, const Truth* __restrict__ truths,
                  int boxes_count, int tiles, int* __restrict__ match, int* __restrict__ positives) {

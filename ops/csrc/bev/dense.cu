@@ -1,12 +1,13 @@
-// Rows of features into a dense grid and back: a warp a row, elements of any type by their bytes.
+// Sparse features to a dense grid (the bird's-eye-view map, too) and back: one warp per row. Elements are copied
+// as bytes, so they may have any type.
 #include "bev/dense.cuh"
 #include "common.cuh"
 
 namespace millisecond {
 namespace {
 
-constexpr int LANES = 32;  // threads of a row
-constexpr int LINES = 8;   // rows of a block
+constexpr int LANES = 32;  // threads per row
+constexpr int LINES = 8;   // rows per block
 
 // Offset of a row's first channel in the grid, -1 for a row that has no place there.
 __device__ int64_t place(const DenseLayout& layout, const int* coords, int dims, const int* count, int row) {

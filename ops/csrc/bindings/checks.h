@@ -101,7 +101,7 @@ inline void check_aligned(const Tensor& tensor, const char* name) {
               " must start at a multiple of 16 bytes: clone() it");
 }
 
-// One number a channel.
+// One number per channel.
 inline void check_channels(const Tensor& tensor, const char* name, int64_t channels, const Tensor& other) {
   check_tensor(tensor, name, at::kFloat, 1);
   TORCH_CHECK(tensor.size(0) == channels, name, " must have ", channels, " elements, has ", tensor.size(0));

@@ -142,7 +142,8 @@ int64_t index_workspace_words(int64_t batch_size, at::IntArrayRef shapes) {
 
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   // shapes: z, y, x of each level; steps and submanifold: kernel size, stride, padding, dilation.
-  // A workspace is scratch that is zero: operators that take it as it is leave it so.
+  // A workspace is scratch memory, zero at first. index_bounded leaves it zero. index_count leaves it marked and
+  // ranked for index_exact, which only reads it; index_clear sets it to zero again.
   m.def(
       "index_bounded(Tensor coords, Tensor? count, Tensor workspace, int batch_size, int[] shapes, int[] steps, "
       "int[] submanifold, int submanifold_levels, bool transposed, int[] capacities) -> Tensor[]");

@@ -5,9 +5,9 @@
 namespace millisecond {
 namespace {
 
-using Word = unsigned long long;  // one bit a box
+using Word = unsigned long long;  // one bit per box
 
-constexpr int TILE = 64;  // boxes a word
+constexpr int TILE = 64;  // boxes per word
 constexpr int SWEEP_THREADS = 512;
 
 template <Overlap kind>
@@ -28,9 +28,10 @@ __global__ void pairs_kernel(const float* __restrict__ a, const float* __restric
   if (pair < pairs) out[pair] = overlap<Overlap::area>(load_box(a, pair), load_box(b, pair));
 }
 
-// Bit j of mask[i][w]: box i suppresses box 64 w + j, both in order of score and i before it. One block of 64
-// threads a tile of 64 x 64 pairs, on and above the diagonal. Few pairs are near: they are listed first and then
-// shared out, so that no lane waits for the intersections of another. Bits are joined by OR, in whatever order.
+// Bit j of mask[i][w]: box i suppresses box 64 w + j. Boxes are in order of score, and i is before 64 w + j. One
+// block of 64 threads per tile of 64 x 64 pairs, on and above the diagonal. Few pairs are near each other: they
+// are listed first and then divided among the lanes, so that all lanes have equal work. Bits are joined by OR, so
+// their order does not matter.
 __global__ void suppression_kernel(const float* __restrict__ boxes, const int64_t* __restrict__ order, int n,
                                    const int32_t* __restrict__ count, float threshold, Word* __restrict__ mask) {
   const int row_tile = blockIdx.y, column_tile = blockIdx.x, thread = threadIdx.x;
@@ -82,7 +83,8 @@ __global__ void suppression_kernel(const float* __restrict__ boxes, const int64_
   if (row < live) mask[size_t(row) * words + column_tile] = suppressed[thread];
 }
 
-// Mask words of the 64 rows of a tile that decide about the tile itself and about the next one; two rows a lane.
+// Mask words of the 64 rows of a tile: which boxes they suppress in the tile itself and in the next one. Each lane
+// holds two rows.
 struct TileWords {
   Word own[2], next[2];
 };
@@ -100,8 +102,9 @@ __device__ __forceinline__ TileWords load_tile_words(const Word* mask, int words
   return loaded;
 }
 
-// The greedy choice, tile after tile, by one block. Warp 0 decides about a tile, box after box; meanwhile the
-// other warps let the boxes kept in the tile before strike what lies beyond the tile now decided about.
+// The greedy choice of NMS, tile after tile, by one block. Warp 0 decides which boxes of a tile are kept, box
+// after box. Meanwhile the other warps strike all boxes after this tile that the kept boxes of the previous tile
+// suppress.
 __global__ void __launch_bounds__(SWEEP_THREADS, 1)
     sweep_kernel(const Word* __restrict__ mask, const int64_t* __restrict__ order, int n,
                  const int32_t* __restrict__ count, int max_output, int64_t* __restrict__ indices,

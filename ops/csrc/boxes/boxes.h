@@ -18,7 +18,7 @@ cudaError_t overlap_pairs(const float* a, const float* b, int64_t pairs, float* 
 
 // Greedy choice in the given order [n] of the boxes [n, 7]; only the first *count (null: n) entries of it hold
 // something. mask is scratch of n * ceil(n / 64) words. indices [max_output] are padded with -1; kept [1].
-constexpr int SUPPRESS_LIMIT = 1 << 18;  // of n: a bit a box in shared memory
+constexpr int SUPPRESS_LIMIT = 1 << 18;  // of n: one bit per box in shared memory
 cudaError_t suppress(const float* boxes, const int64_t* order, int n, const int32_t* count, float iou_threshold,
                      int max_output, uint64_t* mask, int64_t* indices, int32_t* kept, cudaStream_t stream);
 

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(THREADS, 2)
   merge_lines<V>(sums, share, p, partial);
 }
 
-// A block a channel.
+// One block per channel.
 __global__ void __launch_bounds__(MERGE_THREADS)
     merge_sums_kernel(const float2* __restrict__ partial, int chunks, float* __restrict__ of_scale,
                       float* __restrict__ of_shift) {

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(THREADS, 2)
   merge_lines<V>(moments, share, p, partial);
 }
 
-// A block a channel.
+// One block per channel.
 template <typename T>
 __global__ void __launch_bounds__(MERGE_THREADS)
     merge_moments_kernel(const BatchNormForward p, const float2* __restrict__ partial, int chunks,

@@ -1,4 +1,4 @@
-// What the kernels of convolution are told, and their launchers.
+// Arguments of the convolution kernels, and their launchers.
 #pragma once
 
 #include "bev/dense.h"

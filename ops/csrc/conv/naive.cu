@@ -1,7 +1,7 @@
 // Sparse convolution as one would write it first, after Luo and Lai, "Optimizing Sparse Convolution on GPUs with
 // CUDA for 3D Point Cloud Processing in Embedded Systems", arXiv:2402.07710: a thread per row and output channel,
 // the weights in shared memory, neighbours looked up in a table of all cells of the grid. The first rung of the
-// ladder; general.cu and tensor_core.cuh are the next ones. Equivalent to this loop:
+// ladder; general.cu and tensor.cuh are the next ones. Equivalent to this loop:
 //
 //   for n in rows, c in c_out:
 //     out[n][c] = 0

@@ -1,4 +1,4 @@
-// Weights from the order of the parameters into that of tensor-core fragments or of rows; see convolution.h.
+// Weights from the order of the parameters into the order of tensor-core fragments, or of rows; see convolution.h.
 #include "common.cuh"
 #include "conv/convolution.h"
 
@@ -14,7 +14,8 @@ __global__ void __launch_bounds__(THREADS) pack_kernel(const PackArguments p) {
   if (at >= int64_t(p.volume) * p.c_in * p.c_out) return;
   const int products = p.row_bytes >= 64 ? 2 : 1;
   const int pieces = p.row_bytes >= 64 ? p.row_bytes / 64 : 1;
-  // from the fastest: element of a word, half of the channels, half of the reduction, lane, product, piece
+  // dimensions of `out`, fastest first: element of a word, half of the channels, half of the reduction, lane,
+  // product, piece, tile, offset, slice
   const int b = at % WORD;
   int64_t rest = at / WORD;
   const int h = rest & 1, hi = rest >> 1 & 1, j = rest >> 2 & 3, g = rest >> 4 & 7;
@@ -34,7 +35,7 @@ __global__ void __launch_bounds__(THREADS) pack_kernel(const PackArguments p) {
   static_cast<Out*>(p.out)[at] = from_float<Out>(to_float(static_cast<const In*>(p.weight)[from]));
 }
 
-// To rows: a thread an element of the result.
+// To rows: one thread per element of the result.
 template <typename In, typename Out>
 __global__ void __launch_bounds__(THREADS) order_kernel(const PackArguments p) {
   const int64_t at = int64_t(blockIdx.x) * THREADS + threadIdx.x;
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(THREADS) order_kernel(const PackArguments p) {
   static_cast<Out*>(p.out)[at] = from_float<Out>(to_float(static_cast<const In*>(p.weight)[from]));
 }
 
-// A thread an element of the result.
+// One thread per element of the result.
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     resize_kernel(const T* __restrict__ from, int from_width, T* __restrict__ to, int to_width, int64_t rows) {

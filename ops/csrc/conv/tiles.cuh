@@ -6,7 +6,7 @@
 
 namespace millisecond {
 
-// Warps, resident CTAs and look-ahead as measured (docs/performance.md): few warps a CTA balance best, and
+// Warps, resident CTAs and look-ahead as measured (docs/performance.md): few warps per CTA balance best, and
 // another resident CTA hides more latency than a deeper look-ahead.
 template <typename T, int ROW_BYTES, int NB>
 struct BestTile {

@@ -1,11 +1,11 @@
-// Where a bitmap lies in its workspace, and how it becomes zero again.
+// The layout of a bitmap in its workspace, and the kernel that sets it to zero again.
 #include "chained.cuh"
 #include "index/bitmap.cuh"
 
 namespace millisecond {
 namespace {
 
-// A block a tile of summary words, a thread a word.
+// One block per tile of summary words, one thread per word.
 __global__ void __launch_bounds__(THREADS) clear(const __grid_constant__ Bitmap bitmap) {
   int tile = blockIdx.x;
   const BitmapLevel& level = bitmap.level[level_of_tile(bitmap, tile)];

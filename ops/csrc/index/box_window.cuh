@@ -1,4 +1,4 @@
-// The windows that networks are made of: tables read with few instructions.
+// Tables of the windows that most networks have, 3 x 3 x 3 and 3 x 1 x 1, read with few instructions.
 #pragma once
 
 #include "index/bitmap.cuh"
@@ -14,9 +14,9 @@ __device__ __forceinline__ unsigned inside_bits(int first, int size) {
   return bits;
 }
 
-// Table row of a window of the given size without dilation, where the site lies in the grid: its runs along x lie
-// at the same place of their cells. Most tables are such, and cost what their instructions cost, so runs outside
-// of the grid are not asked for but read where the grid ends, and struck out at the end.
+// Table row of a window of the given size without dilation; the site lies in the grid. All runs of the window
+// along x begin at the same bit of their cells, so the masks below are computed once. Instructions are what limits
+// this kernel: runs outside of the grid are read at its border instead of being tested, and struck out at the end.
 template <int KZ, int KY, int KX>
 __device__ __forceinline__ void fill_box(const BitmapLevel& source, const TableJob& job, int row,
                                          const Site& site) {
@@ -64,13 +64,13 @@ __device__ __forceinline__ void fill_box(const BitmapLevel& source, const TableJ
     }
 #pragma unroll
     for (int i = 0; i < RUNS; ++i) {
-      // Rows go on across the border.
+      // The rows of the next cell follow those of this one.
       if ((mask >> i * KX & RUN) == 0) base[i] = next_base[i];
       mask |= (next[i] << (CELL_BITS - bit) & RUN) << i * KX;
     }
   }
   // ---- what lies outside of the grid, or was cut off, is struck out ----
-  // From places in the grid to places in the window, for it may begin before the grid.
+  // The window may begin before the grid: shift bits from places in the grid to places in the window.
   const unsigned in_run = inside_bits<KX>(x0, source.x), in_row = inside_bits<KY>(y0, source.y);
   const unsigned in_plane = inside_bits<KZ>(z0, source.z);
   unsigned inside = 0;

@@ -7,7 +7,7 @@ namespace millisecond {
 
 // A set of voxels is a bitmap with ranks. A row of the grid along x is cut into cells of 96 voxels; a cell is 96
 // bits and the number of voxels before it in the order (b, z, y, x), so one 16-byte load tells whether a voxel is
-// there and which row it has. A summary, one bit a cell, lets all passes skip empty cells.
+// there and which row it has. A summary, one bit per cell, lets all passes skip empty cells.
 // Coordinates are int32 [rows, 1 + dims]: (b, z, y, x), (b, y, x) or (b, x); missing axes have size 1.
 
 constexpr int MAX_LEVELS = 8;
@@ -59,8 +59,8 @@ struct TableJob {
 // On sm_90 kernels that follow one another in an operator overlap, the next one waiting where it needs the one
 // before. `chained` says that the kernel before this one on the stream is one of the same operator.
 
-// 32-bit words that a bitmap of these levels takes, TOO_LARGE where cells have no number. It must be zero before
-// marking.
+// 32-bit words that a bitmap of these levels takes; TOO_LARGE where the number of a cell exceeds 31 bits. They
+// must be zero before marking.
 constexpr int64_t TOO_LARGE = INT64_MAX;
 int64_t bitmap_words(int batch, int levels, const int (*shapes)[3]);
 Bitmap bitmap_at(uint32_t* workspace, int batch, int levels, const int (*shapes)[3]);

@@ -6,7 +6,7 @@ namespace millisecond {
 namespace {
 
 constexpr int MARK_PARTS = 2;
-constexpr int DIRECT_MARKS = 64;  // most voxels of a level that one voxel of level 0 marks by itself
+constexpr int DIRECT_MARKS = 64;  // most voxels of a level that one voxel of level 0 may mark directly
 
 struct Steps {
   int count;  // levels after level 0 that are marked from it
@@ -23,8 +23,8 @@ __device__ bool before(const Site& a, const Site& b) {
 // n / d for n >= 0: a division by a number that the compiler does not know costs thirty instructions.
 __device__ int divide(int n, int d) { return d == 1 ? n : d == 2 ? n >> 1 : n / d; }
 
-// Outputs lo..hi of the inputs lo..hi along an axis; false where there is none. Needs dilation 1 and, unless lo
-// equals hi, kernel >= stride, for only then the outputs of an interval are one.
+// Replaces the interval lo..hi of inputs along an axis by the interval of the outputs that read them; false where
+// there is none. Needs dilation 1 and, unless lo equals hi, kernel >= stride: else the outputs would have gaps.
 __device__ bool advance(int& lo, int& hi, int kernel, int stride, int padding, int size) {
   const int first = lo + padding - kernel + 1;
   lo = first <= 0 ? 0 : divide(first + stride - 1, stride);
@@ -32,8 +32,9 @@ __device__ bool advance(int& lo, int& hi, int kernel, int stride, int padding, i
   return lo <= hi;
 }
 
-// Set the voxels x = first..last of a row of the grid; all lanes of a warp call this together, those with nothing
-// to mark with first > last. Voxels that follow one another share words, so lanes join what they would set.
+// Set the voxels x = first..last of a row of the grid. All lanes of a warp call this together; lanes with nothing
+// to mark pass first > last. Neighbouring voxels share words, so the lanes that set bits of one word do it in one
+// atomic.
 __device__ void mark_run(const BitmapLevel& level, int row, int first, int last) {
   for (int x = first; __any_sync(FULL_WARP, x <= last);) {
     const int column = x / CELL_BITS;
@@ -52,7 +53,7 @@ __device__ void mark_run(const BitmapLevel& level, int row, int first, int last)
   }
 }
 
-// blockIdx.y is the level and which of the rows of the grid that a voxel reaches there: every MARK_PARTS-th.
+// blockIdx.y selects the level, and a part of the grid rows that a voxel reaches there: every MARK_PARTS-th row.
 __global__ void __launch_bounds__(THREADS)
     mark(const __grid_constant__ Bitmap bitmap, const __grid_constant__ Steps steps,
          const int* __restrict__ coords, int dims, int rows, const int* __restrict__ count,
@@ -110,7 +111,7 @@ __device__ void mark_outputs(const BitmapLevel& level, const Window& w, const Si
   }
 }
 
-// Mark a level from the bitmap of the one above it, a thread a cell.
+// Mark a level from the bitmap of the level above it, one thread per cell.
 __global__ void __launch_bounds__(THREADS)
     mark_below(const __grid_constant__ BitmapLevel above, const __grid_constant__ BitmapLevel level,
                const __grid_constant__ Window window) {
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
-// How many levels can be marked from level 0: their outputs are intervals, and not too many of them.
+// How many levels can be marked directly from level 0: the outputs of a voxel are a box, and not too large a one.
 int direct_levels(const Window* steps, int count) {
   int reach[3] = {1, 1, 1};
   for (int l = 0; l < count; ++l) {

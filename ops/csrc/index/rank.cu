@@ -5,13 +5,13 @@
 namespace millisecond {
 namespace {
 
-constexpr int WARP_WORDS = 16;  // of the summary, that a warp ranks
+constexpr int WARP_WORDS = 16;  // summary words per warp, in ranking
 constexpr int RANK_THREADS = TILE_WORDS / WARP_WORDS * 32;
-constexpr int LOADS = 4;        // words whose cells a warp has in flight
-constexpr int COORD_PARTS = 4;  // warps that share a word
-constexpr int COORD_WORDS = 4;  // that these look at at once
+constexpr int LOADS = 4;        // words whose cells a warp loads at once
+constexpr int COORD_PARTS = 4;  // warps that share a word, in writing coords
+constexpr int COORD_WORDS = 4;  // words that they read at once
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int RANK_BLOCKS = 2;  // a multiprocessor
+constexpr int RANK_BLOCKS = 2;  // per multiprocessor
 #else
 constexpr int RANK_BLOCKS = 3;
 #endif
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(RANK_THREADS, RANK_BLOCKS)
   }
 }
 
-// Place of set bit number k of a word that has more of them.
+// Place of the k-th set bit of a word, from 0; the word has more than k.
 __device__ int bit_of(unsigned word, int k) {
   int place = 0;
 #pragma unroll
@@ -147,7 +147,7 @@ __device__ int bit_of(unsigned word, int k) {
   return place;
 }
 
-// Place of voxel number k of a cell that has more of them.
+// Place of the k-th voxel of a cell, from 0; the cell has more than k.
 __device__ int voxel_of(const uint4& cell, int k) {
   const int of_x = __popc(cell.x), of_y = __popc(cell.y);
   if (k < of_x) return bit_of(cell.x, k);
@@ -155,8 +155,8 @@ __device__ int voxel_of(const uint4& cell, int k) {
   return 64 + bit_of(cell.z, k - of_x - of_y);
 }
 
-// Coords of a word of the summary that is not empty, by COORD_PARTS warps: a lane for each of its voxels, so that
-// stores join and no lane waits for another's cell.
+// Coords of the voxels of a summary word that is not empty, by COORD_PARTS warps. One lane per voxel, not per
+// cell: stores are contiguous, and no lane waits for another one whose cell has more voxels.
 __device__ void write_word(const BitmapLevel& level, int word, unsigned summary, int part, int capacity,
                            int* coords, int dims) {
   const int lane = threadIdx.x % 32;
@@ -169,7 +169,7 @@ __device__ void write_word(const BitmapLevel& level, int word, unsigned summary,
   const Site site = site_of_cell(level, word * 32 + lane);
   for (int start = 32 * part; start < voxels; start += 32 * COORD_PARTS) {
     const int number = min(start + lane, voxels - 1);
-    int owner = 0;  // as many cells as end at this voxel or before it
+    int owner = 0;  // the lane whose cell has this voxel: the number of cells that end before it
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) {
       owner += __shfl_sync(FULL_WARP, end, owner + step - 1) <= number ? step : 0;
@@ -183,8 +183,8 @@ __device__ void write_word(const BitmapLevel& level, int word, unsigned summary,
   }
 }
 
-// Coords of the ranked levels that are asked for. Most words are empty, so a warp looks at COORD_WORDS of them at
-// once, from all over the levels, for full ones lie side by side.
+// Coords of the ranked levels that are asked for. Most words are empty, so a warp reads COORD_WORDS of them at
+// once. These lie far apart in the levels, because full words lie side by side.
 __global__ void __launch_bounds__(THREADS)
     write_coords(const __grid_constant__ Bitmap bitmap, const __grid_constant__ RankTargets targets) {
   const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % COORD_PARTS;

@@ -7,9 +7,9 @@
 namespace millisecond {
 namespace {
 
-constexpr int TILE_ROWS = 32;   // of a table, that a warp fills at a time: a lane a row
-constexpr int BOX_BLOCKS = 4;   // a multiprocessor, of windows that fill_box knows
-constexpr int REST_ROWS = 512;  // behind a count, that a warp fills at a time
+constexpr int TILE_ROWS = 32;   // rows of a table that a warp fills at a time, one per lane
+constexpr int BOX_BLOCKS = 4;   // per multiprocessor, for windows that fill_box knows
+constexpr int REST_ROWS = 512;  // rows after the count that a warp fills at a time
 static_assert(MAX_JOBS <= 32, "a lane a job");
 
 struct Jobs {
@@ -31,7 +31,7 @@ __device__ void fill_forward(const BitmapLevel& source, const TableJob& job, int
   const int z0 = site.z * w.stride[0] - w.padding[0];
   const int y0 = site.y * w.stride[1] - w.padding[1];
   const int x0 = site.x * w.stride[2] - w.padding[2];
-  // A row of a window that is dilated, or longer than a word, is so many runs of length one.
+  // A row of the window that is dilated, or longer than a 32-bit word, is split into runs of length one.
   const bool whole = w.dilation[2] == 1 && w.kernel[2] <= 32;
   const int splits = whole ? 1 : w.kernel[2];
   const int length = whole ? w.kernel[2] : 1;
@@ -67,7 +67,7 @@ __device__ void fill_forward(const BitmapLevel& source, const TableJob& job, int
       Run run = {int(cell[i].w) + voxels_before(cell[i], bit), bits_from(cell[i], bit)};
       if (next[i] >= 0) {
         const uint4 second = __ldg(&source.cell[next[i]]);
-        // Rows go on across the border; but an empty cell has no rank, so then the second one's counts.
+        // The rows of the second cell follow those of the first. But an empty cell has no rank: take the second's.
         if (voxels_of(cell[i]) == 0) run.base = int(second.w);
         run.bits |= second.x << (CELL_BITS - bit);  // a run is at most 32 long, so bit > 64 here
       }
@@ -92,7 +92,7 @@ bool is_box(const Window& w, int z, int y, int x) {
          w.dilation[2] == 1;
 }
 
-// An input reads the outputs that its windows belong to: few of the offsets have one.
+// The transposed table: for each offset, the output that reads this input with it. Few offsets have one.
 __device__ void fill_transposed(const BitmapLevel& source, const TableJob& job, int row, const Site& site) {
   const Window& w = job.window;
   int offset = 0;
@@ -139,8 +139,8 @@ __device__ void fill_row(const Bitmap& bitmap, const TableJob& job, int row, int
   }
 }
 
-// The job that a piece of work belongs to; `piece` becomes its number there. Lane j holds the end of job j's
-// pieces.
+// The job that a piece of work belongs to; `piece` becomes its number within the job. Lane j holds the end of job
+// j's pieces.
 __device__ int job_of_piece(int end, int& piece) {
   const int job = __popc(__ballot_sync(FULL_WARP, end <= piece));
   const int begin = __shfl_sync(FULL_WARP, end, max(job - 1, 0));
@@ -148,8 +148,8 @@ __device__ int job_of_piece(int end, int& piece) {
   return job;
 }
 
-// Warps share the rows that are there, then the coords behind the counts: capacities may be far above the counts.
-// Neighbours behind them are never read. Lane j knows the sizes of job j.
+// Warps divide the rows up to the counts among them, then the coords after the counts, which become -1: capacities
+// may be far above the counts. Neighbours after the counts are never read. Lane j knows the sizes of job j.
 template <bool BOXES>
 __global__ void __launch_bounds__(THREADS, BOXES ? BOX_BLOCKS : 2)
     fill_tables(const __grid_constant__ Bitmap bitmap, const __grid_constant__ Jobs jobs) {

@@ -1,5 +1,6 @@
-// Points to voxels. The bitmap of the occupied cells gives every voxel its row; the first points of a voxel are
-// kept sorted by their place in the file, so their mean does not depend on the order in which threads run.
+// Points to voxels (point cloud grouping in SECOND). The bitmap of the occupied cells gives every voxel its row.
+// The first points of a voxel are kept sorted by their place in the scan, so their mean does not depend on the
+// order in which threads run.
 #include "index/bitmap.cuh"
 #include "index/voxelize.h"
 
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(THREADS)
       fresh = set_bits(bitmap.level[0], cell, bit >> 5, 1u << (bit & 31)) != 0;
     }
   }
-  // Voxels of each frame, most of them by one addition a block: few blocks see more than one frame.
+  // Count the voxels of each frame, mostly with one atomic per block: few blocks see more than one frame.
   __shared__ int shared_frame;
   if (threadIdx.x == 0) shared_frame = frame;
   __syncthreads();
@@ -108,8 +109,9 @@ __global__ void __launch_bounds__(THREADS)
   if (row >= 0) atomicMin(&job.first[row], unsigned(point));
 }
 
-// A block a frame walks its points in order and counts voxels; from the voxel after the last that stays, the point
-// that opens it is left in frames[] with all bits turned over, so that no count can be taken for it.
+// One block per frame walks its points in order and counts the voxels that they open. It writes the point that
+// opens the first voxel over the cap into frames[], with all bits inverted: that is larger than any count, so
+// over_cap stays true.
 __global__ void __launch_bounds__(SCAN_THREADS)
     find_cap(const __grid_constant__ Bitmap bitmap, const __grid_constant__ VoxelizeJob job) {
   const int frame = blockIdx.x;
@@ -140,7 +142,7 @@ __global__ void __launch_bounds__(SCAN_THREADS)
   }
 }
 
-// Take the voxels that opened at the cap or behind it out of the bitmap, and make it ready to be ranked again.
+// Remove the voxels that were opened after the cap was reached, and make the bitmap ready to be ranked again.
 __global__ void __launch_bounds__(THREADS)
     drop_voxels(const __grid_constant__ Bitmap bitmap, const __grid_constant__ VoxelizeJob job) {
   const int row = blockIdx.x * THREADS + threadIdx.x;
@@ -156,8 +158,9 @@ __global__ void __launch_bounds__(THREADS)
 
 // ---- means -----------------------------------------------------------------------------------------------------
 
-// Keep the smallest max_points points of each voxel, sorted. A slot keeps the smaller of what it holds and what it
-// is given and hands the other one on, so whatever the order of threads the slots end with the same points.
+// Keep the first max_points points of each voxel, sorted: slots [rows, max_points]. A slot keeps the smaller of
+// its point and the new one and passes the other to the next slot. So the result is the same in any order of
+// threads.
 __global__ void __launch_bounds__(THREADS)
     keep_points(const __grid_constant__ Bitmap bitmap, const __grid_constant__ VoxelizeJob job) {
   const int point = blockIdx.x * THREADS + threadIdx.x;
@@ -170,12 +173,12 @@ __global__ void __launch_bounds__(THREADS)
   }
   uint32_t* slots = job.slots + size_t(row) * job.max_points;
   unsigned mine = unsigned(point);
-  // Slots only fall, and the last one is held by a point with all slots before it below: none of them is given up.
+  // Slots only become smaller, and those before the last hold earlier points than it: a later point has no place.
   if (*static_cast<volatile uint32_t*>(slots + job.max_points - 1) < mine) return;
   for (int i = 0; i < job.max_points && mine != NONE; ++i) mine = max(mine, atomicMin(slots + i, mine));
 }
 
-// A thread a voxel and channel: points added in their order, divided by their number.
+// One thread per voxel and channel: points are added in their order, then divided by their number.
 __global__ void __launch_bounds__(THREADS)
     mean_points(const __grid_constant__ Bitmap bitmap, const __grid_constant__ VoxelizeJob job) {
   const int64_t index = int64_t(blockIdx.x) * THREADS + threadIdx.x;
