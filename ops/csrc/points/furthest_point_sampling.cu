@@ -29,7 +29,7 @@ constexpr int NOBODY = INT_MAX;  // index that loses against every point
 
 // ---- choosing --------------------------------------------------------------------------------------------------
 
-// Bits of floats that are not negative are ordered as the floats are.
+// Floats that are not negative have the order of their bits.
 struct Candidate {
   unsigned distance;  // bits of the squared distance
   int index;          // in the cloud
