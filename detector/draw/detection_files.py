@@ -22,7 +22,7 @@ def find_detections(folder: Path, names: Sequence[str]) -> None:
         raise FileNotFoundError(f"{folder}: no such folder of detections")
     if not any((folder / f"{name}.{kind}").is_file() for name in names for kind in KINDS):
         raise FileNotFoundError(
-            f"{folder}: detections of none of the frames are there, such as {names[0]}.json or .txt"
+            f"{folder}: no detections of any of the frames, such as {names[0]}.json or .txt"
         )
 
 

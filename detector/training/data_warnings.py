@@ -23,8 +23,8 @@ def data_warnings(
     shared = [name for name in validation_frames.frame_ids if name in set(frames.frame_ids)]
     if shared and same_place:
         lines.append(
-            f"{some(shared)} in both splits, of {len(validation_frames)} validation frames: their "
-            "AP is that of frames learnt by heart"
+            f"{some(shared)} in both splits, of {len(validation_frames)} validation frames: the "
+            "AP is too high, because training sees them too"
         )
     for name, wanted in config.augment.sample.items():
         if database is not None and wanted and not len(_usable(database, name, config)):

@@ -55,7 +55,7 @@ class RunIdentity:
             processes, frames = int(texts["processes"]), int(texts["frames"])
             digest = int(texts["frames_digest"])
         except KeyError as error:
-            raise ValueError(f"the checkpoint does not tell its {error}") from None
+            raise ValueError(f"the checkpoint has no entry {error}") from None
         return cls(config, processes, frames, digest, texts.get("data", ""))
 
     def changes(self, new: RunIdentity) -> list[str]:

@@ -75,7 +75,7 @@ class RunFolder:
         found = self.processes.of_first(partial(_content_of, self.path))
         if found:
             raise ValueError(
-                f"{self.path}: holds a training ({found[0]}); say --resume to go on with it, "
+                f"{self.path}: holds a training ({found[0]}); add --resume to continue it, "
                 "or give another --output"
             )
 

@@ -79,7 +79,7 @@ class Plan(NamedTuple):
     steps: tuple[int, ...]  # a window for each step from a level to the next
     submanifold: tuple[int, ...]  # the window of the submanifold tables
     submanifold_levels: int  # bit l set: level l has a submanifold table
-    transposed: bool  # tables from a step's outputs back to its inputs as well
+    transposed: bool  # also backward tables: rows are a step's inputs, entries its outputs
 
     @classmethod
     def of(

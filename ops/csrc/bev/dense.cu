@@ -1,5 +1,5 @@
 // Sparse features to a dense grid (the bird's-eye-view map, too) and back: one warp per row. Elements are copied
-// as bytes, so they may have any type.
+// as bytes, so they may have any type of 2, 4 or 8 bytes.
 #include "bev/dense.cuh"
 #include "common.cuh"
 

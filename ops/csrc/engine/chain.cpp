@@ -1,4 +1,4 @@
-// A chain of convolutions: where each result lies, what may overlap what, and who sets the map to zero.
+// A chain of convolutions: buffers of the results, overlap of the kernels, and zeroing of the map.
 #include <algorithm>
 
 #include "engine/engine.h"
@@ -7,8 +7,8 @@
 namespace millisecond {
 namespace {
 
-// Has the kernels before the last one set the map to zero on the way, so that the last one can write to it; false
-// where they are not made for that.
+// Makes the kernels before the last one set shares of the map to zero, so that the last one can write its rows
+// into it. False where these kernels cannot do that.
 bool share_zeroing(std::vector<ConvolutionArguments>& layers, const std::vector<Route>& routes,
                    const Chain& chain) {
   const ConvolutionArguments& last = layers.back();

@@ -1,4 +1,4 @@
-// The engine: which kernel, which layout of the weights, who sets what to zero and what may overlap what. Plain
+// The engine chooses kernels and layouts of weights, zeroes memory, and decides which kernels may overlap. Plain
 // C++ over pointers, sizes and a stream; the kernels it launches are in the rooms beside it.
 //
 // Memory that a call needs for itself comes from the caller's Allocate: device memory, aligned to 16 bytes, that
@@ -28,18 +28,18 @@ struct Network {
   Window steps[MAX_LEVELS];
   Window submanifold;
   int64_t submanifold_levels;  // bit l set: level l has a submanifold table
-  bool transposed;             // tables from a step's inputs to its outputs as well
+  bool transposed;             // also the backward tables: rows are a step's inputs, entries its outputs
 };
 
 int64_t volume_of(const Window& window);
 
-// The tables of a network in their order: of each level its submanifold table, the table from the level above, and
-// that one's transpose. bounded: before them a tail for each level. Sizes and pointers are the caller's to set.
+// The tables of a network in their order. Per level: its tail (if bounded), its submanifold table, the table from
+// the level above, and the backward table of that step. The caller sets sizes and pointers.
 std::vector<TableJob> tables_of(const Network& network, bool bounded);
 
-// All of an index, of fixed sizes: coords[l] [capacities[l], 1 + dims] is written for every level, counts
-// [levels + 2], and jobs, which are tables_of(network, true). given [rows, 1 + dims] are the voxels of level 0,
-// up to *count. The workspace is zero before and after, whatever fails.
+// A whole index with fixed sizes. Written are coords[l] [capacities[l], 1 + dims] of every level, counts
+// [levels + 2] and the tables of jobs, which are tables_of(network, true). given [rows, 1 + dims] are the voxels
+// of level 0, up to *count. The workspace is zero before and after, whatever fails.
 struct BoundedIndex {
   const int* given;
   int rows;

@@ -1,4 +1,4 @@
-// Indices and voxels: which passes run, which tables there are, and that the workspace is zero afterwards.
+// Indices and voxels: runs the passes, lists the tables, and sets the workspace to zero afterwards.
 #include "engine/engine.h"
 
 namespace millisecond {

@@ -7,7 +7,7 @@ namespace millisecond {
 
 struct FurthestPointSampling {
   const float* points;   // [batch, count, 3], finite
-  const int64_t* start;  // [batch] the first choice; taken as the nearest row where there is none
+  const int64_t* start;  // [batch] the first choice; a row outside of the cloud is moved to the nearest row
   int batch, count;      // count >= 1
   int samples;           // of a cloud, 1 <= samples <= count
   float* workspace;      // of this many floats, may hold anything; null where there are none
