@@ -1,8 +1,11 @@
 """Many point clouds in one memory-mapped file with an index.
 
-A pack NAME is NAME.bin, float32 [R, 4] rows of all entries one after the other, and NAME.npz with
-`offsets` [n + 1] int64 (entry i has the rows offsets[i]:offsets[i + 1]), `signature`, a digest of
-its sources, `crc` [n], a checksum of each entry, and further columns of n values, e.g. frame ids.
+A pack NAME is two files. NAME.bin holds the rows of all entries, float32 [R, 4]. NAME.npz holds:
+
+offsets    [n + 1] int64: entry i has the rows offsets[i]:offsets[i + 1]
+signature  a digest of its sources
+crc        [n] a checksum of each entry
+others     [n] further columns, e.g. frame ids
 """
 
 from __future__ import annotations

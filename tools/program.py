@@ -54,11 +54,11 @@ def run(
     stopped: str = "",
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
 ) -> int:
-    """Calls the action of a program and returns the program's exit code.
+    """Calls the action of a program and returns the program's exit code:
 
-    That is what the action returns (0 for None); 2 after a mistake of the user (ValueError,
-    OSError) or where memory does not suffice, which are told in one line; 130 after Ctrl-C, with
-    the line `stopped` where there is one.
+    - what the action returns, 0 for None;
+    - 2 after a mistake of the user (ValueError, OSError) or if memory runs out, with one line;
+    - 130 after Ctrl-C, with the line `stopped` if it is given.
     """
     waiting = signal.getsignal(signal.SIGINT) is _leave
     if waiting:

@@ -1,4 +1,4 @@
-"""Training; inference needs nothing of it.
+"""Training; inference needs nothing of it. The modules:
 
 run                           the training loop (`Training`), built by `build_training`
 trainer, state                one step: forward, losses, backward, update; the state that it changes
