@@ -24,8 +24,8 @@ class Window:
     """
 
     def __init__(self, keys: Mapping[str, str]):
-        """keys: what "left", "right" and "space" do in this program, for the help; those are
-        handed to the program by `wait`.
+        """keys: what the program's own keys do, for the help, e.g. {"left, right": "turn pages"},
+        by Open3D's names (gui.KeyName) in lower case; `wait` hands them to the program.
 
         Raises WindowUnavailable where no window can be opened.
         """

@@ -69,11 +69,12 @@ class WindowView:
     """The window. `show` replaces the scene, `tick` keeps it alive."""
 
     def __init__(self, keys: Mapping[str, str], on_key: Callable[[str], None]):
-        """keys: all that the list shows. on_key: called with "left", "right" or "space"."""
+        """keys: all that the list shows, e.g. "left, right". on_key: called with the name of each
+        one that is not in KEYS."""
         from open3d.visualization import gui, rendering
 
         self._gui, self._on_key, self._open = gui, on_key, True
-        names = ("left", "right", "space", *KEYS.keys() - {"mouse"})
+        names = {name for shown in keys for name in shown.split(", ")} - {"mouse"}
         self._key_names = {int(getattr(gui.KeyName, name.upper())): name for name in names}
         self._app = gui.Application.instance
         self._app.initialize()
@@ -197,7 +198,7 @@ class WindowView:
         name = self._key_names.get(int(event.key))
         if event.type != self._gui.KeyEvent.Type.DOWN or name is None:
             return False
-        if name in ("left", "right", "space"):
+        if name not in KEYS:
             self._on_key(name)
         elif name == "q":
             self._open = False

@@ -142,7 +142,7 @@ def test_a_program_ends_with_the_error_though_workers_ignore_signals():
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "RuntimeError: broken"

@@ -55,7 +55,7 @@ def maps(process: subprocess.Popen) -> str:
 def test_ctrl_c_while_a_program_is_importing_is_no_traceback():
     running = {tool: start(tool, "--help") for tool in HEAVY}
     waiting = dict(running)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while waiting and time.monotonic() < deadline:
         for tool, process in list(waiting.items()):
             if "libtorch" in maps(process) or process.poll() is not None:
@@ -64,7 +64,7 @@ def test_ctrl_c_while_a_program_is_importing_is_no_traceback():
         time.sleep(0.002)
     codes = []
     for tool, process in running.items():
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=180)
         assert err == "", (tool, err)
         codes.append(process.returncode)
     assert set(codes) <= {0, 130} and codes.count(130) >= len(HEAVY) - 2, codes
@@ -78,7 +78,7 @@ def test_ctrl_c_at_work_is_one_line(tmp_path, processes):
         while len(list(tmp_path.rglob("*.bin"))) < 4 and process.poll() is None:
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=180)
     lines = [line for line in err.replace("\r", "\n").splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith("simulating ")]  # the progress bar
     assert process.returncode == 130 and said == ["stopped; the same command goes on from here"]

@@ -43,7 +43,7 @@ def test_stopped_and_killed_and_resumed(minute, uninterrupted, tmp_path):
         time.sleep(random.uniform(0, 0.15))
         process.send_signal(number)
         process.send_signal(number)  # torchrun and schedulers may pass it on once more
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=180)
         assert process.returncode == code, output
     finish(start(minute, tmp_path, "--resume"))
     assert_same_weights(tmp_path, uninterrupted)
