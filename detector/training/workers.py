@@ -22,20 +22,22 @@ def ignore_stop_signals(_) -> None:
 
 @contextmanager
 def batches_of(loader: DataLoader) -> Iterator[Iterator[Any]]:
-    """The batches of a loader; an error in the block ends its workers.
+    """The batches of a loader, whose workers end with the block.
 
-    Without an error the loader ends them itself when the iterator is dropped. With one the iterator
-    may be held until Python exits. Python would then send SIGTERM to the workers, which ignore it,
-    and wait for them forever.
+    The loader would end them when the iterator is dropped. But the traceback of an error, also of
+    one after the block, holds it until Python exits. Python would then send SIGTERM to the workers,
+    which ignore it, and wait for them forever.
     """
     others = set(multiprocessing.active_children())
-    batches = iter(loader)
+    batches: Any = iter(loader)
     workers = [child for child in multiprocessing.active_children() if child not in others]
     try:
         yield batches
     except BaseException:
         _kill(workers)
         raise
+    if workers:
+        batches._shutdown_workers()  # what dropping it does; torch has no public name for it
 
 
 def _kill(workers: Sequence[BaseProcess]) -> None:

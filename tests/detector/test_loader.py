@@ -132,13 +132,14 @@ from detector.training.workers import batches_of
 from tests.detector.test_loader import _loader
 with batches_of(_loader()) as batches:
     next(batches)
-    raise RuntimeError("broken")
+{indent}raise RuntimeError("broken")
 """
 
 
-def test_a_program_ends_with_the_error_though_workers_ignore_signals():
+@pytest.mark.parametrize("indent", ["    ", ""], ids=["in the block", "after it"])
+def test_a_program_ends_with_the_error_though_workers_ignore_signals(indent):
     done = subprocess.run(
-        [sys.executable, "-c", BROKEN],
+        [sys.executable, "-c", BROKEN.format(indent=indent)],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
