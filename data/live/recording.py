@@ -29,6 +29,8 @@ class Recording:
         read."""
         self._path = _single(path)
         self._fault = ""  # that keeps it from being opened
+        room = "rosbags.rosbag1" if self.is_ros1 else "rosbags.rosbag2"
+        self._library = require(room, "rosbags")
         try:
             with self._open() as reader:
                 self.topics = {one.topic: one.msgtype for one in reader.connections if one.msgcount}
@@ -63,8 +65,7 @@ class Recording:
             yield Trouble(f"{self._path}: cut off or damaged; played as far as it goes ({fault})")
 
     def _open(self) -> Any:
-        room = "rosbags.rosbag1" if self.is_ros1 else "rosbags.rosbag2"
-        return require(room, "rosbags").Reader(self._path)
+        return self._library.Reader(self._path)
 
     def _salvaged(self) -> Iterator[cut_off.Found]:
         files = bag_files(self._path) if self._path.is_dir() else [self._path]

@@ -14,7 +14,7 @@ from data.cloud_files import read_cloud
 from data.live.queue import ScanQueue
 from data.live.scan import LiveScan, Trouble
 from data.live.source import open_source
-from data.live.velodyne import Turns
+from data.live.velodyne import Packet, Turns
 from tests.helpers.velodyne_packets import frame, packet, read_pcap, turning, write_pcap
 
 pytest.importorskip("velodyne_decoder")
@@ -165,35 +165,70 @@ def status_of_an_hdl64e(vertical: np.ndarray) -> bytes:
     return status
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_an_hdl64e_with_its_own_calibration_and_with_another(tmp_path, own):
-    vertical = 2 - 0.4 * np.arange(64)
-    status = status_of_an_hdl64e(vertical)
-    packets = 4160 if own else 500
-    frames = []
+def turning_hdl64e(packets: int, vertical: np.ndarray) -> list[tuple[float, bytes]]:
+    """Time and packet of an HDL-64E S2 with lasers at vertical [64] degrees, in a round room."""
+    status, result = status_of_an_hdl64e(vertical), []
     for number in range(packets):
         azimuths = np.repeat(6 * number + np.arange(6), 2) * 17
         seconds = 6 * number * 17 / 36000 * 0.1
-        kind, value = status[2 * number : 2 * number + 2]
-        data = packet(azimuths, 5000, value, seconds, kind, lower=True)
-        frames.append((seconds, frame(data)))
-    path = write_pcap(tmp_path / "a.pcap", frames)
-    source = open_source(str(path))
+        kind, value = (status[(2 * number + place) % len(status)] for place in (0, 1))
+        result.append((seconds, packet(azimuths, 5000, value, seconds, kind, lower=True)))
+    return result
+
+
+VERTICAL = 2 - 0.4 * np.arange(64)
+
+
+def elevations(scan: LiveScan) -> np.ndarray:
+    points = scan.points.astype(np.float64)
+    return np.degrees(np.arcsin(points[:, 2] / np.linalg.norm(points[:, :3], axis=1)))
+
+
+def test_an_hdl64e_with_its_own_calibration(tmp_path):
+    frames = [(at, frame(data)) for at, data in turning_hdl64e(4160, VERTICAL)]
+    source = open_source(str(write_pcap(tmp_path / "a.pcap", frames)))
     assert source.rate == pytest.approx(10, abs=0.01)
     scans, troubles = split(source)
-    assert len(scans) == packets * 6 * 17 // 36000 + 1
-    points = scans[0].points.astype(np.float64)
-    elevation = np.degrees(np.arcsin(points[:, 2] / np.linalg.norm(points[:, :3], axis=1)))
-    if own:
-        assert not troubles
-        apart = np.abs(elevation[:, None] - vertical)
-        assert apart.min(axis=0).max() < 0.01 and apart.min(axis=1).max() < 0.01
-    else:
-        assert len(troubles) == 1 and "that of another HDL-64E-S3 is used" in troubles[0]
-        # by the manual -24.8 to 2 degrees; the lasers begin up to 0.2 m above the centre
-        assert -26 < elevation.min() < -22 and 1 < elevation.max() < 4
-        scans, troubles = opened(f"{path}?model=hdl-64e-s1")
-        assert len(scans) == 2 and "HDL-64E-S1" in troubles[0]
+    assert len(scans) == 12 and not troubles
+    apart = np.abs(elevations(scans[0])[:, None] - VERTICAL)
+    assert apart.min(axis=0).max() < 0.01 and apart.min(axis=1).max() < 0.01
+
+
+def test_an_hdl64e_with_the_calibration_of_another(tmp_path):
+    frames = [(at, frame(data)) for at, data in turning_hdl64e(500, VERTICAL)]
+    path = write_pcap(tmp_path / "a.pcap", frames)
+    scans, troubles = opened(path)
+    assert len(scans) == 2
+    assert len(troubles) == 1 and "that of another HDL-64E-S3 is used" in troubles[0]
+    # by the manual -24.8 to 2 degrees; the lasers begin up to 0.2 m above the centre
+    assert -26 < elevations(scans[0]).min() < -22 and 1 < elevations(scans[0]).max() < 4
+    scans, troubles = opened(f"{path}?model=hdl-64e-s1")
+    assert len(scans) == 2 and "HDL-64E-S1" in troubles[0]
+
+
+def test_a_live_hdl64e_shows_nothing_old(monkeypatch):
+    """The turns while its calibration comes in would come all at once."""
+    monkeypatch.setattr("data.live.velodyne.STATUS", 4160)
+    turns = Turns("udp:2368", live=True)
+    times = [
+        (at, item.time)
+        for at, data in turning_hdl64e(5000, VERTICAL)
+        for item in turns.add(Packet(data, at))
+    ]
+    assert len(times) == 2
+    np.testing.assert_allclose(*np.transpose(times), atol=0.001)
+
+
+def test_a_recording_that_vanishes_in_a_loop(tmp_path):
+    frames = [(at, frame(data)) for at, data in turning("VLP-16", 1.5)]
+    path = write_pcap(tmp_path / "a.pcap", frames)
+    items = iter(open_source(str(path), loop=True))
+    times = [next(items).time for _ in range(4)]
+    np.testing.assert_allclose(np.diff(times)[1], 0.1, atol=1e-3)
+    assert (np.diff(times) > 0).all()
+    path.unlink()
+    [trouble] = items
+    assert "No such file" in trouble.text and "cannot be played again" in trouble.text
 
 
 def spoiled(data: bytes, at: int, value: int) -> bytes:
@@ -292,7 +327,7 @@ def test_models_that_do_not_fit(tmp_path):
     assert len(opened(f"{path}?model=VLP-16")[0]) == 1
     with pytest.raises(ValueError, match=r"packets of a VLP-16, not of a HDL-32E; leave out \?mod"):
         open_source(f"{path}?model=HDL-32E")
-    with pytest.raises(ValueError, match="the model OS1 is not one of HDL-64E-S1, "):
+    with pytest.raises(ValueError, match="the model OS1 is not one of HDL-64E, HDL-64E-S1, "):
         open_source(f"{path}?model=OS1")
     frames = [(at, frame(data[:-1] + b"\x77")) for at, data in turning("VLP-16", 0.5)]
     with pytest.raises(ValueError, match="a model with the number 119, which is none of HDL-64E"):
