@@ -10,6 +10,7 @@ BLOCK = np.dtype(
     [("bank", "<u2"), ("azimuth", "<u2"), ("echo", [("range", "<u2"), ("i", "u1")], 32)]
 )
 MODELS = {"HDL-32E": 0x21, "VLP-16": 0x22, "VLP-32C": 0x28}
+HEADER = 14 + 20 + 8  # bytes of Ethernet, IPv4 and UDP
 PERIOD = 0.1  # seconds per turn
 
 
