@@ -14,13 +14,21 @@ from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from data.live.optional import require
 from data.point_fields import LARGEST
 
 Topic = tuple[str, str]  # name and type
-Found = tuple[str, str, int, bytes]  # topic, type, time in ns, contents
+
+
+class Found(NamedTuple):
+    """A message."""
+
+    topic: str
+    type: str
+    time: int  # ns
+    data: bytes
 
 
 def messages_of(path: Path) -> Iterator[Found]:
@@ -53,7 +61,7 @@ def _of_ros1(file: BinaryIO, topics: dict[bytes, Topic]) -> Iterator[Found]:
                 yield from _of_ros1(BytesIO(chunk), topics)
             case 2:  # a message
                 seconds, nanoseconds = struct.unpack("<II", header[b"time"])
-                yield *topics[header[b"conn"]], seconds * 10**9 + nanoseconds, content
+                yield Found(*topics[header[b"conn"]], seconds * 10**9 + nanoseconds, content)
 
 
 def _ros1_header(content: bytes) -> dict[bytes, bytes]:
@@ -76,7 +84,7 @@ def _of_mcap(file: BinaryIO, schemas: dict[int, str], topics: dict[int, Topic]) 
                 topics[number] = ((_sized(record, "<I") or b"").decode(), schemas.get(schema, ""))
             case 5:  # a message
                 number, _, time, _ = struct.unpack("<HIQQ", record.read(22))
-                yield *topics[number], time, record.read()
+                yield Found(*topics[number], time, record.read())
             case 6:  # a chunk
                 _, _, size, crc = struct.unpack("<QQQI", record.read(28))
                 compression = (_sized(record, "<I") or b"").decode()
@@ -115,6 +123,7 @@ def _of_sqlite(path: Path) -> Iterator[Found]:
             file.truncate(pages * page)
         with closing(sqlite3.connect(f"file:{copy}?immutable=1", uri=True)) as database:
             try:
-                yield from database.execute(query)
+                for row in database.execute(query):
+                    yield Found(*row)
             except (sqlite3.Error, OverflowError):  # here it ends
                 return

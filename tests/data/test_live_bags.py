@@ -8,7 +8,7 @@ import pytest
 
 from data.live.scan import LiveScan, Trouble
 from data.live.source import open_source
-from tests.helpers.ros_bags import CLOUD, KINDS, Bag, records, write_clouds
+from tests.helpers.ros_bags import CLOUD, COMPRESSED, KINDS, Bag, records, write_clouds
 from tests.helpers.velodyne_packets import turning
 
 pytest.importorskip("rosbags")
@@ -24,7 +24,7 @@ PACKETS = "velodyne_msgs/msg/VelodyneScan"
 
 
 def name_of(tmp_path: Path, kind: str) -> Path:
-    return tmp_path / ("bag.bag" if kind == "ros1" else "bag")
+    return tmp_path / ("bag.bag" if kind.startswith("ros1") else "bag")
 
 
 def opened(name: Path | str) -> tuple[list[LiveScan], list[str]]:
@@ -46,6 +46,14 @@ def test_clouds_of_every_kind_of_bag(tmp_path, kind):
         np.testing.assert_allclose([scan.time for scan in scans], 1000 + np.arange(5) / 10)
         for scan, points in zip(scans, CLOUDS, strict=True):
             np.testing.assert_array_equal(scan.points, points)
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_compressed_bags(tmp_path, kind):
+    scans, troubles = opened(write_clouds(name_of(tmp_path, kind), kind, CLOUDS))
+    assert not troubles
+    for scan, points in zip(scans, CLOUDS, strict=True):
+        np.testing.assert_array_equal(scan.points, points)
 
 
 def layout(fields: dict[str, str], size: int, order: str = "<", first: int = 0) -> np.dtype:
@@ -186,24 +194,20 @@ def test_packets_of_a_velodyne(tmp_path, kind):
         np.testing.assert_allclose(distance, 10, atol=0.02)
 
 
-def big_bag(tmp_path: Path, kind: str) -> tuple[Path, Path]:
-    """A bag of clouds that are larger than its chunks: what to open, and its file."""
-    clouds = [np.tile(points, (400, 1)) for points in CLOUDS]
-    path = write_clouds(name_of(tmp_path, kind), kind, clouds)
-    file = path if kind == "ros1" else next(f for f in path.iterdir() if f.suffix != ".yaml")
-    return path, file
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "ros1 lz4", "mcap zstd", "sqlite3 zstd"])
 def test_cut_off_bags_give_what_they_hold(tmp_path, kind):
-    path, file = big_bag(tmp_path, kind)
+    """Each cloud is larger than a chunk of the file."""
+    scale = np.float32([50, 50, 50, 1])
+    clouds = [scale * RNG.random((80_000, 4), dtype=np.float32) for _ in range(5)]
+    path = write_clouds(name_of(tmp_path, kind), kind, clouds)
+    file = path if path.is_file() else next(f for f in path.iterdir() if f.suffix != ".yaml")
     content = file.read_bytes()
     for share, least in ((0.999, 3), (0.7, 2), (0.5, 1)):
         file.write_bytes(content[: int(share * len(content))])
         scans, troubles = opened(path)
         assert least <= len(scans) <= 5
-        for scan, points in zip(scans, CLOUDS, strict=False):
-            np.testing.assert_array_equal(scan.points, np.tile(points, (400, 1)))
+        for scan, points in zip(scans, clouds, strict=False):
+            np.testing.assert_array_equal(scan.points, points)
         assert len(troubles) == 1 and "cut off or damaged; played as far as it goes" in troubles[0]
     file.write_bytes(content[:2000])
     with pytest.raises(ValueError, match="no messages in this bag"):

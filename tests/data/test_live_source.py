@@ -8,6 +8,9 @@ from data.live.source import open_source
 from tests.helpers.ros_bags import write_clouds
 from tests.helpers.velodyne_packets import frame, turning, write_pcap
 
+pytest.importorskip("rosbags")
+pytest.importorskip("velodyne_decoder")
+
 MISTAKES = {
     "nothing": "nothing: no such file or folder; a source is a folder of .bin, .npy, .pcd, .ply",
     "street:": "street:: say street:SEED with a number",

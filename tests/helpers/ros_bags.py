@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 KINDS = ("ros1", "sqlite3", "mcap")
+COMPRESSED = ("ros1 lz4", "ros1 bz2", "sqlite3 zstd", "mcap zstd")
 CLOUD = "sensor_msgs/msg/PointCloud2"
 DATATYPES = {"i1": 1, "u1": 2, "i2": 3, "u2": 4, "i4": 5, "u4": 6, "f4": 7, "f8": 8}
 POINT = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4"), ("intensity", "f4")])
@@ -24,20 +25,26 @@ def records(points: np.ndarray, dtype: np.dtype = POINT) -> np.ndarray:
 class Bag:
     """Writes messages; their times are seconds."""
 
-    def __init__(self, path: Path, kind: str, chunked: bool = False):
-        """path: of the file or, for ROS 2, of the folder; chunked: a chunk per message."""
+    def __init__(self, path: Path, kind: str):
+        """path: of the file or, for ROS 2, of the folder; kind: one of KINDS, or of COMPRESSED."""
         from rosbags.rosbag1 import Writer as Writer1
-        from rosbags.rosbag2 import StoragePlugin
+        from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin
         from rosbags.rosbag2 import Writer as Writer2
         from rosbags.typesys import Stores, get_typestore
 
+        kind, _, packing = kind.partition(" ")
         self.ros1 = kind == "ros1"
         self.types = get_typestore(Stores.ROS1_NOETIC if self.ros1 else Stores.ROS2_HUMBLE)
         if self.ros1:
             self._writer: Any = Writer1(path)
+            if packing:
+                self._writer.set_compression(Writer1.CompressionFormat[packing.upper()])
         else:
             plugin = StoragePlugin.MCAP if kind == "mcap" else StoragePlugin.SQLITE3
             self._writer = Writer2(path, version=9, storage_plugin=plugin)
+            if packing:
+                mode = CompressionMode.STORAGE if kind == "mcap" else CompressionMode.MESSAGE
+                self._writer.set_compression(mode, CompressionFormat.ZSTD)
         self._connections: dict[str, Any] = {}
 
     def __enter__(self) -> "Bag":
