@@ -202,7 +202,7 @@ def test_cut_off_bags_give_what_they_hold(tmp_path, kind):
     path = write_clouds(name_of(tmp_path, kind), kind, clouds)
     file = path if path.is_file() else next(f for f in path.iterdir() if f.suffix != ".yaml")
     content = file.read_bytes()
-    for share, least in ((0.999, 3), (0.7, 2), (0.5, 1)):
+    for share, least in ((0.999, 3), (0.5, 1)):
         file.write_bytes(content[: int(share * len(content))])
         scans, troubles = opened(path)
         assert least <= len(scans) <= 5
@@ -220,7 +220,7 @@ def test_damaged_bags_never_stop_the_program(tmp_path, kind):
     file = path if kind == "ros1" else next(f for f in path.iterdir() if f.suffix != ".yaml")
     content = file.read_bytes()
     rng = np.random.default_rng(1)
-    for _ in range(15):
+    for _ in range(8):
         damaged = bytearray(content)
         for place in rng.integers(0, len(content), 20):
             damaged[place] = rng.integers(256)
