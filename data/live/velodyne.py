@@ -122,7 +122,8 @@ class Turns:
     def _find_model(self) -> None:
         first = self._waiting[:PROBE]
         [(code, often)] = Counter(packet.data[-1] for packet in first).most_common(1)
-        if any((packet.blocks["bank"] == LOWER).any() for packet in first):
+        lower = sum((packet.blocks["bank"] == LOWER).any() for packet in first)
+        if 2 * lower > len(first):
             found = self._model if self._model in SERIES else "HDL-64E"
         elif 2 * often > len(first) and code in MODELS:
             found = MODELS[code]
