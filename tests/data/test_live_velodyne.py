@@ -224,6 +224,41 @@ def test_a_recording_that_vanishes_in_a_loop(tmp_path):
     assert "No such file" in trouble.text and "cannot be played again" in trouble.text
 
 
+LINKS = {  # number of the link, and the bytes before the IP header
+    "raw IP": (101, b""),
+    "Linux, any interface": (113, bytes(14) + b"\x08\x00"),
+    "loopback": (0, struct.pack("<I", 2)),
+    "VLAN": (1, b"\xff" * 12 + b"\x81\x00\x00\x05\x08\x00"),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_kinds_of_links(tmp_path, name):
+    link, before = LINKS[name]
+    packets = list(turning("VLP-16", 1.5))
+    wanted, _ = opened(write_pcap(tmp_path / "a.pcap", [(at, frame(data)) for at, data in packets]))
+    frames = [(at, before + frame(data)[14:]) for at, data in packets]
+    scans, troubles = opened(write_pcap(tmp_path / "b.pcap", frames, link))
+    assert_same(scans, wanted)
+    assert not troubles
+
+
+def test_pcapng(tmp_path):
+    dpkt = pytest.importorskip("dpkt")
+    frames = [(at, frame(data)) for at, data in turning("VLP-16", 1.5)]
+    wanted, _ = opened(write_pcap(tmp_path / "a.pcap", frames))
+    path = tmp_path / "a.pcapng"
+    with path.open("wb") as file:
+        writer = dpkt.pcapng.Writer(file)
+        for at, content in frames:
+            writer.writepkt(content, at)
+    scans, troubles = opened(path)
+    assert_same(scans, wanted)
+    assert not troubles
+    path.write_bytes(path.read_bytes()[:-500])
+    assert "cut off or damaged" in opened(path)[1][0]
+
+
 def spoiled(data: bytes, at: int, value: int) -> bytes:
     changed = bytearray(data)
     changed[at : at + 2] = struct.pack("<H", value)
