@@ -1,0 +1,362 @@
+"""Velodyne packets in files and over the network, held against another driver's clouds, against
+closed forms, and against each other."""
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.cloud_files import read_cloud
+from data.live.scan import LiveScan, Trouble
+from data.live.source import open_source
+from data.live.velodyne import Packet, Turns
+from tests.helpers.velodyne_packets import HEADER, frame, packet, turning, write_pcap
+
+pytest.importorskip("velodyne_decoder")
+
+RECORDED = {  # the cloud of the other driver, and the turn that it was made of
+    "vlp16": ("1673400472138016708.pcd", 3, [14981, 14845, 14868, 14720]),
+    "vlp32": ("1713492677464078412.pcd", 0, [26710, 26335, 26317, 26338, 25605]),
+}
+
+
+def split(source) -> tuple[list[LiveScan], list[str]]:
+    items = list(source)
+    scans = [item for item in items if isinstance(item, LiveScan)]
+    return scans, [item.text for item in items if isinstance(item, Trouble)]
+
+
+def opened(name: Path | str) -> tuple[list[LiveScan], list[str]]:
+    return split(open_source(str(name)))
+
+
+@pytest.mark.parametrize("sensor", RECORDED)
+def test_a_turn_is_what_another_driver_makes_of_it(sensors, sensor):
+    """That driver (Nebula) lets all rays begin in one point; here they begin up to 18 mm above or
+    below it. The azimuths of the lasers of one firing differ by up to 0.11 degrees."""
+    from scipy.spatial import cKDTree
+
+    name, turn, sizes = RECORDED[sensor]
+    theirs = read_cloud(sensors / sensor / name).points
+    scans, troubles = opened(sensors / sensor / f"{sensor}.pcap")
+    assert [len(scan.points) for scan in scans] == sizes and not troubles
+    ours = scans[turn].points
+    for some, others in ((ours, theirs), (theirs, ours)):
+        apart, nearest = cKDTree(others[:, :3]).query(some[:, :3])
+        assert np.median(apart) < 0.01 and np.percentile(apart, 99) < 0.05
+        height = np.abs(some[:, 2] - others[nearest, 2])[apart < 0.05]
+        assert np.percentile(height, 95) < 0.02
+    if sensor == "vlp16":  # the other cloud has no intensities
+        apart, nearest = cKDTree(theirs[:, :3]).query(ours[:, :3])
+        wrong = np.abs(255 * ours[:, 3] - theirs[nearest, 3]) > 1
+        assert wrong.mean() < 0.05
+
+
+@pytest.mark.parametrize("sensor", RECORDED)
+def test_turns_are_those_of_the_times_between(sensors, sensor):
+    scans, _ = opened(sensors / sensor / f"{sensor}.pcap")
+    times = np.array([scan.time for scan in scans])
+    np.testing.assert_allclose(np.diff(times)[:-1], 0.1, atol=0.002)
+    assert open_source(str(sensors / sensor / f"{sensor}.pcap")).rate == pytest.approx(10, abs=0.05)
+    assert [scan.name for scan in scans][:2] == ["000000", "000001"]
+
+
+def test_bag_and_packets_give_the_same_turns(sensors):
+    bag = sensors / "vlp16" / "1673400471837873222"
+    scans, troubles = opened(bag)
+    wanted, _ = opened(sensors / "vlp16" / "vlp16.pcap")
+    assert not troubles
+    assert_same(scans, wanted)
+
+
+def assert_same(scans: list[LiveScan], wanted: list[LiveScan]) -> None:
+    assert len(scans) == len(wanted)
+    for scan, other in zip(scans, wanted, strict=True):
+        np.testing.assert_array_equal(scan.points, other.points)
+
+
+ELEVATIONS = {  # degrees, from the manuals; of the VLP-32C the outermost
+    "VLP-16": np.arange(-15, 16, 2),
+    "HDL-32E": -30.67 + 4 / 3 * np.arange(32),
+    "VLP-32C": np.array([-25, -15.639, 10.333, 15]),
+}
+
+
+@pytest.mark.parametrize("model", ELEVATIONS)
+def test_a_round_room(tmp_path, model):
+    """All rays of one length: the model is found, and the points lie where the manual says."""
+    length = 5000
+    metres = length * (0.004 if model == "VLP-32C" else 0.002)
+    frames = [(at, frame(data)) for at, data in turning(model, 2.5, length)]
+    scans, troubles = opened(write_pcap(tmp_path / "room.pcap", frames))
+    assert not troubles and len(scans) == 3
+    for scan in scans[:2]:
+        points = scan.points.astype(np.float64)
+        distance = np.linalg.norm(points[:, :3], axis=1)
+        np.testing.assert_allclose(distance, metres, atol=0.02)
+        elevation = np.degrees(np.arcsin(points[:, 2] / distance))
+        apart = np.abs(elevation[:, None] - ELEVATIONS[model]).min(axis=0)
+        assert apart.max() < 0.15
+        if model != "VLP-32C":
+            assert np.abs(elevation[:, None] - ELEVATIONS[model]).min(axis=1).max() < 0.15
+        azimuth = np.degrees(np.arctan2(points[:, 1], points[:, 0]))
+        share = np.histogram(azimuth, 36, (-180, 180))[0] / len(points)
+        usual = np.median(share)
+        assert share.min() > 0.95 * usual
+        assert (share > 1.05 * usual).sum() <= 2  # a turn takes the packet that closes it whole
+        np.testing.assert_allclose(points[:, 3], 51 / 255, rtol=1e-6)
+
+
+def test_clockwise_from_the_front(tmp_path):
+    """A sensor turns clockwise, and azimuth 0 is straight ahead: at 90 degrees it looks right."""
+
+    def data(number):
+        azimuths = (12 * number + np.arange(12)) * 40
+        lengths = np.where((azimuths >= 8800) & (azimuths < 9200), 2000, 5000)
+        return packet(azimuths, lengths[:, None], 0x22, number * 4.8 / 3600)
+
+    frames = [(number * 4.8 / 3600, frame(data(number))) for number in range(80)]
+    points = opened(write_pcap(tmp_path / "a.pcap", frames))[0][0].points
+    near = points[np.linalg.norm(points[:, :3], axis=1) < 7, :3].mean(axis=0)
+    assert near[1] < -3 and abs(near[0]) < 0.3
+
+
+def test_both_echoes_of_a_ray_that_are_one_come_once(tmp_path):
+    """With dual returns two blocks share their azimuth: the last echo, then the strongest one."""
+
+    def data(number, far):
+        azimuths = np.repeat(6 * number + np.arange(6), 2) * 40
+        lengths = np.where(np.arange(12) % 2, 3000, far)
+        return packet(azimuths, lengths[:, None], 0x22, number * 2.4 / 3600, kind=0x39)
+
+    sizes = {}
+    for far in (3000, 5000):
+        frames = [(number * 2.4 / 3600, frame(data(number, far))) for number in range(160)]
+        points = opened(write_pcap(tmp_path / "a.pcap", frames))[0][0].points
+        distance = np.linalg.norm(points[:, :3], axis=1)
+        sizes[far] = len(points)
+        assert set(np.round(distance).astype(int)) == {6, round(0.002 * far)}
+    assert sizes[5000] == 2 * sizes[3000]
+
+
+def status_of_an_hdl64e(vertical: np.ndarray) -> bytes:
+    """What an HDL-64E S2 says of itself, a byte per packet: vertical [64] degrees of its lasers."""
+    lasers = b"".join(
+        struct.pack("<B9hBB7x", number, round(100 * angle), *([0] * 8), 0, 255)
+        for number, angle in enumerate(vertical)
+    )
+    calibrated = bytes((12, 1, 2, 3, 4, 5))
+    values = b"UNIT#" + bytes(2) + lasers[:-7] + calibrated + bytes(20) + struct.pack("<H", 1820)
+    assert len(values) == 1820
+    status = b""
+    for at in range(0, 1820, 7):
+        for letter in b"HMSDNYGTV":
+            status += bytes((letter, 1))
+        for place, value in enumerate(values[at : at + 7]):
+            status += bytes((ord("1") + place, value))
+    return status
+
+
+def turning_hdl64e(packets: int, vertical: np.ndarray) -> list[tuple[float, bytes]]:
+    """Time and packet of an HDL-64E S2 with lasers at vertical [64] degrees, in a round room."""
+    status, result = status_of_an_hdl64e(vertical), []
+    for number in range(packets):
+        azimuths = np.repeat(6 * number + np.arange(6), 2) * 17
+        seconds = 6 * number * 17 / 36000 * 0.1
+        kind, value = (status[(2 * number + place) % len(status)] for place in (0, 1))
+        result.append((seconds, packet(azimuths, 5000, value, seconds, kind, lower=True)))
+    return result
+
+
+VERTICAL = 2 - 0.4 * np.arange(64)
+
+
+def elevations(scan: LiveScan) -> np.ndarray:
+    points = scan.points.astype(np.float64)
+    return np.degrees(np.arcsin(points[:, 2] / np.linalg.norm(points[:, :3], axis=1)))
+
+
+def test_an_hdl64e_with_its_own_calibration(tmp_path):
+    frames = [(at, frame(data)) for at, data in turning_hdl64e(4160, VERTICAL)]
+    source = open_source(str(write_pcap(tmp_path / "a.pcap", frames)))
+    assert source.rate == pytest.approx(10, abs=0.01)
+    scans, troubles = split(source)
+    assert len(scans) == 12 and not troubles
+    apart = np.abs(elevations(scans[0])[:, None] - VERTICAL)
+    assert apart.min(axis=0).max() < 0.01 and apart.min(axis=1).max() < 0.01
+
+
+def test_an_hdl64e_with_the_calibration_of_another(tmp_path):
+    frames = [(at, frame(data)) for at, data in turning_hdl64e(500, VERTICAL)]
+    path = write_pcap(tmp_path / "a.pcap", frames)
+    scans, troubles = opened(path)
+    assert len(scans) == 2
+    assert len(troubles) == 1 and "that of another HDL-64E-S3 is used" in troubles[0]
+    # by the manual -24.8 to 2 degrees; the lasers begin up to 0.2 m above the centre
+    assert -26 < elevations(scans[0]).min() < -22 and 1 < elevations(scans[0]).max() < 4
+    scans, troubles = opened(f"{path}?model=hdl-64e-s1")
+    assert len(scans) == 2 and "HDL-64E-S1" in troubles[0]
+
+
+def test_a_live_hdl64e_shows_nothing_old(monkeypatch):
+    """The turns while its calibration comes in would come all at once."""
+    monkeypatch.setattr("data.live.velodyne.STATUS", 4160)
+    turns = Turns("udp:2368", live=True)
+    times = [
+        (at, item.time)
+        for at, data in turning_hdl64e(5000, VERTICAL)
+        for item in turns.add(Packet(data, at))
+    ]
+    assert len(times) == 2
+    np.testing.assert_allclose(*np.transpose(times), atol=0.001)
+
+
+def test_a_recording_that_vanishes_in_a_loop(tmp_path):
+    frames = [(at, frame(data)) for at, data in turning("VLP-16", 1.5)]
+    path = write_pcap(tmp_path / "a.pcap", frames)
+    items = iter(open_source(str(path), loop=True))
+    times = [next(items).time for _ in range(4)]
+    np.testing.assert_allclose(np.diff(times)[1], 0.1, atol=1e-3)
+    assert (np.diff(times) > 0).all()
+    path.unlink()
+    [trouble] = items
+    assert "No such file" in trouble.text and "cannot be played again" in trouble.text
+
+
+LINKS = {  # number of the link, and the bytes before the IP header
+    "raw IP": (101, b""),
+    "Linux, any interface": (113, bytes(14) + b"\x08\x00"),
+    "loopback": (0, struct.pack("<I", 2)),
+    "VLAN": (1, b"\xff" * 12 + b"\x81\x00\x00\x05\x08\x00"),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_kinds_of_links(tmp_path, name):
+    link, before = LINKS[name]
+    packets = list(turning("VLP-16", 1.5))
+    wanted, _ = opened(write_pcap(tmp_path / "a.pcap", [(at, frame(data)) for at, data in packets]))
+    frames = [(at, before + frame(data)[14:]) for at, data in packets]
+    scans, troubles = opened(write_pcap(tmp_path / "b.pcap", frames, link))
+    assert_same(scans, wanted)
+    assert not troubles
+
+
+def test_pcapng(tmp_path):
+    dpkt = pytest.importorskip("dpkt")
+    frames = [(at, frame(data)) for at, data in turning("VLP-16", 1.5)]
+    wanted, _ = opened(write_pcap(tmp_path / "a.pcap", frames))
+    path = tmp_path / "a.pcapng"
+    with path.open("wb") as file:
+        writer = dpkt.pcapng.Writer(file)
+        for at, content in frames:
+            writer.writepkt(content, at)
+    scans, troubles = opened(path)
+    assert_same(scans, wanted)
+    assert not troubles
+    path.write_bytes(path.read_bytes()[:-500])
+    assert "cut off or damaged" in opened(path)[1][0]
+
+
+def spoiled(data: bytes, at: int, value: int) -> bytes:
+    changed = bytearray(data)
+    changed[at : at + 2] = struct.pack("<H", value)
+    return bytes(changed)
+
+
+def strangers(data: bytes) -> list[bytes]:
+    """Frames that are no packets of the sensor, one per kind; those of the first row are reported.
+
+    data: a packet of the sensor.
+    """
+    return [
+        *(frame(data[:100]), frame(spoiled(data, 300, 0)), frame(spoiled(data, 102, 36000))),
+        *(frame(data[:-1] + b"\x21"), frame(data, bytes((10, 0, 0, 1)))),
+        *(frame(bytes(512)), b"\xff" * 12 + b"\x08\x06" + bytes(28), b"\xff" * 5),
+    ]
+
+
+KINDS = (
+    "a packet of 100 bytes, a Velodyne's has 1206",
+    "a packet of damaged blocks",
+    "a packet of 360 degrees",
+    "a packet of model HDL-32E, not VLP-16",
+    "packets of 10.0.0.1 beside those of 192.168.1.201",
+)
+
+
+def test_what_is_no_packet_is_reported_once_per_kind_and_the_rest_goes_on(tmp_path):
+    good = [(at, frame(data)) for at, data in turning("VLP-16", 2.2)]
+    clean, _ = opened(write_pcap(tmp_path / "clean.pcap", good))
+    mixed = []
+    for number, (at, content) in enumerate(good):
+        mixed.append((at, content))
+        if 30 <= number < 42:
+            mixed += [(at, stranger) for stranger in strangers(content[HEADER:])]
+    path = write_pcap(tmp_path / "mixed.pcap", mixed)
+    scans, troubles = opened(path)
+    assert_same(scans, clean)
+    first = [f"{path}: {kind}; left out" for kind in KINDS]
+    assert troubles == (
+        first
+        + [f"{text} (the 10th such case)" for text in first]
+        + [f"{text} (so 12 times in all)" for text in first]
+    )
+
+
+def test_strangers_before_the_first_packet(tmp_path):
+    good = list(turning("VLP-16", 1.2))
+    wild = packet(np.arange(12), 100, 0x28, 0.0)
+    frames = [(0.0, frame(wild))] * 2 + [(at, frame(data)) for at, data in good]
+    path = write_pcap(tmp_path / "a.pcap", frames)
+    scans, troubles = opened(path)
+    assert len(scans) == 2
+    text = f"{path}: a packet of model VLP-32C, not VLP-16; left out"
+    assert troubles == [text, f"{text} (so 2 times in all)"]
+
+
+def test_cut_off_anywhere(tmp_path):
+    frames = [(at, frame(data)) for at, data in turning("VLP-16", 2.5)]
+    whole = write_pcap(tmp_path / "whole.pcap", frames)
+    content, size = whole.read_bytes(), 16 + HEADER + 1206
+    wanted, _ = opened(whole)
+    rng = np.random.default_rng(0)
+    for packets in rng.integers(20, len(frames), 12):
+        path = tmp_path / "cut.pcap"
+        behind = int(rng.choice([0, 1, 15, 16, 17, size - 1]))
+        path.write_bytes(content[: 24 + packets * size + behind])
+        scans, troubles = opened(path)
+        assert_same(scans[:-1], wanted[: len(scans) - 1])
+        assert sum(len(scan.points) for scan in scans) >= (packets - 1) * 12 * 32 - 48
+        assert [text.split(": ")[1] for text in troubles] == (
+            ["cut off or damaged; played as far as it goes"] if behind else []
+        )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not a file of network packets, or cut off"),
+        (b"\0" * 500, "not a file of network packets, or cut off"),
+        (struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1), "no packets of a Velodyne"),
+    ],
+)
+def test_files_that_are_no_recordings(tmp_path, content, message):
+    path = tmp_path / "a.pcap"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        open_source(str(path))
+
+
+def test_models_that_do_not_fit(tmp_path):
+    frames = [(at, frame(data)) for at, data in turning("VLP-16", 0.5)]
+    path = write_pcap(tmp_path / "a.pcap", frames)
+    assert len(opened(f"{path}?model=VLP-16")[0]) == 1
+    with pytest.raises(ValueError, match=r"packets of a VLP-16, not of a HDL-32E; leave out \?mod"):
+        open_source(f"{path}?model=HDL-32E")
+    with pytest.raises(ValueError, match="the model OS1 is not one of HDL-64E, HDL-64E-S1, "):
+        open_source(f"{path}?model=OS1")
+    frames = [(at, frame(data[:-1] + b"\x77")) for at, data in turning("VLP-16", 0.5)]
+    with pytest.raises(ValueError, match="a model with the number 119, which is none of HDL-64E"):
+        open_source(str(write_pcap(path, frames)))
