@@ -7,8 +7,9 @@ from types import ModuleType
 
 from torch import Tensor, nn
 
+from ops.cpu import conv_chain as cpu
 from ops.cuda import conv_chain as cuda
-from ops.dispatch import on_kernels
+from ops.dispatch import on_cpu_kernels, on_kernels
 from ops.reference import conv_chain as reference
 from ops.rulebook import KernelMap, Level
 
@@ -18,7 +19,7 @@ class ConvChain(nn.Module):
 
     On CUDA the weights are kept in the order in which the tensor cores read them, and a kernel
     starts while the one before it still drains. float32 is computed in the precision that torch was
-    set to when the weights came to the device.
+    set to when the weights came to the device. On a CPU they are in the order of its vectors.
     """
 
     weight_0: Tensor  # and so on, as bias_0: buffers of each convolution
@@ -46,7 +47,8 @@ class ConvChain(nn.Module):
         )
 
     def _backend(self) -> ModuleType:
-        return cuda if on_kernels(self.weight_0) else reference
+        weight = self.weight_0
+        return cuda if on_kernels(weight) else cpu if on_cpu_kernels(weight) else reference
 
     def _apply(self, fn, recurse: bool = True) -> ConvChain:
         biases = [getattr(self, f"bias_{layer}") for layer in range(self.count)]
