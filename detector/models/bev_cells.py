@@ -93,27 +93,24 @@ def reached(occupied: Tensor, window: Window) -> Tensor:
     return max_pool2d(occupied[:, None].float(), *window)[:, 0] > 0
 
 
-def upsampled(maps: Sequence[tuple[Cells, int]]) -> tuple[Cells, KernelMap]:
-    """The cells of several maps, each enlarged (by a factor) to the same size and put one behind
-    the other, and where they are read: offset u reads the rows of map u.
+def upsampled(maps: Sequence[tuple[Cells, int]]) -> tuple[Cells, list[KernelMap]]:
+    """The cells of several maps that are enlarged, each by a factor, to the same size and put one
+    behind the other; and the rows that they read of each map.
 
-    Each cell of map u has factor * factor rows side by side, those of its parts in the order
-    (y, x); the rows of all maps follow one another.
+    An enlarged cell has factor * factor rows side by side, those of its parts in the order (y, x).
     """
     occupied = torch.stack([_enlarged(cells.occupied, factor) for cells, factor in maps]).any(dim=0)
     alike = Alike(
         _alike_all(tuple((cells.alike.y, factor) for cells, factor in maps)),
         _alike_all(tuple((cells.alike.x, factor) for cells, factor in maps)),
     )
-    whole = Cells.numbered(occupied, alike)
-    reads, before = [], 0
+    whole, kernel_maps = Cells.numbered(occupied, alike), []
     for cells, factor in maps:
         row = _enlarged(cells.row[:, 0], factor)
         y, x = (torch.arange(size) % factor for size in row.shape[1:])
-        part = before + row * factor**2 + (y[:, None] * factor + x)
-        reads.append(part.view(-1).take(whole.where))
-        before += len(cells.where) * factor**2
-    return whole, KernelMap(Table(torch.stack(reads).int()), None)
+        part = row * factor**2 + (y[:, None] * factor + x)
+        kernel_maps.append(KernelMap(Table(part.view(1, -1)[:, whole.where].int()), None))
+    return whole, kernel_maps
 
 
 def _enlarged(maps: Tensor, factor: int) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from detector.models.anchor_head import AnchorHead, Predictions
 from detector.models.bev_backbone import BevBackbone, ConvBlock
@@ -49,8 +48,8 @@ class BevRows:
     @torch.inference_mode()
     def predict(self, rows: Tensor, level: Level, batch_size: int) -> Predictions:
         """The encoder's rows [N, C] at the sites of `level` -> predictions of every anchor."""
-        cells, maps, features = Cells.of_sites(level, batch_size), [], []
-        widest = max(self._widths)
+        cells = Cells.of_sites(level, batch_size)
+        maps, features = [], []
         for (windows, chain), (factor, upsample), width in zip(
             self._blocks, self._upsamples, self._widths, strict=True
         ):
@@ -59,14 +58,16 @@ class BevRows:
                 cells, kernel_map = cells.convolved(window)
                 kernel_maps.append(kernel_map)
             rows = chain(rows, kernel_maps)
-            large = upsample(rows, [_each(len(rows))]).view(-1, width)
-            features.append(pad(large, (0, widest - width)) if width < widest else large)
+            features.append(upsample(rows, [_each(len(rows))]).view(-1, width))
             maps.append((cells, factor))
-        whole, kernel_map = upsampled(maps)
+        whole, kernel_maps = upsampled(maps)
         weight, bias = self._head.joined()
         pieces = weight.flatten(1).T.split(self._widths)
-        weight = torch.stack([pad(piece, (0, 0, 0, widest - len(piece))) for piece in pieces])
-        values = sparse_conv(torch.cat(features), weight, kernel_map, bias)
+        values: Tensor | None = None
+        for feature, piece, kernel_map in zip(features, pieces, kernel_maps, strict=True):
+            once = bias if values is None else None
+            values = sparse_conv(feature, piece[None], kernel_map, once, values)
+        assert values is not None
         return self._head.predictions(values, whole.row[:batch_size].flatten(1))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ops.cpu.library import kernels, parallel
+from ops.cpu.library import loaded, threads
 from ops.rulebook import Table
 
 
@@ -20,11 +20,14 @@ class PackedWeight(NamedTuple):
     shape: tuple[int, int, int]  # (V, C_in, C_out)
 
 
+_POINTERS = ("source", "table", "weight", "bias", "residual", "out")
+
+
 class _Convolution(ctypes.Structure):
     """As in csrc/cpu/convolution.h."""
 
     _fields_ = [  # ctypes wants a list
-        *((name, ctypes.c_void_p) for name in ("source", "table", "weight", "bias", "out")),
+        *((name, ctypes.c_void_p) for name in _POINTERS),
         *((name, ctypes.c_int64) for name in ("source_rows", "rows", "table_stride")),
         *((name, ctypes.c_int32) for name in ("offsets", "c_in", "c_out", "flipped", "relu")),
         *((name, ctypes.c_int32) for name in ("bfloat16_in", "bfloat16_out")),
@@ -36,8 +39,7 @@ def pack_weight(weight: Tensor) -> PackedWeight:
 
     It stays bfloat16 where the processor multiplies that, and is float32 otherwise.
     """
-    library = kernels()
-    assert library is not None, "dispatch has looked"
+    library = loaded()
     offsets, c_in, c_out = weight.shape
     halves = weight.dtype == torch.bfloat16 and c_in % 2 == 0 and library.multiplies_bfloat16()
     length, widest = library.vector_length(), library.widest_panel()
@@ -62,16 +64,14 @@ def convolve(
     table: Table,
     bias: Tensor | None = None,
     relu: bool = False,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype = torch.float32,
+    residual: Tensor | None = None,
 ) -> Tensor:
-    """[N_source, C_in] -> [N, C_out] in `dtype`, or in float32; rows from the table's count on are
-    zero. Sums are taken in float32 and rounded once.
+    """[N_source, C_in] -> [N, C_out] in `dtype`, the residual added before the ReLU; rows from the
+    table's count on are zero. Sums are taken in float32 and rounded once.
 
     Raises ValueError where the table holds a row that the features have not.
     """
-    library = kernels()
-    assert library is not None, "dispatch has looked"
-    dtype = dtype or torch.float32
     offsets, c_in, c_out = weight.shape
     features = features.detach().to(weight.panels.dtype).contiguous()
     neighbours = (
@@ -79,14 +79,16 @@ def convolve(
     )
     length = neighbours.shape[1]
     rows = length if table.count is None else min(int(table.count), length)
-    rounded = dtype == torch.bfloat16
-    out = features.new_empty(length, c_out, dtype=dtype if rounded else torch.float32)
+    rounded = dtype if dtype == torch.bfloat16 else torch.float32
+    out = features.new_empty(length, c_out, dtype=rounded)
     bias = None if bias is None else bias.detach().float().contiguous()
+    residual = None if residual is None else residual.detach().to(rounded).contiguous()
     job = _Convolution(
         features.data_ptr(),
         neighbours.data_ptr(),
         weight.panels.data_ptr(),
         None if bias is None else bias.data_ptr(),
+        None if residual is None else residual.data_ptr(),
         out.data_ptr(),
         len(features),
         rows,
@@ -97,10 +99,9 @@ def convolve(
         table.flipped,
         relu,
         weight.panels.dtype == torch.bfloat16,
-        rounded,
+        rounded == torch.bfloat16,
     )
-    run = ctypes.c_void_p(parallel())
-    if library.convolve(ctypes.byref(job), run, ctypes.c_uint32(torch.get_num_threads())):
+    if loaded().convolve(ctypes.byref(job), threads()):
         raise ValueError(
             f"features: {len(features)} rows, the kernel map reads row {int(neighbours.max())}"
         )

@@ -36,8 +36,26 @@ def kernels() -> ctypes.CDLL | None:
         return None
 
 
+def loaded() -> ctypes.CDLL:
+    """The kernels where `kernels` found some."""
+    library = kernels()
+    assert library is not None, "dispatch looks first"
+    return library
+
+
+class Threads(ctypes.Structure):
+    """As in csrc/cpu/parallel.h."""
+
+    _fields_ = [("parallel", ctypes.c_void_p), ("count", ctypes.c_uint32)]
+
+
+def threads() -> Threads:
+    """As many as torch has now."""
+    return Threads(_parallel(), torch.get_num_threads())
+
+
 @functools.cache
-def parallel() -> int | None:
+def _parallel() -> int | None:
     """Address of GOMP_parallel in the OpenMP that torch runs on: its threads are used, and no
     others are made. None, for one thread, where torch runs on something else."""
     try:

@@ -22,8 +22,9 @@ def sparse_conv(
     """See ops.sparse_conv.sparse_conv."""
     tensors = [t for t in (features, weight, bias, residual) if t is not None]
     table = kernel_map.forward
-    if residual is None and not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
-        return convolve(features, pack_weight(weight), table, bias, relu, features.dtype)
+    if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+        packed, dtype = pack_weight(weight), features.dtype
+        return convolve(features, packed, table, bias, relu, dtype, residual)
     out = SparseConv.apply(features, weight, kernel_map)
     if bias is not None:
         out = out + bias

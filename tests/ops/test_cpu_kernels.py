@@ -3,10 +3,12 @@
 import pytest
 import torch
 
+import ops
 from ops import ConvChain, ConvGeometry, strided_map, submanifold_map
 from ops.cpu import library
 from ops.cpu.convolution import convolve, pack_weight
 from ops.dispatch import on_cpu_kernels
+from ops.reference import kernel_map
 from ops.reference import sparse_conv as reference
 from ops.rulebook import KernelMap, Table
 from ops.sparse_conv import sparse_conv
@@ -40,10 +42,10 @@ def random_case(seed: int):
     return features, weight, torch.randn(c_out, generator=random), table
 
 
-def expected(features, weight, bias, table, relu: bool) -> torch.Tensor:
-    double = (tensor.double() for tensor in (features, weight, bias))
-    features, weight, bias = double
-    return reference.sparse_conv(features, weight, KernelMap(table, None), bias, None, relu)
+def expected(features, weight, bias, residual, table, relu: bool) -> torch.Tensor:
+    double = (None if t is None else t.double() for t in (features, weight, bias, residual))
+    features, weight, *added = double
+    return reference.sparse_conv(features, weight, KernelMap(table, None), *added, relu)
 
 
 @needs_kernels
@@ -52,8 +54,13 @@ def expected(features, weight, bias, table, relu: bool) -> torch.Tensor:
 def test_any_table_and_sizes(seed, dtype):
     features, weight, bias, table = random_case(seed)
     features, weight, relu = features.to(dtype), weight.to(dtype), seed % 2 == 1
-    got = convolve(features, pack_weight(weight), table, bias, relu, dtype)
-    wanted = expected(features, weight, bias, table, relu)
+    residual = None
+    if seed % 3 == 0:
+        rows = table.neighbours.shape[1]
+        residual = torch.randn(rows, len(bias), generator=torch.Generator().manual_seed(seed))
+        residual = residual.to(dtype)
+    got = convolve(features, pack_weight(weight), table, bias, relu, dtype, residual)
+    wanted = expected(features, weight, bias, residual, table, relu)
     assert got.dtype == dtype and got.shape == wanted.shape
     error = (got.double() - wanted).norm()
     assert error <= CONVOLUTION[dtype, "highest"] * wanted.norm()
@@ -84,19 +91,42 @@ def test_neither_threads_nor_other_rows_change_a_bit(dtype):
 @pytest.mark.parametrize("strided", [False, True])
 def test_gradients(strided):
     shape, coords = (6, 9, 10), random_sites(1, 2, (6, 9, 10), 0.3)
-    kernel_map = submanifold_map(coords, shape, 2)
+    maps = submanifold_map(coords, shape, 2)
     if strided:
-        kernel_map = strided_map(coords, shape, 2, ConvGeometry.of(3, 2, 1))[2]
+        maps = strided_map(coords, shape, 2, ConvGeometry.of(3, 2, 1))[2]
     random = torch.Generator().manual_seed(2)
-    sizes = (len(coords), 5), (27, 5, 7), (7,), (kernel_map.forward.neighbours.shape[1], 7)
+    sizes = (len(coords), 5), (27, 5, 7), (7,), (maps.forward.neighbours.shape[1], 7)
     leaves = [torch.randn(size, generator=random, requires_grad=True) for size in sizes]
     double = [leaf.detach().double().requires_grad_() for leaf in leaves]
     results = []
     for values in (leaves, double):
-        out = sparse_conv(*values[:2], kernel_map, *values[2:], relu=True)
+        out = sparse_conv(*values[:2], maps, *values[2:], relu=True)
         results.append((out, *torch.autograd.grad(out.square().sum(), values)))
     for got, wanted in zip(*results, strict=True):
         assert (got - wanted).norm() <= 4e-6 * wanted.norm()
+
+
+@needs_kernels
+@pytest.mark.parametrize("seed", range(6))
+def test_the_index_does_not_depend_on_the_threads(seed):
+    """More sites than one thread takes at once; the reference has no threads."""
+    shape = [(30, 90, 100), (3, 200, 300), (1500, 70), (300, 3, 90)][seed % 4]
+    coords = random_sites(seed, 2, shape, 0.02 + 0.05 * seed)
+    downs = [ConvGeometry.of(3, 2, 1, dims=len(shape))] * 2
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        got = ops.index_pyramid(coords, shape, 2, downs, 3, True)
+    finally:
+        torch.set_num_threads(threads)
+    kernel = (3,) * len(shape)
+    wanted = kernel_map.index_pyramid(coords, shape, 2, downs, kernel, True, None, None, True, None)
+    for ours, theirs in zip(got.levels, wanted.levels, strict=True):
+        assert torch.equal(ours.coords, theirs.coords)
+        for one, other in ((ours.submanifold, theirs.submanifold), (ours.down, theirs.down)):
+            assert (one is None) == (other is None)
+            for a, b in zip(one or (), other or (), strict=True):
+                assert torch.equal(a.neighbours, b.neighbours) and a.flipped == b.flipped
 
 
 @needs_kernels
@@ -126,7 +156,7 @@ def test_what_is_not_finite_stays():
 
 def test_without_a_compiler_it_is_said_once_and_plain_torch_computes(monkeypatch, tmp_path, capfd):
     coords = random_sites(3, 1, (4, 5, 6))
-    kernel_map = submanifold_map(coords, (4, 5, 6), 1)
+    maps = submanifold_map(coords, (4, 5, 6), 1)
     features, weight = torch.randn(len(coords), 4), torch.randn(27, 4, 8)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
@@ -134,8 +164,8 @@ def test_without_a_compiler_it_is_said_once_and_plain_torch_computes(monkeypatch
     try:
         for _ in range(2):
             assert not on_cpu_kernels(features)
-            got = ConvChain([weight], [torch.zeros(8)])(features, [kernel_map])
-            wanted = reference.sparse_conv(features, weight, kernel_map, None, None, True)
+            got = ConvChain([weight], [torch.zeros(8)])(features, [maps])
+            wanted = reference.sparse_conv(features, weight, maps, None, None, True)
             assert torch.equal(got, wanted)
         told = capfd.readouterr().err
         assert told.count("no C++ compiler (no-such-compiler): apt install g++") == 1

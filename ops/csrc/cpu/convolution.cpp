@@ -10,7 +10,6 @@
 #include "convolution.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <vector>
 #if defined(__AVX512BF16__)
@@ -32,8 +31,8 @@ constexpr int kLength = 4, kRegisters = 16;
 
 using Vector = float __attribute__((vector_size(4 * kLength)));
 
-constexpr int kRows = 256;   // of a task
-constexpr int kDepth = 64;   // numbers of a source row that are multiplied together: 16 KiB of weights
+constexpr int kRows = 256;  // of a task
+constexpr int kDepth = 64;  // numbers of a source row that are multiplied together: 16 KiB of weights
 constexpr int kWidest = kRegisters == 32 ? 4 : 2;  // vectors of a panel
 
 // Rows of which the sums fit in registers, beside a panel's weights and one number of the source.
@@ -75,13 +74,14 @@ inline uint16_t round_to_bfloat16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 
-// ---- some rows times a panel ----
-template <class Type>
-struct Lists {
-  std::vector<const typename Type::Number*> source;
-  std::vector<float*> sums;
-};
+inline float from_bfloat16(uint16_t value) {
+  const uint32_t bits = uint32_t{value} << 16;
+  float number;
+  std::memcpy(&number, &bits, 4);
+  return number;
+}
 
+// ---- some rows times a panel ----
 template <class Type, int kVectors>
 void multiply_rows(const typename Type::Number* const* source, float* const* sums, const float* weight,
                    int steps) {
@@ -177,11 +177,13 @@ class Worker {
     float bias[kWidth] = {};
     const int width = std::min(kWidth, p_.c_out - panel * kLength);
     if (p_.bias) std::copy_n(p_.bias + panel * kLength, width, bias);
-    for (int n = 0; n < rows; ++n) std::copy_n(bias, kWidth, sums + n * kWidth);
+    for (int n = 0; n < rows; ++n) {
+      std::copy_n(bias, kWidth, sums + n * kWidth);
+      if (p_.residual) add_residual(first + n, panel * kLength, sums + n * kWidth, width);
+    }
 
     // [panels before][offsets][steps][kWidth]
-    const float* weight =
-        static_cast<const float*>(p_.weight) + int64_t{panel} * kLength * p_.offsets * steps;
+    const float* weight = static_cast<const float*>(p_.weight) + int64_t{panel} * kLength * p_.offsets * steps;
     for (int v = 0; v < p_.offsets; ++v) {
       const int count = counts_[v];
       if (count == 0) continue;
@@ -214,6 +216,13 @@ class Worker {
     }
   }
 
+  void add_residual(int64_t row, int channel, float* sums, int width) {
+    const int64_t start = row * p_.c_out + channel;
+    const auto* half = static_cast<const uint16_t*>(p_.residual) + start;
+    const auto* whole = static_cast<const float*>(p_.residual) + start;
+    for (int c = 0; c < width; ++c) sums[c] += p_.bfloat16_out ? from_bfloat16(half[c]) : whole[c];
+  }
+
   void write(int64_t row, int channel, float* sums, int width) {
     if (p_.relu)
       for (int c = 0; c < width; ++c) sums[c] = sums[c] < 0 ? 0 : sums[c];  // NaN stays one
@@ -225,30 +234,23 @@ class Worker {
   }
 
   const Convolution& p_;
-  std::vector<Pair> pairs_;    // [offsets][kRows]
-  std::vector<int> counts_;    // [offsets] pairs that there are
-  std::vector<float> sums_;    // [kRows + 1][panel], the last row is nobody's
+  std::vector<Pair> pairs_;  // [offsets][kRows]
+  std::vector<int> counts_;  // [offsets] pairs that there are
+  std::vector<float> sums_;  // [kRows + 1][panel], the last row is nobody's
   std::vector<const Number*> source_;
   std::vector<float*> targets_;
 };
 
 // ---- all tasks ----
-struct Shared {
-  const Convolution* convolution;
-  std::atomic<int64_t> next{0};
-  std::atomic<bool> wrong{false};
-};
-
 template <class Type>
-void work(void* pointer) {
-  auto& shared = *static_cast<Shared*>(pointer);
-  const Convolution& p = *shared.convolution;
-  Worker<Type> worker(p);
-  for (;;) {
-    const int64_t first = shared.next.fetch_add(kRows);
-    if (first >= p.rows) return;
-    if (!worker.run(first)) shared.wrong = true;
-  }
+bool compute_all(const Convolution& p, Threads threads) {
+  std::atomic<bool> right{true};
+  for_pieces(threads, p.rows, kRows, [&] {
+    return [&, worker = Worker<Type>(p)](int64_t first, int64_t) mutable {
+      if (!worker.run(first)) right = false;
+    };
+  });
+  return right;
 }
 
 }  // namespace
@@ -267,17 +269,11 @@ int32_t multiplies_bfloat16() {
 #endif
 }
 
-int32_t convolve(const Convolution* convolution, Parallel parallel, uint32_t threads) {
-  Shared shared{convolution};
-  auto* run = &work<Float32>;
+int32_t convolve(const Convolution* convolution, Threads threads) {
 #if defined(__AVX512BF16__)
-  if (convolution->bfloat16_in) run = &work<Bfloat16>;
+  if (convolution->bfloat16_in) return !compute_all<Bfloat16>(*convolution, threads);
 #endif
-  if (parallel && threads > 1 && convolution->rows > kRows)
-    parallel(run, &shared, threads, 0);
-  else
-    run(&shared);
-  return shared.wrong;
+  return !compute_all<Float32>(*convolution, threads);
 }
 
 }  // extern "C"
