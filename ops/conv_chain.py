@@ -35,15 +35,17 @@ class ConvChain(nn.Module):
 
     def forward(self, features: Tensor, kernel_maps: Sequence[KernelMap]) -> Tensor:
         """[N_in, C_in] and one map for every convolution -> [N_out, C_out] of the last."""
-        return self._backend().conv_chain(features, self._packed, self._biases, kernel_maps)
+        packed = self._packed_weights()
+        return self._backend().conv_chain(features, packed, self._biases, kernel_maps)
 
     def bev_map(
         self, features: Tensor, kernel_maps: Sequence[KernelMap], level: Level, batch_size: int
     ) -> Tensor:
         """The rows, which are those of `level`, in a map [B, Z * C, Y, X], channel z * C + c,
         channels last."""
+        packed = self._packed_weights()
         return self._backend().conv_chain_bev_map(
-            features, self._packed, self._biases, kernel_maps, level, batch_size
+            features, packed, self._biases, kernel_maps, level, batch_size
         )
 
     def _backend(self) -> ModuleType:
@@ -60,9 +62,17 @@ class ConvChain(nn.Module):
         return self
 
     def _arrange(self) -> None:
-        weights = [getattr(self, f"weight_{layer}") for layer in range(self.count)]
         self._biases = [getattr(self, f"bias_{layer}") for layer in range(self.count)]
-        self._packed = self._backend().pack_weights(weights)
+        self._packed = None
+        if on_kernels(self.weight_0):  # now: tf32 is decided here, and graphs are captured later
+            self._packed = self._packed_weights()
+
+    def _packed_weights(self):
+        """On a CPU first when they are used: most come there only to go on to a GPU."""
+        if self._packed is None:
+            weights = [getattr(self, f"weight_{layer}") for layer in range(self.count)]
+            self._packed = self._backend().pack_weights(weights)
+        return self._packed
 
     def _load_from_state_dict(self, *arguments) -> None:
         super()._load_from_state_dict(*arguments)

@@ -9,12 +9,12 @@ to the four edges: of the cells of one kind only the first is computed. Nothing 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import max_pool2d, pad
+from torch.nn.functional import pad
 
 from ops.rulebook import KernelMap, Level, Table
 
@@ -40,16 +40,16 @@ class Cells(NamedTuple):
     occupied: Tensor  # [B, Y, X] bool: not as in an empty map
     alike: Alike
     where: Tensor  # [N] int64: position of each row in [B + 1, Y, X], rising
-    row: Tensor  # [B + 1, Z, Y, X] int64: the row with the value of each cell, -1 for zero
+    row: Tensor  # [B + 1, Z, Y, X] int32: the row with the value of each cell, -1 for zero
 
     @classmethod
     def of_sites(cls, level: Level, batch_size: int) -> Cells:
         """Of active sites (b, z, y, x), which are the rows; elsewhere is zero."""
         z, y, x = level.spatial_shape
-        row = torch.full((batch_size + 1, z, y, x), -1)
+        row = torch.full((batch_size + 1, z, y, x), -1, dtype=torch.int32)
         coords = level.coords.long()
         where = ((coords[:, 0] * z + coords[:, 1]) * y + coords[:, 2]) * x + coords[:, 3]
-        row.view(-1)[where] = torch.arange(len(where))
+        row.view(-1)[where] = torch.arange(len(where), dtype=torch.int32)
         occupied = (row[:-1] >= 0).any(dim=1)
         return cls(occupied, Alike((-1,) * y, (-1,) * x), where, row)
 
@@ -61,8 +61,8 @@ class Cells(NamedTuple):
         first_y, first_x = y == torch.arange(height), x == torch.arange(width)
         computed = torch.cat((occupied, (first_y[:, None] & first_x)[None]))
         where = computed.view(-1).nonzero().squeeze(1)
-        row = torch.empty(batch_size + 1, height, width, dtype=torch.int64)
-        row.view(-1)[where] = torch.arange(len(where))
+        row = torch.empty(batch_size + 1, height, width, dtype=torch.int32)
+        row.view(-1)[where] = torch.arange(len(where), dtype=torch.int32)
         row[-1] = row[-1].index_select(0, y).index_select(1, x)
         row[:-1] = torch.where(occupied, row[:-1], row[-1])
         return cls(occupied, alike, where, row[:, None])
@@ -85,12 +85,19 @@ class Cells(NamedTuple):
         offset = (along[:, None] * source_width + along)[..., None]
         offset = (offset + torch.arange(depth) * source_height * source_width).view(-1, 1)
         rows = source.view(-1).take(start + offset)
-        return cells, KernelMap(Table(rows.int()), None)
+        return cells, KernelMap(Table(rows), None)
 
 
 def reached(occupied: Tensor, window: Window) -> Tensor:
     """The outputs whose window touches an occupied cell: [B, Y, X] -> [B, Y', X'] bool."""
-    return max_pool2d(occupied[:, None].float(), *window)[:, 0] > 0
+    size, stride, padding = window
+    occupied = pad(occupied, (padding,) * 4)
+    for axis in (1, 2):
+        last = occupied.shape[axis] - size + 1
+        parts = (occupied.narrow(axis, o, last) for o in range(size))
+        touched = reduce(torch.logical_or, parts)
+        occupied = touched[:, ::stride] if axis == 1 else touched[..., ::stride]
+    return occupied
 
 
 def upsampled(maps: Sequence[tuple[Cells, int]]) -> tuple[Cells, list[KernelMap]]:
@@ -107,16 +114,16 @@ def upsampled(maps: Sequence[tuple[Cells, int]]) -> tuple[Cells, list[KernelMap]
     whole, kernel_maps = Cells.numbered(occupied, alike), []
     for cells, factor in maps:
         row = _enlarged(cells.row[:, 0], factor)
-        y, x = (torch.arange(size) % factor for size in row.shape[1:])
+        y, x = (torch.arange(size, dtype=torch.int32) % factor for size in row.shape[1:])
         part = row * factor**2 + (y[:, None] * factor + x)
-        kernel_maps.append(KernelMap(Table(part.view(1, -1)[:, whole.where].int()), None))
+        kernel_maps.append(KernelMap(Table(part.view(-1).take(whole.where)[None]), None))
     return whole, kernel_maps
 
 
 def _enlarged(maps: Tensor, factor: int) -> Tensor:
-    if factor == 1:
-        return maps
-    return maps.repeat_interleave(factor, dim=1).repeat_interleave(factor, dim=2)
+    """[B, Y, X] -> [B, Y * factor, X * factor]."""
+    parts = maps[:, :, None, :, None].expand(-1, -1, factor, -1, factor)
+    return parts.flatten(3).flatten(1, 2)
 
 
 def _divide(numbers: Tensor, divisor: int) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -67,12 +68,16 @@ def _parallel() -> int | None:
 
 def library_path() -> Path:
     """Where the library of these sources for this processor is, or will be once it is built."""
-    digest = hashlib.sha256("\0".join([*_flags(), _processor()]).encode())
+    digest = hashlib.sha256("\0".join([_compiler(), *_flags(), _processor()]).encode())
     for path in sorted(SOURCES.iterdir()):
         content = path.read_bytes()
         digest.update(b"%s\0%d\0" % (path.name.encode(), len(content)) + content)
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions"
     return Path(root) / "millisecond_cpu" / f"{digest.hexdigest()[:16]}.so"
+
+
+def _compiler() -> str:
+    return os.environ.get("CXX", "c++")
 
 
 def _flags() -> list[str]:
@@ -90,23 +95,17 @@ def _processor() -> str:
 
 def _compile(path: Path) -> None:
     """Raises OSError in one line with the reason."""
-    compiler = os.environ.get("CXX", "c++")
+    compiler = _compiler()
+    if shutil.which(compiler.split()[0]) is None:
+        raise OSError(f"no C++ compiler ({compiler}): apt install g++, or export CXX to one")
     path.parent.mkdir(parents=True, exist_ok=True)
     print(f"building the CPU kernels in {path.parent} ...", file=sys.stderr, flush=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # two processes may build at once
         built = Path(folder) / path.name
         sources = [str(source) for source in sorted(SOURCES.glob("*.cpp"))]
-        try:
-            result = subprocess.run(
-                [*compiler.split(), *_flags(), *sources, "-o", str(built)],
-                capture_output=True,
-                text=True,
-            )
-        except FileNotFoundError:
-            raise OSError(
-                f"no C++ compiler ({compiler}): apt install g++, or export CXX to one"
-            ) from None
+        command = [*compiler.split(), *_flags(), *sources, "-o", str(built)]
+        result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode:
             lines = result.stderr.strip().splitlines() or ["no message"]
             first = next((line for line in lines if "error" in line), lines[-1])
