@@ -69,8 +69,10 @@ class ConvChain(nn.Module):
 
     def _packed_weights(self):
         """On a CPU first when they are used: most come there only to go on to a GPU."""
+        weights = [getattr(self, f"weight_{layer}") for layer in range(self.count)]
+        if self._backend() is reference:
+            return reference.pack_weights(weights)
         if self._packed is None:
-            weights = [getattr(self, f"weight_{layer}") for layer in range(self.count)]
             self._packed = self._backend().pack_weights(weights)
         return self._packed
 

@@ -12,5 +12,10 @@ def on_kernels(tensor: Tensor) -> bool:
 
 
 def on_cpu_kernels(tensor: Tensor) -> bool:
-    """Whether the vectorised kernels of a CPU do: they can be built, and it is not float64."""
-    return tensor.is_cpu and tensor.dtype != torch.float64 and kernels() is not None
+    """Whether the vectorised kernels of a CPU do: they can be built, and it is not float64.
+
+    torch.compile traces the reference: it cannot see into the kernels.
+    """
+    if torch.compiler.is_compiling() or not tensor.is_cpu or tensor.dtype == torch.float64:
+        return False
+    return kernels() is not None

@@ -154,6 +154,16 @@ def test_what_is_not_finite_stays():
         assert got[0].isnan() and got[1] == torch.inf and got[2] == 0
 
 
+def test_torch_compile_sees_the_reference():
+    coords = random_sites(4, 1, (4, 5, 6))
+    maps = submanifold_map(coords, (4, 5, 6), 1)
+    chain = ConvChain([torch.randn(27, 4, 8), torch.randn(27, 8, 8)], [torch.ones(8)] * 2)
+    features = torch.randn(len(coords), 4)
+    wanted = chain(features, [maps] * 2)
+    compiled = torch.compile(lambda x: chain(x, [maps] * 2), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(features), wanted, rtol=1e-5, atol=1e-4)
+
+
 def test_without_a_compiler_it_is_said_once_and_plain_torch_computes(monkeypatch, tmp_path, capfd):
     coords = random_sites(3, 1, (4, 5, 6))
     maps = submanifold_map(coords, (4, 5, 6), 1)
