@@ -69,12 +69,13 @@ class ConvChain(nn.Module):
 
     def _packed_weights(self):
         """On a CPU first when they are used: most come there only to go on to a GPU."""
+        backend = self._backend()
+        if self._packed is not None and backend is not reference:
+            return self._packed
         weights = [getattr(self, f"weight_{layer}") for layer in range(self.count)]
-        if self._backend() is reference:
-            return reference.pack_weights(weights)
-        if self._packed is None:
-            self._packed = self._backend().pack_weights(weights)
-        return self._packed
+        packed = backend.pack_weights(weights)
+        self._packed = None if backend is reference else packed
+        return packed
 
     def _load_from_state_dict(self, *arguments) -> None:
         super()._load_from_state_dict(*arguments)

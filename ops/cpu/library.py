@@ -31,10 +31,17 @@ def kernels() -> ctypes.CDLL | None:
     try:
         if not path.exists():
             _compile(path)
-        return ctypes.CDLL(str(path))
+        return _load(path)
     except OSError as error:
         print(f"no CPU kernels, plain torch is slower: {error}", file=sys.stderr, flush=True)
         return None
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise OSError(f"cannot load {path}: {error}; remove it and start again") from error
 
 
 def loaded() -> ctypes.CDLL:

@@ -1,5 +1,7 @@
 """The vectorised kernels of a CPU against the reference in float64, and what builds them."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -164,6 +166,35 @@ def test_torch_compile_sees_the_reference():
     torch.testing.assert_close(compiled(features), wanted, rtol=1e-5, atol=1e-4)
 
 
+def load_again(monkeypatch):
+    """The library of the session, for the tests to come: they need not build one more."""
+    monkeypatch.undo()
+    library.kernels.cache_clear()
+    library.kernels()
+
+
+@needs_kernels
+def test_a_built_library_needs_no_compiler_and_a_damaged_one_says_what_to_remove(
+    monkeypatch, tmp_path, capfd
+):
+    built = library.library_path()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    path = library.library_path()
+    path.parent.mkdir(parents=True)
+    library.kernels.cache_clear()
+    try:
+        path.write_text("not a library")
+        assert library.kernels() is None
+        assert f"cannot load {path}" in capfd.readouterr().err
+        library.kernels.cache_clear()
+        shutil.copy(built, path)
+        assert library.kernels() is not None
+        assert capfd.readouterr().err == ""
+    finally:
+        load_again(monkeypatch)
+
+
 def test_without_a_compiler_it_is_said_once_and_plain_torch_computes(monkeypatch, tmp_path, capfd):
     coords = random_sites(3, 1, (4, 5, 6))
     maps = submanifold_map(coords, (4, 5, 6), 1)
@@ -183,5 +214,5 @@ def test_without_a_compiler_it_is_said_once_and_plain_torch_computes(monkeypatch
         library.kernels.cache_clear()
         assert library.kernels() is None and "false fails" in capfd.readouterr().err
     finally:
-        library.kernels.cache_clear()
+        load_again(monkeypatch)
     assert not list(tmp_path.rglob("*.so"))
