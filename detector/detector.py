@@ -12,6 +12,8 @@ from torch import Tensor
 from data.scan_checks import Note, ScanWarning, clamp_intensity, oddities, require_scan
 from detector.config import PRECISIONS, Config
 from detector.device import parse_device
+from detector.models.anchor_head import Predictions
+from detector.models.bev_rows import BevRows
 from detector.models.second import Second, build_second
 from detector.postprocess import Detections, build_postprocessor
 from detector.weights import load_weights, restore
@@ -31,6 +33,7 @@ class Detector:
         """A copy of `model` is used: for inference, with its BatchNorms folded."""
         self.config, self.device = config, device
         self._model = model.fold().to(device, PRECISIONS[precision])
+        self._rows = BevRows.of(self._model) if device.type == "cpu" else None
         self._postprocess = build_postprocessor(config).to(device)
         self._warned: set[str] = set()
         self._seen = False  # a scan that holds points
@@ -94,11 +97,16 @@ class Detector:
         points = clamp_intensity(points).to(self.device)
         offsets = torch.tensor([0, len(points)], dtype=torch.int32).to(self.device)
         voxels = self._model.voxelize(points, offsets)
-        pyramid = self._model.index(voxels)
-        bev = self._model.encode(voxels, pyramid)
-        predictions = self._model.predict(bev)
+        predictions = self._predict(voxels)
         (found,) = self._postprocess(predictions)
         return found, self._left_out(voxels, len(points))
+
+    def _predict(self, voxels: Voxels) -> Predictions:
+        pyramid = self._model.index(voxels)
+        if self._rows is None:
+            return self._model.predict(self._model.encode(voxels, pyramid))
+        rows = self._model.encoder.rows(voxels.features, pyramid)
+        return self._rows.predict(rows, pyramid.levels[-1], voxels.batch_size)
 
     def _left_out(self, voxels: Voxels, points: int) -> list[Note]:
         not_finite, capped = voxels.dropped.tolist()  # sync: the boxes are awaited anyway

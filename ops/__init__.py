@@ -2,7 +2,8 @@
 
 An operator has three files of one name: `ops/<name>.py` checks its arguments and chooses,
 `ops/reference/<name>.py` defines it in plain torch and is the CPU path, `ops/cuda/<name>.py` runs
-the kernels and holds gradients and fakes.
+the kernels and holds gradients and fakes. Where plain torch is too slow, `ops/cpu/<name>.py` runs
+the kernels of a CPU.
 """
 
 from ops.anchors import Match, Targets, anchor_sides, anchor_targets, match_anchors

@@ -5,6 +5,7 @@ import time
 
 import torch
 
+from ops.cpu.library import library_path as cpu_library_path
 from ops.cuda import library
 from ops.cuda.toolchain import Toolchain, architectures
 
@@ -34,6 +35,7 @@ def findings(tools: Toolchain) -> list[tuple[str, str]]:
     """Name and value of everything a build depends on."""
     path = library.library_path(library.read_sources())
     built = "built" if path.exists() else "not built yet"
+    cpu = cpu_library_path()
     nvcc = f"nvcc {tools.nvcc}" if tools.nvcc else "no nvcc"
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return [
@@ -44,6 +46,7 @@ def findings(tools: Toolchain) -> list[tuple[str, str]]:
         ("compiler", tools.compiler or "none"),
         ("ninja", tools.ninja or "none"),
         ("cache", f"{path} ({built})"),
+        ("CPU kernels", f"{cpu} ({'built' if cpu.exists() else 'not built yet'})"),
     ]
 
 

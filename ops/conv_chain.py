@@ -7,8 +7,9 @@ from types import ModuleType
 
 from torch import Tensor, nn
 
+from ops.cpu import conv_chain as cpu
 from ops.cuda import conv_chain as cuda
-from ops.dispatch import on_kernels
+from ops.dispatch import on_cpu_kernels, on_kernels
 from ops.reference import conv_chain as reference
 from ops.rulebook import KernelMap, Level
 
@@ -18,7 +19,7 @@ class ConvChain(nn.Module):
 
     On CUDA the weights are kept in the order in which the tensor cores read them, and a kernel
     starts while the one before it still drains. float32 is computed in the precision that torch was
-    set to when the weights came to the device.
+    set to when the weights came to the device. On a CPU they are in the order of its vectors.
     """
 
     weight_0: Tensor  # and so on, as bias_0: buffers of each convolution
@@ -34,19 +35,22 @@ class ConvChain(nn.Module):
 
     def forward(self, features: Tensor, kernel_maps: Sequence[KernelMap]) -> Tensor:
         """[N_in, C_in] and one map for every convolution -> [N_out, C_out] of the last."""
-        return self._backend().conv_chain(features, self._packed, self._biases, kernel_maps)
+        packed = self._packed_weights()
+        return self._backend().conv_chain(features, packed, self._biases, kernel_maps)
 
     def bev_map(
         self, features: Tensor, kernel_maps: Sequence[KernelMap], level: Level, batch_size: int
     ) -> Tensor:
         """The rows, which are those of `level`, in a map [B, Z * C, Y, X], channel z * C + c,
         channels last."""
+        packed = self._packed_weights()
         return self._backend().conv_chain_bev_map(
-            features, self._packed, self._biases, kernel_maps, level, batch_size
+            features, packed, self._biases, kernel_maps, level, batch_size
         )
 
     def _backend(self) -> ModuleType:
-        return cuda if on_kernels(self.weight_0) else reference
+        weight = self.weight_0
+        return cuda if on_kernels(weight) else cpu if on_cpu_kernels(weight) else reference
 
     def _apply(self, fn, recurse: bool = True) -> ConvChain:
         biases = [getattr(self, f"bias_{layer}") for layer in range(self.count)]
@@ -58,9 +62,20 @@ class ConvChain(nn.Module):
         return self
 
     def _arrange(self) -> None:
-        weights = [getattr(self, f"weight_{layer}") for layer in range(self.count)]
         self._biases = [getattr(self, f"bias_{layer}") for layer in range(self.count)]
-        self._packed = self._backend().pack_weights(weights)
+        self._packed = None
+        if on_kernels(self.weight_0):  # now: tf32 is decided here, and graphs are captured later
+            self._packed = self._packed_weights()
+
+    def _packed_weights(self):
+        """On a CPU first when they are used: most come there only to go on to a GPU."""
+        backend = self._backend()
+        if self._packed is not None and backend is not reference:
+            return self._packed
+        weights = [getattr(self, f"weight_{layer}") for layer in range(self.count)]
+        packed = backend.pack_weights(weights)
+        self._packed = None if backend is reference else packed
+        return packed
 
     def _load_from_state_dict(self, *arguments) -> None:
         super()._load_from_state_dict(*arguments)

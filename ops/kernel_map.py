@@ -1,8 +1,8 @@
 """Kernel maps: the rulebooks of submanifold and strided sparse convolutions.
 
 A kernel map says for every output row and kernel offset which input row is read. On CUDA it comes
-from a bitmap of the active sites with rank and select (csrc/index/), elsewhere from a binary search
-in the sorted keys of the sites.
+from a bitmap of the active sites with rank and select (csrc/index/), on a CPU from a walk along the
+sorted sites (csrc/cpu/), elsewhere from a binary search in their keys.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from ops.cpu import kernel_map as cpu
 from ops.cuda import kernel_map as cuda
 from ops.cuda.bitmap import fits, new_workspace
+from ops.dispatch import on_cpu_kernels
 from ops.geometry import ConvGeometry, level_shapes, per_axis, submanifold_window
 from ops.reference import kernel_map as reference
 from ops.rulebook import KernelMap, Level, Pyramid, Table
@@ -115,7 +117,9 @@ def index_workspace(
 
 
 def _backend(coords: Tensor, batch_size: int, shapes: Sequence[tuple[int, ...]]) -> ModuleType:
-    return cuda if coords.is_cuda and fits(batch_size, shapes) else reference
+    if coords.is_cuda and fits(batch_size, shapes):
+        return cuda
+    return cpu if on_cpu_kernels(coords) and cpu.fits(batch_size, shapes) else reference
 
 
 def _checked_grid(coords: Tensor, spatial_shape: Sequence[int]) -> tuple[int, ...]:

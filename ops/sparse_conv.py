@@ -8,8 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ops.cpu import sparse_conv as cpu
 from ops.cuda import sparse_conv as cuda
-from ops.dispatch import on_kernels
+from ops.dispatch import on_cpu_kernels, on_kernels
 from ops.reference import sparse_conv as reference
 from ops.rulebook import KernelMap
 
@@ -35,7 +36,7 @@ def sparse_conv(
         dtype = torch.get_autocast_dtype(kind)
         features, weight = features.to(dtype), weight.to(dtype)
     _check_conv(features, weight, kernel_map, bias, residual)
-    backend = cuda if on_kernels(features) else reference
+    backend = cuda if on_kernels(features) else cpu if on_cpu_kernels(features) else reference
     return backend.sparse_conv(features, weight, kernel_map, bias, residual, relu)
 
 

@@ -34,16 +34,31 @@ class AnchorHead(nn.Module):
 
     def forward(self, features: Tensor) -> Predictions:
         """[B, C, Y, X] -> predictions of A = Y * X * anchors_per_cell anchors."""
-        heads = (self.classes, self.boxes, self.directions)
-        # as one convolution: each by itself would read the whole map, and leave a gradient of it
-        weight, bias = (
-            torch.cat(parts) for parts in zip(*(h.parameters() for h in heads), strict=True)
-        )
-        cells = F.conv2d(features, weight, bias).permute(0, 2, 3, 1)
-        parts = cells.split([head.out_channels for head in heads], dim=-1)
+        cells = F.conv2d(features, *self.joined()).permute(0, 2, 3, 1)
+        parts = cells.split([head.out_channels for head in self._heads()], dim=-1)
         return Predictions(
             *(
                 part.reshape(len(features), -1, width)
                 for part, width in zip(parts, self.widths, strict=True)
             )
         )
+
+    def joined(self) -> tuple[Tensor, Tensor]:
+        """Weight [C_out, C, 1, 1] and bias [C_out] of the three as one convolution: each by itself
+        would read the whole map, and leave a gradient of it."""
+        parts = zip(*(head.parameters() for head in self._heads()), strict=True)
+        weight, bias = (torch.cat(part) for part in parts)
+        return weight, bias
+
+    def predictions(self, values: Tensor, rows: Tensor) -> Predictions:
+        """Of cells that share values: values [N, C_out] of `joined`, rows [B, Y * X] their own."""
+        parts = values.split([head.out_channels for head in self._heads()], dim=-1)
+        return Predictions(
+            *(
+                part.contiguous().index_select(0, rows.flatten()).view(len(rows), -1, width)
+                for part, width in zip(parts, self.widths, strict=True)
+            )
+        )
+
+    def _heads(self) -> tuple[nn.Conv2d, nn.Conv2d, nn.Conv2d]:
+        return self.classes, self.boxes, self.directions

@@ -132,15 +132,16 @@ class SparseEncoder(nn.Module):
 
     def encode(self, features: Tensor, pyramid: Pyramid) -> Tensor:
         """The map [B, Z * C, Y, X], channels last, of voxels' features [N, 4] and their pyramid."""
-        maps = []
-        for level in pyramid.levels:
-            maps += [level.down] if level.down else []
-            maps += [level.submanifold] * 2 if level.submanifold else []
         level, batch_size = pyramid.levels[-1], pyramid.batch_size
         if self.chain is not None:
-            return self.chain.bev_map(features, maps, level, batch_size)
-        features = self._through_blocks(features, maps)
+            return self.chain.bev_map(features, _kernel_maps(pyramid), level, batch_size)
+        features = self._through_blocks(features, _kernel_maps(pyramid))
         return bev_map(features, level.coords, level.spatial_shape, batch_size, count=level.count)
+
+    def rows(self, features: Tensor, pyramid: Pyramid) -> Tensor:
+        """As `encode`, but the rows [N, C] of the last level's sites; of the folded encoder."""
+        assert self.chain is not None, "not folded"
+        return self.chain(features, _kernel_maps(pyramid))
 
     def fold(self) -> None:
         """Turns the blocks into a chain of convolutions with bias and ReLU, in place."""
@@ -165,3 +166,12 @@ class SparseEncoder(nn.Module):
             if depth < len(self.levels):
                 blocks += self.levels[depth]
         return blocks
+
+
+def _kernel_maps(pyramid: Pyramid) -> list[KernelMap]:
+    """One for each convolution."""
+    maps = []
+    for level in pyramid.levels:
+        maps += [level.down] if level.down else []
+        maps += [level.submanifold] * 2 if level.submanifold else []
+    return maps

@@ -69,7 +69,7 @@ def read_sources() -> dict[str, bytes]:
     return {
         path.relative_to(SOURCES).as_posix(): path.read_bytes()
         for path in sorted(SOURCES.rglob("*"))
-        if path.suffix in (".cpp", ".cu", ".cuh", ".h")
+        if path.suffix in (".cpp", ".cu", ".cuh", ".h") and path.parent != SOURCES / "cpu"
     }
 
 

@@ -64,7 +64,7 @@ def index_pyramid(
             coords, shape, down = _strided_map(coords, shape, downs[depth], transposed)
     if capacities is None:
         return Pyramid(tuple(levels), None, batch_size)
-    return Pyramid(*_with_capacities(levels, capacities), batch_size)
+    return Pyramid(*with_capacities(levels, capacities), batch_size)
 
 
 def _submanifold_map(
@@ -83,9 +83,10 @@ def _strided_map(
     return out_coords, out_shape, KernelMap(Table(forward), back)
 
 
-def _with_capacities(
+def with_capacities(
     levels: Sequence[Level], capacities: Sequence[int]
 ) -> tuple[tuple[Level, ...], Tensor]:
+    """The levels cut off or filled up, each at its capacity, and which of them were cut off."""
     device = levels[0].coords.device
     counts = [
         torch.tensor([min(len(level.coords), rows)], dtype=torch.int32, device=device)

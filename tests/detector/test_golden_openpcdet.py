@@ -108,15 +108,24 @@ def test_detections(inference):
     np.testing.assert_allclose(found.boxes.cpu(), golden["det_boxes"], atol=1e-4)
 
 
-def test_detections_in_half_precision(setup, inference):
+def test_the_detector_finds_the_same(setup, inference):
     golden = inference.golden
-    found = Detector(setup.model, setup.config, setup.device, "fp16")(golden["points"])
+    found = Detector(setup.model, setup.config, setup.device)(golden["points"])
+    assert found.labels.tolist() == golden["det_labels"].tolist()
+    assert relative(found.scores, golden["det_scores"]) < 1e-4
+    np.testing.assert_allclose(found.boxes.cpu(), golden["det_boxes"], atol=1e-4)
+
+
+@pytest.mark.parametrize("precision, score, metres", [("fp16", 0.01, 0.01), ("bf16", 0.03, 0.05)])
+def test_detections_in_half_precision(setup, inference, precision, score, metres):
+    golden = inference.golden
+    found = Detector(setup.model, setup.config, setup.device, precision)(golden["points"])
     assert len(found.scores) == len(golden["det_scores"])
     nearest = torch.cdist(torch.from_numpy(golden["det_boxes"]), found.boxes.cpu()).argmin(dim=1)
     assert sorted(nearest.tolist()) == list(range(len(nearest)))
     assert found.labels.cpu()[nearest].tolist() == golden["det_labels"].tolist()
-    np.testing.assert_allclose(found.scores.cpu()[nearest], golden["det_scores"], atol=0.01)
-    np.testing.assert_allclose(found.boxes.cpu()[nearest], golden["det_boxes"], atol=0.01)
+    np.testing.assert_allclose(found.scores.cpu()[nearest], golden["det_scores"], atol=score)
+    np.testing.assert_allclose(found.boxes.cpu()[nearest], golden["det_boxes"], atol=metres)
 
 
 @pytest.fixture(scope="module")

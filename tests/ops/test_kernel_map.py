@@ -34,6 +34,13 @@ STRIDED = [  # grid, kernel, stride, padding, dilation
 ]
 
 
+@pytest.fixture(autouse=True, params=["kernels", "reference"])
+def implementation(request, monkeypatch):
+    """What computes the maps here: the kernels of a CPU, where there is a compiler, or torch."""
+    if request.param == "reference":
+        monkeypatch.setattr("ops.kernel_map.on_cpu_kernels", lambda tensor: False)
+
+
 def random_coords(seed: int, batch_size: int, shape, density=0.25) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return (torch.rand(batch_size, *shape, generator=generator) < density).nonzero().int()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from detector.config import PRECISIONS, Config
 from detector.detector import Detector
+from detector.models.bev_rows import BevRows
 from detector.models.second import Second
 from detector.postprocess import build_postprocessor
 from ops.voxelize import Voxels
@@ -57,6 +58,7 @@ class _Stages:
     def __init__(self, config: Config, model: Second, device: torch.device, precision: str):
         self.device, self.detector = device, Detector(model, config, device, precision)
         self.model = model.fold().to(device, PRECISIONS[precision])
+        self.rows = BevRows.of(self.model) if device.type == "cpu" else None
         self.postprocess = build_postprocessor(config).to(device)
         layers = encoder_layers(config.model.encoder.channels, config.model.encoder.out_channels)
         self.peers: dict[str, nn.Module] = {}
@@ -73,8 +75,14 @@ class _Stages:
         voxels, times["voxelize"] = timed(lambda: model.voxelize(points, offsets))
         bev, times["encoder"] = timed(lambda: model.encode(voxels, model.index(voxels)))
         times |= self._peers(voxels)
-        features, times["BEV backbone"] = timed(lambda: model.backbone(bev))
-        predictions, times["heads"] = timed(lambda: model.head(features))
+        if self.rows is None:
+            features, times["BEV backbone"] = timed(lambda: model.backbone(bev))
+            predictions, times["heads"] = timed(lambda: model.head(features))
+        else:
+            pyramid = model.index(voxels)
+            rows, level = model.encoder.rows(voxels.features, pyramid), pyramid.levels[-1]
+            predict = self.rows.predict
+            predictions, times["BEV network"] = timed(lambda: predict(rows, level, 1))
         _, times["postprocess"] = timed(lambda: self.postprocess(predictions))
         _, times["points to boxes"] = timed(lambda: self.detector(cloud))
         return times

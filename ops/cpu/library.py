@@ -1,0 +1,121 @@
+"""Compiles and loads the kernels of a CPU on first use, for the processor that is here.
+
+They are plain C++, so a compiler alone builds them in a few seconds. The name of the library
+depends on sources, flags and processor: an existing one is always the right one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+SOURCES = Path(__file__).resolve().parents[1] / "csrc" / "cpu"
+FLAGS = ["-O3", "-std=c++17", "-fPIC", "-shared"]
+
+
+@functools.cache
+def kernels() -> ctypes.CDLL | None:
+    """The kernels; None, said once, where they cannot be built: plain torch computes then."""
+    path = library_path()
+    try:
+        if not path.exists():
+            _compile(path)
+        return _load(path)
+    except OSError as error:
+        print(f"no CPU kernels, plain torch is slower: {error}", file=sys.stderr, flush=True)
+        return None
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise OSError(f"cannot load {path}: {error}; remove it and start again") from error
+
+
+def loaded() -> ctypes.CDLL:
+    """The kernels where `kernels` found some."""
+    library = kernels()
+    assert library is not None, "dispatch looks first"
+    return library
+
+
+class Threads(ctypes.Structure):
+    """As in csrc/cpu/parallel.h."""
+
+    _fields_ = [("parallel", ctypes.c_void_p), ("count", ctypes.c_uint32)]
+
+
+def threads() -> Threads:
+    """As many as torch has now."""
+    return Threads(_parallel(), torch.get_num_threads())
+
+
+@functools.cache
+def _parallel() -> int | None:
+    """Address of GOMP_parallel in the OpenMP that torch runs on: its threads are used, and no
+    others are made. None, for one thread, where torch runs on something else."""
+    try:
+        torch_cpu = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        return ctypes.cast(torch_cpu.GOMP_parallel, ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None
+
+
+def library_path() -> Path:
+    """Where the library of these sources for this processor is, or will be once it is built."""
+    digest = hashlib.sha256("\0".join([_compiler(), *_flags(), _processor()]).encode())
+    for path in sorted(SOURCES.iterdir()):
+        content = path.read_bytes()
+        digest.update(b"%s\0%d\0" % (path.name.encode(), len(content)) + content)
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions"
+    return Path(root) / "millisecond_cpu" / f"{digest.hexdigest()[:16]}.so"
+
+
+def _compiler() -> str:
+    return os.environ.get("CXX", "c++")
+
+
+def _flags() -> list[str]:
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    return [*FLAGS, "-march=native" if x86 else "-mcpu=native"]
+
+
+def _processor() -> str:
+    """What this processor can do: a home folder may be shared by unlike machines."""
+    listing = Path("/proc/cpuinfo")
+    lines = listing.read_text(errors="replace").splitlines() if listing.is_file() else []
+    flags = [line for line in lines if line.startswith(("flags", "Features"))]
+    return f"{platform.machine()} {flags[0] if flags else platform.processor()}"
+
+
+def _compile(path: Path) -> None:
+    """Raises OSError in one line with the reason."""
+    compiler = _compiler()
+    if shutil.which(compiler.split()[0]) is None:
+        raise OSError(f"no C++ compiler ({compiler}): apt install g++, or export CXX to one")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    print(f"building the CPU kernels in {path.parent} ...", file=sys.stderr, flush=True)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # two processes may build at once
+        built = Path(folder) / path.name
+        sources = [str(source) for source in sorted(SOURCES.glob("*.cpp"))]
+        command = [*compiler.split(), *_flags(), *sources, "-o", str(built)]
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode:
+            lines = result.stderr.strip().splitlines() or ["no message"]
+            first = next((line for line in lines if "error" in line), lines[-1])
+            raise OSError(f"{compiler} fails: {first.strip()}")
+        os.replace(built, path)  # whole or not there
+    print(f"built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
