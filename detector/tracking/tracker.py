@@ -15,7 +15,7 @@ import numpy as np
 from data.boxes import wrap_angle
 from data.detections import NamedDetections
 from detector.tracking import kalman
-from detector.tracking.association import assign, distances
+from detector.tracking.association import assign, distances, hungarian
 from detector.tracking.kalman import YAW, Estimates
 from detector.tracking.poses import check_pose, inverse, move_boxes
 
@@ -86,6 +86,7 @@ class Tracker:
         max_gap: float = 1.0,
         coast: float = 0.15,
     ):
+        hungarian()  # without it nothing can be tracked: say so before the first scan
         self._birth_score, self._confirm = birth_score, confirm
         self._max_gap, self._coast = max_gap, coast
         self._live = _begin(NamedDetections(np.zeros((0, 7)), np.zeros(0), ()), 0.0)
@@ -115,33 +116,33 @@ class Tracker:
         found = found._replace(boxes=move_boxes(found.boxes, world))
         live = self._live.select(time - self._live.seen <= self._max_gap)
         live = _predict(live, time - self._time)
-        live, free = self._associate(live, found, time)
+        rows, columns = self._associate(live, found)
+        live = _correct(live, rows, found.select(columns), time)
         live = live.select((live.ids > 0) | (live.seen == time))  # deaths of unconfirmed tracks
+        free = np.setdiff1d(np.flatnonzero(found.scores >= self._birth_score), columns)
         live = live.join(_begin(found.select(free), time))
         live = self._confirmed(live)
         self._live, self._time, self._posed = live, time, pose is not None
         return _report(live.select(time - live.seen <= self._coast), inverse(world))
 
-    def _associate(
-        self, live: _Live, found: NamedDetections, time: float
-    ) -> tuple[_Live, np.ndarray]:
-        """The tracks corrected by their detections, and the detections that may begin others.
+    def _associate(self, live: _Live, found: NamedDetections) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of tracks and of the detections that continue them, class by class.
 
-        Confirmed tracks choose first, then the others, both among strong detections. The weak ones
-        are left to confirmed tracks without a detection.
+        Confirmed tracks choose first, then the others, both among strong detections. Confirmed
+        tracks that are left choose among the weak ones.
         """
+        cost = distances(live.known, found.boxes)
+        cost[live.names[:, None] != np.array(found.names, dtype=str)[None]] = np.inf
         confirmed, strong = live.ids > 0, found.scores >= self._birth_score
-        free_tracks, free = np.ones(len(live), bool), np.ones(len(strong), bool)
-        names = np.array(found.names, dtype=str)
+        free, unclaimed = np.ones(len(live), bool), np.ones(len(strong), bool)
+        pairs = []
         for who, what in ((confirmed, strong), (~confirmed, strong), (confirmed, ~strong)):
-            rows, columns = np.flatnonzero(free_tracks & who), np.flatnonzero(free & what)
-            cost = distances(live.known, found.boxes)[np.ix_(rows, columns)]
-            same = live.names[rows, None] == names[None, columns]
-            a, b = assign(np.where(same, cost, np.inf))
-            rows, columns = rows[a], columns[b]
-            live = _correct(live, rows, found.select(columns), time)
-            free_tracks[rows], free[columns] = False, False
-        return live, np.flatnonzero(free & strong)
+            rows, columns = np.flatnonzero(free & who), np.flatnonzero(unclaimed & what)
+            a, b = assign(cost[np.ix_(rows, columns)])
+            free[rows[a]], unclaimed[columns[b]] = False, False
+            pairs.append((rows[a], columns[b]))
+        rows, columns = (np.concatenate(side) for side in zip(*pairs, strict=True))
+        return rows, columns
 
     def _confirmed(self, live: _Live) -> _Live:
         """Ids for the tracks that have been detected often enough."""
