@@ -37,7 +37,8 @@ class EgoMotion:
         if not (math.isfinite(time) and time > self._time):
             raise ValueError(f"time {time} is not after {self._time}, that of the scan before")
         step, odometry = time - self._time, self._odometry
-        if math.isfinite(self._step):  # the first guess is the motion before, for the time passed
+        if math.isfinite(self._step) and not math.isclose(step, self._step, rel_tol=0.05):
+            # its first guess is the motion before: for as long as has passed now
             odometry.last_delta = _stretched(odometry.last_delta, step / self._step)
         places = np.asarray(points[:, :3], np.float64)
         places = np.ascontiguousarray(places[np.isfinite(places).all(axis=1)])

@@ -47,6 +47,7 @@ class _Live:
     hits: np.ndarray  # [n] int64: detections so far
     ages: np.ndarray  # [n] int64: scans since the first
     seen: np.ndarray  # [n] time of the latest detection, seconds
+    sure: np.ndarray  # [n] time of the latest strong detection
     facing: np.ndarray  # [n] int64: detections of the track's heading less those of the opposite
 
     def __len__(self) -> int:
@@ -74,7 +75,7 @@ class Tracker:
     birth_score: least score of a detection that begins a track; a weaker one only continues a
         confirmed track (Zhang et al., "ByteTrack", ECCV 2022).
     confirm: scans in a row, from its first, in which a track must be detected to be reported.
-    max_gap: seconds without a detection after which a confirmed track ends.
+    max_gap: seconds without a detection of birth_score after which a confirmed track ends.
     coast: seconds for which a track without a detection is reported where it should be. The default
         bridges one scan at 10 Hz.
     """
@@ -114,12 +115,13 @@ class Tracker:
 
         found = _sorted(found)
         found = found._replace(boxes=move_boxes(found.boxes, world))
-        live = self._live.select(time - self._live.seen <= self._max_gap)
+        live = self._live.select(time - self._live.sure <= self._max_gap)
         live = _predict(live, time - self._time)
         rows, columns = self._associate(live, found)
-        live = _correct(live, rows, found.select(columns), time)
+        strong = found.scores >= self._birth_score
+        live = _correct(live, rows, found.select(columns), strong[columns], time)
         live = live.select((live.ids > 0) | (live.seen == time))  # deaths of unconfirmed tracks
-        free = np.setdiff1d(np.flatnonzero(found.scores >= self._birth_score), columns)
+        free = np.setdiff1d(np.flatnonzero(strong), columns)
         live = live.join(_begin(found.select(free), time))
         live = self._confirmed(live)
         self._live, self._time, self._posed = live, time, pose is not None
@@ -163,6 +165,7 @@ def _begin(found: NamedDetections, time: float) -> _Live:
         hits=np.ones(count, np.int64),
         ages=np.zeros(count, np.int64),
         seen=np.full(count, time),
+        sure=np.full(count, time),
         facing=np.ones(count, np.int64),
     )
 
@@ -174,8 +177,10 @@ def _predict(live: _Live, seconds: float) -> _Live:
     return replace(live, mean=mean, covariance=covariance, ages=live.ages + 1)
 
 
-def _correct(live: _Live, rows: np.ndarray, found: NamedDetections, time: float) -> _Live:
-    """Tracks, of which those in rows [k] have been found again: k detections.
+def _correct(
+    live: _Live, rows: np.ndarray, found: NamedDetections, strong: np.ndarray, time: float
+) -> _Live:
+    """Tracks, of which those in rows [k] have been found again: k detections, strong or not.
 
     Detectors confuse front and back. The majority of the detections decides where a track heads;
     the others are turned round.
@@ -190,6 +195,7 @@ def _correct(live: _Live, rows: np.ndarray, found: NamedDetections, time: float)
     boxes[:, 6] += np.pi * (opposite & ~turned)
     live.mean[rows], live.covariance[rows] = kalman.correct(live.select(rows).known, boxes)
     live.scores[rows], live.seen[rows] = found.scores, time
+    live.sure[rows[strong]] = time
     live.hits[rows] += 1
     return live
 

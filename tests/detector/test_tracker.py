@@ -174,6 +174,14 @@ def test_weak_detections_continue_a_track_but_begin_none():
     assert tracks.boxes[0, 0] == pytest.approx(5, abs=0.1)
 
 
+def test_a_track_does_not_live_on_weak_detections_alone():
+    tracker = Tracker(max_gap=1.0)
+    for number in range(30):
+        found = scan(box(10, 0), scores=[0.9 if number < 5 else 0.3])
+        tracks = tracker.update(found, 0.1 * number + 0.001)
+        assert tracks.ids.tolist() == ([1] if 1 <= number <= 14 else [])
+
+
 def test_births_gaps_and_deaths():
     tracker = Tracker(confirm=3, max_gap=0.5, coast=0.25)
     here = scan(box(10, 0))
