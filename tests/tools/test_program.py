@@ -13,7 +13,7 @@ from tools import program
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("check_data", "detect", "evaluate", "import_openpcdet", "play", "train", "visualize")
-ALL = (*HEAVY, "benchmark", "demo", "prepare_kitti", "simulate")
+ALL = (*HEAVY, "benchmark", "demo", "evaluate_tracks", "prepare_kitti", "simulate")
 
 
 def start(tool: str, *arguments: object, **options: object) -> subprocess.Popen:
