@@ -1,4 +1,4 @@
-"""The demo: simulate streets, prepare them, train, evaluate, detect, draw.
+"""A training from nothing: simulate streets, prepare them, train, evaluate, detect, draw.
 
 Each step is one of the other programs; its command line is shown, to be used on other data.
 """
@@ -30,7 +30,7 @@ from data.files import replacing
 from tools.program import output_path, run
 
 EXAMPLE = """example:
-  python tools/demo.py --output output/demo
+  python tools/train_demo.py --output output/demo
 
 After Ctrl-C, the same command continues where it was stopped.
 """
