@@ -43,15 +43,23 @@ class Calibration:
     def from_file(cls, path: Path | str) -> Calibration:
         """Read `calib/000123.txt` or a tracking calibration; errors name the file and the key."""
         path = Path(path)
-        found: dict[str, str] = {}
-        for number, line in enumerate(read_text(path).splitlines(), start=1):
-            # the object benchmark ends a key with a colon, parts of the tracking one do not
-            [(key, numbers)] = re.findall(r"^([^\s:]*)[\s:]*(.*)$", line.strip())
-            if key and key in found:
-                raise ValueError(f"{path}, line {number}: {key[:40]} stands there a second time")
-            found[key] = numbers
+        found = _entries(path)
         matrices = {name: _matrix(found, *spec, path) for name, spec in KEYS.items()}
         _check(**matrices, path=path)
+        return cls(**matrices)
+
+    @classmethod
+    def from_raw(cls, folder: Path) -> Calibration:
+        """Of a day of KITTI's raw recordings: `calib_cam_to_cam.txt` and `calib_velo_to_cam.txt`
+        in the folder of the day; errors name the file and the key."""
+        cameras, lidar = folder / "calib_cam_to_cam.txt", folder / "calib_velo_to_cam.txt"
+        found = _entries(cameras)
+        p2 = _matrix(found, ("P_rect_02",), (3, 4), cameras)
+        r0_rect = _matrix(found, ("R_rect_00",), (3, 3), cameras)
+        found = _entries(lidar)
+        parts = (_matrix(found, ("R",), (3, 3), lidar), _matrix(found, ("T",), (3, 1), lidar))
+        matrices = {"p2": p2, "r0_rect": r0_rect, "velo_to_cam": np.hstack(parts)}
+        _check(**matrices, path=folder)
         return cls(**matrices)
 
     @cached_property
@@ -146,6 +154,18 @@ def observation_angle(camera_boxes: np.ndarray) -> np.ndarray:
 def _affine(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore", over="ignore"):  # what is not finite stays so
         return points[:, :3].astype(np.float64) @ matrix[:, :3].T + matrix[:, 3]
+
+
+def _entries(path: Path) -> dict[str, str]:
+    """The text behind each key of a calibration file."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        # the object benchmark ends a key with a colon, parts of the tracking one do not
+        [(key, numbers)] = re.findall(r"^([^\s:]*)[\s:]*(.*)$", line.strip())
+        if key and key in found:
+            raise ValueError(f"{path}, line {number}: {key[:40]} stands there a second time")
+        found[key] = numbers
+    return found
 
 
 def _matrix(

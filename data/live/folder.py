@@ -1,0 +1,85 @@
+"""A folder of clouds as a source: plain files, or a drive of KITTI with its pictures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from data.cloud_files import SUFFIXES, read_cloud
+from data.intensity import IntensityScale
+from data.live.camera import Company, company_of, find_clouds
+from data.live.scan import LiveScan, Trouble, Troubles
+
+RATE = 10.0  # turns per second, where the files say nothing of time
+
+
+class FolderSource:
+    """The clouds of some files in their order."""
+
+    live = False
+    rate = RATE
+
+    def __init__(self, files: Sequence[Path], company: Company):
+        self._files, self._company = files, company
+
+    def __iter__(self) -> Iterator[LiveScan | Trouble]:
+        scale, troubles = IntensityScale(), Troubles()
+        yield from self._company.troubles
+        missing = len(self._company.times) - len(self._files)
+        if missing > 0:
+            yield Trouble(
+                f"{self._files[0].parent}: {missing} scans of the recording are not there"
+            )
+        for number, file in enumerate(self._files):
+            if not file.parent.is_dir():
+                yield Trouble(f"{file.parent}: the folder is gone")
+                break
+            try:
+                points, notes = scale(read_cloud(file))
+            except (ValueError, OSError) as error:
+                yield Trouble(str(error))
+                continue
+            for note in notes:
+                yield from troubles.add(note.kind, f"{file}: {note.text}")
+            scan = LiveScan(points, number / RATE, file.stem)
+            yield from self._with_company(scan, troubles)
+        yield from troubles.rest()
+
+    def close(self) -> None:
+        """Nothing to end: a file is read at once."""
+
+    def _with_company(self, scan: LiveScan, troubles: Troubles) -> Iterator[LiveScan | Trouble]:
+        calibration, image = None, self._company.picture(scan.name)
+        try:
+            calibration = self._company.calibration(scan.name)
+        except (ValueError, OSError) as error:
+            yield from troubles.add("calibration", str(error))
+        if image is None and self._company.pictures is not None:
+            folder = self._company.pictures
+            yield from troubles.add("image", f"{folder}: no image of scan {scan.name}")
+        time = self._company.time(scan.name)
+        yield scan._replace(
+            time=scan.time if time is None else time, image=image, calibration=calibration
+        )
+
+
+def open_folder(path: Path) -> FolderSource:
+    """The clouds of a folder by their names, numbers in them by value; or a single file.
+
+    Raises FileNotFoundError where there are no clouds, ValueError for several sequences.
+    """
+    if path.is_file():
+        return FolderSource([path], company_of(path.parent))
+    folder = find_clouds(path)
+    files = [file for file in folder.iterdir() if file.suffix in SUFFIXES]
+    if not files:
+        raise FileNotFoundError(f"{folder}: no {', '.join(SUFFIXES)} files in this folder")
+    return FolderSource(sorted(files, key=_by_number), company_of(folder))
+
+
+def _by_number(file: Path) -> list[str]:
+    """10.bin comes after 9.bin."""
+    return [
+        f"{part:0>40}" if part.isdecimal() else part for part in re.split("([0-9]+)", file.name)
+    ]
