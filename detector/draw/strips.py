@@ -82,6 +82,19 @@ def table(rows: Mapping[str, str]) -> Image.Image:
     return strip
 
 
+def panel(rows: Mapping[str, str]) -> Image.Image:
+    """Names and values below each other, as an RGBA image that is transparent but for them."""
+    split = round(max(width(name, SIZE) for name in rows)) + GAP
+    room = split + round(max(width(text, SIZE) for text in rows.values())) + 4
+    strip = Image.new("RGBA", (room, len(rows) * ROW), (*BACKGROUND, 0))
+    draw = ImageDraw.Draw(strip)
+    for row, (name, text) in enumerate(rows.items()):
+        middle = (row + 0.5) * ROW
+        write(draw, (2, middle), name, FAINT, SIZE, outlined=True)
+        write(draw, (split, middle), text, TEXT, SIZE, outlined=True)
+    return strip
+
+
 def _class_colours(sets: Mapping[str, BoxSet]) -> dict[str, Colour]:
     """The classes that occur in the sets, KITTI's four first, with their colours."""
     found: dict[str, Colour] = {}
