@@ -4,6 +4,7 @@ Open3D is imported inside the functions that need it, which run in a process of 
 """
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 
@@ -72,13 +73,12 @@ class SceneContent:
         grown = len(points) > self._room
         if grown:
             self._room = max(LEAST, 1 << (len(points) - 1).bit_length())
-        low, high = HEIGHTS if colour_by == "height" else INTENSITIES
-        value = points[:, 2 if colour_by == "height" else 3]
-        shade = ((value - low) * (255 / (high - low))).clip(0, 255).astype(np.uint8)
         # What is over is points drawn twice: their number cannot change.
         places = np.resize(points[:, :3], (self._room, 3)).astype(np.float32)
-        cloud = o3d.t.geometry.PointCloud(o3d.core.Tensor(places))
-        cloud.point.colors = o3d.core.Tensor(np.resize(COLOURS[shade], (self._room, 3)))
+        colours = np.resize(point_colours(points, colour_by), (self._room, 3))
+        tensor: Any = o3d.core.Tensor  # its types leave out arrays
+        cloud = o3d.t.geometry.PointCloud(tensor(places))
+        cloud.point.colors = tensor(colours)
         self._clouds.append(cloud)
         if grown:
             self._scene.remove_geometry("points")
@@ -102,6 +102,13 @@ class SceneContent:
             # driver may filter for minutes.
             mesh.triangle_uvs = o3d.utility.Vector2dVector(np.zeros((3 * len(tube.triangles), 2)))
             self._scene.add_geometry(name, mesh, self._material)
+
+
+def point_colours(points: np.ndarray, colour_by: str) -> np.ndarray:
+    """[P, 3] float32 from 0 to 1 for points [P, 4] by "height" or "intensity"."""
+    low, high = HEIGHTS if colour_by == "height" else INTENSITIES
+    value = np.nan_to_num(points[:, 2 if colour_by == "height" else 3])
+    return COLOURS[((value - low) * (255 / (high - low))).clip(0, 255).astype(np.uint8)]
 
 
 def _key(shown: BoxSet) -> tuple:

@@ -21,6 +21,7 @@ from detector.draw.text import shortened, width, write
 
 SIZE, ROW = 14, 24  # of the letters and of a row, pixels
 GAP = 20  # pixels between two entries
+VALUE = 64  # pixels for a value of a panel
 
 # An entry draws itself at (left, middle) of its row.
 Entry = tuple[float, Callable[[ImageDraw.ImageDraw, float, float], None]]
@@ -83,15 +84,18 @@ def table(rows: Mapping[str, str]) -> Image.Image:
 
 
 def panel(rows: Mapping[str, str]) -> Image.Image:
-    """Names and values below each other, as an RGBA image that is transparent but for them."""
+    """Names and values below each other on a dim ground, as an RGBA image.
+
+    It is as wide for values of any usual length, so that it keeps its place while they change.
+    """
     split = round(max(width(name, SIZE) for name in rows)) + GAP
-    room = split + round(max(width(text, SIZE) for text in rows.values())) + 4
-    strip = Image.new("RGBA", (room, len(rows) * ROW), (*BACKGROUND, 0))
+    room = split + max(VALUE, *(round(width(text, SIZE)) + 4 for text in rows.values()))
+    strip = Image.new("RGBA", (room, len(rows) * ROW), (*BACKGROUND, 190))
     draw = ImageDraw.Draw(strip)
     for row, (name, text) in enumerate(rows.items()):
         middle = (row + 0.5) * ROW
-        write(draw, (2, middle), name, FAINT, SIZE, outlined=True)
-        write(draw, (split, middle), text, TEXT, SIZE, outlined=True)
+        write(draw, (2, middle), name, FAINT, SIZE)
+        write(draw, (split, middle), text, TEXT, SIZE)
     return strip
 
 

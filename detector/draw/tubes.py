@@ -41,16 +41,22 @@ def box_tubes(shown: BoxSet, dashed: bool, eye: np.ndarray) -> Mesh:
 
 
 def trail_tubes(shown: BoxSet, eye: np.ndarray) -> Mesh:
-    """The paths of the boxes' centres, fainter towards the past."""
+    """The paths of the boxes' centres."""
+    segments, colours = trail_colours(shown)
+    radius = 0.02 + 0.0012 * np.linalg.norm(segments.mean(axis=1) - eye, axis=1)
+    return _tubes(segments, radius, colours)
+
+
+def trail_colours(shown: BoxSet) -> tuple[np.ndarray, np.ndarray]:
+    """The paths of the boxes' centres as segments [S, 2, 3], and colours [S, 3] from 0 to 1 that
+    are fainter towards the past."""
     trails = [np.asarray(trail, np.float64) for trail in shown.trails]
     pieces = [np.stack([trail[:-1], trail[1:]], axis=1) for trail in trails]
     ages = [np.linspace(0.9, 0.1, len(piece))[:, None] for piece in pieces]
-    now = _shares(shown.colours[: len(trails)])
-    past = _shares([BACKGROUND])
+    now, past = _shares(shown.colours[: len(trails)]), _shares([BACKGROUND])
     colours = [age * past + (1 - age) * colour for age, colour in zip(ages, now, strict=True)]
     segments = np.concatenate([np.zeros((0, 2, 3)), *pieces])
-    radius = 0.02 + 0.0012 * np.linalg.norm(segments.mean(axis=1) - eye, axis=1)
-    return _tubes(segments, radius, np.concatenate([np.zeros((0, 3)), *colours]))
+    return segments, np.concatenate([np.zeros((0, 3)), *colours])
 
 
 def ground_rings(all_round: bool) -> Mesh:

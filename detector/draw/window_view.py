@@ -70,16 +70,22 @@ def serve(pipe: Connection, keys: Mapping[str, str]) -> None:
     pipe.send(CLOSED)
 
 
+def names_of(shown: str) -> list[str]:
+    """The keys of a row of the list, such as "left, right" or "1 to 3"."""
+    first, _, last = shown.partition(" to ")
+    return [str(i) for i in range(int(first), int(last) + 1)] if last else shown.split(", ")
+
+
 class WindowView:
     """The window. `show` replaces the scene, `tick` keeps it alive."""
 
     def __init__(self, keys: Mapping[str, str], send: Callable[[str | np.ndarray], None]):
-        """keys: all that the list shows, e.g. "left, right". send: takes the name of each one that
+        """keys: all that the list shows, see `names_of`. send: takes the name of each one that
         is not done here, and the pictures [H, W, 3] that the user wants to keep."""
         from open3d.visualization import gui, rendering
 
         self._gui, self._send, self._open = gui, send, True
-        names = {name for shown in keys for name in shown.split(", ")} - {"mouse"}
+        names = {name for shown in keys for name in names_of(shown)} - {"mouse"}
         self._key_names = {
             int(getattr(gui.KeyName, SIGNS.get(name, name.upper()))): name for name in names
         }

@@ -12,7 +12,7 @@ import pytest
 from tools import program
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("check_data", "detect", "evaluate", "import_openpcdet", "play", "train", "visualize")
+HEAVY = ("check_data", "demo", "detect", "evaluate", "import_openpcdet", "train", "visualize")
 ALL = (*HEAVY, "benchmark", "prepare_kitti", "simulate", "train_demo")
 
 
