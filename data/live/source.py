@@ -6,11 +6,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from data.cloud_files import SUFFIXES as CLOUDS
+from data.live.bag import BagSource
 from data.live.folder import open_folder
 from data.live.loop import Loop
+from data.live.pcap import PcapSource
+from data.live.recording import SUFFIXES as BAGS
+from data.live.recording import bag_files
 from data.live.scan import LiveScan, Trouble
+from data.live.streets import StreetSource
+from data.live.udp import UdpSource
+from data.live.velodyne import NAMES
 
-KINDS = "a folder of .bin or .npy files"
+PACKETS = (".pcap", ".pcapng")
+MODEL = "?model="
+KINDS = (
+    f"a folder of {', '.join(CLOUDS)} files, a drive of KITTI, a bag ({', '.join(BAGS)}), a .pcap "
+    "file, udp:PORT or street:SEED"
+)
 
 
 class Source(Protocol):
@@ -39,7 +52,37 @@ def open_source(name: str, loop: bool = False) -> Source:
 
 
 def _open(name: str) -> Source:
-    path = Path(name)
-    if path.is_dir():
+    if name.startswith("street:"):
+        return StreetSource(name)
+    name, model = _with_model(name)
+    if name.startswith("udp:"):
+        return UdpSource(name, model)
+    path, topic = _with_topic(name)
+    if not path.exists():
+        raise FileNotFoundError(f"{name}: no such file or folder; a source is {KINDS}")
+    if path.suffix in PACKETS:
+        return PcapSource(path, model)
+    if path.suffix in BAGS or (path.is_dir() and bag_files(path)):
+        return BagSource(path, topic, model)
+    if path.is_dir() or path.suffix in CLOUDS:
         return open_folder(path)
-    raise FileNotFoundError(f"{name}: no such file or folder; a source is {KINDS}")
+    raise ValueError(f"{path}: not a source by its name; a source is {KINDS}")
+
+
+def _with_model(name: str) -> tuple[str, str]:
+    """drive.pcap?model=VLP-16 -> name and model; a file may have a ? in its name too."""
+    start, said, model = name.partition(MODEL)
+    if not said or Path(name).exists():
+        return name, ""
+    known = {known.lower(): known for known in NAMES}
+    if model.lower() not in known:
+        raise ValueError(f"{name}: the model {model} is not one of {', '.join(NAMES)}")
+    return start, known[model.lower()]
+
+
+def _with_topic(name: str) -> tuple[Path, str]:
+    """drive.bag:/points -> path and topic; a file may have a : in its name too."""
+    path, said, topic = name.rpartition(":")
+    if said and not Path(name).exists():
+        return Path(path), topic
+    return Path(name), ""

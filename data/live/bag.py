@@ -1,0 +1,144 @@
+"""A ROS 1 bag, a ROS 2 bag or an MCAP file as a source: clouds, or a Velodyne's packets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.intensity import IntensityScale
+from data.live.optional import require
+from data.live.point_cloud2 import read_point_cloud2
+from data.live.recording import Recording
+from data.live.scan import LiveScan, Trouble, Troubles
+from data.live.velodyne import FASTEST, SLOWEST, USUAL_RATE, Packet, Turns
+from data.scan_checks import require_scan
+
+CLOUD = "sensor_msgs/msg/PointCloud2"
+PACKETS = "velodyne_msgs/msg/VelodyneScan"
+PROBE = 20  # clouds by whose times the rate is measured
+DEFINITIONS = {  # of velodyne_msgs, which are not among the usual ones
+    "velodyne_msgs/msg/VelodynePacket": "builtin_interfaces/Time stamp\nuint8[1206] data\n",
+    PACKETS: "std_msgs/Header header\nvelodyne_msgs/VelodynePacket[] packets\n",
+}
+
+
+class BagSource:
+    """The turns of one topic."""
+
+    live = False
+
+    def __init__(self, path: Path, topic: str = "", model: str = ""):
+        """topic: empty where there is only one. Raises ValueError for another topic, or several."""
+        self._path, self._model = path, model
+        self._recording = Recording(path)
+        self._topic = _chosen(self._recording.topics, topic, path)
+        self._types = _types(self._recording.is_ros1)
+        self.rate = self._measured_rate()
+
+    def __iter__(self) -> Iterator[LiveScan | Trouble]:
+        if self._recording.topics[self._topic] == PACKETS:
+            return self._turns()
+        return self._clouds()
+
+    def close(self) -> None:
+        """Nothing to end: a message is read at once."""
+
+    def _clouds(self) -> Iterator[LiveScan | Trouble]:
+        scale, troubles, number = IntensityScale(), Troubles(), 0
+        for item in self._messages(troubles):
+            if isinstance(item, Trouble):
+                yield item
+                continue
+            time, message = item
+            try:
+                cloud = read_point_cloud2(message, self._path)
+                require_scan(cloud.points, self._path)
+            except ValueError as error:
+                yield from troubles.add("cloud", f"{error}; left out")
+                continue
+            points, notes = scale(cloud)
+            for note in notes:
+                yield from troubles.add(note.kind, f"{self._path}: {note.text}")
+            yield LiveScan(points, time, f"{number:06d}")
+            number += 1
+        yield from troubles.rest()
+
+    def _turns(self) -> Iterator[LiveScan | Trouble]:
+        turns, troubles = Turns(str(self._path), self._model), Troubles()
+        for item in self._messages(troubles):
+            if isinstance(item, Trouble):
+                yield item
+            else:
+                for packet in _packets(item[1]):
+                    yield from turns.add(packet)
+        yield from turns.finish()
+        yield from troubles.rest()
+
+    def _messages(self, troubles: Troubles) -> Iterator[tuple[float, Any] | Trouble]:
+        """Time and contents of each message; one that cannot be read is left out."""
+        ros1 = self._recording.is_ros1
+        deserialize = self._types.deserialize_ros1 if ros1 else self._types.deserialize_cdr
+        for item in self._recording.messages(self._topic):
+            if isinstance(item, Trouble):
+                yield item
+                continue
+            try:
+                message = deserialize(item.data, item.type)
+            except Exception as error:  # of many kinds, e.g. AssertionError
+                text = f"{self._path}: a message cannot be read ({type(error).__name__}); left out"
+                yield from troubles.add("message", text)
+                continue
+            stamp = message.header.stamp.sec + message.header.stamp.nanosec / 1e9
+            yield stamp or item.time, message
+
+    def _measured_rate(self) -> float:
+        """Turns per second. Raises ValueError for packets of no model that is known."""
+        messages = (item for item in self._messages(Troubles()) if not isinstance(item, Trouble))
+        if self._recording.topics[self._topic] == PACKETS:
+            turns = Turns(str(self._path), self._model)
+            for _, message in islice(messages, PROBE):
+                for packet in _packets(message):
+                    for _ in turns.add(packet):
+                        pass
+                    if turns.rate:
+                        return turns.rate
+            return USUAL_RATE
+        steps = np.diff([time for time, _ in islice(messages, PROBE)])
+        step = float(np.median(steps)) if len(steps) else 0.0
+        return 1 / step if 1 / FASTEST <= step <= 1 / SLOWEST else USUAL_RATE
+
+
+def _packets(message: Any) -> Iterator[Packet]:
+    for packet in message.packets:
+        yield Packet(bytes(packet.data), packet.stamp.sec + packet.stamp.nanosec / 1e9)
+
+
+def _types(ros1: bool) -> Any:
+    """What decodes the messages."""
+    typesys = require("rosbags.typesys", "rosbags")
+    stores = typesys.Stores
+    types = typesys.get_typestore(stores.ROS1_NOETIC if ros1 else stores.ROS2_HUMBLE)
+    for name, text in DEFINITIONS.items():
+        types.register(typesys.get_types_from_msg(text, name))
+    return types
+
+
+def _chosen(topics: dict[str, str], topic: str, path: Path) -> str:
+    fitting = sorted(name for name, kind in topics.items() if kind in (CLOUD, PACKETS))
+    if not fitting:
+        kinds = sorted(set(topics.values()))
+        raise ValueError(
+            f"{path}: no topic of {CLOUD} or {PACKETS} in it; it has {', '.join(kinds)[:300]}"
+        )
+    if not topic and len(fitting) > 1:
+        raise ValueError(
+            f"{path}: {len(fitting)} topics with clouds: {', '.join(fitting)}; choose one, e.g. "
+            f"{path}:{fitting[0]}"
+        )
+    if topic and topic not in fitting:
+        raise ValueError(f"{path}: no topic {topic} with clouds; it has {', '.join(fitting)}")
+    return topic or fitting[0]
