@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Mapping
+from contextlib import redirect_stdout
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -38,7 +41,9 @@ class BrowserView:
             raise ValueError(MISSING) from None
         _require_free(port)
         self.port = port
-        self._server = viser.ViserServer(HOST, port, label="millisecond", verbose=False)
+        logging.getLogger("websockets").setLevel(logging.CRITICAL)  # strangers that are no browser
+        with redirect_stdout(None):  # the program says itself where the page is
+            self._server = viser.ViserServer(HOST, port, label="millisecond", verbose=False)
         self._labels: list[Any] = []
         self._image: Any = None
         self._prepare_scene()
@@ -48,7 +53,8 @@ class BrowserView:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.stop()
+        with redirect_stdout(None):
+            self._server.stop()
 
     @property
     def choices(self) -> tuple[float, bool]:
@@ -81,6 +87,7 @@ class BrowserView:
             self._write_captions(detections or EMPTY)
             rows = "\n".join(f"| {name} | {value} |" for name, value in (figures or {}).items())
             self._text.content = f"**{title}**\n\n| | |\n|---|---|\n{rows}"
+            self._legend.content = legend(detections or EMPTY)
             self._show_image(inset)
 
     def _prepare_scene(self) -> None:
@@ -104,6 +111,7 @@ class BrowserView:
         gui = self._server.gui
         gui.set_panel_label("millisecond")
         self._text = gui.add_markdown("waiting for the first scan")
+        self._legend = gui.add_html("")
         self._paused = gui.add_checkbox("pause", False)
         self._score = gui.add_slider("score from", 0.0, 1.0, 0.05, score)
         self._trails = gui.add_checkbox("trails", True)
@@ -111,7 +119,9 @@ class BrowserView:
 
     def _lines(self, name: str, segments: np.ndarray, colours: np.ndarray, pixels: float) -> None:
         """segments [S, 2, 3], colours [S, 3] from 0 to 1."""
-        both = np.repeat((colours * 255).astype(np.uint8)[:, None], 2, axis=1)
+        # The page takes the colours of lines for linear light and encodes them as sRGB.
+        linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+        both = np.repeat((linear * 255).round().astype(np.uint8)[:, None], 2, axis=1)
         self._server.scene.add_line_segments(
             name,
             segments.astype(np.float32),
@@ -155,6 +165,16 @@ def box_lines(shown: BoxSet) -> tuple[np.ndarray, np.ndarray]:
     lines = np.concatenate([corners[:, EDGES], heading], axis=1)
     colours = np.array(shown.colours, np.float64).reshape(-1, 3) / 255
     return lines.reshape(-1, 2, 3), np.repeat(colours, lines.shape[1], axis=0)
+
+
+def legend(shown: BoxSet) -> str:
+    """The classes that occur with their colours, as HTML."""
+    colours = sorted(set(zip(shown.names, shown.colours, strict=True)))
+    squares = (
+        f'<span style="color: rgb{colour}">&#9632;</span> {escape(name)}'
+        for name, colour in colours
+    )
+    return f'<div style="padding: 0 0.8em">{" &nbsp; ".join(squares)}</div>'
 
 
 def invitation(port: int) -> str:

@@ -5,6 +5,7 @@ Open3D is imported inside the functions that need it, which run in a process of 
 
 import os
 from collections.abc import Mapping
+from functools import cache
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -96,6 +97,7 @@ def usual_view(size: tuple[int, int]) -> Viewpoint:
     return Viewpoint.looking(EYE, TARGET, FIELD_OF_VIEW, size)
 
 
+@cache
 def ring_marks(size: tuple[int, int]) -> np.ndarray:
     """Where to write the distance of each ring, [R, 3]: far right in a picture of that size."""
     view, angle = usual_view(size), np.radians(np.linspace(-46, 0, 93))
