@@ -77,7 +77,7 @@ class BrowserView:
                 "/points",
                 points[:, :3].astype(np.float32),
                 (point_colours(points, self._colour_by.value) * 255).astype(np.uint8),
-                point_size=0.07,
+                point_size=0.04,
                 point_shading="flat",
             )
             for name, shown in (("ground truth", ground_truth), ("detections", detections)):
