@@ -77,6 +77,12 @@ def kitti() -> Path:
 
 
 @pytest.fixture(scope="session")
+def sensors() -> Path:
+    """Recordings of other sensors than KITTI's."""
+    return _folder("sensors")
+
+
+@pytest.fixture(scope="session")
 def golden() -> Path:
     """Golden tensors and results of other implementations."""
     return _folder("golden")

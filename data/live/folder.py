@@ -26,11 +26,10 @@ class FolderSource:
     def __iter__(self) -> Iterator[LiveScan | Trouble]:
         scale, troubles = IntensityScale(), Troubles()
         yield from self._company.troubles
-        missing = len(self._company.times) - len(self._files)
-        if missing > 0:
-            yield Trouble(
-                f"{self._files[0].parent}: {missing} scans of the recording are not there"
-            )
+        wanted, there = len(self._company.times), len(self._files)
+        if there < wanted:
+            folder = self._files[0].parent
+            yield Trouble(f"{folder}: {wanted - there} of {wanted} scans are not there")
         for number, file in enumerate(self._files):
             if not file.parent.is_dir():
                 yield Trouble(f"{file.parent}: the folder is gone")

@@ -77,13 +77,15 @@ def _packets(path: Path) -> Iterator[Packet | Trouble]:
         except (ValueError, dpkt.Error, struct.error):
             raise ValueError(f"{path}: not a file of network packets, or cut off") from None
         try:
+            cut = False
             for time, frame in reader:
                 if file.cut or not frame:
+                    cut = True
                     break
                 packet = _udp(frame, float(time), reader)
                 if packet is not None:
                     yield packet
-            cut = file.cut
+            cut = cut or file.cut
         except (dpkt.Error, ValueError, struct.error):
             cut = True
         if cut:

@@ -47,6 +47,7 @@ def open_source(name: str, loop: bool = False) -> Source:
     if not loop:
         return source
     if source.live:
+        source.close()
         raise ValueError(f"{name}: a live sensor cannot be played again; leave out --loop")
     return Loop(source)
 
