@@ -1,9 +1,9 @@
 """A Kalman filter of constant velocity over boxes, for many boxes at once.
 
-The state is (x, y, z, yaw, l, w, h, vx, vy), the measurement a box. x and y move with the velocity,
-which is disturbed by white acceleration; all else is a random walk. This is the filter of Weng et
-al., "3D Multi-Object Tracking: A Baseline and New Evaluation Metrics", IROS 2020, with noise that
-grows with time instead of with scans.
+The state is (x, y, z, yaw, l, w, h, vx, vy), the measurement a box. x and y move with the velocity;
+velocity, height, yaw and size are random walks, so that the noise grows with time and not with the
+number of scans. Weng et al., "3D Multi-Object Tracking: A Baseline and New Evaluation Metrics",
+IROS 2020, have the same filter with noise per scan.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ import numpy as np
 
 from data.boxes import wrap_angle
 
-SIZE = 9
+STATE, MEASURED = 9, 7  # numbers of a state; the first of them are measured
 YAW = 3
-VELOCITY = slice(7, 9)
-COLUMNS = [0, 1, 2, 4, 5, 6, 3]  # of the state that are a box: x, y, z, l, w, h, yaw
+COLUMNS = [0, 1, 2, 4, 5, 6, 3]  # of a state that make a box: x, y, z, l, w, h, yaw
+ORDER = [0, 1, 2, 6, 3, 4, 5]  # of a box that make a measurement: x, y, z, yaw, l, w, h
 
-# Standard deviations of a measured (x, y, z, yaw, l, w, h), metres and radians.
-MEASURED = np.array([0.2, 0.2, 0.2, 0.2, 0.3, 0.2, 0.2])
-UNKNOWN_SPEED = 10.0  # standard deviation of the speed of a new object, metres per second
-ACCELERATION = 3.0  # standard deviation, metres per second squared
-# Standard deviations of the random walks of (z, yaw, l, w, h) within one second.
-WALK = np.array([0.3, 0.5, 0.1, 0.1, 0.1])
+# Standard deviations of a measured x, y, z, yaw, l, w, h in metres and radians.
+NOISE = np.array([0.15, 0.15, 0.2, 0.2, 0.3, 0.2, 0.2])
+# Of z, yaw, l, w, h, vx, vy: standard deviations of the change within one second.
+WALK = np.array([0.3, 0.5, 0.1, 0.1, 0.1, 1.5, 1.5])
+# Of the unknown velocity of a new object. Along its heading it may be fast, the faster the longer
+# the object is (per metre of length, and at most); across it may not. Metres per second.
+SPEED_PER_LENGTH, LARGEST_SPEED, SIDEWAYS = 5.0, 20.0, 1.0
 
 
 class Estimates(NamedTuple):
@@ -41,44 +42,48 @@ class Estimates(NamedTuple):
     @property
     def velocities(self) -> np.ndarray:
         """[n, 2] metres per second."""
-        return self.mean[:, VELOCITY]
+        return self.mean[:, MEASURED:]
 
 
 def begin(boxes: np.ndarray) -> Estimates:
-    """Estimates from one measurement each: boxes [n, 7], of unknown velocity."""
-    mean = np.zeros((len(boxes), SIZE))
+    """Estimates from one measurement each: boxes [n, 7]."""
+    mean = np.zeros((len(boxes), STATE))
     mean[:, COLUMNS] = boxes
-    deviations = np.concatenate([MEASURED, [UNKNOWN_SPEED, UNKNOWN_SPEED]])
-    return Estimates(mean, np.tile(np.diag(deviations**2), (len(boxes), 1, 1)))
-
-
-def predict(known: Estimates, seconds: float) -> Estimates:
-    """The estimates after some time without a measurement."""
-    move = np.eye(SIZE)
-    move[[0, 1], [7, 8]] = seconds
-    mean = known.mean @ move.T
-    covariance = move @ known.covariance @ move.T + process_noise(seconds)
+    covariance = np.zeros((len(boxes), STATE, STATE))
+    covariance[:, range(MEASURED), range(MEASURED)] = NOISE**2
+    along = np.minimum(SPEED_PER_LENGTH * boxes[:, 3], LARGEST_SPEED) ** 2
+    heading = np.stack([np.cos(boxes[:, 6]), np.sin(boxes[:, 6])], axis=1)  # [n, 2]
+    stretch = (along - SIDEWAYS**2)[:, None, None] * heading[:, :, None] * heading[:, None, :]
+    covariance[:, MEASURED:, MEASURED:] = stretch + SIDEWAYS**2 * np.eye(2)
     return Estimates(mean, covariance)
 
 
-def process_noise(seconds: float) -> np.ndarray:
-    """[9, 9] covariance that time adds: white acceleration and random walks."""
-    noise = np.zeros((SIZE, SIZE))
-    effect = np.array([seconds**2 / 2, seconds]) * ACCELERATION
-    for position, velocity in ((0, 7), (1, 8)):
-        noise[np.ix_([position, velocity], [position, velocity])] = np.outer(effect, effect)
-    noise[range(2, 7), range(2, 7)] = WALK**2 * seconds
+def predict(known: Estimates, seconds: float) -> Estimates:
+    """The estimates after a time without measurements. Two steps give what one long step does."""
+    move = np.eye(STATE)
+    move[[0, 1], [7, 8]] = seconds
+    mean = known.mean @ move.T
+    return Estimates(mean, move @ known.covariance @ move.T + _process_noise(seconds))
+
+
+def _process_noise(seconds: float) -> np.ndarray:
+    """[9, 9] covariance that random walks add; that of the velocity moves x and y with it (Bar-
+    Shalom et al., "Estimation with Applications to Tracking and Navigation", 2001, 6.2.2)."""
+    noise = np.diag(np.concatenate([np.zeros(2), WALK**2 * seconds]))
+    for place, velocity in ((0, 7), (1, 8)):
+        rate = WALK[velocity - 2] ** 2
+        noise[place, place] = rate * seconds**3 / 3
+        noise[place, velocity] = noise[velocity, place] = rate * seconds**2 / 2
     return noise
 
 
 def correct(known: Estimates, boxes: np.ndarray) -> Estimates:
-    """The estimates after one measurement each: boxes [n, 7], yaws within a quarter turn."""
-    measured = SIZE - 2
-    error = boxes[:, [0, 1, 2, 6, 3, 4, 5]] - known.mean[:, :measured]
+    """The estimates after one measurement each: boxes [n, 7]."""
+    error = boxes[:, ORDER] - known.mean[:, :MEASURED]
     error[:, YAW] = wrap_angle(error[:, YAW])
-    shared = known.covariance[:, :, :measured]  # [n, 9, 7] covariance of state and measurement
-    expected = known.covariance[:, :measured, :measured] + np.diag(MEASURED**2)
-    gain = np.linalg.solve(expected, shared.transpose(0, 2, 1)).transpose(0, 2, 1)
+    shared = known.covariance[:, :MEASURED]  # [n, 7, 9] of measurement and state
+    expected = known.covariance[:, :MEASURED, :MEASURED] + np.diag(NOISE**2)
+    gain = np.linalg.solve(expected, shared).transpose(0, 2, 1)  # [n, 9, 7]
     mean = known.mean + (gain @ error[:, :, None])[:, :, 0]
-    covariance = known.covariance - gain @ shared.transpose(0, 2, 1)
+    covariance = known.covariance - gain @ shared
     return Estimates(mean, (covariance + covariance.transpose(0, 2, 1)) / 2)
