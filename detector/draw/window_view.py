@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import numpy as np
 from PIL import Image
@@ -79,9 +81,9 @@ def names_of(shown: str) -> list[str]:
 class WindowView:
     """The window. `show` replaces the scene, `tick` keeps it alive."""
 
-    def __init__(self, keys: Mapping[str, str], send: Callable[[str | np.ndarray], None]):
+    def __init__(self, keys: Mapping[str, str], send: Callable[[str | Path], None]):
         """keys: all that the list shows, see `names_of`. send: takes the name of each one that
-        is not done here, and the pictures [H, W, 3] that the user wants to keep."""
+        is not done here, and files (.npy) of the pictures that the user wants to keep."""
         from open3d.visualization import gui, rendering
 
         self._gui, self._send, self._open = gui, send, True
@@ -108,6 +110,7 @@ class WindowView:
         self._point_size = self._colour_by = 0  # places in POINT_SIZES and COLOUR_BY
         self._placed: Viewpoint | None = None  # from where the captions were placed
         self._redraws: list[float] = []  # when the window is to be drawn again, seconds
+        self._screenshot = False  # whether one is on its way
         self._window.set_on_layout(self._layout)
         self._window.set_on_close(self._close)
         self._window.set_on_key(self._key)
@@ -124,6 +127,8 @@ class WindowView:
             self._place_captions(view)
         if self._redraws and time.monotonic() >= self._redraws[0]:
             del self._redraws[0]
+            self._window.post_redraw()
+        if self._screenshot:  # it comes with one of the next drawings
             self._window.post_redraw()
         return True
 
@@ -195,6 +200,7 @@ class WindowView:
         if event.type != self._gui.KeyEvent.Type.DOWN or name is None:
             return False
         if name == SCREENSHOT:
+            self._screenshot = True
             self._scene.scene.render_to_image(self._send_screenshot)
         elif name in TOGGLES:
             self._hidden ^= {TOGGLES[name]}
@@ -220,11 +226,15 @@ class WindowView:
 
     def _send_screenshot(self, image) -> None:
         """What the window shows, with the texts as on other pictures."""
+        self._screenshot = False
         picture = np.array(image)[..., :3]
         view = self._camera.viewpoint()
         view = view._replace(size=(picture.shape[1], picture.shape[0]))
         overlay = self._overlay._replace(sets=self._shown())
-        self._send(lay_over(picture, view, ring_marks(AT_FIRST), overlay))
+        # Not through the pipe: both ends would wait if the program sends a scene at this moment.
+        with NamedTemporaryFile(prefix=f"{NAME}_", suffix=".npy", delete=False) as file:
+            np.save(file, lay_over(picture, view, ring_marks(AT_FIRST), overlay))
+        self._send(Path(file.name))
 
     def _close(self) -> bool:
         self._open = False
