@@ -132,7 +132,7 @@ def test_troubles_are_handed_on_and_counted():
         got = results(frames)
     texts = [item.text for item in got if isinstance(item, Trouble)]
     assert texts[:2] == ["half a packet", "000001: two points are no scan"]
-    assert len(texts) == 3 and "tracks begin anew" in texts[2]  # the time went back
+    assert len(texts) == 3 and "tracking begins anew" in texts[2]  # the time went back
     assert [item.scan.name for item in got if isinstance(item, LiveFrame)] == [
         *("000000", "000002", "000001")
     ]

@@ -22,6 +22,7 @@ from tools import (
     check_data,
     detect,
     evaluate,
+    evaluate_tracks,
     import_openpcdet,
     play,
     prepare_kitti,
@@ -89,6 +90,8 @@ COMMANDS = (
         f"kitti/training/velodyne {DETECTOR} --calib kitti/training/calib --output results",
         "results",
     ),
+    Command(detect, f"scans {DETECTOR} --track --ego --rate 5 --output out", "out"),
+    Command(evaluate_tracks, "results --root kitti --json out.json", "out.json"),
     Command(
         evaluate,
         "weights.safetensors --root kitti --output out --json out.json --device cpu",
