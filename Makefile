@@ -5,13 +5,15 @@ BIN := .venv/bin
 KERNELS := $(shell find ops/csrc tools/benchmarks -name "*.cu" -o -name "*.cuh" -o -name "*.h" -o -name "*.cpp")
 SANITIZERS := memcheck initcheck racecheck
 
-.PHONY: help demo test test-gpu sanitize lint types check format bench clean
+.PHONY: help demo train-demo test test-gpu sanitize lint types check format bench clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
-demo: .venv/installed  ## simulate streets, train, evaluate, detect, draw: output/demo/
-	$(BIN)/python tools/demo.py --output output/demo
+demo: train-demo  ## the same as train-demo
+
+train-demo: .venv/installed  ## simulate streets, train, evaluate, detect, draw: output/demo/
+	$(BIN)/python tools/train_demo.py --output output/demo
 
 test: .venv/installed  ## run all tests; those of the kernels skip where there is no GPU
 	$(BIN)/python -m pytest -q

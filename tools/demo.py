@@ -1,7 +1,4 @@
-"""The demo: simulate streets, prepare them, train, evaluate, detect, draw.
-
-Each step is one of the other programs; its command line is shown, to be used on other data.
-"""
+"""Live detection in recordings, sensors and simulated streets: in a window, a film, a browser."""
 
 if __name__ == "__main__":
     import sys
@@ -14,180 +11,145 @@ if __name__ == "__main__":
     program.begin()
 
 import argparse
-import json
-import math
-import os
-import shlex
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from PIL import Image
+from data.live.queue import ScanQueue
+from data.live.source import open_source
+from detector.config import PRECISIONS
+from detector.detector import Detector
+from detector.draw.browser import PORT, BrowserView, invitation
+from detector.draw.film import Film
+from detector.draw.view import View
+from detector.draw.window import Window, WindowUnavailable
+from detector.live import LiveDetection, warm_up
+from tools.live.page import Page
+from tools.live.player import Player, keys_for
+from tools.live.recording import Recorder, begin_pictures
+from tools.live.view import Choices, LiveView
+from tools.program import number, output_path, run
+from tools.program import score as shown_score
 
-from data.files import replacing
-from tools.program import output_path, run
+EXAMPLE = """examples:
+  python tools/demo.py 2011_09_26_drive_0005_sync --weights second.safetensors
+  python tools/demo.py street:7 --weights second.safetensors --record street.mp4 --frames 100
+  python tools/demo.py scans --weights second.safetensors --browser
 
-EXAMPLE = """example:
-  python tools/demo.py --output output/demo
-
-After Ctrl-C, the same command continues where it was stopped.
+Scans are played at the pace of the sensor. When the detection is slower, the oldest scan that waits
+is dropped and counted. With --fast, and where a recording becomes a film, none is dropped. Latency
+is the time from points on the host to boxes on the host. What cannot be read is reported and left
+out; the exit code is then 2. Ctrl-C ends with a summary. In the window, h shows all keys. Without a
+display the pictures become numbered PNGs, which replace those of an earlier film in the folder.
 """
-TOOLS = Path(__file__).resolve().parent
-CONFIG = TOOLS.parent / "configs" / "second_small.yaml"
-SPLITS = {"train": (0, 240), "val": (100_000, 40), "unseen": (200_003, 4)}  # first street, how many
-POSTER, HEIGHT = "200006", 576  # the street of the picture in README, pixels
-SURE = 0.3  # least score of the cars in the report
-BIN = Path(sys.executable).parent
-Command = list[str | Path]
-STOPPED = "stopped; the same command goes on from here"
-SAY_SO = ("simulate", "prepare_kitti", "train")  # these print such a line themselves
+FOLDER = Path("output/film")
+Place = Window | BrowserView | Recorder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    output = parse(arguments).output
-    return run(lambda: demonstrate(output))
-
-
-def demonstrate(output: Path) -> int:
-    """Every step in turn; returns the exit code of the one that failed, 0 if none did."""
-    begin = time.monotonic()
-    times = {}
-    for title, commands in steps(output):
-        print(f"\n=== {title}", flush=True)
-        start = time.monotonic()
-        for command in commands:
-            if code := execute(command):
-                return code
-        times[title] = time.monotonic() - start
-    draw_poster(output)
-    print(f"\n{report(output)}\n")
-    parts = ", ".join(
-        f"{title.split()[0].lower()} {seconds:.0f}" for title, seconds in times.items()
-    )
-    print(f"all in {time.monotonic() - begin:.0f} s: {parts}")
-    return 0
+    options = parse(arguments)
+    return run(lambda: show(options))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--output", type=output_path, required=True, help="folder for all that is written"
+    add = parser.add_argument
+    add("source", help="see docs/live.md: a folder, a drive, a bag, a pcap, udp:PORT, street:SEED")
+    add("--weights", type=Path, required=True, help="weights file")
+    add("--device", help="to detect on: cpu, cuda (a GPU if there is one)")
+    add("--precision", choices=sorted(PRECISIONS), help="of the network (default: fp32)")
+    add(
+        "--score",
+        type=shown_score,
+        default=0.3,
+        help="least score that is shown at first (default: %(default)s)",
     )
-    return parser.parse_args(arguments)
-
-
-def steps(output: Path) -> list[tuple[str, list[Command]]]:
-    """Titles and the command lines below them: a program of this folder, then its arguments."""
-    root, training = output / "streets", output / "training"
-    weights, kitti = training / "weights.safetensors", root / "training"
-    first, count = SPLITS["unseen"]
-    unseen = [kitti / "velodyne" / f"{n:06d}.bin" for n in range(first, first + count)]
-    detections, drawn = output / "detections", ["--root", root, "--split", "unseen"]
-    found_with = ["--weights", weights, "--calib", kitti / "calib"]
-    return [
-        ("Scan simulated streets", [simulation(root, split) for split in missing(root)]),
-        ("Pack the scans and cut out the objects", [["prepare_kitti", "--root", root]]),
-        ("Train", [["train", CONFIG, "--root", root, "--output", training, "--resume"]]),
-        (
-            "Evaluate on streets that the training did not see",
-            [["evaluate", weights, "--root", root, "--json", output / "ap.json"]],
-        ),
-        (
-            "Detect the cars in four more",
-            [["detect", *unseen, *found_with, "--output", detections]],
-        ),
-        (
-            "Draw what was found",
-            [["visualize", *drawn, "--detections", detections, "--output", output / "pictures"]],
-        ),
-    ]
-
-
-def simulation(root: Path, split: str) -> Command:
-    """The command that scans the streets of a split."""
-    first, count = SPLITS[split]
-    where = ["--root", root, "--split", split]
-    return ["simulate", *where, "--first", str(first), "--streets", str(count)]
-
-
-def missing(root: Path) -> list[str]:
-    """The splits that do not exist, or are not complete."""
-    return [split for split in SPLITS if not (root / "ImageSets" / f"{split}.txt").is_file()]
-
-
-def execute(command: Command) -> int:
-    """Shows a command line and runs it; returns its exit code."""
-    program, *arguments = map(str, command)
-    line = [f"tools/{program}.py", *arguments]
-    print(f"$ python {shlex.join(line)}", flush=True)
-    # So small a network gains little by a second thread, and where the cores have other work too
-    # the threads wait for each other most of the time.
-    environment = {"OMP_NUM_THREADS": "1"} | os.environ
-    script = TOOLS / f"{program}.py"
-    process = subprocess.Popen([sys.executable, str(script), *arguments], env=environment)
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.wait()  # it got the signal too, and first saves what it has
-        if program not in SAY_SO:
-            print(STOPPED, file=sys.stderr)
-        raise
-
-
-def draw_poster(output: Path) -> None:
-    """A street in 3-D and from above, side by side; without 3-D where Open3D cannot render."""
-    pictures = []
-    for kind in ("scene", "birds_eye"):
-        path = output / "pictures" / f"{POSTER}_{kind}.png"
-        if path.is_file():
-            with Image.open(path) as picture:
-                wide = round(picture.width * HEIGHT / picture.height)
-                pictures.append(picture.resize((wide, HEIGHT), Image.Resampling.LANCZOS))
-    poster = Image.new("RGB", (sum(picture.width for picture in pictures), HEIGHT))
-    left = 0
-    for picture in pictures:
-        poster.paste(picture, (left, 0))
-        left += picture.width
-    with replacing(output / "street.png") as temporary:
-        poster.save(temporary, format="PNG")
-
-
-def report(output: Path) -> str:
-    """What was found, how good it is, and where it lies."""
-    scores = json.loads((output / "ap.json").read_text())["Car"]["bev@0.5"]
-    lines = [
-        f"In {SPLITS['val'][1]} unseen streets: AP {scores['R40'][1]:.1f} (R40) of "
-        f"{scores['count'][1]} cars of moderate difficulty, from above, at overlap 0.5."
-    ]
-    for path in sorted((output / "detections").glob("*.json")):
-        lines.append(f"In street {path.stem}: {describe(json.loads(path.read_text()))}.")
-    lines += [
-        "",
-        f"pictures             {output}/street.png, {output}/pictures",
-        f"KITTI result files   {output}/detections",
-        f"weights              {output}/training/weights.safetensors",
-        f"curves               {BIN}/tensorboard --logdir {output}/training",
-    ]
-    return "\n".join(lines)
-
-
-def describe(frame: dict) -> str:
-    """The cars of a frame that detect.py found."""
-    sure = [
-        box for box, score in zip(frame["boxes"], frame["scores"], strict=True) if score >= SURE
-    ]
-    if not sure:
-        return f"no car that scores {SURE} or more"
-    x, y, *_ = min(sure, key=lambda box: math.hypot(box[0], box[1]))
-    side = "left" if y > 0 else "right"
-    return (
-        f"{len(sure)} cars that score {SURE} or more, the nearest {x:.0f} m ahead and "
-        f"{abs(y):.0f} m to the {side}"
+    add("--fast", action="store_true", help="as fast as it goes, not at the sensor's pace")
+    add("--loop", action="store_true", help="play a recording again and again")
+    add("--frames", type=number, metavar="N", help="end after so many frames")
+    add("--record", type=output_path, metavar="FILE.mp4", help="write a film, no window")
+    add("--output", type=output_path, metavar="DIR", help="write PNGs here, no window")
+    add(
+        "--browser",
+        type=port,
+        nargs="?",
+        const=PORT,
+        metavar="PORT",
+        help=f"serve the view as a web page, no window (default port: {PORT})",
     )
+    add("--no-tracks", action="store_true", help="do not follow the objects from scan to scan")
+    add("--ego", action="store_true", help="compensate the sensor's own motion, by kiss-icp")
+    options = parser.parse_args(arguments)
+    if options.browser and (options.record or options.output):
+        parser.error("--browser: not with --record or --output")
+    if options.ego and options.no_tracks:
+        parser.error("--ego: it compensates tracks, which --no-tracks leaves out")
+    return options
+
+
+def port(text: str) -> int:
+    """An argument that is the number of a port."""
+    if number(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text} is no port; those end at 65535")
+    return int(text)
+
+
+def show(options: argparse.Namespace) -> int:
+    """Open the window or the page, or write pictures where there is no display."""
+    source = open_source(options.source, options.loop)
+    detector = Detector.from_weights(options.weights, options.device, options.precision)
+    with ExitStack() as stack:
+        place = open_place(options, source.rate, detector, stack)
+        warm_up(detector)
+        whole = isinstance(place, Recorder) and not source.live  # a film has every scan
+        scans = ScanQueue(source, options.fast or whole)
+        frames = LiveDetection(
+            scans, detector, not options.no_tracks, options.ego, limit=options.frames
+        )
+        stack.enter_context(scans)
+        stack.enter_context(frames)
+        choices, classes = Choices(options.score), detector.config.class_names
+        view = LiveView(classes, choices, frames.statistics, paced=not whole)
+        try:
+            play(place, scans, frames, view)
+        finally:
+            for line in frames.notes.lines():
+                print(f"warning: {line}", file=sys.stderr)
+            print(frames.statistics.summary(scans.dropped))
+    return 2 if frames.statistics.troubles else 0
+
+
+def open_place(
+    options: argparse.Namespace, rate: float, detector: Detector, stack: ExitStack
+) -> Place:
+    """Where the frames are shown; it closes with the stack. rate: pictures per second."""
+    config, folder = detector.config, options.output
+    if options.browser:
+        return stack.enter_context(BrowserView(options.browser, options.score))
+    if not (options.record or folder):
+        try:
+            return stack.enter_context(Window(keys_for(config.class_names)))
+        except WindowUnavailable as error:
+            print(f"note: {error}; writing PNGs", file=sys.stderr)
+            folder = FOLDER
+    film = stack.enter_context(Film(options.record, rate)) if options.record else None
+    if folder:
+        begin_pictures(folder)
+    return Recorder(film, folder, View.of_grid(config.grid.range))
+
+
+def play(place: Place, scans: ScanQueue, frames: LiveDetection, view: LiveView) -> None:
+    """Until the scans end, the window is closed or the user interrupts."""
+    if isinstance(place, Window):
+        Player(place, scans, frames, view).play()
+    elif isinstance(place, BrowserView):
+        print(invitation(place.port), flush=True)
+        Page(place, scans, frames, view).play()
+    else:
+        place.record(frames, scans, view)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Common parts of visualize.py and play.py: detection in a frame, and a report on frames and boxes
+"""Common parts of visualize.py: detection in a frame, and a report on frames and boxes
 that were not drawn."""
 
 from __future__ import annotations

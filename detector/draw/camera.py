@@ -1,6 +1,7 @@
 """A camera image with the boxes projected into it."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,24 @@ def draw_camera(
     picture.paste(strip, (MARGIN, high + PADDING), strip)
     _captions(ImageDraw.Draw(picture), (high, wide), calibration, detections or EMPTY)
     return np.asarray(picture)
+
+
+def draw_inset(
+    image: np.ndarray, calibration: Calibration | None, detections: BoxSet, room: tuple[int, int]
+) -> np.ndarray:
+    """The image [H, W, 3] uint8, made to fit into (width, height) pixels, with the boxes where
+    their calibration is known."""
+    scale = min(room[0] / image.shape[1], room[1] / image.shape[0])
+    wide, high = (max(1, round(side * scale)) for side in image.shape[1::-1])
+    small = Image.fromarray(image).resize((wide, high), Image.Resampling.BOX)
+    if calibration is None:
+        return np.asarray(small)
+    calibration = replace(calibration, p2=np.diag([scale, scale, 1.0]) @ calibration.p2)
+    large = small.resize((wide * SMOOTH, high * SMOOTH))
+    _draw_set(large, calibration, detections, dashed=False)
+    small = large.resize((wide, high), Image.Resampling.BOX)
+    _captions(ImageDraw.Draw(small), (high, wide), calibration, detections)
+    return np.asarray(small)
 
 
 def _far_first(shown: BoxSet) -> np.ndarray:

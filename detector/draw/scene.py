@@ -4,71 +4,29 @@ Open3D is imported inside the functions that need it, which run in a process of 
 """
 
 import os
+from collections.abc import Mapping
+from functools import cache
 from multiprocessing.connection import Connection
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 
-from detector.draw.captions import FreeSpace
 from detector.draw.display import display_problem
 from detector.draw.open3d_process import REMEDY, Open3DProcess
-from detector.draw.strips import legend
-from detector.draw.style import BACKGROUND, EMPTY, FAINT, TEXT, BoxSet, ramp
-from detector.draw.text import shortened, write
-from detector.draw.tubes import GROUND, RINGS, box_tubes, ground_rings
-from detector.draw.viewpoint import Viewpoint, take
+from detector.draw.overlay import Overlay, lay_over
+from detector.draw.scene_content import SceneContent
+from detector.draw.style import BACKGROUND, EMPTY, BoxSet
+from detector.draw.tubes import GROUND, RINGS
+from detector.draw.viewpoint import Viewpoint
 
 EYE, TARGET = np.array([-11.0, 0.0, 8.0]), np.array([14.0, 0.0, -1.0])  # metres, LiDAR frame
 FIELD_OF_VIEW = 42.0  # degrees, from top to bottom
 SMOOTH = 2  # rendered this many times larger, then shrunk
-HEIGHTS = (-2.0, 1.5)  # metres: the ends of the colour ramp
-REACH = 300.0  # metres: what lies farther away is not drawn
-BEHIND = 0.01  # share of the points behind the sensor from which rings go all round
 PATIENCE = 300.0  # seconds for one picture
 
 
 class SceneUnavailable(RuntimeError):
     """Open3D cannot render here; the text is one line with the remedy."""
-
-
-def fill_scene(scene, points: np.ndarray, ground_truth: BoxSet, detections: BoxSet, size: float):
-    """Replace what an Open3DScene shows by points [P, 4] (`size` pixels each) and boxes.
-
-    The geometries are "points", "rings", "ground truth" and "detections"; what is empty is none.
-    """
-    import open3d as o3d
-
-    scene.clear_geometry()
-    vector = o3d.utility.Vector3dVector
-    points = points[(np.abs(points[:, :3]) < REACH).all(axis=1)]
-    if len(points):
-        cloud = o3d.geometry.PointCloud(vector(points[:, :3].astype(np.float64)))
-        cloud.colors = vector(ramp(points[:, 2], *HEIGHTS) / 255)
-        scene.add_geometry("points", cloud, material(size))
-    tubes = {
-        "rings": ground_rings(len(points) > 0 and (points[:, 0] < -1).mean() > BEHIND),
-        "ground truth": box_tubes(ground_truth, True, EYE),
-        "detections": box_tubes(detections, False, EYE),
-    }
-    for name, tube in tubes.items():
-        if len(tube.triangles):
-            mesh = o3d.geometry.TriangleMesh(
-                vector(tube.vertices), o3d.utility.Vector3iVector(tube.triangles)
-            )
-            mesh.vertex_colors = vector(tube.colours)
-            # Without these the shader samples its (blank) texture at random places, and a software
-            # driver may filter for minutes.
-            mesh.triangle_uvs = o3d.utility.Vector2dVector(np.zeros((3 * len(tube.triangles), 2)))
-            scene.add_geometry(name, mesh, material(size))
-
-
-def material(point_size: float):
-    """Colours as they are, points of so many pixels."""
-    from open3d.visualization import rendering
-
-    plain = rendering.MaterialRecord()
-    plain.shader, plain.point_size = "defaultUnlit", point_size
-    return plain
 
 
 def prepare_scene(scene) -> None:
@@ -104,32 +62,20 @@ class SceneRenderer:
         ground_truth: BoxSet | None = None,
         detections: BoxSet | None = None,
         title: str = "",
+        figures: Mapping[str, str] | None = None,
+        inset: np.ndarray | None = None,
     ) -> np.ndarray:
         """Points [P, 4] and boxes -> [H, W, 3] uint8 RGB with title and legend.
 
+        figures: names and values at the upper left. inset: [h, w, 3] uint8, at the upper right.
         Raises SceneUnavailable where Open3D cannot render.
         """
-        found = detections or EMPTY
-        picture = self._render(points, ground_truth or EMPTY, found)
-        image = Image.fromarray(picture).resize(self.size, Image.Resampling.BOX)
-        draw = ImageDraw.Draw(image)
+        picture = self._render(points, ground_truth or EMPTY, detections or EMPTY)
+        picture = np.asarray(Image.fromarray(picture).resize(self.size, Image.Resampling.BOX))
         known = {"ground truth": ground_truth, "detections": detections}
         sets = {name: shown for name, shown in known.items() if shown is not None}
-        strip = legend(sets, self.size[0] - 40)
-        top = self.size[1] - strip.height - 12
-        image.paste(strip, (20, top), strip)
-        self._write_captions(draw, found, FreeSpace((0, 40, self.size[0], top)))
-        write(draw, (20, 24), shortened(title, 17, self.size[0] - 40), TEXT, 17, outlined=True)
-        return np.asarray(image)
-
-    def _write_captions(self, draw: ImageDraw.ImageDraw, found: BoxSet, space: FreeSpace) -> None:
-        view, captions = usual_view(self.size), found.captions()
-        for i, place, _ in view.place_scores(found, space):
-            write(draw, tuple(place), captions[i], found.colours[i], 14, "mm", outlined=True)
-        places, _ = view.project(ring_marks(self.size))
-        for metres, place in zip(RINGS, places, strict=True):
-            if take(space, place):
-                write(draw, tuple(place), f"{metres} m", FAINT, 14, "mm", outlined=True)
+        overlay = Overlay(sets, title, figures or {}, inset)
+        return lay_over(picture, usual_view(self.size), ring_marks(self.size), overlay)
 
     def _render(self, *scene) -> np.ndarray:
         """[SMOOTH * H, SMOOTH * W, 3] uint8 from the other process."""
@@ -151,6 +97,7 @@ def usual_view(size: tuple[int, int]) -> Viewpoint:
     return Viewpoint.looking(EYE, TARGET, FIELD_OF_VIEW, size)
 
 
+@cache
 def ring_marks(size: tuple[int, int]) -> np.ndarray:
     """Where to write the distance of each ring, [R, 3]: far right in a picture of that size."""
     view, angle = usual_view(size), np.radians(np.linspace(-46, 0, 93))
@@ -165,13 +112,16 @@ def _serve(pipe: Connection, size: tuple[int, int], has_display: bool) -> None:
     """The rendering process: a picture for each scene that comes, or a line on what is wrong."""
     if not has_display:  # it would wait for ever for an X server that hangs
         os.environ.pop("DISPLAY", None)
-    renderer = None
+    renderer = content = None
     picture: np.ndarray | str
     while True:
         scene = pipe.recv()
         try:
-            renderer = renderer or _make_renderer(size)
-            picture = _render(renderer, *scene)
+            if renderer is None or content is None:
+                renderer = _make_renderer(size)
+                content = SceneContent(renderer.scene, EYE, 2.5 * SMOOTH)
+            content.show(*scene)
+            picture = np.asarray(renderer.render_to_image()).copy()
         except (ImportError, OSError, RuntimeError) as error:
             picture = str(error).partition("\n")[0] or type(error).__name__
         pipe.send(picture)
@@ -183,10 +133,5 @@ def _make_renderer(size: tuple[int, int]):
     width, height = size
     renderer = rendering.OffscreenRenderer(SMOOTH * width, SMOOTH * height)
     prepare_scene(renderer.scene)
+    renderer.setup_camera(FIELD_OF_VIEW, TARGET, EYE, (0, 0, 1), 0.1, 1000.0)  # metres seen
     return renderer
-
-
-def _render(renderer, points: np.ndarray, ground_truth: BoxSet, detections: BoxSet) -> np.ndarray:
-    fill_scene(renderer.scene, points, ground_truth, detections, 2.5 * SMOOTH)
-    renderer.setup_camera(FIELD_OF_VIEW, TARGET, EYE, (0, 0, 1))
-    return np.asarray(renderer.render_to_image()).copy()

@@ -21,6 +21,7 @@ from detector.draw.text import shortened, width, write
 
 SIZE, ROW = 14, 24  # of the letters and of a row, pixels
 GAP = 20  # pixels between two entries
+VALUE = 64  # pixels for a value of a panel
 
 # An entry draws itself at (left, middle) of its row.
 Entry = tuple[float, Callable[[ImageDraw.ImageDraw, float, float], None]]
@@ -79,6 +80,22 @@ def table(rows: Mapping[str, str]) -> Image.Image:
         middle = GAP / 2 + (row + 0.5) * ROW
         write(draw, (GAP, middle), name, TEXT, SIZE)
         write(draw, (GAP + split, middle), text, FAINT, SIZE)
+    return strip
+
+
+def panel(rows: Mapping[str, str]) -> Image.Image:
+    """Names and values below each other on a dim ground, as an RGBA image.
+
+    It is as wide for values of any usual length, so that it keeps its place while they change.
+    """
+    split = round(max(width(name, SIZE) for name in rows)) + GAP
+    room = split + max(VALUE, *(round(width(text, SIZE)) + 4 for text in rows.values()))
+    strip = Image.new("RGBA", (room, len(rows) * ROW), (*BACKGROUND, 190))
+    draw = ImageDraw.Draw(strip)
+    for row, (name, text) in enumerate(rows.items()):
+        middle = (row + 0.5) * ROW
+        write(draw, (2, middle), name, FAINT, SIZE)
+        write(draw, (split, middle), text, TEXT, SIZE)
     return strip
 
 

@@ -41,10 +41,17 @@ class BoxSet(NamedTuple):
     names: tuple[str, ...]  # M type names
     colours: tuple[Colour, ...]  # M
     scores: np.ndarray | None = None  # [M], detections only
+    ids: np.ndarray | None = None  # [M] int64 numbers of tracks, 0 for none
+    trails: tuple[np.ndarray, ...] = ()  # M paths [T, 3] of the centres, oldest first; or none
 
     def captions(self) -> list[str]:
-        """A score with two decimals for each box, nothing without scores."""
-        return [""] * len(self.names) if self.scores is None else [f"{s:.2f}" for s in self.scores]
+        """For each box its track's number, if any, and its score with two decimals; nothing
+        without scores."""
+        if self.scores is None:
+            return [""] * len(self.names)
+        ids = [0] * len(self.names) if self.ids is None else self.ids
+        numbers = (f"#{number} " if number else "" for number in ids)
+        return [f"{n}{score:.2f}" for n, score in zip(numbers, self.scores, strict=True)]
 
 
 EMPTY = BoxSet(np.zeros((0, 7), dtype=np.float32), (), ())

@@ -11,7 +11,7 @@ from data.boxes import box_corners
 from detector.draw.captions import FreeSpace
 from detector.draw.style import BoxSet
 
-CAPTION = np.array([36.0, 18.0])  # pixels, width and height of a score or a distance
+LETTER = (9.0, 18.0)  # pixels, width and height, with some room around
 
 
 class Viewpoint(NamedTuple):
@@ -45,23 +45,28 @@ class Viewpoint(NamedTuple):
         x, y = (pixel - np.array(self.size) / 2) * depth / self.focal
         return self.matrix[:3, :3].T @ (np.array([x, -y, -depth]) - self.matrix[:3, 3])
 
-    def place_scores(
+    def place_captions(
         self, shown: BoxSet, space: FreeSpace
     ) -> Iterator[tuple[int, np.ndarray, float]]:
-        """Which boxes get their score, above all their edges: index, pixel of its middle, depth.
+        """Which boxes get their caption, above all their edges: index, pixel of its middle, depth.
 
-        The near ones come first; a score that would cover another is left out.
+        The near ones come first; a caption that would cover another is left out.
         """
-        corners = box_corners(np.asarray(shown.boxes, np.float64))
+        corners, captions = box_corners(np.asarray(shown.boxes, np.float64)), shown.captions()
         middle = self.project(corners.mean(axis=1))[1]
         for i in np.argsort(middle) if shown.scores is not None else ():
             pixels, depth = self.project(corners[i])
-            place = np.array([pixels[:, 0].mean(), pixels[:, 1].min() - CAPTION[1] / 2 - 4])
-            if depth.min() > 0 and take(space, place):
+            place = np.array([pixels[:, 0].mean(), pixels[:, 1].min() - LETTER[1] / 2 - 4])
+            if depth.min() > 0 and take(space, place, captions[i]):
                 yield int(i), place, float(middle[i])
 
 
-def take(space: FreeSpace, middle: np.ndarray) -> bool:
+def extent(caption: str) -> np.ndarray:
+    """[2] width and height of a caption in pixels."""
+    return np.array([LETTER[0] * len(caption), LETTER[1]])
+
+
+def take(space: FreeSpace, middle: np.ndarray, caption: str) -> bool:
     """Whether a caption around a pixel [2] covers nothing; if so its place is taken."""
-    place = np.concatenate([middle - CAPTION / 2, middle + CAPTION / 2])
-    return space.take(place[None]) is not None
+    half = extent(caption) / 2
+    return space.take(np.concatenate([middle - half, middle + half])[None]) is not None

@@ -8,7 +8,7 @@ from detector.draw.display import display_problem
 from detector.draw.open3d_process import REMEDY, Open3DProcess
 from detector.draw.style import BoxSet
 from detector.draw.text import legible
-from detector.draw.window_view import CLOSED, serve
+from detector.draw.window_view import CLOSED, SCREENSHOT, serve
 
 STARTING, OPENING = 120.0, 15.0  # seconds
 
@@ -25,7 +25,8 @@ class Window:
 
     def __init__(self, keys: Mapping[str, str]):
         """keys: what the program's own keys do, for the help, e.g. {"left, right": "turn pages"},
-        by Open3D's names (gui.KeyName) in lower case; `wait` hands them to the program.
+        by Open3D's names (gui.KeyName) in lower case; `wait` hands them to the program. With
+        SCREENSHOT among them, what the window showed is then in `screenshots`.
 
         Raises WindowUnavailable where no window can be opened.
         """
@@ -33,6 +34,7 @@ class Window:
         if problem:
             raise WindowUnavailable(problem)
         self.open = True
+        self.screenshots: list[np.ndarray] = []  # [H, W, 3] uint8, those that were not taken yet
         self._process = Open3DProcess(serve, dict(keys))
         try:
             for patience in (STARTING, OPENING):  # imported, then opened
@@ -58,9 +60,12 @@ class Window:
         ground_truth: BoxSet | None = None,
         detections: BoxSet | None = None,
         title: str = "",
+        figures: Mapping[str, str] | None = None,
+        inset: np.ndarray | None = None,
     ) -> None:
         """Replace what the window shows by points [P, 4] and boxes; the view stays as it is.
 
+        figures: names and values at the upper left. inset: [h, w, 3] uint8, at the upper right.
         Raises OSError where the window was lost.
         """
         sets = (
@@ -68,7 +73,7 @@ class Window:
             for shown in (ground_truth, detections)
         )
         try:
-            self._process.send((points, *sets, legible(title)))
+            self._process.send((points, *sets, legible(title), figures or {}, inset))
         except OSError:
             self.wait(0)
 
@@ -81,8 +86,14 @@ class Window:
         keys: list[str] = []
         while self.open and self._process.has_answer(0 if keys else seconds):
             try:
-                keys.append(self._process.answer())
+                answer = self._process.answer()
             except (EOFError, OSError):
                 raise OSError("the window was lost; does the display still answer?") from None
+            if isinstance(answer, str):
+                keys.append(answer)
+            else:
+                self.screenshots.append(np.load(answer))
+                answer.unlink()
+                keys.append(SCREENSHOT)
             self.open = keys[-1] != CLOSED
         return [key for key in keys if key != CLOSED]

@@ -200,7 +200,7 @@ def test_scores_lie_above_their_boxes_and_apart():
     rows = [(8 + 5 * i, 4 * np.sin(i), -1, 4, 1.8, 1.5, 0.3 * i) for i in range(12)]
     shown = boxes_of(*rows, scores=np.linspace(0.3, 0.9, 12))
     view = usual_view((1280, 720))
-    placed = list(view.place_scores(shown, FreeSpace((0, 0, 1280, 720))))
+    placed = list(view.place_captions(shown, FreeSpace((0, 0, 1280, 720))))
     assert len(placed) > 6
     boxes = []
     for i, middle, depth in placed:

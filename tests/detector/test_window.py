@@ -7,10 +7,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from data.simulator import simulate
 from detector.draw import display
@@ -44,11 +47,20 @@ class Tool:
 
     def wait_for(self, title: str) -> None:
         """Wait for a window whose title matches."""
+        self.wait_until(
+            lambda: bool(self._xdotool("search", "--name", title)), f"no window is called {title}"
+        )
+
+    def wait_until(self, happened: Callable[[], bool], problem: str) -> None:
         end = time.monotonic() + PATIENCE
-        while not self._xdotool("search", "--name", title):
+        while not happened():
             assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < end, f"no window is called {title}"
+            assert time.monotonic() < end, problem
             time.sleep(0.05)
+
+    def title(self) -> str:
+        """That of the program's window."""
+        return self._xdotool("search", "--name", "paused", "getwindowname").strip()
 
     def press(self, title: str, key: str) -> None:
         self._xdotool("search", "--name", title, "windowfocus", "--sync", "key", key)
@@ -83,7 +95,7 @@ def tools(tmp_path_factory):
     for name in ("a", "b", "c"):
         simulate(1).points.tofile(folder / f"{name}.bin")
     (folder / "drive").mkdir()
-    for number in range(300):
+    for number in range(30):
         (folder / "drive" / f"{number}.bin").symlink_to(folder / "a.bin")
     write_weights(folder / "weights")
     command = ["Xvfb", "-displayfd", "1", "-screen", "0", "1300x740x24", "-nolisten", "tcp"]
@@ -91,7 +103,7 @@ def tools(tmp_path_factory):
         own = {"DISPLAY": f":{int(server.stdout.readline())}", "folder": folder}
         running = {
             "browsing": Tool("visualize", "a.bin", "b.bin", "c.bin", **own),
-            "playing": Tool("play", "drive", "--weights", "weights", **own),
+            "playing": Tool("demo", "drive", "--weights", "weights", "--loop", **own),
         }
         yield running
         for tool in running.values():
@@ -112,11 +124,29 @@ def test_a_vanished_scan_is_told_and_the_rest_is_shown(tools):
     assert code == 2 and err.count("\n") == 1 and "b.bin" in err
 
 
-def test_ctrl_c_closes_the_window(tools):
+def test_keys_of_the_live_window_and_ctrl_c(tools):
+    """Each key does something, and none ends the program; Ctrl-C does, with a summary."""
     tool = tools["playing"]
-    tool.wait_for("frames per second.*millisecond")
+    tool.wait_for("^[0-9]+ - millisecond")
+    tool.press("millisecond", "space")
+    tool.wait_for("paused - millisecond")
+    paused = tool.title()
+    for key in ("f", "t", "c", "l", "p", "r", "1", "1", "bracketleft", "Up", "s"):
+        tool.press("millisecond", key)
+    name = paused.split()[0]
+    screenshot = tool.folder / "output" / "screenshots" / f"{name}.png"
+    tool.wait_until(screenshot.is_file, f"no {screenshot}")
+    with Image.open(screenshot) as picture:
+        pixels = np.asarray(picture.resize((64, 36))).reshape(-1, 3)
+    assert picture.width > 600 and len(np.unique(pixels, axis=0)) > 20
+    assert tool.title() == paused
+    tool.press("millisecond", "Right")
+    tool.wait_until(lambda: tool.title().split()[0] not in ("", name), "no step")
     os.killpg(tool.process.pid, signal.SIGINT)
-    assert tool.end() == (130, "", "")
+    code, out, err = tool.end()
+    assert code == 130 and err == ""
+    for word in ("frames ", "dropped ", "troubles   0", "latency    p50 ", "p90 ", "p99 "):
+        assert word in out
 
 
 def test_wayland_without_an_x_server_gives_pictures(tmp_path, monkeypatch, capsys):

@@ -12,8 +12,8 @@ import pytest
 from tools import program
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("check_data", "detect", "evaluate", "import_openpcdet", "play", "train", "visualize")
-ALL = (*HEAVY, "benchmark", "demo", "evaluate_tracks", "prepare_kitti", "simulate")
+HEAVY = ("check_data", "demo", "detect", "evaluate", "import_openpcdet", "train", "visualize")
+ALL = (*HEAVY, "benchmark", "evaluate_tracks", "prepare_kitti", "simulate", "train_demo")
 
 
 def start(tool: str, *arguments: object, **options: object) -> subprocess.Popen:

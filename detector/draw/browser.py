@@ -1,0 +1,194 @@
+"""The scene in a web browser, for machines without a display of their own; served by viser."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from data.boxes import box_corners
+from data.kitti.calibration import EDGES
+from detector.draw.scene import EYE, FIELD_OF_VIEW, TARGET
+from detector.draw.scene_content import COLOUR_BY, REACH, point_colours
+from detector.draw.style import BACKGROUND, EMPTY, BoxSet
+from detector.draw.tubes import GROUND, RING, RINGS, trail_colours
+
+HOST = "127.0.0.1"  # reached by SSH; the page asks for no password
+PORT = 8080
+THICK, THIN = 2.5, 1.5  # pixels
+MISSING = "the view in a browser needs viser: pip install -e '.[live]'"
+
+
+class BrowserView:
+    """Serves a page that shows a scan and its boxes, and can show another one at any time.
+
+    Use it as a context manager: the server ends with the block.
+    """
+
+    def __init__(self, port: int, score: float):
+        """score: where the slider of the least score stands at first.
+
+        Raises ValueError where viser is missing, OSError where the port is taken.
+        """
+        try:
+            import viser
+        except ModuleNotFoundError:
+            raise ValueError(MISSING) from None
+        _require_free(port)
+        self.port = port
+        logging.getLogger("websockets").setLevel(logging.CRITICAL)  # strangers that are no browser
+        with redirect_stdout(None):  # the program says itself where the page is
+            self._server = viser.ViserServer(HOST, port, label="millisecond", verbose=False)
+        self._labels: list[Any] = []
+        self._image: Any = None
+        self._prepare_scene()
+        self._prepare_panel(score)
+
+    def __enter__(self) -> BrowserView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with redirect_stdout(None):
+            self._server.stop()
+
+    @property
+    def choices(self) -> tuple[float, bool]:
+        """The least score that the user wants to see, and whether the scans are to pause."""
+        return self._score.value, self._paused.value
+
+    def show(
+        self,
+        points: np.ndarray,
+        ground_truth: BoxSet | None = None,
+        detections: BoxSet | None = None,
+        title: str = "",
+        figures: Mapping[str, str] | None = None,
+        inset: np.ndarray | None = None,
+    ) -> None:
+        """As `Window.show`; every page that is open shows it."""
+        points = points[(np.abs(points[:, :3]) < REACH).all(axis=1)]
+        with self._server.atomic():
+            self._server.scene.add_point_cloud(
+                "/points",
+                points[:, :3].astype(np.float32),
+                (point_colours(points, self._colour_by.value) * 255).astype(np.uint8),
+                point_size=0.04,
+                point_shading="flat",
+            )
+            for name, shown in (("ground truth", ground_truth), ("detections", detections)):
+                self._lines(f"/{name}", *box_lines(shown or EMPTY), THICK)
+            trails = detections if detections is not None and self._trails.value else EMPTY
+            self._lines("/trails", *trail_colours(trails), THIN)
+            self._write_captions(detections or EMPTY)
+            rows = "\n".join(f"| {name} | {value} |" for name, value in (figures or {}).items())
+            self._text.content = f"**{title}**\n\n| | |\n|---|---|\n{rows}"
+            self._legend.content = legend(detections or EMPTY)
+            self._show_image(inset)
+
+    def _prepare_scene(self) -> None:
+        server = self._server
+        server.gui.configure_theme(dark_mode=True, show_logo=False, show_share_button=False)
+        server.scene.set_up_direction("+z")
+        server.scene.set_background_image(np.full((1, 1, 3), BACKGROUND, np.uint8))
+        server.initial_camera.position, server.initial_camera.look_at = tuple(EYE), tuple(TARGET)
+        server.initial_camera.fov = float(np.radians(FIELD_OF_VIEW))
+        angle = np.radians(np.arange(0, 361, 2))
+        circle = np.stack([np.cos(angle), np.sin(angle), 0 * angle], axis=1)
+        arcs = [circle * (metres, metres, 0) + (0, 0, GROUND) for metres in RINGS]
+        segments = np.concatenate([np.stack([arc[:-1], arc[1:]], axis=1) for arc in arcs])
+        self._lines("/rings", segments, np.full((len(segments), 3), np.array(RING) / 255), THIN)
+        for metres in RINGS:
+            server.scene.add_label(
+                f"/distance {metres}", f"{metres} m", position=(metres, 0, GROUND)
+            )
+
+    def _prepare_panel(self, score: float) -> None:
+        gui = self._server.gui
+        gui.set_panel_label("millisecond")
+        self._text = gui.add_markdown("waiting for the first scan")
+        self._legend = gui.add_html("")
+        self._paused = gui.add_checkbox("pause", False)
+        self._score = gui.add_slider("score from", 0.0, 1.0, 0.05, score)
+        self._trails = gui.add_checkbox("trails", True)
+        self._colour_by = gui.add_dropdown("points by", COLOUR_BY)
+
+    def _lines(self, name: str, segments: np.ndarray, colours: np.ndarray, pixels: float) -> None:
+        """segments [S, 2, 3], colours [S, 3] from 0 to 1."""
+        # The page takes the colours of lines for linear light and encodes them as sRGB.
+        linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+        both = np.repeat((linear * 255).round().astype(np.uint8)[:, None], 2, axis=1)
+        self._server.scene.add_line_segments(
+            name,
+            segments.astype(np.float32),
+            both,
+            thickness=pixels,
+            thickness_units="screen",
+            visible=len(segments) > 0,
+        )
+
+    def _write_captions(self, found: BoxSet) -> None:
+        corners = box_corners(np.asarray(found.boxes, np.float64))
+        tops = corners.mean(axis=1) + (0, 0, 0.4) + (0, 0, 0.5) * np.ptp(corners, axis=1)
+        captions = found.captions()
+        for label in self._labels[len(captions) :]:
+            label.remove()
+        del self._labels[len(captions) :]
+        for i, (caption, top) in enumerate(zip(captions, tops, strict=True)):
+            if i == len(self._labels):
+                label = self._server.scene.add_label(
+                    f"/captions/{i}", caption, position=tuple(top), anchor="bottom-center"
+                )
+                self._labels.append(label)
+            else:
+                self._labels[i].text, self._labels[i].position = caption, tuple(top)
+
+    def _show_image(self, inset: np.ndarray | None) -> None:
+        if inset is None and self._image is not None:
+            self._image.remove()
+            self._image = None
+        elif inset is not None and self._image is None:
+            self._image = self._server.gui.add_image(inset, label="camera", format="jpeg")
+        elif inset is not None:
+            self._image.image = inset
+
+
+def box_lines(shown: BoxSet) -> tuple[np.ndarray, np.ndarray]:
+    """The edges and heading lines of boxes: segments [13 M, 2, 3], colours [13 M, 3], 0 to 1."""
+    corners = box_corners(np.asarray(shown.boxes, np.float64))
+    middle, front = corners.mean(1), corners[:, [0, 3, 4, 7]].mean(1)
+    heading = np.stack([middle, front + 0.3 * (front - middle)], axis=1)[:, None]
+    lines = np.concatenate([corners[:, EDGES], heading], axis=1)
+    colours = np.array(shown.colours, np.float64).reshape(-1, 3) / 255
+    return lines.reshape(-1, 2, 3), np.repeat(colours, lines.shape[1], axis=0)
+
+
+def legend(shown: BoxSet) -> str:
+    """The classes that occur with their colours, as HTML."""
+    colours = sorted(set(zip(shown.names, shown.colours, strict=True)))
+    squares = (
+        f'<span style="color: rgb{colour}">&#9632;</span> {escape(name)}'
+        for name, colour in colours
+    )
+    return f'<div style="padding: 0 0.8em">{" &nbsp; ".join(squares)}</div>'
+
+
+def invitation(port: int) -> str:
+    """Two lines: where the page is, and how to reach it from another machine."""
+    return (
+        f"open http://localhost:{port} in a browser; from another machine first type\n"
+        f"  ssh -L {port}:localhost:{port} {socket.gethostname()}"
+    )
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise OSError(f"port {port}: {error.strerror}; give another one to --browser") from None

@@ -1,0 +1,1 @@
+"""Parts of demo.py: what is shown of a frame, and where: in a window, a film, a browser."""
