@@ -14,7 +14,7 @@ import numpy as np
 from data.boxes import box_corners
 from data.kitti.calibration import EDGES
 from detector.draw.scene import EYE, FIELD_OF_VIEW, TARGET
-from detector.draw.scene_content import COLOUR_BY, REACH, point_colours
+from detector.draw.scene_content import COLOUR_BY, point_colours, within_reach
 from detector.draw.style import BACKGROUND, EMPTY, BoxSet
 from detector.draw.tubes import GROUND, RING, RINGS, trail_colours
 
@@ -71,7 +71,7 @@ class BrowserView:
         inset: np.ndarray | None = None,
     ) -> None:
         """As `Window.show`; every page that is open shows it."""
-        points = points[(np.abs(points[:, :3]) < REACH).all(axis=1)]
+        points = within_reach(points)
         with self._server.atomic():
             self._server.scene.add_point_cloud(
                 "/points",

@@ -43,7 +43,7 @@ class SceneContent:
         colour_by: str = "height",
     ) -> None:
         """Points [P, 4], coloured by "height" or "intensity", and boxes."""
-        points = points[(np.abs(points[:, :3]) < REACH).all(axis=1)]
+        points = within_reach(points)
         if self._is_new("points", (colour_by, points.tobytes())):
             self._show_points(points, colour_by)
         all_round = bool(len(points)) and bool((points[:, 0] < -1).mean() > BEHIND)
@@ -73,9 +73,11 @@ class SceneContent:
         grown = len(points) > self._room
         if grown:
             self._room = max(LEAST, 1 << (len(points) - 1).bit_length())
-        # What is over is points drawn twice: their number cannot change.
-        places = np.resize(points[:, :3], (self._room, 3)).astype(np.float32)
-        colours = np.resize(point_colours(points, colour_by), (self._room, 3))
+        # What is over is the first point again: the renderer cannot change their number.
+        places, colours = np.empty((2, self._room, 3), np.float32)
+        places[: len(points)], places[len(points) :] = points[:, :3], points[0, :3]
+        colours[: len(points)] = point_colours(points, colour_by)
+        colours[len(points) :] = colours[0]
         tensor: Any = o3d.core.Tensor  # its types leave out arrays
         cloud = o3d.t.geometry.PointCloud(tensor(places))
         cloud.point.colors = tensor(colours)
@@ -102,6 +104,13 @@ class SceneContent:
             # driver may filter for minutes.
             mesh.triangle_uvs = o3d.utility.Vector2dVector(np.zeros((3 * len(tube.triangles), 2)))
             self._scene.add_geometry(name, mesh, self._material)
+
+
+def within_reach(points: np.ndarray) -> np.ndarray:
+    """The points [P, 4] that are drawn; of those that are not finite none."""
+    x, y, z = np.abs(points[:, :3].T)
+    near = (x < REACH) & (y < REACH) & (z < REACH)
+    return points if near.all() else points[near]
 
 
 def point_colours(points: np.ndarray, colour_by: str) -> np.ndarray:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from data.simulator import simulated_calibration
+from detector.draw import scene_content
 from detector.draw.camera import draw_inset, project_edges
 from detector.draw.scene import EYE
 from detector.draw.scene_content import SceneContent, point_colours
@@ -27,6 +28,7 @@ class Renderer:
 def test_a_scene_builds_again_only_what_differs(monkeypatch):
     scene, found = Renderer(), boxes_of((15, 3, -1, 4, 1.8, 1.5, 0.0), scores=np.array([0.7]))
     points = np.random.default_rng(0).uniform(-9, 9, (50, 4)).astype(np.float32)
+    monkeypatch.setattr(scene_content, "material", lambda _: None)  # without Open3D
     monkeypatch.setattr(SceneContent, "_show_points", lambda *_: scene.drawn.append("points"))
     monkeypatch.setattr(SceneContent, "_show_mesh", lambda _, name, mesh: scene.drawn.append(name))
     content = SceneContent(scene, EYE, 2.5)

@@ -1,6 +1,7 @@
 """demo.py as a user calls it, without a display; and its keys, on a window of paper."""
 
 import queue
+import threading
 
 import numpy as np
 import pytest
@@ -60,6 +61,28 @@ def test_a_film_spares_the_files_of_others(tmp_path, plain, untrained, capsys):
         err = capsys.readouterr().err
         assert err.count("\n") == 1 and str(path) in err
         assert {path.name: path.read_bytes() for path in film.iterdir()} == before
+
+
+def test_ctrl_c_keeps_the_film_and_ends_with_a_summary(
+    tmp_path, plain, untrained, capsys, monkeypatch
+):
+    for k in range(3):
+        simulate(1).points.tofile(tmp_path / f"{k}.bin")
+    shown = LiveView.shown
+
+    def interrupted(self, frame, dropped):
+        if frame.scan.name == "2":
+            raise KeyboardInterrupt
+        return shown(self, frame, dropped)
+
+    monkeypatch.setattr(LiveView, "shown", interrupted)
+    film, threads = tmp_path / "film.mp4", threading.active_count()
+    command = [str(tmp_path), "--weights", str(untrained), "--record", str(film)]
+    assert demo.main(command) == 130
+    with av.open(str(film)) as container:
+        assert len(list(container.decode(video=0))) == 2
+    assert "frames     3," in capsys.readouterr().out
+    assert threading.active_count() == threads and not list(tmp_path.glob(".*"))
 
 
 def test_mistakes_are_one_line(tmp_path, untrained, capsys):
