@@ -120,6 +120,7 @@ def _areas(plot: Image.Image, view: View, shown: BoxSet) -> None:
         draw.polygon([tuple(c) for c in corners.tolist()], fill=(*colour, 70))
         draw_lines(draw, dash(_edges(corners), 5 * SMOOTH), tint(colour), 2 * SMOOTH - 1)
         draw_lines(draw, heading[None], tint(colour), SMOOTH)
+    _crosses(draw, view, shown, SMOOTH)
 
 
 def _outlines(plot: Image.Image, view: View, shown: BoxSet) -> None:
@@ -130,6 +131,14 @@ def _outlines(plot: Image.Image, view: View, shown: BoxSet) -> None:
         path = [tuple(c) for c in corners.tolist()]
         draw.line([*path, path[0], path[1]], colour, 2 * SMOOTH + 1, joint="curve")
         draw_lines(draw, heading[None], colour, 2 * SMOOTH)
+    _crosses(draw, view, shown, 2 * SMOOTH)
+
+
+def _crosses(draw: ImageDraw.ImageDraw, view: View, shown: BoxSet, width: int) -> None:
+    """The diagonals of missed objects and false detections."""
+    corners = _footprints(shown.boxes, view)[0] * SMOOTH
+    for i in np.flatnonzero(shown.wrong()):
+        draw_lines(draw, corners[i][[[0, 2], [1, 3]]], shown.colours[i], width)
 
 
 def _scores(plot: Image.Image, view: View, shown: BoxSet) -> None:

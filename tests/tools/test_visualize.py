@@ -19,7 +19,7 @@ from data.simulator import simulate
 from detector.draw.style import CLASS_COLOURS, OTHER_COLOURS
 from tests.helpers.kitti_miniature import CAR, png, write_miniature
 from tests.helpers.weights import write_weights
-from tools import play, visualize
+from tools import demo, visualize
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -124,7 +124,7 @@ def test_an_older_result_is_not_drawn_where_the_newer_cannot_be(tmp_path, plain,
 
 @pytest.mark.parametrize("value", ["nan", "-1", "2", "much"])
 def test_a_score_is_from_0_to_1(value, capsys):
-    for program in (visualize, play):
+    for program in (visualize, demo):
         with pytest.raises(SystemExit) as end:
             program.main(["scan.bin", "--score", value])
         assert end.value.code == 2 and f"'{value}' is not from 0 to 1" in capsys.readouterr().err
