@@ -49,11 +49,7 @@ def draw_birds_eye(
     known = {"ground truth": ground_truth, "detections": detections}
     sets = {name: shown for name, shown in known.items() if shown is not None}
     view = view or View.of_data(points, [shown.boxes for shown in sets.values()])
-    plot = Image.fromarray(_canvas(points, view, colour_by))
-    _rings(plot, view)
-    _areas(plot, view, ground_truth or EMPTY)
-    _outlines(plot, view, detections or EMPTY)
-    plot = plot.resize(view.size, Image.Resampling.BOX)
+    plot = _plot(points, ground_truth or EMPTY, detections or EMPTY, colour_by, view)
     _scores(plot, view, detections or EMPTY)
 
     strip = legend(sets, view.size[0])
@@ -66,6 +62,32 @@ def draw_birds_eye(
     key = _ramp_key(picture, draw, colour_by)
     write(draw, (LEFT, TOP / 2), shortened(title, 17, key - LEFT - 20), TEXT, 17)
     return np.asarray(picture)
+
+
+def draw_thumbnail(
+    points: np.ndarray,
+    ground_truth: BoxSet | None,
+    detections: BoxSet | None,
+    colour_by: str,
+    view: View | None,
+    room: tuple[int, int],
+) -> np.ndarray:
+    """The same without any text, not larger than (width, height) pixels."""
+    sets = [shown for shown in (ground_truth, detections) if shown is not None]
+    view = view or View.of_data(points, [shown.boxes for shown in sets])
+    shrunk = min(limit / side for limit, side in zip(room, view.size, strict=True))
+    view = view._replace(scale=view.scale * min(1.0, 0.999 * shrunk))
+    return np.asarray(_plot(points, ground_truth or EMPTY, detections or EMPTY, colour_by, view))
+
+
+def _plot(
+    points: np.ndarray, ground_truth: BoxSet, detections: BoxSet, colour_by: str, view: View
+) -> Image.Image:
+    plot = Image.fromarray(_canvas(points, view, colour_by))
+    _rings(plot, view)
+    _areas(plot, view, ground_truth)
+    _outlines(plot, view, detections)
+    return plot.resize(view.size, Image.Resampling.BOX)
 
 
 def _canvas(points: np.ndarray, view: View, colour_by: str) -> np.ndarray:

@@ -123,7 +123,7 @@ def test_wayland_without_an_x_server_gives_pictures(tmp_path, monkeypatch, capsy
     def late(*_):
         raise TimeoutError("no end in sight")
 
-    def draw(*_):
+    def draw(*_, **__):
         raise SceneUnavailable("not in this test")
 
     simulate(1).points.tofile(tmp_path / "a.bin")
