@@ -13,7 +13,7 @@ from detector.draw.style import BACKGROUND, FAINT, GRID, TEXT, BoxSet, Colour
 from detector.draw.text import shortened, write
 
 SIZE, ROW, GAP = 14, 22, 24  # of letters, of a row and between two blocks, pixels
-HEADINGS = ("class", "m", "points", "score", "overlap", "verdict")
+HEADINGS = ("class", "distance, m", "points", "score", "overlap", "verdict")
 RIGHT_ENDS = (0, 190, 250, 310, 380, 400)  # pixels; of the first and last column the left end
 BLOCK = 500  # pixels, width of all columns
 LONGEST = 120  # pixels of a class name

@@ -10,6 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data.files import make_folder
+from data.kitti.metric.verdicts import count
 from detector.draw.birds_eye import draw_birds_eye, draw_thumbnail
 from detector.draw.camera import draw_camera, read_image
 from detector.draw.frame_sheet import CELL, RIGHT, compose_contact_sheet, compose_sheet
@@ -111,5 +112,7 @@ def write_pictures(
 
 def _cell(content: Content, artist: Artist) -> tuple[str, np.ndarray]:
     points, truth, found, title = content.shown
+    if truth is not None and truth.verdicts and found is not None:
+        title = f"{title.split()[0]}   {count(truth.verdicts, found.verdicts)}"
     picture = draw_thumbnail(points, truth, found, artist.colour_by, artist.view, CELL)
     return title, picture
