@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -91,8 +92,8 @@ def _header(content: bytes, path: Path) -> tuple[str, list[Element], int]:
                 pass
             case ["format", kind, _] if kind in ORDERS:
                 order = ORDERS[kind]
-            case ["element", name, count] if count.isascii() and count.isdecimal():
-                elements.append(Element(name, int(count[:12]), [], []))
+            case ["element", name, count] if re.fullmatch("[0-9]{1,12}", count):
+                elements.append(Element(name, int(count), [], []))
             case ["property", "list", _, _, name] if elements:
                 elements[-1].lists.append(name)
             case ["property", kind, name] if elements and kind in TYPES and order:

@@ -40,7 +40,7 @@ def require_scan(points: np.ndarray, source: object) -> None:
     with other columns, in another unit."""
     if not len(points):
         return
-    finite = points[np.isfinite(points).all(axis=1)]
+    finite = points if np.isfinite(points).all() else points[np.isfinite(points).all(axis=1)]
     if 2 * len(finite) < len(points):
         raise ValueError(
             f"{source}: {len(points) - len(finite)} of {len(points)} points are not finite "
@@ -58,13 +58,14 @@ def require_scan(points: np.ndarray, source: object) -> None:
             f"{source}: {(finite[:, 3] < 0).mean():.0%} of its intensities are negative; "
             f"{_columns(points)}"
         )
-    on_axis = (finite[:, 0] != 0) & (finite[:, 1:3] == 0).all(axis=1)
+    x, y, z = finite[:, :3].T.astype(np.float64)
+    on_axis = (x != 0) & (y == 0) & (z == 0)
     if on_axis.mean() > ON_AXIS:
         raise ValueError(
             f"{source}: {on_axis.mean():.0%} of its points have y = z = 0; the file seems to have "
             "8 columns, write it with the four x, y, z, intensity"
         )
-    distance = np.linalg.norm(finite[:, :3].astype(np.float64), axis=1)
+    distance = np.sqrt(x * x + y * y + z * z)
     if np.median(distance) > FARTHEST:
         raise ValueError(
             f"{source}: half of its points are over {np.median(distance):.0f} away from the "

@@ -11,9 +11,11 @@ if __name__ == "__main__":
     program.begin()
 
 import argparse
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data.boxes import wrap_angle
+from data.detections import NamedDetections
 from data.files import locked
 from data.kitti.calibration import Calibration
 from data.kitti.layout import USUAL_IMAGE, image_shape
@@ -30,7 +33,8 @@ from data.result_folder import ResultFolder
 from data.scan_checks import Note, Tally
 from detector.config import PRECISIONS
 from detector.detector import Detector
-from tools.program import one_line, output_path, run
+from detector.tracking import EgoMotion, Tracker, Tracks
+from tools.program import one_line, output_path, rate, run
 
 EXAMPLE = """example:
   python tools/detect.py --weights second.safetensors kitti/training/velodyne \\
@@ -42,6 +46,9 @@ scores, names and the time taken. With --calib, points outside the camera's fiel
 out, as in training, and OUTPUT/000008.txt is the result file that KITTI's evaluation takes. The
 image's size is that of ../image_2/000008.png beside the scan's folder, 1242 x 375 where there is
 none. Scans that cannot be read are named at the end, and the exit code is 2.
+
+With --track the scans are one recording, in the order of their names. The boxes are then those of
+tracks, with their ids, velocities (metres per second along x and y of the scan) and ages (scans).
 """
 NOTHING_SEEN = Note(
     "camera", "no point is in the camera's picture; is the calibration that of this scan's camera?"
@@ -64,12 +71,26 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--calib", type=Path, help="KITTI calibration file, or folder of them")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the network")
-    return parser.parse_args(arguments)
+    parser.add_argument("--track", action="store_true", help="follow objects from scan to scan")
+    parser.add_argument(
+        "--rate", type=rate, default=10.0, help="with --track: scans per second (default: 10)"
+    )
+    parser.add_argument(
+        "--ego",
+        action="store_true",
+        help="with --track: take the car's own motion into account, from its scans (KISS-ICP)",
+    )
+    options = parser.parse_args(arguments)
+    if options.ego and not options.track:
+        parser.error("--ego goes with --track")
+    return options
 
 
 def detect_all(options: argparse.Namespace) -> None:
     """Detect in every scan; raises ValueError at the end where some could not be read."""
     scans = find_scans(options.input)
+    if options.track:
+        scans = sorted(scans, key=by_name)
     if options.calib and not options.calib.exists():
         raise FileNotFoundError(f"{options.calib}: no such calibration file or folder")
     detector = Detector.from_weights(options.weights, options.device, options.precision)
@@ -81,8 +102,9 @@ def detect_and_write(
     detector: Detector, scans: Sequence[Path], options: argparse.Namespace
 ) -> None:
     results = ResultFolder(options.output, [scan.stem for scan in scans])
+    follow = Follower(options.ego) if options.track else None
     total, bad, notes, left_out, assumed = 0, [], Tally(), 0, 0
-    for scan in tqdm(scans, unit="scan", disable=None):
+    for place, scan in enumerate(tqdm(scans, unit="scan", disable=None)):
         try:
             points, view = read(scan, options.calib, detector.config.grid.crop_to_image)
         except (ValueError, OSError) as error:
@@ -92,7 +114,8 @@ def detect_and_write(
         assumed += view.assumed if view else 0
         if view and view.left_out and not len(points):
             notes.add(scan.name, [NOTHING_SEEN])
-        total += detect(detector, scan, points, view, results, notes)
+        at = follow and partial(follow, time=place / options.rate)
+        total += detect(detector, scan, points, view, results, notes, at)
     for line in notes.lines():
         print(f"warning: {line}", file=sys.stderr)
     if assumed:
@@ -107,6 +130,23 @@ def detect_and_write(
     if bad:
         counted = f" ({len(bad)} of {len(scans)} scans could not be read)" if len(scans) > 1 else ""
         raise ValueError(bad[-1] + counted)
+
+
+class Follower:
+    """Tracks through the scans of a recording, which were taken at known times."""
+
+    def __init__(self, ego: bool):
+        self._tracker, self._ego = Tracker(), EgoMotion() if ego else None
+
+    def __call__(self, found: NamedDetections, points: np.ndarray, time: float) -> Tracks:
+        pose = self._ego(points, time) if self._ego else None
+        return self._tracker.update(found, time, pose)
+
+
+def by_name(scan: Path) -> list[tuple[int, str]]:
+    """Sorts by name, numbers in it by their value: 9 comes before 10."""
+    parts = re.split(r"(\d+)", scan.stem)
+    return [(int(part), part) if part.isdecimal() else (-1, part) for part in parts]
 
 
 class View(NamedTuple):
@@ -143,13 +183,17 @@ def detect(
     view: View | None,
     results: ResultFolder,
     notes: Tally,
+    follow: Callable[[NamedDetections, np.ndarray], Tracks] | None,
 ) -> int:
-    """Writes the results of a scan; returns the number of boxes."""
+    """Writes what a scan has, tracks if they are followed; returns the number of boxes."""
     start = time.perf_counter()
     found, left_out = detector.detect(points)
     named = found.named(detector.config.class_names)
     milliseconds = 1000 * (time.perf_counter() - start)
     notes.add(scan.name, left_out + detector.examine(points))
+    tracks = follow(named, points) if follow else None
+    if tracks is not None:
+        named = NamedDetections(tracks.boxes, tracks.scores, tracks.names)
     boxes = named.boxes.astype(np.float64)
     boxes[:, 6] = wrap_angle(boxes[:, 6]).clip(-LARGEST_YAW, LARGEST_YAW)
     result = {
@@ -159,6 +203,10 @@ def detect(
         "names": list(named.names),
         "milliseconds": round(milliseconds, 3),
     }
+    if tracks is not None:
+        result["ids"] = tracks.ids.tolist()
+        result["velocities"] = tracks.velocities.round(3).tolist()
+        result["ages"] = tracks.ages.tolist()
     kitti = view and detections_to_labels(named._replace(boxes=boxes), *view[:2])
     results.write(scan.stem, result, kitti)
     return len(boxes)

@@ -49,6 +49,17 @@ def score(text: str) -> float:
     return value
 
 
+def rate(text: str) -> float:
+    """An argument in Hz: a finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no frequency above 0 (Hz)")
+    return value
+
+
 def run(
     action: Callable[[], int | None],
     stopped: str = "",

@@ -14,13 +14,21 @@ from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from data.live.optional import require
+from data.point_fields import LARGEST
 
 Topic = tuple[str, str]  # name and type
-Found = tuple[str, str, int, bytes]  # topic, type, time in ns, contents
-DAMAGES = (ValueError, KeyError, IndexError, RuntimeError, OSError, EOFError, struct.error)
+
+
+class Found(NamedTuple):
+    """A message."""
+
+    topic: str
+    type: str
+    time: int  # ns
+    data: bytes
 
 
 def messages_of(path: Path) -> Iterator[Found]:
@@ -36,7 +44,7 @@ def messages_of(path: Path) -> Iterator[Found]:
             else:
                 file.seek(len(b"\x89MCAP0\r\n"))
                 yield from _of_mcap(file, {}, {})
-        except DAMAGES:  # here it ends
+        except Exception:  # here it ends; each library for compression has its own kind of error
             return
 
 
@@ -53,7 +61,7 @@ def _of_ros1(file: BinaryIO, topics: dict[bytes, Topic]) -> Iterator[Found]:
                 yield from _of_ros1(BytesIO(chunk), topics)
             case 2:  # a message
                 seconds, nanoseconds = struct.unpack("<II", header[b"time"])
-                yield *topics[header[b"conn"]], seconds * 10**9 + nanoseconds, content
+                yield Found(*topics[header[b"conn"]], seconds * 10**9 + nanoseconds, content)
 
 
 def _ros1_header(content: bytes) -> dict[bytes, bytes]:
@@ -76,7 +84,7 @@ def _of_mcap(file: BinaryIO, schemas: dict[int, str], topics: dict[int, Topic]) 
                 topics[number] = ((_sized(record, "<I") or b"").decode(), schemas.get(schema, ""))
             case 5:  # a message
                 number, _, time, _ = struct.unpack("<HIQQ", record.read(22))
-                yield *topics[number], time, record.read()
+                yield Found(*topics[number], time, record.read())
             case 6:  # a chunk
                 _, _, size, crc = struct.unpack("<QQQI", record.read(28))
                 compression = (_sized(record, "<I") or b"").decode()
@@ -92,27 +100,30 @@ def _sized(file: BinaryIO, form: str) -> bytes | None:
     if len(head) < size:
         return None
     [wanted] = struct.unpack(form, head)
-    content = file.read(wanted)
+    content = file.read(wanted) if wanted <= LARGEST else b""
     return content if len(content) == wanted else None
 
 
 def _of_sqlite(path: Path) -> Iterator[Found]:
-    """From a copy that is filled up with zeros: SQLite refuses a file of fewer pages than its
-    header says."""
+    """From a copy of its whole pages, whose header tells their true number: SQLite refuses a file
+    of fewer pages than that."""
+    query = (
+        "SELECT topics.name, topics.type, timestamp, data FROM messages "
+        "JOIN topics ON topics.id = messages.topic_id"
+    )
     with TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
         shutil.copyfile(path, copy)
         with copy.open("r+b") as file:
-            header = file.read(32)
-            page = int.from_bytes(header[16:18], "big")
-            pages = int.from_bytes(header[28:32], "big")
-            file.truncate(max(copy.stat().st_size, page * pages))
-        query = (
-            "SELECT topics.name, topics.type, timestamp, data FROM messages "
-            "JOIN topics ON topics.id = messages.topic_id"
-        )
+            page = int.from_bytes(file.read(18)[16:], "big")
+            page = {0: 1, 1: 1 << 16}.get(page, page)  # 1 stands for 65536
+            pages = copy.stat().st_size // page
+            file.seek(28)
+            file.write(pages.to_bytes(8, "big")[-4:])
+            file.truncate(pages * page)
         with closing(sqlite3.connect(f"file:{copy}?immutable=1", uri=True)) as database:
             try:
-                yield from database.execute(query)
+                for row in database.execute(query):
+                    yield Found(*row)
             except (sqlite3.Error, OverflowError):  # here it ends
                 return

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from data.cloud_files import SUFFIXES, read_cloud
 from data.intensity import IntensityScale
-from data.live.camera import Company, company_of, find_clouds
+from data.live.companions import RATE, Companions, companions_of, find_clouds
 from data.live.scan import LiveScan, Trouble, Troubles
-
-RATE = 10.0  # turns per second, where the files say nothing of time
 
 
 class FolderSource:
@@ -20,16 +19,12 @@ class FolderSource:
     live = False
     rate = RATE
 
-    def __init__(self, files: Sequence[Path], company: Company):
-        self._files, self._company = files, company
+    def __init__(self, files: Sequence[Path], companions: Companions):
+        self._files, self._companions = files, companions
 
     def __iter__(self) -> Iterator[LiveScan | Trouble]:
         scale, troubles = IntensityScale(), Troubles()
-        yield from self._company.troubles
-        wanted, there = len(self._company.times), len(self._files)
-        if there < wanted:
-            folder = self._files[0].parent
-            yield Trouble(f"{folder}: {wanted - there} of {wanted} scans are not there")
+        yield from self._companions.troubles
         for number, file in enumerate(self._files):
             if not file.parent.is_dir():
                 yield Trouble(f"{file.parent}: the folder is gone")
@@ -42,22 +37,22 @@ class FolderSource:
             for note in notes:
                 yield from troubles.add(note.kind, f"{file}: {note.text}")
             scan = LiveScan(points, number / RATE, file.stem)
-            yield from self._with_company(scan, troubles)
+            yield from self._with_companions(scan, troubles)
         yield from troubles.rest()
 
     def close(self) -> None:
         """Nothing to end: a file is read at once."""
 
-    def _with_company(self, scan: LiveScan, troubles: Troubles) -> Iterator[LiveScan | Trouble]:
-        calibration, image = None, self._company.picture(scan.name)
+    def _with_companions(self, scan: LiveScan, troubles: Troubles) -> Iterator[LiveScan | Trouble]:
+        calibration, image = None, self._companions.picture(scan.name)
         try:
-            calibration = self._company.calibration(scan.name)
+            calibration = self._companions.calibration(scan.name)
         except (ValueError, OSError) as error:
             yield from troubles.add("calibration", str(error))
-        if image is None and self._company.pictures is not None:
-            folder = self._company.pictures
+        if image is None and self._companions.pictures is not None:
+            folder = self._companions.pictures
             yield from troubles.add("image", f"{folder}: no image of scan {scan.name}")
-        time = self._company.time(scan.name)
+        time = self._companions.time(scan.name)
         yield scan._replace(
             time=scan.time if time is None else time, image=image, calibration=calibration
         )
@@ -69,12 +64,17 @@ def open_folder(path: Path) -> FolderSource:
     Raises FileNotFoundError where there are no clouds, ValueError for several sequences.
     """
     if path.is_file():
-        return FolderSource([path], company_of(path.parent))
+        return FolderSource([path], companions_of(path.parent))
     folder = find_clouds(path)
     files = [file for file in folder.iterdir() if file.suffix in SUFFIXES]
     if not files:
         raise FileNotFoundError(f"{folder}: no {', '.join(SUFFIXES)} files in this folder")
-    return FolderSource(sorted(files, key=_by_number), company_of(folder))
+    files.sort(key=_by_number)
+    companions = companions_of(folder)
+    if missing := companions.missing([file.stem for file in files]):
+        trouble = Trouble(f"{folder}: scans of this recording that are not there: {missing}")
+        companions = replace(companions, troubles=(*companions.troubles, trouble))
+    return FolderSource(files, companions)
 
 
 def _by_number(file: Path) -> list[str]:

@@ -36,7 +36,7 @@ def calibrated(packets: Sequence[bytes], said: str) -> tuple[str, Any, str]:
         series = said if said in SERIES else USUAL
         note = f"no calibration in the packets; that of another {series} is used"
         if said not in SERIES:
-            note += "; another series is said by e.g. ?model=HDL-64E-S2"
+            note += "; say another series by e.g. ?model=HDL-64E-S2"
         return series, bundled(SERIES[series]), note
     series = f"HDL-64E-{status['Model']}"
     return series, library.Calibration.from_string(yaml.dump(lasers)), ""

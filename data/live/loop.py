@@ -27,7 +27,7 @@ class Loop:
         shift, last = 0.0, None
         while not self._closed:
             first = None
-            for item in self._source:
+            for item in self._round(again=last is not None):
                 if isinstance(item, Trouble):
                     if item not in told:
                         told.add(item)
@@ -40,6 +40,14 @@ class Loop:
                 yield item._replace(time=last)
             if first is None:
                 return
+
+    def _round(self, again: bool) -> Iterator[LiveScan | Trouble]:
+        try:
+            yield from self._source
+        except OSError as error:
+            if not again:
+                raise
+            yield Trouble(f"{error}; cannot be played again")
 
     def close(self) -> None:
         self._closed = True

@@ -15,7 +15,7 @@ def read_point_cloud2(message: Any, source: object) -> Cloud:
     """Raises ValueError for sizes that do not fit together, or missing fields."""
     width, height, step = int(message.width), int(message.height), int(message.point_step)
     row = int(message.row_step)
-    require_size(max(width, step) * max(height, 1) * max(step, 1), source)
+    require_size(width * height * step, source)
     content = np.ascontiguousarray(message.data, np.uint8)
     if row != width * step and height > 1:
         if row < width * step or len(content) < height * row:

@@ -11,6 +11,7 @@ from data.live.optional import require
 from data.live.scan import Trouble
 
 SUFFIXES = (".bag", ".db3", ".mcap")
+ZSTD = b"\x28\xb5\x2f\xfd"  # the first bytes of what it has compressed
 
 
 class Message(NamedTuple):
@@ -29,6 +30,8 @@ class Recording:
         read."""
         self._path = _single(path)
         self._fault = ""  # that keeps it from being opened
+        room = "rosbags.rosbag1" if self.is_ros1 else "rosbags.rosbag2"
+        self._library = require(room, "rosbags")
         try:
             with self._open() as reader:
                 self.topics = {one.topic: one.msgtype for one in reader.connections if one.msgcount}
@@ -36,7 +39,7 @@ class Recording:
             if isinstance(error, FileNotFoundError | PermissionError):
                 raise
             self._fault = _line(error)
-            self.topics = {topic: kind for topic, kind, _, _ in self._salvaged()}
+            self.topics = {found.topic: found.type for found in self._salvaged()}
         if not self.topics:
             raise ValueError(f"{path}: no messages in this bag ({self._fault or 'it is empty'})")
 
@@ -48,9 +51,9 @@ class Recording:
         """Those of a topic; at last a trouble where the bag is cut off or damaged."""
         fault = self._fault
         if fault:
-            for name, kind, time, data in self._salvaged():
-                if name == topic:
-                    yield Message(kind, time / 1e9, data)
+            for found in self._salvaged():
+                if found.topic == topic:
+                    yield Message(found.type, found.time / 1e9, found.data)
         else:
             try:
                 with self._open() as reader:
@@ -63,18 +66,27 @@ class Recording:
             yield Trouble(f"{self._path}: cut off or damaged; played as far as it goes ({fault})")
 
     def _open(self) -> Any:
-        room = "rosbags.rosbag1" if self.is_ros1 else "rosbags.rosbag2"
-        return require(room, "rosbags").Reader(self._path)
+        return self._library.Reader(self._path)
 
     def _salvaged(self) -> Iterator[cut_off.Found]:
         files = bag_files(self._path) if self._path.is_dir() else [self._path]
+        decompress = require("rosbags.rosbag2.storage_mcap", "rosbags").DECOMPRESSORS["zstd"]
         for file in files:
-            yield from cut_off.messages_of(file)
+            for found in cut_off.messages_of(file):
+                packed = found.data.startswith(ZSTD)  # no message begins so by itself
+                yield found._replace(data=decompress(found.data, 0)) if packed else found
 
 
 def bag_files(folder: Path) -> list[Path]:
     """The files of a ROS 2 bag in their order; none where the folder is no bag."""
     return sorted(path for path in folder.iterdir() if path.suffix in (".db3", ".mcap"))
+
+
+def is_bag(path: Path) -> bool:
+    """Whether this is a bag by its name or, for a folder, by what is in it."""
+    if path.is_dir():
+        return (path / "metadata.yaml").is_file() or bool(bag_files(path))
+    return path.suffix in SUFFIXES
 
 
 def _single(path: Path) -> Path:

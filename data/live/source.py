@@ -12,7 +12,7 @@ from data.live.folder import open_folder
 from data.live.loop import Loop
 from data.live.pcap import PcapSource
 from data.live.recording import SUFFIXES as BAGS
-from data.live.recording import bag_files
+from data.live.recording import is_bag
 from data.live.scan import LiveScan, Trouble
 from data.live.streets import StreetSource
 from data.live.udp import UdpSource
@@ -63,7 +63,7 @@ def _open(name: str) -> Source:
         raise FileNotFoundError(f"{name}: no such file or folder; a source is {KINDS}")
     if path.suffix in PACKETS:
         return PcapSource(path, model)
-    if path.suffix in BAGS or (path.is_dir() and bag_files(path)):
+    if is_bag(path):
         return BagSource(path, topic, model)
     if path.is_dir() or path.suffix in CLOUDS:
         return open_folder(path)

@@ -30,7 +30,7 @@ class UdpSource:
             raise ValueError(f"{name}: say udp:PORT or udp://ADDRESS:PORT, e.g. udp:2368")
         self.rate = 10.0
         self._name, self._closed, self._reading = name, False, False
-        self._turns = Turns(name, model)
+        self._turns = Turns(name, model, live=True)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.settimeout(WAKE)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)

@@ -26,7 +26,7 @@ USUAL_RATE = 10.0  # turns per second
 SLOWEST, FASTEST = 2.0, 25.0
 PROBE = 12  # packets by which the model is found
 MODELS = {0x21: "HDL-32E", 0x22: "VLP-16", 0x24: "Puck-Hi-Res", 0x28: "VLP-32C"}  # by last byte
-NAMES = (*SERIES, *MODELS.values())
+NAMES = ("HDL-64E", *SERIES, *MODELS.values())
 
 
 class Packet(NamedTuple):
@@ -52,11 +52,12 @@ class Turns:
     Args:
         source: what the user calls it.
         model: one of NAMES; empty: found from the packets.
+        live: what an HDL-64E measures while its calibration comes in is old by then, and left out.
     """
 
-    def __init__(self, source: str, model: str = ""):
+    def __init__(self, source: str, model: str = "", live: bool = False):
         self._library = require("velodyne_decoder", "velodyne-decoder")
-        self._source, self._model = source, model
+        self._source, self._model, self._live = source, model, live
         self._sender: str | None = None
         self._waiting: list[Packet] = []  # for the decoder
         self._decoder: Any = None
@@ -121,7 +122,8 @@ class Turns:
     def _find_model(self) -> None:
         first = self._waiting[:PROBE]
         [(code, often)] = Counter(packet.data[-1] for packet in first).most_common(1)
-        if any((packet.blocks["bank"] == LOWER).any() for packet in first):
+        lower = sum((packet.blocks["bank"] == LOWER).any() for packet in first)
+        if 2 * lower > len(first):
             found = self._model if self._model in SERIES else "HDL-64E"
         elif 2 * often > len(first) and code in MODELS:
             found = MODELS[code]
@@ -147,7 +149,7 @@ class Turns:
             yield from self._trouble("calibration", note) if note else ()
         self._decoder = self._library.StreamDecoder(config)
         waiting, self._waiting = self._waiting, []
-        for packet in waiting:
+        for packet in waiting if not (self._hdl64e and self._live) else ():
             yield from self.add(packet)
 
     def _decoded(self, decode: Callable[[], Any]) -> Iterator[LiveScan | Trouble]:

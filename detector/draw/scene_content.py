@@ -108,7 +108,7 @@ def point_colours(points: np.ndarray, colour_by: str) -> np.ndarray:
     """[P, 3] float32 from 0 to 1 for points [P, 4] by "height" or "intensity"."""
     low, high = HEIGHTS if colour_by == "height" else INTENSITIES
     value = np.nan_to_num(points[:, 2 if colour_by == "height" else 3])
-    return COLOURS[((value - low) * (255 / (high - low))).clip(0, 255).astype(np.uint8)]
+    return COLOURS[((value - low) * (255 / (high - low)) + 0.5).clip(0, 255).astype(np.uint8)]
 
 
 def _key(shown: BoxSet) -> tuple:

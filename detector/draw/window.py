@@ -93,7 +93,8 @@ class Window:
             if isinstance(answer, str):
                 keys.append(answer)
             else:
-                self.screenshots.append(answer)
+                self.screenshots.append(np.load(answer))
+                answer.unlink()
                 keys.append(SCREENSHOT)
             self.open = keys[-1] != CLOSED
         return [key for key in keys if key != CLOSED]

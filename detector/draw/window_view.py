@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import numpy as np
 from PIL import Image
@@ -82,11 +84,11 @@ class WindowView:
     def __init__(
         self,
         keys: Mapping[str, str],
-        send: Callable[[str | np.ndarray], None],
+        send: Callable[[str | Path], None],
         colour_by: str,
     ):
         """keys: all that the list shows, see `names_of`. send: takes the name of each one that
-        is not done here, and the pictures [H, W, 3] that the user wants to keep."""
+        is not done here, and files (.npy) of the pictures that the user wants to keep."""
         from open3d.visualization import gui, rendering
 
         self._gui, self._send, self._open = gui, send, True
@@ -114,6 +116,7 @@ class WindowView:
         self._colour_by = COLOUR_BY.index(colour_by)
         self._placed: Viewpoint | None = None  # from where the captions were placed
         self._redraws: list[float] = []  # when the window is to be drawn again, seconds
+        self._screenshot = False  # whether one is on its way
         self._window.set_on_layout(self._layout)
         self._window.set_on_close(self._close)
         self._window.set_on_key(self._key)
@@ -130,6 +133,8 @@ class WindowView:
             self._place_captions(view)
         if self._redraws and time.monotonic() >= self._redraws[0]:
             del self._redraws[0]
+            self._window.post_redraw()
+        if self._screenshot:  # it comes with one of the next drawings
             self._window.post_redraw()
         return True
 
@@ -201,6 +206,7 @@ class WindowView:
         if event.type != self._gui.KeyEvent.Type.DOWN or name is None:
             return False
         if name == SCREENSHOT:
+            self._screenshot = True
             self._scene.scene.render_to_image(self._send_screenshot)
         elif name in TOGGLES:
             self._hidden ^= {TOGGLES[name]}
@@ -226,11 +232,15 @@ class WindowView:
 
     def _send_screenshot(self, image) -> None:
         """What the window shows, with the texts as on other pictures."""
+        self._screenshot = False
         picture = np.array(image)[..., :3]
         view = self._camera.viewpoint()
         view = view._replace(size=(picture.shape[1], picture.shape[0]))
         overlay = self._overlay._replace(sets=self._shown())
-        self._send(lay_over(picture, view, ring_marks(AT_FIRST), overlay))
+        # Not through the pipe: both ends would wait if the program sends a scene at this moment.
+        with NamedTemporaryFile(prefix=f"{NAME}_", suffix=".npy", delete=False) as file:
+            np.save(file, lay_over(picture, view, ring_marks(AT_FIRST), overlay))
+        self._send(Path(file.name))
 
     def _close(self) -> bool:
         self._open = False

@@ -48,9 +48,10 @@ class LiveDetection:
         """
         self.statistics, self.notes = Statistics(), Tally()
         self._scans, self._detector, self._limit = scans, detector, limit
-        self._tracked, self._tracker, self._trails = tracked, Tracker(), Trails()
-        self._motion = EgoMotion() if ego and tracked else None
-        self._ego = self._motion is not None
+        self._ego = ego
+        self._tracker: Tracker | None = None
+        if tracked:
+            self._begin_tracking()
         self._examined = False
         # One result waits at most: who does not take it holds the detection, and the queue drops.
         self._results: queue.Queue[LiveFrame | Trouble | BaseException | None] = queue.Queue(1)
@@ -107,18 +108,20 @@ class LiveDetection:
         self._hand_over(self._follow(scan, found))
 
     def _follow(self, scan: LiveScan, found: NamedDetections) -> LiveFrame:
-        if not self._tracked:
+        if self._tracker is None:
             return LiveFrame(scan, found)
-        pose = self._motion(scan.points, scan.time) if self._motion is not None else None
         try:
-            tracks = self._tracker.update(found, scan.time, pose)
-        except ValueError as error:  # the time went back: another recording begins
-            self._hand_over(Trouble(f"{scan.name}: {error}; the tracks begin anew"))
-            self._tracker, self._trails = Tracker(), Trails()
-            self._motion = EgoMotion() if self._ego else None
             pose = self._motion(scan.points, scan.time) if self._motion is not None else None
             tracks = self._tracker.update(found, scan.time, pose)
-        return LiveFrame(scan, found, tracks, self._trails.update(tracks, pose))
+            return LiveFrame(scan, found, tracks, self._trails.update(tracks, pose))
+        except ValueError as error:  # e.g. the time went back: another recording begins
+            self._hand_over(Trouble(f"{scan.name}: {error}; tracking begins anew"))
+            self._begin_tracking()
+            return LiveFrame(scan, found)
+
+    def _begin_tracking(self) -> None:
+        self._tracker, self._trails = Tracker(), Trails()
+        self._motion = EgoMotion() if self._ego else None
 
     def _hand_over(self, result: LiveFrame | Trouble | BaseException | None) -> None:
         self.statistics.troubles += isinstance(result, Trouble)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from detector.tracking.kalman import Estimates
@@ -11,20 +13,24 @@ DEVIATIONS = 2.0  # of the predicted position
 MISSING = "tracking needs SciPy; install it: pip install -e '.[live]'"
 
 
-def assign(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs (rows, columns) of a matrix [n, m] (Hungarian algorithm): as many as possible, of the
-    least total cost. Those of infinite cost are never a pair.
-
-    Raises ValueError with the line to type where SciPy is missing.
-    """
+def hungarian() -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """SciPy's solver. Raises ValueError with the line to type where SciPy is missing."""
     try:
         from scipy.optimize import linear_sum_assignment
     except ModuleNotFoundError:
         raise ValueError(MISSING) from None
+    return linear_sum_assignment
+
+
+def assign(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs (rows, columns) of a matrix [n, m] (Hungarian algorithm): as many as possible, of the
+    least total cost. Those of infinite cost are never a pair."""
     allowed = np.isfinite(cost)
+    if not allowed.any():
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     # One forbidden pair costs more than all allowed ones together.
-    forbidden = 1 + min(cost.shape) * cost[allowed].max(initial=0)
-    rows, columns = linear_sum_assignment(np.where(allowed, cost, forbidden))
+    forbidden = 1 + min(cost.shape) * cost[allowed].max()
+    rows, columns = hungarian()(np.where(allowed, cost, forbidden))
     kept = allowed[rows, columns]
     return rows[kept], columns[kept]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-MISSING = "the car's own motion needs kiss-icp: pip install -e '.[live]'"
+MISSING = "the car's own motion needs kiss-icp; install it: pip install -e '.[live]'"
 
 
 class EgoMotion:
-    """Odometry by KISS-ICP (Vizzo et al., RA-L 2023): scans in the order of time -> poses.
+    """Odometry by KISS-ICP (Vizzo et al., RA-L 2023): scans of one recording -> poses.
 
     Raises ValueError with the line to type where kiss-icp is missing.
     """
@@ -20,13 +22,37 @@ class EgoMotion:
         except ModuleNotFoundError:
             raise ValueError(MISSING) from None
         config = load_config(None)
-        config.data.deskew = False  # needs a time per point
-        config.registration.max_num_threads = 1  # the same result in every run
+        config.data.deskew = False  # it needs a time per point
+        config.registration.max_num_threads = 1  # sums in one order: every run gives the same
         self._odometry = KissICP(config)
+        self._time = -math.inf  # of the scan before
+        self._step = math.inf  # seconds between the two scans before
 
     def __call__(self, points: np.ndarray, time: float) -> np.ndarray:
-        """points [P, 3 or more] in the LiDAR frame, time in seconds -> pose [4, 4] float64 that
-        takes this scan's LiDAR frame to that of the first scan."""
-        frame = np.ascontiguousarray(points[:, :3], np.float64)
-        self._odometry.register_frame(frame, np.zeros(0))
-        return self._odometry.last_pose.copy()
+        """points [P, 3 or more] of a scan in the LiDAR frame, time in seconds, after that of the
+        scan before -> pose [4, 4] float64 that takes its LiDAR frame to that of the first scan.
+
+        Points that are not finite are left out. A scan without points is taken to go on as before.
+        """
+        if not (math.isfinite(time) and time > self._time):
+            raise ValueError(f"time {time} is not after {self._time}, that of the scan before")
+        step, odometry = time - self._time, self._odometry
+        if math.isfinite(self._step) and not math.isclose(step, self._step, rel_tol=0.05):
+            # its first guess is the motion before: for as long as has passed now
+            odometry.last_delta = _stretched(odometry.last_delta, step / self._step)
+        places = np.asarray(points[:, :3], np.float64)
+        places = np.ascontiguousarray(places[np.isfinite(places).all(axis=1)])
+        odometry.register_frame(places, np.zeros(0))
+        self._time, self._step = time, step
+        return odometry.last_pose.copy()
+
+
+def _stretched(motion: np.ndarray, factor: float) -> np.ndarray:
+    """A small rigid motion [4, 4], so many times as long."""
+    from scipy.spatial.transform import Rotation  # kiss-icp and SciPy are one extra
+
+    longer = np.eye(4)
+    turn = Rotation.from_matrix(motion[:3, :3]).as_rotvec()
+    longer[:3, :3] = Rotation.from_rotvec(factor * turn).as_matrix()
+    longer[:3, 3] = factor * motion[:3, 3]
+    return longer

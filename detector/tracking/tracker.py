@@ -15,7 +15,7 @@ import numpy as np
 from data.boxes import wrap_angle
 from data.detections import NamedDetections
 from detector.tracking import kalman
-from detector.tracking.association import assign, distances
+from detector.tracking.association import assign, distances, hungarian
 from detector.tracking.kalman import YAW, Estimates
 from detector.tracking.poses import check_pose, inverse, move_boxes
 
@@ -47,6 +47,7 @@ class _Live:
     hits: np.ndarray  # [n] int64: detections so far
     ages: np.ndarray  # [n] int64: scans since the first
     seen: np.ndarray  # [n] time of the latest detection, seconds
+    sure: np.ndarray  # [n] time of the latest strong detection
     facing: np.ndarray  # [n] int64: detections of the track's heading less those of the opposite
 
     def __len__(self) -> int:
@@ -74,7 +75,7 @@ class Tracker:
     birth_score: least score of a detection that begins a track; a weaker one only continues a
         confirmed track (Zhang et al., "ByteTrack", ECCV 2022).
     confirm: scans in a row, from its first, in which a track must be detected to be reported.
-    max_gap: seconds without a detection after which a confirmed track ends.
+    max_gap: seconds without a detection of birth_score after which a confirmed track ends.
     coast: seconds for which a track without a detection is reported where it should be. The default
         bridges one scan at 10 Hz.
     """
@@ -86,6 +87,7 @@ class Tracker:
         max_gap: float = 1.0,
         coast: float = 0.15,
     ):
+        hungarian()  # without it nothing can be tracked: say so before the first scan
         self._birth_score, self._confirm = birth_score, confirm
         self._max_gap, self._coast = max_gap, coast
         self._live = _begin(NamedDetections(np.zeros((0, 7)), np.zeros(0), ()), 0.0)
@@ -113,35 +115,36 @@ class Tracker:
 
         found = _sorted(found)
         found = found._replace(boxes=move_boxes(found.boxes, world))
-        live = self._live.select(time - self._live.seen <= self._max_gap)
+        live = self._live.select(time - self._live.sure <= self._max_gap)
         live = _predict(live, time - self._time)
-        live, free = self._associate(live, found, time)
+        rows, columns = self._associate(live, found)
+        strong = found.scores >= self._birth_score
+        live = _correct(live, rows, found.select(columns), strong[columns], time)
         live = live.select((live.ids > 0) | (live.seen == time))  # deaths of unconfirmed tracks
+        free = np.setdiff1d(np.flatnonzero(strong), columns)
         live = live.join(_begin(found.select(free), time))
         live = self._confirmed(live)
         self._live, self._time, self._posed = live, time, pose is not None
         return _report(live.select(time - live.seen <= self._coast), inverse(world))
 
-    def _associate(
-        self, live: _Live, found: NamedDetections, time: float
-    ) -> tuple[_Live, np.ndarray]:
-        """The tracks corrected by their detections, and the detections that may begin others.
+    def _associate(self, live: _Live, found: NamedDetections) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of tracks and of the detections that continue them, class by class.
 
-        Confirmed tracks choose first, then the others, both among strong detections. The weak ones
-        are left to confirmed tracks without a detection.
+        Confirmed tracks choose first, then the others, both among strong detections. Confirmed
+        tracks that are left choose among the weak ones.
         """
+        cost = distances(live.known, found.boxes)
+        cost[live.names[:, None] != np.array(found.names, dtype=str)[None]] = np.inf
         confirmed, strong = live.ids > 0, found.scores >= self._birth_score
-        free_tracks, free = np.ones(len(live), bool), np.ones(len(strong), bool)
-        names = np.array(found.names, dtype=str)
+        free, unclaimed = np.ones(len(live), bool), np.ones(len(strong), bool)
+        pairs = []
         for who, what in ((confirmed, strong), (~confirmed, strong), (confirmed, ~strong)):
-            rows, columns = np.flatnonzero(free_tracks & who), np.flatnonzero(free & what)
-            cost = distances(live.known, found.boxes)[np.ix_(rows, columns)]
-            same = live.names[rows, None] == names[None, columns]
-            a, b = assign(np.where(same, cost, np.inf))
-            rows, columns = rows[a], columns[b]
-            live = _correct(live, rows, found.select(columns), time)
-            free_tracks[rows], free[columns] = False, False
-        return live, np.flatnonzero(free & strong)
+            rows, columns = np.flatnonzero(free & who), np.flatnonzero(unclaimed & what)
+            a, b = assign(cost[np.ix_(rows, columns)])
+            free[rows[a]], unclaimed[columns[b]] = False, False
+            pairs.append((rows[a], columns[b]))
+        rows, columns = (np.concatenate(side) for side in zip(*pairs, strict=True))
+        return rows, columns
 
     def _confirmed(self, live: _Live) -> _Live:
         """Ids for the tracks that have been detected often enough."""
@@ -162,6 +165,7 @@ def _begin(found: NamedDetections, time: float) -> _Live:
         hits=np.ones(count, np.int64),
         ages=np.zeros(count, np.int64),
         seen=np.full(count, time),
+        sure=np.full(count, time),
         facing=np.ones(count, np.int64),
     )
 
@@ -173,8 +177,10 @@ def _predict(live: _Live, seconds: float) -> _Live:
     return replace(live, mean=mean, covariance=covariance, ages=live.ages + 1)
 
 
-def _correct(live: _Live, rows: np.ndarray, found: NamedDetections, time: float) -> _Live:
-    """Tracks, of which those in rows [k] have been found again: k detections.
+def _correct(
+    live: _Live, rows: np.ndarray, found: NamedDetections, strong: np.ndarray, time: float
+) -> _Live:
+    """Tracks, of which those in rows [k] have been found again: k detections, strong or not.
 
     Detectors confuse front and back. The majority of the detections decides where a track heads;
     the others are turned round.
@@ -189,6 +195,7 @@ def _correct(live: _Live, rows: np.ndarray, found: NamedDetections, time: float)
     boxes[:, 6] += np.pi * (opposite & ~turned)
     live.mean[rows], live.covariance[rows] = kalman.correct(live.select(rows).known, boxes)
     live.scores[rows], live.seen[rows] = found.scores, time
+    live.sure[rows[strong]] = time
     live.hits[rows] += 1
     return live
 

@@ -18,8 +18,7 @@ def some_points(count: int, seed: int = 0) -> np.ndarray:
 
 
 def write_with_open3d(path, points: np.ndarray, **options) -> None:
-    import open3d as o3d
-
+    o3d = pytest.importorskip("open3d")
     cloud = o3d.t.geometry.PointCloud()
     cloud.point.positions = o3d.core.Tensor(np.ascontiguousarray(points[:, :3]))
     cloud.point.intensity = o3d.core.Tensor(np.ascontiguousarray(points[:, 3:]))

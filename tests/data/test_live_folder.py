@@ -123,7 +123,7 @@ def test_a_raw_drive(tmp_path):
         np.testing.assert_allclose(steps, [0, 0.1, 0.303], atol=2e-6)
         assert scans[0].image == pictures / "0000000000.png" and scans[1].image is None
         assert troubles == [
-            f"{clouds}: 1 of 4 scans are not there",
+            f"{clouds}: scans of this recording that are not there: 1",
             f"{pictures}: no image of scan 0000000001",
         ]
 
@@ -147,10 +147,22 @@ def test_a_tracking_sequence(tmp_path):
     calibration = write_calibration(root / "calib" / "0001.txt")
     scans, troubles = split(root / "velodyne" / "0001")
     assert [scan.name for scan in scans] == ["000000", "000001"] and not troubles
+    assert [scan.time for scan in scans] == [0.0, 0.1]
     assert scans[1].image == root / "image_02" / "0001" / "000001.png"
     assert_same_calibration(scans[0].calibration, calibration)
     with pytest.raises(ValueError, match=r"2 sequences; name one, e\.g\. .*velodyne/0000$"):
         open_source(str(tmp_path))
+
+
+def test_scans_that_a_sequence_lacks_leave_a_gap_in_time(tmp_path):
+    """As 000177 to 000180 of KITTI's sequence 0001."""
+    clouds = tmp_path / "velodyne" / "0001"
+    write_scans(clouds, "000175 000176 000181")
+    scans, [calibration, missing] = split(clouds)
+    np.testing.assert_allclose([scan.time for scan in scans], [17.5, 17.6, 18.1])
+    assert missing == f"{clouds}: scans of this recording that are not there: 4"
+    assert "0001.txt: no such file; played without it" in calibration
+    assert len(split(clouds / "000176.bin")[1]) == 1
 
 
 def test_frames_of_the_object_benchmark(tmp_path):

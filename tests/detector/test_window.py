@@ -7,16 +7,22 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from data.simulator import simulate
 from detector.draw import display
 from detector.draw.open3d_process import Open3DProcess
 from detector.draw.scene import SceneRenderer, SceneUnavailable
+from detector.draw.style import VERDICT_COLOURS
 from detector.draw.window import Window, WindowUnavailable
+from tests.helpers.judged_results import write_judged_results
+from tests.helpers.kitti_miniature import write_miniature
 from tests.helpers.weights import write_weights
 from tools import visualize
 
@@ -44,11 +50,20 @@ class Tool:
 
     def wait_for(self, title: str) -> None:
         """Wait for a window whose title matches."""
+        self.wait_until(
+            lambda: bool(self._xdotool("search", "--name", title)), f"no window is called {title}"
+        )
+
+    def wait_until(self, happened: Callable[[], bool], problem: str) -> None:
         end = time.monotonic() + PATIENCE
-        while not self._xdotool("search", "--name", title):
+        while not happened():
             assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < end, f"no window is called {title}"
+            assert time.monotonic() < end, problem
             time.sleep(0.05)
+
+    def title(self) -> str:
+        """That of the program's window."""
+        return self._xdotool("search", "--name", "paused", "getwindowname").strip()
 
     def press(self, title: str, key: str) -> None:
         self._xdotool("search", "--name", title, "windowfocus", "--sync", "key", key)
@@ -83,15 +98,18 @@ def tools(tmp_path_factory):
     for name in ("a", "b", "c"):
         simulate(1).points.tofile(folder / f"{name}.bin")
     (folder / "drive").mkdir()
-    for number in range(300):
+    for number in range(30):
         (folder / "drive" / f"{number}.bin").symlink_to(folder / "a.bin")
     write_weights(folder / "weights")
+    root, found = write_miniature(folder / "kitti"), write_judged_results(folder / "found")
+    judged = ("--root", root, "--detections", found)
     command = ["Xvfb", "-displayfd", "1", "-screen", "0", "1300x740x24", "-nolisten", "tcp"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
         own = {"DISPLAY": f":{int(server.stdout.readline())}", "folder": folder}
         running = {
             "browsing": Tool("visualize", "a.bin", "b.bin", "c.bin", **own),
-            "playing": Tool("play", "drive", "--weights", "weights", **own),
+            "judging": Tool("visualize", *judged, "--start", "000005", **own),
+            "playing": Tool("demo", "drive", "--weights", "weights", "--loop", **own),
         }
         yield running
         for tool in running.values():
@@ -112,11 +130,56 @@ def test_a_vanished_scan_is_told_and_the_rest_is_shown(tools):
     assert code == 2 and err.count("\n") == 1 and "b.bin" in err
 
 
-def test_ctrl_c_closes_the_window(tools):
+def test_keys_lead_to_the_worst_frames_and_save_sheets(tools):
+    tool = tools["judging"]
+    tool.wait_for("^000005 .*2 matched, 0 missed, 1 false.*2 of 4")
+    for key, title in (
+        ("End", "^000011 .*1 matched, 1 missed, 1 false"),
+        ("Prior", "^000002 "),
+        ("Next", "^000011 "),
+        ("Home", "^000002 .*2 matched, 0 missed, 0 false"),
+        ("n", "^000007 .*0 matched, 2 missed, 0 false"),
+        ("n", "^000011 "),
+        ("e", "^000011 "),
+        ("b", "^000007 "),
+    ):
+        tool.press("of 4 - millisecond", key)
+        tool.wait_for(f"{title}.*of 4 - millisecond")
+    pictures = tool.folder / "output" / "pictures"
+    tool.press("of 4 - millisecond", "s")
+    tool.wait_until((pictures / "000007_sheet.png").is_file, "no sheet")
+    with Image.open(pictures / "000007_sheet.png") as sheet:
+        colours = {colour for _, colour in sheet.getcolors(1 << 24)}
+    assert VERDICT_COLOURS["missed"] in colours  # the boxes have been by error since `e`
+    tool.press("of 4 - millisecond", "q")
+    code, out, err = tool.end()
+    assert (code, err) == (0, "")
+    assert (pictures / "ranking.json").is_file() and out.count("000007_sheet.png written") == 1
+
+
+def test_keys_of_the_live_window_and_ctrl_c(tools):
+    """Each key does something, and none ends the program; Ctrl-C does, with a summary."""
     tool = tools["playing"]
-    tool.wait_for("frames per second.*millisecond")
+    tool.wait_for("^[0-9]+ - millisecond")
+    tool.press("millisecond", "space")
+    tool.wait_for("paused - millisecond")
+    paused = tool.title()
+    for key in ("f", "t", "c", "l", "p", "r", "1", "1", "bracketleft", "Up", "s"):
+        tool.press("millisecond", key)
+    name = paused.split()[0]
+    screenshot = tool.folder / "output" / "screenshots" / f"{name}.png"
+    tool.wait_until(screenshot.is_file, f"no {screenshot}")
+    with Image.open(screenshot) as picture:
+        pixels = np.asarray(picture.resize((64, 36))).reshape(-1, 3)
+    assert picture.width > 600 and len(np.unique(pixels, axis=0)) > 20
+    assert tool.title() == paused
+    tool.press("millisecond", "Right")
+    tool.wait_until(lambda: tool.title().split()[0] not in ("", name), "no step")
     os.killpg(tool.process.pid, signal.SIGINT)
-    assert tool.end() == (130, "", "")
+    code, out, err = tool.end()
+    assert code == 130 and err == ""
+    for word in ("frames ", "dropped ", "troubles   0", "latency    p50 ", "p90 ", "p99 "):
+        assert word in out
 
 
 def test_wayland_without_an_x_server_gives_pictures(tmp_path, monkeypatch, capsys):

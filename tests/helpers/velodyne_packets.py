@@ -10,6 +10,7 @@ BLOCK = np.dtype(
     [("bank", "<u2"), ("azimuth", "<u2"), ("echo", [("range", "<u2"), ("i", "u1")], 32)]
 )
 MODELS = {"HDL-32E": 0x21, "VLP-16": 0x22, "VLP-32C": 0x28}
+HEADER = 14 + 20 + 8  # bytes of Ethernet, IPv4 and UDP
 PERIOD = 0.1  # seconds per turn
 
 
@@ -45,10 +46,10 @@ def frame(data: bytes, sender: bytes = bytes((192, 168, 1, 201))) -> bytes:
     return b"\xff" * 12 + b"\x08\x00" + ip + udp + data
 
 
-def write_pcap(path: Path, frames) -> Path:
-    """frames: times in seconds, and frames of Ethernet."""
+def write_pcap(path: Path, frames, link: int = 1) -> Path:
+    """frames: times in seconds, and frames of this kind of link; 1 is Ethernet."""
     with path.open("wb") as file:
-        file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
+        file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, link))
         for time, content in frames:
             seconds, micros = divmod(round(1e6 * time), 10**6)
             file.write(struct.pack("<IIII", seconds, micros, len(content), len(content)))

@@ -13,7 +13,7 @@ from tools import program
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("check_data", "demo", "detect", "evaluate", "import_openpcdet", "train", "visualize")
-ALL = (*HEAVY, "benchmark", "prepare_kitti", "simulate", "train_demo")
+ALL = (*HEAVY, "benchmark", "evaluate_tracks", "prepare_kitti", "simulate", "train_demo")
 
 
 def start(tool: str, *arguments: object, **options: object) -> subprocess.Popen:

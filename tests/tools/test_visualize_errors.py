@@ -16,38 +16,16 @@ from data.simulator import write_kitti_tree
 from detector.draw.frame_sheet import RIGHT
 from detector.draw.object_table import object_rows
 from detector.draw.style import VERDICT_COLOURS, Palette
+from tests.helpers.judged_results import STRANGER, write_judged_results, write_results
 from tests.helpers.kitti_miniature import CAR, IDS, PEDESTRIAN, write_miniature
 from tools import visualize
-
-STRANGER = (30.0, 8.0, -0.85, 4.0, 1.8, 1.5, 0.0)
-
-
-def write_results(folder: Path, results: dict[str, list]) -> Path:
-    """results: (box, score, name) of the detections, by frame."""
-    folder.mkdir(exist_ok=True)
-    for frame, found in results.items():
-        boxes, scores, names = zip(*found, strict=True) if found else ((), (), ())
-        content = {"boxes": boxes, "scores": scores, "names": names}
-        (folder / f"{frame}.json").write_text(json.dumps(content))
-    return folder
-
-
-def shifted(box, metres: float) -> list[float]:
-    return [box[0] + metres, *box[1:]]
 
 
 @pytest.fixture
 def judged(tmp_path, plain):
-    """A data set, and results: all right; a false one; both missed; a bad overlap."""
-    root = write_miniature(tmp_path / "kitti")
-    right = [(CAR, 0.9, "Car"), (PEDESTRIAN, 0.8, "Pedestrian")]
-    results = {
-        IDS[0]: right,
-        IDS[1]: [*right, (STRANGER, 0.5, "Car"), (STRANGER, 0.1, "Car")],
-        IDS[2]: [],
-        IDS[3]: [(shifted(CAR, 1.0), 0.9, "Car"), right[1]],
-    }
-    return ["--root", str(root), "--detections", str(write_results(tmp_path / "found", results))]
+    """Arguments for a data set and results with known errors."""
+    root, found = tmp_path / "kitti", tmp_path / "found"
+    return ["--root", str(write_miniature(root)), "--detections", str(write_judged_results(found))]
 
 
 def ranking(folder: Path) -> list[dict]:

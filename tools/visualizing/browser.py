@@ -98,6 +98,7 @@ class Browser:
         return list(self._order).index(self._ranks[self._rank].place)
 
     def _save(self, at: int, content: Content) -> None:
+        self._window.screenshots.clear()  # the sheet has more than what the window shows
         name = self._studio.source.names[self._order[at]]
         if content.frame is None:
             return  # its title says why

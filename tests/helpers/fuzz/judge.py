@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools import detect, play, train, visualize
+from tools import demo, detect, train, visualize
 
 PATIENCE = 60  # seconds for one call
 MEMORY = 3 << 30  # bytes that a call may add
@@ -95,7 +95,7 @@ def judge(tool, code: int | None, err: str) -> str:
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
     usage = "usage: " in err
     # these go on with the other scans, and name each bad one
-    enough = len(errors) >= 1 if tool in (detect, play, visualize) else len(errors) == 1
+    enough = len(errors) >= 1 if tool in (demo, detect, visualize) else len(errors) == 1
     if code == 2 and not usage and not enough:
         return f"{len(errors)} lines for exit code 2: {err[-500:]}"
     if code == 0 and errors:

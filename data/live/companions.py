@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,20 +14,23 @@ from data.kitti.calibration import Calibration
 from data.kitti.layout import CLOUDS
 from data.live.scan import Trouble
 
+RATE = 10.0  # turns per second, where nothing tells the time
 PICTURES = (".png", ".jpg", ".jpeg")
 INNER = ("velodyne_points/data", *CLOUDS, *(f"training/{name}" for name in CLOUDS))
+NUMBER = re.compile("[0-9]{6}|[0-9]{10}")  # as KITTI counts scans
 MICROSECONDS = len("2011-09-26 13:02:25.964389")  # KITTI gives three more digits
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Company:
+class Companions:
     """The files beside a folder of clouds; those of a scan have its name."""
 
     pictures: Path | None = None
     shared_calibration: Calibration | None = None  # of all scans
     calibrations: Path | None = None
-    times: tuple[float, ...] = ()  # seconds, by the numbers that the scans have as names
+    numbered: bool = False  # whether the scans' names count the turns
+    times: tuple[float, ...] = ()  # seconds, by those numbers
     troubles: tuple[Trouble, ...] = ()
 
     def picture(self, name: str) -> Path | None:
@@ -43,8 +47,19 @@ class Company:
 
     def time(self, name: str) -> float | None:
         """When the scan was made, where that is known."""
-        number = int(name) if name.isascii() and name.isdecimal() else len(self.times)
+        if not (self.numbered and NUMBER.fullmatch(name)):
+            return None
+        number = int(name)
+        if not self.times:
+            return number / RATE
         return self.times[number] if number < len(self.times) else None
+
+    def missing(self, names: Sequence[str]) -> int:
+        """How many scans of the recording are not there."""
+        if not self.numbered or not all(NUMBER.fullmatch(name) for name in names):
+            return 0
+        first = 0 if self.times else int(names[0])
+        return max(int(names[-1]) + 1, len(self.times)) - first - len(names)
 
 
 def find_clouds(folder: Path) -> Path:
@@ -60,7 +75,7 @@ def find_clouds(folder: Path) -> Path:
     return clouds
 
 
-def company_of(clouds: Path) -> Company:
+def companions_of(clouds: Path) -> Companions:
     """By the names of the folders around: those of a raw drive, of a tracking sequence, of a drive
     with one calib.txt, of the object benchmark, or none. What cannot be read is a trouble."""
     clouds = clouds.absolute()
@@ -73,24 +88,25 @@ def company_of(clouds: Path) -> Company:
     if clouds.name in CLOUDS and (file := parent / "calib.txt").is_file():
         return _sequence(parent / "image_2", lambda: Calibration.from_file(file))
     if clouds.name in CLOUDS:
-        return Company(_folder(parent / "image_2"), calibrations=_folder(parent / "calib"))
-    return Company()
+        return Companions(_folder(parent / "image_2"), calibrations=_folder(parent / "calib"))
+    return Companions()
 
 
-def _raw_drive(drive: Path) -> Company:
-    company = _sequence(drive / "image_02" / "data", lambda: Calibration.from_raw(drive.parent))
+def _raw_drive(drive: Path) -> Companions:
+    found = _sequence(drive / "image_02" / "data", lambda: Calibration.from_raw(drive.parent))
     times, troubles = _attempt(lambda: _read_times(drive / "velodyne_points" / "timestamps.txt"))
-    return Company(
-        company.pictures,
-        company.shared_calibration,
+    return Companions(
+        found.pictures,
+        found.shared_calibration,
+        numbered=True,
         times=times or (),
-        troubles=company.troubles + troubles,
+        troubles=found.troubles + troubles,
     )
 
 
-def _sequence(pictures: Path, read: Callable[[], Calibration]) -> Company:
+def _sequence(pictures: Path, read: Callable[[], Calibration]) -> Companions:
     calibration, troubles = _attempt(read)
-    return Company(_folder(pictures), calibration, troubles=troubles)
+    return Companions(_folder(pictures), calibration, numbered=True, troubles=troubles)
 
 
 def _folder(path: Path) -> Path | None:

@@ -1,0 +1,251 @@
+"""Bags as sources: written by rosbags, of any kind, field layout and fault."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.live.scan import LiveScan, Trouble
+from data.live.source import open_source
+from tests.helpers.ros_bags import CLOUD, COMPRESSED, KINDS, Bag, records, write_clouds
+from tests.helpers.velodyne_packets import turning
+
+pytest.importorskip("rosbags")
+
+RNG = np.random.default_rng(5)
+CLOUDS = [
+    np.concatenate([RNG.uniform(-50, 50, (200 + n, 3)), RNG.random((200 + n, 1))], axis=1).astype(
+        np.float32
+    )
+    for n in range(5)
+]
+PACKETS = "velodyne_msgs/msg/VelodyneScan"
+
+
+def name_of(tmp_path: Path, kind: str) -> Path:
+    return tmp_path / ("bag.bag" if kind.startswith("ros1") else "bag")
+
+
+def opened(name: Path | str) -> tuple[list[LiveScan], list[str]]:
+    items = list(open_source(str(name)))
+    scans = [item for item in items if isinstance(item, LiveScan)]
+    return scans, [item.text for item in items if isinstance(item, Trouble)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clouds_of_every_kind_of_bag(tmp_path, kind):
+    path = write_clouds(name_of(tmp_path, kind), kind, CLOUDS)
+    files = [path] if kind == "ros1" else [path, *path.glob("*.db3"), *path.glob("*.mcap")]
+    assert len(files) == (1 if kind == "ros1" else 2)
+    for file in files:
+        source = open_source(str(file))
+        assert source.rate == pytest.approx(10) and not source.live
+        scans, troubles = opened(file)
+        assert [scan.name for scan in scans] == [f"{n:06d}" for n in range(5)] and not troubles
+        np.testing.assert_allclose([scan.time for scan in scans], 1000 + np.arange(5) / 10)
+        for scan, points in zip(scans, CLOUDS, strict=True):
+            np.testing.assert_array_equal(scan.points, points)
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_compressed_bags(tmp_path, kind):
+    scans, troubles = opened(write_clouds(name_of(tmp_path, kind), kind, CLOUDS))
+    assert not troubles
+    for scan, points in zip(scans, CLOUDS, strict=True):
+        np.testing.assert_array_equal(scan.points, points)
+
+
+def layout(fields: dict[str, str], size: int, order: str = "<", first: int = 0) -> np.dtype:
+    """Fields one after the other with a hole of one byte each, in records of so many bytes."""
+    offsets, at = [], first
+    for kind in fields.values():
+        offsets.append(at)
+        at += np.dtype(kind).itemsize + 1
+    formats = [order + kind for kind in fields.values()]
+    return np.dtype(
+        {"names": list(fields), "formats": formats, "offsets": offsets, "itemsize": size}
+    )
+
+
+LAYOUTS = {
+    "doubles": layout({"x": "f8", "y": "f8", "z": "f8", "intensity": "f4"}, 40),
+    "another order": layout({"ring": "u2", "intensity": "f4", "z": "f4", "x": "f4", "y": "f4"}, 32),
+    "big endian": layout({"x": "f4", "y": "f4", "z": "f4", "intensity": "f4"}, 24, ">", 3),
+    "bytes": layout({"x": "f4", "y": "f4", "z": "f4", "intensity": "u1"}, 20),
+    "reflectivity": layout({"t": "u4", "x": "f4", "y": "f4", "z": "f4", "reflectivity": "u2"}, 30),
+    "no intensity": layout({"x": "f4", "y": "f4", "z": "f4"}, 15),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_any_layout_of_the_fields(tmp_path, name, rows):
+    points, dtype = CLOUDS[0].copy(), LAYOUTS[name]
+    points[:, 3] = RNG.integers(0, 256, len(points))
+    data = records(points, dtype)
+    if "reflectivity" in dtype.fields:
+        data["reflectivity"] = points[:, 3]
+    with Bag(tmp_path / "bag", "mcap") as bag:
+        message = bag.cloud(data.reshape(rows, -1), 1.0, row_padding=7 if rows > 1 else 0)
+        bag.write("/points", CLOUD, 1.0, message)
+    [scan], troubles = opened(tmp_path / "bag")
+    np.testing.assert_allclose(scan.points[:, :3], points[:, :3], rtol=1e-6)
+    wanted = 0 if name == "no intensity" else points[:, 3] / 255
+    np.testing.assert_allclose(scan.points[:, 3], wanted, rtol=1e-6)
+    assert len(troubles) == (0 if name == "bytes" else 1)  # on the intensities
+
+
+def test_rays_without_an_echo_are_left_out(tmp_path):
+    points = CLOUDS[0].copy()
+    points[::3, :3] = np.nan
+    path = write_clouds(tmp_path / "bag", "sqlite3", [points])
+    [scan], troubles = opened(path)
+    np.testing.assert_array_equal(scan.points, points[np.arange(len(points)) % 3 != 0])
+    assert not troubles
+
+
+def test_topics(tmp_path):
+    path = write_clouds(tmp_path / "a.bag", "ros1", CLOUDS[:2], ("/left/points", "/right/points"))
+    line = r"2 topics with clouds: /left/points, /right/points; choose one, e\.g\. .*bag:/left/poi"
+    with pytest.raises(ValueError, match=line):
+        open_source(str(path))
+    assert len(opened(f"{path}:/right/points")[0]) == 2
+    with pytest.raises(ValueError, match="no topic /up with clouds; it has /left/points, /right/p"):
+        open_source(f"{path}:/up")
+    with Bag(tmp_path / "b.bag", "ros1") as bag:
+        text = bag.types.types["std_msgs/msg/String"]
+        bag.write("/talk", "std_msgs/msg/String", 1.0, text("hello"))
+    with pytest.raises(ValueError, match=r"no topic of sensor_msgs/msg/PointCloud2 or .*String"):
+        open_source(str(tmp_path / "b.bag"))
+
+
+def test_other_topics_and_unknown_types_do_not_disturb(tmp_path):
+    with Bag(tmp_path / "bag", "mcap") as bag:
+        types = bag.types
+        from rosbags.typesys import get_types_from_msg
+
+        types.register(get_types_from_msg("float32 volts", "car_msgs/msg/Battery"))
+        battery = types.types["car_msgs/msg/Battery"]
+        for number, points in enumerate(CLOUDS):
+            bag.write("/battery", "car_msgs/msg/Battery", 1 + number / 10, battery(12.0))
+            cloud = bag.cloud(records(points), 1 + number / 10)
+            bag.write("/points", CLOUD, 1 + number / 10, cloud)
+    scans, troubles = opened(tmp_path / "bag")
+    assert len(scans) == 5 and not troubles
+
+
+def test_messages_that_cannot_be_read_are_reported_and_the_rest_goes_on(tmp_path):
+    faults = [
+        {"width": 10**6},
+        {"point_step": 14},
+        {"height": 2, "row_step": 3},
+        {"fields": []},
+        {"data": np.zeros(9, np.uint8)},
+    ]
+    with Bag(tmp_path / "bag", "sqlite3") as bag:
+        for number, change in enumerate([*faults, None, {}]):
+            time = 1 + number / 10
+            if change is None:
+                bag.write_raw("/points", CLOUD, time, b"\0\1\0\0garbage")
+            else:
+                message = bag.cloud(records(CLOUDS[0]), time, **change)
+                bag.write("/points", CLOUD, time, message)
+    scans, troubles = opened(tmp_path / "bag")
+    assert len(scans) == 1
+    np.testing.assert_array_equal(scans[0].points, CLOUDS[0])
+    assert "are not 1000000 points of 16; it is cut off; left out" in troubles[0]
+    assert "a message cannot be read" in troubles[1]
+    assert troubles[2].endswith("(so 5 times in all)") and len(troubles) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packets_of_a_velodyne(tmp_path, kind):
+    """They give the points that a round room has, and a packet of no sensor is left out."""
+    from rosbags.typesys import get_types_from_msg
+
+    with Bag(name_of(tmp_path, kind), kind) as bag:
+        packet = "velodyne_msgs/msg/VelodynePacket"
+        stamp = "time" if bag.ros1 else "builtin_interfaces/Time"
+        bag.types.register(get_types_from_msg(f"{stamp} stamp\nuint8[1206] data", packet))
+        scan = f"std_msgs/Header header\n{packet.replace('msg/', '')}[] packets"
+        bag.types.register(get_types_from_msg(scan, PACKETS))
+        for turn in np.array_split(np.arange(150), 4):
+            packets = list(turning("VLP-16", 2))
+            chosen = [packets[number] for number in turn]
+            if turn[0] == 0:
+                chosen.insert(20, (0.02, bytes(1206)))
+            messages = [
+                bag.types.types[packet](bag.header(1000 + time).stamp, np.frombuffer(data, "u1"))
+                for time, data in chosen
+            ]
+            header = bag.header(1000 + chosen[0][0])
+            message = bag.types.types[PACKETS](header, messages)
+            bag.write("/packets", PACKETS, 1000 + chosen[-1][0], message)
+    source = open_source(str(name_of(tmp_path, kind)))
+    assert source.rate == pytest.approx(10, abs=0.05)
+    scans, troubles = opened(name_of(tmp_path, kind))
+    assert [text.partition(": ")[2] for text in troubles] == [
+        "a packet of damaged blocks; left out"
+    ]
+    assert len(scans) == 2 and sum(len(scan.points) for scan in scans) >= 149 * 384
+    for scan in scans:
+        distance = np.linalg.norm(scan.points[:, :3], axis=1)
+        np.testing.assert_allclose(distance, 10, atol=0.02)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "ros1 lz4", "mcap zstd", "sqlite3 zstd"])
+def test_cut_off_bags_give_what_they_hold(tmp_path, kind):
+    """Each cloud is larger than a chunk of the file."""
+    scale = np.float32([50, 50, 50, 1])
+    clouds = [scale * RNG.random((80_000, 4), dtype=np.float32) for _ in range(5)]
+    path = write_clouds(name_of(tmp_path, kind), kind, clouds)
+    file = path if path.is_file() else next(f for f in path.iterdir() if f.suffix != ".yaml")
+    content = file.read_bytes()
+    for share, least in ((0.999, 3), (0.5, 1)):
+        file.write_bytes(content[: int(share * len(content))])
+        scans, troubles = opened(path)
+        assert least <= len(scans) <= 5
+        for scan, points in zip(scans, clouds, strict=False):
+            np.testing.assert_array_equal(scan.points, points)
+        assert len(troubles) == 1 and "cut off or damaged; played as far as it goes" in troubles[0]
+    file.write_bytes(content[:2000])
+    with pytest.raises(ValueError, match="no messages in this bag"):
+        open_source(str(path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_bags_never_stop_the_program(tmp_path, kind):
+    path = write_clouds(name_of(tmp_path, kind), kind, [points[:20] for points in CLOUDS])
+    file = path if kind == "ros1" else next(f for f in path.iterdir() if f.suffix != ".yaml")
+    content = file.read_bytes()
+    rng = np.random.default_rng(1)
+    for _ in range(8):
+        damaged = bytearray(content)
+        for place in rng.integers(0, len(content), 20):
+            damaged[place] = rng.integers(256)
+        file.write_bytes(damaged)
+        try:
+            assert all("\n" not in text for text in opened(path)[1])
+        except ValueError as error:
+            assert "\n" not in str(error)
+
+
+def test_a_folder_of_bags_without_a_description(tmp_path):
+    path = write_clouds(tmp_path / "bag", "mcap", CLOUDS)
+    (path / "metadata.yaml").unlink()
+    assert len(opened(path)[0]) == 5
+    shutil.copy(path / "bag.mcap", path / "copy.mcap")
+    with pytest.raises(
+        ValueError, match=r"2 bags without a metadata\.yaml; name one, e\.g\. .*bag"
+    ):
+        open_source(str(path))
+
+
+@pytest.mark.parametrize("name", ["a.bag", "a.db3", "a.mcap"])
+@pytest.mark.parametrize("content", [b"", b"some text\n" * 50])
+def test_files_that_are_no_bags(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name}: no messages in this bag") as error:
+        open_source(str(tmp_path / name))
+    assert "\n" not in str(error.value)

@@ -1,0 +1,117 @@
+"""detect.py --track as a user calls it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from data.kitti.labels import read_labels
+from detector import Detector
+from detector.postprocess import Detections
+from detector.tracking import EgoMotion, Tracker
+from tests.helpers.small_detector import cloud
+from tools import detect as tool
+
+CALIBRATION = """P2: 700 0 600 0 0 700 180 0 0 0 1 0
+R0_rect: 1 0 0 0 1 0 0 0 1
+Tr_velo_to_cam: 0 -1 0 0 0 0 -1 0 1 0 0 0
+"""
+
+
+def run(*arguments):
+    try:
+        return tool.main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return end.code
+
+
+NAMES = ("a8", "a9", "a10", "a11", "a12")  # the order in time, not that of the letters
+
+
+@pytest.fixture
+def scans(tmp_path, monkeypatch):
+    """Five scans, and a detector that finds a car that drives 0.5 m per scan, and a parked one."""
+    folder = tmp_path / "scans"
+    folder.mkdir()
+    for place, name in enumerate(NAMES):
+        points = cloud(500, 1)
+        points[:, 0] -= 0.2 * place
+        points[0, 3] = place / 10
+        points.tofile(folder / f"{name}.bin")
+
+    def detect(_, points):
+        place = round(10 * float(points[0, 3]))
+        boxes = [[20, -5, -1, 4, 1.8, 1.5, 0], [10 + 0.5 * place, 3, -1, 4, 1.8, 1.5, 0]]
+        found = Detections(torch.tensor(boxes), torch.tensor([0.9, 0.8]), torch.tensor([1, 1]))
+        return found, []
+
+    monkeypatch.setattr(Detector, "detect", detect)
+    return folder
+
+
+def results(folder, names=NAMES):
+    return [json.loads((folder / f"{name}.json").read_text()) for name in names]
+
+
+def test_tracks_are_written_in_the_order_of_the_numbers(tmp_path, weights, scans):
+    output = tmp_path / "out"
+    assert run("--weights", weights, scans, "--track", "--rate", 5, "--output", output) == 0
+    first, *others = results(output)
+    assert first["ids"] == first["boxes"] == first["velocities"] == first["ages"] == []
+    for place, result in enumerate(others, start=1):
+        assert result["ids"] == [1, 2] and result["ages"] == [place, place]
+        assert result["names"] == ["Car", "Car"] and result["frame"] == NAMES[place]
+        np.testing.assert_allclose(result["scores"], [0.9, 0.8], atol=1e-6)
+    np.testing.assert_allclose(result["velocities"], [[0, 0], [2.5, 0]], atol=0.2)
+    expected = [[20, -5, -1, 4, 1.8, 1.5, 0], [12, 3, -1, 4, 1.8, 1.5, 0]]
+    np.testing.assert_allclose(result["boxes"], expected, atol=0.05)
+
+
+def test_with_a_calibration_the_kitti_results_are_the_tracks(tmp_path, weights, scans):
+    (tmp_path / "calib.txt").write_text(CALIBRATION)
+    calib = ["--calib", tmp_path / "calib.txt", "--output", tmp_path / "out"]
+    assert run("--weights", weights, scans, "--track", *calib) == 0
+    for name, result in zip(NAMES, results(tmp_path / "out"), strict=True):
+        assert len(read_labels(tmp_path / "out" / f"{name}.txt")) == len(result["ids"])
+    # another run without tracks replaces all of it
+    assert run("--weights", weights, scans, *calib) == 0
+    assert all("ids" not in result for result in results(tmp_path / "out"))
+
+
+def test_time_passes_over_a_scan_that_cannot_be_read(tmp_path, weights, scans, monkeypatch):
+    (scans / "a9.bin").write_bytes(b"12345")
+    times = []
+
+    def update(self, found, time, pose=None, original=Tracker.update):
+        times.append(time)
+        return original(self, found, time, pose)
+
+    monkeypatch.setattr(Tracker, "update", update)
+    assert run("--weights", weights, scans, "--track", "--output", tmp_path / "out") == 2
+    assert times == pytest.approx([0.0, 0.2, 0.3, 0.4])
+
+
+def test_ego_gives_the_tracker_the_poses_of_the_scans(tmp_path, weights, scans, monkeypatch):
+    poses = []
+
+    def update(self, found, time, pose=None, original=Tracker.update):
+        poses.append(pose)
+        return original(self, found, time, pose)
+
+    monkeypatch.setattr(Tracker, "update", update)
+    assert run("--weights", weights, scans, "--track", "--ego", "--output", tmp_path / "out") == 0
+    ego = EgoMotion()
+    for place, name in enumerate(NAMES):
+        points = np.fromfile(scans / f"{name}.bin", "<f4").reshape(-1, 4)
+        np.testing.assert_allclose(poses[place], ego(points, place / 10))
+
+
+def test_ego_without_track_and_odd_rates_are_refused(tmp_path, weights, scans, capsys):
+    common = ["--weights", weights, scans, "--output", tmp_path / "out"]
+    assert run(*common, "--ego") == 2
+    assert "--ego goes with --track" in capsys.readouterr().err
+    for rate in ("0", "-1", "nan", "inf", "fast"):
+        assert run(*common, "--track", "--rate", rate) == 2
+        assert "no frequency above 0" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,210 @@
+"""Score tracks by MOTA and IDF1 on a KITTI drive: those in result files, or those that the tracker
+makes of stored detections, or of the labels themselves."""
+
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+    from tools import program
+
+    program.begin()
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from data.detections import NamedDetections
+from data.files import require_own_json, write_json
+from data.frame import Frame
+from data.kitti.dataset import KittiDataset
+from data.kitti.metric.identities import nearest_identities
+from data.kitti.metric.track_table import figures, format_tracks, sum_counts
+from data.kitti.metric.tracking import MIN_IOU, Identified, evaluate_tracks
+from data.kitti.results import detections_to_labels
+from detector.tracking import EgoMotion, Tracker
+from detector.tracking.track_files import Result, read_result
+from tools.program import output_path, rate, run
+from tools.program import score as least
+
+EXAMPLE = """examples:
+  python tools/detect.py --weights weights.safetensors drive/velodyne --track --output tracks
+  python tools/evaluate_tracks.py tracks --root drive
+  python tools/evaluate_tracks.py --root drive --ego
+
+ROOT is a drive in KITTI's layout, with label_2 and calib.txt beside the scans. Its labels have no
+track ids: an object is taken to be the one of its type that was nearest in the frame before, within
+2 m. RESULTS has the .json file of every frame. If these are detections without ids,
+they are tracked here. Without RESULTS the labels themselves are tracked, as they are and disturbed:
+this scores the tracker alone.
+
+A box matches an object of its class from an IoU of the volumes on. MOTP is the mean IoU of the
+matches. MOTA, MOTP and IDF1 are in percent.
+"""
+SEEDS = range(10)
+MISSED, FLIPPED = 0.1, 0.1  # shares of disturbed labels
+NOISE = np.array([0.15, 0.15, 0.1, 0.1])  # deviations of x, y, z, yaw in metres and radians
+STRETCH = 0.05  # of each size, relative
+FALSE_POSITIVES = 1.0  # per scan, on average
+VIEW = ((5.0, -0.6), (45.0, 0.6))  # distance in metres and angle: where they are
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    return run(lambda: score(options))
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("results", nargs="?", type=Path, help="folder of detect.py's results")
+    parser.add_argument("--root", type=Path, required=True, help="folder of the drive")
+    parser.add_argument("--split", default="all", help="list of successive frames (default: all)")
+    parser.add_argument(
+        "--classes", nargs="+", default=[], metavar="NAME", help="(default: those of the results)"
+    )
+    parser.add_argument(
+        "--overlap", type=least, default=MIN_IOU, help="IoU of a match (default: %(default)s)"
+    )
+    parser.add_argument("--score", type=least, help="track only detections of this score on")
+    parser.add_argument("--rate", type=rate, default=10.0, help="scans per second (default: 10)")
+    parser.add_argument(
+        "--ego", action="store_true", help="track with the car's own motion (KISS-ICP)"
+    )
+    parser.add_argument("--json", type=output_path, help="write the tables' figures here")
+    return parser.parse_args(arguments)
+
+
+def score(options: argparse.Namespace) -> None:
+    """Print the tables, and write their figures where that is asked for."""
+    if options.json:
+        require_own_json(options.json, is_ours)
+    drive = read_drive(options)
+    tables, content = [], {}
+    for title, runs in all_runs(options, drive).items():
+        classes = options.classes or classes_of(runs)
+        results = [evaluate_tracks(run, drive.truth, classes, options.overlap) for run in runs]
+        total = {name: sum_counts(result[name] for result in results) for name in classes}
+        tables.append(f"{title}\n{format_tracks(total, len(runs))}")
+        content[title] = figures(total, len(runs))
+    print("\n\n".join(tables))
+    unscored = Counter(name for found in drive.objects for name in found.names if name not in total)
+    if unscored:
+        counted = ", ".join(f"{number} {name}" for name, number in sorted(unscored.items()))
+        print(f"\nnot scored, as no track has these classes: {counted}")
+    if options.json:
+        write_json(options.json, content)
+
+
+def is_ours(content: dict) -> bool:
+    rows = [row for table in content.values() if isinstance(table, dict) for row in table.values()]
+    return bool(rows) and all(isinstance(row, dict) and "idf1" in row for row in rows)
+
+
+class Drive(NamedTuple):
+    """What is known of a recording, per frame."""
+
+    frames: list[Frame]  # without their points
+    truth: Identified
+    objects: list[NamedDetections]  # the labels as perfect detections
+    times: list[float]  # seconds
+    poses: list[np.ndarray] | list[None]  # [4, 4]
+
+
+def read_drive(options: argparse.Namespace) -> Drive:
+    dataset = KittiDataset(options.root, options.split, options.classes)
+    labels = [dataset.labels(index) for index in range(len(dataset))]
+    ego, frames, poses = EgoMotion() if options.ego else None, [], []
+    times = [place / options.rate for place in range(len(dataset))]
+    reading = tqdm(dataset, desc="reading", total=len(dataset), unit="frame", disable=None)
+    for time, frame in zip(times, reading, strict=True):
+        poses.append(ego(frame.points, time) if ego else None)
+        frames.append(replace(frame, points=frame.points[:0]))
+    objects = [NamedDetections(f.boxes, np.ones(len(f.boxes)), f.names) for f in frames]
+    return Drive(frames, Identified(labels, nearest_identities(labels)), objects, times, poses)
+
+
+def all_runs(options: argparse.Namespace, drive: Drive) -> dict[str, list[Identified]]:
+    """The tracks to score, by the title of their table."""
+    how = ", tracked with the car's own motion" if options.ego else ", tracked"
+    if options.results is None:
+        disturbed = [follow(drive, disturb(drive.objects, seed)) for seed in SEEDS]
+        return {
+            f"labels{how}": [follow(drive, drive.objects)],
+            f"disturbed labels{how}, mean of {len(SEEDS)} runs": disturbed,
+        }
+    results = [read_result(options.results / f"{frame.frame_id}.json") for frame in drive.frames]
+    if all(result.ids is None for result in results):
+        least = options.score or 0.0
+        chosen = [found.select(np.flatnonzero(found.scores >= least)) for found, _ in results]
+        return {f"detections that score at least {least:g}{how}": [follow(drive, chosen)]}
+    if options.ego or options.score is not None:
+        raise ValueError(
+            f"{options.results}: these are tracks already; --ego and --score are for detections"
+        )
+    return {f"tracks of {options.results}": [in_camera(drive, results)]}
+
+
+def follow(drive: Drive, detections: Sequence[NamedDetections]) -> Identified:
+    """The tracks of a new tracker through the drive."""
+    tracker, results = Tracker(), []
+    for found, time, pose in zip(detections, drive.times, drive.poses, strict=True):
+        tracks = tracker.update(found, time, pose)
+        results.append(Result(NamedDetections(*tracks[:3]), tracks.ids))
+    return in_camera(drive, results)
+
+
+def in_camera(drive: Drive, results: Sequence[Result]) -> Identified:
+    """As labels, which the metric takes."""
+    labels, ids = [], []
+    for frame, result in zip(drive.frames, results, strict=True):
+        if result.ids is None:
+            raise ValueError(f"{frame.frame_id}.json has no ids, but others of the results have")
+        labels.append(detections_to_labels(result.found, frame.calibration, frame.image_shape))
+        ids.append(result.ids)
+    return Identified(labels, ids)
+
+
+def classes_of(runs: Sequence[Identified]) -> list[str]:
+    found = {str(name) for run in runs for labels in run.labels for name in labels.types}
+    if not found:
+        raise ValueError("there is no track at all; name what to score with --classes")
+    return sorted(found)
+
+
+def disturb(objects: Sequence[NamedDetections], seed: int) -> list[NamedDetections]:
+    """Labels as a detector might find them: some missed, none exact, some turned round; and false
+    positives, which score less."""
+    rng = np.random.default_rng(seed)
+    boxes = np.concatenate([found.boxes for found in objects])
+    names = [name for found in objects for name in found.names]
+    scans = []
+    for found in objects:
+        seen = found.select(np.flatnonzero(rng.uniform(size=len(found.scores)) >= MISSED))
+        count, false = len(seen.scores), int(rng.poisson(FALSE_POSITIVES))
+        true = seen.boxes.astype(np.float64)
+        true[:, [0, 1, 2, 6]] += rng.normal(0, NOISE, (count, 4))
+        true[:, 3:6] *= rng.lognormal(0, STRETCH, (count, 3))
+        true[:, 6] += np.pi * (rng.uniform(size=count) < FLIPPED)
+        rows = rng.integers(len(boxes), size=false)
+        ghosts = boxes[rows].astype(np.float64)
+        distance, angle = rng.uniform(*VIEW, (false, 2)).T
+        ghosts[:, :2] = np.stack([distance * np.cos(angle), distance * np.sin(angle)], axis=1)
+        ghosts[:, 6] = rng.uniform(-np.pi, np.pi, false)
+        scores = np.concatenate([rng.normal(0.7, 0.15, count), rng.normal(0.4, 0.15, false)])
+        kinds = (*seen.names, *(names[row] for row in rows))
+        scans.append(NamedDetections(np.concatenate([true, ghosts]), scores.clip(0, 1), kinds))
+    return scans
+
+
+if __name__ == "__main__":
+    sys.exit(main())
