@@ -1,7 +1,7 @@
 """Texts as transparent strips, which are laid over pictures and windows."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -121,23 +121,20 @@ def _colours(sets: Mapping[str, BoxSet]) -> dict[str, Colour]:
 
 def _counts(sets: Mapping[str, BoxSet], name: str) -> str:
     """What follows the name of a class or of a verdict: how many there are, where it is judged."""
-    judged = [(of, *pair) for of, shown in sets.items() for pair in _pairs(shown)]
-    if any(shown.by_error for shown in sets.values()):
+    judged = [
+        (kind, verdict)
+        for of, shown in sets.items()
+        for kind, verdict in zip(shown.names, shown.verdicts or shown.names, strict=True)
         # A match is an object and a detection: it is counted once.
-        kinds = Counter(kind for of, kind, v in judged if v == name and _counted(of, v, sets))
-        parts = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()))
-        return f": {parts}" if name != IGNORED and parts else ""
-    verdicts = Counter(v for of, kind, v in judged if kind == name and _counted(of, v, sets))
-    parts = [f"{verdicts[v]} {v}" for v in (MATCHED, MISSED, FALSE) if verdicts[v]]
-    return f": {', '.join(parts)}" if parts else ""
-
-
-def _pairs(shown: BoxSet) -> Iterable[tuple[str, str]]:
-    return zip(shown.names, shown.verdicts, strict=True) if shown.verdicts else ()
-
-
-def _counted(of: str, verdict: str, sets: Mapping[str, BoxSet]) -> bool:
-    return verdict != MATCHED or of == "detections" or "detections" not in sets
+        if verdict != MATCHED or of == "detections" or "detections" not in sets
+    ]
+    if any(shown.by_error for shown in sets.values()):
+        kinds = Counter(kind for kind, verdict in judged if verdict == name != IGNORED)
+        text = ", ".join(f"{kind} {kinds[kind]}" for kind in sorted(kinds))
+    else:
+        verdicts = Counter(verdict for kind, verdict in judged if kind == name)
+        text = ", ".join(f"{verdicts[v]} {v}" for v in (MATCHED, MISSED, FALSE) if verdicts[v])
+    return f": {text}" if text else ""
 
 
 def _text(draw: ImageDraw.ImageDraw, x: float, y: float, text: str) -> None:

@@ -136,8 +136,6 @@ def test_keys_lead_to_the_worst_frames_and_save_sheets(tools):
     for key, title in (
         ("End", "^000011 .*1 matched, 1 missed, 1 false"),
         ("Prior", "^000002 "),
-        ("Next", "^000011 "),
-        ("Home", "^000002 .*2 matched, 0 missed, 0 false"),
         ("n", "^000007 .*0 matched, 2 missed, 0 false"),
         ("n", "^000011 "),
         ("e", "^000011 "),
