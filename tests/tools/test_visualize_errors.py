@@ -29,7 +29,7 @@ def judged(tmp_path, plain):
 
 
 def ranking(folder: Path) -> list[dict]:
-    return json.loads((folder / "ranking.json").read_text())
+    return json.loads((folder / "ranking.json").read_text())["worst_first"]
 
 
 def painted(path: Path, verdict: str) -> int:
@@ -80,6 +80,13 @@ def test_errors_have_colours_and_crosses_where_they_are(tmp_path, judged):
     assert not painted(tmp_path / "class" / f"{IDS[2]}_birds_eye.png", "missed")
     camera = [tmp_path / "error" / f"{name}_camera.png" for name in IDS]
     assert painted(camera[1], "false") > painted(camera[0], "false")
+
+
+def test_a_file_that_is_no_ranking_stays(tmp_path, judged, capsys):
+    (tmp_path / "ranking.json").write_text('{"precious": 1}')
+    assert visualize.main([*judged, "--order", "worst", "--output", str(tmp_path)]) == 2
+    assert "ranking.json" in capsys.readouterr().err
+    assert (tmp_path / "ranking.json").read_text() == '{"precious": 1}'
 
 
 def test_one_class_found_is_one_class_judged(tmp_path, plain):

@@ -93,7 +93,10 @@ class Browser:
         if self._ranks is None:
             self._window.show(*NOTHING._replace(title="judging all frames ..."))
             self._ranks = self._studio.judge.rank(self._studio.account)
-            report_ranking(self._studio.source.names, self._ranks, self._folder)
+            try:
+                report_ranking(self._studio.source.names, self._ranks, self._folder)
+            except (ValueError, OSError) as error:  # the window needs no file
+                print(f"error: {one_line(error)}", file=sys.stderr)
         self._rank = min(max(self._rank + step, 0), len(self._ranks) - 1)
         return list(self._order).index(self._ranks[self._rank].place)
 

@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data.detections import NamedDetections
-from data.files import make_folder, write_json
+from data.files import make_folder, require_own_json, write_json
 from data.frame import Frame
 from data.kitti.metric.judge import default_overlap, judge
 from data.kitti.metric.verdicts import Count, Verdicts, badness, count
@@ -93,13 +93,12 @@ def report_ranking(names: Sequence[str], ranks: Sequence[Rank], folder: Path) ->
         matched, missed, false = rank.count
         name = names[rank.place]
         print(f"{name:{wide}}  {matched:7}  {missed:6}  {false:5}  {rank.badness:7.2f}")
+    rows = [
+        {"frame": names[rank.place], **rank.count._asdict(), "badness": rank.badness}
+        for rank in judged
+    ]
     make_folder(folder)
-    write_json(
-        folder / RANKING,
-        [
-            {"frame": names[rank.place], **rank.count._asdict(), "badness": rank.badness}
-            for rank in judged
-        ],
-    )
+    require_own_json(folder / RANKING, lambda old: set(old) == {"worst_first"})
+    write_json(folder / RANKING, {"worst_first": rows})
     sums = Count(*np.sum([rank.count for rank in judged], axis=0).tolist()) if judged else Count()
     print(f"{len(judged)} frames: {sums}; all of them are in {folder / RANKING}")
