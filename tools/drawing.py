@@ -46,10 +46,14 @@ class Account:
 
     def best(self, frame: str, found: NamedDetections) -> tuple[BoxSet, str]:
         """The detections with a sufficient score, and a text for the title about the others."""
-        best = found.select(np.flatnonzero(found.scores >= self._score))
+        best = self.sufficient(found)
         hidden = self._hidden[frame] = len(found.scores) - len(best.scores)
         shown = self._palette.paint(best.boxes, best.names, best.scores)
         return shown, f"   {hidden} below {self._score:g} hidden" if hidden else ""
+
+    def sufficient(self, found: NamedDetections) -> NamedDetections:
+        """The detections that score enough to be drawn."""
+        return found.select(np.flatnonzero(found.scores >= self._score))
 
     def bad(self, frame: str, error: Exception) -> str:
         """Note a frame that cannot be drawn; returns a line that says why."""

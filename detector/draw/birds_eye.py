@@ -49,11 +49,7 @@ def draw_birds_eye(
     known = {"ground truth": ground_truth, "detections": detections}
     sets = {name: shown for name, shown in known.items() if shown is not None}
     view = view or View.of_data(points, [shown.boxes for shown in sets.values()])
-    plot = Image.fromarray(_canvas(points, view, colour_by))
-    _rings(plot, view)
-    _areas(plot, view, ground_truth or EMPTY)
-    _outlines(plot, view, detections or EMPTY)
-    plot = plot.resize(view.size, Image.Resampling.BOX)
+    plot = _plot(points, ground_truth or EMPTY, detections or EMPTY, colour_by, view)
     _scores(plot, view, detections or EMPTY)
 
     strip = legend(sets, view.size[0])
@@ -66,6 +62,32 @@ def draw_birds_eye(
     key = _ramp_key(picture, draw, colour_by)
     write(draw, (LEFT, TOP / 2), shortened(title, 17, key - LEFT - 20), TEXT, 17)
     return np.asarray(picture)
+
+
+def draw_thumbnail(
+    points: np.ndarray,
+    ground_truth: BoxSet | None,
+    detections: BoxSet | None,
+    colour_by: str,
+    view: View | None,
+    room: tuple[int, int],
+) -> np.ndarray:
+    """The same without any text, not larger than (width, height) pixels."""
+    sets = [shown for shown in (ground_truth, detections) if shown is not None]
+    view = view or View.of_data(points, [shown.boxes for shown in sets])
+    shrunk = min(limit / side for limit, side in zip(room, view.size, strict=True))
+    view = view._replace(scale=view.scale * min(1.0, 0.999 * shrunk))
+    return np.asarray(_plot(points, ground_truth or EMPTY, detections or EMPTY, colour_by, view))
+
+
+def _plot(
+    points: np.ndarray, ground_truth: BoxSet, detections: BoxSet, colour_by: str, view: View
+) -> Image.Image:
+    plot = Image.fromarray(_canvas(points, view, colour_by))
+    _rings(plot, view)
+    _areas(plot, view, ground_truth)
+    _outlines(plot, view, detections)
+    return plot.resize(view.size, Image.Resampling.BOX)
 
 
 def _canvas(points: np.ndarray, view: View, colour_by: str) -> np.ndarray:
@@ -120,6 +142,7 @@ def _areas(plot: Image.Image, view: View, shown: BoxSet) -> None:
         draw.polygon([tuple(c) for c in corners.tolist()], fill=(*colour, 70))
         draw_lines(draw, dash(_edges(corners), 5 * SMOOTH), tint(colour), 2 * SMOOTH - 1)
         draw_lines(draw, heading[None], tint(colour), SMOOTH)
+    _crosses(draw, view, shown, SMOOTH)
 
 
 def _outlines(plot: Image.Image, view: View, shown: BoxSet) -> None:
@@ -130,6 +153,14 @@ def _outlines(plot: Image.Image, view: View, shown: BoxSet) -> None:
         path = [tuple(c) for c in corners.tolist()]
         draw.line([*path, path[0], path[1]], colour, 2 * SMOOTH + 1, joint="curve")
         draw_lines(draw, heading[None], colour, 2 * SMOOTH)
+    _crosses(draw, view, shown, 2 * SMOOTH)
+
+
+def _crosses(draw: ImageDraw.ImageDraw, view: View, shown: BoxSet, width: int) -> None:
+    """The diagonals of missed objects and false detections."""
+    corners = _footprints(shown.boxes, view)[0] * SMOOTH
+    for i in np.flatnonzero(shown.wrong()):
+        draw_lines(draw, corners[i][[[0, 2], [1, 3]]], shown.colours[i], width)
 
 
 def _scores(plot: Image.Image, view: View, shown: BoxSet) -> None:

@@ -119,17 +119,20 @@ def _far_first(shown: BoxSet) -> np.ndarray:
 def _draw_set(large: Image.Image, calibration: Calibration, shown: BoxSet, dashed: bool) -> None:
     draw = ImageDraw.Draw(large, "RGBA")
     edges, seen = project_edges(shown.boxes, calibration)
-    fronts = box_corners(shown.boxes)[:, FRONT]
+    fronts, wrong = box_corners(shown.boxes)[:, FRONT], shown.wrong()
     for i in _far_first(shown):
         lines, colour = edges[i, seen[i]] * SMOOTH, shown.colours[i]
         # Boxes far away get finer lines, or there would be nothing to see inside.
         thick = 3 if shown.boxes[i, 0] > THIN else 6 - 2 * dashed
+        pixels, depth = calibration.lidar_to_image(fronts[i])
+        in_front = (depth > NEAR).all()
+        if wrong[i] and in_front:
+            draw_lines(draw, pixels[[[0, 2], [1, 3]]] * SMOOTH, colour, 3)
         if dashed:
             draw_lines(draw, lines, BETWEEN, thick + 2)
             draw_lines(draw, dash(lines, 8 * SMOOTH), tint(colour, 0.4), thick)
             continue
-        pixels, depth = calibration.lidar_to_image(fronts[i])
-        if (depth > NEAR).all():
+        if in_front:
             draw.polygon([tuple(p) for p in (pixels * SMOOTH).tolist()], fill=(*colour, 60))
         draw_lines(draw, lines, HALO, thick + 2 * SMOOTH)
         draw_lines(draw, lines, colour, thick)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,22 @@ def find_detections(folder: Path, names: Sequence[str]) -> None:
         raise FileNotFoundError(
             f"{folder}: no detections of any of the frames, such as {names[0]}.json or .txt"
         )
+
+
+def names_in(folder: Path, names: Sequence[str]) -> list[str]:
+    """The classes that the results of these frames name, in alphabetical order.
+
+    Files that cannot be read are left out here: `read_detections` reports them.
+    """
+    found: set[str] = set()
+    for path in (folder / f"{name}.{kind}" for name in names for kind in KINDS):
+        with suppress(ValueError, OSError, KeyError, TypeError, RecursionError):
+            text = read_text(path)
+            if path.suffix == ".json":
+                found |= set(map(str, json.loads(text)["names"]))
+            else:
+                found |= {line.split()[0] for line in text.splitlines() if line.strip()}
+    return sorted(found)
 
 
 def read_detections(folder: Path, name: str, calibration: Calibration | None) -> NamedDetections:

@@ -64,13 +64,15 @@ class SceneRenderer:
         title: str = "",
         figures: Mapping[str, str] | None = None,
         inset: np.ndarray | None = None,
+        colour_by: str = "height",
     ) -> np.ndarray:
         """Points [P, 4] and boxes -> [H, W, 3] uint8 RGB with title and legend.
 
         figures: names and values at the upper left. inset: [h, w, 3] uint8, at the upper right.
+        colour_by: "height" or "intensity" of the points.
         Raises SceneUnavailable where Open3D cannot render.
         """
-        picture = self._render(points, ground_truth or EMPTY, detections or EMPTY)
+        picture = self._render(points, ground_truth or EMPTY, detections or EMPTY, colour_by)
         picture = np.asarray(Image.fromarray(picture).resize(self.size, Image.Resampling.BOX))
         known = {"ground truth": ground_truth, "detections": detections}
         sets = {name: shown for name, shown in known.items() if shown is not None}

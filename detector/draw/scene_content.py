@@ -121,7 +121,7 @@ def point_colours(points: np.ndarray, colour_by: str) -> np.ndarray:
 
 
 def _key(shown: BoxSet) -> tuple:
-    return (shown.boxes.tobytes(), shown.colours)
+    return (shown.boxes.tobytes(), shown.colours, shown.verdicts)
 
 
 def material(point_size: float):

@@ -1,10 +1,14 @@
 """What all pictures share: what is drawn, its colours, its line styles."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from PIL import ImageDraw
+
+from data.kitti.metric.verdicts import FALSE, IGNORED, MATCHED, MISSED
 
 Colour = tuple[int, int, int]
 
@@ -25,6 +29,12 @@ OTHER_COLOURS: tuple[Colour, ...] = (
     (0, 165, 150),
     (180, 240, 15),
 )
+VERDICT_COLOURS: dict[str, Colour] = {
+    MATCHED: (52, 224, 108),
+    MISSED: (255, 170, 0),
+    FALSE: (255, 70, 90),
+    IGNORED: (124, 134, 150),
+}
 FURTHER_TYPES = ("Truck", "Person_sitting", "Tram", "Misc")  # KITTI's, after the four above
 BACKGROUND: Colour = (14, 17, 23)
 TEXT: Colour = (226, 230, 236)
@@ -43,15 +53,39 @@ class BoxSet(NamedTuple):
     scores: np.ndarray | None = None  # [M], detections only
     ids: np.ndarray | None = None  # [M] int64 numbers of tracks, 0 for none
     trails: tuple[np.ndarray, ...] = ()  # M paths [T, 3] of the centres, oldest first; or none
+    verdicts: tuple[str, ...] = ()  # M of data.kitti.metric.verdicts, where errors are judged
+    overlaps: np.ndarray | None = None  # [M] of matched detections with their objects, else NaN
+    by_error: bool = False  # whether the colours are those of the verdicts, not of the classes
 
     def captions(self) -> list[str]:
-        """For each box its track's number, if any, and its score with two decimals; nothing
-        without scores."""
+        """For each box its track's number, if any, its score with two decimals and, of a match,
+        the overlap in brackets; nothing without scores."""
         if self.scores is None:
             return [""] * len(self.names)
         ids = [0] * len(self.names) if self.ids is None else self.ids
         numbers = (f"#{number} " if number else "" for number in ids)
-        return [f"{n}{score:.2f}" for n, score in zip(numbers, self.scores, strict=True)]
+        texts = [f"{n}{score:.2f}" for n, score in zip(numbers, self.scores, strict=True)]
+        if self.overlaps is None:
+            return texts
+        return [
+            text if np.isnan(overlap) else f"{text} ({overlap:.2f})"
+            for text, overlap in zip(texts, self.overlaps, strict=True)
+        ]
+
+    def wrong(self) -> np.ndarray:
+        """[M] bool: missed objects and false detections, which get a cross."""
+        if not self.verdicts:
+            return np.zeros(len(self.names), bool)
+        return np.isin(self.verdicts, (MISSED, FALSE))
+
+    def judged(
+        self, verdicts: Sequence[str], overlaps: np.ndarray | None, by_error: bool
+    ) -> BoxSet:
+        """The same boxes with their verdicts; by_error: in the colours of these."""
+        colours = tuple(VERDICT_COLOURS[v] for v in verdicts) if by_error else self.colours
+        return self._replace(
+            verdicts=tuple(verdicts), overlaps=overlaps, by_error=by_error, colours=colours
+        )
 
 
 EMPTY = BoxSet(np.zeros((0, 7), dtype=np.float32), (), ())

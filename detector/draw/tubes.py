@@ -11,6 +11,7 @@ from detector.draw.style import BACKGROUND, BoxSet, dash, tint
 RINGS, GROUND = (10, 20, 30, 40, 50, 60, 70), -1.75  # metres from and below the sensor
 RING = (66, 75, 92)  # colour
 SIDES = 6  # of a tube
+TOP_CROSS = [[4, 6], [5, 7]]  # corners: the diagonals of the top face
 
 
 class Mesh(NamedTuple):
@@ -24,7 +25,8 @@ class Mesh(NamedTuple):
 def box_tubes(shown: BoxSet, dashed: bool, eye: np.ndarray) -> Mesh:
     """Box edges and heading lines as tubes, thicker with the distance to the eye [3].
 
-    dashed: thin and dashed, for ground truth; detections are thick and solid.
+    dashed: thin and dashed, for ground truth; detections are thick and solid. Missed objects and
+    false detections have a cross on top.
     """
     corners = box_corners(np.asarray(shown.boxes, np.float64))
     middle, front = corners.mean(1), corners[:, [0, 3, 4, 7]].mean(1)
@@ -35,6 +37,8 @@ def box_tubes(shown: BoxSet, dashed: bool, eye: np.ndarray) -> Mesh:
     radius = thin + slope * np.linalg.norm(middle - eye, axis=1)
     colours = _shares([tint(colour) if dashed else colour for colour in shown.colours])
     pieces = [dash(edges, 0.25) for edges in lines] if dashed else list(lines)
+    for i in np.flatnonzero(shown.wrong()):
+        pieces[i] = np.concatenate([pieces[i], corners[i][TOP_CROSS]])
     counts = [len(piece) for piece in pieces]
     segments = np.concatenate([np.zeros((0, 2, 3)), *pieces])
     return _tubes(segments, np.repeat(radius, counts), np.repeat(colours, counts, axis=0))

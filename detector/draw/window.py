@@ -23,10 +23,11 @@ class Window:
     Use it as a context manager, so that it closes however the block ends.
     """
 
-    def __init__(self, keys: Mapping[str, str]):
+    def __init__(self, keys: Mapping[str, str], colour_by: str = "height"):
         """keys: what the program's own keys do, for the help, e.g. {"left, right": "turn pages"},
         by Open3D's names (gui.KeyName) in lower case; `wait` hands them to the program. With
-        SCREENSHOT among them, what the window showed is then in `screenshots`.
+        SCREENSHOT among them, what the window showed is then in `screenshots`. colour_by: "height"
+        or "intensity" of the points, at first.
 
         Raises WindowUnavailable where no window can be opened.
         """
@@ -35,7 +36,7 @@ class Window:
             raise WindowUnavailable(problem)
         self.open = True
         self.screenshots: list[np.ndarray] = []  # [H, W, 3] uint8, those that were not taken yet
-        self._process = Open3DProcess(serve, dict(keys))
+        self._process = Open3DProcess(serve, dict(keys), colour_by)
         try:
             for patience in (STARTING, OPENING):  # imported, then opened
                 if not self._process.has_answer(patience):

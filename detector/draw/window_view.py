@@ -54,13 +54,13 @@ SIGNS = {"[": "LEFT_BRACKET", "]": "RIGHT_BRACKET"} | {
 }
 
 
-def serve(pipe: Connection, keys: Mapping[str, str]) -> None:
+def serve(pipe: Connection, keys: Mapping[str, str], colour_by: str) -> None:
     """Show the scenes that come through the pipe; send back the keys that are the program's, and
     screenshots."""
     import open3d.visualization.gui  # noqa: F401 - its slowness is not the display's
 
     pipe.send("imported")
-    view = WindowView({**keys, **KEYS}, pipe.send)
+    view = WindowView({**keys, **KEYS}, pipe.send, colour_by)
     view.tick()
     pipe.send("opened")
     while view.tick():
@@ -81,7 +81,12 @@ def names_of(shown: str) -> list[str]:
 class WindowView:
     """The window. `show` replaces the scene, `tick` keeps it alive."""
 
-    def __init__(self, keys: Mapping[str, str], send: Callable[[str | Path], None]):
+    def __init__(
+        self,
+        keys: Mapping[str, str],
+        send: Callable[[str | Path], None],
+        colour_by: str,
+    ):
         """keys: all that the list shows, see `names_of`. send: takes the name of each one that
         is not done here, and files (.npy) of the pictures that the user wants to keep."""
         from open3d.visualization import gui, rendering
@@ -107,7 +112,8 @@ class WindowView:
         self._points = np.zeros((0, 4), np.float32)
         self._overlay = Overlay({})
         self._hidden: set[str] = set()  # of TOGGLES
-        self._point_size = self._colour_by = 0  # places in POINT_SIZES and COLOUR_BY
+        self._point_size = 0  # place in POINT_SIZES
+        self._colour_by = COLOUR_BY.index(colour_by)
         self._placed: Viewpoint | None = None  # from where the captions were placed
         self._redraws: list[float] = []  # when the window is to be drawn again, seconds
         self._screenshot = False  # whether one is on its way

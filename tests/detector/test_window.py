@@ -19,7 +19,10 @@ from data.simulator import simulate
 from detector.draw import display
 from detector.draw.open3d_process import Open3DProcess
 from detector.draw.scene import SceneRenderer, SceneUnavailable
+from detector.draw.style import VERDICT_COLOURS
 from detector.draw.window import Window, WindowUnavailable
+from tests.helpers.judged_results import write_judged_results
+from tests.helpers.kitti_miniature import write_miniature
 from tests.helpers.weights import write_weights
 from tools import visualize
 
@@ -98,11 +101,14 @@ def tools(tmp_path_factory):
     for number in range(30):
         (folder / "drive" / f"{number}.bin").symlink_to(folder / "a.bin")
     write_weights(folder / "weights")
+    root, found = write_miniature(folder / "kitti"), write_judged_results(folder / "found")
+    judged = ("--root", root, "--detections", found)
     command = ["Xvfb", "-displayfd", "1", "-screen", "0", "1300x740x24", "-nolisten", "tcp"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
         own = {"DISPLAY": f":{int(server.stdout.readline())}", "folder": folder}
         running = {
             "browsing": Tool("visualize", "a.bin", "b.bin", "c.bin", **own),
+            "judging": Tool("visualize", *judged, "--start", "000005", **own),
             "playing": Tool("demo", "drive", "--weights", "weights", "--loop", **own),
         }
         yield running
@@ -122,6 +128,31 @@ def test_a_vanished_scan_is_told_and_the_rest_is_shown(tools):
     tool.press("3 of 3", "q")
     code, _, err = tool.end()
     assert code == 2 and err.count("\n") == 1 and "b.bin" in err
+
+
+def test_keys_lead_to_the_worst_frames_and_save_sheets(tools):
+    tool = tools["judging"]
+    tool.wait_for("^000005 .*2 matched, 0 missed, 1 false.*2 of 4")
+    for key, title in (
+        ("End", "^000011 .*1 matched, 1 missed, 1 false"),
+        ("Prior", "^000002 "),
+        ("n", "^000007 .*0 matched, 2 missed, 0 false"),
+        ("n", "^000011 "),
+        ("e", "^000011 "),
+        ("b", "^000007 "),
+    ):
+        tool.press("of 4 - millisecond", key)
+        tool.wait_for(f"{title}.*of 4 - millisecond")
+    pictures = tool.folder / "output" / "pictures"
+    tool.press("of 4 - millisecond", "s")
+    tool.wait_until((pictures / "000007_sheet.png").is_file, "no sheet")
+    with Image.open(pictures / "000007_sheet.png") as sheet:
+        colours = {colour for _, colour in sheet.getcolors(1 << 24)}
+    assert VERDICT_COLOURS["missed"] in colours  # the boxes have been by error since `e`
+    tool.press("of 4 - millisecond", "q")
+    code, out, err = tool.end()
+    assert (code, err) == (0, "")
+    assert (pictures / "ranking.json").is_file() and out.count("000007_sheet.png written") == 1
 
 
 def test_keys_of_the_live_window_and_ctrl_c(tools):
@@ -153,7 +184,7 @@ def test_wayland_without_an_x_server_gives_pictures(tmp_path, monkeypatch, capsy
     def late(*_):
         raise TimeoutError("no end in sight")
 
-    def draw(*_):
+    def draw(*_, **__):
         raise SceneUnavailable("not in this test")
 
     simulate(1).points.tofile(tmp_path / "a.bin")

@@ -22,7 +22,7 @@ def root(tmp_path):
 def plain(monkeypatch):
     """No display, and no 3-D pictures: those are judged in test_draw.py."""
 
-    def draw(*_):
+    def draw(*_, **__):
         raise SceneUnavailable("no 3-D picture in this test")
 
     monkeypatch.delenv("DISPLAY", raising=False)

@@ -1,0 +1,114 @@
+"""Browsing through frames in a window, by its keys."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from data.files import make_folder
+from detector.draw.png import save_png
+from detector.draw.window import Window
+from tools.drawing import NOTHING
+from tools.program import one_line
+from tools.visualizing.content import Content, Studio
+from tools.visualizing.judge import Rank, report_ranking
+from tools.visualizing.pictures import Artist
+
+STEPS = {"left": -1, "right": 1, "page_up": -10, "page_down": 10}
+WORSE = {"n": 1, "b": -1}
+TURNING = {
+    "left, right": "frame before, after",
+    "page_up, page_down": "ten frames back, on",
+    "home, end": "first frame, last frame",
+}
+RANKING = {"n, b": "the next frame among the worst, back"}
+JUDGING = {"e": "boxes by class, by error"}
+SAVING = {"s": "save the sheet of this frame"}
+
+
+def keys_of(studio: Studio) -> dict[str, str]:
+    """The keys that make sense for these frames, and what they do."""
+    several, judged = len(studio.source.names) > 1, studio.source.judged
+    keys = TURNING if several else {}
+    keys |= RANKING if several and judged else {}
+    return keys | (JUDGING if judged else {}) | SAVING
+
+
+class Browser:
+    """Shows the frames that the user turns to."""
+
+    def __init__(
+        self,
+        studio: Studio,
+        window: Window,
+        artist: Artist,
+        folder: Path,
+        order: Sequence[int],
+        ranks: list[Rank] | None,
+    ):
+        """folder: for the sheets and the ranking that the user asks for. order: of the frames, by
+        their places. ranks: where it is known which are the worst."""
+        self._studio, self._window, self._artist = studio, window, artist
+        self._folder, self._order, self._ranks = folder, order, ranks
+        self._rank = -1  # which of the worst was shown last
+
+    def browse(self, at: int, by_error: bool) -> int:
+        """Begin with a frame, by its number in the order; returns the exit code once the window is
+        closed."""
+        drawn = None
+        while self._window.open:
+            if drawn != (at, by_error):
+                content = self._show(at, by_error)
+                drawn = at, by_error
+            for key in self._window.wait():
+                if key == "e":
+                    by_error = not by_error
+                elif key == "s" and drawn == (at, by_error):
+                    self._save(at, content)
+                elif key in WORSE:
+                    at, drawn = self._worse(WORSE[key]), None
+                else:
+                    at = self._turned(at, key)
+        return self._studio.account.close(len(self._order))
+
+    def _show(self, at: int, by_error: bool) -> Content:
+        content = self._studio.content_or_reason(self._order[at], by_error)
+        several = len(self._order) > 1
+        place = f"     {at + 1} of {len(self._order)}" if several else ""
+        self._window.show(*content.shown._replace(title=content.shown.title + place))
+        return content
+
+    def _turned(self, at: int, key: str) -> int:
+        last = len(self._order) - 1
+        if key in ("home", "end"):
+            return 0 if key == "home" else last
+        step = STEPS.get(key, 0)
+        if abs(step) > 1:  # ten frames stop at the ends
+            return min(max(at + step, 0), last)
+        return (at + step) % len(self._order)
+
+    def _worse(self, step: int) -> int:
+        """The next frame of the ranking, which is made when it is first needed."""
+        if self._ranks is None:
+            self._window.show(*NOTHING._replace(title="judging all frames ..."))
+            self._ranks = self._studio.judge.rank(self._studio.account)
+            try:
+                report_ranking(self._studio.source.names, self._ranks, self._folder)
+            except (ValueError, OSError) as error:  # the window needs no file
+                print(f"error: {one_line(error)}", file=sys.stderr)
+        self._rank = min(max(self._rank + step, 0), len(self._ranks) - 1)
+        return list(self._order).index(self._ranks[self._rank].place)
+
+    def _save(self, at: int, content: Content) -> None:
+        self._window.screenshots.clear()  # the sheet has more than what the window shows
+        name = self._studio.source.names[self._order[at]]
+        if content.frame is None:
+            return  # its title says why
+        path = self._folder / f"{name}_sheet.png"
+        try:
+            make_folder(self._folder)
+            save_png(path, self._artist.sheet(content))
+            print(f"{path} written", flush=True)
+        except (ValueError, OSError) as error:
+            print(f"error: frame {name}: {one_line(error)}", file=sys.stderr)

@@ -1,0 +1,137 @@
+"""The frames that visualize.py draws, their ground truth and their detections."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data.detections import NamedDetections
+from data.frame import Frame
+from data.kitti.dataset import DONT_CARE, KittiDataset
+from data.kitti.labels import Labels
+from data.kitti.layout import Layout
+from data.kitti.points import find_scans, read_points
+from data.scan_checks import Tally
+from detector.detector import Detector
+from detector.draw.detection_files import find_detections, names_in, read_detections
+from detector.draw.style import Palette
+from detector.draw.view import View
+from tools.drawing import detect
+
+NO_POINTS = np.zeros((0, 4), np.float32)
+
+
+class Frames(NamedTuple):
+    """Frames by their place among the names; they are read when they are asked for."""
+
+    names: Sequence[str]
+    read: Callable[[int], Frame]
+    read_bare: Callable[[int], Frame]  # without points and boxes
+    labels: Callable[[int], Labels] | None  # without DontCare regions; None: no ground truth
+
+
+class Source(NamedTuple):
+    """All that the command line names."""
+
+    frames: Frames
+    detections: Callable[[Frame, Tally], NamedDetections] | None
+    needs_points: bool  # whether detections are found in points, not read from files
+    classes: Sequence[str]  # that are detected
+    palette: Palette
+    view: View | None  # of the bird's-eye view: the detector's grid
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self.frames.names
+
+    @property
+    def judged(self) -> bool:
+        """Whether it can be said what is missed or false."""
+        return self.frames.labels is not None and self.detections is not None
+
+
+def find_source(options: argparse.Namespace) -> Source:
+    """What the command line names; what is not there is found before any frame is drawn."""
+    if bool(options.scans) == bool(options.root):
+        raise ValueError("give either .bin files (or folders of them) or --root, not both")
+    detector, classes, view = None, list(options.classes), None
+    if options.weights is not None:
+        detector = Detector.from_weights(options.weights, options.device)
+        classes = [*dict.fromkeys([*detector.config.class_names, *classes])]
+        view = View.of_grid(detector.config.grid.range)
+    crop = detector and detector.config.grid.crop_to_image
+    frames = find_frames(options, classes, crop)
+    detections, detected = None, ()
+    if detector is not None:
+        detections, detected = Found(detector), detector.config.class_names
+    elif options.detections is not None:
+        find_detections(options.detections, frames.names)
+        detections = partial(read_found, options.detections)
+        if frames.labels is not None:
+            detected = names_in(options.detections, frames.names)
+    return Source(frames, detections, detector is not None, detected, Palette(classes), view)
+
+
+def find_frames(options: argparse.Namespace, classes: Sequence[str], crop: bool | None) -> Frames:
+    """crop: to the image, as the detector's training had it; None: where there are images."""
+    if options.scans:
+        scans = find_scans(options.scans)
+        names = [scan.stem for scan in scans]
+        return Frames(
+            names,
+            lambda place: Frame(names[place], read_points(scans[place])),
+            lambda place: Frame(names[place], NO_POINTS),
+            None,
+        )
+    if crop is None:
+        crop = Layout.find(options.root, options.split, labels=False).has_images
+    dataset = KittiDataset(options.root, options.split, classes, crop=crop, labels=False)
+    ids = dataset.frame_ids
+    for name in options.frames or ():
+        if name not in ids:
+            raise ValueError(
+                f"frame {name} is not in split '{options.split}' of {options.root}, whose "
+                f"{len(ids)} frames go from {ids[0]} to {ids[-1]}"
+            )
+    places = {name: row for row, name in enumerate(ids)}
+    rows = [places[name] for name in options.frames or ids]
+
+    def labels(place: int) -> Labels:
+        found = dataset.labels(rows[place])
+        return found.select(found.types != DONT_CARE)
+
+    def bare(place: int) -> Frame:
+        row = rows[place]
+        calibration, shape = dataset.calibration(row), dataset.image_shape(row)
+        return Frame(ids[row], NO_POINTS, calibration=calibration, image_shape=shape)
+
+    return Frames(
+        [ids[row] for row in rows],
+        lambda place: dataset[rows[place]],
+        bare,
+        labels if dataset.layout.labelled else None,
+    )
+
+
+class Found:
+    """The detections of a network, found once per frame."""
+
+    def __init__(self, detector: Detector):
+        self._detector = detector
+        self._known: dict[str, NamedDetections] = {}  # by frame
+
+    def __call__(self, frame: Frame, notes: Tally) -> NamedDetections:
+        name = frame.frame_id
+        if name not in self._known:
+            self._known[name], left_out = detect(self._detector, frame.points)
+            notes.add(f"frame {name}", left_out + self._detector.examine(frame.points))
+        return self._known[name]
+
+
+def read_found(folder: Path, frame: Frame, _: Tally) -> NamedDetections:
+    return read_detections(folder, frame.frame_id, frame.calibration)
