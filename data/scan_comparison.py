@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from data.scan_statistics import HEIGHTS, RINGS, ScanStatistics
+from data.scan_statistics import HEIGHTS, RINGS, Objects, ScanStatistics
 
 NEAR = (0.0, 10.0, 20.0, 30.0, 40.0, 70.0)  # metres: rings of objects
 FOLDS = 5
@@ -23,7 +23,7 @@ class Row(NamedTuple):
     name: str
     a: float
     b: float
-    count: tuple[int, int]  # scans or objects behind the means
+    behind: tuple[int, int]  # scans or objects that the means are of
 
     @property
     def ratio(self) -> float:
@@ -59,18 +59,18 @@ def compare(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics]) -> list[Ro
 
 def _names(scan: ScanStatistics) -> dict[str, list[str]]:
     beams = [f"beam {index}" for index in range(len(scan.beams))]
-    rings = [f"{low:g} to {high:g} m" for low, high in itertools.pairwise(RINGS)]
+    rings = [f"{low:g} to {high:g} m" for low, high in pairwise(RINGS)]
     return {
         "rings": rings,
         "beams": beams,
         "free": beams,
-        "heights": [f"{low:g} to {high:g} m" for low, high in itertools.pairwise(HEIGHTS)],
+        "heights": [f"{low:g} to {high:g} m" for low, high in pairwise(HEIGHTS)],
         "voxels": [f"level {index}" for index in range(len(scan.voxels))],
         "spacing": rings,
     }
 
 
-def _means(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics], name: str):
+def _means(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics], name: str) -> list[np.ndarray]:
     """Means over the scans, without the NaNs of what could not be measured."""
     means = []
     for scans in (a, b):
@@ -83,26 +83,24 @@ def _means(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics], name: str):
 def _object_rows(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics]) -> Iterator[Row]:
     sets = [[scan.objects for scan in scans] for scans in (a, b)]
     for name in sorted({name for objects in sets[0] + sets[1] for name in objects.names}):
-        for low, high in itertools.pairwise(NEAR):
-            points, voxels = [], []
-            for objects in sets:
-                own = [
-                    (np.array(some.names) == name) & (some.distance >= low) & (some.distance < high)
-                    for some in objects
-                ]
-                points.append(
-                    np.concatenate([o.points[m] for o, m in zip(objects, own, strict=True)])
-                )
-                voxels.append(
-                    np.concatenate([o.voxels[m] for o, m in zip(objects, own, strict=True)])
-                )
-            count = len(points[0]), len(points[1])
+        for near, far in pairwise(NEAR):
+            left, right = (_select(objects, name, near, far) for objects in sets)
+            count = len(left), len(right)
             if max(count):
-                where = f"{name}, {low:g} to {high:g} m"
-                per_scan = [n / len(scans) for n, scans in zip(count, (a, b), strict=True)]
+                where = f"{name}, {near:g} to {far:g} m"
+                per_scan = count[0] / len(a), count[1] / len(b)
                 yield Row("objects per scan", where, *per_scan, count)
-                yield Row("points per object", where, *map(_mean, points), count)
-                yield Row("voxels per object", where, *map(_mean, voxels), count)
+                yield Row("points per object", where, _mean(left[:, 0]), _mean(right[:, 0]), count)
+                yield Row("voxels per object", where, _mean(left[:, 1]), _mean(right[:, 1]), count)
+
+
+def _select(objects: Sequence[Objects], name: str, near: float, far: float) -> np.ndarray:
+    """Points and voxels [M, 2] of the objects of a class and ring."""
+    rows = [np.zeros((0, 2))]
+    for some in objects:
+        own = (np.array(some.names) == name) & (some.distance >= near) & (some.distance < far)
+        rows.append(np.stack([some.points[own], some.voxels[own]], axis=1))
+    return np.concatenate(rows)
 
 
 def _mean(values: np.ndarray) -> float:

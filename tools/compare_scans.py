@@ -122,7 +122,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         for row in group:
             if row.table in ("beams", "free") and row.a == row.b:
                 continue  # beams that the crop leaves out
-            counted = f"   {row.count[0]} and {row.count[1]}" if "object" in row.table else ""
+            counted = f"   {row.behind[0]} and {row.behind[1]}" if "object" in row.table else ""
             yield (
                 f"  {row.name:<26}{_short(row.a):>10}{_short(row.b):>10}{_short(row.ratio):>9}"
                 f"{'' if _close(row) else ' *'}{counted}"

@@ -124,4 +124,4 @@ def test_rows_are_means_per_scan():
     assert rows["objects per scan", "Car, 0 to 10 m"].a == 1
     car = rows["points per object", "Car, 0 to 10 m"]
     assert car.b == pytest.approx(np.mean([scan.objects.points[0] for scan in b]))
-    assert car.count == (4, 6)
+    assert car.behind == (4, 6)
