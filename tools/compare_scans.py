@@ -28,7 +28,7 @@ from data.kitti.points import find_scans, read_points
 from data.scan_comparison import Row, Verdict, compare, tell_apart
 from data.scan_statistics import Measure
 from data.simulator import simulate
-from data.simulator.sensors import find_sensor, sensor_names
+from data.simulator.sensors import Sensor, find_sensor, sensor_names
 from detector.config import load_config
 from detector.draw.png import require_own, save_png
 from detector.draw.scan_sheet import draw_scan_sheet
@@ -81,7 +81,8 @@ def compare_sets(options: argparse.Namespace) -> None:
     require_own(sheet)
     measure = Measure(sensor, config.grid.voxel_grid, DOWNS)
     sets = [
-        open_set(name, options.split, config.class_names)[:: options.every] for name in options.sets
+        open_set(name, options.split, sensor, config.class_names)[:: options.every]
+        for name in options.sets
     ]
     a, b = (
         [measure(frame()) for frame in tqdm(frames, desc=name, unit="scan")]
@@ -95,7 +96,7 @@ def compare_sets(options: argparse.Namespace) -> None:
     print(f"written: {options.output}/comparison.json, {sheet}")
 
 
-def open_set(name: str, split: str, classes: Sequence[str]) -> list[Open]:
+def open_set(name: str, split: str, sensor: Sensor, classes: Sequence[str]) -> list[Open]:
     """What reads each scan of a set. Raises ValueError or FileNotFoundError for what is none."""
     if name.startswith("street:"):
         numbers = re.fullmatch(r"street:(\d{1,9})(?:-(\d{1,9}))?", name)
@@ -103,7 +104,7 @@ def open_set(name: str, split: str, classes: Sequence[str]) -> list[Open]:
         last = first if last < 0 else last
         if not numbers or last < first:
             raise ValueError(f"{name}: give numbers such as street:0-99")
-        return [partial(simulate, seed) for seed in range(first, last + 1)]
+        return [partial(simulate, seed, sensor=sensor) for seed in range(first, last + 1)]
     root = Path(name)
     if any((root / part).is_dir() for part in ("training", "velodyne_reduced", "velodyne")):
         dataset = KittiDataset(root, split, classes, packed=False, labels=False)

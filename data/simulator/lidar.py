@@ -9,8 +9,8 @@ import numpy as np
 from data.simulator.casting import GROUND, Layer, cast
 from data.simulator.pulses import (
     Echoes,
+    at_edges,
     intensity,
-    mixed_pixels,
     noisy_range,
     returning,
     through_glass,
@@ -88,15 +88,26 @@ def scan(
     echoes = through_glass(solid, glass, rng)
     seen = np.bincount(echoes.owner[echoes.owner >= 0], minlength=count)
     tone = tones(count, rng)
-    echoes = mixed_pixels(echoes, sensor, rng)
+    first, second = at_edges(echoes, sensor, rng)
+    points, owner = _measure(first, rays, sensor, tone, rng)
+    if sensor.returns == 2:
+        more = _measure(second, rays, sensor, tone, rng)
+        points, owner = np.concatenate([points, more[0]]), np.concatenate([owner, more[1]])
+    return Scan(points, owner, reachable, seen)
+
+
+def _measure(
+    echoes: Echoes, rays: Rays, sensor: Sensor, tone: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Points [P, 4] of the echoes that are strong enough, beam by beam, and their owners [P]."""
     kept = returning(echoes, sensor, tone, rng) & ~rays.blocked
-    bright = intensity(echoes, tone, rng)[kept]
     depth = noisy_range(echoes.depth[kept], sensor, rng)
-    points = np.empty((len(depth), 4), dtype=np.float32)
+    points = np.zeros((len(depth), 4), dtype=np.float32)
     points[:, :3] = (rays.directions[:, kept] * depth).T
     points[:, 2] += np.broadcast_to(rays.heights[:, None], kept.shape)[kept]
-    points[:, 3] = bright
-    return Scan(points, echoes.owner[kept], reachable, seen)
+    if sensor.intensity:
+        points[:, 3] = intensity(echoes, tone, rng)[kept]
+    return points, echoes.owner[kept]
 
 
 def _cast(

@@ -65,23 +65,28 @@ def through_glass(solid: Echoes, glass: Echoes, rng: np.random.Generator) -> Ech
     return Echoes(*(np.where(first, g, s) for g, s in zip(glass, solid, strict=True)))
 
 
-def mixed_pixels(echoes: Echoes, sensor: Sensor, rng: np.random.Generator) -> Echoes:
-    """A wide pulse over an edge hits two surfaces: far apart, the larger share counts; close
-    together, the range is between them."""
+def at_edges(echoes: Echoes, sensor: Sensor, rng: np.random.Generator) -> tuple[Echoes, Echoes]:
+    """What pulses over an edge, which hit two surfaces, meet first and second.
+
+    A receiver tells echoes apart that are SEPARATE; the larger share of the pulse is the first one.
+    Of closer ones it measures a range between them (a mixed pixel), and there is no second.
+    """
     depth = echoes.depth
+    nothing = echoes._replace(depth=np.full_like(depth, MISS))
     if sensor.divergence == 0 or depth.shape[1] < 2:
-        return echoes
-    # how far off the pulse's middle the neighbour begins, in widths of the pulse
+        return echoes, nothing
     width = np.degrees(sensor.divergence / 1000) / sensor.azimuth_step
-    share = 0.5 - _uniform(depth, rng) / max(width, 1e-6)  # of the pulse that the neighbour gets
+    # the edge lies anywhere between the two rays; what is beyond it belongs to the neighbour
+    share = 0.5 - _uniform(depth, rng) / np.float32(max(width, 1e-6))
     side = np.where(_uniform(depth, rng) < 0.5, 1, -1)
-    column = np.arange(depth.shape[1])
-    neighbour = np.clip(column + side, 0, depth.shape[1] - 1)
-    other = np.take_along_axis(depth, neighbour, axis=1)
-    met = (share > 0) & np.isfinite(depth) & np.isfinite(other)
-    gap = np.where(met, other, 0) - np.where(met, depth, 0)
-    mixed = met & (np.abs(gap) > EDGE) & (np.abs(gap) < SEPARATE)
-    return echoes._replace(depth=np.where(mixed, depth + share * gap, depth))
+    column = np.clip(np.arange(depth.shape[1]) + side, 0, depth.shape[1] - 1)
+    other = Echoes(*(np.take_along_axis(values, column, axis=1) for values in echoes))
+    met = (share > 0) & np.isfinite(depth) & np.isfinite(other.depth)
+    gap = np.where(met, other.depth, 0) - np.where(met, depth, 0)
+    mixed = (np.abs(gap) > EDGE) & (np.abs(gap) < SEPARATE)
+    first = echoes._replace(depth=np.where(mixed, depth + share * gap, depth))
+    apart = met & (np.abs(gap) >= SEPARATE)
+    return first, other._replace(depth=np.where(apart, other.depth, MISS))
 
 
 def returning(

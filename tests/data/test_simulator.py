@@ -220,10 +220,10 @@ def test_what_was_not_simulated_stays(tmp_path, split, seeds, said):
 def test_an_interrupted_simulation_goes_on(tmp_path, monkeypatch):
     write_kitti_tree(tmp_path / "whole", [1, 2, 3], "train")
 
-    def stop(seed):
+    def stop(seed, **options):
         if seed == 3:
             raise KeyboardInterrupt
-        return record(seed)
+        return record(seed, **options)
 
     monkeypatch.setattr("data.simulator.kitti_tree.record", stop)
     with pytest.raises(KeyboardInterrupt):
