@@ -20,3 +20,22 @@ class Material(IntEnum):
     CONCRETE = 11
     SIGN = 12
     PLASTIC = 13
+
+
+# Mean and standard deviation of the returned intensity, and the share of pulses that never return.
+RESPONSE = (
+    (0.3, 0.12, 0.08),
+    (0.08, 0.05, 0.75),
+    (0.05, 0.03, 0.3),
+    (0.45, 0.15, 0.08),
+    (0.3, 0.12, 0.05),
+    (0.4, 0.08, 0.05),
+    (0.35, 0.15, 0.1),
+    (0.3, 0.08, 0.05),
+    (0.22, 0.06, 0.03),
+    (0.7, 0.1, 0.02),
+    (0.36, 0.1, 0.05),
+    (0.36, 0.08, 0.04),
+    (0.8, 0.15, 0.03),
+    (0.4, 0.12, 0.05),
+)

@@ -10,7 +10,8 @@ from data.frame import Frame
 from data.kitti.calibration import Calibration, observation_angle
 from data.kitti.labels import Labels
 from data.simulator.lidar import scan
-from data.simulator.street import Street, make_street
+from data.simulator.scenes import make_street
+from data.simulator.street import Street
 
 IMAGE_SHAPE = (375, 1242)  # height, width in pixels
 FOCAL, CENTRE = 721.5, (609.5, 172.5)  # pixels
@@ -47,7 +48,7 @@ def simulate(seed: int, time: float = 0.0) -> Frame:
 
     Returns:
         A frame whose points are cropped to the camera's image, as KITTI's are, with the boxes of
-        everything (Car, Van, Pedestrian, Cyclist) that has at least one point.
+        every labelled thing (KITTI's types) that has at least one point.
     """
     return record(seed, time).frame
 
@@ -91,11 +92,12 @@ def record(seed: int, time: float = 0.0) -> Recording:
 
 
 def _boxes(street: Street, objects: np.ndarray, time: float) -> np.ndarray:
-    """The tight boxes [M, 7] of the things with these indices, LiDAR frame."""
+    """The labels' boxes [M, 7] of the things with these indices, LiDAR frame."""
     boxes = np.zeros((len(objects), 7))
+    poses = street.poses(time)
     for row, index in zip(boxes, objects, strict=True):
-        low, high = street.placed[index].thing.bounds()
-        x, y, z, yaw = street.pose(street.placed[index], time)
+        low, high = street.placed[index].thing.label_bounds()
+        x, y, z, yaw = poses[index]
         (u, v, w), cos, sin = (low + high) / 2, np.cos(yaw), np.sin(yaw)
         centre = (x + cos * u - sin * v, y + sin * u + cos * v, z + w)
         row[:] = (*centre, *(high - low), wrap_angle(yaw))
