@@ -46,21 +46,21 @@ def as_scanned(street: Street, time: float, sensor: Sensor) -> Street:
     straight ahead at `time`. A thing is met in one moment: its shear, of millimetres, is left out.
     """
     raised = _raised(street, sensor.height - SENSOR_HEIGHT)
-    if sensor.turn == 0:
+    if sensor.turn == 0 or not street.placed:
         return raised
-    return replace(raised, placed=tuple(_when_met(raised, p, time, sensor) for p in raised.placed))
+    x, y, _, _ = raised.poses(time).T
+    delay = -np.degrees(np.arctan2(y, x)) / sensor.field_of_view * sensor.turn
+    met = [_moved(p, street.ego_speed, d) for p, d in zip(street.placed, delay, strict=True)]
+    return replace(raised, placed=tuple(met))
 
 
 def _raised(street: Street, height: float) -> Street:
-    """The street in a frame whose origin is so many metres higher."""
-    rise = np.array([0, 0, 0, street.plane[2] * height], dtype=np.float32)
-    return replace(street, plane=street.plane + rise) if height else street
+    return street.raised(height) if height else street
 
 
-def _when_met(street: Street, placed: Placed, time: float, sensor: Sensor) -> Placed:
-    x, y, _, _ = street.pose(placed, time)
-    delay = -float(np.degrees(np.arctan2(y, x))) / sensor.field_of_view * sensor.turn
-    along = placed.speed * np.cos(placed.course) - street.ego_speed
+def _moved(placed: Placed, ego_speed: float, delay: float) -> Placed:
+    """Where a thing has gone, as the moving sensor sees it, after `delay` seconds."""
+    along = placed.speed * np.cos(placed.course) - ego_speed
     across = placed.speed * np.sin(placed.course)
     return replace(placed, s=placed.s + along * delay, v=placed.v + across * delay)
 
@@ -86,7 +86,8 @@ def scan(
     solid, glass, reachable = _cast(street, time, rays, sensor.max_range, rng)
     count = len(street.placed)
     echoes = through_glass(solid, glass, rng)
-    seen = np.bincount(echoes.owner[echoes.owner >= 0], minlength=count)
+    front = np.where(np.isfinite(glass.depth), glass.owner, solid.owner)
+    seen = np.bincount(front[front >= 0], minlength=count)
     tone = tones(count, rng)
     first, second = at_edges(echoes, sensor, rng)
     points, owner = _measure(first, rays, sensor, tone, rng)

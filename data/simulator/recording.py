@@ -10,8 +10,9 @@ from data.frame import Frame
 from data.kitti.calibration import Calibration, observation_angle
 from data.kitti.labels import Labels
 from data.simulator.lidar import as_scanned, default_sensor, scan
+from data.simulator.scenes import make_street
 from data.simulator.sensors import Sensor
-from data.simulator.street import Street, make_street
+from data.simulator.street import Street
 
 IMAGE_SHAPE = (375, 1242)  # height, width in pixels
 # KITTI's public calibration of its left colour camera, seen from the LiDAR.
@@ -59,7 +60,7 @@ def simulate(
 
     Returns:
         A frame whose points are cropped to the camera's image, as KITTI's are, with the boxes of
-        everything (Car, Van, Pedestrian, Cyclist) that has at least one point.
+        every labelled thing (KITTI's types) that has at least one point.
     """
     return record(seed, time, sensor, crop).frame
 
@@ -112,11 +113,12 @@ def record(
 
 
 def _boxes(street: Street, objects: np.ndarray, time: float) -> np.ndarray:
-    """The tight boxes [M, 7] of the things with these indices, LiDAR frame."""
+    """The labels' boxes [M, 7] of the things with these indices, LiDAR frame."""
     boxes = np.zeros((len(objects), 7))
+    poses = street.poses(time)
     for row, index in zip(boxes, objects, strict=True):
-        low, high = street.placed[index].thing.bounds()
-        x, y, z, yaw = street.pose(street.placed[index], time)
+        low, high = street.placed[index].thing.label_bounds()
+        x, y, z, yaw = poses[index]
         (u, v, w), cos, sin = (low + high) / 2, np.cos(yaw), np.sin(yaw)
         centre = (x + cos * u - sin * v, y + sin * u + cos * v, z + w)
         row[:] = (*centre, *(high - low), wrap_angle(yaw))

@@ -36,10 +36,9 @@ class Grid(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """Beams row[0] to row[1] and azimuths column[0] to column[1] of item `index`, ends excluded."""
+    """Beams row[0] to row[1] and azimuths column[0] to column[1] of an item, ends excluded."""
 
-    # [W]; an item behind the sensor has two windows. (Hides tuple.index.)
-    index: np.ndarray  # type: ignore[assignment]
+    item: np.ndarray  # [W]; an item behind the sensor has two windows
     row: np.ndarray  # [2, W]
     column: np.ndarray  # [2, W]
 
@@ -124,4 +123,4 @@ def pairs(found: Windows, width: int) -> tuple[np.ndarray, np.ndarray]:
     base = beam * width + found.column[0][item]
     ends = np.cumsum(columns)
     ray = np.arange(ends[-1] if len(ends) else 0) + np.repeat(base - (ends - columns), columns)
-    return np.repeat(found.index[item], columns), ray
+    return np.repeat(found.item[item], columns), ray
