@@ -59,6 +59,23 @@ def noise_barrier(rng: np.random.Generator) -> Thing:
     return Thing(partial(_noise_barrier, length, height), (-6.0, -0.2, 0.0, 6.0, 0.2, height))
 
 
+def overpass(rng: np.random.Generator, width: float) -> Thing:
+    """A bridge over the road, or a short tunnel: abutments and a deck; the road lies along x."""
+    length, clear = rng.uniform(4.0, 25.0), rng.uniform(4.3, 5.5)
+    half, reach = width / 2, width / 2 + 8
+    rows: Rows = [
+        (-length / 2, length / 2, -reach, -half, -2, clear),
+        (-length / 2, length / 2, half, reach, -2, clear),
+        (-length / 2, length / 2, -reach, reach, clear, clear + 1.2),
+    ]
+    make = partial(_bridge, rows)
+    return Thing(make, (-length / 2, -reach, -2.0, length / 2, reach, clear + 1.2))
+
+
+def _bridge(rows: Rows) -> Solids:
+    return solids(boxes(rows, Material.CONCRETE))
+
+
 def stairs(rng: np.random.Generator) -> Thing:
     """Outdoor stairs with a handrail, up to a raised entrance."""
     make = partial(_stairs, int(rng.integers(3, 9)), rng.uniform(1.2, 3.0))

@@ -13,13 +13,13 @@ def lamp(rng: np.random.Generator) -> Thing:
     """A lamp post, half of the time with an arm over the road."""
     height, arm = rng.uniform(4.0, 9.0), rng.uniform(0.8, 2.2) if rng.random() < 0.5 else 0.0
     make = partial(_lamp, height, arm, rng.uniform(0.06, 0.12))
-    return Thing(make, (-0.25, -max(arm, 0.25), 0.0, 0.25, 0.25, height + 0.2), stem=0.25)
+    return Thing(make, (-0.25, -max(arm, 0.25), 0.0, 0.25, 0.25, height + 0.2), stem=(0.5, 0.5))
 
 
 def sign(rng: np.random.Generator) -> Thing:
     """One or two traffic signs on a post, facing along the street."""
     make = partial(_sign, rng.uniform(1.9, 2.6), rng.uniform(0.3, 0.45), int(rng.integers(1, 3)))
-    return Thing(make, (-0.1, -0.5, 0.0, 0.1, 0.5, 4.0), stem=0.3)
+    return Thing(make, (-0.1, -0.5, 0.0, 0.1, 0.5, 4.0), stem=(0.6, 0.6))
 
 
 def big_sign(rng: np.random.Generator) -> Thing:
@@ -38,7 +38,9 @@ def gantry(rng: np.random.Generator) -> Thing:
 def traffic_light(rng: np.random.Generator) -> Thing:
     """Lights on a post, sometimes more on an arm over the road."""
     arm = rng.uniform(2.0, 4.5) if rng.random() < 0.4 else 0.0
-    return Thing(partial(_traffic_light, arm), (-0.3, -max(arm, 0.3), 0.0, 0.3, 0.3, 6.2), stem=0.3)
+    return Thing(
+        partial(_traffic_light, arm), (-0.3, -max(arm, 0.3), 0.0, 0.3, 0.3, 6.2), stem=(0.6, 0.6)
+    )
 
 
 def bollard(rng: np.random.Generator) -> Thing:

@@ -1,7 +1,7 @@
 """Strips along a road, filled one thing after the other, so that nothing ever overlaps."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ Maker = Callable[[np.random.Generator], Thing]
 KEPT = {
     "Car": ((25, 31, 48, 65, 80), (1.0, 0.75, 0.4, 0.16, 0.05)),
     "Van": ((30, 45, 60, 80), (1.0, 0.6, 0.4, 0.1)),
-    "Pedestrian": ((10, 18, 30, 48, 70), (1.0, 0.7, 0.3, 0.06, 0.0)),
+    "Pedestrian": ((8, 14, 22, 35, 55), (1.0, 0.65, 0.3, 0.1, 0.0)),
     "Person_sitting": ((8, 14, 21, 30), (1.0, 0.5, 0.1, 0.0)),
     "Cyclist": ((15, 27, 43, 60, 75), (1.0, 0.7, 0.3, 0.1, 0.02)),
 }
@@ -35,6 +35,7 @@ class Lane:
     speed: float = 0.0
     jitter: float = 0.0  # of v, metres
     wobble: float = 0.02  # standard deviation of the heading, radians
+    aside: float = 0.0  # how far from the sensor the lane's s = 0 lies, metres
 
     def fill(self, rng: np.random.Generator, closed: tuple[float, float] = OPEN) -> list[Placed]:
         """Things from start to end; none reaches into the interval `closed` of s."""
@@ -47,21 +48,25 @@ class Lane:
                 s = closed[1] + self._gap(rng)
                 continue
             right, left = self.v - self.half - low[1], self.v + self.half - high[1]
-            if right <= left and _kept(thing, s, rng):
+            if right <= left and _kept(thing, max(abs(s), self.aside), rng):
                 middle, room = (right + left) / 2, (left - right) / 2
                 v = middle + rng.uniform(-1, 1) * min(self.jitter, room)
                 placed.append(Placed(thing, s - low[0], v, heading, self.speed, self.heading))
             s += high[0] - low[0] + self._gap(rng)
         return placed
 
+    def until(self, end: float) -> "Lane":
+        """The lane, ending before s = end."""
+        return replace(self, end=min(self.end, end))
+
     def _gap(self, rng: np.random.Generator) -> float:
         return self.gap[0] + rng.exponential(self.gap[1])
 
 
-def _kept(thing: Thing, s: float, rng: np.random.Generator) -> bool:
+def _kept(thing: Thing, distance: float, rng: np.random.Generator) -> bool:
     if thing.kind not in KEPT:
         return True
-    return rng.random() < float(np.interp(abs(s), *KEPT[thing.kind]))
+    return rng.random() < float(np.interp(distance, *KEPT[thing.kind]))
 
 
 def _footprint(thing: Thing, heading: float) -> tuple[tuple[float, float], tuple[float, float]]:

@@ -41,6 +41,7 @@ def _labelled(rng: np.random.Generator, box, kind: str, make) -> Thing:
         (-length / 2, -side, 0.0, length / 2, side, height + BOTTOM),
         kind,
         upright(length, width, height, BOTTOM),
+        stem=(length, width + 0.1),  # mirrors are above other things
     )
 
 

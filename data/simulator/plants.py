@@ -11,7 +11,7 @@ from data.simulator.things import Thing
 
 def tree(rng: np.random.Generator) -> Thing:
     """A trunk, branches and a crown of several overlapping balls of leaves."""
-    return _tree(rng, rng.uniform(1.9, 3.2), rng.uniform(1.2, 2.6))
+    return _tree(rng, rng.uniform(1.9, 3.5), rng.uniform(1.2, 4.0))
 
 
 def young_tree(rng: np.random.Generator) -> Thing:
@@ -62,7 +62,7 @@ def _tree(rng: np.random.Generator, bare: float, across: float) -> Thing:
     make = partial(
         _crowned, bare, across, height, trunk, rng.uniform(0.15, 0.6), rng.random((6, 4))
     )
-    return Thing(make, (-across, -across, 0.0, across, across, height), stem=0.35)
+    return Thing(make, (-across, -across, 0.0, across, across, height), stem=(0.7, 0.7))
 
 
 def _crowned(bare, across, height, trunk, path, u) -> Solids:

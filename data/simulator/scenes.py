@@ -1,12 +1,15 @@
 """Streets made up at random: town, junction, square, park, country road, motorway, car park."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
+from data.simulator.buildings import overpass
 from data.simulator.cars import car, van
 from data.simulator.furniture import gantry, lamp, traffic_light
-from data.simulator.ground import Ground
 from data.simulator.lanes import OPEN, Lane, mixed
 from data.simulator.lorries import bus, trailer, tram, truck
 from data.simulator.materials import Material
@@ -19,6 +22,7 @@ from data.simulator.sides import (
     FRONTS,
     FURNITURE,
     GREEN,
+    PARKED,
     Side,
     country_side,
     gardens,
@@ -28,10 +32,10 @@ from data.simulator.sides import (
     stop,
     town_side,
 )
-from data.simulator.street import SENSOR_HEIGHT, Placed, Street
+from data.simulator.street import Placed, Street
+from data.simulator.surface import make_ground
 
-LINE_WIDTH = 0.14
-TRAFFIC = mixed((0.84, car), (0.1, van), (0.04, truck), (0.012, bus), (0.008, trailer))
+TRAFFIC = mixed((0.82, car), (0.1, van), (0.06, truck), (0.012, bus), (0.008, trailer))
 FAST = mixed((0.72, car), (0.1, van), (0.18, truck))
 
 
@@ -43,41 +47,44 @@ def make_street(rng: np.random.Generator) -> Street:
 
 
 def _town(rng: np.random.Generator, name: str, crossing: float | None = None) -> Street:
-    """A street with a lane or two per direction, houses or gardens, sometimes a park or a tram."""
-    lane, speed = rng.uniform(2.8, 3.6), 0.0 if crossing is not None else 8.0
-    traffic = rng.choice((12.0, 40.0, 150.0), p=(0.3, 0.4, 0.3))
+    """A street with a lane or two, houses, gardens or a park at its sides, sometimes a tram."""
+    lane, waits = rng.uniform(2.8, 3.6), crossing is not None or rng.random() < 0.4
+    speed = 0.0 if waits else 8.0
+    traffic = rng.choice((6.0, 16.0, 50.0), p=(0.35, 0.4, 0.25))
     crowd = rng.choice((0.6, 1.0, 3.0), p=(0.5, 0.35, 0.15))
     one_way = rng.random() < 0.2
     lanes = [_ahead(0.0, lane, traffic, speed)]
-    inner = 0.5
+    inner = 0.5 if one_way else 1.5
     if not one_way:
-        tracks = rng.random() < 0.1
-        inner = 1.5
-        oncoming = mixed((1, tram), (2, TRAFFIC)) if tracks else TRAFFIC
+        oncoming = mixed((2, tram), (1, TRAFFIC)) if rng.random() < 0.25 else TRAFFIC
         lanes.append(_oncoming(lane, lane, traffic, speed, oncoming))
     right, left = Side(0.5 * lane, -1), Side(inner * lane, 1)
+    if rng.random() < 0.1:
+        stop(rng, right)
     for side in (right, left):
-        kind = rng.random()
-        if kind < 0.18:
+        if rng.random() < 0.18:
             park_side(rng, side, crowd)
         else:
             town_side(rng, side, speed, crowd)
-    if rng.random() < 0.08:
-        stop(rng, right)
     lines = [] if rng.random() < 0.4 else [-0.5 * lane, inner * lane]
     lines += [] if one_way else [0.5 * lane]
-    return _street(rng, name, lanes, (right, left), lines, speed, crossing, crowd)
+    plan = Plan(lanes, (right, left), lines, speed)
+    if crossing is not None:
+        more = partial(_crossing, rng, crossing, crowd, right, left)
+        return plan.street(rng, name, more, crossing)
+    end = rng.uniform(22, 70) if waits and rng.random() < 0.6 else None
+    return plan.street(rng, name, end=end, bend=_bend(rng, 0.6))
 
 
 def _junction(rng: np.random.Generator, name: str) -> Street:
     """A town street where the traffic along it waits for what crosses."""
-    return _town(rng, name, rng.uniform(16, 45))
+    return _town(rng, name, rng.uniform(13, 40))
 
 
 def _square(rng: np.random.Generator, name: str) -> Street:
     """A place for walkers and cyclists, cafes, bicycles; cars are rare."""
-    crowd = rng.choice((4.0, 12.0, 40.0), p=(0.35, 0.4, 0.25))
-    walkers = mixed((9, pedestrian), (1.2, cyclist))
+    crowd = rng.choice((2.5, 8.0, 25.0), p=(0.35, 0.4, 0.25))
+    walkers = mixed((8, pedestrian), (2, cyclist))
     right, left = Side(1.7, -1), Side(1.7, 1)
     for side in (right, left):
         turn = np.pi * rng.integers(2)
@@ -104,7 +111,7 @@ def _square(rng: np.random.Generator, name: str) -> Street:
         side.add(
             1.9,
             Material.CONCRETE,
-            mixed((2, bicycle), (1, CLUTTER), (1, young_tree)),
+            mixed((2, bicycle), (1, CLUTTER), (1, young_tree), (0.5, PARKED)),
             (0.15, rng.uniform(0.5, 12)),
             side.along + np.pi / 2,
             jitter=0.1,
@@ -117,18 +124,18 @@ def _square(rng: np.random.Generator, name: str) -> Street:
         0.0,
         1.6,
         0.0,
-        mixed((4, pedestrian), (2, cyclist), (1, van)),
+        mixed((4, pedestrian), (3, cyclist), (2, car), (1, van)),
         (2.0, 3 * crowd),
         6.0,
         wobble=0.3,
         jitter=0.8,
     )
-    return _street(rng, name, [ahead], (right, left), [], 0.0)
+    return Plan([ahead], (right, left), [], 0.0).street(rng, name, end=_end(rng))
 
 
 def _country(rng: np.random.Generator, name: str) -> Street:
     """A road through fields and bushes, little traffic."""
-    lane, traffic = rng.uniform(2.8, 3.6), rng.choice((25.0, 90.0, 400.0), p=(0.3, 0.4, 0.3))
+    lane, traffic = rng.uniform(2.8, 3.6), rng.choice((12.0, 35.0, 120.0), p=(0.35, 0.4, 0.25))
     bikes = mixed((9, TRAFFIC), (1, cyclist))
     lanes = [_ahead(0.0, lane, traffic, 12.0, bikes), _oncoming(lane, lane, traffic, 12.0, TRAFFIC)]
     right, left = Side(0.5 * lane, -1), Side(1.5 * lane, 1)
@@ -137,13 +144,16 @@ def _country(rng: np.random.Generator, name: str) -> Street:
             gardens(rng, side)
         else:
             country_side(rng, side)
-    return _street(rng, name, lanes, (right, left), [-0.5 * lane, 0.5 * lane, 1.5 * lane], 12.0)
+    lines = [-0.5 * lane, 0.5 * lane, 1.5 * lane] if rng.random() < 0.7 else []
+    over = [_over(rng, right, left)] if rng.random() < 0.1 else []
+    plan = Plan(lanes, (right, left), lines, 12.0)
+    return plan.street(rng, name, lambda: over, bend=0.0 if over else _bend(rng, 0.7))
 
 
 def _motorway(rng: np.random.Generator, name: str) -> Street:
     """Two or three lanes per direction between guard rails."""
     lane, count, own = 3.6, int(rng.integers(2, 4)), int(rng.integers(0, 2))
-    traffic, speed = rng.choice((18.0, 45.0, 120.0)), 20.0
+    traffic, speed = rng.choice((10.0, 25.0, 60.0)), 20.0
     lanes = [_ahead((i - own) * lane, lane, traffic, speed, FAST) for i in range(count)]
     right, left = Side((0.5 + own) * lane, -1), Side((count - own - 0.5) * lane, 1)
     lines = [-right.edge, left.edge, *((i - own - 0.5) * lane for i in range(1, count))]
@@ -152,11 +162,23 @@ def _motorway(rng: np.random.Generator, name: str) -> Street:
         left.add(lane, Material.ASPHALT, FAST, (8.0, 1.5 * traffic), np.pi, speed=speed, jitter=0.2)
     motorway_side(rng, right)
     motorway_side(rng, left)
-    street = _street(rng, name, lanes, (right, left), lines, speed)
+    over = []
     if rng.random() < 0.3:
-        over = Placed(gantry(rng), rng.uniform(25, 70), 0.5 * lane * (count - 2 * own - 1), 0.0)
-        street = Street((*street.placed, over), street.ground, street.ego_speed, name)
-    return street
+        over.append(Placed(gantry(rng), rng.uniform(25, 70), (count - 2 * own - 1) * lane / 2, 0.0))
+    if rng.random() < 0.3:
+        over.append(_over(rng, right, left))
+    plan = Plan(lanes, (right, left), lines, speed)
+    return plan.street(rng, name, lambda: over, bend=0.0 if over else _bend(rng, 0.7) / 2)
+
+
+def _over(rng: np.random.Generator, right: Side, left: Side) -> Placed:
+    """A bridge over all lanes, its abutments behind the sides."""
+    bridge = overpass(rng, right.edge + left.edge + 1.0)
+    return Placed(bridge, rng.uniform(30, 80), (left.edge - right.edge) / 2, 0.0)
+
+
+def _end(rng: np.random.Generator) -> float | None:
+    return rng.uniform(25, 70) if rng.random() < 0.6 else None
 
 
 def _car_park(rng: np.random.Generator, name: str) -> Street:
@@ -182,16 +204,16 @@ def _car_park(rng: np.random.Generator, name: str) -> Street:
         else:
             side.add(4.5, Material.GRASS, GREEN, (0.3, 2.0), jitter=1.0)
     ahead = Lane(0.0, 1.4, 0.0, mixed((3, car), (2, pedestrian)), (6.0, 60.0), 9.0, wobble=0.1)
-    return _street(rng, name, [ahead], (right, left), [], 0.0)
+    return Plan([ahead], (right, left), [], 0.0).street(rng, name, end=_end(rng))
 
 
 SCENES: dict[str, tuple[float, Callable[[np.random.Generator, str], Street]]] = {
-    "town": (0.46, _town),
+    "town": (0.45, _town),
     "junction": (0.16, _junction),
-    "square": (0.07, _square),
+    "square": (0.09, _square),
     "country": (0.17, _country),
     "motorway": (0.09, _motorway),
-    "car_park": (0.05, _car_park),
+    "car_park": (0.04, _car_park),
 }
 
 
@@ -204,72 +226,82 @@ def _oncoming(v: float, lane: float, traffic: float, speed: float, make) -> Lane
     return Lane(v, lane / 2 - 0.05, np.pi, make, (4.0, traffic), speed=speed, jitter=0.25)
 
 
-def _street(rng, name, lanes, sides, lines, speed, crossing=None, crowd=1.0) -> Street:
-    closed = OPEN if crossing is None else (crossing - 8.5, crossing + 8.5)
-    right, left = sides
-    every = [*lanes, *right.lanes, *left.lanes]
-    placed = [p for lane in every for p in lane.fill(rng, closed)]
-    if crossing is not None:
-        placed += _crossing(rng, crossing, crowd, -right.edge, left.edge)
-    return Street(tuple(placed), _ground(rng, sides, lines), speed, name)
+def _bend(rng: np.random.Generator, share: float) -> float:
+    """Curvature of a street: straight, but for this share of them."""
+    return float(rng.uniform(-1, 1) / 150) if rng.random() < share else 0.0
 
 
-def _crossing(rng, middle: float, crowd: float, right: float, left: float) -> list[Placed]:
+class Plan(NamedTuple):
+    """What a street is made from."""
+
+    lanes: list[Lane]
+    sides: tuple[Side, Side]  # right, left
+    lines: list[float]  # v of the painted lines
+    speed: float  # of the sensor, metres per second
+
+    def street(
+        self,
+        rng: np.random.Generator,
+        name: str,
+        more: Callable[[], list[Placed]] = list,
+        crossing: float | None = None,
+        end: float | None = None,
+        bend: float = 0.0,
+    ) -> Street:
+        """The lanes filled: open around s = crossing, closed off by houses or trees at s = end."""
+        closed = OPEN if crossing is None else (crossing - 8.5, crossing + 8.5)
+        every = [*self.lanes, *self.sides[0].lanes, *self.sides[1].lanes]
+        if end is not None:
+            every = [lane.until(end - 8.0) for lane in every]
+        placed = [p for lane in every for p in lane.fill(rng, closed)] + more()
+        if end is not None:
+            placed += _closing(rng, end)
+        # Who stands may look aside; who drives looks along the road.
+        wide = 0.35 if self.speed == 0 and rng.random() < 0.4 else 0.05
+        ground = make_ground(rng, self.sides, self.lines, float(rng.normal(0, wide)), bend)
+        return Street(tuple(placed), ground, self.speed, name)
+
+
+def _closing(rng: np.random.Generator, end: float) -> list[Placed]:
+    """What a street ends at: a cross street with cars and people, houses or trees behind it."""
+    turn = -np.pi / 2
+    rows = [
+        Lane(-3.0, 1.3, turn, mixed((3, car), (1, FURNITURE), (1, van)), (0.6, 15.0), -30, 30),
+        Lane(-0.5, 0.8, turn, mixed((2, pedestrian), (3, FURNITURE)), (0.6, 9.0), -30, 30),
+    ]
+    if rng.random() < 0.6:
+        rows.append(Lane(5.0, 3.2, turn, FRONTS, (0.0, 2.0), -40, 40, wobble=0.0))
+    else:
+        rows.append(Lane(4.5, 3.0, turn, GREEN, (0.3, 1.5), -40, 40, jitter=1.0))
+    return _across(rows, rng, end)
+
+
+def _across(lanes: list[Lane], rng: np.random.Generator, middle: float) -> list[Placed]:
+    """Lanes that run along v around s = middle: what a lane calls s is v here, and back."""
+    return [
+        Placed(p.thing, middle + p.v, p.s, p.heading, p.speed, p.course)
+        for lane in lanes
+        for p in replace(lane, aside=middle).fill(rng)
+    ]
+
+
+def _crossing(
+    rng: np.random.Generator, middle: float, crowd: float, right: Side, left: Side
+) -> list[Placed]:
     """What moves across the street around s = middle: two lanes, two cycle paths, two zebras, and
     lights at the corners.
     """
-    quarter, traffic, people = np.pi / 2, rng.choice((15.0, 80.0)), 35.0 / crowd
+    quarter, traffic, people = np.pi / 2, rng.choice((8.0, 30.0)), 6.0 / crowd
     lanes = [
         Lane(-1.8, 1.6, quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
         Lane(1.8, 1.6, -quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
-        Lane(-4.4, 0.7, quarter, cyclist, (3, 3 * people), -25, 25, 4.0),
-        Lane(4.4, 0.7, -quarter, cyclist, (3, 3 * people), -25, 25, 4.0),
+        Lane(-4.4, 0.7, quarter, cyclist, (3, people), -25, 25, 4.0),
+        Lane(4.4, 0.7, -quarter, cyclist, (3, people), -25, 25, 4.0),
         Lane(-6.5, 1.2, quarter, pedestrian, (0.3, people), -15, 15, 1.4, 0.4, 0.2),
         Lane(6.5, 1.2, -quarter, pedestrian, (0.3, people), -15, 15, 1.4, 0.4, 0.2),
     ]
-    # These lanes run along v: what a lane calls s is v here, and the other way round.
-    placed = [
-        Placed(p.thing, middle + p.v, p.s, p.heading, p.speed, p.course)
-        for lane in lanes
-        for p in lane.fill(rng)
-    ]
+    placed = _across(lanes, rng, middle)
     if rng.random() < 0.6:
-        placed += [
-            Placed(traffic_light(rng), middle - 8.1, v, 0.0) for v in (right / 2.5, left / 1.7)
-        ]
+        places = (-right.inner - 1.0, left.inner + 1.0)
+        placed += [Placed(traffic_light(rng), middle - 8.1, v, 0.0) for v in places]
     return placed
-
-
-def _ground(rng: np.random.Generator, sides: tuple[Side, Side], lines: list[float]) -> Ground:
-    """Cross-section of both sides, the camber of the road, hills and bumps."""
-    right, left = sides
-    profile = [(-d, h) for d, h in reversed(right.heights)] + [(0.0, 0.0)] + left.heights
-    v, height = np.array(profile).T
-    v = v + 1e-4 * np.arange(len(v))
-    middle, camber = (left.inner - right.inner) / 2, rng.uniform(0.0, 0.025)
-    knots = np.unique([*v, middle, middle - 4, middle + 4])
-    drop = camber * (np.minimum(np.abs(knots - middle), 4) - min(abs(middle), 4))
-    across = np.array([knots, np.interp(knots, v, height) - drop])
-    bounds, materials = _strips(right, left, lines)
-    a, b = rng.normal(0, 0.008, 2)
-    size = rng.uniform(0.004, 0.025, 5) * np.array([8.0, 2.0, 1.0, 0.6, 0.4])
-    length = np.array([60.0, 25.0, 9.0, 4.0, 2.5]) * rng.uniform(0.7, 1.4, 5)
-    turn = rng.uniform(-0.6, 0.6, 5)
-    waves = np.array([size, 2 / length, 2 * turn / length, rng.uniform(0, 2, 5)])
-    plane = np.array([a, b, 1.0, SENSOR_HEIGHT + rng.normal(0, 0.03)], dtype=np.float32)
-    return Ground(plane, float(rng.normal(0, 0.05)), across, bounds, materials, waves)
-
-
-def _strips(right: Side, left: Side, lines: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Where the material changes, v ascending, and the materials in between."""
-    bounds = [-d for d, _ in reversed(right.strips)] + [-right.inner, left.inner]
-    bounds += [d for d, _ in left.strips]
-    kinds = [Material.GRASS, *(m for _, m in reversed(right.strips)), Material.ASPHALT]
-    kinds += [m for _, m in left.strips] + [Material.GRASS]
-    half = LINE_WIDTH / 2
-    for line in lines:
-        at = min(max(line, -right.inner + half + 0.05), left.inner - half - 0.05)
-        k = int(np.searchsorted(bounds, at))
-        bounds[k:k] = [at - half, at + half]
-        kinds[k:k] = [kinds[k], Material.MARKING]
-    return np.array(bounds), np.array(kinds, dtype=np.int64)

@@ -36,6 +36,7 @@ from data.simulator.people import pedestrian, sitting_person
 from data.simulator.plants import bush, fir, hedge, tall_grass, thicket, tree, young_tree
 from data.simulator.riders import bicycle, cyclist, motorcycle
 
+FRONT_DEPTH = 6.4  # of a house that stands at the street, metres
 PARKED = mixed((0.87, car), (0.08, van), (0.015, truck), (0.015, trailer), (0.02, motorcycle))
 FURNITURE = mixed(
     (3, tree),
@@ -115,64 +116,63 @@ class Side:
 
 def town_side(rng: np.random.Generator, side: Side, speed: float, crowd: float) -> None:
     """Cycle lane, parked cars, kerb, furniture, people, and house fronts or gardens."""
-    if rng.random() < 0.6:
-        side.add(
-            1.5,
-            Material.ASPHALT,
-            cyclist,
-            (2.0, 90.0 / crowd),
-            side.along,
-            speed=min(speed, 5.0),
-            wobble=0.05,
-            jitter=0.2,
-        )
-    parking = rng.choice(("parallel", "perpendicular", "none"), p=(0.5, 0.15, 0.35))
-    free = rng.exponential(14.0)
-    if parking == "parallel":
-        turned = side.along if rng.random() < 0.8 else side.along + np.pi
-        side.add(2.6, Material.ASPHALT, PARKED, (0.6, 0.6 + free), turned, jitter=0.1)
-    elif parking == "perpendicular":
-        nose = rng.choice((-1, 1)) * np.pi / 2
-        side.add(5.6, Material.ASPHALT, car, (0.5, 0.6 + free), nose, jitter=0.2)
+    _kerbside(rng, side, speed, crowd)
     side.step(rng.uniform(0.06, 0.16))
-    side.add(1.3, Material.CONCRETE, FURNITURE, (0.8, rng.uniform(3, 14)), jitter=0.3, wobble=0.2)
-    people = rng.choice((12.0, 50.0, 250.0), p=(0.2, 0.4, 0.4)) / crowd
-    pace = rng.choice((0.0, 1.2))
-    wander = np.pi * rng.integers(2)
-    for turn in (wander, wander + np.pi):
-        side.add(
-            1.05,
-            Material.CONCRETE,
-            pedestrian,
-            (0.1, people),
-            turn,
-            jitter=0.1,
-            wobble=0.25 if pace else 1.2,
-            speed=pace,
-        )
-        people *= 2
+    if rng.random() < 0.65:
+        pitch = rng.uniform(1.0, 9)
+        side.add(1.3, Material.CONCRETE, FURNITURE, (0.8, pitch), jitter=0.3, wobble=0.2)
+    _pavement(rng, side, crowd)
     if rng.random() < 0.55:
         if rng.random() < 0.4:
-            clutter = CAFE if rng.random() < 0.35 else CLUTTER
-            side.add(
-                2.5, Material.CONCRETE, clutter, (0.3, rng.uniform(2, 12)), jitter=0.8, wobble=0.4
-            )
-        side.add(FRONT_DEPTH, Material.CONCRETE, FRONTS, (0.0, 4.0), wobble=0.0)
+            clutter, pitch = CAFE if rng.random() < 0.35 else CLUTTER, rng.uniform(2, 12)
+            side.add(2.5, Material.CONCRETE, clutter, (0.3, pitch), jitter=0.8, wobble=0.4)
+        side.add(FRONT_DEPTH, Material.CONCRETE, FRONTS, (0.0, 3.0), wobble=0.0)
     else:
         gardens(rng, side)
 
 
-FRONT_DEPTH = 6.4
+def _kerbside(rng: np.random.Generator, side: Side, speed: float, crowd: float) -> None:
+    """What is left of the road beside the driving lanes."""
+    if rng.random() < 0.6:
+        pace = min(speed, 5.0)
+        bikes = (2.0, 18.0 / crowd)
+        side.add(1.5, Material.ASPHALT, cyclist, bikes, side.along, speed=pace, wobble=0.05)
+    parking = rng.choice(("parallel", "perpendicular", "none"), p=(0.6, 0.07, 0.33))
+    free = 1.5 + rng.exponential(12.0)
+    if parking == "parallel":
+        turned = side.along if rng.random() < 0.8 else side.along + np.pi
+        side.add(2.6, Material.ASPHALT, PARKED, (0.6, free), turned, jitter=0.1)
+    elif parking == "perpendicular":
+        nose = rng.choice((-1, 1)) * np.pi / 2
+        side.add(5.6, Material.ASPHALT, car, (0.5, free), nose, jitter=0.2)
+
+
+def _pavement(rng: np.random.Generator, side: Side, crowd: float) -> None:
+    """One or two rows of people, all walking or all standing about."""
+    people = rng.choice((2.0, 5.0, 25.0), p=(0.25, 0.35, 0.4)) / crowd
+    pace = rng.choice((0.0, 1.2))
+    turn, wobble = np.pi * rng.integers(2), 0.25 if pace else 1.2
+    for row in range(int(rng.integers(1, 3))):
+        side.add(
+            rng.uniform(1.0, 1.4),
+            Material.CONCRETE,
+            pedestrian,
+            (0.1, people * (1 + row)),
+            turn + row * np.pi,
+            jitter=0.1,
+            wobble=wobble,
+            speed=pace,
+        )
 
 
 def gardens(rng: np.random.Generator, side: Side) -> None:
     """Hedges, fences and walls, gardens with drives, houses behind."""
-    side.add(1.7, Material.GRASS, GARDEN, (0.3, rng.uniform(1.0, 8.0)), wobble=0.01)
+    side.add(1.7, Material.GRASS, GARDEN, (0.3, rng.uniform(0.2, 4.0)), wobble=0.01)
     if rng.random() < 0.3:
         side.add(
             5.8,
             Material.GRASS,
-            mixed((3, car), (3, GREEN), (1, shed)),
+            mixed((1, car), (3, GREEN), (1, shed)),
             (1.0, 12.0),
             rng.choice((-1, 1)) * np.pi / 2,
             jitter=0.4,
@@ -205,7 +205,7 @@ def country_side(rng: np.random.Generator, side: Side) -> None:
     """Verge, perhaps a guard rail, ditch or bank, bushes and trees."""
     side.add(0.6, Material.ASPHALT)
     side.step(rng.uniform(-0.15, 0.05), 0.6)
-    side.add(1.4, Material.GRASS, VERGE, (0.5, rng.uniform(2, 15)), jitter=0.2)
+    side.add(1.4, Material.GRASS, VERGE, (0.5, rng.uniform(1, 10)), jitter=0.2)
     if rng.random() < 0.4:
         side.add(0.5, Material.GRASS, guard_rail, (0.0, 0.02), wobble=0.0)
     bank = rng.uniform(-1.0, 1.6) if rng.random() < 0.7 else 0.0
@@ -215,13 +215,13 @@ def country_side(rng: np.random.Generator, side: Side) -> None:
             2.2,
             Material.ASPHALT,
             mixed((2, cyclist), (1, pedestrian)),
-            (2.0, 60.0),
+            (2.0, 25.0),
             side.along,
             jitter=0.4,
         )
-    side.add(4.5, Material.GRASS, WILD, (0.2, rng.exponential(12.0)), jitter=0.5)
+    side.add(4.5, Material.GRASS, WILD, (0.2, rng.exponential(8.0)), jitter=0.5)
     far = mixed((4, WILD), (1, fence), (0.3, house))
-    side.add(9.0, Material.GRASS, far, (0.5, rng.exponential(16.0)), jitter=3.0)
+    side.add(9.0, Material.GRASS, far, (0.5, rng.exponential(9.0)), jitter=3.0)
 
 
 def motorway_side(rng: np.random.Generator, side: Side) -> None:

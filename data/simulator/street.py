@@ -30,7 +30,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Street:
-    """The road's s axis leaves the sensor at angle `ground.yaw` of the LiDAR frame at time 0."""
+    """The road's s axis starts at the sensor at time 0."""
 
     placed: tuple[Placed, ...]
     ground: Ground
@@ -52,10 +52,9 @@ class Street:
         at = np.array([(*p.at(time), p.heading) for p in self.placed]).reshape(-1, 3)
         s, v, heading = at.T
         s = s - self.ego_speed * time
-        cos, sin = np.cos(self.ground.yaw), np.sin(self.ground.yaw)
-        x, y = cos * s - sin * v, sin * s + cos * v
+        x, y, turn = self.ground.to_sensor(s, v)
         z = self.ground.height(x, y, self.ego_speed * time)
-        return np.stack([x, y, z, heading + self.ground.yaw], axis=1)
+        return np.stack([x, y, z, heading + turn], axis=1)
 
     def raised(self, height: float) -> "Street":
         """The street in a frame whose origin is so many metres higher."""

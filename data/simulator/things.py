@@ -22,7 +22,7 @@ class Thing:
     extent: Extent  # no solid reaches out of it
     kind: str | None = None  # KITTI type, None for scenery
     box: Extent | None = None  # as an annotator draws it; None where there is no label
-    stem: float | None = None  # half the width of what stands on the ground, if the rest is above
+    stem: tuple[float, float] | None = None  # length, width of what stands on the ground, metres
 
     @cached_property
     def solids(self) -> Solids:
@@ -33,7 +33,8 @@ class Thing:
     def foot(self) -> tuple[float, float, float, float]:
         """What it takes of the ground: x_min, y_min, x_max, y_max."""
         if self.stem is not None:
-            return -self.stem, -self.stem, self.stem, self.stem
+            x, y = self.stem[0] / 2, self.stem[1] / 2
+            return -x, -y, x, y
         return self.extent[0], self.extent[1], self.extent[3], self.extent[4]
 
     def bounds(self) -> np.ndarray:
