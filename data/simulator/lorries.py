@@ -77,7 +77,8 @@ def _truck(size, u) -> Solids:
     length, width, height = size
     front, back, y = length / 2, -length / 2, width / 2
     depth = 1.7 + 0.7 * u[0]
-    cab_height = min(height, 2.5 + 1.1 * u[1])
+    low = 0.6 <= u[4] < 0.75 or u[4] >= 0.9  # the cab is taller than the load
+    cab_height = height if low else min(height, 2.5 + 1.1 * u[1])
     gap = front - depth - 0.25 - 0.3 * u[2]
     parts = [_cab(front, depth, width * 0.97, cab_height, 0.1 + 0.25 * u[3])]
     inside = (front - depth + 0.05, front - 0.9, -0.4 * width, 0.4 * width, 0.6, 0.5 * cab_height)

@@ -50,13 +50,13 @@ def _town(rng: np.random.Generator, name: str, crossing: float | None = None) ->
     """A street with a lane or two, houses, gardens or a park at its sides, sometimes a tram."""
     lane, waits = rng.uniform(2.8, 3.6), crossing is not None or rng.random() < 0.4
     speed = 0.0 if waits else 8.0
-    traffic = rng.choice((6.0, 16.0, 50.0), p=(0.35, 0.4, 0.25))
+    traffic = rng.choice((5.0, 13.0, 40.0), p=(0.4, 0.4, 0.2))
     crowd = rng.choice((0.6, 1.0, 3.0), p=(0.5, 0.35, 0.15))
-    one_way = rng.random() < 0.2
+    one_way, tracks = rng.random() < 0.2, rng.random() < 0.25
     lanes = [_ahead(0.0, lane, traffic, speed)]
     inner = 0.5 if one_way else 1.5
     if not one_way:
-        oncoming = mixed((2, tram), (1, TRAFFIC)) if rng.random() < 0.25 else TRAFFIC
+        oncoming = mixed((2, tram), (1, TRAFFIC)) if tracks else TRAFFIC
         lanes.append(_oncoming(lane, lane, traffic, speed, oncoming))
     right, left = Side(0.5 * lane, -1), Side(inner * lane, 1)
     if rng.random() < 0.1:
@@ -73,7 +73,7 @@ def _town(rng: np.random.Generator, name: str, crossing: float | None = None) ->
         more = partial(_crossing, rng, crossing, crowd, right, left)
         return plan.street(rng, name, more, crossing)
     end = rng.uniform(22, 70) if waits and rng.random() < 0.6 else None
-    return plan.street(rng, name, end=end, bend=_bend(rng, 0.6))
+    return plan.street(rng, name, end=end, bend=0.0 if tracks else _bend(rng, 0.6))
 
 
 def _junction(rng: np.random.Generator, name: str) -> Street:
@@ -183,7 +183,7 @@ def _end(rng: np.random.Generator) -> float | None:
 
 def _car_park(rng: np.random.Generator, name: str) -> Street:
     """Rows of parked cars on both sides of the aisle, more rows behind, people between."""
-    free = rng.choice((0.6, 3.0, 12.0))
+    free = rng.choice((2.0, 6.0, 15.0))
     right, left = Side(2.8, -1), Side(3.2, 1)
     for side in (right, left):
         nose = rng.choice((-1, 1)) * np.pi / 2

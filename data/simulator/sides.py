@@ -121,7 +121,7 @@ def town_side(rng: np.random.Generator, side: Side, speed: float, crowd: float) 
     if rng.random() < 0.65:
         pitch = rng.uniform(1.0, 9)
         side.add(1.3, Material.CONCRETE, FURNITURE, (0.8, pitch), jitter=0.3, wobble=0.2)
-    _pavement(rng, side, crowd)
+    _pavement(rng, side, speed, crowd)
     if rng.random() < 0.55:
         if rng.random() < 0.4:
             clutter, pitch = CAFE if rng.random() < 0.35 else CLUTTER, rng.uniform(2, 12)
@@ -135,7 +135,7 @@ def _kerbside(rng: np.random.Generator, side: Side, speed: float, crowd: float) 
     """What is left of the road beside the driving lanes."""
     if rng.random() < 0.6:
         pace = min(speed, 5.0)
-        bikes = (2.0, 18.0 / crowd)
+        bikes = (2.0, 25.0 / crowd)
         side.add(1.5, Material.ASPHALT, cyclist, bikes, side.along, speed=pace, wobble=0.05)
     parking = rng.choice(("parallel", "perpendicular", "none"), p=(0.6, 0.07, 0.33))
     free = 1.5 + rng.exponential(12.0)
@@ -144,13 +144,13 @@ def _kerbside(rng: np.random.Generator, side: Side, speed: float, crowd: float) 
         side.add(2.6, Material.ASPHALT, PARKED, (0.6, free), turned, jitter=0.1)
     elif parking == "perpendicular":
         nose = rng.choice((-1, 1)) * np.pi / 2
-        side.add(5.6, Material.ASPHALT, car, (0.5, free), nose, jitter=0.2)
+        side.add(5.6, Material.ASPHALT, car, (0.5, 1.0 + free), nose, jitter=0.2)
 
 
-def _pavement(rng: np.random.Generator, side: Side, crowd: float) -> None:
+def _pavement(rng: np.random.Generator, side: Side, speed: float, crowd: float) -> None:
     """One or two rows of people, all walking or all standing about."""
-    people = rng.choice((2.0, 5.0, 25.0), p=(0.25, 0.35, 0.4)) / crowd
-    pace = rng.choice((0.0, 1.2))
+    people = rng.choice((1.5, 4.0, 20.0), p=(0.3, 0.35, 0.35)) / crowd
+    pace = rng.choice((0.0, 1.2)) if speed else 0.0  # nobody walks into a crossing
     turn, wobble = np.pi * rng.integers(2), 0.25 if pace else 1.2
     for row in range(int(rng.integers(1, 3))):
         side.add(
