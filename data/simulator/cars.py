@@ -1,11 +1,12 @@
 """Cars and vans: a hull lofted over cross-sections along a side profile, glass, wheels, mirrors."""
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from data.simulator.materials import Material
-from data.simulator.solids import Mesh, Solids, boxes, join, limbs, loft, solids
+from data.simulator.solids import Mesh, Solids, boxes, limbs, loft, solids
 from data.simulator.statistics import BOTTOM, SIDE_GAP, SIZES, TOP_GAP
 from data.simulator.things import Thing, upright
 
@@ -55,90 +56,123 @@ def _vehicle(rng: np.random.Generator, style: str, box, kind: str) -> Thing:
     )
 
 
-def _solids(style: str, size: tuple[float, float, float], u: tuple[float, ...]) -> Solids:
-    length, width, height = size
+class _Shape(NamedTuple):
+    """A car of one style; x from the nose (0) to the tail (1), z as a share of the height."""
+
+    length: float
+    width: float
+    height: float
+    nose: float  # z
+    cowl: tuple[float, float]  # x, z of the windscreen's foot, as below
+    top: float  # x
+    roof: tuple[float, float]
+    foot: tuple[float, float]
+    tail: float  # z
+    pillar: float  # x behind the front doors
+    lean: float  # of the side windows
+    blind: bool  # no windows behind the seats
+    radius: float  # of a wheel, metres
+    axles: np.ndarray  # [2] x
+
+    @property
+    def belt(self) -> float:
+        """z of the foot of the windows."""
+        return self.cowl[1] + 0.01
+
+    @property
+    def arch(self) -> float:
+        """Half the length of a wheel arch, as a share of the length."""
+        return (self.radius + 0.06) / self.length
+
+
+def _shape(style: str, size: tuple[float, float, float], u: tuple[float, ...]) -> _Shape:
     nose, cowl, top, roof, foot, tail = STYLES[style]
-    shift = 0.03 * (u[0] - 0.5)  # of everything between nose and tail
-    cowl, top = (cowl[0] + shift, cowl[1] + 0.04 * (u[1] - 0.5)), top + shift
-    radius = 0.29 + 0.05 * u[2] + (0.03 if style in ("suv", "van", "pickup") else 0)
-    belt = cowl[1] + 0.01
-    axles = np.array([0.84 / length, 1 - 0.76 / length])  # overhangs of bodies differ little
-    arch = (radius + 0.06) / length
-    blind = style == "van" and u[3] < 0.6  # no windows behind the seats
-    pillar = top + 0.2 + 0.04 * (u[4] - 0.5)
+    length, width, height = size
+    shift = 0.03 * (u[0] - 0.5)  # of the windscreen
+    top = top + shift
+    return _Shape(
+        *(length, width, height, nose),
+        cowl=(cowl[0] + shift, cowl[1] + 0.04 * (u[1] - 0.5)),
+        top=top,
+        roof=roof,
+        foot=foot,
+        tail=tail,
+        pillar=top + 0.2 + 0.04 * (u[4] - 0.5),
+        lean=0.1 if style == "van" else 0.2 + 0.06 * u[5],
+        blind=style == "van" and u[3] < 0.6,
+        radius=0.29 + 0.05 * u[2] + (0.03 if style in ("suv", "van", "pickup") else 0),
+        axles=np.array([0.84 / length, 1 - 0.76 / length]),  # overhangs of cars differ little
+    )
 
-    knots = [0, 0.015, 0.05, cowl[0], top, (top + roof[0]) / 2, *roof[:1], foot[0], 0.99, 1]
-    knots += [pillar, pillar + 0.03]
-    knots += [
-        x
-        for axle in axles
-        for x in (axle - arch, axle - 0.7 * arch, axle + 0.7 * arch, axle + arch)
-    ]
+
+def _solids(style: str, size: tuple[float, float, float], u: tuple[float, ...]) -> Solids:
+    car = _shape(style, size, u)
+    ways = (-car.arch, -0.7 * car.arch, 0.7 * car.arch, car.arch)
+    knots = [0, 0.015, 0.05, car.cowl[0], car.top, (car.top + car.roof[0]) / 2, car.roof[0]]
+    knots += [car.foot[0], 0.99, 1, car.pillar, car.pillar + 0.03]
+    knots += [axle + way for axle in car.axles for way in ways]
     x = np.unique(np.clip(knots, 0, 1))
-    z_top = height * np.interp(
-        x,
-        (0, 0.02, 0.06, cowl[0], top, (top + roof[0]) / 2, roof[0], foot[0], 0.99, 1),
-        (
-            nose - 0.06,
-            nose + 0.05,
-            nose + 0.1,
-            cowl[1],
-            0.975,
-            1,
-            roof[1],
-            foot[1],
-            tail,
-            tail - 0.1,
-        ),
+    # The loft runs from the tail to the nose.
+    caps = np.full(2 * (CORNERS - 2), int(Material.PAINT))
+    of = np.concatenate([_materials(car, x)[::-1].repeat(2), caps])
+    hull = loft(_rings(car, x)[None, ::-1], of[None])
+    return solids(
+        hull,
+        _inside(car.length, car.width, car.height, (car.cowl[0], car.foot[0]), car.belt, car.top),
+        _wheels(car.length, car.width, car.radius, car.axles),
+        _mirrors(car.length, car.width, car.cowl[0], car.belt * car.height),
     )
-    z_belt = np.minimum(z_top, belt * height)
-    off = np.abs(x[:, None] - axles).min(1) * length
-    z_sill = np.where(
-        off < arch * length - 1e-6, 2 * radius + 0.04 - 0.6 * np.maximum(off - 0.15, 0), 0.2
-    )
-    z_sill = np.where(
-        off >= arch * length - 1e-6, np.interp(x, (0, 0.1, 0.9, 1), (0.26, 0.19, 0.2, 0.3)), z_sill
-    )
-    z_sill = np.minimum(z_sill, 0.8 * z_belt)
-    z_waist = np.maximum(np.minimum(0.42 * height, 0.9 * z_belt), z_sill + 0.02)
 
-    half = width / 2 * np.interp(x, *PLAN)
-    lean = 0.1 if style == "van" else 0.2 + 0.06 * u[5]
-    tumble = lean * (z_top - z_belt) / (height * (1 - belt))
-    z_edge = z_belt + 0.9 * (z_top - z_belt)
-    across = np.array(
-        [0.93 * half, half, 0.97 * half, (0.97 - tumble) * half, (0.9 - 1.15 * tumble) * half]
-    )
-    up = np.array([z_sill, z_waist, np.maximum(z_belt, z_waist + 0.01), z_edge, z_top])
-    up[3:] = np.maximum(up[3:], up[2])
+
+def _rings(car: _Shape, x: np.ndarray) -> np.ndarray:
+    """Cross-sections [S, CORNERS, 3] at x: up the left side, over the roof, down the right side."""
+    heights = _heights(car, x)
+    z_top = heights[4]
+    half = car.width / 2 * np.interp(x, *PLAN)
+    # The side windows lean inwards.
+    low = np.minimum(z_top, car.belt * car.height)
+    tumble = car.lean * (z_top - low) / (car.height * (1 - car.belt))
+    sides = (0.93, 1, 0.97, 0.97 - tumble, 0.9 - 1.15 * tumble)
+    across = np.array([side * half for side in sides])
     rings = np.empty((len(x), CORNERS, 3))
-    rings[..., 0] = (length * (0.5 - x))[:, None]
+    rings[..., 0] = (car.length * (0.5 - x))[:, None]
     rings[:, :5, 1], rings[:, 5:, 1] = across.T, -across[::-1].T
-    rings[:, :5, 2], rings[:, 5:, 2] = up.T, up[::-1].T
+    rings[:, :5, 2], rings[:, 5:, 2] = heights.T, heights[::-1].T
+    return rings
 
+
+def _heights(car: _Shape, x: np.ndarray) -> np.ndarray:
+    """[5, S] metres: sill, widest place, foot of the windows, edge of the roof, top."""
+    nose, tail, height = car.nose, car.tail, car.height
+    ways: tuple[float, ...] = (0, 0.02, 0.06, car.cowl[0], car.top, (car.top + car.roof[0]) / 2)
+    tops: tuple[float, ...] = (nose - 0.06, nose + 0.05, nose + 0.1, car.cowl[1], 0.975, 1)
+    ways += (car.roof[0], car.foot[0], 0.99, 1)
+    tops += (car.roof[1], car.foot[1], tail, tail - 0.1)
+    top = height * np.interp(x, ways, tops)
+    belt = np.minimum(top, car.belt * height)
+    off = np.abs(x[:, None] - car.axles).min(1) * car.length
+    arched = 2 * car.radius + 0.04 - 0.6 * np.maximum(off - 0.15, 0)
+    plain = np.interp(x, (0, 0.1, 0.9, 1), (0.26, 0.19, 0.2, 0.3))
+    sill = np.where(off < car.arch * car.length - 1e-6, arched, plain)
+    sill = np.minimum(sill, 0.8 * belt)
+    waist = np.maximum(np.minimum(0.42 * height, 0.9 * belt), sill + 0.02)
+    foot = np.maximum(belt, waist + 0.01)
+    edge = np.maximum(belt + 0.9 * (top - belt), foot)
+    return np.array([sill, waist, foot, edge, np.maximum(top, foot)])
+
+
+def _materials(car: _Shape, x: np.ndarray) -> np.ndarray:
+    """Of the faces [S - 1, CORNERS] between the cross-sections."""
     middle = (x[1:] + x[:-1]) / 2
-    cabin = (middle > cowl[0]) & (middle < foot[0])
-    beside = (middle > (cowl[0] + top) / 2) & (middle < (roof[0] if not blind else top + 0.1))
-    beside &= (middle < pillar) | (middle > pillar + 0.03)
-    screen = cabin & ((middle < top) | ((middle > roof[0]) & (not blind)))
+    cabin = (middle > car.cowl[0]) & (middle < car.foot[0])
+    last = car.top + 0.1 if car.blind else car.roof[0]
+    beside = (middle > (car.cowl[0] + car.top) / 2) & (middle < last)
+    beside &= (middle < car.pillar) | (middle > car.pillar + 0.03)
+    screen = cabin & ((middle < car.top) | ((middle > car.roof[0]) & (not car.blind)))
     material = np.full((len(middle), CORNERS), int(Material.PAINT))
     material[beside, 2] = material[beside, 6] = Material.GLASS
     material[screen, 3:6] = Material.GLASS
-    # The loft runs from the tail to the nose.
-    caps = np.full(2 * (CORNERS - 2), int(Material.PAINT))
-    of = np.concatenate([material[::-1].repeat(2), caps])[None]
-    hull = loft(rings[None, ::-1], of)
-    inside = _inside(length, width, height, (cowl[0], foot[0]), belt, top)
-    return solids(
-        join(
-            [
-                hull,
-                inside,
-                _wheels(length, width, radius, axles),
-                _mirrors(length, width, cowl[0], belt * height),
-            ]
-        )
-    )
+    return material
 
 
 def _inside(length, width, height, cabin, belt, top) -> Mesh:

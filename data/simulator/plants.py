@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from data.simulator.materials import Material
-from data.simulator.solids import Solids, limbs, solids, volumes
+from data.simulator.solids import Solids, join_volumes, limbs, solids, volumes
 from data.simulator.things import Thing
 
 
@@ -127,7 +127,7 @@ def _hedge(length, width, height, path, u) -> Solids:
         for x, v in zip(xs, u[::-1].tolist(), strict=False)
     ]
     boxy, round_ = volumes(square, False, path), volumes(lumps, True, path)
-    return solids(volumes=type(boxy)(*(np.concatenate(p) for p in zip(boxy, round_, strict=True))))
+    return solids(volumes=join_volumes([boxy, round_]))
 
 
 def _thicket(length, deep, height, path, u) -> Solids:

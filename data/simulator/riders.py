@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from data.simulator.materials import Material
-from data.simulator.solids import Solids, Volumes, boxes, join_volumes, limbs, solids, volumes
+from data.simulator.solids import Solids, Volumes, boxes, limbs, solids, volumes
 from data.simulator.statistics import SIZES
 from data.simulator.things import Thing, upright
 
@@ -152,5 +152,5 @@ def _motorcycle(scooter: bool, u) -> Solids:
         rows.append((half - 0.34, half - 0.28, -0.2, 0.2, 0.95, 1.35))  # a screen
     if u[1] < 0.4:
         rows.append((-1.05, -0.7, -0.2, 0.2, 0.8, 1.15))  # a case
-    tyres = join_volumes([_wheels(distance, 0.07, radius, 0.03)])
+    tyres = _wheels(distance, 0.07, radius, 0.03)
     return solids(boxes(rows, Material.PAINT), limbs(rods, Material.METAL, 5), volumes=tyres)

@@ -1,19 +1,26 @@
 """Streets made up at random: town, junction, square, park, country road, motorway, car park."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
-from data.simulator.buildings import overpass
 from data.simulator.cars import car, van
-from data.simulator.furniture import gantry, lamp, traffic_light
-from data.simulator.lanes import OPEN, Lane, mixed
-from data.simulator.lorries import bus, trailer, tram, truck
+from data.simulator.furniture import gantry, lamp
+from data.simulator.lanes import Lane, mixed
+from data.simulator.lorries import tram, truck
 from data.simulator.materials import Material
 from data.simulator.people import pedestrian
+from data.simulator.plans import (
+    TRAFFIC,
+    Plan,
+    bridge_over,
+    cross_traffic,
+    lane_ahead,
+    lane_oncoming,
+    some_bend,
+    some_end,
+)
 from data.simulator.plants import hedge, young_tree
 from data.simulator.riders import bicycle, cyclist
 from data.simulator.sides import (
@@ -33,9 +40,7 @@ from data.simulator.sides import (
     town_side,
 )
 from data.simulator.street import Placed, Street
-from data.simulator.surface import make_ground
 
-TRAFFIC = mixed((0.82, car), (0.1, van), (0.06, truck), (0.012, bus), (0.008, trailer))
 FAST = mixed((0.72, car), (0.1, van), (0.18, truck))
 
 
@@ -53,11 +58,11 @@ def _town(rng: np.random.Generator, name: str, crossing: float | None = None) ->
     traffic = rng.choice((5.0, 13.0, 40.0), p=(0.4, 0.4, 0.2))
     crowd = rng.choice((0.6, 1.0, 3.0), p=(0.5, 0.35, 0.15))
     one_way, tracks = rng.random() < 0.2, rng.random() < 0.25
-    lanes = [_ahead(0.0, lane, traffic, speed)]
+    lanes = [lane_ahead(0.0, lane, traffic, speed)]
     inner = 0.5 if one_way else 1.5
     if not one_way:
         oncoming = mixed((2, tram), (1, TRAFFIC)) if tracks else TRAFFIC
-        lanes.append(_oncoming(lane, lane, traffic, speed, oncoming))
+        lanes.append(lane_oncoming(lane, lane, traffic, speed, oncoming))
     right, left = Side(0.5 * lane, -1), Side(inner * lane, 1)
     if rng.random() < 0.1:
         stop(rng, right)
@@ -70,10 +75,10 @@ def _town(rng: np.random.Generator, name: str, crossing: float | None = None) ->
     lines += [] if one_way else [0.5 * lane]
     plan = Plan(lanes, (right, left), lines, speed)
     if crossing is not None:
-        more = partial(_crossing, rng, crossing, crowd, right, left)
+        more = partial(cross_traffic, rng, crossing, crowd, right, left)
         return plan.street(rng, name, more, crossing)
     end = rng.uniform(22, 70) if waits and rng.random() < 0.6 else None
-    return plan.street(rng, name, end=end, bend=0.0 if tracks else _bend(rng, 0.6))
+    return plan.street(rng, name, end=end, bend=0.0 if tracks else some_bend(rng, 0.6))
 
 
 def _junction(rng: np.random.Generator, name: str) -> Street:
@@ -130,14 +135,17 @@ def _square(rng: np.random.Generator, name: str) -> Street:
         wobble=0.3,
         jitter=0.8,
     )
-    return Plan([ahead], (right, left), [], 0.0).street(rng, name, end=_end(rng))
+    return Plan([ahead], (right, left), [], 0.0).street(rng, name, end=some_end(rng))
 
 
 def _country(rng: np.random.Generator, name: str) -> Street:
     """A road through fields and bushes, little traffic."""
     lane, traffic = rng.uniform(2.8, 3.6), rng.choice((12.0, 35.0, 120.0), p=(0.35, 0.4, 0.25))
     bikes = mixed((9, TRAFFIC), (1, cyclist))
-    lanes = [_ahead(0.0, lane, traffic, 12.0, bikes), _oncoming(lane, lane, traffic, 12.0, TRAFFIC)]
+    lanes = [
+        lane_ahead(0.0, lane, traffic, 12.0, bikes),
+        lane_oncoming(lane, lane, traffic, 12.0, TRAFFIC),
+    ]
     right, left = Side(0.5 * lane, -1), Side(1.5 * lane, 1)
     for side in (right, left):
         if rng.random() < 0.2:
@@ -145,16 +153,16 @@ def _country(rng: np.random.Generator, name: str) -> Street:
         else:
             country_side(rng, side)
     lines = [-0.5 * lane, 0.5 * lane, 1.5 * lane] if rng.random() < 0.7 else []
-    over = [_over(rng, right, left)] if rng.random() < 0.1 else []
+    over = [bridge_over(rng, right, left)] if rng.random() < 0.1 else []
     plan = Plan(lanes, (right, left), lines, 12.0)
-    return plan.street(rng, name, lambda: over, bend=0.0 if over else _bend(rng, 0.7))
+    return plan.street(rng, name, lambda: over, bend=0.0 if over else some_bend(rng, 0.7))
 
 
 def _motorway(rng: np.random.Generator, name: str) -> Street:
     """Two or three lanes per direction between guard rails."""
     lane, count, own = 3.6, int(rng.integers(2, 4)), int(rng.integers(0, 2))
     traffic, speed = rng.choice((10.0, 25.0, 60.0)), 20.0
-    lanes = [_ahead((i - own) * lane, lane, traffic, speed, FAST) for i in range(count)]
+    lanes = [lane_ahead((i - own) * lane, lane, traffic, speed, FAST) for i in range(count)]
     right, left = Side((0.5 + own) * lane, -1), Side((count - own - 0.5) * lane, 1)
     lines = [-right.edge, left.edge, *((i - own - 0.5) * lane for i in range(1, count))]
     median(rng, left)
@@ -166,19 +174,9 @@ def _motorway(rng: np.random.Generator, name: str) -> Street:
     if rng.random() < 0.3:
         over.append(Placed(gantry(rng), rng.uniform(25, 70), (count - 2 * own - 1) * lane / 2, 0.0))
     if rng.random() < 0.3:
-        over.append(_over(rng, right, left))
+        over.append(bridge_over(rng, right, left))
     plan = Plan(lanes, (right, left), lines, speed)
-    return plan.street(rng, name, lambda: over, bend=0.0 if over else _bend(rng, 0.7) / 2)
-
-
-def _over(rng: np.random.Generator, right: Side, left: Side) -> Placed:
-    """A bridge over all lanes, its abutments behind the sides."""
-    bridge = overpass(rng, right.edge + left.edge + 1.0)
-    return Placed(bridge, rng.uniform(30, 80), (left.edge - right.edge) / 2, 0.0)
-
-
-def _end(rng: np.random.Generator) -> float | None:
-    return rng.uniform(25, 70) if rng.random() < 0.6 else None
+    return plan.street(rng, name, lambda: over, bend=0.0 if over else some_bend(rng, 0.7) / 2)
 
 
 def _car_park(rng: np.random.Generator, name: str) -> Street:
@@ -204,7 +202,7 @@ def _car_park(rng: np.random.Generator, name: str) -> Street:
         else:
             side.add(4.5, Material.GRASS, GREEN, (0.3, 2.0), jitter=1.0)
     ahead = Lane(0.0, 1.4, 0.0, mixed((3, car), (2, pedestrian)), (6.0, 60.0), 9.0, wobble=0.1)
-    return Plan([ahead], (right, left), [], 0.0).street(rng, name, end=_end(rng))
+    return Plan([ahead], (right, left), [], 0.0).street(rng, name, end=some_end(rng))
 
 
 SCENES: dict[str, tuple[float, Callable[[np.random.Generator, str], Street]]] = {
@@ -215,93 +213,3 @@ SCENES: dict[str, tuple[float, Callable[[np.random.Generator, str], Street]]] = 
     "motorway": (0.09, _motorway),
     "car_park": (0.04, _car_park),
 }
-
-
-def _ahead(v: float, lane: float, traffic: float, speed: float, make=TRAFFIC) -> Lane:
-    start = 6.0 if v == 0 else -30.0
-    return Lane(v, lane / 2 - 0.05, 0.0, make, (4.0, traffic), start, speed=speed, jitter=0.25)
-
-
-def _oncoming(v: float, lane: float, traffic: float, speed: float, make) -> Lane:
-    return Lane(v, lane / 2 - 0.05, np.pi, make, (4.0, traffic), speed=speed, jitter=0.25)
-
-
-def _bend(rng: np.random.Generator, share: float) -> float:
-    """Curvature of a street: straight, but for this share of them."""
-    return float(rng.uniform(-1, 1) / 150) if rng.random() < share else 0.0
-
-
-class Plan(NamedTuple):
-    """What a street is made from."""
-
-    lanes: list[Lane]
-    sides: tuple[Side, Side]  # right, left
-    lines: list[float]  # v of the painted lines
-    speed: float  # of the sensor, metres per second
-
-    def street(
-        self,
-        rng: np.random.Generator,
-        name: str,
-        more: Callable[[], list[Placed]] = list,
-        crossing: float | None = None,
-        end: float | None = None,
-        bend: float = 0.0,
-    ) -> Street:
-        """The lanes filled: open around s = crossing, closed off by houses or trees at s = end."""
-        closed = OPEN if crossing is None else (crossing - 8.5, crossing + 8.5)
-        every = [*self.lanes, *self.sides[0].lanes, *self.sides[1].lanes]
-        if end is not None:
-            every = [lane.until(end - 8.0) for lane in every]
-        placed = [p for lane in every for p in lane.fill(rng, closed)] + more()
-        if end is not None:
-            placed += _closing(rng, end)
-        # Who stands may look aside; who drives looks along the road.
-        wide = 0.35 if self.speed == 0 and rng.random() < 0.4 else 0.05
-        ground = make_ground(rng, self.sides, self.lines, float(rng.normal(0, wide)), bend)
-        return Street(tuple(placed), ground, self.speed, name)
-
-
-def _closing(rng: np.random.Generator, end: float) -> list[Placed]:
-    """What a street ends at: a cross street with cars and people, houses or trees behind it."""
-    turn = -np.pi / 2
-    rows = [
-        Lane(-3.0, 1.3, turn, mixed((3, car), (1, FURNITURE), (1, van)), (0.6, 15.0), -30, 30),
-        Lane(-0.5, 0.8, turn, mixed((2, pedestrian), (3, FURNITURE)), (0.6, 9.0), -30, 30),
-    ]
-    if rng.random() < 0.6:
-        rows.append(Lane(5.0, 3.2, turn, FRONTS, (0.0, 2.0), -40, 40, wobble=0.0))
-    else:
-        rows.append(Lane(4.5, 3.0, turn, GREEN, (0.3, 1.5), -40, 40, jitter=1.0))
-    return _across(rows, rng, end)
-
-
-def _across(lanes: list[Lane], rng: np.random.Generator, middle: float) -> list[Placed]:
-    """Lanes that run along v around s = middle: what a lane calls s is v here, and back."""
-    return [
-        Placed(p.thing, middle + p.v, p.s, p.heading, p.speed, p.course)
-        for lane in lanes
-        for p in replace(lane, aside=middle).fill(rng)
-    ]
-
-
-def _crossing(
-    rng: np.random.Generator, middle: float, crowd: float, right: Side, left: Side
-) -> list[Placed]:
-    """What moves across the street around s = middle: two lanes, two cycle paths, two zebras, and
-    lights at the corners.
-    """
-    quarter, traffic, people = np.pi / 2, rng.choice((8.0, 30.0)), 6.0 / crowd
-    lanes = [
-        Lane(-1.8, 1.6, quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
-        Lane(1.8, 1.6, -quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
-        Lane(-4.4, 0.7, quarter, cyclist, (3, people), -25, 25, 4.0),
-        Lane(4.4, 0.7, -quarter, cyclist, (3, people), -25, 25, 4.0),
-        Lane(-6.5, 1.2, quarter, pedestrian, (0.3, people), -15, 15, 1.4, 0.4, 0.2),
-        Lane(6.5, 1.2, -quarter, pedestrian, (0.3, people), -15, 15, 1.4, 0.4, 0.2),
-    ]
-    placed = _across(lanes, rng, middle)
-    if rng.random() < 0.6:
-        places = (-right.inner - 1.0, left.inner + 1.0)
-        placed += [Placed(traffic_light(rng), middle - 8.1, v, 0.0) for v in places]
-    return placed
