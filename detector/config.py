@@ -16,6 +16,7 @@ import torch
 import yaml
 
 from data.files import read_text
+from data.schema import ConfigError, build, nearest, override, plain, read_yaml, require
 from detector.config_sections import (
     AugmentConfig,
     ClassConfig,
@@ -27,7 +28,6 @@ from detector.config_sections import (
 )
 from detector.memory import require_memory
 from detector.models.sparse_encoder import STRIDE, last_level_shape
-from detector.schema import ConfigError, build, nearest, override, plain, read_yaml, require
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

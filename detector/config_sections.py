@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from detector.schema import LARGEST, require
+from data.schema import LARGEST, require
 from ops.voxelize import VoxelGrid
 
 MOST_WORKERS = 512  # processes

@@ -7,7 +7,7 @@ import os
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from detector.schema import ConfigError
+from data.schema import ConfigError
 
 if TYPE_CHECKING:
     from detector.config import Config

@@ -14,14 +14,19 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from data.simulator import write_kitti_tree
+from data.simulator.sensors import find_sensor, sensor_names
 from tools.program import output_path, run
 
 EXAMPLE = """example:
   python tools/simulate.py --root streets --split train --streets 300
   python tools/simulate.py --root streets --split val --streets 40 --first 100000
+
+  python tools/simulate.py --root vlp --split train --streets 300 --sensor vlp-16 --no-crop
+  python tools/simulate.py --root mine --split train --streets 300 --sensor mine.yaml --no-crop
 
 Street number 7 is always the same street, and frame 000007 of the data set.
 """
@@ -42,7 +47,11 @@ def simulate(options: argparse.Namespace) -> None:
             f"{LARGEST}"
         )
     seeds = range(options.first, last + 1)
-    write_kitti_tree(options.root, seeds, options.split, options.processes)
+    sensor = find_sensor(options.sensor)
+    if options.no_intensity:
+        sensor = replace(sensor, intensity=False)
+    crop = not options.no_crop
+    write_kitti_tree(options.root, seeds, options.split, options.processes, sensor, crop)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -53,6 +62,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--split", required=True, help="name of their list in ROOT/ImageSets")
     parser.add_argument("--streets", type=int, required=True, metavar="N", help="how many")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first")
+    parser.add_argument(
+        "--sensor",
+        default="hdl-64e",
+        help=f"{', '.join(sensor_names())}, or a .yaml file (default: hdl-64e)",
+    )
+    parser.add_argument(
+        "--no-crop",
+        action="store_true",
+        help="all that the sensor sees, not only what is in the image of KITTI's camera",
+    )
+    parser.add_argument(
+        "--no-intensity", action="store_true", help="write 0 for the intensity of every point"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N")
     return parser.parse_args(arguments)
 

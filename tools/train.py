@@ -18,15 +18,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from data.files import locked
+from data.gt_database import GroundTruthDatabase
 from data.kitti.dataset import KittiDataset
 from data.kitti.prepare import open_database
-from detector.config import load_config
+from data.simulator.dataset import SimulatedStreets
+from data.simulator.sensors import find_sensor
+from detector.config import Config, load_config
 from detector.training.data_warnings import data_warnings
 from detector.training.distributed import Processes, first_to_say, processes
 from detector.training.finite_guard import NotFinite
 from detector.training.run import build_training
 from detector.training.stop_signal import EXIT_CODE
-from tools.program import output_path, run
+from tools.program import number, output_path, run
 
 EXAMPLE = """examples:
   python tools/prepare_kitti.py --root kitti
@@ -82,6 +85,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="values that replace those of CONFIG, e.g. train.lr=0.001",
     )
     parser.add_argument("--train-split", default="train", metavar="SPLIT", help="default: train")
+    parser.add_argument(
+        "--streets",
+        type=number,
+        metavar="N",
+        help="train on N new simulated streets per epoch instead, made while it trains; ROOT is "
+        "for validation then, and no objects are pasted",
+    )
+    parser.add_argument(
+        "--sensor", default="hdl-64e", help="that scans the streets, see tools/simulate.py"
+    )
     parser.add_argument("--val-split", default="val", metavar="SPLIT", help="default: val")
     parser.add_argument(
         "--prepared",
@@ -101,26 +114,21 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def train(options: argparse.Namespace, group: Processes) -> int:
     """Runs a training to its end or to a signal; returns the exit code."""
     config = load_config(options.config, options.set)
-    frames, validation_frames = (
-        KittiDataset(
-            options.root,
-            split,
-            config.class_names,
-            options.prepared,
-            crop=config.grid.crop_to_image,
-        )
-        for split in (options.train_split, options.val_split)
-    )
+    validation_frames = _dataset(options, config, options.val_split)
+    frames: KittiDataset | SimulatedStreets
     database = None
-    if any(config.augment.sample.values()):
-        database = group.of_first(lambda: open_database(frames))
+    if options.streets:
+        crop = config.grid.crop_to_image
+        frames = SimulatedStreets(options.streets, sensor=find_sensor(options.sensor), crop=crop)
+    else:
+        frames = _dataset(options, config, options.train_split)
+        if any(config.augment.sample.values()):
+            labelled = frames
+            database = group.of_first(lambda: open_database(labelled))
     with ExitStack() as held:
         group.of_first(lambda: held.enter_context(locked(options.output)))
         if group.first:
-            for line in data_warnings(config, frames, validation_frames, database):
-                print(f"warning: {line}", file=sys.stderr)
-            for dataset in (frames, validation_frames):
-                dataset.warn_of_changes()
+            _warn(config, frames, validation_frames, database)
         training = build_training(
             config, frames, validation_frames, database, options.output, group, options.resume
         )
@@ -132,6 +140,26 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         print(f"weights: {weights}; best.safetensors beside it had the best AP in validation")
         print(f"every figure: {evaluation(options, weights)}")
     return EXIT_CODE.get(stopped_by, 0)
+
+
+def _dataset(options: argparse.Namespace, config: Config, split: str) -> KittiDataset:
+    return KittiDataset(
+        options.root, split, config.class_names, options.prepared, crop=config.grid.crop_to_image
+    )
+
+
+def _warn(
+    config: Config,
+    frames: KittiDataset | SimulatedStreets,
+    validation_frames: KittiDataset,
+    database: GroundTruthDatabase | None,
+) -> None:
+    """Prints what is odd about the data; streets that are made as they are needed have nothing."""
+    if isinstance(frames, KittiDataset):
+        for line in data_warnings(config, frames, validation_frames, database):
+            print(f"warning: {line}", file=sys.stderr)
+        frames.warn_of_changes()
+    validation_frames.warn_of_changes()
 
 
 def evaluation(options: argparse.Namespace, weights: Path) -> str:

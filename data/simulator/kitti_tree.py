@@ -5,36 +5,48 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import yaml
 from tqdm import tqdm
 
 from data.files import locked, read_text, replacing
 from data.kitti.calibration import Calibration
 from data.kitti.labels import write_labels
 from data.kitti.splits import check_name, read_split, some
+from data.schema import plain
+from data.simulator.lidar import default_sensor
 from data.simulator.recording import Recording, record
+from data.simulator.sensors import Sensor
 
 MARK = "simulated.txt"  # in the root: the frames that were simulated, one per line
+SENSOR = "simulated_sensor.yaml"  # in the root: the sensor, and whether cropped to the image
 PARTS = {"velodyne": ".bin", "calib": ".txt", "label_2": ".txt", "planes": ".txt"}
 OTHERS = ("training", "testing", "ImageSets", "velodyne", "velodyne_reduced", "calib.txt")
 
 
 def write_kitti_tree(
-    root: Path | str, seeds: Sequence[int], split: str, processes: int = 1
+    root: Path | str,
+    seeds: Sequence[int],
+    split: str,
+    processes: int = 1,
+    sensor: Sensor | None = None,
+    crop: bool = True,
 ) -> None:
     """Scan one street per seed and write the frames where KITTI has its own.
 
     Writes root/training/{velodyne,calib,label_2,planes}/NNNNNN.* with the seed as the number, and
     adds the numbers to root/ImageSets/SPLIT.txt. Other splits of the same root stay as they are.
-    root/simulated.txt names the frames: nothing else is ever written over.
+    root/simulated.txt names the frames: nothing else is ever written over. The sensor, KITTI's
+    unless given, is written down in root/simulated_sensor.yaml; crop: see `simulate`.
 
-    Raises ValueError where the root holds a data set that is not simulated, or another split has
-    one of the streets.
+    Raises ValueError where the root holds a data set that is not simulated, or was simulated with
+    another sensor or crop, or another split has one of the streets.
     """
-    root = Path(root)
+    root, sensor = Path(root), sensor or default_sensor()
     ids = [f"{seed:06d}" for seed in seeds]
     check_name(split)
     if split in ("all", "test"):
@@ -43,8 +55,10 @@ def write_kitti_tree(
         made = _made(root)
         _check_own(root, ids, made)
         listed = _listed(root, ids, split, made)
+        _check_sensor(root, sensor, crop)
         _write_lines(root / MARK, dict.fromkeys([*made, *ids]))
-        streets = _each(partial(_write_street, root / "training"), seeds, processes)
+        write = partial(_write_street, root / "training", sensor, crop)
+        streets = _each(write, seeds, processes)
         for _ in tqdm(streets, desc=f"simulating {split}", total=len(ids), unit="street"):
             pass
         _write_lines(root / "ImageSets" / f"{split}.txt", dict.fromkeys([*listed, *ids]))
@@ -73,6 +87,19 @@ def _check_own(root: Path, ids: Sequence[str], made: Sequence[str]) -> None:
                 f"{path}: {some(taken)} there already and not simulated; take other numbers, by "
                 "--first, or a folder of its own"
             )
+
+
+def _check_sensor(root: Path, sensor: Sensor, crop: bool) -> None:
+    """Writes down by what the frames of this root are scanned; a root is of one sensor."""
+    path = root / SENSOR
+    text = f"# cropped to the camera's image: {'yes' if crop else 'no'}\n"
+    text += yaml.safe_dump(plain(asdict(sensor)), sort_keys=False, default_flow_style=None)
+    if path.exists() and read_text(path) != text:
+        raise ValueError(
+            f"{path}: says another sensor, or another crop; give a folder of its own for this one"
+        )
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _listed(root: Path, ids: Sequence[str], split: str, made: Sequence[str]) -> tuple[str, ...]:
@@ -121,8 +148,8 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
         temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def _write_street(folder: Path, seed: int) -> None:
-    _write_frame(folder, record(seed))
+def _write_street(folder: Path, sensor: Sensor, crop: bool, seed: int) -> None:
+    _write_frame(folder, record(seed, sensor=sensor, crop=crop))
 
 
 def _write_frame(folder: Path, recording: Recording) -> None:

@@ -9,14 +9,20 @@ from data.boxes import wrap_angle
 from data.frame import Frame
 from data.kitti.calibration import Calibration, observation_angle
 from data.kitti.labels import Labels
-from data.simulator.lidar import scan
-from data.simulator.street import Street, make_street
+from data.simulator.lidar import as_scanned, default_sensor, scan
+from data.simulator.scenes import make_street
+from data.simulator.sensors import Sensor
+from data.simulator.street import Street
 
 IMAGE_SHAPE = (375, 1242)  # height, width in pixels
-FOCAL, CENTRE = 721.5, (609.5, 172.5)  # pixels
-CAMERA_AT = (0.27, 0.0, -0.08)  # in the LiDAR frame, metres
+# KITTI's public calibration of its left colour camera, seen from the LiDAR.
+FOCAL, CENTRE = 721.54, (609.56, 172.85)  # pixels
+CAMERA_AT = (0.27, 0.06, -0.07)  # in the LiDAR frame, metres
+PITCH, ROLL = 0.0105, 0.0105  # radians: the camera looks up a little, its right side hangs lower
 # Shares of a thing's rays that other things block, above which it is partly and largely occluded.
 OCCLUSION = (0.15, 0.55)
+IN_VIEW = 84.0  # degrees: all that the camera sees, and a little more
+LARGEST_SEED = 2**64 - 1
 UNKNOWN = 3  # KITTI's occlusion of an object that counts at no difficulty
 MIN_POINTS = 5  # with fewer points the occlusion is unknown
 
@@ -30,39 +36,55 @@ class Recording(NamedTuple):
 
 @cache
 def simulated_calibration() -> Calibration:
-    """A pinhole camera that looks along the LiDAR's x axis, with KITTI's field of view."""
+    """A pinhole camera with KITTI's field of view, mounted on the LiDAR as KITTI's is."""
     p2 = np.array([[FOCAL, 0, CENTRE[0], 0], [0, FOCAL, CENTRE[1], 0], [0, 0, 1, 0]])
-    rotation = np.array([[0.0, -1, 0], [0, 0, -1], [1, 0, 0]])
+    cos, sin = np.cos(PITCH), np.sin(PITCH)
+    axis = np.array([cos, 0, sin])  # of the camera
+    right = np.array([sin * np.sin(ROLL), -np.cos(ROLL), -cos * np.sin(ROLL)])
+    rotation = np.stack([right, np.cross(axis, right), axis])
     shift = -rotation @ np.array(CAMERA_AT)
     return Calibration(p2, np.eye(3), np.column_stack([rotation, shift]))
 
 
-def simulate(seed: int, time: float = 0.0) -> Frame:
-    """A scan of the street made up from `seed`; the same seed and time give the same frame.
+def simulate(
+    seed: int, time: float = 0.0, sensor: Sensor | None = None, crop: bool = True
+) -> Frame:
+    """A scan of the street made up from `seed`; the same arguments give the same frame.
 
     Args:
-        seed: any integer that is not negative.
+        seed: any integer from 0 to 2^64 - 1.
         time: seconds; the sensor and the traffic have moved on by then. The street is built for
             about 5 s.
+        sensor: KITTI's unless given.
+        crop: False to keep the points out of the camera's image too.
 
     Returns:
         A frame whose points are cropped to the camera's image, as KITTI's are, with the boxes of
-        everything (Car, Van, Pedestrian, Cyclist) that has at least one point.
+        every labelled thing (KITTI's types) that has at least one point.
     """
-    return record(seed, time).frame
+    return record(seed, time, sensor, crop).frame
 
 
-def record(seed: int, time: float = 0.0) -> Recording:
+def record(
+    seed: int, time: float = 0.0, sensor: Sensor | None = None, crop: bool = True
+) -> Recording:
     """`simulate`, with KITTI labels: occlusion from blocked rays, truncation, image boxes.
 
     An object with fewer than 5 points has occlusion 3 (unknown), so it counts at no difficulty;
-    one in the image without any point is a DontCare region.
+    one in the image without any point is a DontCare region. Without the crop, an object out of the
+    image has an empty image box.
     """
-    street = make_street(np.random.default_rng(seed))
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"seed {seed}: is not from 0 to {LARGEST_SEED}")
+    sensor = sensor or default_sensor()
+    street = as_scanned(make_street(np.random.default_rng(seed)), time, sensor)
     # The noise has its own generator: the street must not depend on the time.
-    seen = scan(street, time, np.random.default_rng((seed, round(time * 1000))))
+    rng = np.random.default_rng((seed, round(time * 1000)))
+    seen = scan(street, time, rng, sensor, IN_VIEW if crop else 360.0)
     calibration = simulated_calibration()
-    kept = calibration.in_image(seen.points, IMAGE_SHAPE)
+    kept = np.ones(len(seen.points), dtype=bool)
+    if crop:
+        kept = calibration.in_image(seen.points, IMAGE_SHAPE)
     owner = seen.owner[kept]
     count = np.bincount(owner[owner >= 0], minlength=len(street.placed))
     blocked = 1 - seen.seen / np.maximum(seen.reachable, 1)
@@ -91,11 +113,12 @@ def record(seed: int, time: float = 0.0) -> Recording:
 
 
 def _boxes(street: Street, objects: np.ndarray, time: float) -> np.ndarray:
-    """The tight boxes [M, 7] of the things with these indices, LiDAR frame."""
+    """The labels' boxes [M, 7] of the things with these indices, LiDAR frame."""
     boxes = np.zeros((len(objects), 7))
+    poses = street.poses(time)
     for row, index in zip(boxes, objects, strict=True):
-        low, high = street.placed[index].thing.bounds()
-        x, y, z, yaw = street.pose(street.placed[index], time)
+        low, high = street.placed[index].thing.label_bounds()
+        x, y, z, yaw = poses[index]
         (u, v, w), cos, sin = (low + high) / 2, np.cos(yaw), np.sin(yaw)
         centre = (x + cos * u - sin * v, y + sin * u + cos * v, z + w)
         row[:] = (*centre, *(high - low), wrap_angle(yaw))

@@ -13,6 +13,7 @@ from data.augment import Augmentation, drop_outside, shuffle_points
 from data.collate import collate
 from data.frame import Batch, Frame, Frames
 from data.gt_database import GroundTruthDatabase
+from data.simulator.dataset import SimulatedStreets
 from detector.config import Config
 from detector.training.distributed import Processes
 from detector.training.workers import ignore_stop_signals
@@ -88,7 +89,10 @@ class TrainingFrames(Dataset):
         pasting = epoch <= self.last_sampling_epoch
         augmentation = self.augmentation if pasting else self.without_pasting
         rng = np.random.default_rng((self.seed, *key))
-        frame = drop_outside(augmentation(self.frames[index], rng), self.point_range)
+        frames = self.frames
+        if isinstance(frames, SimulatedStreets):
+            frames = frames.of_epoch(epoch)
+        frame = drop_outside(augmentation(frames[index], rng), self.point_range)
         return shuffle_points(frame, rng)
 
 

@@ -12,6 +12,7 @@ from data.files import make_folder
 from data.gt_database import GroundTruthDatabase
 from data.kitti.dataset import KittiDataset
 from data.kitti.prepare import signature_of
+from data.simulator.dataset import SimulatedStreets
 from detector.config import Config
 from detector.models.second import build_second
 from detector.postprocess import build_postprocessor
@@ -157,7 +158,7 @@ class Training:
 
 def build_training(
     config: Config,
-    frames: KittiDataset,
+    frames: KittiDataset | SimulatedStreets,
     validation_frames: KittiDataset,
     database: GroundTruthDatabase | None,
     output: Path,
@@ -182,7 +183,11 @@ def build_training(
     validation = Validation(
         validation_frames, names, postprocess, train.batch_size, train.workers, processes
     )
-    signature = processes.of_first(partial(signature_of, frames))
+    signature = (
+        frames.signature
+        if isinstance(frames, SimulatedStreets)
+        else processes.of_first(partial(signature_of, frames))
+    )
     identity = RunIdentity.of(config, processes.count, frames.frame_ids, signature)
     folder, state = RunFolder(output, config, identity, processes), trainer.state
     folder.restore(state, resume)

@@ -19,7 +19,8 @@ def test_learns(minute, tmp_path):
     settings = ("train.epochs=20", "train.ema=0", "train.validate_every=20", *still)
     assert main(arguments(minute, tmp_path, "--set", *settings)) == 0
     losses = [line["train/total"] for line in read_log(tmp_path) if "train/total" in line]
-    assert losses[-1] < 0.5 * losses[0]
+    # the first figure is of one batch alone, which may hold no object
+    assert losses[-1] < 0.5 * losses[1]
 
 
 def test_tells(uninterrupted):

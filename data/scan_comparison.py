@@ -1,0 +1,158 @@
+"""Two sets of scans side by side: mean figures, and whether a classifier tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from data.scan_statistics import HEIGHTS, RINGS, Objects, ScanStatistics
+
+NEAR = (0.0, 10.0, 20.0, 30.0, 40.0, 70.0)  # metres: rings of objects
+FOLDS = 5
+PENALTY = 1.0  # of the squared weights of the classifier
+STEPS = 30  # of Newton's method; it converges in about eight
+
+
+class Row(NamedTuple):
+    """A figure of both sets, a mean per scan or per object."""
+
+    table: str
+    name: str
+    a: float
+    b: float
+    behind: tuple[int, int]  # scans or objects that the means are of
+
+    @property
+    def ratio(self) -> float:
+        """b / a; NaN where a is 0."""
+        return self.b / self.a if self.a else float("nan")
+
+
+class Verdict(NamedTuple):
+    """How well a classifier tells the sets apart: 0.5 is guessing, 1 always."""
+
+    accuracy: float  # the mean of both sets' shares that are told right; NaN for too few scans
+    telling: tuple[str, ...]  # the figures that differ most, of their spread
+
+
+def compare(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics]) -> list[Row]:
+    """All tables, row by row."""
+    scans = len(a), len(b)
+    left, right = _means(a, b, "points")
+    rows = [Row("scan", "points", float(left), float(right), scans)]
+    for table, names in _names(a[0]).items():
+        left, right = _means(a, b, table)
+        rows += [
+            Row(table, name, float(x), float(y), scans)
+            for name, x, y in zip(names, left, right, strict=True)
+        ]
+    left, right = _means(a, b, "free")
+    seen = (np.array([left, right]) < 0.999).any(axis=0)  # the crop leaves out whole beams
+    rows.append(
+        Row("scan", "free rays", float(left[seen].mean()), float(right[seen].mean()), scans)
+    )
+    return [*rows, *_object_rows(a, b)]
+
+
+def _names(scan: ScanStatistics) -> dict[str, list[str]]:
+    beams = [f"beam {index}" for index in range(len(scan.beams))]
+    rings = [f"{low:g} to {high:g} m" for low, high in pairwise(RINGS)]
+    return {
+        "rings": rings,
+        "beams": beams,
+        "free": beams,
+        "heights": [f"{low:g} to {high:g} m" for low, high in pairwise(HEIGHTS)],
+        "voxels": [f"level {index}" for index in range(len(scan.voxels))],
+        "spacing": rings,
+    }
+
+
+def _means(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics], name: str) -> list[np.ndarray]:
+    """Means over the scans, without the NaNs of what could not be measured."""
+    means = []
+    for scans in (a, b):
+        values = np.array([getattr(scan, name) for scan in scans], dtype=np.float64)
+        count = np.isfinite(values).sum(axis=0)
+        means.append(np.where(count > 0, np.nansum(values, axis=0) / np.maximum(count, 1), np.nan))
+    return means
+
+
+def _object_rows(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics]) -> Iterator[Row]:
+    sets = [[scan.objects for scan in scans] for scans in (a, b)]
+    for name in sorted({name for objects in sets[0] + sets[1] for name in objects.names}):
+        for near, far in pairwise(NEAR):
+            left, right = (_select(objects, name, near, far) for objects in sets)
+            count = len(left), len(right)
+            if max(count):
+                where = f"{name}, {near:g} to {far:g} m"
+                per_scan = count[0] / len(a), count[1] / len(b)
+                yield Row("objects per scan", where, *per_scan, count)
+                yield Row("points per object", where, _mean(left[:, 0]), _mean(right[:, 0]), count)
+                yield Row("voxels per object", where, _mean(left[:, 1]), _mean(right[:, 1]), count)
+
+
+def _select(objects: Sequence[Objects], name: str, near: float, far: float) -> np.ndarray:
+    """Points and voxels [M, 2] of the objects of a class and ring."""
+    rows = [np.zeros((0, 2))]
+    for some in objects:
+        own = (np.array(some.names) == name) & (some.distance >= near) & (some.distance < far)
+        rows.append(np.stack([some.points[own], some.voxels[own]], axis=1))
+    return np.concatenate(rows)
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def tell_apart(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics]) -> Verdict:
+    """Logistic regression on the scans' figures, cross-validated over FOLDS runs of neighbours.
+
+    Neighbours stay together: the scans of a drive resemble each other.
+    """
+    sides = [np.array([scan.features() for scan in scans]) for scans in (a, b)]
+    x = np.concatenate(sides)
+    truth = np.repeat([0.0, 1.0], [len(a), len(b)])
+    spread = x.std(axis=0) + 1e-6
+    apart = np.abs(sides[0].mean(axis=0) - sides[1].mean(axis=0)) / spread
+    names = [
+        "points",
+        *(
+            f"{table}: {name}"
+            for table in ("rings", "beams", "heights", "voxels", "free", "spacing")
+            for name in _names(a[0])[table]
+        ),
+    ]
+    telling = tuple(names[index] for index in np.argsort(-apart)[:5])
+    if min(len(a), len(b)) < FOLDS:
+        return Verdict(float("nan"), telling)
+    fold = np.concatenate([np.arange(len(side)) * FOLDS // len(side) for side in sides])
+    right = np.zeros(len(x), dtype=bool)
+    for index in range(FOLDS):
+        train = fold != index
+        middle, scale = x[train].mean(axis=0), x[train].std(axis=0) + 1e-6
+        weights = _logistic((x[train] - middle) / scale, truth[train])
+        score = np.append((x - middle) / scale, np.ones((len(x), 1)), axis=1) @ weights
+        right[~train] = ((score > 0) == (truth > 0.5))[~train]
+    return Verdict(float((right[truth < 0.5].mean() + right[truth > 0.5].mean()) / 2), telling)
+
+
+def _logistic(x: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Weights [F + 1], the last of the constant; both classes count alike. Newton's method."""
+    x = np.append(x, np.ones((len(x), 1)), axis=1)
+    share = np.where(truth > 0.5, truth.mean(), 1 - truth.mean())
+    importance = 0.5 / share
+    penalty = np.full(x.shape[1], PENALTY)
+    penalty[-1] = 1e-6
+    weights = np.zeros(x.shape[1])
+    for _ in range(STEPS):
+        chance = 1 / (1 + np.exp(-(x @ weights).clip(-30, 30)))
+        slope = x.T @ (importance * (chance - truth)) + penalty * weights
+        curve = (x.T * (importance * chance * (1 - chance))) @ x + np.diag(penalty)
+        step = np.linalg.solve(curve, slope)
+        weights -= step
+        if np.abs(step).max() < 1e-6:
+            break
+    return weights

@@ -1,0 +1,242 @@
+"""Houses, garden walls, fences, guard rails: what runs along a street. Length lies along x."""
+
+from functools import partial
+
+import numpy as np
+
+from data.simulator.materials import Material
+from data.simulator.solids import Rows, Solids, boxes, limbs, solids, volumes
+from data.simulator.things import Thing
+
+FACE = 2.0  # from the axis of a house to its front, metres; the front looks to -y
+
+
+def house(rng: np.random.Generator) -> Thing:
+    """A front with doors, windows, ledges, sometimes balconies, steps and an awning; a flat roof
+    or gables.
+    """
+    length, height = rng.uniform(7.0, 20.0), rng.uniform(3.2, 13.0)
+    make = partial(_house, length, height, tuple(rng.random(8).tolist()), rng.random(16))
+    return Thing(make, (-length / 2, -FACE - 1.3, 0.0, length / 2, FACE + 1, height + 3))
+
+
+def shed(rng: np.random.Generator) -> Thing:
+    """A garage, a kiosk or a plain hall."""
+    length, height = rng.uniform(3.0, 9.0), rng.uniform(2.2, 4.5)
+    make = partial(_shed, length, height)
+    return Thing(make, (-length / 2, -FACE - 0.1, 0.0, length / 2, FACE, height))
+
+
+def wall(rng: np.random.Generator) -> Thing:
+    """A garden wall, sometimes with a railing on it."""
+    length, height = rng.uniform(3.0, 12.0), rng.uniform(0.5, 2.2)
+    make = partial(_wall, length, height, bool(height < 1.2 and rng.random() < 0.5))
+    return Thing(make, (-length / 2, -0.2, 0.0, length / 2, 0.2, height + 0.9))
+
+
+def fence(rng: np.random.Generator) -> Thing:
+    """Boards, bars between posts, or wire mesh."""
+    length, height = rng.uniform(3.0, 12.0), rng.uniform(0.8, 2.0)
+    kind = ("boards", "bars", "wire", "rails")[int(rng.integers(4))]
+    make = partial(_fence, length, height, kind, float(rng.uniform(0.1, 0.22)))
+    return Thing(make, (-length / 2, -0.08, 0.0, length / 2 + 0.15, 0.08, height + 0.1))
+
+
+def guard_rail(rng: np.random.Generator) -> Thing:
+    """A steel beam on posts, as beside motorways; sometimes two beams."""
+    make = partial(_guard_rail, 8.0, bool(rng.random() < 0.4))
+    return Thing(make, (-4.0, -0.2, 0.0, 4.0, 0.2, 0.8))
+
+
+def concrete_barrier(rng: np.random.Generator) -> Thing:
+    """A concrete step barrier of a motorway's median."""
+    return Thing(partial(_barrier, 8.0, rng.uniform(0.8, 1.0)), (-4.0, -0.3, 0.0, 4.0, 0.3, 1.0))
+
+
+def noise_barrier(rng: np.random.Generator) -> Thing:
+    """A tall wall of panels between steel posts."""
+    length, height = 12.0, rng.uniform(2.5, 5.0)
+    return Thing(partial(_noise_barrier, length, height), (-6.0, -0.2, 0.0, 6.0, 0.2, height))
+
+
+def overpass(rng: np.random.Generator, width: float) -> Thing:
+    """A bridge over the road, or a short tunnel: abutments and a deck; the road lies along x."""
+    length, clear = rng.uniform(4.0, 25.0), rng.uniform(4.3, 5.5)
+    half, reach = width / 2, width / 2 + 8
+    rows: Rows = [
+        (-length / 2, length / 2, -reach, -half, -2, clear),
+        (-length / 2, length / 2, half, reach, -2, clear),
+        (-length / 2, length / 2, -reach, reach, clear, clear + 1.2),
+    ]
+    make = partial(_bridge, rows)
+    return Thing(make, (-length / 2, -reach, -2.0, length / 2, reach, clear + 1.2))
+
+
+def _bridge(rows: Rows) -> Solids:
+    return solids(boxes(rows, Material.CONCRETE))
+
+
+def stairs(rng: np.random.Generator) -> Thing:
+    """Outdoor stairs with a handrail, up to a raised entrance."""
+    make = partial(_stairs, int(rng.integers(3, 9)), rng.uniform(1.2, 3.0))
+    return Thing(make, (-1.6, -1.4, 0.0, 1.6, 1.4, 2.6))
+
+
+def _house(length, height, u, v) -> Solids:
+    y, half = -FACE, length / 2
+    deep = 0.12 + 0.15 * u[0]  # of a window's reveal
+    storey = 2.7 + 0.6 * u[1]
+    storeys = max(1, int(height / storey))
+    bay = 2.0 + 1.4 * u[2]
+    bays = max(2, int(length / bay))
+    bay = length / bays
+    window = bay * (0.35 + 0.3 * u[3])
+    sill, lintel = 0.75 + 0.3 * u[4], storey - 0.45
+    # Rooms behind the glass: a wall some way in; piers and bands in front of it.
+    rows: Rows = [(-half, half, y + 1.2, FACE, 0, height)]
+    edges = -half + bay * np.arange(bays + 1)
+    piers = [
+        (
+            max(x - (bay - window) / 2, -half),
+            min(x + (bay - window) / 2, half),
+            y,
+            y + 1.2,
+            0,
+            height,
+        )
+        for x in edges.tolist()
+    ]
+    bands, glass, more = [], [], []
+    for i in range(storeys + 1):
+        bottom = i * storey - (storey - lintel) if i else 0.0
+        top = min(i * storey + sill, height)
+        if i < storeys or bottom < height:
+            bands.append(
+                (-half, half, y + 0.01, y + 1.2, max(bottom, 0), height if i == storeys else top)
+            )
+    for b in range(bays):
+        x0 = -half + b * bay + (bay - window) / 2
+        x1 = x0 + window
+        for i in range(storeys):
+            glass.append(
+                (x0, x1, y + deep, y + deep + 0.03, i * storey + sill, i * storey + lintel)
+            )
+            if u[5] < 0.35 and i > 0 and v[b % 16] < 0.5:
+                z = i * storey
+                more += [
+                    (x0 - 0.4, x1 + 0.4, y - 1.1, y, z - 0.1, z + 0.1),
+                    (x0 - 0.4, x1 + 0.4, y - 1.1, y - 1.05, z + 0.1, z + 1.0),
+                ]
+            elif u[6] < 0.5:
+                more.append(
+                    (x0 - 0.1, x1 + 0.1, y - 0.12, y, i * storey + sill - 0.08, i * storey + sill)
+                )
+    door = -half + bay * (int(v[0] * bays) + 0.5)
+    more += [
+        (door - 0.9, door + 0.9, y - 0.9, y, 0, 0.17),
+        (door - 0.8, door + 0.8, y - 0.5, y, 0.17, 0.34),
+    ]
+    more.append((door - 0.55, door + 0.55, y + 0.1, y + 0.2, 0.3, 2.2))
+    if u[7] < 0.15:
+        more.append((-half + 0.5, half - 0.5, y - 1.3, y, 2.7, 2.85))  # an awning
+    roof: Rows = []
+    if v[1] < 0.6:
+        roof = [
+            (-half, -0.1, height - 0.1, half, -0.1, height - 0.1, FACE + 0.4, FACE + 0.4, 2.4, 2.4)
+        ]
+    elif v[2] < 0.5:
+        more.append((-half, half, y - 0.4, FACE, height - 0.2, height))
+    parts = [boxes(rows + piers + bands + more, Material.CONCRETE), boxes(glass, Material.GLASS)]
+    parts += [limbs(roof, Material.CONCRETE, 4)] if roof else []
+    return solids(*parts)
+
+
+def _shed(length, height) -> Solids:
+    half = length / 2
+    gates = [
+        (x, x + 2.3, -FACE - 0.06, -FACE, 0.05, 2.1)
+        for x in np.arange(-half + 0.3, half - 2.4, 2.8).tolist()
+    ]
+    body = boxes([(-half, half, -FACE, FACE, 0, height)], Material.CONCRETE)
+    return solids(body, *([boxes(gates, Material.METAL)] if gates else []))
+
+
+def _wall(length, height, railing: bool) -> Solids:
+    half = length / 2
+    parts = [boxes([(-half, half, -0.13, 0.13, 0, height)], Material.CONCRETE)]
+    if railing:
+        bars = [
+            (x, x + 0.03, -0.015, 0.015, height, height + 0.8)
+            for x in np.arange(-half, half, 0.4).tolist()
+        ]
+        bars.append((-half, half, -0.03, 0.03, height + 0.78, height + 0.85))
+        parts.append(boxes(bars, Material.METAL))
+    return solids(*parts)
+
+
+def _fence(length, height, kind: str, pitch: float) -> Solids:
+    half = length / 2
+    posts = np.arange(-half + 0.06, half, 2.0).tolist()
+    rows: Rows = [(x - 0.05, x + 0.05, -0.05, 0.05, 0, height + 0.05) for x in posts]
+    if kind == "wire":
+        rows.append((-half, half, -0.02, 0.02, height - 0.04, height))
+        count = max(1, int(length / 2))
+        each = length / count
+        net = [
+            (-half + each * (i + 0.5), 0, height / 2, each / 2, 0.015, height / 2)
+            for i in range(count)
+        ]
+        # About a quarter of the pulses meet a wire.
+        return solids(boxes(rows, Material.METAL), volumes=volumes(net, False, 0.1, Material.METAL))
+    if kind == "rails":
+        rows += [(-half, half, -0.03, 0.03, z, z + 0.12) for z in (0.35 * height, 0.75 * height)]
+        return solids(boxes(rows, Material.WOOD))
+    wide, of = (0.6 * pitch, Material.WOOD) if kind == "boards" else (0.025, Material.METAL)
+    rows += [
+        (x, x + wide, -0.02, 0.02, 0.08, height) for x in np.arange(-half, half, pitch).tolist()
+    ]
+    rows += [(-half, half, 0.02, 0.05, z, z + 0.06) for z in (0.2, 0.85 * height)]
+    return solids(boxes(rows, of))
+
+
+def _guard_rail(length, double: bool) -> Solids:
+    half = length / 2
+    rows: Rows = [
+        (x - 0.05, x + 0.05, -0.08, 0.08, 0, 0.72) for x in (-half + 1, -half + 3, 1, half - 1)
+    ]
+    rows += [
+        (-half, half, s - 0.04, s + 0.04, z, z + 0.12)
+        for s in ((-0.12, 0.12) if double else (-0.12,))
+        for z in (0.44, 0.6)
+    ]
+    rows += [
+        (-half, half, s * 0.75 - 0.02, s * 0.75 + 0.02, 0.46, 0.7)
+        for s in ((-0.12, 0.12) if double else (-0.12,))
+    ]
+    return solids(boxes(rows, Material.METAL))
+
+
+def _barrier(length, height) -> Solids:
+    half = length / 2
+    rows: Rows = [(-half, half, -0.28, 0.28, 0, 0.25), (-half, half, -0.13, 0.13, 0.25, height)]
+    return solids(boxes(rows, Material.CONCRETE))
+
+
+def _noise_barrier(length, height) -> Solids:
+    half = length / 2
+    rows: Rows = [(-half, half, -0.06, 0.06, 0, height)]
+    rows += [
+        (x - 0.1, x + 0.1, -0.15, 0.15, 0, height) for x in (-half + 0.1, -half + 4, -half + 8)
+    ]
+    return solids(boxes(rows, Material.CONCRETE))
+
+
+def _stairs(steps: int, width: float) -> Solids:
+    y = width / 2 * 0.9
+    rows: Rows = [(-1.5 + 0.3 * i, 1.5, -y, y, 0.16 * i, 0.16 * (i + 1)) for i in range(steps)]
+    top = 0.16 * steps
+    rail = [
+        (-1.5, -y, 0.95, -1.5 + 0.3 * steps, -y, top + 0.95, 0.025, 0.025),
+        (-1.45, -y, 0, -1.45, -y, 0.95, 0.025, 0.025),
+    ]
+    return solids(boxes(rows, Material.CONCRETE), limbs(rail, Material.METAL, 4))

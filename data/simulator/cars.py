@@ -1,0 +1,217 @@
+"""Cars and vans: a hull lofted over cross-sections along a side profile, glass, wheels, mirrors."""
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from data.simulator.materials import Material
+from data.simulator.solids import Mesh, Solids, boxes, limbs, loft, solids
+from data.simulator.statistics import BOTTOM, SIDE_GAP, SIZES, TOP_GAP
+from data.simulator.things import Thing, upright
+
+# Side profiles: x from the nose (0) to the tail (1), z of the top as a share of the height:
+# z of the nose; x, z of the windscreen's foot; x of its top; x, z of the roof's end; x, z of the
+# rear screen's foot; z of the tail.
+STYLES = {
+    "hatchback": (0.46, (0.25, 0.66), 0.45, (0.88, 0.96), (0.975, 0.66), 0.56),
+    "saloon": (0.46, (0.29, 0.66), 0.47, (0.72, 0.97), (0.87, 0.72), 0.62),
+    "estate": (0.46, (0.27, 0.65), 0.45, (0.91, 0.97), (0.98, 0.66), 0.56),
+    "suv": (0.52, (0.25, 0.66), 0.42, (0.90, 0.98), (0.975, 0.68), 0.58),
+    "mpv": (0.42, (0.17, 0.60), 0.41, (0.92, 0.97), (0.98, 0.62), 0.52),
+    "pickup": (0.52, (0.28, 0.66), 0.41, (0.57, 0.99), (0.62, 0.66), 0.60),
+    "van": (0.38, (0.14, 0.50), 0.29, (0.97, 0.98), (0.985, 0.55), 0.50),
+}
+CAR_STYLES = ("hatchback", "saloon", "estate", "suv", "mpv", "pickup")
+CAR_SHARES = (0.4, 0.2, 0.18, 0.1, 0.1, 0.02)
+# Half the width, as a share of its largest, from nose to tail.
+PLAN = ((0.0, 0.03, 0.1, 0.25, 0.8, 0.94, 1.0), (0.74, 0.88, 0.96, 1.0, 1.0, 0.96, 0.84))
+CORNERS = 10
+
+
+def car(rng: np.random.Generator) -> Thing:
+    """A car of any style, sized by the labels."""
+    style = CAR_STYLES[int(np.searchsorted(np.cumsum(CAR_SHARES)[:-1], rng.random()))]
+    length, width, height = SIZES["Car"].draw(rng)
+    tall = {"suv": 0.14, "mpv": 0.12, "pickup": 0.14, "saloon": -0.05}.get(style, -0.02)
+    height = min(max(height + tall, 1.3), 1.97)
+    return _vehicle(rng, style, (length, width, height), "Car")
+
+
+def van(rng: np.random.Generator) -> Thing:
+    """A tall van, sized by the labels, with or without windows behind."""
+    return _vehicle(rng, "van", SIZES["Van"].draw(rng), "Van")
+
+
+def _vehicle(rng: np.random.Generator, style: str, box, kind: str) -> Thing:
+    length, width, height = box
+    body = (length - 2 * SIDE_GAP, width - 2 * SIDE_GAP, height + BOTTOM - TOP_GAP)
+    make = partial(_solids, style, body, tuple(rng.random(8).tolist()))
+    side = width / 2 + 0.2
+    return Thing(
+        make,
+        (-length / 2, -side, 0.0, length / 2, side, height + BOTTOM),
+        kind,
+        upright(length, width, height, BOTTOM),
+    )
+
+
+class _Shape(NamedTuple):
+    """A car of one style; x from the nose (0) to the tail (1), z as a share of the height."""
+
+    length: float
+    width: float
+    height: float
+    nose: float  # z
+    cowl: tuple[float, float]  # x, z of the windscreen's foot, as below
+    top: float  # x
+    roof: tuple[float, float]
+    foot: tuple[float, float]
+    tail: float  # z
+    pillar: float  # x behind the front doors
+    lean: float  # of the side windows
+    blind: bool  # no windows behind the seats
+    radius: float  # of a wheel, metres
+    axles: np.ndarray  # [2] x
+
+    @property
+    def belt(self) -> float:
+        """z of the foot of the windows."""
+        return self.cowl[1] + 0.01
+
+    @property
+    def arch(self) -> float:
+        """Half the length of a wheel arch, as a share of the length."""
+        return (self.radius + 0.06) / self.length
+
+
+def _shape(style: str, size: tuple[float, float, float], u: tuple[float, ...]) -> _Shape:
+    nose, cowl, top, roof, foot, tail = STYLES[style]
+    length, width, height = size
+    shift = 0.03 * (u[0] - 0.5)  # of the windscreen
+    top = top + shift
+    return _Shape(
+        *(length, width, height, nose),
+        cowl=(cowl[0] + shift, cowl[1] + 0.04 * (u[1] - 0.5)),
+        top=top,
+        roof=roof,
+        foot=foot,
+        tail=tail,
+        pillar=top + 0.2 + 0.04 * (u[4] - 0.5),
+        lean=0.1 if style == "van" else 0.2 + 0.06 * u[5],
+        blind=style == "van" and u[3] < 0.6,
+        radius=0.29 + 0.05 * u[2] + (0.03 if style in ("suv", "van", "pickup") else 0),
+        axles=np.array([0.84 / length, 1 - 0.76 / length]),  # overhangs of cars differ little
+    )
+
+
+def _solids(style: str, size: tuple[float, float, float], u: tuple[float, ...]) -> Solids:
+    car = _shape(style, size, u)
+    ways = (-car.arch, -0.7 * car.arch, 0.7 * car.arch, car.arch)
+    knots = [0, 0.015, 0.05, car.cowl[0], car.top, (car.top + car.roof[0]) / 2, car.roof[0]]
+    knots += [car.foot[0], 0.99, 1, car.pillar, car.pillar + 0.03]
+    knots += [axle + way for axle in car.axles for way in ways]
+    x = np.unique(np.clip(knots, 0, 1))
+    # The loft runs from the tail to the nose.
+    caps = np.full(2 * (CORNERS - 2), int(Material.PAINT))
+    of = np.concatenate([_materials(car, x)[::-1].repeat(2), caps])
+    hull = loft(_rings(car, x)[None, ::-1], of[None])
+    return solids(
+        hull,
+        _inside(car.length, car.width, car.height, (car.cowl[0], car.foot[0]), car.belt, car.top),
+        _wheels(car.length, car.width, car.radius, car.axles),
+        _mirrors(car.length, car.width, car.cowl[0], car.belt * car.height),
+    )
+
+
+def _rings(car: _Shape, x: np.ndarray) -> np.ndarray:
+    """Cross-sections [S, CORNERS, 3] at x: up the left side, over the roof, down the right side."""
+    heights = _heights(car, x)
+    z_top = heights[4]
+    half = car.width / 2 * np.interp(x, *PLAN)
+    # The side windows lean inwards.
+    low = np.minimum(z_top, car.belt * car.height)
+    tumble = car.lean * (z_top - low) / (car.height * (1 - car.belt))
+    sides = (0.93, 1, 0.97, 0.97 - tumble, 0.9 - 1.15 * tumble)
+    across = np.array([side * half for side in sides])
+    rings = np.empty((len(x), CORNERS, 3))
+    rings[..., 0] = (car.length * (0.5 - x))[:, None]
+    rings[:, :5, 1], rings[:, 5:, 1] = across.T, -across[::-1].T
+    rings[:, :5, 2], rings[:, 5:, 2] = heights.T, heights[::-1].T
+    return rings
+
+
+def _heights(car: _Shape, x: np.ndarray) -> np.ndarray:
+    """[5, S] metres: sill, widest place, foot of the windows, edge of the roof, top."""
+    nose, tail, height = car.nose, car.tail, car.height
+    ways: tuple[float, ...] = (0, 0.02, 0.06, car.cowl[0], car.top, (car.top + car.roof[0]) / 2)
+    tops: tuple[float, ...] = (nose - 0.06, nose + 0.05, nose + 0.1, car.cowl[1], 0.975, 1)
+    ways += (car.roof[0], car.foot[0], 0.99, 1)
+    tops += (car.roof[1], car.foot[1], tail, tail - 0.1)
+    top = height * np.interp(x, ways, tops)
+    belt = np.minimum(top, car.belt * height)
+    off = np.abs(x[:, None] - car.axles).min(1) * car.length
+    arched = 2 * car.radius + 0.04 - 0.6 * np.maximum(off - 0.15, 0)
+    plain = np.interp(x, (0, 0.1, 0.9, 1), (0.26, 0.19, 0.2, 0.3))
+    sill = np.where(off < car.arch * car.length - 1e-6, arched, plain)
+    sill = np.minimum(sill, 0.8 * belt)
+    waist = np.maximum(np.minimum(0.42 * height, 0.9 * belt), sill + 0.02)
+    foot = np.maximum(belt, waist + 0.01)
+    edge = np.maximum(belt + 0.9 * (top - belt), foot)
+    return np.array([sill, waist, foot, edge, np.maximum(top, foot)])
+
+
+def _materials(car: _Shape, x: np.ndarray) -> np.ndarray:
+    """Of the faces [S - 1, CORNERS] between the cross-sections."""
+    middle = (x[1:] + x[:-1]) / 2
+    cabin = (middle > car.cowl[0]) & (middle < car.foot[0])
+    last = car.top + 0.1 if car.blind else car.roof[0]
+    beside = (middle > (car.cowl[0] + car.top) / 2) & (middle < last)
+    beside &= (middle < car.pillar) | (middle > car.pillar + 0.03)
+    screen = cabin & ((middle < car.top) | ((middle > car.roof[0]) & (not car.blind)))
+    material = np.full((len(middle), CORNERS), int(Material.PAINT))
+    material[beside, 2] = material[beside, 6] = Material.GLASS
+    material[screen, 3:6] = Material.GLASS
+    return material
+
+
+def _inside(length, width, height, cabin, belt, top) -> Mesh:
+    """What a pulse meets behind the glass: a floor below the windows, and seats."""
+    front, back = length * (0.5 - cabin[0]) - 0.05, length * (0.5 - cabin[1]) + 0.1
+    deck = (belt - 0.1) * height
+    y = 0.4 * width
+    rows = [(back, front, -y, y, 0.25, deck)]
+    for x in (length * (0.5 - top) - 0.55, length * (0.5 - top) - 1.4):
+        if x > back + 0.2:
+            rows += [
+                (
+                    x,
+                    x + 0.14,
+                    side * 0.2 * width - 0.24,
+                    side * 0.2 * width + 0.24,
+                    deck,
+                    min(belt + 0.17, 0.9) * height,
+                )
+                for side in (-1, 1)
+            ]
+    return boxes(rows, Material.CLOTH)
+
+
+def _wheels(length, width, radius, axles) -> Mesh:
+    outer, inner = 0.485 * width, 0.485 * width - 0.2
+    rows = [
+        (length * (0.5 - x), side * a, radius, length * (0.5 - x), side * b, radius, radius, radius)
+        for x in axles
+        for side, a, b in ((1, inner, outer), (-1, outer, inner))
+    ]
+    return limbs(rows, Material.RUBBER, 10)
+
+
+def _mirrors(length, width, cowl, belt) -> Mesh:
+    x = length * (0.5 - cowl) - 0.3
+    y = width / 2 - 0.02
+    rows = [
+        (x, x + 0.12, y, y + 0.17, belt - 0.02, belt + 0.13),
+        (x, x + 0.12, -y - 0.17, -y, belt - 0.02, belt + 0.13),
+    ]
+    return boxes(rows, Material.PAINT)

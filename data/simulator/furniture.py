@@ -1,0 +1,213 @@
+"""What stands on pavements and verges: posts, signs, lights, bins, benches, shelters, cabinets."""
+
+from functools import partial
+
+import numpy as np
+
+from data.simulator.materials import Material
+from data.simulator.solids import Rows, Solids, boxes, limbs, solids
+from data.simulator.things import Thing, upright
+
+
+def lamp(rng: np.random.Generator) -> Thing:
+    """A lamp post, half of the time with an arm over the road."""
+    height, arm = rng.uniform(4.0, 9.0), rng.uniform(0.8, 2.2) if rng.random() < 0.5 else 0.0
+    make = partial(_lamp, height, arm, rng.uniform(0.06, 0.12))
+    return Thing(make, (-0.25, -max(arm, 0.25), 0.0, 0.25, 0.25, height + 0.2), stem=(0.5, 0.5))
+
+
+def sign(rng: np.random.Generator) -> Thing:
+    """One or two traffic signs on a post, facing along the street."""
+    make = partial(_sign, rng.uniform(1.9, 2.6), rng.uniform(0.3, 0.45), int(rng.integers(1, 3)))
+    return Thing(make, (-0.1, -0.5, 0.0, 0.1, 0.5, 4.0), stem=(0.6, 0.6))
+
+
+def big_sign(rng: np.random.Generator) -> Thing:
+    """A direction sign on two posts."""
+    width, bottom = rng.uniform(1.5, 4.0), rng.uniform(0.8, 2.2)
+    make = partial(_big_sign, width, bottom, rng.uniform(0.8, 2.0))
+    return Thing(make, (-0.1, -width / 2, 0.0, 0.1, width / 2, bottom + 2.0))
+
+
+def gantry(rng: np.random.Generator) -> Thing:
+    """A sign bridge over a motorway's half; its posts stand at both ends of y."""
+    width = 11.0
+    return Thing(partial(_gantry, width), (-0.3, -width / 2, 0.0, 0.3, width / 2, 8.0))
+
+
+def traffic_light(rng: np.random.Generator) -> Thing:
+    """Lights on a post, sometimes more on an arm over the road."""
+    arm = rng.uniform(2.0, 4.5) if rng.random() < 0.4 else 0.0
+    return Thing(
+        partial(_traffic_light, arm), (-0.3, -max(arm, 0.3), 0.0, 0.3, 0.3, 6.2), stem=(0.6, 0.6)
+    )
+
+
+def bollard(rng: np.random.Generator) -> Thing:
+    """A post about as high as a child."""
+    radius, height = rng.uniform(0.05, 0.18), rng.uniform(0.6, 1.2)
+    return Thing(partial(_post, radius, height, Material.METAL), upright(0.4, 0.4, height))
+
+
+def delineator(rng: np.random.Generator) -> Thing:
+    """The white post of a country road."""
+    return Thing(partial(_post, 0.06, 1.0, Material.PLASTIC), upright(0.15, 0.15, 1.0))
+
+
+def bin_box(rng: np.random.Generator) -> Thing:
+    """A wheeled bin, a litter bin or a cabinet."""
+    length, width, height = rng.uniform((0.4, 0.35, 0.8), (1.4, 0.7, 1.5)).tolist()
+    return Thing(partial(_cabinet, length, width, height), upright(length, width, height))
+
+
+def column(rng: np.random.Generator) -> Thing:
+    """An advertising column, a thick pillar or a telephone box: of a person's height or more."""
+    radius, height = rng.uniform(0.2, 0.65), rng.uniform(1.5, 3.4)
+    make = partial(_post, radius, height, Material.CONCRETE)
+    return Thing(make, upright(2 * radius, 2 * radius, height))
+
+
+def person_like(rng: np.random.Generator) -> Thing:
+    """A thing of a person's size that is none: a machine, a pump, a plant in a tub."""
+    parts = rng.uniform((0.2, 0.2, 0.5, 0.1, 0.1, 0.4), (0.7, 0.6, 1.1, 0.5, 0.5, 0.9)).tolist()
+    make = partial(_stack, parts, tuple(rng.uniform(-0.1, 0.1, 2).tolist()))
+    return Thing(make, upright(0.8, 0.8, parts[2] + parts[5]))
+
+
+def bench(rng: np.random.Generator) -> Thing:
+    """A bench, nearly always with a back."""
+    return Thing(
+        partial(_bench, rng.uniform(1.4, 2.0), bool(rng.random() < 0.8)), upright(2, 0.7, 0.95)
+    )
+
+
+def table(rng: np.random.Generator) -> Thing:
+    """A table of a street cafe with chairs that nobody sits on, sometimes a parasol."""
+    make = partial(_table, bool(rng.random() < 0.3), int(rng.integers(0, 4)))
+    return Thing(make, upright(2.4, 2.4, 2.6))
+
+
+def shelter(rng: np.random.Generator) -> Thing:
+    """A bus shelter: a roof on posts, panes of glass, a bench; open to -y."""
+    return Thing(partial(_shelter, rng.uniform(2.5, 4.5)), (-2.3, -0.8, 0.0, 2.3, 0.8, 2.6))
+
+
+def container(rng: np.random.Generator) -> Thing:
+    """A skip, a bottle bank or a builder's cabin."""
+    length, width, height = rng.uniform((1.2, 1.1, 1.2), (5.0, 2.2, 2.6)).tolist()
+    return Thing(partial(_cabinet, length, width, height), upright(length, width, height))
+
+
+def _post(radius: float, height: float, material: Material) -> Solids:
+    return solids(limbs([(0, 0, 0, 0, 0, height, radius, 0.9 * radius)], material, 8))
+
+
+def _cabinet(length: float, width: float, height: float) -> Solids:
+    x, y = length / 2, width / 2
+    rows: Rows = [
+        (-0.95 * x, 0.95 * x, -0.95 * y, 0.95 * y, 0, 0.93 * height),
+        (-x, x, -y, y, 0.9 * height, height),
+    ]
+    return solids(boxes(rows, Material.PLASTIC))
+
+
+def _stack(parts, shift) -> Solids:
+    rows, z, at = [], 0.0, (0.0, 0.0)
+    for length, width, height in (parts[:3], parts[3:]):
+        rows.append(
+            (
+                at[0] - length / 2,
+                at[0] + length / 2,
+                at[1] - width / 2,
+                at[1] + width / 2,
+                z,
+                z + height,
+            )
+        )
+        z, at = z + height, shift
+    return solids(boxes(rows, Material.METAL))
+
+
+def _lamp(height: float, arm: float, radius: float) -> Solids:
+    rods: Rows = [(0, 0, 0, 0, 0, height, radius, 0.6 * radius)]
+    head = (-0.15, 0.15, -0.25, 0.25, height - 0.1, height + 0.1)
+    if arm:
+        rods.append((0, 0, height - 0.2, 0, -arm, height, 0.04, 0.03))
+        head = (-0.12, 0.12, -arm, -arm + 0.6, height, height + 0.12)
+    return solids(limbs(rods, Material.METAL), boxes([head], Material.METAL))
+
+
+def _sign(bottom: float, half: float, count: int) -> Solids:
+    rows: Rows = [
+        (-0.03, 0.0, -half, half, bottom + i * 0.7, bottom + i * 0.7 + 0.65) for i in range(count)
+    ]
+    rod = (0.03, 0, 0, 0.03, 0, bottom + 0.7 * count, 0.035, 0.035)
+    return solids(boxes(rows, Material.SIGN), limbs([rod], Material.METAL))
+
+
+def _big_sign(width: float, bottom: float, height: float) -> Solids:
+    y = width / 2
+    rods: Rows = [
+        (0.05, s * 0.7 * y, 0, 0.05, s * 0.7 * y, bottom + height, 0.05, 0.05) for s in (-1, 1)
+    ]
+    return solids(
+        boxes([(-0.04, 0, -y, y, bottom, bottom + height)], Material.SIGN),
+        limbs(rods, Material.METAL),
+    )
+
+
+def _gantry(width: float) -> Solids:
+    y = width / 2
+    rows: Rows = [
+        (-0.15, 0.15, s * (y - 0.2) - 0.15, s * (y - 0.2) + 0.15, 0, 6.8) for s in (-1, 1)
+    ]
+    rows += [(-0.15, 0.15, -y, y, 6.2, 6.6)]
+    panels: Rows = [
+        (-0.25, -0.18, -0.8 * y, -0.1 * y, 5.2, 7.6),
+        (-0.25, -0.18, 0.1 * y, 0.8 * y, 5.2, 7.6),
+    ]
+    return solids(boxes(rows, Material.METAL), boxes(panels, Material.SIGN))
+
+
+def _traffic_light(arm: float) -> Solids:
+    rods: Rows = [(0, 0, 0, 0, 0, 5.6 if arm else 3.3, 0.07, 0.06)]
+    rows: Rows = [(-0.2, 0.0, -0.15, 0.15, 2.2, 3.1)]
+    if arm:
+        rods.append((0, 0, 5.5, 0, -arm, 5.6, 0.05, 0.04))
+        rows.append((-0.2, 0.0, -arm, -arm + 0.3, 5.1, 6.0))
+    return solids(limbs(rods, Material.METAL), boxes(rows, Material.PLASTIC))
+
+
+def _bench(length: float, back: bool) -> Solids:
+    x = length / 2
+    rows: Rows = [(-x, x, -0.22, 0.22, 0.4, 0.46)]
+    rows += [(s - 0.04, s + 0.04, -0.2, 0.2, 0, 0.4) for s in (-0.8 * x, 0.8 * x)]
+    if back:
+        rows += [(-x, x, 0.22, 0.27, 0.55, 0.68), (-x, x, 0.24, 0.29, 0.75, 0.88)]
+    return solids(boxes(rows, Material.WOOD))
+
+
+def _table(parasol: bool, chairs: int) -> Solids:
+    rows: Rows = [(-0.4, 0.4, -0.4, 0.4, 0.7, 0.74), (-0.05, 0.05, -0.05, 0.05, 0, 0.7)]
+    for x, y in ((0.85, 0), (-0.85, 0), (0, 0.85), (0, -0.85))[:chairs]:
+        rows += [
+            (x - 0.2, x + 0.2, y - 0.2, y + 0.2, 0.4, 0.46),
+            (x - 0.2, x + 0.2, y + 0.15, y + 0.2, 0, 0.9),
+        ]
+    parts = [boxes(rows, Material.WOOD)]
+    if parasol:
+        rods: Rows = [(0, 0, 0.7, 0, 0, 2.5, 0.025, 0.025), (0, 0, 2.1, 0, 0, 2.55, 1.15, 0.1)]
+        parts.append(limbs(rods, Material.CLOTH, 8))
+    return solids(*parts)
+
+
+def _shelter(length: float) -> Solids:
+    x = length / 2
+    posts: Rows = [(s, s + 0.06, y, y + 0.06, 0, 2.35) for s in (-x, x - 0.06) for y in (-0.6, 0.6)]
+    roof: Rows = [
+        (-x - 0.05, x + 0.05, -0.75, 0.75, 2.35, 2.5),
+        (-x * 0.6, x * 0.6, 0.3, 0.6, 0.42, 0.48),
+    ]
+    panes: Rows = [(-x, x, 0.64, 0.66, 0.2, 2.2), (-x + 0.02, -x + 0.04, -0.5, 0.6, 0.2, 2.2)]
+    panes += [(x - 0.04, x - 0.02, -0.5, 0.6, 0.2, 2.2)]
+    return solids(boxes(posts + roof, Material.METAL), boxes(panes, Material.GLASS))

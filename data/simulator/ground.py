@@ -1,0 +1,134 @@
+"""The ground: a slope, the cross-section of the street with its kerbs, hills and bumps."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from data.simulator.materials import Material
+
+STEPS = 4  # of the search for where a ray meets the ground
+MARCH = (5.0, 6.2, 7.5, 9.0, 11.0, 13.5, 16.5, 20.0, 25.0, 31.0, 40.0, 52.0, 68.0, 90.0, 120.0)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Height over the plane through the wheels, and what the ground is made of.
+
+    The cross-section is the same all along the street: height and material change with v, the way
+    to the left of the street's axis.
+    """
+
+    plane: np.ndarray  # [4] float32 (a, b, c, d): a x + b y + c z + d = 0, LiDAR frame
+    yaw: float  # of the street's axis in the LiDAR frame, radians
+    across: np.ndarray  # [2, K] v ascending and the height there, metres
+    strips: np.ndarray  # [S] v ascending, where the material changes
+    materials: np.ndarray  # [S + 1] of the strips, right to left
+    waves: np.ndarray  # [4, W] height in metres, wave number along and across, phase
+    bend: float = 0.0  # curvature of the street's axis, 1 per metre, positive to the left
+
+    def to_sensor(self, s: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(x, y) in the LiDAR frame, and the direction of the axis there, of a place s along the
+        axis from the sensor and v to its left.
+        """
+        turn = self.yaw + self.bend * s
+        if self.bend:
+            p = (np.sin(self.bend * s)) / self.bend
+            q = (1 - np.cos(self.bend * s)) / self.bend
+        else:
+            p, q = s, np.zeros_like(s)
+        cos, sin = np.cos(self.yaw), np.sin(self.yaw)
+        x = cos * p - sin * q - v * np.sin(turn)
+        y = sin * p + cos * q + v * np.cos(turn)
+        return x, y, turn
+
+    def lateral(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(way ahead, v) of places of the LiDAR frame, metres."""
+        cos, sin = np.cos(self.yaw), np.sin(self.yaw)
+        p, q = cos * x + sin * y, cos * y - sin * x
+        if not self.bend:
+            return p, q
+        radius = 1 / self.bend
+        away = np.sqrt(p * p + (q - radius) ** 2)
+        return p, radius - away if radius > 0 else radius + away
+
+    def height(self, x: np.ndarray, y: np.ndarray, way: float) -> np.ndarray:
+        """z of the ground at (x, y) of the LiDAR frame, the sensor `way` metres further along."""
+        ahead, v = self.lateral(x, y)
+        s = ahead + way
+        a, b, c, d = self.plane.tolist()
+        z = -(a * x + b * y + d) / c + np.interp(v, *self.across)
+        for size, along, sideways, phase in self.waves.T.tolist():
+            z = z + size * (_wave(along * s + sideways * v + phase) - _wave(along * way + phase))
+        return z
+
+    @property
+    def banked(self) -> bool:
+        """Whether the cross-section has more than kerbs and camber."""
+        return bool(np.ptp(self.across[1]) > 0.5)
+
+    def _first_below(self, x, y, z, plain: np.ndarray) -> np.ndarray:
+        """Depth at which rays first get below the cross-section, bumps left out."""
+        a, b, c, d = self.plane.tolist()
+        lift = z + (a * x + b * y) / c  # over the plane, per metre of depth
+        _, v = self.lateral(plain * x, plain * y)
+        depth = np.where((lift < 0) & (np.abs(np.interp(v, *self.across)) < 0.02), plain, np.inf)
+        near = np.full(len(x), 2.0)
+        gap = lift * near + d / c
+        for far in MARCH:
+            _, v = self.lateral(far * x, far * y)
+            after = lift * far + d / c - np.interp(v, *self.across)
+            found = (after <= 0) & (gap > 0) & (near < depth)
+            share = gap / np.maximum(gap - after, 1e-9)
+            depth = np.where(found, np.minimum(depth, near + share * (far - near)), depth)
+            near, gap = np.full(len(x), far), after
+        return np.where(np.isfinite(depth), depth, 1e4)
+
+    def _tilt(self, x: np.ndarray, y: np.ndarray, depth: np.ndarray) -> np.ndarray:
+        """How fast the cross-section rises along rays that end at this depth."""
+        _, v = self.lateral(depth * x, depth * y)
+        tilts = np.concatenate([[0], np.diff(self.across[1]) / np.diff(self.across[0]), [0]])
+        return tilts[np.searchsorted(self.across[0], v)] * v / np.maximum(depth, 1.0)
+
+    def cast(
+        self, way: float, directions: np.ndarray, reach: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Depth, material and cosine of incidence of rays [3, R] that end on the ground."""
+        x, y, z = directions.astype(np.float64)
+        d, c = float(self.plane[3]), float(self.plane[2])
+        slope = (self.plane[0] * x + self.plane[1] * y + self.plane[2] * z) / c
+        down = np.flatnonzero(z < 0.035)
+        x, y, z, slope = x[down], y[down], z[down], slope[down]
+        steep = np.minimum(slope, -0.004)
+        depth = np.minimum(-d / c / steep, 1.5 * reach)
+        if self.banked:
+            depth = self._first_below(x, y, z, depth)
+            steep = np.minimum(steep - self._tilt(x, y, depth), -0.02)
+        for _ in range(STEPS):
+            above = depth * z - self.height(depth * x, depth * y, way)
+            depth = np.clip(depth - 0.9 * above / steep, 0.5, 1.5 * reach)
+        above = depth * z - self.height(depth * x, depth * y, way)
+        met = (np.abs(above) < 0.25) & (depth <= reach)
+        whole = np.full(directions.shape[1], np.inf, dtype=np.float32)
+        material = np.zeros(directions.shape[1], dtype=np.int64)
+        cosine = np.ones(directions.shape[1], dtype=np.float32)
+        whole[down[met]] = depth[met]
+        cosine[down] = -steep
+        _, v = self.lateral(depth * x, depth * y)
+        material[down] = self.materials[np.searchsorted(self.strips, v)]
+        return whole, material, cosine
+
+
+def _wave(phase: np.ndarray) -> np.ndarray:
+    """A wave of period 2 from -1 to 1 made of parabolas: the same to the last bit everywhere."""
+    part = phase - 2 * np.floor(phase / 2)
+    return 4 * part * (1 - part) * (part < 1) - 4 * (part - 1) * (2 - part) * (part >= 1)
+
+
+FLAT = np.zeros((2, 1))
+NO_WAVES = np.zeros((4, 0))
+
+
+def flat_ground(plane: np.ndarray) -> Ground:
+    """A plane of asphalt."""
+    none = np.zeros(0)
+    return Ground(plane, 0.0, FLAT, none, np.array([int(Material.ASPHALT)]), NO_WAVES)

@@ -1,0 +1,158 @@
+"""Trees, bushes and hedges: volumes into which pulses go."""
+
+from functools import partial
+
+import numpy as np
+
+from data.simulator.materials import Material
+from data.simulator.solids import Solids, join_volumes, limbs, solids, volumes
+from data.simulator.things import Thing
+
+
+def tree(rng: np.random.Generator) -> Thing:
+    """A trunk, branches and a crown of several overlapping balls of leaves."""
+    return _tree(rng, rng.uniform(1.9, 3.5), rng.uniform(1.2, 4.0))
+
+
+def young_tree(rng: np.random.Generator) -> Thing:
+    """A thin trunk, often with a stake, and a small crown."""
+    return _tree(rng, rng.uniform(1.5, 2.1), rng.uniform(0.6, 1.1))
+
+
+def fir(rng: np.random.Generator) -> Thing:
+    """A conifer with branches down to the ground."""
+    radius, height = rng.uniform(0.9, 2.0), rng.uniform(4.0, 10.0)
+    path = rng.uniform(0.1, 0.4)
+    return Thing(
+        partial(_fir, radius, height, path), (-radius, -radius, 0.0, radius, radius, height)
+    )
+
+
+def bush(rng: np.random.Generator) -> Thing:
+    """A shrub, often about as tall and wide as a person."""
+    across, height = rng.uniform(0.3, 1.0), rng.uniform(0.5, 2.2)
+    make = partial(_bush, across, height, rng.uniform(0.05, 0.35), rng.random((4, 4)))
+    return Thing(make, (-across, -across, 0.0, across, across, height))
+
+
+def hedge(rng: np.random.Generator) -> Thing:
+    """A clipped or a wild hedge; its length lies along x."""
+    length, width, height = rng.uniform((3.0, 0.5, 0.7), (14.0, 1.2, 2.3))
+    make = partial(_hedge, length, width, height, rng.uniform(0.05, 0.3), rng.random((16, 3)))
+    return Thing(make, (-length / 2, -0.7 * width, 0.0, length / 2, 0.7 * width, height + 0.25))
+
+
+def thicket(rng: np.random.Generator) -> Thing:
+    """Bushes and small trees grown together, as along country roads; its length lies along x."""
+    length, deep, height = rng.uniform((5.0, 1.2, 1.5), (14.0, 2.2, 6.0))
+    make = partial(_thicket, length, deep, height, rng.uniform(0.15, 0.6), rng.random((14, 6)))
+    return Thing(make, (-length / 2 - 1.4, -deep, -0.1, length / 2 + 1.4, deep, height))
+
+
+def tall_grass(rng: np.random.Generator) -> Thing:
+    """Grass and weeds at the edge of the road; its length lies along x."""
+    length, width, height = rng.uniform((3.0, 0.4, 0.15), (9.0, 0.7, 0.7))
+    make = partial(_grass, length, width, height, rng.uniform(0.2, 0.5), rng.random((8, 3)))
+    return Thing(make, (-length / 2, -width, -height, length / 2, width, height))
+
+
+def _tree(rng: np.random.Generator, bare: float, across: float) -> Thing:
+    trunk = 0.05 + 0.09 * across * rng.uniform(0.6, 1.4)
+    height = bare + across * rng.uniform(1.6, 2.6)
+    make = partial(
+        _crowned, bare, across, height, trunk, rng.uniform(0.15, 0.6), rng.random((6, 4))
+    )
+    return Thing(make, (-across, -across, 0.0, across, across, height), stem=(0.7, 0.7))
+
+
+def _crowned(bare, across, height, trunk, path, u) -> Solids:
+    tall = height - bare
+    rows, branches = [], []
+    for a, b, c, d in u.tolist():
+        r = across * (0.35 + 0.25 * a)
+        x, y = (across - r) * (2 * b - 1), (across - r) * (2 * c - 1)
+        half = min(r * (0.8 + 0.6 * d), tall / 2)
+        z = bare + half + (tall - 2 * half) * d
+        rows.append((x, y, z, r, r, half))
+        branches.append((0, 0, 0.85 * bare, 0.8 * x, 0.8 * y, z, 0.35 * trunk, 0.02))
+    rods = [(0, 0, 0, 0.03 * (u[0, 0] - 0.5), 0, bare + 0.3 * tall, trunk, 0.6 * trunk)]
+    return solids(
+        limbs(rods, Material.WOOD, 8),
+        limbs(branches[:4], Material.WOOD, 4),
+        volumes=volumes(rows, True, path),
+    )
+
+
+def _fir(radius, height, path) -> Solids:
+    steps = np.linspace(0.0, 1.0, 5)[:-1].tolist()
+    rows = []
+    for step in steps:
+        half = height * 0.17
+        middle = 0.3 + half + step * (height - 0.3 - 2 * half) * 1.3
+        r = radius * (1 - 0.9 * step)
+        rows.append((0, 0, min(middle, height - half), r, r, half))
+    rod = (0, 0, 0, 0, 0, 0.8 * height, 0.15, 0.05)
+    return solids(limbs([rod], Material.WOOD, 6), volumes=volumes(rows, True, path))
+
+
+def _bush(across, height, path, u) -> Solids:
+    rows = []
+    for a, b, c, d in u.tolist():
+        r = across * (0.5 + 0.35 * a)
+        half = height * (0.25 + 0.2 * d)
+        z = half + (height - 2 * half) * a
+        rows.append(((across - r) * (2 * b - 1), (across - r) * (2 * c - 1), z, r, r, half))
+    return solids(volumes=volumes(rows, True, path))
+
+
+def _hedge(length, width, height, path, u) -> Solids:
+    """Boxes end to end with balls along the top, so that no face is flat."""
+    count = max(1, int(np.ceil(length / 2.5)))
+    each = length / count
+    xs = (-length / 2 + each * (np.arange(count) + 0.5)).tolist()
+    low = 0.88 * height
+    square = [
+        (x, 0.1 * (v[0] - 0.5) * width, low / 2, each / 2, width / 2, low / 2)
+        for x, v in zip(xs, u.tolist(), strict=False)
+    ]
+    lumps = [
+        (
+            x + each * (v[0] - 0.5) * 0.2,
+            0.3 * (v[1] - 0.5) * width,
+            low * (0.75 + 0.25 * v[2]),
+            0.4 * each,
+            0.55 * width,
+            0.22 * height,
+        )
+        for x, v in zip(xs, u[::-1].tolist(), strict=False)
+    ]
+    boxy, round_ = volumes(square, False, path), volumes(lumps, True, path)
+    return solids(volumes=join_volumes([boxy, round_]))
+
+
+def _thicket(length, deep, height, path, u) -> Solids:
+    rows, stems = [], []
+    for a, b, c, d, e, f in u.tolist():
+        tall = height * (0.35 + 0.65 * a)
+        r = min(0.5 + 0.9 * b, deep * 0.8)
+        half = tall * (0.3 + 0.2 * c)
+        x, y = length * (d - 0.5), (deep - r) * (2 * e - 1)
+        rows.append((x, y, tall - half, r, r, half))
+        stems.append((x, y, 0, x + 0.3 * (f - 0.5), y, tall - half, 0.05, 0.03))
+    return solids(limbs(stems, Material.WOOD, 4), volumes=volumes(rows, True, path))
+
+
+def _grass(length, width, height, path, u) -> Solids:
+    xs = np.linspace(-length / 2, length / 2, 9)[:-1] + length / 16
+    rows = [
+        (
+            x,
+            0.4 * width * (v[0] - 0.5),
+            0.0,
+            length / 16 * 1.0,
+            width * (0.4 + 0.4 * v[1]),
+            height * (0.5 + 0.5 * v[2]),
+        )
+        for x, v in zip(xs.tolist(), u.tolist(), strict=True)
+    ]
+    return solids(volumes=volumes(rows, True, path))

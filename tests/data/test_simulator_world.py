@@ -1,0 +1,193 @@
+"""What stands in simulated streets: sizes, boxes, counts, places, and the same on any machine."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from data.boxes import points_in_boxes
+from data.simulator import Recording, record
+from data.simulator.cars import car, van
+from data.simulator.lorries import bus, trailer, tram, truck
+from data.simulator.people import pedestrian, sitting_person
+from data.simulator.riders import cyclist
+from data.simulator.scenes import SCENES, make_street
+from data.simulator.statistics import MEDIAN_DEPTH, PER_FRAME, SIZES
+from data.simulator.street import Street
+from ops import overlap_bev
+
+MAKERS = {
+    "Car": car, "Van": van, "Truck": truck, "Tram": tram, "Pedestrian": pedestrian,
+    "Person_sitting": sitting_person, "Cyclist": cyclist,
+}  # fmt: skip
+VEHICLES = ("Car", "Van", "Truck", "Tram")
+ABOVE = ("_gantry", "_bridge")  # they stand beside the road and span it
+
+
+@cache
+def streets() -> tuple[Street, ...]:
+    return tuple(make_street(np.random.default_rng(seed)) for seed in range(250))
+
+
+@cache
+def recordings() -> tuple[Recording, ...]:
+    return tuple(record(seed) for seed in range(1000, 1050))
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_sizes_follow_the_labels(kind):
+    rng = np.random.default_rng(0)
+    drawn = np.array([np.ptp(MAKERS[kind](rng).label_bounds(), axis=0) for _ in range(400)])
+    fitted = SIZES[kind]
+    spread = np.array(fitted.spread)
+    # The limits cut the tails off, and a style of car has a height of its own.
+    np.testing.assert_array_less(np.abs(drawn.mean(0) - fitted.mean) / spread, 0.35)
+    np.testing.assert_array_less(np.abs(drawn.std(0) / spread - 1), 0.4)
+    assert (drawn >= np.array(fitted.low) - 1e-9).all()
+    assert (drawn <= np.array(fitted.high) + 1e-9).all()
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_boxes_lie_around_things_as_annotators_draw_them(kind):
+    rng = np.random.default_rng(1)
+    for _ in range(25):
+        thing = MAKERS[kind](rng)
+        box, hull = thing.label_bounds(), thing.solids.mesh.vertices
+        low, high = hull.min(0), hull.max(0)
+        if kind in VEHICLES:
+            inside = (low[0] - box[0, 0], box[1, 0] - high[0], box[1, 2] - high[2])
+            assert min(inside) > 0.0 and max(inside) < 0.12
+            body = hull[np.abs(hull[:, 1]) < box[1, 1]]  # the mirrors lie outside
+            assert box[1, 1] - body[:, 1].max() < 0.12
+            assert 0.03 < box[0, 2] < 0.07  # the ground lies below
+        else:
+            over = "umbrella" in thing.make.args
+            assert over or 0.0 < box[1, 2] - high[2] < 0.2
+            assert box[0, 2] < 0.07
+
+
+@pytest.mark.parametrize("make", [*MAKERS.values(), bus, trailer])
+def test_meshes_are_closed_and_turned_outwards(make):
+    rng = np.random.default_rng(2)
+    for _ in range(5):
+        mesh = make(rng).solids.mesh
+        a, b, c = (mesh.vertices[mesh.triangles[:, k]].astype(np.float64) for k in range(3))
+        assert (a * np.cross(b, c)).sum() > 0  # six times the volume
+        edges = Counter(zip(*np.concatenate([mesh.triangles[:, [k, (k + 1) % 3]] for k in range(3)])
+                            .T.tolist(), strict=True))  # fmt: skip
+        assert all(edges[v, u] == count for (u, v), count in edges.items())
+
+
+def test_solids_keep_to_their_extent():
+    for street in streets()[:8]:
+        for placed in street.placed:
+            low, high = placed.thing.solids.bounds()
+            extent = placed.thing.bounds()
+            assert (low > extent[0] - 0.02).all() and (high < extent[1] + 0.02).all()
+
+
+def test_all_scenes_appear():
+    shares = Counter(street.scene for street in streets())
+    for name, (share, _) in SCENES.items():
+        assert shares[name] / len(streets()) == pytest.approx(share, abs=0.12)
+    assert sum(share for share, _ in SCENES.values()) == pytest.approx(1)
+
+
+def _on_the_ground(street: Street, time: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Boxes [T, 7] of what everything takes of the ground, and which of them have labels."""
+    foot = np.array([p.thing.foot for p in street.placed])
+    middle, size = (foot[:, :2] + foot[:, 2:]) / 2, foot[:, 2:] - foot[:, :2]
+    x, y, z, yaw = street.poses(time).T
+    cos, sin = np.cos(yaw), np.sin(yaw)
+    x = x + cos * middle[:, 0] - sin * middle[:, 1]
+    y = y + sin * middle[:, 0] + cos * middle[:, 1]
+    place = np.stack([x, y, z, *size.T, np.ones_like(x), yaw], axis=1)
+    spans = np.array([p.thing.make.func.__name__ in ABOVE for p in street.placed])
+    labelled = np.array([p.thing.kind is not None for p in street.placed])
+    return place[~spans], labelled[~spans]
+
+
+@pytest.mark.parametrize("time", [0.0, 4.0])
+def test_nothing_labelled_stands_in_anything(time):
+    for street in streets():
+        if not street.placed:
+            continue
+        place, labelled = _on_the_ground(street, time)
+        boxes = torch.from_numpy(place.astype(np.float32))
+        overlap = overlap_bev(boxes[torch.from_numpy(labelled)], boxes)
+        overlap[torch.arange(len(overlap)), torch.from_numpy(np.flatnonzero(labelled))] = 0
+        assert not (overlap > 0.02).any(), street.scene
+
+
+def test_no_scenery_stands_in_the_own_lane():
+    for street in streets():
+        for placed in street.placed:
+            thing = placed.thing
+            if thing.kind is None and thing.make.func.__name__ not in ABOVE:
+                reach = np.hypot(*np.abs(np.array(thing.foot).reshape(2, 2)).max(0))
+                across = abs(abs(placed.heading) - np.pi / 2) < 0.7  # at the end of the street
+                assert across or abs(placed.v) > 1.2 or abs(placed.s) > 12 + reach
+
+
+@pytest.mark.parametrize("kind", ["Car", "Van", "Pedestrian", "Cyclist"])
+def test_counts_and_distances_are_those_of_the_labels_or_a_little_more(kind):
+    counts = np.array([r.frame.names.count(kind) for r in recordings()])
+    at_most = 5 if kind == "Cyclist" else 3  # rare ones are seen often enough to learn from
+    assert 0.7 * PER_FRAME[kind] < counts.mean() < at_most * PER_FRAME[kind]
+    assert (counts == 0).any() and counts.max() > 2
+    depth = [b[0] for r in recordings() for b, n in zip(r.frame.boxes, r.frame.names, strict=True)
+             if n == kind]  # fmt: skip
+    assert np.median(depth) == pytest.approx(MEDIAN_DEPTH[kind], rel=0.35)
+
+
+def test_boxes_hold_the_points_of_their_things():
+    held = []
+    for recording in recordings()[:30]:
+        frame = recording.frame
+        if len(frame.boxes):
+            inside = points_in_boxes(frame.points, frame.boxes).sum(1)
+            wider = frame.boxes + np.array([0, 0, 0, 0.3, 0.3, 0.3, 0], dtype=np.float32)
+            held += ((inside + 3) / (points_in_boxes(frame.points, wider).sum(1) + 3)).tolist()
+    assert np.median(held) > 0.8  # the rest is ground, and the noise of range
+
+
+FINGERPRINT = """
+import hashlib, sys
+import numpy as np
+from data.simulator.casting import cast
+from data.simulator.scenes import make_street
+from data.simulator.windows import Grid
+grid = Grid.of(np.radians(np.linspace(-24, 3, 24)), np.radians(np.arange(-180, 180, 1.0)))
+digest = hashlib.sha256()
+for seed in range(6):
+    rng = np.random.default_rng(seed)
+    hits = cast(make_street(rng), 1.0, grid, 80.0, rng)
+    for layer in hits[:2]:
+        depth = np.where(np.isfinite(layer.depth), layer.depth, 0).astype(np.float64)
+        digest.update(np.round(depth * 100).astype(np.int64).tobytes())
+        digest.update(layer.owner.astype(np.int64).tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_a_seed_makes_the_same_street_on_another_machine():
+    """As on a processor with fewer vector instructions, with another number of threads."""
+    from numpy._core._multiarray_umath import __cpu_dispatch__
+
+    plain = {"NPY_DISABLE_CPU_FEATURES": " ".join(__cpu_dispatch__), "OMP_NUM_THREADS": "1"}
+    found = {
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", FINGERPRINT],
+            env={**os.environ, **more},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for more in ({"OMP_NUM_THREADS": "2"}, plain)
+    }
+    assert len(found) == 1 and len(found.pop()) == 65
