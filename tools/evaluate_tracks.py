@@ -42,9 +42,9 @@ EXAMPLE = """examples:
 
 ROOT is a drive in KITTI's layout, with label_2 and calib.txt beside the scans. Its labels have no
 track ids: an object is taken to be the one of its type that was nearest in the frame before, within
-2 m. RESULTS has the .json file of every frame. If these are detections without ids,
-they are tracked here. Without RESULTS the labels themselves are tracked, as they are and disturbed:
-this scores the tracker alone.
+2 m. RESULTS has the .json file of every frame. If these are detections without ids, they are
+tracked here. Without RESULTS the labels themselves are tracked, as they are and disturbed: this
+scores the tracker alone.
 
 A box matches an object of its class from an IoU of the volumes on. MOTP is the mean IoU of the
 matches. MOTA, MOTP and IDF1 are in percent.
