@@ -32,7 +32,7 @@ class Failure(NamedTuple):
     what: str
 
 
-def no_scene(*_) -> None:
+def no_scene(*_, **__) -> None:
     """The 3-D picture depends on no file, and takes seconds."""
     raise SceneUnavailable("not here")
 
