@@ -15,8 +15,8 @@ from ops import VoxelGrid, submanifold_map, voxelize
 
 def draw_cloud() -> Figure:
     """A scan from above, and a piece of it in cells."""
-    low, size, cell = (27.6, 1.6), 6.0, 0.2
-    points = torch.from_numpy(simulate(6).points)
+    low, size, cell = (24.2, 1.2), 6.0, 0.2
+    points = torch.from_numpy(simulate(3).points)
     grid = VoxelGrid((0, -20, -3, 40, 20, 1), (cell, cell, 4))
     offsets = torch.tensor([0, len(points)], dtype=torch.int32)
     voxels = voxelize(points, offsets, grid, max_voxels=len(points))
@@ -51,7 +51,7 @@ def draw_cloud() -> Figure:
 
 def draw_tiles(tiles: int = 2, rows_per_tile: int = 32) -> Figure:
     """The table of a piece of a street, and what warps of 32 rows skip of it."""
-    points = torch.from_numpy(simulate(6).points)
+    points = torch.from_numpy(simulate(3).points)
     grid = VoxelGrid((0, -40, -3, 70.4, 40, 1), (0.1, 0.1, 0.1))
     offsets = torch.tensor([0, len(points)], dtype=torch.int32)
     coords = voxelize(points, offsets, grid, max_voxels=len(points)).coords
