@@ -70,8 +70,10 @@ def convolve(
     """[N_source, C_in] -> [N, C_out] in `dtype`, the residual added before the ReLU; rows from the
     table's count on are zero. Sums are taken in float32 and rounded once.
 
-    Raises ValueError where the table holds a row that the features have not.
+    Raises ValueError where sizes do not fit each other, where the table holds a row that the
+    features have not, and for a tensor that is not on the CPU: the kernel reads by address.
     """
+    _check(features, weight, table, bias, residual)
     offsets, c_in, c_out = weight.shape
     features = features.detach().to(weight.panels.dtype).contiguous()
     neighbours = (
@@ -107,3 +109,28 @@ def convolve(
         )
     out[rows:] = 0
     return out.to(dtype)
+
+
+def _check(
+    features: Tensor,
+    weight: PackedWeight,
+    table: Table,
+    bias: Tensor | None,
+    residual: Tensor | None,
+) -> None:
+    offsets, c_in, c_out = weight.shape
+    neighbours = table.neighbours
+    if neighbours.dtype != torch.int32:
+        raise ValueError(f"kernel_map: expected int32, got {neighbours.dtype}")
+    for name, tensor, shape in (
+        ("kernel_map", neighbours, (offsets, neighbours.shape[-1])),
+        ("features", features, (len(features), c_in)),
+        ("bias", bias, (c_out,)),
+        ("residual", residual, (neighbours.shape[-1], c_out)),
+    ):
+        if tensor is None:
+            continue
+        if not tensor.is_cpu:
+            raise ValueError(f"{name}: on {tensor.device}, the weight on cpu")
+        if tensor.shape != shape:
+            raise ValueError(f"{name}: expected {list(shape)}, got {list(tensor.shape)}")
