@@ -22,13 +22,14 @@ import torch
 
 SOURCES = Path(__file__).resolve().parents[1] / "csrc" / "cpu"
 FLAGS = ["-O3", "-std=c++17", "-fPIC", "-shared"]
+ANOTHER_FOLDER = "export TORCH_EXTENSIONS_DIR to a folder that can be written"
 
 
 @functools.cache
 def kernels() -> ctypes.CDLL | None:
     """The kernels; None, said once, where they cannot be built: plain torch computes then."""
-    path = library_path()
     try:
+        path = library_path()
         if not path.exists():
             _compile(path)
         return _load(path)
@@ -79,12 +80,20 @@ def library_path() -> Path:
     for path in sorted(SOURCES.iterdir()):
         content = path.read_bytes()
         digest.update(b"%s\0%d\0" % (path.name.encode(), len(content)) + content)
-    root = os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions"
-    return Path(root) / "millisecond_cpu" / f"{digest.hexdigest()[:16]}.so"
+    return _cache_folder() / "millisecond_cpu" / f"{digest.hexdigest()[:16]}.so"
+
+
+def _cache_folder() -> Path:
+    if root := os.environ.get("TORCH_EXTENSIONS_DIR"):
+        return Path(root)
+    try:
+        return Path.home() / ".cache" / "torch_extensions"
+    except RuntimeError as error:  # a user without a name, as a container may have
+        raise OSError(f"{error} {ANOTHER_FOLDER}") from None
 
 
 def _compiler() -> str:
-    return os.environ.get("CXX", "c++")
+    return os.environ.get("CXX", "").strip() or "c++"
 
 
 def _flags() -> list[str]:
@@ -105,14 +114,18 @@ def _compile(path: Path) -> None:
     compiler = _compiler()
     if shutil.which(compiler.split()[0]) is None:
         raise OSError(f"no C++ compiler ({compiler}): apt install g++, or export CXX to one")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        own_folder = tempfile.TemporaryDirectory(dir=path.parent)  # two processes may build at once
+    except OSError as error:
+        raise OSError(f"{error}; {ANOTHER_FOLDER}") from error
     print(f"building the CPU kernels in {path.parent} ...", file=sys.stderr, flush=True)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # two processes may build at once
+    with own_folder as folder:
         built = Path(folder) / path.name
         sources = [str(source) for source in sorted(SOURCES.glob("*.cpp"))]
         command = [*compiler.split(), *_flags(), *sources, "-o", str(built)]
-        result = subprocess.run(command, capture_output=True, text=True)
+        result = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if result.returncode:
             lines = result.stderr.strip().splitlines() or ["no message"]
             first = next((line for line in lines if "error" in line), lines[-1])

@@ -147,6 +147,24 @@ def test_a_table_that_reads_beyond_the_features_is_an_error():
 
 
 @needs_kernels
+def test_what_would_be_read_beyond_its_end_is_an_error():
+    """A chain is given its features and maps by the caller; the kernel knows addresses alone."""
+    chain = ConvChain([torch.ones(3, 4, 5)], [torch.zeros(5)])
+    rows, table = torch.ones(7, 4), torch.zeros(3, 7, dtype=torch.int32)
+    wrong = {
+        r"features: expected \[7, 4\], got \[7, 3\]": (rows[:, :3], table),
+        r"kernel_map: expected \[3, 7\], got \[2, 7\]": (rows, table[:2]),
+        "kernel_map: expected int32, got torch.int64": (rows, table.long()),
+        "features: on meta": (rows.to("meta"), table),
+    }
+    for message, (features, neighbours) in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            chain(features, [KernelMap(Table(neighbours), None)])
+    with pytest.raises(ValueError, match="bias: expected"):
+        ConvChain([torch.ones(3, 4, 5)], [torch.zeros(4)])(rows, [KernelMap(Table(table), None)])
+
+
+@needs_kernels
 def test_what_is_not_finite_stays():
     features = torch.tensor([[torch.nan, 1], [torch.inf, 1], [-torch.inf, 1]])
     table = Table(torch.arange(3, dtype=torch.int32)[None])
@@ -216,3 +234,25 @@ def test_without_a_compiler_it_is_said_once_and_plain_torch_computes(monkeypatch
     finally:
         load_again(monkeypatch)
     assert not list(tmp_path.rglob("*.so"))
+
+
+def test_without_a_folder_to_build_in_it_is_said_which_variable_names_another(
+    monkeypatch, tmp_path, capfd
+):
+    def nobody():
+        raise RuntimeError("Could not determine home directory.")
+
+    taken = tmp_path / "file"
+    taken.write_text("")
+    try:
+        for cache in ("", str(taken)):
+            monkeypatch.setenv("TORCH_EXTENSIONS_DIR", cache)
+            monkeypatch.setenv("CXX", "")  # as if it were not set
+            monkeypatch.setattr(library.Path, "home", nobody)
+            monkeypatch.setattr(library.shutil, "which", lambda name: name)
+            library.kernels.cache_clear()
+            assert library.kernels() is None
+            told = capfd.readouterr().err
+            assert "export TORCH_EXTENSIONS_DIR" in told and told.count("\n") == 1
+    finally:
+        load_again(monkeypatch)
