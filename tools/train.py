@@ -93,7 +93,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "for validation then, and no objects are pasted",
     )
     parser.add_argument(
-        "--sensor", default="hdl-64e", help="that scans the streets, see tools/simulate.py"
+        "--sensor", help="that scans the streets, see tools/simulate.py (default: hdl-64e)"
     )
     parser.add_argument("--val-split", default="val", metavar="SPLIT", help="default: val")
     parser.add_argument(
@@ -113,13 +113,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def train(options: argparse.Namespace, group: Processes) -> int:
     """Runs a training to its end or to a signal; returns the exit code."""
+    if options.sensor is not None and not options.streets:
+        raise ValueError(f"--sensor {options.sensor}: is for simulated streets; add --streets N")
     config = load_config(options.config, options.set)
     validation_frames = _dataset(options, config, options.val_split)
     frames: KittiDataset | SimulatedStreets
     database = None
     if options.streets:
         crop = config.grid.crop_to_image
-        frames = SimulatedStreets(options.streets, sensor=find_sensor(options.sensor), crop=crop)
+        sensor = None if options.sensor is None else find_sensor(options.sensor)
+        frames = SimulatedStreets(options.streets, sensor=sensor, crop=crop)
     else:
         frames = _dataset(options, config, options.train_split)
         if any(config.augment.sample.values()):

@@ -25,3 +25,10 @@ def test_a_wrong_sensor_gets_one_line(minute, tmp_path, capsys):
     err = capsys.readouterr().err
     assert "sensor 'hdl-65e'" in err and err.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_sensor_without_streets_is_a_mistake(minute, tmp_path, capsys):
+    assert main(arguments(minute, tmp_path / "run", "--sensor", "hdl-64e")) == 2
+    err = capsys.readouterr().err
+    assert "--sensor hdl-64e" in err and "--streets N" in err and err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
