@@ -77,13 +77,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def compare_sets(options: argparse.Namespace) -> None:
     sensor, config = find_sensor(options.sensor), load_config(options.config)
     sheet = options.output / "comparison.png"
-    make_folder(options.output)
-    require_own(sheet)
     measure = Measure(sensor, config.grid.voxel_grid, DOWNS)
     sets = [
         open_set(name, options.split, sensor, config.class_names)[:: options.every]
         for name in options.sets
     ]
+    make_folder(options.output)
+    require_own(sheet)
     a, b = (
         [measure(frame()) for frame in tqdm(frames, desc=name, unit="scan")]
         for name, frames in zip(options.sets, sets, strict=True)
