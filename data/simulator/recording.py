@@ -92,7 +92,7 @@ def record(
     occluded[count < MIN_POINTS] = UNKNOWN
 
     # A thing that no ray could reach is too far away, or out of sight.
-    labelled = np.array([placed.thing.kind is not None for placed in street.placed])
+    labelled = np.array([placed.thing.kind is not None for placed in street.placed], dtype=bool)
     objects = np.flatnonzero(labelled & (seen.reachable > 0))
     boxes = _boxes(street, objects, time)
     labels = _labels(street, objects, boxes, occluded, calibration)
