@@ -191,6 +191,14 @@ def test_keys_choose_what_is_shown(monkeypatch, tmp_path, capsys):
     assert "a bad packet" in capsys.readouterr().err
 
 
+def test_a_screenshot_that_cannot_be_written_does_not_end_the_view(monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(player, "SCREENSHOTS", tmp_path / "file" / "screenshots")
+    window, _ = play([None, "s", "up", None], [frame(0)])
+    assert len(window.shown) == 2 and not window.screenshots
+    assert capsys.readouterr().err.count("error: ") == 1
+
+
 def test_every_key_has_a_row_in_the_help():
     assert keys_for(("Car",))["1"] == "Car off, on"
     assert "1 to 3" in keys_for(("Car", "Pedestrian", "Cyclist"))
