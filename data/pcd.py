@@ -109,6 +109,8 @@ def _header(content: bytes, path: Path) -> Header:
     counts = _numbers(lines, "COUNT", path) or [1] * len(names)
     if not len(names) == len(types) == len(sizes) == len(counts):
         raise ValueError(f"{path}: FIELDS, SIZE, TYPE and COUNT are not of one length")
+    if not names or 0 in counts:
+        raise ValueError(f"{path}: a point has no FIELDS, or one of COUNT 0; is this a PCD file?")
     widths = [size * count for size, count in zip(sizes, counts, strict=True)]
     offsets = np.cumsum((0, *widths)).tolist()
     fields = tuple(

@@ -109,17 +109,20 @@ def show(options: argparse.Namespace) -> int:
         frames = LiveDetection(
             scans, detector, not options.no_tracks, options.ego, limit=options.frames
         )
+        stack.callback(report, frames, scans)  # once both threads have ended: they count until then
         stack.enter_context(scans)
         stack.enter_context(frames)
         choices, classes = Choices(options.score), detector.config.class_names
         view = LiveView(classes, choices, frames.statistics, paced=not whole)
-        try:
-            play(place, scans, frames, view)
-        finally:
-            for line in frames.notes.lines():
-                print(f"warning: {line}", file=sys.stderr)
-            print(frames.statistics.summary(scans.dropped))
+        play(place, scans, frames, view)
     return 2 if frames.statistics.troubles else 0
+
+
+def report(frames: LiveDetection, scans: ScanQueue) -> None:
+    """Print what was odd about the scans, and the summary."""
+    for line in frames.notes.lines():
+        print(f"warning: {line}", file=sys.stderr)
+    print(frames.statistics.summary(scans.dropped))
 
 
 def open_place(

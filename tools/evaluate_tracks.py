@@ -100,7 +100,8 @@ def score(options: argparse.Namespace) -> None:
     unscored = Counter(name for found in drive.objects for name in found.names if name not in total)
     if unscored:
         counted = ", ".join(f"{number} {name}" for name, number in sorted(unscored.items()))
-        print(f"\nnot scored, as no track has these classes: {counted}")
+        why = "--classes does not name" if options.classes else "no track has"
+        print(f"\nnot scored, as {why} these classes: {counted}")
     if options.json:
         write_json(options.json, content)
 
@@ -137,6 +138,8 @@ def all_runs(options: argparse.Namespace, drive: Drive) -> dict[str, list[Identi
     """The tracks to score, by the title of their table."""
     how = ", tracked with the car's own motion" if options.ego else ", tracked"
     if options.results is None:
+        if not any(len(found.names) for found in drive.objects):
+            raise ValueError(f"{options.root}: its labels have no objects that could be tracked")
         disturbed = [follow(drive, disturb(drive.objects, seed)) for seed in SEEDS]
         return {
             f"labels{how}": [follow(drive, drive.objects)],

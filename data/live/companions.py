@@ -59,7 +59,7 @@ class Companions:
         if not self.numbered or not all(NUMBER.fullmatch(name) for name in names):
             return 0
         first = 0 if self.times else int(names[0])
-        return max(int(names[-1]) + 1, len(self.times)) - first - len(names)
+        return max(int(names[-1]) + 1, len(self.times)) - first - len(set(names))
 
 
 def find_clouds(folder: Path) -> Path:

@@ -112,7 +112,7 @@ def _of_sqlite(path: Path) -> Iterator[Found]:
         "JOIN topics ON topics.id = messages.topic_id"
     )
     with TemporaryDirectory() as folder:
-        copy = Path(folder) / path.name
+        copy = Path(folder) / "copy.db3"
         shutil.copyfile(path, copy)
         with copy.open("r+b") as file:
             page = int.from_bytes(file.read(18)[16:], "big")
@@ -121,7 +121,7 @@ def _of_sqlite(path: Path) -> Iterator[Found]:
             file.seek(28)
             file.write(pages.to_bytes(8, "big")[-4:])
             file.truncate(pages * page)
-        with closing(sqlite3.connect(f"file:{copy}?immutable=1", uri=True)) as database:
+        with closing(sqlite3.connect(f"{copy.as_uri()}?immutable=1", uri=True)) as database:
             try:
                 for row in database.execute(query):
                     yield Found(*row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,8 +74,10 @@ class Recording:
         decompress = require("rosbags.rosbag2.storage_mcap", "rosbags").DECOMPRESSORS["zstd"]
         for file in files:
             for found in cut_off.messages_of(file):
-                packed = found.data.startswith(ZSTD)  # no message begins so by itself
-                yield found._replace(data=decompress(found.data, 0)) if packed else found
+                if found.data.startswith(ZSTD):  # no message begins so by itself
+                    with suppress(Exception):  # damaged: then it is reported where it is read
+                        found = found._replace(data=decompress(found.data, 0))
+                yield found
 
 
 def bag_files(folder: Path) -> list[Path]:

@@ -78,12 +78,12 @@ def _read_json(path: Path) -> NamedDetections:
         result = json.loads(read_text(path))
         boxes = np.array(result["boxes"], np.float64).reshape(-1, 7)
         scores, names = np.array(result["scores"], float), tuple(map(str, result["names"]))
-        if not len(boxes) == len(scores) == len(names):
+        if not (scores.shape == (len(boxes),) and len(names) == len(boxes)):
             raise ValueError("boxes, scores and names are not equally many")
         if not (boxes[:, 3:6] > 0).all():
             raise ValueError("a size is not positive")
         if not ((np.abs(boxes) < FARTHEST).all() and np.isfinite(scores).all()):
             raise ValueError("a number is not finite, or too large for metres")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise ValueError(f"{path}: not a result of tools/detect.py ({error})") from None
     return NamedDetections(boxes.astype(np.float32), scores, names)

@@ -25,11 +25,11 @@ class Statistics:
     def add(self, latency: float, now: float) -> None:
         """A frame that took `latency` seconds and is done at time `now`, seconds."""
         self._latencies.append(latency)
-        if self._last is not None:
-            self._intervals.append(now - self._last)
-            self._running += now - self._last
+        last, self._last = self._last, now  # read once: another thread may call `rest` meanwhile
+        if last is not None:
+            self._intervals.append(now - last)
+            self._running += now - last
             self._counted += 1
-        self._last = now
 
     def rest(self) -> None:
         """What comes after a pause says nothing about the rate."""

@@ -27,7 +27,8 @@ def read_result(path: Path) -> Result:
         boxes = np.array(content["boxes"], np.float64).reshape(-1, 7)
         scores, names = np.array(content["scores"], float), tuple(map(str, content["names"]))
         ids = np.array(content["ids"]) if "ids" in content else None
-        if not len(boxes) == len(scores) == len(names) == len(scores if ids is None else ids):
+        fitting = scores.shape == (len(boxes),) and len(names) == len(boxes)
+        if not fitting or (ids is not None and len(ids) != len(boxes)):
             raise ValueError("boxes, scores, names and ids are not equally many")
         if not ((boxes[:, 3:6] > 0).all() and (np.abs(boxes) < FARTHEST).all()):
             raise ValueError("a size is not positive, or a number too large for metres")

@@ -152,6 +152,8 @@ MISTAKES = {
     "type.pcd": (PCD.replace("TYPE U", "TYPE X"), "field ring of TYPE X and SIZE 2"),
     "length.pcd": (PCD.replace("SIZE 2 ", "SIZE "), "not of one length"),
     "negative.pcd": (PCD.replace("HEIGHT 1", "HEIGHT -1"), "HEIGHT -1: not numbers"),
+    "count.pcd": (PCD.replace("COUNT 1 3 1 1 1 1", "COUNT 1 3 1 1 1 0"), "or one of COUNT 0"),
+    "empty.pcd": ("FIELDS\nSIZE\nTYPE\nWIDTH 0\nHEIGHT 1\nDATA ascii\n", "has no FIELDS"),
     "lie.pcd": (PCD.replace("HEIGHT 1", "HEIGHT 2"), "3 POINTS are not WIDTH x HEIGHT, 3 x 2"),
     "data.pcd": (PCD.replace("{data}", "zip"), "DATA zip is none of ascii, binary"),
     "cut.pcd": (PCD.replace("{data}", "binary") + "12345", "5 bytes are not 3 points of 22"),

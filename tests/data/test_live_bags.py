@@ -231,6 +231,17 @@ def test_damaged_bags_never_stop_the_program(tmp_path, kind):
             assert "\n" not in str(error)
 
 
+def test_a_cut_off_bag_of_any_name(tmp_path):
+    cloud = np.float32([50, 50, 50, 1]) * RNG.random((80_000, 4), dtype=np.float32)
+    bag = write_clouds(tmp_path / "bag", "sqlite3", [cloud] * 5)
+    content = next(bag.glob("*.db3")).read_bytes()
+    path = tmp_path / "50%20 of #1?.db3"
+    path.write_bytes(content[: int(0.999 * len(content))])
+    scans, [trouble] = opened(path)
+    np.testing.assert_array_equal(scans[0].points, cloud)
+    assert "cut off or damaged" in trouble
+
+
 def test_a_folder_of_bags_without_a_description(tmp_path):
     path = write_clouds(tmp_path / "bag", "mcap", CLOUDS)
     (path / "metadata.yaml").unlink()

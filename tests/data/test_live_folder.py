@@ -107,6 +107,13 @@ def test_a_folder_that_vanishes(tmp_path):
     assert [item.text for item in source] == [f"{tmp_path / 'scans'}: the folder is gone"]
 
 
+def test_a_scan_of_two_formats_is_not_a_missing_one(tmp_path):
+    clouds = tmp_path / "2011_09_26" / "drive" / "velodyne_points" / "data"
+    write_scans(clouds, "0000000000 0000000001")
+    np.save(clouds / "0000000001.npy", POINTS)
+    assert not any("not there" in text for text in split(clouds)[1])
+
+
 def test_a_raw_drive(tmp_path):
     drive = tmp_path / "2011_09_26" / "2011_09_26_drive_0001_sync"
     clouds, pictures = drive / "velodyne_points" / "data", drive / "image_02" / "data"

@@ -179,7 +179,7 @@ def test_an_error_comes_after_what_was_read_before():
 
 def test_nothing_within_the_time():
     source = Given(scan(0), scan(1, 1.9))
-    with ScanQueue(source) as scans:
+    with ScanQueue(source, clock=lambda: 0.0) as scans:  # on this clock the second is never due
         assert scans.get(HANG).name == "0"
         with pytest.raises(queue.Empty):
             scans.get(0.01)
@@ -191,10 +191,10 @@ def test_the_thread_ends_when_it_is_closed(state):
     scans = ScanQueue(source, fast=state == "full")
     if state == "paused":
         scans.pause(True)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with scans:
         time.sleep(0.03)
-    assert threading.active_count() == before and source.closed
+    assert set(threading.enumerate()) <= before and source.closed
     scans.close()  # again
 
 
@@ -251,7 +251,10 @@ def test_ctrl_c():
         stderr=subprocess.PIPE,
         text=True,
     ) as program:
-        assert program.stdout.readline() == "000001_00\n"
-        program.send_signal(signal.SIGINT)
-        _, errors = program.communicate(timeout=HANG)
+        try:
+            assert program.stdout.readline() == "000001_00\n"
+            program.send_signal(signal.SIGINT)
+            _, errors = program.communicate(timeout=HANG)
+        finally:
+            program.kill()  # otherwise the block waits for it
     assert errors.strip().endswith("KeyboardInterrupt") and errors.count("Traceback") == 1

@@ -54,6 +54,7 @@ def test_packets_of_the_network_give_the_turns_of_the_file(sensors, monkeypatch,
     packets = [content[HEADER:] for _, content in read_pcap(path)]
     packets[100:100] = [b"not a packet"] * 3
     sender = Sender(monkeypatch, packets)
+    monkeypatch.setattr("data.live.queue.CAPACITY", len(wanted))  # however late this thread takes
     scans, troubles = [], []
     source = open_source(f"udp://127.0.0.1:{sender.port}")
     assert source.live

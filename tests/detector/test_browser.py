@@ -37,7 +37,7 @@ def test_a_page_is_served_while_frames_come(capfd):
         for count, inset in ((3, None), (5, image), (0, image), (1, None)):
             browser.show(points, None, found(count), "000001", {"latency": "5 ms"}, inset)
         browser.show(points[:0])
-        with urllib.request.urlopen(f"http://{HOST}:{port}/", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://{HOST}:{port}/", timeout=60) as answer:
             assert b"<html" in answer.read()[:500].lower()
         with pytest.raises(OSError, match=f"port {port}: .*another one to --browser"):
             BrowserView(port, 0.3)

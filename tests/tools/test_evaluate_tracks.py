@@ -73,7 +73,7 @@ def test_detections_without_ids_are_tracked_here(tmp_path, drive, capsys):
     assert "detections that score at least 0, tracked" in printed
     name, mota, _, idf1, *counts = printed.splitlines()[2].split()
     assert (name, mota, idf1) == ("Car", "87.5", "93.3") and counts == ["0", "0", "0", "1", "8"]
-    assert "not scored, as no track has these classes: 8 Van" in printed
+    assert "not scored, as --classes does not name these classes: 8 Van" in printed
     assert run(results, "--root", drive, "--score", "0.95") == 2
     assert "no track at all" in capsys.readouterr().err
 
@@ -114,6 +114,10 @@ def test_mistakes_are_one_line(tmp_path, drive, capsys):
         assert not out and len(errors) == 1 and word in errors[0], err
     assert run("--root", drive, "--rate", "0") == 2
     assert "'0' is no frequency" in capsys.readouterr().err
+    for path in (drive / "label_2").iterdir():
+        path.write_text("")
+    assert run("--root", drive) == 2
+    assert "no objects that could be tracked" in capsys.readouterr().err
 
 
 def test_the_real_drive(kitti, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from detector.draw.style import VERDICT_COLOURS, Palette
 from tests.helpers.judged_results import STRANGER, write_judged_results, write_results
 from tests.helpers.kitti_miniature import CAR, IDS, PEDESTRIAN, write_miniature
 from tools import visualize
+from tools.visualizing.browser import keys_of
 
 CROWDED = (3, 4, 12, 18, 29, 32, 36, 200003, 200032)  # streets with objects of all classes
 
@@ -181,6 +183,14 @@ def test_a_frame_that_cannot_be_judged_is_told_and_comes_last(tmp_path, judged, 
     assert visualize.main(arguments) == 2
     assert IDS[3] in capsys.readouterr().err
     assert [row["frame"] for row in ranking(tmp_path / "out")] == [IDS[2], IDS[1], IDS[0]]
+
+
+def test_keys_that_judge_are_there_only_where_it_can_be_judged():
+    def keys(judged):
+        source = SimpleNamespace(names=("a", "b"), judged=judged)
+        return set(keys_of(SimpleNamespace(source=source)))
+
+    assert keys(True) - keys(False) == {"n, b", "e"}  # the first asked is not kept for the second
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from detector.draw.window import Window
 from detector.draw.window_view import SCREENSHOT, TRACK_KEYS
 from detector.live import LiveDetection, LiveFrame
 from tools.live.view import LiveView
+from tools.program import one_line
 
 SPEEDS = (0.125, 8.0)  # times the sensor's
 STEP = 0.05  # of the score
@@ -97,9 +99,12 @@ class Player:
     def _save_screenshots(self) -> None:
         name = self._frame.scan.name if self._frame is not None else "nothing"
         for picture in self._window.screenshots:
-            path = free_name(SCREENSHOTS / f"{Path(name).name}.png")
-            save_png(path, picture)
-            print(f"screenshot written to {path}")
+            try:
+                path = free_name(SCREENSHOTS / f"{Path(name).name}.png")
+                save_png(path, picture)
+                print(f"screenshot written to {path}")
+            except (ValueError, OSError) as error:  # no reason to end the view
+                print(f"error: {one_line(error)}", file=sys.stderr)
         self._window.screenshots.clear()
 
 

@@ -30,9 +30,9 @@ SAVING = {"s": "save the sheet of this frame"}
 def keys_of(studio: Studio) -> dict[str, str]:
     """The keys that make sense for these frames, and what they do."""
     several, judged = len(studio.source.names) > 1, studio.source.judged
-    keys = TURNING if several else {}
-    keys |= RANKING if several and judged else {}
-    return keys | (JUDGING if judged else {}) | SAVING
+    turning = TURNING if several else {}
+    ranking = RANKING if several and judged else {}
+    return turning | ranking | (JUDGING if judged else {}) | SAVING
 
 
 class Browser:
