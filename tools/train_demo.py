@@ -117,7 +117,13 @@ def simulation(root: Path, split: str) -> Command:
 
 def missing(root: Path) -> list[str]:
     """The splits that do not exist, or are not complete."""
-    return [split for split in SPLITS if not (root / "ImageSets" / f"{split}.txt").is_file()]
+    found = {split: root / "ImageSets" / f"{split}.txt" for split in SPLITS}
+    last = {split: f"{first + count - 1:06d}" for split, (first, count) in SPLITS.items()}
+    return [
+        split
+        for split, path in found.items()
+        if not path.is_file() or last[split] not in path.read_text().split()
+    ]
 
 
 def execute(command: Command) -> int:

@@ -43,8 +43,8 @@ def write_kitti_tree(
     root/simulated.txt names the frames: nothing else is ever written over. The sensor, KITTI's
     unless given, is written down in root/simulated_sensor.yaml; crop: see `simulate`.
 
-    Raises ValueError where the root holds a data set that is not simulated, or was simulated with
-    another sensor or crop, or another split has one of the streets.
+    Raises ValueError where the root holds a data set that is not simulated, or was simulated by an
+    earlier version or with another sensor or crop, or another split has one of the streets.
     """
     root, sensor = Path(root), sensor or default_sensor()
     ids = [f"{seed:06d}" for seed in seeds]
@@ -55,7 +55,7 @@ def write_kitti_tree(
         made = _made(root)
         _check_own(root, ids, made)
         listed = _listed(root, ids, split, made)
-        _check_sensor(root, sensor, crop)
+        _check_sensor(root, sensor, crop, bool(made))
         _write_lines(root / MARK, dict.fromkeys([*made, *ids]))
         write = partial(_write_street, root / "training", sensor, crop)
         streets = _each(write, seeds, processes)
@@ -89,9 +89,15 @@ def _check_own(root: Path, ids: Sequence[str], made: Sequence[str]) -> None:
             )
 
 
-def _check_sensor(root: Path, sensor: Sensor, crop: bool) -> None:
-    """Writes down by what the frames of this root are scanned; a root is of one sensor."""
+def _check_sensor(root: Path, sensor: Sensor, crop: bool, made: bool) -> None:
+    """Writes down by what the frames of this root are scanned; a root is of one sensor. made: some
+    are there."""
     path = root / SENSOR
+    if made and not path.exists():
+        raise ValueError(
+            f"{root}: an earlier version simulated its streets, they differ from those of this "
+            "one; delete it, or give another folder"
+        )
     text = f"# cropped to the camera's image: {'yes' if crop else 'no'}\n"
     text += yaml.safe_dump(plain(asdict(sensor)), sort_keys=False, default_flow_style=None)
     if path.exists() and read_text(path) != text:

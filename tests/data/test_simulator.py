@@ -174,6 +174,15 @@ def test_a_second_simulation_adds_to_the_split(tmp_path):
     assert not list(tmp_path.rglob(".*"))
 
 
+def test_streets_of_an_earlier_version_are_not_mixed_with_these(tmp_path):
+    write_kitti_tree(tmp_path, [1], "train")
+    (tmp_path / "simulated_sensor.yaml").unlink()  # earlier versions wrote none
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="an earlier version simulated its streets.*delete it"):
+        write_kitti_tree(tmp_path, [2], "train")
+    assert contents(tmp_path) == before
+
+
 @pytest.mark.parametrize(
     ("split", "seeds", "said"),
     [

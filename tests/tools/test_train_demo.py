@@ -36,3 +36,15 @@ def test_report(tmp_path):
     assert "AP 54.3 (R40) of 60 cars" in text
     assert "street 000001: 2 cars" in text and "3 m ahead and 4 m to the right" in text
     assert "street 000002: no car" in text
+
+
+def test_streets_of_another_version_are_not_taken_for_its_own(tmp_path):
+    lists = tmp_path / "ImageSets"
+    lists.mkdir()
+    for split, (first, count) in train_demo.SPLITS.items():
+        ids = range(first, first + count)
+        (lists / f"{split}.txt").write_text("".join(f"{n:06d}\n" for n in ids))
+    assert train_demo.missing(tmp_path) == []
+    (lists / "unseen.txt").write_text("200003\n200004\n200005\n200006\n")
+    (lists / "val.txt").unlink()
+    assert train_demo.missing(tmp_path) == ["val", "unseen"]
