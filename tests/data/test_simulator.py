@@ -178,7 +178,7 @@ def test_streets_of_an_earlier_version_are_not_mixed_with_these(tmp_path):
     write_kitti_tree(tmp_path, [1], "train")
     (tmp_path / "simulated_sensor.yaml").unlink()  # earlier versions wrote none
     before = contents(tmp_path)
-    with pytest.raises(ValueError, match="an earlier version simulated its streets.*delete it"):
+    with pytest.raises(ValueError, match="an earlier version simulated its streets"):
         write_kitti_tree(tmp_path, [2], "train")
     assert contents(tmp_path) == before
 
