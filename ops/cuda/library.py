@@ -22,7 +22,6 @@ import torch
 
 from ops.cuda.fakes import register_fakes
 from ops.cuda.toolchain import Toolchain, architectures, shared_libstdcxx
-from ops.cuda.tracing import constant_when_traced
 
 SOURCES = Path(__file__).resolve().parents[1] / "csrc"
 NAME = "millisecond"
@@ -54,7 +53,7 @@ def _outcome() -> BuildError | None:
     return None
 
 
-@constant_when_traced
+@torch.compiler.assume_constant_result  # torch.compile calls it while tracing, and never again
 def extension() -> None:
     """Make `torch.ops.millisecond` available, compiling it first where needed.
 

@@ -2,10 +2,8 @@
 
 import torch
 
-from ops.cuda.tracing import constant_when_traced
 
-
-@constant_when_traced
+@torch.compiler.assume_constant_result
 def tf32_allowed() -> bool:
     """Whether float32 may be rounded to tf32, as torch is set for products on a GPU: by
     torch.set_float32_matmul_precision or torch.backends.cuda.matmul.fp32_precision."""
