@@ -11,6 +11,8 @@ from detector.draw.style import (
     EMPTY,
     FAINT,
     GRID,
+    HEIGHTS,
+    INTENSITIES,
     TEXT,
     BoxSet,
     dash,
@@ -22,7 +24,6 @@ from detector.draw.text import shortened, width, write
 from detector.draw.view import View
 
 SMOOTH = 2  # drawn this many times larger, then shrunk
-HEIGHTS = (-2.0, 1.5)  # metres above the sensor: the ends of the colour ramp
 LEFT, TOP, RIGHT, BOTTOM = 44, 40, 16, 50  # margins in pixels, without the legend
 SENSOR: tuple[int, int, int] = (255, 255, 255)
 HEADING = 0.7  # metres that the heading line goes beyond the front
@@ -97,7 +98,7 @@ def _canvas(points: np.ndarray, view: View, colour_by: str) -> np.ndarray:
     low, high = zip(view.x, view.y, strict=True)
     inside = ((points[:, :2] >= low) & (points[:, :2] <= high)).all(axis=1)
     points = points[inside & np.isfinite(points).all(axis=1)]
-    value, ends = (points[:, 2], HEIGHTS) if colour_by == "height" else (points[:, 3], (0.0, 0.8))
+    value, ends = (points[:, 2], HEIGHTS) if colour_by == "height" else (points[:, 3], INTENSITIES)
     # The brightest come last and stay on top.
     order = np.argsort(value, kind="stable")
     column, row = np.floor(view.pixels(points[order]) * SMOOTH).astype(np.int64).T

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw
 
-from detector.draw.birds_eye import HEIGHTS
-from detector.draw.style import BACKGROUND, FAINT, TEXT, ramp
+from detector.draw.style import BACKGROUND, FAINT, HEIGHTS, TEXT, ramp
 from detector.draw.text import shortened, write
 from detector.draw.viewpoint import Viewpoint
 

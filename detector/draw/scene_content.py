@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from detector.draw.style import BoxSet, ramp
+from detector.draw.style import HEIGHTS, INTENSITIES, BoxSet, ramp
 from detector.draw.tubes import Mesh, box_tubes, ground_rings, trail_tubes
 
-HEIGHTS, INTENSITIES = (-2.0, 1.5), (0.0, 0.8)  # metres; the ends of the colour ramp
 COLOUR_BY = ("height", "intensity")
 REACH = 300.0  # metres: what lies farther away is not drawn
 BEHIND = 0.01  # share of the points behind the sensor from which rings go all round

@@ -126,6 +126,10 @@ def tint(colour: Colour, share: float = 0.25) -> Colour:
     return red, green, blue
 
 
+HEIGHTS = (-2.0, 1.5)  # metres above the sensor: the ends of the ramp
+INTENSITIES = (0.0, 0.8)
+
+
 def ramp(values: np.ndarray, low: float, high: float) -> np.ndarray:
     """[P] values -> [P, 3] uint8 colours between those of low and high."""
     place = ((values - low) / (high - low)).clip(0, 1)

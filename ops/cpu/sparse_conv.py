@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ops.cpu.convolution import convolve, pack_weight
-from ops.reference.sparse_conv import weight_gradient
+from ops.reference.sparse_conv import finished, weight_gradient
 from ops.rulebook import KernelMap
 
 
@@ -26,16 +26,7 @@ def sparse_conv(
         packed, dtype = pack_weight(weight), features.dtype
         return convolve(features, packed, table, bias, relu, dtype, residual)
     out = SparseConv.apply(features, weight, kernel_map)
-    if bias is not None:
-        out = out + bias
-    if residual is not None:
-        out = out + residual
-    if relu:
-        out = out.relu()
-    if table.count is not None:
-        row = torch.arange(len(out))
-        out = torch.where((row < table.count)[:, None], out, 0)
-    return out.to(features.dtype)
+    return finished(out, table.count, bias, residual, relu).to(features.dtype)
 
 
 class SparseConv(torch.autograd.Function):

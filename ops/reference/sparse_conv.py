@@ -26,17 +26,23 @@ def sparse_conv(
 ) -> Tensor:
     """See ops.sparse_conv.sparse_conv."""
     out = SparseConv.apply(features, weight, kernel_map)
+    return finished(out, kernel_map.forward.count, bias, residual, relu).to(features.dtype)
+
+
+def finished(
+    out: Tensor, count: Tensor | None, bias: Tensor | None, residual: Tensor | None, relu: bool
+) -> Tensor:
+    """The rows of a bare convolution, which are overwritten, with all that follows it."""
     if bias is not None:
         out += bias
     if residual is not None:
         out += residual
     if relu:
         out.relu_()
-    count = kernel_map.forward.count
     if count is not None:
         row = torch.arange(len(out), device=out.device)
         out = torch.where((row < count)[:, None], out, 0)
-    return out.to(features.dtype)
+    return out
 
 
 class SparseConv(torch.autograd.Function):

@@ -39,10 +39,11 @@ def evaluate_tracks(
     """Counts per class of one sequence.
 
     A track's box matches an object of its class where the IoU of their volumes is at least
-    min_iou. As in KITTI's evaluation, a box that matches an object of the neighbouring class (Van
-    for Car, Person_sitting for Pedestrian) is not judged, nor is one that matches nothing and lies
-    in a DontCare region of the image by more than half. Every labelled object of the class counts,
-    those that are hard to see too. Raises ValueError for sides that do not fit together.
+    min_iou. As in KITTI's evaluation, two kinds of boxes are not judged. One matches an object of
+    the neighbouring class (Van for Car, Person_sitting for Pedestrian). The other matches nothing,
+    and more than half of it lies in a DontCare region of the image. Every labelled object of the
+    class counts, those that are hard to see too. Raises ValueError for sides that do not fit
+    together.
     """
     if len(tracks.labels) != len(truth.labels):
         raise ValueError(
