@@ -6,6 +6,7 @@ the kernels and holds gradients and fakes. Where plain torch is too slow, `ops/c
 the kernels of a CPU.
 """
 
+from ops.adamw import LossScale, Moments, Recipe, adamw_update
 from ops.anchors import Match, Targets, anchor_sides, anchor_targets, match_anchors
 from ops.box_coder import apply_direction, decode, direction_bin, encode, limit_period
 from ops.boxes import Kept, iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
@@ -16,8 +17,9 @@ from ops.furthest_point_sampling import furthest_point_sampling
 from ops.geometry import ConvGeometry
 from ops.kernel_map import index_pyramid, index_workspace, strided_map, submanifold_map
 from ops.layers import InverseConv, SparseMaxPool, StridedConv, SubmanifoldConv
-from ops.losses import anchor_losses
+from ops.losses import anchor_loss_gradients, anchor_losses
 from ops.max_pool import sparse_max_pool
+from ops.norm_relu import norm_relu
 from ops.rulebook import KernelMap, Level, Pyramid, Table
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import SparseTensor
@@ -30,8 +32,11 @@ __all__ = [
     "Kept",
     "KernelMap",
     "Level",
+    "LossScale",
     "Match",
+    "Moments",
     "Pyramid",
+    "Recipe",
     "SparseMaxPool",
     "SparseTensor",
     "StridedConv",
@@ -40,6 +45,8 @@ __all__ = [
     "Targets",
     "VoxelGrid",
     "Voxels",
+    "adamw_update",
+    "anchor_loss_gradients",
     "anchor_losses",
     "anchor_sides",
     "anchor_targets",
@@ -58,6 +65,7 @@ __all__ = [
     "limit_period",
     "match_anchors",
     "nms",
+    "norm_relu",
     "overlap_bev",
     "paired_overlap_bev",
     "sparse_conv",

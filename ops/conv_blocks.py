@@ -16,14 +16,15 @@ from ops.rulebook import KernelMap
 def conv_blocks(
     features: Tensor,  # [N_in, C_in]
     weights: Sequence[Tensor],  # [V, C_in, C_out] each
-    kernel_maps: Sequence[KernelMap],  # exact sizes, no counts
+    kernel_maps: Sequence[KernelMap],  # all with counts or all without
     norms: Sequence[torch.nn.BatchNorm1d],  # in training mode
 ) -> Tensor:  # [N_out, C_out] of the last
     """features = relu(norm(conv(features))) for every weight in turn. Differentiable.
 
     Rows are normalised by their own mean and variance, so every map needs two output rows or more.
     The running statistics of `norms`, which share momentum and eps, move on as they do in their own
-    forward. Under autocast features and weights are cast to its dtype.
+    forward. Rows that a map does not count hold anything. Under autocast features and weights are
+    cast to its dtype.
     """
     if not len(weights) == len(kernel_maps) == len(norms):
         raise ValueError(

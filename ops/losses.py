@@ -4,6 +4,7 @@ of the box, cross entropy of the direction."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
 from torch import Tensor
 
@@ -30,9 +31,32 @@ def anchor_losses(
     least 1), averaged over the batch and weighted. Predictions are of one type; below float64 the
     losses and all in between are float32.
     """
-    if len(weights) != 3:
-        raise ValueError(f"weights: expected those of class, box and direction, got {weights}")
-    backend = cuda if on_kernels(class_logits) else reference
+    backend = _backend(class_logits, weights)
     predictions = class_logits, box_residuals, direction_logits
     truth = anchors, one_row_at_least(boxes), match, positives
     return backend.anchor_losses(*predictions, *truth, weights)
+
+
+def anchor_loss_gradients(
+    class_logits: Tensor,
+    box_residuals: Tensor,
+    direction_logits: Tensor,
+    anchors: Tensor,
+    boxes: Tensor,
+    match: Tensor,
+    positives: Tensor,
+    weights: Sequence[float],
+    of_total: Tensor,  # scalar, float32
+) -> tuple[Tensor, ...]:
+    """The gradients of the predictions from that of the total loss of `anchor_losses`, for which
+    the losses themselves need not be there."""
+    backend = _backend(class_logits, weights)
+    predictions = class_logits, box_residuals, direction_logits
+    truth = anchors, one_row_at_least(boxes), match, positives
+    return backend.anchor_loss_gradients(*predictions, *truth, weights, of_total)
+
+
+def _backend(class_logits: Tensor, weights: Sequence[float]) -> ModuleType:
+    if len(weights) != 3:
+        raise ValueError(f"weights: expected those of class, box and direction, got {weights}")
+    return cuda if on_kernels(class_logits) else reference

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from ops.cuda.fakes import fake
 from ops.cuda.library import extension
 from ops.cuda.precision import tf32_allowed
-from ops.rulebook import KernelMap
+from ops.rulebook import KernelMap, Table
 
 
 class ConvBlocks(torch.autograd.Function):
@@ -22,6 +22,7 @@ class ConvBlocks(torch.autograd.Function):
         count = len(kernel_maps)
         weights, scales, shifts = (parameters[i * count : (i + 1) * count] for i in range(3))
         means, variances = statistics
+        tables = [kernel_map.forward for kernel_map in kernel_maps]
         saved = torch.ops.millisecond.conv_blocks(
             features,
             weights,
@@ -29,12 +30,13 @@ class ConvBlocks(torch.autograd.Function):
             shifts,
             means,
             variances,
-            [kernel_map.forward.neighbours for kernel_map in kernel_maps],
+            [table.neighbours for table in tables],
+            _counts(tables),
             momentum,
             eps,
             tf32,
         )
-        ctx.save_for_backward(features, *weights, *scales, *saved)
+        ctx.save_for_backward(features, *weights, *scales, *shifts, *saved)
         ctx.kernel_maps, ctx.eps, ctx.tf32 = kernel_maps, eps, tf32
         return saved[count - 1]
 
@@ -43,21 +45,28 @@ class ConvBlocks(torch.autograd.Function):
     def backward(ctx, grad):
         features, *saved = ctx.saved_tensors
         count = len(ctx.kernel_maps)
+        tables = [kernel_map.forward for kernel_map in ctx.kernel_maps]
+        back = [kernel_map.backward for kernel_map in ctx.kernel_maps]
         of_features, *of_parameters = torch.ops.millisecond.conv_blocks_backward(
             grad.contiguous(),
             features,
-            saved[:count],
-            saved[count : 2 * count],
-            saved[2 * count :],
-            [kernel_map.forward.neighbours for kernel_map in ctx.kernel_maps],
-            [kernel_map.backward.neighbours for kernel_map in ctx.kernel_maps],
-            [kernel_map.backward.flipped for kernel_map in ctx.kernel_maps],
+            *(saved[i * count : (i + 1) * count] for i in range(3)),
+            saved[3 * count :],
+            [table.neighbours for table in tables],
+            _counts(tables),
+            [table.neighbours for table in back],
+            _counts(back),
+            [table.flipped for table in back],
             ctx.eps,
             ctx.needs_input_grad[0],
             ctx.tf32,
         )
         of_features = of_features if ctx.needs_input_grad[0] else None
         return of_features, None, None, None, None, None, *of_parameters
+
+
+def _counts(tables: Sequence[Table]) -> list[Tensor]:
+    return [table.count for table in tables if table.count is not None]
 
 
 def conv_blocks(
@@ -95,6 +104,7 @@ def _fake_conv_blocks(
     running_means,
     running_vars,
     neighbours,
+    counts,
     momentum,
     eps,
     tf32=False,
@@ -114,9 +124,12 @@ def _fake_conv_blocks_backward(
     features,
     weights,
     scales,
+    shifts,
     saved,
     neighbours,
+    counts,
     back_neighbours,
+    back_counts,
     back_flipped,
     eps,
     wants_features,

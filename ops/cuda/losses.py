@@ -28,6 +28,26 @@ def anchor_losses(
     return AnchorLosses.apply(*predictions, anchors, boxes, match, positives, weights)
 
 
+def anchor_loss_gradients(
+    class_logits: Tensor,
+    box_residuals: Tensor,
+    direction_logits: Tensor,
+    anchors: Tensor,
+    boxes: Tensor,
+    match: Tensor,
+    positives: Tensor,
+    weights: Sequence[float],
+    of_total: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See ops.losses.anchor_loss_gradients."""
+    extension()
+    predictions = (p.detach().contiguous() for p in (class_logits, box_residuals, direction_logits))
+    truth = anchors, boxes.contiguous(), match, positives
+    return torch.ops.millisecond.anchor_losses_backward(
+        of_total, None, None, None, *predictions, *truth, weights
+    )
+
+
 class AnchorLosses(torch.autograd.Function):
     """Losses, and in one go the gradients of whichever of them has one."""
 

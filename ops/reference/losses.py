@@ -44,6 +44,27 @@ def anchor_losses(
     return weighted.sum(), *weighted, by_class.detach()
 
 
+def anchor_loss_gradients(
+    class_logits: Tensor,
+    box_residuals: Tensor,
+    direction_logits: Tensor,
+    anchors: Tensor,
+    boxes: Tensor,
+    match: Tensor,
+    positives: Tensor,
+    weights: Sequence[float],
+    of_total: Tensor,
+) -> tuple[Tensor, ...]:
+    """See ops.losses.anchor_loss_gradients."""
+    predictions = class_logits, box_residuals, direction_logits
+    logits, residuals, directions = (values.detach().requires_grad_() for values in predictions)
+    with torch.enable_grad():
+        truth = anchors, boxes, match, positives
+        total, *_ = anchor_losses(logits, residuals, directions, *truth, weights)
+    leaves = logits, residuals, directions
+    return torch.autograd.grad(total, leaves, of_total.to(total.dtype))
+
+
 def focal_loss(logits: Tensor, labels: Tensor, alpha: float = 0.25, gamma: float = 2.0) -> Tensor:
     """Sigmoid focal loss (Lin et al. 2017) [..., K] of logits [..., K]; labels [...] count from 1.
 

@@ -117,6 +117,37 @@ def conv_blocks(scene: Scene) -> None:
         ops.conv_blocks(x, [w], [kernel_map], [norm]).sum().backward()
 
 
+@runs("conv_blocks", "conv_blocks_backward", "index_bounded")
+def conv_blocks_with_counts(scene: Scene) -> None:
+    count = torch.tensor([len(scene.coords)], dtype=torch.int32).cuda()
+    room = {"capacities": (2 * len(scene.coords), 3 * len(scene.coords)), "count": count}
+    levels = ops.index_pyramid(scene.coords, GRID.sparse_shape, 2, [DOWN], **room).levels
+    maps = [levels[0].submanifold, levels[1].down]
+    x = torch.randn(2 * len(scene.coords), 4, device="cuda", dtype=torch.half, requires_grad=True)
+    weights = [torch.randn(27, *n, device="cuda", requires_grad=True) for n in ((4, 16), (16, 32))]
+    norms = [torch.nn.BatchNorm1d(n).cuda() for n in (16, 32)]
+    ops.conv_blocks(x, weights, maps, norms).sum().backward()
+
+
+@runs("batch_norm_relu", "batch_norm_relu_backward")
+def norm_relu(scene: Scene) -> None:
+    for dtype, channels in product(DTYPES, (5, 128)):
+        maps = [torch.randn(2, channels, 9, 11, device="cuda", dtype=dtype) for _ in range(2)]
+        norms = [torch.nn.BatchNorm2d(channels).cuda() for _ in maps]
+        ops.norm_relu([values.requires_grad_() for values in maps], norms).sum().backward()
+
+
+@runs("adamw_update")
+def adamw_update(scene: Scene) -> None:
+    weights, gradient, average, *moments = (torch.rand(70_004, device="cuda") for _ in range(5))
+    state = ops.Moments(*moments, torch.zeros((), device="cuda"))
+    schedule = torch.tensor([1e-3, 0.9, 0.1], dtype=torch.float64, device="cuda")
+    scale = ops.LossScale(torch.ones((), device="cuda"), torch.zeros((), device="cuda").int())
+    recipe = ops.Recipe(0.99, 1e-8, 0.01, 10)
+    ops.adamw_update(weights, gradient, state, schedule, recipe)
+    ops.adamw_update(weights, gradient, state, schedule, recipe, average, scale)
+
+
 @runs("pack_weight", "conv_chain")
 def conv_chain(scene: Scene) -> None:
     level = scene.level

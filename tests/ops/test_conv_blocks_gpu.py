@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from ops import ConvGeometry, conv_blocks, sparse_conv, strided_map, submanifold_map
+from ops import ConvGeometry, conv_blocks, index_pyramid, sparse_conv, strided_map, submanifold_map
 from tests.conftest import CONV_BLOCKS
 from tests.helpers.sparse import error, on_cuda, random_coords
 
@@ -44,3 +44,39 @@ def test_conv_blocks_are_their_parts(dtype):
     tolerance = CONV_BLOCKS[dtype]
     for one, other in zip(*results, strict=True):
         assert error(one, other) <= tolerance
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("density", [0.02, 0.3])
+def test_rows_that_do_not_count_change_no_bit(dtype, density):
+    """Tables of a fixed room against exact ones; the rows behind hold NaN. The numbers of rows are
+    on either side of those at which sums are cut anew."""
+    generator = torch.Generator().manual_seed(3)
+    shape, downs = (9, 64, 64), [ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))]
+    coords = random_coords(generator, shape, 2, density).cuda()
+    rows, room = len(coords), (len(coords) + 3000, 70_000)
+    count = torch.tensor([rows], dtype=torch.int32).cuda()
+    padded = torch.cat((coords, torch.full((3000, 4), -1).int().cuda()))
+    exact = index_pyramid(coords, shape, 2, downs).levels
+    bounded = index_pyramid(padded, shape, 2, downs, capacities=room, count=count).levels
+    values = torch.randn(rows, 4, generator=generator).to("cuda", dtype)
+    weights = [
+        torch.randn(27, *n, generator=generator).cuda() for n in ((4, 16), (16, 16), (16, 32))
+    ]
+    results = []
+    for levels in (exact, bounded):
+        behind = len(levels[0].coords) - rows
+        features = torch.cat((values, torch.full((behind, 4), torch.nan).to(values)))
+        maps = [levels[0].submanifold, levels[0].submanifold, levels[1].down]
+        norms = [torch.nn.BatchNorm1d(c, eps=1e-3, momentum=0.01).cuda() for c in (16, 16, 32)]
+        own = [w.clone().requires_grad_() for w in weights]
+        features.requires_grad_()
+        out = conv_blocks(features, own, maps, norms)
+        grad = torch.linspace(-1, 1, len(exact[1].coords) * 32).view(-1, 32).to("cuda", dtype)
+        last = torch.cat((grad, torch.full((len(out) - len(grad), 32), torch.nan).to(grad)))
+        out.backward(last)
+        results.append([out[: len(grad)], features.grad[:rows], *(w.grad for w in own)])
+        for norm in norms:
+            results[-1] += [norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var]
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)

@@ -119,6 +119,26 @@ def conv_blocks(scan: Scan) -> Calls:
     return {"conv blocks": call, "conv blocks and backward": forward_and_backward(call)}
 
 
+@line("batch_norm_relu", "batch_norm_relu_backward")
+def norm_relu(scan: Scan) -> Calls:
+    maps = random(4, 128, 200, 176).detach().to(memory_format=torch.channels_last)
+    maps.requires_grad_()
+    norm = torch.nn.BatchNorm2d(128).cuda()
+    call = lambda: ops.norm_relu([maps], [norm])  # noqa: E731
+    return {"normalised map, 4 scans": call, "the same and backward": forward_and_backward(call)}
+
+
+@line("adamw_update")
+def adamw_update(scan: Scan) -> Calls:
+    size = 5_400_000  # about SECOND's weights
+    weights, gradient, *moments = (torch.rand(size, device="cuda") for _ in range(4))
+    state = ops.Moments(*moments, torch.zeros((), device="cuda"))
+    schedule = torch.tensor([1e-3, 0.9, 0.1], dtype=torch.float64, device="cuda")
+    recipe = ops.Recipe(0.99, 1e-8, 0.01, 10)
+    call = lambda: ops.adamw_update(weights, gradient, state, schedule, recipe)  # noqa: E731
+    return {"update of all weights": call}
+
+
 @line("pack_weight", "conv_chain")
 def conv_chain(scan: Scan) -> Calls:
     kernel_map, rows = submanifold(scan)

@@ -33,8 +33,8 @@ Weight weight_of(const Tensor& weight, bool transposed, const OffsetTable& table
   const int64_t c_in = weight.size(transposed ? 2 : 1), c_out = weight.size(transposed ? 1 : 2);
   TORCH_CHECK(weight.size(0) == table.volume && c_in == features.size(1), "weight must be of ", table.volume,
               " offsets and ", features.size(1), " input channels, has shape ", weight.sizes());
-  return {weight.data_ptr(), scalar_of(weight, "weight"), transposed,
-          table.volume,      static_cast<int32_t>(c_in),  static_cast<int32_t>(c_out)};
+  return {weight.data_ptr(),          scalar_of(weight, "weight"), transposed, table.volume,
+          static_cast<int32_t>(c_in), static_cast<int32_t>(c_out), nullptr};
 }
 
 namespace {

@@ -6,24 +6,102 @@
 namespace millisecond {
 namespace {
 
+// A list of counts is empty where all rows of all tables count.
+bool one_or_none(at::TensorList counts, size_t blocks) { return counts.empty() || counts.size() == blocks; }
+
+std::optional<Tensor> of_block(at::TensorList counts, size_t block) {
+  return counts.empty() ? std::nullopt : std::optional<Tensor>(counts[block]);
+}
+
+// A second stream, joined at the end also where an error leaves the operator.
+class ForkedStream {
+ public:
+  explicit ForkedStream(const at::Device& device) : side_(c10::cuda::getStreamFromPool(false, device.index())) {
+    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event");
+    check(cudaEventRecord(event_, stream()), "event");
+    check(cudaStreamWaitEvent(side_.stream(), event_, 0), "event");
+  }
+  ForkedStream(const ForkedStream&) = delete;
+  ~ForkedStream() {
+    cudaEventRecord(event_, side_.stream());
+    cudaStreamWaitEvent(stream(), event_, 0);
+    cudaEventDestroy(event_);
+  }
+  Branch branch() const { return {side_.stream(), event_}; }
+
+ private:
+  c10::cuda::CUDAStream side_;
+  cudaEvent_t event_;
+};
+
+// Packs weights on a second stream meanwhile, all but that of the block that comes first.
+class PackedWeights {
+ public:
+  // In the order in which the blocks come, which is from last to first where the weights are transposed.
+  PackedWeights(at::TensorList weights, bool transposed, Scalar type, bool tf32, Scratch& scratch,
+                const Branch& branch)
+      : packed_(weights.size()) {
+    for (size_t turn = 1; turn < weights.size(); ++turn) {
+      const size_t block = transposed ? weights.size() - 1 - turn : turn;
+      const Tensor& data = weights[block];
+      if (!data.is_cuda() || data.dim() != 3 || !data.is_contiguous()) continue;  // refused when its block comes
+      const Scalar from = scalar_of(data, "weight");
+      if (from != type && from != Scalar::float32) continue;
+      const auto size = [&](int axis) { return static_cast<int32_t>(data.size(axis)); };
+      Weight weight = {data.data_ptr(),          from,   transposed, size(0), size(transposed ? 2 : 1),
+                       size(transposed ? 1 : 2), nullptr};
+      check(pack_ahead(type, tf32, weight, std::ref(scratch), branch.stream), "pack");
+      if (!weight.packed) continue;
+      packed_[block].weight = weight.packed;
+      check(cudaEventCreateWithFlags(&packed_[block].done, cudaEventDisableTiming), "event");
+      check(cudaEventRecord(packed_[block].done, branch.stream), "event");
+    }
+  }
+  PackedWeights(const PackedWeights&) = delete;
+  ~PackedWeights() {
+    for (const Packed& packed : packed_) {
+      if (packed.done) cudaEventDestroy(packed.done);
+    }
+  }
+
+  // Of a block, for the current stream, which waits for it; null where the block packs its own.
+  const void* operator[](size_t block) const {
+    const Packed& packed = packed_[block];
+    if (packed.done) check(cudaStreamWaitEvent(stream(), packed.done, 0), "event");
+    return packed.weight;
+  }
+
+ private:
+  struct Packed {
+    const void* weight = nullptr;
+    cudaEvent_t done = nullptr;
+  };
+  std::vector<Packed> packed_;
+};
+
 // Training blocks one feeding the next, in one call for the host's sake. Returns outs, sums, means and inverse
 // deviations of all blocks, one kind after another. Moves the running statistics.
 std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, at::TensorList scales,
                                 at::TensorList shifts, at::TensorList running_means, at::TensorList running_vars,
-                                at::TensorList neighbours, double momentum, double eps, bool tf32) {
+                                at::TensorList neighbours, at::TensorList counts, double momentum, double eps,
+                                bool tf32) {
   const size_t blocks = weights.size();
   TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && running_means.size() == blocks &&
-                  running_vars.size() == blocks && neighbours.size() == blocks,
+                  running_vars.size() == blocks && neighbours.size() == blocks && one_or_none(counts, blocks),
               "every list must have one tensor for each of ", blocks, " weights");
   const c10::cuda::CUDAGuard guard(features.device());
   const Scalar type = scalar_of(features, "features");
   std::vector<Tensor> saved(4 * blocks);
+  Scratch packs(features);
+  const ForkedStream fork(features.device());
+  const PackedWeights packed(weights, false, type, tf32, packs, fork.branch());
   for (size_t i = 0; i < blocks; ++i) {
     const Tensor& x = i == 0 ? features : saved[i - 1];
     check_tensor(x, "features", features.scalar_type(), 2);
     check_aligned(x, "features");
-    const OffsetTable table = table_of(neighbours[i], std::nullopt, false, x);
-    const Weight weight = weight_of(weights[i], false, table, x);
+    const OffsetTable table = table_of(neighbours[i], of_block(counts, i), false, x);
+    Weight weight = weight_of(weights[i], false, table, x);
+    weight.packed = packed[i];
     TORCH_CHECK(table.rows > 1, "neighbours must have 2 or more rows for batch statistics, has ", table.rows);
     check_channels(scales[i], "scale", weight.c_out, x);
     check_channels(shifts[i], "shift", weight.c_out, x);
@@ -48,26 +126,28 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
 }
 
 // What a block has kept, and the gradient of its result.
-void check_kept(const Tensor& gradient, const Tensor& out, const Tensor& sums, const OffsetTable& table,
-                int64_t channels, const Tensor& features) {
-  for (const Tensor& tensor : {gradient, out, sums}) {
-    check_tensor(tensor, "gradient, out and sums", features.scalar_type(), 2);
-    TORCH_CHECK(tensor.size(0) == table.rows && tensor.size(1) == channels,
-                "gradient, out and sums must be of shape [", table.rows, ", ", channels, "], are ",
-                gradient.sizes(), ", ", out.sizes(), " and ", sums.sizes());
-    check_same_device(tensor, "gradient, out or sums", features, "features");
-    check_aligned(tensor, "gradient, out and sums");
+void check_kept(const Tensor& gradient, const Tensor& sums, const OffsetTable& table, int64_t channels,
+                const Tensor& features) {
+  for (const Tensor& tensor : {gradient, sums}) {
+    check_tensor(tensor, "gradient and sums", features.scalar_type(), 2);
+    TORCH_CHECK(tensor.size(0) == table.rows && tensor.size(1) == channels, "gradient and sums must be of shape [",
+                table.rows, ", ", channels, "], are ", gradient.sizes(), " and ", sums.sizes());
+    check_same_device(tensor, "gradient or sums", features, "features");
+    check_aligned(tensor, "gradient and sums");
   }
 }
 
 // Gradients of the features (empty unless wanted), then of weights, scales and shifts of all blocks.
 std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& features, at::TensorList weights,
-                                         at::TensorList scales, at::TensorList saved, at::TensorList neighbours,
-                                         at::TensorList back_neighbours, at::IntArrayRef back_flipped, double eps,
-                                         bool wants_features, bool tf32) {
+                                         at::TensorList scales, at::TensorList shifts, at::TensorList saved,
+                                         at::TensorList neighbours, at::TensorList counts,
+                                         at::TensorList back_neighbours, at::TensorList back_counts,
+                                         at::IntArrayRef back_flipped, double eps, bool wants_features,
+                                         bool tf32) {
   const size_t blocks = weights.size();
-  TORCH_CHECK(scales.size() == blocks && saved.size() == 4 * blocks && neighbours.size() == blocks &&
-                  back_neighbours.size() == blocks && back_flipped.size() == blocks,
+  TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && saved.size() == 4 * blocks &&
+                  neighbours.size() == blocks && back_neighbours.size() == blocks &&
+                  back_flipped.size() == blocks && one_or_none(counts, blocks) && one_or_none(back_counts, blocks),
               "every list must have one tensor for each of ", blocks, " weights, saved four");
   const c10::cuda::CUDAGuard guard(features.device());
   const Scalar type = scalar_of(features, "features");
@@ -75,35 +155,38 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
   // autograd may hand over an expanded gradient or a slice of a larger one
   Tensor of_out = gradient.contiguous();
   if (reinterpret_cast<uintptr_t>(of_out.data_ptr()) % 16 != 0) of_out = of_out.clone();
+  Scratch scratch(features);  // of all blocks: the branch reads it until it is joined
+  const ForkedStream fork(features.device());
+  const PackedWeights packed(weights, true, type, tf32, scratch, fork.branch());
   for (size_t i = blocks; i-- > 0;) {
     const Tensor& x = i == 0 ? features : saved[i - 1];
     check_tensor(x, "features", features.scalar_type(), 2);
     check_aligned(x, "features");
-    const OffsetTable table = table_of(neighbours[i], std::nullopt, false, x);
-    const Weight weight = weight_of(weights[i], false, table, x);
-    const Tensor &out = saved[i], &sums = saved[blocks + i], &mean = saved[2 * blocks + i],
-                 &inv_std = saved[3 * blocks + i];
-    check_kept(of_out, out, sums, table, weight.c_out, x);
+    const OffsetTable table = table_of(neighbours[i], of_block(counts, i), false, x);
+    Weight weight = weight_of(weights[i], false, table, x);
+    const Tensor &sums = saved[blocks + i], &mean = saved[2 * blocks + i], &inv_std = saved[3 * blocks + i];
+    check_kept(of_out, sums, table, weight.c_out, x);
     check_channels(scales[i], "scale", weight.c_out, x);
+    check_channels(shifts[i], "shift", weight.c_out, x);
     check_channels(mean, "mean", weight.c_out, x);
     check_channels(inv_std, "inv_std", weight.c_out, x);
     const bool wanted = i > 0 || wants_features;
     OffsetTable back = {};
     if (wanted) {
-      back = table_of(back_neighbours[i], std::nullopt, back_flipped[i] != 0, x);
+      back = table_of(back_neighbours[i], of_block(back_counts, i), back_flipped[i] != 0, x);
       TORCH_CHECK(back.rows == x.size(0) && back.volume == table.volume, "back_neighbours must be [", table.volume,
                   ", ", x.size(0), "], has shape ", back_neighbours[i].sizes());
     }
+    if (wanted) weight.packed = packed[i];
     Tensor of_features = wanted ? at::empty_like(x) : at::empty({0}, x.options());
     Tensor of_weight = at::empty(weights[i].sizes(), scales[i].options());
     Tensor of_scale = at::empty_like(scales[i]), of_shift = at::empty_like(scales[i]);
-    Scratch scratch(x);
     check(block_backward(type, tf32,
-                         {weight, of_out.data_ptr(), out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0),
-                          table, back, scales[i].data_ptr<float>(), mean.data_ptr<float>(),
+                         {weight, of_out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
+                          scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(), mean.data_ptr<float>(),
                           inv_std.data_ptr<float>(), eps, wanted ? of_features.data_ptr() : nullptr,
                           of_weight.data_ptr<float>(), of_scale.data_ptr<float>(), of_shift.data_ptr<float>()},
-                         std::ref(scratch), stream()),
+                         std::ref(scratch), stream(), fork.branch()),
           "conv_blocks_backward");
     gradients[1 + i] = of_weight;
     gradients[1 + blocks + i] = of_scale;
@@ -119,12 +202,12 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def(
       "conv_blocks(Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] shifts, Tensor(a!)[] "
-      "running_means, "
-      "Tensor(b!)[] running_vars, Tensor[] neighbours, float momentum, float eps, bool tf32=False) -> Tensor[]");
-  m.def(
-      "conv_blocks_backward(Tensor gradient, Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] saved, "
-      "Tensor[] neighbours, Tensor[] back_neighbours, int[] back_flipped, float eps, bool wants_features, "
+      "running_means, Tensor(b!)[] running_vars, Tensor[] neighbours, Tensor[] counts, float momentum, float eps, "
       "bool tf32=False) -> Tensor[]");
+  m.def(
+      "conv_blocks_backward(Tensor gradient, Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] "
+      "shifts, Tensor[] saved, Tensor[] neighbours, Tensor[] counts, Tensor[] back_neighbours, Tensor[] "
+      "back_counts, int[] back_flipped, float eps, bool wants_features, bool tf32=False) -> Tensor[]");
 }
 
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {

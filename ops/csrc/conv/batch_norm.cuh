@@ -5,6 +5,8 @@
 // from the shape alone and every sum has one order, so the same input gives the same bits.
 #pragma once
 
+#include <algorithm>
+
 #include "conv/batch_norm.h"
 #include "conv/epilogue.cuh"
 
@@ -21,6 +23,23 @@ struct Partition {
   int64_t rows, chunk_rows;
   int channels, lanes, lines;  // a block's threads: lanes across a row, lines down the rows
   int chunks, tiles;           // blocks: along the rows, across the channels
+  const int* count;            // device, rows from *count on hold nothing; null: all rows count
+
+  __host__ __device__ void cut() {
+    const int64_t step = int64_t(lines) * BATCH;
+    chunk_rows = step * divide_up(rows > 0 ? rows : 1, step * MAX_CHUNKS);
+    chunks = static_cast<int>(divide_up(rows, chunk_rows));
+  }
+
+  // For the rows that count. A sum has the same order whatever the number of rows besides them.
+  __device__ Partition counted() const {
+    Partition p = *this;
+    if (count) {
+      p.rows = row_limit(static_cast<int>(rows), count);
+      p.cut();
+    }
+    return p;
+  }
 };
 
 // Channels of a pack: 16 bytes where these divide a row.
@@ -29,15 +48,27 @@ int width_of(Scalar type, int channels) {
   return channels % width == 0 ? width : 1;
 }
 
-Partition partition_of(Scalar type, int64_t rows, int channels) {
+// With a count that only the device knows, the most chunks that it can make.
+Partition partition_of(Scalar type, int64_t rows, int channels, const int* count) {
   const int packs = channels / width_of(type, channels);
-  Partition p{rows, 0, channels, packs < MAX_LANES ? packs : MAX_LANES, 0, 0, 0};
+  Partition p{rows, 0, channels, packs < MAX_LANES ? packs : MAX_LANES, 0, 0, 0, count};
   p.lines = THREADS / p.lanes;
-  const int64_t step = int64_t(p.lines) * BATCH;
-  p.chunk_rows = step * divide_up(rows, step * MAX_CHUNKS);
-  p.chunks = static_cast<int>(divide_up(rows, p.chunk_rows));
+  p.cut();
+  if (count) p.chunks = static_cast<int>(std::min(divide_up(rows, int64_t(p.lines) * BATCH), int64_t(MAX_CHUNKS)));
   p.tiles = static_cast<int>(divide_up(packs, p.lanes));
   return p;
+}
+
+// Rows of packs, `stride` elements apart.
+template <typename T>
+struct Rows {
+  T* data;
+  int64_t stride;
+};
+
+// ReLU's argument. Backward computes it anew, by the same operations, instead of reading the result.
+__device__ __forceinline__ float normalised(float x, float centre, float slope, float offset) {
+  return fmaf(x - centre, slope, offset);
 }
 
 // The part of a block that is this thread's: rows row, row + lines, ... before end; V channels.
@@ -65,7 +96,7 @@ __device__ __forceinline__ void load_channels(float (&to)[V], const float* from,
 // are on their way before the first is used.
 template <typename T, int V, int SOURCES, typename Body>
 __device__ __forceinline__ void for_rows(const Share<V>& share, const Partition& p,
-                                         const T* const (&sources)[SOURCES], Body body) {
+                                         const Rows<const T> (&sources)[SOURCES], Body body) {
   constexpr int ROWS = SOURCES > 1 ? BATCH / 2 : BATCH;  // of three sources more would spill
   for (int64_t row0 = share.row; row0 < share.end; row0 += ROWS * p.lines) {
     Pack<T, V> x[ROWS][SOURCES];
@@ -75,7 +106,8 @@ __device__ __forceinline__ void for_rows(const Share<V>& share, const Partition&
       if (row < share.end) {
 #pragma unroll
         for (int s = 0; s < SOURCES; ++s) {
-          x[b][s] = *reinterpret_cast<const Pack<T, V>*>(sources[s] + row * p.channels + share.channel);
+          x[b][s] =
+              *reinterpret_cast<const Pack<T, V>*>(sources[s].data + row * sources[s].stride + share.channel);
         }
       }
     }
@@ -135,9 +167,9 @@ struct Width {
 
 // call(T(), Width<V>(), partition).
 template <typename Call>
-cudaError_t launch(Scalar type, int64_t rows, int channels, Call call) {
+cudaError_t launch(Scalar type, int64_t rows, int channels, const int* count, Call call) {
   if (rows == 0 || channels == 0) return cudaSuccess;
-  const Partition p = partition_of(type, rows, channels);
+  const Partition p = partition_of(type, rows, channels, count);
   const bool wide = width_of(type, channels) > 1;
   return with_type(
       type, [&](auto zero) { wide ? call(zero, Width<16 / sizeof(zero)>(), p) : call(zero, Width<1>(), p); });

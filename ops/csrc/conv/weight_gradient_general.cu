@@ -9,6 +9,7 @@ constexpr int TILE = 32;  // output channels of a CTA
 // ROWS input channels of a CTA, DEPTH pairs in shared memory at a time; a thread has M x N channels of the tile.
 template <typename T, int ROWS, int DEPTH, int M, int N>
 __global__ void __launch_bounds__(THREADS) general_kernel(const WeightGradientArguments p) {
+  if (left_out(p)) return;
   __shared__ int2 pairs[SLAB];  // (source row, row)
   __shared__ int totals[WARPS];
   static_assert(ROWS / M * (TILE / N) == THREADS);

@@ -85,6 +85,7 @@ template <typename Tile>
 __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArguments p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   using T = typename Tile::T;
+  if (left_out(p)) return;
   extern __shared__ __align__(128) unsigned char shared[];
   int2* const pairs = reinterpret_cast<int2*>(shared);  // [SLAB] (source row, row)
   int* const totals = reinterpret_cast<int*>(shared + SLAB * sizeof(int2));

@@ -13,23 +13,25 @@ cudaError_t block_forward(Scalar type, bool tf32, const Block& p, const Allocate
   if (const cudaError_t error = convolve(type, tf32, p.weight, convolution, allocate, stream)) return error;
   const int64_t rows = p.table.rows, channels = p.weight.c_out;
   const int64_t floats = batch_norm_workspace(type, rows, static_cast<int>(channels));
-  return batch_norm_relu(
-      type,
-      {rows, static_cast<int>(channels), p.momentum, p.eps, p.sums, p.scale, p.shift, p.running_mean,
-       p.running_var, p.mean, p.inv_std, p.out, static_cast<float*>(allocate(floats * sizeof(float)))},
-      stream);
+  return batch_norm_relu(type,
+                         {rows, static_cast<int>(channels), p.table.count, p.momentum, p.eps, p.sums, p.scale,
+                          p.shift, p.running_mean, p.running_var, p.mean, p.inv_std, p.out, channels,
+                          static_cast<float*>(allocate(floats * sizeof(float)))},
+                         stream);
 }
 
 cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const Allocate& allocate,
-                           cudaStream_t stream) {
+                           cudaStream_t stream, const Branch& branch) {
   const int64_t rows = p.table.rows, channels = p.weight.c_out;
   void* const of_sums = allocate(rows * channels * bytes_of(type));
   const int64_t floats = batch_norm_workspace(type, rows, static_cast<int>(channels));
   cudaError_t error = batch_norm_relu_backward(
       type,
-      {rows, static_cast<int>(channels), p.gradient, p.out, p.sums, p.scale, p.mean, p.inv_std, p.of_scale,
-       p.of_shift, of_sums, static_cast<float*>(allocate(floats * sizeof(float)))},
+      {rows, static_cast<int>(channels), p.table.count, p.gradient, channels, p.sums, p.scale, p.shift, p.mean,
+       p.inv_std, p.of_scale, p.of_shift, of_sums, static_cast<float*>(allocate(floats * sizeof(float)))},
       stream);
+  if (error == cudaSuccess) error = cudaEventRecord(branch.event, stream);
+  if (error == cudaSuccess) error = cudaStreamWaitEvent(branch.stream, branch.event, 0);
   if (error == cudaSuccess && p.of_features) {
     Weight transposed = p.weight;
     transposed.transposed = true;
@@ -43,7 +45,7 @@ cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const
   if (error != cudaSuccess) return error;
   return weight_gradient(type, tf32,
                          {p.features, of_sums, p.of_weight, p.table, p.source_rows, p.weight.c_in, p.weight.c_out},
-                         allocate, stream);
+                         allocate, branch.stream);
 }
 
 }  // namespace millisecond

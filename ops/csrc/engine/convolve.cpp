@@ -79,18 +79,25 @@ bool is_packed(const Weight& weight, Scalar type, const Route& route) {
 
 }  // namespace
 
+cudaError_t pack_ahead(Scalar type, bool tf32, Weight& weight, const Allocate& allocate, cudaStream_t stream) {
+  const Route route = route_of(type, tf32, weight.volume, weight.c_in, weight.c_out);
+  if (weight.c_out == 0 || is_packed(weight, type, route)) return cudaSuccess;
+  void* const packed = allocate(int64_t(weight.volume) * weight.c_in * weight.c_out * bytes_of(type));
+  weight.packed = packed;
+  return pack(weight, type, route, packed, stream);
+}
+
 cudaError_t convolve(Scalar type, bool tf32, const Weight& weight, ConvolutionArguments p,
                      const Allocate& allocate, cudaStream_t stream) {
   if (p.table.rows == 0 || weight.c_out == 0) return cudaSuccess;
   const Route route = route_of(type, tf32, weight.volume, weight.c_in, weight.c_out);
   p.c_in = weight.c_in;
   p.c_out = weight.c_out;
-  p.weight = weight.data;
-  if (!is_packed(weight, type, route)) {
-    void* const packed = allocate(int64_t(weight.volume) * weight.c_in * weight.c_out * bytes_of(type));
-    if (const cudaError_t error = pack(weight, type, route, packed, stream)) return error;
-    p.weight = packed;
+  Weight own = weight;
+  if (!own.packed) {
+    if (const cudaError_t error = pack_ahead(type, tf32, own, allocate, stream)) return error;
   }
+  p.weight = own.packed ? own.packed : own.data;
   return launch_conv(p, route, stream);
 }
 

@@ -88,10 +88,14 @@ struct Weight {
   Scalar type;       // that of the features, or float32
   bool transposed;
   int32_t volume, c_in, c_out;
+  const void* packed;  // as the kernel of its route reads it, from pack_ahead, or null
 };
 
 // Write the weight to out in the order and type that the route's kernel reads; see convolution.h.
 cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* out, cudaStream_t stream);
+
+// Does before what `convolve` would do itself: packs a weight that its kernel does not read as it is.
+cudaError_t pack_ahead(Scalar type, bool tf32, Weight& weight, const Allocate& allocate, cudaStream_t stream);
 
 // p: everything but weight, c_in and c_out. type: of features, residual and out.
 cudaError_t convolve(Scalar type, bool tf32, const Weight& weight, ConvolutionArguments p,
@@ -138,7 +142,8 @@ cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t
 
 // ---- blocks of convolution, batch normalisation and ReLU, for training -----------------------------------------
 
-// sums = convolution of the features, out = relu(batch norm of sums by their own statistics).
+// sums = convolution of the features, out = relu(batch norm of sums by their own statistics). Rows that the table
+// does not count are left as they are.
 struct Block {
   Weight weight;  // not transposed
   const void* features;
@@ -152,18 +157,24 @@ struct Block {
 cudaError_t block_forward(Scalar type, bool tf32, const Block& p, const Allocate& allocate, cudaStream_t stream);
 
 struct BlockBackward {
-  Weight weight;                      // as in the forward pass
-  const void *gradient, *out, *sums;  // [rows, c_out]
-  const void* features;               // [source_rows, c_in]
+  Weight weight;                // as in the forward pass, but packed as a transposed one
+  const void *gradient, *sums;  // [rows, c_out]
+  const void* features;         // [source_rows, c_in]
   int64_t source_rows;
   OffsetTable table, back;  // back: rows are inputs, entries are outputs
-  const float *scale, *mean, *inv_std;
+  const float *scale, *shift, *mean, *inv_std;
   double eps;
   void* of_features;  // [source_rows, c_in], null where it is not wanted
   float* of_weight;   // [volume, c_in, c_out]
   float *of_scale, *of_shift;
 };
+// The gradient of the weight is computed on the branch, which waits for what it reads: the blocks before this one
+// need not wait for it. The caller joins the branch before its memory is used again.
+struct Branch {
+  cudaStream_t stream;
+  cudaEvent_t event;
+};
 cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const Allocate& allocate,
-                           cudaStream_t stream);
+                           cudaStream_t stream, const Branch& branch);
 
 }  // namespace millisecond
