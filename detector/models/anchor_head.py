@@ -6,8 +6,9 @@ import math
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from detector.models.branched_conv import convolve_cells
 
 
 class Predictions(NamedTuple):
@@ -34,7 +35,7 @@ class AnchorHead(nn.Module):
 
     def forward(self, features: Tensor) -> Predictions:
         """[B, C, Y, X] -> predictions of A = Y * X * anchors_per_cell anchors."""
-        cells = F.conv2d(features, *self.joined()).permute(0, 2, 3, 1)
+        cells = convolve_cells(features, *self.joined()).permute(0, 2, 3, 1)
         parts = cells.split([head.out_channels for head in self._heads()], dim=-1)
         return Predictions(
             *(

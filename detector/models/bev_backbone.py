@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from detector.models.batch_norm import MapNorm
+from detector.models.branched_conv import convolve
+from ops import norm_relu
 
 
 class ConvBlock(nn.Module):
@@ -22,10 +24,7 @@ class ConvBlock(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """[B, C_in, H, W] -> [B, C_out, H', W']."""
-        features = self.conv(features)
-        if self.norm is not None:
-            features = self.norm(features)
-        return torch.relu_(features)
+        return joined([self], [features])
 
     def fold(self) -> None:
         """Moves the running statistics of the BatchNorm into the convolution, in place."""
@@ -43,6 +42,18 @@ class ConvBlock(nn.Module):
         )
         self.conv.requires_grad_(False)
         self.norm = None
+
+
+def joined(blocks: Sequence[ConvBlock], features: Sequence[Tensor]) -> Tensor:
+    """What each block makes of its features, side by side along the channels."""
+    maps = [convolve(block.conv, values) for block, values in zip(blocks, features, strict=True)]
+    norms = [block.norm for block in blocks]
+    # not synchronised over processes
+    if all(type(norm) is MapNorm and norm.training for norm in norms):
+        return norm_relu(maps, norms)  # type: ignore[arg-type]  # none of them is None
+    for i, norm in enumerate(norms):
+        maps[i] = torch.relu_(maps[i] if norm is None else norm(maps[i]))
+    return maps[0] if len(maps) == 1 else torch.cat(maps, dim=1)
 
 
 class BevBackbone(nn.Module):
@@ -75,8 +86,8 @@ class BevBackbone(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """[B, C, Y, X] -> [B, sum of upsample_channels, Y, X]."""
-        maps = []
-        for block, upsample in zip(self.blocks, self.upsamples, strict=True):
+        outputs = []
+        for block in self.blocks:
             features = block(features)
-            maps.append(upsample(features))
-        return torch.cat(maps, dim=1)
+            outputs.append(features)
+        return joined(list(self.upsamples), outputs)  # type: ignore[arg-type]

@@ -1,10 +1,12 @@
 """Training; inference needs nothing of it. The modules:
 
 run                           the training loop (`Training`), built by `build_training`
-trainer, state                one step: forward, losses, backward, update; the state that it changes
+trainer, state, build         one step: forward, losses, backward, update; the state that it changes
+gpu_trainer, step_graphs      the same on a GPU, forward and backward as CUDA graphs
+side_stream, indexed          a second stream, on which a batch is copied and indexed
+fused_adamw, flat             the update of all weights in one call, on flat memory
 target_assigner, losses       matching of anchors with ground truth; class, box, direction losses
 loader, workers               the frames of each step, and the processes that read them
-bev_graph, side_stream        CUDA graphs and a second stream, which make a step fast on a GPU
 schedule, ema, randomness     learning rate and momentum, averaged weights, seeds
 validation, pictures          losses, AP and pictures of a model on a split
 monitor, meters               progress bar, log.jsonl and TensorBoard, and the numbers for them

@@ -42,9 +42,12 @@ class Processes:
         """
         if self.count == 1 or not tensors:
             return
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        alone = len(tensors) == 1 and tensors[0].is_contiguous()
+        flat = tensors[0] if alone else torch.cat([tensor.reshape(-1) for tensor in tensors])
         dist.all_reduce(flat)
         flat /= self.count
+        if alone:
+            return
         parts = flat.split([tensor.numel() for tensor in tensors])
         views = [part.view(tensor.shape) for tensor, part in zip(tensors, parts, strict=True)]
         torch._foreach_copy_(list(tensors), views)  # a launch for many tensors, not one for each

@@ -12,7 +12,7 @@ from detector.anchors import build_anchors
 from detector.config import Config
 from detector.models.anchor_head import Predictions
 from detector.training.target_assigner import TargetAssigner
-from ops import anchor_losses
+from ops import Match, anchor_loss_gradients, anchor_losses
 
 
 class Losses(NamedTuple):
@@ -56,9 +56,19 @@ class Criterion(nn.Module):
     def forward(self, predictions: Predictions, boxes: Tensor, labels: Tensor) -> Losses:
         """boxes [B, M, 7], labels [B, M] from 1, 0 where there is no box."""
         boxes = boxes.float()
-        match = self.assigner.match(boxes, labels)
-        anchors = self.assigner.anchors
-        return Losses(*anchor_losses(*predictions, anchors, boxes, *match, self.weights))
+        return self.losses(predictions, boxes, self.assigner.match(boxes, labels))
+
+    def losses(self, predictions: Predictions, boxes: Tensor, match: Match) -> Losses:
+        """boxes [B, M, 7] float32 and their match with the anchors, see `TargetAssigner.match`."""
+        truth = self.assigner.anchors, boxes, *match
+        return Losses(*anchor_losses(*predictions, *truth, self.weights))
+
+    def gradients(
+        self, predictions: Predictions, boxes: Tensor, match: Match, of_total: Tensor
+    ) -> Predictions:
+        """Of the predictions, from that of the total loss: a scalar, float32."""
+        truth = self.assigner.anchors, boxes, *match
+        return Predictions(*anchor_loss_gradients(*predictions, *truth, self.weights, of_total))
 
 
 def build_criterion(config: Config) -> Criterion:

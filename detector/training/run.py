@@ -16,6 +16,7 @@ from data.simulator.dataset import SimulatedStreets
 from detector.config import Config
 from detector.models.second import build_second
 from detector.postprocess import build_postprocessor
+from detector.training.build import build_trainer
 from detector.training.distributed import Processes
 from detector.training.finite_guard import NotFinite
 from detector.training.identity import RunIdentity
@@ -32,7 +33,7 @@ from detector.training.pictures import draw_first_frames
 from detector.training.randomness import fix_randomness
 from detector.training.run_folder import BEST, WEIGHTS, RunFolder
 from detector.training.stop_signal import NOT_FINITE, StopSignal
-from detector.training.trainer import Trainer, build_trainer
+from detector.training.trainer import Trainer
 from detector.training.validation import Validation
 from detector.training.workers import batches_of
 
@@ -91,6 +92,7 @@ class Training:
             self._rehearse(stop)
             while not (stopped_by := stop.agreed()):
                 if self._ends_epoch(train.validate_every) and state.validated < state.step:
+                    meters.flush()
                     if not self._validate(stop):
                         continue
                     meters.restart()
@@ -103,7 +105,9 @@ class Training:
                 if trainer.guard.check():
                     stop.ask(NOT_FINITE)
                 if self._ends_epoch(train.checkpoint_every):
+                    meters.flush()
                     self._try(self._save)
+            meters.flush()
         return stopped_by
 
     def _ends_epoch(self, every: int) -> bool:

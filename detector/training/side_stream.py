@@ -20,7 +20,7 @@ class SideStream:
 
     def __init__(self, device: torch.device):
         # of high priority: its kernels are small, and the host waits for them
-        self._stream = torch.cuda.Stream(device, priority=-1)
+        self.stream = torch.cuda.Stream(device, priority=-1)
         self._begun: torch.cuda.Event | None = None
         self._held: object = None
 
@@ -33,9 +33,9 @@ class SideStream:
         """
         current = torch.cuda.current_stream()
         begun = self._begun or current.record_event()
-        with torch.cuda.stream(self._stream):
-            self._stream.wait_event(begun)
+        with torch.cuda.stream(self.stream):
+            self.stream.wait_event(begun)
             result = work()
-        current.wait_stream(self._stream)
+        current.wait_stream(self.stream)
         self._begun, self._held = current.record_event(), result
         return result

@@ -82,7 +82,8 @@ class TrainState:
         )
         for parameter, moments in self.optimizer.state.items():
             for key, value in moments.items():
-                if value.shape == parameter.shape:  # saved contiguous: back to the weight's layout
+                apart = value.stride() != parameter.stride()  # saved contiguous
+                if value.shape == parameter.shape and apart:
                     moments[key] = torch.empty_like(parameter).copy_(value)
 
 

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from data.kitti.dataset import KittiDataset
 from detector.models.second import build_second
 from detector.postprocess import build_postprocessor
+from detector.training.build import build_trainer
 from detector.training.checkpoints import CheckpointStore
 from detector.training.distributed import Processes
 from detector.training.losses import build_criterion
-from detector.training.trainer import build_trainer
 from detector.training.validation import Validation
 from detector.weights import load_weights
 from tests.helpers.minute_training import (

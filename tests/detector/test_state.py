@@ -7,10 +7,10 @@ from data.collate import collate
 from data.simulator import simulate
 from detector.config import parse_config
 from detector.models.second import build_second
+from detector.training.build import build_trainer
 from detector.training.distributed import Processes
 from detector.training.ema import Ema
 from detector.training.losses import build_criterion
-from detector.training.trainer import build_trainer
 from tests.helpers.minute_training import CONFIG
 
 ALONE = Processes(0, 1, torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""The trainer's graph and its stream for the index change when things run, not what comes out."""
+"""The trainer's graphs and its stream for the index change when things run, not what comes out."""
 
 import os
 from dataclasses import replace
@@ -10,11 +10,11 @@ from data.collate import collate
 from data.simulator import simulate
 from detector.config import parse_config
 from detector.models.second import build_second
-from detector.training.bev_graph import BevGraph
+from detector.training.build import build_trainer
 from detector.training.distributed import Processes
+from detector.training.flat import parts_of
 from detector.training.losses import build_criterion
 from detector.training.randomness import fix_randomness
-from detector.training.trainer import build_trainer
 from tests.helpers.minute_training import CONFIG
 
 pytestmark = pytest.mark.gpu
@@ -55,7 +55,7 @@ def build(*overrides: str):
 
 def plain(*overrides: str):
     trainer = build(*overrides)
-    trainer.bev_graph = trainer.side_stream = None
+    trainer.graphs = False
     return trainer
 
 
@@ -65,8 +65,14 @@ def train(trainer, batches, steps: int) -> list[torch.Tensor]:
     for step in range(steps):
         group = [batches[(step * count + i) % len(batches)] for i in range(count)]
         records.append(trainer.step(group))
-    state = trainer.state.model.state_dict().values()
+    models = trainer.state.model, trainer.state.ema.model
+    state = (tensor for model in models for tensor in model.state_dict().values())
     return [torch.stack(records), *(tensor.clone() for tensor in state)]
+
+
+def assert_same_bits(want: list[torch.Tensor], got: list[torch.Tensor]) -> None:
+    for one, other in zip(want, got, strict=True):  # the first loss scale is too large: NaN
+        torch.testing.assert_close(other, one, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
@@ -75,18 +81,66 @@ def test_same_bits_as_without(batches, precision, accumulate):
     overrides = f"train.precision={precision}", f"train.accumulate={accumulate}"
     want = train(plain(*overrides), batches, 12)
     got = train(build(*overrides), batches, 12)
-    for one, other in zip(want, got, strict=True):
-        assert torch.equal(one, other)
+    assert_same_bits(want, got)
 
 
-def test_capture_leaves_the_network_as_it_was():
-    config = parse_config(CONFIG)
-    model = build_second(config).cuda().train()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    BevGraph(model, 2, torch.float16)
-    for name, tensor in model.state_dict().items():
+def test_batches_without_room_make_more(batches):
+    """Points, boxes and levels outgrow the graphs; then all batches fit."""
+    trainer = build()
+    rooms = []
+    for batch in (*batches, *batches):
+        trainer.step([batch])
+        if trainer.room not in rooms:
+            rooms.append(trainer.room)
+    assert rooms[0] is None and len(rooms) > 2
+    largest = max(len(batch.points) for batch in batches)
+    assert rooms[-1].points > largest
+    ran = []
+    trainer.differentiate = lambda indexed: ran.append(indexed)
+    for batch in batches:
+        trainer.step([batch])
+    assert not ran
+
+
+def test_capture_leaves_the_network_as_it_was(batches):
+    trainer = build()
+    trainer.step([batches[0]])
+    before = {name: tensor.clone() for name, tensor in trainer.state.model.state_dict().items()}
+    trainer.capture()
+    for name, tensor in trainer.state.model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
-    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_the_branch_leaves_the_gradients_of_backward(batches):
+    trainer = build("train.precision=fp16")
+    model, indexed = trainer.state.model, trainer.index(trainer.state.model, batches[0])
+    record = trainer.differentiate(indexed)
+    found = [part.clone() for part in parts_of(trainer.gradient, list(model.parameters()))]
+    outcome = trainer.outcome(model, indexed)
+    trainer.state.scaler.scale(outcome.losses.total).backward()
+    assert_same_bits([outcome.record()], [record])
+    assert_same_bits([weight.grad for weight in model.parameters()], found)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_gradient_that_is_not_finite_skips_the_update(batches, graphs):
+    trainer = build("train.precision=fp16", "train.ema=0")
+    trainer.graphs = graphs
+    for batch in batches[:2]:
+        trainer.step([batch])
+    weights = [weight.detach().clone() for weight in trainer.state.model.parameters()]
+    scale = trainer.state.scaler.get_scale()
+    steps = [moments["step"].item() for moments in trainer.state.optimizer.state.values()]
+    wild = batches[1]._replace(points=batches[1].points.clone())
+    wild.points[:, 3] = 3e38
+    record = trainer.step([wild])
+    assert not record.isfinite().all()
+    for weight, before in zip(trainer.state.model.parameters(), weights, strict=True):
+        assert torch.equal(weight, before)
+    assert trainer.state.scaler.get_scale() == scale / 2
+    after = [moments["step"].item() for moments in trainer.state.optimizer.state.values()]
+    assert after == steps and trainer.state.step == 3
+    assert trainer.guard.check(wait=True).step == 2
 
 
 def test_a_restored_state_goes_on_through_the_graph(batches):
@@ -100,8 +154,7 @@ def test_a_restored_state_goes_on_through_the_graph(batches):
     train(other, batches[2:], 2)
     other.state.restore(tensors, numbers, other.processes)
     got = train(other, batches, 4)
-    for one, two in zip(want, got, strict=True):
-        assert torch.equal(one, two)
+    assert_same_bits(want, got)
 
 
 def test_validation_in_between_changes_nothing(batches):
@@ -117,5 +170,4 @@ def test_validation_in_between_changes_nothing(batches):
             assert len(predictions.class_logits) == 2
         model.train()
     got = [torch.stack(records), *model.state_dict().values()]
-    for one, other in zip(want, got, strict=True):
-        assert torch.equal(one, other)
+    assert_same_bits(want[: len(got)], got)

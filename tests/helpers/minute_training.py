@@ -64,7 +64,7 @@ from pathlib import Path
 from data.kitti.dataset import KittiDataset
 from detector.config import load_config
 from detector.training.distributed import processes
-from detector.training.trainer import build_trainer
+from detector.training.build import build_trainer
 from detector.training.loader import StepSampler, build_training_frames, training_loader
 from detector.training.losses import build_criterion
 from detector.models.second import build_second
