@@ -28,6 +28,7 @@ NETWORK_EXAMPLE = "example: python tools/benchmark.py network --frames scans/ --
 TRAIN_EXAMPLE = "example: python tools/benchmark.py train --root kitti --set train.workers=8"
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 PRECISIONS = ["fp32", "bf16", "fp16"]
+SCALING_EXAMPLE = "example: python tools/benchmark.py scaling --root kitti --streets --workers 6 12"
 LADDER_EXAMPLE = "example: python tools/benchmark.py ladder --frames scans/"
 SAMPLING_EXAMPLE = "example: python tools/benchmark.py sampling --json sampling.json"
 OPERATORS_EXAMPLE = "example: python tools/benchmark.py operators --frames scans/"
@@ -55,6 +56,10 @@ def _parser() -> argparse.ArgumentParser:
     network.add_argument("--device", help="cpu or cuda; the GPU where there is one")
     train = commands.add_parser("train", help="a training step", epilog=TRAIN_EXAMPLE)
     _add_training_arguments(train)
+    scaling = commands.add_parser(
+        "scaling", help="training on several GPUs", epilog=SCALING_EXAMPLE
+    )
+    _add_scaling_arguments(scaling)
     ladder = commands.add_parser(
         "ladder", help="naive, general and tensor-core convolution", epilog=LADDER_EXAMPLE
     )
@@ -75,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--repeats", type=number, default=20, help="calls per scan (default: 20)"
         )
-    for command in (ops, network, train, ladder, sampling, operators):
+    for command in (ops, network, train, scaling, ladder, sampling, operators):
         command.add_argument("--json", type=output_path, help="also write the figures there")
     return parser
 
@@ -91,6 +96,19 @@ def _add_training_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument("--device", help="cpu or cuda; the GPU where there is one")
 
 
+def _add_scaling_arguments(scaling: argparse.ArgumentParser) -> None:
+    scaling.add_argument("--config", type=Path, default=CONFIG)
+    scaling.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="see train.py")
+    scaling.add_argument("--root", type=Path, required=True, help="prepared data set")
+    scaling.add_argument(
+        "--streets", action="store_true", help="train on simulated streets, made on the way"
+    )
+    scaling.add_argument("--processes", type=number, nargs="+", default=[1, 2, 4])
+    scaling.add_argument("--workers", type=number, nargs="+", default=[12], help="per process")
+    scaling.add_argument("--runs", type=number, default=3, help="of each (default: 3)")
+    scaling.add_argument("--steps", type=number, default=300, help="of a run (default: 300)")
+
+
 def _run(options: argparse.Namespace) -> None:
     from data.files import require_own_json, write_json
 
@@ -104,6 +122,8 @@ def _run(options: argparse.Namespace) -> None:
 def _measure(options: argparse.Namespace) -> dict:
     if options.command == "train":
         return _measure_training(options)
+    if options.command == "scaling":
+        return _measure_scaling(options)
     from tools.benchmarks import ladder, operators, ops, sampling
     from tools.benchmarks.scans import load_scans
 
@@ -170,6 +190,15 @@ def _measure_training(options: argparse.Namespace) -> dict:
         frames, database = [simulate(seed) for seed in range(STREETS)], None
     with processes(options.device) as group:
         return measure(config, frames, database, options.precision, options.repeats, group.device)
+
+
+def _measure_scaling(options: argparse.Namespace) -> dict:
+    from tools.benchmarks.scaling import measure
+
+    _require_cuda(options.command)
+    kind = options.config, options.root, options.streets
+    numbers = options.processes, options.workers, options.runs, options.steps
+    return measure(*kind, *numbers, options.set)
 
 
 if __name__ == "__main__":

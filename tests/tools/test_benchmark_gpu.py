@@ -32,3 +32,14 @@ def test_ladder(tmp_path, capsys):
     layers = json.loads(path.read_text())["layers"]
     assert layers[0]["layer"] == "0 4-16" and layers[0]["naive fp32"] > 0
     assert "general fp32" in capsys.readouterr().out
+
+
+def test_train(tmp_path, monkeypatch):
+    monkeypatch.setattr("tools.benchmark.STREETS", 2)
+    path, brief = tmp_path / "train.json", ["--repeats", "2", "--precision", "fp16"]
+    arguments = ["train", "--config", "configs/second_small.yaml", *brief, "--json", str(path)]
+    assert main([*arguments, "--set", "train.workers=0"]) == 0
+    (row,) = json.loads(path.read_text())["steps"]
+    parts = [row[name] for name in row if name.endswith(", ms")]
+    assert len(parts) == 9 and min(parts) > 0
+    assert row["of it the host's own work, ms"] < row["whole step, ms"]

@@ -6,22 +6,27 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from data.frame import Batch, Frame
 from data.gt_database import GroundTruthDatabase
-from detector.config import PRECISIONS, Config
+from detector.config import Config
+from detector.models.anchor_head import Predictions
 from detector.models.second import build_second
+from detector.training.build import build_trainer
 from detector.training.distributed import Processes
+from detector.training.gpu_trainer import GpuTrainer
+from detector.training.indexed import Indexed
 from detector.training.loader import StepSampler, build_training_frames, training_loader
 from detector.training.losses import build_criterion
 from detector.training.randomness import fix_randomness
-from detector.training.trainer import Trainer, build_trainer
+from detector.training.trainer import Trainer
 from detector.training.workers import batches_of
-from tools.benchmarks.timing import Times, wall
+from tools.benchmarks.timing import Times, kernel_time, wall
 
 WARM_UP = 5  # steps
 
@@ -94,41 +99,39 @@ class _Run:
             return next(batches)
 
     def parts(self, repeats: int) -> dict[str, float]:
-        """Median milliseconds of each part, the device idle before and after it."""
+        """Median milliseconds of each part: on a GPU of forward and backward what the device spends
+        on its kernels, of the others, as on a CPU, a call with an idle device before and after."""
         batch = self.first_batch()
-        parts: dict[str, Callable[[], object]] = {
-            "batch to the device, ms": lambda: batch.to(self.device, non_blocking=True)
+        trainer, model = self.trainer, self.trainer.state.model
+        update = {"clip and update, ms": lambda: trainer.update(*trainer.schedule(0))}
+        if not isinstance(trainer, GpuTrainer):
+            return _medians(self._in_turn(batch) | update, repeats)
+        first = {
+            "batch to the device, ms": lambda: batch.to(self.device, non_blocking=True),
+            "voxels and index, ms": lambda: trainer.index(model, batch),
         }
-        return _medians(parts | self._forward_and_backward(batch.to(self.device)), repeats)
+        figures = _medians(first, repeats)
+        figures |= self._kernels(trainer, trainer.index(model, batch), repeats)
+        return figures | _medians(update, repeats)
 
-    def _forward_and_backward(self, batch: Batch) -> dict[str, Callable[[], object]]:
-        """The parts of a step on the device in their order; each works on what the last left."""
-        trainer, settings = self.trainer, self.config.train
-        state, precision = trainer.state, PRECISIONS[settings.precision]
-        model, weights = state.model, list(state.model.parameters())
-        half = precision != torch.float32
-        held: dict[str, object] = {}
+    def _in_turn(self, batch: Batch) -> dict[str, Callable[[], object]]:
+        """The parts of a step in their order; each works on what the last left."""
+        trainer, model = self.trainer, self.trainer.state.model
+        held: dict[str, Any] = {}
 
         def index() -> None:
-            held["voxels"] = model.voxelize(batch.points, batch.offsets)
-            held["pyramid"] = model.index(held["voxels"])
+            held["batch"] = trainer.index(model, batch)
 
         def encode() -> None:
-            with torch.autocast(self.device.type, precision, enabled=half):
-                held["bev"] = model.encode(held["voxels"], held["pyramid"])
+            with trainer.autocast():
+                held["bev"] = model.encode(held["batch"].voxels, held["batch"].pyramid)
 
         def predict() -> None:
-            with torch.autocast(self.device.type, precision, enabled=half):
-                held["predictions"] = trainer.predict(model, held["bev"])
+            with trainer.autocast():
+                held["predictions"] = model.predict(held["bev"])
 
         def losses() -> None:
-            predictions, (boxes, labels) = held["predictions"], batch[2:4]
-            held["total"] = trainer.criterion(predictions, boxes, labels).total
-
-        def update() -> None:
-            nn.utils.clip_grad_norm_(weights, settings.clip_norm)
-            state.optimizer.step()
-            state.optimizer.zero_grad(set_to_none=True)
+            held["total"] = trainer.criterion(held["predictions"], *batch[2:4]).total
 
         return {
             "voxels and index, ms": index,
@@ -136,7 +139,29 @@ class _Run:
             "backbone and heads forward, ms": predict,
             "targets and losses, ms": losses,
             "backward, ms": lambda: held["total"].backward(),
-            "clip and update, ms": update,
+        }
+
+    def _kernels(self, trainer: GpuTrainer, batch: Indexed, repeats: int) -> dict[str, float]:
+        """Milliseconds of the kernels, each part from the graphs with and without it."""
+        model = trainer.state.model
+
+        def encode() -> Tensor:
+            with trainer.autocast():
+                return model.encode(batch.voxels, batch.pyramid)
+
+        def predict() -> Predictions:
+            with trainer.autocast():
+                return model.predict(encode())
+
+        calls: dict[str, Callable[[], object]] = {
+            "encoder forward, ms": encode,
+            "backbone and heads forward, ms": predict,
+            "losses and backward, ms": lambda: trainer.differentiate(batch),
+        }
+        until = [kernel_time(call, launches=2, repeats=repeats) for call in calls.values()]
+        return {
+            name: end - begin
+            for name, (begin, end) in zip(calls, pairwise([0, *until]), strict=True)
         }
 
     def whole(self, repeats: int) -> dict[str, float]:
@@ -146,29 +171,33 @@ class _Run:
         if cuda:
             torch.cuda.empty_cache()  # what the parts have left
             torch.cuda.reset_peak_memory_stats(self.device)
-        alone = self._mean_step(batch for _ in range(WARM_UP + repeats))
+        alone, own = self._mean_step(batch for _ in range(WARM_UP + repeats))
         peak = torch.cuda.max_memory_reserved(self.device) / 2**30 if cuda else 0.0
         with self.batches() as batches:
-            loaded = self._mean_step(islice(batches, WARM_UP + repeats))
+            loaded, _ = self._mean_step(islice(batches, WARM_UP + repeats))
         return {
             "whole step, ms": alone,
+            **({"of it the host's own work, ms": own} if cuda else {}),
             "whole step with the loader, ms": loaded,
             "idle for want of data, %": max(0.0, 100 * (1 - alone / loaded)),
             "peak memory, GiB": peak,
         }
 
-    def _mean_step(self, batches: Iterator[Batch]) -> float:
-        """Milliseconds per step, many on the way at once as in training."""
-        count = 0
+    def _mean_step(self, batches: Iterator[Batch]) -> tuple[float, float]:
+        """Milliseconds per step, many on the way at once as in training, and those of them in which
+        the calling thread was at work, not waiting."""
+        own = 0.0
         record: Tensor | None = None
         for number, batch in enumerate(batches):
             if number == WARM_UP:
                 _wait(record)
                 begin = time.perf_counter()
+            worked = time.thread_time()
             record = self.trainer.step([batch])
+            own += time.thread_time() - worked if number >= WARM_UP else 0.0
             count = number + 1 - WARM_UP
         _wait(record)
-        return 1e3 * (time.perf_counter() - begin) / count
+        return 1e3 * (time.perf_counter() - begin) / count, 1e3 * own / count
 
 
 def _medians(parts: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
