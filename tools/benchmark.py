@@ -31,6 +31,7 @@ PRECISIONS = ["fp32", "bf16", "fp16"]
 SCALING_EXAMPLE = "example: python tools/benchmark.py scaling --root kitti --streets --workers 6 12"
 LADDER_EXAMPLE = "example: python tools/benchmark.py ladder --frames scans/"
 SAMPLING_EXAMPLE = "example: python tools/benchmark.py sampling --json sampling.json"
+SPCONV_EXAMPLE = "example: python tools/benchmark.py spconv --frames scans/ --precision fp16"
 OPERATORS_EXAMPLE = "example: python tools/benchmark.py operators --frames scans/"
 STREETS = 16  # simulated for the training step where there is no data set
 
@@ -68,19 +69,27 @@ def _parser() -> argparse.ArgumentParser:
         "sampling", help="furthest point sampling beside PointNet++'s", epilog=SAMPLING_EXAMPLE
     )
     sampling.add_argument("--repeats", type=number, default=20, help="calls (default: 20)")
+    spconv = commands.add_parser(
+        "spconv", help="networks on spconv and on what stands in for it", epilog=SPCONV_EXAMPLE
+    )
+    spconv.add_argument("--batch", type=number, nargs="+", default=[1, 4])
+    every = ["fp16", "bf16", "tf32"]
+    spconv.add_argument("--precision", nargs="+", choices=every, default=every)
+    widths = [16, 32, 64, 128, 256, 512]
+    spconv.add_argument("--channels", type=number, nargs="+", default=widths)
     operators = commands.add_parser(
         "operators", help="every operator by itself", epilog=OPERATORS_EXAMPLE
     )
-    for command in (ops, network, ladder, operators):
+    for command in (ops, network, ladder, operators, spconv):
         command.add_argument(
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
         )
         command.add_argument("--count", type=number, default=10, help="scans to use (default: 10)")
-    for command in (ops, network, operators):
+    for command in (ops, network, operators, spconv):
         command.add_argument(
             "--repeats", type=number, default=20, help="calls per scan (default: 20)"
         )
-    for command in (ops, network, train, scaling, ladder, sampling, operators):
+    for command in (ops, network, train, scaling, ladder, sampling, operators, spconv):
         command.add_argument("--json", type=output_path, help="also write the figures there")
     return parser
 
@@ -135,6 +144,11 @@ def _measure(options: argparse.Namespace) -> dict:
     scans = load_scans(options.frames, options.count)
     if options.command == "operators":
         return operators.measure(scans, options.repeats)
+    if options.command == "spconv":
+        from tools.benchmarks import from_spconv
+
+        sizes = options.batch, options.precision, options.channels
+        return from_spconv.measure(scans, *sizes, options.repeats)
     if options.command == "ladder":
         return ladder.measure(scans, options.batch)
     return ops.measure(scans, options.batch, options.precision, options.repeats)

@@ -21,6 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import ops
 from ops import ConvGeometry, KernelMap, Level, VoxelGrid
 from ops.cuda import naive
+from ops.line_table import line_table
+from ops.site_order import site_order
 
 GRID = VoxelGrid((0, -4, -2, 12, 4, 2), (0.2, 0.2, 0.2))
 DOWN = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
@@ -167,6 +169,15 @@ def conv_naive(scene: Scene) -> None:
     tables = naive.tables(level.coords, level.spatial_shape, 2, DOWN, scene.below.coords)
     features = torch.randn(len(level.coords), 40).cuda()
     naive.sparse_conv(features, torch.randn(27, 40, 50).cuda(), tables)
+
+
+@runs("line_table", "site_order")
+def lines_of_sites(scene: Scene) -> None:
+    coords, shape, below = scene.coords, GRID.sparse_shape, scene.below
+    line_table(below.coords, coords, 2, shape, DOWN)
+    line_table(coords, below.coords, 2, below.spatial_shape, DOWN, transposed=True)
+    site_order(coords, 2, shape)
+    site_order(coords.flip(0), 1, shape)
 
 
 @runs("max_pool", "max_pool_backward")

@@ -13,6 +13,8 @@ from detector.models.encoder_graph import KITTI_CAPACITIES
 from detector.models.sparse_encoder import DOWNS
 from ops import KernelMap, Level, Voxels
 from ops.cuda import naive
+from ops.line_table import line_table
+from ops.site_order import site_order
 from tools.benchmarks.ops import GRID
 from tools.benchmarks.scans import Scans
 from tools.benchmarks.timing import Times, wall
@@ -91,6 +93,16 @@ def index_exactly(scan: Scan) -> Calls:
     workspace = ops.index_workspace(shape, 1, DOWNS, coords.device)
     options = {"workspace": workspace}
     return {"index, exact sizes": lambda: ops.index_pyramid(coords, shape, 1, DOWNS, **options)}
+
+
+@line("line_table", "site_order")
+def lines_of_sites(scan: Scan) -> Calls:
+    coords, shape = scan.voxels.coords, GRID.sparse_shape
+    window = ops.ConvGeometry.of(3, padding=1)
+    return {
+        "line table": lambda: line_table(coords, coords, 1, shape, window),
+        "site order": lambda: site_order(coords, 1, shape),
+    }
 
 
 @line("conv", "conv_weight_gradient")

@@ -1,0 +1,70 @@
+// Tables of neighbours from lines of sites.
+#include "index/lines.h"
+
+#include "bindings/checks.h"
+
+namespace millisecond {
+namespace {
+
+Tensor neighbours_of_lines(const Tensor& coords, const Tensor& source, int64_t batch_size, at::IntArrayRef shape,
+                           at::IntArrayRef window, bool transposed) {
+  const int dims = check_coords(coords);
+  TORCH_CHECK(check_coords(source) == dims, "source must be [N, ", 1 + dims, "], has shape ", source.sizes());
+  check_same_device(source, "source", coords, "coords");
+  TORCH_CHECK(shape.size() == 3 && window.size() == 12, "shape must hold 3 numbers and window 12, are ", shape,
+              " and ", window);
+  const c10::cuda::CUDAGuard guard(coords.device());
+  LineTable p = {};
+  p.batch = positive(batch_size, "batch_size");
+  p.z = positive(shape[0], "shape"), p.y = positive(shape[1], "shape"), p.x = positive(shape[2], "shape");
+  const int64_t lines = int64_t(p.batch) * p.z * p.y;
+  TORCH_CHECK(lines < INT32_MAX, "shape: ", lines, " lines are too many");
+  int64_t volume = 1;
+  for (int axis = 0; axis < 3; ++axis) {
+    p.window.kernel[axis] = positive(window[axis], "kernel size");
+    p.window.stride[axis] = positive(window[3 + axis], "stride");
+    p.window.padding[axis] = static_cast<int>(window[6 + axis]);
+    p.window.dilation[axis] = positive(window[9 + axis], "dilation");
+    volume *= window[axis];
+  }
+  TORCH_CHECK(volume < 65536, "a kernel of ", volume, " offsets is too large");
+  Tensor neighbours = at::empty({volume, coords.size(0)}, coords.options());
+  p.coords = coords.data_ptr<int>(), p.source = source.data_ptr<int>();
+  const Tensor starts = at::empty({lines + 1}, coords.options());
+  p.starts = starts.data_ptr<int>(), p.source_rows = static_cast<int>(source.size(0));
+  p.rows = static_cast<int>(coords.size(0)), p.dims = dims, p.transposed = transposed;
+  p.neighbours = neighbours.data_ptr<int>();
+  check(line_table(p, stream()), "line_table");
+  return neighbours;
+}
+
+// One number, 0 where the sites increase row by row and lie in the grid: see SiteOrder.
+Tensor order_of_sites(const Tensor& coords, int64_t batch_size, at::IntArrayRef shape) {
+  const int dims = check_coords(coords);
+  TORCH_CHECK(shape.size() == 3, "shape must hold 3 numbers, is ", shape);
+  const c10::cuda::CUDAGuard guard(coords.device());
+  Tensor fault = at::empty({1}, coords.options());
+  check(site_order({coords.data_ptr<int>(), static_cast<int>(coords.size(0)), dims,
+                    positive(batch_size, "batch_size"), positive(shape[0], "shape"), positive(shape[1], "shape"),
+                    positive(shape[2], "shape"), fault.data_ptr<int>()},
+                   stream()),
+        "site_order");
+  return fault;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(millisecond, m) {
+  // shape: z, y, x of the sources' grid; window: kernel size, stride, padding, dilation, each z, y, x
+  m.def(
+      "line_table(Tensor coords, Tensor source, int batch_size, int[] shape, int[] window, "
+      "bool transposed) -> Tensor");
+  m.def("site_order(Tensor coords, int batch_size, int[] shape) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
+  m.impl("line_table", neighbours_of_lines);
+  m.impl("site_order", order_of_sites);
+}
+
+}  // namespace millisecond

@@ -1,0 +1,37 @@
+"""Tables of neighbours from lines of sites on the CUDA kernel, see csrc/index/lines.cu."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from ops.cuda.bitmap import three_axes
+from ops.cuda.fakes import fake
+from ops.cuda.library import extension
+from ops.geometry import ConvGeometry
+
+
+def line_table(
+    coords: Tensor,
+    source: Tensor,
+    batch_size: int,
+    shape: Sequence[int],
+    window: ConvGeometry,
+    transposed: bool,
+) -> Tensor:
+    """See ops.line_table.line_table."""
+    extension()
+    fillings = zip(window, (1, 1, 0, 1), strict=True)
+    numbers = sum((three_axes(axis, filling) for axis, filling in fillings), ())
+    grid = batch_size, three_axes(shape, 1)
+    return torch.ops.millisecond.line_table(
+        coords.contiguous(), source.contiguous(), *grid, numbers, transposed
+    )
+
+
+@fake("line_table")
+def _fake_line_table(coords, source, batch_size, shape, window, transposed) -> Tensor:
+    return coords.new_empty(prod(window[:3]), coords.shape[0])

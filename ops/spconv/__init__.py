@@ -1,0 +1,127 @@
+"""spconv 2 on these operators: `import ops.spconv as spconv` in place of `spconv.pytorch`.
+
+`install()` stands in for `spconv` in every import of a program, and `python -m ops.spconv SCRIPT`
+does so for a script as it is. docs/from_spconv.md says what is the same and what differs.
+"""
+
+from typing import Any
+
+from ops.spconv import (
+    constants,
+    conv,
+    core,
+    functional,
+    identity,
+    modules,
+    ops,
+    pool,
+    tables,
+    utils,
+)
+from ops.spconv.conv import (
+    SparseConv1d,
+    SparseConv2d,
+    SparseConv3d,
+    SparseConv4d,
+    SparseConvolution,
+    SparseConvTranspose1d,
+    SparseConvTranspose2d,
+    SparseConvTranspose3d,
+    SparseConvTranspose4d,
+    SparseInverseConv1d,
+    SparseInverseConv2d,
+    SparseInverseConv3d,
+    SparseInverseConv4d,
+    SubMConv1d,
+    SubMConv2d,
+    SubMConv3d,
+    SubMConv4d,
+)
+from ops.spconv.core import AlgoHint, ConvAlgo, SparseConvTensor
+from ops.spconv.identity import Identity
+from ops.spconv.modules import (
+    RemoveGrid,
+    SparseBatchNorm,
+    SparseIdentity,
+    SparseModule,
+    SparseReLU,
+    SparseSequential,
+    ToDense,
+    assign_name_for_sparse_modules,
+)
+from ops.spconv.pool import (
+    SparseAvgPool1d,
+    SparseAvgPool2d,
+    SparseAvgPool3d,
+    SparseGlobalAvgPool,
+    SparseGlobalMaxPool,
+    SparseMaxPool1d,
+    SparseMaxPool2d,
+    SparseMaxPool3d,
+    SparseMaxPool4d,
+)
+from ops.spconv.stand_in import VERSION as __version__
+from ops.spconv.stand_in import install
+from ops.spconv.tables import AddTable, ConcatTable, JoinTable
+
+__all__ = [
+    "AddTable",
+    "AlgoHint",
+    "ConcatTable",
+    "ConvAlgo",
+    "Identity",
+    "JoinTable",
+    "RemoveGrid",
+    "SparseAvgPool1d",
+    "SparseAvgPool2d",
+    "SparseAvgPool3d",
+    "SparseBatchNorm",
+    "SparseConv1d",
+    "SparseConv2d",
+    "SparseConv3d",
+    "SparseConv4d",
+    "SparseConvTensor",
+    "SparseConvTranspose1d",
+    "SparseConvTranspose2d",
+    "SparseConvTranspose3d",
+    "SparseConvTranspose4d",
+    "SparseConvolution",
+    "SparseGlobalAvgPool",
+    "SparseGlobalMaxPool",
+    "SparseIdentity",
+    "SparseInverseConv1d",
+    "SparseInverseConv2d",
+    "SparseInverseConv3d",
+    "SparseInverseConv4d",
+    "SparseMaxPool1d",
+    "SparseMaxPool2d",
+    "SparseMaxPool3d",
+    "SparseMaxPool4d",
+    "SparseModule",
+    "SparseReLU",
+    "SparseSequential",
+    "SubMConv1d",
+    "SubMConv2d",
+    "SubMConv3d",
+    "SubMConv4d",
+    "ToDense",
+    "__version__",
+    "assign_name_for_sparse_modules",
+    "constants",
+    "conv",
+    "core",
+    "functional",
+    "identity",
+    "install",
+    "modules",
+    "ops",
+    "pool",
+    "tables",
+    "utils",
+]
+
+SPCONV_VERSION_NUMBERS = [int(number) for number in __version__.split(".")]
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"spconv.{name}: not in ops.spconv; docs/from_spconv.md lists what is")

@@ -1,0 +1,242 @@
+"""The sparse convolution behind all of spconv 2's: `ops.spconv.conv` has their names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ops.geometry import ConvGeometry
+from ops.rulebook import KernelMap
+from ops.spconv.core import ConvAlgo, IndiceData, SparseConvTensor, expand_nd
+from ops.spconv.modules import SparseModule
+from ops.spconv.product import product
+from ops.spconv.sites import Sites
+
+Numbers = int | Sequence[int]
+MAX_NUM_VOXELS = "max_num_voxels_during_training"
+
+
+class SparseConvolution(SparseModule):
+    """A sparse convolution in 2 or 3 dimensions; `weight` is [C_out, *kernel, C_in].
+
+    `indice_key` names the sites and map for layers that share them. `algo`, `fp32_accum` and
+    `large_kernel_fast_algo` are accepted: sums are always taken in float32.
+    """
+
+    __constants__ = ("stride", "padding", "dilation", "groups", "subm", "inverse", "transposed")
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        ndim: int,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Numbers = 3,
+        stride: Numbers = 1,
+        padding: Numbers = 0,
+        dilation: Numbers = 1,
+        groups: int = 1,
+        bias: bool = True,
+        subm: bool = False,
+        output_padding: Numbers = 0,
+        transposed: bool = False,
+        inverse: bool = False,
+        indice_key: Any = None,
+        algo: ConvAlgo | None = None,
+        fp32_accum: bool | None = None,
+        record_voxel_count: bool = False,
+        large_kernel_fast_algo: bool = False,
+        name: str | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__(name=name)
+        kind = type(self).__name__
+        if ndim not in (2, 3):
+            raise NotImplementedError(f"{kind}: {ndim} dimensions, there are 2-D and 3-D only")
+        if groups != 1:
+            raise NotImplementedError(f"{kind}: groups is {groups}, there is 1 only")
+        self.ndim, self.in_channels, self.out_channels = ndim, in_channels, out_channels
+        self.kernel_size = expand_nd(ndim, kernel_size)
+        self.stride, self.padding = expand_nd(ndim, stride), expand_nd(ndim, padding)
+        self.dilation = expand_nd(ndim, dilation)
+        self.output_padding = expand_nd(ndim, output_padding)
+        self.groups, self.subm, self.transposed, self.inverse = groups, subm, transposed, inverse
+        self.indice_key, self.algo, self.fp32_accum = indice_key, algo, fp32_accum
+        self.record_voxel_count = record_voxel_count
+        self._check(kind)
+        factory = {"device": device, "dtype": dtype}
+        shape = (out_channels, *self.kernel_size, in_channels)
+        self.weight = nn.Parameter(torch.empty(shape, **factory))
+        self.register_parameter(
+            "bias", nn.Parameter(torch.empty(out_channels, **factory)) if bias else None
+        )
+        if record_voxel_count and not subm and not inverse:
+            count = torch.zeros(1, dtype=torch.int32, device=device)
+            self.register_buffer(MAX_NUM_VOXELS, count)
+        self.reset_parameters()
+
+    def _check(self, kind: str) -> None:
+        if self.subm and not all(size % 2 for size in self.kernel_size):
+            raise ValueError(
+                f"{kind}: kernel_size is {self.kernel_size}, a submanifold kernel has odd sizes"
+            )
+        if not self.subm and self.conv1x1 and any(self.padding):
+            raise ValueError(f"{kind}: padding is {self.padding}, a kernel of size 1 takes none")
+
+    @property
+    def conv1x1(self) -> bool:
+        """Whether it is a matrix product of the features alone."""
+        single = math.prod(self.kernel_size) == 1
+        return single and (self.subm or math.prod(self.stride) == 1)
+
+    def reset_parameters(self) -> None:
+        """Kaiming uniform with a = sqrt(5), as torch's dense convolutions: fan in = V * C_in."""
+        bound = 1 / math.sqrt(max(self.in_channels * math.prod(self.kernel_size), 1))
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def is_inverseable(self) -> bool:
+        return self.indice_key is not None and not self.subm
+
+    def get_max_num_voxels(self) -> Tensor | None:
+        return getattr(self, MAX_NUM_VOXELS, None)
+
+    def forward(
+        self, input: SparseConvTensor, add_input: SparseConvTensor | None = None
+    ) -> SparseConvTensor:
+        if torch.compiler.is_compiling():  # the sizes of the outputs depend on values
+            return _uncompiled(self, input, add_input)
+        return self._forward(input, add_input)
+
+    def _forward(
+        self, input: SparseConvTensor, add_input: SparseConvTensor | None
+    ) -> SparseConvTensor:
+        features = input.features
+        if features.shape[1] != self.in_channels:
+            raise ValueError(
+                f"features: {features.shape[1]} channels, {type(self).__name__} takes "
+                f"{self.in_channels}"
+            )
+        if self.conv1x1 and not self.inverse:
+            out = input.replace_feature(self._matrix_product(features))
+        else:
+            out, kernel_map, sites = self.mapped(input)
+            out = out.on(sites, product(features, self.weight, kernel_map, self.bias))
+            self.record(len(sites.indices))
+        if add_input is not None:
+            out.features = out.features + add_input.features
+        return out
+
+    def _matrix_product(self, features: Tensor) -> Tensor:
+        """spconv 2 reads the numbers of its weight [C_out, 1, ..., C_in] as [C_in, C_out] here, and
+        weights were trained that way."""
+        out = features @ self.weight.view(self.in_channels, self.out_channels)
+        return out if self.bias is None else out + self.bias.to(out.dtype)
+
+    def mapped(self, input: SparseConvTensor) -> tuple[SparseConvTensor, KernelMap, Sites]:
+        """The input with this layer's map under its indice_key, the map, and the outputs' sites.
+
+        The `indice_dict` is a new one: another branch from the same input may use the key for
+        itself.
+        """
+        data = self.indice_data(input)
+        if self.inverse:
+            return input, data.inputs.inverted(data.geometry, data.kernel_map), data.inputs
+        if self.indice_key is not None and self.indice_key not in input.indice_dict:
+            input = input.shadow_copy()
+            input.indice_dict = input.indice_dict | {self.indice_key: data}
+        return input, data.kernel_map, data.outputs
+
+    def indice_data(self, input: SparseConvTensor) -> IndiceData:
+        """Sites and map of this layer: those of its indice_key, or new ones."""
+        found = input.find_indice_pair(self.indice_key)
+        if self.inverse:
+            return self._inverted(input, found)
+        sites = input.sites
+        sites.follow(self)
+        if found is not None:
+            self._check_shared(sites, found)
+            return found
+        geometry = window(self)
+        outputs = sites
+        if self.subm:
+            kernel_map = sites.submanifold(geometry.kernel_size, geometry.dilation)
+        else:
+            more = self.output_padding if self.transposed else ()
+            outputs, kernel_map = sites.strided(geometry, self.transposed, more)
+        return IndiceData(sites, outputs, kernel_map, self.subm, geometry, self.algo)
+
+    def _inverted(self, input: SparseConvTensor, found: IndiceData | None) -> IndiceData:
+        key = self.indice_key
+        if found is None or found.is_subm:
+            what = "no layer" if found is None else "a submanifold layer"
+            raise ValueError(
+                f"indice_key {key!r}: {what} of this name before an inverse convolution, which "
+                "needs a strided convolution or pooling"
+            )
+        if found.ksize != self.kernel_size:
+            raise ValueError(
+                f"indice_key {key!r}: kernel_size is {self.kernel_size}, that of the convolution "
+                f"to invert {found.ksize}"
+            )
+        rows, shape = len(found.out_indices), found.out_spatial_shape
+        if len(input.indices) != rows or input.spatial_shape != shape:
+            raise ValueError(
+                f"indice_key {key!r}: {len(input.indices)} rows of {input.spatial_shape}, the "
+                f"convolution to invert has {rows} of {shape}"
+            )
+        return found
+
+    def _check_shared(self, sites: Sites, found: IndiceData) -> None:
+        key = self.indice_key
+        if not (self.subm and found.is_subm):
+            raise ValueError(
+                f"indice_key {key!r}: there already, only submanifold convolutions share one"
+            )
+        for name, mine, theirs in (
+            ("kernel_size", self.kernel_size, found.ksize),
+            ("dilation", self.dilation, found.dilation),
+            ("spatial_shape", list(sites.shape), found.spatial_shape),
+            ("rows", len(sites.indices), len(found.indices)),
+        ):
+            if mine != theirs:
+                raise ValueError(
+                    f"indice_key {key!r}: {name} is {mine}, that of the first layer with this key "
+                    f"{theirs}"
+                )
+
+    def record(self, rows: int) -> None:
+        """Notes the largest number of outputs, where `record_voxel_count` asks for it."""
+        count = self.get_max_num_voxels()
+        if count is not None:
+            count.clamp_(min=rows)
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *arguments: Any) -> None:
+        if self.get_max_num_voxels() is not None:  # spconv 2 fills in what older files lack
+            state_dict.setdefault(prefix + MAX_NUM_VOXELS, torch.zeros(1, dtype=torch.int32))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+    def extra_repr(self) -> str:
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
+        text += f", stride={self.stride}, padding={self.padding}, dilation={self.dilation}"
+        text += f", output_padding={self.output_padding}"
+        return text if self.bias is not None else text + ", bias=False"
+
+
+def window(layer: Any) -> ConvGeometry:
+    """That of a convolution or pooling."""
+    numbers = layer.kernel_size, layer.stride, layer.padding, layer.dilation
+    return ConvGeometry(*(tuple(number) for number in numbers))
+
+
+@torch.compiler.disable
+def _uncompiled(
+    layer: SparseConvolution, input: SparseConvTensor, add_input: SparseConvTensor | None
+) -> SparseConvTensor:
+    return layer._forward(input, add_input)

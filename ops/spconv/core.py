@@ -1,0 +1,246 @@
+"""`SparseConvTensor` of spconv 2: features on active sites, with the maps that were built on them.
+
+Rows stay in the order in which the caller gave them. `ops.spconv.sites` sorts for the operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ops.dense import dense
+from ops.geometry import ConvGeometry
+from ops.rulebook import KernelMap
+from ops.spconv.sites import Sites
+
+
+class ConvAlgo(Enum):
+    """spconv's algorithms. All are accepted; there is one, and it gives the same result."""
+
+    Native = 0
+    MaskImplicitGemm = 1
+    MaskSplitImplicitGemm = 2
+
+
+class AlgoHint(Enum):
+    """spconv's hints for tuning; nothing here is tuned."""
+
+    NoHint = 0
+    Fowrard = 1  # spconv's spelling
+    BackwardInput = 2
+    BackwardWeight = 4
+
+
+class IndiceData(NamedTuple):
+    """What a layer with an `indice_key` leaves for those that share it; spconv 2's names."""
+
+    inputs: Sites
+    outputs: Sites
+    kernel_map: KernelMap
+    is_subm: bool
+    geometry: ConvGeometry
+    algo: ConvAlgo | None = None
+
+    @property
+    def ksize(self) -> list[int]:
+        return list(self.geometry.kernel_size)
+
+    @property
+    def stride(self) -> list[int]:
+        return list(self.geometry.stride)
+
+    @property
+    def padding(self) -> list[int]:
+        return list(self.geometry.padding)
+
+    @property
+    def dilation(self) -> list[int]:
+        return list(self.geometry.dilation)
+
+    @property
+    def indices(self) -> Tensor:
+        """[N_in, 1 + D]"""
+        return self.inputs.indices
+
+    @property
+    def out_indices(self) -> Tensor:
+        """[N_out, 1 + D]"""
+        return self.outputs.indices
+
+    @property
+    def spatial_shape(self) -> list[int]:
+        return list(self.inputs.shape)
+
+    @property
+    def out_spatial_shape(self) -> list[int]:
+        return list(self.outputs.shape)
+
+    @property
+    def pair_fwd(self) -> Tensor:
+        """[V, N_out] int32: the input row that offset v of an output row reads, -1 = none."""
+        table = self.kernel_map.forward
+        return table.neighbours.flip(0) if table.flipped else table.neighbours
+
+
+class SparseConvTensor:
+    """Features [N, C] on active sites; `indices` [N, 1 + D] int32 or int64 are (b, z, y, x) or
+    (b, y, x) in any order, each once.
+
+    `features` may be replaced in place. `grid`, `voxel_num`, `benchmark` and the other arguments
+    that tune spconv are kept and not used.
+    """
+
+    def __init__(
+        self,
+        features: Tensor,
+        indices: Tensor,
+        spatial_shape: Sequence[int] | Tensor,
+        batch_size: int | Tensor,
+        grid: Tensor | None = None,
+        voxel_num: Tensor | None = None,
+        indice_dict: dict[Any, IndiceData] | None = None,
+        benchmark: bool = False,
+        permanent_thrust_allocator: bool = False,
+        enable_timer: bool = False,
+        force_algo: ConvAlgo | None = None,
+    ):
+        self._features = features
+        self.indices = indices
+        self.spatial_shape = whole_numbers(spatial_shape)
+        self.batch_size = int(batch_size)
+        self.indice_dict = {} if indice_dict is None else indice_dict
+        self.grid, self.voxel_num = grid, voxel_num
+        self.benchmark = benchmark
+        self.benchmark_record: dict = {}
+        self.thrust_allocator, self._timer, self.int8_scale = None, None, None
+        self.force_algo = force_algo
+        self._sites: Sites | None = None
+        _check_rows(features, indices, self.spatial_shape, self.batch_size)
+
+    @classmethod
+    def from_dense(cls, x: Tensor) -> SparseConvTensor:
+        """The sites of x [B, *spatial_shape, C] where some channel is not zero."""
+        indices = (x != 0).any(dim=-1).nonzero()  # sync: number of sites
+        features = x[tuple(indices.T)]
+        return cls(features, indices.int(), x.shape[1:-1], len(x))
+
+    @property
+    def features(self) -> Tensor:
+        return self._features
+
+    @features.setter
+    def features(self, features: Tensor) -> None:
+        self._features = features
+
+    @property
+    def sites(self) -> Sites:
+        """The sites that `indices` hold now."""
+        if self._sites is None or not self._sites.are(
+            self.indices, self.spatial_shape, self.batch_size
+        ):
+            self._sites = Sites(self.indices, tuple(self.spatial_shape), self.batch_size)
+        return self._sites
+
+    def on(self, sites: Sites, features: Tensor) -> SparseConvTensor:
+        """Features [N', C'] on other sites."""
+        moved = self.shadow_copy()
+        moved._features, moved.indices, moved._sites = features, sites.indices, sites
+        moved.spatial_shape = list(sites.shape)
+        return moved
+
+    def replace_feature(self, feature: Tensor) -> SparseConvTensor:
+        """Other features [N, C'] on the same sites."""
+        replaced = self.shadow_copy()
+        replaced._features = feature
+        return replaced
+
+    def shadow_copy(self) -> SparseConvTensor:
+        """Another tensor of the same content; `indice_dict` is shared."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        return copy
+
+    def select_by_index(self, valid_indices: Tensor) -> SparseConvTensor:
+        """The rows that a mask [N] or row numbers choose."""
+        chosen = self.replace_feature(self._features[valid_indices])
+        chosen.indices, chosen._sites = self.indices[valid_indices], None
+        chosen.indice_dict = {}
+        return chosen
+
+    def dense(self, channels_first: bool = True) -> Tensor:
+        """[B, C, *spatial_shape], or [B, *spatial_shape, C]; zero where no site is active."""
+        coords, order = self.sites.ordered()
+        features = self._features if order is None else self._features.index_select(0, order)
+        grid = dense(features, coords, self.spatial_shape, self.batch_size)
+        return grid if channels_first else grid.movedim(1, -1).contiguous()
+
+    def find_indice_pair(self, key: Any) -> IndiceData | None:
+        """What the layers with this indice_key share; None before the first of them."""
+        return None if key is None else self.indice_dict.get(key)
+
+    def minus(self) -> SparseConvTensor:
+        return self.replace_feature(-self._features)
+
+    @property
+    def spatial_size(self) -> int:
+        return math.prod(self.spatial_shape)
+
+    @property
+    def sparity(self) -> float:
+        """The share of cells that are active (spconv's spelling)."""
+        return len(self.indices) / self.spatial_size / self.batch_size
+
+    @property
+    def is_quantized(self) -> bool:
+        return False
+
+    def __add__(self, other: SparseConvTensor | Tensor) -> SparseConvTensor:
+        return self.replace_feature(self._features + _features_of(other))
+
+    __radd__ = __add__
+
+    def __iadd__(self, other: SparseConvTensor | Tensor) -> SparseConvTensor:
+        self._features = self._features + _features_of(other)
+        return self
+
+    def __repr__(self) -> str:
+        return f"SparseConvTensor[shape={self._features.shape}]"
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_sites": None, "indice_dict": {}}
+
+
+def whole_numbers(values: Iterable) -> list[int]:
+    """A list, tuple, tensor or array of numbers as a list of ints."""
+    return values.tolist() if isinstance(values, Tensor) else [int(value) for value in values]
+
+
+def expand_nd(ndim: int, val: int | Sequence[int] | Tensor) -> list[int]:
+    """One number for each of `ndim` axes."""
+    numbers = [val] * ndim if isinstance(val, int) else whole_numbers(val)
+    if len(numbers) != ndim:
+        raise ValueError(f"expected one number or {ndim}, one for each axis, got {val}")
+    return numbers
+
+
+def _features_of(other: SparseConvTensor | Tensor) -> Tensor:
+    return other.features if isinstance(other, SparseConvTensor) else other
+
+
+def _check_rows(features: Tensor, indices: Tensor, shape: list[int], batch_size: int) -> None:
+    if indices.ndim != 2 or indices.shape[1] != 1 + len(shape):
+        raise ValueError(
+            f"indices: expected [N, {1 + len(shape)}] for a spatial_shape of {shape}, "
+            f"got {list(indices.shape)}"
+        )
+    if indices.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"indices: expected int32 or int64, got {indices.dtype}")
+    if features.ndim != 2:
+        raise ValueError(f"features: expected [N, C], got {list(features.shape)}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size: expected at least 1, got {batch_size}")

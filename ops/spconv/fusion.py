@@ -1,0 +1,177 @@
+"""Convolution, normalisation and ReLU in a row as one operator call for all of them.
+
+The result is that of the modules one after another; the host, which is the limit, has less to do.
+In inference the normalisation is folded into weights, which are kept until one of the tensors that
+they come from changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ops.conv_blocks import conv_blocks
+from ops.conv_chain import ConvChain
+from ops.cuda.precision import tf32_allowed
+from ops.rulebook import KernelMap
+from ops.spconv.convolution import SparseConvolution
+from ops.spconv.core import SparseConvTensor
+from ops.spconv.product import NARROW, TILE, most_offsets
+
+
+class Block(NamedTuple):
+    """A convolution, the normalisation of its result and a ReLU."""
+
+    conv: SparseConvolution
+    norm: nn.BatchNorm1d
+    relu: nn.ReLU
+
+
+def blocks_in(modules: Sequence[nn.Module]) -> list[Block | None]:
+    """The block that starts at each module, None where its three modules are none."""
+    return [_block(modules[at : at + 3]) for at in range(len(modules))]
+
+
+def _block(modules: Sequence[nn.Module]) -> Block | None:
+    if len(modules) < 3:
+        return None
+    conv, norm, relu = modules
+    plain = (
+        isinstance(conv, SparseConvolution)
+        and type(norm) is nn.BatchNorm1d
+        and type(relu) is nn.ReLU
+        and norm.running_mean is not None
+        and norm.weight is not None
+        and not conv.conv1x1
+        and _fits_tensor_cores(conv)
+    )
+    return Block(conv, norm, relu) if plain else None  # type: ignore[arg-type]
+
+
+def _fits_tensor_cores(conv: SparseConvolution) -> bool:
+    c_in, c_out = conv.in_channels, conv.out_channels
+    fits = c_out % TILE == 0 and (c_in == NARROW or c_in % TILE == 0)
+    return fits and math.prod(conv.kernel_size) <= most_offsets(c_in)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody watches this module."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def run_of(structure: Sequence[Block | None], at: int, x: SparseConvTensor) -> list[Block]:
+    """The blocks from a module on that can be computed in one call; none: module by module."""
+    blocks: list[Block] = []
+    features = x.features
+    if features.dtype == torch.float64 or torch.compiler.is_compiling() or len(features) == 0:
+        return blocks
+    may = _may_train if torch.is_grad_enabled() else _may_infer
+    while at < len(structure):
+        block = structure[at]
+        if block is None or any(map(has_hooks, block)) or not may(block, features, blocks):
+            break
+        blocks.append(block)
+        at += 3
+    return blocks
+
+
+def _may_infer(block: Block, features: Tensor, before: Sequence[Block]) -> bool:
+    weight = block.conv._parameters["weight"]
+    assert weight is not None  # every convolution has one
+    matches = weight.dtype == features.dtype or torch.is_autocast_enabled(weight.device.type)
+    return matches and not block.norm.training and not weight.is_inference()
+
+
+def _may_train(block: Block, features: Tensor, before: Sequence[Block]) -> bool:
+    conv, norm, _ = block
+    first = before[0].norm if before else norm
+    return (
+        norm.training
+        and features.is_cuda
+        and conv.bias is None
+        and conv.weight.dtype == norm.weight.dtype == torch.float32
+        and norm.momentum is not None
+        and (norm.momentum, norm.eps) == (first.momentum, first.eps)
+    )
+
+
+def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseConvTensor | None:
+    """The result of the blocks; None where a level has too few rows to be normalised.
+
+    `folded` keeps the weights for inference between calls.
+    """
+    out, maps = x, []
+    for conv, _, _ in blocks:
+        out, kernel_map, sites = conv.mapped(out)
+        maps.append(kernel_map)
+        out = out.on(sites, x.features)  # their sites are those of the result, the features not yet
+    features = x.features.contiguous()
+    if not torch.is_grad_enabled():
+        features = _chain(blocks, features, folded)(features, maps)
+    elif all(kernel_map.forward.neighbours.shape[1] > 1 for kernel_map in maps):
+        features = _trained(blocks, features, maps)
+    else:
+        return None
+    for (conv, _, _), kernel_map in zip(blocks, maps, strict=True):
+        conv.record(kernel_map.forward.neighbours.shape[1])
+    return out.replace_feature(features)
+
+
+def _trained(blocks: Sequence[Block], features: Tensor, maps: Sequence[KernelMap]) -> Tensor:
+    weights = [conv.weight.flatten(1, -2).permute(1, 2, 0).contiguous() for conv, _, _ in blocks]
+    norms = [norm for _, norm, _ in blocks]
+    counters = [norm.num_batches_tracked for norm in norms]
+    torch._foreach_add_([counter for counter in counters if counter is not None], 1)
+    return conv_blocks(features, weights, maps, norms)
+
+
+def _chain(blocks: Sequence[Block], features: Tensor, folded: dict) -> ConvChain:
+    """The folded blocks, new ones where a tensor or the precision is another."""
+    tensors = [tensor for block in blocks for tensor in _tensors(block)]
+    dtype, kind = tensors[0].dtype, features.device.type
+    if torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+    state = dtype, tf32_allowed(), [(id(t), t.data_ptr(), t._version) for t in tensors]
+    key = id(blocks[0].conv)
+    kept = folded.get(key)
+    if kept is None or kept[0] != state:
+        # the tensors are kept with it, so that no other can get one's id
+        folded[key] = kept = state, tensors, _fold(blocks, dtype)
+    return kept[2]
+
+
+def _tensors(block: Block) -> list[Tensor]:
+    conv, norm = block.conv._parameters, block.norm  # looked up here: attributes take the host time
+    parameters, buffers = norm._parameters, norm._buffers
+    found = (
+        conv["weight"],
+        conv["bias"],
+        parameters["weight"],
+        parameters["bias"],
+        buffers["running_mean"],
+        buffers["running_var"],
+    )
+    return [tensor for tensor in found if tensor is not None]
+
+
+@torch.no_grad()
+def _fold(blocks: Sequence[Block], dtype: torch.dtype) -> ConvChain:
+    weights, biases = [], []
+    for conv, norm, _ in blocks:
+        mean, variance = norm.running_mean.float(), norm.running_var.float()  # type: ignore[union-attr]
+        scale = norm.weight.float() * torch.rsqrt(variance + norm.eps)
+        if conv.bias is not None:
+            mean = mean - conv.bias.float()
+        weight = conv.weight.float().flatten(1, -2).permute(1, 2, 0) * scale
+        weights.append(weight.to(dtype).contiguous())
+        biases.append(norm.bias.float() - mean * scale)
+    return ConvChain(weights, biases)

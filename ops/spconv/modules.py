@@ -1,0 +1,166 @@
+"""Modules that take a `SparseConvTensor`, and the sequence of them, as in spconv 2."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ops.spconv.core import SparseConvTensor
+
+
+class SparseModule(nn.Module):
+    """A module whose input is a `SparseConvTensor` in a `SparseSequential` too."""
+
+    def __init__(self, name: str | None = None):
+        super().__init__()
+        self.name = name
+        self._sparse_unique_name = ""
+
+
+class SparseSequential(SparseModule):
+    """Modules one after another: positional, by name, or in one OrderedDict.
+
+    A plain module gets the features [N, C] alone. Where there is no row, those that need one are
+    left out (normalisation).
+    """
+
+    def __init__(self, *args: nn.Module, **kwargs: nn.Module):
+        super().__init__()
+        self._folded: dict = {}
+        self._structure: tuple[list, list] = [], []
+        if len(args) == 1 and isinstance(args[0], OrderedDict):
+            named = list(args[0].items())
+        else:
+            named = [(str(number), module) for number, module in enumerate(args)]
+        for name, module in named:
+            self.add_module(name, module)
+        for name, module in kwargs.items():
+            self.add(module, name)
+
+    def __getitem__(self, idx: int) -> nn.Module:
+        return list(self._modules.values())[idx]  # type: ignore[return-value]
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def add(self, module: nn.Module, name: str | None = None) -> None:
+        """Append a module; its name is its number unless given."""
+        name = str(len(self._modules)) if name is None else name
+        if name in self._modules:
+            raise KeyError(f"{name}: this SparseSequential has a module of that name already")
+        self.add_module(name, module)
+
+    def forward(self, input: Any) -> Any:
+        from ops.spconv import fusion  # it knows convolutions, which are modules of this file
+
+        modules = _flat(self, fusion.has_hooks)
+        if modules != self._structure[0]:
+            self._structure = modules, fusion.blocks_in(modules)
+        structure = self._structure[1]
+        at = 0
+        while at < len(modules):
+            module = modules[at]
+            if structure[at] is not None and isinstance(input, SparseConvTensor):
+                blocks = fusion.run_of(structure, at, input)
+                result = fusion.run(blocks, input, self._folded) if blocks else None
+                if result is not None:
+                    input, at = result, at + 3 * len(blocks)
+                    continue
+            if is_spconv_module(module) or not isinstance(input, SparseConvTensor):
+                input = module(input)
+            elif len(input.indices) or not isinstance(module, _BatchNorm):
+                input = input.replace_feature(module(input.features))
+            at += 1
+        return input
+
+    def train(self, mode: bool = True) -> SparseSequential:
+        """As any module's; forgets folded weights."""
+        self._folded = {}
+        return super().train(mode)
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_folded": {}, "_structure": ([], [])}
+
+    def __setstate__(self, state: dict) -> None:
+        super().__setstate__(state)
+        self._folded, self._structure = {}, ([], [])
+
+
+def _flat(sequential: SparseSequential, has_hooks: Callable) -> list[nn.Module]:
+    """Its modules, and those of plain sequences in it."""
+    modules: list[nn.Module] = []
+    for module in sequential._modules.values():
+        if type(module) is SparseSequential and not has_hooks(module):
+            modules += _flat(module, has_hooks)
+        elif module is not None:
+            modules.append(module)
+    return modules
+
+
+def _on_features(compute: Callable[[Tensor], Tensor], x: Any) -> Any:
+    """Computed on the features of a sparse tensor, or on a tensor."""
+    if isinstance(x, SparseConvTensor):
+        return x.replace_feature(compute(x.features))
+    return compute(x)
+
+
+class SparseBatchNorm(nn.BatchNorm1d):
+    """BatchNorm1d of a sparse tensor's features."""
+
+    def forward(self, input: Any) -> Any:
+        return _on_features(super().forward, input)
+
+
+class SparseSyncBatchNorm(nn.SyncBatchNorm):
+    """SyncBatchNorm of a sparse tensor's features."""
+
+    def forward(self, input: Any) -> Any:
+        return _on_features(super().forward, input)
+
+
+class SparseReLU(nn.ReLU):
+    """ReLU of a sparse tensor's features."""
+
+    def forward(self, input: Any) -> Any:
+        return _on_features(super().forward, input)
+
+
+class SparseIdentity(nn.Identity):
+    """A sparse tensor as it is."""
+
+
+class ToDense(SparseModule):
+    """[B, C, *spatial_shape] of a sparse tensor."""
+
+    def forward(self, x: SparseConvTensor) -> Tensor:
+        return x.dense()
+
+
+class RemoveGrid(SparseModule):
+    """Forgets `grid`, which nothing here uses."""
+
+    def forward(self, x: SparseConvTensor) -> SparseConvTensor:
+        x.grid = None
+        return x
+
+
+def is_spconv_module(module: Any) -> bool:
+    """Whether a `SparseSequential` hands it the sparse tensor, not the features."""
+    return isinstance(module, SparseModule | SparseBatchNorm | SparseReLU)
+
+
+def is_sparse_conv(module: Any) -> bool:
+    from ops.spconv.convolution import SparseConvolution
+
+    return isinstance(module, SparseConvolution)
+
+
+def assign_name_for_sparse_modules(module: nn.Module) -> None:
+    """Gives every sparse module its name in `module`."""
+    for name, child in module.named_modules():
+        if isinstance(child, SparseModule):
+            child._sparse_unique_name = name

@@ -1,0 +1,168 @@
+"""Sparse pooling, as in spconv 2: of the active sites of a window, and of whole frames."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ops.max_pool import sparse_max_pool
+from ops.rulebook import KernelMap
+from ops.spconv.convolution import MAX_NUM_VOXELS, Numbers, window
+from ops.spconv.core import ConvAlgo, IndiceData, SparseConvTensor, expand_nd
+from ops.spconv.modules import SparseModule
+
+
+class _Pool(SparseModule):
+    """Outputs wherever the window touches a site; an `indice_key` keeps the map for the inverse
+    convolution."""
+
+    def __init__(
+        self,
+        ndim: int,
+        kernel_size: Numbers = 3,
+        stride: Numbers | None = 1,
+        padding: Numbers = 0,
+        dilation: Numbers = 1,
+        indice_key: Any = None,
+        subm: bool = False,
+        algo: ConvAlgo | None = None,
+        record_voxel_count: bool = False,
+        name: str | None = None,
+    ):
+        super().__init__(name=name)
+        kind = type(self).__name__
+        if ndim not in (2, 3):
+            raise NotImplementedError(f"{kind}: {ndim} dimensions, there are 2-D and 3-D only")
+        self.ndim, self.kernel_size = ndim, expand_nd(ndim, kernel_size)
+        self.stride = expand_nd(ndim, kernel_size if stride is None else stride)
+        self.padding, self.dilation = expand_nd(ndim, padding), expand_nd(ndim, dilation)
+        self.subm, self.indice_key, self.algo = subm, indice_key, algo
+        if record_voxel_count and not subm:
+            self.register_buffer(MAX_NUM_VOXELS, torch.zeros(1, dtype=torch.int32))
+
+    def forward(self, input: SparseConvTensor) -> SparseConvTensor:
+        if torch.compiler.is_compiling():  # the sizes of the outputs depend on values
+            return _uncompiled(self, input)
+        return self._forward(input)
+
+    def _forward(self, input: SparseConvTensor) -> SparseConvTensor:
+        key, geometry = self.indice_key, window(self)
+        if input.find_indice_pair(key) is not None:
+            raise ValueError(f"indice_key {key!r}: there already, pooling shares none")
+        sites = outputs = input.sites
+        sites.follow(self)
+        if self.subm:
+            kernel_map = sites.submanifold(geometry.kernel_size, geometry.dilation)
+        else:
+            outputs, kernel_map = sites.strided(geometry)
+        out = input.on(outputs, self._pooled(input.features, kernel_map))
+        if key is not None:
+            data = IndiceData(sites, outputs, kernel_map, self.subm, geometry, self.algo)
+            out.indice_dict = input.indice_dict | {key: data}
+        count = self.get_max_num_voxels()
+        if count is not None:
+            count.clamp_(min=len(outputs.indices))
+        return out
+
+    def _pooled(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
+        raise NotImplementedError
+
+    def get_max_num_voxels(self) -> Tensor | None:
+        return getattr(self, MAX_NUM_VOXELS, None)
+
+    def extra_repr(self) -> str:
+        return (
+            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
+            f"dilation={self.dilation}"
+        )
+
+
+@torch.compiler.disable
+def _uncompiled(layer: _Pool, input: SparseConvTensor) -> SparseConvTensor:
+    return layer._forward(input)
+
+
+class SparseMaxPool(_Pool):
+    """The largest active input of each window, by channel."""
+
+    def _pooled(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
+        return sparse_max_pool(features, kernel_map)
+
+
+class SparseAvgPool(_Pool):
+    """The mean of the active inputs of each window, by channel."""
+
+    def _pooled(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
+        neighbours = kernel_map.forward.neighbours
+        padded = pad(
+            features.float() if features.dtype != torch.float64 else features, (0, 0, 1, 0)
+        )
+        total = padded.new_zeros(neighbours.shape[1], features.shape[1])
+        for rows in neighbours:  # one offset reads a row once: no order of atomics in the gradient
+            total = total + padded.index_select(0, rows + 1)
+        count = (neighbours >= 0).sum(0).clamp(min=1)[:, None]
+        return (total / count).to(features.dtype)
+
+
+class _GlobalPool(SparseModule):
+    """[B, C] of the active sites of each frame; zero for a frame without any."""
+
+    def forward(self, input: SparseConvTensor) -> Tensor:
+        frame = input.indices[:, 0]
+        pooled = [self._of(input.features, frame == b) for b in range(input.batch_size)]
+        return torch.stack(pooled)
+
+    def _of(self, features: Tensor, rows: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class SparseGlobalMaxPool(_GlobalPool):
+    """The largest value of each frame, by channel: [B, C]."""
+
+    def _of(self, features: Tensor, rows: Tensor) -> Tensor:
+        if len(features) == 0:
+            return features.sum(0)
+        masked = torch.where(rows[:, None], features, -torch.inf)
+        return torch.where(rows.any(), masked.max(dim=0).values, 0)
+
+
+class SparseGlobalAvgPool(_GlobalPool):
+    """The mean of each frame, by channel: [B, C]. (spconv 2.3.8 returns one number per frame.)"""
+
+    def _of(self, features: Tensor, rows: Tensor) -> Tensor:
+        return torch.where(rows[:, None], features, 0).sum(0) / rows.sum().clamp(min=1)
+
+
+def _of_dimensions(base: type[_Pool], ndim: int) -> type[_Pool]:
+    """The class of pools of so many dimensions, whose constructor does not take their number."""
+
+    def __init__(
+        self,
+        kernel_size: Numbers,
+        stride: Numbers | None = None,
+        padding: Numbers = 0,
+        dilation: Numbers = 1,
+        indice_key: Any = None,
+        algo: ConvAlgo | None = None,
+        record_voxel_count: bool = False,
+        name: str | None = None,
+    ):
+        window = kernel_size, stride, padding, dilation
+        options = {"algo": algo, "record_voxel_count": record_voxel_count, "name": name}
+        base.__init__(self, ndim, *window, indice_key, **options)  # type: ignore[arg-type]
+
+    name = f"{base.__name__}{ndim}d"
+    content = {"__init__": __init__, "__module__": __name__, "__doc__": f"{ndim}-D {base.__doc__}"}
+    return type(name, (base,), content)
+
+
+SparseMaxPool1d = _of_dimensions(SparseMaxPool, 1)
+SparseMaxPool2d = _of_dimensions(SparseMaxPool, 2)
+SparseMaxPool3d = _of_dimensions(SparseMaxPool, 3)
+SparseMaxPool4d = _of_dimensions(SparseMaxPool, 4)
+SparseAvgPool1d = _of_dimensions(SparseAvgPool, 1)
+SparseAvgPool2d = _of_dimensions(SparseAvgPool, 2)
+SparseAvgPool3d = _of_dimensions(SparseAvgPool, 3)

@@ -1,0 +1,92 @@
+"""Features times weights along a kernel map, for weights of spconv 2: [C_out, *kernel, C_in].
+
+The tensor cores take multiples of 16 channels and kernels of up to 32 offsets. Other channels are
+filled up with zeros, larger kernels cut in pieces that are added one after another.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ops.cuda.precision import tf32_allowed
+from ops.rulebook import KernelMap, Table
+from ops.sparse_conv import sparse_conv
+
+TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
+MOST_OFFSETS, MOST_OFFSETS_NARROW = 32, 28
+
+
+def product(
+    features: Tensor,  # [N_in, C_in]
+    weight: Tensor,  # [C_out, *kernel, C_in]
+    kernel_map: KernelMap,
+    bias: Tensor | None,  # [C_out]
+) -> Tensor:  # [N_out, C_out]
+    """The sparse convolution; differentiable. Under autocast in its type."""
+    kind = features.device.type
+    if torch.is_autocast_enabled(kind) and features.dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(kind)
+        features, weight = features.to(dtype), weight.to(dtype)
+    c_out = len(weight)
+    weight = weight.flatten(1, -2).permute(1, 2, 0)  # [V, C_in, C_out]
+    if not on_tensor_cores(features):
+        return sparse_conv(features.contiguous(), weight.contiguous(), kernel_map, bias)
+    features, weight, bias = _filled(features, weight, bias)
+    out = _in_pieces(features.contiguous(), weight.contiguous(), kernel_map, bias)
+    return out if out.shape[1] == c_out else out[:, :c_out].contiguous()
+
+
+def on_tensor_cores(features: Tensor) -> bool:
+    """Whether its type and device have a convolution on tensor cores."""
+    if not features.is_cuda or features.dtype == torch.float64:
+        return False
+    return features.dtype != torch.float32 or tf32_allowed()
+
+
+def most_offsets(channels: int) -> int:
+    """Of a kernel that the tensor cores take with so many input channels."""
+    return MOST_OFFSETS_NARROW if channels == NARROW else MOST_OFFSETS
+
+
+def _filled(
+    features: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Channels filled up with zeros to numbers that the tensor cores take."""
+    _, c_in, c_out = weight.shape
+    inputs = 0 if c_in == NARROW else -c_in % TILE
+    outputs = -c_out % TILE
+    if inputs:
+        features = pad(features, (0, inputs))
+    if inputs or outputs:
+        weight = pad(weight, (0, outputs, 0, inputs))
+    if bias is not None and outputs:
+        bias = pad(bias, (0, outputs))
+    return features, weight, bias
+
+
+def _in_pieces(
+    features: Tensor, weight: Tensor, kernel_map: KernelMap, bias: Tensor | None
+) -> Tensor:
+    offsets, most = len(weight), most_offsets(features.shape[1])
+    if offsets <= most:
+        return sparse_conv(features, weight, kernel_map, bias)
+    pieces = -(-offsets // most)
+    out = None
+    for piece in range(pieces):
+        first, last = (offsets * number // pieces for number in (piece, piece + 1))
+        tables = (_cut(table, first, last) for table in kernel_map)
+        out = sparse_conv(features, weight[first:last], KernelMap(*tables), bias, out)  # type: ignore[arg-type]
+        bias = None
+    assert out is not None  # there is an offset
+    return out
+
+
+def _cut(table: Table | None, first: int, last: int) -> Table | None:
+    """The offsets of a table that meet weight[first:last]."""
+    if table is None:
+        return None
+    offsets = len(table.neighbours)
+    rows = slice(offsets - last, offsets - first) if table.flipped else slice(first, last)
+    return table._replace(neighbours=table.neighbours[rows])

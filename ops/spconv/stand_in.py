@@ -1,0 +1,57 @@
+"""Standing in for the package `spconv` in the imports of other people's programs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.util import find_spec
+from types import ModuleType
+
+VERSION = "2.3.8"  # of spconv's face; programs ask for it
+
+PACKAGE = "ops.spconv"
+PARTS = (  # one module here for both places where spconv has it
+    "constants",
+    "conv",
+    "core",
+    "cppconstants",
+    "functional",
+    "identity",
+    "modules",
+    "ops",
+    "pool",
+    "tables",
+    "utils",
+)
+
+
+def install() -> None:
+    """From now on `import spconv`, `import spconv.pytorch` and their modules give this package.
+
+    Raises RuntimeError where the real spconv is loaded already: a program would use parts of both.
+    """
+    loaded = sys.modules.get("spconv")
+    package = importlib.import_module(PACKAGE)
+    if loaded is not None and loaded is not package:
+        raise RuntimeError(
+            "spconv: loaded already; call ops.spconv.install() before anything imports it"
+        )
+    for name in ("spconv", "spconv.pytorch"):
+        sys.modules[name] = package
+        for part in PARTS:
+            sys.modules[f"{name}.{part}"] = importlib.import_module(f"{PACKAGE}.{part}")
+    package.pytorch = package  # type: ignore[attr-defined]
+    if find_spec("cumm") is None:
+        _install_tensorview()
+
+
+def _install_tensorview() -> None:
+    """`cumm.tensorview`, which programs import for `Point2VoxelCPU3d` alone."""
+    from ops.spconv.utils import HostArray
+
+    cumm, tensorview = ModuleType("cumm"), ModuleType("cumm.tensorview")
+    cumm.__path__ = []
+    cumm.tensorview = tensorview  # type: ignore[attr-defined]
+    tensorview.from_numpy = tensorview.from_numpy_nocheck = HostArray  # type: ignore[attr-defined]
+    tensorview.Tensor = HostArray  # type: ignore[attr-defined]
+    sys.modules["cumm"], sys.modules["cumm.tensorview"] = cumm, tensorview

@@ -1,0 +1,233 @@
+"""Voxel generators: `spconv.pytorch.utils.PointToVoxel`, `spconv.utils.Point2VoxelCPU3d`, and
+`VoxelGenerator` and `VoxelGeneratorV2` of spconv 1.
+
+Voxels are numbered in the order of their first points, on a GPU too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ops.reference.coords import coords_of_keys, linear_keys
+
+
+class PointVoxels(NamedTuple):
+    """The points of each voxel, zeros after the last of them."""
+
+    voxels: Tensor  # [M, P, C] float32
+    indices: Tensor  # [M, D] int32 (z, y, x)
+    num_per_voxel: Tensor  # [M] int32
+    pc_voxel_id: Tensor  # [N] int64: voxel of each point, -1 = none
+
+
+class PointToVoxel:
+    """Points in a box of the LiDAR frame (metres) gathered by voxel: the first
+    `max_num_points_per_voxel` of each, in the `max_num_voxels` voxels whose first points come
+    first."""
+
+    def __init__(
+        self,
+        vsize_xyz: Sequence[float],
+        coors_range_xyz: Sequence[float],
+        num_point_features: int,
+        max_num_voxels: int,
+        max_num_points_per_voxel: int,
+        device: torch.device | str = "cpu",
+    ):
+        self.ndim, self.device = len(vsize_xyz), torch.device(device)
+        self.num_point_features = num_point_features
+        self.max_num_voxels = max_num_voxels
+        self.max_num_points_per_voxel = max_num_points_per_voxel
+        low, high = list(coors_range_xyz[: self.ndim]), list(coors_range_xyz[self.ndim :])
+        # in the order of the indices: z first
+        self.vsize = [float(size) for size in reversed(list(vsize_xyz))]
+        self.coors_range = [float(x) for x in (*reversed(low), *reversed(high))]
+        self.grid_size = [
+            round((b - a) / size)
+            for a, b, size in zip(reversed(low), reversed(high), self.vsize, strict=True)
+        ]
+
+    def __call__(
+        self, pc: Tensor, clear_voxels: bool = True, empty_mean: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """voxels [M, P, C], indices [M, D], points per voxel [M] of pc [N, C]: see PointVoxels."""
+        found = self.generate_voxel_with_id(pc, clear_voxels, empty_mean)
+        return found.voxels, found.indices, found.num_per_voxel
+
+    @torch.no_grad()
+    def generate_voxel_with_id(
+        self, pc: Tensor, clear_voxels: bool = True, empty_mean: bool = False
+    ) -> PointVoxels:
+        """`empty_mean` fills the places after a voxel's last point with the mean of its points."""
+        if pc.ndim != 2 or pc.shape[1] != self.num_point_features:
+            raise ValueError(f"pc: expected [N, {self.num_point_features}], got {list(pc.shape)}")
+        keys, point = self._cells(pc)
+        cell, voxel = _by_first_point(keys, len(pc), point)
+        cell = cell[: self.max_num_voxels]
+        voxel = torch.where(voxel < self.max_num_voxels, voxel, -1)
+        ids = torch.full((len(pc),), -1, dtype=torch.int64, device=pc.device)
+        ids[point] = voxel
+        point, voxel = point[voxel >= 0], voxel[voxel >= 0]
+        place = _places(voxel, len(cell))
+        kept = place < self.max_num_points_per_voxel
+        shape = len(cell), self.max_num_points_per_voxel, pc.shape[1]
+        voxels = torch.zeros(shape, dtype=torch.float32, device=pc.device)
+        voxels[voxel[kept], place[kept]] = pc[point[kept]].float()
+        number = torch.bincount(voxel, minlength=len(cell)).clamp(max=shape[1])
+        if empty_mean:
+            mean = voxels.sum(1, keepdim=True) / number.clamp(min=1)[:, None, None]
+            empty = torch.arange(shape[1], device=pc.device) >= number[:, None]
+            voxels = torch.where(empty[..., None], mean, voxels)
+        indices = coords_of_keys(cell, self.grid_size)[:, 1:].contiguous()
+        return PointVoxels(voxels, indices, number.int(), ids)
+
+    def _cells(self, pc: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys of the cells of the points inside of the box, and their rows."""
+        xyz = pc[:, : self.ndim].float().flip(1)
+        size = torch.tensor(self.vsize, device=pc.device)
+        low = torch.tensor(self.coors_range[: self.ndim], device=pc.device)
+        grid = torch.tensor(self.grid_size, device=pc.device)
+        cells = torch.floor((xyz - low) / size)
+        inside = ((cells >= 0) & (cells < grid)).all(1)  # a point that is not finite is outside
+        point = inside.nonzero().squeeze(1)
+        cells = torch.nn.functional.pad(cells[point].int(), (1, 0))
+        return linear_keys(cells, self.grid_size), point
+
+
+def _by_first_point(keys: Tensor, points: int, point: Tensor) -> tuple[Tensor, Tensor]:
+    """The different keys in the order of their first points, and the number of each key in it."""
+    different, place = keys.unique(return_inverse=True)
+    first = torch.full((len(different),), points, dtype=torch.int64, device=keys.device)
+    first = first.scatter_reduce(0, place, point, "amin")
+    order = first.argsort()
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order), device=keys.device)
+    return different[order], rank[place]
+
+
+def _places(voxel: Tensor, voxels: int) -> Tensor:
+    """The number of each point within its voxel, in the order of the points."""
+    order = voxel.argsort(stable=True)
+    count = torch.bincount(voxel, minlength=voxels)
+    start = count.cumsum(0) - count
+    place = torch.empty_like(voxel)
+    place[order] = torch.arange(len(voxel), device=voxel.device) - start[voxel[order]]
+    return place
+
+
+def gather_features_by_pc_voxel_id(
+    seg_res_features: Tensor, pc_voxel_id: Tensor, invalid_value: float = 0
+) -> Tensor:
+    """Features [N, ...] of points from those [M, ...] of their voxels."""
+    ids = pc_voxel_id.to(seg_res_features.device)
+    found = seg_res_features.new_full((len(ids), *seg_res_features.shape[1:]), invalid_value)
+    found[ids >= 0] = seg_res_features[ids[ids >= 0]]
+    return found
+
+
+class HostArray:
+    """An array as `cumm.tensorview` hands it out: `numpy()` gives the numbers."""
+
+    def __init__(self, array: Any):
+        self._array = array
+
+    def numpy(self) -> Any:
+        return self._array
+
+    numpy_view = numpy
+
+    @property
+    def shape(self) -> list[int]:
+        return list(self._array.shape)
+
+
+class _Point2VoxelCPU:
+    """`spconv.utils.Point2VoxelCPU{2,3}d`: arrays on the host."""
+
+    NDIM = 0
+
+    def __init__(
+        self,
+        vsize_xyz: Sequence[float],
+        coors_range_xyz: Sequence[float],
+        num_point_features: int,
+        max_num_voxels: int,
+        max_num_points_per_voxel: int,
+    ):
+        if len(vsize_xyz) != self.NDIM:
+            raise ValueError(
+                f"vsize_xyz: expected {self.NDIM} numbers for {type(self).__name__}, "
+                f"got {list(vsize_xyz)}"
+            )
+        self._generator = PointToVoxel(
+            vsize_xyz, coors_range_xyz, num_point_features, max_num_voxels, max_num_points_per_voxel
+        )
+        self.grid_size = self._generator.grid_size
+
+    def point_to_voxel(self, pc: Any, clear_voxels: bool = True) -> tuple[HostArray, ...]:
+        """voxels, indices, points per voxel; see PointVoxels."""
+        found = self._generator(_on_host(pc))
+        return tuple(HostArray(part.numpy()) for part in found)
+
+    def point_to_voxel_empty_mean(self, pc: Any, clear_voxels: bool = True):
+        """The same, empty places filled with the mean of their voxel."""
+        found = self._generator(_on_host(pc), empty_mean=True)
+        return tuple(HostArray(part.numpy()) for part in found)
+
+
+class Point2VoxelCPU2d(_Point2VoxelCPU):
+    NDIM = 2
+
+
+class Point2VoxelCPU3d(_Point2VoxelCPU):
+    NDIM = 3
+
+
+class VoxelGenerator:
+    """Voxels of arrays, as spconv 1 has them."""
+
+    def __init__(
+        self,
+        voxel_size: Sequence[float],
+        point_cloud_range: Sequence[float],
+        max_num_points: int,
+        max_voxels: int = 20000,
+    ):
+        self.voxel_size, self.point_cloud_range = voxel_size, point_cloud_range
+        self.max_num_points_per_voxel, self._max_voxels = max_num_points, max_voxels
+        low, high = list(point_cloud_range[:3]), list(point_cloud_range[3:])
+        axes = zip(low, high, voxel_size, strict=True)
+        self.grid_size = [round((b - a) / size) for a, b, size in axes]  # x, y, z
+
+    def generate(self, points: Any, max_voxels: int | None = None) -> Any:
+        """voxels [M, P, C], coordinates [M, 3] (z, y, x) and points per voxel [M] of an array."""
+        pc = _on_host(points)
+        most = max_voxels or self._max_voxels
+        window = list(self.voxel_size), list(self.point_cloud_range), pc.shape[1]
+        found = PointToVoxel(*window, most, self.max_num_points_per_voxel)(pc)
+        return tuple(part.numpy() for part in found)
+
+
+class VoxelGeneratorV2(VoxelGenerator):
+    """The same, in a dict."""
+
+    def generate(self, points: Any, max_voxels: int | None = None) -> dict:
+        voxels, coordinates, number = super().generate(points, max_voxels)
+        return {
+            "voxels": voxels,
+            "coordinates": coordinates,
+            "num_points_per_voxel": number,
+            "voxel_num": len(voxels),
+        }
+
+
+def _on_host(points: Any) -> Tensor:
+    """float32 of an array, a tensor or what `cumm.tensorview.from_numpy` gives."""
+    if isinstance(points, Tensor):
+        return points.detach().cpu().float()
+    array = points.numpy() if hasattr(points, "numpy") else points
+    return torch.as_tensor(array).float()

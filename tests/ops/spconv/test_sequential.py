@@ -1,0 +1,162 @@
+"""SparseSequential: plain modules on features, and blocks that are computed in one call."""
+
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import nn
+
+import ops.spconv as spconv
+from tests.helpers.dense_oracle import draws, random_sites
+
+SHAPE = (7, 8, 9)
+
+
+def tensor(channels=4, dtype=torch.float32, seed=0):
+    sites = random_sites(seed, 2, SHAPE)
+    return spconv.SparseConvTensor(draws(seed, dtype)(len(sites), channels), sites, SHAPE, 2)
+
+
+def block(c_in, c_out, conv=spconv.SubMConv3d, bias=False, **options):
+    built = conv(c_in, c_out, 3, bias=bias, **options)
+    return spconv.SparseSequential(built, nn.BatchNorm1d(c_out, eps=1e-3), nn.ReLU())
+
+
+def network():
+    torch.manual_seed(0)
+    down = {"stride": 2, "padding": 1, "indice_key": "down"}
+    net = spconv.SparseSequential(
+        block(4, 16, indice_key="a"),
+        block(16, 16, bias=True, indice_key="a"),
+        block(16, 32, spconv.SparseConv3d, **down),
+        nn.Linear(32, 32),
+        block(32, 16, spconv.SparseInverseConv3d, indice_key="down"),
+    )
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            nn.init.uniform_(module.running_mean, -1, 1)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+            nn.init.uniform_(module.weight, -1, 2)
+            nn.init.uniform_(module.bias, -1, 1)
+    return net
+
+
+def one_by_one(module, x):
+    """The result of its modules, each called by itself."""
+    for child in module.children():
+        if type(child) is spconv.SparseSequential:
+            x = one_by_one(child, x)
+        elif isinstance(child, spconv.SparseModule):
+            x = child(x)
+        else:
+            x = x.replace_feature(child(x.features))
+    return x
+
+
+def same(got, expected, tolerance=2e-5):
+    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_names():
+    a, b = nn.ReLU(), nn.Identity()
+    named = spconv.SparseSequential(OrderedDict(first=a, second=b))
+    assert list(named.state_dict()) == []
+    assert [name for name, _ in named.named_children()] == ["first", "second"]
+    assert (named[0], named[-1], len(named)) == (a, b, 2)
+    mixed = spconv.SparseSequential(a, last=b)
+    mixed.add(nn.ReLU())
+    assert [name for name, _ in mixed.named_children()] == ["0", "last", "2"]
+    with pytest.raises(KeyError, match="last"):
+        mixed.add(nn.ReLU(), "last")
+
+
+def test_blocks_in_one_call_are_the_modules_one_after_another():
+    net, x = network().eval(), tensor()
+    with torch.no_grad():
+        expected = one_by_one(net, x)
+        for _ in range(2):  # the second call has kept weights, and foresees the maps
+            y = net(x.replace_feature(x.features))
+            same(y.features, expected.features)
+            assert y.indices is x.indices
+            assert set(y.indice_dict) == {"a", "down"}
+
+
+def test_kept_weights_follow_their_tensors():
+    net, x = network().eval(), tensor()
+    with torch.no_grad():
+        net(x)
+        for name, parameter in [*net.named_parameters(), *net.named_buffers()]:
+            if parameter.is_floating_point():
+                parameter.mul_(1.5)
+                same(net(x).features, one_by_one(net, x).features, 1e-4), name
+        net.load_state_dict(network().state_dict())
+        same(net(x).features, one_by_one(network().eval(), x).features)
+        net[1][1].weight.data = net[1][1].weight.data * 2
+        same(net(x).features, one_by_one(net, x).features)
+    net.train()
+    net(x)
+    net.eval()
+    with torch.no_grad():
+        same(net(x).features, one_by_one(net, x).features)
+        half = net.to(torch.bfloat16)
+        y = half(x.replace_feature(x.features.bfloat16()))
+        assert y.features.dtype == torch.bfloat16
+
+
+def test_hooks_see_every_module():
+    net, x = network().eval(), tensor()
+    seen = []
+    norm = net[2][1]
+    norm.register_forward_hook(lambda *_: seen.append("norm"))
+    net[1].register_forward_hook(lambda *_: seen.append("block"))
+    with torch.no_grad():
+        expected = one_by_one(net, x).features
+        seen.clear()
+        same(net(x).features, expected)
+    assert seen == ["block", "norm"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast(dtype):
+    net, x = network(), tensor()
+    with torch.autocast("cpu", dtype):
+        y = net(x)
+        assert spconv.SubMConv3d(4, 4, 3)(x).features.dtype == dtype
+    y.features.float().square().mean().backward()
+    assert all(p.grad.dtype == torch.float32 for p in net.parameters())
+    with torch.autocast("cpu", dtype), torch.no_grad():
+        assert net.eval()(x).features.dtype == dtype
+
+
+def test_compiled():
+    net, x = network().eval(), tensor()
+    with torch.no_grad():
+        expected = net(x).features
+        compiled = torch.compile(net, backend="eager")
+        same(compiled(x).features, expected)
+
+
+def test_the_number_of_voxels_is_recorded():
+    conv = spconv.SparseConv3d(4, 4, 3, 2, 1, record_voxel_count=True)
+    assert list(conv.state_dict()) == ["weight", "bias", "max_num_voxels_during_training"]
+    y = conv(tensor())
+    assert conv.get_max_num_voxels().item() == len(y.indices)
+    plain = spconv.SparseConv3d(4, 4, 3, 2, 1)
+    conv.load_state_dict(plain.state_dict())  # of a network that recorded nothing
+
+
+def test_under_ddp():
+    net, x = network(), tensor()
+    one_by_one(net, x).features.square().mean().backward()
+    expected = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(net)
+        wrapped(x).features.square().mean().backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    for parameter, gradient in zip(net.parameters(), expected, strict=True):
+        same(parameter.grad, gradient)

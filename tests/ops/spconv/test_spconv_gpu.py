@@ -1,0 +1,136 @@
+"""ops.spconv on CUDA against itself on the CPU in float64, which dense grids judge."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import ops.spconv as spconv
+from ops.spconv import line_maps
+from tests.conftest import CONV_BLOCKS, CONVOLUTION
+from tests.helpers.dense_oracle import draws, random_sites
+from tests.helpers.sparse import error
+from tools.benchmarks import spconv_models as models
+
+pytestmark = pytest.mark.gpu
+SHAPE = (41, 18, 16)
+HALVES = [torch.float16, torch.bfloat16]
+
+
+@pytest.fixture(params=["bitmap", "lines"])
+def index(request, monkeypatch):
+    """Kernel maps from the bitmap of the grid, and from its lines."""
+    if request.param == "lines":
+        monkeypatch.setattr(line_maps, "MOST_BYTES", 0)
+    else:
+        monkeypatch.setattr(line_maps, "MOST_BYTES_A_SITE", 1 << 20)
+
+
+def sites(seed, density=0.05, batch=3):
+    found = random_sites(seed, batch, SHAPE, density)
+    found = found[found[:, 0] != 1]  # an empty frame
+    return found[torch.randperm(len(found), generator=torch.Generator().manual_seed(seed))]
+
+
+def run(network, features, indices, device, dtype=torch.float64):
+    x = features.to(device, dtype)
+    y = network(spconv.SparseConvTensor(x, indices.to(device), SHAPE, 3))
+    return y.features if isinstance(y, spconv.SparseConvTensor) else y
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize(
+    ("build", "channels", "deep"),
+    [
+        (models.second, 4, True),
+        (lambda engine: models.unet(engine, channels=16, levels=2), 4, False),
+        (models.positional_encoding, 6, False),
+    ],
+    ids=["second", "unet", "positional encoding"],
+)
+def test_networks_in_training_and_inference(build, channels, deep):
+    """Rounding turns a few ReLUs of a deep network, so its gradients are not compared."""
+    torch.manual_seed(0)
+    ours = build(spconv)
+    wanted, got = copy.deepcopy(ours).double(), ours.cuda()
+    for seed in range(3):  # the maps of the second and third are foreseen
+        indices, rows = sites(seed, 0.03 * (1 + seed)), draws(seed)
+        features = rows(len(indices), channels)
+        expected = run(wanted, features, indices, "cpu")
+        result = run(got, features, indices, "cuda", torch.float32)
+        assert error(result, expected) < CONV_BLOCKS[torch.float32]
+    expected.square().mean().backward()
+    result.square().mean().backward()
+    for (name, a), b in zip(got.named_parameters(), wanted.parameters(), strict=True):
+        if (
+            not deep and b.grad.norm() > 1e-9
+        ):  # not a bias before a normalisation, whose gradient is zero
+            assert error(a.grad, b.grad) < 5e-3, name
+    with torch.no_grad():
+        for _ in range(2):
+            expected = run(wanted.eval(), features, indices, "cpu")
+            result = run(got.eval(), features, indices, "cuda", torch.float32)
+            assert error(result, expected) < CONV_BLOCKS[torch.float32]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(
+    ("c_in", "c_out", "kernel"), [(5, 7, 3), (1, 16, 3), (4, 16, 5), (6, 33, 5), (128, 144, 3)]
+)
+def test_convolutions_of_every_width(c_in, c_out, kernel, dtype):
+    indices, draw = sites(3), draws(0, dtype)
+    features = draw(len(indices), c_in)
+    conv = spconv.SubMConv3d(c_in, c_out, kernel, bias=False).to(dtype)
+    with torch.no_grad():
+        expected = run(copy.deepcopy(conv).double(), features, indices, "cpu")
+    conv, x = conv.cuda(), features.cuda().requires_grad_()
+    y = conv(spconv.SparseConvTensor(x, indices.cuda(), SHAPE, 3)).features
+    # a kernel in pieces is rounded once for each
+    assert error(y, expected) < CONVOLUTION[dtype, "highest"] * (1 if kernel == 3 else 3)
+    seen = draw(*y.shape).cuda()
+    again = conv(spconv.SparseConvTensor(x, indices.cuda(), SHAPE, 3)).features
+    first = torch.autograd.grad(y, [x, conv.weight], seen)
+    second = torch.autograd.grad(again, [x, conv.weight], seen)
+    assert torch.equal(y, again)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    double = copy.deepcopy(conv).double().cpu()
+    rows = features.double().requires_grad_()
+    reference = run(double, rows, indices, "cpu")
+    wanted = torch.autograd.grad(reference, [rows, double.weight], seen.double().cpu())
+    for a, b in zip(first, wanted, strict=True):
+        assert error(a, b) < 3 * CONVOLUTION[dtype, "highest"]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_wide_block_under_autocast(dtype):
+    torch.manual_seed(0)
+    indices, draw = sites(4, 0.1), draws(0)
+    features = draw(len(indices), 128)
+    network = models.stack(spconv, 128, layers=1)
+    wanted, got = copy.deepcopy(network).double(), network.cuda()
+    with torch.autocast("cuda", dtype):
+        result = run(got, features, indices, "cuda", torch.float32)
+    assert result.dtype == dtype
+    expected = run(wanted, features, indices, "cpu")
+    assert error(result, expected) < CONV_BLOCKS[dtype]
+    result.float().square().mean().backward()
+    expected.square().mean().backward()
+    for a, b in zip(got.parameters(), wanted.parameters(), strict=True):
+        assert error(a.grad, b.grad) < CONV_BLOCKS[dtype]
+    with torch.no_grad(), torch.autocast("cuda", dtype):
+        result = run(got.eval(), features, indices, "cuda", torch.float32)
+        assert error(result, run(wanted.eval(), features, indices, "cpu")) < CONV_BLOCKS[dtype]
+
+
+def test_faults_and_empty_inputs():
+    conv = spconv.SparseSequential(
+        spconv.SubMConv3d(16, 16, 3), nn.BatchNorm1d(16), nn.ReLU(), spconv.SparseMaxPool3d(2)
+    ).cuda()
+    none = torch.zeros(0, 4, dtype=torch.int32, device="cuda")
+    y = conv(spconv.SparseConvTensor(torch.zeros(0, 16, device="cuda"), none, SHAPE, 2))
+    assert y.dense().shape == (2, 16, 20, 9, 8)
+    twice = torch.tensor([[0, 1, 1, 1], [0, 0, 0, 0], [0, 1, 1, 1]], device="cuda")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"indices: row 2 is \[0, 1, 1, 1\], as row 0"):
+            conv(spconv.SparseConvTensor(torch.ones(3, 16, device="cuda"), twice, SHAPE, 2))

@@ -1,0 +1,83 @@
+"""A program that imports spconv, run on ops.spconv without a change to it."""
+
+import sys
+from importlib import util
+
+import pytest
+
+from ops.spconv import install
+from ops.spconv.__main__ import main
+
+PROGRAM = """
+import sys
+import numpy as np
+import torch
+import spconv
+assert float(spconv.__version__[2:]) >= 2.2
+spconv.constants.SPCONV_USE_DIRECT_TABLE = False
+import spconv.pytorch as spconv
+from spconv.pytorch import SparseConv3d, functional as Fsp, ops
+from spconv.pytorch.conv import SparseConvolution
+from spconv.pytorch.modules import SparseModule, is_spconv_module
+from spconv.pytorch.utils import PointToVoxel
+from spconv.core import ConvAlgo
+from spconv.utils import Point2VoxelCPU3d
+import cumm.tensorview as tv
+import beside
+
+indices = torch.tensor([[0, 1, 1, 1], [0, 1, 1, 2]], dtype=torch.int32)
+x = spconv.SparseConvTensor(torch.ones(2, 4), indices, [4, 4, 4], 1)
+net = spconv.SparseSequential(
+    SparseConv3d(4, 8, 3, 2, 1, indice_key="a", algo=ConvAlgo.Native), torch.nn.ReLU()
+)
+assert isinstance(net[0], SparseConvolution) and is_spconv_module(net)
+assert "replace_feature" in x.__dir__()
+assert ops.get_conv_output_size([4, 4, 4], [3] * 3, [2] * 3, [1] * 3, [1] * 3) == [2, 2, 2]
+y = net(x)
+points = np.zeros((3, 4), np.float32)
+made = Point2VoxelCPU3d([1, 1, 1], [0, 0, 0, 4, 4, 4], 4, 5, 5)
+voxels, coordinates, number = (a.numpy() for a in made.point_to_voxel(tv.from_numpy(points)))
+assert number.tolist() == [3]
+print(__name__, sys.argv[1:], len(y.indices), spconv.pytorch.__name__)
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_spconv(monkeypatch):
+    """Nothing has imported spconv yet, and nothing stays of what a test installs."""
+    for name in [*sys.modules]:
+        if name.split(".")[0] in ("spconv", "cumm"):
+            monkeypatch.delitem(sys.modules, name)
+    found = util.find_spec
+    monkeypatch.setattr(
+        "ops.spconv.stand_in.find_spec", lambda name: None if name == "cumm" else found(name)
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = {*sys.modules}
+    yield
+    for name in {*sys.modules} - before:
+        if name.split(".")[0] in ("spconv", "cumm", "beside"):
+            del sys.modules[name]
+
+
+def test_a_program_as_it_is(tmp_path, monkeypatch, capsys):
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM, encoding="utf-8")
+    (tmp_path / "beside.py").write_text("import spconv.utils", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["ops.spconv", str(script), "--epochs", "3"])
+    assert main() == 0
+    printed = capsys.readouterr().out.split()
+    assert printed == ["__main__", "['--epochs',", "'3']", "8", "ops.spconv"]
+
+
+def test_mistakes_get_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["ops.spconv", str(tmp_path / "none.py")])
+    assert main() == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "none.py: no such script" in said
+    monkeypatch.setattr(sys, "argv", ["ops.spconv"])
+    assert main() == 2
+    monkeypatch.setitem(sys.modules, "spconv", sys)
+    with pytest.raises(RuntimeError, match="spconv: loaded already"):
+        install()

@@ -1,0 +1,210 @@
+"""SparseConvTensor, functions of several of them, and what layers share by indice_key."""
+
+import copy
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import ops.spconv as spconv
+from ops.spconv.functional import sparse_add
+from tests.helpers.dense_oracle import assert_same, draws, random_sites, scatter
+
+SHAPE = (5, 6, 7)
+
+
+def tensor(seed=0, channels=4, batch=2, **options):
+    sites = random_sites(seed, batch, SHAPE)
+    order = torch.randperm(len(sites), generator=torch.Generator().manual_seed(seed))
+    features = draws(seed)(len(sites), channels)
+    return spconv.SparseConvTensor(features, sites[order], SHAPE, batch, **options)
+
+
+def grid_of(x):
+    return scatter(x.features, x.indices, x.spatial_shape, x.batch_size)
+
+
+class Numbers(SimpleNamespace):
+    """An array of another library: it has a length and gives numbers that int() takes."""
+
+    def __len__(self):
+        return len(self.values)
+
+    def __iter__(self):
+        return iter(self.values)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [list(SHAPE), SHAPE, torch.tensor(SHAPE), torch.Size(SHAPE), Numbers(values=(5.0, 6.0, 7.0))],
+)
+def test_shapes_and_batch_sizes_of_any_kind(shape):
+    x = tensor()
+    y = spconv.SparseConvTensor(x.features, x.indices.long(), shape, torch.tensor(2))
+    assert y.spatial_shape == list(SHAPE)
+    assert type(y.batch_size) is int
+    assert_same(y.dense(), grid_of(x))
+    assert_same(y.dense(channels_first=False), grid_of(x).movedim(1, -1))
+    assert y.spatial_size == 210
+    assert y.sparity == len(x.indices) / 420
+
+
+def test_from_dense():
+    x = tensor()
+    grid = grid_of(x).movedim(1, -1)
+    y = spconv.SparseConvTensor.from_dense(grid)
+    assert y.indices.dtype == torch.int32
+    assert len(y.indices) == len(x.indices)
+    assert_same(y.dense(False), grid)
+
+
+def test_features_change_in_place_and_by_copy():
+    x = tensor()
+    conv = spconv.SubMConv3d(4, 4, 3, indice_key="a").double()
+    y = conv(x)
+    before = y.features
+    y.features = torch.relu(y.features)
+    copied, replaced = y.shadow_copy(), y.replace_feature(2 * before)
+    assert_same(copied.features, torch.relu(before))
+    assert copied.indice_dict is replaced.indice_dict is y.indice_dict
+    assert y.find_indice_pair("a").is_subm
+    assert y.find_indice_pair("b") is None is y.find_indice_pair(None)
+    assert_same((y + replaced).features, y.features + 2 * before)
+    assert_same(conv(replaced).features, conv(x.replace_feature(2 * before)).features)
+    y += before
+    assert_same(y.features, torch.relu(before) + before)
+    assert_same(y.minus().features, -y.features)
+
+
+def test_indices_that_change_are_seen():
+    """As VoxelNeXt changes them: in place, and by another tensor with more rows."""
+    x = tensor()
+    conv = spconv.SubMConv3d(4, 4, 3).double()
+    conv(x)
+    x.indices[:, 1:] = x.indices[:, [1, 2, 3]].flip(1) % 5
+    kept = torch.unique(x.indices, dim=0, return_inverse=True)[1]
+    first = torch.stack([(kept == k).nonzero()[0, 0] for k in range(int(kept.max()) + 1)])
+    chosen = x.select_by_index(first)
+    fresh = spconv.SparseConvTensor(x.features[first], x.indices[first].clone(), SHAPE, 2)
+    assert_same(conv(chosen).features, conv(fresh).features)
+    chosen.indices[:, 0] = 1 - chosen.indices[:, 0]
+    swapped = spconv.SparseConvTensor(chosen.features, chosen.indices.clone(), SHAPE, 2)
+    assert_same(conv(chosen).features, conv(swapped).features)
+
+
+def test_outputs_that_change_in_inference_mode():
+    down = spconv.SparseConv3d(4, 4, 3, 2, 1).double()
+    conv = spconv.SubMConv3d(4, 4, 3).double()
+    for _ in range(2):  # the second input's maps are foreseen
+        with torch.inference_mode():
+            y = down(conv(tensor()))
+            conv(y)
+            y.indices[:, 1:] *= 2
+            y.spatial_shape = [2 * size for size in y.spatial_shape]
+            fresh = spconv.SparseConvTensor(y.features, y.indices.clone(), y.spatial_shape, 2)
+            assert_same(conv(y).features, conv(fresh).features)
+
+
+@pytest.mark.parametrize("seeds", [(0, 1), (0, 0), (0, 1, 2)])
+def test_sparse_add_is_the_sum_of_the_grids(seeds):
+    tensors = [tensor(seed) for seed in seeds]
+    y = sparse_add(*tensors)
+    assert_same(y.dense(), sum(grid_of(x) for x in tensors))
+    everywhere = spconv.SparseConvTensor.from_dense(torch.ones(2, *SHAPE, 4).double())
+    z = sparse_add(tensors[0], everywhere)
+    assert z.indices is everywhere.indices  # one operand has all sites: its rows, its indice_dict
+    assert z.indice_dict is everywhere.indice_dict
+    assert_same(z.dense(), grid_of(tensors[0]) + 1)
+
+
+def test_tables():
+    x, y = tensor(), tensor(channels=4)
+    assert_same(spconv.AddTable()([x, y]).features, x.features + y.features)
+    joined = spconv.JoinTable()([x, y])
+    assert_same(joined.features, torch.cat((x.features, y.features), 1))
+    table = spconv.ConcatTable().add(spconv.Identity()).add(spconv.SubMConv3d(4, 4, 1).double())
+    assert table(x)[0] is x
+    assert len(table(x)) == 2
+    with pytest.raises(ValueError, match="rows; sparse_add adds"):
+        spconv.AddTable()([x, tensor(1)])
+
+
+def test_layers_of_one_key_share_the_map():
+    x = tensor()
+    a = spconv.SubMConv3d(4, 4, 3, indice_key="a").double()(x)
+    b = spconv.SubMConv3d(4, 4, 3, indice_key="a").double()(a)
+    assert b.find_indice_pair("a").kernel_map is a.find_indice_pair("a").kernel_map
+    assert x.indice_dict == {}  # another branch may use the key for itself
+    down = spconv.SparseConv3d(4, 4, 3, 2, 1, indice_key="d").double()
+    first, second = down(x), down(x)
+    assert_same(first.features, second.features)
+    data = first.find_indice_pair("d")
+    assert data.out_spatial_shape == first.spatial_shape
+    assert data.indices is x.indices
+    assert (data.ksize, data.stride, data.padding) == ([3] * 3, [2] * 3, [1] * 3)
+
+
+WRONG = {
+    "indice_key 'a': kernel_size is [5, 5, 5], that of the first": lambda e, x: e.SubMConv3d(
+        4, 4, 5, indice_key="a"
+    )(x),
+    "indice_key 'a': dilation is [2, 2, 2]": lambda e, x: e.SubMConv3d(
+        4, 4, 3, dilation=2, indice_key="a"
+    )(x),
+    "indice_key 'a': there already, only submanifold": lambda e, x: e.SparseConv3d(
+        4, 4, 3, indice_key="a"
+    )(x),
+    "indice_key 'a': there already, pooling": lambda e, x: e.SparseMaxPool3d(2, indice_key="a")(x),
+    "indice_key 'b': no layer of this name": lambda e, x: e.SparseInverseConv3d(4, 4, 3, "b")(x),
+    "indice_key 'a': a submanifold layer": lambda e, x: e.SparseInverseConv3d(4, 4, 3, "a")(x),
+    "features: 4 channels, SubMConv3d takes 5": lambda e, x: e.SubMConv3d(5, 4, 3)(x),
+    "kernel_size is [2, 2, 2], a submanifold kernel": lambda e, x: e.SubMConv3d(4, 4, 2),
+    "SubMConv4d: 4 dimensions": lambda e, x: e.SubMConv4d(4, 4, 3),
+    "SparseMaxPool1d: 1 dimensions": lambda e, x: e.SparseMaxPool1d(2),
+    "SubMConv2d: groups is 2": lambda e, x: e.SubMConv2d(4, 4, 3, groups=2),
+    "indices: expected [N, 3]": lambda e, x: e.SparseConvTensor(x.features, x.indices, (5, 6), 2),
+    "indices: expected int32 or int64": lambda e, x: e.SparseConvTensor(
+        x.features, x.indices.float(), SHAPE, 2
+    ),
+    "batch_size: expected at least 1": lambda e, x: e.SparseConvTensor(
+        x.features, x.indices, SHAPE, 0
+    ),
+    "indices: row 2 is [0, 0, 0, 0], as row 0": lambda e, x: e.SparseConvTensor(
+        x.features[:3], torch.tensor([[0, 0, 0, 0], [0, 1, 1, 1], [0, 0, 0, 0]]), SHAPE, 2
+    ).sites.ordered(),
+    "indices: row 1 is [0, 5, 0, 0], outside of 2 grids of [5, 6, 7]": lambda e, x: e.SubMConv3d(
+        4, 4, 3
+    )(
+        e.SparseConvTensor(
+            x.features[:2].float(), torch.tensor([[0, 0, 0, 0], [0, 5, 0, 0]]), SHAPE, 2
+        )
+    ),
+    "spconv.SparseConv5d: not in ops.spconv": lambda e, x: e.SparseConv5d,
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_what_is_wrong_or_not_there_is_named_in_one_line(message):
+    x = tensor()
+    x = spconv.SubMConv3d(4, 4, 3, indice_key="a")(x.replace_feature(x.features.float()))
+    with pytest.raises((ValueError, NotImplementedError, AttributeError)) as error:
+        WRONG[message](spconv, x)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_copies_and_pickles_of_layers_and_tensors():
+    x = tensor()
+    net = spconv.SparseSequential(
+        spconv.SubMConv3d(4, 16, 3, indice_key="a"),
+        torch.nn.BatchNorm1d(16),
+        torch.nn.ReLU(),
+        spconv.SparseMaxPool3d(2),
+    )
+    net = net.double().eval()
+    with torch.no_grad():
+        expected = net(x).features
+        for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+            assert_same(other(x).features, expected)
+            assert_same(net(pickle.loads(pickle.dumps(x))).features, expected)

@@ -1,0 +1,89 @@
+"""Voxel generators against a loop over the points."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from ops.spconv import utils
+
+SIZE, RANGE = (0.5, 0.5, 1.0), (0.0, -1.0, 0.0, 4.0, 2.0, 2.0)
+
+
+def cloud(seed=0, points=120, channels=5):
+    found = np.random.default_rng(seed).uniform(-1.2, 4.2, (points, channels)).astype(np.float32)
+    found[3, 0] = np.nan
+    return found
+
+
+def by_loop(points, most_voxels, most_points):
+    low, high = np.array(RANGE[:3], np.float32), np.array(RANGE[3:], np.float32)
+    size = np.array(SIZE, np.float32)
+    voxels: dict[tuple, list] = {}
+    numbers, ids = {}, []
+    for point in points:
+        cell = np.floor((point[:3] - low) / size)
+        inside = np.isfinite(cell).all() and (cell >= 0).all()
+        inside = inside and (cell < np.round((high - low) / size)).all()
+        key = tuple(int(c) for c in cell[::-1]) if inside else None
+        if key is None or (key not in voxels and len(voxels) == most_voxels):
+            ids.append(-1)
+            continue
+        ids.append(numbers.setdefault(key, len(numbers)))
+        own = voxels.setdefault(key, [])
+        if len(own) < most_points:
+            own.append(point)
+    return voxels, ids
+
+
+@pytest.mark.parametrize(("most_voxels", "most_points"), [(1000, 10), (9, 2), (1, 1)])
+@pytest.mark.parametrize("empty_mean", [False, True])
+def test_voxels(most_voxels, most_points, empty_mean):
+    points = cloud()
+    generator = utils.PointToVoxel(SIZE, RANGE, 5, most_voxels, most_points)
+    assert generator.grid_size == [2, 6, 8]
+    found = generator.generate_voxel_with_id(torch.from_numpy(points), empty_mean=empty_mean)
+    wanted, ids = by_loop(points, most_voxels, most_points)
+    assert found.indices.tolist() == [list(key) for key in wanted]
+    assert found.pc_voxel_id.tolist() == ids
+    assert found.num_per_voxel.tolist() == [len(own) for own in wanted.values()]
+    for voxel, own in zip(found.voxels.numpy(), wanted.values(), strict=True):
+        np.testing.assert_array_equal(voxel[: len(own)], own)
+        rest = np.mean(own, axis=0) if empty_mean else np.zeros(5)
+        np.testing.assert_allclose(
+            voxel[len(own) :], np.tile(rest, (most_points - len(own), 1)), 1e-5
+        )
+    back = utils.gather_features_by_pc_voxel_id(found.voxels[:, 0], found.pc_voxel_id, -7)
+    assert (back[found.pc_voxel_id < 0] == -7).all()
+
+
+def test_faces_of_spconv_1_and_of_tensorview():
+    points = cloud(1)
+    voxels, indices, number = utils.PointToVoxel(SIZE, RANGE, 5, 20, 4)(torch.from_numpy(points))
+    old = utils.VoxelGeneratorV2(list(SIZE), list(RANGE), 4, 20)
+    found = old.generate(points)
+    assert old.grid_size == [8, 6, 2]
+    np.testing.assert_array_equal(found["voxels"], voxels.numpy())
+    np.testing.assert_array_equal(found["coordinates"], indices.numpy())
+    np.testing.assert_array_equal(found["num_points_per_voxel"], number.numpy())
+    assert len(utils.VoxelGenerator(list(SIZE), list(RANGE), 4).generate(points, 3)[0]) == 3
+    host = utils.Point2VoxelCPU3d(
+        vsize_xyz=SIZE,
+        coors_range_xyz=RANGE,
+        num_point_features=5,
+        max_num_points_per_voxel=4,
+        max_num_voxels=20,
+    )
+    for given in (points, SimpleNamespace(numpy=lambda: points), torch.from_numpy(points)):
+        parts = host.point_to_voxel(given)
+        np.testing.assert_array_equal(parts[0].numpy(), voxels.numpy())
+        np.testing.assert_array_equal(parts[1].numpy_view(), indices.numpy())
+    assert parts[2].shape == [len(number)]
+    with pytest.raises(ValueError, match=r"pc: expected \[N, 5\], got \[4, 3\]"):
+        utils.PointToVoxel(SIZE, RANGE, 5, 20, 4)(torch.zeros(4, 3))
+
+
+def test_no_points():
+    voxels, indices, number = utils.PointToVoxel(SIZE, RANGE, 5, 20, 4)(torch.zeros(0, 5))
+    assert (voxels.shape, indices.shape, number.shape) == ((0, 4, 5), (0, 3), (0,))

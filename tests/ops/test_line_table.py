@@ -1,0 +1,46 @@
+"""Tables from lines of sites against those of the kernel maps."""
+
+import pytest
+import torch
+
+from ops import ConvGeometry, strided_map, submanifold_map
+from ops.line_table import line_table
+from ops.spconv import line_maps
+from tests.helpers.dense_oracle import STRIDED, random_sites
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("shape", *"ksp", "dilation"), STRIDED)
+def test_strided_and_back(shape, k, s, p, dilation, device):
+    coords, geometry = random_sites(1, 3, shape).to(device), ConvGeometry(k, s, p, dilation)
+    outputs, out_shape, expected = strided_map(coords, shape, 3, geometry)
+    table = line_table(outputs, coords, 3, shape, geometry)
+    assert torch.equal(table, expected.forward.neighbours)
+    table = line_table(coords, outputs, 3, out_shape, geometry, transposed=True)
+    assert torch.equal(table, expected.backward.neighbours)
+    found, found_shape, kernel_map = line_maps.strided_map(coords, shape, 3, geometry)
+    assert found_shape == out_shape
+    assert torch.equal(found, outputs)
+    assert torch.equal(kernel_map.forward.neighbours, expected.forward.neighbours)
+    assert line_maps.strided_map(coords, shape, 3, geometry, False)[2].backward is None
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(5, 6, 7), (8, 9)])
+def test_submanifold(shape, device):
+    kernel, dilation = (3, 5, 3)[-len(shape) :], (1, 1, 2)[-len(shape) :]
+    for seed, density in ((2, 0.3), (3, 0.0)):
+        coords = random_sites(seed, 2, shape, density).to(device)
+        found = line_maps.submanifold_map(coords, shape, 2, kernel, dilation)
+        expected = submanifold_map(coords, shape, 2, kernel, dilation)
+        assert torch.equal(found.forward.neighbours, expected.forward.neighbours)
+
+
+@pytest.mark.gpu
+def test_opcheck():
+    coords = random_sites(1, 2, (5, 6, 7)).cuda().contiguous()
+    window = (3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+    arguments = coords, coords, 2, (5, 6, 7), window, False
+    torch.library.opcheck(torch.ops.millisecond.line_table, arguments)

@@ -1,0 +1,183 @@
+"""spconv 2 and what stands in for it: the same networks, from one source, on both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import ops.spconv
+from data.simulator import simulate
+from ops.voxelize import VoxelGrid, Voxels, voxelize
+from tools.benchmarks.scans import Scans
+from tools.benchmarks.spconv_models import positional_encoding, second, stack, unet
+from tools.benchmarks.timing import Times, wall
+
+KITTI = VoxelGrid((0, -40, -3, 70.4, 40, 1), (0.05, 0.05, 0.1))
+AROUND = VoxelGrid((-80, -80, -4, 80, 80, 8), (0.05, 0.05, 0.05))  # as SemanticKITTI is cut
+TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
+CHANNELS = (16, 32, 64, 128, 256, 512)
+
+
+class Case(NamedTuple):
+    """A network on the voxels of a batch."""
+
+    name: str
+    build: Callable[[ModuleType], nn.Module]
+    inputs: int  # channels of the voxels that it takes
+    scan: str
+    voxels: Voxels
+    shape: tuple[int, ...]  # (z, y, x)
+
+
+def measure(
+    scans: Scans, batches: list[int], precisions: list[str], channels: list[int], repeats: int
+) -> dict:
+    """The table; prints it as it comes."""
+    engines = available()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {scans.source}")
+    print(f"engines: {', '.join(engines)}; ms by the wall clock, MB of peak memory\n")
+    rows = []
+    for case in cases(scans, batches, channels):
+        for precision in precisions:
+            for training in (False, True):
+                rows.append(compare(case, engines, precision, training, repeats))
+    return {"device": torch.cuda.get_device_name(), "scans": scans.source, "rows": rows}
+
+
+def available() -> dict[str, ModuleType]:
+    """This engine, and spconv where it is installed."""
+    engines = {"millisecond": ops.spconv}
+    try:
+        import spconv.constants
+        import spconv.pytorch
+
+        spconv.constants.SPCONV_ALLOW_TF32 = True  # rows of tf32 are tf32 on both
+        engines["spconv"] = spconv.pytorch
+    except ImportError:
+        print("spconv is not installed: one engine only")
+    return engines
+
+
+def cases(scans: Scans, batches: list[int], channels: list[int]) -> Iterator[Case]:
+    """SECOND's encoder, a U-Net, PTv3's positional encoding, and layers of every width."""
+    around = Scans([torch.from_numpy(simulate(seed, crop=False).points) for seed in range(4)], "")
+    places = {"KITTI": (scans, KITTI), "360": (around, AROUND)}
+    for scan, (clouds, grid) in places.items():
+        for batch in batches:
+            points, offsets = clouds.batch(range(batch), torch.device("cuda"))
+            voxels = voxelize(points, offsets, grid, max_voxels=200_000)
+            place = scan, voxels, grid.sparse_shape
+            yield Case("SECOND", second, 4, *place)
+            yield Case("U-Net", unet, 4, *place)
+            yield Case("PTv3 CPE", positional_encoding, 6, *place)
+            for width in channels:
+                yield Case(f"2 x {width}", lambda e, c=width: stack(e, c), width, *place)
+
+
+def compare(
+    case: Case, engines: dict[str, ModuleType], precision: str, training: bool, repeats: int
+) -> dict:
+    """Time and peak memory of both engines on one set of weights, and how their results differ."""
+    rows, batch = len(case.voxels.coords), case.voxels.batch_size
+    row: dict[str, Any] = {"network": case.name, "scan": case.scan, "batch": batch, "voxels": rows}
+    row |= {"precision": precision, "work": "training" if training else "inference"}
+    state, outputs = None, {}
+    for name, engine in engines.items():
+        try:
+            torch.manual_seed(0)
+            network = case.build(engine).cuda()
+            if state is None:
+                settle(case, engine, network)
+                state = {key: value.clone() for key, value in network.state_dict().items()}
+            network.load_state_dict(state)
+            torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+            step = Step(case, engine, network, TYPES[precision], training)
+            outputs[name] = step().detach().float()
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            step()
+            torch.cuda.synchronize()
+            row[f"{name}_mb"] = (torch.cuda.max_memory_allocated() - before) / 1e6
+            times = Times.of(wall(step, repeats))
+            row[f"{name}_ms"], row[f"{name}_p99"] = times.median, times.p99
+        except Exception as error:  # an engine that cannot do this is a result, not the end
+            text = str(error).strip().splitlines()
+            row[f"{name}_error"] = f"{type(error).__name__}: {text[-1][:60] if text else ''}"
+    if len(outputs) == 2 and outputs["spconv"].shape == outputs["millisecond"].shape:
+        ours, theirs = outputs.values()
+        row["difference"] = float((ours - theirs).norm() / theirs.norm())
+    _print(row)
+    return row
+
+
+@torch.no_grad()
+def settle(case: Case, engine: ModuleType, network: nn.Module) -> None:
+    """Set the running statistics to those of these voxels: numbers as in a trained network."""
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm1d)]
+    momenta = [norm.momentum for norm in norms]
+    torch.set_float32_matmul_precision("high")  # exact sums of 512 channels take long
+    for norm in norms:
+        norm.momentum = 1.0
+    Step(case, engine, network, torch.float32, training=True).forward()
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+
+
+class Step:
+    """One call of a network in inference or training, from voxels on."""
+
+    def __init__(
+        self,
+        case: Case,
+        engine: ModuleType,
+        network: nn.Module,
+        dtype: torch.dtype,
+        training: bool,
+    ):
+        self.case, self.engine, self.dtype, self.training = case, engine, dtype, training
+        self.network = network.train(training) if training else network.eval().to(dtype)
+        generator = torch.Generator("cuda").manual_seed(1)
+        shape = len(case.voxels.coords), case.inputs
+        self.features = torch.randn(shape, device="cuda", generator=generator)
+        if not training:
+            self.features = self.features.to(dtype)
+        self.half = dtype != torch.float32
+        self.gradient: Tensor | None = None
+
+    def __call__(self) -> Tensor:
+        if not self.training:
+            with torch.no_grad():
+                return self.forward()
+        self.network.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", self.dtype if self.half else torch.float16, self.half):
+            out = self.forward()
+        if self.gradient is None:
+            self.gradient = torch.randn_like(out)
+        out.backward(self.gradient)
+        return out
+
+    def forward(self) -> Tensor:
+        """The network's result, gradients as they are set."""
+        voxels = self.case.voxels
+        grid = list(self.case.shape), voxels.batch_size
+        return self.network(self.engine.SparseConvTensor(self.features, voxels.coords, *grid))
+
+
+def _print(row: dict) -> None:
+    line = "{scan:>5} {network:>9} B={batch} {voxels:>7} {precision} {work:>9} ".format(**row)
+    for name in ("millisecond", "spconv"):
+        if f"{name}_ms" in row:
+            line += f" {row[f'{name}_ms']:8.3f} ms {row[f'{name}_mb']:6.0f} MB"
+        else:
+            line += " " + row.get(f"{name}_error", "-")
+    if "spconv_ms" in row and "millisecond_ms" in row:
+        line += f"  x{row['spconv_ms'] / row['millisecond_ms']:.2f}"
+    if "difference" in row:
+        line += f"  differ {row['difference']:.0e}"
+    print(line, flush=True)
