@@ -36,6 +36,7 @@ EXAMPLE = """examples:
   python tools/train.py configs/second_kitti.yaml --root kitti --output output/second
   torchrun --nproc-per-node 8 tools/train.py configs/second_kitti.yaml --root kitti \\
       --output output/second --resume --set train.precision=fp16
+  python tools/train.py mine.yaml --root mine --output output/mine --from weights.safetensors
 
 Ctrl-C and SIGTERM save a checkpoint; the same command with --resume goes on from it as if it had
 never stopped. detector/config_sections.py explains the keys of CONFIG. tensorboard --logdir OUTPUT
@@ -77,6 +78,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--resume", action="store_true", help="go on with the training in OUTPUT")
     parser.add_argument(
+        "--from",
+        dest="start",
+        type=Path,
+        metavar="WEIGHTS",
+        help="begin with the weights of this file, as far as they fit; see docs/few_labels.md",
+    )
+    parser.add_argument(
         "--set",
         nargs="+",
         action="extend",
@@ -108,6 +116,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.config = Path(options.set.pop())  # `--set a=b CONFIG`: the option took it along
     if options.config is None:
         parser.error("the following arguments are required: CONFIG")
+    if options.start and options.resume:
+        parser.error("--resume goes on from the checkpoint in OUTPUT: leave --from out")
     return options
 
 
@@ -133,11 +143,19 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         if group.first:
             _warn(config, frames, validation_frames, database)
         training = build_training(
-            config, frames, validation_frames, database, options.output, group, options.resume
+            config,
+            frames,
+            validation_frames,
+            database,
+            options.output,
+            group,
+            options.resume,
+            options.start,
         )
         stopped_by = training.run()
     if stopped_by and group.first:
-        print(f"stopped at step {training.state.step}; the same command with --resume goes on")
+        again = "the same command with --resume" + " instead of --from" * bool(options.start)
+        print(f"stopped at step {training.state.step}; {again} goes on")
     elif group.first:
         weights = options.output / "weights.safetensors"
         print(f"weights: {weights}; best.safetensors beside it had the best AP in validation")
