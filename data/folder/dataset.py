@@ -1,0 +1,113 @@
+"""Frames of a data set of plain files: any LiDAR, no camera, any classes."""
+
+from __future__ import annotations
+
+import shlex
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data.boxes import wrap_angle
+from data.cloud_files import read_scan
+from data.folder.labels import Objects, objects, read_text_labels
+from data.folder.layout import FolderLayout
+from data.frame import Frame
+from data.kitti.splits import some
+from data.point_columns import KITTI_POINTS, PointColumns
+
+
+class FolderDataset:
+    """The frames of a split: points of all directions, boxes in the LiDAR frame.
+
+    The layout is told in `data.folder.layout`. Every object has difficulty 0: nothing is known of
+    how well a camera sees it.
+    """
+
+    crop = False
+
+    def __init__(
+        self,
+        root: Path | str,
+        split: str,
+        classes: Sequence[str] = (),
+        prepared: Path | str | None = None,
+        packed: bool = True,
+        labels: bool = True,
+        points: PointColumns = KITTI_POINTS,
+    ):
+        """
+        Args:
+            root: folder of the data set.
+            split: name of a list in root/ImageSets, a path to a list (.txt), or "all".
+            classes: that the network finds; labels may have others, but none that differs from
+                these by upper and lower case only.
+            prepared: folder of tools/prepare.py's files; root/millisecond unless given.
+            packed: False to read the data set's own clouds in any case.
+            labels: False to keep the frames that have no label file.
+            points: the columns of the clouds.
+
+        Raises:
+            FileNotFoundError, ValueError: one line naming what is missing or wrong.
+        """
+        self.layout = FolderLayout.find(root, split, labels)
+        self.classes, self.columns = tuple(classes), points
+        self.prepared = self.layout.root / "millisecond" if prepared is None else Path(prepared)
+
+    def pack_path(self, kind: str) -> Path:
+        """The pack (a path without suffix) of the split's "clouds", or its "database"."""
+        return self.prepared / f"{kind}_{self.layout.name}"
+
+    def prepare_command(self) -> str:
+        """The command line that makes the packs."""
+        words = ["python", "tools/prepare.py", "--config", "CONFIG"]
+        words += ["--root", str(self.layout.root), "--splits", self.layout.split]
+        return shlex.join(words)
+
+    def warn_of_changes(self) -> None:
+        """Warns of frames that have no labels."""
+        left_out = self.layout.unlabelled
+        if left_out and self.layout.labelled:
+            warnings.warn(
+                f"{self.layout.clouds}: {some(left_out)} without a label file and left out; an "
+                "empty file says that a frame has no objects",
+                stacklevel=2,
+            )
+
+    @property
+    def frame_ids(self) -> tuple[str, ...]:
+        return self.layout.ids
+
+    def __len__(self) -> int:
+        return len(self.layout.ids)
+
+    def __iter__(self) -> Iterator[Frame]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, index: int) -> Frame:
+        found = self.objects(index)
+        boxes = found.boxes.copy()
+        boxes[:, 6] = wrap_angle(boxes[:, 6])
+        return Frame(
+            frame_id=self.layout.ids[index],
+            points=self.whole_points(index),
+            boxes=boxes,
+            names=found.names,
+            difficulty=np.zeros(len(boxes), np.int8),
+        )
+
+    def objects(self, index: int) -> Objects:
+        """The labelled objects as they stand in the file; none of a frame without one."""
+        path = self.layout.label(self.layout.ids[index])
+        found = objects([], [], []) if path is None else read_text_labels(path)
+        meant = {name.lower(): name for name in self.classes}
+        for name, place in zip(found.names, found.places, strict=True):
+            right = meant.get(name.lower(), name)
+            if right != name:
+                raise ValueError(f"{place}: class {name!r}; is {right!r} meant?")
+        return found
+
+    def whole_points(self, index: int) -> np.ndarray:
+        """[P, width] float32: the points of a scan."""
+        return read_scan(self.layout.cloud(self.layout.ids[index]), self.columns)
