@@ -31,7 +31,7 @@ def open_dataset(
     root = Path(root)
     if is_folder(root):
         return FolderDataset(root, split, classes, prepared, packed, labels, points)
-    return KittiDataset(root, split, classes, prepared, packed, crop, labels)
+    return KittiDataset(root, split, classes, prepared, packed, crop, labels, points)
 
 
 def is_folder(root: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,7 +15,11 @@ from data.cloud_files import read_scan
 from data.folder.labels import Objects, objects, read_text_labels
 from data.folder.layout import FolderLayout
 from data.frame import Frame
+from data.kitti.labels import Labels
+from data.kitti.no_camera import boxes_to_labels
 from data.kitti.splits import some
+from data.packed import index_path
+from data.packed_clouds import PackedClouds
 from data.point_columns import KITTI_POINTS, PointColumns
 
 
@@ -54,6 +59,9 @@ class FolderDataset:
         self.layout = FolderLayout.find(root, split, labels)
         self.classes, self.columns = tuple(classes), points
         self.prepared = self.layout.root / "millisecond" if prepared is None else Path(prepared)
+        path = self.pack_path("clouds")
+        has_pack = packed and index_path(path).is_file()
+        self.packed_clouds = PackedClouds(path, self) if has_pack else None
 
     def pack_path(self, kind: str) -> Path:
         """The pack (a path without suffix) of the split's "clouds", or its "database"."""
@@ -63,12 +71,16 @@ class FolderDataset:
         """The command line that makes the packs."""
         words = ["python", "tools/prepare.py", "--config", "CONFIG"]
         words += ["--root", str(self.layout.root), "--splits", self.layout.split]
+        if self.prepared != self.layout.root / "millisecond":
+            words += ["--output", str(self.prepared)]
         return shlex.join(words)
 
     def warn_of_changes(self) -> None:
-        """Warns of frames that have no labels."""
+        """Warns of frames that have no labels, and of clouds that are not as they were packed."""
+        if self.packed_clouds is not None:
+            self.packed_clouds.warn()
         left_out = self.layout.unlabelled
-        if left_out and self.layout.labelled:
+        if left_out and left_out[0] not in self.layout.ids:
             warnings.warn(
                 f"{self.layout.clouds}: {some(left_out)} without a label file and left out; an "
                 "empty file says that a frame has no objects",
@@ -86,12 +98,14 @@ class FolderDataset:
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: int) -> Frame:
-        found = self.objects(index)
-        boxes = found.boxes.copy()
-        boxes[:, 6] = wrap_angle(boxes[:, 6])
+        found, frame_id = self.objects(index), self.layout.ids[index]
+        boxes, packed = found.boxes.copy(), self.packed_clouds
+        boxes[:, 6] = wrap_angle(boxes[:, 6].astype(np.float64))
         return Frame(
-            frame_id=self.layout.ids[index],
-            points=self.whole_points(index),
+            frame_id=frame_id,
+            points=packed[frame_id]
+            if packed is not None and frame_id in packed
+            else self.whole_points(index),
             boxes=boxes,
             names=found.names,
             difficulty=np.zeros(len(boxes), np.int8),
@@ -108,6 +122,23 @@ class FolderDataset:
                 raise ValueError(f"{place}: class {name!r}; is {right!r} meant?")
         return found
 
+    def labels(self, index: int) -> Labels:
+        """The objects as KITTI's metric takes them."""
+        found = self.objects(index)
+        return boxes_to_labels(found.boxes, found.names)
+
     def whole_points(self, index: int) -> np.ndarray:
         """[P, width] float32: the points of a scan."""
         return read_scan(self.layout.cloud(self.layout.ids[index]), self.columns)
+
+    def cloud_file(self, frame_id: str) -> Path:
+        return self.layout.cloud(frame_id)
+
+    def truth_files(self, frame_id: str) -> list[Path]:
+        """All that a training learns from, beside the cloud."""
+        label = self.layout.label(frame_id)
+        return [] if label is None else [label]
+
+    def view(self, frame_id: str) -> int:
+        """A checksum of the columns."""
+        return zlib.crc32(repr(self.columns).encode())
