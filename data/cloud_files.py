@@ -115,3 +115,29 @@ def _npz_fields(path: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
             "long, or one array of all columns"
         )
     return arrays
+
+
+def find_scans(inputs: Sequence[Path]) -> list[Path]:
+    """The clouds named or in the folders named, sorted within a folder.
+
+    Raises FileNotFoundError or ValueError for what is not there, or two scans of one name.
+    """
+    scans: list[Path] = []
+    for path in inputs:
+        if path.is_dir():
+            found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+            if not found:
+                raise FileNotFoundError(f"{path}: no {', '.join(SUFFIXES)} files in this folder")
+            scans += found
+        elif path.is_file():
+            scans.append(path)
+        else:
+            raise FileNotFoundError(f"{path}: no such file or folder")
+    names: dict[str, Path] = {}
+    for scan in scans:
+        other = names.setdefault(scan.stem, scan)
+        if other is not scan:
+            raise ValueError(
+                f"{scan}: its results would overwrite those of {other}; detect it separately"
+            )
+    return scans

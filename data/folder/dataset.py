@@ -12,10 +12,13 @@ import numpy as np
 
 from data.boxes import wrap_angle
 from data.cloud_files import read_scan
-from data.folder.labels import Objects, objects, read_text_labels
+from data.folder.json_labels import read_json_labels
+from data.folder.labels import Objects, checked_box, objects, read_text_labels
 from data.folder.layout import FolderLayout
 from data.frame import Frame
-from data.kitti.labels import Labels
+from data.kitti.calibration import Calibration
+from data.kitti.dataset import DONT_CARE
+from data.kitti.labels import Labels, read_labels
 from data.kitti.no_camera import boxes_to_labels
 from data.kitti.splits import some
 from data.packed import index_path
@@ -113,14 +116,23 @@ class FolderDataset:
 
     def objects(self, index: int) -> Objects:
         """The labelled objects as they stand in the file; none of a frame without one."""
-        path = self.layout.label(self.layout.ids[index])
-        found = objects([], [], []) if path is None else read_text_labels(path)
+        found = self._read(self.layout.ids[index])
         meant = {name.lower(): name for name in self.classes}
         for name, place in zip(found.names, found.places, strict=True):
             right = meant.get(name.lower(), name)
             if right != name:
                 raise ValueError(f"{place}: class {name!r}; is {right!r} meant?")
         return found
+
+    def _read(self, frame_id: str) -> Objects:
+        path = self.layout.label(frame_id)
+        if path is None:
+            return objects([], [], [])
+        if path.suffix == ".json":
+            return read_json_labels(path)
+        if path.parent.name == "label_2":
+            return _of_kitti(path, self.layout.calibration(frame_id))
+        return read_text_labels(path)
 
     def labels(self, index: int) -> Labels:
         """The objects as KITTI's metric takes them."""
@@ -137,8 +149,21 @@ class FolderDataset:
     def truth_files(self, frame_id: str) -> list[Path]:
         """All that a training learns from, beside the cloud."""
         label = self.layout.label(frame_id)
-        return [] if label is None else [label]
+        if label is None:
+            return []
+        of_kitti = label.parent.name == "label_2"
+        return [label, self.layout.calibration(frame_id)] if of_kitti else [label]
 
     def view(self, frame_id: str) -> int:
         """A checksum of the columns."""
         return zlib.crc32(repr(self.columns).encode())
+
+
+def _of_kitti(path: Path, calibration: Path) -> Objects:
+    """Labels in the camera's frame, without DontCare."""
+    labels = read_labels(path)
+    labels = labels.select(labels.types != DONT_CARE)
+    boxes = Calibration.from_file(calibration).boxes_from_camera(labels.boxes)
+    places = [f"{path}, object {number}" for number in range(1, len(labels) + 1)]
+    checked = [checked_box(box, place) for box, place in zip(boxes.tolist(), places, strict=True)]
+    return objects(checked, labels.types.tolist(), places)

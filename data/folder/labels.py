@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data.detections import NamedDetections
 from data.files import read_text
 
 NUMBERS = ("x", "y", "z", "length", "width", "height", "yaw")
@@ -38,6 +39,14 @@ def read_text_labels(path: Path) -> Objects:
         names.append(words[7])
         places.append(place)
     return objects(boxes, names, places)
+
+
+def label_lines(found: NamedDetections) -> list[str]:
+    """Boxes as lines that `read_text_labels` reads."""
+    return [
+        " ".join([*(f"{value:.4f}" for value in box), name])
+        for box, name in zip(found.boxes.tolist(), found.names, strict=True)
+    ]
 
 
 def objects(boxes: list[list[float]], names: list[str], places: list[str]) -> Objects:

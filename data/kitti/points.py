@@ -11,7 +11,6 @@ from data.point_columns import KITTI
 from data.scan_checks import require_scan
 
 POINT_BYTES = 16
-SUFFIXES = (".bin", ".npy")
 LARGEST = 1 << 30  # bytes of a scan: 67 million points
 OTHERS = {  # the first bytes of other files, four at least: fewer may be those of a number
     np.lib.format.MAGIC_PREFIX: ".npy",
@@ -91,29 +90,3 @@ def _read_npy(path: Path, columns: Sequence[str]) -> np.ndarray:
         )
     with np.errstate(over="ignore"):
         return np.array(points, np.float32, order="C")  # not mapped any more
-
-
-def find_scans(inputs: Sequence[Path]) -> list[Path]:
-    """The .bin and .npy files named or in the folders named, sorted within a folder.
-
-    Raises FileNotFoundError or ValueError for what is not there, or two scans of one name.
-    """
-    scans: list[Path] = []
-    for path in inputs:
-        if path.is_dir():
-            found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
-            if not found:
-                raise FileNotFoundError(f"{path}: no .bin or .npy files in this folder")
-            scans += found
-        elif path.is_file():
-            scans.append(path)
-        else:
-            raise FileNotFoundError(f"{path}: no such file or folder")
-    names: dict[str, Path] = {}
-    for scan in scans:
-        other = names.setdefault(scan.stem, scan)
-        if other is not scan:
-            raise ValueError(
-                f"{scan}: its results would overwrite those of {other}; detect it separately"
-            )
-    return scans
