@@ -38,6 +38,11 @@ class Header(NamedTuple):
 
 def read_pcd(path: Path | str) -> Cloud:
     """Raises ValueError for what is no PCD file, or is cut off."""
+    return cloud_of(pcd_fields(path), path)
+
+
+def pcd_fields(path: Path | str) -> dict[str, np.ndarray]:
+    """The first number of each field, by its name. Raises as `read_pcd`."""
     path = Path(path)
     require_file(path)
     require_size(path.stat().st_size, path)
@@ -48,7 +53,7 @@ def read_pcd(path: Path | str) -> Cloud:
     readers = {"ascii": _ascii, "binary": _binary, "binary_compressed": _compressed}
     if header.data not in readers:
         raise ValueError(f"{path}: DATA {header.data[:40]} is none of {', '.join(readers)}")
-    return cloud_of(readers[header.data](body, header, path), path)
+    return readers[header.data](body, header, path)
 
 
 def _ascii(body: memoryview, header: Header, path: Path) -> dict[str, np.ndarray]:

@@ -85,6 +85,13 @@ class ResultFolder:
             with replacing(self.folder / f"{frame_id}.json") as temporary:
                 temporary.write_text(json.dumps(result) + "\n", encoding="utf-8")
 
+    def write_lines(self, frame_id: str, lines: Sequence[str]) -> None:
+        """What was found in a frame, as NAME.txt."""
+        if self._old is not None:
+            self._replace_old()
+        with replacing(self.folder / f"{frame_id}.txt") as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
 
 def _is_result(path: Path) -> bool:
     if path.suffix == ".txt":

@@ -99,8 +99,8 @@ def port(text: str) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Open the window or the page, or write pictures where there is no display."""
-    source = open_source(options.source, options.loop)
     detector = Detector.from_weights(options.weights, options.device, options.precision)
+    source = open_source(options.source, options.loop, detector.config.points)
     with ExitStack() as stack:
         place = open_place(options, source.rate, detector, stack)
         warm_up(detector)
