@@ -202,7 +202,7 @@ def _data_advice(found: Survey) -> list[str]:
     lines = [f"data: {error}" for error in found.unreadable[:MOST_ERRORS]]
     if len(found.unreadable) > MOST_ERRORS:
         lines.append(f"data: {len(found.unreadable) - MOST_ERRORS} more frames cannot be read")
-    lines += [f"data: {line}" for line in found.oddities]
+    lines += [f"data: {line}" for line in (*found.oddities, *found.checks)]
     low, high = found.intensity
     if low < 0 or high > 1:
         lines.append(
