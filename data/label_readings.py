@@ -11,6 +11,7 @@ from data.boxes import points_in_boxes
 LONG = 1.3  # length / width from which a box tells its yaw
 SLANTED = 0.35  # |sin(2 yaw)| from which a box tells the sign of its yaw
 FEWEST = 50  # points that must be in the boxes of the better reading
+MOST = 2000  # boxes that are looked at
 BETTER = 1.5  # times more points in the boxes make another reading the likely one
 
 
@@ -62,11 +63,13 @@ class LabelReadings:
 
     def __init__(self):
         self._counts = np.zeros((len(READINGS), 2), np.int64)  # as labelled, as read otherwise
+        self._boxes = 0
 
     def add(self, points: np.ndarray, boxes: np.ndarray) -> None:
         """points [P, 3 or more], boxes [M, 7] with the yaw as it stands in the labels."""
-        if not len(boxes):
+        if not len(boxes) or self._boxes >= MOST:
             return
+        self._boxes += len(boxes)
         boxes = boxes.astype(np.float64)
         as_labelled = _above_the_floor(points, boxes)
         for row, read in enumerate(READINGS.values()):

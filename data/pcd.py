@@ -56,6 +56,16 @@ def pcd_fields(path: Path | str) -> dict[str, np.ndarray]:
     return readers[header.data](body, header, path)
 
 
+def write_pcd(path: Path, points: np.ndarray) -> None:
+    """Writes points [P, 4] (x, y, z, intensity) as a binary file."""
+    header = (
+        "# .PCD v0.7\nVERSION 0.7\nFIELDS x y z intensity\nSIZE 4 4 4 4\nTYPE F F F F\n"
+        f"COUNT 1 1 1 1\nWIDTH {len(points)}\nHEIGHT 1\nVIEWPOINT 0 0 0 1 0 0 0\n"
+        f"POINTS {len(points)}\nDATA binary\n"
+    )
+    path.write_bytes(header.encode() + points.astype("<f4").tobytes())
+
+
 def _ascii(body: memoryview, header: Header, path: Path) -> dict[str, np.ndarray]:
     try:
         numbers = np.array(bytes(body).split(), np.float64)

@@ -62,7 +62,7 @@ def named_columns(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """By names in lower case, without the prefix of CloudCompare; `intensity` by any usual name."""
     named = {name.lower().removeprefix(PREFIX): column for name, column in columns.items()}
     usual = next((name for name in INTENSITY if name in named), None)
-    return named if usual is None else {"intensity": named[usual], **named}
+    return named if usual is None else named | {"intensity": named[usual]}
 
 
 def cloud_of(columns: Mapping[str, np.ndarray], source: object) -> Cloud:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -79,7 +80,7 @@ def survey(
             frame = dataset[index]
             look = _look_at(dataset, frame, index, grid, ground_z)
             if checks is not None and isinstance(dataset, FolderDataset):
-                checks.add(frame, dataset.objects(index).boxes)
+                checks.add(frame, dataset.objects(index).boxes, look.counts)
         except (ValueError, OSError) as error:
             unreadable.append(str(error))
             continue
@@ -137,6 +138,16 @@ def _look_at(
         whole_counts=points_in_boxes(every, frame.boxes).sum(axis=1),
         flat=flat,
     )
+
+
+def voxels_of(dataset: Dataset, places: Iterable[int], grid: VoxelGrid) -> np.ndarray:
+    """[F] cells of the grid with points, of the frames that can be read."""
+    found = []
+    for place in places:
+        with suppress(ValueError, OSError):
+            points = dataset[place].points
+            found.append(_count_voxels(points[np.isfinite(points).all(axis=1)], grid))
+    return np.array(found, int)
 
 
 def _count_voxels(points: np.ndarray, grid: VoxelGrid) -> int:

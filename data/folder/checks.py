@@ -10,6 +10,8 @@ from data.kitti.splits import read_split, some
 from data.label_readings import LabelReadings
 from data.split_leaks import Fingerprints
 
+EMPTY = 0.02  # share of boxes without points from which it is told
+
 
 class FolderChecks:
     """Looks at frame after frame; `lines` says what was odd."""
@@ -17,9 +19,13 @@ class FolderChecks:
     def __init__(self, dataset: FolderDataset):
         self._layout = dataset.layout
         self._readings, self._fingerprints = LabelReadings(), Fingerprints()
+        self._boxes, self._empty = 0, list[str]()
 
-    def add(self, frame: Frame, boxes: np.ndarray) -> None:
-        """boxes: [M, 7] as they stand in the label file."""
+    def add(self, frame: Frame, boxes: np.ndarray, counts: np.ndarray) -> None:
+        """boxes: [M, 7] as they stand in the label file; counts: [M] points in them."""
+        self._boxes += len(boxes)
+        empty = [name for name, count in zip(frame.names, counts, strict=True) if count == 0]
+        self._empty += [f"a {name} in frame {frame.frame_id}" for name in empty]
         self._readings.add(frame.points, boxes)
         self._fingerprints.add(frame.frame_id, frame.points)
 
@@ -29,6 +35,12 @@ class FolderChecks:
         reading = self._readings.line()
         if reading is not None:
             found.append(reading)
+        if len(self._empty) > EMPTY * self._boxes:
+            found.append(
+                f"{len(self._empty)} of {self._boxes} boxes hold no point, such as "
+                f"{self._empty[0]}; take them out, or correct them: a network cannot learn to see "
+                "what no point shows"
+            )
         twice = self._fingerprints.duplicates()
         if twice:
             found.append(
