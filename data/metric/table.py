@@ -28,10 +28,11 @@ def format_tables(result: Result, overlaps: Overlaps) -> str:
 
 def _ap_table(result: Result, overlaps: Overlaps) -> str:
     distances = "".join(f"{f'{limit:g} m':>7}" for limit in DISTANCES)
+    sure = f"3-D, score >= {OPERATING_SCORE:g}"
     lines = [
-        f"{'':{TITLE}}{'':8}{'AP R40':>11}{'':9}{'nuScenes AP, centre within':>36}"
-        f"{'3-D: recall':>15}{'precision':>11}",
-        f"{'':{TITLE}}{'objects':>8}{'BEV':>9}{'3-D':>9}  {distances}{'mean':>7}",
+        f"{'':{TITLE}}{'':8}{'AP R40':>14}{'':6}{'nuScenes AP, centre within':>33}{sure:>24}",
+        f"{'':{TITLE}}{'objects':>8}{'BEV':>8} {'3-D':>8}   {distances}{'mean':>7}"
+        f"{'recall':>10}{'precision':>11}",
     ]
     marked = empty = 0
     for name, groups in result["classes"].items():
@@ -45,10 +46,9 @@ def _ap_table(result: Result, overlaps: Overlaps) -> str:
     if len(result["classes"]) > 1:
         values = f"{'':8}{_ap(mean['bev'])}{_ap(mean['3d'])}"
         lines.append(f"{'mean':{TITLE}}{values}  {'':28}{_number(mean['centre']):>7}")
-    lines.append(f"recall and precision: of detections that score at least {OPERATING_SCORE}")
     lines += [NOTE] * bool(marked)
     if empty:
-        lines.append(f"left out: {empty} objects that hold no point of the scan")
+        lines.append(f"left out, for they hold no point of the scan: {empty}")
     return "\n".join(lines)
 
 
@@ -59,7 +59,7 @@ def _row(title: str, figures: Mapping[str, Any], least: float, with_centre: bool
     centre = figures["centre"].values()  # the same at every overlap
     row += "".join(f"{_number(value) if with_centre else '':>7}" for value in centre)
     if count:
-        row += f"{100 * volume['recall']:13.0f}{100 * volume['precision']:11.0f}"
+        row += f"{100 * volume['recall']:10.0f}{100 * volume['precision']:11.0f}"
     return row.rstrip()
 
 

@@ -171,7 +171,9 @@ def test_confusion_and_worst_frames():
     assert worst["b"]["false"] == 3 and worst["b"]["badness"] == pytest.approx(2.4)
     assert [row["frame"] for row in result["worst"]] == ["a", "b"]
     table = format_tables(result, default_overlaps(["Car", "Person"]))
-    assert "Car, overlap 0.7" in table and "left out: 1 objects" in table
+    assert (
+        "Car, overlap 0.7" in table and "left out, for they hold no point of the scan: 1" in table
+    )
     assert "Pallet" in table and "worst frame" in table and "capped" not in table
 
 

@@ -69,6 +69,16 @@ def test_what_has_another_shape_is_new_and_named(source):
     assert told["head.boxes"] == "1 of 2 kept, new: weight [14, 80, 1, 1] instead of [14, 64, 1, 1]"
 
 
+def test_points_of_more_features_have_a_new_first_convolution(source):
+    names = "[x, y, z, intensity, ring]"
+    before, after, told = started(source, f"points={{columns: {names}, features: {names}}}")
+    first = "encoder.levels.0.0.weight"
+    assert torch.equal(after[first], before[first]) and after[first].shape[1] == 5
+    assert all(torch.equal(after[name], source[1][name]) for name in after if name != first)
+    assert "levels.0.0.weight [27, 5, 16] instead of [27, 4, 16]" in told["encoder"]
+    assert told["backbone"] == told["head.boxes"] == "kept"
+
+
 def test_wrong_files_are_refused_and_leave_the_model_as_it_is(source, tmp_path):
     whole = source[0].read_bytes()
     for name, content, told in [
