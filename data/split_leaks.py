@@ -75,7 +75,7 @@ def occupied_columns(points: np.ndarray) -> np.ndarray:
     half = SIDE * CELL / 2
     inside = np.isfinite(points[:, 2]) & (np.abs(points[:, :2]) < half).all(axis=1)
     cell = np.floor((points[inside, :2] + half) / CELL).astype(np.int64).clip(0, SIDE - 1)
-    key = cell @ (SIDE, 1)
+    key = SIDE * cell[:, 0] + cell[:, 1]
     low, high = np.full(SIDE * SIDE, np.inf), np.full(SIDE * SIDE, -np.inf)
     np.minimum.at(low, key, points[inside, 2])
     np.maximum.at(high, key, points[inside, 2])

@@ -121,7 +121,9 @@ def detect_all(options: argparse.Namespace) -> None:
 def detect_and_write(
     detector: Detector, scans: Sequence[Path], options: argparse.Namespace
 ) -> None:
-    results = ResultFolder(options.output, [scan.stem for scan in scans])
+    results = ResultFolder(
+        options.output, [scan.stem for scan in scans], replace=options.format == "json"
+    )
     follow, config = Follower(options.ego) if options.track else None, detector.config
     total, bad, notes, left_out, assumed = 0, [], Tally(), 0, 0
     for place, scan in enumerate(tqdm(scans, unit="scan", disable=None)):
