@@ -8,7 +8,7 @@ import numpy as np
 
 from data.boxes import points_in_boxes
 
-LONG = 1.3  # length / width from which a box tells its yaw
+LONG = 1.3  # longer / shorter side from which a box tells its yaw
 SLANTED = 0.35  # |sin(2 yaw)| from which a box tells the sign of its yaw
 FEWEST = 50  # points that must be in the boxes of the better reading
 MOST = 2000  # boxes that are looked at
@@ -96,7 +96,7 @@ class LabelReadings:
 def _telling(boxes: np.ndarray, other: np.ndarray) -> np.ndarray:
     """[M] bool: the two readings of a box are different boxes."""
     moved = np.any(boxes[:, :3] != other[:, :3], axis=1)
-    longish = boxes[:, 3] > LONG * boxes[:, 4]
+    longish = boxes[:, 3:5].max(axis=1) > LONG * boxes[:, 3:5].min(axis=1)
     turned = np.abs(np.sin(boxes[:, 6] - other[:, 6])) > SLANTED
     return moved | (longish & turned)
 

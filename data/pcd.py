@@ -85,6 +85,11 @@ def _ascii(body: memoryview, header: Header, path: Path) -> dict[str, np.ndarray
 
 
 def _binary(body: memoryview, header: Header, path: Path) -> dict[str, np.ndarray]:
+    if len(body) >= (header.points + 1) * header.size:
+        raise ValueError(
+            f"{path}: {len(body)} bytes are more than {header.points} points of {header.size}; its "
+            "header is wrong"
+        )
     return columns_of(body, header.fields, header.points, header.size, path)
 
 

@@ -72,9 +72,10 @@ class Fingerprints:
 def occupied_columns(points: np.ndarray) -> np.ndarray:
     """[SIDE, SIDE] bool: columns around the sensor that hold something that rises over the ground;
     the rings on the ground are alike everywhere."""
-    cell = np.floor(points[:, :2] / CELL).astype(np.int64) + SIDE // 2
-    inside = np.isfinite(points[:, :3]).all(axis=1) & ((cell >= 0) & (cell < SIDE)).all(axis=1)
-    key = cell[inside] @ (SIDE, 1)
+    half = SIDE * CELL / 2
+    inside = np.isfinite(points[:, 2]) & (np.abs(points[:, :2]) < half).all(axis=1)
+    cell = np.floor((points[inside, :2] + half) / CELL).astype(np.int64).clip(0, SIDE - 1)
+    key = SIDE * cell[:, 0] + cell[:, 1]
     low, high = np.full(SIDE * SIDE, np.inf), np.full(SIDE * SIDE, -np.inf)
     np.minimum.at(low, key, points[inside, 2])
     np.maximum.at(high, key, points[inside, 2])

@@ -37,6 +37,7 @@ from data.scan_checks import Note, Tally
 from detector.config import PRECISIONS
 from detector.detector import Detector
 from detector.tracking import EgoMotion, Tracker, Tracks
+from tools.columns import HELP, columns_of
 from tools.program import one_line, output_path, rate, run
 from tools.program import score as shown_score
 
@@ -45,7 +46,7 @@ EXAMPLE = """example:
       --calib kitti/training/calib --output results
 
 A scan is a .bin file of float32 (x, y, z, intensity), an array [P, 4] of them in .npy or .npz, or
-a .pcd, .ply, .las or .laz file; other columns are named by `points` in the network's configuration.
+a .pcd, .ply, .las or .laz file; other columns are named by `points` in a configuration (--config).
 OUTPUT/000008.json holds boxes (x, y, z, l, w, h, yaw in the LiDAR frame, metres and radians),
 scores, names and the time taken. With --calib, points outside the camera's field of view are left
 out, as in training, and OUTPUT/000008.txt is the result file that KITTI's evaluation takes. The
@@ -77,6 +78,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("input", nargs="+", type=Path, help="scans, or folders of them")
     parser.add_argument("--weights", type=Path, required=True, help="weights file")
     parser.add_argument("--output", type=output_path, required=True, help="folder to write to")
+    parser.add_argument("--config", type=Path, help=HELP)
     parser.add_argument("--calib", type=Path, help="KITTI calibration file, or folder of them")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the network")
@@ -114,19 +116,26 @@ def detect_all(options: argparse.Namespace) -> None:
     if options.calib and not options.calib.exists():
         raise FileNotFoundError(f"{options.calib}: no such calibration file or folder")
     detector = Detector.from_weights(options.weights, options.device, options.precision)
+    columns = columns_of(options.config, detector.config)
     with locked(options.output):
-        detect_and_write(detector, scans, options)
+        detect_and_write(detector, scans, columns, options)
 
 
 def detect_and_write(
-    detector: Detector, scans: Sequence[Path], options: argparse.Namespace
+    detector: Detector,
+    scans: Sequence[Path],
+    columns: PointColumns,
+    options: argparse.Namespace,
 ) -> None:
-    results = ResultFolder(options.output, [scan.stem for scan in scans])
-    follow, config = Follower(options.ego) if options.track else None, detector.config
+    results = ResultFolder(
+        options.output, [scan.stem for scan in scans], replace=options.format == "json"
+    )
+    follow = Follower(options.ego) if options.track else None
+    crop = detector.config.grid.crop_to_image
     total, bad, notes, left_out, assumed = 0, [], Tally(), 0, 0
     for place, scan in enumerate(tqdm(scans, unit="scan", disable=None)):
         try:
-            points, view = read(scan, options.calib, config.grid.crop_to_image, config.points)
+            points, view = read(scan, options.calib, crop, columns)
         except (ValueError, OSError) as error:
             bad.append(one_line(error))
             continue

@@ -100,16 +100,17 @@ def cropping(dataset: Dataset) -> str:
 
 
 def print_summary(database: GroundTruthDatabase) -> None:
-    """Objects and points of each class."""
-    print(f"{'class':<16}{'objects':>9}{'easy':>8}{'moderate':>10}{'hard':>8}{'none':>8}  points")
+    """Objects and points of each class; by KITTI's difficulty where there are several."""
+    graded = bool(database.difficulty.any())
+    head = f"{'easy':>8}{'moderate':>10}{'hard':>8}{'none':>8}" if graded else ""
+    print(f"{'class':<16}{'objects':>9}{head}  points")
     for name, number in Counter(database.names.tolist()).most_common():
         rows = database.names == name
-        levels = [int((database.difficulty[rows] == level).sum()) for level in (0, 1, 2, -1)]
-        easy, moderate, hard, none = levels
+        counts = [int((database.difficulty[rows] == level).sum()) for level in (0, 1, 2, -1)]
+        easy, moderate, hard, none = counts
         middle = np.median(database.counts[rows])
-        print(
-            f"{name:<16}{number:>9}{easy:>8}{moderate:>10}{hard:>8}{none:>8}  {middle:.0f} (median)"
-        )
+        levels = f"{easy:>8}{moderate:>10}{hard:>8}{none:>8}" if graded else ""
+        print(f"{name:<16}{number:>9}{levels}  {middle:.0f} (median)")
     if (database.difficulty < 0).any():
         print(
             "none: never pasted by training; largely occluded or truncated, or the box in the "

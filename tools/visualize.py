@@ -133,7 +133,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="types that labels have besides KITTI's",
     )
     parser.add_argument(
-        "--config", type=Path, help="whose section `points` names the columns of the clouds"
+        "--config", type=Path, help="whose section `points` names the columns of the scans"
     )
     parser.add_argument("--device", help="to detect on: cpu, cuda (a GPU if there is one)")
     parser.add_argument(

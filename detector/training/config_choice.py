@@ -62,11 +62,15 @@ def choose_config(template: Config, found: Survey, guess: Guess, frames: int) ->
         reasons["classes"] = f"left out for fewer than {FEWEST} boxes: {', '.join(rare)}"
     grid = _grid(template, classes, boxes, reasons)
     sample = {name: _sampled(name, found, reasons) for name in kept}
+    augment = replace(template.augment, sample=sample)
+    if grid.range[0] == -grid.range[3]:
+        augment = replace(augment, rotation=max(augment.rotation, round(math.pi / 4, 4)))
+        reasons["augment.rotation"] = "all around, objects may stand at any angle"
     config = replace(
         template,
         classes=classes,
         grid=grid,
-        augment=replace(template.augment, sample=sample),
+        augment=augment,
         train=_recipe(template, frames, reasons),
         points=guess.points,
     )

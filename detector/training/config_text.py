@@ -50,11 +50,11 @@ def config_text(choice: Choice, title: Sequence[str]) -> str:
     lines += ["augment:", "  sample:  # boxes per class that pasting fills a scene up to"]
     for name, number in augment.pop("sample").items():
         lines.append(f"    {_word(name)}: {number}  # {reasons[f'augment.sample.{name}']}")
-    lines += [f"  {key}: {_flow(value)}" for key, value in augment.items()]
-    lines += ["", "train:"]
-    for key, value in asdict(config.train).items():
-        note = f"  # {reasons[f'train.{key}']}" if f"train.{key}" in reasons else ""
-        lines.append(f"  {key}: {_flow(value)}{note}")
+    for section, values in (("augment", augment), ("train", asdict(config.train))):
+        lines += ["", "train:"] if section == "train" else []
+        for key, value in values.items():
+            reason = reasons.get(f"{section}.{key}")
+            lines.append(f"  {key}: {_flow(value)}" + (f"  # {reason}" if reason else ""))
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data.augment import in_range
+from data.intensity import full_intensity
 from data.survey import Survey
 from detector.anchors import build_anchors
 from detector.config import Config
@@ -100,7 +101,7 @@ def advice(config: Config, found: Survey) -> list[str]:
     others = sorted(set(found.names.tolist()) - set(config.class_names))
     if others:
         lines.append(f"not learnt, for the configuration has no such class: {', '.join(others)}")
-    return lines + _data_advice(found)
+    return lines + _data_advice(config, found)
 
 
 def _class_advice(kind: ClassConfig, check: ClassCheck) -> list[str]:
@@ -198,19 +199,21 @@ def _crop_advice(config: Config, found: Survey) -> list[str]:
     ]
 
 
-def _data_advice(found: Survey) -> list[str]:
+def _data_advice(config: Config, found: Survey) -> list[str]:
     lines = [f"data: {error}" for error in found.unreadable[:MOST_ERRORS]]
     if len(found.unreadable) > MOST_ERRORS:
         lines.append(f"data: {len(found.unreadable) - MOST_ERRORS} more frames cannot be read")
     lines += [f"data: {line}" for line in (*found.oddities, *found.checks)]
     low, high = found.intensity
     if low < 0 or high > 1:
+        scale = config.points.intensity_scale * full_intensity(np.array([high]))
         lines.append(
-            f"data: intensities run from {low:g} to {high:g}; scale them to 0..1 in the .bin files"
+            f"points.intensity_scale: {config.points.intensity_scale:g} -> {scale:g}; intensities "
+            f"run from {low:g} to {high:g}, they are to be from 0 to 1"
         )
     if found.largest_turn > 2 * math.pi:
         lines.append(
-            f"data: rotation_y goes up to {found.largest_turn:g} in the label files; it is "
+            f"data: yaw or rotation_y goes up to {found.largest_turn:g} in the label files; it is "
             "an angle in radians"
         )
     if found.without_points:

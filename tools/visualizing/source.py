@@ -25,6 +25,7 @@ from detector.detector import Detector
 from detector.draw.detection_files import find_detections, names_in, read_detections
 from detector.draw.style import Palette
 from detector.draw.view import View
+from tools.columns import columns_of
 from tools.drawing import detect
 
 NO_POINTS = np.zeros((0, 4), np.float32)
@@ -67,7 +68,7 @@ def find_source(options: argparse.Namespace) -> Source:
     columns = load_config(options.config).points if options.config else KITTI_POINTS
     if options.weights is not None:
         detector = Detector.from_weights(options.weights, options.device)
-        columns = detector.config.points
+        columns = columns_of(options.config, detector.config)
         classes = [*dict.fromkeys([*detector.config.class_names, *classes])]
         view = View.of_grid(detector.config.grid.range)
     crop = detector and detector.config.grid.crop_to_image
