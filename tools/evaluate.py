@@ -30,6 +30,7 @@ from data.result_folder import ResultFolder
 from data.scan_checks import Tally
 from detector.config import PRECISIONS
 from detector.detector import Detector
+from tools.columns import HELP
 from tools.evaluating import lidar
 from tools.evaluating.kitti_files import evaluate_files
 from tools.program import number, output_path, run
@@ -123,11 +124,7 @@ def add_lidar(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="with --detections: to score (default: all that labels or results name)",
     )
-    group.add_argument(
-        "--config",
-        type=Path,
-        help="with --detections: its section `points` names the columns of the clouds",
-    )
+    group.add_argument("--config", type=Path, help=HELP)
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -138,8 +135,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         parser.error("give WEIGHTS and --root, or --detections and --root or --labels")
     if files and (options.output or options.device or options.precision):
         parser.error("--output, --device and --precision go with WEIGHTS")
-    if weights and (options.classes or options.config):
-        parser.error("--classes and --config go with --detections: weights know theirs")
+    if weights and options.classes:
+        parser.error("--classes goes with --detections: weights know theirs")
     if options.labels and options.metric == "lidar":
         parser.error("--metric lidar counts the points on objects: give --root, not --labels")
     if files and options.root and options.metric == "kitti":

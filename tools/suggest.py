@@ -24,6 +24,7 @@ from data.folder.dataset import FolderDataset
 from detector.config import Config
 from detector.detector import Detector
 from detector.uncertainty import MEASURES, Uncertainty, examine, values
+from tools.columns import HELP, columns_of
 from tools.program import number, output_path, run
 
 EXAMPLE = """example:
@@ -65,6 +66,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=output_path, help="write the names of those scans here")
     parser.add_argument("--json", type=output_path, help="write the figures of all scans here")
+    parser.add_argument("--config", type=Path, help=HELP)
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
     return parser.parse_args(arguments)
 
@@ -104,7 +106,7 @@ def find_scans(options: argparse.Namespace, config: Config) -> Dataset:
         config.class_names,
         crop=config.grid.crop_to_image,
         labels=False,
-        points=config.points,
+        points=columns_of(options.config, config),
     )
 
 

@@ -30,6 +30,7 @@ from detector.config import load_config
 from detector.detector import Detector
 from detector.draw.detection_files import find_detections, names_in, read_detections
 from detector.draw.png import require_own, save_png
+from tools.columns import columns_of
 from tools.evaluating.curves import draw_curves
 
 RINGS, POINTS = (30.0, 50.0), (10, 50, 200)  # metres; numbers of points
@@ -101,7 +102,7 @@ def from_weights(options: argparse.Namespace) -> Found:
         options.split or "val",
         config.class_names,
         crop=config.grid.crop_to_image,
-        points=config.points,
+        points=columns_of(options.config, config),
     )
     with locked(options.output) if options.output else nullcontext():
         results = ResultFolder(options.output, dataset.frame_ids) if options.output else None
