@@ -74,7 +74,7 @@ def test_weights_on_plain_files_write_results_that_score_the_same(
     assert result["confusion"]["rows"] == ["Car", "nothing"]  # no point is on a person
 
 
-def test_all_classes_of_labels_and_results_are_scored(folder, tmp_path):
+def test_all_classes_of_labels_and_results_are_scored(folder, tmp_path, capsys):
     results = {"a": [(CAR, 0.9, "Car"), (STRANGER, 0.4, "Lorry")], "b": []}
     write_results(tmp_path / "results", results)
     files = ["--detections", str(tmp_path / "results"), "--root", str(folder)]
@@ -83,7 +83,11 @@ def test_all_classes_of_labels_and_results_are_scored(folder, tmp_path):
         *("Car", "Lorry", "Man")
     ]
     (tmp_path / "results" / "b.json").unlink()
-    assert main(files) == 2  # a frame without a result
+    assert main(files) == 2 and "b.txt: no such file" in capsys.readouterr().err
+    write_results(tmp_path / "results", {"a": [], "b": []})
+    for frame in ("a", "b"):
+        (folder / "labels" / f"{frame}.txt").write_text("")
+    assert main(files) == 2 and "name a class" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

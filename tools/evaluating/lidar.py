@@ -55,6 +55,8 @@ def score(options: argparse.Namespace) -> None:
     if options.curves:
         require_own(options.curves)
     found = from_files(options) if options.detections else from_weights(options)
+    if not found.classes:
+        raise ValueError(f"{options.detections}: neither the results nor the labels name a class")
     overlaps = overlaps_of(options.overlap or (), found.classes)
     result = evaluate(found.detections, found.objects, overlaps, groups, found.frame_ids)
     print(format_tables(result, overlaps))
