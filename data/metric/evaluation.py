@@ -117,7 +117,7 @@ def _worst(
 ) -> list[dict[str, Any]]:
     missed, false, badness = (np.zeros(truth.n_frames) for _ in range(3))
     for name, (least, *_) in overlaps.items():
-        errors: Errors = OverlapMatches(name, pairs.volume, least, truth, found, pairs).errors(ALL)
+        errors: Errors = OverlapMatches(name, pairs.volume, least, truth, found, pairs).errors()
         np.add.at(missed, truth.frames[errors.missed], 1)
         np.add.at(false, found.frames[errors.false], 1)
         np.add.at(badness, found.frames[errors.false], found.scores[errors.false])

@@ -10,7 +10,7 @@ from data.kitti.metric.average_precision import average, recall_thresholds
 from data.kitti.metric.evaluation import OPERATING_SCORE
 from data.kitti.metric.matching import COUNTS, NEUTRAL, OUT, Matcher
 from data.kitti.metric.objects import Overlaps
-from data.metric.boxes import Boxes, Group
+from data.metric.boxes import ALL, Boxes, Group
 from data.metric.pairs import Pairs
 
 
@@ -59,15 +59,15 @@ class OverlapMatches:
             "curve_precision": precision[:-1].tolist(),
         }
 
-    def errors(self, group: Group) -> Errors:
-        """What is matched, missed and false at a score of 0.5."""
-        roles, _, matcher = self._match(group)
+    def errors(self) -> Errors:
+        """What is missed and false at a score of 0.5."""
+        roles, own, matcher = self._match(ALL)
         taken = matcher.taken(np.array([OPERATING_SCORE]))[:, 0]
         missed = roles == COUNTS
         missed[matcher.truth[taken]] = False
-        false = self._own & group.holds(self._found) & (self._found.scores >= OPERATING_SCORE)
+        false = own & (self._found.scores >= OPERATING_SCORE)
         false[matcher.detections[taken]] = False
-        return Errors(matcher.truth[taken & matcher.hits], missed, false)
+        return Errors(missed, false)
 
     def _match(self, group: Group) -> Matched:
         counts = group.holds(self._truth) & (self._truth.points > 0)
@@ -99,6 +99,5 @@ class Matched(NamedTuple):
 class Errors(NamedTuple):
     """G objects and D detections at one score."""
 
-    matched: np.ndarray  # [n] rows of the objects that were found
     missed: np.ndarray  # [G] bool
     false: np.ndarray  # [D] bool

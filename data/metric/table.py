@@ -44,7 +44,8 @@ def _ap_table(result: Result, overlaps: Overlaps) -> str:
         empty += groups["all"]["empty"]
     mean = result["mean"]
     if len(result["classes"]) > 1:
-        values = f"{'':8}{_ap(mean['bev'])}{_ap(mean['3d'])}"
+        capped = any(0 < groups["all"]["count"] < SAMPLES for groups in result["classes"].values())
+        values = f"{'':8}{_ap(mean['bev'], capped)}{_ap(mean['3d'], capped)}"
         lines.append(f"{'mean':{TITLE}}{values}  {'':28}{_number(mean['centre']):>7}")
     lines += [NOTE] * bool(marked)
     if empty:
