@@ -2,7 +2,7 @@
 
 Caesar et al., "nuScenes: a multimodal dataset for autonomous driving", CVPR 2020, section 3.1, and
 the benchmark's development kit, nuscenes/eval/detection/algo.py (`accumulate`, `calc_ap`), version
-1.1.
+1.2.0.
 """
 
 from __future__ import annotations

@@ -124,6 +124,23 @@ def test_nuscenes_average_precision_by_hand():
     assert average_precision(np.zeros(0, bool), 2) == 0
 
 
+def test_agrees_with_the_nuscenes_kit():
+    """Figures of `accumulate` and `calc_ap` of nuscenes-devkit 1.2.0 for the same boxes."""
+    rng = np.random.default_rng(11)
+    there = {"points": np.ones(12, np.int64)}
+    objects = [crowd(rng, 12, False)._replace(**there) for _ in range(5)]
+    detections = [near(rng, frame) for frame in objects]
+    result = evaluate(detections, objects, default_overlaps(["Car", "Person"]))["classes"]
+    official = {
+        "Car": [18.40213, 39.257824, 50.16486, 55.418338],
+        "Person": [43.677058, 70.608429, 70.608429, 70.608429],
+    }
+    for name, wanted in official.items():
+        *found, mean = result[name]["all"]["centre"].values()
+        assert found == pytest.approx(wanted, abs=1e-6)
+        assert mean == pytest.approx(np.mean(wanted), abs=1e-6)
+
+
 def frame(*rows):
     """(x, name, points, score) per box of 4 x 2 x 1.5 m."""
     boxes = np.array([[x, 0, 0, 4, 2, 1.5, 0] for x, *_ in rows], float).reshape(-1, 7)
