@@ -36,7 +36,8 @@ COLOURS: tuple[Colour, ...] = (
 
 
 class Line(NamedTuple):
-    """A curve through points, or, where they are `marked`, dots that it connects."""
+    """A curve through points, or, where they are `marked`, dots that it connects. One without a
+    name is not in the list of lines."""
 
     name: str
     x: Sequence[float]
@@ -80,7 +81,7 @@ def draw_panels(rows: Sequence[Sequence[Panel]]) -> np.ndarray:
     """
     drawn = []
     for row in rows:
-        keys = max((len(panel.lines) for panel in row), default=0)
+        keys = max((len(_named(panel)) for panel in row), default=0)
         drawn.append([_panel(panel, keys) for panel in row])
     across = max(sum(picture.width for picture in row) for row in drawn)
     sheet = Image.new("RGB", (across, sum(row[0].height for row in drawn)), BACKGROUND)
@@ -109,13 +110,17 @@ def _panel(panel: Panel, keys: int) -> Image.Image:
         write(draw, (LEFT - 8, v), f"{tick:g}", FAINT, 12, "rm")
     write(draw, (LEFT + across, TOP + down + 24), panel.x.name, FAINT, 13, "rt")
     write(draw, (LEFT - 46, TOP - 14), panel.y.name, FAINT, 13)
-    for number, line in enumerate(panel.lines):
+    for number, line in enumerate(_named(panel)):
         v = TOP + down + BOTTOM + (number + 0.5) * ROW
         piece = np.array([[[LEFT, v], [LEFT + KEY, v]]])
         draw_lines(draw, dash(piece, 5) if line.dashed else piece, line.colour, 3)
         name = shortened(line.name, 14, across - KEY - 10)
         write(draw, (LEFT + KEY + 10, v), name, TEXT, 14)
     return picture
+
+
+def _named(panel: Panel) -> list[Line]:
+    return [line for line in panel.lines if line.name]
 
 
 def _curves(panel: Panel) -> Image.Image:

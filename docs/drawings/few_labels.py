@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from detector.draw.plot import COLOURS, Line, Panel, Scale, draw_panels
 from detector.draw.png import save_png
 
@@ -11,12 +13,21 @@ from detector.draw.png import save_png
 FINE_TUNED = {20: 46.6, 100: 51.9, 500: 52.2}
 FROM_NOTHING = {20: 27.5, 100: 44.0, 500: 44.8}
 UNTOUCHED = 37.9
-SUGGESTED: dict[int, tuple[float, ...]] = {}  # a value per series
-RANDOM: dict[int, tuple[float, ...]] = {}
+# a value per series of rounds
+Series = dict[int, tuple[float, ...]]
+SUGGESTED: Series = {20: (47.9, 50.0), 40: (50.7, 51.8), 80: (54.1, 53.2)}
+RANDOM: Series = {20: (47.9, 50.0), 40: (50.3, 50.3), 80: (51.3, 52.5)}
+SUGGESTED_OF_FEW: Series = {20: (47.9, 50.0), 40: (50.7, 51.8), 80: (54.1, 53.2)}
+RANDOM_OF_FEW: Series = {20: (47.9, 50.0), 40: (50.3, 50.3), 80: (51.3, 52.5)}
 
 
 def main(folder: Path = Path(__file__).parents[1]) -> None:
-    save_png(folder / "few_labels.png", draw_panels([[_fine_tuning(), _suggestion()]]))
+    panels = [
+        _fine_tuning(),
+        _suggestion("What to label next: all streets", SUGGESTED, RANDOM),
+        _suggestion("Where 4 of 5 have a car at most", SUGGESTED_OF_FEW, RANDOM_OF_FEW),
+    ]
+    save_png(folder / "few_labels.png", draw_panels([panels]))
 
 
 def _fine_tuning() -> Panel:
@@ -29,20 +40,18 @@ def _fine_tuning() -> Panel:
     return Panel("Fine-tuning", frames, Scale("BEV AP", 20, 60, range(20, 61, 10)), lines)
 
 
-def _suggestion() -> Panel:
+def _suggestion(title: str, suggested: Series, at_random: Series) -> Panel:
+    """The mean of the series, and each of them dashed."""
     frames = Scale("labelled frames", 17, 94, (20, 40, 80), logarithmic=True)
+    choices = (("chosen by suggest.py", suggested), ("chosen at random", at_random))
     lines = []
-    for name, series, colour in (
-        ("chosen by suggest.py, mean", SUGGESTED, COLOURS[0]),
-        ("chosen at random, mean", RANDOM, COLOURS[1]),
-    ):
-        means = {count: sum(values) / len(values) for count, values in series.items()}
-        lines.append(Line(name, *_columns(means), colour, marked=True))
-    for series, colour in ((SUGGESTED, COLOURS[0]), (RANDOM, COLOURS[1])):
+    for (name, series), colour in zip(choices, COLOURS, strict=False):
+        means = {count: float(np.mean(values)) for count, values in series.items()}
+        lines.append(Line(f"{name}, mean", *_columns(means), colour, marked=True))
+        red, green, blue = (part // 2 for part in colour)
         for one in zip(*series.values(), strict=True):
-            faint = tuple(round(0.45 * part) for part in colour)
-            lines.insert(0, Line("", list(series), one, faint))
-    return Panel("What to label next", frames, Scale("BEV AP", 44, 56, range(44, 57, 2)), lines)
+            lines.append(Line("", list(series), one, (red, green, blue), dashed=True))
+    return Panel(title, frames, Scale("BEV AP", 40, 56, range(40, 57, 4)), lines)
 
 
 def _columns(curve: dict[int, float]) -> tuple[list[int], list[float]]:

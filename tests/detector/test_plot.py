@@ -56,4 +56,5 @@ def test_panels_stand_in_rows_of_equal_height():
     ))  # fmt: skip
     assert two[1] == 2 * one[1] and two[0] > one[0]
     assert both[1] == two[1] and both[0] > two[0]
-    assert draw_panels([[panel(0)]]).shape[0] < one[0]
+    nameless = Panel("p", UNIT, UNIT, [Line("", (0, 1), (0, 1))])
+    assert draw_panels([[nameless]]).shape == draw_panels([[panel(0)]]).shape < one
