@@ -14,6 +14,7 @@ from detector.config import Config
 from detector.config_sections import ClassConfig, GridConfig
 from detector.models.sparse_encoder import STRIDE
 from detector.training.data_check import LEAST_MATCHED, RECALL_WISHED, best_overlap
+from detector.training.size_groups import largest_group
 
 FEWEST = 5  # boxes of a class that can be learnt
 FARTHEST = 100.0  # metres: the grid ends there
@@ -24,8 +25,6 @@ LAYERS = 40  # voxels along z: the map has two layers
 BEHIND = 0.25  # of the reach ahead, from which on the data is of all directions
 MARGIN = 1.0  # metres around the boxes
 HEADROOM = 0.5  # metres above and below the boxes
-APART = 1.6  # times, the medians of two groups of sizes that make two classes
-SMALL_GROUP = 0.15  # share of a class that is no outlier
 MOST_MATCHED, GAP = 0.6, 0.15  # thresholds of the anchors
 SAMPLED = (5, 20)  # least and most boxes of a class that pasting fills a scene up to
 SEEN = 250  # frames of training per epoch of the template, at least
@@ -60,7 +59,9 @@ def choose_config(template: Config, found: Survey, guess: Guess, frames: int) ->
     rare = [f"{names[i]} ({counts[i]})" for i in order if counts[i] < FEWEST]
     if rare:
         reasons["classes"] = f"left out for fewer than {FEWEST} boxes: {', '.join(rare)}"
-    grid = _grid(template, classes, boxes, reasons)
+    # what has hardly a point at its distance cannot be learnt there
+    seen = found.counts[rows] >= template.augment.min_points
+    grid = _grid(template, classes, boxes[seen] if seen.any() else boxes, reasons)
     sample = {name: _sampled(name, found, reasons) for name in kept}
     augment = replace(template.augment, sample=sample)
     if grid.range[0] == -grid.range[3]:
@@ -113,27 +114,6 @@ def _anchor(name: str, boxes: np.ndarray, reasons: dict[str, str]) -> ClassConfi
     return ClassConfig(name, sides, round(bottom, 2), MOST_MATCHED, MOST_MATCHED - GAP)  # type: ignore[arg-type]  # three
 
 
-def largest_group(sizes: np.ndarray) -> np.ndarray:
-    """[M, 3] sizes -> [M] bool: the larger of two groups (2-means of their logarithms), or all
-    where the groups are near one another or one is small."""
-    logs = np.log(sizes)
-    volume = logs.sum(axis=1)
-    centres = logs[[int(volume.argmin()), int(volume.argmax())]]
-    second = np.zeros(len(sizes), bool)
-    for _ in range(20):
-        distance = ((logs[:, None] - centres) ** 2).sum(axis=2)
-        second = distance[:, 1] < distance[:, 0]
-        if second.all() or not second.any():
-            return np.ones(len(sizes), bool)
-        centres = np.stack([logs[~second].mean(axis=0), logs[second].mean(axis=0)])
-    medians = [np.median(sizes[rows], axis=0) for rows in (~second, second)]
-    apart = np.max(medians[1] / medians[0]) > APART
-    share = min(second.mean(), 1 - second.mean())
-    if not apart or share < SMALL_GROUP:
-        return np.ones(len(sizes), bool)
-    return second if second.mean() > 0.5 else ~second
-
-
 def _grid(
     template: Config, classes: Sequence[ClassConfig], boxes: np.ndarray, reasons: dict[str, str]
 ) -> GridConfig:
@@ -144,10 +124,10 @@ def _grid(
     if -low[0] > BEHIND * high[0]:
         half = float(max(high[0], -low[0], side))
         low, high = np.array([-half, -half]), np.array([half, half])
-        reasons["grid.range"] = f"all around: 99 % of the boxes are within {half:.0f} m"
+        reasons["grid.range"] = f"all around: 99 % of the boxes with points are within {half:.0f} m"
     else:
         low, high = np.array([min(low[0], 0), -side]), np.array([high[0], side])
-        reasons["grid.range"] = "forward: 99 % of the boxes are inside"
+        reasons["grid.range"] = "forward: 99 % of the boxes with points are inside"
     bottom = float(np.quantile(boxes[:, 2] - boxes[:, 5] / 2, 0.005)) - HEADROOM
     top = float(np.quantile(boxes[:, 2] + boxes[:, 5] / 2, 0.995)) + HEADROOM
     layer = float(max(0.05, math.ceil((top - bottom) / LAYERS / 0.025 - 1e-6) * 0.025))
@@ -161,7 +141,7 @@ def _grid(
     ends = [low[0], low[1], bottom, high[0], high[1], bottom + LAYERS * layer]
     x0, y0, z0, x1, y1, z1 = (round(float(value), 4) for value in ends)
     layer = round(layer, 4)
-    reasons["z"] = f"{LAYERS} layers of {layer:g} m hold all boxes"
+    reasons["z"] = f"{LAYERS} layers of {layer:g} m hold them"
     return replace(
         template.grid,
         range=(x0, y0, z0, x1, y1, z1),

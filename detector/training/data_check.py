@@ -15,6 +15,7 @@ from detector.anchors import build_anchors
 from detector.config import Config
 from detector.config_sections import ClassConfig
 from detector.models.sparse_encoder import STRIDE
+from detector.training.size_groups import largest_group
 
 MIN_BOXES = 10  # fewer say nothing of a class's size
 SIZE_TOLERANCE = 0.2  # of an anchor's side
@@ -39,6 +40,7 @@ class ClassCheck:
     sparse: int  # fewer than augment.min_points
     size: np.ndarray  # [3] mean l, w, h, metres
     spread: np.ndarray  # [3] standard deviation of them
+    usual: np.ndarray  # [3] median of the larger group of sizes
     bottom: float  # median height of the lower face
     overlap: np.ndarray  # [boxes in range] IoU with the best anchor, as targets are matched
     recall: float  # share of boxes that reach the threshold `matched`
@@ -63,6 +65,7 @@ def check_class(found: Survey, config: Config, number: int) -> ClassCheck:
         sparse=int((counts < config.augment.min_points).sum()),
         size=seen[:, 3:6].mean(axis=0) if any_seen else nothing,
         spread=seen[:, 3:6].std(axis=0) if any_seen else nothing,
+        usual=np.median(seen[largest_group(seen[:, 3:6]), 3:6], axis=0) if any_seen else nothing,
         bottom=float(np.median(seen[:, 2] - seen[:, 5] / 2)) if any_seen else math.nan,
         overlap=overlap,
         recall=float((overlap >= kind.matched).mean()) if any_seen else math.nan,
@@ -123,7 +126,8 @@ def _class_advice(kind: ClassConfig, check: ClassCheck) -> list[str]:
     if len(check.overlap) < MIN_BOXES:
         return lines
     size = np.array(kind.size)
-    if (np.abs(check.size - size) > SIZE_TOLERANCE * size).any():
+    off = [np.abs(value - size) > SIZE_TOLERANCE * size for value in (check.size, check.usual)]
+    if all(far.any() for far in off):
         lines.append(f"{key}.size: {_list(size)} -> {_list(check.size)}, the mean of the boxes")
     if abs(check.bottom - kind.bottom) > kind.size[2] / 2:
         lines.append(
@@ -134,11 +138,17 @@ def _class_advice(kind: ClassConfig, check: ClassCheck) -> list[str]:
         reached = math.floor(np.quantile(check.overlap, 1 - RECALL_WISHED) * 20) / 20
         matched = max(reached, LEAST_MATCHED)
         unmatched = max(matched - (kind.matched - kind.unmatched), 0)
-        lines.append(
-            f"{key}.matched, unmatched: {kind.matched:g}, {kind.unmatched:g} -> {matched:g}, "
-            f"{unmatched:g}; only {check.recall:.0%} of the boxes reach {kind.matched:g} with an "
-            "anchor, the others get their best one alone"
+        only = (
+            f"only {check.recall:.0%} of the boxes reach {kind.matched:g} with an anchor, the "
+            "others get their best one alone"
         )
+        if matched < kind.matched:
+            lines.append(
+                f"{key}.matched, unmatched: {kind.matched:g}, {kind.unmatched:g} -> {matched:g}, "
+                f"{unmatched:g}; {only}"
+            )
+        elif kind.matched <= LEAST_MATCHED:
+            lines.append(f"grid.voxel_size: is too coarse for {kind.name}; {only}")
     return lines
 
 

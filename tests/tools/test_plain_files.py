@@ -121,20 +121,48 @@ def test_pictures_of_plain_files(trained, tmp_path, plain):
         assert (tmp_path / source[0][2:] / "000005_birds_eye.png").is_file()
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 0.1)])
-def test_folded_network_of_five_features(trained, precision, tolerance):
-    """The CPU kernels against the layers as they were trained."""
+def network_and_points(trained):
     config = load_config(trained[1])
     torch.manual_seed(0)
     model = build_second(config).eval()
     torch.nn.init.normal_(model.head.classes.weight, std=0.3)
     points = torch.from_numpy(open_dataset(trained[0], "all", points=COLUMNS)[0].points)
-    offsets = torch.tensor([0, len(points)], dtype=torch.int32)
-    with torch.inference_mode():
-        expected = model(points, offsets).class_logits.float()
-    detector = Detector(model, config, torch.device("cpu"), precision)
-    with torch.inference_mode():
-        found = detector._predict(detector._model.voxelize(points, offsets)).class_logits.float()
-    assert (found - expected).abs().max() <= tolerance * expected.abs().max()
+    return config, model, points, torch.tensor([0, len(points)], dtype=torch.int32)
+
+
+def assert_near(found, expected, tolerance):
+    difference = (found.cpu().float() - expected).abs().max()
+    assert difference <= tolerance * expected.abs().max()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
+def test_folded_network_of_five_features(trained, dtype, tolerance):
+    """The CPU kernels against the layers as they were trained."""
+    _, model, points, offsets = network_and_points(trained)
+    expected = model(points, offsets).class_logits
+    assert_near(model.fold().to(dtype)(points, offsets).class_logits, expected, tolerance)
+
+
+@pytest.mark.gpu
+@torch.inference_mode()
+def test_network_of_five_features_on_a_gpu(trained):
+    """The general kernels, and from points to boxes in half precision."""
+    config, model, points, offsets = network_and_points(trained)
+    expected = model(points, offsets).class_logits
+    detector = Detector(model, config, torch.device("cuda"), "fp16")
+    assert_near(model.cuda()(points.cuda(), offsets.cuda()).class_logits, expected, 1e-3)
+    boxes, scores, _ = detector(points)
+    assert len(boxes) and boxes.isfinite().all() and scores.isfinite().all()
+
+
+def test_points_of_other_columns_are_refused(trained, tmp_path, capsys):
+    config, model, points, _ = network_and_points(trained)
+    detector = Detector(model, config, torch.device("cpu"))
     with pytest.raises(ValueError, match=r"expected \[P, 5\] float32 \(x, y, z, intensity, time\)"):
         detector(points[:, :4])
+    other = tmp_path / "other.yaml"
+    other.write_text(replace(config, points=PointColumns()).to_yaml(), encoding="utf-8")
+    where = ["--config", other, trained[0] / "points", "--output", tmp_path / "out"]
+    assert say(detect, "--weights", trained[2], "--device", "cpu", *where) == 2
+    assert "the network takes x, y, z, intensity, time" in capsys.readouterr().err
