@@ -185,7 +185,8 @@ def evaluate_weights(options: argparse.Namespace) -> Result:
             f"{', '.join(MIN_OVERLAP)}; add --metric lidar"
         )
     split, crop = options.split or "val", detector.config.grid.crop_to_image
-    dataset = KittiDataset(options.root, split, classes, crop=crop)
+    points = detector.config.points
+    dataset = KittiDataset(options.root, split, classes, crop=crop, points=points)
     truth = [dataset.labels(index) for index in range(len(dataset))]
     with locked(options.output) if options.output else nullcontext():
         results = ResultFolder(options.output, dataset.frame_ids) if options.output else None
