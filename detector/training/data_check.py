@@ -24,6 +24,7 @@ OUTSIDE_TOLERANCE = 0.05  # share of boxes whose centre is out of range
 RECALL_WISHED = 0.8  # share of boxes that an anchor of the same class matches
 LEAST_MATCHED = 0.25  # a lower threshold would call anything an object
 MOST_ERRORS = 5  # lines on frames that cannot be read
+HOLLOW = 0.5  # share of boxes with hardly a point from which on their range is still that of all
 EMPTY_TOLERANCE = 0.3  # share of boxes without points: the nearest to none that occlusion explains
 
 
@@ -171,11 +172,19 @@ def _far_off(kind: ClassConfig, found: Survey) -> np.ndarray:
     return (found.names == kind.name) & off.any(axis=1)
 
 
+def seen_boxes(counts: np.ndarray, min_points: int) -> np.ndarray:
+    """[M] bool: boxes with enough points, for what has hardly one at its distance cannot be learnt
+    there. All where few have any: then the boxes or the points are wrong."""
+    seen = counts >= min_points
+    return seen if (~seen).mean() <= HOLLOW else np.ones(len(counts), bool)
+
+
 def _range_advice(config: Config, found: Survey) -> list[str]:
-    """The range that holds all boxes whose size can be believed."""
+    """The range that holds all boxes with points whose size can be believed."""
     believed = np.isin(found.names, config.class_names)
     for kind in config.classes:
         believed &= ~_far_off(kind, found)
+    believed &= seen_boxes(found.counts, config.augment.min_points)
     boxes = found.boxes[believed].astype(np.float64)
     outside = ~in_range(boxes, config.grid.range)
     if outside.sum() <= OUTSIDE_TOLERANCE * len(boxes):
