@@ -5,6 +5,7 @@ trainer, state, build         one step: forward, losses, backward, update; the s
 gpu_trainer, step_graphs      the same on a GPU, forward and backward as CUDA graphs
 side_stream, indexed          a second stream, on which a batch is copied and indexed
 fused_adamw, flat             the update of all weights in one call, on flat memory
+transfer                      weights of another training to begin with
 target_assigner, losses       matching of anchors with ground truth; class, box, direction losses
 loader, workers               the frames of each step, and the processes that read them
 schedule, ema, randomness     learning rate and momentum, averaged weights, seeds
