@@ -34,11 +34,10 @@ from data.scan_checks import Note, Tally
 from detector.config import PRECISIONS
 from detector.detector import Detector
 from detector.tracking import EgoMotion, Tracker, Tracks
-from tools.program import one_line, output_path, rate, run
+from tools.program import WEIGHTS, one_line, output_path, rate, run
 
 EXAMPLE = """example:
-  python tools/detect.py --weights second.safetensors kitti/training/velodyne \\
-      --calib kitti/training/calib --output results
+  python tools/detect.py kitti/training/velodyne --calib kitti/training/calib --output results
 
 A scan is a .bin file of float32 (x, y, z, intensity), or an array [P, 4] of them in .npy.
 OUTPUT/000008.json holds boxes (x, y, z, l, w, h, yaw in the LiDAR frame, metres and radians),
@@ -66,7 +65,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("input", nargs="+", type=Path, help="scans, or folders of them")
-    parser.add_argument("--weights", type=Path, required=True, help="weights file")
+    parser.add_argument("--weights", type=Path, help=WEIGHTS)
     parser.add_argument("--output", type=output_path, required=True, help="folder to write to")
     parser.add_argument("--calib", type=Path, help="KITTI calibration file, or folder of them")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")

@@ -29,7 +29,7 @@ from data.result_folder import ResultFolder
 from data.scan_checks import Tally
 from detector.config import PRECISIONS
 from detector.detector import Detector
-from tools.program import output_path, run
+from tools.program import WEIGHTS, output_path, run
 
 EXAMPLE = """example:
   python tools/evaluate.py weights.safetensors --root kitti --split val --output results
@@ -50,7 +50,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("weights", nargs="?", type=Path, help="weights file to run on --root")
+    parser.add_argument("weights", nargs="?", type=Path, help=f"to run on --root: {WEIGHTS}")
     parser.add_argument("--root", type=Path, help="KITTI folder: training/velodyne and so on")
     parser.add_argument("--detections", type=Path, help="folder of KITTI result files")
     parser.add_argument("--labels", type=Path, help="folder of KITTI label files")
@@ -67,9 +67,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=output_path, help="write the table's figures here")
     options = parser.parse_args(arguments)
     files = options.detections and options.labels and not options.weights and not options.root
-    weights = options.weights and options.root and not options.detections and not options.labels
+    weights = options.root and not options.detections and not options.labels
     if not files and not weights:
-        parser.error("give either WEIGHTS and --root, or --detections and --labels")
+        parser.error("give either --root, or --detections and --labels")
     if files and (options.output or options.device or options.precision):
         parser.error("--output, --device and --precision go with WEIGHTS")
     return options

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from data.simulator import write_kitti_tree
+from data.simulator import write_drive, write_kitti_tree
 from data.simulator.sensors import find_sensor, sensor_names
 from tools.program import output_path, run
 
@@ -28,7 +28,10 @@ EXAMPLE = """example:
   python tools/simulate.py --root vlp --split train --streets 300 --sensor vlp-16 --no-crop
   python tools/simulate.py --root mine --split train --streets 300 --sensor mine.yaml --no-crop
 
-Street number 7 is always the same street, and frame 000007 of the data set.
+  python tools/simulate.py --root drive --drive 7
+
+Street number 7 is always the same street, and frame 000007 of the data set. A drive is that street
+for 5 s: 50 successive scans from the car that moves in it.
 """
 STOPPED = "stopped; the same command goes on from here"
 LARGEST = 999_999  # frames have six digits
@@ -40,6 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def simulate(options: argparse.Namespace) -> None:
+    sensor = find_sensor(options.sensor)
+    if options.no_intensity:
+        sensor = replace(sensor, intensity=False)
+    if options.drive is not None:
+        write_drive(options.root, options.drive, processes=options.processes, sensor=sensor)
+        return
     last = options.first + options.streets - 1
     if options.streets < 1 or options.first < 0 or last > LARGEST:
         raise ValueError(
@@ -47,9 +56,6 @@ def simulate(options: argparse.Namespace) -> None:
             f"{LARGEST}"
         )
     seeds = range(options.first, last + 1)
-    sensor = find_sensor(options.sensor)
-    if options.no_intensity:
-        sensor = replace(sensor, intensity=False)
     crop = not options.no_crop
     write_kitti_tree(options.root, seeds, options.split, options.processes, sensor, crop)
 
@@ -59,8 +65,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--root", type=output_path, required=True, help="folder of the data set")
-    parser.add_argument("--split", required=True, help="name of their list in ROOT/ImageSets")
-    parser.add_argument("--streets", type=int, required=True, metavar="N", help="how many")
+    parser.add_argument("--split", help="name of their list in ROOT/ImageSets")
+    parser.add_argument("--streets", type=int, metavar="N", help="how many")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first")
     parser.add_argument(
         "--sensor",
@@ -76,7 +82,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--no-intensity", action="store_true", help="write 0 for the intensity of every point"
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N")
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--drive", type=int, metavar="SEED", help="50 successive scans of one street instead"
+    )
+    options = parser.parse_args(arguments)
+    if options.drive is None and (options.split is None or options.streets is None):
+        parser.error("give --split and --streets, or --drive")
+    if options.drive is not None and (options.split or options.streets or options.no_crop):
+        parser.error("--drive goes without --split, --streets and --no-crop")
+    return options
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def find_source(options: argparse.Namespace) -> Source:
     if bool(options.scans) == bool(options.root):
         raise ValueError("give either .bin files (or folders of them) or --root, not both")
     detector, classes, view = None, list(options.classes), None
-    if options.weights is not None:
+    if options.detections is None and not options.no_detections:
         detector = Detector.from_weights(options.weights, options.device)
         classes = [*dict.fromkeys([*detector.config.class_names, *classes])]
         view = View.of_grid(detector.config.grid.range)
