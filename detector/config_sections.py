@@ -17,13 +17,15 @@ LARGEST_SCALE = 10
 @dataclass(frozen=True)
 class ClassConfig:
     """A class and its anchor: size (l, w, h) and height of the lower face, metres; the IoU from
-    which an anchor is positive and the one below which it is background."""
+    which an anchor is positive and the one below which it is background. also: other types of
+    labels that training takes for this class, e.g. Van for Car."""
 
     name: str
     size: tuple[float, float, float]
     bottom: float
     matched: float
     unmatched: float
+    also: tuple[str, ...] = ()
 
     def __post_init__(self):
         one_word = self.name.isprintable() and self.name.split() == [self.name]
@@ -155,19 +157,22 @@ class PostprocessConfig:
 @dataclass(frozen=True)
 class AugmentConfig:
     """Boxes of each class to fill a scene up to, least points of a sampled box, probability of the
-    flip, largest rotation in radians either way, range of the scale factor."""
+    flip, largest rotation in radians either way, range of the scale factor; thin: largest share of
+    an object's points that is left out."""
 
     sample: Mapping[str, int]
     min_points: int
     flip: float
     rotation: float
     scale: tuple[float, float]
+    thin: float = 0.0
 
     def __post_init__(self):
         for name, number in self.sample.items():
             require(number >= 0, f"sample.{name}", f"{number} must not be negative")
         require(self.min_points >= 0, "min_points", f"{self.min_points} must not be negative")
         require(0 <= self.flip <= 1, "flip", f"{self.flip} is not between 0 and 1")
+        require(0 <= self.thin < 1, "thin", f"{self.thin} is not from 0 to below 1")
         require(self.rotation >= 0, "rotation", f"{self.rotation} must not be negative")
         require(
             1 / LARGEST_SCALE <= self.scale[0] <= self.scale[1] <= LARGEST_SCALE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -75,11 +75,14 @@ class TrainingFrames(Dataset):
         point_range: Sequence[float],
         seed: int,
         last_sampling_epoch: int,
+        renamed: Mapping[str, str] | None = None,
     ):
-        """After the last sampling epoch no objects are pasted. point_range: see `drop_outside`."""
+        """After the last sampling epoch no objects are pasted. point_range: see `drop_outside`.
+        renamed: types of objects that are taken for others."""
         self.frames, self.point_range, self.seed = frames, point_range, seed
         self.augmentation, self.last_sampling_epoch = augmentation, last_sampling_epoch
         self.without_pasting = replace(augmentation, database=None)
+        self.renamed = renamed or {}
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -93,7 +96,8 @@ class TrainingFrames(Dataset):
         if isinstance(frames, SimulatedStreets):
             frames = frames.of_epoch(epoch)
         frame = drop_outside(augmentation(frames[index], rng), self.point_range)
-        return shuffle_points(frame, rng)
+        names = tuple(self.renamed.get(name, name) for name in frame.names)
+        return shuffle_points(replace(frame, names=names), rng)
 
 
 def build_training_frames(
@@ -102,10 +106,19 @@ def build_training_frames(
     """Frames as the configuration has them augmented."""
     augment, train = config.augment, config.train
     augmentation = Augmentation(
-        augment.sample, augment.min_points, augment.flip, augment.rotation, augment.scale, database
+        augment.sample,
+        augment.min_points,
+        augment.flip,
+        augment.rotation,
+        augment.scale,
+        database,
+        augment.thin,
     )
     last_sampling_epoch = train.epochs - 1 - train.sampling_off_epochs
-    return TrainingFrames(frames, augmentation, config.grid.range, train.seed, last_sampling_epoch)
+    renamed = {other: kind.name for kind in config.classes for other in kind.also}
+    return TrainingFrames(
+        frames, augmentation, config.grid.range, train.seed, last_sampling_epoch, renamed
+    )
 
 
 def training_loader(
