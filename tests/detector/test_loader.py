@@ -71,6 +71,18 @@ def test_batches_depend_on_neither_workers_nor_the_start():
         assert one.frame_ids == other.frame_ids
 
 
+def test_types_are_taken_for_the_class_that_also_means_them():
+    frame = replace(simulate(3), names=("Van",) * len(simulate(3).names))
+    config = parse_config(CONFIG, ["augment.sample={}", "classes.0.also=[Van, Tram]"])
+    taken, plain = (build_training_frames(c, [frame], None)[0, 0] for c in (config, plain_config()))
+    assert set(taken.names) == {config.class_names[0]} and set(plain.names) == {"Van"}
+    np.testing.assert_array_equal(taken.boxes, plain.boxes)
+
+
+def plain_config():
+    return parse_config(CONFIG, ["augment.sample={}"])
+
+
 def test_no_pasting_in_the_last_epochs():
     config = parse_config(CONFIG, ["train.sampling_off_epochs=2"])
     frames = build_training_frames(config, [simulate(0)], database="objects")
