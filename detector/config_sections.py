@@ -189,7 +189,8 @@ class TrainConfig:
     then down, while beta1 goes from momentum[0] to momentum[1] and back. batch_size is a process's,
     and accumulate batches make one update. ema: decay of the averaged weights, 0 for none.
     sampling_off_epochs: last epochs without ground-truth sampling. checkpoint_every and
-    validate_every count epochs, keep counts checkpoints.
+    validate_every count epochs, keep counts checkpoints. views: so many of each frame are in a
+    batch, augmented differently; batch_size counts them.
     """
 
     epochs: int
@@ -212,11 +213,14 @@ class TrainConfig:
     checkpoint_every: int
     keep: int
     validate_every: int
+    views: int = 1
 
     def __post_init__(self):
         positive = ("epochs", "batch_size", "lr", "clip_norm", "accumulate", "checkpoint_every")
-        for key in (*positive, "keep", "validate_every"):
+        for key in (*positive, "views", "keep", "validate_every"):
             require(getattr(self, key) > 0, key, f"{getattr(self, key)} must be positive")
+        whole = self.batch_size % self.views == 0
+        require(whole, "views", f"{self.views} do not fit a whole number of times into batch_size")
         for key in ("weight_decay", "sampling_off_epochs", "workers", "seed"):
             require(getattr(self, key) >= 0, key, f"{getattr(self, key)} must not be negative")
         require(self.workers <= MOST_WORKERS, "workers", f"{self.workers} is over {MOST_WORKERS}")
