@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data.point_columns import KITTI
 from data.scan_checks import Note, ScanWarning, clamp_intensity, oddities, require_scan
 from detector.config import PRECISIONS, Config
 from detector.device import parse_device
@@ -72,13 +73,14 @@ class Detector:
         return cls(model, config, place, precision)
 
     def __call__(self, points: np.ndarray | Tensor) -> Detections:
-        """points [P, 4] float32 (x, y, z in metres in the LiDAR frame, intensity in [0, 1]).
+        """points [P, 4] float32 (x, y, z in metres in the LiDAR frame, intensity in [0, 1]), with
+        further columns where the configuration names further features (`points`).
 
         An empty cloud gives no boxes. Raises ValueError for another shape or type. Warns
         (ScanWarning, once per kind) of anything unusual in the first scan, and of points that were
         left out of any scan.
         """
-        points = _checked(points)
+        points = self._checked(points)
         found, notes = self._detect(points)
         if not self._seen and len(points):
             self._seen = True
@@ -91,16 +93,16 @@ class Detector:
 
     def detect(self, points: np.ndarray | Tensor) -> tuple[Detections, list[Note]]:
         """As a call, but returns notes on the points that were left out instead of warning."""
-        return self._detect(_checked(points))
+        return self._detect(self._checked(points))
 
     def examine(self, points: np.ndarray | Tensor) -> list[Note]:
         """Notes on what is unusual about points [P, 4]; takes a few milliseconds on the host."""
-        points = _checked(points).cpu().numpy()
+        points = self._checked(points).cpu().numpy()
         try:
-            require_scan(points, "points")
+            require_scan(points[:, :4], "points")
         except ValueError as error:
             return [Note("no scan", str(error))]
-        return oddities(points, self.config.grid.range, self.config.ground_z)
+        return oddities(points[:, :4], self.config.grid.range, self.config.ground_z)
 
     @torch.inference_mode()
     def _detect(self, points: Tensor) -> tuple[Detections, list[Note]]:
@@ -131,23 +133,26 @@ class Detector:
             )
         return notes
 
+    def _checked(self, points: np.ndarray | Tensor) -> Tensor:
+        kind = str(getattr(points, "dtype", type(points).__name__)).removeprefix("torch.")
+        shape = tuple(getattr(points, "shape", ()))
+        if getattr(points, "layout", torch.strided) != torch.strided:
+            raise ValueError("points: expected a dense tensor, got a sparse one; call .to_dense()")
+        columns = self.config.points
+        if kind != "float32" or len(shape) != 2 or shape[1] != columns.width:
+            others = f" ({', '.join((*KITTI, *columns.others))})" if columns.others else ""
+            raise ValueError(
+                f"points: expected [P, {columns.width}] float32{others}, got {list(shape)} {kind}"
+            )
+        if isinstance(points, Tensor):
+            return points.detach()
+        # torch has no tensors that must not be written to, nor any with negative strides
+        usable = points.flags.writeable and min(points.strides) >= 0
+        return torch.as_tensor(points if usable else points.copy())
+
 
 def _load(path: str | Path) -> tuple[Second, Config]:
     config, state = load_weights(path)
     model = build_second(config)
     restore(model, state, path)
     return model, config
-
-
-def _checked(points: np.ndarray | Tensor) -> Tensor:
-    kind = str(getattr(points, "dtype", type(points).__name__)).removeprefix("torch.")
-    shape = tuple(getattr(points, "shape", ()))
-    if getattr(points, "layout", torch.strided) != torch.strided:
-        raise ValueError("points: expected a dense tensor, got a sparse one; call .to_dense()")
-    if kind != "float32" or len(shape) != 2 or shape[1] != 4:
-        raise ValueError(f"points: expected [P, 4] float32, got {list(shape)} {kind}")
-    if isinstance(points, Tensor):
-        return points.detach()
-    # torch has no tensors that must not be written to, nor any with negative strides
-    usable = points.flags.writeable and min(points.strides) >= 0
-    return torch.as_tensor(points if usable else points.copy())

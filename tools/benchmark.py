@@ -150,7 +150,7 @@ def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:
 
 def _measure_training(options: argparse.Namespace) -> dict:
     from data.kitti.dataset import KittiDataset
-    from data.kitti.prepare import open_database
+    from data.prepare import open_database
     from data.simulator import simulate
     from detector.config import load_config
     from detector.training.distributed import processes

@@ -1,4 +1,5 @@
-"""Score detections by the KITTI metric: those in result files, or those of a weights file."""
+"""Score detections, those in result files or those of a weights file: by the KITTI metric, or by
+one that needs no camera."""
 
 if __name__ == "__main__":
     import sys
@@ -18,26 +19,34 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from data.datasets import is_folder
 from data.files import locked, require_own_json, write_json
 from data.kitti.dataset import KittiDataset
-from data.kitti.labels import TYPES, Labels, read_labels
+from data.kitti.labels import Labels
 from data.kitti.metric.ap_table import format_table
 from data.kitti.metric.evaluation import MIN_OVERLAP, Result, evaluate
 from data.kitti.results import detections_to_labels
-from data.kitti.splits import check_name, read_split, require_files
 from data.result_folder import ResultFolder
 from data.scan_checks import Tally
 from detector.config import PRECISIONS
 from detector.detector import Detector
-from tools.program import WEIGHTS, output_path, run
+from tools.columns import HELP
+from tools.evaluating import lidar
+from tools.evaluating.kitti_files import evaluate_files
+from tools.program import WEIGHTS, number, output_path, run
 
 EXAMPLE = """example:
   python tools/evaluate.py weights.safetensors --root kitti --split val --output results
   python tools/evaluate.py --detections results --labels kitti/training/label_2 \\
       --split kitti/ImageSets/val.txt --json ap.json
+  python tools/evaluate.py weights.safetensors --root mine --overlap 0.5 Car=0.7,0.5 \
+      --rings 20 40 --curves curves.png
+  python tools/evaluate.py --detections results --root mine --split val
 
-AP is in percent. A class with fewer than 41 ground truths cannot reach 100 by KITTI's rules; the
-table marks it.
+Data in KITTI's layout are scored by KITTI's metric, with weights or with --labels. All else is
+scored in the LiDAR frame, as --metric lidar does it for KITTI's data too; docs/evaluation.md
+explains the figures. AP is in percent. A class with fewer than 41 objects cannot reach 100 by
+KITTI's rules; the table marks it.
 """
 
 
@@ -50,95 +59,117 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("weights", nargs="?", type=Path, help=f"to run on --root: {WEIGHTS}")
-    parser.add_argument("--root", type=Path, help="KITTI folder: training/velodyne and so on")
-    parser.add_argument("--detections", type=Path, help="folder of KITTI result files")
-    parser.add_argument("--labels", type=Path, help="folder of KITTI label files")
+    add_input(parser)
     parser.add_argument(
-        "--split",
-        help="frames to score: a name in ImageSets of ROOT or beside LABELS, a file with one frame "
-        "id per line, or all (default: val with weights, all label files with results)",
-    )
-    parser.add_argument(
-        "--output", type=output_path, help="with weights: write KITTI result files here"
+        "--output", type=output_path, help="with weights: write result files into this folder"
     )
     parser.add_argument("--device", help="with weights: cpu, cuda, cuda:1 (a GPU if there is one)")
     parser.add_argument("--precision", choices=PRECISIONS, help="with weights: of the network")
     parser.add_argument("--json", type=output_path, help="write the table's figures here")
+    add_lidar(parser)
     options = parser.parse_args(arguments)
-    files = options.detections and options.labels and not options.weights and not options.root
+    check(parser, options)
+    return options
+
+
+def add_input(parser: argparse.ArgumentParser) -> None:
+    """The arguments that name what is scored."""
+    parser.add_argument("weights", nargs="?", type=Path, help=f"to run on --root: {WEIGHTS}")
+    parser.add_argument("--root", type=Path, help="folder of a data set with labels")
+    parser.add_argument(
+        "--detections", type=Path, help="folder of result files; with --labels, of KITTI's"
+    )
+    parser.add_argument("--labels", type=Path, help="folder of KITTI label files")
+    parser.add_argument(
+        "--split",
+        help="frames to score: a name in ImageSets of ROOT or beside LABELS, a file with one frame "
+        "id per line, or all (default: val with --root, all label files with --labels)",
+    )
+    parser.add_argument(
+        "--metric",
+        choices=("kitti", "lidar"),
+        help="kitti: the benchmark's; lidar: for any sensor and classes (default: see below)",
+    )
+
+
+def add_lidar(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the metric without a camera."""
+    group = parser.add_argument_group("for --metric lidar")
+    group.add_argument(
+        "--overlap",
+        nargs="+",
+        metavar="[CLASS=]IOU[,IOU]",
+        help="least overlaps of a match (default: Car=0.7, others 0.5)",
+    )
+    group.add_argument(
+        "--rings",
+        nargs="+",
+        type=float,
+        metavar="METRES",
+        help="edges of the rings of distance (default: 30 50)",
+    )
+    group.add_argument(
+        "--points",
+        nargs="+",
+        type=number,
+        metavar="N",
+        help="edges of the groups by points on the object (default: 10 50 200)",
+    )
+    group.add_argument(
+        "--curves", type=output_path, metavar="PNG", help="draw precision over recall here"
+    )
+    group.add_argument(
+        "--classes",
+        nargs="+",
+        metavar="NAME",
+        help="with --detections: to score (default: all that labels or results name)",
+    )
+    group.add_argument("--config", type=Path, help=HELP)
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the program where arguments do not go together; settles the metric where they do."""
+    files = options.detections and bool(options.labels) != bool(options.root)
     weights = options.root and not options.detections and not options.labels
-    if not files and not weights:
-        parser.error("give either --root, or --detections and --labels")
+    if (options.detections and options.weights) or not (files or weights):
+        parser.error("give WEIGHTS and --root, or --detections and --root or --labels")
     if files and (options.output or options.device or options.precision):
         parser.error("--output, --device and --precision go with WEIGHTS")
-    return options
+    if weights and options.classes:
+        parser.error("--classes goes with --detections: weights know theirs")
+    if options.labels and options.metric == "lidar":
+        parser.error("--metric lidar counts the points on objects: give --root, not --labels")
+    if files and options.root and options.metric == "kitti":
+        parser.error("--metric kitti takes result files with --labels, not with --root")
+    if options.labels:
+        options.metric = "kitti"
+    elif files:
+        options.metric = "lidar"
+    asked = ("overlap", "rings", "points", "curves", "classes", "config")
+    wanted = next((name for name in asked if getattr(options, name)), None)
+    if wanted and options.metric == "kitti":
+        parser.error(f"--{wanted} goes with --metric lidar")
+    if wanted:
+        options.metric = "lidar"
 
 
 def score(options: argparse.Namespace) -> None:
     """Print the table of AP, and write its figures where that is asked for."""
+    if options.metric is None:
+        options.metric = "lidar" if is_folder(options.root) else "kitti"
+    if options.metric == "lidar":
+        lidar.score(options)
+        return
     if options.json:
         require_own_json(options.json, lambda old: bool(old) and set(old) <= set(MIN_OVERLAP))
-    result = evaluate_files(options) if options.detections else evaluate_weights(options)
+    result = (
+        evaluate_files(options.detections, options.labels, options.split)
+        if options.detections
+        else evaluate_weights(options)
+    )
     print(format_table(result))
     if options.json:
         write_json(options.json, result)
-
-
-def evaluate_files(options: argparse.Namespace) -> Result:
-    """Result files against label files of the same names."""
-    for folder in (options.labels, options.detections):
-        if not folder.is_dir():
-            raise FileNotFoundError(f"{folder}: no such folder")
-    if options.split and options.split != "all":
-        path = find_list(options.split, options.labels)
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"{path}: no such split; without --split all frames that have labels are scored"
-            )
-        ids: Sequence[str] = read_split(path)
-        require_files(ids, options.labels, ".txt", options.split)
-    else:
-        ids = sorted(path.stem for path in options.labels.glob("*.txt"))
-    if not ids:
-        raise FileNotFoundError(f"{options.labels}: no label files (.txt) in it")
-    for frame_id in ids:
-        path = options.detections / f"{frame_id}.txt"
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"{path}: no such file; KITTI wants one result file per frame, an empty one where "
-                "nothing was found (or name the frames to score with --split FILE)"
-            )
-    detections = read_folder(options.detections, ids, "detections")
-    for frame_id, labels in zip(ids, detections, strict=True):
-        if labels.score is None:
-            raise ValueError(
-                f"{options.detections / frame_id}.txt: no scores; a result line has 16 fields, the "
-                "score last"
-            )
-    return evaluate(detections, read_folder(options.labels, ids, "labels"))
-
-
-def find_list(split: str, labels: Path) -> Path:
-    """The list of a split: the file itself or, of a name, that in ImageSets beside the labels."""
-    if split.endswith(".txt"):
-        return Path(split)
-    check_name(split)
-    return labels.resolve().parent.parent / "ImageSets" / f"{split}.txt"
-
-
-def read_folder(folder: Path, ids: Sequence[str], name: str) -> list[Labels]:
-    """The files of the frames; ValueError for a type that KITTI does not know."""
-    known = {kind.lower() for kind in TYPES}
-    frames = []
-    for frame_id in tqdm(ids, desc=name, unit="file", leave=False, disable=None):
-        path = folder / f"{frame_id}.txt"
-        labels = read_labels(path)
-        strange = next((kind for kind in labels.types if kind.lower() not in known), None)
-        if strange is not None:
-            raise ValueError(f"{path}: type {strange!r} is none of KITTI's: {', '.join(TYPES)}")
-        frames.append(labels)
-    return frames
 
 
 def evaluate_weights(options: argparse.Namespace) -> Result:
@@ -149,7 +180,7 @@ def evaluate_weights(options: argparse.Namespace) -> Result:
     if not scored:
         raise ValueError(
             f"{options.weights}: finds {', '.join(classes)}; KITTI's metric knows only "
-            f"{', '.join(MIN_OVERLAP)}"
+            f"{', '.join(MIN_OVERLAP)}; add --metric lidar"
         )
     split, crop = options.split or "val", detector.config.grid.crop_to_image
     dataset = KittiDataset(options.root, split, classes, crop=crop)

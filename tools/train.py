@@ -1,4 +1,4 @@
-"""Train a network on a data set in KITTI's layout."""
+"""Train a network on a data set in KITTI's layout, or of plain files."""
 
 if __name__ == "__main__":
     import sys
@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from data.datasets import Dataset, open_dataset
 from data.files import locked
 from data.gt_database import GroundTruthDatabase
-from data.kitti.dataset import KittiDataset
-from data.kitti.prepare import open_database
+from data.prepare import open_database
 from data.simulator.dataset import SimulatedStreets
 from data.simulator.sensors import find_sensor
 from detector.config import Config, load_config
@@ -36,6 +36,7 @@ EXAMPLE = """examples:
   python tools/train.py configs/second_kitti.yaml --root kitti --output output/second
   torchrun --nproc-per-node 8 tools/train.py configs/second_kitti.yaml --root kitti \\
       --output output/second --resume --set train.precision=fp16
+  python tools/train.py mine.yaml --root mine --output output/mine --from weights.safetensors
 
 Ctrl-C and SIGTERM save a checkpoint; the same command with --resume goes on from it as if it had
 never stopped. detector/config_sections.py explains the keys of CONFIG. tensorboard --logdir OUTPUT
@@ -77,6 +78,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--resume", action="store_true", help="go on with the training in OUTPUT")
     parser.add_argument(
+        "--from",
+        dest="start",
+        type=Path,
+        metavar="WEIGHTS",
+        help="begin with the weights of this file, as far as they fit; see docs/few_labels.md",
+    )
+    parser.add_argument(
         "--set",
         nargs="+",
         action="extend",
@@ -100,7 +108,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--prepared",
         type=Path,
         metavar="DIR",
-        help="what prepare_kitti.py wrote (default: ROOT/millisecond)",
+        help="what prepare.py wrote (default: ROOT/millisecond)",
     )
     parser.add_argument("--device", help="cpu or cuda; the GPU where there is one")
     options = parser.parse_args(arguments)
@@ -108,6 +116,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.config = Path(options.set.pop())  # `--set a=b CONFIG`: the option took it along
     if options.config is None:
         parser.error("the following arguments are required: CONFIG")
+    if options.start and options.resume:
+        parser.error("--resume goes on from the checkpoint in OUTPUT: leave --from out")
     return options
 
 
@@ -117,7 +127,7 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         raise ValueError(f"--sensor {options.sensor}: is for simulated streets; add --streets N")
     config = load_config(options.config, options.set)
     validation_frames = _dataset(options, config, options.val_split)
-    frames: KittiDataset | SimulatedStreets
+    frames: Dataset | SimulatedStreets
     database = None
     if options.streets:
         crop = config.grid.crop_to_image
@@ -133,11 +143,19 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         if group.first:
             _warn(config, frames, validation_frames, database)
         training = build_training(
-            config, frames, validation_frames, database, options.output, group, options.resume
+            config,
+            frames,
+            validation_frames,
+            database,
+            options.output,
+            group,
+            options.resume,
+            options.start,
         )
         stopped_by = training.run()
     if stopped_by and group.first:
-        print(f"stopped at step {training.state.step}; the same command with --resume goes on")
+        again = "the same command with --resume" + " instead of --from" * bool(options.start)
+        print(f"stopped at step {training.state.step}; {again} goes on")
     elif group.first:
         weights = options.output / "weights.safetensors"
         print(f"weights: {weights}; best.safetensors beside it had the best AP in validation")
@@ -145,20 +163,25 @@ def train(options: argparse.Namespace, group: Processes) -> int:
     return EXIT_CODE.get(stopped_by, 0)
 
 
-def _dataset(options: argparse.Namespace, config: Config, split: str) -> KittiDataset:
-    return KittiDataset(
-        options.root, split, config.class_names, options.prepared, crop=config.grid.crop_to_image
+def _dataset(options: argparse.Namespace, config: Config, split: str) -> Dataset:
+    return open_dataset(
+        options.root,
+        split,
+        config.class_names,
+        options.prepared,
+        crop=config.grid.crop_to_image,
+        points=config.points,
     )
 
 
 def _warn(
     config: Config,
-    frames: KittiDataset | SimulatedStreets,
-    validation_frames: KittiDataset,
+    frames: Dataset | SimulatedStreets,
+    validation_frames: Dataset,
     database: GroundTruthDatabase | None,
 ) -> None:
     """Prints what is odd about the data; streets that are made as they are needed have nothing."""
-    if isinstance(frames, KittiDataset):
+    if not isinstance(frames, SimulatedStreets):
         for line in data_warnings(config, frames, validation_frames, database):
             print(f"warning: {line}", file=sys.stderr)
         frames.warn_of_changes()

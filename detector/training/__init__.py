@@ -2,6 +2,7 @@
 
 run                           the training loop (`Training`), built by `build_training`
 trainer, state                one step: forward, losses, backward, update; the state that it changes
+transfer                      weights of another training to begin with
 target_assigner, losses       matching of anchors with ground truth; class, box, direction losses
 loader, workers               the frames of each step, and the processes that read them
 bev_graph, side_stream        CUDA graphs and a second stream, which make a step fast on a GPU

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from data.datasets import Dataset
 from data.files import make_folder
 from data.gt_database import GroundTruthDatabase
-from data.kitti.dataset import KittiDataset
-from data.kitti.prepare import signature_of
+from data.prepare import signature_of
 from data.simulator.dataset import SimulatedStreets
 from detector.config import Config
 from detector.models.second import build_second
@@ -33,6 +33,7 @@ from detector.training.randomness import fix_randomness
 from detector.training.run_folder import BEST, WEIGHTS, RunFolder
 from detector.training.stop_signal import NOT_FINITE, StopSignal
 from detector.training.trainer import Trainer, build_trainer
+from detector.training.transfer import start_from
 from detector.training.validation import Validation
 from detector.training.workers import batches_of
 
@@ -158,17 +159,19 @@ class Training:
 
 def build_training(
     config: Config,
-    frames: KittiDataset | SimulatedStreets,
-    validation_frames: KittiDataset,
+    frames: Dataset | SimulatedStreets,
+    validation_frames: Dataset,
     database: GroundTruthDatabase | None,
     output: Path,
     processes: Processes,
     resume: bool = False,
+    start: Path | None = None,
 ) -> Training:
     """A run in the folder `output`, which is made, from its newest checkpoint on with `resume`.
 
-    database: of objects to paste into the frames. Seeds torch. Raises ValueError where the folder
-    holds a run and `resume` is not said, or one that was made otherwise.
+    database: of objects to paste into the frames. start: weights file of another training, see
+    `start_from`, whose report is printed. Seeds torch. Raises ValueError where the folder holds a
+    run and `resume` is not said, or one that was made otherwise.
     """
     train, names = config.train, config.class_names
     processes.of_first(partial(make_folder, output))
@@ -183,6 +186,7 @@ def build_training(
     )
     augmented, total = build_training_frames(config, frames, database), sampler.total_steps
     model, criterion = build_second(config), build_criterion(config)
+    kept = start_from(model, config, start) if start else []
     trainer = build_trainer(model, criterion, train, total, processes)
     postprocess = build_postprocessor(config).to(processes.device)
     validation = Validation(
@@ -198,5 +202,6 @@ def build_training(
     folder.restore(state, resume)
     monitor: Monitor | SilentMonitor = SilentMonitor()
     if processes.first:
+        print(*kept, sep="\n", end="\n" if kept else "")
         monitor = Monitor(output, state.step, state.validated, total)
     return Training(config, trainer, augmented, sampler, validation, folder, monitor, processes)

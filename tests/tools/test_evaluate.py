@@ -124,7 +124,9 @@ def test_mistakes_in_the_command_are_told(folders, tmp_path):
     assert "no label files" in refused("--labels", tmp_path / "empty", *folders[2:])
     for mixture in ([], folders[:2], ["w.safetensors"], [*folders, "w.safetensors"]):
         done = run(*mixture)
-        assert done.returncode == 2 and "give either" in done.stderr
+        assert done.returncode == 2 and "give WEIGHTS and" in done.stderr
+    assert "no data set" in refused(tmp_path / "none.safetensors", "--root", tmp_path)
+    (tmp_path / "training").mkdir()
     assert "none.safetensors" in refused(tmp_path / "none.safetensors", "--root", tmp_path)
 
 

@@ -97,6 +97,19 @@ def test_not_finite_loss_stops(minute, tmp_path, capsys):
     assert batch["0.offsets"].tolist()[-1] == len(batch["0.points"])
 
 
+def test_begins_with_the_weights_of_another_training(minute, uninterrupted, tmp_path, capsys):
+    source = uninterrupted / "weights.safetensors"
+    begin = ("--from", str(source), "--set", "train.epochs=1", "train.lr=1e-9", "train.ema=0")
+    assert main(arguments(minute, tmp_path, *begin)) == 0
+    told = capsys.readouterr().out
+    assert f"weights: {source}\n  encoder: kept\n  backbone: kept\n  head.classes: kept" in told
+    first = read(tmp_path / "checkpoints" / "step_000000000.safetensors").tensors
+    assert all(torch.equal(first[f"model.{name}"], w) for name, w in load_file(source).items())
+    with pytest.raises(SystemExit):
+        parse(arguments(minute, tmp_path, "--resume", "--from", str(source)))
+    assert "leave --from out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("more", "named"),
     [
@@ -104,6 +117,7 @@ def test_not_finite_loss_stops(minute, tmp_path, capsys):
         (["--train-split", "nothing"], "nothing"),
         (["--set", "train.epoch=3"], "epochs"),
         (["--device", "tpu"], "tpu"),
+        (["--from", "no.safetensors"], "no.safetensors"),
         (["--output", __file__], "cannot be written to"),
     ],
 )

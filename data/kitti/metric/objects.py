@@ -88,7 +88,7 @@ def find_overlaps(truth: Objects, detections: Objects) -> Overlaps:
     a = np.concatenate([np.zeros(0, np.int64), *rows])
     b = np.concatenate([np.zeros(0, np.int64), *columns])
     iou = _image_iou(truth.bbox[a], detections.bbox[b])
-    bev, volume = _box_iou(truth.boxes[a], detections.boxes[b])
+    bev, volume = box_iou(truth.boxes[a], detections.boxes[b])
     return Overlaps(truth.frames[a], a, b, {"bbox": iou, "bev": bev, "3d": volume}, dont_care)
 
 
@@ -118,7 +118,7 @@ def _image_iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return shared / (_image_area(a) + _image_area(b) - shared)
 
 
-def _box_iou(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def box_iou(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """[P, 7] x [P, 7] -> [P], [P]: overlap over union seen from above and of the volumes."""
     area = paired_overlap_bev(torch.from_numpy(a), torch.from_numpy(b)).numpy()
     top = np.minimum(a[:, 2] + a[:, 5] / 2, b[:, 2] + b[:, 5] / 2)

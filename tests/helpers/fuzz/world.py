@@ -27,6 +27,7 @@ from tools import (
     import_openpcdet,
     prepare_kitti,
     simulate,
+    suggest,
     train,
     visualize,
 )
@@ -40,6 +41,7 @@ class World:
         root = write_miniature(self.whole / "kitti")
         shutil.copytree(root / "training", root / "testing")
         (root / "ImageSets" / "test.txt").write_text("000005\n")
+        (self.whole / "one.txt").write_text("000002\n")
         (self.whole / "minute.yaml").write_text(CONFIG)
         quick = ["train.epochs=1", "train.ema=0", "augment.sample={}", "postprocess.score=1e-4"]
         config = load_config(self.whole / "minute.yaml", quick)
@@ -103,11 +105,29 @@ COMMANDS = (
         "out.json",
         2,
     ),
+    Command(
+        evaluate,
+        "weights.safetensors --root kitti --metric lidar --curves out.png --device cpu "
+        "--output out --json out.json",
+        "out out.png out.json",
+    ),
+    Command(
+        evaluate,
+        "--detections results --root kitti --split one.txt --overlap 0.5 Car=0.7 --json out.json",
+        "out.json",
+    ),
+    Command(
+        suggest,
+        "weights.safetensors --root kitti --split val --output out.txt --json out.json "
+        "--device cpu",
+        "out.txt out.json",
+    ),
     Command(check_data, "--root kitti --config minute.yaml --output out", "out"),
     Command(prepare_kitti, "--root kitti", "kitti/millisecond"),
     Command(prepare_kitti, "--root kitti --splits all val --no-crop --output out", "out"),
     Command(train, f"{TRAINING} --output out --set augment.sample={{Car:3}}", "out", 0.5),
     Command(train, f"{TRAINING} --output run --resume", "run", 0.5),
+    Command(train, f"{TRAINING} --output out --from weights.safetensors", "out", 0.5),
     Command(visualize, f"--root kitti --split val {DETECTOR} --output out", "out", 0.5),
     Command(visualize, "scans/000002.bin --detections results --output out", "out"),
     Command(demo, f"scans {DETECTOR} --output out", "out", 0.5),

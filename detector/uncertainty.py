@@ -1,0 +1,88 @@
+"""How unsure a network is of a scan, to choose what to label next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from data.detections import NamedDetections
+from detector.detector import Detector
+from ops import iou_bev
+
+MEASURES = ("both", "entropy", "disagreement")
+
+
+class Uncertainty(NamedTuple):
+    """Of one scan."""
+
+    entropy: float  # bits
+    disagreement: float  # boxes
+    boxes: int  # that were found
+
+
+def examine(detector: Detector, points: np.ndarray) -> Uncertainty:
+    """The uncertainty of a network about a scan [P, C], from what it finds there and in the
+    scan's mirror image.
+
+    The two measures and the use of both together are those of Elezi, Yu, Anandkumar and
+    Leal-Taixe, "Not all labels are equal", CVPR 2022, here for boxes in 3-D whose scores are
+    sigmoids, and added up over a scan as Haussmann et al., "Scalable active learning for object
+    detection", IV 2020, add up entropies. `score_entropy` and `disagreement` define them.
+    """
+    low, high = detector.config.grid.range[1], detector.config.grid.range[4]
+    names = detector.config.class_names
+    found = detector.detect(points)[0].named(names)
+    turned = points.copy()
+    turned[:, 1] = low + high - turned[:, 1]
+    other = mirrored(detector.detect(turned)[0].named(names), low + high)
+    return Uncertainty(score_entropy(found.scores), disagreement(found, other), len(found.scores))
+
+
+def mirrored(found: NamedDetections, twice_middle: float) -> NamedDetections:
+    """Boxes on the other side of the plane y = twice_middle / 2 (metres)."""
+    boxes = found.boxes.copy()
+    boxes[:, 1] = twice_middle - boxes[:, 1]
+    boxes[:, 6] = -boxes[:, 6]
+    return found._replace(boxes=boxes)
+
+
+def score_entropy(scores: np.ndarray) -> float:
+    """Sum over the boxes of a scan of the entropy of their score s [N], from 0 to 1, in bits:
+    -s log2(s) - (1 - s) log2(1 - s)."""
+    s = np.asarray(scores, np.float64).clip(1e-12, 1 - 1e-12)
+    return float(-(s * np.log2(s) + (1 - s) * np.log2(1 - s)).sum())
+
+
+def disagreement(a: NamedDetections, b: NamedDetections) -> float:
+    """On how many boxes two views of a scan disagree, 0 for equal ones.
+
+    Boxes of the same class that overlap from above are pairs, those of largest IoU first, each box
+    in one pair at most. A pair with scores s and t counts |s - t| + min(s, t) (1 - IoU), a box
+    without a partner its score.
+    """
+    s, t = (np.asarray(found.scores, np.float64) for found in (a, b))
+    one, other = (torch.from_numpy(np.asarray(found.boxes, np.float64)) for found in (a, b))
+    iou = iou_bev(one, other).numpy()
+    iou = np.where(np.array(a.names)[:, None] == np.array(b.names)[None], iou, 0.0)
+    total, free_a, free_b = 0.0, np.ones(len(s), bool), np.ones(len(t), bool)
+    rows, columns = np.nonzero(iou)
+    for place in np.argsort(-iou[rows, columns], kind="stable"):
+        i, j = rows[place], columns[place]
+        if free_a[i] and free_b[j]:
+            free_a[i] = free_b[j] = False
+            total += abs(s[i] - t[j]) + min(s[i], t[j]) * (1 - iou[i, j])
+    return float(total + s[free_a].sum() + t[free_b].sum())
+
+
+def values(scans: Sequence[Uncertainty], measure: str = "both") -> np.ndarray:
+    """[N] what the scans are worth, 1 on average: entropy or disagreement over its mean over the
+    scans, or the mean of the two."""
+    columns = np.array([scan[:2] for scan in scans], np.float64).reshape(-1, 2)
+    means = columns.mean(axis=0) if len(columns) else np.ones(2)
+    shares = columns / np.where(means > 0, means, 1)
+    if measure == "both":
+        return shares.mean(axis=1)
+    return shares[:, MEASURES.index(measure) - 1]

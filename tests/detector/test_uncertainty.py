@@ -1,0 +1,73 @@
+"""What makes a scan worth labelling: by hand, and by symmetry."""
+
+import math
+
+import numpy as np
+import pytest
+
+from data.detections import NamedDetections
+from detector.detector import Detector
+from detector.uncertainty import (
+    Uncertainty,
+    disagreement,
+    examine,
+    mirrored,
+    score_entropy,
+    values,
+)
+from tests.helpers.small_detector import cloud
+
+
+def detections(*rows):
+    """(x, score, name) per box of 4 x 2 m."""
+    boxes = np.array([[x, 3, 0, 4, 2, 1.5, 0.0] for x, *_ in rows], np.float32).reshape(-1, 7)
+    _, scores, names = zip(*rows, strict=True) if rows else ((), (), ())
+    return NamedDetections(boxes, np.array(scores), names)
+
+
+def test_entropy_of_scores():
+    assert score_entropy(np.array([0.5, 0.5])) == pytest.approx(2)
+    assert score_entropy(np.array([0.0, 1.0])) == pytest.approx(0, abs=1e-9)
+    quarter = 0.25 * 2 + 0.75 * math.log2(4 / 3)
+    assert score_entropy(np.array([0.25, 0.75])) == pytest.approx(2 * quarter)
+    assert score_entropy(np.zeros(0)) == 0
+
+
+def test_disagreement_by_hand():
+    view = detections((10, 0.9, "Car"), (30, 0.4, "Car"), (50, 0.6, "Person"))
+    assert disagreement(view, view) == pytest.approx(0)
+    # 1 m off: IoU 3 / 5; one is not found again; at the third place is something else
+    other = detections((11, 0.5, "Car"), (50, 0.6, "Car"))
+    wanted = (0.9 - 0.5) + 0.5 * (1 - 3 / 5) + 0.4 + (0.6 + 0.6)
+    assert disagreement(view, other) == pytest.approx(wanted)
+    assert disagreement(other, view) == pytest.approx(wanted)
+    # the pair of larger IoU comes first, whatever the scores
+    assert disagreement(
+        detections((10, 0.8, "Car"), (11, 0.8, "Car")), detections((11, 0.8, "Car"))
+    ) == pytest.approx(0.8)
+    assert disagreement(detections(), view) == pytest.approx(0.9 + 0.4 + 0.6)
+    assert disagreement(detections(), detections()) == 0
+
+
+def test_a_scan_and_its_mirror_image_disagree_as_much(weights):
+    detector = Detector.from_weights(weights, "cpu")
+    points = cloud(3000)
+    low, high = detector.config.grid.range[1], detector.config.grid.range[4]
+    turned = points.copy()
+    turned[:, 1] = low + high - turned[:, 1]
+    one, other = examine(detector, points), examine(detector, turned)
+    assert one.boxes > 0 and one.entropy > 0 and one.disagreement > 0
+    assert other.disagreement == pytest.approx(one.disagreement, rel=1e-3)
+    found = detections((10, 0.9, "Car"))
+    twice = mirrored(mirrored(found, 3.0), 3.0)
+    assert np.array_equal(twice.boxes, found.boxes)
+    assert mirrored(found, 3.0).boxes[0, 1] == 0
+
+
+def test_values_are_shares_of_the_mean():
+    scans = [Uncertainty(2, 0.5, 3), Uncertainty(6, 1.5, 9), Uncertainty(1, 4, 2)]
+    assert values(scans, "entropy") == pytest.approx([2 / 3, 2, 1 / 3])
+    assert values(scans, "disagreement") == pytest.approx([0.25, 0.75, 2])
+    assert values(scans) == pytest.approx([(2 / 3 + 0.25) / 2, (2 + 0.75) / 2, (1 / 3 + 2) / 2])
+    assert values([Uncertainty(0, 0, 0)]).tolist() == [0]
+    assert values([]).shape == (0,)

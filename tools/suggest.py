@@ -1,0 +1,142 @@
+"""Order scans that have no labels by what they would teach a network most."""
+
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+    from tools import program
+
+    program.begin()
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from data.datasets import Dataset, open_dataset
+from data.files import replacing, require_own_json, write_json
+from data.folder.dataset import FolderDataset
+from detector.config import Config
+from detector.detector import Detector
+from detector.uncertainty import MEASURES, Uncertainty, examine, values
+from tools.columns import HELP, columns_of
+from tools.program import number, output_path, run
+
+EXAMPLE = """example:
+  python tools/suggest.py weights.safetensors --root mine --count 50 --output next.txt
+
+A scan is worth more where the network is unsure: scores far from 0 and 1 (entropy), and other
+boxes in the scan's mirror image (disagreement under flips). detector/uncertainty.py defines both.
+NEXT.txt names the best scans, one per line, as the lists in ImageSets do. docs/few_labels.md shows
+how to go on.
+"""
+COLUMNS = ("value", "entropy", "disagreement", "boxes")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    return run(lambda: suggest(options))
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("weights", type=Path, help="weights file of the network to be taught")
+    parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
+    parser.add_argument(
+        "--split",
+        default="all",
+        help="scans to order: a name in ImageSets of ROOT, a file with one name per line, or all "
+        "that have no label file (default)",
+    )
+    parser.add_argument(
+        "--count", type=number, default=20, metavar="N", help="scans to suggest (default: 20)"
+    )
+    parser.add_argument(
+        "--by",
+        choices=MEASURES,
+        default="both",
+        help="what makes a scan worth more (default: both)",
+    )
+    parser.add_argument("--output", type=output_path, help="write the names of those scans here")
+    parser.add_argument("--json", type=output_path, help="write the figures of all scans here")
+    parser.add_argument("--config", type=Path, help=HELP)
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
+    return parser.parse_args(arguments)
+
+
+def suggest(options: argparse.Namespace) -> None:
+    """Print the best scans, and write what is asked for."""
+    if options.output and options.output.exists():
+        raise ValueError(f"{options.output}: is there already; give another --output")
+    if options.json:
+        require_own_json(options.json, lambda old: set(old) == {"most_first"})
+    detector = Detector.from_weights(options.weights, options.device)
+    dataset = find_scans(options, detector.config)
+    rows = unlabelled(dataset) if options.split == "all" else range(len(dataset))
+    found = [
+        examine(detector, dataset[row].points)
+        for row in tqdm(rows, desc="examining", unit="scan", disable=None)
+    ]
+    worth = values(found, options.by)
+    order = np.argsort(-worth, kind="stable")
+    names = [dataset.frame_ids[row] for row in rows]
+    print(table([(names[i], float(worth[i]), found[i]) for i in order[: options.count]]))
+    if options.output:
+        chosen = [names[i] for i in order[: options.count]]
+        with replacing(options.output) as temporary:
+            temporary.write_text("".join(f"{name}\n" for name in chosen), encoding="utf-8")
+        print(f"{len(chosen)} of {len(names)} scans: {options.output}")
+    if options.json:
+        lines = [{"frame": names[i], "value": float(worth[i]), **found[i]._asdict()} for i in order]
+        write_json(options.json, {"most_first": lines})
+
+
+def find_scans(options: argparse.Namespace, config: Config) -> Dataset:
+    """The scans of the split, as the network takes them."""
+    return open_dataset(
+        options.root,
+        options.split,
+        config.class_names,
+        crop=config.grid.crop_to_image,
+        labels=False,
+        points=columns_of(options.config, config),
+    )
+
+
+def unlabelled(dataset: Dataset) -> list[int]:
+    """The numbers of the frames that have no label file. Raises ValueError where there are none."""
+    ids = dataset.frame_ids
+    if isinstance(dataset, FolderDataset):
+        without = set(dataset.layout.unlabelled)
+    else:
+        without = set() if dataset.layout.labelled else set(ids)
+    rows = [row for row, name in enumerate(ids) if name in without]
+    if not rows:
+        raise ValueError(
+            f"{dataset.layout.root}: all {len(ids)} scans have labels; name a split with --split "
+            "to order its scans nevertheless"
+        )
+    return rows
+
+
+def table(rows: Sequence[tuple[str, float, Uncertainty]]) -> str:
+    """Names, values and figures in columns."""
+    wide = max(len("scan"), *(len(name) for name, *_ in rows))
+    lines = [f"{'scan':{wide}}" + "".join(f"{column:>{len(column) + 2}}" for column in COLUMNS)]
+    for name, value, figures in rows:
+        lines.append(
+            f"{name:{wide}}{value:7.2f}{figures.entropy:9.2f}{figures.disagreement:14.2f}"
+            f"{figures.boxes:7}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
