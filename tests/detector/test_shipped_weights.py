@@ -78,8 +78,8 @@ def test_names_stand_for_files(tmp_path, monkeypatch, weights, trained):
 
 
 def test_without_weights_the_shipped_ones_are_used_and_named(capsys):
-    for detector in (Detector(device="cpu"), Detector.from_weights(device="cpu")):
-        assert detector.config == load_weights("second_small")[0]
+    for make in (Detector, Detector.from_weights):
+        assert make(device="cpu").config == load_weights("second_small")[0]
         assert capsys.readouterr().err.splitlines() == [
             "weights: none given; second_small is used, which is shipped for a CPU"
         ]
