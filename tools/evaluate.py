@@ -129,19 +129,21 @@ def add_lidar(parser: argparse.ArgumentParser) -> None:
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Ends the program where arguments do not go together; settles the metric where they do."""
-    files = options.detections and bool(options.labels) != bool(options.root)
-    weights = options.root and not options.detections and not options.labels
-    if (options.detections and options.weights) or not (files or weights):
+    given = options.weights, options.root, options.detections, options.labels
+    weights, root, detections, labels = map(bool, given)
+    network = root and not (detections or labels)
+    files = detections and root != labels and not weights
+    if not (network or files):
         parser.error("give WEIGHTS and --root, or --detections and --root or --labels")
     if files and (options.output or options.device or options.precision):
         parser.error("--output, --device and --precision go with WEIGHTS")
-    if weights and options.classes:
+    if network and options.classes:
         parser.error("--classes goes with --detections: weights know theirs")
-    if options.labels and options.metric == "lidar":
+    if labels and options.metric == "lidar":
         parser.error("--metric lidar counts the points on objects: give --root, not --labels")
-    if files and options.root and options.metric == "kitti":
+    if files and root and options.metric == "kitti":
         parser.error("--metric kitti takes result files with --labels, not with --root")
-    if options.labels:
+    if labels:
         options.metric = "kitti"
     elif files:
         options.metric = "lidar"
@@ -183,7 +185,8 @@ def evaluate_weights(options: argparse.Namespace) -> Result:
             f"{', '.join(MIN_OVERLAP)}; add --metric lidar"
         )
     split, crop = options.split or "val", detector.config.grid.crop_to_image
-    dataset = KittiDataset(options.root, split, classes, crop=crop)
+    points = detector.config.points
+    dataset = KittiDataset(options.root, split, classes, crop=crop, points=points)
     truth = [dataset.labels(index) for index in range(len(dataset))]
     with locked(options.output) if options.output else nullcontext():
         results = ResultFolder(options.output, dataset.frame_ids) if options.output else None

@@ -13,7 +13,7 @@ from data.survey import Survey
 from detector.config import Config
 from detector.config_sections import ClassConfig, GridConfig
 from detector.models.sparse_encoder import STRIDE
-from detector.training.data_check import LEAST_MATCHED, RECALL_WISHED, best_overlap
+from detector.training.data_check import LEAST_MATCHED, RECALL_WISHED, best_overlap, seen_boxes
 from detector.training.size_groups import largest_group
 
 FEWEST = 5  # boxes of a class that can be learnt
@@ -59,9 +59,8 @@ def choose_config(template: Config, found: Survey, guess: Guess, frames: int) ->
     rare = [f"{names[i]} ({counts[i]})" for i in order if counts[i] < FEWEST]
     if rare:
         reasons["classes"] = f"left out for fewer than {FEWEST} boxes: {', '.join(rare)}"
-    # what has hardly a point at its distance cannot be learnt there
-    seen = found.counts[rows] >= template.augment.min_points
-    grid = _grid(template, classes, boxes[seen] if seen.any() else boxes, reasons)
+    seen = seen_boxes(found.counts[rows], template.augment.min_points)
+    grid = _grid(template, classes, boxes[seen], reasons)
     sample = {name: _sampled(name, found, reasons) for name in kept}
     augment = replace(template.augment, sample=sample)
     if grid.range[0] == -grid.range[3]:

@@ -171,11 +171,19 @@ def _far_off(kind: ClassConfig, found: Survey) -> np.ndarray:
     return (found.names == kind.name) & off.any(axis=1)
 
 
+def seen_boxes(counts: np.ndarray, min_points: int) -> np.ndarray:
+    """[M] bool: boxes with enough points, for what has hardly one at its distance cannot be learnt
+    there. All where most have none: then the boxes or the points are wrong."""
+    seen = counts >= min_points
+    return seen if 2 * seen.sum() >= len(seen) else np.ones(len(counts), bool)
+
+
 def _range_advice(config: Config, found: Survey) -> list[str]:
-    """The range that holds all boxes whose size can be believed."""
+    """The range that holds all boxes with points whose size can be believed."""
     believed = np.isin(found.names, config.class_names)
     for kind in config.classes:
         believed &= ~_far_off(kind, found)
+    believed &= seen_boxes(found.counts, config.augment.min_points)
     boxes = found.boxes[believed].astype(np.float64)
     outside = ~in_range(boxes, config.grid.range)
     if outside.sum() <= OUTSIDE_TOLERANCE * len(boxes):

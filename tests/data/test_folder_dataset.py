@@ -11,6 +11,7 @@ from data.cloud_files import read_scan
 from data.datasets import open_dataset
 from data.detections import NamedDetections
 from data.folder.json_labels import labelcloud_json
+from data.kitti.dataset import KittiDataset
 from data.kitti.labels import write_labels
 from data.kitti.no_camera import boxes_to_labels
 from data.pcd import write_pcd
@@ -112,6 +113,24 @@ def test_las(tmp_path):
     found = read_scan(tmp_path / "a.las", PointColumns(intensity_scale=65535))
     np.testing.assert_allclose(found[:, :3], points, atol=1e-3)
     np.testing.assert_allclose(found[:, 3], np.arange(100) / 65535, rtol=1e-6)
+
+
+def test_a_drive_of_kitti_without_its_calibration(kitti, tmp_path):
+    """Turned into plain files, every frame is as through KITTI's loader, to the last bit."""
+    drive = KittiDataset(kitti / "sequences/2011_09_26_drive_0005_sync", "all")
+    chosen = [drive[place] for place in (0, 60, 153)]
+    (tmp_path / "points").mkdir()
+    for frame in chosen:
+        frame.points.tofile(tmp_path / f"points/{frame.frame_id}.bin")
+        lines = [
+            " ".join(f"{value:.9g}" for value in box) + f" {name}\n"
+            for box, name in zip(frame.boxes, frame.names, strict=True)
+        ]
+        write(tmp_path / f"labels/{frame.frame_id}.txt", "".join(lines))
+    for frame, same in zip(chosen, open_dataset(tmp_path, "all"), strict=True):
+        assert len(frame.boxes) and same.names == frame.names and same.calibration is None
+        np.testing.assert_array_equal(same.points, frame.points)
+        np.testing.assert_array_equal(same.boxes, frame.boxes)
 
 
 def test_frames_without_labels_are_left_out_and_told(root):
