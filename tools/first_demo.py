@@ -159,9 +159,10 @@ def draw_tracks(renderer: SceneRenderer, frame: LiveFrame) -> np.ndarray:
 
 
 def draw_poster(renderer: SceneRenderer, frame: Frame, found) -> np.ndarray:
-    """[H, W, 3]: in 3-D and from above side by side, with ground truth."""
+    """[H, W, 3]: in 3-D and from above side by side, with the ground truth of the known classes."""
     palette = Palette(found.names)
-    truth = palette.paint(frame.boxes, frame.names)
+    known = [row for row, name in enumerate(frame.names) if name in MIN_OVERLAP]
+    truth = palette.paint(frame.boxes[known], [frame.names[row] for row in known])
     boxes = palette.paint(found.boxes, found.names, found.scores)
     pictures = [draw_birds_eye(frame.points, truth, boxes, "")]
     with suppress(SceneUnavailable):  # said with the film strip
