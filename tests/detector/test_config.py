@@ -61,6 +61,7 @@ def test_overrides_are_typed_like_the_file():
         ("classes.0.name=Pedestrian", ["classes", "twice"]),
         ("classes.0.also=[Van, Cyclist]", ["classes", "Cyclist", "two classes"]),
         ("augment.thin=1", ["augment.thin", "below 1"]),
+        ("train.views=3", ["train.views", "batch_size"]),
         ("grid.voxel_size=[0.05, 0.05, 0.3]", ["grid.range", "z", "whole number of voxels"]),
         ("grid.voxel_size=[0.05, 0.05, 0]", ["grid.voxel_size", "positive"]),
         ("grid.voxel_size=[0.05, 0.05, 0.5]", ["grid.range", "z", "too few"]),
