@@ -10,10 +10,11 @@ SANITIZERS := memcheck initcheck racecheck
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
-demo: train-demo  ## the same as train-demo
+demo: .venv/installed  ## the shipped weights on a simulated drive: output/demo/
+	$(BIN)/python tools/first_demo.py --output output/demo
 
-train-demo: .venv/installed  ## simulate streets, train, evaluate, detect, draw: output/demo/
-	$(BIN)/python tools/train_demo.py --output output/demo
+train-demo: .venv/installed  ## simulate streets, train, evaluate, detect, draw: output/train_demo/
+	$(BIN)/python tools/train_demo.py --output output/train_demo
 
 test: .venv/installed  ## run all tests; those of the kernels skip where there is no GPU
 	$(BIN)/python -m pytest -q

@@ -28,10 +28,13 @@ class Augmentation:
     rotation: float  # largest angle either way, radians
     scale: tuple[float, float]  # range of the factor
     database: GroundTruthDatabase | None = None
+    thin: float = 0.0  # largest share of an object's points that is left out
 
     def __call__(self, frame: Frame, rng: np.random.Generator) -> Frame:
         if self.database is not None:
             frame = paste_objects(frame, self.database, self.sample, self.min_points, rng)
+        if self.thin:
+            frame = thin_objects(frame, self.thin, rng)
         if rng.random() < self.flip:
             frame = flip(frame)
         frame = rotate(frame, rng.uniform(-self.rotation, self.rotation))
@@ -79,6 +82,15 @@ def paste_objects(
         names=frame.names + tuple(database.names[entries].tolist()),
         difficulty=np.concatenate([frame.difficulty, database.difficulty[entries]]),
     )
+
+
+def thin_objects(frame: Frame, largest: float, rng: np.random.Generator) -> Frame:
+    """Leave out a share of the points of each object, from 0 to `largest`, as dark ones have it."""
+    share = rng.uniform(0, largest, len(frame.boxes))
+    chance = np.zeros(len(frame.points))
+    for row, inside in enumerate(points_in_boxes(frame.points, frame.boxes)):
+        chance[inside] = share[row]
+    return replace(frame, points=frame.points[rng.random(len(chance)) >= chance])
 
 
 def flip(frame: Frame) -> Frame:

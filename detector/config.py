@@ -52,6 +52,9 @@ class Config:
         # the metric ignores the case of names
         unlike = len({name.lower() for name in names}) == len(names)
         require(unlike, "classes", f"a name occurs twice in {list(names)}")
+        taught = [*names, *(other for c in self.classes for other in c.also)]
+        twice = next((name for name in taught if taught.count(name) > 1), None)
+        require(twice is None, "classes", f"{twice} is taught as two classes")
         for name in self.augment.sample:
             require(name in names, f"augment.sample.{name}", f"unknown class{nearest(name, names)}")
         z, y, x = self.grid.shape

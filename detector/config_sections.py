@@ -17,13 +17,15 @@ LARGEST_SCALE = 10
 @dataclass(frozen=True)
 class ClassConfig:
     """A class and its anchor: size (l, w, h) and height of the lower face, metres; the IoU from
-    which an anchor is positive and the one below which it is background."""
+    which an anchor is positive and the one below which it is background. also: other types of
+    labels that training takes for this class, e.g. Van for Car."""
 
     name: str
     size: tuple[float, float, float]
     bottom: float
     matched: float
     unmatched: float
+    also: tuple[str, ...] = ()
 
     def __post_init__(self):
         one_word = self.name.isprintable() and self.name.split() == [self.name]
@@ -155,19 +157,22 @@ class PostprocessConfig:
 @dataclass(frozen=True)
 class AugmentConfig:
     """Boxes of each class to fill a scene up to, least points of a sampled box, probability of the
-    flip, largest rotation in radians either way, range of the scale factor."""
+    flip, largest rotation in radians either way, range of the scale factor; thin: largest share of
+    an object's points that is left out."""
 
     sample: Mapping[str, int]
     min_points: int
     flip: float
     rotation: float
     scale: tuple[float, float]
+    thin: float = 0.0
 
     def __post_init__(self):
         for name, number in self.sample.items():
             require(number >= 0, f"sample.{name}", f"{number} must not be negative")
         require(self.min_points >= 0, "min_points", f"{self.min_points} must not be negative")
         require(0 <= self.flip <= 1, "flip", f"{self.flip} is not between 0 and 1")
+        require(0 <= self.thin < 1, "thin", f"{self.thin} is not from 0 to below 1")
         require(self.rotation >= 0, "rotation", f"{self.rotation} must not be negative")
         require(
             1 / LARGEST_SCALE <= self.scale[0] <= self.scale[1] <= LARGEST_SCALE,
@@ -184,7 +189,8 @@ class TrainConfig:
     then down, while beta1 goes from momentum[0] to momentum[1] and back. batch_size is a process's,
     and accumulate batches make one update. ema: decay of the averaged weights, 0 for none.
     sampling_off_epochs: last epochs without ground-truth sampling. checkpoint_every and
-    validate_every count epochs, keep counts checkpoints.
+    validate_every count epochs, keep counts checkpoints. views: so many of each frame are in a
+    batch, augmented differently; batch_size counts them.
     """
 
     epochs: int
@@ -207,11 +213,14 @@ class TrainConfig:
     checkpoint_every: int
     keep: int
     validate_every: int
+    views: int = 1
 
     def __post_init__(self):
         positive = ("epochs", "batch_size", "lr", "clip_norm", "accumulate", "checkpoint_every")
-        for key in (*positive, "keep", "validate_every"):
+        for key in (*positive, "views", "keep", "validate_every"):
             require(getattr(self, key) > 0, key, f"{getattr(self, key)} must be positive")
+        whole = self.batch_size % self.views == 0
+        require(whole, "views", f"{self.views} do not fit a whole number of times into batch_size")
         for key in ("weight_decay", "sampling_off_epochs", "workers", "seed"):
             require(getattr(self, key) >= 0, key, f"{getattr(self, key)} must not be negative")
         require(self.workers <= MOST_WORKERS, "workers", f"{self.workers} is over {MOST_WORKERS}")

@@ -17,21 +17,31 @@ from detector.models.anchor_head import Predictions
 from detector.models.bev_rows import BevRows
 from detector.models.second import Second, build_second
 from detector.postprocess import Detections, build_postprocessor
-from detector.weights import load_weights, restore
+from detector.weights import load_weights, restore, usual_weights
 from ops.voxelize import Voxels
 
 
 class Detector:
     """A trained network that turns one scan into boxes.
 
-    >>> detector = Detector.from_weights("second.safetensors")
+    >>> detector = Detector()
     >>> boxes, scores, labels = detector(points)
     """
 
     def __init__(
-        self, model: Second, config: Config, device: torch.device, precision: str = "fp32"
+        self,
+        model: Second | None = None,
+        config: Config | None = None,
+        device: str | torch.device | None = None,
+        precision: str = "fp32",
     ):
-        """A copy of `model` is used: for inference, with its BatchNorms folded."""
+        """A copy of `model` is used: for inference, with its BatchNorms folded.
+
+        Without a model as `from_weights` without a path.
+        """
+        device = parse_device(device)
+        if model is None or config is None:
+            model, config = _load(usual_weights(device))
         self.config, self.device = config, device
         self._model = model.fold().to(device, PRECISIONS[precision])
         self._rows = BevRows.of(self._model) if device.type == "cpu" else None
@@ -42,24 +52,24 @@ class Detector:
     @classmethod
     def from_weights(
         cls,
-        path: str | Path,
+        path: str | Path | None = None,
         device: str | torch.device | None = None,
         precision: str | None = None,
     ) -> Detector:
         """A detector from a weights file; the configuration is in it.
 
+        path: also the name of shipped weights, second or second_small. None for second on a GPU and
+        second_small on a CPU, which a line on stderr says.
         device: None for the GPU where there is one. precision: fp32 (None), bf16 or fp16 of the
         network; boxes are always computed in fp32. Raises FileNotFoundError or ValueError.
         """
         precision = precision or "fp32"
         if precision not in PRECISIONS:
             raise ValueError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
-        config, state = load_weights(path)
-        model = build_second(config)
-        restore(model, state, path)
         place = parse_device(device)
         if place.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device {device!r} is not there: torch sees no GPU; say cpu")
+        model, config = _load(usual_weights(place) if path is None else path)
         return cls(model, config, place, precision)
 
     def __call__(self, points: np.ndarray | Tensor) -> Detections:
@@ -139,3 +149,10 @@ class Detector:
         # torch has no tensors that must not be written to, nor any with negative strides
         usable = points.flags.writeable and min(points.strides) >= 0
         return torch.as_tensor(points if usable else points.copy())
+
+
+def _load(path: str | Path) -> tuple[Second, Config]:
+    config, state = load_weights(path)
+    model = build_second(config)
+    restore(model, state, path)
+    return model, config

@@ -30,13 +30,13 @@ from tools.live.page import Page
 from tools.live.player import Player, keys_for
 from tools.live.recording import Recorder, begin_pictures
 from tools.live.view import Choices, LiveView
-from tools.program import number, output_path, run
+from tools.program import WEIGHTS, number, output_path, run
 from tools.program import score as shown_score
 
 EXAMPLE = """examples:
-  python tools/demo.py 2011_09_26_drive_0005_sync --weights second.safetensors
-  python tools/demo.py street:7 --weights second.safetensors --record street.mp4 --frames 100
-  python tools/demo.py scans --weights second.safetensors --browser
+  python tools/demo.py 2011_09_26_drive_0005_sync
+  python tools/demo.py street:7 --record street.mp4 --frames 100
+  python tools/demo.py scans --weights output/mine/weights.safetensors --browser
 
 Scans are played at the pace of the sensor. When the detection is slower, the oldest scan that waits
 is dropped and counted. With --fast, and where a recording becomes a film, none is dropped. Latency
@@ -59,7 +59,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("source", help="see docs/live.md: a folder, a drive, a bag, a pcap, udp:PORT, street:SEED")
-    add("--weights", type=Path, required=True, help="weights file")
+    add("--weights", type=Path, help=WEIGHTS)
     add("--config", type=Path, help=HELP)
     add("--device", help="to detect on: cpu, cuda (a GPU if there is one)")
     add("--precision", choices=sorted(PRECISIONS), help="of the network (default: fp32)")

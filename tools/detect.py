@@ -38,12 +38,11 @@ from detector.config import PRECISIONS
 from detector.detector import Detector
 from detector.tracking import EgoMotion, Tracker, Tracks
 from tools.columns import HELP, columns_of
-from tools.program import one_line, output_path, rate, run
+from tools.program import WEIGHTS, one_line, output_path, rate, run
 from tools.program import score as shown_score
 
 EXAMPLE = """example:
-  python tools/detect.py --weights second.safetensors kitti/training/velodyne \\
-      --calib kitti/training/calib --output results
+  python tools/detect.py kitti/training/velodyne --calib kitti/training/calib --output results
 
 A scan is a .bin file of float32 (x, y, z, intensity), an array [P, 4] of them in .npy or .npz, or
 a .pcd, .ply, .las or .laz file; other columns are named by `points` in a configuration (--config).
@@ -76,7 +75,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("input", nargs="+", type=Path, help="scans, or folders of them")
-    parser.add_argument("--weights", type=Path, required=True, help="weights file")
+    parser.add_argument("--weights", type=Path, help=WEIGHTS)
     parser.add_argument("--output", type=output_path, required=True, help="folder to write to")
     parser.add_argument("--config", type=Path, help=HELP)
     parser.add_argument("--calib", type=Path, help="KITTI calibration file, or folder of them")

@@ -33,7 +33,7 @@ from detector.detector import Detector
 from tools.columns import HELP
 from tools.evaluating import lidar
 from tools.evaluating.kitti_files import evaluate_files
-from tools.program import number, output_path, run
+from tools.program import WEIGHTS, number, output_path, run
 
 EXAMPLE = """example:
   python tools/evaluate.py weights.safetensors --root kitti --split val --output results
@@ -74,7 +74,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def add_input(parser: argparse.ArgumentParser) -> None:
     """The arguments that name what is scored."""
-    parser.add_argument("weights", nargs="?", type=Path, help="weights file to run on --root")
+    parser.add_argument("weights", nargs="?", type=Path, help=f"to run on --root: {WEIGHTS}")
     parser.add_argument("--root", type=Path, help="folder of a data set with labels")
     parser.add_argument(
         "--detections", type=Path, help="folder of result files; with --labels, of KITTI's"
@@ -131,7 +131,7 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Ends the program where arguments do not go together; settles the metric where they do."""
     given = options.weights, options.root, options.detections, options.labels
     weights, root, detections, labels = map(bool, given)
-    network = weights and root and not (detections or labels)
+    network = root and not (detections or labels)
     files = detections and root != labels and not weights
     if not (network or files):
         parser.error("give WEIGHTS and --root, or --detections and --root or --labels")

@@ -14,6 +14,7 @@ from pathlib import Path
 INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 PIPE_CLOSED = 141
 LONGEST = 1000  # characters of a line on a mistake
+WEIGHTS = "weights file, or second or second_small, which are shipped (default: by the device)"
 
 
 def begin() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from data.simulator import write_kitti_tree
+from data.simulator import write_drive, write_kitti_tree
 from data.simulator.folder_tree import SUFFIXES, write_folder_tree
 from data.simulator.sensors import find_sensor, sensor_names
 from data.simulator.site import read_site
@@ -32,7 +32,10 @@ EXAMPLE = """example:
   python tools/simulate.py --root robot --split train --streets 100 --layout folder \\
       --sensor robot.yaml --site hall.yaml --clouds .pcd
 
-Street number 7 is always the same street, and frame 000007 of the data set.
+  python tools/simulate.py --root drive --drive 7
+
+Street number 7 is always the same street, and frame 000007 of the data set. A drive is that street
+for 5 s: 50 successive scans from the car that moves in it.
 """
 STOPPED = "stopped; the same command goes on from here"
 LARGEST = 999_999  # frames have six digits
@@ -44,6 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def simulate(options: argparse.Namespace) -> None:
+    sensor = find_sensor(options.sensor)
+    if options.no_intensity:
+        sensor = replace(sensor, intensity=False)
+    if options.drive is not None:
+        write_drive(options.root, options.drive, processes=options.processes, sensor=sensor)
+        return
     last = options.first + options.streets - 1
     if options.streets < 1 or options.first < 0 or last > LARGEST:
         raise ValueError(
@@ -51,9 +60,6 @@ def simulate(options: argparse.Namespace) -> None:
             f"{LARGEST}"
         )
     seeds = range(options.first, last + 1)
-    sensor = find_sensor(options.sensor)
-    if options.no_intensity:
-        sensor = replace(sensor, intensity=False)
     if options.layout == "folder":
         site = None if options.site is None else read_site(options.site)
         write_folder_tree(
@@ -69,8 +75,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--root", type=output_path, required=True, help="folder of the data set")
-    parser.add_argument("--split", required=True, help="name of their list in ROOT/ImageSets")
-    parser.add_argument("--streets", type=int, required=True, metavar="N", help="how many")
+    parser.add_argument("--split", help="name of their list in ROOT/ImageSets")
+    parser.add_argument("--streets", type=int, metavar="N", help="how many")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first")
     parser.add_argument(
         "--sensor",
@@ -103,10 +109,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--clouds", choices=SUFFIXES, help="with --layout folder: form of the clouds (.bin)"
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N")
+    parser.add_argument(
+        "--drive", type=int, metavar="SEED", help="50 successive scans of one street instead"
+    )
     options = parser.parse_args(arguments)
     if options.layout == "kitti" and (options.site or options.clouds):
         parser.error("--site and --clouds go with --layout folder")
     options.clouds = options.clouds or SUFFIXES[0]
+    if options.drive is None and (options.split is None or options.streets is None):
+        parser.error("give --split and --streets, or --drive")
+    if options.drive is not None and (options.split or options.streets or options.no_crop):
+        parser.error("--drive goes without --split, --streets and --no-crop")
     return options
 
 

@@ -30,7 +30,7 @@ from data.files import replacing
 from tools.program import output_path, run
 
 EXAMPLE = """example:
-  python tools/train_demo.py --output output/demo
+  python tools/train_demo.py --output output/train_demo
 
 After Ctrl-C, the same command continues where it was stopped.
 """

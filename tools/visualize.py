@@ -19,7 +19,7 @@ from data.kitti.metric.judge import METRICS
 from detector.draw.scene_content import COLOUR_BY
 from detector.draw.window import Window, WindowUnavailable
 from tools.drawing import Account
-from tools.program import output_path, run
+from tools.program import WEIGHTS, output_path, run
 from tools.program import score as shown_score
 from tools.visualizing.browser import Browser, keys_of
 from tools.visualizing.content import BOXES, Studio
@@ -28,13 +28,13 @@ from tools.visualizing.pictures import KINDS, Artist, write_pictures
 from tools.visualizing.source import Source, find_source
 
 EXAMPLE = """examples:
-  python tools/visualize.py --root /data/kitti --frames 000008 --weights second.safetensors
+  python tools/visualize.py --root /data/kitti --frames 000008
   python tools/visualize.py --root /data/kitti --split val --detections results --order worst
   python tools/visualize.py --root /data/kitti --detections results --pictures sheets --output out
   python tools/visualize.py scan.bin --detections results
 
 Detections come from a folder of tools/detect.py's .json files or of KITTI result files (.txt), the
-newer where a frame has both, or from a weights file that is run here. Where there is a display and
+newer where a frame has both, or from a network that is run here. Where there is a display and
 no --output, a window opens: left and right show another frame, h shows all keys. Otherwise three
 pictures per frame are written: NAME_birds_eye.png, NAME_scene.png and, if there is an image,
 NAME_camera.png; or what --pictures says. With ground truth and detections, missed objects and false
@@ -124,7 +124,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--frames", nargs="+", metavar="ID", help="of the split (default: all)")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--detections", type=Path, metavar="DIR", help="folder of results")
-    source.add_argument("--weights", type=Path, help="weights file to detect with")
+    source.add_argument("--weights", type=Path, help=f"to detect with: {WEIGHTS}")
+    source.add_argument("--no-detections", action="store_true", help="only points and ground truth")
     parser.add_argument(
         "--classes",
         nargs="+",

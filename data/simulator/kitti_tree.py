@@ -79,18 +79,18 @@ def write_tree(
     if split in ("all", "test"):
         raise ValueError(f"split '{split}': that name means other frames; take train, val or so")
     with locked(root):
-        made = _made(root)
+        made = made_before(root)
         _check_own(root, ids, made, files)
         listed = _listed(root, ids, split, made)
         _check_note(root, note, bool(made))
-        _write_lines(root / MARK, dict.fromkeys([*made, *ids]))
-        streets = _each(write, seeds, processes)
+        write_lines(root / MARK, dict.fromkeys([*made, *ids]))
+        streets = each(write, seeds, processes)
         for _ in tqdm(streets, desc=f"simulating {split}", total=len(ids), unit="street"):
             pass
-        _write_lines(root / "ImageSets" / f"{split}.txt", dict.fromkeys([*listed, *ids]))
+        write_lines(root / "ImageSets" / f"{split}.txt", dict.fromkeys([*listed, *ids]))
 
 
-def _made(root: Path) -> list[str]:
+def made_before(root: Path) -> list[str]:
     """The frames that were simulated into this root before, perhaps not to their end."""
     if (root / MARK).is_file():
         return read_text(root / MARK).split()
@@ -155,7 +155,7 @@ def _listed(root: Path, ids: Sequence[str], split: str, made: Sequence[str]) -> 
     return listed
 
 
-def _each(write, seeds: Sequence[int], processes: int) -> Iterator[None]:
+def each(write, seeds: Sequence[int], processes: int) -> Iterator[None]:
     """Writes street by street, in this process or several."""
     processes = min(processes, os.cpu_count() or 1)
     if processes <= 1:
@@ -175,7 +175,7 @@ def _leave_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
+def write_lines(path: Path, lines: Iterable[str]) -> None:
     with replacing(path) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
@@ -191,13 +191,13 @@ def _write_frame(folder: Path, recording: Recording) -> None:
     with replacing(folder / "velodyne" / f"{name}.bin") as temporary:
         frame.points.astype("<f4").tofile(temporary)
     with replacing(folder / "calib" / f"{name}.txt") as temporary:
-        temporary.write_text(_calibration_text(camera), encoding="utf-8")
+        temporary.write_text(calibration_text(camera), encoding="utf-8")
     with replacing(folder / "planes" / f"{name}.txt") as temporary:
         temporary.write_text(_plane_text(frame.plane, camera), encoding="utf-8")
     write_labels(folder / "label_2" / f"{name}.txt", recording.labels)
 
 
-def _calibration_text(camera: Calibration) -> str:
+def calibration_text(camera: Calibration) -> str:
     matrices = {f"P{i}": camera.p2 for i in range(4)}
     matrices |= {"R0_rect": camera.r0_rect, "Tr_velo_to_cam": camera.velo_to_cam}
     matrices |= {"Tr_imu_to_velo": np.eye(3, 4)}

@@ -90,19 +90,29 @@ def scan(
     seen = np.bincount(front[front >= 0], minlength=count)
     tone = tones(count, rng)
     first, second = at_edges(echoes, sensor, rng)
-    points, owner = _measure(first, rays, sensor, tone, rng)
+    offset = sensor.beam_noise * rng.standard_normal(len(rays.heights), dtype=np.float32)
+    points, owner = _measure(first, rays, sensor, tone, offset, rng)
     if sensor.returns == 2:
-        more = _measure(second, rays, sensor, tone, rng)
+        more = _measure(second, rays, sensor, tone, offset, rng)
         points, owner = np.concatenate([points, more[0]]), np.concatenate([owner, more[1]])
     return Scan(points, owner, reachable, seen)
 
 
 def _measure(
-    echoes: Echoes, rays: Rays, sensor: Sensor, tone: np.ndarray, rng: np.random.Generator
+    echoes: Echoes,
+    rays: Rays,
+    sensor: Sensor,
+    tone: np.ndarray,
+    offset: np.ndarray,
+    rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Points [P, 4] of the echoes that are strong enough, beam by beam, and their owners [P]."""
+    """Points [P, 4] of the echoes that are strong enough, beam by beam, and their owners [P].
+
+    offset: [B] error of the ranges of each beam, metres.
+    """
     kept = returning(echoes, sensor, tone, rng) & ~rays.blocked
     depth = noisy_range(echoes.depth[kept], sensor, rng)
+    depth += np.broadcast_to(offset[:, None], kept.shape)[kept]
     points = np.zeros((len(depth), 4), dtype=np.float32)
     points[:, :3] = (rays.directions[:, kept] * depth).T
     points[:, 2] += np.broadcast_to(rays.heights[:, None], kept.shape)[kept]

@@ -9,6 +9,7 @@ from data.simulator.solids import Mesh, Solids, boxes, limbs, solids
 from data.simulator.statistics import BODY_GAP, SIZES
 from data.simulator.things import Thing, upright
 
+ARM = 0.05  # radius, metres
 LIFT = 0.03  # the bottom of a person's box over the ground, metres
 CARRY = ("nothing", "backpack", "bag", "suitcase", "pram", "umbrella", "box")
 CARRY_SHARES = (0.5, 0.16, 0.16, 0.04, 0.06, 0.02, 0.06)
@@ -51,7 +52,7 @@ def _walking(box, with_: str, u) -> Solids:
     # Feet reach to the ends of the box, but for the gap; a foot is 0.25 m long.
     stride = max(min(length / 2 - gap - 0.14, 0.36), 0.0)
     stride *= 1.0 if u[1] < 0.75 else 0.15
-    shoulder = min(max(width / 2 - gap, 0.19), 0.25)
+    shoulder = min(max(width / 2 - gap - ARM, 0.13), 0.21)  # an arm hangs beyond it
     stout = 0.1 + 0.05 * u[2]
     step = 1.0 if u[3] < 0.5 else -1.0
     swing = 0.8 * stride * u[4] + 0.03
@@ -73,14 +74,16 @@ def _walking(box, with_: str, u) -> Solids:
         (0, 0, 0.3 * tall if dress else hip - 0.04, lean, 0, chest, 0.2 if dress else 0.17, 0.2)
     ]
     cloth = limbs(rows, Material.CLOTH)
+    slope = 0.79 * tall  # from here the shoulders fall away from the neck
     trunk = [
-        (lean, 0, chest - 0.14, lean, 0, neck, shoulder - 0.02, shoulder - 0.06, stout, 0.07),
+        (lean, 0, chest - 0.14, lean, 0, slope, shoulder - 0.01, shoulder + 0.02, stout, stout),
+        (lean, 0, slope, lean, 0, 0.86 * tall, shoulder + 0.02, 0.07, stout, 0.07),
     ]
     head = [
         (lean, 0, neck - 0.02, lean + 0.01, 0, 0.9 * tall, 0.06, 0.085),
         (lean + 0.01, 0, 0.9 * tall, lean + 0.02, 0, tall, 0.09, 0.06),
     ]
-    parts = [cloth, limbs(trunk, Material.CLOTH), limbs(head, Material.SKIN)]
+    parts = [cloth, limbs(trunk, Material.CLOTH, 8), limbs(head, Material.SKIN, 8)]
     more = _carried(with_, tall, shoulder, u)
     return solids(*parts, *([more] if more is not None else []))
 
@@ -88,9 +91,9 @@ def _walking(box, with_: str, u) -> Solids:
 def _arms(tall: float, shoulder: float, hands, with_: str, bend: float) -> list[tuple]:
     """Upper arms and forearms; hands hold the bar of a pram, a box, or swing."""
     rows = []
-    neck, elbow, hand = 0.81 * tall, 0.62 * tall, 0.47 * tall
+    top, elbow, hand = 0.81 * tall, 0.62 * tall, 0.47 * tall
     for side, swing in zip((1.0, -1.0), hands, strict=True):
-        y = side * (shoulder + 0.02)
+        y = side * (shoulder + 0.01)
         if with_ in ("pram", "box"):
             reach, at, inward = 0.42, 0.58 * tall, side * 0.18
         elif bend > 0.85 and side > 0:
@@ -99,7 +102,7 @@ def _arms(tall: float, shoulder: float, hands, with_: str, bend: float) -> list[
             reach, at, inward = swing + 0.08, hand, y
         middle = 0.5 * swing
         rows += [
-            (0, y, neck, middle, y, elbow, 0.055, 0.045),
+            (0, y, top, middle, y, elbow, ARM, 0.045),
             (middle, y, elbow, reach, inward, at, 0.045, 0.035),
         ]
     return rows
@@ -160,7 +163,10 @@ def _sitting(height: float, u) -> Solids:
             (-0.12 + lean, 2.2 * y, neck - 0.03, -0.02, 2.4 * y, seat + 0.2, 0.055, 0.045),
             (-0.02, 2.4 * y, seat + 0.2, 0.25, y, seat + 0.2, 0.045, 0.035),
         ]
-    trunk = [(-0.12, 0, seat, -0.12 + lean, 0, neck, 0.18, 0.2, 0.14, 0.1)]
+    trunk = [
+        (-0.12, 0, seat, -0.12 + lean, 0, neck - 0.08, 0.18, 0.2, 0.14, 0.12),
+        (-0.12 + lean, 0, neck - 0.08, -0.12 + lean, 0, neck + 0.04, 0.2, 0.07, 0.12, 0.07),
+    ]
     head = [
         (-0.12 + lean, 0, neck, -0.1 + lean, 0, neck + 0.12, 0.06, 0.085),
         (-0.1 + lean, 0, neck + 0.12, -0.1 + lean, 0, top, 0.09, 0.06),

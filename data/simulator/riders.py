@@ -98,13 +98,15 @@ def _cyclist(box, u) -> Solids:
                 0.035,
             ),
         ]
-    trunk = [
-        (seat[0] - 0.02, 0, seat[1] - 0.04, *_at(shoulder), 0.17, 0.19 + 0.03 * u[3], 0.12, 0.1)
-    ]
     crown = (shoulder[0] + 0.1 + 0.05 * u[0], 0, top)
+    wide = 0.18 + 0.03 * u[3]
+    trunk = [
+        (seat[0] - 0.02, 0, seat[1] - 0.04, *_at(shoulder), 0.16, wide, 0.12, 0.11),
+        (*_at(shoulder), *_part(shoulder, crown, 0.4), wide, 0.07, 0.11, 0.07),
+    ]
     head = [
-        (shoulder[0], 0, shoulder[1] - 0.05, *_half(shoulder, crown), 0.07, 0.09),
-        (*_half(shoulder, crown), *crown, 0.1, 0.07),
+        (shoulder[0], 0, shoulder[1] - 0.05, *_part(shoulder, crown, 0.5), 0.07, 0.09),
+        (*_part(shoulder, crown, 0.5), *crown, 0.1, 0.07),
     ]
     parts = [
         limbs(rows, Material.CLOTH),
@@ -124,8 +126,10 @@ def _at(point) -> tuple[float, float, float]:
     return point[0], 0.0, point[1]
 
 
-def _half(shoulder, crown) -> tuple[float, float, float]:
-    return (shoulder[0] + crown[0]) / 2, 0.0, (shoulder[1] + crown[2]) / 2
+def _part(shoulder, crown, share: float) -> tuple[float, float, float]:
+    """A point on the way from the shoulders to the crown of the head."""
+    x = shoulder[0] + share * (crown[0] - shoulder[0])
+    return x, 0.0, shoulder[1] + share * (crown[2] - shoulder[1])
 
 
 def _motorcycle(scooter: bool, u) -> Solids:

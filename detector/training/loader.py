@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -75,25 +75,46 @@ class TrainingFrames(Dataset):
         point_range: Sequence[float],
         seed: int,
         last_sampling_epoch: int,
+        renamed: Mapping[str, str] | None = None,
+        views: int = 1,
     ):
-        """After the last sampling epoch no objects are pasted. point_range: see `drop_outside`."""
+        """After the last sampling epoch no objects are pasted. point_range: see `drop_outside`.
+        renamed: types of objects that are taken for others. views: a batch has this many of each
+        frame, augmented differently."""
         self.frames, self.point_range, self.seed = frames, point_range, seed
         self.augmentation, self.last_sampling_epoch = augmentation, last_sampling_epoch
         self.without_pasting = replace(augmentation, database=None)
+        self.renamed, self.views = renamed or {}, views
 
     def __len__(self) -> int:
         return len(self.frames)
 
     def __getitem__(self, key: tuple[int, int]) -> Frame:
+        return self._augmented(self._read(key), key, np.random.default_rng((self.seed, *key)))
+
+    def __getitems__(self, keys: Sequence[tuple[int, int]]) -> list[Frame]:
+        """All views of the frames; each frame is read, or simulated, once."""
+        views = []
+        for key in keys:
+            frame = self._read(key)
+            for view in range(self.views):
+                seed = (self.seed, *key, view) if view else (self.seed, *key)
+                views.append(self._augmented(frame, key, np.random.default_rng(seed)))
+        return views
+
+    def _read(self, key: tuple[int, int]) -> Frame:
         epoch, index = key
-        pasting = epoch <= self.last_sampling_epoch
-        augmentation = self.augmentation if pasting else self.without_pasting
-        rng = np.random.default_rng((self.seed, *key))
         frames = self.frames
         if isinstance(frames, SimulatedStreets):
             frames = frames.of_epoch(epoch)
-        frame = drop_outside(augmentation(frames[index], rng), self.point_range)
-        return shuffle_points(frame, rng)
+        return frames[index]
+
+    def _augmented(self, frame: Frame, key: tuple[int, int], rng: np.random.Generator) -> Frame:
+        pasting = key[0] <= self.last_sampling_epoch
+        augmentation = self.augmentation if pasting else self.without_pasting
+        frame = drop_outside(augmentation(frame, rng), self.point_range)
+        names = tuple(self.renamed.get(name, name) for name in frame.names)
+        return shuffle_points(replace(frame, names=names), rng)
 
 
 def build_training_frames(
@@ -102,10 +123,25 @@ def build_training_frames(
     """Frames as the configuration has them augmented."""
     augment, train = config.augment, config.train
     augmentation = Augmentation(
-        augment.sample, augment.min_points, augment.flip, augment.rotation, augment.scale, database
+        augment.sample,
+        augment.min_points,
+        augment.flip,
+        augment.rotation,
+        augment.scale,
+        database,
+        augment.thin,
     )
     last_sampling_epoch = train.epochs - 1 - train.sampling_off_epochs
-    return TrainingFrames(frames, augmentation, config.grid.range, train.seed, last_sampling_epoch)
+    renamed = {other: kind.name for kind in config.classes for other in kind.also}
+    return TrainingFrames(
+        frames,
+        augmentation,
+        config.grid.range,
+        train.seed,
+        last_sampling_epoch,
+        renamed,
+        train.views,
+    )
 
 
 def training_loader(

@@ -181,7 +181,12 @@ def build_training(
     processes.of_first(partial(make_folder, output))
     fix_randomness(train.seed, train.deterministic)
     sampler = StepSampler(
-        len(frames), train.batch_size, train.epochs, train.seed, processes, train.accumulate
+        len(frames),
+        train.batch_size // train.views,
+        train.epochs,
+        train.seed,
+        processes,
+        train.accumulate,
     )
     augmented, total = build_training_frames(config, frames, database), sampler.total_steps
     model, criterion = build_second(config), build_criterion(config)

@@ -10,6 +10,7 @@ from data.augment import (
     paste_objects,
     rotate,
     scale,
+    thin_objects,
 )
 from data.boxes import box_corners, points_in_boxes
 from data.frame import Frame
@@ -224,3 +225,29 @@ def test_boxes_out_of_range():
     frame = Frame("a", np.zeros((0, 4), np.float32), boxes, names, np.arange(4, dtype=np.int8))
     kept = drop_outside(frame, (0, -40, -3, 70.4, 40, 1))
     assert kept.names == ("Car", "Cyclist") and kept.difficulty.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_thinned_objects_lose_a_share_and_the_rest_nothing(seed):
+    frame = random_frame(seed, apart=True)
+    thin = thin_objects(frame, 0.8, np.random.default_rng(seed))
+    inside = points_in_boxes(frame.points, frame.boxes).any(axis=0)
+    left = points_in_boxes(thin.points, frame.boxes).any(axis=0)
+    np.testing.assert_array_equal(thin.points[~left], frame.points[~inside])
+    kept = {point.tobytes() for point in thin.points}
+    assert kept <= {point.tobytes() for point in frame.points}
+    assert 0.2 * inside.sum() < left.sum() < inside.sum()  # 0.6 are expected
+
+
+def test_the_share_that_an_object_loses_is_its_own():
+    rng, frame = np.random.default_rng(5), random_frame(5, apart=True)
+    before = points_in_boxes(frame.points, frame.boxes).sum(axis=1)
+    shares = np.array(
+        [
+            points_in_boxes(thin_objects(frame, 0.9, rng).points, frame.boxes).sum(axis=1) / before
+            for _ in range(300)
+        ]
+    )
+    assert shares.mean() == pytest.approx(0.55, abs=0.03)
+    assert shares.std() == pytest.approx((0.9**2 / 12 + 0.55 * 0.45 / 30) ** 0.5, rel=0.15)
+    assert abs(np.corrcoef(shares.T)[np.triu_indices(8, 1)]).max() < 0.3

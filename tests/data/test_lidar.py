@@ -73,6 +73,21 @@ def test_ranges_of_a_flat_wall():
     assert 0.04 < noisy.points[:, 0].std() < 0.08
 
 
+def test_the_points_of_a_beam_share_an_error():
+    """On a wall the range differs from beam to beam, in another scan by something else."""
+    sensor = replace(SPARSE, **EXACT, beam_noise=0.05)
+    street = Street((_wall(20.0),), flat_ground(np.array([0, 0, 1, 1.73], dtype=np.float32)))
+    errors = []
+    for seed in range(20):
+        points = scan(street, 0.0, np.random.default_rng(seed), sensor, 80.0).points
+        points = points[points[:, 0] > 15].astype(np.float64)
+        off = np.linalg.norm(points[:, :3], axis=1) * (1 - 20.0 / points[:, 0])
+        distinct = np.unique(off.round(3))
+        assert len(distinct) <= 3 * len(sensor.elevations)  # rounding may part one
+        errors += distinct.tolist()
+    assert np.std(errors) == pytest.approx(0.05, rel=0.25)
+
+
 @pytest.mark.parametrize("distance", [10.0, 30.0, 50.0, 70.0])
 def test_lost_pulses_have_their_share(distance):
     """Against the formula in plain Python: power falls with distance squared and with the angle."""

@@ -71,6 +71,36 @@ def test_batches_depend_on_neither_workers_nor_the_start():
         assert one.frame_ids == other.frame_ids
 
 
+def test_types_are_taken_for_the_class_that_also_means_them():
+    frame = replace(simulate(3), names=("Van",) * len(simulate(3).names))
+    config = parse_config(CONFIG, ["augment.sample={}", "classes.0.also=[Van, Tram]"])
+    taken, plain = (build_training_frames(c, [frame], None)[0, 0] for c in (config, plain_config()))
+    assert set(taken.names) == {config.class_names[0]} and set(plain.names) == {"Van"}
+    np.testing.assert_array_equal(taken.boxes, plain.boxes)
+
+
+def test_a_batch_has_several_views_of_each_frame():
+    """The first is the frame as it is without views, the second another augmentation of it."""
+    streets = [simulate(seed) for seed in range(2)]
+    twice = parse_config(CONFIG, ["augment.sample={}", "train.batch_size=4", "train.views=2"])
+    frames = build_training_frames(twice, streets, None)
+    single = build_training_frames(plain_config(), streets, None)
+    for workers in (0, 1):
+        sampler = _sampler(frames=2, epochs=1)
+        (batch,) = training_loader(frames, sampler, twice.class_names, workers, CPU)
+        first, again, *_ = batch.frame_ids
+        assert len(batch.frame_ids) == 4 and first == again
+        start, end, last = batch.offsets[:3].tolist()
+        alone = single[next(iter(_sampler(frames=2, epochs=1)))[0]]
+        np.testing.assert_array_equal(batch.points[start:end], alone.points)
+        assert last - end == end - start
+        assert not torch.equal(batch.points[start:end], batch.points[end:last])
+
+
+def plain_config():
+    return parse_config(CONFIG, ["augment.sample={}"])
+
+
 def test_no_pasting_in_the_last_epochs():
     config = parse_config(CONFIG, ["train.sampling_off_epochs=2"])
     frames = build_training_frames(config, [simulate(0)], database="objects")

@@ -49,6 +49,7 @@ def test_pictures_of_a_data_set_come_from_the_command_line(tmp_path):
     root = write_miniature(tmp_path / "kitti")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "VK_ICD_FILENAMES": "/nonexistent"}
     command = ["--root", root, "--frames", "000002", "--output", tmp_path / "out"]
+    command += ["--no-detections"]
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "visualize.py", *command],
         env=environment,
@@ -179,13 +180,14 @@ def test_a_drive_without_labels_is_drawn_but_not_trained_on(tmp_path, plain):
     drive.mkdir()
     (training / "velodyne").rename(drive / "velodyne_reduced")
     (training / "calib" / "000002.txt").rename(drive / "calib.txt")
-    assert visualize.main(["--root", str(drive), "--output", str(tmp_path / "out")]) == 0
+    arguments = ["--root", str(drive), "--no-detections", "--output", str(tmp_path / "out")]
+    assert visualize.main(arguments) == 0
     assert len(list((tmp_path / "out").glob("*_birds_eye.png"))) == 4
     with pytest.raises(FileNotFoundError, match="label_2"):
         KittiDataset(drive, "all")
     # A folder that is there must be whole.
     (drive / "label_2").mkdir()
-    assert visualize.main(["--root", str(drive), "--output", str(tmp_path / "out")]) == 2
+    assert visualize.main(arguments) == 2
 
 
 def test_frames_that_cannot_be_drawn_do_not_stop_the_rest(tmp_path, plain, capsys):
@@ -195,7 +197,8 @@ def test_frames_that_cannot_be_drawn_do_not_stop_the_rest(tmp_path, plain, capsy
     image = root / "training" / "image_2" / "000005.png"
     image.write_bytes(image.read_bytes()[:60])
     (root / "training" / "image_2" / "000011.png").write_bytes(png(14_000, 14_000))
-    assert visualize.main(["--root", str(root), "--output", str(tmp_path / "out")]) == 2
+    arguments = ["--root", str(root), "--no-detections", "--output", str(tmp_path / "out")]
+    assert visualize.main(arguments) == 2
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert written == {"000007_birds_eye.png", "000007_camera.png"}
     errors = [x for x in capsys.readouterr().err.splitlines() if x.startswith("error:")]
@@ -233,7 +236,7 @@ def test_scans_and_weights_alone_are_enough(tmp_path, plain, untrained):
             "calibration",
         ),
         (["--root", "{root}", "--weights", "{tmp}/none.safetensors"], "none.safetensors"),
-        (["--root", "{root}", "--output", "{tmp}/file"], "file"),
+        (["--root", "{root}", "--no-detections", "--output", "{tmp}/file"], "file"),
     ],
 )
 def test_a_mistake_gets_one_line(tmp_path, plain, capsys, monkeypatch, arguments, said):

@@ -23,6 +23,7 @@ from tools import visualize
 from tools.visualizing.browser import keys_of
 
 CROWDED = (3, 4, 12, 18, 29, 32, 36, 200003, 200032)  # streets with objects of all classes
+ALONE = ["--no-detections"]
 
 
 @pytest.fixture
@@ -196,11 +197,11 @@ def test_keys_that_judge_are_there_only_where_it_can_be_judged():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["{root}/training/velodyne/000002.bin", "--boxes", "error"], "--root"),
-        (["--root", "{root}", "--order", "worst"], "--detections or --weights"),
-        (["--root", "{root}", "--overlap", "0.5"], "needs detections"),
+        ([*ALONE, "{root}/training/velodyne/000002.bin", "--boxes", "error"], "--root"),
+        ([*ALONE, "--root", "{root}", "--order", "worst"], "leave out --no-detections"),
+        ([*ALONE, "--root", "{root}", "--overlap", "0.5"], "needs detections"),
         (["--root", "{bare}", "--detections", "{tmp}/found", "--metric", "bev"], "no labels"),
-        (["--root", "{root}", "--start", "000003"], "000002 to 000011"),
+        ([*ALONE, "--root", "{root}", "--start", "000003"], "000002 to 000011"),
         (["--root", "{root}", "--detections", "{tmp}/others", "--order", "worst"], "000002.json"),
     ],
 )

@@ -81,7 +81,7 @@ def require_judged(options: argparse.Namespace, source: Source) -> None:
         raise ValueError(f"{wanted} needs ground truth: give a data set with --root, not scans")
     if source.frames.labels is None:
         raise ValueError(f"{wanted} needs ground truth: {options.root} has no labels (label_2)")
-    raise ValueError(f"{wanted} needs detections: give --detections or --weights")
+    raise ValueError(f"{wanted} needs detections: leave out --no-detections")
 
 
 def report_ranking(names: Sequence[str], ranks: Sequence[Rank], folder: Path) -> None:

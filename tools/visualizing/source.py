@@ -66,7 +66,7 @@ def find_source(options: argparse.Namespace) -> Source:
         raise ValueError("give either scans (or folders of them) or --root, not both")
     detector, classes, view = None, list(options.classes), None
     columns = load_config(options.config).points if options.config else KITTI_POINTS
-    if options.weights is not None:
+    if options.detections is None and not options.no_detections:
         detector = Detector.from_weights(options.weights, options.device)
         columns = columns_of(options.config, detector.config)
         classes = [*dict.fromkeys([*detector.config.class_names, *classes])]

@@ -31,6 +31,7 @@ class Sensor:
     min_range: float = 0.5
     max_range: float = 100.0
     range_noise: float = 0.02  # standard deviation
+    beam_noise: float = 0.0  # of the error that all ranges of a beam share in a scan
     divergence: float = 3.0  # full angle of a pulse, milliradians
     turn: float = 0.1  # seconds of a turn, or from one side of the view to the other; 0: at once
     laser_heights: tuple[float, ...] = ()  # of the beams above the origin of the points
@@ -64,6 +65,7 @@ class Sensor:
             ("min_range", 0.0, self.max_range),
             ("max_range", 1.0, 1000.0),
             ("range_noise", 0.0, 1.0),
+            ("beam_noise", 0.0, 1.0),
             ("divergence", 0.0, 50.0),
             ("turn", 0.0, 1.0),
             ("asphalt_range", 1.0, 1000.0),

@@ -1,0 +1,55 @@
+"""A street as a drive on disk."""
+
+import numpy as np
+import pytest
+
+from data.kitti.dataset import KittiDataset
+from data.simulator import simulate, write_drive, write_kitti_tree
+from tools import simulate as program
+
+STREET = 200_086
+
+
+def test_a_drive_is_the_street_as_time_passes(tmp_path):
+    write_drive(tmp_path, STREET, 3)
+    drive = KittiDataset(tmp_path, "all")
+    assert drive.frame_ids == ("000000", "000001", "000002")
+    for place, frame in enumerate(drive):
+        street = simulate(STREET, place / 10)
+        np.testing.assert_array_equal(frame.points, street.points)
+        np.testing.assert_allclose(frame.boxes, street.boxes, atol=2e-3)
+        assert frame.names == street.names
+    first, last = (drive[place].boxes[:, None, :2] for place in (0, 2))
+    moved = np.linalg.norm(first - last.swapaxes(0, 1), axis=2).min(axis=1)
+    assert (moved > 0.5).sum() > 5  # of parked cars, too: the car drives 8 m/s
+
+
+def test_a_shorter_drive_takes_the_place_of_a_longer_one(tmp_path):
+    write_drive(tmp_path, 3, 2)
+    write_drive(tmp_path, 4, 1)
+    assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == [
+        "000000.bin", "000000.txt", "calib.txt", "simulated.txt",
+    ]  # fmt: skip
+    np.testing.assert_array_equal(KittiDataset(tmp_path, "all")[0].points, simulate(4).points)
+
+
+def test_what_is_there_is_not_written_over(tmp_path):
+    (tmp_path / "own" / "velodyne_reduced").mkdir(parents=True)
+    with pytest.raises(ValueError, match="velodyne_reduced is there already and not simulated"):
+        write_drive(tmp_path / "own", 1, 1)
+    write_kitti_tree(tmp_path / "streets", [1], "val")
+    with pytest.raises(ValueError, match="streets are there already"):
+        write_drive(tmp_path / "streets", 1, 1)
+
+
+@pytest.mark.parametrize("scans", [0, 51])
+def test_a_street_is_built_for_five_seconds(tmp_path, scans):
+    with pytest.raises(ValueError, match=f"{scans} scans: a street is built for 1 to 50"):
+        write_drive(tmp_path, 1, scans)
+
+
+@pytest.mark.parametrize("wrong", [[], ["--split", "val"], ["--drive", "1", "--split", "val"]])
+def test_the_program_wants_streets_or_a_drive(tmp_path, capsys, wrong):
+    with pytest.raises(SystemExit):
+        program.main(["--root", str(tmp_path), *wrong])
+    assert "--drive" in capsys.readouterr().err
