@@ -9,6 +9,7 @@ the kernels of a CPU.
 from ops.anchors import Match, Targets, anchor_sides, anchor_targets, match_anchors
 from ops.box_coder import apply_direction, decode, direction_bin, encode, limit_period
 from ops.boxes import Kept, iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
+from ops.collect import collect
 from ops.conv_blocks import conv_blocks
 from ops.conv_chain import ConvChain
 from ops.dense import bev_map, dense
@@ -16,9 +17,11 @@ from ops.furthest_point_sampling import furthest_point_sampling
 from ops.geometry import ConvGeometry
 from ops.kernel_map import index_pyramid, index_workspace, strided_map, submanifold_map
 from ops.layers import InverseConv, SparseMaxPool, StridedConv, SubmanifoldConv
+from ops.load_points import load_points, load_workspace
 from ops.losses import anchor_losses
 from ops.max_pool import sparse_max_pool
 from ops.rulebook import KernelMap, Level, Pyramid, Table
+from ops.select_boxes import SelectedBoxes, select_boxes
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import SparseTensor
 from ops.voxelize import VoxelGrid, Voxels, voxelize
@@ -32,6 +35,7 @@ __all__ = [
     "Level",
     "Match",
     "Pyramid",
+    "SelectedBoxes",
     "SparseMaxPool",
     "SparseTensor",
     "StridedConv",
@@ -45,6 +49,7 @@ __all__ = [
     "anchor_targets",
     "apply_direction",
     "bev_map",
+    "collect",
     "conv_blocks",
     "decode",
     "dense",
@@ -56,10 +61,13 @@ __all__ = [
     "iou_3d",
     "iou_bev",
     "limit_period",
+    "load_points",
+    "load_workspace",
     "match_anchors",
     "nms",
     "overlap_bev",
     "paired_overlap_bev",
+    "select_boxes",
     "sparse_conv",
     "sparse_max_pool",
     "strided_map",
