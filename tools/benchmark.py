@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 from tools.program import number, output_path, run
 
 if TYPE_CHECKING:
+    from detector.config import Config
+    from detector.models.second import Second
     from tools.benchmarks.scans import Scans
 
 EXAMPLE = "example: python tools/benchmark.py ops --frames scans/ --json ops.json"
@@ -30,8 +32,10 @@ CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 PRECISIONS = ["fp32", "bf16", "fp16"]
 LADDER_EXAMPLE = "example: python tools/benchmark.py ladder --frames scans/"
 SAMPLING_EXAMPLE = "example: python tools/benchmark.py sampling --json sampling.json"
+PIPELINE_EXAMPLE = "example: python tools/benchmark.py pipeline --frames scans/ --plot latency.png"
 OPERATORS_EXAMPLE = "example: python tools/benchmark.py operators --frames scans/"
 STREETS = 16  # simulated for the training step where there is no data set
+BATCHES = [1, 2, 4, 8]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,10 +67,14 @@ def _parser() -> argparse.ArgumentParser:
         "sampling", help="furthest point sampling beside PointNet++'s", epilog=SAMPLING_EXAMPLE
     )
     sampling.add_argument("--repeats", type=number, default=20, help="calls (default: 20)")
+    pipeline = commands.add_parser(
+        "pipeline", help="points on the host to boxes on the host", epilog=PIPELINE_EXAMPLE
+    )
+    _add_pipeline_arguments(pipeline)
     operators = commands.add_parser(
         "operators", help="every operator by itself", epilog=OPERATORS_EXAMPLE
     )
-    for command in (ops, network, ladder, operators):
+    for command in (ops, network, ladder, operators, pipeline):
         command.add_argument(
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
         )
@@ -75,9 +83,21 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--repeats", type=number, default=20, help="calls per scan (default: 20)"
         )
-    for command in (ops, network, train, ladder, sampling, operators):
+    for command in (ops, network, train, ladder, sampling, operators, pipeline):
         command.add_argument("--json", type=output_path, help="also write the figures there")
     return parser
+
+
+def _add_pipeline_arguments(pipeline: argparse.ArgumentParser) -> None:
+    pipeline.add_argument("--config", type=Path, default=CONFIG)
+    pipeline.add_argument("--weights", type=Path, help="weights file (default: random, seed 0)")
+    pipeline.add_argument(
+        "--precision", nargs="+", choices=PRECISIONS, help="default: all on a GPU, else fp32"
+    )
+    pipeline.add_argument("--device", help="cpu or cuda; the GPU where there is one")
+    pipeline.add_argument("--calls", type=number, default=1000, help="per table (default: 1000)")
+    pipeline.add_argument("--batch", type=number, nargs="+", default=BATCHES)
+    pipeline.add_argument("--plot", type=output_path, help="draw the latencies there, a PNG")
 
 
 def _add_training_arguments(train: argparse.ArgumentParser) -> None:
@@ -109,6 +129,8 @@ def _measure(options: argparse.Namespace) -> dict:
 
     if options.command == "network":
         return _measure_network(options, load_scans(options.frames, options.count))
+    if options.command == "pipeline":
+        return _measure_pipeline(options)
     _require_cuda(options.command)
     if options.command == "sampling":
         return sampling.measure(options.repeats)
@@ -128,24 +150,55 @@ def _require_cuda(command: str) -> None:
 
 
 def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:
+    from detector.training.distributed import processes
+    from tools.benchmarks.network import measure
+
+    config, model = _network(options)
+    with processes(options.device) as group:
+        return measure(config, model, scans, options.repeats, group.device, options.precision)
+
+
+def _measure_pipeline(options: argparse.Namespace) -> dict:
+    from detector.draw.png import require_own, save_png
+    from detector.training.distributed import processes
+    from tools.benchmarks.latency_picture import draw_latencies
+    from tools.benchmarks.pipeline import Benchmark
+    from tools.benchmarks.scans import load_scans, simulated_sweeps
+
+    if options.plot:
+        require_own(options.plot)
+    sets = [load_scans(options.frames, options.count)]
+    if options.frames is None:
+        sets.append(simulated_sweeps(options.count))
+    config, model = _network(options)
+    with processes(options.device) as group:
+        every = PRECISIONS if group.device.type == "cuda" else ["fp32"]
+        benchmark = Benchmark(config, model, group.device, sets, options.calls)
+        for precision in options.precision or every:
+            benchmark.measure(precision, options.batch)
+        benchmark.start((options.precision or every)[-1])
+    if options.plot:
+        title = f"Points to boxes, {benchmark.result['device']}"
+        save_png(options.plot, draw_latencies(benchmark.samples, title))
+    return benchmark.result
+
+
+def _network(options: argparse.Namespace) -> tuple[Config, Second]:
+    """The configuration and network of --weights, or of --config with random weights."""
     import torch
 
     from detector.config import load_config
     from detector.models.second import build_second
-    from detector.training.distributed import processes
     from detector.weights import load_weights, restore
-    from tools.benchmarks.network import measure
 
     torch.manual_seed(0)
-    if options.weights:
-        config, state = load_weights(options.weights)
-        model = build_second(config)
-        restore(model, state, options.weights)
-    else:
+    if not options.weights:
         config = load_config(options.config)
-        model = build_second(config)
-    with processes(options.device) as group:
-        return measure(config, model, scans, options.repeats, group.device, options.precision)
+        return config, build_second(config)
+    config, state = load_weights(options.weights)
+    model = build_second(config)
+    restore(model, state, options.weights)
+    return config, model
 
 
 def _measure_training(options: argparse.Namespace) -> dict:
