@@ -28,7 +28,7 @@ class Frame:
     """
 
     frame_id: str
-    points: np.ndarray  # [P, 4] float32: x, y, z, intensity
+    points: np.ndarray  # [P, 4 or more] float32: x, y, z, intensity, further features
     boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 7), np.float32))  # [M, 7]
     names: tuple[str, ...] = ()  # M type names
     difficulty: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int8))  # [M]
@@ -39,8 +39,10 @@ class Frame:
 
     def __post_init__(self):
         count = len(self.names)
-        if self.points.ndim != 2 or self.points.shape[1] != 4:
-            raise ValueError(f"frame {self.frame_id}: points are {self.points.shape}, not [P, 4]")
+        if self.points.ndim != 2 or self.points.shape[1] < 4:
+            raise ValueError(
+                f"frame {self.frame_id}: points are {self.points.shape}, not [P, 4 or more]"
+            )
         if self.boxes.shape != (count, 7) or self.difficulty.shape != (count,):
             raise ValueError(
                 f"frame {self.frame_id}: {count} names, boxes {self.boxes.shape} and difficulty "
@@ -59,7 +61,7 @@ class Frames(Protocol):
 class Batch(NamedTuple):
     """Frames as the network takes them; frame b owns points[offsets[b]:offsets[b + 1]]."""
 
-    points: Tensor  # [P, 4] float32
+    points: Tensor  # [P, 4 or more] float32
     offsets: Tensor  # [B + 1] int32
     boxes: Tensor  # [B, M, 7] float32, zero rows are padding
     labels: Tensor  # [B, M] int64, 1-based, 0 is padding

@@ -23,8 +23,8 @@ class GroundTruthDatabase:
     """Objects of one data set."""
 
     def __init__(self, path: Path | str):
-        """Open the pack of this name; raises FileNotFoundError where tools/prepare_kitti.py has
-        not made it, ValueError where it is damaged."""
+        """Open the pack of this name; raises FileNotFoundError where tools/prepare.py has not
+        made it, ValueError where it is damaged."""
         self._pack = Pack(path)
         columns = self._pack.columns
         self.signature = self._pack.signature  # of what it was made from
@@ -42,7 +42,7 @@ class GroundTruthDatabase:
         return len(self._pack)
 
     def points(self, entry: int) -> np.ndarray:
-        """[P, 4] float32 points inside the box, LiDAR frame."""
+        """[P, 4 or more] float32 points inside the box, LiDAR frame."""
         return self._pack[entry]
 
     def select(self, name: str, min_points: int = MIN_POINTS) -> np.ndarray:

@@ -1,10 +1,12 @@
 """Many point clouds in one memory-mapped file with an index.
 
-A pack NAME is two files. NAME.bin holds the rows of all entries, float32 [R, 4]. NAME.npz holds:
+A pack NAME is two files. NAME.bin holds the rows of all entries, float32 [R, width]. NAME.npz
+holds:
 
 offsets    [n + 1] int64: entry i has the rows offsets[i]:offsets[i + 1]
 signature  a digest of its sources
 crc        [n] a checksum of each entry
+width      numbers of a row; 4 where it is missing, as in older packs
 others     [n] further columns, e.g. frame ids
 """
 
@@ -23,7 +25,7 @@ import numpy as np
 
 from data.files import replacing
 
-ROW_BYTES = 16
+FLOAT = 4  # bytes
 
 
 class Pack:
@@ -37,19 +39,20 @@ class Pack:
         self.path = Path(path)
         index = index_path(self.path)
         if not index.is_file():
-            raise FileNotFoundError(f"{index}: no such file; make it with tools/prepare_kitti.py")
+            raise FileNotFoundError(f"{index}: no such file; make it with tools/prepare.py")
         try:
             self.columns = _read_columns(index)
             self.offsets = self.columns.pop("offsets")
             self.signature = str(self.columns.pop("signature"))
             self._crc = self.columns.pop("crc", None)  # None: an older pack
+            self.width = int(self.columns.pop("width", 4))
             size = data_path(self.path).stat().st_size
         except (BadZipFile, KeyError, ValueError, OSError, MemoryError) as error:
             raise ValueError(_damaged(index, error)) from None
         rises = self.offsets.ndim == 1 and self.offsets[:1].tolist() == [0]
         if not rises or (np.diff(self.offsets) < 0).any():
             raise ValueError(_damaged(index, "its offsets do not rise from 0"))
-        if size != self.offsets[-1] * ROW_BYTES:
+        if self.width < 1 or size != self.offsets[-1] * self.width * FLOAT:
             raise ValueError(_damaged(data_path(self.path), f"{size} bytes"))
 
     def __reduce__(self):
@@ -60,7 +63,7 @@ class Pack:
         return len(self.offsets) - 1
 
     def __getitem__(self, entry: int) -> np.ndarray:
-        """[P, 4] float32, a copy. Raises ValueError where it is not as it was written."""
+        """[P, width] float32, a copy. Raises ValueError where it is not as it was written."""
         rows = np.array(self._rows[self.offsets[entry] : self.offsets[entry + 1]])
         if self._crc is not None and zlib.crc32(rows.data) != self._crc[entry]:
             raise ValueError(_damaged(data_path(self.path), f"checksum of entry {entry}"))
@@ -69,8 +72,8 @@ class Pack:
     @cached_property
     def _rows(self) -> np.ndarray:
         if self.offsets[-1] == 0:
-            return np.zeros((0, 4), np.float32)
-        return np.memmap(data_path(self.path), "<f4", mode="r").reshape(-1, 4)
+            return np.zeros((0, self.width), np.float32)
+        return np.memmap(data_path(self.path), "<f4", mode="r").reshape(-1, self.width)
 
 
 class PackWriter:
@@ -81,9 +84,13 @@ class PackWriter:
     finished files are the same bytes however often the work was stopped.
     """
 
-    def __init__(self, path: Path | str, signature: str, columns: Mapping[str, str]):
-        """columns: name -> numpy type of what `append` is given beside the clouds."""
+    def __init__(
+        self, path: Path | str, signature: str, columns: Mapping[str, str], width: int = 4
+    ):
+        """columns: name -> numpy type of what `append` is given beside the clouds; width: numbers
+        of their points."""
         self.path, self.signature, self.types = Path(path), signature, dict(columns)
+        self.width = width
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._partial = self.path.with_name(f"{self.path.name}.partial")
         self._log = self.path.with_name(f"{self.path.name}.journal")
@@ -118,7 +125,7 @@ class PackWriter:
         return len(self._steps)
 
     def append(self, clouds: Sequence[np.ndarray], **columns: Sequence | np.ndarray) -> None:
-        """One step: clouds [P, 4] and as many values in each column; either may be empty."""
+        """One step: clouds [P, width] and as many values in each column; either may be empty."""
         blobs = [np.ascontiguousarray(cloud, "<f4").tobytes() for cloud in clouds]
         self._data.writelines(blobs)
         self._data.flush()
@@ -140,7 +147,8 @@ class PackWriter:
         os.replace(self._partial, data_path(self.path))
         with replacing(index_path(self.path)) as temporary, temporary.open("wb") as file:
             offsets = np.cumsum([0, *counts], dtype=np.int64)
-            np.savez(file, offsets=offsets, signature=np.array(self.signature), **columns)
+            signature = np.array(self.signature)
+            np.savez(file, offsets=offsets, signature=signature, width=self.width, **columns)
         self._log.unlink()
 
     def _take_up(self) -> list[dict]:
@@ -158,7 +166,7 @@ class PackWriter:
             if not line.endswith(b"}\n"):
                 break
             step = json.loads(line)
-            end = kept + sum(step["counts"]) * ROW_BYTES
+            end = kept + sum(step["counts"]) * self.width * FLOAT
             if end > size:
                 break
             steps.append(step)
@@ -192,4 +200,4 @@ def index_path(path: Path) -> Path:
 
 
 def _damaged(path: Path, why: object) -> str:
-    return f"{path}: damaged ({why}); delete it and run tools/prepare_kitti.py again"
+    return f"{path}: damaged ({why}); delete it and run tools/prepare.py again"

@@ -38,6 +38,11 @@ class Header(NamedTuple):
 
 def read_pcd(path: Path | str) -> Cloud:
     """Raises ValueError for what is no PCD file, or is cut off."""
+    return cloud_of(pcd_fields(path), path)
+
+
+def pcd_fields(path: Path | str) -> dict[str, np.ndarray]:
+    """The first number of each field, by its name. Raises as `read_pcd`."""
     path = Path(path)
     require_file(path)
     require_size(path.stat().st_size, path)
@@ -48,7 +53,17 @@ def read_pcd(path: Path | str) -> Cloud:
     readers = {"ascii": _ascii, "binary": _binary, "binary_compressed": _compressed}
     if header.data not in readers:
         raise ValueError(f"{path}: DATA {header.data[:40]} is none of {', '.join(readers)}")
-    return cloud_of(readers[header.data](body, header, path), path)
+    return readers[header.data](body, header, path)
+
+
+def write_pcd(path: Path, points: np.ndarray) -> None:
+    """Writes points [P, 4] (x, y, z, intensity) as a binary file."""
+    header = (
+        "# .PCD v0.7\nVERSION 0.7\nFIELDS x y z intensity\nSIZE 4 4 4 4\nTYPE F F F F\n"
+        f"COUNT 1 1 1 1\nWIDTH {len(points)}\nHEIGHT 1\nVIEWPOINT 0 0 0 1 0 0 0\n"
+        f"POINTS {len(points)}\nDATA binary\n"
+    )
+    path.write_bytes(header.encode() + points.astype("<f4").tobytes())
 
 
 def _ascii(body: memoryview, header: Header, path: Path) -> dict[str, np.ndarray]:
@@ -70,6 +85,11 @@ def _ascii(body: memoryview, header: Header, path: Path) -> dict[str, np.ndarray
 
 
 def _binary(body: memoryview, header: Header, path: Path) -> dict[str, np.ndarray]:
+    if len(body) >= (header.points + 1) * header.size:
+        raise ValueError(
+            f"{path}: {len(body)} bytes are more than {header.points} points of {header.size}; its "
+            "header is wrong"
+        )
     return columns_of(body, header.fields, header.points, header.size, path)
 
 

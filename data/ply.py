@@ -37,6 +37,11 @@ class Element(NamedTuple):
 
 def read_ply(path: Path | str) -> Cloud:
     """Raises ValueError for what is no PLY file, is cut off, or has no vertices."""
+    return cloud_of(ply_fields(path), path)
+
+
+def ply_fields(path: Path | str) -> dict[str, np.ndarray]:
+    """The properties of the vertices, by name. Raises as `read_ply`."""
     path = Path(path)
     require_file(path)
     require_size(path.stat().st_size, path)
@@ -54,9 +59,9 @@ def read_ply(path: Path | str) -> Cloud:
         require_size(element.rows * element.size, path)
     body = memoryview(content)[end:]
     if order == "=":
-        return cloud_of(_ascii(body, before, vertex, path), path)
+        return _ascii(body, before, vertex, path)
     start = sum(element.rows * element.size for element in before)
-    return cloud_of(columns_of(body[start:], vertex.fields, vertex.rows, vertex.size, path), path)
+    return columns_of(body[start:], vertex.fields, vertex.rows, vertex.size, path)
 
 
 def _ascii(

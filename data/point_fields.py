@@ -58,20 +58,27 @@ def columns_of(
     return columns
 
 
+def named_columns(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """By names in lower case, without the prefix of CloudCompare; `intensity` by any usual name."""
+    named = {name.lower().removeprefix(PREFIX): column for name, column in columns.items()}
+    usual = next((name for name in INTENSITY if name in named), None)
+    return named if usual is None else named | {"intensity": named[usual]}
+
+
 def cloud_of(columns: Mapping[str, np.ndarray], source: object) -> Cloud:
     """The columns x, y, z and intensity (by any of its usual names; 0 where there is none).
 
     A point whose x, y or z is not finite is left out: it stands for a ray without an echo. Raises
     ValueError where x, y or z is missing.
     """
-    named = {name.lower().removeprefix(PREFIX): column for name, column in columns.items()}
+    named = named_columns(columns)
     missing = next((axis for axis in "xyz" if axis not in named), None)
     if missing:
         raise ValueError(
             f"{source}: no field {missing}; a cloud has the fields x, y, z and intensity, this one "
             f"has {', '.join(columns)[:200] or 'none'}"
         )
-    intensity = next((named[name] for name in INTENSITY if name in named), None)
+    intensity = named.get("intensity")
     points = np.zeros((len(named["x"]), 4), np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         for column, axis in enumerate("xyz"):

@@ -21,8 +21,9 @@ LABEL, RESULT = 15, 16  # columns of a line
 class ResultFolder:
     """Replaces only results that an earlier run of this program wrote, see MARK."""
 
-    def __init__(self, folder: Path, frame_ids: Sequence[str]):
-        """Make the folder; old results of these frames go when the first new one is written.
+    def __init__(self, folder: Path, frame_ids: Sequence[str], replace: bool = True):
+        """Make the folder; old results of these frames go when the first new one is written, or are
+        an error unless `replace`: somebody may have corrected them.
 
         Raises ValueError, with everything as it was, where files of these names were not written
         as results, or where results of other frames would stay beside the new ones.
@@ -42,10 +43,12 @@ class ResultFolder:
             for path in files
             if path.stem in own and not (path in results and path.stem in written)
         ]
+        if not replace:
+            foreign = [path.name for path in files if path.stem in own]
         if foreign:
+            reason = "not written by this program" if replace else "perhaps corrected by hand"
             raise ValueError(
-                f"{self.folder}: {some(foreign)} there already and not written by this program; "
-                "give another folder"
+                f"{self.folder}: {some(foreign)} there already and {reason}; give another folder"
             )
         stale = [path.name for path in results if path.stem not in own]
         if stale:
@@ -84,6 +87,13 @@ class ResultFolder:
         if result is not None:  # last: the newer is the one that is drawn, and it says more
             with replacing(self.folder / f"{frame_id}.json") as temporary:
                 temporary.write_text(json.dumps(result) + "\n", encoding="utf-8")
+
+    def write_lines(self, frame_id: str, lines: Sequence[str]) -> None:
+        """What was found in a frame, as NAME.txt."""
+        if self._old is not None:
+            self._replace_old()
+        with replacing(self.folder / f"{frame_id}.txt") as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def _is_result(path: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from data.point_columns import KITTI_POINTS
 from ops.reference.load_points import intensity_scale
 
 FARTHEST = 500.0  # metres: half of a scan's points are nearer than that
@@ -34,9 +35,12 @@ class ScanWarning(UserWarning):
     """A scan that is not as the network's training had them."""
 
 
-def require_scan(points: np.ndarray, source: object) -> None:
-    """Raises ValueError for points [P, 4] that no LiDAR measured: read from another kind of file,
-    with other columns, in another unit."""
+def require_scan(
+    points: np.ndarray, source: object, columns: Sequence[str] = KITTI_POINTS.columns
+) -> None:
+    """Raises ValueError for points [P, 4] (x, y, z, intensity) that no LiDAR measured: read from
+    another kind of file, with other columns, in another unit. columns: the file was taken to have
+    them."""
     if not len(points):
         return
     finite = points if np.isfinite(points).all() else points[np.isfinite(points).all(axis=1)]
@@ -55,7 +59,7 @@ def require_scan(points: np.ndarray, source: object) -> None:
     if (finite[:, 3] < 0).mean() > WRONG:
         raise ValueError(
             f"{source}: {(finite[:, 3] < 0).mean():.0%} of its intensities are negative; "
-            f"{_columns(points)}"
+            f"{_columns(points, columns)}"
         )
     x, y, z = finite[:, :3].T.astype(np.float64)
     on_axis = (x != 0) & (y == 0) & (z == 0)
@@ -74,15 +78,17 @@ def require_scan(points: np.ndarray, source: object) -> None:
         raise ValueError(f"{source}: nearly all points are 0, 0, 0; nothing was measured")
 
 
-def _columns(points: np.ndarray) -> str:
+def _columns(points: np.ndarray, columns: Sequence[str]) -> str:
     """Which number of columns would make intensities of the fourth."""
-    for columns in (5, 6, 3):
-        rest = points.size % columns
-        rows = points.reshape(-1)[: points.size - rest].reshape(-1, columns)
-        if not rest and (columns == 3 or (rows[:, 3:] >= 0).all()):
+    if tuple(columns) != KITTI_POINTS.columns:
+        return f"are its columns {', '.join(columns)}, as points.columns says?"
+    for width in (5, 6, 3):
+        rest = points.size % width
+        rows = points.reshape(-1)[: points.size - rest].reshape(-1, width)
+        if not rest and (width == 3 or (rows[:, 3:] >= 0).all()):
             return (
-                f"the file seems to have {columns} columns, write it with the four "
-                "x, y, z, intensity"
+                f"the file seems to have {width} columns, write it with the four "
+                "x, y, z, intensity or name them in points.columns"
             )
     return "a point has the four columns x, y, z, intensity"
 

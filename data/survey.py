@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,7 +11,11 @@ import numpy as np
 import torch
 
 from data.boxes import points_in_boxes
-from data.kitti.dataset import DONT_CARE, KittiDataset
+from data.datasets import Dataset
+from data.folder.checks import FolderChecks
+from data.folder.dataset import FolderDataset
+from data.frame import Frame
+from data.kitti.dataset import DONT_CARE
 from data.scan_checks import Note, Tally, oddities
 from ops.voxelize import VoxelGrid, voxelize
 
@@ -25,8 +30,9 @@ class Survey:
     without_boxes: int
     not_finite: int  # points with a coordinate or intensity that is no number
     intensity: tuple[float, float]  # lowest and highest
-    largest_turn: float  # of rotation_y in the label files, either way
+    largest_turn: float  # of the angles in the label files, either way
     oddities: tuple[str, ...]  # of the scans, each kind once
+    checks: tuple[str, ...]  # what is odd about labels and splits, of plain files
     points: np.ndarray  # [F] points of each frame that could be read
     whole: np.ndarray  # [F] the same, before the crop to the image
     voxels: np.ndarray  # [F] cells of the grid with points; empty without a grid
@@ -46,7 +52,7 @@ class _Look(NamedTuple):
     whole: int
     not_finite: int
     intensity: tuple[float, ...]  # lowest and highest; none of a frame without points
-    turns: np.ndarray  # |rotation_y| of the labels
+    turns: np.ndarray  # |angle| of the labels
     voxels: int
     notes: list[Note]
     names: tuple[str, ...]
@@ -57,7 +63,7 @@ class _Look(NamedTuple):
 
 
 def survey(
-    dataset: KittiDataset,
+    dataset: Dataset,
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
     grid: VoxelGrid | None = None,
     ground_z: float = 0.0,
@@ -68,9 +74,13 @@ def survey(
     LiDAR frame; without a grid voxels and oddities are not looked at.
     """
     looks, unreadable, tally = [], [], Tally()
+    checks = FolderChecks(dataset) if isinstance(dataset, FolderDataset) else None
     for index in progress(range(len(dataset))):
         try:
-            look = _look_at(dataset, index, grid, ground_z)
+            frame = dataset[index]
+            look = _look_at(dataset, frame, index, grid, ground_z)
+            if checks is not None and isinstance(dataset, FolderDataset):
+                checks.add(frame, dataset.objects(index).boxes, look.counts)
         except (ValueError, OSError) as error:
             unreadable.append(str(error))
             continue
@@ -86,6 +96,7 @@ def survey(
         intensity=(float(min(intensity, default=0)), float(max(intensity, default=0))),
         largest_turn=float(max((turn for look in looks for turn in look.turns), default=0)),
         oddities=tuple(tally.lines()),
+        checks=tuple(checks.lines()) if checks is not None else (),
         points=np.array([look.points for look in looks], dtype=int),
         whole=np.array([look.whole for look in looks], dtype=int),
         voxels=np.array([look.voxels for look in looks] if grid else [], dtype=int),
@@ -98,27 +109,45 @@ def survey(
     )
 
 
-def _look_at(dataset: KittiDataset, index: int, grid: VoxelGrid | None, ground_z: float) -> _Look:
+def _look_at(
+    dataset: Dataset, frame: Frame, index: int, grid: VoxelGrid | None, ground_z: float
+) -> _Look:
     """Raises ValueError or OSError for a frame that cannot be read."""
-    frame, every = dataset[index], dataset.whole_points(index)
+    every = dataset.whole_points(index) if dataset.crop else frame.points
     finite = frame.points[np.isfinite(frame.points).all(axis=1)]
-    labels = dataset.labels(index)
-    labels = labels.select(labels.types != DONT_CARE)
+    if isinstance(dataset, FolderDataset):
+        turns = np.abs(dataset.objects(index).boxes[:, 6])
+        flat = np.zeros(len(turns), bool)
+    else:
+        labels = dataset.labels(index)
+        labels = labels.select(labels.types != DONT_CARE)
+        turns = np.abs(labels.rotation_y)
+        flat = np.any(labels.bbox[:, 2:] <= labels.bbox[:, :2], axis=1)
     return _Look(
         frame_id=frame.frame_id,
         points=len(frame.points),
         whole=len(every),
         not_finite=len(frame.points) - len(finite),
         intensity=(finite[:, 3].min(), finite[:, 3].max()) if len(finite) else (),
-        turns=np.abs(labels.rotation_y),
+        turns=turns,
         voxels=_count_voxels(finite, grid) if grid else 0,
-        notes=_oddities(frame.points, grid, ground_z) if grid else [],
+        notes=_oddities(frame.points[:, :4], grid, ground_z) if grid else [],
         names=tuple(frame.names),
         boxes=frame.boxes,
         counts=points_in_boxes(finite, frame.boxes).sum(axis=1),
         whole_counts=points_in_boxes(every, frame.boxes).sum(axis=1),
-        flat=np.any(labels.bbox[:, 2:] <= labels.bbox[:, :2], axis=1),
+        flat=flat,
     )
+
+
+def voxels_of(dataset: Dataset, places: Iterable[int], grid: VoxelGrid) -> np.ndarray:
+    """[F] cells of the grid with points, of the frames that can be read."""
+    found = []
+    for place in places:
+        with suppress(ValueError, OSError):
+            points = dataset[place].points
+            found.append(_count_voxels(points[np.isfinite(points).all(axis=1)], grid))
+    return np.array(found, int)
 
 
 def _count_voxels(points: np.ndarray, grid: VoxelGrid) -> int:

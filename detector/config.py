@@ -16,6 +16,7 @@ import torch
 import yaml
 
 from data.files import read_text
+from data.point_columns import KITTI_POINTS, PointColumns
 from data.schema import ConfigError, build, nearest, override, plain, read_yaml, require
 from detector.config_sections import (
     AugmentConfig,
@@ -43,6 +44,7 @@ class Config:
     postprocess: PostprocessConfig
     augment: AugmentConfig
     train: TrainConfig
+    points: PointColumns = KITTI_POINTS
 
     def __post_init__(self):
         names = self.class_names

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data.point_columns import KITTI
 from data.scan_checks import Note, ScanWarning, oddities, require_scan
 from detector.config import PRECISIONS, Config
 from detector.device import parse_device
@@ -69,13 +70,14 @@ class Detector:
         return cls(model, config, place, precision)
 
     def __call__(self, points: np.ndarray | Tensor) -> Detections:
-        """points [P, 4] float32 (x, y, z in metres in the LiDAR frame, intensity in [0, 1]).
+        """points [P, 4] float32 (x, y, z in metres in the LiDAR frame, intensity in [0, 1]), with
+        further columns where the configuration names further features (`points`).
 
         The boxes are on the host. An empty cloud gives none. Raises ValueError for another shape or
         type. Warns (ScanWarning, once per kind) of anything unusual in the first scan, and of
         points that were left out of any scan.
         """
-        points = _checked(points)
+        points = self._checked(points)
         ((found, notes),) = self._detect([points])
         if not self._seen and len(points):
             self._seen = True
@@ -88,12 +90,12 @@ class Detector:
 
     def detect(self, points: np.ndarray | Tensor) -> Result:
         """As a call, but returns notes on the points that were left out instead of warning."""
-        return self._detect([_checked(points)])[0]
+        return self._detect([self._checked(points)])[0]
 
     def detect_batch(self, clouds: Sequence[np.ndarray | Tensor]) -> list[Result]:
         """As `detect` for each cloud. On a GPU up to 8 of them go through the network together,
         which takes less time per cloud; results differ by rounding from those of one alone."""
-        points = [_checked(cloud) for cloud in clouds]
+        points = [self._checked(cloud) for cloud in clouds]
         most = MOST_TOGETHER if self._graphs is not None else 1
         batches = (points[first : first + most] for first in range(0, len(points), most))
         return [result for results in self._overlapped(batches) for result in results]
@@ -101,16 +103,17 @@ class Detector:
     def stream(self, clouds: Iterable[np.ndarray | Tensor]) -> Iterator[Result]:
         """As `detect` for one cloud after another. On a GPU the work on a cloud begins while that
         on the one before is under way, so a result comes when the cloud after it was taken."""
-        return (result for (result,) in self._overlapped([_checked(cloud)] for cloud in clouds))
+        batches = ([self._checked(cloud)] for cloud in clouds)
+        return (result for (result,) in self._overlapped(batches))
 
     def examine(self, points: np.ndarray | Tensor) -> list[Note]:
         """Notes on what is unusual about points [P, 4]; takes a few milliseconds on the host."""
-        points = _checked(points).cpu().numpy()
+        points = self._checked(points).cpu().numpy()
         try:
-            require_scan(points, "points")
+            require_scan(points[:, :4], "points")
         except ValueError as error:
             return [Note("no scan", str(error))]
-        return oddities(points, self.config.grid.range, self.config.ground_z)
+        return oddities(points[:, :4], self.config.grid.range, self.config.ground_z)
 
     def _detect(self, batch: list[Tensor]) -> list[Result]:
         graphs = self._graphs
@@ -156,19 +159,22 @@ class Detector:
             notes.append(Note("cap", text))
         return [(outcome.detections[0], notes)]
 
-
-def _checked(points: np.ndarray | Tensor) -> Tensor:
-    shape = tuple(getattr(points, "shape", ()))
-    if getattr(points, "layout", torch.strided) != torch.strided:
-        raise ValueError("points: expected a dense tensor, got a sparse one; call .to_dense()")
-    if not _is_float32(points) or len(shape) != 2 or shape[1] != 4:
-        kind = str(getattr(points, "dtype", type(points).__name__)).removeprefix("torch.")
-        raise ValueError(f"points: expected [P, 4] float32, got {list(shape)} {kind}")
-    if isinstance(points, Tensor):
-        return points.detach()
-    # torch has no tensors that must not be written to, nor any with negative strides
-    usable = points.flags.writeable and min(points.strides) >= 0
-    return torch.as_tensor(points if usable else points.copy())
+    def _checked(self, points: np.ndarray | Tensor) -> Tensor:
+        shape = tuple(getattr(points, "shape", ()))
+        if getattr(points, "layout", torch.strided) != torch.strided:
+            raise ValueError("points: expected a dense tensor, got a sparse one; call .to_dense()")
+        columns = self.config.points
+        if not _is_float32(points) or len(shape) != 2 or shape[1] != columns.width:
+            kind = str(getattr(points, "dtype", type(points).__name__)).removeprefix("torch.")
+            others = f" ({', '.join((*KITTI, *columns.others))})" if columns.others else ""
+            raise ValueError(
+                f"points: expected [P, {columns.width}] float32{others}, got {list(shape)} {kind}"
+            )
+        if isinstance(points, Tensor):
+            return points.detach()
+        # torch has no tensors that must not be written to, nor any with negative strides
+        usable = points.flags.writeable and min(points.strides) >= 0
+        return torch.as_tensor(points if usable else points.copy())
 
 
 def _is_float32(points: np.ndarray | Tensor) -> bool:

@@ -31,7 +31,8 @@ class FrameGraph:
         self.bucket, self.batch_size = bucket, batch_size
         device, most = inference.device, inference.postprocess.after_nms
         with torch.inference_mode(False):  # `launch` writes to them in any mode
-            self._points = torch.zeros(batch_size * bucket.points, 4, pin_memory=True)
+            shape = batch_size * bucket.points, inference.model.encoder.features
+            self._points = torch.zeros(shape, pin_memory=True)
             self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, pin_memory=True)
         self._starts = self._offsets.numpy()
         self._inference = inference
@@ -83,7 +84,7 @@ class FrameGraph:
         collect([*boxes, *counts, pyramid.overflow], self._results.memory)
 
     def launch(self, clouds: Sequence[Tensor], beside: bool) -> None:
-        """Starts the work on clouds [P, 4] that the bucket holds; they may change afterwards.
+        """Starts the work on clouds [P, C] that the bucket holds; they may change afterwards.
 
         beside: on the graph's own stream, beside what other graphs do; else on the current one.
         """

@@ -39,7 +39,7 @@ class Inference:
 
     @torch.inference_mode()
     def __call__(self, clouds: Sequence[Tensor]) -> Outcome:
-        """Clouds [P, 4] in one batch."""
+        """Clouds [P, C] in one batch."""
         points = torch.cat([clamp_intensity(cloud).to(self.device) for cloud in clouds])
         sizes = torch.tensor([0, *map(len, clouds)])
         offsets = sizes.cumsum(0).int().to(self.device)

@@ -38,7 +38,7 @@ def least_bytes(config: Config) -> dict[str, int]:
     height, rows, columns = config.bev_cells
     cells, classes = rows * columns, len(config.classes)
     depth = encoder.out_channels * height
-    levels = (4, *encoder.channels)
+    levels = (config.points.width, *encoder.channels)
     weights = WINDOW * sum(a * b + 2 * b * b for a, b in pairwise(levels))
     weights += 3 * encoder.channels[-1] * encoder.out_channels
     widest = depth

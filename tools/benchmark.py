@@ -203,7 +203,7 @@ def _network(options: argparse.Namespace) -> tuple[Config, Second]:
 
 def _measure_training(options: argparse.Namespace) -> dict:
     from data.kitti.dataset import KittiDataset
-    from data.kitti.prepare import open_database
+    from data.prepare import open_database
     from data.simulator import simulate
     from detector.config import load_config
     from detector.training.distributed import processes

@@ -1,4 +1,4 @@
-"""Check a data set in KITTI's layout against a configuration, and say what to change."""
+"""Check a data set against a configuration and say what to change, or write one that fits it."""
 
 if __name__ == "__main__":
     import sys
@@ -13,29 +13,36 @@ if __name__ == "__main__":
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from data.files import make_folder
-from data.kitti.dataset import KittiDataset
-from data.survey import Survey, survey
-from detector.config import Config, load_config
+from data.column_guess import guess_points
+from data.datasets import Dataset, is_folder, open_dataset
+from data.files import make_folder, replacing
+from data.kitti.splits import read_split
+from data.survey import Survey, survey, voxels_of
+from detector.config import Config, load_config, parse_config
 from detector.draw.object_sheet import Portrait, draw_object_sheet
 from detector.draw.png import require_own, save_png
 from detector.draw.style import Colour, Palette
+from detector.training.config_choice import choose_config, with_voxels
+from detector.training.config_text import config_text
 from detector.training.data_check import advice, check_class
 from tools.program import output_path, run
 
-EXAMPLE = """example:
+EXAMPLE = """examples:
   python tools/check_data.py --root /data/kitti --split train --output output/check
+  python tools/check_data.py --root mine --write-config mine.yaml
 
 Prints what the data holds beside what the configuration expects, then what to change, and draws
 objects of every class from the fewest points to the most.
 """
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 COLUMNS = 7  # pictures per class
+COUNTED = 60  # frames whose voxels are counted for a written configuration
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,7 +58,26 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--split", default="all", help="list in ROOT/ImageSets, a file, or all (the default)"
     )
-    parser.add_argument("--config", type=Path, default=CONFIG, help="default: %(default)s")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=CONFIG,
+        help="to check against; with --write-config the template of network and recipe (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
+        "--write-config",
+        type=output_path,
+        metavar="FILE",
+        help="write a configuration that fits the data, and check against that",
+    )
+    parser.add_argument(
+        "--columns",
+        nargs="+",
+        metavar="NAME",
+        help="with --write-config: what the columns of .bin and .npy files are, e.g. x y z "
+        "intensity ring (default: told from their numbers)",
+    )
     parser.add_argument(
         "--output",
         type=output_path,
@@ -59,27 +85,35 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="DIR",
         help="for the picture objects.png (default: %(default)s)",
     )
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.columns and options.write_config is None:
+        parser.error("--columns goes with --write-config; a configuration names them itself")
+    return options
 
 
 def check(options: argparse.Namespace) -> None:
     config = load_config(options.config)
-    crop = config.grid.crop_to_image
-    dataset = KittiDataset(options.root, options.split, config.class_names, crop=crop)
+    if options.write_config is not None:
+        config = write_config(config, options)
+    dataset = open_dataset(
+        options.root,
+        options.split,
+        config.class_names,
+        crop=config.grid.crop_to_image,
+        points=config.points,
+    )
     if not dataset.layout.labelled:
         raise ValueError(f"split '{options.split}' has no labels to check; take train or val")
     picture = options.output / "objects.png"
     make_folder(options.output)
     require_own(picture)
-    label = f"reading {options.split}"
     found = survey(
         dataset,
-        lambda frames: tqdm(frames, desc=label, unit="frame"),
+        lambda frames: tqdm(frames, desc=f"reading {options.split}", unit="frame"),
         config.grid.voxel_grid,
         config.ground_z,
     )
-    if len(found.unreadable) == found.frames:
-        raise ValueError(f"no frame can be read, the first: {found.unreadable[0]}")
+    require_readable(found)
     print_frames(found, config)
     print_classes(found, config)
     save_png(picture, draw_object_sheet(portraits(dataset, found, config)))
@@ -88,11 +122,55 @@ def check(options: argparse.Namespace) -> None:
     for line in lines:
         print(f"- {line}")
     print(f"\nobjects from above: {picture}")
+    if options.write_config is not None:
+        print(f"configuration: {options.write_config}")
     if found.unreadable:
         raise ValueError(
             f"{len(found.unreadable)} of {found.frames} frames cannot be read, the first: "
             f"{found.unreadable[0]}"
         )
+
+
+def require_readable(found: Survey) -> None:
+    if len(found.unreadable) == found.frames:
+        raise ValueError(f"no frame can be read, the first: {found.unreadable[0]}")
+
+
+def write_config(template: Config, options: argparse.Namespace) -> Config:
+    """Choose a configuration for the data, write it, and return it as it reads back."""
+    path = options.write_config
+    if path.exists():
+        raise ValueError(f"{path}: already exists; give another name")
+    plain = is_folder(options.root)
+    crop = template.grid.crop_to_image and not plain
+    template = replace(template, grid=replace(template.grid, crop_to_image=crop))
+    dataset = open_dataset(options.root, options.split, packed=False, crop=crop)
+    files = [dataset.cloud_file(name) for name in dataset.frame_ids]
+    guess = guess_points(files, options.columns or ())
+    dataset = open_dataset(
+        options.root, options.split, packed=False, crop=crop, points=guess.points
+    )
+    found = survey(dataset, lambda frames: tqdm(frames, desc="measuring", unit="frame"))
+    require_readable(found)
+    choice = choose_config(template, found, guess, training_frames(options.root, found))
+    places = np.linspace(0, len(dataset) - 1, min(COUNTED, len(dataset))).round().astype(int)
+    choice = with_voxels(choice, voxels_of(dataset, places, choice.config.grid.voxel_grid))
+    title = (
+        f"For {options.root}: {len(found.boxes)} boxes in {found.frames} frames. Written by "
+        "tools/check_data.py;",
+        f"network, losses and recipe are those of {options.config.name}.",
+    )
+    text = config_text(choice, title)
+    config = parse_config(text, source=str(path))
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return config
+
+
+def training_frames(root: Path, found: Survey) -> int:
+    """Frames of the split train, all where there is no such list."""
+    path = root / "ImageSets" / "train.txt"
+    return len(read_split(path)) if path.is_file() else found.frames
 
 
 def print_frames(found: Survey, config: Config) -> None:
@@ -143,7 +221,7 @@ def print_classes(found: Survey, config: Config) -> None:
     )
 
 
-def portraits(dataset: KittiDataset, found: Survey, config: Config) -> list[list[Portrait]]:
+def portraits(dataset: Dataset, found: Survey, config: Config) -> list[list[Portrait]]:
     """A row a class: objects from the fewest points to the most, evenly spread."""
     place = {frame_id: index for index, frame_id in enumerate(dataset.frame_ids)}
     palette, rows = Palette(config.class_names), []
@@ -159,7 +237,7 @@ def portraits(dataset: KittiDataset, found: Survey, config: Config) -> list[list
 
 
 def _portrait(
-    dataset: KittiDataset, found: Survey, place: dict[str, int], row: int, colour: Colour
+    dataset: Dataset, found: Survey, place: dict[str, int], row: int, colour: Colour
 ) -> Portrait:
     frame_id, box = str(found.frame_ids[row]), found.boxes[row]
     frame = dataset[place[frame_id]]

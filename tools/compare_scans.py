@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from data.cloud_files import find_scans, read_scan
 from data.files import make_folder, write_json
 from data.frame import Frame
 from data.kitti.dataset import KittiDataset
-from data.kitti.points import find_scans, read_points
 from data.scan_comparison import Row, Verdict, compare, tell_apart
 from data.scan_statistics import Measure
 from data.simulator import simulate
@@ -113,7 +113,7 @@ def open_set(name: str, split: str, sensor: Sensor, classes: Sequence[str]) -> l
 
 
 def _unlabelled(path: Path) -> Frame:
-    return Frame(path.stem, read_points(path))
+    return Frame(path.stem, read_scan(path))
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:

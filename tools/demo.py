@@ -25,6 +25,7 @@ from detector.draw.film import Film
 from detector.draw.view import View
 from detector.draw.window import Window, WindowUnavailable
 from detector.live import LiveDetection, warm_up
+from tools.columns import HELP, columns_of
 from tools.live.page import Page
 from tools.live.player import Player, keys_for
 from tools.live.recording import Recorder, begin_pictures
@@ -59,6 +60,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("source", help="see docs/live.md: a folder, a drive, a bag, a pcap, udp:PORT, street:SEED")
     add("--weights", type=Path, required=True, help="weights file")
+    add("--config", type=Path, help=HELP)
     add("--device", help="to detect on: cpu, cuda (a GPU if there is one)")
     add("--precision", choices=sorted(PRECISIONS), help="of the network (default: fp32)")
     add(
@@ -99,8 +101,8 @@ def port(text: str) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Open the window or the page, or write pictures where there is no display."""
-    source = open_source(options.source, options.loop)
     detector = Detector.from_weights(options.weights, options.device, options.precision)
+    source = open_source(options.source, options.loop, columns_of(options.config, detector.config))
     with ExitStack() as stack:
         place = open_place(options, source.rate, detector, stack)
         warm_up(detector)

@@ -14,7 +14,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -23,29 +23,39 @@ import numpy as np
 from tqdm import tqdm
 
 from data.boxes import wrap_angle
+from data.cloud_files import find_scans, read_scan
 from data.detections import NamedDetections
 from data.files import locked
+from data.folder.json_labels import labelcloud_json
+from data.folder.labels import label_lines
 from data.kitti.calibration import Calibration
 from data.kitti.layout import USUAL_IMAGE, image_shape
-from data.kitti.points import find_scans, read_points
 from data.kitti.results import detections_to_labels
+from data.point_columns import KITTI_POINTS, PointColumns
 from data.result_folder import ResultFolder
 from data.scan_checks import Note, Tally
 from detector.config import PRECISIONS
 from detector.detector import Detector
 from detector.tracking import EgoMotion, Tracker, Tracks
+from tools.columns import HELP, columns_of
 from tools.program import one_line, output_path, rate, run
+from tools.program import score as shown_score
 
 EXAMPLE = """example:
   python tools/detect.py --weights second.safetensors kitti/training/velodyne \\
       --calib kitti/training/calib --output results
 
-A scan is a .bin file of float32 (x, y, z, intensity), or an array [P, 4] of them in .npy.
+A scan is a .bin file of float32 (x, y, z, intensity), an array [P, 4] of them in .npy or .npz, or
+a .pcd, .ply, .las or .laz file; other columns are named by `points` in a configuration (--config).
 OUTPUT/000008.json holds boxes (x, y, z, l, w, h, yaw in the LiDAR frame, metres and radians),
 scores, names and the time taken. With --calib, points outside the camera's field of view are left
 out, as in training, and OUTPUT/000008.txt is the result file that KITTI's evaluation takes. The
 image's size is that of ../image_2/000008.png beside the scan's folder, 1242 x 375 where there is
 none. Scans that cannot be read are named at the end, and the exit code is 2.
+
+With --format text, OUTPUT/000008.txt holds lines `x y z l w h yaw class` instead; with --format
+labelcloud, OUTPUT/000008.json is what labelCloud opens. Both are labels of a data set of plain
+files, to be corrected by hand, and are never written over.
 
 With --track the scans are one recording, in the order of their names. The boxes are then those of
 tracks, with their ids, velocities (metres per second along x and y of the scan) and ages (scans).
@@ -68,9 +78,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("input", nargs="+", type=Path, help="scans, or folders of them")
     parser.add_argument("--weights", type=Path, required=True, help="weights file")
     parser.add_argument("--output", type=output_path, required=True, help="folder to write to")
+    parser.add_argument("--config", type=Path, help=HELP)
     parser.add_argument("--calib", type=Path, help="KITTI calibration file, or folder of them")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the network")
+    parser.add_argument(
+        "--format",
+        choices=("json", "text", "labelcloud"),
+        default="json",
+        help="of the files (default: json)",
+    )
+    parser.add_argument(
+        "--score", type=shown_score, default=0.0, help="least score that is written (default: all)"
+    )
     parser.add_argument("--track", action="store_true", help="follow objects from scan to scan")
     parser.add_argument(
         "--rate", type=rate, default=10.0, help="with --track: scans per second (default: 10)"
@@ -83,6 +103,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.ego and not options.track:
         parser.error("--ego goes with --track")
+    if options.format != "json" and (options.track or options.calib):
+        parser.error(f"--format {options.format}: not with --track or --calib")
     return options
 
 
@@ -94,19 +116,26 @@ def detect_all(options: argparse.Namespace) -> None:
     if options.calib and not options.calib.exists():
         raise FileNotFoundError(f"{options.calib}: no such calibration file or folder")
     detector = Detector.from_weights(options.weights, options.device, options.precision)
+    columns = columns_of(options.config, detector.config)
     with locked(options.output):
-        detect_and_write(detector, scans, options)
+        detect_and_write(detector, scans, columns, options)
 
 
 def detect_and_write(
-    detector: Detector, scans: Sequence[Path], options: argparse.Namespace
+    detector: Detector,
+    scans: Sequence[Path],
+    columns: PointColumns,
+    options: argparse.Namespace,
 ) -> None:
-    results = ResultFolder(options.output, [scan.stem for scan in scans])
+    results = ResultFolder(
+        options.output, [scan.stem for scan in scans], replace=options.format == "json"
+    )
     follow = Follower(options.ego) if options.track else None
+    crop = detector.config.grid.crop_to_image
     total, bad, notes, left_out, assumed = 0, [], Tally(), 0, 0
     for place, scan in enumerate(tqdm(scans, unit="scan", disable=None)):
         try:
-            points, view = read(scan, options.calib, detector.config.grid.crop_to_image)
+            points, view = read(scan, options.calib, crop, columns)
         except (ValueError, OSError) as error:
             bad.append(one_line(error))
             continue
@@ -115,7 +144,9 @@ def detect_and_write(
         if view and view.left_out and not len(points):
             notes.add(scan.name, [NOTHING_SEEN])
         at = follow and partial(follow, time=place / options.rate)
-        total += detect(detector, scan, points, view, results, notes, at)
+        named, milliseconds = find(detector, scan, points, options.score, notes)
+        write(scan, named, milliseconds, view, results, options.format, at and at(named, points))
+        total += len(named.boxes)
     for line in notes.lines():
         print(f"warning: {line}", file=sys.stderr)
     if assumed:
@@ -158,10 +189,12 @@ class View(NamedTuple):
     assumed: bool  # the image's size, for want of an image
 
 
-def read(scan: Path, calib: Path | None, crop: bool) -> tuple[np.ndarray, View | None]:
+def read(
+    scan: Path, calib: Path | None, crop: bool, columns: PointColumns = KITTI_POINTS
+) -> tuple[np.ndarray, View | None]:
     """The points of a scan, without those out of the camera's picture if asked for, and the camera
     where there is a calibration: the file itself, or the one of the scan's name in the folder."""
-    points = read_points(scan)
+    points = read_scan(scan, columns)
     if calib is None:
         return points, None
     path = calib / f"{scan.stem}.txt" if calib.is_dir() else calib
@@ -176,26 +209,39 @@ def read(scan: Path, calib: Path | None, crop: bool) -> tuple[np.ndarray, View |
     return seen, View(calibration, shape, len(points) - len(seen), image is None)
 
 
-def detect(
-    detector: Detector,
-    scan: Path,
-    points: np.ndarray,
-    view: View | None,
-    results: ResultFolder,
-    notes: Tally,
-    follow: Callable[[NamedDetections, np.ndarray], Tracks] | None,
-) -> int:
-    """Writes what a scan has, tracks if they are followed; returns the number of boxes."""
+def find(
+    detector: Detector, scan: Path, points: np.ndarray, score: float, notes: Tally
+) -> tuple[NamedDetections, float]:
+    """What a scan has, and the milliseconds that it took."""
     start = time.perf_counter()
     found, left_out = detector.detect(points)
     named = found.named(detector.config.class_names)
     milliseconds = 1000 * (time.perf_counter() - start)
     notes.add(scan.name, left_out + detector.examine(points))
-    tracks = follow(named, points) if follow else None
+    return named.select(np.flatnonzero(named.scores >= score)), milliseconds
+
+
+def write(
+    scan: Path,
+    named: NamedDetections,
+    milliseconds: float,
+    view: View | None,
+    results: ResultFolder,
+    form: str,
+    tracks: Tracks | None,
+) -> None:
+    """The file of a scan, of its tracks if they are followed."""
     if tracks is not None:
         named = NamedDetections(tracks.boxes, tracks.scores, tracks.names)
     boxes = named.boxes.astype(np.float64)
     boxes[:, 6] = wrap_angle(boxes[:, 6]).clip(-LARGEST_YAW, LARGEST_YAW)
+    named = named._replace(boxes=boxes)
+    if form == "labelcloud":
+        results.write(scan.stem, labelcloud_json(scan, named))
+        return
+    if form == "text":
+        results.write_lines(scan.stem, label_lines(named))
+        return
     result = {
         "frame": scan.stem,
         "boxes": boxes.round(4).tolist(),
@@ -207,9 +253,7 @@ def detect(
         result["ids"] = tracks.ids.tolist()
         result["velocities"] = tracks.velocities.round(3).tolist()
         result["ages"] = tracks.ages.tolist()
-    kitti = view and detections_to_labels(named._replace(boxes=boxes), *view[:2])
-    results.write(scan.stem, result, kitti)
-    return len(boxes)
+    results.write(scan.stem, result, view and detections_to_labels(named, *view[:2]))
 
 
 if __name__ == "__main__":

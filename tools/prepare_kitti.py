@@ -1,4 +1,4 @@
-"""Check a KITTI data set and pack what training reads: cropped clouds, ground-truth database."""
+"""Check a KITTI data set and pack what training reads; as prepare.py, without a configuration."""
 
 if __name__ == "__main__":
     import sys
@@ -12,21 +12,14 @@ if __name__ == "__main__":
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from tqdm import tqdm
-
-from data.gt_database import GroundTruthDatabase
 from data.kitti.dataset import KittiDataset
-from data.kitti.prepare import check_clouds, prepare
-from data.packed import ROW_BYTES, Pack
+from tools.prepare import STOPPED, prepare_all
 from tools.program import output_path, run
 
 EXAMPLE = "example: python tools/prepare_kitti.py --root /data/kitti"
-STOPPED = "stopped; the same command goes on from here"
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -63,51 +56,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def prepare_splits(options: argparse.Namespace) -> None:
     root = options.root
     splits = options.splits or (["train", "val"] if (root / "ImageSets").is_dir() else ["all"])
-    datasets = [
-        KittiDataset(root, split, options.classes, options.output, packed=False, crop=options.crop)
-        for split in splits
-    ]
-    for dataset in datasets:
-        check_clouds(dataset)
-    for number, dataset in enumerate(datasets):
-        label = f"{dataset.layout.name}: {len(dataset)} frames"
-        print(f"checking {label}", flush=True)
-        made = prepare(
-            dataset,
-            database=number == 0,
-            progress=lambda left, label=label: tqdm(left, desc=label, unit="frame"),
-        )
-        print(f"{label}: {'packed' if made else 'already packed'}{cropping(dataset)}")
-    if datasets[0].layout.labelled:
-        print_summary(GroundTruthDatabase(datasets[0].pack_path("database")))
-    print(f"written to {datasets[0].prepared}")
-
-
-def cropping(dataset: KittiDataset) -> str:
-    """What the crop to the image has left of the points."""
-    if not dataset.crop:
-        return ""
-    pack = Pack(dataset.pack_path("clouds"))
-    share = pack.offsets[-1] * ROW_BYTES / max(pack.columns["size"].sum(), 1)
-    return f"; {share:.0%} of their points are in the camera's picture, the others are left out"
-
-
-def print_summary(database: GroundTruthDatabase) -> None:
-    """Objects and points of each class."""
-    print(f"{'class':<16}{'objects':>9}{'easy':>8}{'moderate':>10}{'hard':>8}{'none':>8}  points")
-    for name, number in Counter(database.names.tolist()).most_common():
-        rows = database.names == name
-        levels = [int((database.difficulty[rows] == level).sum()) for level in (0, 1, 2, -1)]
-        easy, moderate, hard, none = levels
-        middle = np.median(database.counts[rows])
-        print(
-            f"{name:<16}{number:>9}{easy:>8}{moderate:>10}{hard:>8}{none:>8}  {middle:.0f} (median)"
-        )
-    if (database.difficulty < 0).any():
-        print(
-            "none: never pasted by training; largely occluded or truncated, or the box in the "
-            "image (columns 5 to 8 of a label) is empty or lower than 25 pixels"
-        )
+    prepare_all(
+        [
+            KittiDataset(
+                root, split, options.classes, options.output, packed=False, crop=options.crop
+            )
+            for split in splits
+        ]
+    )
 
 
 if __name__ == "__main__":

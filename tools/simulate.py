@@ -1,4 +1,4 @@
-"""Write a data set of simulated streets, scanned by a simulated LiDAR, in KITTI's layout."""
+"""Write a data set of simulated streets or halls, scanned by a simulated LiDAR."""
 
 if __name__ == "__main__":
     import sys
@@ -18,7 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from data.simulator import write_kitti_tree
+from data.simulator.folder_tree import SUFFIXES, write_folder_tree
 from data.simulator.sensors import find_sensor, sensor_names
+from data.simulator.site import read_site
 from tools.program import output_path, run
 
 EXAMPLE = """example:
@@ -27,6 +29,8 @@ EXAMPLE = """example:
 
   python tools/simulate.py --root vlp --split train --streets 300 --sensor vlp-16 --no-crop
   python tools/simulate.py --root mine --split train --streets 300 --sensor mine.yaml --no-crop
+  python tools/simulate.py --root robot --split train --streets 100 --layout folder \\
+      --sensor robot.yaml --site hall.yaml --clouds .pcd
 
 Street number 7 is always the same street, and frame 000007 of the data set.
 """
@@ -50,6 +54,12 @@ def simulate(options: argparse.Namespace) -> None:
     sensor = find_sensor(options.sensor)
     if options.no_intensity:
         sensor = replace(sensor, intensity=False)
+    if options.layout == "folder":
+        site = None if options.site is None else read_site(options.site)
+        write_folder_tree(
+            options.root, seeds, options.split, options.processes, sensor, site, options.clouds
+        )
+        return
     crop = not options.no_crop
     write_kitti_tree(options.root, seeds, options.split, options.processes, sensor, crop)
 
@@ -75,8 +85,29 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--no-intensity", action="store_true", help="write 0 for the intensity of every point"
     )
+    parser.add_argument(
+        "--layout",
+        choices=("kitti", "folder"),
+        default="kitti",
+        help="folder: plain files points/, labels/, ImageSets/, of all directions and without a "
+        "camera (default: kitti)",
+    )
+    parser.add_argument(
+        "--site",
+        type=Path,
+        metavar="FILE.yaml",
+        help="with --layout folder: halls with classes of your own instead of streets, see "
+        "docs/simulator.md",
+    )
+    parser.add_argument(
+        "--clouds", choices=SUFFIXES, help="with --layout folder: form of the clouds (.bin)"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.layout == "kitti" and (options.site or options.clouds):
+        parser.error("--site and --clouds go with --layout folder")
+    options.clouds = options.clouds or SUFFIXES[0]
+    return options
 
 
 if __name__ == "__main__":

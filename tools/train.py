@@ -1,4 +1,4 @@
-"""Train a network on a data set in KITTI's layout."""
+"""Train a network on a data set in KITTI's layout, or of plain files."""
 
 if __name__ == "__main__":
     import sys
@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from data.datasets import Dataset, open_dataset
 from data.files import locked
 from data.gt_database import GroundTruthDatabase
-from data.kitti.dataset import KittiDataset
-from data.kitti.prepare import open_database
+from data.prepare import open_database
 from data.simulator.dataset import SimulatedStreets
 from data.simulator.sensors import find_sensor
 from detector.config import Config, load_config
@@ -100,7 +100,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--prepared",
         type=Path,
         metavar="DIR",
-        help="what prepare_kitti.py wrote (default: ROOT/millisecond)",
+        help="what prepare.py wrote (default: ROOT/millisecond)",
     )
     parser.add_argument("--device", help="cpu or cuda; the GPU where there is one")
     options = parser.parse_args(arguments)
@@ -117,7 +117,7 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         raise ValueError(f"--sensor {options.sensor}: is for simulated streets; add --streets N")
     config = load_config(options.config, options.set)
     validation_frames = _dataset(options, config, options.val_split)
-    frames: KittiDataset | SimulatedStreets
+    frames: Dataset | SimulatedStreets
     database = None
     if options.streets:
         crop = config.grid.crop_to_image
@@ -145,20 +145,25 @@ def train(options: argparse.Namespace, group: Processes) -> int:
     return EXIT_CODE.get(stopped_by, 0)
 
 
-def _dataset(options: argparse.Namespace, config: Config, split: str) -> KittiDataset:
-    return KittiDataset(
-        options.root, split, config.class_names, options.prepared, crop=config.grid.crop_to_image
+def _dataset(options: argparse.Namespace, config: Config, split: str) -> Dataset:
+    return open_dataset(
+        options.root,
+        split,
+        config.class_names,
+        options.prepared,
+        crop=config.grid.crop_to_image,
+        points=config.points,
     )
 
 
 def _warn(
     config: Config,
-    frames: KittiDataset | SimulatedStreets,
-    validation_frames: KittiDataset,
+    frames: Dataset | SimulatedStreets,
+    validation_frames: Dataset,
     database: GroundTruthDatabase | None,
 ) -> None:
     """Prints what is odd about the data; streets that are made as they are needed have nothing."""
-    if isinstance(frames, KittiDataset):
+    if not isinstance(frames, SimulatedStreets):
         for line in data_warnings(config, frames, validation_frames, database):
             print(f"warning: {line}", file=sys.stderr)
         frames.warn_of_changes()

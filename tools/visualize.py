@@ -118,8 +118,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("scans", nargs="*", type=Path, help=".bin files, or folders of them")
-    parser.add_argument("--root", type=Path, help="folder of a KITTI data set, instead of scans")
+    parser.add_argument("scans", nargs="*", type=Path, help="clouds, or folders of them")
+    parser.add_argument("--root", type=Path, help="folder of a data set, instead of scans")
     parser.add_argument("--split", default="all", help="list in ROOT/ImageSets (default: all)")
     parser.add_argument("--frames", nargs="+", metavar="ID", help="of the split (default: all)")
     source = parser.add_mutually_exclusive_group()
@@ -131,6 +131,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         metavar="NAME",
         help="types that labels have besides KITTI's",
+    )
+    parser.add_argument(
+        "--config", type=Path, help="whose section `points` names the columns of the scans"
     )
     parser.add_argument("--device", help="to detect on: cpu, cuda (a GPU if there is one)")
     parser.add_argument(

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import difflib
 import shlex
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from data.cloud_files import read_scan
 from data.frame import Frame
 from data.kitti.calibration import Calibration
-from data.kitti.clouds import PackedClouds
 from data.kitti.labels import TYPES, Labels, read_labels
 from data.kitti.layout import USUAL_IMAGE, Layout, image_shape
-from data.kitti.points import read_points
 from data.kitti.road_plane import read_plane
 from data.packed import index_path
+from data.packed_clouds import PackedClouds
+from data.point_columns import KITTI_POINTS, PointColumns
 
 DONT_CARE = "DontCare"
 
@@ -39,6 +41,7 @@ class KittiDataset:
         packed: bool = True,
         crop: bool = True,
         labels: bool = True,
+        points: PointColumns = KITTI_POINTS,
     ):
         """
         Args:
@@ -49,16 +52,18 @@ class KittiDataset:
             packed: False to read the data set's own clouds in any case.
             crop: False for all points of a scan, where there is no camera.
             labels: False where frames without ground truth will do: label_2 need not be there.
+            points: the columns of the clouds.
 
         Raises:
             FileNotFoundError, ValueError: one line naming what is missing or wrong.
         """
         self.layout = Layout.find(root, split, labels)
         self.classes, self.crop = tuple(classes), crop and not self.layout.cropped
+        self.columns = points
         self.prepared = self.layout.root / "millisecond" if prepared is None else Path(prepared)
         path = self.pack_path("clouds")
         has_pack = packed and index_path(path).is_file()
-        self.packed_clouds = PackedClouds(path, self.layout) if has_pack else None
+        self.packed_clouds = PackedClouds(path, self) if has_pack else None
 
     def pack_path(self, kind: str) -> Path:
         """The pack (a path without suffix) of the split's "clouds", or its "database"."""
@@ -121,8 +126,25 @@ class KittiDataset:
         return Calibration.from_file(self.layout.calibration(self.layout.ids[index]))
 
     def whole_points(self, index: int) -> np.ndarray:
-        """[P, 4] float32: the points of a scan before the crop."""
-        return read_points(self.layout.cloud(self.layout.ids[index]))
+        """[P, 4 or more] float32: the points of a scan before the crop."""
+        return read_scan(self.layout.cloud(self.layout.ids[index]), self.columns)
+
+    def cloud_file(self, frame_id: str) -> Path:
+        return self.layout.cloud(frame_id)
+
+    def truth_files(self, frame_id: str) -> list[Path]:
+        """All that a training learns from, beside the cloud and its calibration."""
+        label, plane = self.layout.label(frame_id), self.layout.plane(frame_id)
+        return [label] * self.layout.labelled + [plane] * plane.is_file()
+
+    def view(self, frame_id: str) -> int:
+        """A checksum of the calibration, the image's size and the columns."""
+        key = zlib.crc32(self.layout.calibration(frame_id).read_bytes())
+        image = self.layout.image(frame_id)
+        if image is not None:
+            with image.open("rb") as file:
+                key = zlib.crc32(file.read(24), key)  # the bytes that give the image's size
+        return key if self.columns == KITTI_POINTS else zlib.crc32(repr(self.columns).encode(), key)
 
     def image_shape(self, index: int) -> tuple[int, int]:
         """(height, width) in pixels."""
@@ -135,7 +157,7 @@ class KittiDataset:
         if self.packed_clouds is not None and frame_id in self.packed_clouds:
             return self.packed_clouds[frame_id]
         self.warn_of_changes()
-        points = read_points(self.layout.cloud(frame_id))
+        points = read_scan(self.layout.cloud(frame_id), self.columns)
         return points[calibration.in_image(points, shape)] if self.crop else points
 
     def _objects(

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from data.files import require_file
+from data.point_columns import KITTI
 from data.scan_checks import require_scan
 
 POINT_BYTES = 16
-SUFFIXES = (".bin", ".npy")
 LARGEST = 1 << 30  # bytes of a scan: 67 million points
 OTHERS = {  # the first bytes of other files, four at least: fewer may be those of a number
     np.lib.format.MAGIC_PREFIX: ".npy",
@@ -31,17 +31,27 @@ def read_points(path: Path | str) -> np.ndarray:
     Raises ValueError for what is no scan: another kind of file, other columns, numbers that no
     LiDAR measured.
     """
+    points = read_rows(path, KITTI)
+    require_scan(points, path)
+    return points
+
+
+def read_rows(path: Path | str, columns: Sequence[str]) -> np.ndarray:
+    """Read a .bin or .npy file of these columns as [P, len(columns)] float32.
+
+    Raises ValueError for another kind of file, or another number of columns.
+    """
     path = Path(path)
     require_file(path)
     size = path.stat().st_size
     if size > LARGEST:
         raise ValueError(f"{path}: {size} bytes are more than a scan has")
-    points = _read_npy(path) if path.suffix == ".npy" else _read_bin(path, size)
-    require_scan(points, path)
-    return points
+    if path.suffix == ".npy":
+        return _read_npy(path, columns)
+    return _read_bin(path, size, columns)
 
 
-def _read_bin(path: Path, size: int) -> np.ndarray:
+def _read_bin(path: Path, size: int, columns: Sequence[str]) -> np.ndarray:
     with path.open("rb") as file:
         start = file.read(4096)
     kind = next((kind for magic, kind in OTHERS.items() if start.startswith(magic)), None)
@@ -49,21 +59,23 @@ def _read_bin(path: Path, size: int) -> np.ndarray:
         raise ValueError(f"{path}: this is a .npy file; rename it to {path.stem}.npy")
     if kind:
         raise ValueError(
-            f"{path}: this is a {kind} file; write its points as float32 x, y, z, intensity"
+            f"{path}: this is a {kind} file; write its points as float32 {', '.join(columns)}"
         )
     if start and all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in start):
         raise ValueError(f"{path}: this is a text file, not a scan of float32")
-    if size % POINT_BYTES:
-        fitting = next((n for n in (5, 6, 3) if size % (4 * n) == 0), None)
-        columns = f"; or has it {fitting} columns?" if fitting else ""
+    width = len(columns)
+    if size % (4 * width):
+        fitting = next((n for n in (4, 5, 6, 3) if n != width and size % (4 * n) == 0), None)
+        others = f"; or has it {fitting} columns?" if fitting else ""
+        ours = "not a KITTI cloud" if tuple(columns) == KITTI else f"not of {', '.join(columns)}"
         raise ValueError(
-            f"{path}: {size} bytes are not a multiple of {POINT_BYTES} (4 float32 per point); "
-            f"the file is cut off or not a KITTI cloud{columns}"
+            f"{path}: {size} bytes are not a multiple of {4 * width} ({width} float32 per point); "
+            f"the file is cut off or {ours}{others}"
         )
-    return np.fromfile(path, "<f4").astype(np.float32, copy=False).reshape(-1, 4)
+    return np.fromfile(path, "<f4").astype(np.float32, copy=False).reshape(-1, width)
 
 
-def _read_npy(path: Path) -> np.ndarray:
+def _read_npy(path: Path, columns: Sequence[str]) -> np.ndarray:
     try:
         # mapped: a header that promises more than the file has then fails before it takes memory
         points = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -71,35 +83,10 @@ def _read_npy(path: Path) -> np.ndarray:
         raise ValueError(f"{path}: not an array in a .npy file ({str(error)[:80]})") from None
     if not isinstance(points, np.ndarray) or points.dtype.kind != "f":
         raise ValueError(f"{path}: not an array of floating-point numbers")
-    if points.ndim != 2 or points.shape[1] != 4:
+    if points.ndim != 2 or points.shape[1] != len(columns):
         raise ValueError(
-            f"{path}: an array of shape {list(points.shape)}; a scan is [P, 4]: x, y, z, intensity"
+            f"{path}: an array of shape {list(points.shape)}; a scan is [P, {len(columns)}]: "
+            f"{', '.join(columns)}"
         )
     with np.errstate(over="ignore"):
         return np.array(points, np.float32, order="C")  # not mapped any more
-
-
-def find_scans(inputs: Sequence[Path]) -> list[Path]:
-    """The .bin and .npy files named or in the folders named, sorted within a folder.
-
-    Raises FileNotFoundError or ValueError for what is not there, or two scans of one name.
-    """
-    scans: list[Path] = []
-    for path in inputs:
-        if path.is_dir():
-            found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
-            if not found:
-                raise FileNotFoundError(f"{path}: no .bin or .npy files in this folder")
-            scans += found
-        elif path.is_file():
-            scans.append(path)
-        else:
-            raise FileNotFoundError(f"{path}: no such file or folder")
-    names: dict[str, Path] = {}
-    for scan in scans:
-        other = names.setdefault(scan.stem, scan)
-        if other is not scan:
-            raise ValueError(
-                f"{scan}: its results would overwrite those of {other}; detect it separately"
-            )
-    return scans

@@ -5,17 +5,20 @@ import numpy as np
 from data.detections import NamedDetections
 from data.kitti.calibration import Calibration, observation_angle
 from data.kitti.labels import DECIMALS, Labels
+from data.kitti.no_camera import boxes_to_labels
 
 
 def detections_to_labels(
-    found: NamedDetections, calibration: Calibration, image_shape: tuple[int, int] | None
+    found: NamedDetections, calibration: Calibration | None, image_shape: tuple[int, int] | None
 ) -> Labels:
     """Detections of a frame -> Labels with a score.
 
     Image boxes are clipped to the image of shape (height, width) when that is given. Truncation and
     occlusion are -1, not given, as in the benchmark's own example results. Numbers are rounded as
-    in a file, so that both score the same.
+    in a file, so that both score the same. Without a calibration see `boxes_to_labels`.
     """
+    if calibration is None:
+        return boxes_to_labels(found.boxes, found.names, found.scores)
     camera = calibration.boxes_to_camera(found.boxes).round(DECIMALS)
     return Labels(
         types=np.array(found.names, dtype=str),

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from data.files import read_text
+from data.folder.layout import CLOUDS as PLAIN
 from data.kitti.calibration import Calibration
 from data.kitti.layout import CLOUDS
 from data.live.scan import Trouble
 
 RATE = 10.0  # turns per second, where nothing tells the time
 PICTURES = (".png", ".jpg", ".jpeg")
-INNER = ("velodyne_points/data", *CLOUDS, *(f"training/{name}" for name in CLOUDS))
+INNER = ("velodyne_points/data", *CLOUDS, *(f"training/{name}" for name in CLOUDS), *PLAIN)
 NUMBER = re.compile("[0-9]{6}|[0-9]{10}")  # as KITTI counts scans
 MICROSECONDS = len("2011-09-26 13:02:25.964389")  # KITTI gives three more digits
 T = TypeVar("T")

@@ -7,10 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from data.cloud_files import SUFFIXES, read_cloud
+import numpy as np
+
+from data.cloud_files import SUFFIXES, read_cloud, read_scan
 from data.intensity import IntensityScale
 from data.live.companions import RATE, Companions, companions_of, find_clouds
 from data.live.scan import LiveScan, Trouble, Troubles
+from data.point_columns import KITTI_POINTS, PointColumns
+from data.scan_checks import Note
 
 
 class FolderSource:
@@ -19,8 +23,10 @@ class FolderSource:
     live = False
     rate = RATE
 
-    def __init__(self, files: Sequence[Path], companions: Companions):
-        self._files, self._companions = files, companions
+    def __init__(
+        self, files: Sequence[Path], companions: Companions, points: PointColumns = KITTI_POINTS
+    ):
+        self._files, self._companions, self._points = files, companions, points
 
     def __iter__(self) -> Iterator[LiveScan | Trouble]:
         scale, troubles = IntensityScale(), Troubles()
@@ -30,7 +36,7 @@ class FolderSource:
                 yield Trouble(f"{file.parent}: the folder is gone")
                 break
             try:
-                points, notes = scale(read_cloud(file))
+                points, notes = self._read(file, scale)
             except (ValueError, OSError) as error:
                 yield Trouble(str(error))
                 continue
@@ -42,6 +48,12 @@ class FolderSource:
 
     def close(self) -> None:
         """Nothing to end: a file is read at once."""
+
+    def _read(self, file: Path, scale: IntensityScale) -> tuple[np.ndarray, list[Note]]:
+        """With KITTI's columns, the scale of the intensities is found out."""
+        if self._points == KITTI_POINTS:
+            return scale(read_cloud(file))
+        return read_scan(file, self._points), []
 
     def _with_companions(self, scan: LiveScan, troubles: Troubles) -> Iterator[LiveScan | Trouble]:
         calibration, image = None, self._companions.picture(scan.name)
@@ -58,13 +70,14 @@ class FolderSource:
         )
 
 
-def open_folder(path: Path) -> FolderSource:
-    """The clouds of a folder by their names, numbers in them by value; or a single file.
+def open_folder(path: Path, points: PointColumns = KITTI_POINTS) -> FolderSource:
+    """The clouds of a folder by their names, numbers in them by value; or a single file. points:
+    their columns, as the network takes them.
 
     Raises FileNotFoundError where there are no clouds, ValueError for several sequences.
     """
     if path.is_file():
-        return FolderSource([path], companions_of(path.parent))
+        return FolderSource([path], companions_of(path.parent), points)
     folder = find_clouds(path)
     files = [file for file in folder.iterdir() if file.suffix in SUFFIXES]
     if not files:
@@ -74,7 +87,7 @@ def open_folder(path: Path) -> FolderSource:
     if missing := companions.missing([file.stem for file in files]):
         trouble = Trouble(f"{folder}: scans of this recording that are not there: {missing}")
         companions = replace(companions, troubles=(*companions.troubles, trouble))
-    return FolderSource(files, companions)
+    return FolderSource(files, companions, points)
 
 
 def _by_number(file: Path) -> list[str]:

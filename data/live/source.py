@@ -17,6 +17,7 @@ from data.live.scan import LiveScan, Trouble
 from data.live.streets import StreetSource
 from data.live.udp import UdpSource
 from data.live.velodyne import NAMES
+from data.point_columns import KITTI_POINTS, PointColumns
 
 PACKETS = (".pcap", ".pcapng")
 MODEL = "?model="
@@ -38,12 +39,13 @@ class Source(Protocol):
         """Ends a running iteration, from another thread too."""
 
 
-def open_source(name: str, loop: bool = False) -> Source:
-    """The source of this name; loop: play it again from its start, for ever.
+def open_source(name: str, loop: bool = False, points: PointColumns = KITTI_POINTS) -> Source:
+    """The source of this name; loop: play it again from its start, for ever. points: the columns of
+    clouds in files.
 
     Raises ValueError or OSError with one line and the remedy.
     """
-    source = _open(name)
+    source = _open(name, points)
     if not loop:
         return source
     if source.live:
@@ -52,7 +54,7 @@ def open_source(name: str, loop: bool = False) -> Source:
     return Loop(source)
 
 
-def _open(name: str) -> Source:
+def _open(name: str, points: PointColumns) -> Source:
     if name.startswith("street:"):
         return StreetSource(name)
     name, model = _with_model(name)
@@ -66,7 +68,7 @@ def _open(name: str) -> Source:
     if is_bag(path):
         return BagSource(path, topic, model)
     if path.is_dir() or path.suffix in CLOUDS:
-        return open_folder(path)
+        return open_folder(path, points)
     raise ValueError(f"{path}: not a source by its name; a source is {KINDS}")
 
 

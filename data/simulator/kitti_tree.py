@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
@@ -24,8 +24,16 @@ from data.simulator.sensors import Sensor
 
 MARK = "simulated.txt"  # in the root: the frames that were simulated, one per line
 SENSOR = "simulated_sensor.yaml"  # in the root: the sensor, and whether cropped to the image
-PARTS = {"velodyne": ".bin", "calib": ".txt", "label_2": ".txt", "planes": ".txt"}
-OTHERS = ("training", "testing", "ImageSets", "velodyne", "velodyne_reduced", "calib.txt")
+PARTS = {
+    f"training/{folder}": suffix
+    for folder, suffix in (
+        ("velodyne", ".bin"),
+        ("calib", ".txt"),
+        ("label_2", ".txt"),
+        ("planes", ".txt"),
+    )
+}
+OTHERS = ("training", "testing", "ImageSets", "velodyne", "velodyne_reduced", "calib.txt", "points")
 
 
 def write_kitti_tree(
@@ -47,17 +55,35 @@ def write_kitti_tree(
     earlier version or with another sensor or crop, or another split has one of the streets.
     """
     root, sensor = Path(root), sensor or default_sensor()
+    note = f"# cropped to the camera's image: {'yes' if crop else 'no'}\n"
+    note += yaml.safe_dump(plain(asdict(sensor)), sort_keys=False, default_flow_style=None)
+    write = partial(_write_street, root / "training", sensor, crop)
+    write_tree(root, seeds, split, processes, PARTS, note, write)
+
+
+def write_tree(
+    root: Path,
+    seeds: Sequence[int],
+    split: str,
+    processes: int,
+    files: Mapping[str, str],
+    note: str,
+    write: Callable[[int], None],
+) -> None:
+    """Calls `write` for every seed, in several processes, and lists the frames in the split.
+
+    files: suffix by folder of what `write` makes. note: what all frames of a root have in common.
+    """
     ids = [f"{seed:06d}" for seed in seeds]
     check_name(split)
     if split in ("all", "test"):
         raise ValueError(f"split '{split}': that name means other frames; take train, val or so")
     with locked(root):
         made = _made(root)
-        _check_own(root, ids, made)
+        _check_own(root, ids, made, files)
         listed = _listed(root, ids, split, made)
-        _check_sensor(root, sensor, crop, bool(made))
+        _check_note(root, note, bool(made))
         _write_lines(root / MARK, dict.fromkeys([*made, *ids]))
-        write = partial(_write_street, root / "training", sensor, crop)
         streets = _each(write, seeds, processes)
         for _ in tqdm(streets, desc=f"simulating {split}", total=len(ids), unit="street"):
             pass
@@ -76,10 +102,12 @@ def _made(root: Path) -> list[str]:
     return []
 
 
-def _check_own(root: Path, ids: Sequence[str], made: Sequence[str]) -> None:
+def _check_own(
+    root: Path, ids: Sequence[str], made: Sequence[str], files: Mapping[str, str]
+) -> None:
     foreign = set(ids) - set(made)
-    for folder, suffix in PARTS.items():
-        path = root / "training" / folder
+    for folder, suffix in files.items():
+        path = root / folder
         present = {file.name for file in path.iterdir()} if path.is_dir() else set()
         taken = sorted(name + suffix for name in foreign if name + suffix in present)
         if taken:
@@ -89,7 +117,7 @@ def _check_own(root: Path, ids: Sequence[str], made: Sequence[str]) -> None:
             )
 
 
-def _check_sensor(root: Path, sensor: Sensor, crop: bool, made: bool) -> None:
+def _check_note(root: Path, text: str, made: bool) -> None:
     """Writes down by what the frames of this root are scanned; a root is of one sensor. made: some
     are there."""
     path = root / SENSOR
@@ -98,8 +126,6 @@ def _check_sensor(root: Path, sensor: Sensor, crop: bool, made: bool) -> None:
             f"{root}: an earlier version simulated its streets, they differ from those of this "
             "one; delete it, or give another folder"
         )
-    text = f"# cropped to the camera's image: {'yes' if crop else 'no'}\n"
-    text += yaml.safe_dump(plain(asdict(sensor)), sort_keys=False, default_flow_style=None)
     if path.exists() and read_text(path) != text:
         raise ValueError(
             f"{path}: says another sensor, or another crop; give a folder of its own for this one"

@@ -134,5 +134,7 @@ class LiveDetection:
 def warm_up(detector: Detector) -> None:
     """Detect once in points of no meaning: the first call is slow, e.g. it compiles kernels."""
     low, high = np.array(detector.config.grid.range, np.float32).reshape(2, 3)
-    points = np.random.default_rng(0).uniform((*low, 0), (*high, 1), (WARM_UP, 4))
+    further = np.ones(detector.config.points.width - 3, np.float32)
+    lowest, highest = np.append(low, 0 * further), np.append(high, further)
+    points = np.random.default_rng(0).uniform(lowest, highest, (WARM_UP, len(highest)))
     detector.detect(points.astype(np.float32))

@@ -28,7 +28,7 @@ class EncoderGraph:
         """capacities: rows per frame of each level."""
         rows, device = [batch_size * capacity for capacity in capacities], torch.device("cuda")
         with torch.inference_mode(False):  # `load` writes to them in any mode
-            features = torch.zeros(rows[0], 4, device=device)
+            features = torch.zeros(rows[0], encoder.features, device=device)
             coords = torch.full((rows[0], 4), -1, dtype=torch.int32, device=device)
             count = torch.zeros(1, dtype=torch.int32, device=device)
             dropped = torch.zeros(2, dtype=torch.int64, device=device)

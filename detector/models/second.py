@@ -35,8 +35,9 @@ class Second(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's lack it
 
     def forward(self, points: Tensor, offsets: Tensor) -> Predictions:
-        """points [P, 4] float32 of all frames one after another (x, y, z in metres, intensity in
-        [0, 1]); offsets [B + 1] int32: frame b has the rows offsets[b] to offsets[b + 1]."""
+        """points [P, C] float32 of all frames one after another (x, y, z in metres, intensity in
+        [0, 1], further features); offsets [B + 1] int32: frame b has the rows offsets[b] to
+        offsets[b + 1]."""
         voxels = self.voxelize(points, offsets)
         pyramid = self.index(voxels)
         bev = self.encode(voxels, pyramid)
@@ -84,7 +85,10 @@ def build_second(config: Config) -> Second:
     """The network of a configuration, freshly initialised from torch's global generator."""
     grid, model = config.grid, config.model
     encoder = SparseEncoder(
-        grid.voxel_grid.sparse_shape, model.encoder.channels, model.encoder.out_channels
+        grid.voxel_grid.sparse_shape,
+        model.encoder.channels,
+        model.encoder.out_channels,
+        config.points.width,
     )
     bev = model.bev
     backbone = BevBackbone(

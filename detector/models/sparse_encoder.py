@@ -68,14 +68,19 @@ class SparseEncoder(nn.Module):
     """
 
     def __init__(
-        self, sparse_shape: tuple[int, int, int], channels: Sequence[int], out_channels: int
+        self,
+        sparse_shape: tuple[int, int, int],
+        channels: Sequence[int],
+        out_channels: int,
+        features: int = 4,
     ):
-        """sparse_shape: (z, y, x) cells of the grid of voxels, which have 4 features; channels: one
-        number per level."""
+        """sparse_shape: (z, y, x) cells of the grid of voxels; channels: one number per level;
+        features: of a voxel."""
         super().__init__()
         self.sparse_shape, self.out_channels = sparse_shape, out_channels
+        self.features = features
         volumes = [math.prod(down.kernel_size) for down in DOWNS]
-        first = [SparseBlock(4, channels[0], 27), SparseBlock(channels[0], channels[0], 27)]
+        first = [SparseBlock(features, channels[0], 27), SparseBlock(channels[0], channels[0], 27)]
         self.levels = nn.ModuleList([nn.ModuleList(first)])
         self.downs = nn.ModuleList()
         for volume, (narrow, wide) in zip(volumes, pairwise(channels), strict=False):
@@ -131,7 +136,7 @@ class SparseEncoder(nn.Module):
         return index_workspace(self.sparse_shape, batch_size, DOWNS, device)
 
     def encode(self, features: Tensor, pyramid: Pyramid) -> Tensor:
-        """The map [B, Z * C, Y, X], channels last, of voxels' features [N, 4] and their pyramid."""
+        """The map [B, Z * C, Y, X], channels last, of voxels' features [N, C] and their pyramid."""
         level, batch_size = pyramid.levels[-1], pyramid.batch_size
         if self.chain is not None:
             return self.chain.bev_map(features, _kernel_maps(pyramid), level, batch_size)

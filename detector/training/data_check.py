@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from data.augment import in_range
+from data.intensity import full_intensity
 from data.survey import Survey
 from detector.anchors import build_anchors
 from detector.config import Config
 from detector.config_sections import ClassConfig
 from detector.models.sparse_encoder import STRIDE
+from detector.training.size_groups import largest_group
 
 MIN_BOXES = 10  # fewer say nothing of a class's size
 SIZE_TOLERANCE = 0.2  # of an anchor's side
@@ -22,6 +24,7 @@ OUTSIDE_TOLERANCE = 0.05  # share of boxes whose centre is out of range
 RECALL_WISHED = 0.8  # share of boxes that an anchor of the same class matches
 LEAST_MATCHED = 0.25  # a lower threshold would call anything an object
 MOST_ERRORS = 5  # lines on frames that cannot be read
+HOLLOW = 0.5  # share of boxes with hardly a point from which on their range is still that of all
 EMPTY_TOLERANCE = 0.3  # share of boxes without points: the nearest to none that occlusion explains
 
 
@@ -38,6 +41,7 @@ class ClassCheck:
     sparse: int  # fewer than augment.min_points
     size: np.ndarray  # [3] mean l, w, h, metres
     spread: np.ndarray  # [3] standard deviation of them
+    usual: np.ndarray  # [3] median of the larger group of sizes
     bottom: float  # median height of the lower face
     overlap: np.ndarray  # [boxes in range] IoU with the best anchor, as targets are matched
     recall: float  # share of boxes that reach the threshold `matched`
@@ -62,6 +66,7 @@ def check_class(found: Survey, config: Config, number: int) -> ClassCheck:
         sparse=int((counts < config.augment.min_points).sum()),
         size=seen[:, 3:6].mean(axis=0) if any_seen else nothing,
         spread=seen[:, 3:6].std(axis=0) if any_seen else nothing,
+        usual=np.median(seen[largest_group(seen[:, 3:6]), 3:6], axis=0) if any_seen else nothing,
         bottom=float(np.median(seen[:, 2] - seen[:, 5] / 2)) if any_seen else math.nan,
         overlap=overlap,
         recall=float((overlap >= kind.matched).mean()) if any_seen else math.nan,
@@ -100,7 +105,7 @@ def advice(config: Config, found: Survey) -> list[str]:
     others = sorted(set(found.names.tolist()) - set(config.class_names))
     if others:
         lines.append(f"not learnt, for the configuration has no such class: {', '.join(others)}")
-    return lines + _data_advice(found)
+    return lines + _data_advice(config, found)
 
 
 def _class_advice(kind: ClassConfig, check: ClassCheck) -> list[str]:
@@ -122,7 +127,8 @@ def _class_advice(kind: ClassConfig, check: ClassCheck) -> list[str]:
     if len(check.overlap) < MIN_BOXES:
         return lines
     size = np.array(kind.size)
-    if (np.abs(check.size - size) > SIZE_TOLERANCE * size).any():
+    off = [np.abs(value - size) > SIZE_TOLERANCE * size for value in (check.size, check.usual)]
+    if all(far.any() for far in off):
         lines.append(f"{key}.size: {_list(size)} -> {_list(check.size)}, the mean of the boxes")
     if abs(check.bottom - kind.bottom) > kind.size[2] / 2:
         lines.append(
@@ -133,11 +139,17 @@ def _class_advice(kind: ClassConfig, check: ClassCheck) -> list[str]:
         reached = math.floor(np.quantile(check.overlap, 1 - RECALL_WISHED) * 20) / 20
         matched = max(reached, LEAST_MATCHED)
         unmatched = max(matched - (kind.matched - kind.unmatched), 0)
-        lines.append(
-            f"{key}.matched, unmatched: {kind.matched:g}, {kind.unmatched:g} -> {matched:g}, "
-            f"{unmatched:g}; only {check.recall:.0%} of the boxes reach {kind.matched:g} with an "
-            "anchor, the others get their best one alone"
+        only = (
+            f"only {check.recall:.0%} of the boxes reach {kind.matched:g} with an anchor, the "
+            "others get their best one alone"
         )
+        if matched < kind.matched:
+            lines.append(
+                f"{key}.matched, unmatched: {kind.matched:g}, {kind.unmatched:g} -> {matched:g}, "
+                f"{unmatched:g}; {only}"
+            )
+        elif kind.matched <= LEAST_MATCHED:
+            lines.append(f"grid.voxel_size: is too coarse for {kind.name}; {only}")
     return lines
 
 
@@ -160,11 +172,19 @@ def _far_off(kind: ClassConfig, found: Survey) -> np.ndarray:
     return (found.names == kind.name) & off.any(axis=1)
 
 
+def seen_boxes(counts: np.ndarray, min_points: int) -> np.ndarray:
+    """[M] bool: boxes with enough points, for what has hardly one at its distance cannot be learnt
+    there. All where few have any: then the boxes or the points are wrong."""
+    seen = counts >= min_points
+    return seen if (~seen).mean() <= HOLLOW else np.ones(len(counts), bool)
+
+
 def _range_advice(config: Config, found: Survey) -> list[str]:
-    """The range that holds all boxes whose size can be believed."""
+    """The range that holds all boxes with points whose size can be believed."""
     believed = np.isin(found.names, config.class_names)
     for kind in config.classes:
         believed &= ~_far_off(kind, found)
+    believed &= seen_boxes(found.counts, config.augment.min_points)
     boxes = found.boxes[believed].astype(np.float64)
     outside = ~in_range(boxes, config.grid.range)
     if outside.sum() <= OUTSIDE_TOLERANCE * len(boxes):
@@ -198,19 +218,21 @@ def _crop_advice(config: Config, found: Survey) -> list[str]:
     ]
 
 
-def _data_advice(found: Survey) -> list[str]:
+def _data_advice(config: Config, found: Survey) -> list[str]:
     lines = [f"data: {error}" for error in found.unreadable[:MOST_ERRORS]]
     if len(found.unreadable) > MOST_ERRORS:
         lines.append(f"data: {len(found.unreadable) - MOST_ERRORS} more frames cannot be read")
-    lines += [f"data: {line}" for line in found.oddities]
+    lines += [f"data: {line}" for line in (*found.oddities, *found.checks)]
     low, high = found.intensity
     if low < 0 or high > 1:
+        scale = config.points.intensity_scale * full_intensity(np.array([high]))
         lines.append(
-            f"data: intensities run from {low:g} to {high:g}; scale them to 0..1 in the .bin files"
+            f"points.intensity_scale: {config.points.intensity_scale:g} -> {scale:g}; intensities "
+            f"run from {low:g} to {high:g}, they are to be from 0 to 1"
         )
     if found.largest_turn > 2 * math.pi:
         lines.append(
-            f"data: rotation_y goes up to {found.largest_turn:g} in the label files; it is "
+            f"data: yaw or rotation_y goes up to {found.largest_turn:g} in the label files; it is "
             "an angle in radians"
         )
     if found.without_points:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from data.datasets import Dataset
 from data.gt_database import GroundTruthDatabase
 from data.kitti.dataset import KittiDataset
 from data.kitti.splits import some
@@ -13,13 +14,13 @@ LOOKED_AT = 5  # training frames whose points are examined
 
 def data_warnings(
     config: Config,
-    frames: KittiDataset,
-    validation_frames: KittiDataset,
+    frames: Dataset,
+    validation_frames: Dataset,
     database: GroundTruthDatabase | None,
 ) -> list[str]:
     """A line for everything that is allowed but probably not intended."""
     lines = []
-    same_place = frames.layout.folder.resolve() == validation_frames.layout.folder.resolve()
+    same_place = frames.layout.clouds.resolve() == validation_frames.layout.clouds.resolve()
     shared = [name for name in validation_frames.frame_ids if name in set(frames.frame_ids)]
     if shared and same_place:
         lines.append(
@@ -41,14 +42,16 @@ def _usable(database: GroundTruthDatabase, name: str, config: Config):
     return database.select(name, config.augment.min_points)
 
 
-def _odd_scans(config: Config, frames: KittiDataset) -> list[str]:
+def _odd_scans(config: Config, frames: Dataset) -> list[str]:
     """Of the first frames, each kind of oddity once."""
     tally = Tally()
     for index in range(min(LOOKED_AT, len(frames))):
         points = frames[index].points
-        notes = oddities(points, config.grid.range, config.ground_z)
-        whole = len(frames.whole_points(index)) if frames.crop else len(points)
-        if len(points) < whole / 2 and not frames.layout.has_images:
+        notes = oddities(points[:, :4], config.grid.range, config.ground_z)
+        whole = 0
+        if isinstance(frames, KittiDataset) and frames.crop and not frames.layout.has_images:
+            whole = len(frames.whole_points(index))
+        if len(points) < whole / 2:
             notes.append(
                 Note(
                     "crop",

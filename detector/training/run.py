@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from data.datasets import Dataset
 from data.files import make_folder
 from data.gt_database import GroundTruthDatabase
-from data.kitti.dataset import KittiDataset
-from data.kitti.prepare import signature_of
+from data.prepare import signature_of
 from data.simulator.dataset import SimulatedStreets
 from detector.config import Config
 from detector.models.second import build_second
@@ -158,8 +158,8 @@ class Training:
 
 def build_training(
     config: Config,
-    frames: KittiDataset | SimulatedStreets,
-    validation_frames: KittiDataset,
+    frames: Dataset | SimulatedStreets,
+    validation_frames: Dataset,
     database: GroundTruthDatabase | None,
     output: Path,
     processes: Processes,

@@ -15,10 +15,11 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from data.collate import collate
+from data.datasets import Dataset as LabelledDataset
+from data.folder.dataset import FolderDataset
 from data.frame import Batch, Frame
-from data.kitti.dataset import KittiDataset
 from data.kitti.labels import Labels
-from data.kitti.metric.evaluation import MIN_OVERLAP, Result, evaluate
+from data.kitti.metric.evaluation import MIN_OVERLAP, OTHER_OVERLAP, Result, evaluate
 from data.kitti.results import detections_to_labels
 from detector.models.second import Second
 from detector.postprocess import Detections, PostProcessor
@@ -51,7 +52,7 @@ class Validation:
 
     def __init__(
         self,
-        dataset: KittiDataset,
+        dataset: LabelledDataset,
         classes: Sequence[str],
         postprocess: PostProcessor,
         batch_size: int,
@@ -88,7 +89,6 @@ class Validation:
                 capped += int(dropped[1])
                 detections = self.postprocess(predictions)
                 for (index, frame), boxes in zip(numbered, detections, strict=True):
-                    assert frame.calibration is not None  # every frame of KITTI has one
                     found[index] = detections_to_labels(
                         boxes.named(self.classes), frame.calibration, frame.image_shape
                     )
@@ -131,9 +131,12 @@ class Validation:
 
     def _score(self, detections: Mapping[int, Labels]) -> Result:
         order = sorted(detections)
-        known = [name for name in self.classes if name in MIN_OVERLAP]
+        least = dict(MIN_OVERLAP)
+        if isinstance(self.dataset, FolderDataset):  # of any classes
+            least = {name: MIN_OVERLAP.get(name, OTHER_OVERLAP) for name in self.classes}
+        known = [name for name in self.classes if name in least]
         truth = [self.dataset.labels(index) for index in order]
-        return evaluate([detections[index] for index in order], truth, known)
+        return evaluate([detections[index] for index in order], truth, known, least)
 
 
 @contextmanager
@@ -151,7 +154,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 class _Share(Dataset):
     """Frames of the data set with their indices."""
 
-    def __init__(self, dataset: KittiDataset, indices: Sequence[int]):
+    def __init__(self, dataset: LabelledDataset, indices: Sequence[int]):
         self.dataset, self.indices = dataset, indices
 
     def __len__(self) -> int:

@@ -219,7 +219,7 @@ def test_frame_that_does_not_fit_together():
     points = np.zeros((3, 4), np.float32)
     with pytest.raises(ValueError, match="1 names"):
         Frame("a", points, np.zeros((2, 7), np.float32), ("Car",), np.zeros(2, np.int8))
-    with pytest.raises(ValueError, match=r"not \[P, 4\]"):
+    with pytest.raises(ValueError, match=r"not \[P, 4 or more\]"):
         Frame("a", points[:, :3])
 
 

@@ -124,7 +124,7 @@ def test_other_work_is_begun_anew(tmp_path):
 
 
 def test_missing_and_damaged(path):
-    with pytest.raises(FileNotFoundError, match="make it with tools/prepare_kitti"):
+    with pytest.raises(FileNotFoundError, match="make it with tools/prepare"):
         GroundTruthDatabase(path.with_name("other"))
     data = path.with_suffix(".bin")
     data.write_bytes(data.read_bytes()[:-16])

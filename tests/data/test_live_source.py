@@ -12,7 +12,7 @@ pytest.importorskip("rosbags")
 pytest.importorskip("velodyne_decoder")
 
 MISTAKES = {
-    "nothing": "nothing: no such file or folder; a source is a folder of .bin, .npy, .pcd, .ply",
+    "nothing": "nothing: no such file or folder; a source is a folder of .bin, .npy, .npz, .pcd",
     "street:": "street:: say street:SEED with a number",
     "street:-1": "street:-1: say street:SEED with a number",
     "udp:": "udp:: say udp:PORT or udp://ADDRESS:PORT, e.g. udp:2368",
@@ -21,7 +21,7 @@ MISTAKES = {
     "udp://203.0.113.1:2368": "udp://203.0.113.1:2368: cannot listen there (Cannot assign",
     "udp:2368?model=VLP": "udp:2368?model=VLP: the model VLP is not one of HDL-64E, ",
     "notes.txt": "notes.txt: not a source by its name; a source is",
-    "empty": "empty: no .bin, .npy, .pcd, .ply files in this folder",
+    "empty": "empty: no .bin, .npy, .npz, .pcd, .ply, .las, .laz files in this folder",
 }
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from data.kitti.points import find_scans, read_points
+from data.cloud_files import find_scans
+from data.kitti.points import read_points
 from data.scan_checks import Tally, oddities, require_scan
 from data.simulator import simulate
 from ops.reference.load_points import clamp_intensity

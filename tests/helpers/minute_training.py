@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from data.kitti.dataset import KittiDataset
-from data.kitti.prepare import prepare
+from data.prepare import prepare
 from data.simulator import write_kitti_tree
 
 REPOSITORY = Path(__file__).parents[2]

@@ -250,6 +250,6 @@ def test_a_camera_that_sees_nothing_is_told(tmp_path, weights, capsys):
 def test_a_scan_at_the_root_of_the_file_system_has_no_image_beside_it(tmp_path, monkeypatch):
     points = cloud(100)
     (tmp_path / "calib.txt").write_text(CALIBRATION)
-    monkeypatch.setattr(tool, "read_points", lambda path: points)
+    monkeypatch.setattr(tool, "read_scan", lambda path, columns: points)
     found, view = tool.read(Path("/x.bin"), tmp_path / "calib.txt", crop=True)
     assert view.image_shape == (375, 1242) and len(found) + view.left_out == 100

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from data.kitti.dataset import KittiDataset
-from data.kitti.prepare import open_database
+from data.prepare import open_database
 from tests.helpers.kitti_miniature import IDS
 from tools.prepare_kitti import main
 

@@ -51,6 +51,8 @@ def _on_gpu(inference: Inference, cloud: Tensor) -> dict[str, float]:
     found = inference.postprocess.select(
         inference.predict(inference.encode(voxels, pyramid), pyramid)
     )
+    bev = inference.model.encode(voxels, pyramid)
+    times["dense BEV network"] = kernel_time(lambda: inference.model.predict(bev))
     times["report"] = kernel_time(lambda: graph.report(voxels, pyramid, found))
     times["all in one graph"] = kernel_time(graph.run, launches=3)
     return times

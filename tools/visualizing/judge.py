@@ -41,9 +41,9 @@ class Judge:
 
     def verdicts(self, place: int, frame: Frame, found: NamedDetections) -> Verdicts:
         """found: the detections that score enough."""
-        labels, calibration = self._source.frames.labels, frame.calibration
-        assert labels is not None and calibration is not None  # of a data set with ground truth
-        detections = detections_to_labels(found, calibration, frame.image_shape)
+        labels = self._source.frames.labels
+        assert labels is not None  # of a data set with ground truth
+        detections = detections_to_labels(found, frame.calibration, frame.image_shape)
         return judge(detections, labels(place), self._least, self._metric)
 
     def rank(self, account: Account) -> list[Rank]:

@@ -10,17 +10,22 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data.cloud_files import find_scans, read_scan
+from data.datasets import is_folder, open_dataset
 from data.detections import NamedDetections
+from data.folder.dataset import FolderDataset
 from data.frame import Frame
-from data.kitti.dataset import DONT_CARE, KittiDataset
+from data.kitti.dataset import DONT_CARE
 from data.kitti.labels import Labels
 from data.kitti.layout import Layout
-from data.kitti.points import find_scans, read_points
+from data.point_columns import KITTI_POINTS, PointColumns
 from data.scan_checks import Tally
+from detector.config import load_config
 from detector.detector import Detector
 from detector.draw.detection_files import find_detections, names_in, read_detections
 from detector.draw.style import Palette
 from detector.draw.view import View
+from tools.columns import columns_of
 from tools.drawing import detect
 
 NO_POINTS = np.zeros((0, 4), np.float32)
@@ -58,14 +63,16 @@ class Source(NamedTuple):
 def find_source(options: argparse.Namespace) -> Source:
     """What the command line names; what is not there is found before any frame is drawn."""
     if bool(options.scans) == bool(options.root):
-        raise ValueError("give either .bin files (or folders of them) or --root, not both")
+        raise ValueError("give either scans (or folders of them) or --root, not both")
     detector, classes, view = None, list(options.classes), None
+    columns = load_config(options.config).points if options.config else KITTI_POINTS
     if options.weights is not None:
         detector = Detector.from_weights(options.weights, options.device)
+        columns = columns_of(options.config, detector.config)
         classes = [*dict.fromkeys([*detector.config.class_names, *classes])]
         view = View.of_grid(detector.config.grid.range)
     crop = detector and detector.config.grid.crop_to_image
-    frames = find_frames(options, classes, crop)
+    frames = find_frames(options, classes, crop, columns)
     detections, detected = None, ()
     if detector is not None:
         detections, detected = Found(detector), detector.config.class_names
@@ -77,20 +84,24 @@ def find_source(options: argparse.Namespace) -> Source:
     return Source(frames, detections, detector is not None, detected, Palette(classes), view)
 
 
-def find_frames(options: argparse.Namespace, classes: Sequence[str], crop: bool | None) -> Frames:
+def find_frames(
+    options: argparse.Namespace, classes: Sequence[str], crop: bool | None, columns: PointColumns
+) -> Frames:
     """crop: to the image, as the detector's training had it; None: where there are images."""
     if options.scans:
         scans = find_scans(options.scans)
         names = [scan.stem for scan in scans]
         return Frames(
             names,
-            lambda place: Frame(names[place], read_points(scans[place])),
+            lambda place: Frame(names[place], read_scan(scans[place], columns)),
             lambda place: Frame(names[place], NO_POINTS),
             None,
         )
-    if crop is None:
+    if crop is None and not is_folder(options.root):
         crop = Layout.find(options.root, options.split, labels=False).has_images
-    dataset = KittiDataset(options.root, options.split, classes, crop=crop, labels=False)
+    dataset = open_dataset(
+        options.root, options.split, classes, crop=bool(crop), labels=False, points=columns
+    )
     ids = dataset.frame_ids
     for name in options.frames or ():
         if name not in ids:
@@ -107,6 +118,8 @@ def find_frames(options: argparse.Namespace, classes: Sequence[str], crop: bool 
 
     def bare(place: int) -> Frame:
         row = rows[place]
+        if isinstance(dataset, FolderDataset):
+            return Frame(ids[row], NO_POINTS)
         calibration, shape = dataset.calibration(row), dataset.image_shape(row)
         return Frame(ids[row], NO_POINTS, calibration=calibration, image_shape=shape)
 

@@ -4,7 +4,7 @@ The rules are the official ones (see matching.py and average_precision.py). The 
 the benchmark's own evaluators. Neither a GPU nor a compiler is needed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from data.kitti.metric.objects import Objects, Overlaps, find_overlaps
 
 # Overlaps that make a match: the benchmark's, and a loose one often reported beside it.
 MIN_OVERLAP = {"Car": (0.7, 0.5), "Pedestrian": (0.5, 0.25), "Cyclist": (0.5, 0.25)}
+OTHER_OVERLAP = (0.5, 0.25)  # of classes that the benchmark does not know
 OPERATING_SCORE = 0.5
 
 Result = dict[str, dict[str, dict[str, list]]]
@@ -24,6 +25,7 @@ def evaluate(
     detections: Sequence[Labels],
     ground_truth: Sequence[Labels],
     classes: Sequence[str] = tuple(MIN_OVERLAP),
+    min_overlap: Mapping[str, tuple[float, float]] = MIN_OVERLAP,
 ) -> Result:
     """Scores detections, one Labels per frame, against the ground truth of the same frames.
 
@@ -46,22 +48,28 @@ def evaluate(
             "give one Labels per frame on both sides"
         )
     for name in classes:
-        if name not in MIN_OVERLAP:
-            raise ValueError(f"class {name!r} has no KITTI metric: use {', '.join(MIN_OVERLAP)}")
+        if name not in min_overlap:
+            raise ValueError(f"class {name!r} has no KITTI metric: use {', '.join(min_overlap)}")
     truth, found = Objects.of(ground_truth), Objects.of(detections)
     if np.isnan(found.scores).any():
         frame = found.frames[np.isnan(found.scores)][0]
         raise ValueError(f"detections of frame number {frame} have no score: add a 16th field")
     overlaps = find_overlaps(truth, found)
-    return {name: _evaluate_class(name, truth, found, overlaps) for name in classes}
+    return {
+        name: _evaluate_class(name, min_overlap[name], truth, found, overlaps) for name in classes
+    }
 
 
 def _evaluate_class(
-    name: str, truth: Objects, detections: Objects, overlaps: Overlaps
+    name: str,
+    min_overlap: tuple[float, float],
+    truth: Objects,
+    detections: Objects,
+    overlaps: Overlaps,
 ) -> dict[str, dict[str, list]]:
     oriented = not (detections.alpha[detections.types == name.lower()] == -10).any()
     result: dict[str, dict[str, list]] = {}
-    for loose, min_iou in enumerate(MIN_OVERLAP[name]):
+    for loose, min_iou in enumerate(min_overlap):
         suffix = f"@{min_iou}" if loose else ""
         for difficulty in range(len(MIN_HEIGHT)):
             for metric in overlaps.iou:

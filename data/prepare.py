@@ -1,4 +1,4 @@
-"""Preparation of a KITTI data set for training: packed clouds and a ground-truth database."""
+"""Preparation of a data set for training: packed clouds and a ground-truth database."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
+from data.datasets import Dataset
 from data.files import locked
 from data.gt_database import COLUMNS, GroundTruthDatabase, add_objects
-from data.kitti.clouds import COLUMNS as CLOUD_COLUMNS
-from data.kitti.clouds import PackedClouds, Source
-from data.kitti.dataset import KittiDataset
 from data.kitti.splits import some
 from data.packed import Pack, PackWriter
+from data.packed_clouds import COLUMNS as CLOUD_COLUMNS
+from data.packed_clouds import PackedClouds, Source
 
 FORMAT = "3"  # of both packs; packs of another format are made again
 
 Progress = Callable[[Iterable[int]], Iterable[int]]
 
 
-def check_clouds(dataset: KittiDataset) -> None:
+def check_clouds(dataset: Dataset) -> None:
     """Raise ValueError for clouds that are cut off, or empty: nothing can be learnt from them."""
-    sizes = {name: dataset.layout.cloud(name).stat().st_size for name in dataset.frame_ids}
-    broken = [f"{name}.bin" for name, size in sizes.items() if size % 16]
-    empty = [f"{name}.bin" for name, size in sizes.items() if size == 0]
+    files = [dataset.cloud_file(name) for name in dataset.frame_ids]
+    sizes = {path.name: path.stat().st_size for path in files}
+    point = 4 * len(dataset.columns.columns)
+    broken = [name for name, size in sizes.items() if name.endswith(".bin") and size % point]
+    empty = [name for name, size in sizes.items() if size == 0]
     if broken:
         raise ValueError(
-            f"{dataset.layout.clouds}: {some(broken)} not a whole number of 16-byte points; the "
-            "copy was cut off, get the file again"
+            f"{dataset.layout.clouds}: {some(broken)} not a whole number of {point}-byte points; "
+            "the copy was cut off, get the file again"
         )
     if empty:
         raise ValueError(
@@ -37,7 +39,7 @@ def check_clouds(dataset: KittiDataset) -> None:
         )
 
 
-def prepare(dataset: KittiDataset, database: bool, progress: Progress) -> bool:
+def prepare(dataset: Dataset, database: bool, progress: Progress) -> bool:
     """Pack the clouds of a split into the data set's folder `prepared` and, if asked, the points of
     its objects.
 
@@ -54,7 +56,7 @@ def prepare(dataset: KittiDataset, database: bool, progress: Progress) -> bool:
         return _prepare(dataset, database, progress)
 
 
-def _prepare(dataset: KittiDataset, database: bool, progress: Progress) -> bool:
+def _prepare(dataset: Dataset, database: bool, progress: Progress) -> bool:
     signature = signature_of(dataset)
     clouds, objects = dataset.pack_path("clouds"), dataset.pack_path("database")
     clouds_due = not _made(clouds, signature)
@@ -62,14 +64,18 @@ def _prepare(dataset: KittiDataset, database: bool, progress: Progress) -> bool:
     if not (clouds_due or objects_due):
         return False
     with (
-        PackWriter(clouds, signature, CLOUD_COLUMNS) if clouds_due else nullcontext() as cloud_pack,
-        PackWriter(objects, signature, COLUMNS) if objects_due else nullcontext() as object_pack,
+        PackWriter(clouds, signature, CLOUD_COLUMNS, dataset.columns.width)
+        if clouds_due
+        else nullcontext() as cloud_pack,
+        PackWriter(objects, signature, COLUMNS, dataset.columns.width)
+        if objects_due
+        else nullcontext() as object_pack,
     ):
         writers = [writer for writer in (cloud_pack, object_pack) if writer is not None]
         for index in progress(range(min(w.steps for w in writers), len(dataset))):
             frame = dataset[index]
             if cloud_pack is not None and cloud_pack.steps == index:
-                source = Source.of(dataset.layout, frame.frame_id)._asdict()
+                source = Source.of(dataset, frame.frame_id)._asdict()
                 columns = {name: [value] for name, value in source.items()}
                 cloud_pack.append([frame.points], frame=[frame.frame_id], **columns)
             if object_pack is not None and object_pack.steps == index:
@@ -79,10 +85,10 @@ def _prepare(dataset: KittiDataset, database: bool, progress: Progress) -> bool:
     return True
 
 
-def open_database(dataset: KittiDataset) -> GroundTruthDatabase:
+def open_database(dataset: Dataset) -> GroundTruthDatabase:
     """The database of a split that is as the files are now.
 
-    Raises FileNotFoundError where tools/prepare_kitti.py has not made it, ValueError where it is
+    Raises FileNotFoundError where tools/prepare.py has not made it, ValueError where it is
     damaged or where labels, clouds, calibrations or the split have changed since.
     """
     path = dataset.pack_path("database")
@@ -100,22 +106,20 @@ def open_database(dataset: KittiDataset) -> GroundTruthDatabase:
     return found
 
 
-def signature_of(dataset: KittiDataset) -> str:
+def signature_of(dataset: Dataset) -> str:
     """A digest of everything that is learnt from: contents, not times.
 
     Reads all labels, and those clouds that are not packed or have changed since.
     """
-    layout, packed, known = dataset.layout, dataset.packed_clouds, {}
+    packed, known = dataset.packed_clouds, {}
     digest = hashlib.sha256(f"{FORMAT} {dataset.crop}".encode())
     with suppress(FileNotFoundError, ValueError):
-        known = (packed or PackedClouds(dataset.pack_path("clouds"), layout)).sources
-    for name in layout.ids:
-        source = known.get(name) or Source.of(layout, name)
+        known = (packed or PackedClouds(dataset.pack_path("clouds"), dataset)).sources
+    for name in dataset.frame_ids:
+        source = known.get(name) or Source.of(dataset, name)
         digest.update(f"{name} {source.content} {source.view} ".encode())
-        if layout.labelled:
-            digest.update(layout.label(name).read_bytes())
-        if layout.plane(name).is_file():
-            digest.update(layout.plane(name).read_bytes())
+        for path in dataset.truth_files(name):
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

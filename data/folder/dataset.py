@@ -1,0 +1,169 @@
+"""Frames of a data set of plain files: any LiDAR, no camera, any classes."""
+
+from __future__ import annotations
+
+import shlex
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data.boxes import wrap_angle
+from data.cloud_files import read_scan
+from data.folder.json_labels import read_json_labels
+from data.folder.labels import Objects, checked_box, objects, read_text_labels
+from data.folder.layout import FolderLayout
+from data.frame import Frame
+from data.kitti.calibration import Calibration
+from data.kitti.dataset import DONT_CARE
+from data.kitti.labels import Labels, read_labels
+from data.kitti.no_camera import boxes_to_labels
+from data.kitti.splits import some
+from data.packed import index_path
+from data.packed_clouds import PackedClouds
+from data.point_columns import KITTI_POINTS, PointColumns
+
+
+class FolderDataset:
+    """The frames of a split: points of all directions, boxes in the LiDAR frame.
+
+    The layout is told in `data.folder.layout`. Every object has difficulty 0: nothing is known of
+    how well a camera sees it.
+    """
+
+    crop = False
+
+    def __init__(
+        self,
+        root: Path | str,
+        split: str,
+        classes: Sequence[str] = (),
+        prepared: Path | str | None = None,
+        packed: bool = True,
+        labels: bool = True,
+        points: PointColumns = KITTI_POINTS,
+    ):
+        """
+        Args:
+            root: folder of the data set.
+            split: name of a list in root/ImageSets, a path to a list (.txt), or "all".
+            classes: that the network finds; labels may have others, but none that differs from
+                these by upper and lower case only.
+            prepared: folder of tools/prepare.py's files; root/millisecond unless given.
+            packed: False to read the data set's own clouds in any case.
+            labels: False to keep the frames that have no label file.
+            points: the columns of the clouds.
+
+        Raises:
+            FileNotFoundError, ValueError: one line naming what is missing or wrong.
+        """
+        self.layout = FolderLayout.find(root, split, labels)
+        self.classes, self.columns = tuple(classes), points
+        self.prepared = self.layout.root / "millisecond" if prepared is None else Path(prepared)
+        path = self.pack_path("clouds")
+        has_pack = packed and index_path(path).is_file()
+        self.packed_clouds = PackedClouds(path, self) if has_pack else None
+
+    def pack_path(self, kind: str) -> Path:
+        """The pack (a path without suffix) of the split's "clouds", or its "database"."""
+        return self.prepared / f"{kind}_{self.layout.name}"
+
+    def prepare_command(self) -> str:
+        """The command line that makes the packs."""
+        words = ["python", "tools/prepare.py", "--config", "CONFIG"]
+        words += ["--root", str(self.layout.root), "--splits", self.layout.split]
+        if self.prepared != self.layout.root / "millisecond":
+            words += ["--output", str(self.prepared)]
+        return shlex.join(words)
+
+    def warn_of_changes(self) -> None:
+        """Warns of frames that have no labels, and of clouds that are not as they were packed."""
+        if self.packed_clouds is not None:
+            self.packed_clouds.warn()
+        left_out = self.layout.unlabelled
+        if left_out and left_out[0] not in self.layout.ids:
+            warnings.warn(
+                f"{self.layout.clouds}: {some(left_out)} without a label file and left out; an "
+                "empty file says that a frame has no objects",
+                stacklevel=2,
+            )
+
+    @property
+    def frame_ids(self) -> tuple[str, ...]:
+        return self.layout.ids
+
+    def __len__(self) -> int:
+        return len(self.layout.ids)
+
+    def __iter__(self) -> Iterator[Frame]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, index: int) -> Frame:
+        found, frame_id = self.objects(index), self.layout.ids[index]
+        boxes, packed = found.boxes.copy(), self.packed_clouds
+        boxes[:, 6] = wrap_angle(boxes[:, 6].astype(np.float64))
+        return Frame(
+            frame_id=frame_id,
+            points=packed[frame_id]
+            if packed is not None and frame_id in packed
+            else self.whole_points(index),
+            boxes=boxes,
+            names=found.names,
+            difficulty=np.zeros(len(boxes), np.int8),
+        )
+
+    def objects(self, index: int) -> Objects:
+        """The labelled objects as they stand in the file; none of a frame without one."""
+        found = self._read(self.layout.ids[index])
+        meant = {name.lower(): name for name in self.classes}
+        for name, place in zip(found.names, found.places, strict=True):
+            right = meant.get(name.lower(), name)
+            if right != name:
+                raise ValueError(f"{place}: class {name!r}; is {right!r} meant?")
+        return found
+
+    def _read(self, frame_id: str) -> Objects:
+        path = self.layout.label(frame_id)
+        if path is None:
+            return objects([], [], [])
+        if path.suffix == ".json":
+            return read_json_labels(path)
+        if path.parent.name == "label_2":
+            return _of_kitti(path, self.layout.calibration(frame_id))
+        return read_text_labels(path)
+
+    def labels(self, index: int) -> Labels:
+        """The objects as KITTI's metric takes them."""
+        found = self.objects(index)
+        return boxes_to_labels(found.boxes, found.names)
+
+    def whole_points(self, index: int) -> np.ndarray:
+        """[P, width] float32: the points of a scan."""
+        return read_scan(self.layout.cloud(self.layout.ids[index]), self.columns)
+
+    def cloud_file(self, frame_id: str) -> Path:
+        return self.layout.cloud(frame_id)
+
+    def truth_files(self, frame_id: str) -> list[Path]:
+        """All that a training learns from, beside the cloud."""
+        label = self.layout.label(frame_id)
+        if label is None:
+            return []
+        of_kitti = label.parent.name == "label_2"
+        return [label, self.layout.calibration(frame_id)] if of_kitti else [label]
+
+    def view(self, frame_id: str) -> int:
+        """A checksum of the columns."""
+        return zlib.crc32(repr(self.columns).encode())
+
+
+def _of_kitti(path: Path, calibration: Path) -> Objects:
+    """Labels in the camera's frame, without DontCare."""
+    labels = read_labels(path)
+    labels = labels.select(labels.types != DONT_CARE)
+    boxes = Calibration.from_file(calibration).boxes_from_camera(labels.boxes)
+    places = [f"{path}, object {number}" for number in range(1, len(labels) + 1)]
+    checked = [checked_box(box, place) for box, place in zip(boxes.tolist(), places, strict=True)]
+    return objects(checked, labels.types.tolist(), places)
