@@ -2,12 +2,14 @@
 
 import itertools
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from data.kitti.points import read_points
+from data.point_columns import KITTI, PointColumns
 from detector import Detector
 from detector.buckets import Bucket
 from detector.config import load_config
@@ -115,6 +117,18 @@ def test_notes_are_those_of_each_cloud(tmp_path):
     assert [detectors[0].detect(points)[1] for points in clouds] == wanted
     assert [notes for _, notes in detectors[0].detect_batch(clouds)] == wanted
     assert [notes for _, notes in detectors[0].stream(clouds)] == wanted
+
+
+def test_points_with_further_features(trained):
+    five = PointColumns(columns=(*KITTI, "ring"), features=(*KITTI, "ring"))
+    config = replace(trained[0], points=five)
+    torch.manual_seed(1)
+    model = build_second(config)
+    torch.nn.init.normal_(model.head.classes.weight, std=0.5)
+    detector = Detector(model, config, torch.device("cuda"), "fp16")
+    for count in (9000, 0, 4000):
+        points = np.column_stack([street(count, count), np.arange(count) % 64]).astype(np.float32)
+        assert_same(detector.detect(points)[0], by_calls(detector, [points])[0])
 
 
 def test_threads(weights):
