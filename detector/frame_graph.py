@@ -30,11 +30,10 @@ class FrameGraph:
     def __init__(self, inference: Inference, bucket: Bucket, batch_size: int):
         self.bucket, self.batch_size = bucket, batch_size
         device, most = inference.device, inference.postprocess.after_nms
-        with torch.inference_mode(False):  # `launch` writes to them in any mode
-            shape = batch_size * bucket.points, inference.model.encoder.features
-            self._points = torch.zeros(shape, pin_memory=True)
-            self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, pin_memory=True)
-        self._starts = self._offsets.numpy()
+        shape = batch_size * bucket.points, inference.model.encoder.features
+        self._points = torch.zeros(shape, pin_memory=True)
+        self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, pin_memory=True)
+        self._staged, self._starts = self._points.numpy(), self._offsets.numpy()
         self._inference = inference
         self._rows = [batch_size * rows for rows in bucket.rows]
         self._workspace = inference.model.workspace(batch_size, device)
@@ -90,7 +89,8 @@ class FrameGraph:
         """
         first = 0
         for frame, cloud in enumerate(clouds, start=1):
-            self._points[first : first + len(cloud)].copy_(cloud)
+            # by numpy: torch's threads may wait milliseconds for a core where others are at work
+            self._staged[first : first + len(cloud)] = cloud.cpu().numpy()
             self._starts[frame] = first = first + len(cloud)
         with torch.cuda.stream(self._stream) if beside else nullcontext():
             self._graph.replay()
