@@ -24,7 +24,6 @@ OUTSIDE_TOLERANCE = 0.05  # share of boxes whose centre is out of range
 RECALL_WISHED = 0.8  # share of boxes that an anchor of the same class matches
 LEAST_MATCHED = 0.25  # a lower threshold would call anything an object
 MOST_ERRORS = 5  # lines on frames that cannot be read
-HOLLOW = 0.5  # share of boxes with hardly a point from which on their range is still that of all
 EMPTY_TOLERANCE = 0.3  # share of boxes without points: the nearest to none that occlusion explains
 
 
@@ -174,9 +173,9 @@ def _far_off(kind: ClassConfig, found: Survey) -> np.ndarray:
 
 def seen_boxes(counts: np.ndarray, min_points: int) -> np.ndarray:
     """[M] bool: boxes with enough points, for what has hardly one at its distance cannot be learnt
-    there. All where few have any: then the boxes or the points are wrong."""
+    there. All where most have none: then the boxes or the points are wrong."""
     seen = counts >= min_points
-    return seen if (~seen).mean() <= HOLLOW else np.ones(len(counts), bool)
+    return seen if 2 * seen.sum() >= len(seen) else np.ones(len(counts), bool)
 
 
 def _range_advice(config: Config, found: Survey) -> list[str]:

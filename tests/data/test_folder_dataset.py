@@ -11,6 +11,7 @@ from data.cloud_files import read_scan
 from data.datasets import open_dataset
 from data.detections import NamedDetections
 from data.folder.json_labels import labelcloud_json
+from data.kitti.dataset import KittiDataset
 from data.kitti.labels import write_labels
 from data.kitti.no_camera import boxes_to_labels
 from data.pcd import write_pcd
@@ -114,6 +115,24 @@ def test_las(tmp_path):
     np.testing.assert_allclose(found[:, 3], np.arange(100) / 65535, rtol=1e-6)
 
 
+def test_a_drive_of_kitti_without_its_calibration(kitti, tmp_path):
+    """Turned into plain files, every frame is as through KITTI's loader, to the last bit."""
+    drive = KittiDataset(kitti / "sequences/2011_09_26_drive_0005_sync", "all")
+    chosen = [drive[place] for place in (0, 60, 153)]
+    (tmp_path / "points").mkdir()
+    for frame in chosen:
+        frame.points.tofile(tmp_path / f"points/{frame.frame_id}.bin")
+        lines = [
+            " ".join(f"{value:.9g}" for value in box) + f" {name}\n"
+            for box, name in zip(frame.boxes, frame.names, strict=True)
+        ]
+        write(tmp_path / f"labels/{frame.frame_id}.txt", "".join(lines))
+    for frame, same in zip(chosen, open_dataset(tmp_path, "all"), strict=True):
+        assert len(frame.boxes) and same.names == frame.names and same.calibration is None
+        np.testing.assert_array_equal(same.points, frame.points)
+        np.testing.assert_array_equal(same.boxes, frame.boxes)
+
+
 def test_frames_without_labels_are_left_out_and_told(root):
     (root / "labels/000001.txt").unlink()
     write(root / "labels/000002.txt", "")
@@ -155,6 +174,13 @@ def test_mistakes_give_one_line(root, name):
         list(open_dataset(root, split, ["Forklift", "Person"]))
     assert expected in str(error.value) and "\n" not in str(error.value)
     assert path.rpartition("/")[2].partition(".")[0] in str(error.value)
+
+
+def test_two_spellings_of_a_class(root):
+    write(root / "labels/000002.txt", f"{BOX} Crate\n")
+    write(root / "labels/000003.txt", f"{BOX} Person\n{BOX} crate\n")
+    with pytest.raises(ValueError, match=r"000003\.txt, line 2: class 'crate'; is 'Crate' meant"):
+        list(open_dataset(root, "all"))
 
 
 JSON_MISTAKES = {
