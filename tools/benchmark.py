@@ -35,6 +35,7 @@ SAMPLING_EXAMPLE = "example: python tools/benchmark.py sampling --json sampling.
 PIPELINE_EXAMPLE = "example: python tools/benchmark.py pipeline --frames scans/ --plot latency.png"
 OPERATORS_EXAMPLE = "example: python tools/benchmark.py operators --frames scans/"
 STREETS = 16  # simulated for the training step where there is no data set
+SWEEPS = 3  # scans of all directions, simulated for points to boxes
 BATCHES = [1, 2, 4, 8]
 
 
@@ -167,9 +168,7 @@ def _measure_pipeline(options: argparse.Namespace) -> dict:
 
     if options.plot:
         require_own(options.plot)
-    sets = [load_scans(options.frames, options.count)]
-    if options.frames is None:
-        sets.append(simulated_sweeps(options.count))
+    sets = [load_scans(options.frames, options.count), simulated_sweeps(SWEEPS)]
     config, model = _network(options)
     with processes(options.device) as group:
         every = PRECISIONS if group.device.type == "cuda" else ["fp32"]

@@ -28,6 +28,7 @@ def test_pipeline(tmp_path, monkeypatch, weights, capsys):
     scans.mkdir()
     for seed in range(2):
         cloud(3000, seed).tofile(scans / f"{seed}.bin")
+    monkeypatch.setattr("tools.benchmark.SWEEPS", 1)
     monkeypatch.setattr("tools.benchmarks.pipeline.SECONDS", 0.01)
     monkeypatch.setattr("tools.benchmarks.pipeline_stages.REPEATS", 1)
     monkeypatch.setattr("tools.benchmarks.pipeline.first_box", lambda *_: {"first boxes": 2.5})
@@ -36,16 +37,18 @@ def test_pipeline(tmp_path, monkeypatch, weights, capsys):
     files = ["--frames", str(scans), "--json", str(json_path), "--plot", str(picture)]
     assert main(["pipeline", *brief, *files]) == 0
     result = json.loads(json_path.read_text())
-    (row,) = result["latency"]
-    assert (row["precision"], row["path"], row["calls"]) == ("fp32", "eager", 3)
-    assert 0 < row["p50_ms"] <= row["p90_ms"] <= row["p99_ms"] <= row["p99_9_ms"]
-    (stages,) = result["stages"]
-    assert all(stages[name] > 0 for name in STAGES)
+    assert result["scans"] == ["2 scans", "1 simulated sweeps"]
+    for row in result["latency"]:
+        assert (row["precision"], row["path"], row["calls"]) == ("fp32", "eager", 3)
+        assert 0 < row["p50_ms"] <= row["p90_ms"] <= row["p99_ms"] <= row["p99_9_ms"]
+    for stages in result["stages"]:
+        assert all(stages[name] > 0 for name in STAGES)
+    assert len(result["latency"]) == len(result["stages"]) == 2
     assert [row["way"] for row in result["throughput"]] == ["batch of 1", "batch of 3"]
     assert all(row["frames_per_second"] > 0 for row in result["throughput"])
     assert result["start"] == {"precision": "fp32", "first boxes": 2.5}
     with Image.open(picture) as image:
-        assert image.size == (WIDTH, TITLE + ROW)
+        assert image.size == (WIDTH, TITLE + 2 * ROW)
     printed = capsys.readouterr().out
     assert "p99.9" in printed and all(name in printed for name in STAGES)
 
