@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from data.frame import Batch, Frame
-from data.scan_checks import clamp_intensity
+from ops.reference.load_points import clamp_intensity
 
 
 def collate(frames: Sequence[Frame], classes: Sequence[str]) -> Batch:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from data.point_fields import Cloud
-from data.scan_checks import FEW, SCALES, Note
+from data.scan_checks import Note
+from ops.reference.load_points import FEW, SCALES
 
 
 class IntensityScale:

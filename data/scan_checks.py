@@ -8,17 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from data.point_columns import KITTI_POINTS
+from ops.reference.load_points import intensity_scale
 
 FARTHEST = 500.0  # metres: half of a scan's points are nearer than that
 NEAREST = 0.5  # metres: half of a scan's points are farther than that
 ON_AXIS = 0.25  # share of points with y = z = 0 from which every other one is filling
 LEAST, MOST = 1e-6, 1e6  # metres: no LiDAR measures smaller or larger numbers
 WRONG = 0.05  # share of such values from which on it is no scan
-SCALES = (1.0, 255.0, 65535.0)  # of intensities, as sensors give them
-FEW = 0.01  # share of intensities that may be wild
 NEAR = (3.0, 25.0)  # metres from the sensor where most points are on the ground
 LEVEL, PLANE = 0.5, 1 / 3  # metres of height, and share of the near points in them: the ground
 GROUND_OFF = 0.9  # metres between the ground and the feet of objects
@@ -95,29 +93,6 @@ def _columns(points: np.ndarray, columns: Sequence[str]) -> str:
     return "a point has the four columns x, y, z, intensity"
 
 
-def clamp_intensity(points: Tensor) -> Tensor:  # [P, 4]
-    """The points with intensities from 0 to the scale (1, 255, 65535) that all but one in a hundred
-    keep to: a single wild value would fill the whole map with boxes."""
-    if not len(points):
-        return points
-    intensity = points[:, 3]
-    low, high = intensity.aminmax()
-    if low >= 0 and high <= 1:  # sync: two numbers, on a GPU
-        return points
-    scale = _scale(intensity)
-    points = points.clone()
-    # infinite values stay: points that are not finite are dropped later
-    points[:, 3] = torch.where(intensity.isinf(), intensity, intensity.clamp(0, scale))
-    return points
-
-
-def _scale(intensity: Tensor) -> float:
-    for scale in SCALES:
-        if (intensity > scale).sum() <= FEW * len(intensity):
-            return scale
-    return SCALES[-1]
-
-
 def oddities(points: np.ndarray, point_range: Sequence[float], ground_z: float) -> list[Note]:
     """Notes on what is unusual about points [P, 4], e.g. another unit or other axes.
 
@@ -141,7 +116,7 @@ def _intensity_note(intensity: np.ndarray) -> Note | None:
     beyond = int(((intensity < 0) | (intensity > 1)).sum())
     if not beyond:
         return None
-    scale = _scale(torch.from_numpy(intensity))
+    scale = intensity_scale(torch.from_numpy(intensity))
     if scale == 1:
         return Note(
             "wild intensity",

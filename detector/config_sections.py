@@ -140,12 +140,14 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class PostprocessConfig:
-    """Score threshold, boxes before NMS, IoU threshold of the NMS, boxes after it."""
+    """Score threshold, boxes before NMS, IoU threshold of the NMS, boxes after it; per_class: only
+    boxes of one class suppress each other."""
 
     score: float
     before_nms: int
     iou: float
     after_nms: int
+    per_class: bool = False
 
     def __post_init__(self):
         require(0 < self.score < 1, "score", f"{self.score} is not between 0 and 1")

@@ -23,6 +23,7 @@ def captured(call: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
             call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # other threads may be using the device meanwhile
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         result = call()
     return graph, result

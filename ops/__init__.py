@@ -10,6 +10,7 @@ from ops.adamw import LossScale, Moments, Recipe, adamw_update
 from ops.anchors import Match, Targets, anchor_sides, anchor_targets, match_anchors
 from ops.box_coder import apply_direction, decode, direction_bin, encode, limit_period
 from ops.boxes import Kept, iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
+from ops.collect import collect
 from ops.conv_blocks import conv_blocks
 from ops.conv_chain import ConvChain
 from ops.dense import bev_map, dense
@@ -17,10 +18,12 @@ from ops.furthest_point_sampling import furthest_point_sampling
 from ops.geometry import ConvGeometry
 from ops.kernel_map import index_pyramid, index_workspace, strided_map, submanifold_map
 from ops.layers import InverseConv, SparseMaxPool, StridedConv, SubmanifoldConv
+from ops.load_points import load_points, load_workspace
 from ops.losses import anchor_loss_gradients, anchor_losses
 from ops.max_pool import sparse_max_pool
 from ops.norm_relu import norm_relu
 from ops.rulebook import KernelMap, Level, Pyramid, Table
+from ops.select_boxes import SelectedBoxes, select_boxes
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import SparseTensor
 from ops.voxelize import VoxelGrid, Voxels, voxelize
@@ -37,6 +40,7 @@ __all__ = [
     "Moments",
     "Pyramid",
     "Recipe",
+    "SelectedBoxes",
     "SparseMaxPool",
     "SparseTensor",
     "StridedConv",
@@ -52,6 +56,7 @@ __all__ = [
     "anchor_targets",
     "apply_direction",
     "bev_map",
+    "collect",
     "conv_blocks",
     "decode",
     "dense",
@@ -63,11 +68,14 @@ __all__ = [
     "iou_3d",
     "iou_bev",
     "limit_period",
+    "load_points",
+    "load_workspace",
     "match_anchors",
     "nms",
     "norm_relu",
     "overlap_bev",
     "paired_overlap_bev",
+    "select_boxes",
     "sparse_conv",
     "sparse_max_pool",
     "strided_map",

@@ -57,8 +57,10 @@ def nms(
     iou_threshold: float,
     max_output: int,
     count: Tensor | None = None,  # [1] int32: rows of boxes and scores from here on hold nothing
+    labels: Tensor | None = None,  # [N] int64
 ) -> Kept:
-    """Greedy suppression over all boxes together, seen from above.
+    """Greedy suppression over all boxes together, seen from above; with labels only boxes of one
+    label suppress each other.
 
     In order of score (ties: lower index first) a box is kept unless its IoU with one kept before
     exceeds iou_threshold, until max_output are kept. On the CPU a score or box that is not finite
@@ -72,12 +74,16 @@ def nms(
     if scores.device != boxes.device:
         raise ValueError(f"scores is on {scores.device}, boxes on {boxes.device}")
     _check_finite("scores", scores[:rows])
+    if labels is not None and (labels.shape != scores.shape or labels.dtype != torch.int64):
+        raise ValueError(
+            f"labels: expected {list(scores.shape)} int64, got {list(labels.shape)} {labels.dtype}"
+        )
     if not 0 <= iou_threshold <= 1:
         raise ValueError(f"iou_threshold is {iou_threshold}: it must lie in 0..1")
     if max_output < 0:
         raise ValueError(f"max_output is {max_output}: it must not be negative")
     backend = cuda if on_kernels(boxes) else reference
-    return Kept(*backend.nms(boxes, scores, iou_threshold, max_output, count))
+    return Kept(*backend.nms(boxes, scores, iou_threshold, max_output, count, labels))
 
 
 def _backend(a: Tensor, b: Tensor) -> ModuleType:

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 from tools.program import number, output_path, run
 
 if TYPE_CHECKING:
+    from detector.config import Config
+    from detector.models.second import Second
     from tools.benchmarks.scans import Scans
 
 EXAMPLE = "example: python tools/benchmark.py ops --frames scans/ --json ops.json"
@@ -32,8 +34,11 @@ SCALING_EXAMPLE = "example: python tools/benchmark.py scaling --root kitti --str
 LADDER_EXAMPLE = "example: python tools/benchmark.py ladder --frames scans/"
 SAMPLING_EXAMPLE = "example: python tools/benchmark.py sampling --json sampling.json"
 SPCONV_EXAMPLE = "example: python tools/benchmark.py spconv --frames scans/ --precision fp16"
+PIPELINE_EXAMPLE = "example: python tools/benchmark.py pipeline --frames scans/ --plot latency.png"
 OPERATORS_EXAMPLE = "example: python tools/benchmark.py operators --frames scans/"
 STREETS = 16  # simulated for the training step where there is no data set
+SWEEPS = 3  # scans of all directions, simulated for points to boxes
+BATCHES = [1, 2, 4, 8]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,10 +82,14 @@ def _parser() -> argparse.ArgumentParser:
     spconv.add_argument("--precision", nargs="+", choices=every, default=every)
     widths = [16, 32, 64, 128, 256, 512]
     spconv.add_argument("--channels", type=number, nargs="+", default=widths)
+    pipeline = commands.add_parser(
+        "pipeline", help="points on the host to boxes on the host", epilog=PIPELINE_EXAMPLE
+    )
+    _add_pipeline_arguments(pipeline)
     operators = commands.add_parser(
         "operators", help="every operator by itself", epilog=OPERATORS_EXAMPLE
     )
-    for command in (ops, network, ladder, operators, spconv):
+    for command in (ops, network, ladder, operators, spconv, pipeline):
         command.add_argument(
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
         )
@@ -89,9 +98,21 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--repeats", type=number, default=20, help="calls per scan (default: 20)"
         )
-    for command in (ops, network, train, scaling, ladder, sampling, operators, spconv):
+    for command in (ops, network, train, scaling, ladder, sampling, operators, spconv, pipeline):
         command.add_argument("--json", type=output_path, help="also write the figures there")
     return parser
+
+
+def _add_pipeline_arguments(pipeline: argparse.ArgumentParser) -> None:
+    pipeline.add_argument("--config", type=Path, default=CONFIG)
+    pipeline.add_argument("--weights", type=Path, help="weights file (default: random, seed 0)")
+    pipeline.add_argument(
+        "--precision", nargs="+", choices=PRECISIONS, help="default: all on a GPU, else fp32"
+    )
+    pipeline.add_argument("--device", help="cpu or cuda; the GPU where there is one")
+    pipeline.add_argument("--calls", type=number, default=1000, help="per table (default: 1000)")
+    pipeline.add_argument("--batch", type=number, nargs="+", default=BATCHES)
+    pipeline.add_argument("--plot", type=output_path, help="draw the latencies there, a PNG")
 
 
 def _add_training_arguments(train: argparse.ArgumentParser) -> None:
@@ -138,6 +159,8 @@ def _measure(options: argparse.Namespace) -> dict:
 
     if options.command == "network":
         return _measure_network(options, load_scans(options.frames, options.count))
+    if options.command == "pipeline":
+        return _measure_pipeline(options)
     _require_cuda(options.command)
     if options.command == "sampling":
         return sampling.measure(options.repeats)
@@ -162,24 +185,53 @@ def _require_cuda(command: str) -> None:
 
 
 def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:
+    from detector.training.distributed import processes
+    from tools.benchmarks.network import measure
+
+    config, model = _network(options)
+    with processes(options.device) as group:
+        return measure(config, model, scans, options.repeats, group.device, options.precision)
+
+
+def _measure_pipeline(options: argparse.Namespace) -> dict:
+    from detector.draw.png import require_own, save_png
+    from detector.training.distributed import processes
+    from tools.benchmarks.latency_picture import draw_latencies
+    from tools.benchmarks.pipeline import Benchmark
+    from tools.benchmarks.scans import load_scans, simulated_sweeps
+
+    if options.plot:
+        require_own(options.plot)
+    sets = [load_scans(options.frames, options.count), simulated_sweeps(SWEEPS)]
+    config, model = _network(options)
+    with processes(options.device) as group:
+        every = PRECISIONS if group.device.type == "cuda" else ["fp32"]
+        benchmark = Benchmark(config, model, group.device, sets, options.calls)
+        for precision in options.precision or every:
+            benchmark.measure(precision, options.batch)
+        benchmark.start((options.precision or every)[-1])
+    if options.plot:
+        title = f"Points to boxes, {benchmark.result['device']}"
+        save_png(options.plot, draw_latencies(benchmark.samples, title))
+    return benchmark.result
+
+
+def _network(options: argparse.Namespace) -> tuple[Config, Second]:
+    """The configuration and network of --weights, or of --config with random weights."""
     import torch
 
     from detector.config import load_config
     from detector.models.second import build_second
-    from detector.training.distributed import processes
     from detector.weights import load_weights, restore
-    from tools.benchmarks.network import measure
 
     torch.manual_seed(0)
-    if options.weights:
-        config, state = load_weights(options.weights)
-        model = build_second(config)
-        restore(model, state, options.weights)
-    else:
+    if not options.weights:
         config = load_config(options.config)
-        model = build_second(config)
-    with processes(options.device) as group:
-        return measure(config, model, scans, options.repeats, group.device, options.precision)
+        return config, build_second(config)
+    config, state = load_weights(options.weights)
+    model = build_second(config)
+    restore(model, state, options.weights)
+    return config, model
 
 
 def _measure_training(options: argparse.Namespace) -> dict:

@@ -49,8 +49,8 @@ class FolderDataset:
         Args:
             root: folder of the data set.
             split: name of a list in root/ImageSets, a path to a list (.txt), or "all".
-            classes: that the network finds; labels may have others, but none that differs from
-                these by upper and lower case only.
+            classes: that the network finds; labels may have others, but no two that differ by
+                upper and lower case only.
             prepared: folder of tools/prepare.py's files; root/millisecond unless given.
             packed: False to read the data set's own clouds in any case.
             labels: False to keep the frames that have no label file.
@@ -61,6 +61,8 @@ class FolderDataset:
         """
         self.layout = FolderLayout.find(root, split, labels)
         self.classes, self.columns = tuple(classes), points
+        # by name in lower case: the name, and where it stands first
+        self._spelled = {name.lower(): (name, "") for name in classes}
         self.prepared = self.layout.root / "millisecond" if prepared is None else Path(prepared)
         path = self.pack_path("clouds")
         has_pack = packed and index_path(path).is_file()
@@ -117,11 +119,11 @@ class FolderDataset:
     def objects(self, index: int) -> Objects:
         """The labelled objects as they stand in the file; none of a frame without one."""
         found = self._read(self.layout.ids[index])
-        meant = {name.lower(): name for name in self.classes}
         for name, place in zip(found.names, found.places, strict=True):
-            right = meant.get(name.lower(), name)
+            right, first = self._spelled.setdefault(name.lower(), (name, place))
             if right != name:
-                raise ValueError(f"{place}: class {name!r}; is {right!r} meant?")
+                seen = f", as in {first}" if first else ""
+                raise ValueError(f"{place}: class {name!r}; is {right!r} meant{seen}?")
         return found
 
     def _read(self, frame_id: str) -> Objects:

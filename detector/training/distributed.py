@@ -11,6 +11,10 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+
+# The compiler, which the optimizer imports at its first step otherwise: of several processes one
+# then aborts at its end now and then.
+import torch._dynamo
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous

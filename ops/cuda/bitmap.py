@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ops.cuda.library import extension
+from ops.cuda.tracing import constant_when_traced
 
 MAX_WORDS = 1 << 28  # 1 GiB: a batch of 32 KITTI grids takes half of it
 
@@ -24,7 +25,7 @@ def workspace_words(batch_size: int, shapes: Sequence[tuple[int, ...]]) -> int:
     return _workspace_words(operator.index(batch_size), flat(shapes))  # one graph per batch size
 
 
-@torch.compiler.assume_constant_result
+@constant_when_traced
 def _workspace_words(batch_size: int, shapes: tuple[int, ...]) -> int:
     extension()
     return torch.ops.millisecond.index_workspace_words(batch_size, shapes)

@@ -31,7 +31,12 @@ def paired_overlap_bev(a: Tensor, b: Tensor) -> Tensor:
 
 
 def nms(
-    boxes: Tensor, scores: Tensor, iou_threshold: float, max_output: int, count: Tensor | None
+    boxes: Tensor,
+    scores: Tensor,
+    iou_threshold: float,
+    max_output: int,
+    count: Tensor | None,
+    labels: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """See ops.boxes.nms."""
     extension()
@@ -39,7 +44,10 @@ def nms(
         row = torch.arange(scores.shape[0], device=scores.device)
         scores = scores.masked_fill(row >= count, -torch.inf)
     order = torch.sort(scores, descending=True, stable=True).indices
-    return torch.ops.millisecond.nms(boxes.contiguous(), order, iou_threshold, max_output, count)
+    labels = None if labels is None else labels.contiguous()
+    return torch.ops.millisecond.nms(
+        boxes.contiguous(), order, iou_threshold, max_output, count, labels
+    )
 
 
 def _overlap(a: Tensor, b: Tensor, kind: str) -> Tensor:
@@ -58,5 +66,5 @@ def _fake_paired_overlap(a, b) -> Tensor:
 
 
 @fake("nms")
-def _fake_nms(boxes, order, iou_threshold, max_output, count) -> tuple[Tensor, Tensor]:
+def _fake_nms(boxes, order, iou_threshold, max_output, count, labels=None) -> tuple[Tensor, Tensor]:
     return order.new_empty(max_output), order.new_empty(1, dtype=torch.int32)

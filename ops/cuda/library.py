@@ -22,6 +22,7 @@ import torch
 
 from ops.cuda.fakes import register_fakes
 from ops.cuda.toolchain import Toolchain, architectures, shared_libstdcxx
+from ops.cuda.tracing import constant_when_traced
 
 SOURCES = Path(__file__).resolve().parents[1] / "csrc"
 NAME = "millisecond"
@@ -53,7 +54,7 @@ def _outcome() -> BuildError | None:
     return None
 
 
-@torch.compiler.assume_constant_result  # torch.compile calls it while tracing, and never again
+@constant_when_traced
 def extension() -> None:
     """Make `torch.ops.millisecond` available, compiling it first where needed.
 

@@ -2,8 +2,10 @@
 
 import torch
 
+from ops.cuda.tracing import constant_when_traced
 
-@torch.compiler.assume_constant_result
+
+@constant_when_traced
 def tf32_allowed() -> bool:
     """Whether float32 may be rounded to tf32, as torch is set for products on a GPU: by
     torch.set_float32_matmul_precision or torch.backends.cuda.matmul.fp32_precision."""

@@ -131,18 +131,28 @@ def _first_come(suppresses: Tensor) -> Tensor:
 
 
 def nms(
-    boxes: Tensor, scores: Tensor, iou_threshold: float, max_output: int, count: Tensor | None
+    boxes: Tensor,
+    scores: Tensor,
+    iou_threshold: float,
+    max_output: int,
+    count: Tensor | None,
+    labels: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Greedy suppression in order of score: indices [max_output], padded with -1, and count [1]."""
     if count is not None:
         scores = scores[: int(count)]  # sync: the reference is driven from the host
     order = torch.sort(scores, descending=True, stable=True).indices
     kept = order[:0]
+
+    def suppresses(a: Tensor, b: Tensor) -> Tensor:
+        over = iou_bev(boxes[a], boxes[b]) > iou_threshold
+        return over if labels is None else over & (labels[a][:, None] == labels[b])
+
     for block in order.split(NMS_BLOCK):
         if kept.shape[0] >= max_output:
             break
-        block = block[~(iou_bev(boxes[kept], boxes[block]) > iou_threshold).any(0)]
-        block = block[_first_come(iou_bev(boxes[block], boxes[block]) > iou_threshold)]
+        block = block[~suppresses(kept, block).any(0)]
+        block = block[_first_come(suppresses(block, block))]
         kept = torch.cat((kept, block))[:max_output]
     indices = torch.full((max_output,), -1, dtype=torch.int64, device=boxes.device)
     indices[: kept.shape[0]] = kept

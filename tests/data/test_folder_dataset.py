@@ -176,6 +176,13 @@ def test_mistakes_give_one_line(root, name):
     assert path.rpartition("/")[2].partition(".")[0] in str(error.value)
 
 
+def test_two_spellings_of_a_class(root):
+    write(root / "labels/000002.txt", f"{BOX} Crate\n")
+    write(root / "labels/000003.txt", f"{BOX} Person\n{BOX} crate\n")
+    with pytest.raises(ValueError, match=r"000003\.txt, line 2: class 'crate'; is 'Crate' meant"):
+        list(open_dataset(root, "all"))
+
+
 JSON_MISTAKES = {
     "nothing": ("{}", "neither labels of labelCloud nor"),
     "damaged": ("{", "not JSON"),

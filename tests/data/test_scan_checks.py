@@ -8,8 +8,9 @@ import torch
 
 from data.cloud_files import find_scans
 from data.kitti.points import read_points
-from data.scan_checks import Tally, clamp_intensity, oddities, require_scan
+from data.scan_checks import Tally, oddities, require_scan
 from data.simulator import simulate
+from ops.reference.load_points import clamp_intensity
 
 RANGE, FEET = (0, -40, -3, 70.4, 40, 1), -1.78
 

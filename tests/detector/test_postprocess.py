@@ -1,6 +1,7 @@
 """From predictions to boxes, against the rules applied one box after another."""
 
 import math
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -109,9 +110,12 @@ def by_loops(postprocess, frame):
     xyz = code[:, :3] * torch.cat((diagonal, diagonal, at[:, 5:6]), 1) + at[:, :3]
     boxes = torch.cat((xyz, code[:, 3:6].exp() * at[:, 3:6], code[:, 6:] + at[:, 6:]), 1)
     overlap = iou_bev(boxes[ranked], boxes[ranked])
+    labels = frame.class_logits.argmax(dim=1)[ranked].tolist()
+    apart = postprocess.per_class
     kept = []
     for i in range(len(ranked)):
-        if all(overlap[i, j] <= postprocess.iou for j in kept):
+        rivals = [j for j in kept if not apart or labels[i] == labels[j]]
+        if all(overlap[i, j] <= postprocess.iou for j in rivals):
             kept.append(i)
     return [ranked[i] for i in kept][: postprocess.after_nms], boxes
 
@@ -120,8 +124,9 @@ def test_random_predictions_equal_the_loops():
     generator = torch.Generator().manual_seed(3)
     anchors = torch.rand(6, 5, 3, 2, 7, generator=generator) * 3 + 0.5
     anchors[..., :2] *= 6
-    for before, after, seed in ((1000, 1000, 0), (20, 1000, 1), (1000, 5, 2)):
-        postprocess = PostProcessor(anchors, 0.3, before, 0.2, after)
+    cases = ((1000, 1000, 0), (20, 1000, 1), (1000, 5, 2))
+    for (before, after, seed), per_class in product(cases, (False, True)):
+        postprocess = PostProcessor(anchors, 0.3, before, 0.2, after, per_class)
         predictions = random_predictions(180, 3, seed)
         for b, found in enumerate(postprocess(predictions)):
             frame = Predictions(*(p[b] for p in predictions))
@@ -137,9 +142,8 @@ def test_random_predictions_equal_the_loops():
 
 def test_the_inner_result_has_a_fixed_shape(postprocess):
     boxes = {1: [20.0, 0.0, -1, 4, 1.7, 1.5, 0.0]}
-    frame = Predictions(*(p[0] for p in predictions_of(postprocess, boxes, (0.5,))))
-    padded = postprocess.select(frame)
-    assert padded.boxes.shape == (postprocess.after_nms, 7)
-    assert padded.count.tolist() == [1]
-    assert padded.labels.tolist() == [1] + [0] * (postprocess.after_nms - 1)
-    assert not padded.scores[1:].any()
+    selected = postprocess.select(predictions_of(postprocess, boxes, (0.5,)))
+    assert selected.boxes.shape == (1, postprocess.after_nms, 7)
+    assert selected.count.tolist() == [1]
+    assert selected.labels.tolist() == [[1] + [0] * (postprocess.after_nms - 1)]
+    assert not selected.scores[0, 1:].any()

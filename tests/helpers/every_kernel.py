@@ -212,7 +212,34 @@ def boxes(scene: Scene) -> None:
     boxes = torch.rand(700, 7, device="cuda") * torch.tensor([20, 20, 2, 4, 2, 2, 6]).cuda()
     ops.iou_3d(boxes, boxes[:50])
     ops.paired_overlap_bev(boxes, boxes.flip(0))
-    ops.nms(boxes, torch.rand(700, device="cuda"), 0.1, 100)
+    labels = torch.randint(3, (700,), device="cuda")
+    for groups in (None, labels):
+        ops.nms(boxes, torch.rand(700, device="cuda"), 0.1, 100, labels=groups)
+
+
+@runs("select_boxes")
+def select_boxes(scene: Scene) -> None:
+    anchors = torch.rand(3780, 7, device="cuda") * torch.tensor([20, 20, 2, 4, 2, 2, 6]).cuda()
+    for dtype, before, per_class in product(DTYPES, (3780, 500), (False, True)):
+        predictions = (torch.randn(2, 3780, n, device="cuda", dtype=dtype) for n in (3, 7, 2))
+        ops.select_boxes(*predictions, anchors, 0.5, before, 0.1, 100, per_class)
+
+
+@runs("load_points")
+def load_points(scene: Scene) -> None:
+    offsets = torch.tensor([0, 1000, 2500], dtype=torch.int32).pin_memory()
+    workspace = ops.load_workspace(2, scene.points.device)
+    for channels in (4, 5):
+        points = torch.rand(3000, channels)
+        points[::700, 3] = 1e9
+        ops.load_points(points.pin_memory(), offsets, workspace)
+
+
+@runs("collect")
+def collect(scene: Scene) -> None:
+    parts = [scene.points, scene.offsets.long(), scene.coords[5:300]]
+    out = torch.zeros(12000 + 6 + 4 * len(parts[2]), dtype=torch.int32).pin_memory()
+    ops.collect(parts, out)
 
 
 @runs("furthest_point_sampling")

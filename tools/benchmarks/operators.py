@@ -210,6 +210,32 @@ def boxes(scan: Scan) -> Calls:
     }
 
 
+@line("select_boxes")
+def select_boxes(scan: Scan) -> Calls:
+    anchors = torch.rand(200 * 176 * 6, 7, device="cuda")
+    anchors *= torch.tensor([70, 80, 2, 4, 2, 2, 6]).cuda()
+    logits, *others = (random(1, len(anchors), n).detach() for n in (3, 7, 2))
+    few, limits = logits * 0.6 - 5, (anchors, 0.1, 4096, 0.01, 500)
+    return {
+        "boxes of a scan's predictions": lambda: ops.select_boxes(few, *others, *limits),
+        "the same, most anchors pass": lambda: ops.select_boxes(logits, *others, *limits),
+    }
+
+
+@line("load_points")
+def load_points(scan: Scan) -> Calls:
+    points, offsets = scan.points.cpu().pin_memory(), scan.offsets.cpu().pin_memory()
+    workspace = ops.load_workspace(1, scan.points.device)
+    return {"points to the GPU": lambda: ops.load_points(points, offsets, workspace)}
+
+
+@line("collect")
+def collect(scan: Scan) -> Calls:
+    parts = [torch.rand(n, device="cuda") for n in (3500, 500, 500, 5)]
+    out = torch.zeros(4505, dtype=torch.int32).pin_memory()
+    return {"results to the host": lambda: ops.collect(parts, out)}
+
+
 @line("furthest_point_sampling")
 def furthest_point_sampling(scan: Scan) -> Calls:
     points = torch.randn(1, 16_384, 3, device="cuda")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from data.kitti.points import read_points
 from data.simulator import simulate
+from data.simulator.sensors import find_sensor
 from ops import VoxelGrid, Voxels, voxelize
 
 
@@ -29,6 +30,13 @@ class Scans(NamedTuple):
         clouds = [self.points[frame % len(self.points)] for frame in frames]
         sizes = torch.tensor([0, *map(len, clouds)])
         return torch.cat(clouds).to(device), sizes.cumsum(0).int().to(device)
+
+
+def simulated_sweeps(count: int) -> Scans:
+    """Streets as an HDL-64E sees them in all directions."""
+    sensor = find_sensor("hdl-64e")
+    clouds = [simulate(seed, sensor=sensor, crop=False).points for seed in range(count)]
+    return Scans([torch.from_numpy(points) for points in clouds], f"{count} simulated sweeps")
 
 
 def load_scans(folder: Path | None, count: int) -> Scans:

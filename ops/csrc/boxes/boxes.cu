@@ -1,5 +1,6 @@
 // Overlap of rotated boxes, and greedy non-maximum suppression that never asks the host.
 #include "boxes/overlap.cuh"
+#include "chained.cuh"
 #include "common.cuh"
 
 namespace millisecond {
@@ -9,6 +10,7 @@ using Word = unsigned long long;  // one bit per box
 
 constexpr int TILE = 64;  // boxes per word
 constexpr int SWEEP_THREADS = 512;
+constexpr int SUPPRESSION_BLOCKS = 2112;  // per frame at most; all pairs of tiles of 4096 boxes are 2080
 
 template <Overlap kind>
 __global__ void matrix_kernel(const float* __restrict__ a, int64_t n, const float* __restrict__ b, int64_t m,
@@ -28,59 +30,86 @@ __global__ void pairs_kernel(const float* __restrict__ a, const float* __restric
   if (pair < pairs) out[pair] = overlap<Overlap::area>(load_box(a, pair), load_box(b, pair));
 }
 
-// Bit j of mask[i][w]: box i suppresses box 64 w + j. Boxes are in order of score, and i is before 64 w + j. One
-// block of 64 threads per tile of 64 x 64 pairs, on and above the diagonal. Few pairs are near each other: they
+// Row of the box at a place in the order of a frame.
+__device__ __forceinline__ int64_t row_at(const SuppressJob& job, int frame, int place) {
+  return job.order ? job.order[size_t(frame) * job.rows + place] : place;
+}
+
+__device__ __forceinline__ int live_rows(const SuppressJob& job, int frame) {
+  return row_limit(job.rows, job.count ? job.count + frame : nullptr);
+}
+
+// Bit j of mask[i][w]: box i suppresses box 64 w + j. Boxes are in order of score, and i is before 64 w + j. A
+// block of 64 threads takes tiles of 64 x 64 pairs, on and above the diagonal. Few pairs are near each other: they
 // are listed first and then divided among the lanes, so that all lanes have equal work. Bits are joined by OR, so
 // their order does not matter.
-__global__ void suppression_kernel(const float* __restrict__ boxes, const int64_t* __restrict__ order, int n,
-                                   const int32_t* __restrict__ count, float threshold, Word* __restrict__ mask) {
-  const int row_tile = blockIdx.y, column_tile = blockIdx.x, thread = threadIdx.x;
-  const int live = row_limit(n, count);
-  if (row_tile > column_tile || column_tile * TILE >= live) return;
+__global__ void suppression_kernel(const __grid_constant__ SuppressJob job, bool chained) {
+  wait_for_previous_kernel(chained);
+  const int frame = blockIdx.y, thread = threadIdx.x;
+  const int live = live_rows(job, frame), tiles = divide_up(live, TILE);
+  const float* const boxes = job.boxes + size_t(frame) * job.rows * 7;
+  const int64_t* const labels = job.labels ? job.labels + size_t(frame) * job.rows : nullptr;
+  const int words = divide_up(job.rows, TILE);
+  Word* const mask = reinterpret_cast<Word*>(job.mask) + size_t(frame) * job.rows * words;
 
   __shared__ Box row_boxes[TILE], column_boxes[TILE];
+  __shared__ int64_t row_labels[TILE], column_labels[TILE];
   __shared__ float4 columns[TILE];  // x, y, reach
   __shared__ Word suppressed[TILE];
   __shared__ unsigned short near_pairs[TILE * TILE];
   __shared__ int near_count;
 
-  // ---- boxes of both tiles ----
-  const int row = row_tile * TILE + thread, column = column_tile * TILE + thread;
-  Box box{};
-  if (row < live) row_boxes[thread] = box = load_box(boxes, order[row]);
-  columns[thread] = {0.f, 0.f, NAN, 0.f};
-  if (column < live) {
-    const Box other = column_boxes[thread] = load_box(boxes, order[column]);
-    columns[thread] = {other.x, other.y, box_reach(other), 0.f};
-  }
-  suppressed[thread] = 0;
-  if (thread == 0) near_count = 0;
-  __syncthreads();
+  for (int pair = blockIdx.x; pair < tiles * (tiles + 1) / 2; pair += gridDim.x) {
+    int column_tile = int(sqrtf(2.f * pair));  // of the pairs in the order (0, 0), (0, 1), (1, 1), (0, 2), ...
+    while (column_tile * (column_tile + 1) / 2 > pair) --column_tile;
+    while ((column_tile + 1) * (column_tile + 2) / 2 <= pair) ++column_tile;
+    const int row_tile = pair - column_tile * (column_tile + 1) / 2;
 
-  // ---- list the pairs whose circles overlap ----
-  const float reach = row < live ? box_reach(box) : NAN;
-  Word near = 0;
-#pragma unroll 8
-  for (int j = 0; j < TILE; ++j) {
-    const float4 other = columns[j];
-    if (are_near(other.x - box.x, other.y - box.y, reach + other.z)) near |= Word(1) << j;
-  }
-  if (row_tile == column_tile) near &= ~Word(1) << thread;  // later boxes only
-  int slot = atomicAdd(&near_count, __popcll(near));
-  for (; near != 0; near &= near - 1) near_pairs[slot++] = thread * TILE + __ffsll(near) - 1;
-  __syncthreads();
-
-  // ---- IoU of the listed pairs ----
-  for (int k = thread; k < near_count; k += TILE) {
-    const int i = near_pairs[k] / TILE, j = near_pairs[k] % TILE;
-    if (near_overlap<Overlap::iou_bev>(row_boxes[i], column_boxes[j]) > threshold) {
-      atomicOr(&suppressed[i], Word(1) << j);
+    // ---- boxes of both tiles ----
+    const int row = row_tile * TILE + thread, column = column_tile * TILE + thread;
+    Box box{};
+    if (row < live) {
+      const int64_t at = row_at(job, frame, row);
+      row_boxes[thread] = box = load_box(boxes, at);
+      if (labels) row_labels[thread] = labels[at];
     }
+    columns[thread] = {0.f, 0.f, NAN, 0.f};
+    if (column < live) {
+      const int64_t at = row_at(job, frame, column);
+      const Box other = column_boxes[thread] = load_box(boxes, at);
+      columns[thread] = {other.x, other.y, box_reach(other), 0.f};
+      if (labels) column_labels[thread] = labels[at];
+    }
+    suppressed[thread] = 0;
+    if (thread == 0) near_count = 0;
+    __syncthreads();
+
+    // ---- list the pairs whose circles overlap ----
+    const float reach = row < live ? box_reach(box) : NAN;
+    Word near = 0;
+#pragma unroll 8
+    for (int j = 0; j < TILE; ++j) {
+      const float4 other = columns[j];
+      if (are_near(other.x - box.x, other.y - box.y, reach + other.z)) near |= Word(1) << j;
+    }
+    if (row_tile == column_tile) near &= ~Word(1) << thread;  // later boxes only
+    int slot = atomicAdd(&near_count, __popcll(near));
+    for (; near != 0; near &= near - 1) near_pairs[slot++] = thread * TILE + __ffsll(near) - 1;
+    __syncthreads();
+
+    // ---- IoU of the listed pairs ----
+    for (int k = thread; k < near_count; k += TILE) {
+      const int i = near_pairs[k] / TILE, j = near_pairs[k] % TILE;
+      if (labels && row_labels[i] != column_labels[j]) continue;
+      if (near_overlap<Overlap::iou_bev>(row_boxes[i], column_boxes[j]) > job.iou_threshold) {
+        atomicOr(&suppressed[i], Word(1) << j);
+      }
+    }
+    __syncthreads();
+    // ---- store ----
+    if (row < live) mask[size_t(row) * words + column_tile] = suppressed[thread];
+    __syncthreads();
   }
-  __syncthreads();
-  // ---- store ----
-  const int words = divide_up(n, TILE);
-  if (row < live) mask[size_t(row) * words + column_tile] = suppressed[thread];
 }
 
 // Mask words of the 64 rows of a tile: which boxes they suppress in the tile itself and in the next one. Each lane
@@ -102,17 +131,19 @@ __device__ __forceinline__ TileWords load_tile_words(const Word* mask, int words
   return loaded;
 }
 
-// The greedy choice of NMS, tile after tile, by one block. Warp 0 decides which boxes of a tile are kept, box
-// after box. Meanwhile the other warps strike all boxes after this tile that the kept boxes of the previous tile
-// suppress.
+// The greedy choice of NMS, tile after tile, by one block per frame. Warp 0 decides which boxes of a tile are
+// kept, box after box. Meanwhile the other warps strike all boxes after this tile that the kept boxes of the
+// previous tile suppress.
 __global__ void __launch_bounds__(SWEEP_THREADS, 1)
-    sweep_kernel(const Word* __restrict__ mask, const int64_t* __restrict__ order, int n,
-                 const int32_t* __restrict__ count, int max_output, int64_t* __restrict__ indices,
-                 int32_t* __restrict__ kept_count) {
+    sweep_kernel(const __grid_constant__ SuppressJob job, bool chained) {
   extern __shared__ Word struck[];                  // [words]
   __shared__ int kept_rows[2][TILE], kept_here[2];  // of this tile and the one before, in turns
 
-  const int live = row_limit(n, count), words = divide_up(n, TILE), tiles = divide_up(live, TILE);
+  wait_for_previous_kernel(chained);
+  const int frame = blockIdx.x, max_output = job.max_output;
+  const int live = live_rows(job, frame), words = divide_up(job.rows, TILE), tiles = divide_up(live, TILE);
+  const Word* const mask = reinterpret_cast<const Word*>(job.mask) + size_t(frame) * job.rows * words;
+  int64_t* const indices = job.indices + size_t(frame) * max_output;
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   for (int w = threadIdx.x; w < tiles; w += SWEEP_THREADS) struck[w] = 0;
   if (threadIdx.x == 0) kept_here[0] = kept_here[1] = 0;
@@ -139,7 +170,7 @@ __global__ void __launch_bounds__(SWEEP_THREADS, 1)
         if (!(chosen >> i & 1)) continue;
         const int rank = __popcll(chosen & ((Word(1) << i) - 1));
         kept_rows[tile % 2][rank] = tile * TILE + i;
-        indices[kept + rank] = order[tile * TILE + i];
+        indices[kept + rank] = row_at(job, frame, tile * TILE + i);
         struck_late |= now.next[half];
       }
       for (int mate = WARP / 2; mate > 0; mate /= 2) struck_late |= __shfl_xor_sync(FULL_WARP, struck_late, mate);
@@ -158,7 +189,7 @@ __global__ void __launch_bounds__(SWEEP_THREADS, 1)
     kept += kept_here[tile % 2];
   }
   for (int k = kept + threadIdx.x; k < max_output; k += SWEEP_THREADS) indices[k] = -1;
-  if (threadIdx.x == 0) *kept_count = kept;
+  if (threadIdx.x == 0) job.kept[frame] = kept;
 }
 
 }  // namespace
@@ -187,16 +218,18 @@ cudaError_t overlap_pairs(const float* a, const float* b, int64_t pairs, float* 
   return cudaGetLastError();
 }
 
-cudaError_t suppress(const float* boxes, const int64_t* order, int n, const int32_t* count, float iou_threshold,
-                     int max_output, uint64_t* mask, int64_t* indices, int32_t* kept, cudaStream_t stream) {
-  const int words = blocks(n, TILE);
-  Word* rows = reinterpret_cast<Word*>(mask);
-  if (n > 0)
-    suppression_kernel<<<dim3(words, words), TILE, 0, stream>>>(boxes, order, n, count, iou_threshold, rows);
-  if (const cudaError_t error = cudaGetLastError()) return error;
-  sweep_kernel<<<1, SWEEP_THREADS, words * sizeof(Word), stream>>>(rows, order, n, count, max_output, indices,
-                                                                   kept);
-  return cudaGetLastError();
+cudaError_t suppress(const SuppressJob& job, bool chained, cudaStream_t stream) {
+  const int words = blocks(job.rows, TILE);
+  if (job.batch == 0) return cudaSuccess;
+  if (job.rows > 0) {
+    const int64_t pairs = int64_t(words) * (words + 1) / 2;
+    const dim3 grid(unsigned(pairs < SUPPRESSION_BLOCKS ? pairs : SUPPRESSION_BLOCKS), job.batch);
+    if (const cudaError_t error = launch_chained(suppression_kernel, chained, grid, TILE, 0, stream, job, chained))
+      return error;
+  }
+  const bool follows = job.rows > 0 && can_chain();
+  return launch_chained(sweep_kernel, follows, dim3(job.batch), SWEEP_THREADS, words * int(sizeof(Word)), stream,
+                        job, follows);
 }
 
 }  // namespace millisecond

@@ -1,6 +1,7 @@
 // Points to voxels (point cloud grouping in SECOND). The bitmap of the occupied cells gives every voxel its row.
 // The first points of a voxel are kept sorted by their place in the scan, so their mean does not depend on the
 // order in which threads run.
+#include "chained.cuh"
 #include "index/bitmap.cuh"
 #include "index/voxelize.h"
 
@@ -163,6 +164,7 @@ __global__ void __launch_bounds__(THREADS)
 // threads.
 __global__ void __launch_bounds__(THREADS)
     keep_points(const __grid_constant__ Bitmap bitmap, const __grid_constant__ VoxelizeJob job) {
+  wait_for_previous_kernel(true);
   const int point = blockIdx.x * THREADS + threadIdx.x;
   Site site;
   if (!site_of_point(job, bitmap.batch, point, site)) return;
@@ -178,9 +180,11 @@ __global__ void __launch_bounds__(THREADS)
   for (int i = 0; i < job.max_points && mine != NONE; ++i) mine = max(mine, atomicMin(slots + i, mine));
 }
 
-// One thread per voxel and channel: points are added in their order, then divided by their number.
+// One thread per voxel and channel: points are added in their order, then divided by their number. The voxel's
+// coordinates are those of its first point, which is cheaper than to look for them in the bitmap.
 __global__ void __launch_bounds__(THREADS)
     mean_points(const __grid_constant__ Bitmap bitmap, const __grid_constant__ VoxelizeJob job) {
+  wait_for_previous_kernel(true);
   const int64_t index = int64_t(blockIdx.x) * THREADS + threadIdx.x;
   if (index < 2) job.dropped[index] = bitmap.header[index == 0 ? NOT_FINITE : LOST];
   const int row = int(index / job.channels), channel = int(index % job.channels);
@@ -191,6 +195,12 @@ __global__ void __launch_bounds__(THREADS)
     return;
   }
   const uint32_t* slots = job.slots + size_t(row) * job.max_points;
+  if (channel == 0) {
+    Site site;
+    site.b = frame_of(job, bitmap.batch, slots[0]);
+    locate(job, slots[0], site);
+    write_site(job.coords, row, 3, site);
+  }
   float sum = 0;
   int points = 0;
   for (; points < job.max_points && slots[points] != NONE; ++points) {
@@ -212,11 +222,13 @@ cudaError_t voxelize(const Bitmap& bitmap, const VoxelizeJob& job, cudaStream_t 
     find_cap<<<bitmap.batch, SCAN_THREADS, 0, stream>>>(bitmap, job);
     drop_voxels<<<grid, THREADS, 0, stream>>>(bitmap, job);
   }
-  if (cudaError_t error = bitmap_rank(bitmap, &job.rows, &job.coords, 3, job.counts, stream)) return error;
-  keep_points<<<grid, THREADS, 0, stream>>>(bitmap, job);
+  if (cudaError_t error = bitmap_rank(bitmap, &job.rows, nullptr, 3, job.counts, stream)) return error;
+  const bool chained = can_chain();
+  const cudaError_t error = launch_chained(keep_points, chained, dim3(grid), THREADS, 0, stream, bitmap, job);
+  if (error != cudaSuccess) return error;
   const int64_t values = int64_t(job.rows) * job.channels;
-  mean_points<<<max(1, blocks(values, THREADS)), THREADS, 0, stream>>>(bitmap, job);
-  return cudaGetLastError();
+  return launch_chained(mean_points, chained, dim3(max(1, blocks(values, THREADS))), THREADS, 0, stream, bitmap,
+                        job);
 }
 
 }  // namespace millisecond

@@ -1,0 +1,174 @@
+"""From points on the host to boxes on the host as one CUDA graph."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import nullcontext
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+from detector.buckets import Bucket, buckets_of, first_that_holds, indexable
+from detector.cuda_graph import captured
+from detector.inference import Inference, Outcome
+from detector.postprocess import Detections
+from ops import Pyramid, SelectedBoxes, Voxels, collect, load_points, load_workspace, voxelize
+
+MAKING = Lock()  # one graph is captured at a time
+
+
+class FrameGraph:
+    """The stages of `Inference` for batches of one size within the capacities of one bucket.
+
+    A replay allocates nothing and does not wait for the host. All that it needs lies in the graph's
+    own memory and one workspace. Several graphs may run side by side, but a graph runs one batch at
+    a time.
+    """
+
+    def __init__(self, inference: Inference, bucket: Bucket, batch_size: int):
+        self.bucket, self.batch_size = bucket, batch_size
+        device, most = inference.device, inference.postprocess.after_nms
+        shape = batch_size * bucket.points, inference.model.encoder.features
+        self._points = torch.zeros(shape, pin_memory=True)
+        self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, pin_memory=True)
+        self._staged, self._starts = self._points.numpy(), self._offsets.numpy()
+        self._inference = inference
+        self._rows = [batch_size * rows for rows in bucket.rows]
+        self._workspace = inference.model.workspace(batch_size, device)
+        self._counters = load_workspace(batch_size, device)
+        self._stream, self._done = torch.cuda.Stream(device), torch.cuda.Event()
+        self._results = _Results(batch_size, most, len(bucket.rows))
+        with MAKING, torch.inference_mode(), torch.cuda.device(device):
+            self._graph, _ = captured(self.run)
+
+    def run(self) -> None:
+        """One batch from pinned memory to pinned memory."""
+        inference = self._inference
+        voxels = self.voxelize(*self.load())
+        pyramid = self.index(voxels)
+        features = inference.encode(voxels, pyramid)
+        found = inference.postprocess.select(inference.predict(features, pyramid))
+        self.report(voxels, pyramid, found)
+
+    def load(self) -> tuple[Tensor, Tensor]:
+        """Points and offsets on the device."""
+        return load_points(self._points, self._offsets, self._counters)
+
+    def voxelize(self, points: Tensor, offsets: Tensor) -> Voxels:
+        """The voxels in one row more than level 0 has, so that the index sees what does not fit."""
+        model, most = self._inference.model, self._inference.model.max_voxels[1]
+        # where no frame can exceed the cap on voxels, nothing needs to look whether one does
+        cap = most if self.bucket.points > most else self.batch_size * self.bucket.points
+        return voxelize(
+            points,
+            offsets,
+            model.grid,
+            model.max_points,
+            cap,
+            capacity=self._rows[0] + 1,
+            workspace=self._workspace,
+        )
+
+    def index(self, voxels: Voxels) -> Pyramid:
+        """The sites of all levels and the kernel maps between them."""
+        return self._inference.model.encoder.index(voxels, self._rows, self._workspace)
+
+    def report(self, voxels: Voxels, pyramid: Pyramid, found: SelectedBoxes) -> None:
+        """Starts the copy of all results to the host."""
+        assert pyramid.overflow is not None  # with capacities there is one
+        counts = [level.count for level in pyramid.levels if level.count is not None]
+        boxes = found.labels, voxels.dropped, found.boxes, found.scores, found.count
+        collect([*boxes, *counts, pyramid.overflow], self._results.memory)
+
+    def launch(self, clouds: Sequence[Tensor], beside: bool) -> None:
+        """Starts the work on clouds [P, C] that the bucket holds; they may change afterwards.
+
+        beside: on the graph's own stream, beside what other graphs do; else on the current one.
+        """
+        first = 0
+        for frame, cloud in enumerate(clouds, start=1):
+            # by numpy: torch's threads may wait milliseconds for a core where others are at work
+            self._staged[first : first + len(cloud)] = cloud.cpu().numpy()
+            self._starts[frame] = first = first + len(cloud)
+        with torch.cuda.stream(self._stream) if beside else nullcontext():
+            self._graph.replay()
+            self._done.record(torch.cuda.current_stream(self._stream.device))
+
+    def outcome(self) -> Outcome | None:
+        """Waits for the work; None where a level of the encoder did not fit its capacity."""
+        self._done.synchronize()  # the only wait of a frame
+        return self._results.outcome()
+
+
+class _Results:
+    """Results of a batch in pinned memory, as numpy's arrays, which are quicker than tensors."""
+
+    def __init__(self, batch_size: int, most: int, levels: int):
+        """most: boxes per frame."""
+        rows = batch_size * most
+        sizes = [2 * rows, 2 * 2, 7 * rows, rows, batch_size, levels, 1]  # int64 takes two
+        self.memory = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=True)
+        labels, dropped, boxes, scores, *rest = self.memory.split(sizes)
+        self._labels = labels.view(torch.int64).view(batch_size, most).numpy()
+        self._dropped = dropped.view(torch.int64).numpy()
+        self._boxes = boxes.view(torch.float32).view(batch_size, most, 7).numpy()
+        self._scores = scores.view(torch.float32).view(batch_size, most).numpy()
+        self._count, self._rows, self._overflow = (part.numpy() for part in rest)
+
+    def outcome(self) -> Outcome | None:
+        if self._overflow[0]:
+            return None
+        found = (self._boxes, self._scores, self._labels)
+        detections = [
+            Detections(*(torch.from_numpy(values[frame, :n].copy()) for values in found))
+            for frame, n in enumerate(self._count.tolist())
+        ]
+        not_finite, capped = self._dropped.tolist()
+        return Outcome(detections, not_finite, capped, tuple(self._rows.tolist()))
+
+
+class FrameGraphs:
+    """Graphs of one network: one per bucket and batch size, made when it is first needed, and one
+    more for each batch that is under way at the same time."""
+
+    def __init__(self, inference: Inference):
+        self._inference, self._buckets = inference, buckets_of(inference.model)
+        self._idle: defaultdict[tuple[Bucket, int], list[FrameGraph]] = defaultdict(list)
+        self._indexable: dict[int, bool] = {}  # by batch size
+        self._rows: tuple[int, ...] = ()  # per frame, of the batch before: the next is much alike
+
+    def launch(
+        self, clouds: Sequence[Tensor], least: int = 0, beside: bool = False
+    ) -> FrameGraph | None:
+        """A graph that works on the clouds; None where no bucket (from `least` on) holds them.
+        beside: see `FrameGraph.launch`."""
+        points, size = max(map(len, clouds)), len(clouds)
+        number = max(least, first_that_holds(self._buckets, points, self._rows))
+        if size not in self._indexable:
+            self._indexable[size] = indexable(self._inference.model, size)
+        if number >= len(self._buckets) or not self._indexable[size]:
+            return None
+        key = self._buckets[number], size
+        try:
+            graph = self._idle[key].pop()
+        except IndexError:
+            graph = FrameGraph(self._inference, *key)
+        graph.launch(clouds, beside)
+        return graph
+
+    def finish(self, graph: FrameGraph | None, clouds: Sequence[Tensor]) -> Outcome:
+        """What the graph found; a larger one runs where the clouds did not fit, and where none
+        holds them they go through the network call by call."""
+        outcome = None
+        while graph is not None and outcome is None:
+            outcome = graph.outcome()
+            self._idle[graph.bucket, graph.batch_size].append(graph)
+            if outcome is None:
+                self._rows = ()
+                graph = self.launch(clouds, self._buckets.index(graph.bucket) + 1)
+        if outcome is None:
+            outcome = self._inference(clouds)
+        self._rows = tuple(-(-count // len(clouds)) for count in outcome.rows)
+        return outcome

@@ -1,0 +1,65 @@
+"""The stages of a scan, from points to boxes, on one device: each written once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from detector.config import PRECISIONS, Config
+from detector.models.anchor_head import Predictions
+from detector.models.bev_rows import BevRows
+from detector.models.second import Second
+from detector.postprocess import Detections, build_postprocessor
+from ops.kernel_map import Pyramid
+from ops.reference.load_points import clamp_intensity
+from ops.voxelize import Voxels
+
+
+class Outcome(NamedTuple):
+    """What was found in a batch of clouds."""
+
+    detections: list[Detections]  # of each cloud, on the host
+    not_finite: int  # points of the batch that were left out because of that
+    capped: int  # points of the batch that were left out by the cap on voxels
+    rows: tuple[int, ...]  # of each level of the encoder, in the whole batch
+
+
+class Inference:
+    """A network for inference with its postprocessor; nothing is kept between calls."""
+
+    def __init__(self, model: Second, config: Config, device: torch.device, precision: str):
+        """A copy of `model` is used, with its BatchNorms folded."""
+        self.device = device
+        self.model = model.fold().to(device, PRECISIONS[precision])
+        self.postprocess = build_postprocessor(config).to(device)
+        self._rows = BevRows.of(self.model) if device.type == "cpu" else None
+
+    @torch.inference_mode()
+    def __call__(self, clouds: Sequence[Tensor]) -> Outcome:
+        """Clouds [P, C] in one batch."""
+        points = torch.cat([clamp_intensity(cloud).to(self.device) for cloud in clouds])
+        sizes = torch.tensor([0, *map(len, clouds)])
+        offsets = sizes.cumsum(0).int().to(self.device)
+        voxels = self.model.voxelize(points, offsets)
+        pyramid = self.model.index(voxels)
+        features = self.encode(voxels, pyramid)
+        found = self.postprocess(self.predict(features, pyramid))
+        not_finite, capped = voxels.dropped.tolist()  # sync: the boxes are awaited anyway
+        rows = tuple(len(level.coords) for level in pyramid.levels)
+        on_host = [Detections(*(tensor.cpu() for tensor in frame)) for frame in found]
+        return Outcome(on_host, not_finite, capped, rows)
+
+    def encode(self, voxels: Voxels, pyramid: Pyramid) -> Tensor:
+        """Voxels and their pyramid -> the bird's-eye-view map, or its rows."""
+        if self._rows is None:
+            return self.model.encode(voxels, pyramid)
+        return self.model.encoder.rows(voxels.features, pyramid)
+
+    def predict(self, features: Tensor, pyramid: Pyramid) -> Predictions:
+        """What `encode` returns -> predictions of every anchor."""
+        if self._rows is None:
+            return self.model.predict(features)
+        return self._rows.predict(features, pyramid.levels[-1], pyramid.batch_size)

@@ -1,0 +1,90 @@
+// Between the host and the device: points, and small results.
+#include <array>
+
+#include "bindings/checks.h"
+#include "transfer/collect.h"
+#include "transfer/load_points.h"
+
+namespace millisecond {
+namespace {
+
+// On the host; the wrapper sees to it that the memory is pinned.
+void check_on_host(const Tensor& tensor, const char* name, at::ScalarType dtype, int64_t dims) {
+  TORCH_CHECK(tensor.is_cpu(), name, " must be on the host, is on ", tensor.device());
+  TORCH_CHECK(tensor.scalar_type() == dtype && tensor.dim() == dims && tensor.is_contiguous(), name,
+              " must be contiguous ", dtype, " of ", dims, " dimensions, is ", tensor.scalar_type(),
+              " with shape ", tensor.sizes(), " and strides ", tensor.strides());
+}
+
+std::tuple<Tensor, Tensor> load_points_of(const Tensor& points, const Tensor& offsets, const Tensor& workspace,
+                                          at::ArrayRef<double> scales, double few) {
+  check_on_host(points, "points", at::kFloat, 2);
+  check_on_host(offsets, "offsets", at::kInt, 1);
+  check_tensor(workspace, "workspace", at::kInt, 1);
+  check_aligned(points, "points");
+  const int64_t capacity = points.size(0), channels = points.size(1), batch = offsets.size(0) - 1;
+  TORCH_CHECK(channels >= 4, "points must be [P, 4 or more], has shape ", points.sizes());
+  TORCH_CHECK(points.numel() < INT32_MAX / 2, "points: ", points.sizes(), " is too large");
+  TORCH_CHECK(batch >= 1 && batch <= LOAD_LIMIT, "offsets must be [B + 1] of 1 to ", LOAD_LIMIT,
+              " frames, has shape ", offsets.sizes());
+  TORCH_CHECK(scales.size() == INTENSITY_SCALES, "scales must hold ", INTENSITY_SCALES, " numbers, is ", scales);
+  const int64_t words = 1 + batch * (1 + INTENSITY_SCALES);
+  TORCH_CHECK(workspace.numel() >= words, "workspace must have ", words, " elements, has ", workspace.numel());
+  const c10::cuda::CUDAGuard guard(workspace.device());
+  Tensor loaded = at::empty({capacity, channels}, workspace.options().dtype(at::kFloat));
+  Tensor starts = at::empty({batch + 1}, workspace.options());
+  LoadJob job = {static_cast<int>(batch),
+                 static_cast<int>(capacity),
+                 static_cast<int>(channels),
+                 points.data_ptr<float>(),
+                 offsets.data_ptr<int>(),
+                 loaded.data_ptr<float>(),
+                 starts.data_ptr<int>(),
+                 reinterpret_cast<uint32_t*>(workspace.data_ptr<int>()),
+                 {},
+                 few};
+  for (int s = 0; s < INTENSITY_SCALES; ++s) job.scales[s] = static_cast<float>(scales[s]);
+  check(load_points(job, stream()), "load_points");
+  return {loaded, starts};
+}
+
+// Parts of 4-byte words into `out`, which fills up; the wrapper sees to it that `out` is pinned.
+void collect_into(const std::vector<Tensor>& parts, const Tensor& out) {
+  check_on_host(out, "out", at::kInt, 1);
+  TORCH_CHECK(!parts.empty() && parts.size() <= MOST_PARTS, "parts must be 1 to ", MOST_PARTS, ", are ",
+              parts.size());
+  CollectJob job = {static_cast<int>(parts.size()), {}, {}, reinterpret_cast<uint32_t*>(out.data_ptr<int>())};
+  int64_t words = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    check_tensor(parts[i], "part", parts[i].scalar_type(), -1);
+    check_same_device(parts[i], "part", parts[0], "the first part");
+    const int64_t bytes = parts[i].numel() * int64_t(parts[i].element_size());
+    TORCH_CHECK(bytes % 4 == 0 && reinterpret_cast<uintptr_t>(parts[i].data_ptr()) % 4 == 0, "part ", i,
+                " must be of 4-byte words, has ", bytes, " bytes");
+    words += bytes / 4;
+    TORCH_CHECK(words <= out.numel(), "out has ", out.numel(), " words, the parts have more");
+    job.part[i] = static_cast<const uint32_t*>(parts[i].data_ptr());
+    job.end[i] = static_cast<int>(words);
+  }
+  TORCH_CHECK(words == out.numel(), "out has ", out.numel(), " words, the parts have ", words);
+  const c10::cuda::CUDAGuard guard(parts[0].device());
+  check(collect(job, stream()), "collect");
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(millisecond, m) {
+  // points [P, C] and offsets [B + 1] in pinned memory; scales rise
+  m.def(
+      "load_points(Tensor points, Tensor offsets, Tensor(a!) workspace, float[] scales, float few) -> "
+      "(Tensor points, Tensor offsets)");
+  // out: int32 in pinned memory
+  m.def("collect(Tensor[] parts, Tensor(a!) out) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
+  m.impl("load_points", load_points_of);
+  m.impl("collect", collect_into);
+}
+
+}  // namespace millisecond

@@ -1,0 +1,39 @@
+// From the predictions of all anchors to boxes.
+#pragma once
+
+#include "boxes/boxes.h"
+
+namespace millisecond {
+
+constexpr int SELECT_SEGMENT = 256;  // anchors whose keys are listed together
+__host__ __device__ constexpr int segments_of(int anchors) { return divide_up(anchors, SELECT_SEGMENT); }
+
+struct SelectJob {
+  int batch, anchors_count, classes;
+  Scalar type;             // of the predictions
+  const void* logits;      // [batch, anchors, classes]
+  const void* residuals;   // [batch, anchors, 7]
+  const void* directions;  // [batch, anchors, 2]
+  const float* anchors;    // [anchors, 7]
+  float score;             // least
+  uint32_t least_bits;     // its bits; a key has the score's less these above anchor_bits bits of the anchor
+  int anchor_bits, key_bits;
+  int before_nms;                            // boxes of a frame that take part in it; at most `anchors_count`
+  float direction_offset, largest_log_size;  // of the box coder
+  uint64_t* keys;                            // scratch [batch, segments, SELECT_SEGMENT]
+  int* listed;                               // scratch [batch, segments] keys of each segment
+  uint64_t* best_keys;                       // scratch [batch, before_nms]
+  int* chosen;                               // scratch [batch]
+  float* boxes;                              // scratch [batch, before_nms, 7]
+  float* scores;                             // scratch [batch, before_nms]
+  int64_t* labels;                           // scratch [batch, before_nms]
+  SuppressJob nms;                           // of these boxes; its count is `chosen`
+  float* kept_boxes;                         // [batch, max_output, 7], as all results zero behind the last box
+  float* kept_scores;                        // [batch, max_output]
+  int64_t* kept_labels;                      // [batch, max_output]
+
+  void set_keys();  // least_bits, anchor_bits and key_bits from the rest
+};
+cudaError_t select_boxes(const SelectJob& job, cudaStream_t stream);
+
+}  // namespace millisecond

@@ -1,0 +1,49 @@
+"""Points from the host to the device, with intensities clamped."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from ops.cuda import load_points as cuda
+from ops.reference import load_points as reference
+
+
+@torch.no_grad()
+def load_points(
+    points: Tensor,  # [P, C] float32 on the host: x, y, z, intensity, then anything
+    offsets: Tensor,  # [B + 1] int32 on the host
+    workspace: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The same points and offsets on the device of the workspace. Points from offsets[B] on are not
+    read, and what their places hold is undefined.
+
+    The intensities of a frame are clamped to 0 .. scale: the least of 1, 255 and 65535 that all but
+    one in a hundred of them keep to. A single wild value would fill the whole map with boxes.
+    Intensities that are not finite stay so.
+
+    workspace: from `load_workspace`, for calls on one stream. On a GPU the points and offsets lie
+    in pinned memory, nothing is read back, and calls may be captured in a CUDA graph: each replay
+    reads what the memory then holds.
+    """
+    if points.dtype != torch.float32 or points.ndim != 2 or points.shape[1] < 4:
+        shape = list(points.shape)
+        raise ValueError(f"points: expected [P, 4 or more] float32, got {shape} {points.dtype}")
+    if offsets.dtype != torch.int32 or offsets.ndim != 1 or len(offsets) < 2:
+        shape = list(offsets.shape)
+        raise ValueError(f"offsets: expected [B + 1] int32, got {shape} {offsets.dtype}")
+    for name, tensor in (("points", points), ("offsets", offsets)):
+        if not tensor.is_cpu:
+            raise ValueError(f"{name}: expected on the host, got on {tensor.device}")
+    return _backend(workspace).load_points(points, offsets, workspace)
+
+
+def load_workspace(batch_size: int, device: torch.device) -> Tensor:
+    """For `load_points` of up to `batch_size` frames: zeros that it leaves as zeros."""
+    return torch.zeros(1 + 4 * batch_size, dtype=torch.int32, device=device)
+
+
+def _backend(workspace: Tensor) -> ModuleType:
+    return cuda if workspace.is_cuda else reference

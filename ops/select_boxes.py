@@ -1,0 +1,64 @@
+"""From the predictions of all anchors to boxes: scores, the best of them, decoding, suppression."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ops.cuda import select_boxes as cuda
+from ops.dispatch import on_kernels
+from ops.reference import select_boxes as reference
+
+
+class SelectedBoxes(NamedTuple):
+    """Boxes of each frame, best first, in a fixed number of rows; zeros behind the last one."""
+
+    boxes: Tensor  # [B, after_nms, 7] float32 (x, y, z, l, w, h, yaw)
+    scores: Tensor  # [B, after_nms] float32
+    labels: Tensor  # [B, after_nms] int64, from 1
+    count: Tensor  # type: ignore[assignment]  # [B] int32: boxes (hides tuple.count)
+
+
+@torch.no_grad()
+def select_boxes(
+    class_logits: Tensor,  # [B, A, K]
+    box_residuals: Tensor,  # [B, A, 7]
+    direction_logits: Tensor,  # [B, A, 2]
+    anchors: Tensor,  # [A, 7] float32
+    score: float,
+    before_nms: int,
+    iou_threshold: float,
+    after_nms: int,
+    per_class: bool = False,
+) -> SelectedBoxes:
+    """The score of an anchor is its best class's: the greatest sigmoid of a logit, of equal ones
+    the first. Anchors that score less than `score` are left out, and of the rest the `before_nms`
+    best are decoded (of equal scores the lower anchors), turned into the half turn that their
+    direction says, and kept by `nms`, up to `after_nms` of them; per_class: among boxes of one
+    class only.
+
+    A logit that is not a number scores 0, and a residual that is not finite is 0. The kernels
+    never wait for the device and may be captured in a CUDA graph; their numbers differ from the
+    reference's by rounding.
+    """
+    batch, count, _ = class_logits.shape
+    for name, tensor, width in (
+        ("box_residuals", box_residuals, 7),
+        ("direction_logits", direction_logits, 2),
+    ):
+        if tensor.shape != (batch, count, width):
+            expected = [batch, count, width]
+            raise ValueError(f"{name}: expected {expected}, got {list(tensor.shape)}")
+    if anchors.shape != (count, 7) or anchors.dtype != torch.float32:
+        raise ValueError(
+            f"anchors: expected [{count}, 7] float32, got {list(anchors.shape)} {anchors.dtype}"
+        )
+    for name, value in (("before_nms", before_nms), ("after_nms", after_nms)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}: it must be at least 1")
+    backend = cuda if on_kernels(class_logits) else reference
+    limits = score, min(before_nms, count), iou_threshold, after_nms, per_class
+    predictions = class_logits, box_residuals, direction_logits
+    return SelectedBoxes(*backend.select_boxes(*predictions, anchors, *limits))

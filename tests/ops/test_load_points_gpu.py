@@ -1,0 +1,79 @@
+"""Points from pinned memory to the GPU, as the reference has them."""
+
+import math
+
+import pytest
+import torch
+
+from ops import load_points, load_workspace
+
+pytestmark = pytest.mark.gpu
+
+
+def clouds(seed: int, sizes, scale: float, wild: float, channels: int = 4):
+    """Points of all frames and their offsets in pinned memory; wild: share of odd intensities."""
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.randn(sum(sizes) + 30, channels, generator=generator)
+    points[:, 3] = points[:, 3].abs().clamp(max=1) * scale
+    odd = torch.rand(len(points), generator=generator) < wild
+    values = torch.tensor([-1.0, 2.0, 300.0, 1e30, math.inf, -math.inf, math.nan])
+    points[odd, 3] = values[torch.randint(len(values), (int(odd.sum()),), generator=generator)]
+    offsets = torch.tensor([0, *sizes]).cumsum(0).int()
+    return points.pin_memory(), offsets.pin_memory()
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 255.0, 65535.0, 1e6])
+@pytest.mark.parametrize("channels", [4, 5, 8])
+def test_same_as_the_reference(scale, channels):
+    workspace, host = (load_workspace(5, torch.device(d)) for d in ("cuda", "cpu"))
+    for seed, (sizes, wild) in enumerate(
+        (
+            ((100,), 0.0),
+            ((100,), 0.01),
+            ((100,), 0.02),
+            ((70_000,), 0.004),
+            ((0,), 0.0),
+            ((1,), 1.0),
+            ((0, 3000, 0, 9000, 1), 0.01),
+            ((20_000, 500, 29_000), 0.008),
+        )
+    ):
+        points, offsets = clouds(seed, sizes, scale, wild, channels)
+        got = load_points(points, offsets, workspace)
+        want = load_points(points, offsets, host)
+        total = sum(sizes)
+        same = (got[0][:total].cpu() == want[0][:total]) | want[0][:total].isnan()
+        assert same.all() and torch.equal(got[0][:total].isnan().cpu(), want[0][:total].isnan())
+        assert torch.equal(got[1].cpu(), want[1])
+        assert not workspace.any()
+
+
+def test_a_replay_reads_what_the_memory_then_holds():
+    points, offsets = clouds(1, (4000, 3000), 1.0, 0.0)
+    workspace = load_workspace(2, torch.device("cuda"))
+    load_points(points, offsets, workspace)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loaded, starts = load_points(points, offsets, workspace)
+    for seed in (2, 3):
+        fresh, fresh_offsets = clouds(seed, (1000 * seed, 10), 1.0, 0.005)
+        points[: len(fresh)] = fresh
+        offsets.copy_(fresh_offsets)
+        graph.replay()
+        torch.cuda.synchronize()
+        total = int(offsets[-1])
+        want, _ = load_points(points, offsets, load_workspace(2, torch.device("cpu")))
+        assert torch.equal(loaded[:total].cpu().nan_to_num(), want[:total].nan_to_num())
+        assert torch.equal(starts.cpu(), offsets)
+
+
+def test_what_is_refused():
+    points, offsets = clouds(4, (10,), 1.0, 0.0)
+    workspace = load_workspace(1, torch.device("cuda"))
+    with pytest.raises(ValueError, match="points: not in pinned memory"):
+        load_points(points.clone(), offsets, workspace)
+    with pytest.raises(ValueError, match="points: expected on the host"):
+        load_points(points.cuda(), offsets, workspace)
+    with pytest.raises(RuntimeError, match="workspace must have 5 elements"):
+        torch.ops.millisecond.load_points(points, offsets, workspace[:4], (1.0, 2.0, 3.0), 0.01)

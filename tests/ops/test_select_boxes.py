@@ -1,0 +1,35 @@
+"""What the boxes of predictions refuse; tests/detector/test_postprocess.py has what they are."""
+
+import pytest
+import torch
+
+from ops import select_boxes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"box_residuals": torch.zeros(2, 5, 6)}, r"box_residuals: expected \[2, 5, 7\], got"),
+        ({"direction_logits": torch.zeros(2, 4, 2)}, "direction_logits: expected"),
+        ({"anchors": torch.zeros(4, 7)}, r"anchors: expected \[5, 7\] float32, got \[4, 7\]"),
+        ({"anchors": torch.zeros(5, 7).double()}, "float64"),
+        ({"before_nms": 0}, "before_nms is 0"),
+        ({"after_nms": -1}, "after_nms is -1"),
+        ({"iou_threshold": 1.5}, "iou_threshold is 1.5"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(change, message):
+    arguments = {
+        "class_logits": torch.zeros(2, 5, 3),
+        "box_residuals": torch.zeros(2, 5, 7),
+        "direction_logits": torch.zeros(2, 5, 2),
+        "anchors": torch.ones(5, 7),
+        "score": 0.4,
+        "before_nms": 9,  # there are but five
+        "iou_threshold": 0.5,
+        "after_nms": 3,
+    }
+    found = select_boxes(**arguments)
+    assert found.count.tolist() == [1, 1] and found.boxes.shape == (2, 3, 7)
+    with pytest.raises(ValueError, match=message):
+        select_boxes(**{**arguments, **change})
