@@ -95,7 +95,9 @@ def _npz_fields(path: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
     except (*NO_ARRAY, BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path}: not arrays in a .npz file ({str(error)[:80]})") from None
+        raise ValueError(
+            f"{path}: not arrays in a .npz file ({' '.join(str(error).split())[:80]})"
+        ) from None
     if any(array.dtype.kind not in "fiu" for array in arrays.values()):
         raise ValueError(f"{path}: an array is not of numbers")
     tables = [array for array in arrays.values() if array.ndim == 2]

@@ -91,7 +91,9 @@ def _array(path: Path) -> np.ndarray:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except NO_ARRAY as error:
-        raise ValueError(f"{path}: not an array in a .npy file ({str(error)[:80]})") from None
+        raise ValueError(
+            f"{path}: not an array in a .npy file ({' '.join(str(error).split())[:80]})"
+        ) from None
     if array.ndim != 2 or not 3 <= array.shape[1] <= MOST_WIDTH:
         raise ValueError(f"{path}: an array of shape {list(array.shape)}; a scan is [P, columns]")
     return array

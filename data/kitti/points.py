@@ -91,7 +91,9 @@ def _read_npy(path: Path, columns: Sequence[str]) -> np.ndarray:
         # mapped: a header that promises more than the file has then fails before it takes memory
         points = np.load(path, mmap_mode="r", allow_pickle=False)
     except NO_ARRAY as error:
-        raise ValueError(f"{path}: not an array in a .npy file ({str(error)[:80]})") from None
+        raise ValueError(
+            f"{path}: not an array in a .npy file ({' '.join(str(error).split())[:80]})"
+        ) from None
     if not isinstance(points, np.ndarray) or points.dtype.kind != "f":
         raise ValueError(f"{path}: not an array of floating-point numbers")
     if points.ndim != 2 or points.shape[1] != len(columns):
