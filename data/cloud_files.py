@@ -10,7 +10,7 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 
 from data.files import require_file
-from data.kitti.points import read_points, read_rows
+from data.kitti.points import NO_ARRAY, read_points, read_rows
 from data.las import las_fields
 from data.pcd import pcd_fields
 from data.ply import ply_fields
@@ -18,7 +18,7 @@ from data.point_columns import AXES, INTENSITY, KITTI_POINTS, PointColumns
 from data.point_fields import Cloud, cloud_of, named_columns, require_size
 from data.scan_checks import require_scan
 
-SUFFIXES = (".bin", ".npy", ".npz", ".pcd", ".ply", ".las", ".laz")
+SUFFIXES = (".bin", ".npy", ".npz", ".pcd", ".ply", ".las")
 ROWS = (".bin", ".npy")  # columns without names
 
 
@@ -77,7 +77,7 @@ def read_fields(path: Path, columns: Sequence[str]) -> Mapping[str, np.ndarray]:
             return ply_fields(path)
         case ".npz":
             return _npz_fields(path, columns)
-        case ".las" | ".laz":
+        case ".las":
             return las_fields(path)
     return dict(zip(columns, read_rows(path, columns).T, strict=True))
 
@@ -94,8 +94,10 @@ def _npz_fields(path: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
-    except (ValueError, OSError, BadZipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: not arrays in a .npz file ({str(error)[:80]})") from None
+    except (*NO_ARRAY, BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise ValueError(
+            f"{path}: not arrays in a .npz file ({' '.join(str(error).split())[:80]})"
+        ) from None
     if any(array.dtype.kind not in "fiu" for array in arrays.values()):
         raise ValueError(f"{path}: an array is not of numbers")
     tables = [array for array in arrays.values() if array.ndim == 2]

@@ -11,6 +11,7 @@ import numpy as np
 
 from data.cloud_files import ROWS, read_fields, read_scan
 from data.intensity import full_intensity
+from data.kitti.points import NO_ARRAY
 from data.point_columns import AXES, INTENSITY, KITTI, PointColumns
 from data.point_fields import named_columns
 
@@ -89,8 +90,10 @@ def _of_rows(files: Sequence[Path], chosen: Sequence[Path]) -> tuple[tuple[str, 
 def _array(path: Path) -> np.ndarray:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"{path}: not an array in a .npy file ({str(error)[:80]})") from None
+    except NO_ARRAY as error:
+        raise ValueError(
+            f"{path}: not an array in a .npy file ({' '.join(str(error).split())[:80]})"
+        ) from None
     if array.ndim != 2 or not 3 <= array.shape[1] <= MOST_WIDTH:
         raise ValueError(f"{path}: an array of shape {list(array.shape)}; a scan is [P, columns]")
     return array

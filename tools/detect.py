@@ -46,7 +46,7 @@ EXAMPLE = """example:
       --calib kitti/training/calib --output results
 
 A scan is a .bin file of float32 (x, y, z, intensity), an array [P, 4] of them in .npy or .npz, or
-a .pcd, .ply, .las or .laz file; other columns are named by `points` in a configuration (--config).
+a .pcd, .ply or .las file; other columns are named by `points` in a configuration (--config).
 OUTPUT/000008.json holds boxes (x, y, z, l, w, h, yaw in the LiDAR frame, metres and radians),
 scores, names and the time taken. With --calib, points outside the camera's field of view are left
 out, as in training, and OUTPUT/000008.txt is the result file that KITTI's evaluation takes. The

@@ -3,6 +3,7 @@ arrays of such points in .npy."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -11,6 +12,16 @@ from data.point_columns import KITTI
 from data.scan_checks import require_scan
 
 POINT_BYTES = 16
+NO_ARRAY = (
+    ValueError,
+    EOFError,
+    OSError,
+    SyntaxError,
+    TokenError,
+    OverflowError,
+    TypeError,
+    MemoryError,
+)
 LARGEST = 1 << 30  # bytes of a scan: 67 million points
 OTHERS = {  # the first bytes of other files, four at least: fewer may be those of a number
     np.lib.format.MAGIC_PREFIX: ".npy",
@@ -79,8 +90,10 @@ def _read_npy(path: Path, columns: Sequence[str]) -> np.ndarray:
     try:
         # mapped: a header that promises more than the file has then fails before it takes memory
         points = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"{path}: not an array in a .npy file ({str(error)[:80]})") from None
+    except NO_ARRAY as error:
+        raise ValueError(
+            f"{path}: not an array in a .npy file ({' '.join(str(error).split())[:80]})"
+        ) from None
     if not isinstance(points, np.ndarray) or points.dtype.kind != "f":
         raise ValueError(f"{path}: not an array of floating-point numbers")
     if points.ndim != 2 or points.shape[1] != len(columns):

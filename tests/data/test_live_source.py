@@ -21,7 +21,7 @@ MISTAKES = {
     "udp://203.0.113.1:2368": "udp://203.0.113.1:2368: cannot listen there (Cannot assign",
     "udp:2368?model=VLP": "udp:2368?model=VLP: the model VLP is not one of HDL-64E, ",
     "notes.txt": "notes.txt: not a source by its name; a source is",
-    "empty": "empty: no .bin, .npy, .npz, .pcd, .ply, .las, .laz files in this folder",
+    "empty": "empty: no .bin, .npy, .npz, .pcd, .ply, .las files in this folder",
 }
 
 
