@@ -32,3 +32,11 @@ def test_ladder(tmp_path, capsys):
     layers = json.loads(path.read_text())["layers"]
     assert layers[0]["layer"] == "0 4-16" and layers[0]["naive fp32"] > 0
     assert "general fp32" in capsys.readouterr().out
+
+
+def test_bev(tmp_path):
+    path = tmp_path / "bev.json"
+    assert main(["bev", "--count", "1", "--batch", "1", "2", "--json", str(path)]) == 0
+    result = json.loads(path.read_text())
+    assert {"256-128", "up 256-256, heads"} <= {row["step"] for row in result["steps"]}
+    assert all(row["rows_ms"] > 0 and row["cudnn_ms"] > 0 for row in result["whole"])
