@@ -48,8 +48,8 @@ class FrameGraph:
         inference = self._inference
         voxels = self.voxelize(*self.load())
         pyramid = self.index(voxels)
-        features = inference.encode(voxels, pyramid)
-        found = inference.postprocess.select(inference.predict(features, pyramid))
+        rows = inference.encode(voxels, pyramid)
+        found = inference.postprocess.select(inference.predict(rows, pyramid))
         self.report(voxels, pyramid, found)
 
     def load(self) -> tuple[Tensor, Tensor]:

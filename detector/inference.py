@@ -35,7 +35,7 @@ class Inference:
         self.device = device
         self.model = model.fold().to(device, PRECISIONS[precision])
         self.postprocess = build_postprocessor(config).to(device)
-        self._rows = BevRows.of(self.model) if device.type == "cpu" else None
+        self._rows = BevRows.of(self.model)
 
     @torch.inference_mode()
     def __call__(self, clouds: Sequence[Tensor]) -> Outcome:
@@ -45,21 +45,17 @@ class Inference:
         offsets = sizes.cumsum(0).int().to(self.device)
         voxels = self.model.voxelize(points, offsets)
         pyramid = self.model.index(voxels)
-        features = self.encode(voxels, pyramid)
-        found = self.postprocess(self.predict(features, pyramid))
+        encoded = self.encode(voxels, pyramid)
+        found = self.postprocess(self.predict(encoded, pyramid))
         not_finite, capped = voxels.dropped.tolist()  # sync: the boxes are awaited anyway
         rows = tuple(len(level.coords) for level in pyramid.levels)
         on_host = [Detections(*(tensor.cpu() for tensor in frame)) for frame in found]
         return Outcome(on_host, not_finite, capped, rows)
 
     def encode(self, voxels: Voxels, pyramid: Pyramid) -> Tensor:
-        """Voxels and their pyramid -> the bird's-eye-view map, or its rows."""
-        if self._rows is None:
-            return self.model.encode(voxels, pyramid)
+        """Voxels and their pyramid -> the rows of the bird's-eye-view map."""
         return self.model.encoder.rows(voxels.features, pyramid)
 
-    def predict(self, features: Tensor, pyramid: Pyramid) -> Predictions:
+    def predict(self, rows: Tensor, pyramid: Pyramid) -> Predictions:
         """What `encode` returns -> predictions of every anchor."""
-        if self._rows is None:
-            return self.model.predict(features)
-        return self._rows.predict(features, pyramid.levels[-1], pyramid.batch_size)
+        return self._rows.predict(rows, pyramid.levels[-1], pyramid.batch_size)

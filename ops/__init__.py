@@ -8,6 +8,8 @@ the kernels of a CPU.
 
 from ops.adamw import LossScale, Moments, Recipe, adamw_update
 from ops.anchors import Match, Targets, anchor_sides, anchor_targets, match_anchors
+from ops.bev_cells import bev_cells, bev_spread
+from ops.bev_heads import BevHeads
 from ops.box_coder import apply_direction, decode, direction_bin, encode, limit_period
 from ops.boxes import Kept, iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
 from ops.collect import collect
@@ -22,13 +24,16 @@ from ops.load_points import load_points, load_workspace
 from ops.losses import anchor_loss_gradients, anchor_losses
 from ops.max_pool import sparse_max_pool
 from ops.norm_relu import norm_relu
-from ops.rulebook import KernelMap, Level, Pyramid, Table
+from ops.rulebook import BevCells, CellPlan, KernelMap, Level, Pyramid, Table
 from ops.select_boxes import SelectedBoxes, select_boxes
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import SparseTensor
 from ops.voxelize import VoxelGrid, Voxels, voxelize
 
 __all__ = [
+    "BevCells",
+    "BevHeads",
+    "CellPlan",
     "ConvChain",
     "ConvGeometry",
     "InverseConv",
@@ -55,7 +60,9 @@ __all__ = [
     "anchor_sides",
     "anchor_targets",
     "apply_direction",
+    "bev_cells",
     "bev_map",
+    "bev_spread",
     "collect",
     "conv_blocks",
     "decode",

@@ -35,6 +35,7 @@ LADDER_EXAMPLE = "example: python tools/benchmark.py ladder --frames scans/"
 SAMPLING_EXAMPLE = "example: python tools/benchmark.py sampling --json sampling.json"
 SPCONV_EXAMPLE = "example: python tools/benchmark.py spconv --frames scans/ --precision fp16"
 PIPELINE_EXAMPLE = "example: python tools/benchmark.py pipeline --frames scans/ --plot latency.png"
+BEV_EXAMPLE = "example: python tools/benchmark.py bev --frames scans/ --json bev.json"
 OPERATORS_EXAMPLE = "example: python tools/benchmark.py operators --frames scans/"
 STREETS = 16  # simulated for the training step where there is no data set
 SWEEPS = 3  # scans of all directions, simulated for points to boxes
@@ -86,10 +87,15 @@ def _parser() -> argparse.ArgumentParser:
         "pipeline", help="points on the host to boxes on the host", epilog=PIPELINE_EXAMPLE
     )
     _add_pipeline_arguments(pipeline)
+    bev = commands.add_parser(
+        "bev", help="the bird's-eye-view network on a GPU", epilog=BEV_EXAMPLE
+    )
+    bev.add_argument("--config", type=Path, default=CONFIG)
+    bev.add_argument("--batch", type=number, nargs="+", default=[1, 4, 8])
     operators = commands.add_parser(
         "operators", help="every operator by itself", epilog=OPERATORS_EXAMPLE
     )
-    for command in (ops, network, ladder, operators, spconv, pipeline):
+    for command in (ops, network, ladder, bev, operators, spconv, pipeline):
         command.add_argument(
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
         )
@@ -98,7 +104,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--repeats", type=number, default=20, help="calls per scan (default: 20)"
         )
-    for command in (ops, network, train, scaling, ladder, sampling, operators, spconv, pipeline):
+    every = (ops, network, train, scaling, ladder, sampling, bev, operators, spconv, pipeline)
+    for command in every:
         command.add_argument("--json", type=output_path, help="also write the figures there")
     return parser
 
@@ -154,7 +161,8 @@ def _measure(options: argparse.Namespace) -> dict:
         return _measure_training(options)
     if options.command == "scaling":
         return _measure_scaling(options)
-    from tools.benchmarks import ladder, operators, ops, sampling
+    from detector.config import load_config
+    from tools.benchmarks import bev, ladder, operators, ops, sampling
     from tools.benchmarks.scans import load_scans
 
     if options.command == "network":
@@ -172,6 +180,8 @@ def _measure(options: argparse.Namespace) -> dict:
 
         sizes = options.batch, options.precision, options.channels
         return from_spconv.measure(scans, *sizes, options.repeats)
+    if options.command == "bev":
+        return bev.measure(load_config(options.config), scans, options.batch)
     if options.command == "ladder":
         return ladder.measure(scans, options.batch)
     return ops.measure(scans, options.batch, options.precision, options.repeats)

@@ -51,6 +51,10 @@ class AnchorHead(nn.Module):
         weight, bias = (torch.cat(part) for part in parts)
         return weight, bias
 
+    def groups(self) -> list[int]:
+        """Outputs of `joined` that belong to each of the three."""
+        return [head.out_channels for head in self._heads()]
+
     def predictions(self, values: Tensor, rows: Tensor) -> Predictions:
         """Of cells that share values: values [N, C_out] of `joined`, rows [B, Y * X] their own."""
         parts = values.split([head.out_channels for head in self._heads()], dim=-1)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ops.rulebook import KernelMap, Level, Table
+from ops.rulebook import CellPlan, KernelMap, Level, Table
 
 
 class Window(NamedTuple):
@@ -118,6 +118,34 @@ def upsampled(maps: Sequence[tuple[Cells, int]]) -> tuple[Cells, list[KernelMap]
         part = row * factor**2 + (y[:, None] * factor + x)
         kernel_maps.append(KernelMap(Table(part.view(-1).take(whole.where)[None]), None))
     return whole, kernel_maps
+
+
+def planned(
+    blocks: Sequence[Sequence[Window]], shape: Sequence[int], device: torch.device
+) -> CellPlan:
+    """The plan of blocks of convolutions over maps of (Y, X) cells, which are zero at first. Kept
+    are the rows of each block's result."""
+    height, width = shape
+    alike = Alike((-1,) * height, (-1,) * width)
+    shapes, kinds, lines, kept = [], [], [], []
+    for block in blocks:
+        for window in block:
+            alike = Alike(*(_alike(line, *window) for line in alike))
+            shapes.append((len(alike.y), len(alike.x)))
+            along_y, along_x = (sorted(set(line)) for line in alike)
+            kinds.append(len(along_y) * len(along_x))
+            lines += _numbered(alike.y, len(along_x)) + _numbered(alike.x, 1)
+        kept.append(len(shapes) - 1)
+    windows = tuple(tuple(window) for block in blocks for window in block)
+    numbers = torch.tensor(lines, dtype=torch.int32).T.contiguous().to(device)
+    return CellPlan(windows, tuple(shapes), tuple(kinds), numbers, tuple(kept))
+
+
+def _numbered(line: tuple[int, ...], step: int) -> list[tuple[int, bool, int]]:
+    """Of each position of a line: the first one that is as it, whether that is itself, and the
+    number of its kind, times `step`."""
+    number = {first: step * n for n, first in enumerate(sorted(set(line)))}
+    return [(first, first == position, number[first]) for position, first in enumerate(line)]
 
 
 def _enlarged(maps: Tensor, factor: int) -> Tensor:

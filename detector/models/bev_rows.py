@@ -1,4 +1,4 @@
-"""The backbone and the heads on a CPU: only for the cells of the map that are not constant."""
+"""The backbone and the heads, only for the cells of the map that are not constant."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 from detector.models.anchor_head import AnchorHead, Predictions
 from detector.models.bev_backbone import BevBackbone, ConvBlock
-from detector.models.bev_cells import Cells, Window, upsampled
+from detector.models.bev_cells import Cells, Window, planned, upsampled
 from detector.models.second import Second
-from ops import ConvChain, sparse_conv
-from ops.rulebook import KernelMap, Level, Table
+from ops import BevHeads, ConvChain, bev_cells, bev_map, bev_spread, sparse_conv
+from ops.rulebook import CellPlan, KernelMap, Level, Table
 
 
 class BevRows:
@@ -22,7 +22,8 @@ class BevRows:
 
     def __init__(self, backbone: BevBackbone, head: AnchorHead, channels: int):
         """channels: of a row of the encoder. The weights are copied."""
-        self._head = head
+        self._backbone, self._head = backbone, head
+        self._plans: dict[tuple[int, ...], CellPlan] = {}  # by the size of the map
         self._blocks: list[tuple[list[Window], ConvChain]] = []
         self._upsamples: list[tuple[int, ConvChain]] = []
         self._widths: list[int] = []
@@ -39,6 +40,7 @@ class BevRows:
             bias = _bias(upsample).repeat(factor * factor)
             self._upsamples.append((factor, ConvChain([weight], [bias])))
             self._widths.append(upsample.conv.out_channels)
+        self._ends = self._joined_ends(backbone)
 
     @classmethod
     def of(cls, model: Second) -> BevRows:
@@ -47,7 +49,14 @@ class BevRows:
 
     @torch.inference_mode()
     def predict(self, rows: Tensor, level: Level, batch_size: int) -> Predictions:
-        """The encoder's rows [N, C] at the sites of `level` -> predictions of every anchor."""
+        """The encoder's rows [N, C] at the sites of `level` -> predictions of every anchor.
+
+        On CUDA nothing is read back to the host, and there is room for every cell of the map: rows
+        from `level.count` on are not read, and nothing can overflow. float32 takes the dense
+        network there: without tensor cores that is faster.
+        """
+        if rows.is_cuda:
+            return self._predict_on_cuda(rows, level, batch_size)
         cells = Cells.of_sites(level, batch_size)
         maps, features = [], []
         for (windows, chain), (factor, upsample), width in zip(
@@ -69,6 +78,49 @@ class BevRows:
             values = sparse_conv(feature, piece[None], kernel_map, once, values)
         assert values is not None
         return self._head.predictions(values, whole.row[:batch_size].flatten(1))
+
+    def _predict_on_cuda(self, rows: Tensor, level: Level, batch_size: int) -> Predictions:
+        if rows.dtype == torch.float32:
+            bev = bev_map(rows, level.coords, level.spatial_shape, batch_size, level.count)
+            return self._head(self._backbone(bev.contiguous(memory_format=torch.channels_last)))
+        cells = bev_cells(level, batch_size, self.plan(level))
+        tables, values = iter(cells.tables), []
+        for (windows, chain), end in zip(self._blocks, self._ends, strict=True):
+            kernel_maps = [KernelMap(next(tables), None) for _ in windows]
+            rows = chain(rows, kernel_maps)
+            values.append(end(rows, kernel_maps[-1].forward.count))
+        factors = [factor for factor, _ in self._upsamples]
+        groups = self._head.groups()
+        parts = bev_spread(values, cells.rows, factors, groups)
+        return Predictions(
+            *(
+                part.view(batch_size, -1, width)
+                for part, width in zip(parts, self._head.widths, strict=True)
+            )
+        )
+
+    def _joined_ends(self, backbone: BevBackbone) -> list[BevHeads]:
+        """Of each block: its up-sampling and the part of the heads that reads it."""
+        weight, bias = self._head.joined()
+        pieces = weight.flatten(1).T.split(self._widths)
+        ends: list[BevHeads] = []
+        for (factor, _), upsample, piece in zip(
+            self._upsamples, backbone.upsamples, pieces, strict=True
+        ):
+            assert isinstance(upsample, ConvBlock)
+            parts, up = factor**2, upsample.conv.weight.permute(0, 2, 3, 1).flatten(1)
+            once = bias if not ends else torch.zeros_like(bias)
+            ends.append(BevHeads(up, _bias(upsample).repeat(parts), piece, once, parts))
+        return ends
+
+    def plan(self, level: Level) -> CellPlan:
+        """What the network computes for maps of the size of `level`: made once, before a graph is
+        captured."""
+        if level.spatial_shape not in self._plans:
+            windows = [windows for windows, _ in self._blocks]
+            plan = planned(windows, level.spatial_shape[1:], level.coords.device)
+            self._plans[level.spatial_shape] = plan
+        return self._plans[level.spatial_shape]
 
 
 def _window(layer: ConvBlock) -> Window:

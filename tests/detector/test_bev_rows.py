@@ -19,10 +19,10 @@ NETWORKS = {  # layers, channels, strides, upsample_channels
 CHANNELS, DEPTH = 4, 2
 
 
-def network(name: str, seed: int = 0) -> tuple[BevBackbone, AnchorHead]:
+def network(layout, channels: int = CHANNELS, seed: int = 0) -> tuple[BevBackbone, AnchorHead]:
     """Folded, with statistics that make the value of an empty map differ from layer to layer."""
     torch.manual_seed(seed)
-    backbone = BevBackbone(CHANNELS * DEPTH, *NETWORKS[name])
+    backbone = BevBackbone(channels * DEPTH, *layout)
     head = AnchorHead(backbone.out_channels, 2, 3)
     for block in backbone.modules():
         if isinstance(block, ConvBlock):
@@ -44,7 +44,7 @@ def sites(seed: int, batch_size: int, shape, density: float) -> tuple[torch.Tens
 @torch.inference_mode()
 def both(name, rows, level, batch_size):
     """Predictions on rows and by the dense network."""
-    backbone, head = network(name)
+    backbone, head = network(NETWORKS[name])
     got = BevRows(backbone, head, CHANNELS).predict(rows, level, batch_size)
     bev = bev_map(rows, level.coords, level.spatial_shape, batch_size)
     return got, head(backbone(bev))
@@ -75,7 +75,7 @@ def test_one_site_anywhere(cell):
 @torch.inference_mode()
 def test_computing_every_cell_gives_the_same_bits(monkeypatch, dtype):
     rows, level = sites(3, 2, (32, 40), 0.01)
-    backbone, head = (part.to(dtype) for part in network("second"))
+    backbone, head = (part.to(dtype) for part in network(NETWORKS["second"]))
     network_of_rows = BevRows(backbone, head, CHANNELS)
     skipping = network_of_rows.predict(rows.to(dtype), level, 2)
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ops
+from detector.models.bev_cells import Window, planned
 from ops import ConvGeometry, KernelMap, Level, VoxelGrid
 from ops.cuda import naive
 from ops.line_table import line_table
@@ -26,7 +27,17 @@ from ops.site_order import site_order
 
 GRID = VoxelGrid((0, -4, -2, 12, 4, 2), (0.2, 0.2, 0.2))
 DOWN = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
-CHANNELS = [(4, 16), (16, 16), (32, 64), (64, 64), (64, 128), (128, 64), (3, 5), (20, 12)]
+CHANNELS = [
+    (4, 16),
+    (16, 16),
+    (32, 64),
+    (64, 64),
+    (64, 128),
+    (128, 64),
+    (128, 128),
+    (3, 5),
+    (20, 12),
+]
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -193,6 +204,23 @@ def dense(scene: Scene) -> None:
     x = torch.randn(len(below.coords), 32, device="cuda", requires_grad=True)
     ops.dense(x, below.coords, below.spatial_shape, 2).sum().backward()
     ops.bev_map(x.half(), below.coords, below.spatial_shape, 2).sum().backward()
+
+
+@runs("bev_cells", "bev_heads", "bev_spread")
+def bev_network(scene: Scene) -> None:
+    shape = scene.below.spatial_shape[1:]
+    blocks = [[Window(3, 1, 1)] * 2, [Window(3, 2, 1), Window(2, 1, 1)]]
+    plan = planned(blocks, shape, scene.coords.device)
+    cells = ops.bev_cells(scene.below, 2, plan)
+    for dtype, (c_in, width) in product(DTYPES, [(128, 256), (64, 48)]):
+        sizes, values = ((c_in, width), (width,), (width, 20), (20,)), []
+        heads = ops.BevHeads(*(torch.randn(size).cuda().to(dtype) for size in sizes), parts=1)
+        for layer in plan.kept:
+            table = cells.tables[layer]
+            rows = torch.randn(table.neighbours.shape[1], c_in, device="cuda", dtype=dtype)
+            values.append(heads(rows, table.count))
+        ops.bev_spread(values[:1], cells.rows[:1], [1], [6, 14])
+        ops.bev_spread(values[1:], cells.rows[1:], [2], [3, 7, 9])
 
 
 @runs("match_anchors", "anchor_losses", "anchor_losses_backward")

@@ -81,7 +81,7 @@ def test_no_gpu(machine, monkeypatch):
 def test_a_built_library_is_loaded_without_a_compiler(machine, compiler, monkeypatch):
     library.extension()
     assert len(compiler) == 1
-    assert "-gencode=arch=compute_90,code=sm_90" in compiler[0]["extra_cuda_cflags"]
+    assert "-gencode=arch=compute_90a,code=sm_90a" in compiler[0]["extra_cuda_cflags"]
     library._outcome.cache_clear()
     monkeypatch.setattr(Toolchain, "find", lambda: pytest.fail("the compiler was looked for"))
     library.extension()

@@ -199,6 +199,20 @@ class TestWrappersOnFakes:
             assert out.shape == shape
             out.sum().backward()
 
+    def test_the_birds_eye_view_network(self):
+        _, below = self.pyramid()
+        z, y, x = below.spatial_shape
+        kinds = torch.zeros(3, y + x, dtype=torch.int32)
+        plan = ops.CellPlan(((3, 1, 1),), ((y, x),), (9,), kinds, (0,))
+        cells = ops.bev_cells(below, 2, plan)
+        assert cells.tables[0].neighbours.shape == (9 * z, 2 * y * x + 9)
+        assert cells.tables[0].count.shape == (1,) and cells.rows[0].shape == (2, y, x)
+        weights = (torch.zeros(size) for size in ((8, 64), 64, (16, 9), 9))
+        values = ops.BevHeads(*weights, parts=4)(torch.zeros(50, 8), cells.tables[0].count)
+        assert values.shape == (200, 128)
+        first, second = ops.bev_spread([values], cells.rows, [2], [2, 7])
+        assert first.shape == (2, 2 * y, 2 * x, 2) and second.shape == (2, 2 * y, 2 * x, 7)
+
     def test_voxels_boxes_and_points(self):
         grid = ops.VoxelGrid((0, 0, 0, 4, 4, 4), (1, 1, 1))
         offsets = torch.zeros(3, dtype=torch.int32)

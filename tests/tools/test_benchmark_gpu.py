@@ -43,3 +43,11 @@ def test_train(tmp_path, monkeypatch):
     parts = [row[name] for name in row if name.endswith(", ms")]
     assert len(parts) == 9 and min(parts) > 0
     assert row["of it the host's own work, ms"] < row["whole step, ms"]
+
+
+def test_bev(tmp_path):
+    path = tmp_path / "bev.json"
+    assert main(["bev", "--count", "1", "--batch", "1", "2", "--json", str(path)]) == 0
+    result = json.loads(path.read_text())
+    assert {"256-128", "up 256-256, heads"} <= {row["step"] for row in result["steps"]}
+    assert all(row["rows_ms"] > 0 and row["cudnn_ms"] > 0 for row in result["whole"])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import ops
+from detector.models.bev_cells import Window, planned
 from detector.models.encoder_graph import KITTI_CAPACITIES
 from detector.models.sparse_encoder import DOWNS
 from ops import KernelMap, Level, Voxels
@@ -179,6 +180,27 @@ def bev_map(scan: Scan) -> Calls:
     x = random(len(level.coords), 128)
     call = lambda: ops.bev_map(x, level.coords, level.spatial_shape, 1)  # noqa: E731
     return {"bird's-eye-view map": call, "the same and backward": forward_and_backward(call)}
+
+
+@line("bev_cells", "bev_heads", "bev_spread")
+def bev_network(scan: Scan) -> Calls:
+    level = scan.levels[-1]
+    blocks = [[Window(3, 1, 1)] * 6, [Window(3, 2, 1)] + [Window(3, 1, 1)] * 5]
+    plan = planned(blocks, level.spatial_shape[1:], level.coords.device)
+    cells = ops.bev_cells(level, 1, plan)
+    sizes, x = ((256, 1024), (1024,), (256, 72), (72,)), random(8800, 256).detach()
+    heads = ops.BevHeads(*(random(*size).detach() for size in sizes), parts=4)
+    values = [
+        random(table.neighbours.shape[1] * f, 128).detach()
+        for table, f in ((cells.tables[5], 1), (cells.tables[11], 4))
+    ]
+    return {
+        "cells and tables of the BEV network": lambda: ops.bev_cells(level, 1, plan),
+        "up-sampling and heads, 8800 cells": lambda: heads(x),
+        "predictions of all cells": lambda: ops.bev_spread(
+            values, cells.rows, [1, 2], [18, 42, 12]
+        ),
+    }
 
 
 @line("match_anchors", "anchor_losses", "anchor_losses_backward")

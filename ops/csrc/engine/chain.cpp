@@ -12,10 +12,11 @@ namespace {
 bool share_zeroing(std::vector<ConvolutionArguments>& layers, const std::vector<Route>& routes,
                    const Chain& chain) {
   const ConvolutionArguments& last = layers.back();
-  const bool places = routes.back().tiles && last.c_in * bytes_of(chain.type) % 128 == 0 && last.c_out % 64 == 0;
+  const bool places = routes.back().tiles && !routes.back().warpgroups &&
+                      last.c_in * bytes_of(chain.type) % 128 == 0 && last.c_out % 64 == 0;
   std::vector<size_t> carriers;
   for (size_t i = 0; i + 1 < layers.size(); ++i) {
-    if (routes[i].tiles && layers[i].table.rows > 0) carriers.push_back(i);
+    if (routes[i].tiles && !routes[i].warpgroups && layers[i].table.rows > 0) carriers.push_back(i);
   }
   if (!places || carriers.empty()) return false;
   const int64_t words = chain.map_bytes / sizeof(uint4), share = (words + carriers.size() - 1) / carriers.size();

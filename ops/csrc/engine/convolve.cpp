@@ -1,6 +1,7 @@
 // Which kernel a convolution and its weight gradient run on, and in which order that kernel reads the weight.
 #include <algorithm>
 
+#include "conv/warpgroup.h"
 #include "device.h"
 #include "engine/engine.h"
 #include "engine/launch.h"
@@ -31,7 +32,11 @@ DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool
 // ---- routes ----------------------------------------------------------------------------------------------------
 
 Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_out) {
-  Route route{Precision::single, false, false, device_attribute(cudaDevAttrMultiProcessorCount),
+  Route route{Precision::single,
+              false,
+              false,
+              false,
+              device_attribute(cudaDevAttrMultiProcessorCount),
               device_attribute(cudaDevAttrComputeCapabilityMajor)};
   switch (type) {
     case Scalar::float16:
@@ -46,12 +51,15 @@ Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_o
   const bool tensor_cores =
       route.precision != Precision::single && route.major >= 8 && c_in > 0 && c_out % 16 == 0;
   route.tiles = tensor_cores && c_in % 16 == 0 && volume <= 32;
+  const bool wide = c_in >= PANEL && c_in % SLICE == 0 && c_out % PANEL == 0;
+  route.warpgroups = route.tiles && wide && type != Scalar::float32 && has_warpgroups();
   route.narrow = tensor_cores && c_in == 4 && volume <= 28;
   return route;
 }
 
 cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, cudaStream_t stream) {
   if (!route.tiles && !route.narrow) return conv_general(route.precision, p, stream);
+  if (route.warpgroups) return conv_warpgroup(route.precision, p, route.multiprocessors, stream);
   switch (route.precision) {
     case Precision::half:
       return conv_half(p, route.multiprocessors, stream);
@@ -67,9 +75,10 @@ cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, cudaS
 cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* out, cudaStream_t stream) {
   const int64_t bytes = weight.c_in * bytes_of(type);
   const int row_bytes = !route.tiles ? 0 : (bytes % 128 == 0 ? 128 : (bytes % 64 == 0 ? 64 : 32));
-  return pack_weight(weight.type, type,
-                     {weight.data, out, weight.volume, weight.c_in, weight.c_out, row_bytes, weight.transposed},
-                     stream);
+  const PackArguments arguments{weight.data,  out,       weight.volume,    weight.c_in,
+                                weight.c_out, row_bytes, weight.transposed};
+  return route.warpgroups ? pack_panels(weight.type, type, arguments, stream)
+                          : pack_weight(weight.type, type, arguments, stream);
 }
 
 namespace {

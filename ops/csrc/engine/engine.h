@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bev/dense.h"
+#include "bev/heads.h"
 #include "conv/batch_norm.h"
 #include "conv/convolution.h"
 #include "index/voxelize.h"
@@ -71,12 +72,13 @@ DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool
 
 // ---- convolution -----------------------------------------------------------------------------------------------
 
-// What a convolution runs on: tensor cores where their tiles fit, a kernel of its own for 4 input channels, else
-// plain multiply-adds. tf32: whether float32 may be rounded to it. Callers say so: a setting could change between
-// forward and backward, or between packing and use.
+// What a convolution runs on: tensor cores where their tiles fit (by warpgroups in wide layers on sm_90), a kernel
+// of its own for 4 input channels, else plain multiply-adds. tf32: whether float32 may be rounded to it. Callers
+// say so: a setting could change between forward and backward, or between packing and use.
 struct Route {
   Precision precision;
   bool tiles;
+  bool warpgroups;  // tiles, too
   bool narrow;
   int multiprocessors;
   int major;  // of the compute capability
@@ -139,6 +141,9 @@ struct Chain {
   int64_t map_bytes;  // all of it is written; 0: no map is wanted
 };
 cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t stream);
+
+// Up-sampling and heads; weights packed for the routes of the two.
+cudaError_t run_heads(Scalar type, bool tf32, const HeadJob& job, const Allocate& allocate, cudaStream_t stream);
 
 // ---- blocks of convolution, batch normalisation and ReLU, for training -----------------------------------------
 

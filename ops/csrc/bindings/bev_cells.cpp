@@ -1,0 +1,218 @@
+// Cells of a bird's-eye-view network, and their values spread over the map.
+#include "bev/cells.h"
+#include "bindings/checks.h"
+
+namespace millisecond {
+namespace {
+
+struct Cells {
+  CellJob job = {};
+  std::vector<int64_t> first_word, first_count;  // of each set
+  int64_t words = 0, counts = 0;
+};
+
+// Sizes of all sets. windows: (size, stride, padding) of each convolution.
+Cells cells_of(int64_t frames, at::IntArrayRef shape, at::IntArrayRef windows) {
+  TORCH_CHECK(shape.size() == 3, "shape must be (z, y, x), is ", shape);
+  TORCH_CHECK(windows.size() % 3 == 0 && windows.size() / 3 < MAX_CELL_SETS,
+              "windows must hold 3 numbers for each of at most ", MAX_CELL_SETS - 1, " convolutions, is ",
+              windows);
+  Cells cells;
+  CellJob& job = cells.job;
+  job.frames = positive(frames, "batch_size");
+  job.depth = positive(shape[0], "shape");
+  job.sets = static_cast<int>(windows.size() / 3) + 1;
+  for (int s = 0; s < job.sets; ++s) {
+    CellSet& set = job.set[s];
+    if (s == 0) {
+      set.height = positive(shape[1], "shape");
+      set.width = positive(shape[2], "shape");
+    } else {
+      const int64_t* const w = windows.data() + 3 * (s - 1);
+      TORCH_CHECK(w[0] >= 1 && w[0] <= 16 && w[1] >= 1 && w[2] >= 0 && w[2] < w[0], "windows: (", w[0], ", ", w[1],
+                  ", ", w[2], ") must be a size from 1 to 16, a stride and a padding less than the size");
+      set.window = {static_cast<int>(w[0]), static_cast<int>(w[1]), static_cast<int>(w[2])};
+      const int64_t all = 2 * w[2] - w[0];
+      TORCH_CHECK(job.set[s - 1].height + all >= 0 && job.set[s - 1].width + all >= 0, "windows: ", w[0],
+                  " cells are more than the map has");
+      set.height = static_cast<int>((job.set[s - 1].height + all) / w[1] + 1);
+      set.width = static_cast<int>((job.set[s - 1].width + all) / w[1] + 1);
+    }
+    set.lines = set.height * (s == 0 ? job.depth : 1);
+    set.line_words = divide_up(set.width, 32);
+    TORCH_CHECK((frames + 1) * set.lines * set.line_words < INT32_MAX / 2, "batch_size: ", frames,
+                " are too many");
+    TORCH_CHECK(int64_t(set.lines) * set.line_words * 8 <= 220 * 1024, "shape: a map of ", shape, " is too large");
+    cells.first_word.push_back(cells.words);
+    cells.first_count.push_back(cells.counts);
+    cells.words += (frames + 1) * set.lines * set.line_words;
+    cells.counts += frames + 1;
+  }
+  return cells;
+}
+
+// kinds: for each convolution along y and then x, whether a position is the first of its kind in an empty map, and
+// the kind's number, along y times the kinds along x; capacities: rows of each; kept: the convolutions whose rows
+// of all cells are wanted.
+std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>> bev_cells(
+    const Tensor& coords, const std::optional<Tensor>& count, int64_t batch_size, at::IntArrayRef shape,
+    at::IntArrayRef windows, const Tensor& kinds, at::IntArrayRef capacities, at::IntArrayRef kept) {
+  TORCH_CHECK(check_coords(coords) == 3, "coords must be [N, 4], has shape ", coords.sizes());
+  check_count(count, coords, "coords");
+  check_tensor(kinds, "kinds", at::kInt, 2);
+  check_same_device(kinds, "kinds", coords, "coords");
+  TORCH_CHECK(kinds.size(0) == 2, "kinds must be [2, positions], has shape ", kinds.sizes());
+  const c10::cuda::CUDAGuard guard(coords.device());
+  Cells cells = cells_of(batch_size, shape, windows);
+  CellJob& job = cells.job;
+  TORCH_CHECK(capacities.size() + 1 == static_cast<size_t>(job.sets), "capacities must be ", job.sets - 1,
+              ", are ", capacities.size());
+  const auto ints = coords.options();
+  const Tensor words = at::empty({2 * cells.words}, ints), counts = at::empty({cells.counts}, ints);
+  Tensor totals = at::empty({job.sets - 1}, ints);
+  job.coords = coords.data_ptr<int>();
+  job.count = optional_pointer<int>(count);
+  job.rows = static_cast<int>(coords.size(0));
+  job.totals = totals.data_ptr<int>();
+  std::vector<Tensor> neighbours, rows;
+  int64_t position = 0, volume = job.depth;
+  for (int s = 0; s < job.sets; ++s) {
+    CellSet& set = job.set[s];
+    set.words = reinterpret_cast<uint2*>(words.data_ptr<int>()) + cells.first_word[s];
+    set.counts = counts.data_ptr<int>() + cells.first_count[s];
+    if (s == 0) continue;
+    set.first_y = kinds.data_ptr<int>() + position;
+    set.first_x = set.first_y + set.height;
+    set.kind_y = set.first_y + kinds.size(1);
+    set.kind_x = set.first_x + kinds.size(1);
+    position += set.height + set.width;
+    set.capacity = positive(capacities[s - 1], "capacity");
+    neighbours.push_back(at::empty({set.window.size * set.window.size * volume, set.capacity}, ints));
+    set.neighbours = neighbours.back().data_ptr<int>();
+    volume = 1;
+  }
+  TORCH_CHECK(position == kinds.size(1), "kinds must be [2, ", position, "], has shape ", kinds.sizes());
+  for (int64_t s : kept) {
+    TORCH_CHECK(s >= 0 && s + 1 < job.sets, "kept: there is no convolution ", s);
+    CellSet& set = job.set[s + 1];
+    rows.push_back(at::empty({job.frames, set.height, set.width}, ints));
+    set.rows = rows.back().data_ptr<int>();
+  }
+  if (job.sets > 1) check(build_cells(job, stream()), "bev_cells");
+  return {neighbours, totals, rows};
+}
+
+// See spread in bev/cells.h: values [N, C] of each map, of which the first channels are those of the groups.
+std::vector<Tensor> bev_spread(at::TensorList values, at::TensorList rows, at::IntArrayRef factors,
+                               at::IntArrayRef channels) {
+  const size_t maps = values.size();
+  TORCH_CHECK(maps > 0 && maps <= MAX_SPREAD && rows.size() == maps && factors.size() == maps &&
+                  channels.size() <= MAX_SPREAD,
+              "values, rows and factors must be as many, at most ", MAX_SPREAD, ", are ", maps, ", ", rows.size(),
+              ", ", factors.size());
+  check_tensor(rows[0], "rows", at::kInt, 3);
+  const c10::cuda::CUDAGuard guard(rows[0].device());
+  SpreadJob job = {};
+  job.type = scalar_of(values[0], "values");
+  job.maps = static_cast<int>(maps);
+  job.groups = static_cast<int>(channels.size());
+  job.frames = static_cast<int>(rows[0].size(0));
+  job.height = static_cast<int>(rows[0].size(1) * factors[0]);
+  job.width = static_cast<int>(rows[0].size(2) * factors[0]);
+  job.stride = static_cast<int>(values[0].size(1));
+  TORCH_CHECK(rows[0].numel() * factors[0] * factors[0] < INT32_MAX / 2, "rows: ", rows[0].sizes(),
+              " is too large");
+  for (size_t i = 0; i < maps; ++i) {
+    check_aligned(values[i], "values");
+    check_tensor(values[i], "values", values[0].scalar_type(), 2);
+    check_tensor(rows[i], "rows", at::kInt, 3);
+    check_same_device(values[i], "values", rows[0], "rows");
+    check_same_device(rows[i], "rows", rows[0], "rows");
+    TORCH_CHECK(values[i].size(1) == job.stride, "values must have ", job.stride, " channels, have ",
+                values[i].size(1));
+    job.factor[i] = positive(factors[i], "factor");
+    TORCH_CHECK(rows[i].size(0) == job.frames && rows[i].size(1) * factors[i] == job.height &&
+                    rows[i].size(2) * factors[i] == job.width,
+                "rows must be of ", job.height, " x ", job.width, " cells, are ", rows[i].sizes(), " times ",
+                factors[i]);
+    job.values[i] = values[i].data_ptr();
+    job.rows[i] = rows[i].data_ptr<int>();
+  }
+  std::vector<Tensor> out;
+  int64_t all = 0;
+  for (size_t g = 0; g < channels.size(); ++g) {
+    job.channels[g] = positive(channels[g], "channels");
+    all += channels[g];
+    out.push_back(at::empty({job.frames, job.height, job.width, channels[g]}, values[0].options()));
+    job.out[g] = out.back().data_ptr();
+  }
+  job.outputs = static_cast<int>(all);
+  TORCH_CHECK(all <= job.stride, "channels: ", all, " are more than the ", job.stride, " of values");
+  check(spread(job, stream()), "bev_spread");
+  return out;
+}
+
+// features [N, c_in]; up: packed weight of c_in x parts * width; head: packed weight of width x head_bias.numel(),
+// of which the first `outputs` are wanted -> [N * parts, outputs or more].
+Tensor bev_heads(const Tensor& features, const Tensor& up, const Tensor& up_bias, const Tensor& head,
+                 const Tensor& head_bias, int64_t parts, int64_t outputs, const std::optional<Tensor>& count,
+                 bool tf32) {
+  check_tensor(features, "features", features.scalar_type(), 2);
+  const c10::cuda::CUDAGuard guard(features.device());
+  check_count(count, features, "features");
+  const Scalar type = scalar_of(features, "features");
+  const int64_t rows = features.size(0), c_in = features.size(1), channels = up_bias.numel();
+  positive(parts, "parts");
+  TORCH_CHECK(channels % parts == 0, "up_bias: ", channels, " channels are not those of ", parts, " parts");
+  const int64_t width = channels / parts, head_channels = head_bias.numel();
+  TORCH_CHECK(rows * parts < INT32_MAX / 2, "features: ", rows, " rows are too many");
+  TORCH_CHECK(outputs > 0 && outputs <= head_channels, "outputs must be from 1 to ", head_channels, ", is ",
+              outputs);
+  check_channels(up_bias, "up_bias", channels, features);
+  check_channels(head_bias, "head_bias", head_channels, features);
+  for (const auto& [weight, size] : {std::pair(up, c_in * channels), std::pair(head, width * head_channels)}) {
+    check_tensor(weight, "weight", features.scalar_type(), 1);
+    TORCH_CHECK(weight.numel() == size, "weight must have ", size, " elements, has ", weight.numel());
+    check_same_device(weight, "weight", features, "features");
+    check_aligned(weight, "weight");
+  }
+  check_aligned(features, "features");
+  Tensor out = at::empty({rows * parts, head_channels}, features.options());
+  const HeadJob job = {features.data_ptr(),
+                       up.data_ptr(),
+                       up_bias.data_ptr<float>(),
+                       head.data_ptr(),
+                       head_bias.data_ptr<float>(),
+                       optional_pointer<int>(count),
+                       out.data_ptr(),
+                       static_cast<int32_t>(rows),
+                       static_cast<int32_t>(c_in),
+                       static_cast<int32_t>(width),
+                       static_cast<int32_t>(parts),
+                       static_cast<int32_t>(head_channels),
+                       static_cast<int32_t>(outputs)};
+  Scratch scratch(features);
+  check(run_heads(type, tf32, job, std::ref(scratch), stream()), "bev_heads");
+  return out;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(millisecond, m) {
+  m.def(
+      "bev_cells(Tensor coords, Tensor? count, int batch_size, int[] shape, int[] windows, Tensor kinds, int[] "
+      "capacities, int[] kept) -> (Tensor[] neighbours, Tensor counts, Tensor[] rows)");
+  m.def(
+      "bev_heads(Tensor features, Tensor up, Tensor up_bias, Tensor head, Tensor head_bias, int parts, int "
+      "outputs, "
+      "Tensor? count, bool tf32) -> Tensor");
+  m.def("bev_spread(Tensor[] values, Tensor[] rows, int[] factors, int[] channels) -> Tensor[]");
+}
+
+TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
+  m.impl("bev_cells", bev_cells);
+  m.impl("bev_heads", bev_heads);
+  m.impl("bev_spread", bev_spread);
+}
+
+}  // namespace millisecond

@@ -1,0 +1,89 @@
+"""Cells of a bird's-eye-view network on the CUDA kernels, against the reference."""
+
+import pytest
+import torch
+
+from detector.models.bev_cells import planned
+from ops import BevHeads, Level, bev_cells, bev_spread
+from ops.reference import bev_heads as reference
+from tests.conftest import ROUNDED_ONCE
+from tests.ops.test_bev_cells import CASES, DENSITIES, DOWN, SAME, sites
+
+pytestmark = pytest.mark.gpu
+operators = torch.ops.millisecond
+LARGE = [((200, 176), 8, [[SAME] * 6, [DOWN] + [SAME] * 5]), ((301, 259), 2, [[SAME], [DOWN]])]
+
+
+def padded(level: Level) -> Level:
+    """With room behind the sites, and a count."""
+    room = torch.full((37, 4), -1, dtype=torch.int32)
+    count = torch.tensor([len(level.coords)], dtype=torch.int32)
+    return Level(torch.cat((level.coords, room)).cuda(), count.cuda(), *level[2:])
+
+
+@pytest.mark.parametrize(("shape", "batch_size", "blocks"), CASES + LARGE)
+def test_tables_and_rows_are_those_of_the_reference(shape, batch_size, blocks):
+    plans = [planned(blocks, shape, torch.device(device)) for device in ("cpu", "cuda")]
+    for seed, density in enumerate(DENSITIES):
+        level = sites(seed, batch_size, shape, density)
+        wanted = bev_cells(level, batch_size, plans[0])
+        found = bev_cells(padded(level), batch_size, plans[1])
+        for a, b in zip(found.tables, wanted.tables, strict=True):
+            assert int(a.count) == b.neighbours.shape[1]
+            assert torch.equal(a.neighbours[:, : int(a.count)].cpu(), b.neighbours)
+        for a, b in zip(found.rows, wanted.rows, strict=True):
+            assert torch.equal(a.cpu(), b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("channels", [[18, 42, 12], [3, 7, 2], [700]])
+def test_spread_is_that_of_the_reference(dtype, channels):
+    random = torch.Generator().manual_seed(0)
+    rows = [
+        torch.randint(50, (2, 38 // f, 26 // f), generator=random, dtype=torch.int32)
+        for f in (1, 2)
+    ]
+    room = sum(channels) + sum(channels) % 2
+    values = [torch.randn(50 * f * f, room, generator=random).to(dtype) for f in (1, 2)]
+    wanted = bev_spread(values, rows, [1, 2], channels)
+    on_gpu = [tensor.cuda() for tensor in values], [tensor.cuda() for tensor in rows], [1, 2]
+    for a, b in zip(bev_spread(*on_gpu, channels), wanted, strict=True):
+        assert torch.equal(a.cpu(), b)
+    torch.library.opcheck(operators.bev_spread.default, (*on_gpu, channels))
+
+
+SIZES = [(128, 256, 1, 72), (256, 256, 4, 72), (64, 32, 4, 20), (24, 12, 1, 5)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("c_in", "width", "parts", "outputs"), SIZES)
+@torch.inference_mode()
+def test_heads_are_those_of_the_reference(dtype, c_in, width, parts, outputs):
+    random = torch.Generator(device="cuda").manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=random, device="cuda") / shape[0] ** 0.5
+
+    up, head = normal(c_in, parts * width).to(dtype), normal(width, outputs).to(dtype)
+    biases = normal(parts * width), normal(outputs)
+    heads = BevHeads(up, biases[0], head, biases[1], parts)
+    weights = reference.pack_heads(up, biases[0], head, biases[1])
+    for rows in (1, 700, 20_000):
+        features, count = normal(rows, c_in).to(dtype), -(-rows * 4 // 5)
+        found = heads(features, torch.tensor([count], dtype=torch.int32).cuda())
+        wanted = reference.bev_heads(features[:count], weights, parts, None)
+        error = (found[: count * parts, :outputs].double() - wanted.double()).norm()
+        # the features between the two products are rounded, too: near 0.5 one way or the other
+        assert error <= 2 * ROUNDED_ONCE[dtype] * wanted.double().norm()
+        again = heads(features)[:, :outputs]
+        assert torch.equal(heads(features)[:, :outputs], again)
+
+
+def test_operators_are_what_they_say():
+    level, plan = padded(sites(0, 2, (20, 12), 0.1)), planned([[SAME]], (20, 12), "cuda")
+    arguments = [level.coords, level.count, 2, (2, 20, 12), (3, 1, 1), plan.alike[1:], [489], [0]]
+    torch.library.opcheck(operators.bev_cells.default, tuple(arguments))
+    x, up, head = (torch.randn(n, device="cuda").half() for n in ((9, 24), 24 * 12, 12 * 5))
+    biases = torch.zeros(12, device="cuda"), torch.zeros(5, device="cuda")
+    given = x, up, biases[0], head, biases[1], 1, 5, None, False
+    torch.library.opcheck(operators.bev_heads.default, given)
