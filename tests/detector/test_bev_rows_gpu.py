@@ -21,7 +21,8 @@ pytestmark = pytest.mark.gpu
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 LAYOUTS = {**NETWORKS, "wide": ([1, 1], [128, 128], [1, 2], [128, 256])}
-ROUNDING = {torch.float16: 3e-3, torch.bfloat16: 3e-2}  # of several layers, of their scale
+# at most fourteen layers, each rounded
+ROUNDING = {torch.float16: 14 * 2**-11, torch.bfloat16: 14 * 2**-8}
 
 
 def sites(batch_size: int, shape, channels: int, density: float) -> tuple[torch.Tensor, Level]:

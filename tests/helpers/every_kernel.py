@@ -213,9 +213,10 @@ def bev_network(scene: Scene) -> None:
     plan = planned(blocks, shape, scene.coords.device)
     cells = ops.bev_cells(scene.below, 2, plan)
     for dtype, (c_in, width) in product(DTYPES, [(128, 256), (64, 48)]):
-        sizes, values = ((c_in, width), (width,), (width, 20), (20,)), []
-        heads = ops.BevHeads(*(torch.randn(size).cuda().to(dtype) for size in sizes), parts=1)
-        for layer in plan.kept:
+        values = []
+        for layer, parts in zip(plan.kept, (1, 4), strict=True):
+            sizes = (c_in, parts * width), (parts * width,), (width, 20), (20,)
+            heads = ops.BevHeads(*(torch.randn(n).cuda().to(dtype) for n in sizes), parts)
             table = cells.tables[layer]
             rows = torch.randn(table.neighbours.shape[1], c_in, device="cuda", dtype=dtype)
             values.append(heads(rows, table.count))
