@@ -25,14 +25,14 @@ inline bool can_chain() { return device_attribute(cudaDevAttrComputeCapabilityMa
 
 // Launches kernel(arguments...); where it is chained it may overlap the end of the kernel before it.
 template <typename... Parameters, typename... Arguments>
-cudaError_t launch_chained(void (*kernel)(Parameters...), bool chained, dim3 grid, int threads, int shared_bytes,
+cudaError_t launch_chained(void (*kernel)(Parameters...), bool chained, dim3 grid, dim3 threads, int shared_bytes,
                            cudaStream_t stream, Arguments&&... arguments) {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
-  config.blockDim = dim3(threads);
+  config.blockDim = threads;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &attribute;

@@ -9,7 +9,8 @@
 namespace millisecond {
 namespace {
 
-constexpr int MARK_THREADS = 512;
+constexpr int MARK_THREADS = 1024;
+constexpr int MARK_WORDS = 8;  // of a line at a time
 constexpr int TABLE_THREADS = 256;
 
 // The first row of a frame, found by a whole warp: rows are sorted by frame.
@@ -26,47 +27,67 @@ __device__ int first_row(const int* coords, int rows, int frame) {
   return low;
 }
 
-// One line of a map after a convolution, by one thread: the outputs whose window touches a bit.
-__device__ void reach_line(const uint32_t* bits, const CellSet& from, const CellSet& to, int y, uint32_t* out) {
+// Sizes of the sets, in shared memory: the chain of convolutions reads them one after another.
+struct Shape {
+  int height, width, line_words;
+  SquareWindow window;
+};
+
+// Which positions of a line a window touches that begins there, 32 of them from 32 * word - padding on. SIZE: of
+// the window, 0: any.
+template <int SIZE>
+__device__ __forceinline__ uint32_t touched(const uint32_t* bits, const Shape& from, const SquareWindow& w,
+                                            int top, int word) {
+  const int size = SIZE ? SIZE : w.size;
+  uint32_t part[3] = {};  // the words before, here and after
+#pragma unroll
+  for (int dy = 0; dy < size; ++dy) {
+    const int line = top + dy;
+    if (unsigned(line) >= unsigned(from.height)) continue;
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const int at = word + i - 1;
+      if (unsigned(at) < unsigned(from.line_words)) part[i] |= bits[line * from.line_words + at];
+    }
+  }
+  uint32_t found = 0;
+#pragma unroll
+  for (int dx = 0; dx < size; ++dx) {
+    const int shift = dx - w.padding;
+    found |= shift < 0 ? __funnelshift_l(part[0], part[1], -shift) : __funnelshift_r(part[1], part[2], shift);
+  }
+  return found;
+}
+
+// One word of a line after a convolution.
+template <int SIZE>
+__device__ __forceinline__ uint32_t reached(const uint32_t* bits, const Shape& from, const Shape& to, int y,
+                                            int word) {
   const SquareWindow& w = to.window;
   const int top = y * w.stride - w.padding;
-  const int first = max(top, 0), last = min(top + w.size, from.height);
-  const auto column = [&](int word) {  // of all lines of the window
-    uint32_t found = 0;
-    if (word < from.line_words) {
-      for (int line = first; line < last; ++line) found |= bits[line * from.line_words + word];
-    }
-    return found;
-  };
-  uint32_t before = 0, here = column(0), result = 0;
-  int at = 0;  // output
-  for (int word = 0; at < to.width && word <= from.line_words; ++word) {
-    const uint32_t after = column(word + 1);
-    uint32_t touched = 0;  // bit i: the window that begins at i - padding
-    for (int d = -w.padding; d < w.size - w.padding; ++d) {
-      touched |= d < 0 ? __funnelshift_l(before, here, -d) : __funnelshift_r(here, after, d);
-    }
-    if (w.stride == 1) {
-      const int left = to.width - at;
-      out[word] = left >= 32 ? touched : touched & ((1u << left) - 1);
-      at += 32;
-    } else {
-      for (; at < to.width && at * w.stride < (word + 1) * 32; ++at) {
-        result |= (touched >> (at * w.stride - word * 32) & 1) << at % 32;
-        if (at % 32 == 31 || at + 1 == to.width) {
-          out[at / 32] = result;
-          result = 0;
-        }
+  uint32_t found = 0;
+  if (w.stride == 1) {
+    found = touched<SIZE>(bits, from, w, top, word);
+  } else {
+    int bit = 0;
+    for (int i = 0; i < w.stride; ++i) {
+      const int first = (word * w.stride + i) * 32;
+      const uint32_t positions = touched<SIZE>(bits, from, w, top, word * w.stride + i);
+      for (; bit < 32 && (word * 32 + bit) * w.stride < first + 32; ++bit) {
+        found |= (positions >> ((word * 32 + bit) * w.stride - first) & 1) << bit;
       }
     }
-    before = here, here = after;
   }
+  const int left = to.width - word * 32;  // cells from this word on
+  return left >= 32 ? found : found & ((1u << left) - 1);
 }
 
 // The bits of one set of one frame, from the sites through all windows before it.
-__device__ uint32_t* mark_frame(const CellJob& job, int frame, int set, uint32_t* bits, uint32_t* other) {
-  const int size = set == 0 ? job.set[0].lines : job.set[0].height;
-  for (int i = threadIdx.x; i < size * job.set[0].line_words; i += MARK_THREADS) bits[i] = 0;
+__device__ uint32_t* mark_frame(const CellJob& job, const Shape* shapes, int frame, int set, uint32_t* bits,
+                                uint32_t* other) {
+  const Shape sites = shapes[0];
+  const int size = sites.height * sites.line_words * (set == 0 ? job.depth : 1);
+  for (int i = threadIdx.x; i < size; i += MARK_THREADS) bits[i] = 0;
   __shared__ int range[2];
   const int rows = row_limit(job.rows, job.count);
   const int warp = threadIdx.x / WARP;
@@ -75,18 +96,22 @@ __device__ uint32_t* mark_frame(const CellJob& job, int frame, int set, uint32_t
     if (threadIdx.x % WARP == 0) range[warp] = first;
   }
   __syncthreads();
-  const CellSet& sites = job.set[0];
+  const int4* const coords = reinterpret_cast<const int4*>(job.coords);
+#pragma unroll 4
   for (int row = range[0] + threadIdx.x; row < range[1]; row += MARK_THREADS) {
-    const int* const site = job.coords + int64_t(row) * 4;
-    const int z = site[1], y = site[2], x = site[3];
-    const int line = set == 0 ? z * sites.height + y : y;
-    atomicOr(bits + line * sites.line_words + x / 32, 1u << x % 32);
+    const int4 site = __ldg(coords + row);  // (b, z, y, x)
+    const int line = set == 0 ? site.y * sites.height + site.z : site.z;
+    atomicOr(bits + line * sites.line_words + site.w / 32, 1u << site.w % 32);
   }
   __syncthreads();
+  const int word0 = threadIdx.x % MARK_WORDS, y0 = threadIdx.x / MARK_WORDS;
   for (int s = 1; s <= set; ++s) {
-    const CellSet& to = job.set[s];
-    for (int y = threadIdx.x; y < to.height; y += MARK_THREADS) {
-      reach_line(bits, job.set[s - 1], to, y, other + y * to.line_words);
+    const Shape from = shapes[s - 1], to = shapes[s];
+    for (int y = y0; y < to.height; y += MARK_THREADS / MARK_WORDS) {
+      for (int word = word0; word < to.line_words; word += MARK_WORDS) {
+        other[y * to.line_words + word] =
+            to.window.size == 3 ? reached<3>(bits, from, to, y, word) : reached<0>(bits, from, to, y, word);
+      }
     }
     __syncthreads();
     uint32_t* const swapped = bits;
@@ -109,15 +134,22 @@ __device__ void mark_kinds(const CellSet& set, uint32_t* bits) {
 }
 
 // One block per frame (the empty one last) and set.
-__global__ void __launch_bounds__(MARK_THREADS) mark(const __grid_constant__ CellJob job, int room) {
+__global__ void __launch_bounds__(MARK_THREADS) mark(const __grid_constant__ CellJob job, int room, bool chained) {
   extern __shared__ uint32_t shared[];
   const int frame = blockIdx.x;
   const CellSet& set = job.set[blockIdx.y];
   uint32_t* bits = shared;
+  __shared__ Shape shapes[MAX_CELL_SETS];
+  for (int s = threadIdx.x; s <= int(blockIdx.y); s += MARK_THREADS) {
+    const CellSet& its = job.set[s];
+    shapes[s] = {its.height, its.width, its.line_words, its.window};
+  }
+  wait_for_previous_kernel(chained);
+  __syncthreads();
   if (frame == job.frames) {
     mark_kinds(set, bits);
   } else {
-    bits = mark_frame(job, frame, blockIdx.y, shared, shared + room);
+    bits = mark_frame(job, shapes, frame, blockIdx.y, shared, shared + room);
   }
 
   // ---- bits before each word ----
@@ -193,18 +225,18 @@ __device__ __forceinline__ void fill_row(const CellSet& set, const CellSet& from
 }
 
 // One warp per word of a set, one lane per cell.
-__global__ void __launch_bounds__(TABLE_THREADS) fill(const __grid_constant__ CellJob job) {
+__global__ void __launch_bounds__(TABLE_THREADS) fill(const __grid_constant__ CellJob job, bool chained) {
+  wait_for_previous_kernel(chained);
   const CellSet &set = job.set[blockIdx.y + 1], &from = job.set[blockIdx.y];
   const int words = (job.frames + 1) * set.lines * set.line_words, warps = TABLE_THREADS / WARP;
   for (int i = blockIdx.x * warps + threadIdx.x / WARP; i < words; i += gridDim.x * warps) {
     const uint2 word = __ldg(set.words + i);
     const int line = i / set.line_words, x = i % set.line_words * 32 + threadIdx.x % WARP;
     const int frame = line / set.height, y = line % set.height;
-    const bool kept = set.rows && frame < job.frames;
-    if (!kept && word.x == 0 && i > 0) continue;
     const Bases own(set, job.frames, frame), bases(from, job.frames, frame);
     if (i == 0 && threadIdx.x == 0) job.totals[blockIdx.y] = own.empty + __ldg(set.counts + job.frames);
-    if (x >= set.width) continue;
+    const bool kept = set.rows && frame < job.frames;
+    if (x >= set.width || (word.x == 0 && !kept)) continue;
     const int row = row_of(word, x, own.frame, -1);
     if (kept) {
       const int kind = own.empty + __ldg(set.kind_y + y) + __ldg(set.kind_x + x);
@@ -228,7 +260,9 @@ constexpr int SPREAD_THREADS = 256;  // at most
 
 // A thread takes two channels side by side of some cells. PAIRS: whether all groups have even numbers of channels.
 template <typename T, bool PAIRS>
-__global__ void __launch_bounds__(SPREAD_THREADS) spread_kernel(const __grid_constant__ SpreadJob job) {
+__global__ void __launch_bounds__(SPREAD_THREADS)
+    spread_kernel(const __grid_constant__ SpreadJob job, bool chained) {
+  wait_for_previous_kernel(chained);
   constexpr int WIDTH = PAIRS ? 2 : 1;
   using Word = Pack<T, WIDTH>;
   // ---- the row of each cell in every map ----
@@ -280,10 +314,12 @@ cudaError_t build_cells(const CellJob& job, cudaStream_t stream) {
   const int bytes = 2 * room * int(sizeof(uint32_t));
   cudaError_t error = cudaFuncSetAttribute(mark, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  mark<<<dim3(job.frames + 1, job.sets), MARK_THREADS, bytes, stream>>>(job, room);
+  const bool chained = can_chain();
+  error = launch_chained(mark, chained, dim3(job.frames + 1, job.sets), MARK_THREADS, bytes, stream, job, room,
+                         chained);
+  if (error != cudaSuccess) return error;
   const dim3 grid(blocks(int64_t(job.frames + 1) * words, TABLE_THREADS / WARP), job.sets - 1);
-  fill<<<grid, TABLE_THREADS, 0, stream>>>(job);
-  return cudaGetLastError();
+  return launch_chained(fill, chained, grid, TABLE_THREADS, 0, stream, job, chained);
 }
 
 cudaError_t spread(const SpreadJob& job, cudaStream_t stream) {
@@ -292,12 +328,15 @@ cudaError_t spread(const SpreadJob& job, cudaStream_t stream) {
   bool pairs = job.stride % 2 == 0;
   for (int group = 0; group < job.groups; ++group) pairs = pairs && job.channels[group] % 2 == 0;
   const int wide = std::min(job.outputs / (pairs ? 2 : 1), SPREAD_THREADS);
-  const dim3 threads(wide, SPREAD_THREADS / wide);
-  return with_type(job.type, [&](auto zero) {
+  const dim3 threads(wide, SPREAD_THREADS / wide), grid(blocks(cells, SPREAD_CELLS));
+  const bool chained = can_chain();
+  cudaError_t error = cudaSuccess;
+  const cudaError_t last = with_type(job.type, [&](auto zero) {
     using T = decltype(zero);
     const auto kernel = pairs ? spread_kernel<T, true> : spread_kernel<T, false>;
-    kernel<<<blocks(cells, SPREAD_CELLS), threads, 0, stream>>>(job);
+    error = launch_chained(kernel, chained, grid, threads, 0, stream, job, chained);
   });
+  return error != cudaSuccess ? error : last;
 }
 
 }  // namespace millisecond

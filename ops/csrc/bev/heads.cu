@@ -12,35 +12,25 @@ constexpr int HEAD_STEPS = PANEL / SLICE;  // for each panel of features
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// One thread: the weights of a tile.
-__device__ __forceinline__ void fetch_tile(const HeadJob& p, const Tiling& tiling, Barriers& barriers,
-                                           Position& at, int rank) {
+// The gatherers: all tiles of a block, the rows again for every panel of features.
+template <int ROWS>
+__device__ __forceinline__ void supply(const HeadJob& p, const Tiling& tiling, Barriers& barriers) {
   const int panels = p.width / PANEL, slices = p.c_in / SLICE;
-  for (int panel = 0; panel < panels; ++panel) {
-    const int64_t first = (int64_t(blockIdx.y) * panels + panel) * slices;
-    for (int slice = 0; slice < slices; ++slice) fetch_weights(p.up, first + slice, tiling, barriers, at, rank);
-    for (int i = 0; i < HEAD_STEPS; ++i) {
-      fetch_weights(p.head, panel * HEAD_STEPS + i, tiling, barriers, at, rank);
-    }
-  }
-}
-
-// The gatherers: the rows of a tile, again for every panel.
-__device__ __forceinline__ void gather_tile(const HeadJob& p, const Tiling& tiling, Barriers& barriers,
-                                            Position& at, int row0) {
-  const uint32_t row_bytes = p.c_in * 2;
   const unsigned char* const features = static_cast<const unsigned char*>(p.features);
-  for (int panel = 0; panel < p.width / PANEL; ++panel) {
-    for (uint32_t slice = 0; slice < row_bytes; slice += LINE) {
-      gather_rows(features + slice, row_bytes, tiling, barriers, at,
-                  [&](int line) { return row0 + line < tiling.n ? row0 + line : -1; });
-    }
-    for (int i = 0; i < HEAD_STEPS; ++i) {  // these read no rows
-      barrier_wait(&barriers.empty[at.stage], at.phase ^ 1);
-      barrier_arrive_with_copies(&barriers.full[at.stage]);
-      at.advance(tiling.stages);
+  Supply supply{tiling, barriers};
+  for (int row0 = blockIdx.x * ROWS; row0 < tiling.n; row0 += gridDim.x * ROWS) {
+    for (int panel = 0; panel < panels; ++panel) {
+      const int64_t first = (int64_t(blockIdx.y) * panels + panel) * slices;
+      for (int slice = 0; slice < slices; ++slice) {
+        supply.step<ROWS>(p.up, first + slice, features + slice * LINE, p.c_in * 2,
+                          [&](int line) { return row0 + line < tiling.n ? row0 + line : -1; });
+      }
+      for (int i = 0; i < HEAD_STEPS; ++i) {
+        supply.step<ROWS, false>(p.head, panel * HEAD_STEPS + i, nullptr, 0, [](int) { return -1; });
+      }
     }
   }
+  supply.finish();
 }
 
 template <typename T, int ROWS>
@@ -97,18 +87,11 @@ __device__ __forceinline__ void multiply_tile(const HeadJob& p, const Tiling& ti
   }
 }
 
-template <typename T>
-__device__ __forceinline__ void multiply(const HeadJob& p, const Tiling& tiling, Barriers& barriers, int last) {
+template <typename T, int ROWS>
+__device__ __forceinline__ void multiply(const HeadJob& p, const Tiling& tiling, Barriers& barriers) {
   Position at;
-  switch (tiling.rows) {
-#define TILE(ROWS)                                                              \
-  case ROWS:                                                                    \
-    for (int row0 = blockIdx.x * ROWS; row0 < last; row0 += gridDim.x * ROWS) { \
-      multiply_tile<T, ROWS>(p, tiling, barriers, at, row0);                    \
-    }                                                                           \
-    break;
-    TILE(32) TILE(48) TILE(64) TILE(80) TILE(96) TILE(112)
-#undef TILE
+  for (int row0 = blockIdx.x * ROWS; row0 < tiling.n; row0 += gridDim.x * ROWS) {
+    multiply_tile<T, ROWS>(p, tiling, barriers, at, row0);
   }
 }
 
@@ -120,21 +103,19 @@ __global__ void __launch_bounds__(WARPGROUP_THREADS, 1) heads_kernel(const HeadJ
   extern __shared__ __align__(ALIGNMENT) unsigned char shared[];
   __shared__ Barriers barriers;
   barriers.init();
+  wait_for_previous_kernel(true);
   const Tiling tiling(row_limit(p.rows, p.count), MAX_ROWS, HEAD_STEPS * LINE, shared);
-  const int rank = rank_in_cluster(), last = tiling.last(rank), stride = gridDim.x * tiling.rows;
-  Position at;
   if (threadIdx.x < MULTIPLIERS) {
-    multiply<T>(p, tiling, barriers, last);
-  } else if (threadIdx.x < MULTIPLIERS + GATHERERS) {
-    for (int row0 = blockIdx.x * tiling.rows; row0 < last; row0 += stride) {
-      gather_tile(p, tiling, barriers, at, row0);
-    }
-  } else if (threadIdx.x % WARP == 0) {
-    for (int row0 = blockIdx.x * tiling.rows; row0 < last; row0 += stride)
-      fetch_tile(p, tiling, barriers, at, rank);
+#define TILE(ROWS) \
+  if (tiling.rows == ROWS) multiply<T, ROWS>(p, tiling, barriers);
+    TILE(32) TILE(48) TILE(64) TILE(80) TILE(96) TILE(112)
+#undef TILE
+  } else {
+#define TILE(ROWS) \
+  if (tiling.rows == ROWS) supply<ROWS>(p, tiling, barriers);
+    TILE(32) TILE(48) TILE(64) TILE(80) TILE(96) TILE(112)
+#undef TILE
   }
-  __syncwarp();
-  cluster_sync();  // a block may go when nobody writes to its shared memory any more
 #endif
 }
 
@@ -149,7 +130,7 @@ __global__ void __launch_bounds__(256)
 
 cudaError_t heads_warpgroup(Scalar type, const HeadJob& job, int multiprocessors, cudaStream_t stream) {
   const auto kernel = type == Scalar::float16 ? heads_kernel<__half> : heads_kernel<__nv_bfloat16>;
-  return launch_warpgroups(kernel, job, job.rows, job.parts, false, multiprocessors, stream);
+  return launch_warpgroups(kernel, job, job.rows, job.parts, true, multiprocessors, stream);
 }
 
 cudaError_t identity_table(int rows, const int* count, int factor, int* table, int* scaled, cudaStream_t stream) {

@@ -59,6 +59,7 @@ std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>> bev_cells(
     at::IntArrayRef windows, const Tensor& kinds, at::IntArrayRef capacities, at::IntArrayRef kept) {
   TORCH_CHECK(check_coords(coords) == 3, "coords must be [N, 4], has shape ", coords.sizes());
   check_count(count, coords, "coords");
+  check_aligned(coords, "coords");
   check_tensor(kinds, "kinds", at::kInt, 2);
   check_same_device(kinds, "kinds", coords, "coords");
   TORCH_CHECK(kinds.size(0) == 2, "kinds must be [2, positions], has shape ", kinds.sizes());

@@ -10,22 +10,10 @@ constexpr int MAX_ROWS = 192;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// One thread: the weights of a tile.
-__device__ __forceinline__ void fetch_tile(const ConvolutionArguments& p, const Tiling& tiling, Barriers& barriers,
-                                           Position& at, int rank) {
-  const int volume = p.table.volume, slices = p.c_in / SLICE;
-  for (int slice = 0; slice < slices; ++slice) {
-    for (int v = 0; v < volume; ++v) {
-      const int64_t step =
-          (int64_t(blockIdx.y) * slices + slice) * volume + (p.table.flipped ? volume - 1 - v : v);
-      fetch_weights(p.weight, step, tiling, barriers, at, rank);
-    }
-  }
-}
-
 // The gatherers: which rows a tile reads, [v][row].
 __device__ __forceinline__ void load_sources(const OffsetTable& table, const Tiling& tiling, int* sources,
                                              int row0) {
+  sync_some<1, GATHERERS>();  // all have read those of the tile before
   const int total = table.volume * tiling.rows;
   for (int i = threadIdx.x - MULTIPLIERS; i < total; i += GATHERERS) {
     const int v = i / tiling.rows, row = row0 + i - v * tiling.rows;
@@ -34,18 +22,41 @@ __device__ __forceinline__ void load_sources(const OffsetTable& table, const Til
   sync_some<1, GATHERERS>();
 }
 
-// The gatherers: the rows of a tile.
-__device__ __forceinline__ void gather_tile(const ConvolutionArguments& p, const Tiling& tiling,
-                                            Barriers& barriers, Position& at, const int* sources) {
-  const uint32_t row_bytes = p.c_in * 2;
+// The place of a step's weights, in the order of the steps.
+__device__ __forceinline__ int64_t place_of_weights(const ConvolutionArguments& p, int slice, int v) {
+  const int volume = p.table.volume;
+  return (int64_t(blockIdx.y) * (p.c_in / SLICE) + slice) * volume + (p.table.flipped ? volume - 1 - v : v);
+}
+
+// The gatherers: all tiles of a block.
+template <int ROWS>
+__device__ __forceinline__ void supply(const ConvolutionArguments& p, const Tiling& tiling, Barriers& barriers) {
+  const int volume = p.table.volume, slices = p.c_in / SLICE;
+  int* const sources = reinterpret_cast<int*>(tiling.rest);
   const unsigned char* const features = static_cast<const unsigned char*>(p.features);
-  for (uint32_t slice = 0; slice < row_bytes; slice += LINE) {
-    for (int v = 0; v < p.table.volume; ++v) {
-      const int* const of_offset = sources + v * tiling.rows;
-      gather_rows(features + slice, row_bytes, tiling, barriers, at, [=](int line) { return of_offset[line]; });
+  Supply supply{tiling, barriers};
+  bool waited = false;
+  for (int row0 = blockIdx.x * ROWS; row0 < tiling.n; row0 += gridDim.x * ROWS) {
+    load_sources(p.table, tiling, sources, row0);
+    if (!waited) {
+      // weights are older than the kernel before
+      supply.early = min(tiling.stages, volume);
+      for (int v = 0; v < supply.early && threadIdx.x == MULTIPLIERS; ++v) {
+        supply.fetch(p.weight, place_of_weights(p, 0, v), v);
+      }
+      wait_for_previous_kernel(p.chained);
+      waited = true;
+    }
+    for (int slice = 0; slice < slices; ++slice) {
+      for (int v = 0; v < volume; ++v) {
+        const int* const of_offset = sources + v * ROWS;
+        supply.step<ROWS>(p.weight, place_of_weights(p, slice, v), features + slice * LINE, p.c_in * 2,
+                          [=](int line) { return of_offset[line]; });
+      }
     }
   }
-  sync_some<1, GATHERERS>();  // all have read the sources
+  supply.finish();
+  if (!waited) wait_for_previous_kernel(p.chained);
 }
 
 template <typename T>
@@ -85,20 +96,12 @@ __device__ __forceinline__ void multiply_tile(const ConvolutionArguments& p, con
   }
 }
 
-// All tiles of a block. The loop is inside of each case: so the sums of different cases share their registers.
-template <typename T>
-__device__ __forceinline__ void multiply(const ConvolutionArguments& p, const Tiling& tiling, Barriers& barriers,
-                                         int last) {
+// The multipliers: all tiles of a block.
+template <typename T, int ROWS>
+__device__ __forceinline__ void multiply(const ConvolutionArguments& p, const Tiling& tiling, Barriers& barriers) {
   Position at;
-  switch (tiling.rows) {
-#define TILE(ROWS)                                                              \
-  case ROWS:                                                                    \
-    for (int row0 = blockIdx.x * ROWS; row0 < last; row0 += gridDim.x * ROWS) { \
-      multiply_tile<T, ROWS>(p, tiling, barriers, at, row0);                    \
-    }                                                                           \
-    break;
-    TILE(32) TILE(48) TILE(64) TILE(80) TILE(96) TILE(112) TILE(128) TILE(160) TILE(192)
-#undef TILE
+  for (int row0 = blockIdx.x * ROWS; row0 < tiling.n; row0 += gridDim.x * ROWS) {
+    multiply_tile<T, ROWS>(p, tiling, barriers, at, row0);
   }
 }
 
@@ -111,27 +114,17 @@ __global__ void __launch_bounds__(WARPGROUP_THREADS, 1) conv_warpgroup_kernel(co
   __shared__ Barriers barriers;
   barriers.init();
   const Tiling tiling(rows_of(p.table), MAX_ROWS, p.table.volume * 4, shared);
-  const int rank = rank_in_cluster(), last = tiling.last(rank), stride = gridDim.x * tiling.rows;
   if (threadIdx.x < MULTIPLIERS) {
-    multiply<T>(p, tiling, barriers, last);
-  } else if (threadIdx.x < MULTIPLIERS + GATHERERS) {
-    int* const sources = reinterpret_cast<int*>(tiling.rest);
-    Position at;
-    bool waited = false;
-    for (int row0 = blockIdx.x * tiling.rows; row0 < last; row0 += stride) {
-      load_sources(p.table, tiling, sources, row0);
-      if (!waited) wait_for_previous_kernel(p.chained);
-      waited = true;
-      gather_tile(p, tiling, barriers, at, sources);
-    }
-    if (!waited) wait_for_previous_kernel(p.chained);
-  } else if (threadIdx.x % WARP == 0) {
-    Position at;
-    for (int row0 = blockIdx.x * tiling.rows; row0 < last; row0 += stride)
-      fetch_tile(p, tiling, barriers, at, rank);
+#define TILE(ROWS) \
+  if (tiling.rows == ROWS) multiply<T, ROWS>(p, tiling, barriers);
+    TILE(32) TILE(48) TILE(64) TILE(80) TILE(96) TILE(112) TILE(128) TILE(160) TILE(192)
+#undef TILE
+  } else {
+#define TILE(ROWS) \
+  if (tiling.rows == ROWS) supply<ROWS>(p, tiling, barriers);
+    TILE(32) TILE(48) TILE(64) TILE(80) TILE(96) TILE(112) TILE(128) TILE(160) TILE(192)
+#undef TILE
   }
-  __syncwarp();
-  cluster_sync();  // a block may go when nobody writes to its shared memory any more
 #endif
 }
 

@@ -2,30 +2,30 @@
 //
 // A product is taken transposed, channels x rows: its number of rows may be any multiple of 16, so it is chosen
 // such that every multiprocessor has a tile of the same size, whatever the number of rows is. A CTA computes PANEL
-// channels of a tile. Three warps gather the rows of a step (one offset, SLICE channels) into swizzled shared
-// memory, one thread has the weights copied there, two warpgroups multiply, each half of the channels. The blocks
-// of a cluster have the same channels: each fetches its share of the weights for all of them.
+// channels of a tile. Four warps gather the rows of a step (one offset, SLICE channels) into swizzled shared
+// memory, one of their threads has the weights copied there, two warpgroups multiply, each half of the channels.
 #pragma once
 
 #include "chained.cuh"
 #include "conv/table.cuh"
+#include "conv/tensor_core.cuh"
 #include "conv/warpgroup.h"
 #include "conv/wgmma.cuh"
 
 namespace millisecond {
 
-constexpr int CLUSTER = 2;
-constexpr int MULTIPLIERS = 256, GATHERERS = 96;
-constexpr int WARPGROUP_THREADS = MULTIPLIERS + GATHERERS + WARP;
+constexpr int MULTIPLIERS = 256, GATHERERS = 128;
+constexpr int WARPGROUP_THREADS = MULTIPLIERS + GATHERERS;
 constexpr int LINE = 128;                   // bytes of a row in a step
 constexpr int WEIGHT_BYTES = PANEL * LINE;  // of a step
 constexpr int MAX_STAGES = 8;
-constexpr int ALIGNMENT = 1024;           // of the swizzle
-constexpr int SHARED_BYTES = 194 * 1024;  // leaves 60 KiB to the first-level cache, for rows that tiles share
+constexpr int ALIGNMENT = 1024;  // of the swizzle
+constexpr int SHARED_BYTES = 194 * 1024;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// The tiles of a launch and how shared memory holds them.
+// The tiles of a launch and how shared memory holds them. Tiles of a block begin at rows blockIdx.x * rows,
+// gridDim.x * rows further on, and so forth.
 struct Tiling {
   int n;                    // rows that hold something
   int rows;                 // of a tile
@@ -34,9 +34,10 @@ struct Tiling {
   unsigned char* rest;      // behind them, `extra` bytes per row of a tile, aligned
 
   __device__ Tiling(int n, int most, int extra, unsigned char* shared) : n(n) {
-    const int share = divide_up(n, int(gridDim.x));
-    const int passes = max(1, divide_up(share, most));
-    rows = max(32, round_up(divide_up(share, passes), 16));
+    const int blocks = gridDim.x;
+    int share = divide_up(n, blocks);
+    if (share > most) share = divide_up(n, blocks * divide_up(n, blocks * most));
+    rows = max(32, round_up(share, 16));
     if (rows > 128) rows = round_up(rows, 32);
     const uint32_t begin = shared_address(shared);
     weights = round_up(begin, uint32_t(ALIGNMENT));
@@ -44,10 +45,6 @@ struct Tiling {
     lines = weights + stages * WEIGHT_BYTES;
     rest = shared + (lines + stages * rows * LINE - begin);
   }
-
-  // Tiles of this block begin at rows blockIdx.x * rows, gridDim.x * rows further on, ..., before this one: the
-  // blocks of a cluster take equally many.
-  __device__ int last(int rank) const { return n + rank * rows; }
 };
 
 // A place in the ring of steps.
@@ -65,21 +62,20 @@ struct Position {
 struct Barriers {
   uint64_t full[MAX_STAGES], empty[MAX_STAGES];
 
-  // By the whole cluster.
+  // By the whole block.
   __device__ void init() {
     if (threadIdx.x == 0) {
       for (int i = 0; i < MAX_STAGES; ++i) {
-        barrier_init(&full[i], GATHERERS + 1);  // and the thread that expects the weights
-        barrier_init(&empty[i], MULTIPLIERS / WARP * CLUSTER);
+        barrier_init(&full[i], GATHERERS / WARP + 1);  // and the thread that expects the weights
+        barrier_init(&empty[i], MULTIPLIERS / WARP);
       }
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      barrier_init_fence();
     }
-    cluster_sync();
+    __syncthreads();
   }
 
   __device__ __forceinline__ void release(int stage) {
-    const int lane = threadIdx.x % WARP;
-    if (lane < CLUSTER) barrier_arrive(&empty[stage], lane);
+    if (threadIdx.x % WARP == 0) barrier_arrive(&empty[stage]);
   }
 };
 
@@ -88,35 +84,76 @@ __device__ __forceinline__ void sync_some() {
   asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "n"(THREADS) : "memory");
 }
 
-// One thread: the weights of a step, of which this block fetches its part for the cluster.
-__device__ __forceinline__ void fetch_weights(const void* weights, int64_t step, const Tiling& tiling,
-                                              Barriers& barriers, Position& at, int rank) {
-  constexpr int PART = WEIGHT_BYTES / CLUSTER;
-  barrier_wait(&barriers.empty[at.stage], at.phase ^ 1);
-  barrier_expect(&barriers.full[at.stage], WEIGHT_BYTES);
-  copy_to_cluster(tiling.weights + at.stage * WEIGHT_BYTES + rank * PART,
-                  static_cast<const unsigned char*>(weights) + step * WEIGHT_BYTES + rank * PART, PART,
-                  &barriers.full[at.stage], CLUSTER);
-  at.advance(tiling.stages);
-}
+// Steps whose rows are under way. At least two less than there are stages: a stage is released when the products
+// of the next step have begun.
+template <int ROWS>
+constexpr int UNDER_WAY = ROWS > 128  ? 2
+                          : ROWS > 96 ? 3
+                          : ROWS > 64 ? 4
+                                      : 5;
 
-// The gatherers: a slice of the rows of a step; eight threads copy a line. source_of(line): its row, -1: zeros.
-template <typename SourceOf>
-__device__ __forceinline__ void gather_rows(const unsigned char* features, uint32_t row_bytes,
-                                            const Tiling& tiling, Barriers& barriers, Position& at,
-                                            SourceOf source_of) {
-  const int thread = threadIdx.x - MULTIPLIERS, piece = thread % 8;
-  barrier_wait(&barriers.empty[at.stage], at.phase ^ 1);
-  const uint32_t to = tiling.lines + at.stage * tiling.rows * LINE;
-#pragma unroll 4
-  for (int line = thread / 8; line < tiling.rows; line += GATHERERS / 8) {
-    const int source = source_of(line);
-    copy_cached_16(to + line * LINE + (piece ^ line % 8) * 16,
-                   features + uint64_t(uint32_t(max(source, 0))) * row_bytes + piece * 16, source >= 0);
+// Brings the weights and the rows of step after step to shared memory: the gatherers.
+struct Supply {
+  const Tiling& tiling;
+  Barriers& barriers;
+  int early = 0;    // steps whose weights were fetched in advance
+  int pending = 0;  // steps whose rows may be under way
+  Position at = {}, arrived = {};
+
+  // One thread: the weights of a step.
+  __device__ __forceinline__ void fetch(const void* weights, int64_t step, int stage) {
+    barrier_expect(&barriers.full[stage], WEIGHT_BYTES);
+    copy_announced(tiling.weights + stage * WEIGHT_BYTES,
+                   static_cast<const unsigned char*>(weights) + step * WEIGHT_BYTES, WEIGHT_BYTES,
+                   &barriers.full[stage]);
   }
-  barrier_arrive_with_copies(&barriers.full[at.stage]);
-  at.advance(tiling.stages);
-}
+
+  // A step with `weights` at `step`. row_of(i): a row of `from`, -1: zeros, for line i; none are read without
+  // READS.
+  template <int ROWS, bool READS = true, typename RowOf>
+  __device__ __forceinline__ void step(const void* weights, int64_t step, const unsigned char* from,
+                                       uint32_t row_bytes, RowOf row_of) {
+    constexpr int LINES = GATHERERS / 8;  // eight threads copy a line
+    const int thread = threadIdx.x - MULTIPLIERS, line = thread / 8, piece = thread % 8;
+    int rows[ROWS / LINES];
+#pragma unroll
+    for (int i = 0; i < ROWS / LINES; ++i) rows[i] = row_of(line + i * LINES);
+    barrier_wait(&barriers.empty[at.stage], at.phase ^ 1);
+    if (early > 0) {
+      --early;
+    } else if (thread == 0) {
+      fetch(weights, step, at.stage);
+    }
+    const uint32_t to = tiling.lines + at.stage * ROWS * LINE + line * LINE + (piece ^ line % 8) * 16;
+#pragma unroll
+    for (int i = 0; READS && i < ROWS / LINES; ++i) {
+      copy_16(to + i * LINES * LINE, from + uint64_t(uint32_t(max(rows[i], 0))) * row_bytes + piece * 16,
+              rows[i] >= 0);
+    }
+    copy_async_commit();
+    at.advance(tiling.stages);
+    if (pending < UNDER_WAY<ROWS>) {
+      ++pending;
+    } else {
+      copy_async_wait<UNDER_WAY<ROWS>>();
+      announce();
+    }
+  }
+
+  // The rows of the oldest step that was pending are there. One arrival per warp: a barrier takes them one by one.
+  __device__ __forceinline__ void announce() {
+    fence_for_tensor_cores();
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) barrier_arrive(&barriers.full[arrived.stage]);
+    arrived.advance(tiling.stages);
+  }
+
+  // After the last step.
+  __device__ __forceinline__ void finish() {
+    copy_async_wait<0>();
+    for (; pending > 0; --pending) announce();
+  }
+};
 
 // Adds the products of `steps` steps to `sum`. lines: as the rows of step i lie in shared memory.
 template <typename T, int ROWS, typename LinesOf>
@@ -126,7 +163,6 @@ __device__ __forceinline__ void multiply_steps(float (&sum)[ROWS / 2], int steps
   int before = 0;
   for (int step = 0; step < steps; ++step) {
     barrier_wait(&barriers.full[at.stage], at.phase);
-    fence_for_tensor_cores();
     const uint64_t a = matrix_descriptor(tiling.weights + at.stage * WEIGHT_BYTES + group * WEIGHT_BYTES / 2);
     const uint64_t b = matrix_descriptor(lines_of(step, at.stage));
     products_begin();
@@ -157,28 +193,15 @@ __device__ __forceinline__ uint32_t rounded(float first, float second, bool relu
 
 // ---- launches --------------------------------------------------------------------------------------------------
 
-// kernel(p) in clusters, on all multiprocessors: `panels` blocks for each of the tiles side by side.
+// kernel(p) on all multiprocessors, `panels` blocks for each tile.
 template <typename Arguments>
 cudaError_t launch_warpgroups(void (*kernel)(Arguments), const Arguments& p, int rows, int panels, bool chained,
                               int multiprocessors, cudaStream_t stream) {
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
   if (error != cudaSuccess) return error;
-  const int wanted = divide_up(divide_up(rows, 32), CLUSTER), room = multiprocessors / panels / CLUSTER;
-  const int clusters = wanted < room ? wanted : (room > 0 ? room : 1);
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = CLUSTER;
-  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(clusters * CLUSTER, panels);
-  config.blockDim = dim3(WARPGROUP_THREADS);
-  config.dynamicSmemBytes = SHARED_BYTES;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = chained ? 2 : 1;
-  return cudaLaunchKernelEx(&config, kernel, p);
+  const int wanted = divide_up(rows, 32), room = multiprocessors / panels;
+  const int tiles = wanted < room ? wanted : (room > 0 ? room : 1);
+  return launch_chained(kernel, chained, dim3(tiles, panels), WARPGROUP_THREADS, SHARED_BYTES, stream, p);
 }
 
 }  // namespace millisecond

@@ -17,11 +17,16 @@ __device__ __forceinline__ void barrier_init(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
 }
 
-// The phase with this parity is complete.
+// Others, and the copy engine, may use what this thread has initialized.
+__device__ __forceinline__ void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Waits until the phase with this parity is complete.
 __device__ __forceinline__ void barrier_wait(uint64_t* barrier, int parity) {
   asm volatile(
       "{\n.reg .pred done;\nAGAIN:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra AGAIN;\n}" ::"r"(shared_address(barrier)),
       "r"(parity)
       : "memory");
@@ -33,57 +38,25 @@ __device__ __forceinline__ void barrier_expect(uint64_t* barrier, int bytes) {
                : "memory");
 }
 
-// One arrival at the barrier of a block of the cluster.
-__device__ __forceinline__ void barrier_arrive(uint64_t* barrier, int block) {
-  asm volatile(
-      "{\n.reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(barrier)),
-      "r"(block)
-      : "memory");
-}
-
-// One arrival when all that this thread has copied is there.
-__device__ __forceinline__ void barrier_arrive_with_copies(uint64_t* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
-__device__ __forceinline__ int rank_in_cluster() {
-  int rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+// One arrival.
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
 // ---- copies ----------------------------------------------------------------------------------------------------
 
-// 16 bytes through the first-level cache; zeros where they are not present.
-__device__ __forceinline__ void copy_cached_16(uint32_t shared, const void* global, bool present) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(present ? 16 : 0)
+// 16 bytes; zeros where they are not present.
+__device__ __forceinline__ void copy_16(uint32_t shared, const void* global, bool present) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(present ? 16 : 0)
                : "memory");
 }
 
-// A piece of memory to the same place in every block of the cluster, announced at the same barrier of each.
-__device__ __forceinline__ void copy_to_cluster(uint32_t shared, const void* global, int bytes, uint64_t* barrier,
-                                                int blocks) {
-  const uint32_t at = shared_address(barrier);
-  if (blocks == 1) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
-        "l"(global), "r"(bytes), "r"(at)
-        : "memory");
-  } else {
-    const uint16_t mask = static_cast<uint16_t>((1 << blocks) - 1);
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
-        "[%3], "
-        "%4;" ::"r"(shared),
-        "l"(global), "r"(bytes), "r"(at), "h"(mask)
-        : "memory");
-  }
+// A piece of memory by the copy engine, whose bytes a barrier expects.
+__device__ __forceinline__ void copy_announced(uint32_t shared, const void* global, int bytes, uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
 }
 
 // What was written by ordinary stores and copies may now be read by the tensor cores.
