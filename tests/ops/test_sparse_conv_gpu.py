@@ -278,15 +278,15 @@ def test_opcheck_of_the_blocks(opcheck_case):
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")  # never compiled
     torch.library.opcheck(
         torch.ops.millisecond.conv_blocks.default,
-        (features, *blocks, *statistics, [table, table], 0.01, 1e-3),
+        (features, *blocks, *statistics, [table, table], [], 0.01, 1e-3),
         test_utils=checks,
     )
     saved = torch.ops.millisecond.conv_blocks(
-        features, *blocks, *statistics, [table, table], 0.01, 1e-3
+        features, *blocks, *statistics, [table, table], [], 0.01, 1e-3
     )
     torch.library.opcheck(
         torch.ops.millisecond.conv_blocks_backward.default,
-        (features, features, *blocks[:2], saved, *[[table] * 2] * 2, [1, 1], 1e-3, True),
+        (features, features, *blocks, saved, *[[table] * 2, []] * 2, [1, 1], 1e-3, True),
         test_utils=checks,
     )
 
