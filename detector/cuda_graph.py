@@ -23,7 +23,9 @@ def captured(call: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
             call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
+    # a stream of this device: torch's default is one of the device that captured first
+    own = torch.cuda.Stream()
     # other threads may be using the device meanwhile
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
         result = call()
     return graph, result
