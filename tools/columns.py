@@ -24,6 +24,6 @@ def columns_of(path: Path | None, network: Config) -> PointColumns:
     if points.features != network.points.features:
         raise ValueError(
             f"{path}: points.features: {', '.join(points.features)}; the network takes "
-            f"{', '.join(network.points.features)}"
+            f"{', '.join(network.points.features)}; give --weights that were trained with that file"
         )
     return points

@@ -115,7 +115,7 @@ def test_detections_become_labels(trained, tmp_path):
 
 def test_pictures_of_plain_files(trained, tmp_path, plain):
     root, path, weights = trained
-    for source in (["--weights", weights], ["--config", path]):
+    for source in (["--weights", weights], ["--config", path, "--no-detections"]):
         where = ["--root", root, "--frames", "000005", "--output", tmp_path / source[0][2:]]
         assert say(visualize, *where, *source) == 0
         assert (tmp_path / source[0][2:] / "000005_birds_eye.png").is_file()
