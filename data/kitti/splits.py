@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -28,19 +27,21 @@ def read_split(path: Path | str) -> tuple[str, ...]:
             f"{path}: no such split; take one of those in {path.parent}, or the split 'all' for "
             "every frame that has a cloud"
         )
-    ids = tuple(read_text(path).split())
-    if not ids:
+    lines = enumerate(read_text(path).splitlines(), start=1)
+    numbered = [(name, number) for number, line in lines for name in line.split()]
+    if not numbered:
         raise ValueError(f"{path}: the split names no frames")
-    strange = next((name for name in ids if not NAME.fullmatch(name)), None)
-    if strange is not None:
-        raise ValueError(
-            f"{path}: {strange[:80]!r} is no frame id, the name of a scan without its .bin: "
-            "letters, digits, '-', '_' and '.' only"
-        )
-    twice = [name for name, count in Counter(ids).items() if count > 1]
-    if twice:
-        raise ValueError(f"{path}: {some(twice)} named more than once")
-    return ids
+    first: dict[str, int] = {}
+    for name, number in numbered:
+        if not NAME.fullmatch(name):
+            raise ValueError(
+                f"{path}:{number}: {name[:80]!r} is no frame id, the name of a scan without its "
+                ".bin: letters, digits, '-', '_' and '.' only"
+            )
+        if name in first:
+            raise ValueError(f"{path}:{number}: {name} is named in line {first[name]} already")
+        first[name] = number
+    return tuple(first)
 
 
 def require_files(ids: Sequence[str], folder: Path, suffix: str, needed_by: object) -> None:
