@@ -102,7 +102,7 @@ class _Slot:
     ):
         device = workspace.device
         self._room, self._model, self._workspace = room, model, workspace
-        self._points = torch.zeros(room.points, 4, device=device)
+        self._points = torch.zeros(room.points, model.encoder.features, device=device)
         self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, device=device)
         self._boxes = torch.zeros(batch_size, room.boxes, 7, device=device)
         self._labels = torch.zeros(batch_size, room.boxes, dtype=torch.int64, device=device)

@@ -129,7 +129,8 @@ def test_split_of_frames_that_are_not_there(root):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("", "names no frames"), ("000002\n000002", "000002 is named in line 1")]
+    ("content", "message"),
+    [("", "names no frames"), ("000002\n000002", "000002 is named in line 1")],
 )
 def test_bad_splits(root, content, message):
     (root / "ImageSets/train.txt").write_text(content)

@@ -159,7 +159,11 @@ MISTAKES = {  # a file, its new content, the message
     "label of no cloud": ("labels/000009.txt", "", "000009.txt: no cloud of this name"),
     "two clouds": ("points/000001.pcd", "", "frame 000001 has 000001.bin too"),
     "two labels": ("labels/000001.json", "{}", "frame 000001 has"),
-    "frame twice": ("ImageSets/all.txt", "000001\n000001\n", "all.txt:2: 000001 is named in line 1"),
+    "frame twice": (
+        "ImageSets/all.txt",
+        "000001\n000001\n",
+        "all.txt:2: 000001 is named in line 1",
+    ),
     "no such frame": ("ImageSets/all.txt", "000001\n000008\n", "000008 is not there"),
     "mixed columns": ("points/000001.bin", "x" * 36, "text file"),
 }

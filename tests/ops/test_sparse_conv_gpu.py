@@ -289,29 +289,3 @@ def test_opcheck_of_the_blocks(opcheck_case):
         (features, features, *blocks, saved, *[[table] * 2, []] * 2, [1, 1], 1e-3, True),
         test_utils=checks,
     )
-
-
-@pytest.mark.parametrize(("channels", "flipped"), [(256, False), (256, True), (512, False)])
-def test_weight_gradient_of_a_wide_layer_adds_slabs_on_the_way(channels, flipped):
-    """Its partial sums would take more than 16 MB: a block takes two slabs of rows, or all."""
-    generator = torch.Generator("cuda").manual_seed(0)
-    rows = 6500
-    there = torch.rand(27, rows, device="cuda", generator=generator) < 0.1
-    source = torch.randint(rows, (27, rows), device="cuda", generator=generator, dtype=torch.int32)
-    table = Table(torch.where(there, source, -1), flipped=flipped)
-    features, gradient = (
-        torch.randn(rows, channels, device="cuda", generator=generator).half() for _ in range(2)
-    )
-    weight = torch.zeros(27, channels, channels, device="cuda", dtype=torch.half)
-    out = sparse_conv(features, weight.requires_grad_(), KernelMap(table, None))
-    (found,) = torch.autograd.grad(out, weight, gradient, retain_graph=True)
-    (again,) = torch.autograd.grad(out, weight, gradient)
-    assert torch.equal(found, again)
-    expected = torch.stack(
-        [
-            features[source[v][there[v]].long()].double().T @ gradient[there[v]].double()
-            for v in range(27)
-        ]
-    )
-    expected = expected.flip(0) if flipped else expected
-    assert error(found, expected) < CONVOLUTION[torch.half, "highest"]

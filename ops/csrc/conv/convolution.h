@@ -51,7 +51,7 @@ struct PackArguments {
   bool transposed;
 };
 
-// Rows of one slab of the weight gradient: splits = ceil(rows / slab / slabs).
+// Rows of one slab of the weight gradient: splits = ceil(rows / slab).
 constexpr int WEIGHT_GRADIENT_SLAB = 2048;
 
 struct WeightGradientArguments {
@@ -63,7 +63,6 @@ struct WeightGradientArguments {
   int32_t c_in;
   int32_t c_out;
   int32_t splits;
-  int32_t slabs;  // of a split, added up on the way; 1 where not on tensor cores
 };
 
 // ---- launchers -------------------------------------------------------------------------------------------------

@@ -61,26 +61,26 @@ __device__ __forceinline__ float* destination(const WeightGradientArguments& p, 
   return base + w * slice;
 }
 
-// Whether nothing reads this CTA's slabs: they begin after the last row.
+// Whether nothing reads this CTA's slab: it begins after the last row.
 __device__ __forceinline__ bool left_out(const WeightGradientArguments& p) {
-  return p.splits > 1 && int64_t(blockIdx.x) * p.slabs * SLAB >= rows_of(p.table);
+  return p.splits > 1 && blockIdx.x * SLAB >= rows_of(p.table);
 }
 
-__global__ void __launch_bounds__(256) add_slabs_kernel(const WeightGradientArguments p, int64_t size) {
+__global__ void __launch_bounds__(256) add_slabs_kernel(const float* __restrict__ partial, float* __restrict__ out,
+                                                        int64_t size, const OffsetTable table) {
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= size) return;
-  const float* __restrict__ const partial = p.partial;
-  const int splits = divide_up(rows_of(p.table), SLAB * p.slabs);
+  const int splits = divide_up(rows_of(table), SLAB);
   float sum = 0.0f;
 #pragma unroll 8
   for (int s = 0; s < splits; ++s) sum += partial[s * size + i];
-  p.out[i] = sum;
+  out[i] = sum;
 }
 
 cudaError_t add_slabs(const WeightGradientArguments& p, cudaStream_t stream) {
   if (p.splits > 1) {
     const int64_t size = int64_t(p.table.volume) * p.c_in * p.c_out;
-    add_slabs_kernel<<<blocks(size, 256), 256, 0, stream>>>(p, size);
+    add_slabs_kernel<<<blocks(size, 256), 256, 0, stream>>>(p.partial, p.out, size, p.table);
   }
   return cudaGetLastError();
 }

@@ -92,64 +92,62 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
   unsigned char* const ring = shared + Tile::LIST_BYTES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int n = rows_of(p.table);
+  // ---- pairs of this slab and offset ----
+  const int begin = blockIdx.x * SLAB;
   const int v = blockIdx.y;
   const int tiles = p.c_out / Tile::NB;
   const int m0 = blockIdx.z / tiles * Tile::MB, n0 = blockIdx.z % tiles * Tile::NB;
+  const int count = list_pairs(p.table, v, begin, min(begin + SLAB, n), pairs, totals);
+  const int stages = (count + Tile::PAIRS - 1) / Tile::PAIRS;
+
+  // ---- a stage: PAIRS rows of features and of gradients, into a ring of STAGES ----
+  const auto load = [&](int stage) {
+    unsigned char* const to = ring + stage % Tile::STAGES * Tile::STAGE_BYTES;
+    gather<T, Tile::MB, Tile::A_STRIDE, Tile::PAIRS, true>(to, static_cast<const T*>(p.features), p.c_in, m0,
+                                                           pairs, stage * Tile::PAIRS, count);
+    gather<T, Tile::NB, Tile::B_STRIDE, Tile::PAIRS, false>(to + Tile::A_BYTES, static_cast<const T*>(p.gradient),
+                                                            p.c_out, n0, pairs, stage * Tile::PAIRS, count);
+  };
+
+  // ---- products ----
   const int wk = warp / (Tile::WM * Tile::WN);
   const int wm = warp % (Tile::WM * Tile::WN) / Tile::WN, wn = warp % Tile::WN;
   float sum[Tile::MT][Tile::NT][4] = {};
-  const int first = blockIdx.x * p.slabs * SLAB;
-  for (int begin = first; begin < min(first + p.slabs * SLAB, n); begin += SLAB) {
-    // ---- pairs of this slab and offset ----
-    const int count = list_pairs(p.table, v, begin, min(begin + SLAB, n), pairs, totals);
-    const int stages = (count + Tile::PAIRS - 1) / Tile::PAIRS;
-
-    // ---- a stage: PAIRS rows of features and of gradients, into a ring of STAGES ----
-    const auto load = [&](int stage) {
-      unsigned char* const to = ring + stage % Tile::STAGES * Tile::STAGE_BYTES;
-      gather<T, Tile::MB, Tile::A_STRIDE, Tile::PAIRS, true>(to, static_cast<const T*>(p.features), p.c_in, m0,
-                                                             pairs, stage * Tile::PAIRS, count);
-      gather<T, Tile::NB, Tile::B_STRIDE, Tile::PAIRS, false>(
-          to + Tile::A_BYTES, static_cast<const T*>(p.gradient), p.c_out, n0, pairs, stage * Tile::PAIRS, count);
-    };
-
-    // ---- products ----
 #pragma unroll
-    for (int s = 0; s < Tile::STAGES - 1; ++s) {
-      if (s < stages) load(s);
-      copy_async_commit();
-    }
-    for (int stage = 0; stage < stages; ++stage) {
-      copy_async_wait<Tile::STAGES - 2>();
-      __syncthreads();
-      if (stage + Tile::STAGES - 1 < stages) load(stage + Tile::STAGES - 1);
-      copy_async_commit();
-      const unsigned char* const from = ring + stage % Tile::STAGES * Tile::STAGE_BYTES;
-      const T* const a0 = reinterpret_cast<const T*>(from) + wm * Tile::MT * 16;
-      const T* const b0 = reinterpret_cast<const T*>(from + Tile::A_BYTES) + wn * Tile::NT * 8;
+  for (int s = 0; s < Tile::STAGES - 1; ++s) {
+    if (s < stages) load(s);
+    copy_async_commit();
+  }
+  for (int stage = 0; stage < stages; ++stage) {
+    copy_async_wait<Tile::STAGES - 2>();
+    __syncthreads();
+    if (stage + Tile::STAGES - 1 < stages) load(stage + Tile::STAGES - 1);
+    copy_async_commit();
+    const unsigned char* const from = ring + stage % Tile::STAGES * Tile::STAGE_BYTES;
+    const T* const a0 = reinterpret_cast<const T*>(from) + wm * Tile::MT * 16;
+    const T* const b0 = reinterpret_cast<const T*>(from + Tile::A_BYTES) + wn * Tile::NT * 8;
 #pragma unroll
-      for (int s = 0; s < 4 / Tile::WK; ++s) {
-        const int k = (s * Tile::WK + wk) * Tile::K;
-        uint32_t a[Tile::MT][4];
+    for (int s = 0; s < 4 / Tile::WK; ++s) {
+      const int k = (s * Tile::WK + wk) * Tile::K;
+      uint32_t a[Tile::MT][4];
+#pragma unroll
+      for (int m = 0; m < Tile::MT; ++m) {
+        load_a<T, Tile::A_STRIDE>(a[m], a0 + k * Tile::A_STRIDE + m * 16);
+      }
+#pragma unroll
+      for (int t = 0; t < Tile::NT; t += 2) {
+        uint32_t b[4];
+        load_b<T, Tile::B_STRIDE>(b, b0 + k * Tile::B_STRIDE + t * 8);
 #pragma unroll
         for (int m = 0; m < Tile::MT; ++m) {
-          load_a<T, Tile::A_STRIDE>(a[m], a0 + k * Tile::A_STRIDE + m * 16);
-        }
-#pragma unroll
-        for (int t = 0; t < Tile::NT; t += 2) {
-          uint32_t b[4];
-          load_b<T, Tile::B_STRIDE>(b, b0 + k * Tile::B_STRIDE + t * 8);
-#pragma unroll
-          for (int m = 0; m < Tile::MT; ++m) {
-            mma<T>(sum[m][t], a[m], b[0], b[1]);
-            mma<T>(sum[m][t + 1], a[m], b[2], b[3]);
-          }
+          mma<T>(sum[m][t], a[m], b[0], b[1]);
+          mma<T>(sum[m][t + 1], a[m], b[2], b[3]);
         }
       }
     }
-    copy_async_wait<0>();
-    __syncthreads();  // the list and the ring make room for the next slab, or for the sums
   }
+  copy_async_wait<0>();
+  __syncthreads();
 
   // ---- the warps' shares of the pairs, added in order ----
   constexpr int ITEMS = Tile::MT * Tile::NT * 4;

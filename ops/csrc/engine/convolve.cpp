@@ -1,6 +1,4 @@
 // Which kernel a convolution and its weight gradient run on, and in which order that kernel reads the weight.
-#include <algorithm>
-
 #include "conv/warpgroup.h"
 #include "device.h"
 #include "engine/engine.h"
@@ -116,8 +114,6 @@ cudaError_t convolve(Scalar type, bool tf32, const Weight& weight, ConvolutionAr
 
 namespace {
 
-constexpr int64_t MOST_PARTIAL_BYTES = 16 << 20;  // of the sums of all splits
-
 constexpr int NARROW = 4, TILE = 16;  // channels of the first layer, and of the smallest tile
 
 }  // namespace
@@ -141,22 +137,11 @@ cudaError_t weight_gradient(Scalar type, bool tf32, const WeightGradient& p, con
   const int64_t size = int64_t(p.table.volume) * p.c_in * p.c_out;
   if (size == 0) return cudaSuccess;
   if (p.table.rows == 0 || p.source_rows == 0) return cudaMemsetAsync(p.out, 0, size * sizeof(float), stream);
-  const Route route = route_of(type, tf32, p.table.volume, p.c_in, p.c_out);
-  // wide layers have so many tiles that few splits fill the device, and each split takes much memory
-  const int64_t all = divide_up(int64_t(p.table.rows), WEIGHT_GRADIENT_SLAB);
-  const int64_t most = std::max<int64_t>(1, MOST_PARTIAL_BYTES / (size * int64_t(sizeof(float))));
-  const int64_t slabs = route.tiles ? divide_up(all, std::min(all, most)) : 1;
-  const int64_t splits = divide_up(all, slabs);
+  const int64_t splits = divide_up(int64_t(p.table.rows), WEIGHT_GRADIENT_SLAB);
   float* const partial = splits > 1 ? static_cast<float*>(allocate(splits * size * sizeof(float))) : nullptr;
-  const WeightGradientArguments arguments{p.features,
-                                          p.gradient,
-                                          partial,
-                                          p.out,
-                                          p.table,
-                                          p.c_in,
-                                          p.c_out,
-                                          static_cast<int32_t>(splits),
-                                          static_cast<int32_t>(slabs)};
+  const WeightGradientArguments arguments{p.features, p.gradient, partial, p.out,
+                                          p.table,    p.c_in,     p.c_out, static_cast<int32_t>(splits)};
+  const Route route = route_of(type, tf32, p.table.volume, p.c_in, p.c_out);
   return route.tiles ? weight_gradient_tensor(route.precision, arguments, stream)
                      : weight_gradient_general(route.precision, arguments, stream);
 }
