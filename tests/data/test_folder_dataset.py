@@ -162,7 +162,7 @@ MISTAKES = {  # a file, its new content, the message
     "frame twice": (
         "ImageSets/all.txt",
         "000001\n000001\n",
-        "all.txt:2: 000001 is named in line 1",
+        ":2: 000001 is named in line 1",
     ),
     "no such frame": ("ImageSets/all.txt", "000001\n000008\n", "000008 is not there"),
     "mixed columns": ("points/000001.bin", "x" * 36, "text file"),
