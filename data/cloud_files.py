@@ -30,7 +30,7 @@ def read_cloud(path: Path | str) -> Cloud:
     LiDAR measured.
     """
     path = Path(path)
-    if path.suffix in ROWS:
+    if path.suffix.lower() in ROWS:
         return Cloud(read_points(path), np.dtype(np.float32))
     cloud = cloud_of(read_fields(path, KITTI_POINTS.columns), path)
     require_scan(cloud.points, path)
@@ -57,7 +57,7 @@ def read_scan(path: Path | str, points: PointColumns = KITTI_POINTS) -> np.ndarr
         for place, name in enumerate((*AXES, INTENSITY, *points.others)):
             if name in points.features:
                 scan[:, place] = named[name.lower()]
-    if path.suffix not in ROWS:
+    if path.suffix.lower() not in ROWS:
         scan = scan[np.isfinite(scan[:, :3]).all(axis=1)]
     require_scan(scan[:, :4], path, points.columns)
     if points.intensity_scale != 1:
@@ -70,7 +70,7 @@ def read_fields(path: Path, columns: Sequence[str]) -> Mapping[str, np.ndarray]:
 
     Raises ValueError for another kind of file, or a damaged one.
     """
-    match path.suffix:
+    match path.suffix.lower():
         case ".pcd":
             return pcd_fields(path)
         case ".ply":
@@ -127,7 +127,7 @@ def find_scans(inputs: Sequence[Path]) -> list[Path]:
     scans: list[Path] = []
     for path in inputs:
         if path.is_dir():
-            found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+            found = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
             if not found:
                 raise FileNotFoundError(f"{path}: no {', '.join(SUFFIXES)} files in this folder")
             scans += found

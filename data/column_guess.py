@@ -35,7 +35,7 @@ def guess_points(files: Sequence[Path], named: Sequence[str] = ()) -> Guess:
     Raises ValueError for clouds that cannot be read, are of different kinds, or have no column that
     could be x, y or z.
     """
-    kinds = sorted({path.suffix for path in files})
+    kinds = sorted({path.suffix.lower() for path in files})
     if len(kinds) > 1:
         raise ValueError(
             f"{files[0].parent}: clouds of different kinds, {', '.join(kinds)}; write them as one"
@@ -68,7 +68,7 @@ def guess_points(files: Sequence[Path], named: Sequence[str] = ()) -> Guess:
 
 def _of_rows(files: Sequence[Path], chosen: Sequence[Path]) -> tuple[tuple[str, ...], str]:
     """Of files without names: the number of columns that makes them most unlike one another."""
-    if chosen[0].suffix == ".npy":
+    if chosen[0].suffix.lower() == ".npy":
         width = int(_array(chosen[0]).shape[1])
         return _names(_array(chosen[0])), f"an array of {width} columns"
     sizes = [path.stat().st_size for path in files]

@@ -47,6 +47,8 @@ class Detector:
 
         Without a model as `from_weights` without a path.
         """
+        if (model is None) != (config is None):
+            raise ValueError("Detector takes a model and its configuration together, or neither")
         device = parse_device(device)
         if model is None or config is None:
             model, config = _load(usual_weights(device))

@@ -39,7 +39,7 @@ EXAMPLE = """example:
   python tools/evaluate.py weights.safetensors --root kitti --split val --output results
   python tools/evaluate.py --detections results --labels kitti/training/label_2 \\
       --split kitti/ImageSets/val.txt --json ap.json
-  python tools/evaluate.py weights.safetensors --root mine --overlap 0.5 Car=0.7,0.5 \
+  python tools/evaluate.py weights.safetensors --root mine --overlap 0.5 Car=0.7,0.5 \\
       --rings 20 40 --curves curves.png
   python tools/evaluate.py --detections results --root mine --split val
 

@@ -47,7 +47,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("weights", type=Path, help="weights file of the network to be taught")
+    parser.add_argument(
+        "weights",
+        type=Path,
+        help="of the network to be taught: a file, or second or second_small, which are shipped",
+    )
     parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
     parser.add_argument(
         "--split",

@@ -82,7 +82,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         dest="start",
         type=Path,
         metavar="WEIGHTS",
-        help="begin with the weights of this file, as far as they fit; see docs/few_labels.md",
+        help="begin with the weights of this file, or of second or second_small, which are "
+        "shipped, as far as they fit; see docs/few_labels.md",
     )
     parser.add_argument(
         "--set",

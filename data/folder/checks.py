@@ -48,6 +48,10 @@ class FolderChecks:
                 f"{twice[0][1]} as {twice[0][0]}; keep one of each"
             )
         lists = sorted((self._layout.root / "ImageSets").glob("*.txt"))
+        if not lists:
+            found.append(
+                "no ImageSets/train.txt and val.txt; docs/own_data.md shows how to make them"
+            )
         leak = self._fingerprints.leak({path.stem: read_split(path) for path in lists})
         if leak is not None:
             found.append(leak)

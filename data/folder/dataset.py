@@ -130,7 +130,7 @@ class FolderDataset:
         path = self.layout.label(frame_id)
         if path is None:
             return objects([], [], [])
-        if path.suffix == ".json":
+        if path.suffix.lower() == ".json":
             return read_json_labels(path)
         if path.parent.name == "label_2":
             return _of_kitti(path, self.layout.calibration(frame_id))

@@ -34,10 +34,11 @@ def read_json_labels(path: Path) -> Objects:
         entries, read = content["objects"], _of_labelcloud
     elif isinstance(content, list):
         entries, read = content, _of_sustech
-        ids = [str(entry.get("obj_id", "")) for entry in entries if isinstance(entry, dict)]
+        ids = [str(entry.get("obj_id", "")) if isinstance(entry, dict) else "" for entry in entries]
         twice = [name for name, count in Counter(ids).items() if name and count > 1]
         if twice:
-            raise ValueError(f"{path}: obj_id {twice[0][:40]!r} is given to several objects")
+            numbers = ", ".join(str(i) for i, name in enumerate(ids, start=1) if name == twice[0])
+            raise ValueError(f"{path}, objects {numbers}: obj_id {twice[0][:40]!r} in all of them")
     else:
         raise ValueError(f"{path}: neither labels of labelCloud nor of SUSTechPOINTS")
     boxes, names, places = [], [], []

@@ -35,7 +35,7 @@ def read_text_labels(path: Path) -> Objects:
             raise ValueError(
                 f"{place}: {len(words)} fields; a line is x y z l w h yaw class, the class one word"
             )
-        boxes.append(checked_box([_number(word) for word in words[:7]], place))
+        boxes.append(checked_box([_number(word, place) for word in words[:7]], place))
         names.append(words[7])
         places.append(place)
     return objects(boxes, names, places)
@@ -67,8 +67,8 @@ def checked_box(box: list[float], place: str) -> list[float]:
     return box
 
 
-def _number(word: str) -> float:
+def _number(word: str, place: str) -> float:
     try:
         return float(word)
     except ValueError:
-        return math.nan
+        raise ValueError(f"{place}: {word[:40]!r} is not a number") from None

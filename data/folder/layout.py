@@ -109,7 +109,7 @@ def _by_name(folder: Path, suffixes: Iterable[str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         # labelCloud keeps its list of classes beside the labels, in _classes.json
-        if path.suffix in suffixes and path.is_file() and path.name[0] not in "._":
+        if path.suffix.lower() in suffixes and path.is_file() and path.name[0] not in "._":
             other = found.setdefault(path.stem, path)
             if other is not path:
                 raise ValueError(f"{path}: frame {path.stem} has {other.name} too; keep one")

@@ -57,7 +57,7 @@ def read_rows(path: Path | str, columns: Sequence[str]) -> np.ndarray:
     size = path.stat().st_size
     if size > LARGEST:
         raise ValueError(f"{path}: {size} bytes are more than a scan has")
-    if path.suffix == ".npy":
+    if path.suffix.lower() == ".npy":
         return _read_npy(path, columns)
     return _read_bin(path, size, columns)
 

@@ -79,7 +79,7 @@ def open_folder(path: Path, points: PointColumns = KITTI_POINTS) -> FolderSource
     if path.is_file():
         return FolderSource([path], companions_of(path.parent), points)
     folder = find_clouds(path)
-    files = [file for file in folder.iterdir() if file.suffix in SUFFIXES]
+    files = [file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES]
     if not files:
         raise FileNotFoundError(f"{folder}: no {', '.join(SUFFIXES)} files in this folder")
     files.sort(key=_by_number)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from detector import tensor_file
 from detector.config import Config, parse_config
-from detector.weights.shipped import find_weights
+from detector.weights.shipped import SHIPPED, find_weights
 
 FORMAT = "millisecond weights 3"
 WITHOUT_CHECKSUM = "millisecond weights 1"
@@ -55,7 +55,11 @@ def load_weights(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
     """
     path = find_weights(path)
     if not path.is_file():
-        fault = "is no weights file" if path.exists() else "no such weights file"
+        fault = (
+            "is no weights file"
+            if path.exists()
+            else f"no such weights file; shipped are {' and '.join(SHIPPED)}"
+        )
         raise FileNotFoundError(f"{path}: {fault}")
     try:
         state, texts, checked = tensor_file.read(path)

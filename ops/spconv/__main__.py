@@ -6,6 +6,7 @@
 import os
 import runpy
 import sys
+from importlib.util import find_spec
 
 from ops.spconv import install
 
@@ -22,6 +23,9 @@ def main() -> int:
     script = arguments[0]
     if not as_module and not os.path.exists(script):
         print(f"error: {script}: no such script", file=sys.stderr)
+        return 2
+    if as_module and find_spec(script.partition(".")[0]) is None:
+        print(f"error: {script}: no such module", file=sys.stderr)
         return 2
     install()
     sys.argv = arguments

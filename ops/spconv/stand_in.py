@@ -41,7 +41,7 @@ def install() -> None:
         for part in PARTS:
             sys.modules[f"{name}.{part}"] = importlib.import_module(f"{PACKAGE}.{part}")
     package.pytorch = package  # type: ignore[attr-defined]
-    if find_spec("cumm") is None:
+    if "cumm" not in sys.modules and find_spec("cumm") is None:
         _install_tensorview()
 
 

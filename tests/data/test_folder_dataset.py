@@ -100,6 +100,8 @@ def test_every_form_of_clouds_gives_the_same_points(tmp_path):
     np.testing.assert_array_equal(read_scan(tmp_path / "a.bin", scaled)[:, 3], 0)
     write_pcd(tmp_path / "h.pcd", table[:, :4])
     np.testing.assert_array_equal(read_scan(tmp_path / "h.pcd"), table[:, :4])
+    upper = (tmp_path / "f.pcd").rename(tmp_path / "F.PCD")
+    np.testing.assert_allclose(read_scan(upper, SIX), expected, rtol=1e-6)
 
 
 def test_las(tmp_path):
@@ -147,7 +149,7 @@ BOX = "1 2 0 4 2 1.5 0.3"
 MISTAKES = {  # a file, its new content, the message
     "fields": ("labels/000001.txt", f"{BOX} Car\n1 2 3 Car\n", "000001.txt, line 2: 4 fields"),
     "NaN": ("labels/000001.txt", "1 nan 0 4 2 1.5 0.3 Car\n", "line 1: y is nan"),
-    "word": ("labels/000001.txt", "1 two 0 4 2 1.5 0.3 Car\n", "line 1: y is nan"),
+    "word": ("labels/000001.txt", "1 two 0 4 2 1.5 0.3 Car\n", "line 1: 'two' is not a number"),
     "negative size": ("labels/000001.txt", "1 2 0 4 -2 1.5 0 Car\n", "line 1: width is -2"),
     "far": ("labels/000001.txt", "1e9 2 0 4 2 1.5 0 Car\n", "line 1: x is 1e"),
     "class of another case": (
@@ -191,7 +193,7 @@ JSON_MISTAKES = {
     "nothing": ("{}", "neither labels of labelCloud nor"),
     "damaged": ("{", "not JSON"),
     "no size": ('{"objects": [{"name": "a", "centroid": {"x": 0, "y": 0, "z": 0}}]}', "object 1"),
-    "twice": ('[{"obj_id": "7"}, {"obj_id": "7"}]', "obj_id '7' is given to several"),
+    "twice": ('[{"obj_id": "7"}, {"obj_id": "7"}]', "objects 1, 2: obj_id '7' in all"),
     "relative": (
         '{"objects": [{"name": "a", "centroid": {"x": 0, "y": 0, "z": 0}, "dimensions": '
         '{"length": 1, "width": 1, "height": 1}, "rotations": {"x": 0, "y": 0, "z": -1}}]}',

@@ -35,6 +35,11 @@ def test_the_detector_is_the_network_and_its_postprocessor(weights, trained):
     assert (scores.diff() <= 0).all()
 
 
+def test_a_configuration_without_its_model_is_a_mistake():
+    with pytest.raises(ValueError, match="a model and its configuration together"):
+        Detector(config=load_config(CONFIG), device="cpu")
+
+
 def test_low_precision_sees_nearly_the_same(weights):
     points = cloud(5000)
     exact = Detector.from_weights(weights, "cpu")(points)

@@ -81,7 +81,15 @@ def find_source(options: argparse.Namespace) -> Source:
         detections = partial(read_found, options.detections)
         if frames.labels is not None:
             detected = names_in(options.detections, frames.names)
+            if options.root and is_folder(options.root):  # as evaluate.py: missed classes too
+                detected = [*dict.fromkeys([*detected, *_labelled(frames)])]
     return Source(frames, detections, detector is not None, detected, Palette(classes), view)
+
+
+def _labelled(frames: Frames) -> set[str]:
+    """The classes of all labels."""
+    assert frames.labels is not None, "no ground truth"
+    return {str(name) for place in range(len(frames.names)) for name in frames.labels(place).types}
 
 
 def find_frames(
