@@ -29,6 +29,7 @@ class Survey:
     without_points: tuple[str, ...]  # frame ids
     without_boxes: int
     not_finite: int  # points with a coordinate or intensity that is no number
+    first_not_finite: str  # the first frame that has some, '' if none has
     intensity: tuple[float, float]  # lowest and highest
     largest_turn: float  # of the angles in the label files, either way
     oddities: tuple[str, ...]  # of the scans, each kind once
@@ -93,6 +94,7 @@ def survey(
         without_points=tuple(look.frame_id for look in looks if not look.intensity),
         without_boxes=sum(not look.names for look in looks),
         not_finite=sum(look.not_finite for look in looks),
+        first_not_finite=next((look.frame_id for look in looks if look.not_finite), ""),
         intensity=(float(min(intensity, default=0)), float(max(intensity, default=0))),
         largest_turn=float(max((turn for look in looks for turn in look.turns), default=0)),
         oddities=tuple(tally.lines()),

@@ -241,7 +241,10 @@ def _data_advice(config: Config, found: Survey) -> list[str]:
             "of the split"
         )
     if found.not_finite:
-        lines.append(f"data: {found.not_finite} points are not finite; they will be dropped")
+        lines.append(
+            f"data: points that are not finite: {found.not_finite}, the first in frame "
+            f"{found.first_not_finite}; they will be dropped"
+        )
     return lines
 
 

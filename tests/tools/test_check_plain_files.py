@@ -147,7 +147,7 @@ def labelcloud(boxes, kinds, unit):
 SPOILED_CLOUDS = {
     "intensities to 255": (lambda p: p * (1, 1, 1, 255), "points.intensity_scale: 1 -> 255"),
     "z pointing down": (lambda p: p * (1, -1, -1, 1), "the ground seems to be overhead"),
-    "not finite": (lambda p: np.where(p == p[5], np.nan, p), "points are not finite"),
+    "not finite": (lambda p: np.where(p == p[5], np.nan, p), "points that are not finite: "),
 }
 
 
