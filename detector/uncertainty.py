@@ -27,10 +27,10 @@ def examine(detector: Detector, points: np.ndarray) -> Uncertainty:
     """The uncertainty of a network about a scan [P, C], from what it finds there and in the
     scan's mirror image.
 
-    The two measures and the use of both together are those of Elezi, Yu, Anandkumar and
-    Leal-Taixe, "Not all labels are equal", CVPR 2022, here for boxes in 3-D whose scores are
-    sigmoids, and added up over a scan as Haussmann et al., "Scalable active learning for object
-    detection", IV 2020, add up entropies. `score_entropy` and `disagreement` define them.
+    Both measures, and their use together, are those of Elezi, Yu, Anandkumar and Leal-Taixe, "Not
+    all labels are equal", CVPR 2022. Here they are for boxes in 3-D whose scores are sigmoids. They
+    are added up over a scan, as Haussmann et al., "Scalable active learning for object detection",
+    IV 2020, add up entropies. `score_entropy` and `disagreement` define them.
     """
     low, high = detector.config.grid.range[1], detector.config.grid.range[4]
     names = detector.config.class_names

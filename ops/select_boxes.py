@@ -34,9 +34,9 @@ def select_boxes(
     per_class: bool = False,
 ) -> SelectedBoxes:
     """The score of an anchor is its best class's: the greatest sigmoid of a logit, of equal ones
-    the first. Anchors that score less than `score` are left out, and of the rest the `before_nms`
-    best are decoded (of equal scores the lower anchors), turned into the half turn that their
-    direction says, and kept by `nms`, up to `after_nms` of them; per_class: among boxes of one
+    the first. Anchors that score less than `score` are left out. The `before_nms` best of the rest
+    become boxes, of equal scores the lower anchors: they are decoded, and turned into the half turn
+    that their direction says. `nms` keeps up to `after_nms` of them; per_class: among boxes of one
     class only.
 
     A logit that is not a number scores 0, and a residual that is not finite is 0. The kernels

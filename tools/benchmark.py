@@ -57,10 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     network = commands.add_parser(
         "network", help="one scan from points to boxes", epilog=NETWORK_EXAMPLE
     )
-    network.add_argument("--config", type=Path, default=CONFIG)
-    network.add_argument("--weights", type=Path, help="weights file (default: random, seed 0)")
-    network.add_argument("--precision", choices=PRECISIONS, default="fp32")
-    network.add_argument("--device", help="cpu or cuda; the GPU where there is one")
+    _add_network_arguments(network)
     train = commands.add_parser("train", help="a training step", epilog=TRAIN_EXAMPLE)
     _add_training_arguments(train)
     scaling = commands.add_parser(
@@ -78,11 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     spconv = commands.add_parser(
         "spconv", help="networks on spconv and on what stands in for it", epilog=SPCONV_EXAMPLE
     )
-    spconv.add_argument("--batch", type=number, nargs="+", default=[1, 4])
-    every = ["fp16", "bf16", "tf32"]
-    spconv.add_argument("--precision", nargs="+", choices=every, default=every)
-    widths = [16, 32, 64, 128, 256, 512]
-    spconv.add_argument("--channels", type=number, nargs="+", default=widths)
+    _add_spconv_arguments(spconv)
     pipeline = commands.add_parser(
         "pipeline", help="points on the host to boxes on the host", epilog=PIPELINE_EXAMPLE
     )
@@ -108,6 +101,21 @@ def _parser() -> argparse.ArgumentParser:
     for command in every:
         command.add_argument("--json", type=output_path, help="also write the figures there")
     return parser
+
+
+def _add_network_arguments(network: argparse.ArgumentParser) -> None:
+    network.add_argument("--config", type=Path, default=CONFIG)
+    network.add_argument("--weights", type=Path, help="weights file (default: random, seed 0)")
+    network.add_argument("--precision", choices=PRECISIONS, default="fp32")
+    network.add_argument("--device", help="cpu or cuda; the GPU where there is one")
+
+
+def _add_spconv_arguments(spconv: argparse.ArgumentParser) -> None:
+    spconv.add_argument("--batch", type=number, nargs="+", default=[1, 4])
+    every = ["fp16", "bf16", "tf32"]
+    spconv.add_argument("--precision", nargs="+", choices=every, default=every)
+    widths = [16, 32, 64, 128, 256, 512]
+    spconv.add_argument("--channels", type=number, nargs="+", default=widths)
 
 
 def _add_pipeline_arguments(pipeline: argparse.ArgumentParser) -> None:

@@ -94,16 +94,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="values that replace those of CONFIG, e.g. train.lr=0.001",
     )
     parser.add_argument("--train-split", default="train", metavar="SPLIT", help="default: train")
-    parser.add_argument(
-        "--streets",
-        type=number,
-        metavar="N",
-        help="train on N new simulated streets per epoch instead, made while it trains; ROOT is "
-        "for validation then, and no objects are pasted",
-    )
-    parser.add_argument(
-        "--sensor", help="that scans the streets, see tools/simulate.py (default: hdl-64e)"
-    )
+    _add_streets_arguments(parser)
     parser.add_argument("--val-split", default="val", metavar="SPLIT", help="default: val")
     parser.add_argument(
         "--prepared",
@@ -120,6 +111,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.start and options.resume:
         parser.error("--resume goes on from the checkpoint in OUTPUT: leave --from out")
     return options
+
+
+def _add_streets_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--streets",
+        type=number,
+        metavar="N",
+        help="train on N new simulated streets per epoch instead, made while it trains; ROOT is "
+        "for validation then, and no objects are pasted",
+    )
+    parser.add_argument(
+        "--sensor", help="that scans the streets, see tools/simulate.py (default: hdl-64e)"
+    )
 
 
 def train(options: argparse.Namespace, group: Processes) -> int:

@@ -149,6 +149,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="IOU",
         help="that makes a match (default: KITTI's, 0.7 for cars, 0.5 for others)",
     )
+    _add_picture_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+def _add_picture_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metric", choices=METRICS, help="of the overlap (default: 3d)")
     parser.add_argument(
         "--boxes", choices=BOXES, default="class", help="what their colours say (default: class)"
@@ -172,7 +177,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--output", type=output_path, metavar="DIR", help="write PNGs here, no window"
     )
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

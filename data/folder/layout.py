@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from data.cloud_files import SUFFIXES
-from data.kitti.splits import check_name, read_split, some
+from data.kitti.splits import check_name, read_split, some, split_name
 
 CLOUDS = ("points", "pointclouds", "lidar")  # of OpenPCDet, labelCloud and SUSTechPOINTS
 LABELS = ("labels", "label", "label_2")  # the last: of KITTI, with calibrations
@@ -66,13 +65,8 @@ class FolderLayout:
 
     @property
     def name(self) -> str:
-        """The split's name. A list outside of ImageSets gets a number too, made from its frames."""
-        if not self.split.endswith(".txt"):
-            return self.split
-        path = Path(self.split)
-        if path.resolve().parent == (self.root / "ImageSets").resolve():
-            return path.stem
-        return f"{path.stem}-{zlib.crc32(' '.join(self.ids).encode()):08x}"
+        """Of the split, see `split_name`."""
+        return split_name(self.root, self.split, self.ids)
 
     @property
     def labelled(self) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from data.kitti.splits import check_name, read_split, require_files
+from data.kitti.splits import check_name, read_split, require_files, split_name
 
 USUAL_IMAGE = (375, 1242)  # height, width of most of KITTI's images
 LARGEST_IMAGE = 1 << 15  # pixels per side
@@ -60,14 +59,8 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """The split's name. A list outside of ImageSets gets a number too, made from its frames:
-        several lists may be called train.txt."""
-        if not self.split.endswith(".txt"):
-            return self.split
-        path = Path(self.split)
-        if path.resolve().parent == (self.root / "ImageSets").resolve():
-            return path.stem
-        return f"{path.stem}-{zlib.crc32(' '.join(self.ids).encode()):08x}"
+        """Of the split, see `split_name`."""
+        return split_name(self.root, self.split, self.ids)
 
     @property
     def labelled(self) -> bool:

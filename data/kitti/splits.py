@@ -2,6 +2,7 @@
 
 import os
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -42,6 +43,17 @@ def read_split(path: Path | str) -> tuple[str, ...]:
             raise ValueError(f"{path}:{number}: {name} is named in line {first[name]} already")
         first[name] = number
     return tuple(first)
+
+
+def split_name(root: Path, split: str, ids: Sequence[str]) -> str:
+    """What files of a split are called. A list outside of root/ImageSets gets a number too, made
+    from its frames: several lists may be called train.txt."""
+    if not split.endswith(".txt"):
+        return split
+    path = Path(split)
+    if path.resolve().parent == (root / "ImageSets").resolve():
+        return path.stem
+    return f"{path.stem}-{zlib.crc32(' '.join(ids).encode()):08x}"
 
 
 def require_files(ids: Sequence[str], folder: Path, suffix: str, needed_by: object) -> None:

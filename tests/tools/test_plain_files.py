@@ -3,6 +3,7 @@ detect and visualize."""
 
 import json
 from dataclasses import replace
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ from tools.detect import main as detect
 from tools.prepare import main as prepare
 from tools.train import main as train
 from tools.visualize import main as visualize
+from tools.visualize import parse
+from tools.visualizing.source import find_source
 
 COLUMNS = PointColumns(
     ("x", "y", "z", "intensity", "ring", "time"), ("x", "y", "z", "intensity", "time"), 255.0
@@ -119,6 +122,20 @@ def test_pictures_of_plain_files(trained, tmp_path, plain):
         where = ["--root", root, "--frames", "000005", "--output", tmp_path / source[0][2:]]
         assert say(visualize, *where, *source) == 0
         assert (tmp_path / source[0][2:] / "000005_birds_eye.png").is_file()
+
+
+def test_a_class_that_is_never_found_is_judged_too(trained, tmp_path):
+    """Also where some labels cannot be read: those are told when their frame is judged."""
+    root, results = tmp_path / "data", tmp_path / "results"
+    copytree(trained[0], root)
+    frames = list(open_dataset(root, "all", points=COLUMNS))
+    nothing = ["--score", 1, root / "points"]
+    assert say(detect, "--weights", trained[2], "--output", results, *nothing) == 0
+    options = parse(["--root", str(root), "--detections", str(results)])
+    assert set(find_source(options).classes) == {name for frame in frames for name in frame.names}
+    (root / "labels" / f"{frames[0].frame_id}.txt").write_text("1 2 3\n")
+    readable = {name for frame in frames[1:] for name in frame.names}
+    assert set(find_source(options).classes) == readable
 
 
 def network_and_points(trained):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -87,9 +88,13 @@ def find_source(options: argparse.Namespace) -> Source:
 
 
 def _labelled(frames: Frames) -> set[str]:
-    """The classes of all labels."""
+    """The classes of all labels. Labels that cannot be read are told where they are judged."""
     assert frames.labels is not None, "no ground truth"
-    return {str(name) for place in range(len(frames.names)) for name in frames.labels(place).types}
+    found: set[str] = set()
+    for place in range(len(frames.names)):
+        with suppress(ValueError, OSError):
+            found |= set(map(str, frames.labels(place).types))
+    return found
 
 
 def find_frames(
