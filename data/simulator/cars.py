@@ -194,7 +194,7 @@ def _inside(length, width, height, cabin, belt, top) -> Mesh:
                 )
                 for side in (-1, 1)
             ]
-    return boxes(rows, Material.CLOTH)
+    return boxes(rows, Material.INTERIOR)
 
 
 def _wheels(length, width, radius, axles) -> Mesh:

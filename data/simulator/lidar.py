@@ -83,6 +83,7 @@ def scan(
     """
     sensor = sensor or default_sensor()
     rays = sensor_rays(sensor, degrees)
+    reach = sensor.asphalt_range * np.exp(sensor.range_spread * rng.standard_normal())
     solid, glass, reachable = _cast(street, time, rays, sensor.max_range, rng)
     count = len(street.placed)
     echoes = through_glass(solid, glass, rng)
@@ -91,9 +92,9 @@ def scan(
     tone = tones(count, rng)
     first, second = at_edges(echoes, sensor, rng)
     offset = sensor.beam_noise * rng.standard_normal(len(rays.heights), dtype=np.float32)
-    points, owner = _measure(first, rays, sensor, tone, offset, rng)
+    points, owner = _measure(first, rays, sensor, tone, reach, offset, rng)
     if sensor.returns == 2:
-        more = _measure(second, rays, sensor, tone, offset, rng)
+        more = _measure(second, rays, sensor, tone, reach, offset, rng)
         points, owner = np.concatenate([points, more[0]]), np.concatenate([owner, more[1]])
     return Scan(points, owner, reachable, seen)
 
@@ -103,14 +104,16 @@ def _measure(
     rays: Rays,
     sensor: Sensor,
     tone: np.ndarray,
+    reach: float,
     offset: np.ndarray,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Points [P, 4] of the echoes that are strong enough, beam by beam, and their owners [P].
 
-    offset: [B] error of the ranges of each beam, metres.
+    reach: at which half of the pulses onto a road come back, metres; offset: [B] error of the
+    ranges of each beam, metres.
     """
-    kept = returning(echoes, sensor, tone, rng) & ~rays.blocked
+    kept = returning(echoes, sensor, tone, reach, rng) & ~rays.blocked
     depth = noisy_range(echoes.depth[kept], sensor, rng)
     depth += np.broadcast_to(offset[:, None], kept.shape)[kept]
     points = np.zeros((len(depth), 4), dtype=np.float32)

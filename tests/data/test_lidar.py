@@ -91,7 +91,7 @@ def test_the_points_of_a_beam_share_an_error():
 @pytest.mark.parametrize("distance", [10.0, 30.0, 50.0, 70.0])
 def test_lost_pulses_have_their_share(distance):
     """Against the formula in plain Python: power falls with distance squared and with the angle."""
-    sensor = replace(SPARSE, max_range=100.0, asphalt_range=50.0)
+    sensor = replace(SPARSE, max_range=100.0)
     shape = (300, 300)
     cosine = sensor.height / distance
     echoes = Echoes(
@@ -100,20 +100,22 @@ def test_lost_pulses_have_their_share(distance):
         np.full(shape, int(Material.ASPHALT)),
         np.full(shape, cosine, np.float32),
     )
-    came = returning(echoes, sensor, np.zeros(1, np.float32), np.random.default_rng(0)).mean()
-    ratio = (50.0 / distance) ** 3
+    rng, tone = np.random.default_rng(0), np.zeros(1, np.float32)
+    came = returning(echoes, sensor, tone, 50.0, rng).mean()
+    ratio = (50.0 / distance) ** (2 + SURFACES[Material.ASPHALT].smooth)
     chance = (1 - SURFACES[Material.ASPHALT].lost) / (1 + ratio ** -(1.7 / 0.6))
     assert came == pytest.approx(
         chance, abs=5 * (chance * (1 - chance) / came.size / 9e4) ** 0.5 + 1e-3
     )
     squarely = echoes._replace(cosine=np.ones(shape, np.float32))
-    more = returning(squarely, sensor, np.zeros(1, np.float32), np.random.default_rng(0)).mean()
+    more = returning(squarely, sensor, tone, 50.0, np.random.default_rng(0)).mean()
     assert more >= came
     out = returning(
         echoes._replace(depth=np.full(shape, 101, np.float32)),
         sensor,
-        np.zeros(1, np.float32),
-        np.random.default_rng(0),
+        tone,
+        50.0,
+        rng,
     )
     assert not out.any()
 

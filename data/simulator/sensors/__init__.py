@@ -36,6 +36,7 @@ class Sensor:
     turn: float = 0.1  # seconds of a turn, or from one side of the view to the other; 0: at once
     laser_heights: tuple[float, ...] = ()  # of the beams above the origin of the points
     asphalt_range: float = 45.0  # at which half of the pulses onto a road come back
+    range_spread: float = 0.0  # of the logarithm of that, from scan to scan
     returns: int = 1  # points that a pulse brings at most; 2: one behind an edge too
     intensity: bool = True  # False: every point has intensity 0
     # the own car's roof: front and back edge (x), half of its width, height above the ground
@@ -69,6 +70,7 @@ class Sensor:
             ("divergence", 0.0, 50.0),
             ("turn", 0.0, 1.0),
             ("asphalt_range", 1.0, 1000.0),
+            ("range_spread", 0.0, 1.0),
             ("returns", 1, 2),
         ):
             value = getattr(self, key)
