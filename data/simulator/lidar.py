@@ -39,13 +39,13 @@ def default_sensor() -> Sensor:
 
 
 def as_scanned(street: Street, time: float, sensor: Sensor) -> Street:
-    """The street in the frame of a sensor of that mounting height, and each thing where it is when
+    """The street in the frame of a sensor of that height and pitch, and each thing where it is when
     the turning sensor looks at it.
 
     A turn begins and ends behind the sensor and runs clockwise, from left to right; it looks
     straight ahead at `time`. A thing is met in one moment: its shear, of millimetres, is left out.
     """
-    raised = _raised(street, sensor.height - SENSOR_HEIGHT)
+    raised = _raised(street.tilted(sensor.pitch), sensor.height - SENSOR_HEIGHT)
     if sensor.turn == 0 or not street.placed:
         return raised
     x, y, _, _ = raised.poses(time).T

@@ -10,7 +10,7 @@ from data.simulator.statistics import BODY_GAP, SIZES
 from data.simulator.things import Thing, upright
 
 ARM = 0.05  # radius, metres
-LIFT = 0.03  # the bottom of a person's box over the ground, metres
+LIFT = (0.0, 0.12)  # the bottom of a person's box over the ground, least and most, metres
 CARRY = ("nothing", "backpack", "bag", "suitcase", "pram", "umbrella", "box")
 CARRY_SHARES = (0.5, 0.16, 0.16, 0.04, 0.06, 0.02, 0.06)
 
@@ -29,7 +29,7 @@ def pedestrian(rng: np.random.Generator) -> Thing:
         partial(_walking, (length, width, height), with_, u),
         (-back, -side, 0.0, front, side, top),
         "Pedestrian",
-        upright(length, width, height, LIFT),
+        upright(length, width, height, rng.uniform(*LIFT)),
     )
 
 
@@ -41,7 +41,7 @@ def sitting_person(rng: np.random.Generator) -> Thing:
         partial(_sitting, height, tuple(rng.random(6).tolist())),
         (-half, -0.45, 0.0, max(half, 0.75), 0.45, height + 0.1),
         "Person_sitting",
-        upright(length, width, height, LIFT),
+        upright(length, width, height, rng.uniform(*LIFT)),
     )
 
 

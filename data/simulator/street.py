@@ -61,6 +61,11 @@ class Street:
         rise = np.array([0, 0, 0, self.plane[2] * height], dtype=np.float32)
         return replace(self, ground=replace(self.ground, plane=self.plane + rise))
 
+    def tilted(self, degrees: float) -> "Street":
+        """The street in a frame that looks down by so much."""
+        rise = np.array([-np.tan(np.radians(degrees)) * self.plane[2], 0, 0, 0], dtype=np.float32)
+        return replace(self, ground=replace(self.ground, plane=self.plane + rise))
+
     def pose(self, placed: Placed, time: float) -> tuple[float, float, float, float]:
         """(x, y, z of the ground, yaw) of one thing in the LiDAR frame of that time."""
         x, y, z, yaw = Street((placed,), self.ground, self.ego_speed).poses(time)[0].tolist()

@@ -49,8 +49,9 @@ def test_points_lie_in_the_directions_of_the_table(name):
     )
     assert np.abs(steps - steps.round()).max() < 0.01
     assert steps.round().max() <= round(sensor.field_of_view / sensor.azimuth_step)
-    # the ground is where the mounting height says
-    np.testing.assert_allclose(points[:, 2], -sensor.height, atol=6 * 2 * sensor.range_noise)
+    # the ground is where the mounting height and the pitch say
+    ground = np.tan(np.radians(sensor.pitch)) * points[:, 0] - sensor.height
+    np.testing.assert_allclose(points[:, 2], ground, atol=6 * 2 * sensor.range_noise)
     whole = sensor.field_of_view == 360
     assert (np.abs(np.degrees(np.arctan2(points[:, 1], points[:, 0]))).max() > 179) == whole
 
