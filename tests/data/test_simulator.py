@@ -93,7 +93,7 @@ def test_boxes_hold_points_and_do_not_overlap(seed, time):
     held = points_in_boxes(frame.points, wider).sum(1)
     assert (
         held[frame.difficulty >= 0] > 0
-    ).all()  # a mixed pixel may be all that there is of others
+    ).all()  # of others, a mixed pixel perhaps
     assert set(frame.names) <= set(SIZES) | {"Misc"}
     boxes = torch.from_numpy(frame.boxes)
     overlap = overlap_bev(boxes, boxes).fill_diagonal_(0)
