@@ -24,12 +24,15 @@ def cast_meshes(
 
     touched: [S, R] bool, set where a ray would meet the part if it stood alone.
     """
-    sizes = np.diff(meshes.vertex_ends, prepend=0)
-    count = np.diff(meshes.triangle_ends, prepend=0)
+    hulls = meshes.hulls
+    sizes, count = hulls[:, 2], hulls[:, 4]
     x, y, z = meshes.vertices.T
-    at_x, at_y, at_z, cos, sin = meshes.pose.T.repeat(sizes, axis=1)
+    at_x, at_y, at_z, cos, sin = meshes.pose[hulls[:, 0]].T.repeat(sizes, axis=1)
     vertices = np.array([cos * x - sin * y + at_x, sin * x + cos * y + at_y, z + at_z], np.float32)
-    triangles = meshes.corners + (meshes.vertex_ends - sizes).repeat(count)[:, None]
+    number = np.arange(count.sum()) - (np.cumsum(count) - count).repeat(count)  # within its hull
+    triangles = meshes.corners[number + hulls[:, 3].repeat(count)]
+    triangles += hulls[:, 1].repeat(count)[:, None]
+    material = meshes.material[hulls[:, 5].repeat(count) + number * hulls[:, 6].repeat(count)]
     a, b, c = corners = vertices[:, triangles.T].transpose(1, 0, 2)  # [corner, coordinate, T]
     edges = np.stack([_cross(a, b), _cross(b, c), _cross(c, a)])  # [3, 3, T]
     volume = _dot(a, edges[1])
@@ -38,8 +41,7 @@ def cast_meshes(
     edges, volume = edges[..., facing], volume[facing]
     normal = edges[0] + edges[1] + edges[2]
     length = np.sqrt(_dot(normal, normal))
-    part = np.arange(len(count)).repeat(count)[facing]
-    material = meshes.material[facing]
+    part, material = hulls[:, 0].repeat(count)[facing], material[facing]
     item, ray = pairs(found, grid.shape[1])
     rows = np.ascontiguousarray(edges.reshape(9, -1).T)
     for start in range(0, len(item), CHUNK):

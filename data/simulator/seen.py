@@ -16,13 +16,16 @@ class Seen(NamedTuple):
 
 
 class SeenMeshes(NamedTuple):
-    """The surfaces of S things, each in its own frame: V vertices, T triangles."""
+    """The surfaces of S things: H closed hulls, each in the frame of its thing.
+
+    A row of `hulls` is: thing, first vertex, vertices, first triangle, triangles, first material,
+    materials per triangle (0 where the hull has one, 1 where each of its triangles has one).
+    """
 
     vertices: np.ndarray  # [V, 3] float32
-    corners: np.ndarray  # [T, 3] int64 numbers of the thing's own vertices
-    material: np.ndarray  # [T] int64
-    vertex_ends: np.ndarray  # [S] int64
-    triangle_ends: np.ndarray  # [S] int64
+    corners: np.ndarray  # [T, 3] int64 numbers of the hull's own vertices; hulls of a kind share
+    material: np.ndarray  # [M] int64
+    hulls: np.ndarray  # [H, 7] int64
     pose: np.ndarray  # [S, 5] float64
     owner: np.ndarray  # [S] int32
 
@@ -60,28 +63,63 @@ def in_sight(street: Street, time: float, grid: Grid, reach: float) -> Seen:
     return Seen(index.astype(np.int32), np.stack([x, y, z, np.cos(yaw), np.sin(yaw)], axis=1))
 
 
+class _Kind(NamedTuple):
+    """Hulls that are computed together."""
+
+    hulls: type
+    rows: list
+    materials: list
+    things: list[int]
+    counts: list[int]
+
+
 def meshes_of(street: Street, seen: Seen) -> SeenMeshes:
     """All surfaces of the things in sight."""
-    parts = [street.placed[i].thing.solids.mesh for i in seen.thing.tolist()]
-    return SeenMeshes(
-        np.concatenate([mesh.vertices for mesh in parts]),
-        np.concatenate([mesh.triangles for mesh in parts]),
-        np.concatenate([mesh.material for mesh in parts]),
-        np.cumsum([len(mesh.vertices) for mesh in parts]),
-        np.cumsum([len(mesh.triangles) for mesh in parts]),
-        *(seen.pose, seen.thing),
-    )
+    kinds: dict[tuple, _Kind] = {}
+    for number, index in enumerate(seen.thing.tolist()):
+        for hulls in street.placed[index].thing.solids.hulls:
+            key = hulls.kind
+            kind = kinds.get(key)
+            if kind is None:
+                kind = kinds[key] = _Kind(type(hulls), [], [], [], [])
+            kind.rows.extend(hulls.rows)
+            kind.materials.extend(hulls.materials)
+            kind.things.append(number)
+            kind.counts.append(len(hulls.rows))
+    vertices, corners, materials, table = [], [], [], []
+    at = [0, 0, 0]  # vertices, triangles, materials so far
+    for key, kind in kinds.items():
+        points, triangles = kind.hulls.vertices(key, kind.rows), kind.hulls.triangles(key)
+        material = np.array(kind.materials, dtype=np.int64)
+        count, size = points.shape[:2]
+        each = 1 if material.ndim == 1 else material.shape[1]
+        hulls = np.empty((count, 7), np.int64)
+        hulls[:, 0] = np.repeat(kind.things, kind.counts)
+        hulls[:, 1] = np.arange(at[0], at[0] + count * size, size)
+        hulls[:, 2:5] = size, at[1], len(triangles)
+        hulls[:, 5] = np.arange(at[2], at[2] + count * each, each)
+        hulls[:, 6] = material.ndim - 1
+        table.append(hulls)
+        vertices.append(points.reshape(-1, 3))
+        corners.append(triangles)
+        materials.append(material.reshape(-1))
+        at = [at[0] + count * size, at[1] + len(triangles), at[2] + count * each]
+    if not table:  # only volumes
+        vertices, corners = [np.zeros((0, 3), np.float32)], [np.zeros((0, 3), np.int64)]
+        materials, table = [np.zeros(0, np.int64)], [np.zeros((0, 7), np.int64)]
+    parts = (np.concatenate(part) for part in (vertices, corners, materials, table))
+    return SeenMeshes(*parts, seen.pose, seen.thing)
 
 
 def volumes_of(street: Street, seen: Seen) -> SeenVolumes | None:
     """All volumes of the things in sight; None where there is none."""
-    parts = [street.placed[i].thing.solids.volumes for i in seen.thing.tolist()]
-    count = [len(part.path) for part in parts]
+    every = [street.placed[i].thing.solids.volumes for i in seen.thing.tolist()]
+    count = [len(part.path) for part in every]
     if not sum(count):
         return None
-    part = np.arange(len(parts)).repeat(count)
+    part = np.arange(len(every)).repeat(count)
     local, half, rounded, path, material = (
-        np.concatenate(column) for column in zip(*parts, strict=True)
+        np.concatenate(column) for column in zip(*(v for v in every if len(v.path)), strict=True)
     )
     x, y, z = local.T
     at_x, at_y, at_z, cos, sin = seen.pose[part].T

@@ -1,7 +1,7 @@
 """What the rays of a LiDAR hit, by csrc/cpu/ray_casting.cpp: the same bits as plain numpy gives.
 
 The kernels read by address: every function checks types and sizes, and raises ValueError. What
-corners name, and where parts end, is not looked at.
+hulls and corners name is not looked at.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ class HitLayer(NamedTuple):
 
 
 class Meshes(NamedTuple):
-    """Closed meshes of S parts, each in a frame of its own."""
+    """H closed hulls of S parts, each in the frame of its part.
+
+    A row of `hulls` is: part, first vertex, vertices, first triangle, triangles, first material,
+    materials per triangle (0 where the hull has one, 1 where each of its triangles has one).
+    """
 
     vertices: Tensor  # [V, 3] float32
-    corners: Tensor  # [T, 3] int64 numbers of the part's own vertices
-    material: Tensor  # [T] int64
-    vertex_ends: Tensor  # [S] int64
-    triangle_ends: Tensor  # [S] int64
+    corners: Tensor  # [T, 3] int64 numbers of the hull's own vertices
+    material: Tensor  # [M] int64
+    hulls: Tensor  # [H, 7] int64
     pose: Tensor  # [S, 5] float64 x, y, z, cosine and sine of the yaw, in the sensor's frame
     owner: Tensor  # [S] int32
 
@@ -81,7 +84,7 @@ class _HitLayer(ctypes.Structure):
 class _Meshes(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in Meshes._fields),
-        *((name, ctypes.c_int64) for name in ("parts", "glass")),
+        *((name, ctypes.c_int64) for name in ("count", "glass")),
     ]
 
 
@@ -116,12 +119,11 @@ def cast_meshes(
     job = _Meshes(
         _at(meshes.vertices, _F32, (-1, 3)),
         _at(meshes.corners, _I64, (-1, 3)),
-        _at(meshes.material, _I64, (len(meshes.corners),)),
-        _at(meshes.vertex_ends, _I64, (parts,)),
-        _at(meshes.triangle_ends, _I64, (parts,)),
+        _at(meshes.material, _I64, (-1,)),
+        _at(meshes.hulls, _I64, (-1, 7)),
         _at(meshes.pose, _F64, (parts, 5)),
         _at(meshes.owner, _I32, (parts,)),
-        parts,
+        len(meshes.hulls),
         glass_material,
     )
     solid, glass = (ctypes.byref(_layer(layer, rays)) for layer in layers)

@@ -367,19 +367,18 @@ void cast_meshes(const Meshes* meshes, const RayGrid* grid, const HitLayer* soli
   Caster caster(*grid, *solid, *glass);
   const int64_t rays = grid->beams * grid->columns;
   std::vector<Vertex> vertices;
-  int64_t vertex = 0, triangle = 0;
-  for (int64_t part = 0; part < meshes->parts; ++part) {
-    const double* pose = meshes->pose + 5 * part;
+  for (const Hull* hull = meshes->hulls; hull != meshes->hulls + meshes->count; ++hull) {
+    const double* pose = meshes->pose + 5 * hull->part;
     vertices.clear();
-    for (; vertex < meshes->vertex_ends[part]; ++vertex) {
-      const float* v = meshes->vertices + 3 * vertex;
+    for (int64_t i = 0; i < hull->vertices; ++i) {
+      const float* v = meshes->vertices + 3 * (hull->first_vertex + i);
       const Vector at = {static_cast<float>(pose[3] * v[0] - pose[4] * v[1] + pose[0]),
                          static_cast<float>(pose[4] * v[0] + pose[3] * v[1] + pose[1]),
                          static_cast<float>(v[2] + pose[2])};
       vertices.push_back({at, std::atan2(double{at.y}, double{at.x})});
     }
-    for (; triangle < meshes->triangle_ends[part]; ++triangle) {
-      const int64_t* c = meshes->corners + 3 * triangle;
+    for (int64_t i = 0; i < hull->triangles; ++i) {
+      const int64_t* c = meshes->corners + 3 * (hull->first_triangle + i);
       const Vertex* const corner[3] = {&vertices[c[0]], &vertices[c[1]], &vertices[c[2]]};
       const Vector edges[3] = {cross(corner[0]->at, corner[1]->at), cross(corner[1]->at, corner[2]->at),
                                cross(corner[2]->at, corner[0]->at)};
@@ -388,13 +387,13 @@ void cast_meshes(const Meshes* meshes, const RayGrid* grid, const HitLayer* soli
       const Reach reach = reach_of(corner);
       const auto [low, high] = std::minmax({corner[0]->at.z, corner[1]->at.z, corner[2]->at.z});
       const Span rows = finder.rows(low, high, reach.nearest, reach.farthest);
+      if (rows.empty()) continue;
       Span more;
       const Span columns = finder.across(reach.low, reach.high, &more);
-      if (rows.empty()) continue;
-      const int64_t material = meshes->material[triangle];
+      const int64_t material = meshes->material[hull->first_material + hull->materials * i];
       for (const Span span : {columns, more})
-        caster.triangle(edges, volume, rows, span, meshes->owner[part], material, material == meshes->glass,
-                        touched + part * rays);
+        caster.triangle(edges, volume, rows, span, meshes->owner[hull->part], material, material == meshes->glass,
+                        touched + hull->part * rays);
     }
   }
 }

@@ -20,16 +20,21 @@ struct HitLayer {
   float* cosine;      // [rays] of the angle of incidence
 };
 
-// Closed meshes, one per part, each in a frame of its own.
+// A closed hull; hulls of a kind share their corners.
+struct Hull {
+  int64_t part, first_vertex, vertices, first_triangle, triangles, first_material;
+  int64_t materials;  // per triangle: 0 where the hull has one, 1 where each of its triangles has one
+};
+
+// The hulls of all parts, each in the frame of its part.
 struct Meshes {
-  const float* vertices;         // [vertices, 3]
-  const int64_t* corners;        // [triangles, 3] numbers of the part's own vertices
-  const int64_t* material;       // [triangles]
-  const int64_t* vertex_ends;    // [parts]
-  const int64_t* triangle_ends;  // [parts]
-  const double* pose;            // [parts, 5] x, y, z, cosine and sine of the yaw, in the frame of the sensor
-  const int32_t* owner;          // [parts] what the layers name
-  int64_t parts, glass;          // glass: the material whose hits go into a layer of their own
+  const float* vertices;    // [vertices, 3]
+  const int64_t* corners;   // [triangles, 3] numbers of the hull's own vertices
+  const int64_t* material;  // [materials]
+  const Hull* hulls;        // [count]
+  const double* pose;       // [parts, 5] x, y, z, cosine and sine of the yaw, in the frame of the sensor
+  const int32_t* owner;     // [parts] what the layers name
+  int64_t count, glass;     // glass: the material whose hits go into a layer of their own
 };
 
 // Boxes (cubes) and ellipsoids (balls), turned as their part is.
