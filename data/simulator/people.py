@@ -1,5 +1,6 @@
 """People on foot: walking, standing, carrying, pushing, and sitting."""
 
+from bisect import bisect_left
 from functools import partial
 
 import numpy as np
@@ -13,12 +14,13 @@ ARM = 0.05  # radius, metres
 LIFT = 0.03  # the bottom of a person's box over the ground, metres
 CARRY = ("nothing", "backpack", "bag", "suitcase", "pram", "umbrella", "box")
 CARRY_SHARES = (0.5, 0.16, 0.16, 0.04, 0.06, 0.02, 0.06)
+CARRY_BOUNDS = np.cumsum(CARRY_SHARES)[:-1].tolist()
 
 
 def pedestrian(rng: np.random.Generator) -> Thing:
     """Somebody walking or standing; the box is the labels', the body inside it is smaller."""
     length, width, height = SIZES["Pedestrian"].draw(rng)
-    with_ = CARRY[int(np.searchsorted(np.cumsum(CARRY_SHARES)[:-1], rng.random()))]
+    with_ = CARRY[bisect_left(CARRY_BOUNDS, rng.random())]
     u = tuple(rng.random(12).tolist())
     front = 1.5 if with_ == "pram" else length / 2
     back = 0.9 if with_ == "suitcase" else length / 2
