@@ -43,6 +43,8 @@ never stopped. detector/config_sections.py explains the keys of CONFIG. tensorbo
 shows the curves.
 """
 
+STREETS_OF_A_SEED = 1_000_000_000  # trainings with other seeds see other streets
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
@@ -137,7 +139,8 @@ def train(options: argparse.Namespace, group: Processes) -> int:
     if options.streets:
         crop = config.grid.crop_to_image
         sensor = None if options.sensor is None else find_sensor(options.sensor)
-        frames = SimulatedStreets(options.streets, sensor=sensor, crop=crop)
+        first = SimulatedStreets.first + STREETS_OF_A_SEED * config.train.seed
+        frames = SimulatedStreets(options.streets, first, sensor, crop)
     else:
         frames = _dataset(options, config, options.train_split)
         if any(config.augment.sample.values()):

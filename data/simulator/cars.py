@@ -196,7 +196,7 @@ def _inside(length, width, height, cabin, belt, top) -> Hulls:
                 )
                 for side in (-1, 1)
             ]
-    return boxes(rows, Material.CLOTH)
+    return boxes(rows, Material.INTERIOR)
 
 
 def _wheels(length, width, radius, axles) -> Hulls:

@@ -38,13 +38,13 @@ def default_sensor() -> Sensor:
 
 
 def as_scanned(street: Street, time: float, sensor: Sensor) -> Street:
-    """The street in the frame of a sensor of that mounting height, and each thing where it is when
+    """The street in the frame of a sensor of that height and pitch, and each thing where it is when
     the turning sensor looks at it.
 
     A turn begins and ends behind the sensor and runs clockwise, from left to right; it looks
     straight ahead at `time`. A thing is met in one moment: its shear, of millimetres, is left out.
     """
-    raised = street.raised(sensor.height - SENSOR_HEIGHT)
+    raised = street.tilted(sensor.pitch).raised(sensor.height - SENSOR_HEIGHT)
     if sensor.turn == 0 or not street.placed:
         return raised
     x, y, _, _ = raised.poses(time).T
@@ -69,6 +69,7 @@ def scan(
     """
     sensor = sensor or default_sensor()
     rays = sensor_rays(sensor, degrees)
+    reach = sensor.asphalt_range * np.exp(sensor.range_spread * rng.standard_normal())
     solid, glass, reachable = _cast(street, time, rays, sensor.max_range, rng)
     count = len(street.placed)
     echoes = through_glass(solid, glass, rng)
@@ -77,9 +78,9 @@ def scan(
     tone = tones(count, rng)
     first, second = at_edges(echoes, sensor, rng)
     offset = sensor.beam_noise * rng.standard_normal(len(rays.heights), dtype=np.float32)
-    points, owner = _measure(first, rays, sensor, tone, offset, rng)
+    points, owner = _measure(first, rays, sensor, tone, reach, offset, rng)
     if sensor.returns == 2:
-        more = _measure(second, rays, sensor, tone, offset, rng)
+        more = _measure(second, rays, sensor, tone, reach, offset, rng)
         points, owner = np.concatenate([points, more[0]]), np.concatenate([owner, more[1]])
     return Scan(points, owner, reachable, seen)
 
@@ -89,14 +90,16 @@ def _measure(
     rays: Rays,
     sensor: Sensor,
     tone: np.ndarray,
+    reach: float,
     offset: np.ndarray,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Points [P, 4] of the echoes that are strong enough, beam by beam, and their owners [P].
 
-    offset: [B] error of the ranges of each beam, metres.
+    reach: at which half of the pulses onto a road come back, metres; offset: [B] error of the
+    ranges of each beam, metres.
     """
-    kept = returning(echoes, sensor, tone, rng)
+    kept = returning(echoes, sensor, tone, reach, rng)
     if sensor.roof:
         kept = kept[~rays.blocked.ravel()[kept]]
     beam = kept // rays.directions.shape[2]

@@ -11,7 +11,7 @@ from data.simulator.statistics import BODY_GAP, SIZES
 from data.simulator.things import Thing, upright
 
 ARM = 0.05  # radius, metres
-LIFT = 0.03  # the bottom of a person's box over the ground, metres
+LIFT = (0.0, 0.12)  # the bottom of a person's box over the ground, least and most, metres
 CARRY = ("nothing", "backpack", "bag", "suitcase", "pram", "umbrella", "box")
 CARRY_SHARES = (0.5, 0.16, 0.16, 0.04, 0.06, 0.02, 0.06)
 CARRY_BOUNDS = np.cumsum(CARRY_SHARES)[:-1].tolist()
@@ -31,7 +31,7 @@ def pedestrian(rng: np.random.Generator) -> Thing:
         partial(_walking, (length, width, height), with_, u),
         (-back, -side, 0.0, front, side, top),
         "Pedestrian",
-        upright(length, width, height, LIFT),
+        upright(length, width, height, rng.uniform(*LIFT)),
     )
 
 
@@ -43,7 +43,7 @@ def sitting_person(rng: np.random.Generator) -> Thing:
         partial(_sitting, height, tuple(rng.random(6).tolist())),
         (-half, -0.45, 0.0, max(half, 0.75), 0.45, height + 0.1),
         "Person_sitting",
-        upright(length, width, height, LIFT),
+        upright(length, width, height, rng.uniform(*LIFT)),
     )
 
 
@@ -54,8 +54,9 @@ def _walking(box, with_: str, u) -> Solids:
     # Feet reach to the ends of the box, but for the gap; a foot is 0.25 m long.
     stride = max(min(length / 2 - gap - 0.14, 0.36), 0.0)
     stride *= 1.0 if u[1] < 0.75 else 0.15
-    shoulder = min(max(width / 2 - gap - ARM, 0.13), 0.21)  # an arm hangs beyond it
-    stout = 0.1 + 0.05 * u[2]
+    shoulder = min(max(width / 2 - gap - ARM, 0.15), 0.23)  # an arm hangs beyond it
+    out = min(0.16 * u[9], max(width / 2 - shoulder - 0.1, 0.0))  # of the elbows
+    stout, clad = 0.11 + 0.06 * u[2], 1.0 + 0.35 * u[10]  # half a chest's depth; clothes
     step = 1.0 if u[3] < 0.5 else -1.0
     swing = 0.8 * stride * u[4] + 0.03
     hip, chest, neck = 0.5 * tall, 0.72 * tall, 0.83 * tall
@@ -66,11 +67,11 @@ def _walking(box, with_: str, u) -> Solids:
         knee = 0.55 * foot + 0.05
         lift = 0.1 if foot < 0 and stride > 0.1 else 0.04
         rows += [
-            (0, y, hip, knee, y, 0.27 * tall, 0.085, 0.06),
-            (knee, y, 0.27 * tall, foot - 0.03, y, lift, 0.06, 0.045),
+            (0, y, hip, knee, y, 0.27 * tall, 0.085 * clad, 0.06 * clad),
+            (knee, y, 0.27 * tall, foot - 0.03, y, lift, 0.06 * clad, 0.045 * clad),
             (foot - 0.08, y, lift, foot + 0.16, y, 0.04, 0.05, 0.04),
         ]
-    rows += _arms(tall, shoulder, (-step * swing, step * swing), with_, u[6])
+    rows += _arms(tall, shoulder, out, clad, (-step * swing, step * swing), with_, u[6])
     dress = u[7] < 0.15
     rows += [
         (0, 0, 0.3 * tall if dress else hip - 0.04, lean, 0, chest, 0.2 if dress else 0.17, 0.2)
@@ -89,8 +90,10 @@ def _walking(box, with_: str, u) -> Solids:
     return solids(*parts, *_carried(with_, tall, shoulder, u))
 
 
-def _arms(tall: float, shoulder: float, hands, with_: str, bend: float) -> list[tuple]:
-    """Upper arms and forearms; hands hold the bar of a pram, a box, or swing."""
+def _arms(
+    tall: float, shoulder: float, out: float, clad: float, hands, with_: str, bend: float
+) -> list[tuple]:
+    """Upper arms and forearms, elbows `out`; hands hold the bar of a pram, a box, or swing."""
     rows = []
     top, elbow, hand = 0.81 * tall, 0.62 * tall, 0.47 * tall
     for side, swing in zip((1.0, -1.0), hands, strict=True):
@@ -101,10 +104,10 @@ def _arms(tall: float, shoulder: float, hands, with_: str, bend: float) -> list[
             reach, at, inward = 0.22, 0.72 * tall, side * 0.12  # at the telephone
         else:
             reach, at, inward = swing + 0.08, hand, y
-        middle = 0.5 * swing
+        middle, wide = 0.5 * swing, y + side * out
         rows += [
-            (0, y, top, middle, y, elbow, ARM, 0.045),
-            (middle, y, elbow, reach, inward, at, 0.045, 0.035),
+            (0, y, top, middle, wide, elbow, ARM * clad, 0.045 * clad),
+            (middle, wide, elbow, reach, inward, at, 0.045 * clad, 0.035 * clad),
         ]
     return rows
 

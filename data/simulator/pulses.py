@@ -24,12 +24,16 @@ class Surface(NamedTuple):
     reflectivity: float  # share of the light that a white, dull surface would return
     spread: float  # of its logarithm, from thing to thing
     lost: float  # share of the pulses that come to nothing at any distance: mirrored away
+    # power falls with this power of the cosine of incidence: 1 for a dull, smooth surface; a rough
+    # one lies in its own shadow and still sends light back to where it came from
+    smooth: float = 1.0
 
 
-# Typical values for near infrared light. Shares of lost pulses: those of the free rays inside of
-# cars, and on the ground below 20 m (1 to 3 %), in real scans.
+# Typical values for near infrared light. Paint is black (0.04) to white. Light passes the glass
+# before an interior twice. Shares of lost pulses: those of the free rays inside of cars, and on the
+# ground below 20 m (1 to 3 %), in real scans.
 SURFACES = {
-    Material.PAINT: Surface(0.35, 0.6, 0.04),
+    Material.PAINT: Surface(0.16, 0.9, 0.04),
     Material.GLASS: Surface(0.10, 0.2, 0.0),
     Material.RUBBER: Surface(0.06, 0.2, 0.05),
     Material.METAL: Surface(0.40, 0.3, 0.05),
@@ -37,14 +41,15 @@ SURFACES = {
     Material.SKIN: Surface(0.40, 0.1, 0.01),
     Material.FOLIAGE: Surface(0.35, 0.2, 0.0),
     Material.WOOD: Surface(0.30, 0.2, 0.01),
-    Material.ASPHALT: Surface(0.18, 0.0, 0.015),
-    Material.MARKING: Surface(0.60, 0.0, 0.01),
-    Material.GRASS: Surface(0.35, 0.0, 0.01),
-    Material.CONCRETE: Surface(0.35, 0.2, 0.01),
+    Material.ASPHALT: Surface(0.18, 0.0, 0.03, 0.3),
+    Material.MARKING: Surface(0.60, 0.0, 0.01, 0.3),
+    Material.GRASS: Surface(0.35, 0.0, 0.02, 0.3),
+    Material.CONCRETE: Surface(0.35, 0.2, 0.01, 0.5),
     Material.SIGN: Surface(0.90, 0.1, 0.0),
     Material.PLASTIC: Surface(0.30, 0.3, 0.02),
+    Material.INTERIOR: Surface(0.03, 0.7, 0.1),
 }
-_REFLECTIVITY, _SPREAD, _LOST = np.array(
+_REFLECTIVITY, _SPREAD, _LOST, _SMOOTH = np.array(
     [SURFACES[material] for material in sorted(Material)], dtype=np.float32
 ).T
 
@@ -111,20 +116,21 @@ def at_edges(echoes: Echoes, sensor: Sensor, rng: np.random.Generator) -> tuple[
 
 
 def returning(
-    echoes: Echoes, sensor: Sensor, tone: np.ndarray, rng: np.random.Generator
+    echoes: Echoes, sensor: Sensor, tone: np.ndarray, reach: float, rng: np.random.Generator
 ) -> np.ndarray:
     """The rays [N] whose pulse comes back strong enough: by material, incidence and range.
 
-    Half of those onto a road come back from `sensor.asphalt_range`; power falls with the square of
-    the distance and the cosine of the angle. tone: from `tones`.
+    Half of those onto a road come back from `reach` metres; power falls with the square of
+    the distance and with the cosine of the angle, see `Surface.smooth`. tone: from `tones`.
     """
     drawn = _uniform(echoes.depth, rng).ravel()
     near, far = np.float32(sensor.min_range), np.float32(sensor.max_range)
     rays = np.flatnonzero((echoes.depth >= near) & (echoes.depth <= far))
     met = echoes.at(rays)
-    reach = sensor.asphalt_range
-    least = SURFACES[Material.ASPHALT].reflectivity * sensor.height / reach**3
-    power = reflected(met, tone) * np.maximum(met.cosine, 1e-3) / (met.depth * met.depth)
+    road = SURFACES[Material.ASPHALT]
+    least = road.reflectivity * (sensor.height / reach) ** road.smooth / reach**2
+    cosine = np.maximum(met.cosine, 1e-3) ** _SMOOTH[met.material]
+    power = reflected(met, tone) * cosine / (met.depth * met.depth)
     # the logistic curve is the cumulative normal one to 1 %, and cheaper
     chance = 1 / (1 + (least / power) ** np.float32(1.7 / BLUR))
     chance *= 1 - _LOST[met.material]

@@ -71,6 +71,11 @@ class Street:
         """The street in which each thing has moved on for so many seconds [T]."""
         return self._with(delays=delays)
 
+    def tilted(self, degrees: float) -> "Street":
+        """The street in a frame that looks down by so much."""
+        rise = np.array([-np.tan(np.radians(degrees)) * self.plane[2], 0, 0, 0], dtype=np.float32)
+        return self._with(ground=replace(self.ground, plane=self.plane + rise))
+
     def _with(self, **changes) -> "Street":
         other = replace(self, **changes)
         other.__dict__.update(extents=self.extents, _motion=self._motion)  # computed once

@@ -49,8 +49,9 @@ def test_points_lie_in_the_directions_of_the_table(name):
     )
     assert np.abs(steps - steps.round()).max() < 0.01
     assert steps.round().max() <= round(sensor.field_of_view / sensor.azimuth_step)
-    # the ground is where the mounting height says
-    np.testing.assert_allclose(points[:, 2], -sensor.height, atol=6 * 2 * sensor.range_noise)
+    # the ground is where the mounting height and the pitch say
+    ground = np.tan(np.radians(sensor.pitch)) * points[:, 0] - sensor.height
+    np.testing.assert_allclose(points[:, 2], ground, atol=6 * 2 * sensor.range_noise)
     whole = sensor.field_of_view == 360
     assert (np.abs(np.degrees(np.arctan2(points[:, 1], points[:, 0]))).max() > 179) == whole
 
@@ -91,7 +92,7 @@ def test_the_points_of_a_beam_share_an_error():
 @pytest.mark.parametrize("distance", [10.0, 30.0, 50.0, 70.0])
 def test_lost_pulses_have_their_share(distance):
     """Against the formula in plain Python: power falls with distance squared and with the angle."""
-    sensor = replace(SPARSE, max_range=100.0, asphalt_range=50.0)
+    sensor = replace(SPARSE, max_range=100.0)
     shape = (300, 300)
     cosine = sensor.height / distance
     echoes = Echoes(
@@ -102,11 +103,11 @@ def test_lost_pulses_have_their_share(distance):
     )
 
     def share(some: Echoes) -> float:
-        none = np.zeros(1, np.float32)
-        return len(returning(some, sensor, none, np.random.default_rng(0))) / some.depth.size
+        rng, none = np.random.default_rng(0), np.zeros(1, np.float32)
+        return len(returning(some, sensor, none, 50.0, rng)) / some.depth.size
 
     came = share(echoes)
-    ratio = (50.0 / distance) ** 3
+    ratio = (50.0 / distance) ** (2 + SURFACES[Material.ASPHALT].smooth)
     chance = (1 - SURFACES[Material.ASPHALT].lost) / (1 + ratio ** -(1.7 / 0.6))
     assert came == pytest.approx(chance, abs=5 * (chance * (1 - chance) / 9e4) ** 0.5 + 1e-3)
     assert share(echoes._replace(cosine=np.ones(shape, np.float32))) >= came
