@@ -256,8 +256,8 @@ class Ground {
       for (int64_t k = 0; k < count; ++k) strip[k] += p_.strips[i] < v[k];
     for (int64_t k = 0; k < count; ++k) {
       if (!(z_[k] < kHighest)) continue;
-      const double above = depth[k] * z_[k] - height[k];
-      if (std::abs(above) < 0.25 && depth[k] <= p_.reach) layer.depth[k] = static_cast<float>(depth[k]);
+      const bool met = std::abs(depth[k] * z_[k] - height[k]) < 0.25 && depth[k] <= p_.reach;
+      if (met) layer.depth[k] = static_cast<float>(depth[k]);
       layer.cosine[k] = static_cast<float>(-steep[k]);
       layer.material[k] = p_.materials[strip[k]];
     }
@@ -297,27 +297,36 @@ class Ground {
 
   // z of the ground below the rays at these depths.
   void heights(int64_t count, const Block& depth, Block& height) const {
-    Block v, ahead;
+    Block v, rise;
     lateral(count, depth, v);
     section(count, v, height);
+    bumps(count, depth, v, p_.wave_count, rise);
     for (int64_t k = 0; k < count; ++k) {
       const double x = depth[k] * x_[k], y = depth[k] * y_[k];
-      height[k] = -(p_.plane[0] * x + p_.plane[1] * y + p_.plane[3]) / p_.plane[2] + height[k];
-      ahead[k] = p_.cos * x + p_.sin * y + p_.way;
-    }
-    const int64_t n = p_.wave_count;
-    for (int64_t w = 0; w < n; ++w) {
-      const double size = p_.waves[w], along = p_.waves[n + w], across = p_.waves[2 * n + w];
-      const double phase = p_.waves[3 * n + w], own = p_.waves[4 * n + w];
-      for (int64_t k = 0; k < count; ++k)
-        height[k] += size * (wave(along * ahead[k] + across * v[k] + phase) - own);
+      height[k] = -(p_.plane[0] * x + p_.plane[1] * y + p_.plane[3]) / p_.plane[2] + height[k] + rise[k];
     }
   }
 
-  // Depth at which rays first get below the cross-section, bumps left out.
+  // The sum of the first waves, 0 below the sensor.
+  void bumps(int64_t count, const Block& depth, const Block& v, int64_t waves, Block& rise) const {
+    Block ahead;
+    for (int64_t k = 0; k < count; ++k) {
+      const double x = depth[k] * x_[k], y = depth[k] * y_[k];
+      ahead[k] = p_.cos * x + p_.sin * y + p_.way;
+      rise[k] = 0;
+    }
+    const int64_t n = p_.wave_count;
+    for (int64_t w = 0; w < std::min(waves, n); ++w) {
+      const double size = p_.waves[w], along = p_.waves[n + w], across = p_.waves[2 * n + w];
+      const double phase = p_.waves[3 * n + w], own = p_.waves[4 * n + w];
+      for (int64_t k = 0; k < count; ++k) rise[k] += size * (wave(along * ahead[k] + across * v[k] + phase) - own);
+    }
+  }
+
+  // Depth at which rays first get below the cross-section and its longest wave.
   void first_below(int64_t count, Block& depth) const {
     const double level = p_.plane[3] / p_.plane[2];
-    Block lift, v, height, first, gap, at;
+    Block lift, v, height, rise, first, gap, at;
     lateral(count, depth, v);
     section(count, v, height);
     for (int64_t k = 0; k < count; ++k) {
@@ -331,8 +340,9 @@ class Ground {
       std::fill_n(at, count, far);
       lateral(count, at, v);
       section(count, v, height);
+      bumps(count, at, v, 1, rise);
       for (int64_t k = 0; k < count; ++k) {
-        const double after = lift[k] * far + level - height[k];
+        const double after = lift[k] * far + level - (height[k] + rise[k]);
         const double met = near + gap[k] / std::max(gap[k] - after, 1e-9) * (far - near);
         if (after <= 0 && gap[k] > 0 && near < first[k]) first[k] = std::min(first[k], met);
         gap[k] = after;
