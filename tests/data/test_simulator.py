@@ -69,7 +69,8 @@ def test_half_a_car_behind_a_wall_is_half_occluded():
 @pytest.mark.parametrize("seed", SEEDS)
 def test_points_lie_on_what_they_hit(seed):
     street = make_street(np.random.default_rng(seed))
-    narrow = replace(default_sensor(), divergence=0.0, range_noise=0.01)  # no mixed pixels
+    exact = {"divergence": 0.0, "range_noise": 0.01, "beam_noise": 0.0}  # no mixed pixels
+    narrow = replace(default_sensor(), **exact)
     seen = scan(street, 0.0, np.random.default_rng(seed), narrow)
     ground = seen.points[seen.owner == GROUND]
     height = street.ground.height(ground[:, 0], ground[:, 1], 0.0)
