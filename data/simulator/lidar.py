@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.simulator.casting import GROUND, Layer, cast
+from data.simulator.casting import GROUND, cast_blocks
 from data.simulator.pulses import (
     Echoes,
     at_edges,
@@ -119,11 +119,10 @@ def _cast(
 ) -> tuple[Echoes, Echoes, np.ndarray]:
     """What all rays meet: the solid surfaces, the glass before them, and reachable rays [T]."""
     width = rays.directions.shape[2]
-    hits = [cast(street.raised(b.height), time, b.grid, reach, rng) for b in rays.blocks]
-
-    def whole(layers: list[Layer]) -> Echoes:
-        columns = (np.concatenate(column) for column in zip(*layers, strict=True))
-        return Echoes(*(column.reshape(-1, width) for column in columns))
-
-    reachable = np.sum([hit.reachable for hit in hits], axis=0)
-    return whole([hit.solid for hit in hits]), whole([hit.glass for hit in hits]), reachable
+    blocks = [(block.height, block.grid) for block in rays.blocks]
+    hits = cast_blocks(street, time, blocks, reach, rng)
+    solid, glass = (
+        Echoes(*(values.reshape(-1, width) for values in layer))
+        for layer in (hits.solid, hits.glass)
+    )
+    return solid, glass, hits.reachable
