@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +12,7 @@ from data.simulator.things import Thing
 SENSOR_HEIGHT = 1.73  # KITTI's, metres
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(NamedTuple):
     """A thing at s along the road and v to the left of it, metres; heading in radians."""
 
     thing: Thing
