@@ -64,7 +64,8 @@ def cast_blocks(
         if volumes is not None:
             crossed = casting.cross_volumes(volumes.placed(at), grid)
             _enter(volumes, number, crossed, layers[0], touched, rng)
-        reachable[number] += [np.count_nonzero(row) for row in touched]  # by axis it is slow
+        rows = (np.count_nonzero(row) for row in touched)  # by axis it is slow
+        reachable[number] += np.fromiter(rows, np.int64, len(things))
     solid.depth[solid.depth > reach] = MISS
     behind = (glass.depth >= solid.depth) | (glass.depth > reach)
     glass.depth[behind] = MISS
