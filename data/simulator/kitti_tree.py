@@ -158,16 +158,24 @@ def _listed(root: Path, ids: Sequence[str], split: str, made: Sequence[str]) -> 
     return listed
 
 
+def usable_cores() -> int:
+    """How many cores this process may use; a container often has fewer than the machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def each(write, seeds: Sequence[int], processes: int) -> Iterator[None]:
-    """Writes street by street, in this process or several."""
+    """Writes street by street, in this process or several, but no more than there are cores."""
     has_kernels()  # builds them here, once, and not in every process
-    processes = min(processes, os.cpu_count() or 1)
+    processes = min(processes, usable_cores(), len(seeds))
     if processes <= 1:
         yield from map(write, seeds)
         return
     pool = ProcessPoolExecutor(processes, initializer=_leave_signals)
     try:
-        yield from pool.map(write, seeds, chunksize=8)
+        chunk = min(8, max(1, len(seeds) // (4 * processes)))  # nobody waits long for the last
+        yield from pool.map(write, seeds, chunksize=chunk)
     except BrokenProcessPool:
         raise OSError("a simulating process ended without a message; is memory full?") from None
     finally:
