@@ -14,6 +14,7 @@ import yaml
 from tqdm import tqdm
 
 from data.files import locked, read_text, replacing
+from data.frame import Frame
 from data.kitti.calibration import Calibration
 from data.kitti.labels import write_labels
 from data.kitti.splits import check_name, read_split, some
@@ -53,12 +54,15 @@ def write_kitti_tree(
     root/simulated.txt names the frames: nothing else is ever written over. The sensor, KITTI's
     unless given, is written down in root/simulated_sensor.yaml; crop: see `simulate`.
 
-    Raises ValueError where the root holds a data set that is not simulated, or was simulated by an
-    earlier version or with another sensor or crop, or another split has one of the streets.
+    Raises ValueError where the root holds a data set that is not simulated, or was simulated by
+    another version or with another sensor or crop, where another split has one of the streets, and
+    where the first scan has no point.
     """
     root, sensor = Path(root), sensor or default_sensor()
     note = f"# cropped to the camera's image: {'yes' if crop else 'no'}\n"
     note += yaml.safe_dump(plain(asdict(sensor)), sort_keys=False, default_flow_style=None)
+    for seed in seeds[:1]:
+        require_points(record(seed, sensor=sensor, crop=crop).frame)
     write = partial(_write_street, root / "training", sensor, crop)
     write_tree(root, seeds, split, processes, PARTS, note, write)
 
@@ -90,6 +94,15 @@ def write_tree(
         for _ in tqdm(streets, desc=f"simulating {split}", total=len(ids), unit="street"):
             pass
         write_lines(root / "ImageSets" / f"{split}.txt", dict.fromkeys([*listed, *ids]))
+
+
+def require_points(frame: Frame) -> None:
+    """Raises ValueError for a scan without any point, before files are written."""
+    if not len(frame.points):
+        raise ValueError(
+            f"scan {frame.frame_id} has no point: no beam of the sensor meets anything; check its "
+            "elevations, field_of_view and max_range"
+        )
 
 
 def made_before(root: Path) -> list[str]:
