@@ -178,11 +178,14 @@ def test_a_second_simulation_adds_to_the_split(tmp_path):
 
 def test_streets_of_an_earlier_version_are_not_mixed_with_these(tmp_path):
     write_kitti_tree(tmp_path, [1], "train")
-    (tmp_path / "simulated_sensor.yaml").unlink()  # earlier versions wrote none
-    before = contents(tmp_path)
-    with pytest.raises(ValueError, match="an earlier version simulated its streets"):
-        write_kitti_tree(tmp_path, [2], "train")
-    assert contents(tmp_path) == before
+    note = tmp_path / "simulated_sensor.yaml"
+    now = note.read_text()
+    for earlier in (now.split("\n", 1)[1], now.replace("# world ", "# world 0"), None):
+        note.unlink() if earlier is None else note.write_text(earlier)
+        before = contents(tmp_path)
+        with pytest.raises(ValueError, match="another version simulated its streets"):
+            write_kitti_tree(tmp_path, [2], "train")
+        assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize(
