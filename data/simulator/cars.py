@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data.simulator.materials import Material
-from data.simulator.solids import Mesh, Solids, boxes, limbs, loft, solids
+from data.simulator.solids import Hulls, Solids, boxes, limbs, loft, solids
 from data.simulator.statistics import BOTTOM, SIDE_GAP, SIZES, TOP_GAP
 from data.simulator.things import Thing, upright
 
@@ -175,7 +175,7 @@ def _materials(car: _Shape, x: np.ndarray) -> np.ndarray:
     return material
 
 
-def _inside(length, width, height, cabin, belt, top) -> Mesh:
+def _inside(length, width, height, cabin, belt, top) -> Hulls:
     """What a pulse meets behind the glass: a floor below the windows, and seats."""
     front, back = length * (0.5 - cabin[0]) - 0.05, length * (0.5 - cabin[1]) + 0.1
     deck = (belt - 0.1) * height
@@ -197,7 +197,7 @@ def _inside(length, width, height, cabin, belt, top) -> Mesh:
     return boxes(rows, Material.INTERIOR)
 
 
-def _wheels(length, width, radius, axles) -> Mesh:
+def _wheels(length, width, radius, axles) -> Hulls:
     outer, inner = 0.485 * width, 0.485 * width - 0.2
     rows = [
         (length * (0.5 - x), side * a, radius, length * (0.5 - x), side * b, radius, radius, radius)
@@ -207,7 +207,7 @@ def _wheels(length, width, radius, axles) -> Mesh:
     return limbs(rows, Material.RUBBER, 10)
 
 
-def _mirrors(length, width, cowl, belt) -> Mesh:
+def _mirrors(length, width, cowl, belt) -> Hulls:
     x = length * (0.5 - cowl) - 0.3
     y = width / 2 - 0.02
     rows = [

@@ -9,6 +9,7 @@ from data.frame import Frame
 from data.simulator.lidar import default_sensor
 from data.simulator.recording import LARGEST_SEED, simulate
 from data.simulator.sensors import Sensor
+from ops.ray_casting import has_kernels
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class SimulatedStreets:
         last = self._seed(self.count - 1)
         if not 0 <= self.first <= last <= LARGEST_SEED:
             raise ValueError(f"streets {self.first} to {last}: seeds are 0 to {LARGEST_SEED}")
+        has_kernels()  # builds them here, once, and not in every worker
 
     def of_epoch(self, epoch: int) -> SimulatedStreets:
         """The streets of another epoch."""

@@ -61,6 +61,18 @@ class Ground:
             z = z + size * (_wave(along * s + sideways * v + phase) - _wave(along * way + phase))
         return z
 
+    def profile(self, way: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """knots [3, K] (v, height, rise up to the next one), strips, materials, and waves [5, W]
+        with the wave below the sensor when it is `way` metres along."""
+        rise = np.append(np.diff(self.across[1]) / np.diff(self.across[0]), 0)
+        along, phase = self.waves[1], self.waves[3]
+        own = _wave(along * way + phase)
+        return (
+            np.array([*self.across, rise]),
+            *(self.strips, self.materials),
+            np.array([*self.waves, own]),
+        )
+
     @property
     def banked(self) -> bool:
         """Whether the cross-section has more than kerbs and camber."""

@@ -21,6 +21,7 @@ from data.schema import plain
 from data.simulator.lidar import default_sensor
 from data.simulator.recording import Recording, record
 from data.simulator.sensors import Sensor
+from ops.ray_casting import has_kernels
 
 MARK = "simulated.txt"  # in the root: the frames that were simulated, one per line
 SENSOR = "simulated_sensor.yaml"  # in the root: the sensor, and whether cropped to the image
@@ -157,6 +158,7 @@ def _listed(root: Path, ids: Sequence[str], split: str, made: Sequence[str]) -> 
 
 def each(write, seeds: Sequence[int], processes: int) -> Iterator[None]:
     """Writes street by street, in this process or several."""
+    has_kernels()  # builds them here, once, and not in every process
     processes = min(processes, os.cpu_count() or 1)
     if processes <= 1:
         yield from map(write, seeds)

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from data.simulator.materials import Material
-from data.simulator.solids import Mesh, Solids, boxes, limbs, solids
+from data.simulator.solids import Hulls, Solids, boxes, limbs, solids
 from data.simulator.statistics import BODY_GAP, SIZES
 from data.simulator.things import Thing, upright
 
@@ -85,8 +85,7 @@ def _walking(box, with_: str, u) -> Solids:
         (lean + 0.01, 0, 0.9 * tall, lean + 0.02, 0, tall, 0.09, 0.06),
     ]
     parts = [cloth, limbs(trunk, Material.CLOTH, 8), limbs(head, Material.SKIN, 8)]
-    more = _carried(with_, tall, shoulder, u)
-    return solids(*parts, *([more] if more is not None else []))
+    return solids(*parts, *_carried(with_, tall, shoulder, u))
 
 
 def _arms(
@@ -111,26 +110,23 @@ def _arms(
     return rows
 
 
-def _carried(with_: str, tall: float, shoulder: float, u) -> Mesh | None:
+def _carried(with_: str, tall: float, shoulder: float, u) -> list[Hulls]:
     if with_ == "backpack":
-        return boxes([(-0.32, -0.12, -0.16, 0.16, 0.55 * tall, 0.82 * tall)], Material.CLOTH)
+        return [boxes([(-0.32, -0.12, -0.16, 0.16, 0.55 * tall, 0.82 * tall)], Material.CLOTH)]
     if with_ == "bag":
         y = shoulder + 0.03
-        return boxes([(-0.15, 0.18, y, y + 0.12, 0.25 * tall, 0.45 * tall)], Material.CLOTH)
+        return [boxes([(-0.15, 0.18, y, y + 0.12, 0.25 * tall, 0.45 * tall)], Material.CLOTH)]
     if with_ == "suitcase":
-        return boxes([(-0.85, -0.6, -0.22, 0.22, 0.04, 0.65)], Material.PLASTIC)
+        return [boxes([(-0.85, -0.6, -0.22, 0.22, 0.04, 0.65)], Material.PLASTIC)]
     if with_ == "box":
-        return boxes([(0.2, 0.5, -0.2, 0.2, 0.5 * tall, 0.68 * tall)], Material.WOOD)
+        return [boxes([(0.2, 0.5, -0.2, 0.2, 0.5 * tall, 0.68 * tall)], Material.WOOD)]
     if with_ == "umbrella":
         top = tall + 0.3
-        return limbs(
-            [
-                (0.05, 0, 0.6 * tall, 0.05, 0, top, 0.015, 0.015),
-                (0, 0, top - 0.2, 0, 0, top, 0.55, 0.1),
-            ],
-            Material.CLOTH,
-            8,
-        )
+        rods = [
+            (0.05, 0, 0.6 * tall, 0.05, 0, top, 0.015, 0.015),
+            (0, 0, top - 0.2, 0, 0, top, 0.55, 0.1),
+        ]
+        return [limbs(rods, Material.CLOTH, 8)]
     if with_ == "pram":
         wheels = [
             (x, s * 0.28, 0.14, x, s * 0.28 + 0.05, 0.14, 0.14, 0.14)
@@ -143,12 +139,8 @@ def _carried(with_: str, tall: float, shoulder: float, u) -> Mesh | None:
         )
         mesh = limbs(wheels, Material.RUBBER, 8)
         bar = limbs([(0.42, 0, 1.0, 0.7, 0, 0.5, 0.2, 0.2, 0.02, 0.02)], Material.METAL)
-        return _joined(tub, mesh, bar)
-    return None
-
-
-def _joined(*meshes: Mesh) -> Mesh:
-    return solids(*meshes).mesh
+        return [tub, mesh, bar]
+    return []
 
 
 def _sitting(height: float, u) -> Solids:

@@ -1,0 +1,128 @@
+"""The things of a street that a sensor may see, and what they are made of."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from data.simulator.street import Street
+from data.simulator.windows import Grid, sphere_windows
+
+
+class Seen(NamedTuple):
+    """S things and where they are."""
+
+    thing: np.ndarray  # [S] int32: its index
+    pose: np.ndarray  # [S, 5] x, y, z of the ground, cosine and sine of the yaw, sensor frame
+
+
+class SeenMeshes(NamedTuple):
+    """The surfaces of S things: H closed hulls, each in the frame of its thing.
+
+    A row of `hulls` is: thing, first vertex, vertices, first triangle, triangles, first material,
+    materials per triangle (0 where the hull has one, 1 where each of its triangles has one).
+    """
+
+    vertices: np.ndarray  # [V, 3] float32
+    corners: np.ndarray  # [T, 3] int64 numbers of the hull's own vertices; hulls of a kind share
+    material: np.ndarray  # [M] int64
+    hulls: np.ndarray  # [H, 7] int64
+    pose: np.ndarray  # [S, 5] float64
+    owner: np.ndarray  # [S] int32
+
+
+class SeenVolumes(NamedTuple):
+    """M volumes of things."""
+
+    centre: np.ndarray  # [3, M] float32, sensor frame
+    half: np.ndarray  # [M, 3] float64
+    turn: np.ndarray  # [M, 2] float64 cosine and sine of the yaw
+    rounded: np.ndarray  # [M] bool
+    part: np.ndarray  # [M] which of the things in sight
+    path: np.ndarray  # [M] float32
+    material: np.ndarray  # [M] int64
+
+    @property
+    def radius(self) -> np.ndarray:
+        """[M] of upright cylinders around them."""
+        half = self.half
+        return np.where(self.rounded, half[:, :2].max(1), np.hypot(half[:, 0], half[:, 1]))
+
+
+def in_sight(street: Street, time: float, grid: Grid, reach: float) -> Seen:
+    """The things whose surrounding cylinder has a ray."""
+    if not street.placed:
+        return Seen(np.zeros(0, np.int32), np.zeros((0, 5)))
+    pose = street.poses(time)
+    low, high = street.extents[:, :3], street.extents[:, 3:]
+    radius = np.hypot(np.maximum(-low[:, 0], high[:, 0]), np.maximum(-low[:, 1], high[:, 1]))
+    middle, rise = (low[:, 2] + high[:, 2]) / 2, (high[:, 2] - low[:, 2]) / 2
+    centre = np.array([pose[:, 0], pose[:, 1], pose[:, 2] + middle])
+    index = np.unique(sphere_windows(grid, centre, radius, rise).item)
+    index = index[np.hypot(*centre[:2, index]) - radius[index] < reach]
+    x, y, z, yaw = pose[index].T
+    return Seen(index.astype(np.int32), np.stack([x, y, z, np.cos(yaw), np.sin(yaw)], axis=1))
+
+
+class _Kind(NamedTuple):
+    """Hulls that are computed together."""
+
+    hulls: type
+    rows: list
+    materials: list
+    things: list[int]
+    counts: list[int]
+
+
+def meshes_of(street: Street, seen: Seen) -> SeenMeshes:
+    """All surfaces of the things in sight."""
+    kinds: dict[tuple, _Kind] = {}
+    for number, index in enumerate(seen.thing.tolist()):
+        for hulls in street.placed[index].thing.solids.hulls:
+            key = hulls.kind
+            kind = kinds.get(key)
+            if kind is None:
+                kind = kinds[key] = _Kind(type(hulls), [], [], [], [])
+            kind.rows.extend(hulls.rows)
+            kind.materials.extend(hulls.materials)
+            kind.things.append(number)
+            kind.counts.append(len(hulls.rows))
+    vertices, corners, materials, table = [], [], [], []
+    at = [0, 0, 0]  # vertices, triangles, materials so far
+    for key, kind in kinds.items():
+        points, triangles = kind.hulls.vertices(key, kind.rows), kind.hulls.triangles(key)
+        material = np.array(kind.materials, dtype=np.int64)
+        count, size = points.shape[:2]
+        each = 1 if material.ndim == 1 else material.shape[1]
+        hulls = np.empty((count, 7), np.int64)
+        hulls[:, 0] = np.repeat(kind.things, kind.counts)
+        hulls[:, 1] = np.arange(at[0], at[0] + count * size, size)
+        hulls[:, 2:5] = size, at[1], len(triangles)
+        hulls[:, 5] = np.arange(at[2], at[2] + count * each, each)
+        hulls[:, 6] = material.ndim - 1
+        table.append(hulls)
+        vertices.append(points.reshape(-1, 3))
+        corners.append(triangles)
+        materials.append(material.reshape(-1))
+        at = [at[0] + count * size, at[1] + len(triangles), at[2] + count * each]
+    if not table:  # only volumes
+        vertices, corners = [np.zeros((0, 3), np.float32)], [np.zeros((0, 3), np.int64)]
+        materials, table = [np.zeros(0, np.int64)], [np.zeros((0, 7), np.int64)]
+    parts = (np.concatenate(part) for part in (vertices, corners, materials, table))
+    return SeenMeshes(*parts, seen.pose, seen.thing)
+
+
+def volumes_of(street: Street, seen: Seen) -> SeenVolumes | None:
+    """All volumes of the things in sight; None where there is none."""
+    every = [street.placed[i].thing.solids.volumes for i in seen.thing.tolist()]
+    count = [len(part.path) for part in every]
+    if not sum(count):
+        return None
+    part = np.arange(len(every)).repeat(count)
+    local, half, rounded, path, material = (
+        np.concatenate(column) for column in zip(*(v for v in every if len(v.path)), strict=True)
+    )
+    x, y, z = local.T
+    at_x, at_y, at_z, cos, sin = seen.pose[part].T
+    centre = np.array([cos * x - sin * y + at_x, sin * x + cos * y + at_y, z + at_z], np.float32)
+    turn = np.stack([cos, sin], axis=1)
+    return SeenVolumes(centre, half, turn, rounded, part, path.astype(np.float32), material)
