@@ -1,5 +1,6 @@
 """Cars and vans: a hull lofted over cross-sections along a side profile, glass, wheels, mirrors."""
 
+from bisect import bisect_left
 from functools import partial
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ STYLES = {
 }
 CAR_STYLES = ("hatchback", "saloon", "estate", "suv", "mpv", "pickup")
 CAR_SHARES = (0.4, 0.2, 0.18, 0.1, 0.1, 0.02)
+CAR_BOUNDS = np.cumsum(CAR_SHARES)[:-1].tolist()
 # Half the width, as a share of its largest, from nose to tail.
 PLAN = ((0.0, 0.03, 0.1, 0.25, 0.8, 0.94, 1.0), (0.74, 0.88, 0.96, 1.0, 1.0, 0.96, 0.84))
 CORNERS = 10
@@ -31,7 +33,7 @@ CORNERS = 10
 
 def car(rng: np.random.Generator) -> Thing:
     """A car of any style, sized by the labels."""
-    style = CAR_STYLES[int(np.searchsorted(np.cumsum(CAR_SHARES)[:-1], rng.random()))]
+    style = CAR_STYLES[bisect_left(CAR_BOUNDS, rng.random())]
     length, width, height = SIZES["Car"].draw(rng)
     tall = {"suv": 0.14, "mpv": 0.12, "pickup": 0.14, "saloon": -0.05}.get(style, -0.02)
     height = min(max(height + tall, 1.3), 1.97)

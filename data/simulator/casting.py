@@ -29,19 +29,12 @@ def cast(street: Street, time: float, grid: Grid, reach: float, rng: np.random.G
     """
     rays = grid.directions.shape[1]
     solid, glass = Layer.empty(rays), Layer.empty(rays)
-    kernels = has_kernels()
-    way = street.ego_speed * time
-    if kernels:
-        fast_casting.cast_ground(street.ground, way, grid.directions, reach, solid)
-    else:
-        solid.depth[:], solid.material[:], solid.cosine[:] = street.ground.cast(
-            way, grid.directions, reach
-        )
-    seen = in_sight(street, time, grid, reach)
+    casting = fast_casting if has_kernels() else plain_casting
+    casting.cast_ground(street.ground, street.ego_speed * time, grid.directions, reach, solid)
+    seen = in_sight(street, time, grid, reach, casting.met_cylinders)
     reachable = np.zeros(len(street.placed), dtype=np.int64)
     if len(seen.thing):
         touched = np.zeros((len(seen.thing), rays), dtype=bool)
-        casting = fast_casting if kernels else plain_casting
         casting.cast_meshes(meshes_of(street, seen), grid, (solid, glass), touched)
         _cast_volumes(street, seen, grid, casting.cross_volumes, solid, touched, rng)
         reachable[seen.thing] = np.count_nonzero(touched, axis=1)

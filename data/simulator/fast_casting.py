@@ -11,6 +11,14 @@ from data.simulator.windows import Grid
 from ops import ray_casting
 
 
+def met_cylinders(
+    grid: Grid, centre: np.ndarray, radius: np.ndarray, rise: np.ndarray
+) -> np.ndarray:
+    """See plain_casting."""
+    cylinders = torch.from_numpy(np.stack([*centre, radius, rise], axis=1))
+    return ray_casting.cylinder_windows(cylinders, _grid(grid))[:, 0].numpy()
+
+
 def cast_meshes(
     meshes: SeenMeshes, grid: Grid, layers: tuple[Layer, Layer], touched: np.ndarray
 ) -> None:
@@ -33,8 +41,10 @@ def cross_volumes(
     return i.numpy(), r.numpy(), near.numpy(), far.numpy()
 
 
-def cast_ground(ground: Ground, way: float, directions: np.ndarray, reach: float, layer: Layer):
-    """Writes the ground into a layer; see Ground.cast."""
+def cast_ground(
+    ground: Ground, way: float, directions: np.ndarray, reach: float, layer: Layer
+) -> None:
+    """See plain_casting."""
     profile = ray_casting.Profile(
         *(torch.from_numpy(np.ascontiguousarray(part)) for part in ground.profile(way)),
         torch.tensor(MARCH if ground.banked else (), dtype=torch.float64),

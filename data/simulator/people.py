@@ -1,5 +1,6 @@
 """People on foot: walking, standing, carrying, pushing, and sitting."""
 
+from bisect import bisect_left
 from functools import partial
 
 import numpy as np
@@ -10,15 +11,16 @@ from data.simulator.statistics import BODY_GAP, SIZES
 from data.simulator.things import Thing, upright
 
 ARM = 0.05  # radius, metres
-LIFT = 0.03  # the bottom of a person's box over the ground, metres
+LIFT = (0.0, 0.12)  # the bottom of a person's box over the ground, least and most, metres
 CARRY = ("nothing", "backpack", "bag", "suitcase", "pram", "umbrella", "box")
 CARRY_SHARES = (0.5, 0.16, 0.16, 0.04, 0.06, 0.02, 0.06)
+CARRY_BOUNDS = np.cumsum(CARRY_SHARES)[:-1].tolist()
 
 
 def pedestrian(rng: np.random.Generator) -> Thing:
     """Somebody walking or standing; the box is the labels', the body inside it is smaller."""
     length, width, height = SIZES["Pedestrian"].draw(rng)
-    with_ = CARRY[int(np.searchsorted(np.cumsum(CARRY_SHARES)[:-1], rng.random()))]
+    with_ = CARRY[bisect_left(CARRY_BOUNDS, rng.random())]
     u = tuple(rng.random(12).tolist())
     front = 1.5 if with_ == "pram" else length / 2
     back = 0.9 if with_ == "suitcase" else length / 2
@@ -29,7 +31,7 @@ def pedestrian(rng: np.random.Generator) -> Thing:
         partial(_walking, (length, width, height), with_, u),
         (-back, -side, 0.0, front, side, top),
         "Pedestrian",
-        upright(length, width, height, LIFT),
+        upright(length, width, height, rng.uniform(*LIFT)),
     )
 
 
@@ -41,7 +43,7 @@ def sitting_person(rng: np.random.Generator) -> Thing:
         partial(_sitting, height, tuple(rng.random(6).tolist())),
         (-half, -0.45, 0.0, max(half, 0.75), 0.45, height + 0.1),
         "Person_sitting",
-        upright(length, width, height, LIFT),
+        upright(length, width, height, rng.uniform(*LIFT)),
     )
 
 

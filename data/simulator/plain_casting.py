@@ -9,12 +9,27 @@ No sum runs through a library whose order of adding differs between machines.
 
 import numpy as np
 
+from data.simulator.ground import Ground
 from data.simulator.layers import MISS, Layer
 from data.simulator.materials import Material
 from data.simulator.seen import SeenMeshes, SeenVolumes
 from data.simulator.windows import Grid, pairs, sphere_windows, triangle_windows
 
 CHUNK = 1 << 16  # pairs of item and ray at once, so that they stay in the cache
+
+
+def cast_ground(
+    ground: Ground, way: float, directions: np.ndarray, reach: float, layer: Layer
+) -> None:
+    """Writes the ground into a layer; see Ground.cast."""
+    layer.depth[:], layer.material[:], layer.cosine[:] = ground.cast(way, directions, reach)
+
+
+def met_cylinders(
+    grid: Grid, centre: np.ndarray, radius: np.ndarray, rise: np.ndarray
+) -> np.ndarray:
+    """The numbers of the upright cylinders [3, M] that may have a ray; some come twice."""
+    return sphere_windows(grid, centre, radius, rise).item
 
 
 def cast_meshes(

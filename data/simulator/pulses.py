@@ -62,56 +62,79 @@ class Echoes(NamedTuple):
     material: np.ndarray  # [B, A] int64, `Material`
     cosine: np.ndarray  # [B, A] float32, of the angle of incidence
 
+    def at(self, rays: np.ndarray) -> "Echoes":
+        """Those of some rays, numbered beam by beam: arrays [N]."""
+        return Echoes(*(values.ravel()[rays] for values in self))
+
+    def put(self, rays: np.ndarray, others: "Echoes") -> "Echoes":
+        """A copy in which these rays have other echoes [N]."""
+        new = Echoes(*(values.copy() for values in self))
+        for values, other in zip(new, others, strict=True):
+            values.ravel()[rays] = other
+        return new
+
 
 def through_glass(solid: Echoes, glass: Echoes, rng: np.random.Generator) -> Echoes:
     """A pane mirrors: it answers where a ray meets it squarely, else the pulse goes on inside."""
-    answers = 0.08 + 0.8 * np.maximum(glass.cosine - 0.9, 0) / 0.1
-    first = (glass.depth < solid.depth) & (_uniform(glass.depth, rng) < answers)
-    return Echoes(*(np.where(first, g, s) for g, s in zip(glass, solid, strict=True)))
+    drawn = _uniform(glass.depth, rng).ravel()
+    panes = np.flatnonzero(glass.depth < solid.depth)
+    answers = 0.08 + 0.8 * np.maximum(glass.cosine.ravel()[panes] - 0.9, 0) / 0.1
+    panes = panes[drawn[panes] < answers]
+    return solid.put(panes, glass.at(panes))
 
 
 def at_edges(echoes: Echoes, sensor: Sensor, rng: np.random.Generator) -> tuple[Echoes, Echoes]:
     """What pulses over an edge, which hit two surfaces, meet first and second.
 
     A receiver tells echoes apart that are SEPARATE; the larger share of the pulse is the first one.
-    Of closer ones it measures a range between them (a mixed pixel), and there is no second.
+    Of closer ones it measures a range between them (a mixed pixel), and there is no second, as
+    there is none for a sensor with one return.
     """
-    depth = echoes.depth
-    nothing = echoes._replace(depth=np.full_like(depth, MISS))
-    if sensor.divergence == 0 or depth.shape[1] < 2:
+    nothing = echoes._replace(depth=np.full_like(echoes.depth, MISS))
+    columns = echoes.depth.shape[1]
+    if sensor.divergence == 0 or columns < 2:
         return echoes, nothing
     width = np.degrees(sensor.divergence / 1000) / sensor.azimuth_step
     # the edge lies anywhere between the two rays; what is beyond it belongs to the neighbour
-    share = 0.5 - _uniform(depth, rng) / np.float32(max(width, 1e-6))
-    side = np.where(_uniform(depth, rng) < 0.5, 1, -1)
-    column = np.clip(np.arange(depth.shape[1]) + side, 0, depth.shape[1] - 1)
-    other = Echoes(*(np.take_along_axis(values, column, axis=1) for values in echoes))
-    met = (share > 0) & np.isfinite(depth) & np.isfinite(other.depth)
-    gap = np.where(met, other.depth, 0) - np.where(met, depth, 0)
-    mixed = (np.abs(gap) > EDGE) & (np.abs(gap) < SEPARATE)
-    first = echoes._replace(depth=np.where(mixed, depth + share * gap, depth))
-    apart = met & (np.abs(gap) >= SEPARATE)
-    return first, other._replace(depth=np.where(apart, other.depth, MISS))
+    share = (0.5 - _uniform(echoes.depth, rng) / np.float32(max(width, 1e-6))).ravel()
+    right = _uniform(echoes.depth, rng).ravel() < 0.5
+    depth = echoes.depth.ravel()
+    rays = np.flatnonzero((share > 0) & np.isfinite(depth))
+    column = rays % columns
+    side = np.where(right[rays], 1, -1)
+    other = rays + np.clip(column + side, 0, columns - 1) - column
+    gap = depth[other] - depth[rays]
+    far = np.abs(gap)
+    mixed = (far > EDGE) & (far < SEPARATE)
+    first = depth.copy()
+    first[rays[mixed]] += share[rays[mixed]] * gap[mixed]
+    apart = (far >= SEPARATE) & np.isfinite(far)
+    second = nothing
+    if sensor.returns == 2:
+        second = nothing.put(rays[apart], echoes.at(other[apart]))
+    return echoes._replace(depth=first.reshape(echoes.depth.shape)), second
 
 
 def returning(
     echoes: Echoes, sensor: Sensor, tone: np.ndarray, reach: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """The rays [B, A] whose pulse comes back strong enough: by material, incidence and range.
+    """The rays [N] whose pulse comes back strong enough: by material, incidence and range.
 
     Half of those onto a road come back from `reach` metres; power falls with the square of
     the distance and with the cosine of the angle, see `Surface.smooth`. tone: from `tones`.
     """
-    met = (echoes.depth >= sensor.min_range) & (echoes.depth <= sensor.max_range)
-    depth = np.where(met, echoes.depth, 1.0)
+    drawn = _uniform(echoes.depth, rng).ravel()
+    near, far = np.float32(sensor.min_range), np.float32(sensor.max_range)
+    rays = np.flatnonzero((echoes.depth >= near) & (echoes.depth <= far))
+    met = echoes.at(rays)
     road = SURFACES[Material.ASPHALT]
     least = road.reflectivity * (sensor.height / reach) ** road.smooth / reach**2
-    cosine = np.maximum(echoes.cosine, 1e-3) ** _SMOOTH[echoes.material]
-    power = reflected(echoes, tone) * cosine / (depth * depth)
+    cosine = np.maximum(met.cosine, 1e-3) ** _SMOOTH[met.material]
+    power = reflected(met, tone) * cosine / (met.depth * met.depth)
     # the logistic curve is the cumulative normal one to 1 %, and cheaper
     chance = 1 / (1 + (least / power) ** np.float32(1.7 / BLUR))
-    chance *= 1 - _LOST[echoes.material]
-    return met & (_uniform(depth, rng) < chance)
+    chance *= 1 - _LOST[met.material]
+    return rays[drawn[rays] < chance]
 
 
 def tones(count: int, rng: np.random.Generator) -> np.ndarray:
@@ -121,7 +144,7 @@ def tones(count: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def reflected(echoes: Echoes, tone: np.ndarray) -> np.ndarray:
-    """Reflectivity [B, A] of what was met: of its material, and of the thing's own tone."""
+    """Reflectivity of what was met: of its material, and of the thing's own tone."""
     spread = _SPREAD[echoes.material] * tone[echoes.owner]
     return np.minimum(_REFLECTIVITY[echoes.material] * np.exp(spread), 1)
 
@@ -132,10 +155,13 @@ def noisy_range(depth: np.ndarray, sensor: Sensor, rng: np.random.Generator) -> 
     return depth + sigma * rng.standard_normal(len(depth), dtype=np.float32)
 
 
-def intensity(echoes: Echoes, tone: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Intensity [B, A] from 0 to 1: reflectivity, less at a grazing angle, and noise."""
-    bright = reflected(echoes, tone) * (0.5 + 0.5 * echoes.cosine)
-    return (bright * (1 + 0.2 * rng.standard_normal(bright.shape, dtype=np.float32))).clip(0, 1)
+def intensity(
+    echoes: Echoes, rays: np.ndarray, tone: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Intensity [N] from 0 to 1 of some rays: reflectivity, less at a grazing angle, and noise."""
+    noise = rng.standard_normal(echoes.depth.shape, dtype=np.float32).ravel()[rays]
+    met = echoes.at(rays)
+    return (reflected(met, tone) * (0.5 + 0.5 * met.cosine) * (1 + 0.2 * noise)).clip(0, 1)
 
 
 def _uniform(like: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -92,6 +92,8 @@ def _square(rng: np.random.Generator, name: str) -> Street:
     walkers = mixed((8, pedestrian), (2, cyclist))
     right, left = Side(1.7, -1), Side(1.7, 1)
     for side in (right, left):
+        if rng.random() < 0.5:
+            side.step(rng.uniform(0.03, 0.14))
         turn = np.pi * rng.integers(2)
         for _ in range(2):
             side.add(

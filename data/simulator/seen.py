@@ -1,11 +1,15 @@
 """The things of a street that a sensor may see, and what they are made of."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from data.simulator.street import Street
-from data.simulator.windows import Grid, sphere_windows
+from data.simulator.windows import Grid
+
+# of cylinders (grid, centre [3, M], radius [M], half the height [M]) those that have a ray
+Cylinders = Callable[[Grid, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 class Seen(NamedTuple):
@@ -48,8 +52,8 @@ class SeenVolumes(NamedTuple):
         return np.where(self.rounded, half[:, :2].max(1), np.hypot(half[:, 0], half[:, 1]))
 
 
-def in_sight(street: Street, time: float, grid: Grid, reach: float) -> Seen:
-    """The things whose surrounding cylinder has a ray."""
+def in_sight(street: Street, time: float, grid: Grid, reach: float, cylinders: Cylinders) -> Seen:
+    """The things whose surrounding cylinder has a ray, by plain or fast casting."""
     if not street.placed:
         return Seen(np.zeros(0, np.int32), np.zeros((0, 5)))
     pose = street.poses(time)
@@ -57,7 +61,7 @@ def in_sight(street: Street, time: float, grid: Grid, reach: float) -> Seen:
     radius = np.hypot(np.maximum(-low[:, 0], high[:, 0]), np.maximum(-low[:, 1], high[:, 1]))
     middle, rise = (low[:, 2] + high[:, 2]) / 2, (high[:, 2] - low[:, 2]) / 2
     centre = np.array([pose[:, 0], pose[:, 1], pose[:, 2] + middle])
-    index = np.unique(sphere_windows(grid, centre, radius, rise).item)
+    index = np.unique(cylinders(grid, centre, radius, rise))
     index = index[np.hypot(*centre[:2, index]) - radius[index] < reach]
     x, y, z, yaw = pose[index].T
     return Seen(index.astype(np.int32), np.stack([x, y, z, np.cos(yaw), np.sin(yaw)], axis=1))

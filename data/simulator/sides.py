@@ -117,7 +117,7 @@ class Side:
 def town_side(rng: np.random.Generator, side: Side, speed: float, crowd: float) -> None:
     """Cycle lane, parked cars, kerb, furniture, people, and house fronts or gardens."""
     _kerbside(rng, side, speed, crowd)
-    side.step(rng.uniform(0.06, 0.16))
+    side.step(rng.uniform(0.08, 0.16))
     if rng.random() < 0.65:
         pitch = rng.uniform(1.0, 9)
         side.add(1.3, Material.CONCRETE, FURNITURE, (0.8, pitch), jitter=0.3, wobble=0.2)
@@ -185,7 +185,7 @@ def gardens(rng: np.random.Generator, side: Side) -> None:
 def park_side(rng: np.random.Generator, side: Side, crowd: float) -> None:
     """A path, a lawn with trees and bushes, benches."""
     if rng.random() < 0.5:
-        side.step(0.12)
+        side.step(rng.uniform(0.08, 0.16))
     side.add(1.5, Material.GRASS, FURNITURE, (2.0, 12.0), jitter=0.3, wobble=0.3)
     side.add(
         1.8,

@@ -27,13 +27,13 @@ class Sizes(NamedTuple):
         cross = (wh - lw * lh) / second
         third = max(1 - lh * lh - cross * cross, 0.0) ** 0.5
         unit = (a, lw * a + second * b, lh * a + cross * b + third * c)
-        size = [
+        length, width, height = (
             min(max(mean + spread * value, low), high)
             for mean, spread, value, low, high in zip(
                 self.mean, self.spread, unit, self.low, self.high, strict=True
             )
-        ]
-        return size[0], size[1], size[2]
+        )
+        return length, width, height
 
 
 SIZES = {

@@ -27,6 +27,7 @@ class Sensor:
     elevations: tuple[float, ...]  # of the beams, in any order; up is positive
     azimuth_step: float  # between two firings of a beam
     height: float  # of the origin of its points above the ground
+    pitch: float = 0.0  # by which it looks down, so that a level road rises ahead
     field_of_view: float = 360.0  # around straight ahead
     min_range: float = 0.5
     max_range: float = 100.0
@@ -63,6 +64,7 @@ class Sensor:
             ("azimuth_step", 0.01, 10.0),
             ("field_of_view", self.azimuth_step, 360.0),
             ("height", 0.1, 20.0),
+            ("pitch", -45.0, 45.0),
             ("min_range", 0.0, self.max_range),
             ("max_range", 1.0, 1000.0),
             ("range_noise", 0.0, 1.0),
