@@ -157,7 +157,7 @@ def test_rays_end_on_the_ground_where_marching_does(seed):
             # A kerb is 0.1 m high: at a flat angle a metre of depth is 0.1 m of height.
             error = abs(steps[np.argmax(below)] - depth[ray]) * -AHEAD.directions[2, ray]
             far += not error < 0.1
-    assert far <= 0.03 * len(chosen)
+    assert far <= 1 + 0.03 * len(chosen)
 
 
 def test_behind_glass_there_is_more():
