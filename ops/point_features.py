@@ -79,6 +79,6 @@ def _check_rows(features: Tensor, rows: Tensor) -> None:
     if rows.device != features.device:
         raise ValueError(f"rows: on {rows.device}, features on {features.device}")
     count = features.shape[1]
-    if rows.is_cpu and rows.numel() and not -1 <= int(rows.min()) <= int(rows.max()) < count:
+    if not rows.is_cuda and rows.numel() and not -1 <= int(rows.min()) <= int(rows.max()) < count:
         wrong = rows[(rows < -1) | (rows >= count)][0]
         raise ValueError(f"rows: expected -1 to {count - 1}, points of a cloud, got {wrong}")

@@ -63,17 +63,19 @@ def three_nearest(
 
 def _check_clouds(points: Tensor, others: Tensor, name: str) -> None:
     """ValueError unless both are clouds of one batch on one device; on the CPU also for values."""
-    for of, cloud in (("points", points), (name, others)):
+    clouds = {"points": points, name: others}
+    for of, cloud in clouds.items():
         if cloud.ndim != 3 or cloud.shape[2] != 3 or cloud.dtype != torch.float32:
             raise ValueError(
                 f"{of}: expected [B, P, 3] float32, got {list(cloud.shape)} {cloud.dtype}"
-            )
-        if cloud.is_cpu and not cloud.isfinite().all():
-            place = (~cloud.isfinite().all(2)).nonzero()[0].tolist()
-            raise ValueError(
-                f"{of}{place} is {cloud[tuple(place)].tolist()}: every value must be finite"
             )
     if len(points) != len(others):
         raise ValueError(f"{name}: {len(others)} clouds, points has {len(points)}")
     if points.device != others.device:
         raise ValueError(f"{name}: on {others.device}, points on {points.device}")
+    for of, cloud in clouds.items():
+        if not cloud.is_cuda and not cloud.isfinite().all():
+            place = (~cloud.isfinite().all(2)).nonzero()[0].tolist()
+            raise ValueError(
+                f"{of}{place} is {cloud[tuple(place)].tolist()}: every value must be finite"
+            )

@@ -1,5 +1,7 @@
 """Dynamic voxelization and pooling into voxels against loops over the points."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -45,7 +47,7 @@ def test_voxels_are_those_of_voxelize():
 def test_the_points_of_a_voxel_are_in_order():
     voxels = dynamic_voxelize(points_of(2), OFFSETS, GRID)
     starts = voxels.starts.tolist()
-    parts = [voxels.order[a:b].tolist() for a, b in zip(starts, starts[1:], strict=False)]
+    parts = [voxels.order[a:b].tolist() for a, b in pairwise(starts)]
     assert parts == members(voxels) and starts[-1] == len(voxels.order)
     assert torch.equal(voxels.voxels[voxels.order.long()], voxels.owners.long())
 
