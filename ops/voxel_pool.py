@@ -22,7 +22,7 @@ class PointVoxels(NamedTuple):
 
     coords: Tensor  # [N, 4] int32: the cells that hold points, sorted by (b, z, y, x)
     voxels: Tensor  # [P] int64: row of coords for each point; -1: outside of the grid
-    order: Tensor  # [E] int32: points by voxel, those of a voxel by their row
+    order: Tensor  # [E] int64: points by voxel, those of a voxel by their row
     owners: Tensor  # [E] int32: the voxel of each of them, i.e. voxels[order]
     starts: Tensor  # [N + 1] int32: voxel n has order[starts[n]:starts[n + 1]]
     batch_size: int
@@ -51,7 +51,7 @@ def dynamic_voxelize(
     voxels[order] = owners
     starts = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
     coords = coords_of_keys(sites, grid.shape)
-    return PointVoxels(coords, voxels, order.int(), owners.int(), starts.int(), len(offsets) - 1)
+    return PointVoxels(coords, voxels, order, owners.int(), starts.int(), len(offsets) - 1)
 
 
 def voxel_pool(

@@ -64,16 +64,19 @@ def _summed_by_point(
     batch, count, channels = shape
     first = torch.arange(batch, device=rows.device)[:, None, None] * count
     exists = (rows >= 0) & (rows < count)
-    points = torch.where(exists, rows + first, batch * count).flatten().int()
-    points, order = points.sort(stable=True)
-    limits = torch.arange(batch * count + 1, dtype=torch.int32, device=rows.device)
-    starts = torch.searchsorted(points, limits, out_int32=True)
+    none = batch * count
+    # a radix sort takes half as long for half the bits
+    keys = torch.where(exists, rows + first, none).to(
+        torch.int16 if none < 1 << 15 else torch.int32
+    )
+    keys, order = keys.flatten().sort(stable=True)
+    owners = keys.int()
+    limits = torch.arange(none + 1, dtype=torch.int32, device=rows.device)
+    starts = torch.searchsorted(owners, limits, out_int32=True)
     values = grad.reshape(-1, channels).contiguous()
     share = rows.shape[2] if weights is not None else 1  # entries per row of the gradient
     flat = None if weights is None else weights.flatten()
-    total = torch.ops.millisecond.segment_sum(
-        values, order.int(), points, starts, flat, share, False
-    )
+    total = torch.ops.millisecond.segment_sum(values, order, owners, starts, flat, share, False)
     return total.view(shape)
 
 

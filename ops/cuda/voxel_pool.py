@@ -52,4 +52,4 @@ class MaxPool(torch.autograd.Function):
 @fake("segment_max")
 def _fake_segment_max(values, order, owners, starts) -> tuple[Tensor, Tensor]:
     shape = starts.shape[0] - 1, values.shape[1]
-    return values.new_empty(shape), order.new_empty(shape, dtype=torch.int64)
+    return values.new_empty(shape), order.new_empty(shape)

@@ -8,8 +8,7 @@ from torch import Tensor
 
 def voxel_pool(features: Tensor, voxels, reduction: str) -> Tensor:
     """See ops.voxel_pool."""
-    order, owners = voxels.order.long(), voxels.owners.long()
-    inside = features[order]
+    inside, owners = features[voxels.order], voxels.owners.long()
     shape = len(voxels.coords), features.shape[1]
     if reduction == "mean":
         wide = inside if inside.dtype == torch.float64 else inside.float()

@@ -238,7 +238,7 @@ class TestWrappersOnFakes:
         assert grouped.shape == (2, 6, 3, 5) and blended.shape == (2, 6, 5)
         (grouped.sum() + blended.sum()).backward()
         assert features.grad.shape == features.shape
-        table = (torch.zeros(n, dtype=torch.int32) for n in (8, 8, 5))
+        table = torch.zeros(8).long(), torch.zeros(8).int(), torch.zeros(5).int()
         voxels = ops.PointVoxels(torch.zeros(4, 4), torch.zeros(9).long(), *table, batch_size=1)
         each = torch.zeros(9, 5, requires_grad=True)
         for reduction in ("max", "mean"):

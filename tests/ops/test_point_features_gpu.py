@@ -142,7 +142,7 @@ def test_opcheck():
 def test_wrong_tensors():
     features, rows, weights = (tensor.cuda() for tensor in case(8, 2, 50, (20, 3), 8))
     group_points(features, rows)
-    operators, order = torch.ops.millisecond, torch.zeros(4, dtype=torch.int32).cuda()
+    operators, order = torch.ops.millisecond, torch.zeros(4, dtype=torch.int64).cuda()
     for message, call in {
         r"rows must be \[2, M, S\]": lambda: operators.group_points(features, rows[:1]),
         "features must be float32": lambda: operators.group_points(features.double(), rows),
@@ -150,7 +150,7 @@ def test_wrong_tensors():
             features, rows, weights[..., :2].contiguous()
         ),
         "order has 4 elements, owners 3": lambda: operators.segment_max(
-            features[0], order, order[:3], order
+            features[0], order, order[:3].int(), order.int()
         ),
     }.items():
         with pytest.raises(RuntimeError, match=message):

@@ -9,7 +9,7 @@ from tests.ops.test_point_neighbours import lattice
 
 pytestmark = pytest.mark.gpu
 
-# On both sides of a warp, of four points, of a tile of 1024 points, and of the number of slices.
+# On both sides of a group of 32 points, and of 32 groups.
 SIZES = [(1, 1), (2, 33), (31, 15), (33, 17), (1023, 300), (1025, 64), (5000, 9000), (9000, 40_000)]
 
 
@@ -26,6 +26,16 @@ def assert_same(points, others, radius=3.0, samples=20):
 def test_same_rows_as_the_reference(count, queries):
     batch = 2 if count < 9000 else 1
     assert_same(clouds(count, batch, count), clouds(count + 1, batch, queries))
+
+
+@pytest.mark.parametrize("count", [40, 3000, 40_000])
+def test_clouds_in_the_order_of_a_scan(count):
+    """Points that follow one another are neighbours, so that most groups are passed over."""
+    points, others = clouds(1, 2, count), clouds(2, 2, 300)
+    turn = torch.atan2(points[..., 1], points[..., 0]).argsort(1)
+    points = points.gather(1, turn[..., None].expand_as(points))
+    points[:, 20:30] = points[:, 700:710] if count > 1000 else points[:, :10]  # ties, far apart
+    assert_same(points, others, 1.5)
 
 
 @pytest.mark.parametrize(("radius", "samples"), [(0.1, 4), (1.0, 70), (2.0, 33), (100.0, 64)])
@@ -89,13 +99,15 @@ def test_opcheck():
 def test_wrong_tensors():
     points, others = clouds(13, 2, 50).cuda(), clouds(14, 2, 5).cuda()
     ball_query(points, others, 1.0, 5)
-    operators = torch.ops.millisecond
+    operators, permuted = torch.ops.millisecond, others.mT.contiguous().mT
     for message, call in {
         r"centres must be \[2, M, 3\]": lambda: operators.ball_query(points, others[:1], 1.0, 5),
         "samples must be from 1": lambda: operators.ball_query(points, others, 1.0, 0),
         "radius must be above 0": lambda: operators.ball_query(points, others, -1.0, 5),
         "points must be Float": lambda: operators.three_nearest(points.double(), others),
-        "queries must be contiguous": lambda: operators.three_nearest(points, others.mT.clone().mT),
+        "queries must be contiguous": lambda: operators.three_nearest(
+            points, others.mT.contiguous().mT
+        ),
     }.items():
         with pytest.raises(RuntimeError, match=message):
             call()

@@ -49,7 +49,7 @@ def test_the_points_of_a_voxel_are_in_order():
     starts = voxels.starts.tolist()
     parts = [voxels.order[a:b].tolist() for a, b in pairwise(starts)]
     assert parts == members(voxels) and starts[-1] == len(voxels.order)
-    assert torch.equal(voxels.voxels[voxels.order.long()], voxels.owners.long())
+    assert torch.equal(voxels.voxels[voxels.order], voxels.owners.long())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)

@@ -53,15 +53,23 @@ void check_clouds(const Tensor& points, const Tensor& others, const char* name) 
   TORCH_CHECK(others.size(1) < INT32_MAX / 2, name, ": ", others.sizes(), " is too large");
 }
 
+// The workspace is allocated, to be held until the launch.
+GroupedCloud grouped(const Tensor& points, Tensor& workspace) {
+  GroupedCloud cloud{points.data_ptr<float>(), static_cast<int>(points.size(0)), static_cast<int>(points.size(1)),
+                     nullptr};
+  workspace = at::empty({cloud.workspace_size()}, points.options());
+  cloud.workspace = workspace.data_ptr<float>();
+  return cloud;
+}
+
 Tensor query_balls(const Tensor& points, const Tensor& centres, double radius, int64_t samples) {
   check_clouds(points, centres, "centres");
   TORCH_CHECK(radius > 0, "radius must be above 0, is ", radius);
   const c10::cuda::CUDAGuard guard(points.device());
   Tensor rows = at::empty({points.size(0), centres.size(1), samples}, points.options().dtype(at::kLong));
-  const BallQuery job{points.data_ptr<float>(),          centres.data_ptr<float>(),
-                      static_cast<int>(points.size(0)),  static_cast<int>(points.size(1)),
-                      static_cast<int>(centres.size(1)), positive(samples, "samples"),
-                      static_cast<float>(radius),        rows.data_ptr<int64_t>()};
+  Tensor workspace;
+  const BallQuery job{grouped(points, workspace),   centres.data_ptr<float>(),  static_cast<int>(centres.size(1)),
+                      positive(samples, "samples"), static_cast<float>(radius), rows.data_ptr<int64_t>()};
   check(ball_query(job, stream()), "ball_query");
   return rows;
 }
@@ -71,10 +79,9 @@ std::tuple<Tensor, Tensor> find_three_nearest(const Tensor& points, const Tensor
   const c10::cuda::CUDAGuard guard(points.device());
   Tensor rows = at::empty_like(queries, queries.options().dtype(at::kLong));
   Tensor squared_distances = at::empty_like(queries);
-  const ThreeNearest job{points.data_ptr<float>(),           queries.data_ptr<float>(),
-                         static_cast<int>(points.size(0)),   static_cast<int>(points.size(1)),
-                         static_cast<int>(queries.size(1)),  rows.data_ptr<int64_t>(),
-                         squared_distances.data_ptr<float>()};
+  Tensor workspace;
+  const ThreeNearest job{grouped(points, workspace), queries.data_ptr<float>(), static_cast<int>(queries.size(1)),
+                         rows.data_ptr<int64_t>(), squared_distances.data_ptr<float>()};
   check(three_nearest(job, stream()), "three_nearest");
   return {rows, squared_distances};
 }
@@ -129,14 +136,16 @@ Tensor interpolated(const Tensor& features, const Tensor& rows, const Tensor& we
 Segments segments_of(const Tensor& values, const Tensor& order, const Tensor& owners, const Tensor& starts,
                      int64_t share) {
   check_tensor(values, "values", values.scalar_type(), 2);
-  for (const auto& [tensor, name] : {std::pair(order, "order"), {owners, "owners"}, {starts, "starts"}}) {
-    check_tensor(tensor, name, at::kInt, 1);
-    check_same_device(tensor, name, values, "values");
-  }
+  check_tensor(order, "order", at::kLong, 1);
+  check_tensor(owners, "owners", at::kInt, 1);
+  check_tensor(starts, "starts", at::kInt, 1);
+  check_same_device(order, "order", values, "values");
+  check_same_device(owners, "owners", values, "values");
+  check_same_device(starts, "starts", values, "values");
   TORCH_CHECK(order.size(0) == owners.size(0), "order has ", order.size(0), " elements, owners ", owners.size(0));
   TORCH_CHECK(starts.size(0) > 0, "starts must have an element more than there are segments, has none");
   TORCH_CHECK(values.size(1) < INT32_MAX / 16, "values: ", values.sizes(), " is too large");
-  return {order.data_ptr<int>(),
+  return {order.data_ptr<int64_t>(),
           owners.data_ptr<int>(),
           starts.data_ptr<int>(),
           positive(order.size(0) + 1, "entries") - 1,
@@ -168,9 +177,9 @@ std::tuple<Tensor, Tensor> largest_of_segments(const Tensor& values, const Tenso
   const c10::cuda::CUDAGuard guard(values.device());
   const int64_t chunks = segment_chunks(segments.entries);
   const Tensor partial = at::empty({chunks, 2, segments.channels}, values.options().dtype(at::kFloat));
-  const Tensor partial_source = at::empty({chunks, 2, segments.channels}, order.options());
+  const Tensor partial_source = at::empty({chunks, 2, segments.channels}, owners.options());
   Tensor out = at::empty({segments.count, segments.channels}, values.options());
-  Tensor source = at::empty({segments.count, segments.channels}, order.options().dtype(at::kLong));
+  Tensor source = at::empty({segments.count, segments.channels}, order.options());
   const SegmentMax job{
       segments,       values.data_ptr(),         partial.data_ptr<float>(), partial_source.data_ptr<int>(),
       out.data_ptr(), source.data_ptr<int64_t>()};

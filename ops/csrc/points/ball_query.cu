@@ -5,89 +5,47 @@
 //     if (squared distance of point `row` and the centre < radius * radius) rows[found++] = row;
 //   for (place = found; place < samples; ++place) rows[place] = found ? rows[0] : -1;
 //
-// A warp has two centres and looks at 32 points at once: the bits of a ballot are in the order of the rows, so
-// nothing has to be sorted. The points come in tiles that the warps of a block share. A warp whose balls are full
-// only helps to load tiles; a block whose warps are all full stops.
-#include "common.cuh"
-#include "points/distance.cuh"
-#include "points/neighbours.h"
-#include "points/point_tile.cuh"
+// A warp has a centre. It looks at the boxes of 32 groups at once, and then at the 32 points at once of each group
+// whose box is near enough: the bits of a ballot are in the order of the rows, so nothing has to be sorted. Where
+// points that follow one another are neighbours, as in a scan, few boxes are near.
+#include "points/grouped_cloud.cuh"
 
 namespace millisecond {
 namespace {
 
-constexpr int CENTRES = 2;  // per warp
+__global__ void __launch_bounds__(SEARCH_THREADS) query_balls(const BallQuery p, float limit) {
+  const int lane = threadIdx.x % WARP, cloud = blockIdx.y;
+  const int64_t own = int64_t(blockIdx.x) * SEARCH_WARPS + threadIdx.x / WARP;
+  if (own >= p.queries) return;
+  const Groups groups(p.cloud, cloud);
+  const int64_t query = int64_t(cloud) * p.queries + own;
+  const float3 centre = point_at(p.centres, query);
+  int64_t* const rows = p.rows + query * p.samples;  // [samples]
+  int found = 0, first = -1;
 
-struct Ball {
-  float3 centre;
-  int64_t* rows;  // [samples]
-  int found, first;
-};
-
-__global__ void __launch_bounds__(TILE_THREADS) query_tiles(const BallQuery p, float limit) {
-  __shared__ PointTile tile;
-  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, cloud = blockIdx.y;
-  const float* const points = p.points + int64_t(cloud) * p.count * 3;  // [count, 3]
-  const int64_t start = (int64_t(blockIdx.x) * TILE_WARPS + warp) * CENTRES;
-
-  Ball balls[CENTRES];
-  bool searching = false;
-#pragma unroll
-  for (int i = 0; i < CENTRES; ++i) {
-    const bool exists = start + i < p.queries;
-    const int64_t query = int64_t(cloud) * p.queries + (exists ? start + i : 0);
-    balls[i] = {point_at(p.centres, query), p.rows + query * p.samples, exists ? 0 : p.samples, -1};
-    searching |= exists;
+  for (int base = 0; base < groups.count && found < p.samples; base += WARP) {
+    const bool near = base + lane < groups.count && groups.squared_distance_of_box(base + lane, centre) < limit;
+    visit_groups(groups, base, __ballot_sync(FULL_WARP, near), [&](int row, float3 point) {
+      const bool mine = squared_distance(point.x, point.y, point.z, centre) < limit;
+      const unsigned inside = __ballot_sync(FULL_WARP, mine);
+      if (inside == 0) return true;
+      const int place = found + __popc(inside & ((1u << lane) - 1));
+      if (mine && place < p.samples) rows[place] = row;
+      if (found == 0) first = row - lane + __ffs(inside) - 1;
+      found += __popc(inside);
+      return found < p.samples;
+    });
   }
-
-  PointShare next;
-  next.load(points, p.count, 0);
-  for (int first = 0; first < p.count; first += TILE_POINTS) {
-    if (!__syncthreads_or(searching)) break;  // also: the tile before was read by all
-    next.store(tile);
-    __syncthreads();
-    if (first + TILE_POINTS < p.count) next.load(points, p.count, first + TILE_POINTS);
-
-    const int end = min(TILE_POINTS, p.count - first);
-    for (int place = lane; searching && place - lane < end; place += WARP) {
-      const float x = tile.x[place], y = tile.y[place], z = tile.z[place];
-      unsigned inside[CENTRES], any = 0;
-#pragma unroll
-      for (int i = 0; i < CENTRES; ++i) {
-        inside[i] = __ballot_sync(FULL_WARP, squared_distance(x, y, z, balls[i].centre) < limit);
-        any |= inside[i];
-      }
-      if (any == 0) continue;
-      searching = false;
-#pragma unroll
-      for (int i = 0; i < CENTRES; ++i) {
-        Ball& ball = balls[i];
-        if (inside[i] && ball.found < p.samples) {
-          const int rank = ball.found + __popc(inside[i] & ((1u << lane) - 1));
-          if ((inside[i] >> lane & 1) && rank < p.samples) ball.rows[rank] = first + place;
-          if (ball.found == 0) ball.first = first + place - lane + __ffs(inside[i]) - 1;
-          ball.found += __popc(inside[i]);
-        }
-        searching |= ball.found < p.samples;
-      }
-    }
-  }
-
-  // ---- a ball with fewer points repeats its first one
-#pragma unroll
-  for (int i = 0; i < CENTRES; ++i) {
-    if (start + i >= p.queries) continue;
-    for (int place = balls[i].found + lane; place < p.samples; place += WARP)
-      balls[i].rows[place] = balls[i].first;
-  }
+  for (int place = found + lane; place < p.samples; place += WARP) rows[place] = first;
 }
 
 }  // namespace
 
 cudaError_t ball_query(const BallQuery& p, cudaStream_t stream) {
-  if (p.batch == 0 || p.queries == 0) return cudaSuccess;
-  const dim3 grid(blocks(p.queries, TILE_WARPS * CENTRES), p.batch);
-  query_tiles<<<grid, TILE_THREADS, 0, stream>>>(p, p.radius * p.radius);
+  if (p.cloud.batch == 0 || p.queries == 0) return cudaSuccess;
+  if (const cudaError_t error = group_cloud(p.cloud, stream); error != cudaSuccess) return error;
+  const dim3 grid(blocks(p.queries, SEARCH_WARPS), p.cloud.batch);
+  query_balls<<<grid, SEARCH_THREADS, 0, stream>>>(p, p.radius * p.radius);
   return cudaGetLastError();
 }
 

@@ -24,7 +24,7 @@ struct Sum {
   float sum[WIDTH] = {};
 
   __device__ __forceinline__ void join(const Job& p, int entry, int pack) {
-    const int place = p.segments.order[entry], packs = p.segments.channels / WIDTH;
+    const int place = int(p.segments.order[entry]), packs = p.segments.channels / WIDTH;
     const auto read =
         static_cast<const Pack<T, WIDTH>*>(p.values)[int64_t(place / p.segments.share) * packs + pack];
     const float weight = p.weights ? p.weights[place] : 1.0f;
@@ -70,7 +70,7 @@ struct Largest {
   }
 
   __device__ __forceinline__ void join(const Job& p, int entry, int pack) {
-    const int row = p.segments.order[entry], packs = p.segments.channels / WIDTH;
+    const int row = int(p.segments.order[entry]), packs = p.segments.channels / WIDTH;
     const auto read = static_cast<const Pack<T, WIDTH>*>(p.values)[int64_t(row) * packs + pack];
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) join_one(i, to_float(read.values[i]), row);

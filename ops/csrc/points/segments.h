@@ -10,9 +10,9 @@ constexpr int SEGMENT_CHUNK = 32;  // entries that a thread reduces
 
 // Segment n has the entries starts[n] to starts[n + 1]. Entry e is row order[e] / share of the values.
 struct Segments {
-  const int* order;   // [entries]
-  const int* owners;  // [entries] the segment of each, rising; from `count` on: none
-  const int* starts;  // [count + 1]
+  const int64_t* order;  // [entries]
+  const int* owners;     // [entries] the segment of each, rising; from `count` on: none
+  const int* starts;     // [count + 1]
   int entries, count, share, channels;
 };
 
