@@ -24,10 +24,13 @@ from ops.load_points import load_points, load_workspace
 from ops.losses import anchor_loss_gradients, anchor_losses
 from ops.max_pool import sparse_max_pool
 from ops.norm_relu import norm_relu
+from ops.point_features import group_points, interpolate, inverse_distance_weights
+from ops.point_neighbours import Nearest, ball_query, three_nearest
 from ops.rulebook import BevCells, CellPlan, KernelMap, Level, Pyramid, Table
 from ops.select_boxes import SelectedBoxes, select_boxes
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import SparseTensor
+from ops.voxel_pool import PointVoxels, dynamic_voxelize, voxel_pool
 from ops.voxelize import VoxelGrid, Voxels, voxelize
 
 __all__ = [
@@ -43,6 +46,8 @@ __all__ = [
     "LossScale",
     "Match",
     "Moments",
+    "Nearest",
+    "PointVoxels",
     "Pyramid",
     "Recipe",
     "SelectedBoxes",
@@ -60,6 +65,7 @@ __all__ = [
     "anchor_sides",
     "anchor_targets",
     "apply_direction",
+    "ball_query",
     "bev_cells",
     "bev_map",
     "bev_spread",
@@ -68,10 +74,14 @@ __all__ = [
     "decode",
     "dense",
     "direction_bin",
+    "dynamic_voxelize",
     "encode",
     "furthest_point_sampling",
+    "group_points",
     "index_pyramid",
     "index_workspace",
+    "interpolate",
+    "inverse_distance_weights",
     "iou_3d",
     "iou_bev",
     "limit_period",
@@ -87,5 +97,7 @@ __all__ = [
     "sparse_max_pool",
     "strided_map",
     "submanifold_map",
+    "three_nearest",
+    "voxel_pool",
     "voxelize",
 ]

@@ -33,6 +33,7 @@ PRECISIONS = ["fp32", "bf16", "fp16"]
 SCALING_EXAMPLE = "example: python tools/benchmark.py scaling --root kitti --streets --workers 6 12"
 LADDER_EXAMPLE = "example: python tools/benchmark.py ladder --frames scans/"
 SAMPLING_EXAMPLE = "example: python tools/benchmark.py sampling --json sampling.json"
+POINTS_EXAMPLE = "example: python tools/benchmark.py points --frames scans/ --json points.json"
 SPCONV_EXAMPLE = "example: python tools/benchmark.py spconv --frames scans/ --precision fp16"
 PIPELINE_EXAMPLE = "example: python tools/benchmark.py pipeline --frames scans/ --plot latency.png"
 BEV_EXAMPLE = "example: python tools/benchmark.py bev --frames scans/ --json bev.json"
@@ -72,6 +73,11 @@ def _parser() -> argparse.ArgumentParser:
         "sampling", help="furthest point sampling beside PointNet++'s", epilog=SAMPLING_EXAMPLE
     )
     sampling.add_argument("--repeats", type=number, default=20, help="calls (default: 20)")
+    points = commands.add_parser(
+        "points",
+        help="neighbours of points and their features beside PointNet++'s",
+        epilog=POINTS_EXAMPLE,
+    )
     spconv = commands.add_parser(
         "spconv", help="networks on spconv and on what stands in for it", epilog=SPCONV_EXAMPLE
     )
@@ -88,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     operators = commands.add_parser(
         "operators", help="every operator by itself", epilog=OPERATORS_EXAMPLE
     )
-    for command in (ops, network, ladder, bev, operators, spconv, pipeline):
+    for command in (ops, network, ladder, bev, operators, points, spconv, pipeline):
         command.add_argument(
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
         )
@@ -97,8 +103,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--repeats", type=number, default=20, help="calls per scan (default: 20)"
         )
-    every = (ops, network, train, scaling, ladder, sampling, bev, operators, spconv, pipeline)
-    for command in every:
+    points.add_argument("--repeats", type=number, default=5, help="of a measurement (default: 5)")
+    for command in commands.choices.values():
         command.add_argument("--json", type=output_path, help="also write the figures there")
     return parser
 
@@ -170,7 +176,7 @@ def _measure(options: argparse.Namespace) -> dict:
     if options.command == "scaling":
         return _measure_scaling(options)
     from detector.config import load_config
-    from tools.benchmarks import bev, ladder, operators, ops, sampling
+    from tools.benchmarks import bev, ladder, operators, ops, points, sampling
     from tools.benchmarks.scans import load_scans
 
     if options.command == "network":
@@ -181,6 +187,8 @@ def _measure(options: argparse.Namespace) -> dict:
     if options.command == "sampling":
         return sampling.measure(options.repeats)
     scans = load_scans(options.frames, options.count)
+    if options.command == "points":
+        return points.measure(scans, options.repeats)
     if options.command == "operators":
         return operators.measure(scans, options.repeats)
     if options.command == "spconv":

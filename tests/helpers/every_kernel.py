@@ -277,6 +277,30 @@ def furthest_point_sampling(scene: Scene) -> None:
         ops.furthest_point_sampling(torch.randn(2, count, 3, device="cuda"), 5)
 
 
+@runs("ball_query", "three_nearest")
+def point_neighbours(scene: Scene) -> None:
+    for count, queries in ((0, 5), (100, 40), (3000, 700), (1500, 70_000)):  # slices of a tile
+        points, others = (torch.randn(2, n, 3, device="cuda") for n in (count, queries))
+        ops.ball_query(points, others, 0.3, 5)
+        ops.three_nearest(points, others)
+
+
+@runs("group_points", "interpolate", "segment_sum", "segment_max")
+def point_features(scene: Scene) -> None:
+    rows = torch.randint(-1, 30, (2, 100, 3), device="cuda")
+    weights = torch.rand(rows.shape, device="cuda")
+    voxels = ops.dynamic_voxelize(scene.points, scene.offsets, GRID)
+    for dtype, channels in product(DTYPES, (3, 6, 16, 160)):
+        features, each = (
+            torch.randn(*n, channels, device="cuda", dtype=dtype, requires_grad=True)
+            for n in ((2, 40), (len(scene.points),))
+        )
+        ops.group_points(features, rows).sum().backward()
+        ops.interpolate(features, rows, weights).sum().backward()
+        for reduction in ("max", "mean"):
+            ops.voxel_pool(each, voxels, reduction).sum().backward()
+
+
 class Called(TorchDispatchMode):
     """Collects the names of our operators that are called."""
 

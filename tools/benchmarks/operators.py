@@ -263,3 +263,36 @@ def furthest_point_sampling(scan: Scan) -> Calls:
     points = torch.randn(1, 16_384, 3, device="cuda")
     name = "furthest points, 1024 of 16384"
     return {name: lambda: ops.furthest_point_sampling(points, 1024)}
+
+
+@line("ball_query", "three_nearest")
+def point_neighbours(scan: Scan) -> Calls:
+    points = torch.rand(1, 16_384, 3, device="cuda") * torch.tensor([70, 80, 4]).cuda()
+    centres = points[:, ::4].contiguous()
+    return {
+        "ball query, 32 of 16384, 4096 balls": lambda: ops.ball_query(points, centres, 1.6, 32),
+        "three nearest of 4096, 16384 times": lambda: ops.three_nearest(centres, points),
+    }
+
+
+@line("group_points", "interpolate", "segment_sum", "segment_max")
+def point_features(scan: Scan) -> Calls:
+    features, each = random(1, 16_384, 64), random(len(scan.points), 64)
+    rows = torch.randint(16_384, (1, 4096, 32), device="cuda")
+    few, weights = rows[..., :3], torch.rand(1, 4096, 3, device="cuda")
+    voxels = ops.dynamic_voxelize(scan.points, scan.offsets, GRID)
+    group = lambda: ops.group_points(features, rows)  # noqa: E731
+    blend = lambda: ops.interpolate(features, few, weights)  # noqa: E731
+    largest = lambda: ops.voxel_pool(each, voxels, "max")  # noqa: E731
+    mean = lambda: ops.voxel_pool(each, voxels, "mean")  # noqa: E731
+    return {
+        "grouping of 4096 balls of 32, 64 channels": group,
+        "the same and backward": forward_and_backward(group),
+        "interpolation at 4096 places": blend,
+        "interpolation and backward": forward_and_backward(blend),
+        "voxels of all points": lambda: ops.dynamic_voxelize(scan.points, scan.offsets, GRID),
+        "largest of voxels, 64 channels": largest,
+        "largest and backward": forward_and_backward(largest),
+        "mean of voxels": mean,
+        "mean and backward": forward_and_backward(mean),
+    }
