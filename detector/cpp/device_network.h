@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "device.h"
+#include "cuda_memory.h"
 #include "engine/engine.h"
 #include "network.h"
 

@@ -1,4 +1,4 @@
-#include "device.h"
+#include "cuda_memory.h"
 
 #include <algorithm>
 
