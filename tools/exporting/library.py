@@ -64,6 +64,10 @@ class CppDetector:
         library("ms_detector_open", path, TYPES[precision], 0, ctypes.byref(self._handle))
         self.info = Info()
         library("ms_detector_describe", self._handle, ctypes.byref(self.info))
+        self.allocate()
+
+    def allocate(self) -> None:
+        """Room for the results of one call."""
         most = self.info.most_boxes
         self._boxes = np.empty((most, 7), np.float32)
         self._scores, self._labels = np.empty(most, np.float32), np.empty(most, np.int32)
@@ -72,7 +76,12 @@ class CppDetector:
 
     def __call__(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """points [P, C] float32 on the host -> boxes [n, 7], scores [n], labels [n]."""
+        points = np.ascontiguousarray(points)
         self.detect(points.ctypes.data, len(points))
+        return self.found()
+
+    def found(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Boxes [n, 7], scores [n] and labels [n] of the last call."""
         count = self._found.value
         return self._boxes[:count].copy(), self._scores[:count].copy(), self._labels[:count].copy()
 
