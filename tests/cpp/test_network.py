@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no
 def inspect(tmp_path_factory):
     """Runs tests/cpp/inspect.cpp."""
     program = tmp_path_factory.mktemp("cpp") / "inspect"
-    flags = ["-std=c++17", "-O0", "-ffp-contract=off", f"-I{CPP}", f"-I{CPP / 'include'}"]
+    flags = ["-std=c++17", "-O0", "-ffp-contract=off", f"-I{CPP / 'src'}", f"-I{CPP / 'include'}"]
     source = str(Path(__file__).with_name("inspect.cpp"))
     subprocess.run(["g++", *flags, source, "-o", str(program)], check=True)
 
