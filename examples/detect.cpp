@@ -1,5 +1,6 @@
 // Prints the boxes of scans: detect WEIGHTS SCAN.bin [SCAN.bin ...]
-// A scan is float32 as KITTI stores them: x, y, z, intensity of each point. The last line tells how long a scan took.
+// A scan is float32 as KITTI stores them: x, y, z, intensity of each point. The last line tells how long a scan
+// took.
 #include <millisecond.h>
 
 #include <algorithm>
@@ -61,8 +62,8 @@ int main(int count, char** arguments) {
     int64_t found = 0;
     ms_left_out left_out;
     const auto started = std::chrono::steady_clock::now();
-    if (failed(ms_detect(opened, points.data(), number, boxes.data(), scores.data(), labels.data(), info.most_boxes,
-                         &found, &left_out, nullptr)))
+    if (failed(ms_detect(opened, points.data(), number, boxes.data(), scores.data(), labels.data(),
+                         info.most_boxes, &found, &left_out, nullptr)))
       return 2;
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - started;
     milliseconds.push_back(took.count());

@@ -22,8 +22,8 @@ EXAMPLE = """example:
   python tools/export.py second robot --frames scans/
 
 The folder holds header, sources, CMakeLists.txt, an example program and the weights. Where there
-are cmake, nvcc and a GPU, the library is built for this GPU, its boxes are compared with Python's on
-ten scans, and parity.md says how they agree.
+are cmake, nvcc and a GPU, the library is built for this GPU, its boxes are compared with those of
+Python on ten scans, and parity.md says how they agree.
 """
 
 

@@ -60,7 +60,8 @@ int fuzz(const char* path, int times) {
   int refused = 0;
   for (int i = 0; i < times; ++i) {
     std::string bytes = whole;
-    const size_t header = 8 + size_t(static_cast<unsigned char>(bytes[0])) + 256 * static_cast<unsigned char>(bytes[1]);
+    const size_t header =
+        8 + size_t(static_cast<unsigned char>(bytes[0])) + 256 * static_cast<unsigned char>(bytes[1]);
     for (uint32_t n = random() % 4; n > 0; --n) bytes[random() % std::min(header, bytes.size())] = char(random());
     if (random() % 4 == 0) bytes.resize(random() % bytes.size());
     if (random() % 8 == 0) bytes += "more";

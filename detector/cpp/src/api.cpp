@@ -59,7 +59,8 @@ ms_status ms_detect(ms_detector* detector, const float* points, int64_t count, f
       const int64_t written = std::min<int64_t>(outcome.found, capacity);
       if (boxes) std::copy_n(outcome.boxes, 7 * written, boxes);
       if (scores) std::copy_n(outcome.scores, written, scores);
-      if (labels) std::transform(outcome.labels, outcome.labels + written, labels, [](int64_t l) { return int32_t(l); });
+      if (labels)
+        std::transform(outcome.labels, outcome.labels + written, labels, [](int64_t l) { return int32_t(l); });
       if (left_out) *left_out = {outcome.not_finite, outcome.over_cap};
       *found = outcome.found;
     });

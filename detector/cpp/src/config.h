@@ -19,7 +19,7 @@ struct Config {
   double range[6];       // x, y, z of the lower corner, then of the upper one
   double voxel_size[3];  // x, y, z
   int max_points, max_voxels;
-  int channels[4], out_channels;                                    // of the encoder
+  int channels[4], out_channels;                                      // of the encoder
   std::vector<int> layers, bev_channels, strides, upsample_channels;  // of each block
   double score, iou;
   int before_nms, after_nms;

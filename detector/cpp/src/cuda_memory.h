@@ -104,8 +104,8 @@ PinnedArray<T> pinned_zeros(int64_t count) {
   return PinnedArray<T>(static_cast<T*>(memory));
 }
 
-// What a call needs, in one piece. A first run measures: its memory comes piece by piece. After settle() a run of the
-// same requests gets places in one allocation, so that a graph's addresses stay valid.
+// What a call needs, in one piece. A first run measures: its memory comes piece by piece. After settle() a run of
+// the same requests gets places in one allocation, so that a graph's addresses stay valid.
 class Arena {
  public:
   void* take(int64_t bytes);

@@ -13,15 +13,16 @@ std::unique_ptr<DeviceNetwork> open(const std::string& path, ms_type precision, 
   int count = 0;
   check(cudaGetDeviceCount(&count), "no GPU");
   if (device < 0 || device >= count)
-    throw Error(MS_ERROR_ARGUMENT, "device " + std::to_string(device) + " is not there: CUDA sees " +
-                                       std::to_string(count));
+    throw Error(MS_ERROR_ARGUMENT,
+                "device " + std::to_string(device) + " is not there: CUDA sees " + std::to_string(count));
   const OnDevice guard(device);
   return std::make_unique<DeviceNetwork>(std::move(network), precision, device);
 }
 
 }  // namespace
 
-Detector::Detector(const std::string& path, ms_type precision, int device) : network_(open(path, precision, device)) {}
+Detector::Detector(const std::string& path, ms_type precision, int device)
+    : network_(open(path, precision, device)) {}
 
 Detector::~Detector() {
   try {

@@ -195,8 +195,8 @@ FrameGraph::Index FrameGraph::index(const Voxels& voxels, cudaStream_t stream) {
     if (level > 0) result.tables.push_back(down[level]);
     if (level + 1 < LEVELS) result.tables.insert(result.tables.end(), 2, same[level]);
   }
-  const BoundedIndex bounded = {voxels.coords, voxels.rows, voxels.count, bucket_.rows.data(), result.coords,
-                                result.counts};
+  const BoundedIndex bounded = {voxels.coords,       voxels.rows,   voxels.count,
+                                bucket_.rows.data(), result.coords, result.counts};
   check(build_bounded_index(levels, bounded, jobs, stream), "index");
   return result;
 }
@@ -303,7 +303,9 @@ std::vector<void*> FrameGraph::predict(void* rows, const Index& index, cudaStrea
                          block.head.c_out,
                          network_.outputs};
     const Arena::Scope scope(arena_);
-    check(run_heads(network_.type, false, job, [this](int64_t bytes) { return arena_.take(bytes); }, stream), "heads");
+    check(run_heads(
+              network_.type, false, job, [this](int64_t bytes) { return arena_.take(bytes); }, stream),
+          "heads");
     spreading.values[i] = values;
     spreading.rows[i] = last.rows;
     spreading.factor[i] = block.factor;
@@ -326,8 +328,8 @@ std::vector<void*> FrameGraph::predict(void* rows, const Index& index, cudaStrea
 FrameGraph::Found FrameGraph::select(const std::vector<void*>& predictions, cudaStream_t stream) {
   const Config& config = network_.host.config;
   const int most = config.after_nms;
-  const Found found = {arena_.array<float>(int64_t(most) * 7), arena_.array<float>(most), arena_.array<int64_t>(most),
-                       arena_.array<int>(1)};
+  const Found found = {arena_.array<float>(int64_t(most) * 7), arena_.array<float>(most),
+                       arena_.array<int64_t>(most), arena_.array<int>(1)};
   SelectJob job = {};
   job.batch = 1;
   job.anchors_count = network_.anchors_count;

@@ -11,8 +11,8 @@ namespace millisecond::detector {
 namespace {
 
 constexpr double CAPACITIES[LEVELS] = {24'000, 48'000, 36'000, 18'000, 15'000};  // of the first bucket
-constexpr double STEP = 2.5;            // from one bucket's capacities to the next
-constexpr double POINTS = 2.2;          // per voxel
+constexpr double STEP = 2.5;                 // from one bucket's capacities to the next
+constexpr double POINTS = 2.2;               // per voxel
 constexpr double ROTATIONS[] = {0.0, 1.57};  // of anchors, radians
 
 using Line = std::vector<int>;  // along an axis of an empty map: the first position that has the value of each
@@ -77,8 +77,7 @@ std::array<Shape, LEVELS> level_shapes(const Config& config) {
     multiple *= stride;
   }
   if (shapes[0][1] % multiple || shapes[0][2] % multiple)
-    throw Error(MS_ERROR_FILE,
-                "grid.range: voxels along x and y are no multiple of " + std::to_string(multiple));
+    throw Error(MS_ERROR_FILE, "grid.range: voxels along x and y are no multiple of " + std::to_string(multiple));
   return shapes;
 }
 
@@ -103,7 +102,8 @@ std::vector<float> make_anchors(const Config& config, const Shape& map) {
     for (double along_x : x)
       for (const ClassConfig& of : config.classes)
         for (double rotation : ROTATIONS)
-          for (double value : {along_x, along_y, of.bottom + of.size[2] / 2, of.size[0], of.size[1], of.size[2], rotation})
+          for (double value :
+               {along_x, along_y, of.bottom + of.size[2] / 2, of.size[0], of.size[1], of.size[2], rotation})
             anchors.push_back(static_cast<float>(value));
   return anchors;
 }

@@ -49,11 +49,13 @@ class State {
     const StoredTensor* const tensor = file_.find(name);
     if (!tensor) throw wrong("weights of another network: " + name + " is missing");
     if (tensor->shape != shape)
-      throw wrong("weights of another network: " + name + " is " + text(tensor->shape) + " instead of " + text(shape));
+      throw wrong("weights of another network: " + name + " is " + text(tensor->shape) + " instead of " +
+                  text(shape));
     taken_.insert(name);
     const bool counts = shape.empty();  // num_batches_tracked, which inference does not need
     if (counts) return {};
-    if (tensor->element == Element::other) throw wrong(name + " is of type " + tensor->type + ", not of floating point");
+    if (tensor->element == Element::other)
+      throw wrong(name + " is of type " + tensor->type + ", not of floating point");
     std::vector<float> values(tensor->count);
     for (int64_t i = 0; i < tensor->count; ++i) {
       values[i] = tensor->value(i);
@@ -90,7 +92,8 @@ struct Norm {
     inverse = state.take(name + ".running_var", {channels});
     state.take(name + ".num_batches_tracked", {});
     for (float& variance : inverse) {
-      if (variance < 0) throw Error(MS_ERROR_FILE, name + ".running_var has a negative variance; the file is damaged");
+      if (variance < 0)
+        throw Error(MS_ERROR_FILE, name + ".running_var has a negative variance; the file is damaged");
       variance = 1 / std::sqrt(variance + EPS);
     }
   }
@@ -131,8 +134,8 @@ void order_by_depth(std::vector<float>& weight, int c_out, int c_in, int depth) 
 }
 
 // A 3x3 convolution; over_depth: of the heights of a cell, which are rows here and not channels.
-Convolution map_layer(State& state, const std::string& name, int c_in, int c_out, ms_type precision, int over_depth,
-                      bool older) {
+Convolution map_layer(State& state, const std::string& name, int c_in, int c_out, ms_type precision,
+                      int over_depth, bool older) {
   std::vector<float> given = state.take(name + ".conv.weight", {c_out, c_in, 3, 3});
   if (older) order_by_depth(given, c_out, c_in, over_depth);
   const Norm norm(state, name + ".norm", c_out);
@@ -208,7 +211,8 @@ void load_heads(State& state, Network& network, ms_type precision) {
   int all = 0, c_in = 0;
   for (const Block& block : network.blocks) c_in += block.width;
   std::vector<float> weight, bias;  // [outputs, c_in]
-  for (const auto& [name, values] : {std::pair("classes", classes), std::pair("boxes", 7), std::pair("directions", 2)}) {
+  for (const auto& [name, values] :
+       {std::pair("classes", classes), std::pair("boxes", 7), std::pair("directions", 2)}) {
     const std::string head = std::string("head.") + name;
     const int outputs = anchors * values;
     const std::vector<float> part = state.take(head + ".weight", {outputs, c_in, 1, 1});

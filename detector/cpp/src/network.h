@@ -1,4 +1,5 @@
-// The network of a weights file, on the host: BatchNorms folded into the convolutions, weights in the engine's order.
+// The network of a weights file, on the host: BatchNorms folded into the convolutions, weights in the engine's
+// order.
 #pragma once
 
 #include <vector>
@@ -34,7 +35,8 @@ struct Network {
 
 constexpr int HEAD_PANEL = 128;  // channels of the heads are filled up to a multiple of it
 
-// precision: biases of the bird's-eye-view network are rounded to it, as the whole network is in Python. Throws Error.
+// precision: biases of the bird's-eye-view network are rounded to it, as the whole network is in Python. Throws
+// Error.
 Network load_network(const TensorFile& file, ms_type precision);
 
 }  // namespace millisecond::detector

@@ -115,9 +115,9 @@ using namespace millisecond::detector;
 
 extern "C" {
 
-ms_status ms_voxelize(const float* points, const int32_t* offsets, int64_t point_rows, int32_t channels, int32_t batch,
-                      const ms_grid* grid, int32_t max_points, int32_t max_voxels, int64_t rows, float* features,
-                      int32_t* coords, int32_t* found, int64_t* dropped, void* stream) {
+ms_status ms_voxelize(const float* points, const int32_t* offsets, int64_t point_rows, int32_t channels,
+                      int32_t batch, const ms_grid* grid, int32_t max_points, int32_t max_voxels, int64_t rows,
+                      float* features, int32_t* coords, int32_t* found, int64_t* dropped, void* stream) {
   return guarded([&] {
     require((points || point_rows == 0) && offsets && grid && features && coords && found && dropped,
             "ms_voxelize: an array is null");
@@ -177,7 +177,8 @@ ms_status ms_submanifold_map(const int32_t* coords, const int32_t* count, int64_
     int shapes[1][3];
     std::copy_n(shape, 3, shapes[0]);
     millisecond::Network network = {zero_bitmap(scratch, batch, 1, shapes), 3, {}, window_of(&window), 1, false};
-    build_maps(scratch, network, coords, count, rows_of(rows, "rows: is out of range"), 0, nullptr, neighbours, state);
+    build_maps(scratch, network, coords, count, rows_of(rows, "rows: is out of range"), 0, nullptr, neighbours,
+               state);
   });
 }
 
@@ -185,7 +186,8 @@ ms_status ms_strided_map(const int32_t* coords, const int32_t* count, int64_t ro
                          const int32_t shape[3], const ms_window* window, int64_t capacity, int32_t* out_coords,
                          int32_t* neighbours, int32_t* state, void* stream) {
   return guarded([&] {
-    require((coords || rows == 0) && shape && out_coords && neighbours && state, "ms_strided_map: an array is null");
+    require((coords || rows == 0) && shape && out_coords && neighbours && state,
+            "ms_strided_map: an array is null");
     const int room = rows_of(capacity, "capacity: is out of range");
     require(room >= 1, "capacity: must be positive");
     StreamScratch scratch(stream);
@@ -195,14 +197,14 @@ ms_status ms_strided_map(const int32_t* coords, const int32_t* count, int64_t ro
     output_shape(shape, step, shapes[1]);
     const Window none = {{1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}};
     millisecond::Network network = {zero_bitmap(scratch, batch, 2, shapes), 3, {step}, none, 0, false};
-    build_maps(scratch, network, coords, count, rows_of(rows, "rows: is out of range"), room, out_coords, neighbours,
-               state);
+    build_maps(scratch, network, coords, count, rows_of(rows, "rows: is out of range"), room, out_coords,
+               neighbours, state);
   });
 }
 
 ms_status ms_sparse_conv(ms_type type, const void* features, int32_t c_in, const void* weight, int32_t transposed,
-                         int32_t c_out, const ms_table* table, const float* bias, const void* residual, int32_t relu,
-                         void* out, void* stream) {
+                         int32_t c_out, const ms_table* table, const float* bias, const void* residual,
+                         int32_t relu, void* out, void* stream) {
   return guarded([&] {
     ConvolutionArguments p = {};
     p.table = table_of(table);
@@ -231,8 +233,9 @@ ms_status ms_sparse_conv_weight_gradient(ms_type type, const void* features, int
     require_aligned(features, "features: must start at a multiple of 16 bytes");
     require_aligned(gradient, "gradient: must start at a multiple of 16 bytes");
     StreamScratch scratch(stream);
-    check(weight_gradient(scalar_of(type), false, {features, gradient, out, table_of(table), feature_rows, c_in, c_out},
-                          std::ref(scratch), scratch.stream()),
+    check(weight_gradient(scalar_of(type), false,
+                          {features, gradient, out, table_of(table), feature_rows, c_in, c_out}, std::ref(scratch),
+                          scratch.stream()),
           "weight gradient");
   });
 }
@@ -242,8 +245,8 @@ ms_status ms_max_pool(ms_type type, const void* features, int32_t channels, cons
   return guarded([&] {
     const OffsetTable map = table_of(table);
     require(channels >= 1 && ((out && source) || map.rows == 0), "ms_max_pool: an array is null");
-    check(max_pool(scalar_of(type), features, map.neighbours, map.count, map.volume, map.rows, channels, out, source,
-                   static_cast<cudaStream_t>(stream)),
+    check(max_pool(scalar_of(type), features, map.neighbours, map.count, map.volume, map.rows, channels, out,
+                   source, static_cast<cudaStream_t>(stream)),
           "max_pool");
   });
 }
@@ -266,15 +269,16 @@ ms_status ms_bev_map(ms_type type, const void* features, const int32_t* coords, 
   });
 }
 
-ms_status ms_overlap(const float* a, int64_t a_count, const float* b, int64_t b_count, ms_overlap_kind kind, float* out,
-                     void* stream) {
+ms_status ms_overlap(const float* a, int64_t a_count, const float* b, int64_t b_count, ms_overlap_kind kind,
+                     float* out, void* stream) {
   return guarded([&] {
     rows_of(a_count, "a_count: is out of range");
     rows_of(b_count, "b_count: is out of range");
     require(kind >= MS_OVERLAP_AREA && kind <= MS_OVERLAP_IOU_3D, "kind: is unknown");
     require(a_count == 0 || b_count == 0 || (a && b && out), "ms_overlap: an array is null");
-    check(overlap_matrix(a, a_count, b, b_count, static_cast<Overlap>(kind), out, static_cast<cudaStream_t>(stream)),
-          "overlap");
+    check(
+        overlap_matrix(a, a_count, b, b_count, static_cast<Overlap>(kind), out, static_cast<cudaStream_t>(stream)),
+        "overlap");
   });
 }
 
@@ -286,17 +290,18 @@ ms_status ms_nms(const float* boxes, const int64_t* order, const int64_t* labels
     require((boxes || n == 0) && (indices || max_output == 0) && kept, "ms_nms: an array is null");
     StreamScratch scratch(stream);
     uint64_t* const mask = scratch.array<uint64_t>(n * ((n + 63) / 64));
-    const SuppressJob job = {1,     static_cast<int>(n), boxes, order,   labels, count, iou_threshold, max_output,
-                             mask, indices,             kept};
+    const SuppressJob job = {
+        1, static_cast<int>(n), boxes, order, labels, count, iou_threshold, max_output, mask, indices, kept};
     check(suppress(job, false, scratch.stream()), "nms");
   });
 }
 
-ms_status ms_furthest_points(const float* points, const int64_t* start, int32_t batch, int32_t count, int32_t samples,
-                             int64_t* chosen, void* stream) {
+ms_status ms_furthest_points(const float* points, const int64_t* start, int32_t batch, int32_t count,
+                             int32_t samples, int64_t* chosen, void* stream) {
   return guarded([&] {
     require(points && start && chosen, "ms_furthest_points: an array is null");
-    require(batch >= 1 && batch < INT32_MAX / 16 && count >= 1 && count < MOST_ROWS, "batch, count: are out of range");
+    require(batch >= 1 && batch < INT32_MAX / 16 && count >= 1 && count < MOST_ROWS,
+            "batch, count: are out of range");
     require(samples >= 1 && samples <= count, "samples: must be from 1 to count");
     StreamScratch scratch(stream);
     float* const workspace = scratch.array<float>(furthest_point_workspace(batch, count));

@@ -47,7 +47,8 @@ void take_block(uint32_t (&state)[8], const unsigned char* block) {
 }  // namespace
 
 std::string sha256(const unsigned char* data, size_t size) {
-  uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                       0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   const size_t whole = size / 64 * 64;
   for (size_t at = 0; at < whole; at += 64) take_block(state, data + at);
   std::vector<unsigned char> rest(data + whole, data + size);

@@ -20,11 +20,12 @@ struct Type {
   Element element;
   int bytes;
 };
-constexpr Type TYPES[] = {{"F64", Element::float64, 8},   {"F32", Element::float32, 4}, {"F16", Element::float16, 2},
-                          {"BF16", Element::bfloat16, 2}, {"I64", Element::other, 8},   {"I32", Element::other, 4},
-                          {"I16", Element::other, 2},     {"I8", Element::other, 1},    {"U8", Element::other, 1},
-                          {"BOOL", Element::other, 1},    {"U16", Element::other, 2},   {"U32", Element::other, 4},
-                          {"U64", Element::other, 8}};
+constexpr Type TYPES[] = {
+    {"F64", Element::float64, 8},   {"F32", Element::float32, 4}, {"F16", Element::float16, 2},
+    {"BF16", Element::bfloat16, 2}, {"I64", Element::other, 8},   {"I32", Element::other, 4},
+    {"I16", Element::other, 2},     {"I8", Element::other, 1},    {"U8", Element::other, 1},
+    {"BOOL", Element::other, 1},    {"U16", Element::other, 2},   {"U32", Element::other, 4},
+    {"U64", Element::other, 8}};
 
 std::vector<unsigned char> read_bytes(const std::string& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
@@ -87,8 +88,9 @@ TensorFile::TensorFile(const std::string& path) : path_(path), bytes_(read_bytes
   uint64_t size = 0;
   for (size_t i = 0; i < 8 && bytes_.size() >= 8; ++i) size |= uint64_t(bytes_[i]) << 8 * i;
   if (bytes_.size() < 8 || size == 0 || size > LARGEST_HEADER || size > bytes_.size() - 8)
-    throw Error(MS_ERROR_FILE, path + ": damaged or not a safetensors file: its header of " + std::to_string(size) +
-                                   " bytes does not fit its " + std::to_string(bytes_.size()));
+    throw Error(MS_ERROR_FILE, path + ": damaged or not a safetensors file: its header of " +
+                                   std::to_string(size) + " bytes does not fit its " +
+                                   std::to_string(bytes_.size()));
   read_header(static_cast<size_t>(size));
   check_sum();
 }
@@ -114,12 +116,14 @@ void TensorFile::read_header(size_t size) {
     const Tree *type = entry.find("dtype"), *shape = entry.find("shape"), *offsets = entry.find("data_offsets");
     if (!type || !shape || !offsets || shape->kind != Tree::Kind::list || offsets->items.size() != 2)
       throw damaged(name + " lacks dtype, shape or data_offsets");
-    const auto known = std::find_if(std::begin(TYPES), std::end(TYPES), [&](const Type& t) { return type->text == t.name; });
+    const auto known =
+        std::find_if(std::begin(TYPES), std::end(TYPES), [&](const Type& t) { return type->text == t.name; });
     if (known == std::end(TYPES)) throw damaged(name + " is of the unknown type " + type->text);
     StoredTensor tensor = {known->element, type->text, {}, 1, nullptr};
     for (const Tree& number : shape->items) {
       const int64_t length = whole(number, room);
-      if (length < 0 || (length > 0 && tensor.count > room / length)) throw damaged(name + " has an impossible shape");
+      if (length < 0 || (length > 0 && tensor.count > room / length))
+        throw damaged(name + " has an impossible shape");
       tensor.shape.push_back(length);
       tensor.count *= length;
     }

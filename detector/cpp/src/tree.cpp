@@ -34,7 +34,8 @@ Tree plain_scalar(std::string_view text) {
   Tree value;
   value.text = text;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value.number);
-  if (!text.empty() && error == std::errc() && end == text.data() + text.size() && text != "inf" && text != "nan") {
+  if (!text.empty() && error == std::errc() && end == text.data() + text.size() && text != "inf" &&
+      text != "nan") {
     value.kind = Tree::Kind::number;
   } else if (text == "true" || text == "false") {
     value.kind = Tree::Kind::boolean;

@@ -23,7 +23,8 @@ struct Tree {
 
 // Both throw std::invalid_argument with the line and what is wrong with it.
 Tree parse_json(std::string_view text);
-// Block mappings and sequences, flow collections, plain and quoted scalars: what a YAML writer makes of plain data.
+// Block mappings and sequences, flow collections, plain and quoted scalars: what a YAML writer makes of plain
+// data.
 Tree parse_yaml(std::string_view text);
 
 }  // namespace millisecond::detector
