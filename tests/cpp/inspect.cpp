@@ -3,8 +3,6 @@
 //   inspect fuzz FILE TIMES               reads so many damaged copies; exits 0 where each was read or refused
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <random>
 
 #include "config.cpp"
 #include "geometry.cpp"
@@ -52,20 +50,31 @@ void write(const Network& network) {
 
 ms_type type_of(const std::string& name) { return name == "fp16" ? MS_FP16 : name == "bf16" ? MS_BF16 : MS_FP32; }
 
+uint32_t random_number() {  // Marsaglia's xorshift
+  static uint32_t state = 1;
+  state ^= state << 13;
+  state ^= state >> 17;
+  return state ^= state << 5;
+}
+
+void save(const std::string& path, const std::vector<unsigned char>& bytes) {
+  std::FILE* const file = std::fopen(path.c_str(), "wb");
+  std::fwrite(bytes.data(), 1, bytes.size(), file);
+  std::fclose(file);
+}
+
 int fuzz(const char* path, int times) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string whole((std::istreambuf_iterator<char>(file)), {});
+  const std::vector<unsigned char> whole = read_bytes(path);
   const std::string copy = std::string(path) + ".damaged";
-  std::mt19937 random(0);
   int refused = 0;
   for (int i = 0; i < times; ++i) {
-    std::string bytes = whole;
-    const size_t header =
-        8 + size_t(static_cast<unsigned char>(bytes[0])) + 256 * static_cast<unsigned char>(bytes[1]);
-    for (uint32_t n = random() % 4; n > 0; --n) bytes[random() % std::min(header, bytes.size())] = char(random());
-    if (random() % 4 == 0) bytes.resize(random() % bytes.size());
-    if (random() % 8 == 0) bytes += "more";
-    std::ofstream(copy, std::ios::binary) << bytes;
+    std::vector<unsigned char> bytes = whole;
+    const size_t header = std::min<size_t>(8 + bytes[0] + 256 * bytes[1], bytes.size());
+    for (uint32_t n = random_number() % 4; n > 0; --n)
+      bytes[random_number() % header] = static_cast<unsigned char>(random_number());
+    if (random_number() % 4 == 0) bytes.resize(random_number() % bytes.size());
+    if (random_number() % 8 == 0) bytes.insert(bytes.end(), 4, 'x');
+    save(copy, bytes);
     try {
       load_network(TensorFile(copy), MS_FP32);
     } catch (const Error&) {

@@ -1,6 +1,7 @@
 """The parts of detector/cpp that need no GPU: files, configurations, folded weights, geometry."""
 
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -20,6 +21,8 @@ from detector.inference import Inference
 from detector.models.bev_rows import BevRows
 from detector.models.second import build_second
 from detector.weights import FIRST_OF_MAP, find_weights, load_weights, restore, save_weights
+from ops.box_coder import DIRECTION_OFFSET, LARGEST_LOG_SIZE
+from ops.reference.load_points import FEW, SCALES
 
 ROOT = Path(__file__).resolve().parents[2]
 CPP = ROOT / "detector" / "cpp"
@@ -237,5 +240,23 @@ def test_configurations_that_are_wrong_are_refused(inspect, small, tmp_path, old
 def test_damaged_files_never_crash(inspect, small, tmp_path):
     state = {"a": torch.ones(2), "b": torch.ones(3)}
     tensor_file.write(tmp_path / "few.safetensors", state, {"format": "millisecond weights 1"})
-    assert inspect("fuzz", tmp_path / "few.safetensors", 2000).returncode == 0
-    assert inspect("fuzz", small, 50).returncode == 0
+    assert inspect("fuzz", tmp_path / "few.safetensors", 500).returncode == 0
+    assert inspect("fuzz", small, 10).returncode == 0
+
+
+def test_the_header_is_plain_c():
+    command = ["gcc", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]
+    subprocess.run([*command, CPP / "include" / "millisecond.h"], check=True)
+
+
+def test_constants_are_those_of_python():
+    text = (CPP / "src" / "frame_graph.cpp").read_text()
+    (scales,) = re.findall(r"SCALES\[INTENSITY_SCALES\] = \{(.*)\}", text)
+    assert tuple(map(float, scales.split(","))) == SCALES
+    for name, value in {
+        "FEW": FEW,
+        "DIRECTION_OFFSET": DIRECTION_OFFSET,
+        "LARGEST_LOG_SIZE": LARGEST_LOG_SIZE,
+    }.items():
+        (found,) = re.findall(rf"{name} = ([\d.]+)", text)
+        assert float(found) == value, name
