@@ -250,7 +250,7 @@ def test_the_header_is_plain_c():
 
 
 def test_constants_are_those_of_python():
-    text = (CPP / "src" / "frame_graph.cpp").read_text()
+    text = (CPP / "src" / "frame_stages.cpp").read_text()
     (scales,) = re.findall(r"SCALES\[INTENSITY_SCALES\] = \{(.*)\}", text)
     assert tuple(map(float, scales.split(","))) == SCALES
     for name, value in {

@@ -17,6 +17,22 @@ struct Outcome {
   bool overflow;    // a level did not fit its capacity: nothing else counts
 };
 
+// 32-bit words of the results, part by part.
+struct ResultWords {
+  int labels, dropped, boxes, scores, count, rows, overflow;
+
+  explicit ResultWords(int most) {
+    labels = 0;
+    dropped = labels + 2 * most;
+    boxes = dropped + 4;
+    scores = boxes + 7 * most;
+    count = scores + most;
+    rows = count + 1;
+    overflow = rows + LEVELS;
+  }
+  int all() const { return overflow + 1; }
+};
+
 // The stages of detector/inference.py for one scan within the capacities of a bucket. A replay allocates nothing.
 // Several graphs may run side by side, each one scan at a time.
 class FrameGraph {
