@@ -169,7 +169,7 @@ def integer(value: int) -> ctypes.c_int64:
 def test_operators_on_arrays_of_cupy(library):
     """Voxels, two kernel maps and two convolutions on a stream of CuPy, as torch's wrappers."""
     cupy = pytest.importorskip("cupy")
-    points, capacity = cloud(12_000, seed=7), 20_000
+    points, capacity = cloud(12_000, seed=7), 80_000
     shape = (ctypes.c_int32 * 3)(*GRID.shape)
     three = lambda n: (ctypes.c_int32 * 3)(n, n, n)  # noqa: E731
     with cupy.cuda.Stream(non_blocking=True) as stream:

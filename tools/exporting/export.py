@@ -19,7 +19,7 @@ from tools.exporting.parity import write_report
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "detector" / "cpp"
 KERNELS = ROOT / "ops" / "csrc"
-ROOMS = ("bev", "boxes", "conv", "engine", "index", "points", "transfer")  # of the kernels
+LEFT_OUT = ("anchors", "bindings", "cpu", "optimizer")  # kernels of training, and torch's side
 NAME = "libmillisecond.so"
 
 
@@ -64,10 +64,7 @@ def _placed(folder: Path) -> Iterator[Path]:
 
 def _copy_sources(place: Path) -> None:
     shutil.copytree(SOURCES, place, dirs_exist_ok=True)
-    for room in ROOMS:
-        shutil.copytree(KERNELS / room, place / "csrc" / room)
-    for path in KERNELS.glob("*.*"):
-        shutil.copyfile(path, place / "csrc" / path.name)
+    shutil.copytree(KERNELS, place / "csrc", ignore=shutil.ignore_patterns(*LEFT_OUT))
     (place / "examples").mkdir()
     shutil.copyfile(ROOT / "examples" / "detect.cpp", place / "examples" / "detect.cpp")
     shutil.copyfile(ROOT / "LICENSE", place / "LICENSE")

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <stdexcept>
+#include <string_view>
 
 #include "error.h"
 #include "tree.h"
@@ -17,12 +18,12 @@ struct Wrong : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-const Tree& at(const Tree& tree, const std::string& path) {
+const Tree& at(const Tree& tree, std::string_view path) {
   const Tree* found = &tree;
   for (size_t first = 0; first <= path.size();) {
     const size_t end = std::min(path.find('.', first), path.size());
     found = found->find(path.substr(first, end - first));
-    if (!found) throw Wrong(path + ": is missing");
+    if (!found) throw Wrong(std::string(path) + ": is missing");
     first = end + 1;
   }
   return *found;
@@ -40,10 +41,12 @@ int whole(const Tree& value, const std::string& path, int least) {
   return static_cast<int>(n);
 }
 
-const std::vector<Tree>& list(const Tree& tree, const std::string& path, size_t length = 0) {
+const std::vector<Tree>& list(const Tree& tree, std::string_view path, size_t length = 0) {
   const Tree& value = at(tree, path);
-  if (value.kind != Tree::Kind::list || (length && value.items.size() != length))
-    throw Wrong(path + ": is no list of " + (length ? std::to_string(length) + " values" : std::string("values")));
+  if (value.kind != Tree::Kind::list || (length && value.items.size() != length)) {
+    const std::string many = length ? std::to_string(length) + " values" : "values";
+    throw Wrong(std::string(path) + ": is no list of " + many);
+  }
   return value.items;
 }
 
