@@ -249,6 +249,18 @@ def test_the_header_is_plain_c():
     subprocess.run([*command, CPP / "include" / "millisecond.h"], check=True)
 
 
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_all_of_it_agrees_with_the_engine(tmp_path):
+    together = tmp_path / "all.cpp"  # headers are read once
+    sources = [*sorted((CPP / "src").glob("*.cpp")), ROOT / "examples" / "detect.cpp"]
+    together.write_text("".join(f'#include "{source}"\n' for source in sources))
+    folders = [CPP / "src", CPP / "include", ROOT / "ops" / "csrc"]
+    warnings = "-Wall,-Wextra,-Werror,-fsyntax-only"
+    command = ["nvcc", "-std=c++17", "-Xcompiler", warnings, *(f"-I{path}" for path in folders)]
+    result = subprocess.run([*command, "-c", together, "-o", tmp_path / "all.o"], stderr=-1)
+    assert result.returncode == 0, result.stderr.decode()
+
+
 def test_constants_are_those_of_python():
     text = (CPP / "src" / "frame_stages.cpp").read_text()
     (scales,) = re.findall(r"SCALES\[INTENSITY_SCALES\] = \{(.*)\}", text)

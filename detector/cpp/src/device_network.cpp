@@ -5,22 +5,12 @@
 
 #include "bev/cells.h"
 #include "boxes/select.h"
+#include "types.h"
 
 namespace millisecond::detector {
 namespace {
 
 constexpr int64_t MOST_WORDS = 1 << 28;  // of the index: 1 GiB
-
-Scalar scalar_of(ms_type precision) {
-  switch (precision) {
-    case MS_FP16:
-      return Scalar::float16;
-    case MS_BF16:
-      return Scalar::bfloat16;
-    default:
-      return Scalar::float32;
-  }
-}
 
 DeviceLayer packed(const Convolution& layer, Scalar type) {
   const DeviceArray<float> given = uploaded(layer.weight);

@@ -1,14 +1,10 @@
 // The C API of convolution and pooling.
 #include "conv/max_pool.h"
 #include "stream_scratch.h"
+#include "types.h"
 
 namespace millisecond::detector {
 namespace {
-
-Scalar scalar_of(ms_type type) {
-  require(type == MS_FP32 || type == MS_FP16 || type == MS_BF16, "type: is unknown");
-  return type == MS_FP16 ? Scalar::float16 : type == MS_BF16 ? Scalar::bfloat16 : Scalar::float32;
-}
 
 OffsetTable table_of(const ms_table* table) {
   require(table != nullptr, "table: is null");
