@@ -55,6 +55,8 @@ class BevRows:
         from `level.count` on are not read, and nothing can overflow. float32 takes the dense
         network there: without tensor cores that is faster.
         """
+        if rows.is_cuda and rows.dtype == torch.float32:
+            return self._predict_dense(rows, level, batch_size)
         if rows.is_cuda:
             return self._predict_on_cuda(rows, level, batch_size)
         cells = Cells.of_sites(level, batch_size)
@@ -79,10 +81,11 @@ class BevRows:
         assert values is not None
         return self._head.predictions(values, whole.row[:batch_size].flatten(1))
 
+    def _predict_dense(self, rows: Tensor, level: Level, batch_size: int) -> Predictions:
+        bev = bev_map(rows, level.coords, level.spatial_shape, batch_size, level.count)
+        return self._head(self._backbone(bev.contiguous(memory_format=torch.channels_last)))
+
     def _predict_on_cuda(self, rows: Tensor, level: Level, batch_size: int) -> Predictions:
-        if rows.dtype == torch.float32:
-            bev = bev_map(rows, level.coords, level.spatial_shape, batch_size, level.count)
-            return self._head(self._backbone(bev.contiguous(memory_format=torch.channels_last)))
         cells = bev_cells(level, batch_size, self.plan(level))
         tables, values = iter(cells.tables), []
         for (windows, chain), end in zip(self._blocks, self._ends, strict=True):

@@ -116,11 +116,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> select_boxes_of(const Tensor& logits,
              floats = logits.options().dtype(at::kFloat);
   Tensor boxes = at::empty({batch, after_nms, 7}, floats), scores = at::empty({batch, after_nms}, floats);
   Tensor labels = at::empty({batch, after_nms}, longs), kept = at::empty({batch}, ints);
-  Scratch scratch(logits);
-  const auto room = [&](auto*& pointer, int64_t elements) {
-    pointer =
-        static_cast<std::remove_reference_t<decltype(pointer)>>(scratch(batch * elements * sizeof(*pointer)));
-  };
   SelectJob job = {};
   job.batch = static_cast<int>(batch);
   job.anchors_count = static_cast<int>(count);
@@ -134,30 +129,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> select_boxes_of(const Tensor& logits,
   job.before_nms = static_cast<int>(before_nms);
   job.direction_offset = static_cast<float>(direction_offset);
   job.largest_log_size = static_cast<float>(largest_log_size);
-  job.set_keys();
-  const int64_t segments = segments_of(job.anchors_count);
-  room(job.keys, segments * SELECT_SEGMENT);
-  room(job.listed, segments);
-  room(job.best_keys, before_nms);
-  room(job.chosen, 1);
-  room(job.boxes, 7 * before_nms);
-  room(job.scores, before_nms);
-  room(job.labels, before_nms);
-  SuppressJob& suppression = job.nms;
-  suppression.batch = job.batch;
-  suppression.rows = job.before_nms;
-  suppression.boxes = job.boxes;
-  suppression.labels = per_class ? job.labels : nullptr;
-  suppression.count = job.chosen;
-  suppression.iou_threshold = static_cast<float>(iou_threshold);
-  suppression.max_output = static_cast<int>(after_nms);
-  room(suppression.mask, before_nms * ((before_nms + 63) / 64));
-  room(suppression.indices, after_nms);
-  suppression.kept = kept.data_ptr<int32_t>();
+  job.nms.iou_threshold = static_cast<float>(iou_threshold);
+  job.nms.max_output = static_cast<int>(after_nms);
+  job.nms.kept = kept.data_ptr<int32_t>();
   job.kept_boxes = boxes.data_ptr<float>();
   job.kept_scores = scores.data_ptr<float>();
   job.kept_labels = labels.data_ptr<int64_t>();
-  check(select_boxes(job, stream()), "select_boxes");
+  Scratch scratch(logits);
+  check(run_select(job, per_class, std::ref(scratch), stream()), "select_boxes");
   return {boxes, scores, labels, kept};
 }
 

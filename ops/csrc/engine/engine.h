@@ -10,6 +10,7 @@
 
 #include "bev/dense.h"
 #include "bev/heads.h"
+#include "boxes/select.h"
 #include "conv/batch_norm.h"
 #include "conv/convolution.h"
 #include "index/voxelize.h"
@@ -144,6 +145,13 @@ cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t
 
 // Up-sampling and heads; weights packed for the routes of the two.
 cudaError_t run_heads(Scalar type, bool tf32, const HeadJob& job, const Allocate& allocate, cudaStream_t stream);
+
+// ---- predictions to boxes
+// ---------------------------------------------------------------------------------------
+
+// job: all but its keys, scratch and, of its NMS, all but iou_threshold, max_output and kept. per_class: boxes of
+// different labels suppress nothing.
+cudaError_t run_select(SelectJob job, bool per_class, const Allocate& allocate, cudaStream_t stream);
 
 // ---- blocks of convolution, batch normalisation and ReLU, for training -----------------------------------------
 
