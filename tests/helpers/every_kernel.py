@@ -116,6 +116,35 @@ def sparse_conv(scene: Scene) -> None:
         ops.sparse_conv(x, w.to(dtype), kernel_map, bias, relu=True).sum().backward()
 
 
+@runs("list_pairs", "gather_rows", "spread_rows", "add_products", "fetch_products")
+def dataflows_over_pairs(scene: Scene) -> None:
+    maps = [ops.pair_map(kernel_map) for kernel_map in kernel_maps(scene)]
+    dataflows = [ops.Dataflow("gather_scatter", g) for g in ("symmetric", "fixed", "adaptive")]
+    dataflows.append(ops.Dataflow("fetch_on_demand"))
+    options = product(maps, dataflows, DTYPES, ("highest", "high"), CHANNELS[1:])
+    for listed, dataflow, dtype, precision, (c_in, c_out) in options:
+        torch.set_float32_matmul_precision(precision)
+        rows = listed.backward.neighbours.shape[1]
+        x = torch.randn(rows, c_in, device="cuda", dtype=dtype, requires_grad=True)
+        w = torch.randn(len(listed.forward.neighbours), c_in, c_out, device="cuda")
+        w = w.to(dtype).requires_grad_()
+        ops.sparse_conv(x, w, listed, relu=True, dataflow=dataflow).sum().backward()
+
+
+@runs("hash_sites", "locate", "conv_direct")
+def direct(scene: Scene) -> None:
+    around = ConvGeometry((3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1))
+    below = scene.below.coords
+    for table, (geometry, out) in product(
+        ("array", "hash"), ((around, scene.coords), (DOWN, below))
+    ):
+        found = ops.location_map(scene.coords, GRID.sparse_shape, 2, geometry, out, table)
+        for dtype, (c_in, c_out) in product(DTYPES, ((4, 16), (33, 40))):
+            x = torch.randn(len(scene.coords), c_in, device="cuda", dtype=dtype, requires_grad=True)
+            w = torch.randn(27, c_in, c_out, device="cuda", dtype=dtype, requires_grad=True)
+            ops.sparse_conv(x, w, found, relu=True).sum().backward()
+
+
 @runs("conv_blocks", "conv_blocks_backward")
 def conv_blocks(scene: Scene) -> None:
     options = product(kernel_maps(scene), DTYPES, ("highest", "high"), CHANNELS)

@@ -1,0 +1,308 @@
+// Fetch on demand (Lin et al., PointAcc, MICRO 2021): the matrix product of each offset reads the rows of its
+// pairs where they stand instead of from a gathered buffer. Equivalent to this loop:
+//
+//   for v, pair of v: products[pair] = features[sources[pair]] weight[v]
+//
+// The papers' kernels add products to the output by atomics. Here each stays in its own row, and add_products sums
+// the rows in the order of the offsets.
+#include "common.cuh"
+#include "conv/tensor_core.cuh"
+#include "dataflow/pairs.h"
+#include "device.h"
+
+namespace millisecond {
+namespace {
+
+constexpr int THREADS = 256;
+
+// The tiles of all offsets, one after another: a tile is `size` pairs of one offset.
+struct Tiles {
+  int32_t end[MAX_OFFSETS];  // tiles up to this offset's last one
+
+  Tiles(const PairLayout& layout, int size) {
+    int tiles = 0;
+    for (int v = 0; v < layout.volume; ++v) {
+      tiles += divide_up(layout.begin[v + 1] - layout.begin[v], size);
+      end[v] = tiles;
+    }
+  }
+  __device__ __forceinline__ int offset_of(int tile, int volume) const {
+    int low = 0, high = volume - 1;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (end[middle] > tile) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return low;
+  }
+};
+
+struct Part {  // what a block computes
+  int v;
+  int first, last;  // pairs
+  int column;       // first output channel
+};
+
+__device__ __forceinline__ Part part_of_block(const PairLayout& layout, const Tiles& tiles, int size, int c_out,
+                                              int width) {
+  const int columns = divide_up(c_out, width);
+  const int tile = blockIdx.x / columns;
+  const int v = tiles.offset_of(tile, layout.volume);
+  const int before = v > 0 ? tiles.end[v - 1] : 0;
+  const int first = layout.begin[v] + (tile - before) * size;
+  return {v, first, min(first + size, layout.begin[v + 1]), int(blockIdx.x % columns) * width};
+}
+
+// ---- tensor cores ----------------------------------------------------------------------------------------------
+
+// A CTA multiplies M pairs with N output channels, K input channels at a time; its warps stand WM x WN over them.
+template <typename T_, int N_>
+struct FetchTile {
+  using T = T_;
+  static constexpr int M = 128, N = N_, K = 64 / sizeof(T);
+  static constexpr int WN = N >= 128 ? 4 : N >= 64 ? 2 : 1, WM = THREADS / WARP / WN;
+  static constexpr int MT = M / WM / 16, NT = N / WN / 8;
+  static constexpr int STAGES = 3;
+  // strides that keep the reads of fragments free of bank conflicts
+  static constexpr int A_STRIDE = K + 16 / sizeof(T), B_STRIDE = N + 8;
+  static constexpr int A_SIZE = M * A_STRIDE, STAGE = A_SIZE + K * B_STRIDE;  // elements
+  static constexpr int BYTES = STAGES * STAGE * sizeof(T);
+};
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+
+// Rows `at`, ..., `at` + 15 strides of a tile whose rows are contiguous in k.
+template <typename T, int STRIDE>
+__device__ __forceinline__ void load_a(uint32_t (&a)[4], const T* at) {
+  const int lane = threadIdx.x % WARP;
+  if constexpr (sizeof(T) == 2) {
+    const void* const from = at + lane % 16 * STRIDE + lane / 16 * 8;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))));
+  } else {
+    const float* const x = at + lane / 4 * STRIDE + lane % 4;
+    a[0] = __float_as_uint(x[0]), a[1] = __float_as_uint(x[8 * STRIDE]);
+    a[2] = __float_as_uint(x[4]), a[3] = __float_as_uint(x[8 * STRIDE + 4]);
+  }
+}
+
+// b[0..1] of columns 0..7, b[2..3] of columns 8..15 of a tile whose rows are contiguous in n.
+template <typename T, int STRIDE>
+__device__ __forceinline__ void load_b(uint32_t (&b)[4], const T* at) {
+  const int lane = threadIdx.x % WARP;
+  if constexpr (sizeof(T) == 2) {
+    load_matrix_x4_transposed(b, at + (lane / 8 % 2 * 8 + lane % 8) * STRIDE + lane / 16 * 8);
+  } else {
+    const float* const x = at + lane % 4 * STRIDE + lane / 4;
+    b[0] = __float_as_uint(x[0]), b[1] = __float_as_uint(x[4 * STRIDE]);
+    b[2] = __float_as_uint(x[8]), b[3] = __float_as_uint(x[4 * STRIDE + 8]);
+  }
+}
+
+#endif
+
+template <typename Tile>
+__global__ void __launch_bounds__(THREADS, 2)
+    fetch_tensor_kernel(const __grid_constant__ PairLayout layout, const __grid_constant__ Tiles tiles,
+                        const FetchProducts p) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  using T = typename Tile::T;
+  extern __shared__ __align__(128) unsigned char shared[];
+  T* const ring = reinterpret_cast<T*>(shared);  // [STAGES][STAGE]
+  constexpr int PIECE = 16 / sizeof(T);          // elements of a copy
+  constexpr int A_PIECES = Tile::K / PIECE, B_PIECES = Tile::N / PIECE;
+  constexpr int A_TURNS = Tile::M * A_PIECES / THREADS, B_TURNS = divide_up(Tile::K * B_PIECES, THREADS);
+  const Part part = part_of_block(layout, tiles, Tile::M, p.c_out, Tile::N);
+  const int w = p.flipped ? layout.volume - 1 - part.v : part.v;
+  const T* const weight = static_cast<const T*>(p.weight) + int64_t(w) * p.c_in * p.c_out + part.column;
+
+  // ---- the rows that this thread copies ----
+  const int piece = threadIdx.x % A_PIECES, line = threadIdx.x / A_PIECES;
+  const T* from[A_TURNS];
+#pragma unroll
+  for (int i = 0; i < A_TURNS; ++i) {
+    const int pair = part.first + line + i * (THREADS / A_PIECES);
+    const bool present = pair < part.last;
+    from[i] = static_cast<const T*>(p.features) + piece * PIECE;
+    if (present) from[i] += int64_t(__ldg(p.sources + pair)) * p.c_in;
+  }
+  const auto load = [&](int step) {
+    T* const a = ring + step % Tile::STAGES * Tile::STAGE;
+    T* const b = a + Tile::A_SIZE;
+    const int k0 = step * Tile::K;
+#pragma unroll
+    for (int i = 0; i < A_TURNS; ++i) {
+      const int row = line + i * (THREADS / A_PIECES);
+      const bool present = part.first + row < part.last && k0 + piece * PIECE < p.c_in;
+      copy_async_16(a + row * Tile::A_STRIDE + piece * PIECE, present ? from[i] + k0 : p.features, present);
+    }
+#pragma unroll
+    for (int i = 0; i < B_TURNS; ++i) {
+      const int at = threadIdx.x + i * THREADS, k = at / B_PIECES, n = at % B_PIECES * PIECE;
+      if (Tile::K * B_PIECES % THREADS != 0 && k >= Tile::K) break;
+      const bool present = k0 + k < p.c_in;
+      copy_async_16(b + k * Tile::B_STRIDE + n, present ? weight + int64_t(k0 + k) * p.c_out + n : p.weight,
+                    present);
+    }
+  };
+
+  // ---- products ----
+  const int warp = threadIdx.x / WARP, wm = warp / Tile::WN, wn = warp % Tile::WN;
+  const int steps = divide_up(p.c_in, Tile::K);
+  float sum[Tile::MT][Tile::NT][4] = {};
+#pragma unroll
+  for (int s = 0; s < Tile::STAGES - 1; ++s) {
+    if (s < steps) load(s);
+    copy_async_commit();
+  }
+  for (int step = 0; step < steps; ++step) {
+    copy_async_wait<Tile::STAGES - 2>();
+    __syncthreads();
+    if (step + Tile::STAGES - 1 < steps) load(step + Tile::STAGES - 1);
+    copy_async_commit();
+    const T* const a0 = ring + step % Tile::STAGES * Tile::STAGE + wm * Tile::MT * 16 * Tile::A_STRIDE;
+    const T* const b0 = ring + step % Tile::STAGES * Tile::STAGE + Tile::A_SIZE + wn * Tile::NT * 8;
+    constexpr int DEPTH = sizeof(T) == 2 ? 16 : 8;  // of one product
+#pragma unroll
+    for (int k = 0; k < Tile::K; k += DEPTH) {
+      uint32_t a[Tile::MT][4];
+#pragma unroll
+      for (int m = 0; m < Tile::MT; ++m) load_a<T, Tile::A_STRIDE>(a[m], a0 + m * 16 * Tile::A_STRIDE + k);
+#pragma unroll
+      for (int t = 0; t < Tile::NT; t += 2) {
+        uint32_t b[4];
+        load_b<T, Tile::B_STRIDE>(b, b0 + k * Tile::B_STRIDE + t * 8);
+#pragma unroll
+        for (int m = 0; m < Tile::MT; ++m) {
+          mma<T>(sum[m][t], a[m], b[0], b[1]);
+          mma<T>(sum[m][t + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // ---- store ----
+  const int lane = threadIdx.x % WARP, g = lane / 4, j = lane % 4;
+#pragma unroll
+  for (int m = 0; m < Tile::MT; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int pair = part.first + (wm * Tile::MT + m) * 16 + h * 8 + g;
+      if (pair >= part.last) continue;
+      float* const to = p.products + int64_t(pair) * p.c_out + part.column + wn * Tile::NT * 8 + 2 * j;
+#pragma unroll
+      for (int t = 0; t < Tile::NT; ++t) {
+        *reinterpret_cast<float2*>(to + t * 8) = make_float2(sum[m][t][2 * h], sum[m][t][2 * h + 1]);
+      }
+    }
+  }
+#endif
+}
+
+template <typename T, int N>
+cudaError_t launch_tensor(const PairLayout& layout, const FetchProducts& p, cudaStream_t stream) {
+  using Tile = FetchTile<T, N>;
+  const Tiles tiles(layout, Tile::M);
+  const int total = tiles.end[layout.volume - 1];
+  if (total == 0) return cudaSuccess;
+  const cudaError_t error =
+      cudaFuncSetAttribute(fetch_tensor_kernel<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::BYTES);
+  if (error != cudaSuccess) return error;
+  fetch_tensor_kernel<Tile><<<total*(p.c_out / N), THREADS, Tile::BYTES, stream>>>(layout, tiles, p);
+  return cudaGetLastError();
+}
+
+template <typename T>
+cudaError_t launch_tensor_columns(const PairLayout& layout, const FetchProducts& p, cudaStream_t stream) {
+  if (p.c_out % 128 == 0) return launch_tensor<T, 128>(layout, p, stream);
+  if (p.c_out % 64 == 0) return launch_tensor<T, 64>(layout, p, stream);
+  if (p.c_out % 32 == 0) return launch_tensor<T, 32>(layout, p, stream);
+  return launch_tensor<T, 16>(layout, p, stream);
+}
+
+// ---- plain multiply-adds ---------------------------------------------------------------------------------------
+
+constexpr int SIDE = 64;   // pairs, and output channels, of a CTA
+constexpr int DEPTH = 16;  // input channels at a time
+constexpr int EACH = 4;    // pairs, and output channels, of a thread
+static_assert(SIDE / EACH * (SIDE / EACH) == THREADS);
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    fetch_general_kernel(const __grid_constant__ PairLayout layout, const __grid_constant__ Tiles tiles,
+                         const FetchProducts p) {
+  __shared__ float a[DEPTH][SIDE + 1], b[DEPTH][SIDE];
+  __shared__ int sources[SIDE];
+  const Part part = part_of_block(layout, tiles, SIDE, p.c_out, SIDE);
+  const int w = p.flipped ? layout.volume - 1 - part.v : part.v;
+  const T* const features = static_cast<const T*>(p.features);
+  const T* const weight = static_cast<const T*>(p.weight) + int64_t(w) * p.c_in * p.c_out;
+  for (int i = threadIdx.x; i < SIDE; i += THREADS) {
+    sources[i] = part.first + i < part.last ? p.sources[part.first + i] : -1;
+  }
+  const int m = threadIdx.x / (SIDE / EACH), n = threadIdx.x % (SIDE / EACH);
+  float sum[EACH][EACH] = {};
+  for (int k0 = 0; k0 < p.c_in; k0 += DEPTH) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < SIDE * DEPTH; i += THREADS) {
+      const int row = i / DEPTH, k = i % DEPTH, source = sources[row];
+      a[k][row] = source >= 0 && k0 + k < p.c_in ? to_float(features[int64_t(source) * p.c_in + k0 + k]) : 0.0f;
+    }
+    for (int i = threadIdx.x; i < SIDE * DEPTH; i += THREADS) {
+      const int k = i / SIDE, column = i % SIDE;
+      const bool present = k0 + k < p.c_in && part.column + column < p.c_out;
+      b[k][column] = present ? to_float(weight[int64_t(k0 + k) * p.c_out + part.column + column]) : 0.0f;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < DEPTH; ++k) {
+#pragma unroll
+      for (int i = 0; i < EACH; ++i) {
+#pragma unroll
+        for (int j = 0; j < EACH; ++j) {
+          sum[i][j] = fmaf(a[k][m + i * (SIDE / EACH)], b[k][n + j * (SIDE / EACH)], sum[i][j]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < EACH; ++i) {
+    const int pair = part.first + m + i * (SIDE / EACH);
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      const int channel = part.column + n + j * (SIDE / EACH);
+      if (pair < part.last && channel < p.c_out) p.products[int64_t(pair) * p.c_out + channel] = sum[i][j];
+    }
+  }
+}
+
+template <typename T>
+cudaError_t launch_general(const PairLayout& layout, const FetchProducts& p, cudaStream_t stream) {
+  const Tiles tiles(layout, SIDE);
+  const int total = tiles.end[layout.volume - 1];
+  if (total == 0) return cudaSuccess;
+  fetch_general_kernel<T><<<total * divide_up(p.c_out, SIDE), THREADS, 0, stream>>>(layout, tiles, p);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t fetch_products(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
+                           cudaStream_t stream) {
+  if (layout.volume == 0 || p.c_out == 0) return cudaSuccess;
+  const bool multiples = p.c_in > 0 && p.c_in % 16 == 0 && p.c_out % 16 == 0;
+  const bool tensor_cores =
+      multiples && (type != Scalar::float32 || tf32) && device_attribute(cudaDevAttrComputeCapabilityMajor) >= 8;
+  cudaError_t error = cudaSuccess;
+  const cudaError_t unknown = with_type(type, [&](auto zero) {
+    using T = decltype(zero);
+    error = tensor_cores ? launch_tensor_columns<T>(layout, p, stream) : launch_general<T>(layout, p, stream);
+  });
+  return error != cudaSuccess ? error : unknown;
+}
+
+}  // namespace millisecond
