@@ -49,7 +49,7 @@ def maps(sites, geometry):
     return kernel_map, pair_map(kernel_map), found
 
 
-def run(dataflow, tensors, listed, found, relu=False):
+def computed(dataflow, tensors, listed, found, relu=False):
     features, weight, bias, residual = tensors
     taken = found if dataflow.kind == "direct" else listed
     return sparse_conv(features, weight, taken, bias, residual, relu, dataflow)
@@ -75,11 +75,11 @@ def test_matches_the_reference_in_fp64(sites, precision, geometry, channels):
         wanted = torch.autograd.grad(expected, wide, gradient.double())
         for dataflow in DATAFLOWS if channels == (64, 64) else DATAFLOWS[2:]:
             poison()
-            out = run(dataflow, narrow, listed, found, relu=True)
+            out = computed(dataflow, narrow, listed, found, relu=True)
             off = error(out, expected.relu())
             assert off <= tolerance, f"{dataflow}: {off}"
             # without ReLU, whose kink would let one rounding flip a whole gradient
-            out = run(dataflow, narrow, listed, found)
+            out = computed(dataflow, narrow, listed, found)
             poison_bits()
             gradients = torch.autograd.grad(out, narrow, gradient)
             for name, x, y in zip(NAMES, gradients, wanted, strict=True):
@@ -96,7 +96,7 @@ def test_same_bits_every_time(sites, dataflow):
     for _ in range(6):
         poison()
         _, *again = maps(sites, AROUND)
-        out = run(dataflow, (x, weight, None, None), *again)
+        out = computed(dataflow, (x, weight, None, None), *again)
         runs.append((out, *torch.autograd.grad(out, (x, weight), grad)))
     for run in runs[1:]:
         assert all(torch.equal(a, b) for a, b in zip(runs[0], run, strict=True))
@@ -162,7 +162,7 @@ def test_no_rows():
         _, *taken = maps(empty, AROUND)
         x = torch.zeros(0, 16, device="cuda", requires_grad=True)
         weight = torch.zeros(27, 16, 32, device="cuda", requires_grad=True)
-        out = run(dataflow, (x, weight, None, None), *taken)
+        out = computed(dataflow, (x, weight, None, None), *taken)
         assert out.shape == (0, 32)
         out.sum().backward()
         assert not weight.grad.any()
