@@ -31,6 +31,7 @@ from ops.rulebook import BevCells, CellPlan, KernelMap, Level, Pyramid, Table
 from ops.select_boxes import SelectedBoxes, select_boxes
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import SparseTensor
+from ops.tuned import Tuned, read_tuned, use_tuned
 from ops.voxelize import VoxelGrid, Voxels, voxelize
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "SubmanifoldConv",
     "Table",
     "Targets",
+    "Tuned",
     "VoxelGrid",
     "Voxels",
     "adamw_update",
@@ -90,10 +92,12 @@ __all__ = [
     "overlap_bev",
     "pair_map",
     "paired_overlap_bev",
+    "read_tuned",
     "select_boxes",
     "sparse_conv",
     "sparse_max_pool",
     "strided_map",
     "submanifold_map",
+    "use_tuned",
     "voxelize",
 ]
