@@ -7,6 +7,8 @@ from torch import Tensor
 from ops.cuda import pairs as kernels
 from ops.dataflow import Pairs
 
+CENTRE_OFFSETS = 32  # of a kernel that conv_centre takes: pairs.h
+
 
 def convolve(
     features: Tensor,  # [N_in, C_in]
@@ -17,5 +19,9 @@ def convolve(
     relu: bool,
     tf32: bool,
 ) -> Tensor:  # [N_out, C_out]
-    products = kernels.fetch_products(features, weight, pairs, tf32)
+    centre = pairs.centre if len(weight) <= CENTRE_OFFSETS else None
+    products = kernels.fetch_products(features, weight, pairs, centre, tf32)
+    if centre is not None:
+        rest = bias, residual, relu, tf32
+        return kernels.conv_centre(features, weight, products, pairs, centre, *rest)
     return kernels.add_products(products, pairs, [], [], features.dtype, bias, residual, relu)

@@ -77,11 +77,31 @@ def add_products(
     )
 
 
-def fetch_products(features: Tensor, weight: Tensor, pairs: Pairs, tf32: bool) -> Tensor:
+def fetch_products(
+    features: Tensor, weight: Tensor, pairs: Pairs, centre: int | None, tf32: bool
+) -> Tensor:
     """See ops.reference.pairs.fetch_products."""
-    flipped = pairs.table.flipped
+    flipped, left_out = pairs.table.flipped, -1 if centre is None else centre
     return torch.ops.millisecond.fetch_products(
-        features, weight, flipped, pairs.sources, pairs.begin, tf32
+        features, weight, flipped, pairs.sources, pairs.begin, left_out, tf32
+    )
+
+
+def conv_centre(
+    features: Tensor,
+    weight: Tensor,
+    products: Tensor,
+    pairs: Pairs,
+    centre: int,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    relu: bool,
+    tf32: bool,
+) -> Tensor:
+    """See ops.reference.pairs.conv_centre."""
+    place = products, pairs.place, pairs.begin, centre
+    return torch.ops.millisecond.conv_centre(
+        features, weight, pairs.table.flipped, *place, bias, residual, relu, tf32
     )
 
 
@@ -107,5 +127,13 @@ def _add_products(products, place, count, begin, slot, order, dtype, bias, resid
 
 
 @fake("fetch_products")
-def _fetch_products(features, weight, flipped, sources, begin, tf32):
-    return features.new_empty(len(sources), weight.shape[2], dtype=torch.float32)
+def _fetch_products(features, weight, flipped, sources, begin, centre, tf32):
+    left_out = 0 if centre < 0 else begin[centre + 1] - begin[centre]
+    return features.new_empty(len(sources) - left_out, weight.shape[2], dtype=torch.float32)
+
+
+@fake("conv_centre")
+def _conv_centre(
+    features, weight, flipped, products, place, begin, centre, bias, residual, relu, tf32
+):
+    return features.new_empty(place.shape[1], weight.shape[2])

@@ -62,10 +62,31 @@ def fetch_products(
     features: Tensor,  # [N_in, C_in]
     weight: Tensor,  # [V, C_in, C_out]
     pairs: Pairs,
+    centre: int | None,  # an offset that is left out
     tf32: bool,
-) -> Tensor:  # [pairs, C_out] float32
+) -> Tensor:  # [pairs but the centre's, C_out] float32
     """products[pair] = features[source] @ weight of its offset."""
     rows = features[pairs.sources.long()].float()
     weight = (weight.flip(0) if pairs.table.flipped else weight).float()
-    parts = [rows[pairs.begin[v] : pairs.begin[v + 1]] @ weight[v] for v in range(len(weight))]
-    return torch.cat(parts)
+    others = [v for v in range(len(weight)) if v != centre]
+    return torch.cat([rows[pairs.begin[v] : pairs.begin[v + 1]] @ weight[v] for v in others])
+
+
+def conv_centre(
+    features: Tensor,  # [N_in, C_in]
+    weight: Tensor,  # [V, C_in, C_out]
+    products: Tensor,  # of all offsets but the centre
+    pairs: Pairs,
+    centre: int,  # the offset that pairs every row with itself
+    bias: Tensor | None,
+    residual: Tensor | None,
+    relu: bool,
+    tf32: bool,
+) -> Tensor:  # [N, C_out]
+    """`add_products` of all offsets, the centre's computed here."""
+    matrix = weight[len(weight) - 1 - centre if pairs.table.flipped else centre]
+    middle = features[: pairs.sizes[centre]].float() @ matrix.float()
+    before = pairs.begin[centre]
+    all_of_them = torch.cat([products[:before], middle, products[before:]])
+    rest = features.dtype, bias, residual, relu
+    return add_products(all_of_them, pairs, pairs.begin[:-1], range(len(weight)), *rest)

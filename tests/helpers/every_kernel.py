@@ -116,7 +116,7 @@ def sparse_conv(scene: Scene) -> None:
         ops.sparse_conv(x, w.to(dtype), kernel_map, bias, relu=True).sum().backward()
 
 
-@runs("list_pairs", "gather_rows", "spread_rows", "add_products", "fetch_products")
+@runs("list_pairs", "gather_rows", "spread_rows", "add_products", "fetch_products", "conv_centre")
 def dataflows_over_pairs(scene: Scene) -> None:
     maps = [ops.pair_map(kernel_map) for kernel_map in kernel_maps(scene)]
     dataflows = ops.Dataflow("gather_scatter"), ops.Dataflow("fetch_on_demand")

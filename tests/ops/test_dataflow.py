@@ -40,7 +40,7 @@ def test_lists_of_pairs_compute_the_convolution(problem):
     features, weight = features.float(), weight.float()
     pairs = pair_map(kernel_map).pairs
     expected = naive.sparse_conv(features, coords, weight, geometry, out_coords)
-    products = reference.fetch_products(features, weight, pairs, False)
+    products = reference.fetch_products(features, weight, pairs, None, False)
     begin = pairs.begin
     out = reference.add_products(
         products, pairs, begin[:-1], range(len(weight)), torch.float32, None, None, False

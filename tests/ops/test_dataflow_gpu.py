@@ -125,8 +125,14 @@ def test_operators_are_what_their_references_say(sites, geometry):
         got = kernels.add_products(products, pairs, *rest)
         assert error(got, reference.add_products(products, pairs, *rest)) <= 1e-6
     weight = torch.randn(len(pairs.place), 24, 12, device="cuda").half()
-    got = kernels.fetch_products(x, weight, pairs, False)
-    assert error(got, reference.fetch_products(x, weight, pairs, False)) <= 1e-6
+    for left_out in (None, len(weight) // 2):
+        products = kernels.fetch_products(x, weight, pairs, left_out, False)
+        wanted = reference.fetch_products(x, weight, pairs, left_out, False)
+        assert error(products, wanted) <= 1e-6
+    if pairs.centre is not None:
+        rest = products, pairs, pairs.centre, None, None, True, False
+        wanted = reference.conv_centre(x, weight, *rest)
+        assert error(kernels.conv_centre(x, weight, *rest), wanted) <= 4e-4
 
 
 @pytest.mark.parametrize("geometry", [AROUND, DOWN, HALF], ids=["same", "down", "half"])
@@ -177,7 +183,7 @@ def test_opcheck(sites):
     neighbours, begin = pairs.table.neighbours, list(pairs.begin)
     slot, order, slots = begin[:-1], list(range(27)), begin[-1]
     ends = (neighbours >= 0).flatten().cumsum(0, dtype=torch.int32).view(neighbours.shape)
-    products = operators.fetch_products(x, weight, False, pairs.sources, begin, False)
+    products = operators.fetch_products(x, weight, False, pairs.sources, begin, -1, False)
     check(operators.hash_sites.default, (found.sites,), test_utils=("test_schema",))
     check(operators.locate.default, found[:4])
     check(operators.conv_direct.default, (x, weight, *found[:4], None, None, True))
@@ -187,4 +193,7 @@ def test_opcheck(sites):
     check(operators.spread_rows.default, spread)
     add = products, pairs.place, None, begin, [], [], torch.float16, None, None, True
     check(operators.add_products.default, add)
-    check(operators.fetch_products.default, (x, weight, False, pairs.sources, begin, True))
+    check(operators.fetch_products.default, (x, weight, False, pairs.sources, begin, 13, True))
+    others = operators.fetch_products(x, weight, False, pairs.sources, begin, 13, True)
+    centre = x, weight, False, others, pairs.place, begin, 13, None, None, True, True
+    check(operators.conv_centre.default, centre)

@@ -223,26 +223,74 @@ Tensor add(const Tensor& products, const Tensor& place, const std::optional<Tens
   return out;
 }
 
+// The lists as they are, but for the centre's pairs, which get no slots.
+PairLayout layout_without(at::IntArrayRef begin, int64_t centre) {
+  PairLayout layout = layout_of(begin, {}, {});
+  TORCH_CHECK(centre >= -1 && centre < layout.volume, "centre must be from -1 to ", layout.volume - 1, ", is ",
+              centre);
+  const int left_out = centre < 0 ? 0 : layout.begin[centre + 1] - layout.begin[centre];
+  for (int v = static_cast<int>(centre) + 1; centre >= 0 && v < layout.volume; ++v) layout.slot[v] -= left_out;
+  return layout;
+}
+
 Tensor fetch(const Tensor& features, const Tensor& weight, bool flipped, const Tensor& sources,
-             at::IntArrayRef begin, bool tf32) {
+             at::IntArrayRef begin, int64_t centre, bool tf32) {
   check_tensor(features, "features", features.scalar_type(), 2);
   check_aligned(features, "features");
   check_tensor(sources, "sources", at::kInt, 1);
   check_same_device(sources, "sources", features, "features");
   const c10::cuda::CUDAGuard guard(features.device());
-  const PairLayout layout = layout_of(begin, {}, {});
+  const PairLayout layout = layout_without(begin, centre);
   check_weight(weight, layout.volume, features);
   check_aligned(weight, "weight");
   TORCH_CHECK(sources.size(0) == begin.back(), "sources must have ", begin.back(), " pairs, has ",
               sources.size(0));
-  Tensor products = at::empty({sources.size(0), weight.size(2)}, features.options().dtype(at::kFloat));
-  check(
-      fetch_products(layout, scalar_of(features, "features"), tf32,
-                     {features.data_ptr(), weight.data_ptr(), sources.data_ptr<int>(), products.data_ptr<float>(),
-                      static_cast<int32_t>(weight.size(1)), static_cast<int32_t>(weight.size(2)), flipped},
-                     stream()),
-      "fetch_products");
+  const int64_t slots = begin.back() - (centre < 0 ? 0 : begin[centre + 1] - begin[centre]);
+  Tensor products = at::empty({slots, weight.size(2)}, features.options().dtype(at::kFloat));
+  check(fetch_products(layout, scalar_of(features, "features"), tf32,
+                       {features.data_ptr(), weight.data_ptr(), sources.data_ptr<int>(),
+                        products.data_ptr<float>(), static_cast<int32_t>(weight.size(1)),
+                        static_cast<int32_t>(weight.size(2)), static_cast<int32_t>(centre), flipped},
+                       stream()),
+        "fetch_products");
   return products;
+}
+
+Tensor centre_and_products(const Tensor& features, const Tensor& weight, bool flipped, const Tensor& products,
+                           const Tensor& place, at::IntArrayRef begin, int64_t centre,
+                           const std::optional<Tensor>& bias, const std::optional<Tensor>& residual, bool relu,
+                           bool tf32) {
+  check_tensor(features, "features", features.scalar_type(), 2);
+  check_aligned(features, "features");
+  check_tensor(products, "products", at::kFloat, 2);
+  check_aligned(products, "products");
+  check_tensor(place, "place", at::kInt, 2);
+  check_same_device(products, "products", features, "features");
+  check_same_device(place, "place", features, "features");
+  const c10::cuda::CUDAGuard guard(features.device());
+  const PairLayout layout = layout_without(begin, centre);
+  TORCH_CHECK(centre >= 0 && layout.volume <= WARP_OFFSETS, "begin must be of up to ", WARP_OFFSETS,
+              " offsets with a centre, is of ", layout.volume, " with centre ", centre);
+  check_weight(weight, layout.volume, features);
+  check_aligned(weight, "weight");
+  const int64_t rows = begin[centre + 1] - begin[centre];
+  TORCH_CHECK(place.size(0) == layout.volume && place.size(1) >= rows && place.size(1) < INT32_MAX / 2 &&
+                  features.size(0) >= rows,
+              "place must be [", layout.volume, ", ", rows, " or more], as many as features, is ", place.sizes());
+  TORCH_CHECK(products.size(0) == begin.back() - rows && products.size(1) == weight.size(2), "products must be [",
+              begin.back() - rows, ", ", weight.size(2), "], is ", products.sizes());
+  check_epilogue(bias, residual, place.size(1), weight.size(2), features.scalar_type(), features);
+  Tensor out = at::empty({place.size(1), weight.size(2)}, features.options());
+  const int32_t c_out = static_cast<int32_t>(weight.size(2));
+  check(conv_centre(layout, scalar_of(features, "features"), tf32,
+                    {features.data_ptr(), weight.data_ptr(), nullptr, nullptr,
+                     static_cast<int32_t>(weight.size(1)), c_out, static_cast<int32_t>(centre), flipped},
+                    {products.data_ptr<float>(), place.data_ptr<int>(), nullptr, optional_pointer<float>(bias),
+                     residual ? residual->data_ptr() : nullptr, out.data_ptr(),
+                     static_cast<int32_t>(place.size(1)), c_out, relu},
+                    stream()),
+        "conv_centre");
+  return out;
 }
 
 }  // namespace
@@ -266,10 +314,14 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def(
       "add_products(Tensor products, Tensor place, Tensor? count, int[] begin, int[] slot, int[] order, "
       "ScalarType dtype, Tensor? bias, Tensor? residual, bool relu) -> Tensor");
-  // features [N, C_in], weight [V, C_in, C_out], sources [pairs] -> [pairs, C_out] float32
+  // features [N, C_in], weight [V, C_in, C_out], sources [pairs] -> [pairs but the centre's, C_out] float32
   m.def(
-      "fetch_products(Tensor features, Tensor weight, bool flipped, Tensor sources, int[] begin, bool tf32) -> "
-      "Tensor");
+      "fetch_products(Tensor features, Tensor weight, bool flipped, Tensor sources, int[] begin, int centre, "
+      "bool tf32) -> Tensor");
+  // products from fetch_products, place [V, N] -> [N, C_out]
+  m.def(
+      "conv_centre(Tensor features, Tensor weight, bool flipped, Tensor products, Tensor place, int[] begin, "
+      "int centre, Tensor? bias, Tensor? residual, bool relu, bool tf32) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
@@ -281,6 +333,7 @@ TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   m.impl("spread_rows", spread);
   m.impl("add_products", add);
   m.impl("fetch_products", fetch);
+  m.impl("conv_centre", centre_and_products);
 }
 
 }  // namespace millisecond

@@ -4,7 +4,8 @@
 //   for v, pair of v: products[pair] = features[sources[pair]] weight[v]
 //
 // The papers' kernels add products to the output by atomics. Here each stays in its own row, and add_products sums
-// the rows in the order of the offsets.
+// the rows in the order of the offsets. In a submanifold map the centre pairs every row with itself: its product
+// is computed last, where the others are added to it.
 #include "common.cuh"
 #include "conv/tensor_core.cuh"
 #include "dataflow/pairs.h"
@@ -19,10 +20,12 @@ constexpr int THREADS = 256;
 struct Tiles {
   int32_t end[MAX_OFFSETS];  // tiles up to this offset's last one
 
-  Tiles(const PairLayout& layout, int size) {
+  // Of all offsets but `without`, or of `only`.
+  Tiles(const PairLayout& layout, int size, int without, int only) {
     int tiles = 0;
     for (int v = 0; v < layout.volume; ++v) {
-      tiles += divide_up(layout.begin[v + 1] - layout.begin[v], size);
+      const bool left_out = v == without || (only >= 0 && v != only);
+      tiles += left_out ? 0 : divide_up(layout.begin[v + 1] - layout.begin[v], size);
       end[v] = tiles;
     }
   }
@@ -54,6 +57,19 @@ __device__ __forceinline__ Part part_of_block(const PairLayout& layout, const Ti
   const int before = v > 0 ? tiles.end[v - 1] : 0;
   const int first = layout.begin[v] + (tile - before) * size;
   return {v, first, min(first + size, layout.begin[v + 1]), int(blockIdx.x % columns) * width};
+}
+
+// What a row of the centre's products adds up: the other offsets' products in order, then bias, residual, ReLU.
+// x: WIDTH channels from `column` on.
+template <typename T, int WIDTH>
+__device__ __forceinline__ void finish(float (&x)[WIDTH], const AddProducts& sums, int row, int column) {
+  const int64_t at = int64_t(row) * sums.c_out + column;
+#pragma unroll
+  for (int c = 0; c < WIDTH; ++c) {
+    if (sums.bias) x[c] += __ldg(sums.bias + column + c);
+    if (sums.residual) x[c] += to_float(static_cast<const T*>(sums.residual)[at + c]);
+    if (sums.relu && x[c] < 0.0f) x[c] = 0.0f;
+  }
 }
 
 // ---- tensor cores ----------------------------------------------------------------------------------------------
@@ -105,10 +121,11 @@ __device__ __forceinline__ void load_b(uint32_t (&b)[4], const T* at) {
 
 #endif
 
-template <typename Tile>
+// SUM: the tiles are the centre's, and their products are added up with the others.
+template <typename Tile, bool SUM>
 __global__ void __launch_bounds__(THREADS, 2)
     fetch_tensor_kernel(const __grid_constant__ PairLayout layout, const __grid_constant__ Tiles tiles,
-                        const FetchProducts p) {
+                        const FetchProducts p, const AddProducts sums) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   using T = typename Tile::T;
   extern __shared__ __align__(128) unsigned char shared[];
@@ -128,7 +145,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     const int pair = part.first + line + i * (THREADS / A_PIECES);
     const bool present = pair < part.last;
     from[i] = static_cast<const T*>(p.features) + piece * PIECE;
-    if (present) from[i] += int64_t(__ldg(p.sources + pair)) * p.c_in;
+    if (present) from[i] += int64_t(SUM ? pair - layout.begin[part.v] : __ldg(p.sources + pair)) * p.c_in;
   }
   const auto load = [&](int step) {
     T* const a = ring + step % Tile::STAGES * Tile::STAGE;
@@ -185,43 +202,103 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
   }
 
-  // ---- store ----
   const int lane = threadIdx.x % WARP, g = lane / 4, j = lane % 4;
+  const int column = part.column + wn * Tile::NT * 8 + 2 * j;
+  if constexpr (!SUM) {
+    // ---- store ----
+    const int64_t slot0 = int64_t(layout.slot[part.v]) - layout.begin[part.v];
 #pragma unroll
-  for (int m = 0; m < Tile::MT; ++m) {
+    for (int m = 0; m < Tile::MT; ++m) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int pair = part.first + (wm * Tile::MT + m) * 16 + h * 8 + g;
-      if (pair >= part.last) continue;
-      float* const to = p.products + int64_t(pair) * p.c_out + part.column + wn * Tile::NT * 8 + 2 * j;
+      for (int h = 0; h < 2; ++h) {
+        const int pair = part.first + (wm * Tile::MT + m) * 16 + h * 8 + g;
+        if (pair >= part.last) continue;
+        float* const to = p.products + (slot0 + pair) * p.c_out + column;
 #pragma unroll
-      for (int t = 0; t < Tile::NT; ++t) {
-        *reinterpret_cast<float2*>(to + t * 8) = make_float2(sum[m][t][2 * h], sum[m][t][2 * h + 1]);
+        for (int t = 0; t < Tile::NT; ++t) {
+          *reinterpret_cast<float2*>(to + t * 8) = make_float2(sum[m][t][2 * h], sum[m][t][2 * h + 1]);
+        }
+      }
+    }
+  } else {
+    // ---- where the rows' other products stand: [offset][row], and which rows have them ----
+    copy_async_wait<0>();
+    __syncthreads();
+    const int row0 = part.first - layout.begin[part.v], rows = part.last - part.first;
+    int* const slots = reinterpret_cast<int*>(shared);                                       // [volume][M]
+    uint32_t* const present = reinterpret_cast<uint32_t*>(slots + layout.volume * Tile::M);  // [M]
+    for (int row = threadIdx.x; row < Tile::M; row += THREADS) {
+      uint32_t bits = 0;
+      for (int v = 0; v < layout.volume && row < rows; ++v) {
+        const int place = v == part.v ? -1 : __ldg(sums.place + int64_t(v) * sums.rows + row0 + row);
+        slots[v * Tile::M + row] = place + layout.slot[v] - layout.begin[v];
+        if (place >= 0) bits |= 1u << v;
+      }
+      present[row] = bits;
+    }
+    __syncthreads();
+    // ---- add, store ----
+#pragma unroll
+    for (int m = 0; m < Tile::MT; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = (wm * Tile::MT + m) * 16 + h * 8 + g;
+        if (row >= rows) continue;
+        for (uint32_t left = present[row]; left; left &= left - 1) {
+          const int64_t slot = slots[(__ffs(left) - 1) * Tile::M + row];
+          const float* const from = sums.products + slot * p.c_out + column;
+#pragma unroll
+          for (int t = 0; t < Tile::NT; ++t) {
+            const float2 x = *reinterpret_cast<const float2*>(from + t * 8);
+            sum[m][t][2 * h] += x.x, sum[m][t][2 * h + 1] += x.y;
+          }
+        }
+        struct alignas(2 * sizeof(T)) Two {
+          T value[2];
+        };
+        T* const to = static_cast<T*>(sums.out) + int64_t(row0 + row) * p.c_out + column;
+#pragma unroll
+        for (int t = 0; t < Tile::NT; ++t) {
+          float x[2] = {sum[m][t][2 * h], sum[m][t][2 * h + 1]};
+          finish<T>(x, sums, row0 + row, column + t * 8);
+          *reinterpret_cast<Two*>(to + t * 8) = {from_float<T>(x[0]), from_float<T>(x[1])};
+        }
       }
     }
   }
 #endif
 }
 
-template <typename T, int N>
-cudaError_t launch_tensor(const PairLayout& layout, const FetchProducts& p, cudaStream_t stream) {
-  using Tile = FetchTile<T, N>;
-  const Tiles tiles(layout, Tile::M);
+template <typename Tile, bool SUM>
+cudaError_t launch_tile(const PairLayout& layout, const FetchProducts& p, const AddProducts& sums,
+                        cudaStream_t stream) {
+  const Tiles tiles(layout, Tile::M, SUM ? -1 : p.centre, SUM ? p.centre : -1);
   const int total = tiles.end[layout.volume - 1];
   if (total == 0) return cudaSuccess;
-  const cudaError_t error =
-      cudaFuncSetAttribute(fetch_tensor_kernel<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::BYTES);
+  const int table = SUM ? (layout.volume + 1) * Tile::M * static_cast<int>(sizeof(int)) : 0;
+  const int bytes = table > Tile::BYTES ? table : Tile::BYTES;
+  const auto kernel = fetch_tensor_kernel<Tile, SUM>;
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  fetch_tensor_kernel<Tile><<<total*(p.c_out / N), THREADS, Tile::BYTES, stream>>>(layout, tiles, p);
+  kernel<<<total*(p.c_out / Tile::N), THREADS, bytes, stream>>>(layout, tiles, p, sums);
   return cudaGetLastError();
 }
 
+template <typename T, int N>
+cudaError_t launch_tensor(const PairLayout& layout, const FetchProducts& p, const AddProducts* sums,
+                          cudaStream_t stream) {
+  using Tile = FetchTile<T, N>;
+  return sums ? launch_tile<Tile, true>(layout, p, *sums, stream)
+              : launch_tile<Tile, false>(layout, p, {}, stream);
+}
+
 template <typename T>
-cudaError_t launch_tensor_columns(const PairLayout& layout, const FetchProducts& p, cudaStream_t stream) {
-  if (p.c_out % 128 == 0) return launch_tensor<T, 128>(layout, p, stream);
-  if (p.c_out % 64 == 0) return launch_tensor<T, 64>(layout, p, stream);
-  if (p.c_out % 32 == 0) return launch_tensor<T, 32>(layout, p, stream);
-  return launch_tensor<T, 16>(layout, p, stream);
+cudaError_t launch_tensor_columns(const PairLayout& layout, const FetchProducts& p, const AddProducts* sums,
+                                  cudaStream_t stream) {
+  if (p.c_out % 128 == 0) return launch_tensor<T, 128>(layout, p, sums, stream);
+  if (p.c_out % 64 == 0) return launch_tensor<T, 64>(layout, p, sums, stream);
+  if (p.c_out % 32 == 0) return launch_tensor<T, 32>(layout, p, sums, stream);
+  return launch_tensor<T, 16>(layout, p, sums, stream);
 }
 
 // ---- plain multiply-adds ---------------------------------------------------------------------------------------
@@ -231,10 +308,10 @@ constexpr int DEPTH = 16;  // input channels at a time
 constexpr int EACH = 4;    // pairs, and output channels, of a thread
 static_assert(SIDE / EACH * (SIDE / EACH) == THREADS);
 
-template <typename T>
+template <typename T, bool SUM>
 __global__ void __launch_bounds__(THREADS)
     fetch_general_kernel(const __grid_constant__ PairLayout layout, const __grid_constant__ Tiles tiles,
-                         const FetchProducts p) {
+                         const FetchProducts p, const AddProducts sums) {
   __shared__ float a[DEPTH][SIDE + 1], b[DEPTH][SIDE];
   __shared__ int sources[SIDE];
   const Part part = part_of_block(layout, tiles, SIDE, p.c_out, SIDE);
@@ -242,7 +319,8 @@ __global__ void __launch_bounds__(THREADS)
   const T* const features = static_cast<const T*>(p.features);
   const T* const weight = static_cast<const T*>(p.weight) + int64_t(w) * p.c_in * p.c_out;
   for (int i = threadIdx.x; i < SIDE; i += THREADS) {
-    sources[i] = part.first + i < part.last ? p.sources[part.first + i] : -1;
+    const int pair = part.first + i;
+    sources[i] = pair >= part.last ? -1 : SUM ? pair - layout.begin[part.v] : p.sources[pair];
   }
   const int m = threadIdx.x / (SIDE / EACH), n = threadIdx.x % (SIDE / EACH);
   float sum[EACH][EACH] = {};
@@ -269,30 +347,50 @@ __global__ void __launch_bounds__(THREADS)
       }
     }
   }
+  // ---- store, or add and store ----
+  const int64_t slot0 = int64_t(layout.slot[part.v]) - layout.begin[part.v];
 #pragma unroll
   for (int i = 0; i < EACH; ++i) {
-    const int pair = part.first + m + i * (SIDE / EACH);
+    const int pair = part.first + m + i * (SIDE / EACH), row = pair - layout.begin[part.v];
+    if (pair >= part.last) continue;
+    for (int v = 0; SUM && v < layout.volume; ++v) {
+      const int place = v == part.v ? -1 : __ldg(sums.place + int64_t(v) * sums.rows + row);
+      if (place < 0) continue;
+      const float* const from = sums.products + (int64_t(layout.slot[v]) + place - layout.begin[v]) * p.c_out;
+#pragma unroll
+      for (int j = 0; j < EACH; ++j) {
+        const int channel = part.column + n + j * (SIDE / EACH);
+        if (channel < p.c_out) sum[i][j] += from[channel];
+      }
+    }
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
       const int channel = part.column + n + j * (SIDE / EACH);
-      if (pair < part.last && channel < p.c_out) p.products[int64_t(pair) * p.c_out + channel] = sum[i][j];
+      if (channel >= p.c_out) continue;
+      if constexpr (SUM) {
+        float x[1] = {sum[i][j]};
+        finish<T>(x, sums, row, channel);
+        static_cast<T*>(sums.out)[int64_t(row) * p.c_out + channel] = from_float<T>(x[0]);
+      } else {
+        p.products[(slot0 + pair) * p.c_out + channel] = sum[i][j];
+      }
     }
   }
 }
 
-template <typename T>
-cudaError_t launch_general(const PairLayout& layout, const FetchProducts& p, cudaStream_t stream) {
-  const Tiles tiles(layout, SIDE);
+template <typename T, bool SUM>
+cudaError_t launch_general(const PairLayout& layout, const FetchProducts& p, const AddProducts& sums,
+                           cudaStream_t stream) {
+  const Tiles tiles(layout, SIDE, SUM ? -1 : p.centre, SUM ? p.centre : -1);
   const int total = tiles.end[layout.volume - 1];
   if (total == 0) return cudaSuccess;
-  fetch_general_kernel<T><<<total * divide_up(p.c_out, SIDE), THREADS, 0, stream>>>(layout, tiles, p);
+  fetch_general_kernel<T, SUM><<<total * divide_up(p.c_out, SIDE), THREADS, 0, stream>>>(layout, tiles, p, sums);
   return cudaGetLastError();
 }
 
-}  // namespace
-
-cudaError_t fetch_products(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
-                           cudaStream_t stream) {
+// sums: null, or what the centre's products are added to.
+cudaError_t launch(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
+                   const AddProducts* sums, cudaStream_t stream) {
   if (layout.volume == 0 || p.c_out == 0) return cudaSuccess;
   const bool multiples = p.c_in > 0 && p.c_in % 16 == 0 && p.c_out % 16 == 0;
   const bool tensor_cores =
@@ -300,9 +398,27 @@ cudaError_t fetch_products(const PairLayout& layout, Scalar type, bool tf32, con
   cudaError_t error = cudaSuccess;
   const cudaError_t unknown = with_type(type, [&](auto zero) {
     using T = decltype(zero);
-    error = tensor_cores ? launch_tensor_columns<T>(layout, p, stream) : launch_general<T>(layout, p, stream);
+    if (tensor_cores) {
+      error = launch_tensor_columns<T>(layout, p, sums, stream);
+    } else if (sums) {
+      error = launch_general<T, true>(layout, p, *sums, stream);
+    } else {
+      error = launch_general<T, false>(layout, p, {}, stream);
+    }
   });
   return error != cudaSuccess ? error : unknown;
+}
+
+}  // namespace
+
+cudaError_t fetch_products(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
+                           cudaStream_t stream) {
+  return launch(layout, type, tf32, p, nullptr, stream);
+}
+
+cudaError_t conv_centre(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
+                        const AddProducts& sums, cudaStream_t stream) {
+  return launch(layout, type, tf32, p, &sums, stream);
 }
 
 }  // namespace millisecond

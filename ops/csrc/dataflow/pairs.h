@@ -7,6 +7,7 @@
 namespace millisecond {
 
 constexpr int MAX_OFFSETS = 125;  // of a kernel: 5 x 5 x 5
+constexpr int WARP_OFFSETS = 32;  // of a kernel that conv_centre takes
 
 // Where the pairs of each offset stand: in the lists, and in a buffer with a row per pair, which may have more
 // room for an offset than it has pairs.
@@ -61,10 +62,11 @@ struct AddProducts {
 struct FetchProducts {
   const void* features;    // [source rows, c_in]
   const void* weight;      // [volume, c_in, c_out]
-  const int32_t* sources;  // [pairs]
-  float* products;         // [pairs, c_out]
+  const int32_t* sources;  // [pairs]; null: a source is the row itself
+  float* products;         // [slots, c_out]
   int32_t c_in, c_out;
-  bool flipped;  // offset v meets weight[volume - 1 - v]
+  int32_t centre;  // this offset has no products in the buffer; -1: all have
+  bool flipped;    // offset v meets weight[volume - 1 - v]
 };
 
 cudaError_t list_pairs(const ListPairs& p, cudaStream_t stream);
@@ -74,5 +76,8 @@ cudaError_t add_products(const PairLayout& layout, Scalar type, const AddProduct
 // On tensor cores where the channels are multiples of 16, and float32 may be rounded to tf32.
 cudaError_t fetch_products(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
                            cudaStream_t stream);
+// add_products where every row is paired with itself by the offset p.centre, whose products are computed here.
+cudaError_t conv_centre(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
+                        const AddProducts& sums, cudaStream_t stream);
 
 }  // namespace millisecond
