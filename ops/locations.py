@@ -15,7 +15,7 @@ from ops.dataflow import LocationMap, Locations
 from ops.dispatch import on_kernels
 from ops.geometry import ConvGeometry, per_axis
 from ops.reference import locations as reference
-from ops.reference.coords import check_coords, linear_keys
+from ops.reference.coords import check_coords, coords_of_keys, linear_keys
 from ops.rulebook import KernelMap, Table
 
 MOST_CELLS = 1 << 30  # of an array: 4 GiB
@@ -62,6 +62,22 @@ def kernel_map(locations: LocationMap) -> KernelMap:
     """Both tables of neighbours, each filled by a search in the location table."""
     backend = cuda if on_kernels(locations.forward.rows) else reference
     return KernelMap(*(Table(backend.locate(side)) for side in locations))
+
+
+def output_sites(
+    coords: Tensor,  # [N, 1 + D] int32
+    spatial_shape: Sequence[int],
+    batch_size: int,
+    geometry: ConvGeometry,
+) -> tuple[Tensor, tuple[int, ...]]:
+    """Outputs of a strided convolution [M, 1 + D] int32, sorted, and their grid: those of
+    `strided_map`, found by a hash (fused downsampling of TorchSparse) where that has a bitmap."""
+    shape = per_axis("spatial_shape", spatial_shape, len(spatial_shape), least=1)
+    check_coords(coords, shape, batch_size)  # sync: an unsorted row is the caller's mistake
+    geometry = ConvGeometry.of(*geometry, dims=len(shape))
+    out_shape = geometry.output_shape(shape)
+    backend = cuda if on_kernels(coords) else reference
+    return coords_of_keys(backend.reach(coords, geometry, out_shape), out_shape), out_shape
 
 
 def check_direct(features: Tensor, weight: Tensor, locations: LocationMap) -> None:

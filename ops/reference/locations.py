@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 from torch import Tensor
 
 from ops.dataflow import Locations
+from ops.geometry import ConvGeometry
+from ops.reference.coords import linear_keys
+
+
+def reach(coords: Tensor, geometry: ConvGeometry, out_shape: tuple[int, ...]) -> Tensor:
+    """Keys [M] int64, ascending, of the outputs in whose windows the rows of coords are."""
+    _, stride, padding, dilation = map(coords.new_tensor, geometry)
+    steps = coords.new_tensor(list(product(*map(range, geometry.kernel_size))))
+    start = coords[:, None, 1:] + padding - steps * dilation
+    site = torch.div(start, stride, rounding_mode="floor")
+    valid = (start >= 0) & (start % stride == 0) & (site < coords.new_tensor(out_shape))
+    batch = coords[:, None, :1].expand(-1, len(steps), -1)
+    found = torch.cat([batch, site], 2)[valid.all(2)]
+    return torch.unique(linear_keys(found, out_shape))
 
 
 def store(sites: Tensor, cells: int | None) -> tuple[Tensor | None, Tensor]:

@@ -23,6 +23,7 @@ from detector.models.bev_cells import Window, planned
 from ops import ConvGeometry, KernelMap, Level, VoxelGrid
 from ops.cuda import naive
 from ops.line_table import line_table
+from ops.locations import output_sites
 from ops.site_order import site_order
 
 GRID = VoxelGrid((0, -4, -2, 12, 4, 2), (0.2, 0.2, 0.2))
@@ -131,13 +132,15 @@ def dataflows_over_pairs(scene: Scene) -> None:
         ops.sparse_conv(x, w, listed, relu=True, dataflow=dataflow).sum().backward()
 
 
-@runs("hash_sites", "locate", "conv_direct")
+@runs("hash_sites", "reach_outputs", "locate", "conv_direct")
 def direct(scene: Scene) -> None:
     around = ConvGeometry((3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1))
     below = scene.below.coords
     for table, (geometry, out) in product(
         ("array", "hash"), ((around, scene.coords), (DOWN, below))
     ):
+        if geometry is DOWN:
+            output_sites(scene.coords, GRID.sparse_shape, 2, DOWN)
         found = ops.location_map(scene.coords, GRID.sparse_shape, 2, geometry, out, table)
         for dtype, (c_in, c_out) in product(DTYPES, ((4, 16), (33, 40))):
             x = torch.randn(len(scene.coords), c_in, device="cuda", dtype=dtype, requires_grad=True)

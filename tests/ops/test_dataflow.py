@@ -9,6 +9,7 @@ import ops
 from ops import Dataflow, KernelMap, location_map, pair_map, sparse_conv
 from ops.dataflow import groups
 from ops.locations import kernel_map as searched
+from ops.locations import output_sites
 from ops.reference import naive
 from ops.reference import pairs as reference
 from tests.helpers.dense_oracle import assert_same, assert_same_gradients
@@ -23,6 +24,9 @@ PAIR_DATAFLOWS.append(Dataflow("fetch_on_demand"))
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_search_in_location_tables_gives_the_kernel_map(problem, table):
     features, coords, weight, geometry, out_coords, shape, kernel_map = problem
+    if geometry.stride != (1,) * len(shape):
+        sites, out_shape = output_sites(coords, shape, 2, geometry)
+        assert torch.equal(sites, out_coords) and out_shape == geometry.output_shape(shape)
     found = location_map(coords, shape, 2, geometry, out_coords, table)
     forward, backward = searched(found)
     assert torch.equal(forward.neighbours, kernel_map.forward.neighbours)

@@ -8,6 +8,7 @@ from ops import ConvGeometry, Dataflow, location_map, pair_map, sparse_conv
 from ops.cuda import pairs as kernels
 from ops.cuda.gather_scatter import Buffer
 from ops.locations import kernel_map as searched
+from ops.locations import output_sites
 from ops.reference import pairs as reference
 from tests.conftest import CONVOLUTION
 from tests.helpers.sparse import error, poison, poison_bits, random_coords
@@ -139,6 +140,9 @@ def test_operators_are_what_their_references_say(sites, geometry):
 def test_search_in_location_tables_gives_the_bitmaps_kernel_map(sites, geometry):
     kernel_map, _, _ = maps(sites, geometry)
     out = sites if geometry is AROUND else ops.strided_map(sites, SHAPE, 2, geometry)[0]
+    if geometry is not AROUND:
+        runs = [output_sites(sites, SHAPE, 2, geometry)[0] for _ in range(3)]
+        assert all(torch.equal(run, out) for run in runs)
     for table in ("array", "hash"):
         found = searched(location_map(sites, SHAPE, 2, geometry, out, table))
         assert torch.equal(found.forward.neighbours, kernel_map.forward.neighbours)
@@ -185,6 +189,8 @@ def test_opcheck(sites):
     ends = (neighbours >= 0).flatten().cumsum(0, dtype=torch.int32).view(neighbours.shape)
     products = operators.fetch_products(x, weight, False, pairs.sources, begin, -1, False)
     check(operators.hash_sites.default, (found.sites,), test_utils=("test_schema",))
+    reached = sites, [3] * 3 + [2] * 3 + [1] * 3 + [1] * 3, [5, 20, 19]
+    check(operators.reach_outputs.default, reached, test_utils=("test_schema",))
     check(operators.locate.default, found[:4])
     check(operators.conv_direct.default, (x, weight, *found[:4], None, None, True))
     check(operators.list_pairs.default, (neighbours, None, ends, slots))

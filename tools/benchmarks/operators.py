@@ -16,6 +16,7 @@ from ops import KernelMap, Level, Voxels
 from ops.cuda import naive
 from ops.line_table import line_table
 from ops.locations import kernel_map as kernel_map_of
+from ops.locations import output_sites
 from ops.site_order import site_order
 from tools.benchmarks.ops import GRID
 from tools.benchmarks.scans import Scans
@@ -126,12 +127,14 @@ def dataflows_over_pairs(scan: Scan) -> Calls:
     return calls
 
 
-@line("hash_sites", "locate", "conv_direct")
+@line("hash_sites", "reach_outputs", "locate", "conv_direct")
 def direct(scan: Scan) -> Calls:
     level, geometry = scan.levels[2], ops.ConvGeometry.of(3, padding=1)
     place = level.coords, level.spatial_shape, 1, geometry, level.coords
     x, weight, found = random(len(level.coords), 64), random(27, 64, 64), ops.location_map(*place)
+    down = level.coords, level.spatial_shape, 1, DOWNS[2]
     return {
+        "outputs of a step down, hash": lambda: output_sites(*down),
         "location map, hash": lambda: ops.location_map(*place),
         "kernel map by search in the hash": lambda: kernel_map_of(found),
         "direct 64-64": lambda: ops.sparse_conv(x, weight, found),

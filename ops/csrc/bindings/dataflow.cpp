@@ -22,6 +22,39 @@ std::tuple<Tensor, Tensor> hash_sites(const Tensor& sites) {
   return {keys, rows};
 }
 
+// window: kernel size, stride, padding, dilation, shape: of the outputs, each (z, y, x).
+std::tuple<Tensor, Tensor> reach(const Tensor& coords, at::IntArrayRef window, at::IntArrayRef shape) {
+  const int dims = check_coords(coords);
+  TORCH_CHECK(window.size() == 12 && shape.size() == 3, "window must be 12 numbers and shape 3, are ", window,
+              " and ", shape);
+  const c10::cuda::CUDAGuard guard(coords.device());
+  ReachOutputs p = {
+      coords.data_ptr<int>(), static_cast<int32_t>(coords.size(0)), dims, {}, {}, nullptr, 2, nullptr, nullptr};
+  int64_t most = coords.size(0);  // each axis of an input is read by so many outputs
+  for (int axis = 0; axis < 3; ++axis) {
+    p.window.kernel[axis] = positive(window[axis], "kernel");
+    p.window.stride[axis] = positive(window[3 + axis], "stride");
+    TORCH_CHECK(window[6 + axis] >= 0 && window[6 + axis] <= INT32_MAX / 2, "padding is ", window[6 + axis]);
+    p.window.padding[axis] = static_cast<int>(window[6 + axis]);
+    p.window.dilation[axis] = positive(window[9 + axis], "dilation");
+    p.shape[axis] = positive(shape[axis], "shape");
+    most *= p.window.dilation[axis] == 1 ? divide_up(p.window.kernel[axis], p.window.stride[axis])
+                                         : p.window.kernel[axis];
+  }
+  TORCH_CHECK(most < INT32_MAX / 2, "coords: ", coords.size(0), " rows may reach ", most, " outputs, too many");
+  while (p.size < 2 * most) p.size *= 2;
+  const auto wide = coords.options().dtype(at::kLong);
+  const Tensor keys = at::empty({p.size}, wide);
+  Tensor list = at::empty({most}, wide), count = at::empty({1}, coords.options());
+  p.keys = keys.data_ptr<int64_t>();
+  p.list = list.data_ptr<int64_t>();
+  p.count = count.data_ptr<int>();
+  check(cudaMemsetAsync(p.keys, 0xff, p.size * sizeof(int64_t), stream()), "reach_outputs");
+  check(cudaMemsetAsync(p.count, 0, sizeof(int), stream()), "reach_outputs");
+  check(reach_outputs(p, stream()), "reach_outputs");
+  return {list, count};
+}
+
 Lookup lookup_of(const std::optional<Tensor>& keys, const Tensor& rows, const Tensor& sites,
                  const Tensor& offsets) {
   check_tensor(rows, "rows", at::kInt, 1);
@@ -298,6 +331,8 @@ Tensor centre_and_products(const Tensor& features, const Tensor& weight, bool fl
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   // sites [N] -> keys, rows [slots]
   m.def("hash_sites(Tensor sites) -> (Tensor, Tensor)");
+  // coords [N, 1 + D] -> keys [most] of the outputs in any order, count [1]
+  m.def("reach_outputs(Tensor coords, int[] window, int[] shape) -> (Tensor, Tensor)");
   // keys, rows [slots], or rows [cells] alone; sites [N], offsets [V] -> neighbours [V, N]
   m.def("locate(Tensor? keys, Tensor rows, Tensor sites, Tensor offsets) -> Tensor");
   m.def(
@@ -326,6 +361,7 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
 
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   m.impl("hash_sites", hash_sites);
+  m.impl("reach_outputs", reach);
   m.impl("locate", locate_sites);
   m.impl("conv_direct", direct);
   m.impl("list_pairs", list_all_pairs);

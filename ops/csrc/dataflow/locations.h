@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common.h"
+#include "index/index.h"
 
 namespace millisecond {
 
@@ -32,6 +33,19 @@ struct DirectConvolution {
   int32_t c_in, c_out;
   bool relu;
 };
+
+// The outputs of a strided convolution.
+struct ReachOutputs {
+  const int32_t* coords;  // [rows, 1 + dims]
+  int32_t rows, dims;
+  Window window;
+  int32_t shape[3];  // of the outputs, (z, y, x)
+  int64_t* keys;     // [size] a hash; the slots hold -1 before
+  int64_t size;      // a power of two, above the number of outputs
+  int64_t* list;     // [as many as there may be outputs] their keys in any order
+  int32_t* count;    // how many they are; 0 before
+};
+cudaError_t reach_outputs(const ReachOutputs& p, cudaStream_t stream);
 
 // Fill a hash with the rows of these keys, all different. The slots hold -1 before.
 cudaError_t fill_hash(const int64_t* sites, int rows, int64_t* keys, int32_t* values, int64_t size,
