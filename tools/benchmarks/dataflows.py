@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 import ops
+from ops.locations import kernel_map, location_map
 from ops.voxelize import VoxelGrid, voxelize
 from tools.benchmarks.layer_times import (
     AROUND,
@@ -21,6 +22,7 @@ from tools.benchmarks.layer_times import (
 )
 from tools.benchmarks.ops import GRID
 from tools.benchmarks.scans import Scans, simulated_sweeps
+from tools.benchmarks.timing import Times, wall
 
 SEMANTIC = VoxelGrid((-80, -80, -4, 80, 80, 8), (0.05, 0.05, 0.05))  # as SemanticKITTI is cut
 SITES = 100_000  # of a cube of random sites
@@ -45,6 +47,7 @@ def measure(
     print(f"{result['device']}, torch {torch.__version__}, {scans.source}; us per layer")
     print("a dataflow by its first letters: " + ", ".join(map(str, CANDIDATES)) + "; spconv\n")
     for case in cases(scans, batches):
+        result["rows"].append(search_times(case))
         maps = Maps(case.batch)
         for precision in precisions:
             rows = [measured(case, layer, maps, precision, training) for layer in case.layers]
@@ -67,10 +70,30 @@ def cases(scans: Scans, batches: Sequence[int]) -> Iterator[Case]:
         cells = torch.rand(side, side, side, device=device) < density
         coords = torch.nn.functional.pad(cells.nonzero(), (1, 0)).int()
         (level,) = ops.index_pyramid(coords, (side,) * 3, 1, [], last_submanifold=True).levels
-        kernel_map = level.submanifold
-        place = level, level, AROUND, kernel_map
+        place = level, level, AROUND, level.submanifold
         layers = [Layer("submanifold", 0, width, width, 1, *place) for width in WIDTHS]
         yield Case(f"{density:.1%}", 1, layers)
+
+
+def search_times(case: Case) -> dict:
+    """Milliseconds by the wall clock of the map of the first layer, as a program calls for it: by
+    the bitmap, by a location table, and of the list of its pairs; prints them."""
+    layer = case.layers[0]
+    level = layer.inputs
+    place = level.coords, level.spatial_shape, case.batch
+    calls = {"bitmap": lambda: ops.submanifold_map(*place)}
+    for table in ("hash", "array"):
+        calls[table] = lambda t=table: kernel_map(location_map(*place, AROUND, level.coords, t))
+    calls["pairs"] = lambda: ops.pair_map(layer.kernel_map)
+    row: dict = {"case": case.name, "batch": case.batch, "rows": len(level.coords)}
+    for name, call in calls.items():
+        try:
+            row[name] = Times.of(wall(call, 10)).median
+        except (ValueError, torch.OutOfMemoryError):  # no array of so large a grid
+            row[name] = None
+    times = ", ".join(f"{name} {ms:.2f}" for name in calls if (ms := row[name]) is not None)
+    print(f"{case.name} B={case.batch} {row['rows']} sites: ms of the map by {times}", flush=True)
+    return row
 
 
 def measured(case: Case, layer: Layer, maps: Maps, precision: str, training: bool) -> dict:
