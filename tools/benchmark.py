@@ -37,6 +37,7 @@ POINTS_EXAMPLE = "example: python tools/benchmark.py points --frames scans/ --js
 SPCONV_EXAMPLE = "example: python tools/benchmark.py spconv --frames scans/ --precision fp16"
 PIPELINE_EXAMPLE = "example: python tools/benchmark.py pipeline --frames scans/ --plot latency.png"
 BEV_EXAMPLE = "example: python tools/benchmark.py bev --frames scans/ --json bev.json"
+DATAFLOWS_EXAMPLE = "example: python tools/benchmark.py dataflows --frames scans/ --training"
 OPERATORS_EXAMPLE = "example: python tools/benchmark.py operators --frames scans/"
 STREETS = 16  # simulated for the training step where there is no data set
 SWEEPS = 3  # scans of all directions, simulated for points to boxes
@@ -91,10 +92,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     bev.add_argument("--config", type=Path, default=CONFIG)
     bev.add_argument("--batch", type=number, nargs="+", default=[1, 4, 8])
+    dataflows = commands.add_parser(
+        "dataflows", help="sparse convolution by every dataflow", epilog=DATAFLOWS_EXAMPLE
+    )
+    _add_dataflow_arguments(dataflows)
     operators = commands.add_parser(
         "operators", help="every operator by itself", epilog=OPERATORS_EXAMPLE
     )
-    for command in (ops, network, ladder, bev, operators, points, spconv, pipeline):
+    framed = (ops, network, ladder, bev, operators, points, spconv, pipeline, dataflows)
+    for command in framed:
         command.add_argument(
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
         )
@@ -122,6 +128,13 @@ def _add_spconv_arguments(spconv: argparse.ArgumentParser) -> None:
     spconv.add_argument("--precision", nargs="+", choices=every, default=every)
     widths = [16, 32, 64, 128, 256, 512]
     spconv.add_argument("--channels", type=number, nargs="+", default=widths)
+
+
+def _add_dataflow_arguments(dataflows: argparse.ArgumentParser) -> None:
+    dataflows.add_argument("--batch", type=number, nargs="+", default=[1, 4])
+    every = ["fp16", "bf16", "tf32", "fp32"]
+    dataflows.add_argument("--precision", nargs="+", choices=every, default=["fp16"])
+    dataflows.add_argument("--training", action="store_true", help="with the backward pass")
 
 
 def _add_pipeline_arguments(pipeline: argparse.ArgumentParser) -> None:
@@ -196,6 +209,10 @@ def _measure(options: argparse.Namespace) -> dict:
 
         sizes = options.batch, options.precision, options.channels
         return from_spconv.measure(scans, *sizes, options.repeats)
+    if options.command == "dataflows":
+        from tools.benchmarks import dataflows
+
+        return dataflows.measure(scans, options.batch, options.precision, options.training)
     if options.command == "bev":
         return bev.measure(load_config(options.config), scans, options.batch)
     if options.command == "ladder":

@@ -23,6 +23,7 @@ from detector.models.bev_cells import Window, planned
 from ops import ConvGeometry, KernelMap, Level, VoxelGrid
 from ops.cuda import naive
 from ops.line_table import line_table
+from ops.locations import output_sites
 from ops.site_order import site_order
 
 GRID = VoxelGrid((0, -4, -2, 12, 4, 2), (0.2, 0.2, 0.2))
@@ -114,6 +115,37 @@ def sparse_conv(scene: Scene) -> None:
         w = torch.randn(volume, c_in, c_out, device="cuda", requires_grad=True)
         bias = torch.randn(c_out, device="cuda", requires_grad=True)
         ops.sparse_conv(x, w.to(dtype), kernel_map, bias, relu=True).sum().backward()
+
+
+@runs("list_pairs", "gather_rows", "spread_rows", "add_products", "fetch_products", "conv_centre")
+def dataflows_over_pairs(scene: Scene) -> None:
+    maps = [ops.pair_map(kernel_map) for kernel_map in kernel_maps(scene)]
+    dataflows = ops.Dataflow("gather_scatter"), ops.Dataflow("fetch_on_demand")
+    channels = [(16, 16), (48, 32), (64, 128), (128, 64), (20, 12), (3, 5)]
+    options = product(maps, dataflows, DTYPES, ("highest", "high"), channels)
+    for listed, dataflow, dtype, precision, (c_in, c_out) in options:
+        torch.set_float32_matmul_precision(precision)
+        rows = listed.backward.neighbours.shape[1]
+        x = torch.randn(rows, c_in, device="cuda", dtype=dtype, requires_grad=True)
+        w = torch.randn(len(listed.forward.neighbours), c_in, c_out, device="cuda")
+        w = w.to(dtype).requires_grad_()
+        ops.sparse_conv(x, w, listed, relu=True, dataflow=dataflow).sum().backward()
+
+
+@runs("hash_sites", "reach_outputs", "locate", "conv_direct")
+def direct(scene: Scene) -> None:
+    around = ConvGeometry((3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1))
+    below = scene.below.coords
+    for table, (geometry, out) in product(
+        ("array", "hash"), ((around, scene.coords), (DOWN, below))
+    ):
+        if geometry is DOWN:
+            output_sites(scene.coords, GRID.sparse_shape, 2, DOWN)
+        found = ops.location_map(scene.coords, GRID.sparse_shape, 2, geometry, out, table)
+        for dtype, (c_in, c_out) in product(DTYPES, ((4, 16), (33, 40))):
+            x = torch.randn(len(scene.coords), c_in, device="cuda", dtype=dtype, requires_grad=True)
+            w = torch.randn(27, c_in, c_out, device="cuda", dtype=dtype, requires_grad=True)
+            ops.sparse_conv(x, w, found, relu=True).sum().backward()
 
 
 @runs("conv_blocks", "conv_blocks_backward")

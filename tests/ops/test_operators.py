@@ -110,7 +110,8 @@ def test_the_three_files_have_one_signature(name):
     for key in shared:
         assert reference[key] == cuda[key], key
         if key in public:
-            assert public[key] == cuda[key], key
+            # a public function may take more, e.g. what it chooses by
+            assert public[key][: len(cuda[key])] == cuda[key], key
 
 
 def defined(module) -> set[str]:

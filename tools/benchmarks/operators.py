@@ -15,6 +15,8 @@ from detector.models.sparse_encoder import DOWNS
 from ops import KernelMap, Level, Voxels
 from ops.cuda import naive
 from ops.line_table import line_table
+from ops.locations import kernel_map as kernel_map_of
+from ops.locations import output_sites
 from ops.site_order import site_order
 from tools.benchmarks.ops import GRID
 from tools.benchmarks.scans import Scans
@@ -112,6 +114,31 @@ def sparse_conv(scan: Scan) -> Calls:
     x, weight = random(rows, 64), random(27, 64, 64)
     call = lambda: ops.sparse_conv(x, weight, kernel_map)  # noqa: E731
     return {"conv 64-64": call, "conv 64-64 and backward": forward_and_backward(call)}
+
+
+@line("list_pairs", "gather_rows", "spread_rows", "add_products", "fetch_products", "conv_centre")
+def dataflows_over_pairs(scan: Scan) -> Calls:
+    kernel_map, rows = submanifold(scan)
+    x, weight, listed = random(rows, 64), random(27, 64, 64), ops.pair_map(kernel_map)
+    calls: Calls = {"list the pairs of a map": lambda: ops.pair_map(kernel_map)}
+    for dataflow in (ops.Dataflow("gather_scatter"), ops.Dataflow("fetch_on_demand")):
+        call = lambda d=dataflow: ops.sparse_conv(x, weight, listed, dataflow=d)  # noqa: E731
+        calls[f"{dataflow.kind} 64-64 and backward"] = forward_and_backward(call)
+    return calls
+
+
+@line("hash_sites", "reach_outputs", "locate", "conv_direct")
+def direct(scan: Scan) -> Calls:
+    level, geometry = scan.levels[2], ops.ConvGeometry.of(3, padding=1)
+    place = level.coords, level.spatial_shape, 1, geometry, level.coords
+    x, weight, found = random(len(level.coords), 64), random(27, 64, 64), ops.location_map(*place)
+    down = level.coords, level.spatial_shape, 1, DOWNS[2]
+    return {
+        "outputs of a step down, hash": lambda: output_sites(*down),
+        "location map, hash": lambda: ops.location_map(*place),
+        "kernel map by search in the hash": lambda: kernel_map_of(found),
+        "direct 64-64": lambda: ops.sparse_conv(x, weight, found),
+    }
 
 
 @line("conv_naive")

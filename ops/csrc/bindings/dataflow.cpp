@@ -1,0 +1,375 @@
+// The dataflows beside the implicit GEMM: location tables, lists of pairs, and what computes on them.
+#include "bindings/checks.h"
+#include "dataflow/locations.h"
+#include "dataflow/pairs.h"
+
+namespace millisecond {
+namespace {
+
+// ---- location tables -------------------------------------------------------------------------------------------
+
+std::tuple<Tensor, Tensor> hash_sites(const Tensor& sites) {
+  check_tensor(sites, "sites", at::kLong, 1);
+  TORCH_CHECK(sites.size(0) < INT32_MAX / 2, "sites: ", sites.size(0), " are too many");
+  const c10::cuda::CUDAGuard guard(sites.device());
+  int64_t size = 2;
+  while (size < 2 * sites.size(0)) size *= 2;
+  Tensor keys = at::empty({size}, sites.options()), rows = at::empty({size}, sites.options().dtype(at::kInt));
+  check(cudaMemsetAsync(keys.data_ptr(), 0xff, size * sizeof(int64_t), stream()), "hash_sites");
+  check(fill_hash(sites.data_ptr<int64_t>(), static_cast<int>(sites.size(0)), keys.data_ptr<int64_t>(),
+                  rows.data_ptr<int>(), size, stream()),
+        "hash_sites");
+  return {keys, rows};
+}
+
+// window: kernel size, stride, padding, dilation, shape: of the outputs, each (z, y, x).
+std::tuple<Tensor, Tensor> reach(const Tensor& coords, at::IntArrayRef window, at::IntArrayRef shape) {
+  const int dims = check_coords(coords);
+  TORCH_CHECK(window.size() == 12 && shape.size() == 3, "window must be 12 numbers and shape 3, are ", window,
+              " and ", shape);
+  const c10::cuda::CUDAGuard guard(coords.device());
+  ReachOutputs p = {
+      coords.data_ptr<int>(), static_cast<int32_t>(coords.size(0)), dims, {}, {}, nullptr, 2, nullptr, nullptr};
+  int64_t most = coords.size(0);  // each axis of an input is read by so many outputs
+  for (int axis = 0; axis < 3; ++axis) {
+    p.window.kernel[axis] = positive(window[axis], "kernel");
+    p.window.stride[axis] = positive(window[3 + axis], "stride");
+    TORCH_CHECK(window[6 + axis] >= 0 && window[6 + axis] <= INT32_MAX / 2, "padding is ", window[6 + axis]);
+    p.window.padding[axis] = static_cast<int>(window[6 + axis]);
+    p.window.dilation[axis] = positive(window[9 + axis], "dilation");
+    p.shape[axis] = positive(shape[axis], "shape");
+    most *= p.window.dilation[axis] == 1 ? divide_up(p.window.kernel[axis], p.window.stride[axis])
+                                         : p.window.kernel[axis];
+  }
+  TORCH_CHECK(most < INT32_MAX / 2, "coords: ", coords.size(0), " rows may reach ", most, " outputs, too many");
+  while (p.size < 2 * most) p.size *= 2;
+  const auto wide = coords.options().dtype(at::kLong);
+  const Tensor keys = at::empty({p.size}, wide);
+  Tensor list = at::empty({most}, wide), count = at::empty({1}, coords.options());
+  p.keys = keys.data_ptr<int64_t>();
+  p.list = list.data_ptr<int64_t>();
+  p.count = count.data_ptr<int>();
+  check(cudaMemsetAsync(p.keys, 0xff, p.size * sizeof(int64_t), stream()), "reach_outputs");
+  check(cudaMemsetAsync(p.count, 0, sizeof(int), stream()), "reach_outputs");
+  check(reach_outputs(p, stream()), "reach_outputs");
+  return {list, count};
+}
+
+Lookup lookup_of(const std::optional<Tensor>& keys, const Tensor& rows, const Tensor& sites,
+                 const Tensor& offsets) {
+  check_tensor(rows, "rows", at::kInt, 1);
+  check_tensor(sites, "sites", at::kLong, 1);
+  check_tensor(offsets, "offsets", at::kLong, 1);
+  check_same_device(sites, "sites", rows, "rows");
+  check_same_device(offsets, "offsets", rows, "rows");
+  if (keys) {
+    check_tensor(*keys, "keys", at::kLong, 1);
+    check_same_device(*keys, "keys", rows, "rows");
+    const int64_t size = keys->size(0);
+    TORCH_CHECK(size == rows.size(0) && size > 0 && (size & (size - 1)) == 0, "keys must be ", rows.size(0),
+                ", a power of two, are ", size);
+  }
+  TORCH_CHECK(sites.size(0) < INT32_MAX / 2 && offsets.size(0) < INT32_MAX / 2, "sites: ", sites.size(0), " with ",
+              offsets.size(0), " offsets are too many");
+  return {{optional_pointer<int64_t>(keys), rows.data_ptr<int>(), rows.size(0)},
+          sites.data_ptr<int64_t>(),
+          offsets.data_ptr<int64_t>(),
+          static_cast<int32_t>(sites.size(0)),
+          static_cast<int32_t>(offsets.size(0))};
+}
+
+Tensor locate_sites(const std::optional<Tensor>& keys, const Tensor& rows, const Tensor& sites,
+                    const Tensor& offsets) {
+  const c10::cuda::CUDAGuard guard(rows.device());
+  const Lookup lookup = lookup_of(keys, rows, sites, offsets);
+  Tensor neighbours = at::empty({lookup.volume, lookup.rows}, rows.options());
+  check(locate(lookup, neighbours.data_ptr<int>(), stream()), "locate");
+  return neighbours;
+}
+
+void check_weight(const Tensor& weight, int64_t volume, const Tensor& features) {
+  check_tensor(weight, "weight", features.scalar_type(), 3);
+  check_same_device(weight, "weight", features, "features");
+  TORCH_CHECK(weight.size(0) == volume && weight.size(1) == features.size(1), "weight must be of ", volume,
+              " offsets and ", features.size(1), " input channels, has shape ", weight.sizes());
+  TORCH_CHECK(weight.size(1) < INT32_MAX / 2 && weight.size(2) < INT32_MAX / 2, "weight: ", weight.sizes(),
+              " is too large");
+}
+
+void check_epilogue(const std::optional<Tensor>& bias, const std::optional<Tensor>& residual, int64_t rows,
+                    int64_t channels, at::ScalarType type, const Tensor& features) {
+  if (bias) check_channels(*bias, "bias", channels, features);
+  if (!residual) return;
+  check_tensor(*residual, "residual", type, 2);
+  check_same_device(*residual, "residual", features, "features");
+  check_aligned(*residual, "residual");
+  TORCH_CHECK(residual->size(0) == rows && residual->size(1) == channels, "residual must be [", rows, ", ",
+              channels, "], has shape ", residual->sizes());
+}
+
+Tensor direct(const Tensor& features, const Tensor& weight, const std::optional<Tensor>& keys, const Tensor& rows,
+              const Tensor& sites, const Tensor& offsets, const std::optional<Tensor>& bias,
+              const std::optional<Tensor>& residual, bool relu) {
+  check_tensor(features, "features", features.scalar_type(), 2);
+  const c10::cuda::CUDAGuard guard(features.device());
+  check_same_device(rows, "rows", features, "features");
+  const Lookup lookup = lookup_of(keys, rows, sites, offsets);
+  check_weight(weight, lookup.volume, features);
+  check_epilogue(bias, residual, lookup.rows, weight.size(2), features.scalar_type(), features);
+  Tensor out = at::empty({lookup.rows, weight.size(2)}, features.options());
+  check(conv_direct(scalar_of(features, "features"),
+                    {features.data_ptr(), weight.data_ptr(), optional_pointer<float>(bias),
+                     residual ? residual->data_ptr() : nullptr, out.data_ptr(), lookup,
+                     static_cast<int32_t>(weight.size(1)), static_cast<int32_t>(weight.size(2)), relu},
+                    stream()),
+        "conv_direct");
+  return out;
+}
+
+// ---- lists of pairs --------------------------------------------------------------------------------------------
+
+// begin: V + 1 numbers; slot, order: V numbers each, or none where the buffer is as the lists.
+PairLayout layout_of(at::IntArrayRef begin, at::IntArrayRef slot, at::IntArrayRef order) {
+  const int64_t volume = static_cast<int64_t>(begin.size()) - 1;
+  TORCH_CHECK(volume >= 0 && volume <= MAX_OFFSETS, "begin must have up to ", MAX_OFFSETS + 1, " numbers, has ",
+              begin.size());
+  PairLayout layout = {};
+  layout.volume = static_cast<int32_t>(volume);
+  for (int64_t v = 0; v <= volume; ++v) {
+    TORCH_CHECK(begin[v] >= (v ? begin[v - 1] : 0) && begin[v] < INT32_MAX / 2, "begin must ascend, is ", begin);
+    layout.begin[v] = static_cast<int32_t>(begin[v]);
+  }
+  const int64_t given = static_cast<int64_t>(slot.size());
+  TORCH_CHECK((given == 0 || given == volume) && slot.size() == order.size(), "slot and order must have ", volume,
+              " numbers or none, are ", slot, " and ", order);
+  for (int64_t v = 0; v < volume; ++v) {
+    TORCH_CHECK(!given || (slot[v] >= 0 && slot[v] < INT32_MAX / 2 && order[v] >= 0 && order[v] < volume),
+                "slot and order are out of range: ", slot, " and ", order);
+    layout.slot[v] = given ? static_cast<int32_t>(slot[v]) : layout.begin[v];
+    layout.order[v] = static_cast<uint8_t>(given ? order[v] : v);
+  }
+  return layout;
+}
+
+void check_slots(const PairLayout& layout, int64_t slots, int64_t all) {
+  for (int v = 0; v < layout.volume; ++v) {
+    const int64_t end = int64_t(layout.slot[v]) + layout.begin[v + 1] - layout.begin[v];
+    TORCH_CHECK(end <= all, "slot: the pairs of offset ", v, " end at ", end, " of ", all, " slots");
+  }
+  TORCH_CHECK(slots >= 0 && slots <= all, "slots must be from 0 to ", all, ", is ", slots);
+}
+
+std::tuple<Tensor, Tensor, Tensor> list_all_pairs(const Tensor& neighbours, const std::optional<Tensor>& count,
+                                                  const Tensor& ends, int64_t total) {
+  check_tensor(neighbours, "neighbours", at::kInt, 2);
+  check_tensor(ends, "ends", at::kInt, 2);
+  check_same_device(ends, "ends", neighbours, "neighbours");
+  check_count(count, neighbours, "neighbours");
+  TORCH_CHECK(ends.sizes() == neighbours.sizes(), "ends must be ", neighbours.sizes(), ", is ", ends.sizes());
+  TORCH_CHECK(total >= 0 && total <= neighbours.numel() && total < INT32_MAX / 2,
+              "total must be the number of pairs, is ", total);
+  const c10::cuda::CUDAGuard guard(neighbours.device());
+  Tensor place = at::empty(neighbours.sizes(), neighbours.options());
+  Tensor sources = at::empty({total}, neighbours.options()), targets = at::empty({total}, neighbours.options());
+  check(list_pairs(
+            {neighbours.data_ptr<int>(), optional_pointer<int>(count), ends.data_ptr<int>(), neighbours.size(1),
+             static_cast<int32_t>(neighbours.size(1)), static_cast<int32_t>(neighbours.size(0)),
+             place.data_ptr<int>(), sources.data_ptr<int>(), targets.data_ptr<int>()},
+            stream()),
+        "list_pairs");
+  return {place, sources, targets};
+}
+
+int32_t row_bytes_of(const Tensor& features) {
+  const int64_t bytes = features.size(1) * features.element_size();
+  TORCH_CHECK(bytes < INT32_MAX, "features: rows of ", bytes, " bytes are too long");
+  return static_cast<int32_t>(bytes);
+}
+
+Tensor gather(const Tensor& features, const Tensor& lists, at::IntArrayRef begin, at::IntArrayRef slot,
+              at::IntArrayRef order, int64_t slots) {
+  check_tensor(features, "features", features.scalar_type(), 2);
+  check_aligned(features, "features");
+  check_tensor(lists, "lists", at::kInt, 1);
+  check_same_device(lists, "lists", features, "features");
+  const c10::cuda::CUDAGuard guard(features.device());
+  const PairLayout layout = layout_of(begin, slot, order);
+  TORCH_CHECK(lists.size(0) == begin.back(), "lists must have ", begin.back(), " pairs, has ", lists.size(0));
+  TORCH_CHECK(slots >= 0 && slots < INT32_MAX / 2, "slots must be from 0 to 2^30, is ", slots);
+  Tensor buffer = at::empty({slots, features.size(1)}, features.options());
+  check(gather_rows(layout,
+                    {features.data_ptr(), lists.data_ptr<int>(), buffer.data_ptr(), static_cast<int32_t>(slots),
+                     row_bytes_of(features)},
+                    stream()),
+        "gather_rows");
+  return buffer;
+}
+
+Tensor spread(const Tensor& features, const Tensor& neighbours, const std::optional<Tensor>& count, bool flipped,
+              const Tensor& place, at::IntArrayRef begin, at::IntArrayRef slot, at::IntArrayRef order,
+              int64_t slots) {
+  check_tensor(features, "features", features.scalar_type(), 2);
+  check_aligned(features, "features");
+  check_tensor(neighbours, "neighbours", at::kInt, 2);
+  check_tensor(place, "place", at::kInt, 2);
+  check_same_device(neighbours, "neighbours", features, "features");
+  check_same_device(place, "place", features, "features");
+  check_count(count, features, "features");
+  const c10::cuda::CUDAGuard guard(features.device());
+  const PairLayout layout = layout_of(begin, slot, order);
+  TORCH_CHECK(neighbours.size(0) == layout.volume && neighbours.size(1) == features.size(0),
+              "neighbours must be [", layout.volume, ", ", features.size(0), "], is ", neighbours.sizes());
+  TORCH_CHECK(place.size(0) == layout.volume, "place must have ", layout.volume, " offsets, has ", place.sizes());
+  TORCH_CHECK(slots >= 0 && slots < INT32_MAX / 2, "slots must be from 0 to 2^30, is ", slots);
+  Tensor buffer = at::empty({slots, features.size(1)}, features.options());
+  check(spread_rows(
+            layout,
+            {features.data_ptr(), neighbours.data_ptr<int>(), optional_pointer<int>(count), place.data_ptr<int>(),
+             buffer.data_ptr(), neighbours.size(1), place.size(1), static_cast<int32_t>(slots),
+             static_cast<int32_t>(features.size(0)), row_bytes_of(features), flipped},
+            stream()),
+        "spread_rows");
+  return buffer;
+}
+
+Tensor add(const Tensor& products, const Tensor& place, const std::optional<Tensor>& count, at::IntArrayRef begin,
+           at::IntArrayRef slot, at::IntArrayRef order, at::ScalarType dtype, const std::optional<Tensor>& bias,
+           const std::optional<Tensor>& residual, bool relu) {
+  check_tensor(products, "products", at::kFloat, 2);
+  check_aligned(products, "products");
+  check_tensor(place, "place", at::kInt, 2);
+  check_same_device(place, "place", products, "products");
+  check_count(count, products, "products");
+  const c10::cuda::CUDAGuard guard(products.device());
+  const PairLayout layout = layout_of(begin, slot, order);
+  check_slots(layout, 0, products.size(0));
+  TORCH_CHECK(place.size(0) == layout.volume && place.size(1) < INT32_MAX / 2, "place must have ", layout.volume,
+              " offsets, is ", place.sizes());
+  check_epilogue(bias, residual, place.size(1), products.size(1), dtype, products);
+  Tensor out = at::empty({place.size(1), products.size(1)}, products.options().dtype(dtype));
+  check(add_products(layout, scalar_of(out, "out"),
+                     {products.data_ptr<float>(), place.data_ptr<int>(), optional_pointer<int>(count),
+                      optional_pointer<float>(bias), residual ? residual->data_ptr() : nullptr, out.data_ptr(),
+                      static_cast<int32_t>(place.size(1)), static_cast<int32_t>(products.size(1)), relu},
+                     stream()),
+        "add_products");
+  return out;
+}
+
+// The lists as they are, but for the centre's pairs, which get no slots.
+PairLayout layout_without(at::IntArrayRef begin, int64_t centre) {
+  PairLayout layout = layout_of(begin, {}, {});
+  TORCH_CHECK(centre >= -1 && centre < layout.volume, "centre must be from -1 to ", layout.volume - 1, ", is ",
+              centre);
+  const int left_out = centre < 0 ? 0 : layout.begin[centre + 1] - layout.begin[centre];
+  for (int v = static_cast<int>(centre) + 1; centre >= 0 && v < layout.volume; ++v) layout.slot[v] -= left_out;
+  return layout;
+}
+
+Tensor fetch(const Tensor& features, const Tensor& weight, bool flipped, const Tensor& sources,
+             at::IntArrayRef begin, int64_t centre, bool tf32) {
+  check_tensor(features, "features", features.scalar_type(), 2);
+  check_aligned(features, "features");
+  check_tensor(sources, "sources", at::kInt, 1);
+  check_same_device(sources, "sources", features, "features");
+  const c10::cuda::CUDAGuard guard(features.device());
+  const PairLayout layout = layout_without(begin, centre);
+  check_weight(weight, layout.volume, features);
+  check_aligned(weight, "weight");
+  TORCH_CHECK(sources.size(0) == begin.back(), "sources must have ", begin.back(), " pairs, has ",
+              sources.size(0));
+  const int64_t slots = begin.back() - (centre < 0 ? 0 : begin[centre + 1] - begin[centre]);
+  Tensor products = at::empty({slots, weight.size(2)}, features.options().dtype(at::kFloat));
+  check(fetch_products(layout, scalar_of(features, "features"), tf32,
+                       {features.data_ptr(), weight.data_ptr(), sources.data_ptr<int>(),
+                        products.data_ptr<float>(), static_cast<int32_t>(weight.size(1)),
+                        static_cast<int32_t>(weight.size(2)), static_cast<int32_t>(centre), flipped},
+                       stream()),
+        "fetch_products");
+  return products;
+}
+
+Tensor centre_and_products(const Tensor& features, const Tensor& weight, bool flipped, const Tensor& products,
+                           const Tensor& place, at::IntArrayRef begin, int64_t centre,
+                           const std::optional<Tensor>& bias, const std::optional<Tensor>& residual, bool relu,
+                           bool tf32) {
+  check_tensor(features, "features", features.scalar_type(), 2);
+  check_aligned(features, "features");
+  check_tensor(products, "products", at::kFloat, 2);
+  check_aligned(products, "products");
+  check_tensor(place, "place", at::kInt, 2);
+  check_same_device(products, "products", features, "features");
+  check_same_device(place, "place", features, "features");
+  const c10::cuda::CUDAGuard guard(features.device());
+  const PairLayout layout = layout_without(begin, centre);
+  TORCH_CHECK(centre >= 0 && layout.volume <= WARP_OFFSETS, "begin must be of up to ", WARP_OFFSETS,
+              " offsets with a centre, is of ", layout.volume, " with centre ", centre);
+  check_weight(weight, layout.volume, features);
+  check_aligned(weight, "weight");
+  const int64_t rows = begin[centre + 1] - begin[centre];
+  TORCH_CHECK(place.size(0) == layout.volume && place.size(1) >= rows && place.size(1) < INT32_MAX / 2 &&
+                  features.size(0) >= rows,
+              "place must be [", layout.volume, ", ", rows, " or more], as many as features, is ", place.sizes());
+  TORCH_CHECK(products.size(0) == begin.back() - rows && products.size(1) == weight.size(2), "products must be [",
+              begin.back() - rows, ", ", weight.size(2), "], is ", products.sizes());
+  check_epilogue(bias, residual, place.size(1), weight.size(2), features.scalar_type(), features);
+  Tensor out = at::empty({place.size(1), weight.size(2)}, features.options());
+  const int32_t c_out = static_cast<int32_t>(weight.size(2));
+  check(conv_centre(layout, scalar_of(features, "features"), tf32,
+                    {features.data_ptr(), weight.data_ptr(), nullptr, nullptr,
+                     static_cast<int32_t>(weight.size(1)), c_out, static_cast<int32_t>(centre), flipped},
+                    {products.data_ptr<float>(), place.data_ptr<int>(), nullptr, optional_pointer<float>(bias),
+                     residual ? residual->data_ptr() : nullptr, out.data_ptr(),
+                     static_cast<int32_t>(place.size(1)), c_out, relu},
+                    stream()),
+        "conv_centre");
+  return out;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(millisecond, m) {
+  // sites [N] -> keys, rows [slots]
+  m.def("hash_sites(Tensor sites) -> (Tensor, Tensor)");
+  // coords [N, 1 + D] -> keys [most] of the outputs in any order, count [1]
+  m.def("reach_outputs(Tensor coords, int[] window, int[] shape) -> (Tensor, Tensor)");
+  // keys, rows [slots], or rows [cells] alone; sites [N], offsets [V] -> neighbours [V, N]
+  m.def("locate(Tensor? keys, Tensor rows, Tensor sites, Tensor offsets) -> Tensor");
+  m.def(
+      "conv_direct(Tensor features, Tensor weight, Tensor? keys, Tensor rows, Tensor sites, Tensor offsets, "
+      "Tensor? bias, Tensor? residual, bool relu) -> Tensor");
+  // neighbours, ends [V, N] -> place [V, N], sources [pairs], targets [pairs]
+  m.def("list_pairs(Tensor neighbours, Tensor? count, Tensor ends, int total) -> (Tensor, Tensor, Tensor)");
+  // features [N, C], lists [pairs] -> [slots, C]
+  m.def("gather_rows(Tensor features, Tensor lists, int[] begin, int[] slot, int[] order, int slots) -> Tensor");
+  m.def(
+      "spread_rows(Tensor features, Tensor neighbours, Tensor? count, bool flipped, Tensor place, int[] begin, "
+      "int[] slot, int[] order, int slots) -> Tensor");
+  // products [slots, C], place [V, N] -> [N, C]
+  m.def(
+      "add_products(Tensor products, Tensor place, Tensor? count, int[] begin, int[] slot, int[] order, "
+      "ScalarType dtype, Tensor? bias, Tensor? residual, bool relu) -> Tensor");
+  // features [N, C_in], weight [V, C_in, C_out], sources [pairs] -> [pairs but the centre's, C_out] float32
+  m.def(
+      "fetch_products(Tensor features, Tensor weight, bool flipped, Tensor sources, int[] begin, int centre, "
+      "bool tf32) -> Tensor");
+  // products from fetch_products, place [V, N] -> [N, C_out]
+  m.def(
+      "conv_centre(Tensor features, Tensor weight, bool flipped, Tensor products, Tensor place, int[] begin, "
+      "int centre, Tensor? bias, Tensor? residual, bool relu, bool tf32) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
+  m.impl("hash_sites", hash_sites);
+  m.impl("reach_outputs", reach);
+  m.impl("locate", locate_sites);
+  m.impl("conv_direct", direct);
+  m.impl("list_pairs", list_all_pairs);
+  m.impl("gather_rows", gather);
+  m.impl("spread_rows", spread);
+  m.impl("add_products", add);
+  m.impl("fetch_products", fetch);
+  m.impl("conv_centre", centre_and_products);
+}
+
+}  // namespace millisecond

@@ -1,0 +1,179 @@
+// Moving rows between tensors and the buffers of gather-GEMM-scatter, all offsets in one launch, and adding up
+// what the products left there. Equivalent to these loops:
+//
+//   for v, i-th pair of v: buffer[slot[v] + i] = from[lists[begin[v] + i]]
+//   for n, v: out[n] += products[slot[v] + place[v][n] - begin[v]]      v in ascending order
+//
+// The sums are taken where they end (output-stationary): no atomics, and each result is written once.
+#include "common.cuh"
+#include "dataflow/pairs.h"
+
+namespace millisecond {
+namespace {
+
+constexpr int THREADS = 256;
+
+// The offset whose part of the buffer holds this slot: the last one that begins there or before.
+__device__ __forceinline__ int offset_at(const PairLayout& layout, int slot) {
+  int low = 0, high = layout.volume - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (layout.slot[layout.order[middle]] <= slot) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return layout.order[low];
+}
+
+__global__ void __launch_bounds__(THREADS) list_pairs_kernel(const ListPairs p) {
+  const int row = blockIdx.x * THREADS + threadIdx.x, v = blockIdx.y;
+  if (row >= p.rows) return;
+  const int64_t at = int64_t(v) * p.rows + row;
+  const int source = row < row_limit(p.rows, p.count) ? p.neighbours[v * p.stride + row] : -1;
+  const int place = source >= 0 ? p.ends[at] - 1 : -1;
+  p.place[at] = place;
+  if (place >= 0) {
+    p.sources[place] = source;
+    p.targets[place] = row;
+  }
+}
+
+// Word: what a thread moves.
+template <typename Word>
+__global__ void __launch_bounds__(THREADS)
+    gather_rows_kernel(const __grid_constant__ PairLayout layout, const GatherRows p) {
+  const int words = p.row_bytes / sizeof(Word);
+  const int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;
+  const int slot = int(i / words), word = int(i % words);
+  if (slot >= p.slots) return;
+  const int v = offset_at(layout, slot);
+  const int pair = layout.begin[v] + slot - layout.slot[v];
+  Word x = {};
+  if (pair < layout.begin[v + 1]) {
+    x = __ldg(static_cast<const Word*>(p.from) + int64_t(__ldg(p.lists + pair)) * words + word);
+  }
+  static_cast<Word*>(p.buffer)[i] = x;
+}
+
+template <typename Word>
+__global__ void __launch_bounds__(THREADS)
+    spread_rows_kernel(const __grid_constant__ PairLayout layout, const SpreadRows p) {
+  const int words = p.row_bytes / sizeof(Word);
+  const int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;
+  const int source = int(i / words), word = int(i % words);
+  if (source >= row_limit(p.sources, p.count)) return;
+  const Word x = __ldg(static_cast<const Word*>(p.from) + i);
+  for (int v = 0; v < layout.volume; ++v) {
+    const int other = p.flipped ? layout.volume - 1 - v : v;
+    const int row = __ldg(p.neighbours + other * p.stride + source);
+    const int place = row < 0 ? -1 : __ldg(p.place + v * p.rows + row);
+    if (place < 0) continue;
+    const int64_t slot = int64_t(layout.slot[v]) + place - layout.begin[v];
+    if (slot >= p.slots) continue;
+    static_cast<Word*>(p.buffer)[slot * words + word] = x;
+  }
+}
+
+// A thread adds up WIDTH channels of a row.
+template <typename T, int WIDTH>
+__global__ void __launch_bounds__(THREADS)
+    add_products_kernel(const __grid_constant__ PairLayout layout, const AddProducts p) {
+  struct alignas(WIDTH * sizeof(float)) Sums {
+    float value[WIDTH];
+  };
+  struct alignas(WIDTH * sizeof(T)) Values {
+    T value[WIDTH];
+  };
+  constexpr int BATCH = 9;  // loads in flight
+  const int pieces = p.c_out / WIDTH;
+  const int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;
+  const int row = int(i / pieces), piece = int(i % pieces);
+  if (row >= row_limit(p.rows, p.count)) return;
+  const Sums* const products = reinterpret_cast<const Sums*>(p.products);
+  float sum[WIDTH] = {};
+  for (int v0 = 0; v0 < layout.volume; v0 += BATCH) {
+    int place[BATCH];
+    Sums x[BATCH];
+#pragma unroll
+    for (int b = 0; b < BATCH; ++b) {
+      place[b] = v0 + b < layout.volume ? __ldg(p.place + int64_t(v0 + b) * p.rows + row) : -1;
+    }
+#pragma unroll
+    for (int b = 0; b < BATCH; ++b) {
+      if (place[b] < 0) continue;
+      const int64_t slot = layout.slot[v0 + b] + place[b] - layout.begin[v0 + b];
+      x[b] = products[slot * pieces + piece];
+    }
+#pragma unroll
+    for (int b = 0; b < BATCH; ++b) {
+#pragma unroll
+      for (int c = 0; c < WIDTH; ++c) sum[c] += place[b] < 0 ? 0.0f : x[b].value[c];
+    }
+  }
+  // ---- bias, residual, ReLU, store ----
+  Values y;
+  if (p.residual) y = static_cast<const Values*>(p.residual)[i];
+#pragma unroll
+  for (int c = 0; c < WIDTH; ++c) {
+    float s = sum[c];
+    if (p.bias) s += __ldg(p.bias + piece * WIDTH + c);
+    if (p.residual) s += to_float(y.value[c]);
+    y.value[c] = from_float<T>(p.relu && s < 0.0f ? 0.0f : s);
+  }
+  static_cast<Values*>(p.out)[i] = y;
+}
+
+// call(Word()) with the widest word that rows are made of.
+template <typename Call>
+cudaError_t with_word(int row_bytes, Call call) {
+  if (row_bytes % 16 == 0) {
+    call(uint4());
+  } else if (row_bytes % 4 == 0) {
+    call(uint32_t());
+  } else {
+    call(uint16_t());
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t list_pairs(const ListPairs& p, cudaStream_t stream) {
+  if (p.rows == 0 || p.volume == 0) return cudaSuccess;
+  list_pairs_kernel<<<dim3(blocks(p.rows, THREADS), p.volume), THREADS, 0, stream>>>(p);
+  return cudaGetLastError();
+}
+
+cudaError_t gather_rows(const PairLayout& layout, const GatherRows& p, cudaStream_t stream) {
+  if (p.slots == 0 || p.row_bytes == 0) return cudaSuccess;
+  return with_word(p.row_bytes, [&](auto word) {
+    const int64_t words = p.row_bytes / sizeof(word);
+    gather_rows_kernel<decltype(word)><<<blocks(p.slots * words, THREADS), THREADS, 0, stream>>>(layout, p);
+  });
+}
+
+cudaError_t spread_rows(const PairLayout& layout, const SpreadRows& p, cudaStream_t stream) {
+  if (p.sources == 0 || p.row_bytes == 0) return cudaSuccess;
+  return with_word(p.row_bytes, [&](auto word) {
+    const int64_t words = p.row_bytes / sizeof(word);
+    spread_rows_kernel<decltype(word)><<<blocks(p.sources * words, THREADS), THREADS, 0, stream>>>(layout, p);
+  });
+}
+
+cudaError_t add_products(const PairLayout& layout, Scalar type, const AddProducts& p, cudaStream_t stream) {
+  if (p.rows == 0 || p.c_out == 0) return cudaSuccess;
+  return with_type(type, [&](auto zero) {
+    using T = decltype(zero);
+    if (p.c_out % 4 == 0) {
+      const int grid = blocks(int64_t(p.rows) * (p.c_out / 4), THREADS);
+      add_products_kernel<T, 4><<<grid, THREADS, 0, stream>>>(layout, p);
+    } else {
+      const int grid = blocks(int64_t(p.rows) * p.c_out, THREADS);
+      add_products_kernel<T, 1><<<grid, THREADS, 0, stream>>>(layout, p);
+    }
+  });
+}
+
+}  // namespace millisecond

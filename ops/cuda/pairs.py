@@ -1,0 +1,139 @@
+"""Lists of pairs and what moves and multiplies their rows, on the kernels of csrc/dataflow/."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ops.cuda.fakes import fake
+from ops.cuda.library import extension
+from ops.dataflow import Pairs
+from ops.rulebook import Table
+
+
+def list_pairs(table: Table, by_source: Table | None) -> Pairs:
+    """See ops.dataflow.Pairs."""
+    extension()
+    neighbours, count = table.neighbours.contiguous(), table.count
+    hit = neighbours >= 0
+    if count is not None:
+        hit &= torch.arange(neighbours.shape[1], device=neighbours.device) < count
+    ends = hit.flatten().cumsum(0, dtype=torch.int32).view(hit.shape)
+    last = ends[:, -1] if ends.shape[1] else ends.new_zeros(len(ends))
+    begin = (0, *last.tolist())  # sync: how many pairs there are, for the size of the lists
+    place, sources, targets = torch.ops.millisecond.list_pairs(neighbours, count, ends, begin[-1])
+    return Pairs(table, by_source, place, sources, targets, begin)
+
+
+def gather_rows(
+    features: Tensor,
+    lists: Tensor,
+    begin: Sequence[int],
+    slot: Sequence[int],
+    order: Sequence[int],
+    slots: int,
+) -> Tensor:
+    """See ops.reference.pairs.gather_rows."""
+    return torch.ops.millisecond.gather_rows(features, lists, begin, slot, order, slots)
+
+
+def spread_rows(
+    features: Tensor, pairs: Pairs, slot: Sequence[int], order: Sequence[int], slots: int
+) -> Tensor:
+    """`gather_rows` of the sources, each of which is read once; padding holds anything."""
+    back = pairs.by_source
+    assert back is not None
+    flipped = back.flipped != pairs.table.flipped
+    return torch.ops.millisecond.spread_rows(
+        features,
+        back.neighbours.contiguous(),
+        back.count,
+        flipped,
+        pairs.place,
+        pairs.begin,
+        slot,
+        order,
+        slots,
+    )
+
+
+def add_products(
+    products: Tensor,
+    pairs: Pairs,
+    slot: Sequence[int],
+    order: Sequence[int],
+    dtype: torch.dtype,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    relu: bool,
+) -> Tensor:
+    """See ops.reference.pairs.add_products; `slot` and `order` are empty where products lie as the
+    pairs are listed."""
+    place, count = pairs.place, pairs.table.count
+    return torch.ops.millisecond.add_products(
+        products, place, count, pairs.begin, slot, order, dtype, bias, residual, relu
+    )
+
+
+def fetch_products(
+    features: Tensor, weight: Tensor, pairs: Pairs, centre: int | None, tf32: bool
+) -> Tensor:
+    """See ops.reference.pairs.fetch_products."""
+    flipped, left_out = pairs.table.flipped, -1 if centre is None else centre
+    return torch.ops.millisecond.fetch_products(
+        features, weight, flipped, pairs.sources, pairs.begin, left_out, tf32
+    )
+
+
+def conv_centre(
+    features: Tensor,
+    weight: Tensor,
+    products: Tensor,
+    pairs: Pairs,
+    centre: int,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    relu: bool,
+    tf32: bool,
+) -> Tensor:
+    """See ops.reference.pairs.conv_centre."""
+    place = products, pairs.place, pairs.begin, centre
+    return torch.ops.millisecond.conv_centre(
+        features, weight, pairs.table.flipped, *place, bias, residual, relu, tf32
+    )
+
+
+@fake("list_pairs")
+def _list_pairs(neighbours, count, ends, total):
+    place, lists = torch.empty_like(neighbours), [neighbours.new_empty(total) for _ in range(2)]
+    return place, *lists
+
+
+@fake("gather_rows")
+def _gather_rows(features, lists, begin, slot, order, slots):
+    return features.new_empty(slots, features.shape[1])
+
+
+@fake("spread_rows")
+def _spread_rows(features, neighbours, count, flipped, place, begin, slot, order, slots):
+    return features.new_empty(slots, features.shape[1])
+
+
+@fake("add_products")
+def _add_products(products, place, count, begin, slot, order, dtype, bias, residual, relu):
+    return products.new_empty(place.shape[1], products.shape[1], dtype=dtype)
+
+
+@fake("fetch_products")
+def _fetch_products(features, weight, flipped, sources, begin, centre, tf32):
+    left_out = 0 if centre < 0 else begin[centre + 1] - begin[centre]
+    return features.new_empty(len(sources) - left_out, weight.shape[2], dtype=torch.float32)
+
+
+@fake("conv_centre")
+def _conv_centre(
+    features, weight, flipped, products, place, begin, centre, bias, residual, relu, tf32
+):
+    return features.new_empty(place.shape[1], weight.shape[2])
