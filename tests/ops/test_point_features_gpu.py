@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 # Channels that are read by themselves, in units of 4 and of 16 bytes; more than a warp reads.
 CHANNELS = [1, 3, 6, 16, 64, 520]
-# Entries that fill a chunk of 8, or one less and one more; points that are taken often, seldom, and never.
+# Entries that fill chunks of 8, and others; points that are taken often, seldom, and never.
 SIZES = [(0, (3, 2)), (1, (1, 4)), (2, (1, 9)), (3, (1, 7)), (5, (400, 8)), (3000, (500, 16))]
 
 
