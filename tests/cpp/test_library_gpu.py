@@ -1,6 +1,7 @@
 """libmillisecond on a GPU, through its C header: the same boxes as the Python detector."""
 
 import ctypes
+import hashlib
 import os
 import shutil
 import subprocess
@@ -31,12 +32,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def library():
-    """The library of MILLISECOND_LIBRARY, or one that is built once per state of the sources."""
+    """The library of MILLISECOND_LIBRARY, or one that is built and kept in torch's cache."""
     if path := os.environ.get("MILLISECOND_LIBRARY"):
         return Library(path)
     if shutil.which("cmake") is None or shutil.which("nvcc") is None:
         pytest.skip("no cmake or no nvcc")
-    build = cache_folder().parent / "millisecond_cpp"
+    checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:16]
+    build = cache_folder().parent / f"millisecond_cpp_{checkout}"
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     source = str(ROOT / "detector" / "cpp")
     subprocess.run(["cmake", *generator, "-S", source, "-B", str(build)], check=True)
