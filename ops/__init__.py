@@ -24,8 +24,8 @@ from ops.load_points import load_points, load_workspace
 from ops.losses import anchor_loss_gradients, anchor_losses
 from ops.max_pool import sparse_max_pool
 from ops.norm_relu import norm_relu
-from ops.rulebook import BevCells, CellPlan, KernelMap, Level, Pyramid, Table
-from ops.select_boxes import SelectedBoxes, select_boxes
+from ops.rulebook import BevCells, CellPlan, CellValues, KernelMap, Level, Pyramid, Table
+from ops.select_boxes import SelectedBoxes, select_boxes, select_boxes_of_cells
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import SparseTensor
 from ops.voxelize import VoxelGrid, Voxels, voxelize
@@ -34,6 +34,7 @@ __all__ = [
     "BevCells",
     "BevHeads",
     "CellPlan",
+    "CellValues",
     "ConvChain",
     "ConvGeometry",
     "InverseConv",
@@ -83,6 +84,7 @@ __all__ = [
     "overlap_bev",
     "paired_overlap_bev",
     "select_boxes",
+    "select_boxes_of_cells",
     "sparse_conv",
     "sparse_max_pool",
     "strided_map",
