@@ -29,7 +29,7 @@ def upload(clouds: Sequence[Tensor], staged: Tensor, out: Tensor) -> None:
             )
     words = header_words(len(clouds)) + sum(cloud.numel() for cloud in clouds)
     for name, memory in (("staged", staged), ("out", out)):
-        if memory.dtype != torch.int32 or memory.ndim != 1 or len(memory) < words:
+        if memory.dtype != torch.int32 or memory.ndim != 1 or memory.numel() < words:
             shape = list(memory.shape)
             raise ValueError(
                 f"{name}: expected [{words} or more] int32, got {shape} {memory.dtype}"
