@@ -29,8 +29,8 @@ from ops.norm_relu import norm_relu
 from ops.pairs import pair_map
 from ops.point_features import group_points, interpolate, inverse_distance_weights
 from ops.point_neighbours import Nearest, ball_query, three_nearest
-from ops.rulebook import BevCells, CellPlan, KernelMap, Level, Pyramid, Table
-from ops.select_boxes import SelectedBoxes, select_boxes
+from ops.rulebook import BevCells, CellPlan, CellValues, KernelMap, Level, Pyramid, Table
+from ops.select_boxes import SelectedBoxes, select_boxes, select_boxes_of_cells
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import SparseTensor
 from ops.tuned import Tuned, read_tuned, use_tuned
@@ -41,6 +41,7 @@ __all__ = [
     "BevCells",
     "BevHeads",
     "CellPlan",
+    "CellValues",
     "ConvChain",
     "ConvGeometry",
     "Dataflow",
@@ -104,6 +105,7 @@ __all__ = [
     "paired_overlap_bev",
     "read_tuned",
     "select_boxes",
+    "select_boxes_of_cells",
     "sparse_conv",
     "sparse_max_pool",
     "strided_map",

@@ -1,6 +1,7 @@
 """libmillisecond on a GPU, through its C header: the same boxes as the Python detector."""
 
 import ctypes
+import hashlib
 import os
 import shutil
 import subprocess
@@ -15,7 +16,11 @@ from detector import Detector
 from detector.models.bev_rows import BevRows
 from detector.weights import save_weights
 from ops import ConvGeometry, sparse_conv, strided_map, submanifold_map, voxelize
+from ops.boxes import iou_bev, nms
 from ops.cuda.library import cache_folder
+from ops.furthest_point_sampling import furthest_point_sampling
+from ops.point_features import group_points
+from ops.point_neighbours import ball_query, three_nearest
 from ops.voxelize import VoxelGrid
 from tests.cpp.dlpack import address
 from tests.helpers.small_detector import build_small_network, cloud
@@ -27,12 +32,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def library():
-    """The library of MILLISECOND_LIBRARY, or one that is built once per state of the sources."""
+    """The library of MILLISECOND_LIBRARY, or one that is built and kept in torch's cache."""
     if path := os.environ.get("MILLISECOND_LIBRARY"):
         return Library(path)
     if shutil.which("cmake") is None or shutil.which("nvcc") is None:
         pytest.skip("no cmake or no nvcc")
-    build = cache_folder().parent / "millisecond_cpp"
+    checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:16]
+    build = cache_folder().parent / f"millisecond_cpp_{checkout}"
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     source = str(ROOT / "detector" / "cpp")
     subprocess.run(["cmake", *generator, "-S", source, "-B", str(build)], check=True)
@@ -234,3 +240,51 @@ def test_operators_on_arrays_of_cupy(library):
     assert torch.equal(torch.from_dlpack(sites)[:outputs], level)
     assert torch.equal(torch.from_dlpack(middle), first)
     assert torch.equal(torch.from_dlpack(out)[:outputs], second)
+
+
+def test_operators_on_points_and_boxes_of_cupy(library):
+    """One after another on a stream of CuPy, as torch's wrappers."""
+    cupy = pytest.importorskip("cupy")
+    generator = np.random.default_rng(8)
+    scan = np.ascontiguousarray(cloud(3_000, seed=8)[None, :, :3])
+    wanted = generator.uniform(-20, 20, (1, 200, 3)).astype(np.float32)
+    sides = generator.uniform(1, 4, (300, 3)), generator.uniform(-3, 3, (300, 1))
+    around = np.hstack([generator.uniform(-8, 8, (300, 3)), *sides]).astype(np.float32)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        on = ctypes.c_void_p(stream.ptr)
+        points, queries, boxes = (cupy.asarray(values) for values in (scan, wanted, around))
+        rows, near = cupy.empty((1, 200, 8), cupy.int64), cupy.empty((1, 200, 3), cupy.int64)
+        squared, chosen = cupy.empty((1, 200, 3), cupy.float32), cupy.empty((1, 64), cupy.int64)
+        ball = 1, 3_000, pointer(queries), 200, ctypes.c_float(2.0), 8, pointer(rows), on
+        library("ms_ball_query", pointer(points), *ball)
+        found = pointer(queries), 200, pointer(near), pointer(squared), on
+        library("ms_three_nearest", pointer(points), 1, 3_000, *found)
+        start = cupy.zeros(1, cupy.int64)
+        library(
+            "ms_furthest_points", pointer(points), pointer(start), 1, 3_000, 64, pointer(chosen), on
+        )
+        grouped = cupy.empty((1, 1600, 3), cupy.float32)
+        taken = pointer(rows), 1600, pointer(grouped), on
+        library("ms_group_points", 0, pointer(points), 1, 3_000, 3, *taken)
+        overlaps, kept = cupy.empty((300, 300), cupy.float32), cupy.empty(1, cupy.int32)
+        both = pointer(boxes), integer(300), pointer(boxes), integer(300)
+        library("ms_overlap", *both, 1, pointer(overlaps), on)
+        best = cupy.empty(50, cupy.int64)
+        limits = integer(300), ctypes.c_float(0.1), 50, pointer(best), pointer(kept), on
+        library("ms_nms", pointer(boxes), None, None, None, *limits)
+        stream.synchronize()
+
+    cuda = [torch.from_numpy(values).cuda() for values in (scan, wanted, around)]
+    assert torch.equal(torch.from_dlpack(rows), ball_query(cuda[0], cuda[1], 2.0, 8))
+    nearest = three_nearest(cuda[0], cuda[1])
+    assert torch.equal(torch.from_dlpack(near), nearest[0])
+    sampled = furthest_point_sampling(cuda[0], 64)
+    assert torch.equal(torch.from_dlpack(chosen), sampled)
+    expected = group_points(cuda[0], torch.from_dlpack(rows)).reshape(1, 1600, 3)
+    assert torch.equal(torch.from_dlpack(grouped), expected)
+    assert torch.equal(torch.from_dlpack(overlaps), iou_bev(cuda[2], cuda[2]))
+    scores = torch.linspace(1, 0.5, 300, device="cuda")
+    chosen_boxes = nms(cuda[2], scores, 0.1, 50)
+    count = int(kept.get()[0])
+    assert count == int(chosen_boxes.count[0]) > 5
+    assert torch.equal(torch.from_dlpack(best)[:count], chosen_boxes.indices[:count])

@@ -22,9 +22,11 @@ import ops
 from detector.models.bev_cells import Window, planned
 from ops import ConvGeometry, KernelMap, Level, VoxelGrid
 from ops.cuda import naive
+from ops.cuda.streams import own_stream
 from ops.line_table import line_table
 from ops.locations import output_sites
 from ops.site_order import site_order
+from ops.upload import upload
 
 GRID = VoxelGrid((0, -4, -2, 12, 4, 2), (0.2, 0.2, 0.2))
 DOWN = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
@@ -39,6 +41,7 @@ CHANNELS = [
     (3, 5),
     (20, 12),
 ]
+TAKE_NO_TENSOR = {"index_workspace_words", "own_stream"}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -238,7 +241,7 @@ def dense(scene: Scene) -> None:
     ops.bev_map(x.half(), below.coords, below.spatial_shape, 2).sum().backward()
 
 
-@runs("bev_cells", "bev_heads", "bev_spread")
+@runs("bev_cells", "bev_heads", "bev_spread", "select_boxes_of_cells")
 def bev_network(scene: Scene) -> None:
     shape = scene.below.spatial_shape[1:]
     blocks = [[Window(3, 1, 1)] * 2, [Window(3, 2, 1), Window(2, 1, 1)]]
@@ -254,6 +257,9 @@ def bev_network(scene: Scene) -> None:
             values.append(heads(rows, table.count))
         ops.bev_spread(values[:1], cells.rows[:1], [1], [6, 14])
         ops.bev_spread(values[1:], cells.rows[1:], [2], [3, 7, 9])
+        sums = ops.CellValues(values[1:], cells.rows[1:], [2], [3, 7, 2])
+        anchors = torch.rand(cells.rows[1][0].numel() * 4, 7, device="cuda") * 9
+        ops.select_boxes_of_cells(sums, anchors, 0.5, 500, 0.1, 100)
 
 
 @runs("match_anchors", "anchor_losses", "anchor_losses_backward")
@@ -286,7 +292,13 @@ def select_boxes(scene: Scene) -> None:
         ops.select_boxes(*predictions, anchors, 0.5, before, 0.1, 100, per_class)
 
 
-@runs("load_points")
+@runs("own_stream")
+def streams(scene: Scene) -> None:
+    with torch.cuda.stream(own_stream(0, 7)):
+        ops.iou_3d(scene.points.new_ones(3, 7), scene.points.new_ones(2, 7))
+
+
+@runs("load_points", "upload")
 def load_points(scene: Scene) -> None:
     offsets = torch.tensor([0, 1000, 2500], dtype=torch.int32).pin_memory()
     workspace = ops.load_workspace(2, scene.points.device)
@@ -294,6 +306,8 @@ def load_points(scene: Scene) -> None:
         points = torch.rand(3000, channels)
         points[::700, 3] = 1e9
         ops.load_points(points.pin_memory(), offsets, workspace)
+        staged = torch.zeros(4 + points.numel(), dtype=torch.int32).pin_memory()
+        upload([points[:1000], points[1000:]], staged, staged.cuda())
 
 
 @runs("collect")
@@ -352,7 +366,7 @@ def main() -> None:
     for operators, run in RUNS.items():
         with Called() as called:
             run(scene)
-        left_out = {*operators} - called.names - {"index_workspace_words"}  # takes no tensor
+        left_out = {*operators} - called.names - TAKE_NO_TENSOR
         if left_out:
             raise SystemExit(f"{run.__name__} does not call {', '.join(sorted(left_out))}")
     torch.cuda.synchronize()

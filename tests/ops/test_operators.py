@@ -213,6 +213,9 @@ class TestWrappersOnFakes:
         assert values.shape == (200, 128)
         first, second = ops.bev_spread([values], cells.rows, [2], [2, 7])
         assert first.shape == (2, 2 * y, 2 * x, 2) and second.shape == (2, 2 * y, 2 * x, 7)
+        sums = ops.CellValues([values], cells.rows, [2], [1, 7, 2])
+        boxes = ops.select_boxes_of_cells(sums, torch.zeros(4 * y * x, 7), 0.1, 9, 0.1, 5).boxes
+        assert boxes.shape == (2, 5, 7)
 
     def test_voxels_boxes_and_points(self):
         grid = ops.VoxelGrid((0, 0, 0, 4, 4, 4), (1, 1, 1))

@@ -14,10 +14,12 @@ from detector.models.encoder_graph import KITTI_CAPACITIES
 from detector.models.sparse_encoder import DOWNS
 from ops import KernelMap, Level, Voxels
 from ops.cuda import naive
+from ops.cuda.streams import own_stream
 from ops.line_table import line_table
 from ops.locations import kernel_map as kernel_map_of
 from ops.locations import output_sites
 from ops.site_order import site_order
+from ops.upload import upload
 from tools.benchmarks.ops import GRID
 from tools.benchmarks.scans import Scans
 from tools.benchmarks.timing import Times, wall
@@ -209,7 +211,7 @@ def bev_map(scan: Scan) -> Calls:
     return {"bird's-eye-view map": call, "the same and backward": forward_and_backward(call)}
 
 
-@line("bev_cells", "bev_heads", "bev_spread")
+@line("bev_cells", "bev_heads", "bev_spread", "select_boxes_of_cells")
 def bev_network(scan: Scan) -> Calls:
     level = scan.levels[-1]
     blocks = [[Window(3, 1, 1)] * 6, [Window(3, 2, 1)] + [Window(3, 1, 1)] * 5]
@@ -221,7 +223,12 @@ def bev_network(scan: Scan) -> Calls:
         random(table.neighbours.shape[1] * f, 128).detach()
         for table, f in ((cells.tables[5], 1), (cells.tables[11], 4))
     ]
+    sums = ops.CellValues([part - 5 for part in values], cells.rows, [1, 2], [18, 42, 12])
+    anchors = torch.rand(200 * 176 * 6, 7, device="cuda")
+    anchors *= torch.tensor([70, 80, 2, 4, 2, 2, 6]).cuda()
+    limits = 0.1, 4096, 0.01, 500
     return {
+        "boxes of all cells' values": lambda: ops.select_boxes_of_cells(sums, anchors, *limits),
         "cells and tables of the BEV network": lambda: ops.bev_cells(level, 1, plan),
         "up-sampling and heads, 8800 cells": lambda: heads(x),
         "predictions of all cells": lambda: ops.bev_spread(
@@ -271,11 +278,21 @@ def select_boxes(scan: Scan) -> Calls:
     }
 
 
-@line("load_points")
+@line("own_stream")
+def stream_of_its_own(scan: Scan) -> Calls:
+    return {"a stream that is there": lambda: own_stream(0, 0)}
+
+
+@line("load_points", "upload")
 def load_points(scan: Scan) -> Calls:
     points, offsets = scan.points.cpu().pin_memory(), scan.offsets.cpu().pin_memory()
     workspace = ops.load_workspace(1, scan.points.device)
-    return {"points to the GPU": lambda: ops.load_points(points, offsets, workspace)}
+    staged = torch.zeros(4 + points.numel(), dtype=torch.int32).pin_memory()
+    uploaded, cloud = staged.cuda(), scan.points.cpu()
+    return {
+        "points to the GPU": lambda: upload([cloud], staged, uploaded),
+        "points from pinned memory": lambda: ops.load_points(points, offsets, workspace),
+    }
 
 
 @line("collect")

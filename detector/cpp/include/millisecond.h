@@ -167,10 +167,48 @@ MS_API ms_status ms_overlap(const float* a, int64_t a_count, const float* b, int
 MS_API ms_status ms_nms(const float* boxes, const int64_t* order, const int64_t* labels, const int32_t* count, int64_t n,
                         float iou_threshold, int32_t max_output, int64_t* indices, int32_t* kept, void* stream);
 
+/* From the predictions of all anchors to boxes, best first, in each frame by itself: best class, score threshold, the
+ * before_nms best, decoding, NMS. Predictions in `type`: class_logits [batch, anchors, classes], residuals
+ * [batch, anchors, 7], directions [batch, anchors, 2]; anchor_boxes [anchors, 7] float32. per_class 1: boxes of
+ * different classes suppress nothing. Written: boxes [batch, after_nms, 7], scores [batch, after_nms] float32, labels
+ * [batch, after_nms] int64 from 1, zero behind the last box, and kept [batch] int32. */
+typedef struct {
+  ms_type type;
+  int32_t batch, anchors, classes;
+  const void *class_logits, *residuals, *directions;
+  const float* anchor_boxes;
+  float score, iou_threshold;
+  int32_t before_nms, after_nms, per_class;
+} ms_predictions;
+MS_API ms_status ms_select_boxes(const ms_predictions* predictions, float* boxes, float* scores, int64_t* labels,
+                                 int32_t* kept, void* stream);
+
+/* ---- operators on clouds of points: float32 [batch, count, 3], finite; rows are int64, those of a point's cloud ---- */
+
 /* Furthest point sampling: points [batch, count, 3] float32, start [batch] int64 the first choices -> chosen
  * [batch, samples] int64. */
 MS_API ms_status ms_furthest_points(const float* points, const int64_t* start, int32_t batch, int32_t count,
                                     int32_t samples, int64_t* chosen, void* stream);
+
+/* Ball query: rows [batch, queries, samples] of the first points within the radius of each of the centres
+ * [batch, queries, 3]. A ball with fewer points repeats its first one, one without any has -1. */
+MS_API ms_status ms_ball_query(const float* points, int32_t batch, int32_t count, const float* centres, int32_t queries,
+                               float radius, int32_t samples, int64_t* rows, void* stream);
+
+/* The three nearest points of each of query_points [batch, queries, 3]: rows and squared_distances, both
+ * [batch, queries, 3]; -1 and infinity where a cloud has fewer. */
+MS_API ms_status ms_three_nearest(const float* points, int32_t batch, int32_t count, const float* query_points,
+                                  int32_t queries, int64_t* rows, float* squared_distances, void* stream);
+
+/* out [batch, places, channels] = features [batch, count, channels] of the rows [batch, places], zero where a row is
+ * outside of its cloud. */
+MS_API ms_status ms_group_points(ms_type type, const void* features, int32_t batch, int32_t count, int32_t channels,
+                                 const int64_t* rows, int32_t places, void* out, void* stream);
+
+/* out [batch, queries, channels] = sums of features [batch, count, channels] of the rows [batch, queries, 3] times
+ * their weights [batch, queries, 3] float32. */
+MS_API ms_status ms_interpolate(ms_type type, const void* features, int32_t batch, int32_t count, int32_t channels,
+                                const int64_t* rows, const float* weights, int32_t queries, void* out, void* stream);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
-// The C API of boxes and point sampling.
-#include "boxes/boxes.h"
-#include "points/furthest_point_sampling.h"
+// The C API of boxes.
+#include "box_constants.h"
 #include "stream_scratch.h"
+#include "types.h"
 
 using namespace millisecond;
 using namespace millisecond::detector;
@@ -35,17 +35,39 @@ ms_status ms_nms(const float* boxes, const int64_t* order, const int64_t* labels
   });
 }
 
-ms_status ms_furthest_points(const float* points, const int64_t* start, int32_t batch, int32_t count,
-                             int32_t samples, int64_t* chosen, void* stream) {
+ms_status ms_select_boxes(const ms_predictions* predictions, float* boxes, float* scores, int64_t* labels,
+                          int32_t* kept, void* stream) {
   return guarded([&] {
-    require(points && start && chosen, "ms_furthest_points: an array is null");
-    require(batch >= 1 && batch < INT32_MAX / 16 && count >= 1 && count < MOST_ROWS,
-            "batch, count: are out of range");
-    require(samples >= 1 && samples <= count, "samples: must be from 1 to count");
+    require(predictions && kept, "ms_select_boxes: an array is null");
+    const ms_predictions& p = *predictions;
+    require(p.batch >= 1 && p.batch <= 65535 && p.anchors >= 1 && p.anchors < MOST_ROWS && p.classes >= 1,
+            "batch, anchors, classes: are out of range");
+    require(p.class_logits && p.residuals && p.directions && p.anchor_boxes, "ms_select_boxes: an array is null");
+    require(p.before_nms >= 0 && p.before_nms <= std::min(p.anchors, SUPPRESS_LIMIT),
+            "before_nms: is out of range");
+    require(p.after_nms >= 0 && p.after_nms <= INT32_MAX / 8, "after_nms: is out of range");
+    require(p.after_nms == 0 || (boxes && scores && labels), "ms_select_boxes: an array is null");
+    SelectJob job = {};
+    job.batch = p.batch;
+    job.anchors_count = p.anchors;
+    job.classes = p.classes;
+    job.type = scalar_of(p.type);
+    job.logits = p.class_logits;
+    job.residuals = p.residuals;
+    job.directions = p.directions;
+    job.anchors = p.anchor_boxes;
+    job.score = p.score;
+    job.before_nms = p.before_nms;
+    job.direction_offset = DIRECTION_OFFSET;
+    job.largest_log_size = LARGEST_LOG_SIZE;
+    job.nms.iou_threshold = p.iou_threshold;
+    job.nms.max_output = p.after_nms;
+    job.nms.kept = kept;
+    job.kept_boxes = boxes;
+    job.kept_scores = scores;
+    job.kept_labels = labels;
     StreamScratch scratch(stream);
-    float* const workspace = scratch.array<float>(furthest_point_workspace(batch, count));
-    check(furthest_point_sampling({points, start, batch, count, samples, workspace, chosen}, scratch.stream()),
-          "furthest_points");
+    check(run_select(job, p.per_class != 0, std::ref(scratch), scratch.stream()), "select_boxes");
   });
 }
 

@@ -1,6 +1,7 @@
 // The stages of a scan, one after another on a stream: detector/inference.py in C++.
 #include <algorithm>
 
+#include "box_constants.h"
 #include "frame_graph.h"
 #include "transfer/collect.h"
 #include "transfer/load_points.h"
@@ -8,10 +9,9 @@
 namespace millisecond::detector {
 namespace {
 
-// Of detector and operators in Python: ops/reference/load_points.py, ops/box_coder.py.
+// Of ops/reference/load_points.py.
 constexpr float SCALES[INTENSITY_SCALES] = {1, 255, 65535};
 constexpr double FEW = 0.01;
-constexpr float DIRECTION_OFFSET = 0.78539f, LARGEST_LOG_SIZE = 10.0f;
 
 Window window_of(const Step& step) {
   Window window = {{}, {}, {}, {1, 1, 1}};
