@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-PAIRS = 1 << 22  # distances at a time
+PAIRS = 1 << 18  # distances at a time: what the caches of a CPU hold
 
 
 def ball_query(points: Tensor, centres: Tensor, radius: float, samples: int) -> Tensor:

@@ -52,13 +52,15 @@ def measure(scans: Scans, repeats: int) -> dict:
 def _clouds(
     pool: Tensor, batch: int, count: int, queries: int, order: str
 ) -> tuple[Tensor, Tensor]:
-    """Points [B, P, 3] of the pool, and some of them as centres [B, M, 3]."""
+    """Points [B, P, 3], four of five successive ones of the pool, and some of them as centres."""
     generator = torch.Generator().manual_seed(0)
-    chosen = torch.randint(len(pool), (batch, count), generator=generator)
+    span = min(count * 5 // 4, len(pool))
     some = torch.randperm(count, generator=generator)[:queries]
+    rows = torch.randperm(span, generator=generator)[torch.arange(count) % span]
     if order == "as scanned":
-        chosen, some = chosen.sort(1).values, some.sort().values
-    points = pool[chosen].cuda()
+        rows, some = rows.sort().values, some.sort().values
+    firsts = torch.randint(len(pool) - span + 1, (batch, 1), generator=generator)
+    points = pool[firsts + rows].cuda()
     return points, points[:, some.cuda()].contiguous()
 
 

@@ -79,9 +79,10 @@ std::tuple<Tensor, Tensor> find_three_nearest(const Tensor& points, const Tensor
   const c10::cuda::CUDAGuard guard(points.device());
   Tensor rows = at::empty_like(queries, queries.options().dtype(at::kLong));
   Tensor squared_distances = at::empty_like(queries);
-  Tensor workspace;
-  const ThreeNearest job{grouped(points, workspace), queries.data_ptr<float>(), static_cast<int>(queries.size(1)),
-                         rows.data_ptr<int64_t>(), squared_distances.data_ptr<float>()};
+  const ThreeNearest job{points.data_ptr<float>(),           queries.data_ptr<float>(),
+                         static_cast<int>(points.size(0)),   static_cast<int>(points.size(1)),
+                         static_cast<int>(queries.size(1)),  rows.data_ptr<int64_t>(),
+                         squared_distances.data_ptr<float>()};
   check(three_nearest(job, stream()), "three_nearest");
   return {rows, squared_distances};
 }

@@ -1,4 +1,4 @@
-// A cloud cut into groups of 32 rows, for the searches of neighbours: a warp per group.
+// A cloud cut into groups of 32 rows, for ball query: a warp per group.
 #include "points/grouped_cloud.cuh"
 
 namespace millisecond {

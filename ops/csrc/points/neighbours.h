@@ -31,14 +31,14 @@ struct BallQuery {
 };
 
 struct ThreeNearest {
-  GroupedCloud cloud;
+  const float* points;   // [batch, count, 3]
   const float* queries;  // [batch, query_count, 3]
-  int query_count;
+  int batch, count, query_count;
   int64_t* rows;             // [batch, query_count, 3]
   float* squared_distances;  // [batch, query_count, 3]
 };
 
-// Fill the workspace, which both others do by themselves.
+// Fills the workspace; ball_query does it by itself.
 cudaError_t group_cloud(const GroupedCloud& cloud, cudaStream_t stream);
 
 cudaError_t ball_query(const BallQuery& p, cudaStream_t stream);

@@ -3,89 +3,111 @@
 //   for (row = 0; row < count; ++row)
 //     insert (squared distance of point `row` and the query, row) into the three least pairs so far;
 //
-// A warp has a query. The group whose box is nearest comes first, so that the third distance is soon small. Then
-// it looks at the boxes of 32 groups at once, and at the 32 points at once of each group whose box is not farther
-// than that.
-#include "points/grouped_cloud.cuh"
+// A lane has a query, and all lanes of a warp look at the same four points at once. The points come in tiles that
+// the warps of a block share. Where there are few queries, several warps have the same ones, each takes a slice of
+// every tile, and their results are merged in the end.
+#include "common.cuh"
+#include "device.h"
+#include "points/distance.cuh"
+#include "points/neighbours.h"
+#include "points/point_tile.cuh"
 
 namespace millisecond {
 namespace {
 
-// A squared distance and its row. Bits of floats that are not negative are ordered as the floats are, those of NaN
-// behind all others; of equal distances the lower row is less.
-using Pair = unsigned long long;
-constexpr Pair NOBODY = ~Pair{0};
-constexpr unsigned INFINITE = 0x7f800000;  // bits of infinity
+constexpr int VECTOR = 4;       // points at once
+constexpr int BUSY_WARPS = 16;  // per multiprocessor: with fewer, the queries are divided further
+constexpr float INFINITE = INFINITY;
 
-__device__ __forceinline__ Pair pair_of(float distance, int row) {
-  return Pair{__float_as_uint(distance)} << 32 | unsigned(row);
-}
-
+// The least pairs so far; -1: not yet any.
 struct Three {
-  Pair least[3] = {NOBODY, NOBODY, NOBODY};
+  float distance[3] = {INFINITE, INFINITE, INFINITE};
+  int row[3] = {-1, -1, -1};
 
-  // All lanes have the same three; each gives a pair.
-  __device__ __forceinline__ void insert(Pair own) {
-    unsigned better = __ballot_sync(FULL_WARP, own < least[2]);
-    while (better) {
-      const Pair pair = __shfl_sync(FULL_WARP, own, __ffs(better) - 1);
-      least[2] = min(least[2], max(least[1], pair));
-      least[1] = min(least[1], max(least[0], pair));
-      least[0] = min(least[0], pair);
-      better &= better - 1;
-      better &= __ballot_sync(FULL_WARP, own < least[2]);
+  __device__ __forceinline__ bool before(float d, int r, int place) const {
+    return row[place] < 0 || d < distance[place] || (d == distance[place] && r < row[place]);
+  }
+
+  __device__ __forceinline__ void insert(float d, int r) {
+    if (isnan(d) || !before(d, r, 2)) return;
+    distance[2] = d, row[2] = r;
+#pragma unroll
+    for (int place = 1; place >= 0; --place) {
+      if (!before(d, r, place)) continue;
+      distance[place + 1] = distance[place], row[place + 1] = row[place];
+      distance[place] = d, row[place] = r;
     }
   }
 };
 
-// The group whose box is nearest, -1: there is none.
-__device__ __forceinline__ int nearest_group(const Groups& groups, float3 from) {
-  Pair nearest = NOBODY;
-  for (int group = threadIdx.x % WARP; group < groups.count; group += WARP) {
-    nearest = min(nearest, pair_of(groups.squared_distance_of_box(group, from), group));
-  }
-#pragma unroll
-  for (int step = WARP / 2; step > 0; step /= 2) nearest = min(nearest, __shfl_xor_sync(FULL_WARP, nearest, step));
-  return int(nearest & 0xffffffff);
-}
-
-__global__ void __launch_bounds__(SEARCH_THREADS) search_nearest(const ThreeNearest p) {
-  const int lane = threadIdx.x % WARP, cloud = blockIdx.y;
-  const int64_t own = int64_t(blockIdx.x) * SEARCH_WARPS + threadIdx.x / WARP;
-  if (own >= p.query_count) return;
-  const Groups groups(p.cloud, cloud);
-  const int64_t query = int64_t(cloud) * p.query_count + own;
-  const float3 from = point_at(p.queries, query);
+// slices: warps per query, 1 to TILE_WARPS.
+__global__ void __launch_bounds__(TILE_THREADS) search_tiles(const ThreeNearest p, int slices) {
+  __shared__ __align__(16) PointTile tile;
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, cloud = blockIdx.y;
+  const int slice = warp % slices, group = warp / slices, groups = TILE_WARPS / slices;
+  const float* const points = p.points + int64_t(cloud) * p.count * 3;  // [count, 3]
+  const int query = (int(blockIdx.x) * groups + group) * WARP + lane;
+  const int64_t row = int64_t(cloud) * p.query_count + min(query, p.query_count - 1);
+  const float3 from = point_at(p.queries, row);
+  const int share = TILE_POINTS / slices;
 
   Three three;
-  const auto visit = [&](int row, float3 point) {
-    three.insert(pair_of(squared_distance(point.x, point.y, point.z, from), row));
-    return true;
-  };
-  const int first = nearest_group(groups, from);
-  if (first >= 0) visit_groups(groups, first, 1, visit);
-  for (int base = 0; base < groups.count; base += WARP) {
-    const int group = base + lane;
-    const bool near = group < groups.count && group != first &&
-                      pair_of(groups.squared_distance_of_box(group, from), 0) < three.least[2];
-    visit_groups(groups, base, __ballot_sync(FULL_WARP, near), visit);
+  float bound = __int_as_float(0x7fffffff);  // distance of the third; NaN: there is none yet
+  PointShare next;
+  next.load(points, p.count, 0);
+  for (int first = 0; first < p.count; first += TILE_POINTS) {
+    __syncthreads();
+    next.store(tile);
+    __syncthreads();
+    if (first + TILE_POINTS < p.count) next.load(points, p.count, first + TILE_POINTS);
+
+    const int begin = slice * share, end = min(begin + share, p.count - first);
+    for (int place = begin; place < end; place += VECTOR) {
+      const float4 x = *reinterpret_cast<const float4*>(tile.x + place);
+      const float4 y = *reinterpret_cast<const float4*>(tile.y + place);
+      const float4 z = *reinterpret_cast<const float4*>(tile.z + place);
+      const float distance[VECTOR] = {squared_distance(x.x, y.x, z.x, from), squared_distance(x.y, y.y, z.y, from),
+                                      squared_distance(x.z, y.z, z.z, from),
+                                      squared_distance(x.w, y.w, z.w, from)};
+      // not "<": while there is no third, the first points count whatever their distance
+      if (distance[0] >= bound && distance[1] >= bound && distance[2] >= bound && distance[3] >= bound) continue;
+#pragma unroll
+      for (int i = 0; i < VECTOR; ++i) three.insert(distance[i], first + place + i);
+      if (three.row[2] >= 0) bound = three.distance[2];
+    }
   }
 
-  if (lane >= 3) return;
-  const Pair pair = lane == 0 ? three.least[0] : lane == 1 ? three.least[1] : three.least[2];
-  const unsigned distance = unsigned(pair >> 32);
-  const bool exists = distance <= INFINITE;
-  p.rows[query * 3 + lane] = exists ? int64_t(pair & 0xffffffff) : -1;
-  p.squared_distances[query * 3 + lane] = __uint_as_float(exists ? distance : INFINITE);
+  // ---- merge the slices: each writes its three into the tile, the first one reads all
+  __syncthreads();
+  Three* const all = reinterpret_cast<Three*>(&tile);  // [TILE_WARPS, WARP]
+  static_assert(sizeof(Three) * TILE_THREADS <= sizeof(PointTile), "the tile holds the three of all threads");
+  all[threadIdx.x] = three;
+  __syncthreads();
+  if (slice != 0 || query >= p.query_count) return;
+  for (int other = 1; other < slices; ++other) {
+    const Three& found = all[(warp + other) * WARP + lane];
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      if (found.row[i] >= 0) three.insert(found.distance[i], found.row[i]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    p.rows[row * 3 + i] = three.row[i];
+    p.squared_distances[row * 3 + i] = three.distance[i];
+  }
 }
 
 }  // namespace
 
 cudaError_t three_nearest(const ThreeNearest& p, cudaStream_t stream) {
-  if (p.cloud.batch == 0 || p.query_count == 0) return cudaSuccess;
-  if (const cudaError_t error = group_cloud(p.cloud, stream); error != cudaSuccess) return error;
-  const dim3 grid(blocks(p.query_count, SEARCH_WARPS), p.cloud.batch);
-  search_nearest<<<grid, SEARCH_THREADS, 0, stream>>>(p);
+  if (p.batch == 0 || p.query_count == 0) return cudaSuccess;
+  const int64_t warps = int64_t(p.batch) * blocks(p.query_count, WARP);
+  const int64_t wanted = int64_t(BUSY_WARPS) * device_attribute(cudaDevAttrMultiProcessorCount);
+  int slices = 1;
+  while (slices < TILE_WARPS && warps * slices < wanted) slices *= 2;
+  const dim3 grid(blocks(p.query_count, WARP * (TILE_WARPS / slices)), p.batch);
+  search_tiles<<<grid, TILE_THREADS, 0, stream>>>(p, slices);
   return cudaGetLastError();
 }
 
