@@ -37,8 +37,8 @@ def dynamic_voxelize(
     """The voxels of all points, without a limit on their number: Zhou et al., MVF, 2019.
 
     Cells are those of `voxelize`. Points outside of the grid, and those with a value that is not
-    finite, belong to no voxel. `pooled[voxels]` takes the result of a pooling back to the points.
-    Runs in plain torch on either device: it is one stable sort.
+    finite, belong to no voxel. `group_points(pooled[None], found.voxels[None, :, None])` takes the
+    result of a pooling back to the points. Runs in plain torch on either device: one stable sort.
     """
     check_points(points, offsets)
     check_offsets(offsets.tolist(), len(points))  # sync: so is the number of voxels

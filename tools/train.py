@@ -95,7 +95,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="KEY=VALUE",
         help="values that replace those of CONFIG, e.g. train.lr=0.001",
     )
-    parser.add_argument("--train-split", default="train", metavar="SPLIT", help="default: train")
+    parser.add_argument("--train-split", metavar="SPLIT", help="default: train")
     _add_streets_arguments(parser)
     parser.add_argument("--val-split", default="val", metavar="SPLIT", help="default: val")
     parser.add_argument(
@@ -132,6 +132,11 @@ def train(options: argparse.Namespace, group: Processes) -> int:
     """Runs a training to its end or to a signal; returns the exit code."""
     if options.sensor is not None and not options.streets:
         raise ValueError(f"--sensor {options.sensor}: is for simulated streets; add --streets N")
+    if options.train_split is not None and options.streets:
+        raise ValueError(
+            f"--train-split {options.train_split}: --streets {options.streets} trains on no split; "
+            "leave one of them out"
+        )
     config = load_config(options.config, options.set)
     validation_frames = _dataset(options, config, options.val_split)
     frames: Dataset | SimulatedStreets
@@ -142,7 +147,7 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         first = SimulatedStreets.first + STREETS_OF_A_SEED * config.train.seed
         frames = SimulatedStreets(options.streets, first, sensor, crop)
     else:
-        frames = _dataset(options, config, options.train_split)
+        frames = _dataset(options, config, options.train_split or "train")
         if any(config.augment.sample.values()):
             labelled = frames
             database = group.of_first(lambda: open_database(labelled))

@@ -8,8 +8,8 @@ import numpy as np
 
 from data.simulator.materials import Material
 from data.simulator.solids import Hulls, Solids, boxes, limbs, loft, solids
-from data.simulator.statistics import BOTTOM, SIDE_GAP, SIZES, TOP_GAP
-from data.simulator.things import Thing, upright
+from data.simulator.statistics import BOTTOM, FRONT_GAP, SIDE_GAP, SIZES, TOP_GAP
+from data.simulator.things import Thing
 
 # Side profiles: x from the nose (0) to the tail (1), z of the top as a share of the height:
 # z of the nose; x, z of the windscreen's foot; x of its top; x, z of the roof's end; x, z of the
@@ -27,7 +27,7 @@ CAR_STYLES = ("hatchback", "saloon", "estate", "suv", "mpv", "pickup")
 CAR_SHARES = (0.4, 0.2, 0.18, 0.1, 0.1, 0.02)
 CAR_BOUNDS = np.cumsum(CAR_SHARES)[:-1].tolist()
 # Half the width, as a share of its largest, from nose to tail.
-PLAN = ((0.0, 0.03, 0.1, 0.25, 0.8, 0.94, 1.0), (0.74, 0.88, 0.96, 1.0, 1.0, 0.96, 0.84))
+PLAN = ((0.0, 0.03, 0.1, 0.25, 0.8, 0.94, 1.0), (0.56, 0.86, 0.96, 1.0, 1.0, 0.96, 0.8))
 CORNERS = 10
 
 
@@ -47,15 +47,12 @@ def van(rng: np.random.Generator) -> Thing:
 
 def _vehicle(rng: np.random.Generator, style: str, box, kind: str) -> Thing:
     length, width, height = box
-    body = (length - 2 * SIDE_GAP, width - 2 * SIDE_GAP, height + BOTTOM - TOP_GAP)
+    body = (length - SIDE_GAP - FRONT_GAP, width - 2 * SIDE_GAP, height + BOTTOM - TOP_GAP)
     make = partial(_solids, style, body, tuple(rng.random(8).tolist()))
-    side = width / 2 + 0.2
-    return Thing(
-        make,
-        (-length / 2, -side, 0.0, length / 2, side, height + BOTTOM),
-        kind,
-        upright(length, width, height, BOTTOM),
-    )
+    side, top = width / 2 + 0.2, height + BOTTOM
+    back, front = -body[0] / 2 - SIDE_GAP, body[0] / 2 + FRONT_GAP
+    box = (back, -width / 2, BOTTOM, front, width / 2, top)
+    return Thing(make, (back, -side, 0.0, front, side, top), kind, box)
 
 
 class _Shape(NamedTuple):

@@ -1,17 +1,18 @@
 """What the rays of a sensor hit first: every surface of a street in one pass."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from data.simulator import fast_casting, plain_casting
 from data.simulator.layers import GROUND, MISS, Layer
-from data.simulator.seen import Seen, in_sight, meshes_of, volumes_of
+from data.simulator.seen import SeenVolumes, in_sight, placed_at, surfaces_of, volumes_of
 from data.simulator.street import Street
 from data.simulator.windows import Grid
 from ops.ray_casting import has_kernels
 
-__all__ = ["GROUND", "Hits", "Layer", "cast"]
+__all__ = ["GROUND", "Hits", "Layer", "cast", "cast_blocks"]
 
 
 class Hits(NamedTuple):
@@ -27,17 +28,44 @@ def cast(street: Street, time: float, grid: Grid, reach: float, rng: np.random.G
 
     rng draws how far a pulse goes into each volume.
     """
-    rays = grid.directions.shape[1]
-    solid, glass = Layer.empty(rays), Layer.empty(rays)
+    return cast_blocks(street, time, [(0.0, grid)], reach, rng)
+
+
+def cast_blocks(
+    street: Street,
+    time: float,
+    blocks: Sequence[tuple[float, Grid]],
+    reach: float,
+    rng: np.random.Generator,
+) -> Hits:
+    """`cast` for rays from several heights above the origin; the hits come block after block."""
     casting = fast_casting if has_kernels() else plain_casting
-    casting.cast_ground(street.ground, street.ego_speed * time, grid.directions, reach, solid)
-    seen = in_sight(street, time, grid, reach, casting.met_cylinders)
+    ends = np.cumsum([grid.directions.shape[1] for _, grid in blocks]).tolist()
+    solid, glass = Layer.empty(ends[-1]), Layer.empty(ends[-1])
+    streets = [street.raised(height) for height, _ in blocks]
+    poses = [raised.poses(time) for raised in streets]
+    seen = [
+        in_sight(street, pose, grid, reach, casting.met_cylinders)
+        for pose, (_, grid) in zip(poses, blocks, strict=True)
+    ]
+    number = np.unique(np.concatenate(seen)).astype(np.int32)
+    things = [street.placed[i].thing for i in number.tolist()]
+    surfaces, volumes = surfaces_of(things), volumes_of(things)
     reachable = np.zeros(len(street.placed), dtype=np.int64)
-    if len(seen.thing):
-        touched = np.zeros((len(seen.thing), rays), dtype=bool)
-        casting.cast_meshes(meshes_of(street, seen), grid, (solid, glass), touched)
-        _cast_volumes(street, seen, grid, casting.cross_volumes, solid, touched, rng)
-        reachable[seen.thing] = np.count_nonzero(touched, axis=1)
+    for raised, pose, (_, grid), first, last in zip(
+        streets, poses, blocks, [0, *ends[:-1]], ends, strict=True
+    ):
+        layers = solid.part(first, last), glass.part(first, last)
+        way = street.ego_speed * time
+        casting.cast_ground(raised.ground, way, grid.directions, reach, layers[0])
+        touched = np.zeros((len(things), last - first), dtype=bool)
+        at = placed_at(pose[number])
+        casting.cast_meshes(surfaces, at, number, grid, layers, touched)
+        if volumes is not None:
+            crossed = casting.cross_volumes(volumes.placed(at), grid)
+            _enter(volumes, number, crossed, layers[0], touched, rng)
+        rows = (np.count_nonzero(row) for row in touched)  # by axis it is slow
+        reachable[number] += np.fromiter(rows, np.int64, len(things))
     solid.depth[solid.depth > reach] = MISS
     behind = (glass.depth >= solid.depth) | (glass.depth > reach)
     glass.depth[behind] = MISS
@@ -45,16 +73,12 @@ def cast(street: Street, time: float, grid: Grid, reach: float, rng: np.random.G
     return Hits(solid, glass, reachable)
 
 
-def _cast_volumes(street, seen: Seen, grid: Grid, cross_volumes, solid: Layer, touched, rng):
+def _enter(volumes: SeenVolumes, number: np.ndarray, crossed, solid: Layer, touched, rng) -> None:
     """Lets pulses into the volumes; each ends after a way that is drawn, or comes out again."""
-    volumes = volumes_of(street, seen)
-    if volumes is None:
-        return
-    i, ray, near, far = cross_volumes(volumes, grid)
+    i, ray, near, far = crossed
     depth = near + rng.standard_exponential(len(i), np.float32) * volumes.path[i]
     ends = depth < far
     i, ray, depth = i[ends], ray[ends], depth[ends]
     part = volumes.part[i]
     touched[part, ray] = True
-    one = np.ones(len(i), np.float32)
-    solid.put(ray, depth, seen.thing[part], volumes.material[i], one)
+    solid.put(ray, depth, number[part], volumes.material[i], np.ones(len(i), np.float32))

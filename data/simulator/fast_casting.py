@@ -6,7 +6,7 @@ import torch
 from data.simulator.ground import MARCH, Ground
 from data.simulator.layers import Layer
 from data.simulator.materials import Material
-from data.simulator.seen import SeenMeshes, SeenVolumes
+from data.simulator.seen import SeenVolumes, Surfaces
 from data.simulator.windows import Grid
 from ops import ray_casting
 
@@ -20,11 +20,16 @@ def met_cylinders(
 
 
 def cast_meshes(
-    meshes: SeenMeshes, grid: Grid, layers: tuple[Layer, Layer], touched: np.ndarray
+    meshes: Surfaces,
+    pose: np.ndarray,
+    owner: np.ndarray,
+    grid: Grid,
+    layers: tuple[Layer, Layer],
+    touched: np.ndarray,
 ) -> None:
     """See plain_casting."""
     solid, glass = (_layer(layer) for layer in layers)
-    job = ray_casting.Meshes(*map(torch.from_numpy, meshes))
+    job = ray_casting.Meshes(*map(torch.from_numpy, (*meshes, pose, owner)))
     seen = torch.from_numpy(touched)
     ray_casting.cast_meshes(job, _grid(grid), int(Material.GLASS), (solid, glass), seen)
 

@@ -21,6 +21,7 @@ from data.schema import plain
 from data.simulator.lidar import default_sensor
 from data.simulator.recording import Recording, record
 from data.simulator.sensors import Sensor
+from data.simulator.street import WORLD
 from ops.ray_casting import has_kernels
 
 MARK = "simulated.txt"  # in the root: the frames that were simulated, one per line
@@ -121,13 +122,14 @@ def _check_own(
 def _check_note(root: Path, text: str, made: bool) -> None:
     """Writes down by what the frames of this root are scanned; a root is of one sensor. made: some
     are there."""
-    path = root / SENSOR
-    if made and not path.exists():
+    path, text = root / SENSOR, f"# world {WORLD}\n{text}"
+    old = read_text(path) if path.exists() else ""
+    if made and old.splitlines()[:1] != text.splitlines()[:1]:
         raise ValueError(
-            f"{root}: an earlier version simulated its streets, they differ from those of this "
+            f"{root}: another version simulated its streets, they differ from those of this "
             "one; delete it, or give another folder"
         )
-    if path.exists() and read_text(path) != text:
+    if old and old != text:
         raise ValueError(
             f"{path}: says another sensor, or another crop; give a folder of its own for this one"
         )

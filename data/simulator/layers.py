@@ -26,6 +26,10 @@ class Layer(NamedTuple):
             np.ones(count, dtype=np.float32),
         )
 
+    def part(self, first: int, last: int) -> "Layer":
+        """A view of some rays."""
+        return Layer(*(values[first:last] for values in self))
+
     def put(self, ray, depth, owner, material, cosine) -> None:
         """Hits [H], each where it is not farther than what its ray has; of equal ones the last."""
         nearer = depth <= self.depth[ray]

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.simulator.casting import GROUND, Layer, cast
+from data.simulator.casting import GROUND, cast_blocks
 from data.simulator.pulses import (
     Echoes,
+    Returns,
     at_edges,
     intensity,
     noisy_range,
@@ -99,19 +100,20 @@ def _measure(
     reach: at which half of the pulses onto a road come back, metres; offset: [B] error of the
     ranges of each beam, metres.
     """
-    kept = returning(echoes, sensor, tone, reach, rng)
-    if sensor.roof:
-        kept = kept[~rays.blocked.ravel()[kept]]
-    beam = kept // rays.directions.shape[2]
-    depth = noisy_range(echoes.depth.ravel()[kept], sensor, rng)
+    back = returning(echoes, sensor, tone, reach, rng)
+    if rays.blocked.any():
+        free = ~rays.blocked.ravel()[back.ray]
+        back = Returns(*(values[free] for values in back))
+    beam = back.ray // rays.directions.shape[2]
+    depth = noisy_range(back.depth, sensor, rng)
     depth += offset[beam]
     points = np.zeros((len(depth), 4), dtype=np.float32)
     for axis, way in enumerate(rays.directions.reshape(3, -1)):
-        points[:, axis] = way[kept] * depth
+        points[:, axis] = way[back.ray] * depth
     points[:, 2] += rays.heights[beam]
     if sensor.intensity:
-        points[:, 3] = intensity(echoes, kept, tone, rng)
-    return points, echoes.owner.ravel()[kept]
+        points[:, 3] = intensity(back, echoes.depth.shape, rng)
+    return points, back.owner
 
 
 def _cast(
@@ -119,11 +121,10 @@ def _cast(
 ) -> tuple[Echoes, Echoes, np.ndarray]:
     """What all rays meet: the solid surfaces, the glass before them, and reachable rays [T]."""
     width = rays.directions.shape[2]
-    hits = [cast(street.raised(b.height), time, b.grid, reach, rng) for b in rays.blocks]
-
-    def whole(layers: list[Layer]) -> Echoes:
-        columns = (np.concatenate(column) for column in zip(*layers, strict=True))
-        return Echoes(*(column.reshape(-1, width) for column in columns))
-
-    reachable = np.sum([hit.reachable for hit in hits], axis=0)
-    return whole([hit.solid for hit in hits]), whole([hit.glass for hit in hits]), reachable
+    blocks = [(block.height, block.grid) for block in rays.blocks]
+    hits = cast_blocks(street, time, blocks, reach, rng)
+    solid, glass = (
+        Echoes(*(values.reshape(-1, width) for values in layer))
+        for layer in (hits.solid, hits.glass)
+    )
+    return solid, glass, hits.reachable

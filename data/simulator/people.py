@@ -11,7 +11,7 @@ from data.simulator.statistics import BODY_GAP, SIZES
 from data.simulator.things import Thing, upright
 
 ARM = 0.05  # radius, metres
-LIFT = (0.0, 0.12)  # the bottom of a person's box over the ground, least and most, metres
+LIFT = (0.0, 0.03)  # the bottom of a person's box over the ground, least and most, metres
 CARRY = ("nothing", "backpack", "bag", "suitcase", "pram", "umbrella", "box")
 CARRY_SHARES = (0.5, 0.16, 0.16, 0.04, 0.06, 0.02, 0.06)
 CARRY_BOUNDS = np.cumsum(CARRY_SHARES)[:-1].tolist()
@@ -49,7 +49,7 @@ def sitting_person(rng: np.random.Generator) -> Thing:
 
 def _walking(box, with_: str, u) -> Solids:
     length, width, height = box
-    tall = height - 0.05
+    tall = height - 0.02
     gap = BODY_GAP * (0.5 + u[0])
     # Feet reach to the ends of the box, but for the gap; a foot is 0.25 m long.
     stride = max(min(length / 2 - gap - 0.14, 0.36), 0.0)

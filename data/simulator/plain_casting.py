@@ -12,7 +12,7 @@ import numpy as np
 from data.simulator.ground import Ground
 from data.simulator.layers import MISS, Layer
 from data.simulator.materials import Material
-from data.simulator.seen import SeenMeshes, SeenVolumes
+from data.simulator.seen import SeenVolumes, Surfaces
 from data.simulator.windows import Grid, pairs, sphere_windows, triangle_windows
 
 CHUNK = 1 << 16  # pairs of item and ray at once, so that they stay in the cache
@@ -33,16 +33,27 @@ def met_cylinders(
 
 
 def cast_meshes(
-    meshes: SeenMeshes, grid: Grid, layers: tuple[Layer, Layer], touched: np.ndarray
+    meshes: Surfaces,
+    pose: np.ndarray,
+    owner: np.ndarray,
+    grid: Grid,
+    layers: tuple[Layer, Layer],
+    touched: np.ndarray,
 ) -> None:
     """Puts the triangles that face the sensor into the layers (solid, glass).
 
-    touched: [S, R] bool, set where a ray would meet the part if it stood alone.
+    Args:
+        meshes: of S things.
+        pose: [S, 5] x, y, z, cosine and sine of the yaw, in the sensor's frame.
+        owner: [S] int32 their numbers.
+        grid: the rays.
+        layers: solid, glass.
+        touched: [S, R] bool, set where a ray would meet the thing if it stood alone.
     """
     hulls = meshes.hulls
     sizes, count = hulls[:, 2], hulls[:, 4]
     x, y, z = meshes.vertices.T
-    at_x, at_y, at_z, cos, sin = meshes.pose[hulls[:, 0]].T.repeat(sizes, axis=1)
+    at_x, at_y, at_z, cos, sin = pose[hulls[:, 0]].T.repeat(sizes, axis=1)
     vertices = np.array([cos * x - sin * y + at_x, sin * x + cos * y + at_y, z + at_z], np.float32)
     number = np.arange(count.sum()) - (np.cumsum(count) - count).repeat(count)  # within its hull
     triangles = meshes.corners[number + hulls[:, 3].repeat(count)]
@@ -72,7 +83,7 @@ def cast_meshes(
         pane = material[i] == Material.GLASS
         for layer, mine in zip(layers, (~pane, pane), strict=True):
             j = i[mine]
-            layer.put(r[mine], depth[mine], meshes.owner[part[j]], material[j], cosine[mine])
+            layer.put(r[mine], depth[mine], owner[part[j]], material[j], cosine[mine])
 
 
 def cross_volumes(

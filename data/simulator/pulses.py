@@ -115,26 +115,38 @@ def at_edges(echoes: Echoes, sensor: Sensor, rng: np.random.Generator) -> tuple[
     return echoes._replace(depth=first.reshape(echoes.depth.shape)), second
 
 
+class Returns(NamedTuple):
+    """The rays whose pulse comes back strong enough, and what they met."""
+
+    ray: np.ndarray  # [N] numbered beam by beam
+    depth: np.ndarray  # [N] float32 metres
+    owner: np.ndarray  # [N] int32
+    cosine: np.ndarray  # [N] float32
+    reflected: np.ndarray  # [N] float32: share of the light
+
+
 def returning(
     echoes: Echoes, sensor: Sensor, tone: np.ndarray, reach: float, rng: np.random.Generator
-) -> np.ndarray:
-    """The rays [N] whose pulse comes back strong enough: by material, incidence and range.
+) -> Returns:
+    """The pulses that come back: by material, incidence and range.
 
     Half of those onto a road come back from `reach` metres; power falls with the square of
     the distance and with the cosine of the angle, see `Surface.smooth`. tone: from `tones`.
     """
     drawn = _uniform(echoes.depth, rng).ravel()
     near, far = np.float32(sensor.min_range), np.float32(sensor.max_range)
-    rays = np.flatnonzero((echoes.depth >= near) & (echoes.depth <= far))
-    met = echoes.at(rays)
+    ray = np.flatnonzero((echoes.depth >= near) & (echoes.depth <= far))
+    depth, owner, material, cosine = echoes.at(ray)
+    # reflectivity of its material, and of the thing's own tone
+    bright = np.minimum(_REFLECTIVITY[material] * np.exp(_SPREAD[material] * tone[owner]), 1)
     road = SURFACES[Material.ASPHALT]
     least = road.reflectivity * (sensor.height / reach) ** road.smooth / reach**2
-    cosine = np.maximum(met.cosine, 1e-3) ** _SMOOTH[met.material]
-    power = reflected(met, tone) * cosine / (met.depth * met.depth)
+    power = bright * np.maximum(cosine, 1e-3) ** _SMOOTH[material] / (depth * depth)
     # the logistic curve is the cumulative normal one to 1 %, and cheaper
     chance = 1 / (1 + (least / power) ** np.float32(1.7 / BLUR))
-    chance *= 1 - _LOST[met.material]
-    return rays[drawn[rays] < chance]
+    chance *= 1 - _LOST[material]
+    kept = drawn[ray] < chance
+    return Returns(*(values[kept] for values in (ray, depth, owner, cosine, bright)))
 
 
 def tones(count: int, rng: np.random.Generator) -> np.ndarray:
@@ -143,25 +155,19 @@ def tones(count: int, rng: np.random.Generator) -> np.ndarray:
     return np.append(rng.standard_normal(count, dtype=np.float32), np.float32(0))
 
 
-def reflected(echoes: Echoes, tone: np.ndarray) -> np.ndarray:
-    """Reflectivity of what was met: of its material, and of the thing's own tone."""
-    spread = _SPREAD[echoes.material] * tone[echoes.owner]
-    return np.minimum(_REFLECTIVITY[echoes.material] * np.exp(spread), 1)
-
-
 def noisy_range(depth: np.ndarray, sensor: Sensor, rng: np.random.Generator) -> np.ndarray:
     """Depth [N] as it is measured; far echoes are weak and measured less exactly."""
     sigma = sensor.range_noise * np.sqrt(1 + (depth / np.float32(WEAKER)) ** 2)
     return depth + sigma * rng.standard_normal(len(depth), dtype=np.float32)
 
 
-def intensity(
-    echoes: Echoes, rays: np.ndarray, tone: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
-    """Intensity [N] from 0 to 1 of some rays: reflectivity, less at a grazing angle, and noise."""
-    noise = rng.standard_normal(echoes.depth.shape, dtype=np.float32).ravel()[rays]
-    met = echoes.at(rays)
-    return (reflected(met, tone) * (0.5 + 0.5 * met.cosine) * (1 + 0.2 * noise)).clip(0, 1)
+def intensity(back: Returns, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    """Intensity [N] from 0 to 1: reflectivity, less at a grazing angle, and noise.
+
+    shape: of the scan, (beams, azimuths).
+    """
+    noise = rng.standard_normal(shape, dtype=np.float32).ravel()[back.ray]
+    return (back.reflected * (0.5 + 0.5 * back.cosine) * (1 + 0.2 * noise)).clip(0, 1)
 
 
 def _uniform(like: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -21,7 +21,7 @@ def cyclist(rng: np.random.Generator) -> Thing:
         partial(_cyclist, (length, width, height), tuple(rng.random(8).tolist())),
         (-half, -0.5, 0.0, half, 0.5, height + 0.1),
         "Cyclist",
-        upright(length, width, height, 0.05),
+        upright(length, width, height, 0.025),
     )
 
 
@@ -68,7 +68,7 @@ def _bicycle(length: float, u) -> Solids:
 
 def _cyclist(box, u) -> Solids:
     length, width, height = box
-    top = height - 0.06
+    top = height - 0.09
     distance = min(max(length - 0.12, 1.45), 1.85) - 2 * WHEEL
     bars = min(max(width / 2 - 0.05, 0.2), 0.31)
     seat, lean = (-0.25, 0.9), 0.12 + 0.3 * u[0]

@@ -1,25 +1,19 @@
 """The things of a street that a sensor may see, and what they are made of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from data.simulator.street import Street
+from data.simulator.things import Thing
 from data.simulator.windows import Grid
 
 # of cylinders (grid, centre [3, M], radius [M], half the height [M]) those that have a ray
 Cylinders = Callable[[Grid, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
-class Seen(NamedTuple):
-    """S things and where they are."""
-
-    thing: np.ndarray  # [S] int32: its index
-    pose: np.ndarray  # [S, 5] x, y, z of the ground, cosine and sine of the yaw, sensor frame
-
-
-class SeenMeshes(NamedTuple):
+class Surfaces(NamedTuple):
     """The surfaces of S things: H closed hulls, each in the frame of its thing.
 
     A row of `hulls` is: thing, first vertex, vertices, first triangle, triangles, first material,
@@ -30,14 +24,12 @@ class SeenMeshes(NamedTuple):
     corners: np.ndarray  # [T, 3] int64 numbers of the hull's own vertices; hulls of a kind share
     material: np.ndarray  # [M] int64
     hulls: np.ndarray  # [H, 7] int64
-    pose: np.ndarray  # [S, 5] float64
-    owner: np.ndarray  # [S] int32
 
 
 class SeenVolumes(NamedTuple):
-    """M volumes of things."""
+    """M volumes of things, in the frames of these or in the sensor's."""
 
-    centre: np.ndarray  # [3, M] float32, sensor frame
+    centre: np.ndarray  # [3, M]; float32 in the sensor's frame
     half: np.ndarray  # [M, 3] float64
     turn: np.ndarray  # [M, 2] float64 cosine and sine of the yaw
     rounded: np.ndarray  # [M] bool
@@ -51,20 +43,34 @@ class SeenVolumes(NamedTuple):
         half = self.half
         return np.where(self.rounded, half[:, :2].max(1), np.hypot(half[:, 0], half[:, 1]))
 
+    def placed(self, pose: np.ndarray) -> "SeenVolumes":
+        """In the sensor's frame, of things at pose [S, 5]."""
+        x, y, z = self.centre
+        at_x, at_y, at_z, cos, sin = pose[self.part].T
+        centre = [cos * x - sin * y + at_x, sin * x + cos * y + at_y, z + at_z]
+        turn = np.stack([cos, sin], axis=1)
+        return self._replace(centre=np.array(centre, np.float32), turn=turn)
 
-def in_sight(street: Street, time: float, grid: Grid, reach: float, cylinders: Cylinders) -> Seen:
-    """The things whose surrounding cylinder has a ray, by plain or fast casting."""
-    if not street.placed:
-        return Seen(np.zeros(0, np.int32), np.zeros((0, 5)))
-    pose = street.poses(time)
+
+def in_sight(
+    street: Street, poses: np.ndarray, grid: Grid, reach: float, cylinders: Cylinders
+) -> np.ndarray:
+    """The numbers of the things whose surrounding cylinder has a ray, by plain or fast casting.
+
+    poses: [T, 4], see `Street.poses`.
+    """
     low, high = street.extents[:, :3], street.extents[:, 3:]
     radius = np.hypot(np.maximum(-low[:, 0], high[:, 0]), np.maximum(-low[:, 1], high[:, 1]))
     middle, rise = (low[:, 2] + high[:, 2]) / 2, (high[:, 2] - low[:, 2]) / 2
-    centre = np.array([pose[:, 0], pose[:, 1], pose[:, 2] + middle])
-    index = np.unique(cylinders(grid, centre, radius, rise))
-    index = index[np.hypot(*centre[:2, index]) - radius[index] < reach]
-    x, y, z, yaw = pose[index].T
-    return Seen(index.astype(np.int32), np.stack([x, y, z, np.cos(yaw), np.sin(yaw)], axis=1))
+    centre = np.array([poses[:, 0], poses[:, 1], poses[:, 2] + middle])
+    index = cylinders(grid, centre, radius, rise)
+    return index[np.hypot(*centre[:2, index]) - radius[index] < reach]
+
+
+def placed_at(poses: np.ndarray) -> np.ndarray:
+    """[S, 4] x, y, z, yaw as [S, 5] x, y, z, cosine and sine."""
+    x, y, z, yaw = poses.T
+    return np.stack([x, y, z, np.cos(yaw), np.sin(yaw)], axis=1)
 
 
 class _Kind(NamedTuple):
@@ -77,11 +83,11 @@ class _Kind(NamedTuple):
     counts: list[int]
 
 
-def meshes_of(street: Street, seen: Seen) -> SeenMeshes:
+def surfaces_of(things: Sequence[Thing]) -> Surfaces:
     """All surfaces of the things in sight."""
     kinds: dict[tuple, _Kind] = {}
-    for number, index in enumerate(seen.thing.tolist()):
-        for hulls in street.placed[index].thing.solids.hulls:
+    for number, thing in enumerate(things):
+        for hulls in thing.solids.hulls:
             key = hulls.kind
             kind = kinds.get(key)
             if kind is None:
@@ -111,13 +117,12 @@ def meshes_of(street: Street, seen: Seen) -> SeenMeshes:
     if not table:  # only volumes
         vertices, corners = [np.zeros((0, 3), np.float32)], [np.zeros((0, 3), np.int64)]
         materials, table = [np.zeros(0, np.int64)], [np.zeros((0, 7), np.int64)]
-    parts = (np.concatenate(part) for part in (vertices, corners, materials, table))
-    return SeenMeshes(*parts, seen.pose, seen.thing)
+    return Surfaces(*(np.concatenate(part) for part in (vertices, corners, materials, table)))
 
 
-def volumes_of(street: Street, seen: Seen) -> SeenVolumes | None:
-    """All volumes of the things in sight; None where there is none."""
-    every = [street.placed[i].thing.solids.volumes for i in seen.thing.tolist()]
+def volumes_of(things: Sequence[Thing]) -> SeenVolumes | None:
+    """All volumes of the things in sight, in their own frames; None where there is none."""
+    every = [thing.solids.volumes for thing in things]
     count = [len(part.path) for part in every]
     if not sum(count):
         return None
@@ -125,8 +130,5 @@ def volumes_of(street: Street, seen: Seen) -> SeenVolumes | None:
     local, half, rounded, path, material = (
         np.concatenate(column) for column in zip(*(v for v in every if len(v.path)), strict=True)
     )
-    x, y, z = local.T
-    at_x, at_y, at_z, cos, sin = seen.pose[part].T
-    centre = np.array([cos * x - sin * y + at_x, sin * x + cos * y + at_y, z + at_z], np.float32)
-    turn = np.stack([cos, sin], axis=1)
-    return SeenVolumes(centre, half, turn, rounded, part, path.astype(np.float32), material)
+    turn = np.tile((1.0, 0.0), (len(part), 1))
+    return SeenVolumes(local.T, half, turn, rounded, part, path.astype(np.float32), material)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,10 +10,10 @@ from data.simulator.ground import Ground
 from data.simulator.things import Thing
 
 SENSOR_HEIGHT = 1.73  # KITTI's, metres
+WORLD = 2  # version of the streets: to be raised where a seed gives another one
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(NamedTuple):
     """A thing at s along the road and v to the left of it, metres; heading in radians."""
 
     thing: Thing

@@ -104,7 +104,7 @@ def test_lost_pulses_have_their_share(distance):
 
     def share(some: Echoes) -> float:
         rng, none = np.random.default_rng(0), np.zeros(1, np.float32)
-        return len(returning(some, sensor, none, 50.0, rng)) / some.depth.size
+        return len(returning(some, sensor, none, 50.0, rng).ray) / some.depth.size
 
     came = share(echoes)
     ratio = (50.0 / distance) ** (2 + SURFACES[Material.ASPHALT].smooth)
@@ -196,8 +196,8 @@ def test_the_own_roof_hides_the_ground():
 def test_what_a_turn_meets_late_has_moved():
     """Of two walls that come nearer, the right one is met later, so it is nearer."""
     ground = flat_ground(np.array([0, 0, 1, 1.73], dtype=np.float32))
-    left = replace(_wall(20.0, width=2.0), v=15.0)
-    street = Street((left, replace(left, v=-15.0)), ground, ego_speed=20.0)
+    left = _wall(20.0, width=2.0)._replace(v=15.0)
+    street = Street((left, left._replace(v=-15.0)), ground, ego_speed=20.0)
     met = as_scanned(street, 0.0, SPARSE)
     azimuth = np.degrees(np.arctan2(15.0, 20.5))
     way = 20.0 * 0.1 * azimuth / 360

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.gpu
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 # Channels that are read by themselves, in units of 4 and of 16 bytes; more than a warp reads.
 CHANNELS = [1, 3, 6, 16, 64, 520]
-# Entries on both sides of a chunk of 32; points that are taken often, seldom, and never.
-SIZES = [(0, (3, 2)), (1, (1, 31)), (2, (1, 33)), (5, (400, 8)), (3000, (500, 16))]
+# Entries that fill chunks of 8, and others; points that are taken often, seldom, and never.
+SIZES = [(0, (3, 2)), (1, (1, 4)), (2, (1, 9)), (3, (1, 7)), (5, (400, 8)), (3000, (500, 16))]
 
 
 def both(call, features, *others):

@@ -23,7 +23,7 @@ def test_points(tmp_path, monkeypatch):
     path = tmp_path / "points.json"
     assert main(["points", "--count", "1", "--repeats", "1", "--json", str(path)]) == 0
     rows = json.loads(path.read_text())["rows"]
-    assert [row["engine"] for row in rows] == ["millisecond", "PointNet++"] * 6
+    assert [row["engine"] for row in rows] == ["millisecond", "PointNet++"] * 8
     assert all(0 < row["least_ms"] <= row["median_ms"] <= row["most_ms"] for row in rows)
 
 

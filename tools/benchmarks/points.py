@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ SIZES = ((1, 16_384, 4096), (16, 16_384, 4096), (1, 131_072, 16_384))
 RADIUS, SAMPLES, CHANNELS = 0.8, 32, 64  # metres; points of a ball; of the features
 ROUNDED = 1e-5  # of the norm: sums of float32 in another order
 ENGINES = "millisecond", "PointNet++"
+ORDERS = "shuffled", "as scanned"  # of the points; the first one for features
 
 
 class Pair(NamedTuple):
@@ -36,17 +38,31 @@ def measure(scans: Scans, repeats: int) -> dict:
     pool = torch.cat([cloud[:, :3] for cloud in scans.points])
     baseline = Baseline()
     rows = []
-    for batch, count, queries in SIZES:
-        generator = torch.Generator().manual_seed(0)
-        every = (torch.randint(len(pool), (count,), generator=generator) for _ in range(batch))
-        points = torch.stack([pool[chosen] for chosen in every]).cuda()
-        centres = points[:, torch.randperm(count, generator=generator)[:queries]].contiguous()
-        for pair in _pairs(points, centres, baseline):
-            rows += _compare(pair, {"clouds": batch, "points": count, "queries": queries}, repeats)
+    for (batch, count, queries), order in product(SIZES, ORDERS):
+        points, centres = _clouds(pool, batch, count, queries, order)
+        sizes = {"order": order, "clouds": batch, "points": count, "queries": queries}
+        pairs = list(_searches(points, centres, baseline))
+        if order == ORDERS[0]:
+            pairs += _features(points, centres, baseline)
+        for pair in pairs:
+            rows += _compare(pair, sizes, repeats)
     return {"device": name, "scans": scans.source, "rows": rows}
 
 
-def _compare(pair: Pair, sizes: dict[str, int], repeats: int) -> list[dict]:
+def _clouds(
+    pool: Tensor, batch: int, count: int, queries: int, order: str
+) -> tuple[Tensor, Tensor]:
+    """Points [B, P, 3] of the pool, and some of them as centres [B, M, 3]."""
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randint(len(pool), (batch, count), generator=generator)
+    some = torch.randperm(count, generator=generator)[:queries]
+    if order == "as scanned":
+        chosen, some = chosen.sort(1).values, some.sort().values
+    points = pool[chosen].cuda()
+    return points, points[:, some.cuda()].contiguous()
+
+
+def _compare(pair: Pair, sizes: dict[str, int | str], repeats: int) -> list[dict]:
     """One row per engine. They take turns, so that both see the same clocks."""
     got, want = pair.ours().double(), pair.theirs().double()
     if not (got - want).norm() <= ROUNDED * want.norm():
@@ -64,14 +80,16 @@ def _compare(pair: Pair, sizes: dict[str, int], repeats: int) -> list[dict]:
         row |= {"most_ms": max(values), "factor": statistics.median(values) / fastest}
         rows.append(row)
         print(
-            "{operator:<26} B={clouds:<2} {queries:>6} of {points:>6} {engine:<12} median "
-            "{median_ms:8.4f}  {least_ms:8.4f} to {most_ms:8.4f}  {factor:5.1f} x".format(**row),
+            "{operator:<26} {order:<10} B={clouds:<2} {queries:>6} of {points:>6} {engine:<12} "
+            "median {median_ms:8.4f}  {least_ms:8.4f} to {most_ms:8.4f}  {factor:5.1f} x".format(
+                **row
+            ),
             flush=True,
         )
     return rows
 
 
-def _pairs(points: Tensor, centres: Tensor, baseline: Baseline) -> Iterator[Pair]:
+def _searches(points: Tensor, centres: Tensor, baseline: Baseline) -> Iterator[Pair]:
     yield Pair(
         "ball query",
         lambda: ops.ball_query(points, centres, RADIUS, SAMPLES),
@@ -82,6 +100,9 @@ def _pairs(points: Tensor, centres: Tensor, baseline: Baseline) -> Iterator[Pair
         lambda: ops.three_nearest(centres, points).rows,
         lambda: baseline.three_nearest(centres, points),
     )
+
+
+def _features(points: Tensor, centres: Tensor, baseline: Baseline) -> Iterator[Pair]:
     balls = ops.ball_query(points, centres, RADIUS, SAMPLES)
     yield from _with_backward(
         "grouping",

@@ -217,8 +217,9 @@ using Block = double[kBlock];
 
 // A wave of period 2 from -1 to 1 made of parabolas.
 double wave(double phase) {
-  const double part = phase - 2 * std::floor(phase / 2);
-  return part < 1 ? 4 * part * (1 - part) : -(4 * (part - 1) * (2 - part));
+  const double part = phase - 2 * std::floor(phase / 2), half = part < 1 ? part : part - 1;
+  const double arc = 4 * half * (1 - half);  // 1 - half is exact where half is part - 1
+  return part < 1 ? arc : -arc;
 }
 
 class Ground {
@@ -227,37 +228,40 @@ class Ground {
 
   void cast(const float* directions, int64_t rays, int64_t count, HitLayer layer) {
     Block slope;
-    for (int64_t k = 0; k < count; ++k) {
-      x_[k] = directions[k];
-      y_[k] = directions[rays + k];
-      z_[k] = directions[2 * rays + k];
+    for (int64_t k = 0; k < kBlock; ++k) {  // always as many, so that loops have no ends
+      const float* ray = directions + std::min(k, count - 1);
+      x_[k] = ray[0];
+      y_[k] = ray[rays];
+      z_[k] = ray[2 * rays];
+    }
+    for (int64_t k = 0; k < kBlock; ++k) {
       slope[k] = (p_.plane[0] * x_[k] + p_.plane[1] * y_[k] + p_.plane[2] * z_[k]) / p_.plane[2];
     }
     Block depth, steep, v, height;
-    for (int64_t k = 0; k < count; ++k) {
+    for (int64_t k = 0; k < kBlock; ++k) {
       steep[k] = std::min(slope[k], -0.004);
       depth[k] = std::min(-p_.plane[3] / p_.plane[2] / steep[k], 1.5 * p_.reach);
     }
     if (p_.march_count) {
-      first_below(count, depth);
-      tilt(count, depth, steep);
+      first_below(depth);
+      tilt(depth, steep);
     }
     for (int step = 0; step < kSteps; ++step) {
-      heights(count, depth, height);
-      for (int64_t k = 0; k < count; ++k) {
+      heights(depth, height);
+      for (int64_t k = 0; k < kBlock; ++k) {
         const double above = depth[k] * z_[k] - height[k];
         depth[k] = std::min(std::max(depth[k] - 0.9 * above / steep[k], 0.5), 1.5 * p_.reach);
       }
     }
-    heights(count, depth, height);
-    lateral(count, depth, v);
+    heights(depth, height);
+    lateral(depth, v);
     int64_t strip[kBlock] = {};
     for (int64_t i = 0; i < p_.strip_count; ++i)
-      for (int64_t k = 0; k < count; ++k) strip[k] += p_.strips[i] < v[k];
+      for (int64_t k = 0; k < kBlock; ++k) strip[k] += p_.strips[i] < v[k];
     for (int64_t k = 0; k < count; ++k) {
       if (!(z_[k] < kHighest)) continue;
-      const double above = depth[k] * z_[k] - height[k];
-      if (std::abs(above) < 0.25 && depth[k] <= p_.reach) layer.depth[k] = static_cast<float>(depth[k]);
+      const bool met = std::abs(depth[k] * z_[k] - height[k]) < 0.25 && depth[k] <= p_.reach;
+      if (met) layer.depth[k] = static_cast<float>(depth[k]);
       layer.cosine[k] = static_cast<float>(-steep[k]);
       layer.material[k] = p_.materials[strip[k]];
     }
@@ -268,12 +272,12 @@ class Ground {
   static constexpr double kHighest = 0.035;  // of a ray's slope: steeper ones meet no ground
 
   // Way to the left of the street's axis of the rays at these depths.
-  void lateral(int64_t count, const Block& depth, Block& v) const {
+  void lateral(const Block& depth, Block& v) const {
     if (p_.bend == 0) {
-      for (int64_t k = 0; k < count; ++k) v[k] = p_.cos * (depth[k] * y_[k]) - p_.sin * (depth[k] * x_[k]);
+      for (int64_t k = 0; k < kBlock; ++k) v[k] = p_.cos * (depth[k] * y_[k]) - p_.sin * (depth[k] * x_[k]);
       return;
     }
-    for (int64_t k = 0; k < count; ++k) {
+    for (int64_t k = 0; k < kBlock; ++k) {
       const double x = depth[k] * x_[k], y = depth[k] * y_[k];
       const double p = p_.cos * x + p_.sin * y, q = p_.cos * y - p_.sin * x;
       const double away = std::sqrt(p * p + (q - radius_) * (q - radius_));
@@ -282,45 +286,63 @@ class Ground {
   }
 
   // The cross-section at v.
-  void section(int64_t count, const Block& v, Block& height) const {
+  void section(const Block& v, Block& height) const {
     const int64_t last = p_.knot_count - 1;
     const double *at = p_.knots, *value = at + p_.knot_count, *rise = value + p_.knot_count;
-    const auto [nearest, farthest] = std::minmax_element(v, v + count);
-    for (int64_t k = 0; k < count; ++k) height[k] = value[0];
+    double lowest[8], highest[8];
+    for (int lane = 0; lane < 8; ++lane) lowest[lane] = highest[lane] = v[lane];
+    for (int64_t k = 8; k < kBlock; k += 8)
+      for (int lane = 0; lane < 8; ++lane) {
+        lowest[lane] = v[k + lane] < lowest[lane] ? v[k + lane] : lowest[lane];
+        highest[lane] = v[k + lane] > highest[lane] ? v[k + lane] : highest[lane];
+      }
+    const double nearest = *std::min_element(lowest, lowest + 8),
+                 farthest = *std::max_element(highest, highest + 8);
+    for (int64_t k = 0; k < kBlock; ++k) height[k] = value[0];
     int64_t first = 0;
-    while (first < last - 1 && at[first + 1] <= *nearest) ++first;  // the knots before lie below all
-    for (int64_t i = first; i < last && (i == first || at[i] <= *farthest); ++i)
-      for (int64_t k = 0; k < count; ++k)
+    while (first < last - 1 && at[first + 1] <= nearest) ++first;  // the knots before lie below all
+    for (int64_t i = first; i < last && (i == first || at[i] <= farthest); ++i)
+      for (int64_t k = 0; k < kBlock; ++k)
         height[k] = v[k] >= at[i] ? rise[i] * (v[k] - at[i]) + value[i] : height[k];
-    for (int64_t k = 0; k < count; ++k) height[k] = v[k] >= at[last] ? value[last] : height[k];
+    for (int64_t k = 0; k < kBlock; ++k) height[k] = v[k] >= at[last] ? value[last] : height[k];
   }
 
   // z of the ground below the rays at these depths.
-  void heights(int64_t count, const Block& depth, Block& height) const {
-    Block v, ahead;
-    lateral(count, depth, v);
-    section(count, v, height);
-    for (int64_t k = 0; k < count; ++k) {
+  void heights(const Block& depth, Block& height) const {
+    Block v, rise;
+    lateral(depth, v);
+    section(v, height);
+    bumps(depth, v, p_.wave_count, rise);
+    for (int64_t k = 0; k < kBlock; ++k) {
       const double x = depth[k] * x_[k], y = depth[k] * y_[k];
-      height[k] = -(p_.plane[0] * x + p_.plane[1] * y + p_.plane[3]) / p_.plane[2] + height[k];
-      ahead[k] = p_.cos * x + p_.sin * y + p_.way;
-    }
-    const int64_t n = p_.wave_count;
-    for (int64_t w = 0; w < n; ++w) {
-      const double size = p_.waves[w], along = p_.waves[n + w], across = p_.waves[2 * n + w];
-      const double phase = p_.waves[3 * n + w], own = p_.waves[4 * n + w];
-      for (int64_t k = 0; k < count; ++k)
-        height[k] += size * (wave(along * ahead[k] + across * v[k] + phase) - own);
+      height[k] = -(p_.plane[0] * x + p_.plane[1] * y + p_.plane[3]) / p_.plane[2] + height[k] + rise[k];
     }
   }
 
-  // Depth at which rays first get below the cross-section, bumps left out.
-  void first_below(int64_t count, Block& depth) const {
+  // The sum of the first waves, 0 below the sensor.
+  void bumps(const Block& depth, const Block& v, int64_t waves, Block& rise) const {
+    Block ahead;
+    for (int64_t k = 0; k < kBlock; ++k) {
+      const double x = depth[k] * x_[k], y = depth[k] * y_[k];
+      ahead[k] = p_.cos * x + p_.sin * y + p_.way;
+      rise[k] = 0;
+    }
+    const int64_t n = p_.wave_count;
+    for (int64_t w = 0; w < std::min(waves, n); ++w) {
+      const double size = p_.waves[w], along = p_.waves[n + w], across = p_.waves[2 * n + w];
+      const double phase = p_.waves[3 * n + w], own = p_.waves[4 * n + w];
+      for (int64_t k = 0; k < kBlock; ++k)
+        rise[k] += size * (wave(along * ahead[k] + across * v[k] + phase) - own);
+    }
+  }
+
+  // Depth at which rays first get below the cross-section and its longest wave.
+  void first_below(Block& depth) const {
     const double level = p_.plane[3] / p_.plane[2];
-    Block lift, v, height, first, gap, at;
-    lateral(count, depth, v);
-    section(count, v, height);
-    for (int64_t k = 0; k < count; ++k) {
+    Block lift, v, height, rise, first, gap, at;
+    lateral(depth, v);
+    section(v, height);
+    for (int64_t k = 0; k < kBlock; ++k) {
       lift[k] = z_[k] + (p_.plane[0] * x_[k] + p_.plane[1] * y_[k]) / p_.plane[2];  // per metre of depth
       first[k] = lift[k] < 0 && std::abs(height[k]) < 0.02 ? depth[k] : HUGE_VAL;
       gap[k] = lift[k] * 2.0 + level;
@@ -328,26 +350,27 @@ class Ground {
     double near = 2;
     for (int64_t step = 0; step < p_.march_count; ++step) {
       const double far = p_.march[step];
-      std::fill_n(at, count, far);
-      lateral(count, at, v);
-      section(count, v, height);
-      for (int64_t k = 0; k < count; ++k) {
-        const double after = lift[k] * far + level - height[k];
+      std::fill_n(at, kBlock, far);
+      lateral(at, v);
+      section(v, height);
+      bumps(at, v, 1, rise);
+      for (int64_t k = 0; k < kBlock; ++k) {
+        const double after = lift[k] * far + level - (height[k] + rise[k]);
         const double met = near + gap[k] / std::max(gap[k] - after, 1e-9) * (far - near);
         if (after <= 0 && gap[k] > 0 && near < first[k]) first[k] = std::min(first[k], met);
         gap[k] = after;
       }
       near = far;
     }
-    for (int64_t k = 0; k < count; ++k) depth[k] = first[k] < HUGE_VAL ? first[k] : 1e4;
+    for (int64_t k = 0; k < kBlock; ++k) depth[k] = first[k] < HUGE_VAL ? first[k] : 1e4;
   }
 
   // Makes rays as steep as they are to a bank that they end on.
-  void tilt(int64_t count, const Block& depth, Block& steep) const {
+  void tilt(const Block& depth, Block& steep) const {
     const double *at = p_.knots, *rise = at + 2 * p_.knot_count;
     Block v;
-    lateral(count, depth, v);
-    for (int64_t k = 0; k < count; ++k) {
+    lateral(depth, v);
+    for (int64_t k = 0; k < kBlock; ++k) {
       const int64_t i = std::lower_bound(at, at + p_.knot_count, v[k]) - at;
       const double rises = i > 0 && i < p_.knot_count ? rise[i - 1] : 0;
       steep[k] = std::min(steep[k] - rises * v[k] / std::max(depth[k], 1.0), -0.02);

@@ -6,7 +6,7 @@
 
 namespace millisecond {
 
-constexpr int SEGMENT_CHUNK = 32;  // entries that a thread reduces
+constexpr int SEGMENT_CHUNK = 8;  // entries that a thread reduces
 
 // Segment n has the entries starts[n] to starts[n + 1]. Entry e is row order[e] / share of the values.
 struct Segments {
