@@ -8,7 +8,7 @@
 namespace millisecond::detector {
 namespace {
 
-constexpr int FIRST = -1;  // priority of the main stream's kernels before those beside them
+constexpr int FIRST = -1;  // priority: beside kernels that fill the GPU others would start when these are done
 std::mutex making;         // one graph is captured at a time
 
 }  // namespace
@@ -23,8 +23,8 @@ FrameGraph::FrameGraph(const DeviceNetwork& network, int number)
       done_(new_event()),
       sites_known_(new_event()),
       cells_known_(new_event()),
-      side_(new_stream(0)),
-      stream_(new_stream(FIRST)) {
+      side_(new_stream(FIRST)),
+      stream_(new_stream(0)) {
   const std::lock_guard<std::mutex> lock(making);
   counters_ = device_zeros<uint32_t>(2 + INTENSITY_SCALES, stream_.get());
   workspace_ = device_zeros<uint32_t>(network.workspace_words, stream_.get());
