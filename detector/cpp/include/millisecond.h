@@ -34,8 +34,7 @@ typedef enum { MS_FP32 = 0, MS_FP16 = 1, MS_BF16 = 2 } ms_type;
 /* What went wrong in the last call of this thread that failed; valid until the thread's next call. */
 MS_API const char* ms_error_message(void);
 
-/* ---- detector
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- detector ---- */
 
 typedef struct ms_detector ms_detector;
 
@@ -80,13 +79,12 @@ MS_API ms_status ms_detect(ms_detector* detector, const float* points, int64_t c
 /* Records the graph for scans of up to `count` points before the first of them comes. */
 MS_API ms_status ms_detector_warm_up(ms_detector* detector, int64_t count, void* stream);
 
-/* ---- operators
- * ---------------------------------------------------------------------------------------------------
+/* ---- operators ----
  *
- * Arrays lie in memory of the current GPU, rows without gaps; those named [n] or "numbers" without "device" are on
- * the host. Calls return before the work is done, which goes to the stream; nothing waits for it, and memory that
- * a call needs for itself comes from the stream's pool. Features and weights start at multiples of 16 bytes. Sites
- * are int32 [rows, 4] (batch, z, y, x), sorted and without doubles. A count is one int32 on the device: rows from
+ * Arrays are in the memory of the current GPU, rows without gaps; structures, shapes and windows are on the host.
+ * Calls return before the work is done, which goes to the stream. Nothing waits for it, and memory that a call
+ * needs for itself comes from the stream's pool. Features and weights start at multiples of 16 bytes. Sites are
+ * int32 [rows, 4] (batch, z, y, x), sorted and without doubles. A count is one int32 on the device: rows from
  * there on hold nothing; null means that all do. Axes are z, y, x. */
 
 typedef struct {
@@ -188,8 +186,9 @@ typedef struct {
 MS_API ms_status ms_select_boxes(const ms_predictions* predictions, float* boxes, float* scores, int64_t* labels,
                                  int32_t* kept, void* stream);
 
-/* ---- operators on clouds of points: float32 [batch, count, 3], finite; rows are int64, those of a point's cloud
- * ---- */
+/* ---- operators on points ----
+ *
+ * Clouds are float32 [batch, count, 3], finite. Rows are int64, those of a point in its cloud. */
 
 /* Furthest point sampling: points [batch, count, 3] float32, start [batch] int64 the first choices -> chosen
  * [batch, samples] int64. */
