@@ -1,6 +1,7 @@
 """libmillisecond on a GPU, through its C header: the same boxes as the Python detector."""
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import shutil
@@ -40,8 +41,11 @@ def library():
     build = cache_folder().parent / f"millisecond_cpp_{checkout}"
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     source = str(ROOT / "detector" / "cpp")
-    subprocess.run(["cmake", *generator, "-S", source, "-B", str(build)], check=True)
-    subprocess.run(["cmake", "--build", str(build), "-j"], check=True)
+    build.mkdir(parents=True, exist_ok=True)
+    with open(build / "test.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests may run in several processes
+        subprocess.run(["cmake", *generator, "-S", source, "-B", str(build)], check=True)
+        subprocess.run(["cmake", "--build", str(build), "-j"], check=True)
     return Library(build / "libmillisecond.so")
 
 
