@@ -201,8 +201,6 @@ class Detector:
 
 def _load(path: str | Path) -> tuple[Second, Config]:
     config, state = load_weights(path)
-    with torch.device("meta"):  # random weights, which take longer than the file's, are not made
-        model = build_second(config)
-    model.to_empty(device="cpu")
+    model = build_second(config)
     restore(model, state, path)
     return model, config

@@ -1,6 +1,7 @@
 """libmillisecond on a GPU, through its C header: the same boxes as the Python detector."""
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import shutil
@@ -13,7 +14,6 @@ import pytest
 import torch
 
 from detector import Detector
-from detector.models.bev_rows import BevRows
 from detector.weights import save_weights
 from ops import ConvGeometry, sparse_conv, strided_map, submanifold_map, voxelize
 from ops.boxes import iou_bev, nms
@@ -41,8 +41,11 @@ def library():
     build = cache_folder().parent / f"millisecond_cpp_{checkout}"
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     source = str(ROOT / "detector" / "cpp")
-    subprocess.run(["cmake", *generator, "-S", source, "-B", str(build)], check=True)
-    subprocess.run(["cmake", "--build", str(build), "-j"], check=True)
+    build.mkdir(parents=True, exist_ok=True)
+    with open(build / "test.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests may run in several processes
+        subprocess.run(["cmake", *generator, "-S", source, "-B", str(build)], check=True)
+        subprocess.run(["cmake", "--build", str(build), "-j"], check=True)
     return Library(build / "libmillisecond.so")
 
 
@@ -66,9 +69,9 @@ def clouds() -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32", "bf16"])
 def test_finds_the_boxes_of_python_bit_for_bit(library, weights, precision, monkeypatch):
-    # Python takes cuDNN's dense network in fp32, which no other library has: here its own rows
-    monkeypatch.setattr(BevRows, "_predict_dense", BevRows._predict_on_cuda)
     python = Detector.from_weights(weights, "cuda", precision)
+    # Python takes cuDNN's dense network in fp32, which no other library has: here its own rows
+    monkeypatch.setattr(python._inference, "_on_cells", True)
     cpp = CppDetector(library, weights, precision)
     assert cpp.class_names() == list(python.config.class_names)
     for name, points in clouds().items():

@@ -62,9 +62,9 @@ using Stream = std::unique_ptr<CUstream_st, StreamDestroy>;
 using Event = std::unique_ptr<CUevent_st, EventDestroy>;
 using GraphExec = std::unique_ptr<CUgraphExec_st, GraphDestroy>;
 
-inline Stream new_stream() {
+inline Stream new_stream(int priority) {
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "stream");
   return Stream(stream);
 }
 

@@ -1,4 +1,4 @@
-// From points on the host to boxes on the host as one CUDA graph.
+// From points on the host to boxes on the host: a copy beside which one CUDA graph is launched.
 #pragma once
 
 #include "bev/cells.h"
@@ -71,9 +71,9 @@ class FrameGraph {
   Voxels voxelize(cudaStream_t stream);
   Index index(const Voxels& voxels, cudaStream_t stream);
   void* encode(const Voxels& voxels, const Index& index, cudaStream_t stream);
-  std::vector<void*> predict(void* rows, const Index& index, cudaStream_t stream);
-  void build_map_cells(CellJob& job, const Index& index, cudaStream_t stream);
-  Found select(const std::vector<void*>& predictions, cudaStream_t stream);
+  CellJob cells(const Index& index, cudaStream_t stream);
+  SpreadJob predict(void* rows, const CellJob& cells, cudaStream_t stream);
+  Found select(const SpreadJob& predictions, cudaStream_t stream);
   void report(const Voxels& voxels, const Index& index, const Found& found, cudaStream_t stream);
   void* chain(const std::vector<DeviceLayer>& layers, const std::vector<OffsetTable>& tables, const void* features,
               bool wide, cudaStream_t stream);
@@ -81,14 +81,14 @@ class FrameGraph {
   const DeviceNetwork& network_;
   const int number_;
   const Bucket bucket_;
-  PinnedArray<float> points_;
-  PinnedArray<int> offsets_;
-  PinnedArray<uint32_t> results_;
+  const int64_t words_;  // of points as they are uploaded, see transfer/upload.h
+  PinnedArray<uint32_t> staged_, results_;
+  DeviceArray<uint32_t> uploaded_;
   DeviceArray<uint32_t> counters_, workspace_;
   Arena arena_;
   GraphExec graph_;
-  Event done_;
-  Stream stream_;  // its work is awaited before what stands above is freed
+  Event done_, sites_known_, cells_known_;
+  Stream side_, stream_;  // their work is awaited before what stands above is freed
 };
 
 }  // namespace millisecond::detector

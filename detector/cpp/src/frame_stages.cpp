@@ -5,6 +5,7 @@
 #include "frame_graph.h"
 #include "transfer/collect.h"
 #include "transfer/load_points.h"
+#include "transfer/upload.h"
 
 namespace millisecond::detector {
 namespace {
@@ -27,8 +28,13 @@ void FrameGraph::run(cudaStream_t stream) {
   const Arena::Scope scope(arena_);
   const Voxels voxels = voxelize(stream);
   const Index sites = index(voxels, stream);
+  check(cudaEventRecord(sites_known_.get(), stream), "side stream");
+  check(cudaStreamWaitEvent(side_.get(), sites_known_.get(), 0), "side stream");
+  const CellJob map = cells(sites, side_.get());  // beside the encoder: they need the sites alone
   void* const rows = encode(voxels, sites, stream);
-  const Found found = select(predict(rows, sites, stream), stream);
+  check(cudaEventRecord(cells_known_.get(), side_.get()), "side stream");
+  check(cudaStreamWaitEvent(stream, cells_known_.get(), 0), "side stream");
+  const Found found = select(predict(rows, map, stream), stream);
   report(voxels, sites, found, stream);
 }
 
@@ -43,8 +49,8 @@ FrameGraph::Voxels FrameGraph::voxelize(cudaStream_t stream) {
   load.batch = 1;
   load.capacity = bucket_.points;
   load.channels = width;
-  load.from = points_.get();
-  load.from_offsets = offsets_.get();
+  load.from = reinterpret_cast<const float*>(uploaded_.get() + header_of(1));
+  load.from_offsets = reinterpret_cast<const int*>(uploaded_.get());
   load.points = arena_.array<float>(int64_t(bucket_.points) * width);
   load.offsets = arena_.array<int>(2);
   load.workspace = counters_.get();
@@ -148,9 +154,11 @@ void* FrameGraph::encode(const Voxels& voxels, const Index& index, cudaStream_t 
   return chain(network_.encoder, index.tables, features, wide, stream);
 }
 
-void FrameGraph::build_map_cells(CellJob& job, const Index& index, cudaStream_t stream) {
+// Their memory stays taken: it is used beside that of the encoder.
+CellJob FrameGraph::cells(const Index& index, cudaStream_t stream) {
   const CellPlan& plan = network_.plan;
   const Shape& map = network_.host.shapes.back();
+  CellJob job = {};
   job.coords = index.coords[LEVELS - 1];
   job.count = index.counts + LEVELS - 1;
   job.rows = bucket_.rows[LEVELS - 1];
@@ -179,15 +187,17 @@ void FrameGraph::build_map_cells(CellJob& job, const Index& index, cudaStream_t 
   uint2* const words = arena_.array<uint2>(room.words);
   place_cells(job, words, arena_.array<int>(room.counts), network_.kinds.get(), plan.positions);
   check(build_cells(job, stream), "cells");
+  return job;
 }
 
-std::vector<void*> FrameGraph::predict(void* rows, const Index& index, cudaStream_t stream) {
-  CellJob cells = {};
-  build_map_cells(cells, index, stream);
+// Values of all cells as sums over the blocks' maps.
+SpreadJob FrameGraph::predict(void* rows, const CellJob& cells, cudaStream_t stream) {
   SpreadJob spreading = {};
   spreading.type = network_.type;
   spreading.maps = static_cast<int>(network_.blocks.size());
   spreading.frames = 1;
+  spreading.outputs = network_.outputs;
+  for (int channels : network_.host.head_channels) spreading.channels[spreading.groups++] = channels;
   int set = 1;
   for (int i = 0; i < spreading.maps; ++i) {
     const DeviceBlock& block = network_.blocks[i];
@@ -226,19 +236,10 @@ std::vector<void*> FrameGraph::predict(void* rows, const Index& index, cudaStrea
     spreading.height = last.height * block.factor;
     spreading.width = last.width * block.factor;
   }
-  std::vector<void*> predictions;
-  for (int channels : network_.host.head_channels) {
-    const int64_t cells_count = int64_t(spreading.height) * spreading.width;
-    predictions.push_back(arena_.take(cells_count * channels * bytes_of(network_.type)));
-    spreading.channels[spreading.groups] = channels;
-    spreading.out[spreading.groups++] = predictions.back();
-  }
-  spreading.outputs = network_.outputs;
-  check(spread(spreading, stream), "spread");
-  return predictions;
+  return spreading;
 }
 
-FrameGraph::Found FrameGraph::select(const std::vector<void*>& predictions, cudaStream_t stream) {
+FrameGraph::Found FrameGraph::select(const SpreadJob& predictions, cudaStream_t stream) {
   const Config& config = network_.host.config;
   const int most = config.after_nms;
   const Found found = {arena_.array<float>(int64_t(most) * 7), arena_.array<float>(most),
@@ -248,9 +249,7 @@ FrameGraph::Found FrameGraph::select(const std::vector<void*>& predictions, cuda
   job.anchors_count = network_.anchors_count;
   job.classes = static_cast<int>(config.classes.size());
   job.type = network_.type;
-  job.logits = predictions[0];
-  job.residuals = predictions[1];
-  job.directions = predictions[2];
+  job.cells = predictions;
   job.anchors = network_.anchors.get();
   job.score = static_cast<float>(config.score);
   job.before_nms = network_.before_nms;

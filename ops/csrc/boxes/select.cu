@@ -38,11 +38,17 @@ enum Group { LOGITS, RESIDUALS, DIRECTIONS };
 // What is predicted of one anchor, as three arrays hold it.
 template <typename T>
 struct FromArrays {
+  struct Cells {  // of a block's anchors
+    __device__ void find(const SelectJob&, int, int) {}
+  };
+
   const SelectJob& job;
   int64_t row;
 
   __device__ FromArrays(const SelectJob& job, int frame, int anchor)
       : job(job), row(int64_t(frame) * job.anchors_count + anchor) {}
+  __device__ FromArrays(const SelectJob& job, int frame, int, int anchor, const Cells&)
+      : FromArrays(job, frame, anchor) {}
 
   template <Group GROUP>
   __device__ __forceinline__ float at(int channel, int channels) const {
@@ -54,18 +60,45 @@ struct FromArrays {
 // The same from the maps of its cell: sums that are rounded as if they had been written.
 template <typename T>
 struct FromMaps {
+  // Where their values begin: found once per cell, for it takes many divisions.
+  struct Cells {
+    int64_t from[MAX_SPREAD][SEGMENT + 1];
+
+    // By a whole block, for SEGMENT anchors from the first on.
+    __device__ void find(const SelectJob& job, int frame, int first) {
+      const SpreadJob& cells = job.cells;
+      const int of_cell = cells.channels[DIRECTIONS] / 2, of_frame = job.anchors_count / of_cell;
+      const int begin = first / of_cell, end = min(first + SEGMENT, job.anchors_count) - 1;
+      const int count = end / of_cell + 1 - begin;
+      for (int i = threadIdx.x; i < count * cells.maps; i += SEGMENT) {
+        const int map = i / count, cell = i % count;
+        from[map][cell] = first_value(cells, map, frame * of_frame + begin + cell);
+      }
+    }
+  };
+
   const SelectJob& job;
   const T* values[MAX_SPREAD];
   int number;  // of the anchor in its cell
 
   __device__ FromMaps(const SelectJob& job, int frame, int anchor) : job(job) {
-    const SpreadJob& cells = job.cells;
-    const int of_cell = cells.channels[DIRECTIONS] / 2;
-    const int cell = frame * (job.anchors_count / of_cell) + anchor / of_cell;
-    number = anchor % of_cell;
+    const int of_cell = job.cells.channels[DIRECTIONS] / 2, cell = anchor / of_cell;
+    number = anchor - cell * of_cell;
+    take([&](int map) { return first_value(job.cells, map, frame * (job.anchors_count / of_cell) + cell); });
+  }
+
+  // first: as `cells` were found.
+  __device__ FromMaps(const SelectJob& job, int, int first, int anchor, const Cells& cells) : job(job) {
+    const int of_cell = job.cells.channels[DIRECTIONS] / 2, cell = anchor / of_cell;
+    number = anchor - cell * of_cell;
+    take([&](int map) { return cells.from[map][cell - first / of_cell]; });
+  }
+
+  template <typename First>
+  __device__ __forceinline__ void take(First first) {
 #pragma unroll
     for (int map = 0; map < MAX_SPREAD; ++map) {
-      if (map < cells.maps) values[map] = static_cast<const T*>(cells.values[map]) + first_value(cells, map, cell);
+      if (map < job.cells.maps) values[map] = static_cast<const T*>(job.cells.values[map]) + first(map);
     }
   }
 
@@ -110,11 +143,14 @@ __device__ __forceinline__ Best best_class(const Source& source) {
 // One thread per anchor. A block lists those that pass in a segment of its own: no counter has to be zeroed first.
 template <typename Source>
 __global__ void __launch_bounds__(SEGMENT) list_candidates(const __grid_constant__ SelectJob job, bool chained) {
+  __shared__ typename Source::Cells cells;
   wait_for_previous_kernel(chained);
-  const int frame = blockIdx.y, anchor = blockIdx.x * SEGMENT + threadIdx.x;
+  const int frame = blockIdx.y, first = blockIdx.x * SEGMENT, anchor = first + threadIdx.x;
+  cells.find(job, frame, first);
+  __syncthreads();
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   float score = -1.f;
-  if (anchor < job.anchors_count) score = best_class(Source(job, frame, anchor)).score;
+  if (anchor < job.anchors_count) score = best_class(Source(job, frame, first, anchor, cells)).score;
   const bool passes = score >= job.score;
 
   __shared__ int of_warp[SEGMENT / WARP];

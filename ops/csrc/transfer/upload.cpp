@@ -7,7 +7,7 @@
 namespace millisecond {
 namespace {
 
-constexpr int64_t LEAST_PIECE = 1 << 15;  // words; to start a copy takes about as long as staging a tenth of it
+constexpr int64_t LEAST_PIECE = 1 << 17;  // words; to start a copy takes as long as to stage a quarter of it
 constexpr int64_t MOST_PIECES = 8;
 
 }  // namespace
