@@ -13,7 +13,7 @@ from ops.cuda.streams import own_stream
 WARM_UP = 3  # calls before the capture, in which cuDNN and cuBLAS choose their kernels
 CAPTURING = RLock()  # one graph at a time is captured, on streams that nothing else uses
 MAIN, SIDE = 0, 1  # numbers of these streams
-FIRST = -1  # priority: beside kernels that fill the GPU others would start when these are done
+FIRST = -1  # priority of the side stream: its kernels shall not wait for those that fill the GPU
 Result = TypeVar("Result")
 
 

@@ -41,7 +41,7 @@ std::tuple<Tensor, Tensor> nms(const Tensor& boxes, const Tensor& order, double 
   check_tensor(order, "order", at::kLong, 1);
   check_same_device(order, "order", boxes, "boxes");
   const int64_t n = boxes.size(0);
-  check_rows(n, max_output);
+  check_nms(n, max_output);
   TORCH_CHECK(order.size(0) == n, "order must have ", n, " entries, has ", order.size(0));
   if (count) {
     check_tensor(*count, "count", at::kInt, -1);

@@ -29,7 +29,7 @@ struct Limits {
 std::tuple<Tensor, Tensor, Tensor, Tensor> selected(SelectJob job, const Tensor& anchors, const Limits& limits) {
   const int64_t batch = job.batch, count = anchors.size(0), before_nms = limits.before_nms;
   TORCH_CHECK(before_nms >= 0 && before_nms <= count, "before_nms must be from 0 to ", count, ", is ", before_nms);
-  check_rows(before_nms, limits.after_nms);
+  check_nms(before_nms, limits.after_nms);
   const c10::cuda::CUDAGuard guard(anchors.device());
   const auto floats = anchors.options(), ints = floats.dtype(at::kInt), longs = floats.dtype(at::kLong);
   Tensor boxes = at::empty({batch, limits.after_nms, 7}, floats),
