@@ -16,6 +16,7 @@ from ops.rulebook import KernelMap, Table
 KINDS = ("implicit_gemm", "direct", "gather_scatter", "fetch_on_demand")
 GROUPINGS = ("symmetric", "fixed", "adaptive")
 MOST_OFFSETS = 125  # of a kernel whose pairs are listed: pairs.h
+RANK_BITS = 25  # of the entries of Pairs.by_row: pairs.h
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,12 @@ class Pairs(NamedTuple):
     place: Tensor  # [V, N] int32: number of the pair in the lists, -1 = none
     sources: Tensor  # [pairs] int32
     targets: Tensor  # [pairs] int32: rows of the table
+    row_ends: Tensor  # [N] int32: pairs of the rows up to this one, this one included
+    # [pairs] int32: those of each row in the order of their offsets, as 2^25 * offset + number of
+    # the pair among its offset's
+    by_row: Tensor
     begin: tuple[int, ...]  # [V + 1] where each offset's pairs begin in the lists
+    most: int  # pairs of one row
 
     @property
     def sizes(self) -> list[int]:
@@ -98,6 +104,11 @@ class Pairs(NamedTuple):
         other = self.by_source
         same = other is not None and other.neighbours is self.table.neighbours
         return len(self.place) // 2 if same else None
+
+    @property
+    def single(self) -> bool:
+        """Whether every row has one pair, as in the inverse of a convolution without overlaps."""
+        return self.most == 1 and self.begin[-1] == len(self.row_ends)
 
 
 class PairMap(NamedTuple):

@@ -57,10 +57,7 @@ def convolve(
     dataflow: Dataflow,
 ) -> Tensor:  # [N_out, C_out]
     buffer = Buffer.of(pairs, dataflow)
-    if pairs.by_source is not None:
-        gathered = kernels.spread_rows(features, pairs, buffer.slot, buffer.order, buffer.gathered)
-    else:
-        gathered = _gathered(features, pairs.sources, pairs, buffer)
+    gathered = _gathered(features, pairs.sources, pairs, buffer)
     products = features.new_empty(buffer.slots, weight.shape[2], dtype=torch.float32)
     for index, group in enumerate(buffer.groups):
         if group == (pairs.centre,):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ops.dataflow import Pairs
+from ops.dataflow import RANK_BITS, Pairs
 from ops.reference.sparse_conv import finished
 from ops.rulebook import Table
 
@@ -21,7 +21,11 @@ def list_pairs(table: Table, by_source: Table | None) -> Pairs:
     place = torch.where(hit, hit.flatten().cumsum(0).view(hit.shape) - 1, -1).int()
     _, targets = hit.nonzero(as_tuple=True)
     begin = (0, *hit.sum(1).cumsum(0).tolist())
-    return Pairs(table, by_source, place, neighbours[hit], targets.int(), begin)
+    of_row = hit.sum(0)
+    rank = hit.cumsum(1) - 1 + (torch.arange(len(hit), device=hit.device)[:, None] << RANK_BITS)
+    by_row = rank.T[hit.T].int()
+    lists = place, neighbours[hit], targets.int(), of_row.cumsum(0).int(), by_row
+    return Pairs(table, by_source, *lists, begin, max(of_row.tolist(), default=0))
 
 
 def gather_rows(
@@ -70,6 +74,21 @@ def fetch_products(
     weight = (weight.flip(0) if pairs.table.flipped else weight).float()
     others = [v for v in range(len(weight)) if v != centre]
     return torch.cat([rows[pairs.begin[v] : pairs.begin[v + 1]] @ weight[v] for v in others])
+
+
+def conv_single(
+    features: Tensor,  # [N_in, C_in]
+    weight: Tensor,  # [V, C_in, C_out]
+    pairs: Pairs,  # one per row
+    bias: Tensor | None,
+    residual: Tensor | None,
+    relu: bool,
+    tf32: bool,
+) -> Tensor:  # [N, C_out]
+    """The convolution where every row reads one source."""
+    products = fetch_products(features, weight, pairs, None, tf32)
+    rest = features.dtype, bias, residual, relu
+    return add_products(products, pairs, pairs.begin[:-1], range(len(weight)), *rest)
 
 
 def conv_centre(

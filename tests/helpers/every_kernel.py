@@ -117,9 +117,19 @@ def sparse_conv(scene: Scene) -> None:
         ops.sparse_conv(x, w.to(dtype), kernel_map, bias, relu=True).sum().backward()
 
 
-@runs("list_pairs", "gather_rows", "spread_rows", "add_products", "fetch_products", "conv_centre")
+@runs(
+    "list_pairs",
+    "gather_rows",
+    "spread_rows",
+    "add_products",
+    "fetch_products",
+    "conv_centre",
+    "conv_single",
+)
 def dataflows_over_pairs(scene: Scene) -> None:
-    maps = [ops.pair_map(kernel_map) for kernel_map in kernel_maps(scene)]
+    half = ConvGeometry.of(2, 2)
+    *_, apart = ops.strided_map(scene.coords, GRID.sparse_shape, 2, half)
+    maps = [ops.pair_map(kernel_map) for kernel_map in (*kernel_maps(scene), apart.reversed())]
     dataflows = ops.Dataflow("gather_scatter"), ops.Dataflow("fetch_on_demand")
     channels = [(16, 16), (48, 32), (64, 128), (128, 64), (20, 12), (3, 5)]
     options = product(maps, dataflows, DTYPES, ("highest", "high"), channels)

@@ -29,7 +29,7 @@ CANDIDATES = (
     Dataflow("fetch_on_demand"),
     Dataflow("direct"),
 )
-DIRECT_LIMIT = 64 * 64  # products of channels up to which direct is tried
+DIRECT_LIMIT = 32 * 32  # products of channels up to which direct is tried
 
 
 class Layer(NamedTuple):

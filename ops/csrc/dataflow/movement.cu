@@ -2,11 +2,10 @@
 // what the products left there. Equivalent to these loops:
 //
 //   for v, i-th pair of v: buffer[slot[v] + i] = from[lists[begin[v] + i]]
-//   for n, v: out[n] += products[slot[v] + place[v][n] - begin[v]]      v in ascending order
+//   for n, v: out[n] += products[slot[v] + place[v][n] - begin[v]]      v in ascending order, along by_row
 //
 // The sums are taken where they end (output-stationary): no atomics, and each result is written once.
-#include "common.cuh"
-#include "dataflow/pairs.h"
+#include "dataflow/pairs.cuh"
 
 namespace millisecond {
 namespace {
@@ -28,15 +27,20 @@ __device__ __forceinline__ int offset_at(const PairLayout& layout, int slot) {
 }
 
 __global__ void __launch_bounds__(THREADS) list_pairs_kernel(const ListPairs p) {
-  const int row = blockIdx.x * THREADS + threadIdx.x, v = blockIdx.y;
+  const int row = blockIdx.x * THREADS + threadIdx.x;
   if (row >= p.rows) return;
-  const int64_t at = int64_t(v) * p.rows + row;
-  const int source = row < row_limit(p.rows, p.count) ? p.neighbours[v * p.stride + row] : -1;
-  const int place = source >= 0 ? p.ends[at] - 1 : -1;
-  p.place[at] = place;
-  if (place >= 0) {
+  const bool counts = row < row_limit(p.rows, p.count);
+  int entry = row > 0 ? p.row_ends[row - 1] : 0;
+  for (int v = 0; v < p.volume; ++v) {
+    const int64_t first = int64_t(v) * p.rows;
+    const int source = counts ? p.neighbours[v * p.stride + row] : -1;
+    const int place = source >= 0 ? p.ends[first + row] - 1 : -1;
+    p.place[first + row] = place;
+    if (place < 0) continue;
     p.sources[place] = source;
     p.targets[place] = row;
+    const int before = first > 0 ? p.ends[first - 1] : 0;
+    p.by_row[entry++] = uint32_t(v) << RANK_BITS | uint32_t(place - before);
   }
 }
 
@@ -86,30 +90,27 @@ __global__ void __launch_bounds__(THREADS)
   struct alignas(WIDTH * sizeof(T)) Values {
     T value[WIDTH];
   };
-  constexpr int BATCH = 9;  // loads in flight
+  constexpr int BATCH = 4;  // loads in flight
   const int pieces = p.c_out / WIDTH;
   const int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;
   const int row = int(i / pieces), piece = int(i % pieces);
   if (row >= row_limit(p.rows, p.count)) return;
   const Sums* const products = reinterpret_cast<const Sums*>(p.products);
   float sum[WIDTH] = {};
-  for (int v0 = 0; v0 < layout.volume; v0 += BATCH) {
-    int place[BATCH];
+  const int last = __ldg(p.row_ends + row);
+  for (int first = row > 0 ? __ldg(p.row_ends + row - 1) : 0; first < last; first += BATCH) {
+    uint32_t entry[BATCH];
     Sums x[BATCH];
 #pragma unroll
-    for (int b = 0; b < BATCH; ++b) {
-      place[b] = v0 + b < layout.volume ? __ldg(p.place + int64_t(v0 + b) * p.rows + row) : -1;
-    }
+    for (int b = 0; b < BATCH; ++b) entry[b] = first + b < last ? __ldg(p.by_row + first + b) : 0;
 #pragma unroll
     for (int b = 0; b < BATCH; ++b) {
-      if (place[b] < 0) continue;
-      const int64_t slot = layout.slot[v0 + b] + place[b] - layout.begin[v0 + b];
-      x[b] = products[slot * pieces + piece];
+      if (first + b < last) x[b] = products[slot_of(layout, entry[b]) * pieces + piece];
     }
 #pragma unroll
     for (int b = 0; b < BATCH; ++b) {
 #pragma unroll
-      for (int c = 0; c < WIDTH; ++c) sum[c] += place[b] < 0 ? 0.0f : x[b].value[c];
+      for (int c = 0; c < WIDTH; ++c) sum[c] += first + b < last ? x[b].value[c] : 0.0f;
     }
   }
   // ---- bias, residual, ReLU, store ----
@@ -142,7 +143,7 @@ cudaError_t with_word(int row_bytes, Call call) {
 
 cudaError_t list_pairs(const ListPairs& p, cudaStream_t stream) {
   if (p.rows == 0 || p.volume == 0) return cudaSuccess;
-  list_pairs_kernel<<<dim3(blocks(p.rows, THREADS), p.volume), THREADS, 0, stream>>>(p);
+  list_pairs_kernel<<<blocks(p.rows, THREADS), THREADS, 0, stream>>>(p);
   return cudaGetLastError();
 }
 
