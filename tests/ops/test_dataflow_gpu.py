@@ -39,7 +39,7 @@ def precision(request):
 
 @pytest.fixture(scope="module")
 def sites():
-    return random_coords(torch.Generator().manual_seed(0), SHAPE, 2, 0.1).cuda()
+    return random_coords(torch.Generator().manual_seed(0), SHAPE, 2, 0.1).cuda().contiguous()
 
 
 def maps(sites, geometry):
