@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from torch import Tensor
@@ -82,8 +83,6 @@ class Pairs(NamedTuple):
     """The pairs of a table, listed by offset and in the order of its rows."""
 
     table: Table
-    by_source: Table | None  # the other direction: which rows read a source
-    place: Tensor  # [V, N] int32: number of the pair in the lists, -1 = none
     sources: Tensor  # [pairs] int32
     targets: Tensor  # [pairs] int32: rows of the table
     row_ends: Tensor  # [N] int32: pairs of the rows up to this one, this one included
@@ -92,18 +91,17 @@ class Pairs(NamedTuple):
     by_row: Tensor
     begin: tuple[int, ...]  # [V + 1] where each offset's pairs begin in the lists
     most: int  # pairs of one row
+    symmetric: bool  # of a submanifold map
 
     @property
     def sizes(self) -> list[int]:
         """Pairs of each offset."""
-        return [end - begin for begin, end in zip(self.begin, self.begin[1:], strict=False)]
+        return [end - begin for begin, end in pairwise(self.begin)]
 
     @property
     def centre(self) -> int | None:
         """The offset of a submanifold map that pairs every row with itself."""
-        other = self.by_source
-        same = other is not None and other.neighbours is self.table.neighbours
-        return len(self.place) // 2 if same else None
+        return (len(self.begin) - 1) // 2 if self.symmetric else None
 
     @property
     def single(self) -> bool:

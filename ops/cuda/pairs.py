@@ -13,7 +13,7 @@ from ops.dataflow import Pairs
 from ops.rulebook import Table
 
 
-def list_pairs(table: Table, by_source: Table | None) -> Pairs:
+def list_pairs(table: Table, symmetric: bool) -> Pairs:
     """See ops.dataflow.Pairs."""
     extension()
     neighbours, count = table.neighbours.contiguous(), table.count
@@ -30,10 +30,10 @@ def list_pairs(table: Table, by_source: Table | None) -> Pairs:
     else:
         last, most = [0] * len(hit), 0
     begin = (0, *last)
-    place, sources, targets, by_row = torch.ops.millisecond.list_pairs(
+    sources, targets, by_row = torch.ops.millisecond.list_pairs(
         neighbours, count, ends, row_ends, begin[-1]
     )
-    return Pairs(table, by_source, place, sources, targets, row_ends, by_row, begin, most)
+    return Pairs(table, sources, targets, row_ends, by_row, begin, most, symmetric)
 
 
 def gather_rows(
@@ -46,26 +46,6 @@ def gather_rows(
 ) -> Tensor:
     """See ops.reference.pairs.gather_rows."""
     return torch.ops.millisecond.gather_rows(features, lists, begin, slot, order, slots)
-
-
-def spread_rows(
-    features: Tensor, pairs: Pairs, slot: Sequence[int], order: Sequence[int], slots: int
-) -> Tensor:
-    """`gather_rows` of the sources, each of which is read once; padding holds anything."""
-    back = pairs.by_source
-    assert back is not None
-    flipped = back.flipped != pairs.table.flipped
-    return torch.ops.millisecond.spread_rows(
-        features,
-        back.neighbours.contiguous(),
-        back.count,
-        flipped,
-        pairs.place,
-        pairs.begin,
-        slot,
-        order,
-        slots,
-    )
 
 
 def add_products(
@@ -132,16 +112,11 @@ def conv_single(
 
 @fake("list_pairs")
 def _list_pairs(neighbours, count, ends, row_ends, total):
-    return torch.empty_like(neighbours), *(neighbours.new_empty(total) for _ in range(3))
+    return tuple(neighbours.new_empty(total) for _ in range(3))
 
 
 @fake("gather_rows")
 def _gather_rows(features, lists, begin, slot, order, slots):
-    return features.new_empty(slots, features.shape[1])
-
-
-@fake("spread_rows")
-def _spread_rows(features, neighbours, count, flipped, place, begin, slot, order, slots):
     return features.new_empty(slots, features.shape[1])
 
 

@@ -120,7 +120,6 @@ def sparse_conv(scene: Scene) -> None:
 @runs(
     "list_pairs",
     "gather_rows",
-    "spread_rows",
     "add_products",
     "fetch_products",
     "conv_centre",

@@ -22,10 +22,11 @@ TYPES = {
     "tf32": torch.float32,
     "fp32": torch.float32,
 }
-CANDIDATES = (
+CANDIDATES = (  # what tools/tune.py chooses among
     Dataflow(),
     *(Dataflow("gather_scatter", grouping) for grouping in ("symmetric", "fixed")),
     *(Dataflow("gather_scatter", "adaptive", epsilon) for epsilon in (0.1, 0.3, 0.5)),
+    Dataflow("gather_scatter", "adaptive", 0.3, 16384),
     Dataflow("fetch_on_demand"),
     Dataflow("direct"),
 )
@@ -151,18 +152,19 @@ def dataflow_times(
         taken = maps.taken(layer, dataflow)
         call = lambda: sparse_conv(features, weight, taken, dataflow=dataflow)  # noqa: B023, E731
         if training:
-            found[str(dataflow)] = launched_time(lambda: _step(call, gradient))  # noqa: B023
+            found[str(dataflow)] = launched_time(lambda: _step(call, gradient), 5)  # noqa: B023
         else:
             with torch.inference_mode():
                 found[str(dataflow)] = 1e3 * kernel_time(call, launches=5, repeats=5)
     return found
 
 
-def launched_time(call: Callable[[], object], launches: int = 10, repeats: int = 5) -> float:
+def launched_time(call: Callable[[], object], launches: int, repeats: int = 5) -> float:
     """Median microseconds of a call among several that are launched one after another: what the
     device spends, or the host where that takes longer."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     samples = []
+    call()
     for _ in range(repeats):
         start.record()
         for _ in range(launches):
@@ -213,9 +215,8 @@ def spconv_time(layer: Layer, batch_size: int, precision: str, training: bool) -
 
     try:
         with torch.set_grad_enabled(training):
-            for _ in range(3):
-                call()
-            return launched_time(call)
+            call()  # in which spconv chooses its kernel
+            return launched_time(call, 5)
     except Exception as error:  # an engine that cannot do this is a result, not the end
         print(f"spconv, {layer.name}: {type(error).__name__} {str(error).strip()[-80:]}")
         return None

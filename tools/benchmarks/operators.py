@@ -119,7 +119,6 @@ def sparse_conv(scan: Scan) -> Calls:
 @line(
     "list_pairs",
     "gather_rows",
-    "spread_rows",
     "add_products",
     "fetch_products",
     "conv_centre",

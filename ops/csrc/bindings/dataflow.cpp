@@ -158,9 +158,8 @@ void check_slots(const PairLayout& layout, int64_t all) {
   }
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> list_all_pairs(const Tensor& neighbours,
-                                                          const std::optional<Tensor>& count, const Tensor& ends,
-                                                          const Tensor& row_ends, int64_t total) {
+std::tuple<Tensor, Tensor, Tensor> list_all_pairs(const Tensor& neighbours, const std::optional<Tensor>& count,
+                                                  const Tensor& ends, const Tensor& row_ends, int64_t total) {
   check_tensor(neighbours, "neighbours", at::kInt, 2);
   check_tensor(ends, "ends", at::kInt, 2);
   check_tensor(row_ends, "row_ends", at::kInt, 1);
@@ -175,16 +174,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> list_all_pairs(const Tensor& neighbou
   TORCH_CHECK(total >= 0 && total <= neighbours.numel() && total < INT32_MAX / 2,
               "total must be the number of pairs, is ", total);
   const c10::cuda::CUDAGuard guard(neighbours.device());
-  Tensor place = at::empty(neighbours.sizes(), neighbours.options());
   Tensor lists[3];  // sources, targets, by_row
   for (Tensor& list : lists) list = at::empty({total}, neighbours.options());
   check(list_pairs({neighbours.data_ptr<int>(), optional_pointer<int>(count), ends.data_ptr<int>(),
                     row_ends.data_ptr<int>(), rows, static_cast<int32_t>(rows), static_cast<int32_t>(volume),
-                    place.data_ptr<int>(), lists[0].data_ptr<int>(), lists[1].data_ptr<int>(),
+                    lists[0].data_ptr<int>(), lists[1].data_ptr<int>(),
                     reinterpret_cast<uint32_t*>(lists[2].data_ptr<int>())},
                    stream()),
         "list_pairs");
-  return {place, lists[0], lists[1], lists[2]};
+  return {lists[0], lists[1], lists[2]};
 }
 
 int32_t row_bytes_of(const Tensor& features) {
@@ -209,33 +207,6 @@ Tensor gather(const Tensor& features, const Tensor& lists, at::IntArrayRef begin
                      row_bytes_of(features)},
                     stream()),
         "gather_rows");
-  return buffer;
-}
-
-Tensor spread(const Tensor& features, const Tensor& neighbours, const std::optional<Tensor>& count, bool flipped,
-              const Tensor& place, at::IntArrayRef begin, at::IntArrayRef slot, at::IntArrayRef order,
-              int64_t slots) {
-  check_tensor(features, "features", features.scalar_type(), 2);
-  check_aligned(features, "features");
-  check_tensor(neighbours, "neighbours", at::kInt, 2);
-  check_tensor(place, "place", at::kInt, 2);
-  check_same_device(neighbours, "neighbours", features, "features");
-  check_same_device(place, "place", features, "features");
-  check_count(count, features, "features");
-  const c10::cuda::CUDAGuard guard(features.device());
-  const PairLayout layout = layout_of(begin, slot, order);
-  TORCH_CHECK(neighbours.size(0) == layout.volume && neighbours.size(1) == features.size(0),
-              "neighbours must be [", layout.volume, ", ", features.size(0), "], is ", neighbours.sizes());
-  TORCH_CHECK(place.size(0) == layout.volume, "place must have ", layout.volume, " offsets, has ", place.sizes());
-  TORCH_CHECK(slots >= 0 && slots < INT32_MAX / 2, "slots must be from 0 to 2^30, is ", slots);
-  Tensor buffer = at::empty({slots, features.size(1)}, features.options());
-  check(spread_rows(
-            layout,
-            {features.data_ptr(), neighbours.data_ptr<int>(), optional_pointer<int>(count), place.data_ptr<int>(),
-             buffer.data_ptr(), neighbours.size(1), place.size(1), static_cast<int32_t>(slots),
-             static_cast<int32_t>(features.size(0)), row_bytes_of(features), flipped},
-            stream()),
-        "spread_rows");
   return buffer;
 }
 
@@ -388,15 +359,12 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def(
       "conv_direct(Tensor features, Tensor weight, Tensor? keys, Tensor rows, Tensor sites, Tensor offsets, "
       "Tensor? bias, Tensor? residual, bool relu) -> Tensor");
-  // neighbours, ends [V, N], row_ends [N] -> place [V, N], sources, targets, by_row [pairs]
+  // neighbours, ends [V, N], row_ends [N] -> sources, targets, by_row [pairs]
   m.def(
       "list_pairs(Tensor neighbours, Tensor? count, Tensor ends, Tensor row_ends, int total) -> "
-      "(Tensor, Tensor, Tensor, Tensor)");
+      "(Tensor, Tensor, Tensor)");
   // features [N, C], lists [pairs] -> [slots, C]
   m.def("gather_rows(Tensor features, Tensor lists, int[] begin, int[] slot, int[] order, int slots) -> Tensor");
-  m.def(
-      "spread_rows(Tensor features, Tensor neighbours, Tensor? count, bool flipped, Tensor place, int[] begin, "
-      "int[] slot, int[] order, int slots) -> Tensor");
   // products [slots, C], row_ends [N], by_row [pairs] -> [N, C]
   m.def(
       "add_products(Tensor products, Tensor row_ends, Tensor by_row, Tensor? count, int[] begin, int[] slot, "
@@ -422,7 +390,6 @@ TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   m.impl("conv_direct", direct);
   m.impl("list_pairs", list_all_pairs);
   m.impl("gather_rows", gather);
-  m.impl("spread_rows", spread);
   m.impl("add_products", add);
   m.impl("fetch_products", fetch);
   m.impl("conv_centre", centre_and_products);

@@ -2,7 +2,7 @@
 // what the products left there. Equivalent to these loops:
 //
 //   for v, i-th pair of v: buffer[slot[v] + i] = from[lists[begin[v] + i]]
-//   for n, v: out[n] += products[slot[v] + place[v][n] - begin[v]]      v in ascending order, along by_row
+//   for n, v in ascending order, i-th pair of v: if targets[begin[v] + i] == n: out[n] += products[slot[v] + i]
 //
 // The sums are taken where they end (output-stationary): no atomics, and each result is written once.
 #include "dataflow/pairs.cuh"
@@ -34,13 +34,11 @@ __global__ void __launch_bounds__(THREADS) list_pairs_kernel(const ListPairs p) 
   for (int v = 0; v < p.volume; ++v) {
     const int64_t first = int64_t(v) * p.rows;
     const int source = counts ? p.neighbours[v * p.stride + row] : -1;
-    const int place = source >= 0 ? p.ends[first + row] - 1 : -1;
-    p.place[first + row] = place;
-    if (place < 0) continue;
-    p.sources[place] = source;
-    p.targets[place] = row;
-    const int before = first > 0 ? p.ends[first - 1] : 0;
-    p.by_row[entry++] = uint32_t(v) << RANK_BITS | uint32_t(place - before);
+    if (source < 0) continue;
+    const int pair = p.ends[first + row] - 1, before = first > 0 ? p.ends[first - 1] : 0;
+    p.sources[pair] = source;
+    p.targets[pair] = row;
+    p.by_row[entry++] = uint32_t(v) << RANK_BITS | uint32_t(pair - before);
   }
 }
 
@@ -59,25 +57,6 @@ __global__ void __launch_bounds__(THREADS)
     x = __ldg(static_cast<const Word*>(p.from) + int64_t(__ldg(p.lists + pair)) * words + word);
   }
   static_cast<Word*>(p.buffer)[i] = x;
-}
-
-template <typename Word>
-__global__ void __launch_bounds__(THREADS)
-    spread_rows_kernel(const __grid_constant__ PairLayout layout, const SpreadRows p) {
-  const int words = p.row_bytes / sizeof(Word);
-  const int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;
-  const int source = int(i / words), word = int(i % words);
-  if (source >= row_limit(p.sources, p.count)) return;
-  const Word x = __ldg(static_cast<const Word*>(p.from) + i);
-  for (int v = 0; v < layout.volume; ++v) {
-    const int other = p.flipped ? layout.volume - 1 - v : v;
-    const int row = __ldg(p.neighbours + other * p.stride + source);
-    const int place = row < 0 ? -1 : __ldg(p.place + v * p.rows + row);
-    if (place < 0) continue;
-    const int64_t slot = int64_t(layout.slot[v]) + place - layout.begin[v];
-    if (slot >= p.slots) continue;
-    static_cast<Word*>(p.buffer)[slot * words + word] = x;
-  }
 }
 
 // A thread adds up WIDTH channels of a row.
@@ -152,14 +131,6 @@ cudaError_t gather_rows(const PairLayout& layout, const GatherRows& p, cudaStrea
   return with_word(p.row_bytes, [&](auto word) {
     const int64_t words = p.row_bytes / sizeof(word);
     gather_rows_kernel<decltype(word)><<<blocks(p.slots * words, THREADS), THREADS, 0, stream>>>(layout, p);
-  });
-}
-
-cudaError_t spread_rows(const PairLayout& layout, const SpreadRows& p, cudaStream_t stream) {
-  if (p.sources == 0 || p.row_bytes == 0) return cudaSuccess;
-  return with_word(p.row_bytes, [&](auto word) {
-    const int64_t words = p.row_bytes / sizeof(word);
-    spread_rows_kernel<decltype(word)><<<blocks(p.sources * words, THREADS), THREADS, 0, stream>>>(layout, p);
   });
 }
 

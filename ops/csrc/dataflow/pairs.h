@@ -25,7 +25,6 @@ struct ListPairs {
   const int32_t* row_ends;    // [rows] pairs up to those of this row, these included
   int64_t stride;
   int32_t rows, volume;
-  int32_t* place;    // [volume, rows] number of the pair, -1 = none
   int32_t* sources;  // [pairs] source row
   int32_t* targets;  // [pairs] row
   // [pairs] those of each row one after another, in the order of their offsets: the offset in the high bits, the
@@ -38,18 +37,6 @@ struct GatherRows {
   const int32_t* lists;  // [pairs] which of them
   void* buffer;          // [slots, row_bytes], zeros where no pair stands
   int32_t slots, row_bytes;
-};
-
-// A buffer filled by the rows that are read, each once.
-struct SpreadRows {
-  const void* from;           // [source rows, row_bytes]
-  const int32_t* neighbours;  // [volume, stride] the rows that read each source row with each offset, -1 = none
-  const int32_t* count;       // device, source rows >= *count are read by none; null: all count
-  const int32_t* place;       // [volume, rows]
-  void* buffer;               // [slots, row_bytes]; where no pair stands it is left as it is
-  int64_t stride, rows;
-  int32_t slots, sources, row_bytes;
-  bool flipped;  // offset v of the rows is volume - 1 - v of the neighbours
 };
 
 struct AddProducts {
@@ -77,7 +64,6 @@ struct FetchProducts {
 
 cudaError_t list_pairs(const ListPairs& p, cudaStream_t stream);
 cudaError_t gather_rows(const PairLayout& layout, const GatherRows& p, cudaStream_t stream);
-cudaError_t spread_rows(const PairLayout& layout, const SpreadRows& p, cudaStream_t stream);
 cudaError_t add_products(const PairLayout& layout, Scalar type, const AddProducts& p, cudaStream_t stream);
 // On tensor cores where the channels are multiples of 16, and float32 may be rounded to tf32.
 cudaError_t fetch_products(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
