@@ -38,8 +38,10 @@ def location_map(
     if table not in ("array", "hash"):
         raise ValueError(f"table: {table!r} is neither array nor hash")
     shape = per_axis("spatial_shape", spatial_shape, len(spatial_shape), least=1)
+    geometry = ConvGeometry.of(*geometry, dims=len(shape))
     check_coords(coords, shape, batch_size)  # sync: an unsorted row is the caller's mistake
-    kernel, stride, padding, dilation = ConvGeometry.of(*geometry, dims=len(shape))
+    check_coords(out_coords, geometry.output_shape(shape), batch_size)
+    kernel, stride, padding, dilation = geometry
     padded = [n + 2 * p for n, p in zip(shape, padding, strict=True)]
     cells = batch_size * prod(padded)
     if table == "array" and cells > MOST_CELLS:
