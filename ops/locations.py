@@ -50,8 +50,8 @@ def location_map(
     outputs = linear_keys(out_coords * coords.new_tensor([1, *stride]), padded)
     steps = coords.new_tensor(list(product(*map(range, kernel)))) * coords.new_tensor(dilation)
     offsets = linear_keys(pad(steps, (1, 0)), padded)
-    # A window that ends outside of the padded grid could read another row's cell: none does. The
-    # first cell of an output's window lies where no input has looked around the end of a row.
+    # No key is another cell's: windows lie inside of the padded grid, and what an input less an
+    # offset wraps to, where it is negative on an axis, is a cell where no window begins.
     backend = cuda if on_kernels(coords) else reference
     size = cells if table == "array" else None
     keys, rows = backend.store(inputs, size)
