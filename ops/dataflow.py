@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from torch import Tensor
@@ -16,6 +17,7 @@ from ops.rulebook import KernelMap, Table
 KINDS = ("implicit_gemm", "direct", "gather_scatter", "fetch_on_demand")
 GROUPINGS = ("symmetric", "fixed", "adaptive")
 MOST_OFFSETS = 125  # of a kernel whose pairs are listed: pairs.h
+RANK_BITS = 25  # of the entries of Pairs.by_row: pairs.h
 
 
 @dataclass(frozen=True)
@@ -81,23 +83,30 @@ class Pairs(NamedTuple):
     """The pairs of a table, listed by offset and in the order of its rows."""
 
     table: Table
-    by_source: Table | None  # the other direction: which rows read a source
-    place: Tensor  # [V, N] int32: number of the pair in the lists, -1 = none
     sources: Tensor  # [pairs] int32
     targets: Tensor  # [pairs] int32: rows of the table
+    row_ends: Tensor  # [N] int32: pairs of the rows up to this one, this one included
+    # [pairs] int32: those of each row in the order of their offsets, as 2^25 * offset + number of
+    # the pair among its offset's
+    by_row: Tensor
     begin: tuple[int, ...]  # [V + 1] where each offset's pairs begin in the lists
+    most: int  # pairs of one row
+    symmetric: bool  # of a submanifold map
 
     @property
     def sizes(self) -> list[int]:
         """Pairs of each offset."""
-        return [end - begin for begin, end in zip(self.begin, self.begin[1:], strict=False)]
+        return [end - begin for begin, end in pairwise(self.begin)]
 
     @property
     def centre(self) -> int | None:
         """The offset of a submanifold map that pairs every row with itself."""
-        other = self.by_source
-        same = other is not None and other.neighbours is self.table.neighbours
-        return len(self.place) // 2 if same else None
+        return (len(self.begin) - 1) // 2 if self.symmetric else None
+
+    @property
+    def single(self) -> bool:
+        """Whether every row has one pair, as in the inverse of a convolution without overlaps."""
+        return self.most == 1 and self.begin[-1] == len(self.row_ends)
 
 
 class PairMap(NamedTuple):

@@ -38,8 +38,10 @@ def location_map(
     if table not in ("array", "hash"):
         raise ValueError(f"table: {table!r} is neither array nor hash")
     shape = per_axis("spatial_shape", spatial_shape, len(spatial_shape), least=1)
+    geometry = ConvGeometry.of(*geometry, dims=len(shape))
     check_coords(coords, shape, batch_size)  # sync: an unsorted row is the caller's mistake
-    kernel, stride, padding, dilation = ConvGeometry.of(*geometry, dims=len(shape))
+    check_coords(out_coords, geometry.output_shape(shape), batch_size)
+    kernel, stride, padding, dilation = geometry
     padded = [n + 2 * p for n, p in zip(shape, padding, strict=True)]
     cells = batch_size * prod(padded)
     if table == "array" and cells > MOST_CELLS:
@@ -48,8 +50,8 @@ def location_map(
     outputs = linear_keys(out_coords * coords.new_tensor([1, *stride]), padded)
     steps = coords.new_tensor(list(product(*map(range, kernel)))) * coords.new_tensor(dilation)
     offsets = linear_keys(pad(steps, (1, 0)), padded)
-    # A window that ends outside of the padded grid could read another row's cell: none does. The
-    # first cell of an output's window lies where no input has looked around the end of a row.
+    # No key is another cell's: windows lie inside of the padded grid, and what an input less an
+    # offset wraps to, where it is negative on an axis, is a cell where no window begins.
     backend = cuda if on_kernels(coords) else reference
     size = cells if table == "array" else None
     keys, rows = backend.store(inputs, size)

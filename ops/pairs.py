@@ -20,11 +20,12 @@ def pair_map(kernel_map: KernelMap) -> PairMap:
         raise ValueError(f"kernel_map: {volume} offsets, pairs are listed of up to {MOST_OFFSETS}")
     forward, backward = kernel_map
     backend = cuda if on_kernels(forward.neighbours) else reference
-    pairs = backend.list_pairs(forward, backward)
+    symmetric = backward is not None and backward.neighbours is forward.neighbours
+    pairs = backend.list_pairs(forward, symmetric)
     if backward is None:
         pairs_back = None
-    elif backward.neighbours is forward.neighbours:  # submanifold: the same lists
-        pairs_back = pairs._replace(table=backward, by_source=forward)
+    elif symmetric:  # the same lists
+        pairs_back = pairs._replace(table=backward)
     else:
-        pairs_back = backend.list_pairs(backward, forward)
+        pairs_back = backend.list_pairs(backward, False)
     return PairMap(forward, backward, pairs, pairs_back)

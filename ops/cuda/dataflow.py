@@ -85,10 +85,9 @@ def _convolve(
     dataflow, tf32 = flow
     if isinstance(side, Locations):
         return locations.convolve(features, weight, side, bias, residual, relu)
-    engine, last = (
-        (gather_scatter, dataflow) if dataflow.kind == "gather_scatter" else (fetch_on_demand, tf32)
-    )
-    return engine.convolve(features, weight, side, bias, residual, relu, last)
+    if dataflow.kind == "gather_scatter":
+        return gather_scatter.convolve(features, weight, side, bias, residual, relu, dataflow)
+    return fetch_on_demand.convolve(features, weight, side, bias, residual, relu, tf32)
 
 
 def _weight_gradient(features: Tensor, grad: Tensor, side: Side, flow: Flow) -> Tensor:

@@ -7,8 +7,6 @@ from torch import Tensor
 from ops.cuda import pairs as kernels
 from ops.dataflow import Pairs
 
-CENTRE_OFFSETS = 32  # of a kernel that conv_centre takes: pairs.h
-
 
 def convolve(
     features: Tensor,  # [N_in, C_in]
@@ -19,9 +17,12 @@ def convolve(
     relu: bool,
     tf32: bool,
 ) -> Tensor:  # [N_out, C_out]
-    centre = pairs.centre if len(weight) <= CENTRE_OFFSETS else None
+    rest = bias, residual, relu, tf32
+    if pairs.single:
+        return kernels.conv_single(features, weight, pairs, *rest)
+    centre = pairs.centre
     products = kernels.fetch_products(features, weight, pairs, centre, tf32)
     if centre is not None:
-        rest = bias, residual, relu, tf32
         return kernels.conv_centre(features, weight, products, pairs, centre, *rest)
-    return kernels.add_products(products, pairs, [], [], features.dtype, bias, residual, relu)
+    dtype = features.dtype
+    return kernels.add_products(products, pairs, [], [], dtype, bias, residual, relu)

@@ -57,10 +57,7 @@ def convolve(
     dataflow: Dataflow,
 ) -> Tensor:  # [N_out, C_out]
     buffer = Buffer.of(pairs, dataflow)
-    if pairs.by_source is not None:
-        gathered = kernels.spread_rows(features, pairs, buffer.slot, buffer.order, buffer.gathered)
-    else:
-        gathered = _gathered(features, pairs.sources, pairs, buffer)
+    gathered = _gathered(features, pairs.sources, pairs, buffer)
     products = features.new_empty(buffer.slots, weight.shape[2], dtype=torch.float32)
     for index, group in enumerate(buffer.groups):
         if group == (pairs.centre,):
@@ -82,7 +79,7 @@ def weight_gradient(
     buffer = Buffer.of(pairs, dataflow)
     inputs = _gathered(features, pairs.sources, pairs, buffer)
     outputs = _gathered(grad, pairs.targets, pairs, buffer)
-    shape = len(pairs.place), features.shape[1], grad.shape[1]
+    shape = len(pairs.sizes), features.shape[1], grad.shape[1]
     out = features.new_zeros(shape, dtype=torch.float32)
     for index, group in enumerate(buffer.groups):
         if group == (pairs.centre,):
@@ -116,4 +113,4 @@ def _weights(weight: Tensor, pairs: Pairs, group: tuple[int, ...]) -> Tensor:
 
 
 def _of_weight(v: int, pairs: Pairs) -> int:
-    return len(pairs.place) - 1 - v if pairs.table.flipped else v
+    return len(pairs.sizes) - 1 - v if pairs.table.flipped else v

@@ -13,7 +13,7 @@ from ops.dataflow import Pairs
 from ops.rulebook import Table
 
 
-def list_pairs(table: Table, by_source: Table | None) -> Pairs:
+def list_pairs(table: Table, symmetric: bool) -> Pairs:
     """See ops.dataflow.Pairs."""
     extension()
     neighbours, count = table.neighbours.contiguous(), table.count
@@ -21,10 +21,19 @@ def list_pairs(table: Table, by_source: Table | None) -> Pairs:
     if count is not None:
         hit &= torch.arange(neighbours.shape[1], device=neighbours.device) < count
     ends = hit.flatten().cumsum(0, dtype=torch.int32).view(hit.shape)
-    last = ends[:, -1] if ends.shape[1] else ends.new_zeros(len(ends))
-    begin = (0, *last.tolist())  # sync: how many pairs there are, for the size of the lists
-    place, sources, targets = torch.ops.millisecond.list_pairs(neighbours, count, ends, begin[-1])
-    return Pairs(table, by_source, place, sources, targets, begin)
+    of_row = hit.sum(0, dtype=torch.int32)
+    row_ends = of_row.cumsum(0, dtype=torch.int32)
+    if len(of_row):
+        numbers = torch.cat([ends[:, -1], of_row.max()[None]])
+        # sync: how many pairs there are, for the size of the lists
+        *last, most = numbers.tolist()
+    else:
+        last, most = [0] * len(hit), 0
+    begin = (0, *last)
+    sources, targets, by_row = torch.ops.millisecond.list_pairs(
+        neighbours, count, ends, row_ends, begin[-1]
+    )
+    return Pairs(table, sources, targets, row_ends, by_row, begin, most, symmetric)
 
 
 def gather_rows(
@@ -39,26 +48,6 @@ def gather_rows(
     return torch.ops.millisecond.gather_rows(features, lists, begin, slot, order, slots)
 
 
-def spread_rows(
-    features: Tensor, pairs: Pairs, slot: Sequence[int], order: Sequence[int], slots: int
-) -> Tensor:
-    """`gather_rows` of the sources, each of which is read once; padding holds anything."""
-    back = pairs.by_source
-    assert back is not None
-    flipped = back.flipped != pairs.table.flipped
-    return torch.ops.millisecond.spread_rows(
-        features,
-        back.neighbours.contiguous(),
-        back.count,
-        flipped,
-        pairs.place,
-        pairs.begin,
-        slot,
-        order,
-        slots,
-    )
-
-
 def add_products(
     products: Tensor,
     pairs: Pairs,
@@ -71,9 +60,9 @@ def add_products(
 ) -> Tensor:
     """See ops.reference.pairs.add_products; `slot` and `order` are empty where products lie as the
     pairs are listed."""
-    place, count = pairs.place, pairs.table.count
+    rows = pairs.row_ends, pairs.by_row, pairs.table.count
     return torch.ops.millisecond.add_products(
-        products, place, count, pairs.begin, slot, order, dtype, bias, residual, relu
+        products, *rows, pairs.begin, slot, order, dtype, bias, residual, relu
     )
 
 
@@ -99,16 +88,31 @@ def conv_centre(
     tf32: bool,
 ) -> Tensor:
     """See ops.reference.pairs.conv_centre."""
-    place = products, pairs.place, pairs.begin, centre
+    rows = products, pairs.row_ends, pairs.by_row, pairs.begin, centre
     return torch.ops.millisecond.conv_centre(
-        features, weight, pairs.table.flipped, *place, bias, residual, relu, tf32
+        features, weight, pairs.table.flipped, *rows, bias, residual, relu, tf32
+    )
+
+
+def conv_single(
+    features: Tensor,
+    weight: Tensor,
+    pairs: Pairs,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    relu: bool,
+    tf32: bool,
+) -> Tensor:
+    """See ops.reference.pairs.conv_single."""
+    lists = pairs.sources, pairs.targets, pairs.begin
+    return torch.ops.millisecond.conv_single(
+        features, weight, pairs.table.flipped, *lists, bias, residual, relu, tf32
     )
 
 
 @fake("list_pairs")
-def _list_pairs(neighbours, count, ends, total):
-    place, lists = torch.empty_like(neighbours), [neighbours.new_empty(total) for _ in range(2)]
-    return place, *lists
+def _list_pairs(neighbours, count, ends, row_ends, total):
+    return tuple(neighbours.new_empty(total) for _ in range(3))
 
 
 @fake("gather_rows")
@@ -116,14 +120,11 @@ def _gather_rows(features, lists, begin, slot, order, slots):
     return features.new_empty(slots, features.shape[1])
 
 
-@fake("spread_rows")
-def _spread_rows(features, neighbours, count, flipped, place, begin, slot, order, slots):
-    return features.new_empty(slots, features.shape[1])
-
-
 @fake("add_products")
-def _add_products(products, place, count, begin, slot, order, dtype, bias, residual, relu):
-    return products.new_empty(place.shape[1], products.shape[1], dtype=dtype)
+def _add_products(
+    products, row_ends, by_row, count, begin, slot, order, dtype, bias, residual, relu
+):
+    return products.new_empty(len(row_ends), products.shape[1], dtype=dtype)
 
 
 @fake("fetch_products")
@@ -134,6 +135,11 @@ def _fetch_products(features, weight, flipped, sources, begin, centre, tf32):
 
 @fake("conv_centre")
 def _conv_centre(
-    features, weight, flipped, products, place, begin, centre, bias, residual, relu, tf32
+    features, weight, flipped, products, row_ends, by_row, begin, centre, bias, residual, relu, tf32
 ):
-    return features.new_empty(place.shape[1], weight.shape[2])
+    return features.new_empty(len(row_ends), weight.shape[2])
+
+
+@fake("conv_single")
+def _conv_single(features, weight, flipped, sources, targets, begin, bias, residual, relu, tf32):
+    return features.new_empty(len(targets), weight.shape[2])

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from ops.dataflow import Pairs
+from ops.dataflow import RANK_BITS, Pairs
 from ops.reference.sparse_conv import finished
 from ops.rulebook import Table
 
 
-def list_pairs(table: Table, by_source: Table | None) -> Pairs:
+def list_pairs(table: Table, symmetric: bool) -> Pairs:
     """See ops.dataflow.Pairs."""
     neighbours, count = table.neighbours, table.count
     hit = neighbours >= 0
     if count is not None:
         hit &= torch.arange(neighbours.shape[1], device=neighbours.device) < count
-    place = torch.where(hit, hit.flatten().cumsum(0).view(hit.shape) - 1, -1).int()
     _, targets = hit.nonzero(as_tuple=True)
     begin = (0, *hit.sum(1).cumsum(0).tolist())
-    return Pairs(table, by_source, place, neighbours[hit], targets.int(), begin)
+    of_row = hit.sum(0)
+    rank = hit.cumsum(1) - 1 + (torch.arange(len(hit), device=hit.device)[:, None] << RANK_BITS)
+    by_row = rank.T[hit.T].int()
+    lists = neighbours[hit], targets.int(), of_row.cumsum(0).int(), by_row
+    return Pairs(table, *lists, begin, max(of_row.tolist(), default=0), symmetric)
 
 
 def gather_rows(
@@ -51,10 +55,9 @@ def add_products(
     relu: bool,
 ) -> Tensor:  # [N, C_out]
     """out[n] = sum over v of products of n, + bias, + residual, ReLU."""
-    out = products.new_zeros(pairs.place.shape[1], products.shape[1])
-    for v, place in enumerate(pairs.place):
-        hit = place >= 0
-        out[hit] += products[(slot[v] + place[hit] - pairs.begin[v]).long()]
+    out = products.new_zeros(len(pairs.row_ends), products.shape[1])
+    for v, (begin, end) in enumerate(pairwise(pairs.begin)):
+        out[pairs.targets[begin:end].long()] += products[slot[v] : slot[v] + end - begin]
     return finished(out, pairs.table.count, bias, residual, relu).to(dtype)
 
 
@@ -70,6 +73,21 @@ def fetch_products(
     weight = (weight.flip(0) if pairs.table.flipped else weight).float()
     others = [v for v in range(len(weight)) if v != centre]
     return torch.cat([rows[pairs.begin[v] : pairs.begin[v + 1]] @ weight[v] for v in others])
+
+
+def conv_single(
+    features: Tensor,  # [N_in, C_in]
+    weight: Tensor,  # [V, C_in, C_out]
+    pairs: Pairs,  # one per row
+    bias: Tensor | None,
+    residual: Tensor | None,
+    relu: bool,
+    tf32: bool,
+) -> Tensor:  # [N, C_out]
+    """The convolution where every row reads one source."""
+    products = fetch_products(features, weight, pairs, None, tf32)
+    rest = features.dtype, bias, residual, relu
+    return add_products(products, pairs, pairs.begin[:-1], range(len(weight)), *rest)
 
 
 def conv_centre(

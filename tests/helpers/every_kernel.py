@@ -120,13 +120,23 @@ def sparse_conv(scene: Scene) -> None:
         ops.sparse_conv(x, w.to(dtype), kernel_map, bias, relu=True).sum().backward()
 
 
-@runs("list_pairs", "gather_rows", "spread_rows", "add_products", "fetch_products", "conv_centre")
+@runs(
+    "list_pairs",
+    "gather_rows",
+    "add_products",
+    "fetch_products",
+    "conv_centre",
+    "conv_single",
+)
 def dataflows_over_pairs(scene: Scene) -> None:
-    maps = [ops.pair_map(kernel_map) for kernel_map in kernel_maps(scene)]
+    half = ConvGeometry.of(2, 2)
+    *_, apart = ops.strided_map(scene.coords, GRID.sparse_shape, 2, half)
+    maps = [ops.pair_map(kernel_map) for kernel_map in (*kernel_maps(scene), apart.reversed())]
     dataflows = ops.Dataflow("gather_scatter"), ops.Dataflow("fetch_on_demand")
-    channels = [(16, 16), (48, 32), (64, 128), (128, 64), (20, 12), (3, 5)]
-    options = product(maps, dataflows, DTYPES, ("highest", "high"), channels)
-    for listed, dataflow, dtype, precision, (c_in, c_out) in options:
+    kinds = [*((dtype, "highest") for dtype in DTYPES), (torch.float32, "high")]
+    channels = [(48, 16), (16, 32), (64, 64), (32, 128), (3, 5)]
+    options = product(maps, dataflows, kinds, channels)
+    for listed, dataflow, (dtype, precision), (c_in, c_out) in options:
         torch.set_float32_matmul_precision(precision)
         rows = listed.backward.neighbours.shape[1]
         x = torch.randn(rows, c_in, device="cuda", dtype=dtype, requires_grad=True)

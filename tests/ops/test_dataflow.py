@@ -50,6 +50,10 @@ def test_lists_of_pairs_compute_the_convolution(problem):
         products, pairs, begin[:-1], range(len(weight)), torch.float32, None, None, False
     )
     assert_same(out, expected, 1e-5)
+    if pairs.centre is not None:
+        others = reference.fetch_products(features, weight, pairs, pairs.centre, False)
+        rest = pairs, pairs.centre, None, None, False, False
+        assert_same(reference.conv_centre(features, weight, others, *rest), expected, 1e-5)
     room = [10 * v for v in range(len(weight))]  # offset v from slot 10 v on
     few = pairs._replace(sources=pairs.sources[:0], begin=(0,) * len(begin))
     buffer = reference.gather_rows(features, few.sources, few.begin, room, range(len(weight)), 50)

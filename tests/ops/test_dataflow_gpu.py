@@ -15,11 +15,14 @@ from tests.helpers.sparse import error, poison, poison_bits, random_coords
 
 pytestmark = pytest.mark.gpu
 
-SHAPE = (9, 40, 37)
+SHAPE = (8, 40, 38)
 AROUND = ConvGeometry((3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1))
 DOWN = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
 HALF = ConvGeometry((2, 2, 2), (2, 2, 2), (0, 0, 0), (1, 1, 1))
-CHANNELS = [(4, 16), (16, 32), (48, 80), (64, 64), (128, 64), (64, 256), (5, 7)]
+SOME = ConvGeometry((1, 2, 2), (2, 2, 2), (0, 0, 0), (1, 1, 1))  # leaves out every other layer
+WINDOWS = {"same": AROUND, "down": DOWN, "half": HALF, "some": SOME}
+CASES = [("same", channels) for channels in ((16, 32), (48, 80), (64, 64), (64, 256), (5, 7))]
+CASES += [(name, channels) for name in ("down", "half", "some") for channels in ((64, 64), (5, 7))]
 DATAFLOWS = [Dataflow("gather_scatter", g) for g in ("symmetric", "fixed", "adaptive")]
 NAMES = ("features", "weight", "bias", "residual")
 DATAFLOWS += [Dataflow("fetch_on_demand"), Dataflow("direct")]
@@ -36,7 +39,7 @@ def precision(request):
 
 @pytest.fixture(scope="module")
 def sites():
-    return random_coords(torch.Generator().manual_seed(0), SHAPE, 2, 0.1).cuda()
+    return random_coords(torch.Generator().manual_seed(0), SHAPE, 2, 0.1).cuda().contiguous()
 
 
 def maps(sites, geometry):
@@ -56,10 +59,9 @@ def computed(dataflow, tensors, listed, found, relu=False):
     return sparse_conv(features, weight, taken, bias, residual, relu, dataflow)
 
 
-@pytest.mark.parametrize("geometry", [AROUND, DOWN, HALF], ids=["same", "down", "half"])
-@pytest.mark.parametrize("channels", CHANNELS, ids=str)
-def test_matches_the_reference_in_fp64(sites, precision, geometry, channels):
-    dtype, tolerance = precision
+@pytest.mark.parametrize(("window", "channels"), CASES, ids=str)
+def test_matches_the_reference_in_fp64(sites, precision, window, channels):
+    (dtype, tolerance), geometry = precision, WINDOWS[window]
     torch.manual_seed(0)
     draw = lambda *shape: torch.randn(*shape, device="cuda").to(dtype)  # noqa: E731
     c_in, c_out = channels
@@ -103,40 +105,43 @@ def test_same_bits_every_time(sites, dataflow):
         assert all(torch.equal(a, b) for a, b in zip(runs[0], run, strict=True))
 
 
-@pytest.mark.parametrize("geometry", [AROUND, DOWN, HALF], ids=["same", "down", "half"])
+@pytest.mark.parametrize("geometry", WINDOWS.values(), ids=WINDOWS)
 def test_operators_are_what_their_references_say(sites, geometry):
     kernel_map, listed, _ = maps(sites, geometry)
-    pairs, wanted = listed.pairs, reference.list_pairs(*kernel_map)
+    pairs, wanted = listed.pairs, reference.list_pairs(kernel_map.forward, geometry is AROUND)
     assert pairs.begin == wanted.begin
-    for name in ("place", "sources", "targets"):
+    assert pairs.most == wanted.most and pairs.single == (geometry is HALF and pairs.most == 1)
+    for name in ("sources", "targets", "row_ends", "by_row"):
         assert torch.equal(getattr(pairs, name), getattr(wanted, name)), name
     x = torch.randn(len(sites), 24, device="cuda").half()
     for dataflow in DATAFLOWS[:3]:
-        together, slot, order, slots, gathered = Buffer.of(pairs, dataflow)
+        _, slot, order, slots, gathered = Buffer.of(pairs, dataflow)
         place = pairs.begin, slot, order, gathered
         poison_bits()
         buffer = kernels.gather_rows(x, pairs.sources, *place)
         assert torch.equal(buffer, reference.gather_rows(x, pairs.sources, *place))
-        spread = kernels.spread_rows(x, pairs, slot, order, gathered)
-        for v in sum(together, ()):
-            part = slice(slot[v], min(slot[v] + pairs.sizes[v], gathered))
-            assert torch.equal(spread[part], buffer[part])
         products = torch.randn(slots, 12, device="cuda")
         rest = slot, order, torch.float32, None, None, True
         got = kernels.add_products(products, pairs, *rest)
         assert error(got, reference.add_products(products, pairs, *rest)) <= 1e-6
-    weight = torch.randn(len(pairs.place), 24, 12, device="cuda").half()
+    weight = torch.randn(len(pairs.sizes), 24, 12, device="cuda").half()
     for left_out in (None, len(weight) // 2):
         products = kernels.fetch_products(x, weight, pairs, left_out, False)
         wanted = reference.fetch_products(x, weight, pairs, left_out, False)
         assert error(products, wanted) <= 1e-6
+    back = listed.pairs_back
+    assert back.single == (geometry is HALF)
+    if back.single:
+        x, rest = torch.randn(back.begin[-1], 24).half().cuda(), (None, None, True, False)
+        wanted = reference.conv_single(x, weight, back, *rest)
+        assert error(kernels.conv_single(x, weight, back, *rest), wanted) <= 4e-4
     if pairs.centre is not None:
         rest = products, pairs, pairs.centre, None, None, True, False
         wanted = reference.conv_centre(x, weight, *rest)
         assert error(kernels.conv_centre(x, weight, *rest), wanted) <= 4e-4
 
 
-@pytest.mark.parametrize("geometry", [AROUND, DOWN, HALF], ids=["same", "down", "half"])
+@pytest.mark.parametrize("geometry", WINDOWS.values(), ids=WINDOWS)
 def test_search_in_location_tables_gives_the_bitmaps_kernel_map(sites, geometry):
     kernel_map, _, _ = maps(sites, geometry)
     out = sites if geometry is AROUND else ops.strided_map(sites, SHAPE, 2, geometry)[0]
@@ -189,17 +194,19 @@ def test_opcheck(sites):
     ends = (neighbours >= 0).flatten().cumsum(0, dtype=torch.int32).view(neighbours.shape)
     products = operators.fetch_products(x, weight, False, pairs.sources, begin, -1, False)
     check(operators.hash_sites.default, (found.sites,), test_utils=("test_schema",))
-    reached = sites, [3] * 3 + [2] * 3 + [1] * 3 + [1] * 3, [5, 20, 19]
+    reached = sites, [3] * 3 + [2] * 3 + [1] * 3 + [1] * 3, [4, 20, 19]
     check(operators.reach_outputs.default, reached, test_utils=("test_schema",))
     check(operators.locate.default, found[:4])
     check(operators.conv_direct.default, (x, weight, *found[:4], None, None, True))
-    check(operators.list_pairs.default, (neighbours, None, ends, slots))
+    counts = pairs.row_ends, slots
+    check(operators.list_pairs.default, (neighbours, None, ends, *counts))
     check(operators.gather_rows.default, (x, pairs.sources, begin, slot, order, slots))
-    spread = x, neighbours, None, True, pairs.place, begin, slot, order, slots
-    check(operators.spread_rows.default, spread)
-    add = products, pairs.place, None, begin, [], [], torch.float16, None, None, True
+    rows = pairs.row_ends, pairs.by_row
+    add = products, *rows, None, begin, [], [], torch.float16, None, None, True
     check(operators.add_products.default, add)
     check(operators.fetch_products.default, (x, weight, False, pairs.sources, begin, 13, True))
     others = operators.fetch_products(x, weight, False, pairs.sources, begin, 13, True)
-    centre = x, weight, False, others, pairs.place, begin, 13, None, None, True, True
+    centre = x, weight, False, others, *rows, begin, 13, None, None, True, True
     check(operators.conv_centre.default, centre)
+    once = pairs.sources[: len(x)], torch.arange(len(x)).int().cuda(), [0] * 27 + [len(x)]
+    check(operators.conv_single.default, (x, weight, False, *once, None, None, True, True))

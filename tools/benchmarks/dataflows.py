@@ -8,11 +8,12 @@ from typing import NamedTuple
 import torch
 
 import ops
+from ops import Dataflow
+from ops.dataflow import GROUPINGS
 from ops.locations import kernel_map, location_map
 from ops.voxelize import VoxelGrid, voxelize
 from tools.benchmarks.layer_times import (
     AROUND,
-    CANDIDATES,
     Layer,
     Maps,
     dataflow_times,
@@ -28,6 +29,12 @@ SEMANTIC = VoxelGrid((-80, -80, -4, 80, 80, 8), (0.05, 0.05, 0.05))  # as Semant
 SITES = 100_000  # of a cube of random sites
 DENSITIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 WIDTHS = (16, 32, 64, 128, 256)
+SHOWN = (
+    Dataflow(),
+    *(Dataflow("gather_scatter", grouping) for grouping in GROUPINGS),
+    Dataflow("fetch_on_demand"),
+    Dataflow("direct"),
+)
 
 
 class Case(NamedTuple):
@@ -45,7 +52,7 @@ def measure(
     torch.manual_seed(0)
     result: dict = {"device": torch.cuda.get_device_name(), "scans": scans.source, "rows": []}
     print(f"{result['device']}, torch {torch.__version__}, {scans.source}; us per layer")
-    print("a dataflow by its first letters: " + ", ".join(map(str, CANDIDATES)) + "; spconv\n")
+    print(f"{', '.join(map(str, SHOWN))}; spconv\n")
     for case in cases(scans, batches):
         result["rows"].append(search_times(case))
         maps = Maps(case.batch)
@@ -99,7 +106,7 @@ def search_times(case: Case) -> dict:
 def measured(case: Case, layer: Layer, maps: Maps, precision: str, training: bool) -> dict:
     """A row of the table; prints it."""
     neighbours = layer.kernel_map.forward.neighbours
-    times = dataflow_times(layer, maps, precision, CANDIDATES, training)
+    times = dataflow_times(layer, maps, precision, SHOWN, training)
     theirs = spconv_time(layer, case.batch, precision, training)
     row = {
         "case": case.name,

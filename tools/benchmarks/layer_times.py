@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -22,14 +23,15 @@ TYPES = {
     "tf32": torch.float32,
     "fp32": torch.float32,
 }
-CANDIDATES = (
+CANDIDATES = (  # what tools/tune.py chooses among
     Dataflow(),
     *(Dataflow("gather_scatter", grouping) for grouping in ("symmetric", "fixed")),
     *(Dataflow("gather_scatter", "adaptive", epsilon) for epsilon in (0.1, 0.3, 0.5)),
+    Dataflow("gather_scatter", "adaptive", 0.3, 16384),
     Dataflow("fetch_on_demand"),
     Dataflow("direct"),
 )
-DIRECT_LIMIT = 64 * 64  # products of channels up to which direct is tried
+DIRECT_LIMIT = 32 * 32  # products of channels up to which direct is tried
 
 
 class Layer(NamedTuple):
@@ -151,18 +153,19 @@ def dataflow_times(
         taken = maps.taken(layer, dataflow)
         call = lambda: sparse_conv(features, weight, taken, dataflow=dataflow)  # noqa: B023, E731
         if training:
-            found[str(dataflow)] = launched_time(lambda: _step(call, gradient))  # noqa: B023
+            found[str(dataflow)] = launched_time(lambda: _step(call, gradient), 5)  # noqa: B023
         else:
             with torch.inference_mode():
                 found[str(dataflow)] = 1e3 * kernel_time(call, launches=5, repeats=5)
     return found
 
 
-def launched_time(call: Callable[[], object], launches: int = 10, repeats: int = 5) -> float:
+def launched_time(call: Callable[[], object], launches: int, repeats: int = 5) -> float:
     """Median microseconds of a call among several that are launched one after another: what the
     device spends, or the host where that takes longer."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     samples = []
+    call()
     for _ in range(repeats):
         start.record()
         for _ in range(launches):
@@ -183,42 +186,46 @@ def spconv_time(layer: Layer, batch_size: int, precision: str, training: bool) -
         return None
     spconv.constants.SPCONV_ALLOW_TF32 = precision == "tf32"
     features, _, gradient = _tensors(layer, TYPES[precision], training)
-    channels, kernel = (layer.c_in, layer.c_out), list(layer.geometry.kernel_size)
-    options: dict[str, Any] = {"bias": False, "indice_key": "key"}
-    window = {"stride": list(layer.geometry.stride), "padding": list(layer.geometry.padding)}
-    sites = layer.inputs.coords, [*layer.inputs.spatial_shape], batch_size
-    if layer.kind == "submanifold":
-        conv = spconv.SubMConv3d(*channels, kernel, **options)
-    elif layer.kind == "strided":
-        conv = spconv.SparseConv3d(*channels, kernel, **window, **options)
-    else:  # a convolution down makes the map that the inverse one reads
-        above = layer.outputs
-        fine = torch.randn(len(above.coords), 16, device="cuda", dtype=features.dtype)
-        y = spconv.SparseConvTensor(fine, above.coords, [*above.spatial_shape], batch_size)
-        down = spconv.SparseConv3d(16, 16, kernel, **window, **options).cuda().to(features.dtype)
-        with torch.no_grad():
-            y = down(y)
-        sites = y.indices, y.spatial_shape, batch_size
-        conv = spconv.SparseInverseConv3d(*channels, kernel, **options)
-    x = spconv.SparseConvTensor(features, *sites)
-    if layer.kind == "inverse":
-        x.indice_dict = y.indice_dict
-    conv = conv.cuda().to(features.dtype)
-
-    def call() -> None:
-        if training:
-            _step(lambda: conv(x).features, gradient)
-        else:
-            conv(x)
-
     try:
+        conv, x = _in_spconv(spconv, layer, batch_size, features)
+
+        def call() -> None:
+            if training:
+                _step(lambda: conv(x).features, gradient)
+            else:
+                conv(x)
+
         with torch.set_grad_enabled(training):
-            for _ in range(3):
-                call()
-            return launched_time(call)
+            call()  # in which spconv chooses its kernel
+            return launched_time(call, 5)
     except Exception as error:  # an engine that cannot do this is a result, not the end
         print(f"spconv, {layer.name}: {type(error).__name__} {str(error).strip()[-80:]}")
         return None
+
+
+def _in_spconv(
+    spconv: ModuleType, layer: Layer, batch_size: int, features: Tensor
+) -> tuple[Callable[[Any], Any], Any]:
+    """The layer in spconv, and its input."""
+    channels, kernel = (layer.c_in, layer.c_out), list(layer.geometry.kernel_size)
+    options: dict[str, Any] = {"bias": False, "indice_key": "key"}
+    window = {"stride": list(layer.geometry.stride), "padding": list(layer.geometry.padding)}
+    dtype, sites = features.dtype, (layer.inputs.coords, [*layer.inputs.spatial_shape], batch_size)
+    if layer.kind != "inverse":
+        if layer.kind == "submanifold":
+            conv = spconv.SubMConv3d(*channels, kernel, **options)
+        else:
+            conv = spconv.SparseConv3d(*channels, kernel, **window, **options)
+        return conv.cuda().to(dtype), spconv.SparseConvTensor(features, *sites)
+    # a convolution down makes the map that the inverse one reads
+    above = layer.outputs
+    fine = torch.randn(len(above.coords), 16, device="cuda", dtype=dtype)
+    y = spconv.SparseConvTensor(fine, above.coords, [*above.spatial_shape], batch_size)
+    with torch.no_grad():
+        y = spconv.SparseConv3d(16, 16, kernel, **window, **options).cuda().to(dtype)(y)
+    x = spconv.SparseConvTensor(features, y.indices, y.spatial_shape, batch_size)
+    x.indice_dict = y.indice_dict
+    return spconv.SparseInverseConv3d(*channels, kernel, **options).cuda().to(dtype), x
 
 
 def _tensors(layer: Layer, dtype: torch.dtype, training: bool) -> tuple[Tensor, Tensor, Tensor]:

@@ -118,7 +118,14 @@ def sparse_conv(scan: Scan) -> Calls:
     return {"conv 64-64": call, "conv 64-64 and backward": forward_and_backward(call)}
 
 
-@line("list_pairs", "gather_rows", "spread_rows", "add_products", "fetch_products", "conv_centre")
+@line(
+    "list_pairs",
+    "gather_rows",
+    "add_products",
+    "fetch_products",
+    "conv_centre",
+    "conv_single",
+)
 def dataflows_over_pairs(scan: Scan) -> Calls:
     kernel_map, rows = submanifold(scan)
     x, weight, listed = random(rows, 64), random(27, 64, 64), ops.pair_map(kernel_map)

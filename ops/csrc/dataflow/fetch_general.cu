@@ -10,7 +10,7 @@ constexpr int DEPTH = 16;  // input channels at a time
 constexpr int EACH = 4;    // pairs, and output channels, of a thread
 static_assert(SIDE / EACH * (SIDE / EACH) == THREADS);
 
-template <typename T, bool SUM>
+template <typename T, After AFTER>
 __global__ void __launch_bounds__(THREADS)
     fetch_general_kernel(const __grid_constant__ PairLayout layout, const __grid_constant__ Tiles tiles,
                          const FetchProducts p, const AddProducts sums) {
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(THREADS)
   const T* const weight = static_cast<const T*>(p.weight) + int64_t(w) * p.c_in * p.c_out;
   for (int i = threadIdx.x; i < SIDE; i += THREADS) {
     const int pair = part.first + i;
-    sources[i] = pair >= part.last ? -1 : SUM ? pair - layout.begin[part.v] : p.sources[pair];
+    sources[i] = pair >= part.last ? -1 : p.sources ? p.sources[pair] : pair - layout.begin[part.v];
   }
   const int m = threadIdx.x / (SIDE / EACH), n = threadIdx.x % (SIDE / EACH);
   float sum[EACH][EACH] = {};
@@ -49,56 +49,66 @@ __global__ void __launch_bounds__(THREADS)
       }
     }
   }
-  // ---- store, or add and store ----
-  const int64_t slot0 = int64_t(layout.slot[part.v]) - layout.begin[part.v];
 #pragma unroll
   for (int i = 0; i < EACH; ++i) {
-    const int pair = part.first + m + i * (SIDE / EACH), row = pair - layout.begin[part.v];
+    const int pair = part.first + m + i * (SIDE / EACH), rank = pair - layout.begin[part.v];
     if (pair >= part.last) continue;
-    for (int v = 0; SUM && v < layout.volume; ++v) {
-      const int place = v == part.v ? -1 : __ldg(sums.place + int64_t(v) * sums.rows + row);
-      if (place < 0) continue;
-      const float* const from = sums.products + (int64_t(layout.slot[v]) + place - layout.begin[v]) * p.c_out;
+    const int row = AFTER == After::place ? p.targets[pair] : rank;  // the centre's rank is the row
+    // ---- the row's other products ----
+    const int last = AFTER == After::add ? sums.row_ends[row] : 0;
+    for (int at = AFTER == After::add && row > 0 ? sums.row_ends[row - 1] : 0; at < last; ++at) {
+      const uint32_t entry = sums.by_row[at];
+      if (int(entry >> RANK_BITS) == part.v) continue;
+      const float* const from = sums.products + slot_of(layout, entry) * p.c_out;
 #pragma unroll
       for (int j = 0; j < EACH; ++j) {
         const int channel = part.column + n + j * (SIDE / EACH);
         if (channel < p.c_out) sum[i][j] += from[channel];
       }
     }
+    // ---- store ----
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
       const int channel = part.column + n + j * (SIDE / EACH);
       if (channel >= p.c_out) continue;
-      if constexpr (SUM) {
+      if constexpr (AFTER == After::store) {
+        p.products[(int64_t(layout.slot[part.v]) + rank) * p.c_out + channel] = sum[i][j];
+      } else {
         float x[1] = {sum[i][j]};
         finish<T>(x, sums, row, channel);
         static_cast<T*>(sums.out)[int64_t(row) * p.c_out + channel] = from_float<T>(x[0]);
-      } else {
-        p.products[(slot0 + pair) * p.c_out + channel] = sum[i][j];
       }
     }
   }
 }
 
-template <typename T, bool SUM>
-cudaError_t launch_general(const PairLayout& layout, const FetchProducts& p, const AddProducts& sums,
-                           cudaStream_t stream) {
-  const Tiles tiles(layout, SIDE, SUM ? -1 : p.centre, SUM ? p.centre : -1);
+template <typename T, After AFTER>
+cudaError_t launch_after(const PairLayout& layout, const FetchProducts& p, const AddProducts& sums,
+                         cudaStream_t stream) {
+  const Tiles tiles(layout, SIDE, p.centre, AFTER);
   const int total = tiles.end[layout.volume - 1];
   if (total == 0) return cudaSuccess;
-  fetch_general_kernel<T, SUM><<<total * divide_up(p.c_out, SIDE), THREADS, 0, stream>>>(layout, tiles, p, sums);
+  fetch_general_kernel<T, AFTER><<<total * divide_up(p.c_out, SIDE), THREADS, 0, stream>>>(layout, tiles, p, sums);
   return cudaGetLastError();
 }
 
 }  // namespace
 
-cudaError_t fetch_general(const PairLayout& layout, Scalar type, const FetchProducts& p, const AddProducts* sums,
-                          cudaStream_t stream) {
+cudaError_t fetch_general(const PairLayout& layout, Scalar type, const FetchProducts& p, After after,
+                          const AddProducts& sums, cudaStream_t stream) {
   cudaError_t error = cudaSuccess;
   const cudaError_t unknown = with_type(type, [&](auto zero) {
     using T = decltype(zero);
-    error =
-        sums ? launch_general<T, true>(layout, p, *sums, stream) : launch_general<T, false>(layout, p, {}, stream);
+    switch (after) {
+      case After::store:
+        error = launch_after<T, After::store>(layout, p, sums, stream);
+        break;
+      case After::add:
+        error = launch_after<T, After::add>(layout, p, sums, stream);
+        break;
+      case After::place:
+        error = launch_after<T, After::place>(layout, p, sums, stream);
+    }
   });
   return error != cudaSuccess ? error : unknown;
 }

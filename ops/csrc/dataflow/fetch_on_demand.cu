@@ -12,21 +12,21 @@
 namespace millisecond {
 namespace {
 
-cudaError_t launch(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
-                   const AddProducts* sums, cudaStream_t stream) {
+cudaError_t launch(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p, After after,
+                   const AddProducts& sums, cudaStream_t stream) {
   if (layout.volume == 0 || p.c_out == 0) return cudaSuccess;
   const bool multiples = p.c_in > 0 && p.c_in % 16 == 0 && p.c_out % 16 == 0;
   if (!multiples || (type == Scalar::float32 && !tf32) ||
       device_attribute(cudaDevAttrComputeCapabilityMajor) < 8) {
-    return fetch_general(layout, type, p, sums, stream);
+    return fetch_general(layout, type, p, after, sums, stream);
   }
   switch (type) {
     case Scalar::float16:
-      return fetch_half(layout, p, sums, stream);
+      return fetch_half(layout, p, after, sums, stream);
     case Scalar::bfloat16:
-      return fetch_bfloat16(layout, p, sums, stream);
+      return fetch_bfloat16(layout, p, after, sums, stream);
     default:
-      return fetch_tf32(layout, p, sums, stream);
+      return fetch_tf32(layout, p, after, sums, stream);
   }
 }
 
@@ -34,12 +34,17 @@ cudaError_t launch(const PairLayout& layout, Scalar type, bool tf32, const Fetch
 
 cudaError_t fetch_products(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
                            cudaStream_t stream) {
-  return launch(layout, type, tf32, p, nullptr, stream);
+  return launch(layout, type, tf32, p, After::store, {}, stream);
 }
 
 cudaError_t conv_centre(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
                         const AddProducts& sums, cudaStream_t stream) {
-  return launch(layout, type, tf32, p, &sums, stream);
+  return launch(layout, type, tf32, p, After::add, sums, stream);
+}
+
+cudaError_t conv_single(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
+                        const AddProducts& sums, cudaStream_t stream) {
+  return launch(layout, type, tf32, p, After::place, sums, stream);
 }
 
 }  // namespace millisecond

@@ -53,10 +53,100 @@ __device__ __forceinline__ void load_b(uint32_t (&b)[4], const T* at) {
   }
 }
 
+template <typename Tile>
+using Sums = float[Tile::MT][Tile::NT][4];
+template <typename Tile>
+using Rows = int[Tile::MT][2];  // -1: none
+
+template <typename Tile>
+__device__ __forceinline__ void store_products(const Sums<Tile>& sum, const Rows<Tile>& pairs, int shift,
+                                               const FetchProducts& p, int column) {
+#pragma unroll
+  for (int m = 0; m < Tile::MT; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (pairs[m][h] < 0) continue;
+      float* const to = p.products + (int64_t(shift) + pairs[m][h]) * p.c_out + column;
+#pragma unroll
+      for (int t = 0; t < Tile::NT; ++t) {
+        *reinterpret_cast<float2*>(to + t * 8) = make_float2(sum[m][t][2 * h], sum[m][t][2 * h + 1]);
+      }
+    }
+  }
+}
+
+// Adds the products of the rows' other offsets, in their order: those of all rows of the thread at once, so that
+// many loads are in flight.
+template <typename Tile>
+__device__ __forceinline__ void add_others(Sums<Tile>& sum, const Rows<Tile>& rows, int centre,
+                                           const PairLayout& layout, const AddProducts& sums, int column) {
+  int at[Tile::MT][2], last[Tile::MT][2];
+#pragma unroll
+  for (int m = 0; m < Tile::MT; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      at[m][h] = rows[m][h] > 0 ? __ldg(sums.row_ends + rows[m][h] - 1) : 0;
+      last[m][h] = rows[m][h] >= 0 ? __ldg(sums.row_ends + rows[m][h]) : 0;
+    }
+  }
+  for (bool more = true; more;) {
+    more = false;
+    uint32_t entry[Tile::MT][2];
+#pragma unroll
+    for (int m = 0; m < Tile::MT; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        entry[m][h] = at[m][h] < last[m][h] ? __ldg(sums.by_row + at[m][h]) : uint32_t(centre) << RANK_BITS;
+        more |= ++at[m][h] < last[m][h];
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < Tile::MT; ++m) {
+      float2 x[2][Tile::NT];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const bool other = int(entry[m][h] >> RANK_BITS) != centre;
+        const float* const from = sums.products + (other ? slot_of(layout, entry[m][h]) * sums.c_out + column : 0);
+#pragma unroll
+        for (int t = 0; t < Tile::NT; ++t) {
+          x[h][t] = other ? __ldg(reinterpret_cast<const float2*>(from + t * 8)) : make_float2(0.0f, 0.0f);
+        }
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int t = 0; t < Tile::NT; ++t) sum[m][t][2 * h] += x[h][t].x, sum[m][t][2 * h + 1] += x[h][t].y;
+      }
+    }
+  }
+}
+
+template <typename Tile>
+__device__ __forceinline__ void store_rows(const Sums<Tile>& sum, const Rows<Tile>& rows, const AddProducts& sums,
+                                           int column) {
+  using T = typename Tile::T;
+  struct alignas(2 * sizeof(T)) Two {
+    T value[2];
+  };
+#pragma unroll
+  for (int m = 0; m < Tile::MT; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (rows[m][h] < 0) continue;
+      T* const to = static_cast<T*>(sums.out) + int64_t(rows[m][h]) * sums.c_out + column;
+#pragma unroll
+      for (int t = 0; t < Tile::NT; ++t) {
+        float x[2] = {sum[m][t][2 * h], sum[m][t][2 * h + 1]};
+        finish<T>(x, sums, rows[m][h], column + t * 8);
+        *reinterpret_cast<Two*>(to + t * 8) = {from_float<T>(x[0]), from_float<T>(x[1])};
+      }
+    }
+  }
+}
+
 #endif
 
-// SUM: the tiles are the centre's, and their products are added up with the others.
-template <typename Tile, bool SUM>
+template <typename Tile, After AFTER>
 __global__ void __launch_bounds__(THREADS, 2)
     fetch_tensor_kernel(const __grid_constant__ PairLayout layout, const __grid_constant__ Tiles tiles,
                         const FetchProducts p, const AddProducts sums) {
@@ -79,7 +169,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     const int pair = part.first + line + i * (THREADS / A_PIECES);
     const bool present = pair < part.last;
     from[i] = static_cast<const T*>(p.features) + piece * PIECE;
-    if (present) from[i] += int64_t(SUM ? pair - layout.begin[part.v] : __ldg(p.sources + pair)) * p.c_in;
+    if (present) from[i] += int64_t(p.sources ? __ldg(p.sources + pair) : pair - layout.begin[part.v]) * p.c_in;
   }
   const auto load = [&](int step) {
     T* const a = ring + step % Tile::STAGES * Tile::STAGE;
@@ -136,103 +226,72 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
   }
 
-  const int lane = threadIdx.x % WARP, g = lane / 4, j = lane % 4;
-  const int column = part.column + wn * Tile::NT * 8 + 2 * j;
-  if constexpr (!SUM) {
-    // ---- store ----
-    const int64_t slot0 = int64_t(layout.slot[part.v]) - layout.begin[part.v];
+  // ---- what becomes of them: a lane holds channels 2j, 2j + 1 of each group of 8, of rows g and g + 8 of each 16
+  // ----
+  const int lane = threadIdx.x % WARP;
+  const int column = part.column + wn * Tile::NT * 8 + lane % 4 * 2;
+  int pairs[Tile::MT][2];
 #pragma unroll
-    for (int m = 0; m < Tile::MT; ++m) {
+  for (int m = 0; m < Tile::MT; ++m) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int pair = part.first + (wm * Tile::MT + m) * 16 + h * 8 + g;
-        if (pair >= part.last) continue;
-        float* const to = p.products + (slot0 + pair) * p.c_out + column;
-#pragma unroll
-        for (int t = 0; t < Tile::NT; ++t) {
-          *reinterpret_cast<float2*>(to + t * 8) = make_float2(sum[m][t][2 * h], sum[m][t][2 * h + 1]);
-        }
-      }
+    for (int h = 0; h < 2; ++h) {
+      const int pair = part.first + (wm * Tile::MT + m) * 16 + h * 8 + lane / 4;
+      pairs[m][h] = pair < part.last ? pair : -1;
     }
+  }
+  if constexpr (AFTER == After::store) {
+    store_products<Tile>(sum, pairs, layout.slot[part.v] - layout.begin[part.v], p, column);
   } else {
-    // ---- where the rows' other products stand: [offset][row], and which rows have them ----
-    copy_async_wait<0>();
-    __syncthreads();
-    const int row0 = part.first - layout.begin[part.v], rows = part.last - part.first;
-    int* const slots = reinterpret_cast<int*>(shared);                                       // [volume][M]
-    uint32_t* const present = reinterpret_cast<uint32_t*>(slots + layout.volume * Tile::M);  // [M]
-    for (int row = threadIdx.x; row < Tile::M; row += THREADS) {
-      uint32_t bits = 0;
-      for (int v = 0; v < layout.volume && row < rows; ++v) {
-        const int place = v == part.v ? -1 : __ldg(sums.place + int64_t(v) * sums.rows + row0 + row);
-        slots[v * Tile::M + row] = place + layout.slot[v] - layout.begin[v];
-        if (place >= 0) bits |= 1u << v;
-      }
-      present[row] = bits;
-    }
-    __syncthreads();
-    // ---- add, store ----
+    int rows[Tile::MT][2];
 #pragma unroll
     for (int m = 0; m < Tile::MT; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int row = (wm * Tile::MT + m) * 16 + h * 8 + g;
-        if (row >= rows) continue;
-        for (uint32_t left = present[row]; left; left &= left - 1) {
-          const int64_t slot = slots[(__ffs(left) - 1) * Tile::M + row];
-          const float* const from = sums.products + slot * p.c_out + column;
-#pragma unroll
-          for (int t = 0; t < Tile::NT; ++t) {
-            const float2 x = *reinterpret_cast<const float2*>(from + t * 8);
-            sum[m][t][2 * h] += x.x, sum[m][t][2 * h + 1] += x.y;
-          }
-        }
-        struct alignas(2 * sizeof(T)) Two {
-          T value[2];
-        };
-        T* const to = static_cast<T*>(sums.out) + int64_t(row0 + row) * p.c_out + column;
-#pragma unroll
-        for (int t = 0; t < Tile::NT; ++t) {
-          float x[2] = {sum[m][t][2 * h], sum[m][t][2 * h + 1]};
-          finish<T>(x, sums, row0 + row, column + t * 8);
-          *reinterpret_cast<Two*>(to + t * 8) = {from_float<T>(x[0]), from_float<T>(x[1])};
-        }
+        const int pair = pairs[m][h];
+        // the centre's pairs are numbered as their rows
+        rows[m][h] = pair < 0 ? -1 : AFTER == After::add ? pair - layout.begin[part.v] : __ldg(p.targets + pair);
       }
     }
+    if constexpr (AFTER == After::add) add_others<Tile>(sum, rows, part.v, layout, sums, column);
+    store_rows<Tile>(sum, rows, sums, column);
   }
 #endif
 }
 
-template <typename Tile, bool SUM>
+template <typename T, int N, After AFTER>
 cudaError_t launch_tile(const PairLayout& layout, const FetchProducts& p, const AddProducts& sums,
                         cudaStream_t stream) {
-  const Tiles tiles(layout, Tile::M, SUM ? -1 : p.centre, SUM ? p.centre : -1);
+  using Tile = FetchTile<T, N>;
+  const Tiles tiles(layout, Tile::M, p.centre, AFTER);
   const int total = tiles.end[layout.volume - 1];
   if (total == 0) return cudaSuccess;
-  const int table = SUM ? (layout.volume + 1) * Tile::M * static_cast<int>(sizeof(int)) : 0;
-  const int bytes = table > Tile::BYTES ? table : Tile::BYTES;
-  const auto kernel = fetch_tensor_kernel<Tile, SUM>;
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const auto kernel = fetch_tensor_kernel<Tile, AFTER>;
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::BYTES);
   if (error != cudaSuccess) return error;
-  kernel<<<total*(p.c_out / Tile::N), THREADS, bytes, stream>>>(layout, tiles, p, sums);
+  kernel<<<total*(p.c_out / N), THREADS, Tile::BYTES, stream>>>(layout, tiles, p, sums);
   return cudaGetLastError();
 }
 
 template <typename T, int N>
-cudaError_t launch_tensor(const PairLayout& layout, const FetchProducts& p, const AddProducts* sums,
+cudaError_t launch_tensor(const PairLayout& layout, const FetchProducts& p, After after, const AddProducts& sums,
                           cudaStream_t stream) {
-  using Tile = FetchTile<T, N>;
-  return sums ? launch_tile<Tile, true>(layout, p, *sums, stream)
-              : launch_tile<Tile, false>(layout, p, {}, stream);
+  switch (after) {
+    case After::store:
+      return launch_tile<T, N, After::store>(layout, p, sums, stream);
+    case After::add:
+      return launch_tile<T, N, After::add>(layout, p, sums, stream);
+    default:
+      return launch_tile<T, N, After::place>(layout, p, sums, stream);
+  }
 }
 
 template <typename T>
-cudaError_t launch_tensor_columns(const PairLayout& layout, const FetchProducts& p, const AddProducts* sums,
-                                  cudaStream_t stream) {
-  if (p.c_out % 128 == 0) return launch_tensor<T, 128>(layout, p, sums, stream);
-  if (p.c_out % 64 == 0) return launch_tensor<T, 64>(layout, p, sums, stream);
-  if (p.c_out % 32 == 0) return launch_tensor<T, 32>(layout, p, sums, stream);
-  return launch_tensor<T, 16>(layout, p, sums, stream);
+cudaError_t launch_tensor_columns(const PairLayout& layout, const FetchProducts& p, After after,
+                                  const AddProducts& sums, cudaStream_t stream) {
+  if (p.c_out % 128 == 0) return launch_tensor<T, 128>(layout, p, after, sums, stream);
+  if (p.c_out % 64 == 0) return launch_tensor<T, 64>(layout, p, after, sums, stream);
+  if (p.c_out % 32 == 0) return launch_tensor<T, 32>(layout, p, after, sums, stream);
+  return launch_tensor<T, 16>(layout, p, after, sums, stream);
 }
 
 }  // namespace

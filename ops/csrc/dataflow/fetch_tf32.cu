@@ -3,9 +3,9 @@
 
 namespace millisecond {
 
-cudaError_t fetch_tf32(const PairLayout& layout, const FetchProducts& p, const AddProducts* sums,
+cudaError_t fetch_tf32(const PairLayout& layout, const FetchProducts& p, After after, const AddProducts& sums,
                        cudaStream_t stream) {
-  return launch_tensor_columns<float>(layout, p, sums, stream);
+  return launch_tensor_columns<float>(layout, p, after, sums, stream);
 }
 
 }  // namespace millisecond

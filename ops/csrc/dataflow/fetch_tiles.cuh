@@ -1,8 +1,8 @@
 // The tiles of products that read rows on demand: which pairs and channels a block computes.
 #pragma once
 
-#include "common.cuh"
-#include "dataflow/pairs.h"
+#include "dataflow/fetch.h"
+#include "dataflow/pairs.cuh"
 
 namespace millisecond {
 namespace {
@@ -13,11 +13,11 @@ constexpr int THREADS = 256;
 struct Tiles {
   int32_t end[MAX_OFFSETS];  // tiles up to this offset's last one
 
-  // Of all offsets but `without`, or of `only`.
-  Tiles(const PairLayout& layout, int size, int without, int only) {
+  // Of all offsets, or of all but the centre and then of it.
+  Tiles(const PairLayout& layout, int size, int centre, After after) {
     int tiles = 0;
     for (int v = 0; v < layout.volume; ++v) {
-      const bool left_out = v == without || (only >= 0 && v != only);
+      const bool left_out = after == After::add ? v != centre : v == centre;
       tiles += left_out ? 0 : divide_up(layout.begin[v + 1] - layout.begin[v], size);
       end[v] = tiles;
     }
@@ -52,8 +52,7 @@ __device__ __forceinline__ Part part_of_block(const PairLayout& layout, const Ti
   return {v, first, min(first + size, layout.begin[v + 1]), int(blockIdx.x % columns) * width};
 }
 
-// What a row of the centre's products adds up: the other offsets' products in order, then bias, residual, ReLU.
-// x: WIDTH channels from `column` on.
+// Bias, residual and ReLU of WIDTH channels of a row from `column` on.
 template <typename T, int WIDTH>
 __device__ __forceinline__ void finish(float (&x)[WIDTH], const AddProducts& sums, int row, int column) {
   const int64_t at = int64_t(row) * sums.c_out + column;

@@ -2,11 +2,10 @@
 // what the products left there. Equivalent to these loops:
 //
 //   for v, i-th pair of v: buffer[slot[v] + i] = from[lists[begin[v] + i]]
-//   for n, v: out[n] += products[slot[v] + place[v][n] - begin[v]]      v in ascending order
+//   for n, v in ascending order, i-th pair of v: if targets[begin[v] + i] == n: out[n] += products[slot[v] + i]
 //
 // The sums are taken where they end (output-stationary): no atomics, and each result is written once.
-#include "common.cuh"
-#include "dataflow/pairs.h"
+#include "dataflow/pairs.cuh"
 
 namespace millisecond {
 namespace {
@@ -28,15 +27,18 @@ __device__ __forceinline__ int offset_at(const PairLayout& layout, int slot) {
 }
 
 __global__ void __launch_bounds__(THREADS) list_pairs_kernel(const ListPairs p) {
-  const int row = blockIdx.x * THREADS + threadIdx.x, v = blockIdx.y;
+  const int row = blockIdx.x * THREADS + threadIdx.x;
   if (row >= p.rows) return;
-  const int64_t at = int64_t(v) * p.rows + row;
-  const int source = row < row_limit(p.rows, p.count) ? p.neighbours[v * p.stride + row] : -1;
-  const int place = source >= 0 ? p.ends[at] - 1 : -1;
-  p.place[at] = place;
-  if (place >= 0) {
-    p.sources[place] = source;
-    p.targets[place] = row;
+  const bool counts = row < row_limit(p.rows, p.count);
+  int entry = row > 0 ? p.row_ends[row - 1] : 0;
+  for (int v = 0; v < p.volume; ++v) {
+    const int64_t first = int64_t(v) * p.rows;
+    const int source = counts ? p.neighbours[v * p.stride + row] : -1;
+    if (source < 0) continue;
+    const int pair = p.ends[first + row] - 1, before = first > 0 ? p.ends[first - 1] : 0;
+    p.sources[pair] = source;
+    p.targets[pair] = row;
+    p.by_row[entry++] = uint32_t(v) << RANK_BITS | uint32_t(pair - before);
   }
 }
 
@@ -57,25 +59,6 @@ __global__ void __launch_bounds__(THREADS)
   static_cast<Word*>(p.buffer)[i] = x;
 }
 
-template <typename Word>
-__global__ void __launch_bounds__(THREADS)
-    spread_rows_kernel(const __grid_constant__ PairLayout layout, const SpreadRows p) {
-  const int words = p.row_bytes / sizeof(Word);
-  const int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;
-  const int source = int(i / words), word = int(i % words);
-  if (source >= row_limit(p.sources, p.count)) return;
-  const Word x = __ldg(static_cast<const Word*>(p.from) + i);
-  for (int v = 0; v < layout.volume; ++v) {
-    const int other = p.flipped ? layout.volume - 1 - v : v;
-    const int row = __ldg(p.neighbours + other * p.stride + source);
-    const int place = row < 0 ? -1 : __ldg(p.place + v * p.rows + row);
-    if (place < 0) continue;
-    const int64_t slot = int64_t(layout.slot[v]) + place - layout.begin[v];
-    if (slot >= p.slots) continue;
-    static_cast<Word*>(p.buffer)[slot * words + word] = x;
-  }
-}
-
 // A thread adds up WIDTH channels of a row.
 template <typename T, int WIDTH>
 __global__ void __launch_bounds__(THREADS)
@@ -86,30 +69,27 @@ __global__ void __launch_bounds__(THREADS)
   struct alignas(WIDTH * sizeof(T)) Values {
     T value[WIDTH];
   };
-  constexpr int BATCH = 9;  // loads in flight
+  constexpr int BATCH = 4;  // loads in flight
   const int pieces = p.c_out / WIDTH;
   const int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;
   const int row = int(i / pieces), piece = int(i % pieces);
   if (row >= row_limit(p.rows, p.count)) return;
   const Sums* const products = reinterpret_cast<const Sums*>(p.products);
   float sum[WIDTH] = {};
-  for (int v0 = 0; v0 < layout.volume; v0 += BATCH) {
-    int place[BATCH];
+  const int last = __ldg(p.row_ends + row);
+  for (int first = row > 0 ? __ldg(p.row_ends + row - 1) : 0; first < last; first += BATCH) {
+    uint32_t entry[BATCH];
     Sums x[BATCH];
 #pragma unroll
-    for (int b = 0; b < BATCH; ++b) {
-      place[b] = v0 + b < layout.volume ? __ldg(p.place + int64_t(v0 + b) * p.rows + row) : -1;
-    }
+    for (int b = 0; b < BATCH; ++b) entry[b] = first + b < last ? __ldg(p.by_row + first + b) : 0;
 #pragma unroll
     for (int b = 0; b < BATCH; ++b) {
-      if (place[b] < 0) continue;
-      const int64_t slot = layout.slot[v0 + b] + place[b] - layout.begin[v0 + b];
-      x[b] = products[slot * pieces + piece];
+      if (first + b < last) x[b] = products[slot_of(layout, entry[b]) * pieces + piece];
     }
 #pragma unroll
     for (int b = 0; b < BATCH; ++b) {
 #pragma unroll
-      for (int c = 0; c < WIDTH; ++c) sum[c] += place[b] < 0 ? 0.0f : x[b].value[c];
+      for (int c = 0; c < WIDTH; ++c) sum[c] += first + b < last ? x[b].value[c] : 0.0f;
     }
   }
   // ---- bias, residual, ReLU, store ----
@@ -142,7 +122,7 @@ cudaError_t with_word(int row_bytes, Call call) {
 
 cudaError_t list_pairs(const ListPairs& p, cudaStream_t stream) {
   if (p.rows == 0 || p.volume == 0) return cudaSuccess;
-  list_pairs_kernel<<<dim3(blocks(p.rows, THREADS), p.volume), THREADS, 0, stream>>>(p);
+  list_pairs_kernel<<<blocks(p.rows, THREADS), THREADS, 0, stream>>>(p);
   return cudaGetLastError();
 }
 
@@ -151,14 +131,6 @@ cudaError_t gather_rows(const PairLayout& layout, const GatherRows& p, cudaStrea
   return with_word(p.row_bytes, [&](auto word) {
     const int64_t words = p.row_bytes / sizeof(word);
     gather_rows_kernel<decltype(word)><<<blocks(p.slots * words, THREADS), THREADS, 0, stream>>>(layout, p);
-  });
-}
-
-cudaError_t spread_rows(const PairLayout& layout, const SpreadRows& p, cudaStream_t stream) {
-  if (p.sources == 0 || p.row_bytes == 0) return cudaSuccess;
-  return with_word(p.row_bytes, [&](auto word) {
-    const int64_t words = p.row_bytes / sizeof(word);
-    spread_rows_kernel<decltype(word)><<<blocks(p.sources * words, THREADS), THREADS, 0, stream>>>(layout, p);
   });
 }
 

@@ -7,7 +7,7 @@
 namespace millisecond {
 
 constexpr int MAX_OFFSETS = 125;  // of a kernel: 5 x 5 x 5
-constexpr int WARP_OFFSETS = 32;  // of a kernel that conv_centre takes
+constexpr int RANK_BITS = 25;     // of an entry of ListPairs::by_row: rows of a table are fewer than 2^25
 
 // Where the pairs of each offset stand: in the lists, and in a buffer with a row per pair, which may have more
 // room for an offset than it has pairs.
@@ -22,11 +22,14 @@ struct ListPairs {
   const int32_t* neighbours;  // [volume, stride]
   const int32_t* count;       // device, rows >= *count have no pairs; null: all have
   const int32_t* ends;        // [volume, rows] pairs up to this one, this one included
+  const int32_t* row_ends;    // [rows] pairs up to those of this row, these included
   int64_t stride;
   int32_t rows, volume;
-  int32_t* place;    // [volume, rows] number of the pair, -1 = none
   int32_t* sources;  // [pairs] source row
   int32_t* targets;  // [pairs] row
+  // [pairs] those of each row one after another, in the order of their offsets: the offset in the high bits, the
+  // pair's number among those of its offset in RANK_BITS
+  uint32_t* by_row;
 };
 
 struct GatherRows {
@@ -36,25 +39,14 @@ struct GatherRows {
   int32_t slots, row_bytes;
 };
 
-// A buffer filled by the rows that are read, each once.
-struct SpreadRows {
-  const void* from;           // [source rows, row_bytes]
-  const int32_t* neighbours;  // [volume, stride] the rows that read each source row with each offset, -1 = none
-  const int32_t* count;       // device, source rows >= *count are read by none; null: all count
-  const int32_t* place;       // [volume, rows]
-  void* buffer;               // [slots, row_bytes]; where no pair stands it is left as it is
-  int64_t stride, rows;
-  int32_t slots, sources, row_bytes;
-  bool flipped;  // offset v of the rows is volume - 1 - v of the neighbours
-};
-
 struct AddProducts {
-  const float* products;  // [slots, c_out]
-  const int32_t* place;   // [volume, rows]
-  const int32_t* count;   // device, rows >= *count are left as they are; null: all count
-  const float* bias;      // [c_out] or null
-  const void* residual;   // [rows, c_out] or null
-  void* out;              // [rows, c_out]
+  const float* products;    // [slots, c_out]
+  const int32_t* row_ends;  // [rows]
+  const uint32_t* by_row;   // [pairs]
+  const int32_t* count;     // device, rows >= *count are left as they are; null: all count
+  const float* bias;        // [c_out] or null
+  const void* residual;     // [rows, c_out] or null
+  void* out;                // [rows, c_out]
   int32_t rows, c_out;
   bool relu;
 };
@@ -63,6 +55,7 @@ struct FetchProducts {
   const void* features;    // [source rows, c_in]
   const void* weight;      // [volume, c_in, c_out]
   const int32_t* sources;  // [pairs]; null: a source is the row itself
+  const int32_t* targets;  // [pairs]
   float* products;         // [slots, c_out]
   int32_t c_in, c_out;
   int32_t centre;  // this offset has no products in the buffer; -1: all have
@@ -71,13 +64,15 @@ struct FetchProducts {
 
 cudaError_t list_pairs(const ListPairs& p, cudaStream_t stream);
 cudaError_t gather_rows(const PairLayout& layout, const GatherRows& p, cudaStream_t stream);
-cudaError_t spread_rows(const PairLayout& layout, const SpreadRows& p, cudaStream_t stream);
 cudaError_t add_products(const PairLayout& layout, Scalar type, const AddProducts& p, cudaStream_t stream);
 // On tensor cores where the channels are multiples of 16, and float32 may be rounded to tf32.
 cudaError_t fetch_products(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
                            cudaStream_t stream);
 // add_products where every row is paired with itself by the offset p.centre, whose products are computed here.
 cudaError_t conv_centre(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
+                        const AddProducts& sums, cudaStream_t stream);
+// The same where every row has exactly one pair: products go to their rows at once.
+cudaError_t conv_single(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
                         const AddProducts& sums, cudaStream_t stream);
 
 }  // namespace millisecond
