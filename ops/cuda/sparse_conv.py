@@ -81,12 +81,23 @@ def _convolve(
         residual,
         relu,
         tf32,
+        table.order,
     )
 
 
 @fake("conv")
 def _fake_conv(
-    features, weight, transposed, neighbours, count, flipped, bias, residual, relu, tf32=False
+    features,
+    weight,
+    transposed,
+    neighbours,
+    count,
+    flipped,
+    bias,
+    residual,
+    relu,
+    tf32=False,
+    order=None,
 ) -> Tensor:
     return features.new_empty(neighbours.shape[1], weight.shape[1 if transposed else 2])
 

@@ -13,7 +13,7 @@ from ops.geometry import ConvGeometry
 from ops.rulebook import KernelMap
 from ops.spconv.core import ConvAlgo, IndiceData, SparseConvTensor, expand_nd
 from ops.spconv.modules import SparseModule
-from ops.spconv.product import product
+from ops.spconv.product import gains_by_order, product, product_type
 from ops.spconv.sites import Sites
 
 Numbers = int | Sequence[int]
@@ -147,11 +147,26 @@ class SparseConvolution(SparseModule):
         """
         data = self.indice_data(input)
         if self.inverse:
-            return input, data.inputs.inverted(data.geometry, data.kernel_map), data.inputs
+            back = data.inputs.inverted(data.geometry, data.kernel_map)
+            return input, self._ordered(back, input, data.outputs, data.inputs), data.inputs
         if self.indice_key is not None and self.indice_key not in input.indice_dict:
             input = input.shadow_copy()
             input.indice_dict = input.indice_dict | {self.indice_key: data}
-        return input, data.kernel_map, data.outputs
+        kernel_map = self._ordered(data.kernel_map, input, data.inputs, data.outputs)
+        return input, kernel_map, data.outputs
+
+    def _ordered(
+        self, kernel_map: KernelMap, input: SparseConvTensor, inputs: Sites, outputs: Sites
+    ) -> KernelMap:
+        """The map with orders of its rows where the layer gains by them."""
+        forward, backward = kernel_map
+        c_in, c_out, dtype = self.in_channels, self.out_channels, product_type(input.features)
+        if gains_by_order(forward, dtype, c_in, c_out):
+            forward = outputs.with_order(forward)
+        trains = backward is not None and torch.is_grad_enabled()
+        if trains and gains_by_order(backward, dtype, c_out, c_in):
+            backward = inputs.with_order(backward)
+        return KernelMap(forward, backward)
 
     def indice_data(self, input: SparseConvTensor) -> IndiceData:
         """Sites and map of this layer: those of its indice_key, or new ones."""

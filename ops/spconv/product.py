@@ -6,16 +6,21 @@ filled up with zeros, larger kernels cut in pieces that are added one after anot
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from ops.cuda.precision import tf32_allowed
+from ops.row_order import MOST_OFFSETS as MOST_OFFSETS_ORDERED
 from ops.rulebook import KernelMap, Table
 from ops.sparse_conv import sparse_conv
 
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
 MOST_OFFSETS, MOST_OFFSETS_NARROW = 32, 28
+PANEL, SLICE = 128, 64  # channels of csrc/conv/warpgroup.h
+LEAST_WORK = 1 << 30  # rows times channels of both sides
 
 
 def product(
@@ -25,9 +30,8 @@ def product(
     bias: Tensor | None,  # [C_out]
 ) -> Tensor:  # [N_out, C_out]
     """The sparse convolution; differentiable. Under autocast in its type."""
-    kind = features.device.type
-    if torch.is_autocast_enabled(kind) and features.dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(kind)
+    if torch.is_autocast_enabled(features.device.type):
+        dtype = product_type(features)
         features, weight = features.to(dtype), weight.to(dtype)
     c_out = len(weight)
     weight = weight.flatten(1, -2).permute(1, 2, 0)  # [V, C_in, C_out]
@@ -36,6 +40,33 @@ def product(
     features, weight, bias = _filled(features, weight, bias)
     out = _in_pieces(features.contiguous(), weight.contiguous(), kernel_map, bias)
     return out if out.shape[1] == c_out else out[:, :c_out].contiguous()
+
+
+def product_type(features: Tensor) -> torch.dtype:
+    """The type in which a convolution of the features computes."""
+    kind = features.device.type
+    if torch.is_autocast_enabled(kind) and features.dtype != torch.float64:
+        return torch.get_autocast_dtype(kind)
+    return features.dtype
+
+
+def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> bool:
+    """Whether the convolution runs on the kernel for wide layers, which reads an order of the rows,
+    and an order saves more time than it takes."""
+    offsets, rows = table.neighbours.shape
+    wide = c_in >= PANEL and c_in % SLICE == 0 and c_out % PANEL == 0
+    return (
+        wide
+        and rows * c_in * c_out >= LEAST_WORK
+        and 1 < offsets <= MOST_OFFSETS_ORDERED
+        and dtype in (torch.float16, torch.bfloat16)
+        and _is_hopper(table.neighbours.device)
+    )
+
+
+@lru_cache(maxsize=64)
+def _is_hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
 
 
 def on_tensor_cores(features: Tensor) -> bool:

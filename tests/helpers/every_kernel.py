@@ -23,6 +23,7 @@ from detector.models.bev_cells import Window, planned
 from ops import ConvGeometry, KernelMap, Level, VoxelGrid
 from ops.cuda import naive
 from ops.line_table import line_table
+from ops.row_order import row_order
 from ops.site_order import site_order
 
 GRID = VoxelGrid((0, -4, -2, 12, 4, 2), (0.2, 0.2, 0.2))
@@ -114,6 +115,17 @@ def sparse_conv(scene: Scene) -> None:
         w = torch.randn(volume, c_in, c_out, device="cuda", requires_grad=True)
         bias = torch.randn(c_out, device="cuda", requires_grad=True)
         ops.sparse_conv(x, w.to(dtype), kernel_map, bias, relu=True).sum().backward()
+
+
+@runs("row_order")
+def row_orders(scene: Scene) -> None:
+    for kernel_map, dtype in product(kernel_maps(scene), DTYPES[1:]):
+        table = kernel_map.forward
+        ordered = KernelMap(table._replace(order=row_order(table)), kernel_map.backward)
+        x = torch.randn(sources(kernel_map), 128, device="cuda", dtype=dtype)
+        w = torch.randn(len(table.neighbours), 128, 256, device="cuda", dtype=dtype)
+        with torch.no_grad():
+            ops.sparse_conv(x, w, ordered)
 
 
 @runs("conv_blocks", "conv_blocks_backward")

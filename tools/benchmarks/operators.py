@@ -15,6 +15,7 @@ from detector.models.sparse_encoder import DOWNS
 from ops import KernelMap, Level, Voxels
 from ops.cuda import naive
 from ops.line_table import line_table
+from ops.row_order import row_order
 from ops.site_order import site_order
 from tools.benchmarks.ops import GRID
 from tools.benchmarks.scans import Scans
@@ -112,6 +113,12 @@ def sparse_conv(scan: Scan) -> Calls:
     x, weight = random(rows, 64), random(27, 64, 64)
     call = lambda: ops.sparse_conv(x, weight, kernel_map)  # noqa: E731
     return {"conv 64-64": call, "conv 64-64 and backward": forward_and_backward(call)}
+
+
+@line("row_order")
+def row_orders(scan: Scan) -> Calls:
+    table = submanifold(scan)[0].forward
+    return {"row order": lambda: row_order(table)}
 
 
 @line("conv_naive")

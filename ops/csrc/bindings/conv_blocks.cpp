@@ -6,8 +6,11 @@
 namespace millisecond {
 namespace {
 
-// A list of counts is empty where all rows of all tables count.
-bool one_or_none(at::TensorList counts, size_t blocks) { return counts.empty() || counts.size() == blocks; }
+// A list of counts is empty where all rows of all tables count, one of orders where no table has one.
+template <typename List>
+bool one_or_none(const List& tensors, size_t blocks) {
+  return tensors.empty() || tensors.size() == blocks;
+}
 
 std::optional<Tensor> of_block(at::TensorList counts, size_t block) {
   return counts.empty() ? std::nullopt : std::optional<Tensor>(counts[block]);
@@ -83,11 +86,12 @@ class PackedWeights {
 // deviations of all blocks, one kind after another. Moves the running statistics.
 std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, at::TensorList scales,
                                 at::TensorList shifts, at::TensorList running_means, at::TensorList running_vars,
-                                at::TensorList neighbours, at::TensorList counts, double momentum, double eps,
-                                bool tf32) {
+                                at::TensorList neighbours, at::TensorList counts, const OptionalTensors& orders,
+                                double momentum, double eps, bool tf32) {
   const size_t blocks = weights.size();
   TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && running_means.size() == blocks &&
-                  running_vars.size() == blocks && neighbours.size() == blocks && one_or_none(counts, blocks),
+                  running_vars.size() == blocks && neighbours.size() == blocks && one_or_none(counts, blocks) &&
+                  one_or_none(orders, blocks),
               "every list must have one tensor for each of ", blocks, " weights");
   const c10::cuda::CUDAGuard guard(features.device());
   const Scalar type = scalar_of(features, "features");
@@ -99,7 +103,7 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
     const Tensor& x = i == 0 ? features : saved[i - 1];
     check_tensor(x, "features", features.scalar_type(), 2);
     check_aligned(x, "features");
-    const OffsetTable table = table_of(neighbours[i], of_block(counts, i), false, x);
+    const OffsetTable table = table_of(neighbours[i], of_block(counts, i), false, x, order_of(orders, i));
     Weight weight = weight_of(weights[i], false, table, x);
     weight.packed = packed[i];
     TORCH_CHECK(table.rows > 1, "neighbours must have 2 or more rows for batch statistics, has ", table.rows);
@@ -142,12 +146,13 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
                                          at::TensorList scales, at::TensorList shifts, at::TensorList saved,
                                          at::TensorList neighbours, at::TensorList counts,
                                          at::TensorList back_neighbours, at::TensorList back_counts,
-                                         at::IntArrayRef back_flipped, double eps, bool wants_features,
-                                         bool tf32) {
+                                         const OptionalTensors& back_orders, at::IntArrayRef back_flipped,
+                                         double eps, bool wants_features, bool tf32) {
   const size_t blocks = weights.size();
   TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && saved.size() == 4 * blocks &&
                   neighbours.size() == blocks && back_neighbours.size() == blocks &&
-                  back_flipped.size() == blocks && one_or_none(counts, blocks) && one_or_none(back_counts, blocks),
+                  back_flipped.size() == blocks && one_or_none(counts, blocks) &&
+                  one_or_none(back_counts, blocks) && one_or_none(back_orders, blocks),
               "every list must have one tensor for each of ", blocks, " weights, saved four");
   const c10::cuda::CUDAGuard guard(features.device());
   const Scalar type = scalar_of(features, "features");
@@ -173,7 +178,8 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
     const bool wanted = i > 0 || wants_features;
     OffsetTable back = {};
     if (wanted) {
-      back = table_of(back_neighbours[i], of_block(back_counts, i), back_flipped[i] != 0, x);
+      back = table_of(back_neighbours[i], of_block(back_counts, i), back_flipped[i] != 0, x,
+                      order_of(back_orders, i));
       TORCH_CHECK(back.rows == x.size(0) && back.volume == table.volume, "back_neighbours must be [", table.volume,
                   ", ", x.size(0), "], has shape ", back_neighbours[i].sizes());
     }
@@ -202,12 +208,14 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def(
       "conv_blocks(Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] shifts, Tensor(a!)[] "
-      "running_means, Tensor(b!)[] running_vars, Tensor[] neighbours, Tensor[] counts, float momentum, float eps, "
+      "running_means, Tensor(b!)[] running_vars, Tensor[] neighbours, Tensor[] counts, Tensor?[] orders, float "
+      "momentum, float eps, "
       "bool tf32=False) -> Tensor[]");
   m.def(
       "conv_blocks_backward(Tensor gradient, Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] "
       "shifts, Tensor[] saved, Tensor[] neighbours, Tensor[] counts, Tensor[] back_neighbours, Tensor[] "
-      "back_counts, int[] back_flipped, float eps, bool wants_features, bool tf32=False) -> Tensor[]");
+      "back_counts, Tensor?[] back_orders, int[] back_flipped, float eps, bool wants_features, bool tf32=False) "
+      "-> Tensor[]");
 }
 
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {

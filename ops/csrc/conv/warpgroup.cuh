@@ -24,14 +24,25 @@ constexpr int SHARED_BYTES = 194 * 1024;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// The tiles of a launch and how shared memory holds them. Tiles of a block begin at rows blockIdx.x * rows,
-// gridDim.x * rows further on, and so forth.
-struct Tiling {
-  int n;                    // rows that hold something
-  int rows;                 // of a tile
-  int stages;               // steps in shared memory
-  uint32_t weights, lines;  // [stages][PANEL][LINE], [stages][rows][LINE]
-  unsigned char* rest;      // behind them, `extra` bytes per row of a tile, aligned
+// The steps that are in shared memory.
+struct Ring {
+  int stages;
+  uint32_t weights, lines;  // [stages][PANEL][LINE], [stages][rows of a tile][LINE]
+  unsigned char* rest;      // behind them, aligned
+
+  __device__ __forceinline__ void place(int rows, unsigned char* shared) {
+    const uint32_t begin = shared_address(shared);
+    weights = round_up(begin, uint32_t(ALIGNMENT));
+    lines = weights + stages * WEIGHT_BYTES;
+    rest = shared + (lines + stages * rows * LINE - begin);
+  }
+};
+
+// The tiles of a launch. Those of a block begin at rows blockIdx.x * rows, gridDim.x * rows further on, and so
+// forth. The rest has `extra` bytes per row of a tile.
+struct Tiling : Ring {
+  int n;     // rows that hold something
+  int rows;  // of a tile
 
   __device__ Tiling(int n, int most, int extra, unsigned char* shared) : n(n) {
     const int blocks = gridDim.x;
@@ -39,11 +50,8 @@ struct Tiling {
     if (share > most) share = divide_up(n, blocks * divide_up(n, blocks * most));
     rows = max(32, round_up(share, 16));
     if (rows > 128) rows = round_up(rows, 32);
-    const uint32_t begin = shared_address(shared);
-    weights = round_up(begin, uint32_t(ALIGNMENT));
     stages = min(MAX_STAGES, (SHARED_BYTES - ALIGNMENT - rows * extra) / (WEIGHT_BYTES + rows * LINE));
-    lines = weights + stages * WEIGHT_BYTES;
-    rest = shared + (lines + stages * rows * LINE - begin);
+    place(rows, shared);
   }
 };
 
@@ -94,7 +102,7 @@ constexpr int UNDER_WAY = ROWS > 128  ? 2
 
 // Brings the weights and the rows of step after step to shared memory: the gatherers.
 struct Supply {
-  const Tiling& tiling;
+  const Ring& ring;
   Barriers& barriers;
   int early = 0;    // steps whose weights were fetched in advance
   int pending = 0;  // steps whose rows may be under way
@@ -103,14 +111,14 @@ struct Supply {
   // One thread: the weights of a step.
   __device__ __forceinline__ void fetch(const void* weights, int64_t step, int stage) {
     barrier_expect(&barriers.full[stage], WEIGHT_BYTES);
-    copy_announced(tiling.weights + stage * WEIGHT_BYTES,
+    copy_announced(ring.weights + stage * WEIGHT_BYTES,
                    static_cast<const unsigned char*>(weights) + step * WEIGHT_BYTES, WEIGHT_BYTES,
                    &barriers.full[stage]);
   }
 
   // A step with `weights` at `step`. row_of(i): a row of `from`, -1: zeros, for line i; none are read without
   // READS.
-  template <int ROWS, bool READS = true, typename RowOf>
+  template <int ROWS, bool READS = true, int LATER = UNDER_WAY<ROWS>, typename RowOf>
   __device__ __forceinline__ void step(const void* weights, int64_t step, const unsigned char* from,
                                        uint32_t row_bytes, RowOf row_of) {
     constexpr int LINES = GATHERERS / 8;  // eight threads copy a line
@@ -124,18 +132,18 @@ struct Supply {
     } else if (thread == 0) {
       fetch(weights, step, at.stage);
     }
-    const uint32_t to = tiling.lines + at.stage * ROWS * LINE + line * LINE + (piece ^ line % 8) * 16;
+    const uint32_t to = ring.lines + at.stage * ROWS * LINE + line * LINE + (piece ^ line % 8) * 16;
 #pragma unroll
     for (int i = 0; READS && i < ROWS / LINES; ++i) {
       copy_16(to + i * LINES * LINE, from + uint64_t(uint32_t(max(rows[i], 0))) * row_bytes + piece * 16,
               rows[i] >= 0);
     }
     copy_async_commit();
-    at.advance(tiling.stages);
-    if (pending < UNDER_WAY<ROWS>) {
+    at.advance(ring.stages);
+    if (pending < LATER) {
       ++pending;
     } else {
-      copy_async_wait<UNDER_WAY<ROWS>>();
+      copy_async_wait<LATER>();
       announce();
     }
   }
@@ -145,7 +153,7 @@ struct Supply {
     fence_for_tensor_cores();
     __syncwarp();
     if (threadIdx.x % WARP == 0) barrier_arrive(&barriers.full[arrived.stage]);
-    arrived.advance(tiling.stages);
+    arrived.advance(ring.stages);
   }
 
   // After the last step.
@@ -155,15 +163,16 @@ struct Supply {
   }
 };
 
-// Adds the products of `steps` steps to `sum`. lines: as the rows of step i lie in shared memory.
+// Adds the products of `steps` steps, at least one, to `sum`. lines: as the rows of step i lie in shared memory.
 template <typename T, int ROWS, typename LinesOf>
-__device__ __forceinline__ void multiply_steps(float (&sum)[ROWS / 2], int steps, const Tiling& tiling,
+__device__ __forceinline__ void multiply_steps(float (&sum)[ROWS / 2], int steps, const Ring& ring,
                                                Barriers& barriers, Position& at, LinesOf lines_of) {
   const int group = threadIdx.x / 128;
   int before = 0;
-  for (int step = 0; step < steps; ++step) {
+  int step = 0;
+  do {  // at least once: a zero for no step would be written between the products
     barrier_wait(&barriers.full[at.stage], at.phase);
-    const uint64_t a = matrix_descriptor(tiling.weights + at.stage * WEIGHT_BYTES + group * WEIGHT_BYTES / 2);
+    const uint64_t a = matrix_descriptor(ring.weights + at.stage * WEIGHT_BYTES + group * WEIGHT_BYTES / 2);
     const uint64_t b = matrix_descriptor(lines_of(step, at.stage));
     products_begin();
 #pragma unroll
@@ -172,8 +181,8 @@ __device__ __forceinline__ void multiply_steps(float (&sum)[ROWS / 2], int steps
     products_wait<1>();
     if (step > 0) barriers.release(before);
     before = at.stage;
-    at.advance(tiling.stages);
-  }
+    at.advance(ring.stages);
+  } while (++step < steps);
   products_wait<0>();
   barriers.release(before);
 }

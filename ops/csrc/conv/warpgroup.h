@@ -15,6 +15,10 @@ bool has_warpgroups();
 cudaError_t conv_warpgroup(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                            cudaStream_t stream);
 
+// The same for a table with an order of its rows.
+cudaError_t conv_ordered(Precision precision, const ConvolutionArguments& p, int multiprocessors,
+                         cudaStream_t stream);
+
 // Weights in panels: [c_out / PANEL][c_in / SLICE][volume][PANEL][SLICE], each [PANEL][SLICE] as it lies in
 // shared memory: piece i of 16 bytes of line m at piece i ^ m % 8; line m holds channel `channel_of_line(m)`.
 cudaError_t pack_panels(Scalar from, Scalar to, const PackArguments& p, cudaStream_t stream);

@@ -57,6 +57,7 @@ Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_o
 
 cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, cudaStream_t stream) {
   if (!route.tiles && !route.narrow) return conv_general(route.precision, p, stream);
+  if (route.warpgroups && p.table.order) return conv_ordered(route.precision, p, route.multiprocessors, stream);
   if (route.warpgroups) return conv_warpgroup(route.precision, p, route.multiprocessors, stream);
   switch (route.precision) {
     case Precision::half:
