@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +14,12 @@ from ops.geometry import ConvGeometry
 from ops.rulebook import KernelMap
 from ops.spconv.core import ConvAlgo, IndiceData, SparseConvTensor, expand_nd
 from ops.spconv.modules import SparseModule
-from ops.spconv.product import gains_by_order, product, product_type
+from ops.spconv.product import Kept, gains_by_order, product, product_type
 from ops.spconv.sites import Sites
 
 Numbers = int | Sequence[int]
 MAX_NUM_VOXELS = "max_num_voxels_during_training"
+_KEPT: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()  # not copied, not saved
 
 
 class SparseConvolution(SparseModule):
@@ -127,7 +129,8 @@ class SparseConvolution(SparseModule):
             out = input.replace_feature(self._matrix_product(features))
         else:
             out, kernel_map, sites = self.mapped(input)
-            out = out.on(sites, product(features, self.weight, kernel_map, self.bias))
+            kept = None if torch.is_grad_enabled() else _KEPT.setdefault(self, Kept())
+            out = out.on(sites, product(features, self.weight, kernel_map, self.bias, kept))
             self.record(len(sites.indices))
         if add_input is not None:
             out.features = out.features + add_input.features
@@ -225,6 +228,11 @@ class SparseConvolution(SparseModule):
                     f"indice_key {key!r}: {name} is {mine}, that of the first layer with this key "
                     f"{theirs}"
                 )
+
+    def train(self, mode: bool = True) -> SparseConvolution:
+        """As any module's; forgets the prepared weight."""
+        _KEPT.pop(self, None)
+        return super().train(mode)
 
     def record(self, rows: int) -> None:
         """Notes the largest number of outputs, where `record_voxel_count` asks for it."""

@@ -7,6 +7,7 @@ filled up with zeros, larger kernels cut in pieces that are added one after anot
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,18 +29,69 @@ def product(
     weight: Tensor,  # [C_out, *kernel, C_in]
     kernel_map: KernelMap,
     bias: Tensor | None,  # [C_out]
+    kept: Kept | None = None,  # where gradients are off, of this weight
 ) -> Tensor:  # [N_out, C_out]
     """The sparse convolution; differentiable. Under autocast in its type."""
+    dtype = weight.dtype
     if torch.is_autocast_enabled(features.device.type):
         dtype = product_type(features)
-        features, weight = features.to(dtype), weight.to(dtype)
-    c_out = len(weight)
-    weight = weight.flatten(1, -2).permute(1, 2, 0)  # [V, C_in, C_out]
-    if not on_tensor_cores(features):
-        return sparse_conv(features.contiguous(), weight.contiguous(), kernel_map, bias)
-    features, weight, bias = _filled(features, weight, bias)
-    out = _in_pieces(features.contiguous(), weight.contiguous(), kernel_map, bias)
+        features = features.to(dtype)
+    fill, c_out = on_tensor_cores(features), len(weight)
+    ready = prepare(weight, bias, dtype, fill) if kept is None else kept(weight, bias, dtype, fill)
+    inputs = ready.weight.shape[1] - features.shape[1]
+    if inputs:
+        features = pad(features, (0, inputs))
+    multiply = _in_pieces if fill else sparse_conv
+    out = multiply(features.contiguous(), ready.weight, kernel_map, ready.bias)
     return out if out.shape[1] == c_out else out[:, :c_out].contiguous()
+
+
+class Prepared(NamedTuple):
+    """A weight as the kernels take it."""
+
+    weight: Tensor  # [V, C_in, C_out]
+    bias: Tensor | None  # [C_out]
+
+
+def prepare(weight: Tensor, bias: Tensor | None, dtype: torch.dtype, fill: bool) -> Prepared:
+    """Of a weight of spconv 2; `fill`: with zeros up to channels that the tensor cores take."""
+    weight = weight.to(dtype).flatten(1, -2).permute(1, 2, 0)
+    _, c_in, c_out = weight.shape
+    inputs, outputs = (0 if c_in == NARROW else -c_in % TILE), -c_out % TILE
+    if fill and (inputs or outputs):
+        weight = pad(weight, (0, outputs, 0, inputs))
+        bias = None if bias is None else pad(bias, (0, outputs))
+    return Prepared(weight.contiguous(), bias)
+
+
+class Kept:
+    """A prepared weight between calls, as long as the tensors that it comes from are the same."""
+
+    def __init__(self) -> None:
+        self._state: tuple = ()
+        self._sources: list[Tensor] = []  # so that no other tensors get their places
+        self._ready: Prepared | None = None
+
+    def __call__(
+        self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, fill: bool
+    ) -> Prepared:
+        """See `prepare`."""
+        tensors = [weight] if bias is None else [weight, bias]
+        if any(tensor.is_inference() for tensor in tensors):  # nothing tells that these changed
+            return prepare(weight, bias, dtype, fill)
+        state = dtype, fill, [(id(t), t.data_ptr(), t._version) for t in tensors]
+        if self._ready is None or self._state != state:
+            ready = prepare(weight.detach(), bias, dtype, fill)
+            self._state, self._sources = state, [tensor.detach() for tensor in tensors]
+            self._ready = Prepared(
+                ready.weight, None if ready.bias is None else _single(ready.bias)
+            )
+        return self._ready
+
+
+def _single(bias: Tensor) -> Tensor:
+    """As the kernels read it: sums are float32 at least."""
+    return bias.detach() if bias.dtype == torch.float64 else bias.detach().float()
 
 
 def product_type(features: Tensor) -> torch.dtype:
@@ -79,22 +131,6 @@ def on_tensor_cores(features: Tensor) -> bool:
 def most_offsets(channels: int) -> int:
     """Of a kernel that the tensor cores take with so many input channels."""
     return MOST_OFFSETS_NARROW if channels == NARROW else MOST_OFFSETS
-
-
-def _filled(
-    features: Tensor, weight: Tensor, bias: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Channels filled up with zeros to numbers that the tensor cores take."""
-    _, c_in, c_out = weight.shape
-    inputs = 0 if c_in == NARROW else -c_in % TILE
-    outputs = -c_out % TILE
-    if inputs:
-        features = pad(features, (0, inputs))
-    if inputs or outputs:
-        weight = pad(weight, (0, outputs, 0, inputs))
-    if bias is not None and outputs:
-        bias = pad(bias, (0, outputs))
-    return features, weight, bias
 
 
 def _in_pieces(

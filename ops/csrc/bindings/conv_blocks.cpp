@@ -16,6 +16,29 @@ std::optional<Tensor> of_block(at::TensorList counts, size_t block) {
   return counts.empty() ? std::nullopt : std::optional<Tensor>(counts[block]);
 }
 
+// Memory for calls that run one after another: each gets what the call before had, as far as it is large enough.
+class SharedScratch {
+ public:
+  explicit SharedScratch(const Tensor& like) : options_(like.options().dtype(at::kByte)) {}
+
+  void next_call() { at_ = 0; }
+
+  void* operator()(int64_t bytes) {
+    if (at_ == held_.size()) held_.emplace_back();
+    Tensor& tensor = held_[at_++];
+    if (!tensor.defined() || tensor.numel() < bytes) {
+      if (tensor.defined()) outgrown_.push_back(tensor);
+      tensor = at::empty({bytes}, options_);
+    }
+    return tensor.data_ptr();
+  }
+
+ private:
+  at::TensorOptions options_;
+  std::vector<Tensor> held_, outgrown_;  // the stream may still use the latter
+  size_t at_ = 0;
+};
+
 // A second stream, joined at the end also where an error leaves the operator.
 class ForkedStream {
  public:
@@ -30,7 +53,7 @@ class ForkedStream {
     cudaStreamWaitEvent(stream(), event_, 0);
     cudaEventDestroy(event_);
   }
-  Branch branch() const { return {side_.stream(), event_}; }
+  Branch branch(Allocate allocate = nullptr) const { return {side_.stream(), event_, std::move(allocate)}; }
 
  private:
   c10::cuda::CUDAStream side_;
@@ -160,7 +183,8 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
   // autograd may hand over an expanded gradient or a slice of a larger one
   Tensor of_out = gradient.contiguous();
   if (reinterpret_cast<uintptr_t>(of_out.data_ptr()) % 16 != 0) of_out = of_out.clone();
-  Scratch scratch(features);  // of all blocks: the branch reads it until it is joined
+  Scratch scratch(features);       // of all blocks: the branch reads it until it is joined
+  SharedScratch shared(features);  // of the branch
   const ForkedStream fork(features.device());
   const PackedWeights packed(weights, true, type, tf32, scratch, fork.branch());
   for (size_t i = blocks; i-- > 0;) {
@@ -187,12 +211,13 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
     Tensor of_features = wanted ? at::empty_like(x) : at::empty({0}, x.options());
     Tensor of_weight = at::empty(weights[i].sizes(), scales[i].options());
     Tensor of_scale = at::empty_like(scales[i]), of_shift = at::empty_like(scales[i]);
+    shared.next_call();
     check(block_backward(type, tf32,
                          {weight, of_out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
                           scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(), mean.data_ptr<float>(),
                           inv_std.data_ptr<float>(), eps, wanted ? of_features.data_ptr() : nullptr,
                           of_weight.data_ptr<float>(), of_scale.data_ptr<float>(), of_shift.data_ptr<float>()},
-                         std::ref(scratch), stream(), fork.branch()),
+                         std::ref(scratch), stream(), fork.branch(std::ref(shared))),
           "conv_blocks_backward");
     gradients[1 + i] = of_weight;
     gradients[1 + blocks + i] = of_scale;

@@ -54,7 +54,8 @@ struct PackArguments {
   bool transposed;
 };
 
-// Rows of one slab of the weight gradient: splits = ceil(rows / slab).
+// Rows of one slab of the weight gradient. A CTA adds up the slabs of a split, as many as it takes to have at most
+// `splits` of them.
 constexpr int WEIGHT_GRADIENT_SLAB = 2048;
 
 struct WeightGradientArguments {
@@ -65,7 +66,7 @@ struct WeightGradientArguments {
   OffsetTable table;
   int32_t c_in;
   int32_t c_out;
-  int32_t splits;
+  int32_t splits;  // at most one for each slab of the table's rows
 };
 
 // ---- launchers -------------------------------------------------------------------------------------------------

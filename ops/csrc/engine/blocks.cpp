@@ -45,7 +45,7 @@ cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const
   if (error != cudaSuccess) return error;
   return weight_gradient(type, tf32,
                          {p.features, of_sums, p.of_weight, p.table, p.source_rows, p.weight.c_in, p.weight.c_out},
-                         allocate, branch.stream);
+                         branch.allocate, branch.stream);
 }
 
 }  // namespace millisecond

@@ -1,4 +1,6 @@
 // Which kernel a convolution and its weight gradient run on, and in which order that kernel reads the weight.
+#include <algorithm>
+
 #include "conv/warpgroup.h"
 #include "device.h"
 #include "engine/engine.h"
@@ -117,6 +119,12 @@ namespace {
 
 constexpr int NARROW = 4, TILE = 16;  // channels of the first layer, and of the smallest tile
 
+// Wide layers fill the device with few splits; the workspace has a number for each of their weights.
+int64_t most_splits(int64_t c_in, int64_t c_out) {
+  const int64_t splits = (1 << 20) / (c_in * c_out);
+  return splits < 8 ? 8 : (splits > 128 ? 128 : splits);
+}
+
 }  // namespace
 
 cudaError_t weight_gradient(Scalar type, bool tf32, const WeightGradient& p, const Allocate& allocate,
@@ -138,11 +146,12 @@ cudaError_t weight_gradient(Scalar type, bool tf32, const WeightGradient& p, con
   const int64_t size = int64_t(p.table.volume) * p.c_in * p.c_out;
   if (size == 0) return cudaSuccess;
   if (p.table.rows == 0 || p.source_rows == 0) return cudaMemsetAsync(p.out, 0, size * sizeof(float), stream);
-  const int64_t splits = divide_up(int64_t(p.table.rows), WEIGHT_GRADIENT_SLAB);
+  const Route route = route_of(type, tf32, p.table.volume, p.c_in, p.c_out);
+  int64_t splits = divide_up(int64_t(p.table.rows), WEIGHT_GRADIENT_SLAB);
+  if (route.tiles && route.precision != Precision::single) splits = std::min(splits, most_splits(p.c_in, p.c_out));
   float* const partial = splits > 1 ? static_cast<float*>(allocate(splits * size * sizeof(float))) : nullptr;
   const WeightGradientArguments arguments{p.features, p.gradient, partial, p.out,
                                           p.table,    p.c_in,     p.c_out, static_cast<int32_t>(splits)};
-  const Route route = route_of(type, tf32, p.table.volume, p.c_in, p.c_out);
   return route.tiles ? weight_gradient_tensor(route.precision, arguments, stream)
                      : weight_gradient_general(route.precision, arguments, stream);
 }

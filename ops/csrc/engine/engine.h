@@ -174,10 +174,12 @@ struct BlockBackward {
   float *of_scale, *of_shift;
 };
 // The gradient of the weight is computed on the branch, which waits for what it reads: the blocks before this one
-// need not wait for it. The caller joins the branch before its memory is used again.
+// need not wait for it. The caller joins the branch before its memory is used again; what the gradient of one
+// block has allocated may serve that of the next.
 struct Branch {
   cudaStream_t stream;
   cudaEvent_t event;
+  Allocate allocate;
 };
 cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const Allocate& allocate,
                            cudaStream_t stream, const Branch& branch);
