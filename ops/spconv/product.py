@@ -107,11 +107,12 @@ def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> b
     and an order saves more time than it takes."""
     offsets, rows = table.neighbours.shape
     wide = c_in >= PANEL and c_in % SLICE == 0 and c_out % PANEL == 0
+    halves = dtype in (torch.float16, torch.bfloat16)
     return (
         wide
         and rows * c_in * c_out >= LEAST_WORK
         and 1 < offsets <= MOST_OFFSETS_ORDERED
-        and dtype in (torch.float16, torch.bfloat16)
+        and (halves or (dtype == torch.float32 and tf32_allowed()))
         and _is_hopper(table.neighbours.device)
     )
 

@@ -49,8 +49,17 @@ def test_the_kernel_finds_the_same_order(rows, volume, count):
     torch.library.opcheck(torch.ops.millisecond.row_order, tuple(moved(bounded)[:2]))
 
 
+@pytest.fixture
+def tf32():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.usefixtures("tf32")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     ("rows", "c_in", "c_out"), [(0, 128, 128), (1, 192, 128), (97, 128, 256), (3001, 256, 384)]
 )

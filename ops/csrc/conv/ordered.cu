@@ -3,7 +3,6 @@
 //
 // A CTA computes PANEL channels of one tile. Tiles take unequal time; the first ones have the most offsets, and
 // two CTAs on a multiprocessor hide each other's beginnings and ends. A row is summed as without an order.
-#include "conv/epilogue.cuh"
 #include "conv/warpgroup.cuh"
 
 namespace millisecond {
@@ -57,29 +56,23 @@ struct TileRows {
   }
 };
 
-template <int ROWS>
+template <typename T, int ROWS>
 __device__ __forceinline__ void supply(const ConvolutionArguments& p, const Ring& ring, Barriers& barriers,
                                        const TileRows<ROWS>& tile, int count, const int* sources) {
-  const int volume = p.table.volume, slices = p.c_in / SLICE;
+  const int volume = p.table.volume, slices = p.c_in / SLICE_OF<T>;
   const unsigned char* const features = static_cast<const unsigned char*>(p.features);
-  Supply supply{ring, barriers};
+  Supply<ROWS, sizeof(T) == 4> supply{ring, barriers};
   for (int slice = 0; slice < slices; ++slice) {
     const int64_t first = (int64_t(blockIdx.x) * slices + slice) * volume;
     for (int k = 0; k < count; ++k) {
       const int v = tile.offsets[k];
       const int* const of_offset = sources + k * ROWS;
-      supply.step<ROWS, true, STAGES<ROWS> - 2>(p.weight, first + (p.table.flipped ? volume - 1 - v : v),
-                                                features + slice * LINE, p.c_in * 2,
-                                                [=](int line) { return of_offset[line]; });
+      supply.template step<true, STAGES<ROWS> - 2>(p.weight, first + (p.table.flipped ? volume - 1 - v : v),
+                                                   features + slice * LINE, p.c_in * sizeof(T),
+                                                   [=](int line) { return of_offset[line]; });
     }
   }
   supply.finish();
-}
-
-template <typename T>
-__device__ __forceinline__ float residual_of(const ConvolutionArguments& p, int row, int channel) {
-  return p.residual && row >= 0 ? to_float(static_cast<const T*>(p.residual)[int64_t(row) * p.c_out + channel])
-                                : 0.0f;
 }
 
 template <typename T, int ROWS>
@@ -87,30 +80,9 @@ __device__ __forceinline__ void multiply(const ConvolutionArguments& p, const Ri
                                          const TileRows<ROWS>& tile, int count) {
   Position at;
   float sum[ROWS / 2] = {};
-  multiply_steps<T, ROWS>(sum, count * (p.c_in / SLICE), ring, barriers, at,
+  multiply_steps<T, ROWS>(sum, count * (p.c_in / SLICE_OF<T>), ring, barriers, at,
                           [&](int, int stage) { return ring.lines + stage * ROWS * LINE; });
-
-  // ---- epilogue, store: four channels of a row per thread ----
-  const int lane = threadIdx.x % WARP, g = lane / 4, j = lane % 4;
-  const int channel0 = blockIdx.x * PANEL + threadIdx.x / WARP * 16;
-#pragma unroll
-  for (int i = 0; i < ROWS / 8; ++i) {
-    const int row = tile.rows[i * 8 + 2 * j], next = tile.rows[i * 8 + 2 * j + 1];
-    uint32_t four[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int channel = channel0 + channel_of_line(g + 8 * h);
-      const float bias = p.bias ? __ldg(p.bias + channel) : 0.0f;
-      const float first = sum[4 * i + 2 * h] + bias + residual_of<T>(p, row, channel);
-      const float second = sum[4 * i + 2 * h + 1] + bias + residual_of<T>(p, next, channel);
-      four[h] = transposed_8x8(rounded<T>(first, second, p.relu));
-    }
-    const int to = tile.rows[i * 8 + g];
-    if (to >= 0) {
-      T* const out = static_cast<T*>(p.out) + int64_t(to) * p.c_out + channel0 + 4 * j;
-      *reinterpret_cast<uint2*>(out) = make_uint2(four[0], four[1]);
-    }
-  }
+  store_tile<T, ROWS>(p, sum, blockIdx.x, [&](int line) { return tile.rows[line]; });
 }
 
 #endif
@@ -133,7 +105,7 @@ __global__ void __launch_bounds__(WARPGROUP_THREADS, 2) conv_ordered_kernel(cons
     if (threadIdx.x < MULTIPLIERS) {
       multiply<T, ROWS>(p, ring, barriers, tile, count);
     } else {
-      supply<ROWS>(p, ring, barriers, tile, count, sources);
+      supply<T, ROWS>(p, ring, barriers, tile, count, sources);
     }
   } else {
     wait_for_previous_kernel(p.chained);
@@ -158,10 +130,14 @@ cudaError_t conv_ordered(Precision precision, const ConvolutionArguments& p, int
   // large tiles read the weights less often, small ones have fewer offsets and spread better
   const int tiles = p.table.rows / MANY_ROWS * (p.c_out / PANEL);
   const bool many = tiles >= 4 * multiprocessors;
-  if (precision == Precision::half) {
-    return many ? launch<__half, MANY_ROWS>(p, stream) : launch<__half, FEW_ROWS>(p, stream);
+  switch (precision) {
+    case Precision::half:
+      return many ? launch<__half, MANY_ROWS>(p, stream) : launch<__half, FEW_ROWS>(p, stream);
+    case Precision::bfloat16:
+      return many ? launch<__nv_bfloat16, MANY_ROWS>(p, stream) : launch<__nv_bfloat16, FEW_ROWS>(p, stream);
+    default:
+      return many ? launch<float, MANY_ROWS>(p, stream) : launch<float, FEW_ROWS>(p, stream);
   }
-  return many ? launch<__nv_bfloat16, MANY_ROWS>(p, stream) : launch<__nv_bfloat16, FEW_ROWS>(p, stream);
 }
 
 }  // namespace millisecond

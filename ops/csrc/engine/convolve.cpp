@@ -52,7 +52,7 @@ Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_o
       route.precision != Precision::single && route.major >= 8 && c_in > 0 && c_out % 16 == 0;
   route.tiles = tensor_cores && c_in % 16 == 0 && volume <= 32;
   const bool wide = c_in >= PANEL && c_in % SLICE == 0 && c_out % PANEL == 0;
-  route.warpgroups = route.tiles && wide && type != Scalar::float32 && has_warpgroups();
+  route.warpgroups = route.tiles && wide && route.precision != Precision::single && has_warpgroups();
   route.narrow = tensor_cores && c_in == 4 && volume <= 28;
   return route;
 }
