@@ -23,6 +23,7 @@ from detector.models.bev_cells import Window, planned
 from ops import ConvGeometry, KernelMap, Level, VoxelGrid
 from ops.cuda import naive
 from ops.line_table import line_table
+from ops.reached_sites import reached_sites
 from ops.row_order import row_order
 from ops.site_order import site_order
 
@@ -194,11 +195,12 @@ def conv_naive(scene: Scene) -> None:
     naive.sparse_conv(features, torch.randn(27, 40, 50).cuda(), tables)
 
 
-@runs("line_table", "site_order")
+@runs("line_table", "reached_sites", "site_order")
 def lines_of_sites(scene: Scene) -> None:
     coords, shape, below = scene.coords, GRID.sparse_shape, scene.below
     line_table(below.coords, coords, 2, shape, DOWN)
     line_table(coords, below.coords, 2, below.spatial_shape, DOWN, transposed=True)
+    reached_sites(coords, 2, below.spatial_shape, DOWN)
     site_order(coords, 2, shape)
     site_order(coords.flip(0), 1, shape)
 

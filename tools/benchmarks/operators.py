@@ -15,6 +15,7 @@ from detector.models.sparse_encoder import DOWNS
 from ops import KernelMap, Level, Voxels
 from ops.cuda import naive
 from ops.line_table import line_table
+from ops.reached_sites import reached_sites
 from ops.row_order import row_order
 from ops.site_order import site_order
 from tools.benchmarks.ops import GRID
@@ -97,12 +98,13 @@ def index_exactly(scan: Scan) -> Calls:
     return {"index, exact sizes": lambda: ops.index_pyramid(coords, shape, 1, DOWNS, **options)}
 
 
-@line("line_table", "site_order")
+@line("line_table", "reached_sites", "site_order")
 def lines_of_sites(scan: Scan) -> Calls:
     coords, shape = scan.voxels.coords, GRID.sparse_shape
-    window = ops.ConvGeometry.of(3, padding=1)
+    window, down = ops.ConvGeometry.of(3, padding=1), ops.ConvGeometry.of(3, 2, 1)
     return {
         "line table": lambda: line_table(coords, coords, 1, shape, window),
+        "reached sites": lambda: reached_sites(coords, 1, down.output_shape(shape), down),
         "site order": lambda: site_order(coords, 1, shape),
     }
 
