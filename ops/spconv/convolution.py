@@ -14,7 +14,7 @@ from ops.geometry import ConvGeometry
 from ops.rulebook import KernelMap
 from ops.spconv.core import ConvAlgo, IndiceData, SparseConvTensor, expand_nd
 from ops.spconv.modules import SparseModule
-from ops.spconv.product import Kept, gains_by_order, product, product_type
+from ops.spconv.product import PANEL, Kept, gains_by_order, product, product_type
 from ops.spconv.sites import Sites
 
 Numbers = int | Sequence[int]
@@ -162,12 +162,16 @@ class SparseConvolution(SparseModule):
         self, kernel_map: KernelMap, input: SparseConvTensor, inputs: Sites, outputs: Sites
     ) -> KernelMap:
         """The map with orders of its rows where the layer gains by them."""
+        c_in, c_out = self.in_channels, self.out_channels
+        if min(c_in, c_out) < PANEL:  # most layers: the host's time counts
+            return kernel_map
         forward, backward = kernel_map
-        c_in, c_out, dtype = self.in_channels, self.out_channels, product_type(input.features)
+        dtype = product_type(input.features)
         if gains_by_order(forward, dtype, c_in, c_out):
             forward = outputs.with_order(forward)
-        trains = backward is not None and torch.is_grad_enabled()
-        if trains and gains_by_order(backward, dtype, c_out, c_in):
+        if backward is None or not torch.is_grad_enabled():
+            return KernelMap(forward, backward)
+        if gains_by_order(backward, dtype, c_out, c_in):
             backward = inputs.with_order(backward)
         return KernelMap(forward, backward)
 
@@ -236,7 +240,7 @@ class SparseConvolution(SparseModule):
 
     def record(self, rows: int) -> None:
         """Notes the largest number of outputs, where `record_voxel_count` asks for it."""
-        count = self.get_max_num_voxels()
+        count = self.get_max_num_voxels() if self.record_voxel_count else None
         if count is not None:
             count.clamp_(min=rows)
 

@@ -1,7 +1,6 @@
 """Features times weights along a kernel map, for weights of spconv 2: [C_out, *kernel, C_in].
 
-The tensor cores take multiples of 16 channels and kernels of up to 32 offsets. Other channels are
-filled up with zeros, larger kernels cut in pieces that are added one after another.
+The tensor cores take multiples of 16 channels. Others are filled up with zeros.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ops.cuda.precision import tf32_allowed
-from ops.row_order import MOST_OFFSETS as MOST_OFFSETS_ORDERED
+from ops.row_order import MOST_OFFSETS
 from ops.rulebook import KernelMap, Table
 from ops.sparse_conv import sparse_conv
 
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
-MOST_OFFSETS, MOST_OFFSETS_NARROW = 32, 28
 PANEL, SLICE = 128, 64  # channels of csrc/conv/warpgroup.h
 LEAST_WORK = 1 << 30  # rows times channels of both sides
 
@@ -41,8 +39,7 @@ def product(
     inputs = ready.weight.shape[1] - features.shape[1]
     if inputs:
         features = pad(features, (0, inputs))
-    multiply = _in_pieces if fill else sparse_conv
-    out = multiply(features.contiguous(), ready.weight, kernel_map, ready.bias)
+    out = sparse_conv(features.contiguous(), ready.weight, kernel_map, ready.bias)
     return out if out.shape[1] == c_out else out[:, :c_out].contiguous()
 
 
@@ -111,7 +108,7 @@ def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> b
     return (
         wide
         and rows * c_in * c_out >= LEAST_WORK
-        and 1 < offsets <= MOST_OFFSETS_ORDERED
+        and 1 < offsets <= MOST_OFFSETS
         and (halves or (dtype == torch.float32 and tf32_allowed()))
         and _is_hopper(table.neighbours.device)
     )
@@ -127,34 +124,3 @@ def on_tensor_cores(features: Tensor) -> bool:
     if not features.is_cuda or features.dtype == torch.float64:
         return False
     return features.dtype != torch.float32 or tf32_allowed()
-
-
-def most_offsets(channels: int) -> int:
-    """Of a kernel that the tensor cores take with so many input channels."""
-    return MOST_OFFSETS_NARROW if channels == NARROW else MOST_OFFSETS
-
-
-def _in_pieces(
-    features: Tensor, weight: Tensor, kernel_map: KernelMap, bias: Tensor | None
-) -> Tensor:
-    offsets, most = len(weight), most_offsets(features.shape[1])
-    if offsets <= most:
-        return sparse_conv(features, weight, kernel_map, bias)
-    pieces = -(-offsets // most)
-    out = None
-    for piece in range(pieces):
-        first, last = (offsets * number // pieces for number in (piece, piece + 1))
-        tables = (_cut(table, first, last) for table in kernel_map)
-        out = sparse_conv(features, weight[first:last], KernelMap(*tables), bias, out)  # type: ignore[arg-type]
-        bias = None
-    assert out is not None  # there is an offset
-    return out
-
-
-def _cut(table: Table | None, first: int, last: int) -> Table | None:
-    """The offsets of a table that meet weight[first:last]."""
-    if table is None:
-        return None
-    offsets = len(table.neighbours)
-    rows = slice(offsets - last, offsets - first) if table.flipped else slice(first, last)
-    return table._replace(neighbours=table.neighbours[rows])

@@ -87,7 +87,7 @@ cudaError_t pack_weight(Scalar from, Scalar to, const PackArguments& p, cudaStre
 cudaError_t resize_rows(Scalar type, const void* from, int from_width, void* to, int to_width, int64_t rows,
                         cudaStream_t stream);
 
-// Weight gradient on plain multiply-adds (any shape) or tensor cores (volume and channels as above).
+// Weight gradient on plain multiply-adds (any shape) or tensor cores (channels as above).
 cudaError_t weight_gradient_general(Precision precision, const WeightGradientArguments& p, cudaStream_t stream);
 cudaError_t weight_gradient_tensor(Precision precision, const WeightGradientArguments& p, cudaStream_t stream);
 

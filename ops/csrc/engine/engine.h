@@ -80,6 +80,7 @@ struct Route {
   bool tiles;
   bool warpgroups;  // tiles, too
   bool narrow;
+  int pieces;  // that the offsets are cut in: tiles and the narrow kernel take so many at a time
   int multiprocessors;
   int major;  // of the compute capability
 };
