@@ -25,6 +25,8 @@ from ops.cuda import naive
 from ops.cuda.streams import own_stream
 from ops.line_table import line_table
 from ops.locations import output_sites
+from ops.reached_sites import reached_sites
+from ops.row_order import row_order
 from ops.site_order import site_order
 from ops.upload import upload
 
@@ -161,6 +163,17 @@ def direct(scene: Scene) -> None:
             ops.sparse_conv(x, w, found, relu=True).sum().backward()
 
 
+@runs("row_order")
+def row_orders(scene: Scene) -> None:
+    for kernel_map, dtype in product(kernel_maps(scene), DTYPES[1:]):
+        table = kernel_map.forward
+        ordered = KernelMap(table._replace(order=row_order(table)), kernel_map.backward)
+        x = torch.randn(sources(kernel_map), 128, device="cuda", dtype=dtype)
+        w = torch.randn(len(table.neighbours), 128, 256, device="cuda", dtype=dtype)
+        with torch.no_grad():
+            ops.sparse_conv(x, w, ordered)
+
+
 @runs("conv_blocks", "conv_blocks_backward")
 def conv_blocks(scene: Scene) -> None:
     options = product(kernel_maps(scene), DTYPES, ("highest", "high"), CHANNELS)
@@ -227,11 +240,12 @@ def conv_naive(scene: Scene) -> None:
     naive.sparse_conv(features, torch.randn(27, 40, 50).cuda(), tables)
 
 
-@runs("line_table", "site_order")
+@runs("line_table", "reached_sites", "site_order")
 def lines_of_sites(scene: Scene) -> None:
     coords, shape, below = scene.coords, GRID.sparse_shape, scene.below
     line_table(below.coords, coords, 2, shape, DOWN)
     line_table(coords, below.coords, 2, below.spatial_shape, DOWN, transposed=True)
+    reached_sites(coords, 2, below.spatial_shape, DOWN)
     site_order(coords, 2, shape)
     site_order(coords.flip(0), 1, shape)
 

@@ -18,6 +18,8 @@ from ops.cuda.streams import own_stream
 from ops.line_table import line_table
 from ops.locations import kernel_map as kernel_map_of
 from ops.locations import output_sites
+from ops.reached_sites import reached_sites
+from ops.row_order import row_order
 from ops.site_order import site_order
 from ops.upload import upload
 from tools.benchmarks.ops import GRID
@@ -100,12 +102,13 @@ def index_exactly(scan: Scan) -> Calls:
     return {"index, exact sizes": lambda: ops.index_pyramid(coords, shape, 1, DOWNS, **options)}
 
 
-@line("line_table", "site_order")
+@line("line_table", "reached_sites", "site_order")
 def lines_of_sites(scan: Scan) -> Calls:
     coords, shape = scan.voxels.coords, GRID.sparse_shape
-    window = ops.ConvGeometry.of(3, padding=1)
+    window, down = ops.ConvGeometry.of(3, padding=1), ops.ConvGeometry.of(3, 2, 1)
     return {
         "line table": lambda: line_table(coords, coords, 1, shape, window),
+        "reached sites": lambda: reached_sites(coords, 1, down.output_shape(shape), down),
         "site order": lambda: site_order(coords, 1, shape),
     }
 
@@ -148,6 +151,12 @@ def direct(scan: Scan) -> Calls:
         "kernel map by search in the hash": lambda: kernel_map_of(found),
         "direct 64-64": lambda: ops.sparse_conv(x, weight, found),
     }
+
+
+@line("row_order")
+def row_orders(scan: Scan) -> Calls:
+    table = submanifold(scan)[0].forward
+    return {"row order": lambda: row_order(table)}
 
 
 @line("conv_naive")

@@ -134,3 +134,25 @@ def test_faults_and_empty_inputs():
     for _ in range(2):
         with pytest.raises(ValueError, match=r"indices: row 2 is \[0, 1, 1, 1\], as row 0"):
             conv(spconv.SparseConvTensor(torch.ones(3, 16, device="cuda"), twice, SHAPE, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize(
+    "pool",
+    [
+        spconv.SparseMaxPool3d(3, 2, 1),
+        spconv.SparseAvgPool3d(2, 2),
+        spconv.SparseGlobalMaxPool(),
+        spconv.SparseGlobalAvgPool(),
+    ],
+    ids=lambda pool: type(pool).__name__,
+)
+def test_pools(pool, dtype):
+    indices, draw = sites(5), draws(1, dtype)
+    features = draw(len(indices), 24)
+    wide, narrow = features.double().requires_grad_(), features.cuda().requires_grad_()
+    expected, found = run(pool, wide, indices, "cpu"), run(pool, narrow, indices, "cuda", dtype)
+    seen = draw(*found.shape)
+    wanted = torch.autograd.grad(expected, wide, seen.double())[0]
+    assert error(found, expected) < CONVOLUTION[dtype, "highest"]
+    assert error(torch.autograd.grad(found, narrow, seen.cuda())[0], wanted) < 5e-3
