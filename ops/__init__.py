@@ -16,6 +16,7 @@ from ops.collect import collect
 from ops.conv_blocks import conv_blocks
 from ops.conv_chain import ConvChain
 from ops.dense import bev_map, dense
+from ops.dense_conv3d import dense_conv3d
 from ops.furthest_point_sampling import furthest_point_sampling
 from ops.geometry import ConvGeometry
 from ops.kernel_map import index_pyramid, index_workspace, strided_map, submanifold_map
@@ -67,6 +68,7 @@ __all__ = [
     "conv_blocks",
     "decode",
     "dense",
+    "dense_conv3d",
     "direction_bin",
     "encode",
     "furthest_point_sampling",

@@ -36,6 +36,7 @@ SAMPLING_EXAMPLE = "example: python tools/benchmark.py sampling --json sampling.
 SPCONV_EXAMPLE = "example: python tools/benchmark.py spconv --frames scans/ --precision fp16"
 PIPELINE_EXAMPLE = "example: python tools/benchmark.py pipeline --frames scans/ --plot latency.png"
 BEV_EXAMPLE = "example: python tools/benchmark.py bev --frames scans/ --json bev.json"
+DENSE3D_EXAMPLE = "example: python tools/benchmark.py dense3d --plot dense3d.png"
 OPERATORS_EXAMPLE = "example: python tools/benchmark.py operators --frames scans/"
 STREETS = 16  # simulated for the training step where there is no data set
 SWEEPS = 3  # scans of all directions, simulated for points to boxes
@@ -65,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_scaling_arguments(scaling)
     ladder = commands.add_parser(
-        "ladder", help="naive, general and tensor-core convolution", epilog=LADDER_EXAMPLE
+        "ladder", help="naive and tensor-core convolution", epilog=LADDER_EXAMPLE
     )
     ladder.add_argument("--batch", type=number, default=1, help="scans in a batch (default: 1)")
     sampling = commands.add_parser(
@@ -85,6 +86,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     bev.add_argument("--config", type=Path, default=CONFIG)
     bev.add_argument("--batch", type=number, nargs="+", default=[1, 4, 8])
+    dense3d = commands.add_parser(
+        "dense3d", help="dense 3-D convolution beside cuDNN and sparse", epilog=DENSE3D_EXAMPLE
+    )
+    dense3d.add_argument("--plot", type=output_path, help="draw times over occupancy there, a PNG")
     operators = commands.add_parser(
         "operators", help="every operator by itself", epilog=OPERATORS_EXAMPLE
     )
@@ -97,8 +102,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--repeats", type=number, default=20, help="calls per scan (default: 20)"
         )
-    every = (ops, network, train, scaling, ladder, sampling, bev, operators, spconv, pipeline)
-    for command in every:
+    kernels = (ops, ladder, sampling, bev, operators, spconv, dense3d)
+    for command in (*kernels, network, train, scaling, pipeline):
         command.add_argument("--json", type=output_path, help="also write the figures there")
     return parser
 
@@ -180,6 +185,8 @@ def _measure(options: argparse.Namespace) -> dict:
     _require_cuda(options.command)
     if options.command == "sampling":
         return sampling.measure(options.repeats)
+    if options.command == "dense3d":
+        return _measure_dense3d(options)
     scans = load_scans(options.frames, options.count)
     if options.command == "operators":
         return operators.measure(scans, options.repeats)
@@ -209,6 +216,20 @@ def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:
     config, model = _network(options)
     with processes(options.device) as group:
         return measure(config, model, scans, options.repeats, group.device, options.precision)
+
+
+def _measure_dense3d(options: argparse.Namespace) -> dict:
+    from detector.draw.png import require_own, save_png
+    from tools.benchmarks import dense3d
+    from tools.benchmarks.dense3d_picture import draw_occupancies
+
+    if options.plot:
+        require_own(options.plot)
+    result = dense3d.measure([*dense3d.SINGLE, *dense3d.WIDE], dense3d.GRID)
+    if options.plot:
+        picture = draw_occupancies(result["occupancy"], result["crossings"], result["device"])
+        save_png(options.plot, picture)
+    return result
 
 
 def _measure_pipeline(options: argparse.Namespace) -> dict:

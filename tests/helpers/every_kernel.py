@@ -22,6 +22,7 @@ import ops
 from detector.models.bev_cells import Window, planned
 from ops import ConvGeometry, KernelMap, Level, VoxelGrid
 from ops.cuda import naive
+from ops.dense_conv3d import RUNGS
 from ops.line_table import line_table
 from ops.site_order import site_order
 
@@ -172,6 +173,15 @@ def conv_chain(scene: Scene) -> None:
         chain.bev_map(rows, [level.submanifold] * 2, level, 2)
         narrow = ops.ConvChain([torch.randn(27, 4, 16)], [torch.randn(16)]).cuda().half()
         narrow.bev_map(rows[:, :4].contiguous(), [level.submanifold], level, 2)
+
+
+@runs("dense_conv3d")
+def dense_conv3d(scene: Scene) -> None:
+    options = product(RUNGS, (torch.float32, torch.float16), (3, 5, 7), (1, 5))
+    for rung, dtype, kernel, channels in options:
+        volume = torch.randn(1, 2, 9, 10, 33).cuda().to(dtype)
+        weight = torch.randn(channels, 2, kernel, kernel, kernel).cuda().to(dtype)
+        ops.dense_conv3d(volume, weight, rung)
 
 
 @runs("conv_naive")

@@ -67,7 +67,7 @@ struct WeightGradientArguments {
 
 // ---- launchers -------------------------------------------------------------------------------------------------
 
-// Any channel counts and kernel volume; Precision::single is exact fp32.
+// Any channel counts and kernel volume.
 cudaError_t conv_general(Precision precision, const ConvolutionArguments& p, cudaStream_t stream);
 
 // Tensor cores, sm_80 and later: c_out a multiple of 16, and c_in a multiple of 16 with volume <= 32 or 4 with
@@ -75,6 +75,7 @@ cudaError_t conv_general(Precision precision, const ConvolutionArguments& p, cud
 cudaError_t conv_half(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
 cudaError_t conv_bfloat16(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
 cudaError_t conv_tf32(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
+cudaError_t conv_single(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
 
 // Weights of type `from` (`to` or float32) into tiles or rows of type `to`, see convolution.h.
 cudaError_t pack_weight(Scalar from, Scalar to, const PackArguments& p, cudaStream_t stream);
@@ -86,5 +87,6 @@ cudaError_t resize_rows(Scalar type, const void* from, int from_width, void* to,
 // Weight gradient on plain multiply-adds (any shape) or tensor cores (volume and channels as above).
 cudaError_t weight_gradient_general(Precision precision, const WeightGradientArguments& p, cudaStream_t stream);
 cudaError_t weight_gradient_tensor(Precision precision, const WeightGradientArguments& p, cudaStream_t stream);
+cudaError_t weight_gradient_single(const WeightGradientArguments& p, cudaStream_t stream);
 
 }  // namespace millisecond

@@ -46,8 +46,7 @@ Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_o
     case Scalar::float32:
       route.precision = tf32 ? Precision::tf32 : Precision::single;
   }
-  const bool tensor_cores =
-      route.precision != Precision::single && route.major >= 8 && c_in > 0 && c_out % 16 == 0;
+  const bool tensor_cores = route.major >= 8 && c_in > 0 && c_out % 16 == 0;
   route.tiles = tensor_cores && c_in % 16 == 0 && volume <= 32;
   const bool wide = c_in >= PANEL && c_in % SLICE == 0 && c_out % PANEL == 0;
   route.warpgroups = route.tiles && wide && type != Scalar::float32 && has_warpgroups();
@@ -63,8 +62,10 @@ cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, cudaS
       return conv_half(p, route.multiprocessors, stream);
     case Precision::bfloat16:
       return conv_bfloat16(p, route.multiprocessors, stream);
-    default:
+    case Precision::tf32:
       return conv_tf32(p, route.multiprocessors, stream);
+    default:
+      return conv_single(p, route.multiprocessors, stream);
   }
 }
 
@@ -142,8 +143,9 @@ cudaError_t weight_gradient(Scalar type, bool tf32, const WeightGradient& p, con
   const WeightGradientArguments arguments{p.features, p.gradient, partial, p.out,
                                           p.table,    p.c_in,     p.c_out, static_cast<int32_t>(splits)};
   const Route route = route_of(type, tf32, p.table.volume, p.c_in, p.c_out);
-  return route.tiles ? weight_gradient_tensor(route.precision, arguments, stream)
-                     : weight_gradient_general(route.precision, arguments, stream);
+  if (!route.tiles) return weight_gradient_general(route.precision, arguments, stream);
+  return route.precision == Precision::single ? weight_gradient_single(arguments, stream)
+                                              : weight_gradient_tensor(route.precision, arguments, stream);
 }
 
 }  // namespace millisecond
