@@ -21,7 +21,7 @@ def dense_conv3d(
     rung: str = "coarsened",
 ) -> Tensor:  # [B, C_out, Z, Y, X]
     """Cross-correlation with stride 1 and zeros around, as torch.nn.functional.conv3d(volume,
-    weight, padding=K // 2) computes it; Luo and Lai, 2024.
+    weight, padding=K // 2) computes it.
 
     rung: the kernel that a GPU runs, see docs/dense_convolution.md; a CPU has one way. Sums are
     float32. There is no gradient.

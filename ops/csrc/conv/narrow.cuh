@@ -53,7 +53,7 @@ __device__ __forceinline__ void multiply_exactly(float (&sum)[2][4], const Four<
 }
 
 // A channel of a row on plain multiply-adds.
-__device__ __noinline__ float plain_sum_of_4(const ConvolutionArguments& p, int row, int channel) {
+__device__ __noinline__ inline float plain_sum_of_4(const ConvolutionArguments& p, int row, int channel) {
   float sum = 0.0f;
   for (int v = 0; v < p.table.volume; ++v) {
     const int source = __ldg(p.table.neighbours + v * p.table.stride + row);
