@@ -1,28 +1,29 @@
-"""Every rung of the dense convolution against the definition."""
+"""Every rung of the dense convolution against torch's in float64."""
 
 import pytest
 import torch
+from torch.nn.functional import conv3d
 
 from ops import dense_conv3d
 from ops.dense_conv3d import RUNGS
 from tests.conftest import CONVOLUTION
 from tests.helpers.sparse import error, poison
-from tests.ops.test_dense_conv3d import problem, shifted_sum
+from tests.ops.test_dense_conv3d import problem
 
 pytestmark = pytest.mark.gpu
 
 # on both sides of a block's outputs, 32 x 8 x 8, and of its four channels
 SHAPES = [(1, 1, 1), (7, 8, 31), (8, 9, 32), (9, 7, 33), (17, 17, 257)]
-CHANNELS = [(1, 1), (2, 3), (3, 4), (16, 6)]
+CHANNELS = [(1, 1), (3, 4), (5, 6)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("kernel", [3, 5, 7])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_equals_the_definition(shape, kernel, dtype):
+def test_equals_torch_in_float64(shape, kernel, dtype):
     for channels in CHANNELS if max(shape) < 100 else CHANNELS[:1]:
         volume, weight = problem(kernel, channels, shape, dtype)
-        expected = shifted_sum(volume, weight)
+        expected = conv3d(volume.double(), weight.double(), padding=kernel // 2)
         for rung in RUNGS:
             poison()
             out = dense_conv3d(volume.cuda(), weight.cuda(), rung)

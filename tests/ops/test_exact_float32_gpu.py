@@ -11,7 +11,7 @@ from tests.helpers.sparse import on_cuda, random_coords
 pytestmark = pytest.mark.gpu
 
 SHAPE, WINDOW = (9, 40, 37), ConvGeometry.of(3, padding=1)
-CHANNELS = [(4, 16), (16, 16), (16, 32), (32, 32), (64, 64), (64, 128), (48, 80)]
+CHANNELS = [(4, 16), (16, 32), (64, 64), (48, 80)]  # every kernel, and a width of odd tiles
 
 
 class Scene:
@@ -63,7 +63,6 @@ def test_forward_is_as_near_as_plain_float32(channels, spread):
     exact, scale = scene.exact(features, weight), scene.exact(features.abs(), weight.abs())
     got, plain = scene.tensor_cores(features, weight), scene.plain(features, weight)
     found = errors(got, plain, exact, scale)
-    print(f"{spread} {channels}: rms, plain, largest, plain", *(f"{e:.2e}" for e in found))
     assert found[0] <= found[1] and found[2] <= max(found[3], 2**-23)
 
 
@@ -82,23 +81,20 @@ def test_gradients_are_as_near_as_plain_float32(channels):
     plain = scene.plain(gradient, weight.flip(0).transpose(1, 2))
     scale = transposed(gradient.abs(), weight.abs())
     found = errors(of_features, plain, transposed(gradient, weight), scale)
-    print(f"of features {channels}: rms, plain, largest, plain", *(f"{e:.2e}" for e in found))
     assert found[0] <= found[1] and found[2] <= max(found[3], 2**-23)
 
-    found = [[], [], [], []]
+    wanted = torch.zeros(2, 27, *channels, dtype=torch.float64)  # exact, and its scale
+    plain = torch.zeros(27, *channels)
     for v, sources in enumerate(scene.map.forward.neighbours):
-        hit = sources >= 0
-        x, y = features[sources[hit]].T, gradient[hit]
-        plain = torch.zeros(*channels)
-        for i in range(len(y)):  # one pair after another, as the plain kernel adds them
-            plain = torch.addcmul(plain, x[:, i, None], y[i])
-        scale = x.abs().double() @ y.abs().double()
-        for kind, e in zip(
-            found, errors(of_weight[v], plain, x.double() @ y.double(), scale), strict=True
-        ):
-            kind.append(e)
-    print(f"of weight {channels}: rms, plain, largest, plain", *(f"{max(e):.2e}" for e in found))
-    assert max(found[0]) <= max(found[1]) and max(found[2]) <= max(*found[3], 2**-23)
+        x, y = features[sources[sources >= 0]], gradient[sources >= 0]
+        wanted[0, v], wanted[1, v] = (
+            x.double().T @ y.double(),
+            x.abs().double().T @ y.abs().double(),
+        )
+        for row, of_row in zip(x, y, strict=True):  # one pair after another
+            plain[v].addcmul_(row[:, None], of_row)
+    found = errors(of_weight, plain, *wanted)
+    assert found[0] <= found[1] and found[2] <= max(found[3], 2**-23)
 
 
 @pytest.mark.parametrize("channels", [(4, 16), (16, 32), (64, 64)], ids=str)

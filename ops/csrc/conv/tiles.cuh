@@ -12,7 +12,7 @@ template <typename T, int ROW_BYTES, int NB, bool EXACT>
 struct BestTile {
   static constexpr int SIZE = ROW_BYTES * NB;
   static constexpr int ROUNDED = SIZE >= 8192 ? 3 : SIZE >= 4096 ? 4 : ROW_BYTES == 128 ? 5 : 6;
-  static constexpr int CTAS = EXACT ? (SIZE >= 8192 ? 2 : SIZE >= 4096 ? 3 : 4) : ROUNDED;
+  static constexpr int CTAS = EXACT ? (SIZE >= 8192 ? 2 : SIZE >= 4096 ? 3 : SIZE >= 2048 ? 4 : 5) : ROUNDED;
   using type = TensorTile<T, ROW_BYTES, NB, 4, CTAS, 1, EXACT>;
 };
 
