@@ -17,6 +17,7 @@ from ops.conv_blocks import conv_blocks
 from ops.conv_chain import ConvChain
 from ops.dataflow import Dataflow, LocationMap, PairMap
 from ops.dense import bev_map, dense
+from ops.dense_conv3d import dense_conv3d
 from ops.furthest_point_sampling import furthest_point_sampling
 from ops.geometry import ConvGeometry
 from ops.kernel_map import index_pyramid, index_workspace, strided_map, submanifold_map
@@ -82,6 +83,7 @@ __all__ = [
     "conv_blocks",
     "decode",
     "dense",
+    "dense_conv3d",
     "direction_bin",
     "dynamic_voxelize",
     "encode",

@@ -38,6 +38,7 @@ SPCONV_EXAMPLE = "example: python tools/benchmark.py spconv --frames scans/ --pr
 PIPELINE_EXAMPLE = "example: python tools/benchmark.py pipeline --frames scans/ --plot latency.png"
 BEV_EXAMPLE = "example: python tools/benchmark.py bev --frames scans/ --json bev.json"
 DATAFLOWS_EXAMPLE = "example: python tools/benchmark.py dataflows --frames scans/ --training"
+DENSE3D_EXAMPLE = "example: python tools/benchmark.py dense3d --plot dense3d.png"
 OPERATORS_EXAMPLE = "example: python tools/benchmark.py operators --frames scans/"
 STREETS = 16  # simulated for the training step where there is no data set
 SWEEPS = 3  # scans of all directions, simulated for points to boxes
@@ -67,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_scaling_arguments(scaling)
     ladder = commands.add_parser(
-        "ladder", help="naive, general and tensor-core convolution", epilog=LADDER_EXAMPLE
+        "ladder", help="naive and tensor-core convolution", epilog=LADDER_EXAMPLE
     )
     ladder.add_argument("--batch", type=number, default=1, help="scans in a batch (default: 1)")
     sampling = commands.add_parser(
@@ -96,6 +97,10 @@ def _parser() -> argparse.ArgumentParser:
         "dataflows", help="sparse convolution by every dataflow", epilog=DATAFLOWS_EXAMPLE
     )
     _add_dataflow_arguments(dataflows)
+    dense3d = commands.add_parser(
+        "dense3d", help="dense 3-D convolution beside cuDNN and sparse", epilog=DENSE3D_EXAMPLE
+    )
+    dense3d.add_argument("--plot", type=output_path, help="draw times over occupancy there, a PNG")
     operators = commands.add_parser(
         "operators", help="every operator by itself", epilog=OPERATORS_EXAMPLE
     )
@@ -199,6 +204,8 @@ def _measure(options: argparse.Namespace) -> dict:
     _require_cuda(options.command)
     if options.command == "sampling":
         return sampling.measure(options.repeats)
+    if options.command == "dense3d":
+        return _measure_dense3d(options)
     scans = load_scans(options.frames, options.count)
     if options.command == "points":
         return points.measure(scans, options.repeats)
@@ -234,6 +241,20 @@ def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:
     config, model = _network(options)
     with processes(options.device) as group:
         return measure(config, model, scans, options.repeats, group.device, options.precision)
+
+
+def _measure_dense3d(options: argparse.Namespace) -> dict:
+    from detector.draw.png import require_own, save_png
+    from tools.benchmarks import dense3d
+    from tools.benchmarks.dense3d_picture import draw_occupancies
+
+    if options.plot:
+        require_own(options.plot)
+    result = dense3d.measure([*dense3d.SINGLE, *dense3d.WIDE], dense3d.GRID)
+    if options.plot:
+        picture = draw_occupancies(result["occupancy"], result["crossings"], result["device"])
+        save_png(options.plot, picture)
+    return result
 
 
 def _measure_pipeline(options: argparse.Namespace) -> dict:

@@ -23,6 +23,7 @@ from detector.models.bev_cells import Window, planned
 from ops import ConvGeometry, KernelMap, Level, VoxelGrid
 from ops.cuda import naive
 from ops.cuda.streams import own_stream
+from ops.dense_conv3d import RUNGS
 from ops.line_table import line_table
 from ops.locations import output_sites
 from ops.reached_sites import reached_sites
@@ -118,6 +119,8 @@ def sparse_conv(scene: Scene) -> None:
         x = torch.randn(sources(kernel_map), c_in, device="cuda", dtype=dtype, requires_grad=True)
         volume = len(kernel_map.forward.neighbours)
         w = torch.randn(volume, c_in, c_out, device="cuda", requires_grad=True)
+        with torch.no_grad():
+            x[:1] = torch.inf  # sums that are not finite are computed again
         bias = torch.randn(c_out, device="cuda", requires_grad=True)
         ops.sparse_conv(x, w.to(dtype), kernel_map, bias, relu=True).sum().backward()
 
@@ -230,6 +233,15 @@ def conv_chain(scene: Scene) -> None:
         chain.bev_map(rows, [level.submanifold] * 2, level, 2)
         narrow = ops.ConvChain([torch.randn(27, 4, 16)], [torch.randn(16)]).cuda().half()
         narrow.bev_map(rows[:, :4].contiguous(), [level.submanifold], level, 2)
+
+
+@runs("dense_conv3d")
+def dense_conv3d(scene: Scene) -> None:
+    options = product(RUNGS, (torch.float32, torch.float16), (3, 5, 7), (1, 5))
+    for rung, dtype, kernel, channels in options:
+        volume = torch.randn(1, 2, 9, 10, 33).cuda().to(dtype)
+        weight = torch.randn(channels, 2, kernel, kernel, kernel).cuda().to(dtype)
+        ops.dense_conv3d(volume, weight, rung)
 
 
 @runs("conv_naive")

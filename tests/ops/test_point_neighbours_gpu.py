@@ -100,7 +100,7 @@ def test_opcheck():
 def test_wrong_tensors():
     points, others = clouds(13, 2, 50).cuda(), clouds(14, 2, 5).cuda()
     ball_query(points, others, 1.0, 5)
-    operators, _permuted = torch.ops.millisecond, others.mT.contiguous().mT
+    operators, permuted = torch.ops.millisecond, others.mT.contiguous().mT
     for message, call in {
         r"centres must be \[2, M, 3\]": lambda: operators.ball_query(points, others[:1], 1.0, 5),
         "samples must be from 1": lambda: operators.ball_query(points, others, 1.0, 0),

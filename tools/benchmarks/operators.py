@@ -168,6 +168,12 @@ def conv_naive(scan: Scan) -> Calls:
     return {"naive conv 64-64": lambda: naive.sparse_conv(x, weight, tables)}
 
 
+@line("dense_conv3d")
+def dense_conv3d(scan: Scan) -> Calls:
+    volume, weight = (random(*n).detach() for n in ((1, 16, 64, 64, 64), (16, 16, 3, 3, 3)))
+    return {"dense conv 16-16, 64 x 64 x 64": lambda: ops.dense_conv3d(volume, weight)}
+
+
 @line("conv_blocks", "conv_blocks_backward")
 def conv_blocks(scan: Scan) -> Calls:
     kernel_map, rows = submanifold(scan)

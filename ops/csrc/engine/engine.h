@@ -74,8 +74,9 @@ DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool
 // ---- convolution -----------------------------------------------------------------------------------------------
 
 // What a convolution runs on: tensor cores where their tiles fit (by warpgroups in wide layers on sm_90), a kernel
-// of its own for 4 input channels, else plain multiply-adds. tf32: whether float32 may be rounded to it. Callers
-// say so: a setting could change between forward and backward, or between packing and use.
+// of its own for 4 input channels, else plain multiply-adds. tf32: whether float32 may be rounded to it; else its
+// products keep their precision on tensor cores too, see conv/split.cuh. Callers say so: a setting could change
+// between forward and backward, or between packing and use.
 struct Route {
   Precision precision;
   bool tiles;
