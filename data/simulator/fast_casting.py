@@ -50,11 +50,12 @@ def cast_ground(
     ground: Ground, way: float, directions: np.ndarray, reach: float, layer: Layer
 ) -> None:
     """See plain_casting."""
+    knots, strips, materials, waves = map(torch.from_numpy, ground.profile(way))
     profile = ray_casting.Profile(
-        *(torch.from_numpy(np.ascontiguousarray(part)) for part in ground.profile(way)),
+        *(knots, strips, materials, waves),
         torch.tensor(MARCH if ground.banked else (), dtype=torch.float64),
-        tuple(ground.plane.tolist()),
-        (float(np.cos(ground.yaw)), float(np.sin(ground.yaw)), ground.bend),
+        plane=tuple(ground.plane.tolist()),
+        axis=(float(np.cos(ground.yaw)), float(np.sin(ground.yaw)), ground.bend),
     )
     rays = torch.from_numpy(directions)
     ray_casting.cast_profile(profile, rays, way, reach, _layer(layer))

@@ -14,6 +14,7 @@ import yaml
 from tqdm import tqdm
 
 from data.files import locked, read_text, replacing
+from data.frame import Frame
 from data.kitti.calibration import Calibration
 from data.kitti.labels import write_labels
 from data.kitti.splits import check_name, read_split, some
@@ -53,12 +54,15 @@ def write_kitti_tree(
     root/simulated.txt names the frames: nothing else is ever written over. The sensor, KITTI's
     unless given, is written down in root/simulated_sensor.yaml; crop: see `simulate`.
 
-    Raises ValueError where the root holds a data set that is not simulated, or was simulated by an
-    earlier version or with another sensor or crop, or another split has one of the streets.
+    Raises ValueError where the root holds a data set that is not simulated, or was simulated by
+    another version or with another sensor or crop, where another split has one of the streets, and
+    where the first scan has no point.
     """
     root, sensor = Path(root), sensor or default_sensor()
     note = f"# cropped to the camera's image: {'yes' if crop else 'no'}\n"
     note += yaml.safe_dump(plain(asdict(sensor)), sort_keys=False, default_flow_style=None)
+    for seed in seeds[:1]:
+        require_points(record(seed, sensor=sensor, crop=crop).frame)
     write = partial(_write_street, root / "training", sensor, crop)
     write_tree(root, seeds, split, processes, PARTS, note, write)
 
@@ -90,6 +94,15 @@ def write_tree(
         for _ in tqdm(streets, desc=f"simulating {split}", total=len(ids), unit="street"):
             pass
         write_lines(root / "ImageSets" / f"{split}.txt", dict.fromkeys([*listed, *ids]))
+
+
+def require_points(frame: Frame) -> None:
+    """Raises ValueError for a scan without any point, before files are written."""
+    if not len(frame.points):
+        raise ValueError(
+            f"scan {frame.frame_id} has no point: no beam of the sensor meets anything; check its "
+            "elevations, field_of_view and max_range"
+        )
 
 
 def made_before(root: Path) -> list[str]:
@@ -158,16 +171,24 @@ def _listed(root: Path, ids: Sequence[str], split: str, made: Sequence[str]) -> 
     return listed
 
 
+def usable_cores() -> int:
+    """How many cores this process may use; a container often has fewer than the machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def each(write, seeds: Sequence[int], processes: int) -> Iterator[None]:
-    """Writes street by street, in this process or several."""
+    """Writes street by street, in this process or several, but no more than there are cores."""
     has_kernels()  # builds them here, once, and not in every process
-    processes = min(processes, os.cpu_count() or 1)
+    processes = min(processes, usable_cores(), len(seeds))
     if processes <= 1:
         yield from map(write, seeds)
         return
     pool = ProcessPoolExecutor(processes, initializer=_leave_signals)
     try:
-        yield from pool.map(write, seeds, chunksize=8)
+        chunk = min(8, max(1, len(seeds) // (4 * processes)))  # nobody waits long for the last
+        yield from pool.map(write, seeds, chunksize=chunk)
     except BrokenProcessPool:
         raise OSError("a simulating process ended without a message; is memory full?") from None
     finally:

@@ -120,8 +120,8 @@ def cross_traffic(
     fronts = FRONTS if rng.random() < 0.75 else GREEN
     for s, turn in ((12.2, -quarter), (-12.2, quarter)):
         lanes += [
-            Lane(s, 3.2, turn, fronts, (0.3, 4.0), *ends, wobble=0.0)
-            for ends in ((-50, -right.edge - 1.0), (left.edge + 1.0, 50))
+            Lane(s, 3.2, turn, fronts, (0.3, 4.0), start, end, wobble=0.0)
+            for start, end in ((-50.0, -right.edge - 1.0), (left.edge + 1.0, 50.0))
         ]
     placed = _across(lanes, rng, middle)
     if rng.random() < 0.6:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data.simulator.solids import Hulls
 from data.simulator.street import Street
 from data.simulator.things import Thing
 from data.simulator.windows import Grid
@@ -76,7 +77,7 @@ def placed_at(poses: np.ndarray) -> np.ndarray:
 class _Kind(NamedTuple):
     """Hulls that are computed together."""
 
-    hulls: type
+    one: Hulls
     rows: list
     materials: list
     things: list[int]
@@ -88,36 +89,41 @@ def surfaces_of(things: Sequence[Thing]) -> Surfaces:
     kinds: dict[tuple, _Kind] = {}
     for number, thing in enumerate(things):
         for hulls in thing.solids.hulls:
-            key = hulls.kind
-            kind = kinds.get(key)
+            kind = kinds.get(hulls.kind)
             if kind is None:
-                kind = kinds[key] = _Kind(type(hulls), [], [], [], [])
+                kind = kinds[hulls.kind] = _Kind(hulls, [], [], [], [])
             kind.rows.extend(hulls.rows)
             kind.materials.extend(hulls.materials)
             kind.things.append(number)
             kind.counts.append(len(hulls.rows))
-    vertices, corners, materials, table = [], [], [], []
-    at = [0, 0, 0]  # vertices, triangles, materials so far
-    for key, kind in kinds.items():
-        points, triangles = kind.hulls.vertices(key, kind.rows), kind.hulls.triangles(key)
-        material = np.array(kind.materials, dtype=np.int64)
-        count, size = points.shape[:2]
-        each = 1 if material.ndim == 1 else material.shape[1]
-        hulls = np.empty((count, 7), np.int64)
-        hulls[:, 0] = np.repeat(kind.things, kind.counts)
-        hulls[:, 1] = np.arange(at[0], at[0] + count * size, size)
-        hulls[:, 2:5] = size, at[1], len(triangles)
-        hulls[:, 5] = np.arange(at[2], at[2] + count * each, each)
-        hulls[:, 6] = material.ndim - 1
-        table.append(hulls)
-        vertices.append(points.reshape(-1, 3))
-        corners.append(triangles)
-        materials.append(material.reshape(-1))
-        at = [at[0] + count * size, at[1] + len(triangles), at[2] + count * each]
-    if not table:  # only volumes
-        vertices, corners = [np.zeros((0, 3), np.float32)], [np.zeros((0, 3), np.int64)]
-        materials, table = [np.zeros(0, np.int64)], [np.zeros((0, 7), np.int64)]
-    return Surfaces(*(np.concatenate(part) for part in (vertices, corners, materials, table)))
+    nothing = Surfaces(
+        np.zeros((0, 3), np.float32),
+        np.zeros((0, 3), np.int64),
+        np.zeros(0, np.int64),
+        np.zeros((0, 7), np.int64),
+    )
+    parts, at = [nothing], (0, 0, 0)  # vertices, triangles, materials so far
+    for kind in kinds.values():
+        parts.append(_of_kind(kind, at))
+        sizes = (len(parts[-1].vertices), len(parts[-1].corners), len(parts[-1].material))
+        at = (at[0] + sizes[0], at[1] + sizes[1], at[2] + sizes[2])
+    return Surfaces(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def _of_kind(kind: _Kind, at: tuple[int, int, int]) -> Surfaces:
+    """at: how many vertices, triangles and materials come before."""
+    key = kind.one.kind
+    points, triangles = kind.one.vertices(key, kind.rows), kind.one.triangles(key)
+    material = np.array(kind.materials, dtype=np.int64)
+    count, size = points.shape[:2]
+    each = material.size // count
+    hulls = np.empty((count, 7), np.int64)
+    hulls[:, 0] = np.repeat(kind.things, kind.counts)
+    hulls[:, 1] = at[0] + size * np.arange(count)
+    hulls[:, 2:5] = size, at[1], len(triangles)
+    hulls[:, 5] = at[2] + each * np.arange(count)
+    hulls[:, 6] = material.ndim - 1
+    return Surfaces(points.reshape(-1, 3), triangles, material.reshape(-1), hulls)
 
 
 def volumes_of(things: Sequence[Thing]) -> SeenVolumes | None:

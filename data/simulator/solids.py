@@ -155,12 +155,12 @@ def solids(*hulls: Hulls, volumes: Volumes = NO_VOLUMES) -> Solids:
     return Solids(tuple(part for part in hulls if len(part.rows)), volumes)
 
 
-def boxes(rows: Sequence[tuple], material: Material | Sequence[Material]) -> Boxes:
+def boxes(rows: Sequence[tuple], material: Material | Sequence[Material]) -> Hulls:
     """Upright boxes, each (x_min, x_max, y_min, y_max, z_min, z_max), metres."""
     return Boxes(rows, _each(material, len(rows)))
 
 
-def limbs(rows: Sequence[tuple], material: Material, sides: int = 6) -> Limbs:
+def limbs(rows: Sequence[tuple], material: Material, sides: int = 6) -> Hulls:
     """Tapered rods, each (x, y, z of its start, x, y, z of its end, radius there, radius here).
 
     A radius is a number, the same for all around, or a row has four: across at the start, across
@@ -169,7 +169,7 @@ def limbs(rows: Sequence[tuple], material: Material, sides: int = 6) -> Limbs:
     return Limbs(rows, _each(material, len(rows)), sides)
 
 
-def loft(rings: np.ndarray, material: np.ndarray) -> Lofts:
+def loft(rings: np.ndarray, material: np.ndarray) -> Hulls:
     """Surfaces spanned over closed rings, the first and the last ring closed by a flat fan.
 
     Args:
