@@ -29,6 +29,29 @@ def sparse_conv(
     return _convolve(features, weight, kernel_map.forward, tf32, bias, residual, relu)
 
 
+def mixed_conv(
+    features: Tensor,
+    weight: Tensor,
+    kernel_map: KernelMap,
+    bias: Tensor | None,
+    packed: Tensor | None = None,
+) -> Tensor:
+    """The same in the type of the features with a weight that may be float32. packed: from
+    `pack_weight`, which is read in its place where gradients are off."""
+    extension()
+    bias = None if bias is None else bias.float()
+    tf32 = tf32_allowed()
+    if torch.is_grad_enabled():
+        return CudaConv.apply(features, weight, bias, None, kernel_map, False, tf32)
+    return _convolve(features, weight, kernel_map.forward, tf32, bias, packed=packed)
+
+
+def pack_weight(weight: Tensor) -> Tensor:  # [V, C_in, C_out]
+    """A weight of the type of the features in the order in which the kernels read it, flat."""
+    extension()
+    return torch.ops.millisecond.pack_weight(weight, tf32_allowed())
+
+
 class CudaConv(torch.autograd.Function):
     """The convolution with its epilogue, so that the sum is rounded once. The backward pass
     computes in the precision of the forward pass, whatever torch is set to by then."""
@@ -69,6 +92,7 @@ def _convolve(
     residual: Tensor | None = None,
     relu: bool = False,
     transposed: bool = False,
+    packed: Tensor | None = None,
 ) -> Tensor:
     return torch.ops.millisecond.conv(
         features,
@@ -82,6 +106,7 @@ def _convolve(
         relu,
         tf32,
         table.order,
+        packed,
     )
 
 
@@ -98,6 +123,7 @@ def _fake_conv(
     relu,
     tf32=False,
     order=None,
+    packed=None,
 ) -> Tensor:
     return features.new_empty(neighbours.shape[1], weight.shape[1 if transposed else 2])
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ops.cuda import sparse_conv as cuda
 from ops.cuda.precision import tf32_allowed
 from ops.row_order import MOST_OFFSETS
 from ops.rulebook import KernelMap, Table
-from ops.sparse_conv import sparse_conv
+from ops.sparse_conv import check_features, sparse_conv
 
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
 PANEL, SLICE = 128, 64  # channels of csrc/conv/warpgroup.h
@@ -34,12 +35,19 @@ def product(
     if torch.is_autocast_enabled(features.device.type):
         dtype = product_type(features)
         features = features.to(dtype)
+    elif dtype != features.dtype:
+        raise ValueError(f"weight: {dtype}, features are {features.dtype}")
     fill, c_out = on_tensor_cores(features), len(weight)
     ready = prepare(weight, bias, dtype, fill) if kept is None else kept(weight, bias, dtype, fill)
     inputs = ready.weight.shape[1] - features.shape[1]
     if inputs:
         features = pad(features, (0, inputs))
-    out = sparse_conv(features.contiguous(), ready.weight, kernel_map, ready.bias)
+    features = features.contiguous()
+    if fill:
+        check_features(features, kernel_map)
+        out = cuda.mixed_conv(features, ready.weight, kernel_map, ready.bias, ready.packed)
+    else:
+        out = sparse_conv(features, ready.weight, kernel_map, ready.bias)
     return out if out.shape[1] == c_out else out[:, :c_out].contiguous()
 
 
@@ -48,11 +56,14 @@ class Prepared(NamedTuple):
 
     weight: Tensor  # [V, C_in, C_out]
     bias: Tensor | None  # [C_out]
+    packed: Tensor | None = None  # the weight in the order in which they read it
 
 
 def prepare(weight: Tensor, bias: Tensor | None, dtype: torch.dtype, fill: bool) -> Prepared:
     """Of a weight of spconv 2; `fill`: with zeros up to channels that the tensor cores take."""
-    weight = weight.to(dtype).flatten(1, -2).permute(1, 2, 0)
+    if not fill or weight.dtype != torch.float32:  # the tensor cores' kernels round float32
+        weight = weight.to(dtype)
+    weight = weight.flatten(1, -2).permute(1, 2, 0)
     _, c_in, c_out = weight.shape
     inputs, outputs = (0 if c_in == NARROW else -c_in % TILE), -c_out % TILE
     if fill and (inputs or outputs):
@@ -76,13 +87,13 @@ class Kept:
         tensors = [weight] if bias is None else [weight, bias]
         if any(tensor.is_inference() for tensor in tensors):  # nothing tells that these changed
             return prepare(weight, bias, dtype, fill)
-        state = dtype, fill, [(id(t), t.data_ptr(), t._version) for t in tensors]
+        state = dtype, fill, tf32_allowed(), [(id(t), t.data_ptr(), t._version) for t in tensors]
         if self._ready is None or self._state != state:
-            ready = prepare(weight.detach(), bias, dtype, fill)
+            ready = prepare(weight.detach().to(dtype), bias, dtype, fill)
+            single = None if ready.bias is None else _single(ready.bias)
+            packed = cuda.pack_weight(ready.weight) if fill else None
             self._state, self._sources = state, [tensor.detach() for tensor in tensors]
-            self._ready = Prepared(
-                ready.weight, None if ready.bias is None else _single(ready.bias)
-            )
+            self._ready = Prepared(ready.weight, single, packed)
         return self._ready
 
 
