@@ -183,7 +183,8 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
   // autograd may hand over an expanded gradient or a slice of a larger one
   Tensor of_out = gradient.contiguous();
   if (reinterpret_cast<uintptr_t>(of_out.data_ptr()) % 16 != 0) of_out = of_out.clone();
-  Scratch scratch(features);       // of all blocks: the branch reads it until it is joined
+  Scratch scratch(features);  // of all blocks: the branch reads it until it is joined
+  std::vector<Tensor> of_sums(blocks);
   SharedScratch shared(features);  // of the branch
   const ForkedStream fork(features.device());
   const PackedWeights packed(weights, true, type, tf32, scratch, fork.branch());
@@ -208,16 +209,19 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
                   ", ", x.size(0), "], has shape ", back_neighbours[i].sizes());
     }
     if (wanted) weight.packed = packed[i];
+    // the gradient of another block's features is ours to overwrite
+    of_sums[i] = i + 1 == blocks ? at::empty_like(sums) : of_out;
     Tensor of_features = wanted ? at::empty_like(x) : at::empty({0}, x.options());
     Tensor of_weight = at::empty(weights[i].sizes(), scales[i].options());
     Tensor of_scale = at::empty_like(scales[i]), of_shift = at::empty_like(scales[i]);
     shared.next_call();
-    check(block_backward(type, tf32,
-                         {weight, of_out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
-                          scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(), mean.data_ptr<float>(),
-                          inv_std.data_ptr<float>(), eps, wanted ? of_features.data_ptr() : nullptr,
-                          of_weight.data_ptr<float>(), of_scale.data_ptr<float>(), of_shift.data_ptr<float>()},
-                         std::ref(scratch), stream(), fork.branch(std::ref(shared))),
+    check(block_backward(
+              type, tf32,
+              {weight, of_out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
+               scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(), mean.data_ptr<float>(),
+               inv_std.data_ptr<float>(), eps, of_sums[i].data_ptr(), wanted ? of_features.data_ptr() : nullptr,
+               of_weight.data_ptr<float>(), of_scale.data_ptr<float>(), of_shift.data_ptr<float>()},
+              std::ref(scratch), stream(), fork.branch(std::ref(shared))),
           "conv_blocks_backward");
     gradients[1 + i] = of_weight;
     gradients[1 + blocks + i] = of_scale;

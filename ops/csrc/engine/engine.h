@@ -170,6 +170,7 @@ struct BlockBackward {
   OffsetTable table, back;  // back: rows are inputs, entries are outputs
   const float *scale, *shift, *mean, *inv_std;
   double eps;
+  void* of_sums;      // [rows, c_out] scratch of the branch; may be the gradient
   void* of_features;  // [source_rows, c_in], null where it is not wanted
   float* of_weight;   // [volume, c_in, c_out]
   float *of_scale, *of_shift;
