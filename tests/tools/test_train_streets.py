@@ -25,6 +25,20 @@ def test_streets_are_made_in_the_workers(minute, tmp_path, capsys, monkeypatch):
     assert f"world {WORLD}" in err and "world 1000" in err and err.count("\n") == 1
 
 
+def test_trainings_of_other_seeds_see_other_streets(minute, tmp_path, monkeypatch):
+    seen = []
+
+    def note(config, frames, *rest):
+        seen.append(set(range(frames.first, frames.first + len(frames))))
+        raise ValueError("noted")
+
+    monkeypatch.setattr("tools.train.build_training", note)
+    for seed in (0, 0, 1):
+        more = (*SHORT, f"train.seed={seed}")
+        assert main(arguments(minute, tmp_path / str(len(seen)), *more)) == 2
+    assert seen[0] == seen[1] and not seen[0] & seen[2]
+
+
 def test_a_wrong_sensor_gets_one_line(minute, tmp_path, capsys):
     assert main(arguments(minute, tmp_path / "run", *SHORT, "--sensor", "hdl-65e")) == 2
     err = capsys.readouterr().err
