@@ -19,7 +19,7 @@ def convolve(
 ) -> Tensor:  # [N_out, C_out]
     rest = bias, residual, relu, tf32
     if pairs.single:
-        return kernels.conv_single(features, weight, pairs, *rest)
+        return kernels.fetch_rows(features, weight, pairs, *rest)
     centre = pairs.centre
     products = kernels.fetch_products(features, weight, pairs, centre, tf32)
     if centre is not None:

@@ -94,7 +94,7 @@ def conv_centre(
     )
 
 
-def conv_single(
+def fetch_rows(
     features: Tensor,
     weight: Tensor,
     pairs: Pairs,
@@ -103,9 +103,9 @@ def conv_single(
     relu: bool,
     tf32: bool,
 ) -> Tensor:
-    """See ops.reference.pairs.conv_single."""
+    """See ops.reference.pairs.fetch_rows."""
     lists = pairs.sources, pairs.targets, pairs.begin
-    return torch.ops.millisecond.conv_single(
+    return torch.ops.millisecond.fetch_rows(
         features, weight, pairs.table.flipped, *lists, bias, residual, relu, tf32
     )
 
@@ -140,6 +140,6 @@ def _conv_centre(
     return features.new_empty(len(row_ends), weight.shape[2])
 
 
-@fake("conv_single")
-def _conv_single(features, weight, flipped, sources, targets, begin, bias, residual, relu, tf32):
+@fake("fetch_rows")
+def _fetch_rows(features, weight, flipped, sources, targets, begin, bias, residual, relu, tf32):
     return features.new_empty(len(targets), weight.shape[2])

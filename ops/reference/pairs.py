@@ -75,7 +75,7 @@ def fetch_products(
     return torch.cat([rows[pairs.begin[v] : pairs.begin[v + 1]] @ weight[v] for v in others])
 
 
-def conv_single(
+def fetch_rows(
     features: Tensor,  # [N_in, C_in]
     weight: Tensor,  # [V, C_in, C_out]
     pairs: Pairs,  # one per row

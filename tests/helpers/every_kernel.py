@@ -131,7 +131,7 @@ def sparse_conv(scene: Scene) -> None:
     "add_products",
     "fetch_products",
     "conv_centre",
-    "conv_single",
+    "fetch_rows",
 )
 def dataflows_over_pairs(scene: Scene) -> None:
     half = ConvGeometry.of(2, 2)

@@ -133,8 +133,8 @@ def test_operators_are_what_their_references_say(sites, geometry):
     assert back.single == (geometry is HALF)
     if back.single:
         x, rest = torch.randn(back.begin[-1], 24).half().cuda(), (None, None, True, False)
-        wanted = reference.conv_single(x, weight, back, *rest)
-        assert error(kernels.conv_single(x, weight, back, *rest), wanted) <= 4e-4
+        wanted = reference.fetch_rows(x, weight, back, *rest)
+        assert error(kernels.fetch_rows(x, weight, back, *rest), wanted) <= 4e-4
     if pairs.centre is not None:
         rest = products, pairs, pairs.centre, None, None, True, False
         wanted = reference.conv_centre(x, weight, *rest)
@@ -209,4 +209,4 @@ def test_opcheck(sites):
     centre = x, weight, False, others, *rows, begin, 13, None, None, True, True
     check(operators.conv_centre.default, centre)
     once = pairs.sources[: len(x)], torch.arange(len(x)).int().cuda(), [0] * 27 + [len(x)]
-    check(operators.conv_single.default, (x, weight, False, *once, None, None, True, True))
+    check(operators.fetch_rows.default, (x, weight, False, *once, None, None, True, True))

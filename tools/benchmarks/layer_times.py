@@ -140,10 +140,16 @@ def _count(found: dict[tuple, Layer], layer: Layer) -> None:
 
 
 def dataflow_times(
-    layer: Layer, maps: Maps, precision: str, candidates: Iterable[Dataflow], training: bool
+    layer: Layer,
+    maps: Maps,
+    precision: str,
+    candidates: Iterable[Dataflow],
+    training: bool,
+    graph: bool = True,
 ) -> dict[str, float]:
     """Microseconds by dataflow: of the forward pass in a CUDA graph or, in training, of forward and
-    backward pass as they are launched. What a dataflow takes of the map is made before."""
+    backward pass as they are launched, as without `graph`. What a dataflow takes of the map is made
+    before."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     features, weight, gradient = _tensors(layer, TYPES[precision], training)
     found = {}
@@ -154,9 +160,10 @@ def dataflow_times(
         call = lambda: sparse_conv(features, weight, taken, dataflow=dataflow)  # noqa: B023, E731
         if training:
             found[str(dataflow)] = launched_time(lambda: _step(call, gradient), 5)  # noqa: B023
-        else:
-            with torch.inference_mode():
-                found[str(dataflow)] = 1e3 * kernel_time(call, launches=5, repeats=5)
+            continue
+        with torch.inference_mode():
+            us = 1e3 * kernel_time(call, launches=5, repeats=5) if graph else launched_time(call, 5)
+            found[str(dataflow)] = us
     return found
 
 

@@ -127,7 +127,7 @@ def sparse_conv(scan: Scan) -> Calls:
     "add_products",
     "fetch_products",
     "conv_centre",
-    "conv_single",
+    "fetch_rows",
 )
 def dataflows_over_pairs(scan: Scan) -> Calls:
     kernel_map, rows = submanifold(scan)

@@ -216,12 +216,12 @@ Tensor single(const Tensor& features, const Tensor& weight, bool flipped, const 
   Tensor out = at::empty({rows, weight.size(2)}, features.options());
   p.sources = sources.data_ptr<int>();
   p.targets = targets.data_ptr<int>();
-  check(conv_single(
+  check(fetch_rows(
             layout, scalar_of(features, "features"), tf32, p,
             {nullptr, nullptr, nullptr, nullptr, optional_pointer<float>(bias),
              residual ? residual->data_ptr() : nullptr, out.data_ptr(), static_cast<int32_t>(rows), p.c_out, relu},
             stream()),
-        "conv_single");
+        "fetch_rows");
   return out;
 }
 
@@ -248,7 +248,7 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
       "int[] begin, int centre, Tensor? bias, Tensor? residual, bool relu, bool tf32) -> Tensor");
   // sources, targets [pairs], every row once -> [pairs, C_out]
   m.def(
-      "conv_single(Tensor features, Tensor weight, bool flipped, Tensor sources, Tensor targets, int[] begin, "
+      "fetch_rows(Tensor features, Tensor weight, bool flipped, Tensor sources, Tensor targets, int[] begin, "
       "Tensor? bias, Tensor? residual, bool relu, bool tf32) -> Tensor");
 }
 
@@ -258,7 +258,7 @@ TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   m.impl("add_products", add);
   m.impl("fetch_products", fetch);
   m.impl("conv_centre", centre_and_products);
-  m.impl("conv_single", single);
+  m.impl("fetch_rows", single);
 }
 
 }  // namespace millisecond

@@ -42,8 +42,8 @@ cudaError_t conv_centre(const PairLayout& layout, Scalar type, bool tf32, const 
   return launch(layout, type, tf32, p, After::add, sums, stream);
 }
 
-cudaError_t conv_single(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
-                        const AddProducts& sums, cudaStream_t stream) {
+cudaError_t fetch_rows(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
+                       const AddProducts& sums, cudaStream_t stream) {
   return launch(layout, type, tf32, p, After::place, sums, stream);
 }
 

@@ -136,8 +136,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
   }
 
-  // ---- what becomes of them: a lane holds channels 2j, 2j + 1 of each group of 8, of rows g and g + 8 of each 16
-  // ----
+  // ---- what becomes of them: a lane holds channels 2j and 2j + 1 of each 8, of rows g and g + 8 of each 16 ----
   const int lane = threadIdx.x % WARP;
   const int column = part.column + wn * Tile::NT * 8 + lane % 4 * 2;
   int pairs[Tile::MT][2];

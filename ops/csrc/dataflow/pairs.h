@@ -72,7 +72,7 @@ cudaError_t fetch_products(const PairLayout& layout, Scalar type, bool tf32, con
 cudaError_t conv_centre(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
                         const AddProducts& sums, cudaStream_t stream);
 // The same where every row has exactly one pair: products go to their rows at once.
-cudaError_t conv_single(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
-                        const AddProducts& sums, cudaStream_t stream);
+cudaError_t fetch_rows(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p,
+                       const AddProducts& sums, cudaStream_t stream);
 
 }  // namespace millisecond
