@@ -70,11 +70,8 @@ def _dense_table(problems: list[Problem]) -> Iterator[dict]:
         volume, weight = _draw(problem, dtype)
         calls = {rung: partial(dense_conv3d, volume, weight, rung) for rung in RUNGS}
         calls[CUDNN] = cudnn = _cudnn(volume, weight)
-        expected = cudnn().float()
         for name in RUNGS:
-            error = (calls[name]().float() - expected).norm() / expected.norm()
-            if not error < TOLERANCE[dtype]:
-                raise RuntimeError(f"{name} is off by {error:.1e} from cuDNN: {problem} {dtype}")
+            _require_near(calls[name](), cudnn(), f"{name}, {problem}")
         row = {"channels": channels, "kernel": kernel, "shape": list(shape)}
         row |= {"precision": NAMES[dtype]}
         row |= {name: _time(call) for name, call in calls.items()}
@@ -89,6 +86,12 @@ def _draw(problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     volume = torch.randn(1, channels, *shape, device="cuda")
     weight = torch.randn(channels, channels, *(kernel,) * 3, device="cuda")
     return volume.to(dtype), (weight / (channels * kernel**3) ** 0.5).to(dtype)
+
+
+def _require_near(out: Tensor, expected: Tensor, what: str) -> None:
+    error = (out.float() - expected.float()).norm() / expected.float().norm()
+    if not error < TOLERANCE[out.dtype]:
+        raise RuntimeError(f"{what}: {out.dtype} is off by {error:.1e} from cuDNN")
 
 
 def _cudnn(volume: Tensor, weight: Tensor) -> Callable[[], Tensor]:
@@ -115,12 +118,16 @@ def _occupancy_table(grid: tuple[int, int, int]) -> Iterator[dict]:
     print(f"\n{'sparse':<22}{'occupied':>9}{'rows':>9}{'map':>9}{'sparse':>9}{CUDNN:>9}")
     for dtype, channels in product(DTYPES, CHANNELS):
         volume, weight = _draw(Problem(channels, 3, grid), dtype)
-        dense = _time(_cudnn(volume, weight))
+        cudnn = _cudnn(volume, weight)
         by_offset = weight.permute(2, 3, 4, 1, 0).reshape(27, channels, channels).contiguous()
+        dense = _time(cudnn)
         for occupancy in OCCUPANCIES:
             coords = (sites < occupancy).nonzero().int()
             kernel_map = submanifold_map(coords, grid, 1)
             features = volume.permute(0, 2, 3, 4, 1)[tuple(coords.long().T)]
+            if len(coords) == sites.numel():
+                rows = cudnn().permute(0, 2, 3, 4, 1).reshape(-1, channels)
+                _require_near(sparse_conv(features, by_offset, kernel_map), rows, "sparse")
             row = {"precision": NAMES[dtype], "channels": channels, "occupancy": occupancy}
             row |= {"rows": len(coords), "dense_ms": dense}
             row["map_ms"] = Times.of(wall(partial(submanifold_map, coords, grid, 1), 5)).median
