@@ -75,3 +75,12 @@ class BevCells(NamedTuple):
 
     tables: list[Table]  # of each convolution; [size * size * Z, N], offsets in order (y, x, z)
     rows: list[Tensor]  # [B, Y, X] int32 of the kept results: the row with the value of each cell
+
+
+class CellValues(NamedTuple):
+    """Values of all cells of a map as sums over several maps, see ops.bev_cells.bev_spread."""
+
+    values: list[Tensor]  # [N * factor * factor, C] of each map
+    rows: list[Tensor]  # [B, Y / factor, X / factor] int32 of each map
+    factors: list[int]  # of each map
+    channels: list[int]  # of each group

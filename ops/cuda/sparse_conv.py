@@ -74,13 +74,18 @@ class CudaConv(torch.autograd.Function):
         if wants_features:
             grad_features = _convolve(grad, weight, backward, ctx.tf32, transposed=True)
         if wants_weight:
-            grad_weight = torch.ops.millisecond.conv_weight_gradient(
-                features, grad, forward.neighbours, forward.count, forward.flipped, ctx.tf32
-            ).to(weight.dtype)
+            grad_weight = gradient_of_weight(features, grad, forward, ctx.tf32).to(weight.dtype)
         if wants_bias:
             grad_bias = grad.sum(0, dtype=torch.float32)
         grad_residual = grad if wants_residual else None
         return grad_features, grad_weight, grad_bias, grad_residual, None, None, None
+
+
+def gradient_of_weight(features: Tensor, grad: Tensor, table: Table, tf32: bool) -> Tensor:
+    """[V, C_in, C_out] float32."""
+    return torch.ops.millisecond.conv_weight_gradient(
+        features, grad, table.neighbours, table.count, table.flipped, tf32
+    )
 
 
 def _convolve(

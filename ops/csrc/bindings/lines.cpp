@@ -1,24 +1,11 @@
 // Tables of neighbours from lines of sites.
 #include "index/lines.h"
 
-#include "bindings/checks.h"
+#include "bindings/window.h"
 #include "index/reached.h"
 
 namespace millisecond {
 namespace {
-
-// Kernel size, stride, padding and dilation, each z, y, x.
-Window window_of(at::IntArrayRef numbers) {
-  TORCH_CHECK(numbers.size() == 12, "window must hold 12 numbers, is ", numbers);
-  Window window;
-  for (int axis = 0; axis < 3; ++axis) {
-    window.kernel[axis] = positive(numbers[axis], "kernel size");
-    window.stride[axis] = positive(numbers[3 + axis], "stride");
-    window.padding[axis] = static_cast<int>(numbers[6 + axis]);
-    window.dilation[axis] = positive(numbers[9 + axis], "dilation");
-  }
-  return window;
-}
 
 Tensor neighbours_of_lines(const Tensor& coords, const Tensor& source, int64_t batch_size, at::IntArrayRef shape,
                            at::IntArrayRef window, bool transposed) {
@@ -32,7 +19,7 @@ Tensor neighbours_of_lines(const Tensor& coords, const Tensor& source, int64_t b
   p.z = positive(shape[0], "shape"), p.y = positive(shape[1], "shape"), p.x = positive(shape[2], "shape");
   const int64_t lines = int64_t(p.batch) * p.z * p.y;
   TORCH_CHECK(lines < INT32_MAX, "shape: ", lines, " lines are too many");
-  p.window = window_of(window);
+  p.window = window_of(window, INT32_MIN);
   const int64_t volume = volume_of(p.window);
   TORCH_CHECK(volume < 65536, "a kernel of ", volume, " offsets is too large");
   Tensor neighbours = at::empty({volume, coords.size(0)}, coords.options());
@@ -55,7 +42,7 @@ std::tuple<Tensor, Tensor> outputs_reached(const Tensor& coords, int64_t batch_s
   p.coords = coords.data_ptr<int>(), p.rows = static_cast<int>(coords.size(0)), p.dims = dims;
   p.batch = positive(batch_size, "batch_size");
   p.z = positive(shape[0], "shape"), p.y = positive(shape[1], "shape"), p.x = positive(shape[2], "shape");
-  p.window = window_of(window);
+  p.window = window_of(window, INT32_MIN);
   const int64_t room = reached_sites_room(p);
   TORCH_CHECK(room < INT32_MAX, "coords: ", coords.size(0), " rows reach up to ", room, " outputs, too many");
   Tensor out = at::empty({room, 1 + dims}, coords.options()), count = at::empty({1}, coords.options());

@@ -71,14 +71,15 @@ struct WeightGradientArguments {
 
 // ---- launchers -------------------------------------------------------------------------------------------------
 
-// Any channel counts and kernel volume; Precision::single is exact fp32.
+// Any channel counts and kernel volume.
 cudaError_t conv_general(Precision precision, const ConvolutionArguments& p, cudaStream_t stream);
 
-// Tensor cores, sm_80 and later: c_out a multiple of 16, and c_in a multiple of 16 with volume <= 32 or 4 with
-// volume <= 28, pointers aligned to 16 bytes.
+// Tensor cores, sm_80 and later; conv_single is exact float32. c_out a multiple of 16, and c_in a multiple of 16
+// with volume <= 32 or 4 with volume <= 28, pointers aligned to 16 bytes.
 cudaError_t conv_half(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
 cudaError_t conv_bfloat16(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
 cudaError_t conv_tf32(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
+cudaError_t conv_single(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
 
 // Weights of type `from` (`to` or float32) into tiles or rows of type `to`, see convolution.h.
 cudaError_t pack_weight(Scalar from, Scalar to, const PackArguments& p, cudaStream_t stream);
@@ -87,8 +88,9 @@ cudaError_t pack_weight(Scalar from, Scalar to, const PackArguments& p, cudaStre
 cudaError_t resize_rows(Scalar type, const void* from, int from_width, void* to, int to_width, int64_t rows,
                         cudaStream_t stream);
 
-// Weight gradient on plain multiply-adds (any shape) or tensor cores (channels as above).
+// Weight gradient on plain multiply-adds (any shape) or tensor cores (channels as above; single: exact float32).
 cudaError_t weight_gradient_general(Precision precision, const WeightGradientArguments& p, cudaStream_t stream);
 cudaError_t weight_gradient_tensor(Precision precision, const WeightGradientArguments& p, cudaStream_t stream);
+cudaError_t weight_gradient_single(const WeightGradientArguments& p, cudaStream_t stream);
 
 }  // namespace millisecond

@@ -55,8 +55,7 @@ Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_o
     case Scalar::float32:
       route.precision = tf32 ? Precision::tf32 : Precision::single;
   }
-  const bool tensor_cores =
-      route.precision != Precision::single && route.major >= 8 && c_in > 0 && c_out % 16 == 0;
+  const bool tensor_cores = route.major >= 8 && c_in > 0 && c_out % 16 == 0;
   route.tiles = tensor_cores && c_in % 16 == 0;
   const bool wide = c_in >= PANEL && c_in % SLICE == 0 && c_out % PANEL == 0;
   route.warpgroups = route.tiles && wide && route.precision != Precision::single && has_warpgroups();
@@ -88,8 +87,10 @@ cudaError_t launch_piece(const ConvolutionArguments& p, const Route& route, cuda
       return conv_half(p, route.multiprocessors, stream);
     case Precision::bfloat16:
       return conv_bfloat16(p, route.multiprocessors, stream);
-    default:
+    case Precision::tf32:
       return conv_tf32(p, route.multiprocessors, stream);
+    default:
+      return conv_single(p, route.multiprocessors, stream);
   }
 }
 
@@ -209,8 +210,9 @@ cudaError_t weight_gradient(Scalar type, bool tf32, const WeightGradient& p, con
   float* const partial = splits > 1 ? static_cast<float*>(allocate(splits * size * sizeof(float))) : nullptr;
   const WeightGradientArguments arguments{p.features, p.gradient, partial, p.out,
                                           p.table,    p.c_in,     p.c_out, static_cast<int32_t>(splits)};
-  return route.tiles ? weight_gradient_tensor(route.precision, arguments, stream)
-                     : weight_gradient_general(route.precision, arguments, stream);
+  if (!route.tiles) return weight_gradient_general(route.precision, arguments, stream);
+  return route.precision == Precision::single ? weight_gradient_single(arguments, stream)
+                                              : weight_gradient_tensor(route.precision, arguments, stream);
 }
 
 }  // namespace millisecond

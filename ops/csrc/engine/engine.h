@@ -10,6 +10,7 @@
 
 #include "bev/dense.h"
 #include "bev/heads.h"
+#include "boxes/select.h"
 #include "conv/batch_norm.h"
 #include "conv/convolution.h"
 #include "index/voxelize.h"
@@ -73,8 +74,9 @@ DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool
 // ---- convolution -----------------------------------------------------------------------------------------------
 
 // What a convolution runs on: tensor cores where their tiles fit (by warpgroups in wide layers on sm_90), a kernel
-// of its own for 4 input channels, else plain multiply-adds. tf32: whether float32 may be rounded to it. Callers
-// say so: a setting could change between forward and backward, or between packing and use.
+// of its own for 4 input channels, else plain multiply-adds. tf32: whether float32 may be rounded to it; else its
+// products keep their precision on tensor cores too, see conv/split.cuh. Callers say so: a setting could change
+// between forward and backward, or between packing and use.
 struct Route {
   Precision precision;
   bool tiles;
@@ -145,6 +147,13 @@ cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t
 
 // Up-sampling and heads; weights packed for the routes of the two.
 cudaError_t run_heads(Scalar type, bool tf32, const HeadJob& job, const Allocate& allocate, cudaStream_t stream);
+
+// ---- predictions to boxes
+// ---------------------------------------------------------------------------------------
+
+// job: all but its keys, scratch and, of its NMS, all but iou_threshold, max_output and kept. per_class: boxes of
+// different labels suppress nothing.
+cudaError_t run_select(SelectJob job, bool per_class, const Allocate& allocate, cudaStream_t stream);
 
 // ---- blocks of convolution, batch normalisation and ReLU, for training -----------------------------------------
 
