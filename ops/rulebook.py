@@ -18,10 +18,11 @@ class Table(NamedTuple):
     # [1] int32: rows from here on hold nothing; None: all rows count. (Hides tuple.count.)
     count: Tensor | None = None  # type: ignore[assignment]
     flipped: bool = False  # offset v is multiplied with weight[V - 1 - v]
+    order: Tensor | None = None  # [2, N] int32 for wide layers on a GPU, see ops.row_order
 
     def reversed(self) -> Table:
         """The other direction of a submanifold map, whose neighbours are symmetric."""
-        return Table(self.neighbours, self.count, not self.flipped)
+        return self._replace(flipped=not self.flipped)
 
 
 class KernelMap(NamedTuple):

@@ -33,9 +33,12 @@ PRECISIONS = ["fp32", "bf16", "fp16"]
 SCALING_EXAMPLE = "example: python tools/benchmark.py scaling --root kitti --streets --workers 6 12"
 LADDER_EXAMPLE = "example: python tools/benchmark.py ladder --frames scans/"
 SAMPLING_EXAMPLE = "example: python tools/benchmark.py sampling --json sampling.json"
+POINTS_EXAMPLE = "example: python tools/benchmark.py points --frames scans/ --json points.json"
 SPCONV_EXAMPLE = "example: python tools/benchmark.py spconv --frames scans/ --precision fp16"
 PIPELINE_EXAMPLE = "example: python tools/benchmark.py pipeline --frames scans/ --plot latency.png"
 BEV_EXAMPLE = "example: python tools/benchmark.py bev --frames scans/ --json bev.json"
+DATAFLOWS_EXAMPLE = "example: python tools/benchmark.py dataflows --frames scans/ --training"
+DENSE3D_EXAMPLE = "example: python tools/benchmark.py dense3d --plot dense3d.png"
 OPERATORS_EXAMPLE = "example: python tools/benchmark.py operators --frames scans/"
 STREETS = 16  # simulated for the training step where there is no data set
 SWEEPS = 3  # scans of all directions, simulated for points to boxes
@@ -65,13 +68,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_scaling_arguments(scaling)
     ladder = commands.add_parser(
-        "ladder", help="naive, general and tensor-core convolution", epilog=LADDER_EXAMPLE
+        "ladder", help="naive and tensor-core convolution", epilog=LADDER_EXAMPLE
     )
     ladder.add_argument("--batch", type=number, default=1, help="scans in a batch (default: 1)")
     sampling = commands.add_parser(
         "sampling", help="furthest point sampling beside PointNet++'s", epilog=SAMPLING_EXAMPLE
     )
     sampling.add_argument("--repeats", type=number, default=20, help="calls (default: 20)")
+    points = commands.add_parser(
+        "points",
+        help="neighbours of points and their features beside PointNet++'s",
+        epilog=POINTS_EXAMPLE,
+    )
     spconv = commands.add_parser(
         "spconv", help="networks on spconv and on what stands in for it", epilog=SPCONV_EXAMPLE
     )
@@ -85,10 +93,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     bev.add_argument("--config", type=Path, default=CONFIG)
     bev.add_argument("--batch", type=number, nargs="+", default=[1, 4, 8])
+    dataflows = commands.add_parser(
+        "dataflows", help="sparse convolution by every dataflow", epilog=DATAFLOWS_EXAMPLE
+    )
+    _add_dataflow_arguments(dataflows)
+    dense3d = commands.add_parser(
+        "dense3d", help="dense 3-D convolution beside cuDNN and sparse", epilog=DENSE3D_EXAMPLE
+    )
+    dense3d.add_argument("--plot", type=output_path, help="draw times over occupancy there, a PNG")
     operators = commands.add_parser(
         "operators", help="every operator by itself", epilog=OPERATORS_EXAMPLE
     )
-    for command in (ops, network, ladder, bev, operators, spconv, pipeline):
+    framed = (ops, network, ladder, bev, operators, points, spconv, pipeline, dataflows)
+    for command in framed:
         command.add_argument(
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
         )
@@ -97,8 +114,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--repeats", type=number, default=20, help="calls per scan (default: 20)"
         )
-    every = (ops, network, train, scaling, ladder, sampling, bev, operators, spconv, pipeline)
-    for command in every:
+    points.add_argument("--repeats", type=number, default=5, help="of a measurement (default: 5)")
+    for command in commands.choices.values():
         command.add_argument("--json", type=output_path, help="also write the figures there")
     return parser
 
@@ -116,6 +133,13 @@ def _add_spconv_arguments(spconv: argparse.ArgumentParser) -> None:
     spconv.add_argument("--precision", nargs="+", choices=every, default=every)
     widths = [16, 32, 64, 128, 256, 512]
     spconv.add_argument("--channels", type=number, nargs="+", default=widths)
+
+
+def _add_dataflow_arguments(dataflows: argparse.ArgumentParser) -> None:
+    dataflows.add_argument("--batch", type=number, nargs="+", default=[1, 4])
+    every = ["fp16", "bf16", "tf32", "fp32"]
+    dataflows.add_argument("--precision", nargs="+", choices=every, default=["fp16"])
+    dataflows.add_argument("--training", action="store_true", help="with the backward pass")
 
 
 def _add_pipeline_arguments(pipeline: argparse.ArgumentParser) -> None:
@@ -170,7 +194,7 @@ def _measure(options: argparse.Namespace) -> dict:
     if options.command == "scaling":
         return _measure_scaling(options)
     from detector.config import load_config
-    from tools.benchmarks import bev, ladder, operators, ops, sampling
+    from tools.benchmarks import bev, ladder, operators, ops, points, sampling
     from tools.benchmarks.scans import load_scans
 
     if options.command == "network":
@@ -180,7 +204,11 @@ def _measure(options: argparse.Namespace) -> dict:
     _require_cuda(options.command)
     if options.command == "sampling":
         return sampling.measure(options.repeats)
+    if options.command == "dense3d":
+        return _measure_dense3d(options)
     scans = load_scans(options.frames, options.count)
+    if options.command == "points":
+        return points.measure(scans, options.repeats)
     if options.command == "operators":
         return operators.measure(scans, options.repeats)
     if options.command == "spconv":
@@ -188,6 +216,10 @@ def _measure(options: argparse.Namespace) -> dict:
 
         sizes = options.batch, options.precision, options.channels
         return from_spconv.measure(scans, *sizes, options.repeats)
+    if options.command == "dataflows":
+        from tools.benchmarks import dataflows
+
+        return dataflows.measure(scans, options.batch, options.precision, options.training)
     if options.command == "bev":
         return bev.measure(load_config(options.config), scans, options.batch)
     if options.command == "ladder":
@@ -209,6 +241,20 @@ def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:
     config, model = _network(options)
     with processes(options.device) as group:
         return measure(config, model, scans, options.repeats, group.device, options.precision)
+
+
+def _measure_dense3d(options: argparse.Namespace) -> dict:
+    from detector.draw.png import require_own, save_png
+    from tools.benchmarks import dense3d
+    from tools.benchmarks.dense3d_picture import draw_occupancies
+
+    if options.plot:
+        require_own(options.plot)
+    result = dense3d.measure([*dense3d.SINGLE, *dense3d.WIDE], dense3d.GRID)
+    if options.plot:
+        picture = draw_occupancies(result["occupancy"], result["crossings"], result["device"])
+        save_png(options.plot, picture)
+    return result
 
 
 def _measure_pipeline(options: argparse.Namespace) -> dict:

@@ -23,7 +23,11 @@ from detector.models.bev_cells import Window, planned
 from ops import ConvGeometry, KernelMap, Level, VoxelGrid
 from ops.cuda import naive
 from ops.cuda.streams import own_stream
+from ops.dense_conv3d import RUNGS
 from ops.line_table import line_table
+from ops.locations import output_sites
+from ops.reached_sites import reached_sites
+from ops.row_order import row_order
 from ops.site_order import site_order
 from ops.upload import upload
 
@@ -115,8 +119,62 @@ def sparse_conv(scene: Scene) -> None:
         x = torch.randn(sources(kernel_map), c_in, device="cuda", dtype=dtype, requires_grad=True)
         volume = len(kernel_map.forward.neighbours)
         w = torch.randn(volume, c_in, c_out, device="cuda", requires_grad=True)
+        with torch.no_grad():
+            x[:1] = torch.inf  # sums that are not finite are computed again
         bias = torch.randn(c_out, device="cuda", requires_grad=True)
         ops.sparse_conv(x, w.to(dtype), kernel_map, bias, relu=True).sum().backward()
+
+
+@runs(
+    "list_pairs",
+    "gather_rows",
+    "add_products",
+    "fetch_products",
+    "conv_centre",
+    "fetch_rows",
+)
+def dataflows_over_pairs(scene: Scene) -> None:
+    half = ConvGeometry.of(2, 2)
+    *_, apart = ops.strided_map(scene.coords, GRID.sparse_shape, 2, half)
+    maps = [ops.pair_map(kernel_map) for kernel_map in (*kernel_maps(scene), apart.reversed())]
+    dataflows = ops.Dataflow("gather_scatter"), ops.Dataflow("fetch_on_demand")
+    kinds = [*((dtype, "highest") for dtype in DTYPES), (torch.float32, "high")]
+    channels = [(48, 16), (16, 32), (64, 64), (32, 128), (3, 5)]
+    options = product(maps, dataflows, kinds, channels)
+    for listed, dataflow, (dtype, precision), (c_in, c_out) in options:
+        torch.set_float32_matmul_precision(precision)
+        rows = listed.backward.neighbours.shape[1]
+        x = torch.randn(rows, c_in, device="cuda", dtype=dtype, requires_grad=True)
+        w = torch.randn(len(listed.forward.neighbours), c_in, c_out, device="cuda")
+        w = w.to(dtype).requires_grad_()
+        ops.sparse_conv(x, w, listed, relu=True, dataflow=dataflow).sum().backward()
+
+
+@runs("hash_sites", "reach_outputs", "locate", "conv_direct")
+def direct(scene: Scene) -> None:
+    around = ConvGeometry((3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1))
+    below = scene.below.coords
+    for table, (geometry, out) in product(
+        ("array", "hash"), ((around, scene.coords), (DOWN, below))
+    ):
+        if geometry is DOWN:
+            output_sites(scene.coords, GRID.sparse_shape, 2, DOWN)
+        found = ops.location_map(scene.coords, GRID.sparse_shape, 2, geometry, out, table)
+        for dtype, (c_in, c_out) in product(DTYPES, ((4, 16), (33, 40))):
+            x = torch.randn(len(scene.coords), c_in, device="cuda", dtype=dtype, requires_grad=True)
+            w = torch.randn(27, c_in, c_out, device="cuda", dtype=dtype, requires_grad=True)
+            ops.sparse_conv(x, w, found, relu=True).sum().backward()
+
+
+@runs("row_order")
+def row_orders(scene: Scene) -> None:
+    for kernel_map, dtype in product(kernel_maps(scene), DTYPES[1:]):
+        table = kernel_map.forward
+        ordered = KernelMap(table._replace(order=row_order(table)), kernel_map.backward)
+        x = torch.randn(sources(kernel_map), 128, device="cuda", dtype=dtype)
+        w = torch.randn(len(table.neighbours), 128, 256, device="cuda", dtype=dtype)
+        with torch.no_grad():
+            ops.sparse_conv(x, w, ordered)
 
 
 @runs("conv_blocks", "conv_blocks_backward")
@@ -177,6 +235,15 @@ def conv_chain(scene: Scene) -> None:
         narrow.bev_map(rows[:, :4].contiguous(), [level.submanifold], level, 2)
 
 
+@runs("dense_conv3d")
+def dense_conv3d(scene: Scene) -> None:
+    options = product(RUNGS, (torch.float32, torch.float16), (3, 5, 7), (1, 5))
+    for rung, dtype, kernel, channels in options:
+        volume = torch.randn(1, 2, 9, 10, 33).cuda().to(dtype)
+        weight = torch.randn(channels, 2, kernel, kernel, kernel).cuda().to(dtype)
+        ops.dense_conv3d(volume, weight, rung)
+
+
 @runs("conv_naive")
 def conv_naive(scene: Scene) -> None:
     level = scene.level
@@ -185,11 +252,12 @@ def conv_naive(scene: Scene) -> None:
     naive.sparse_conv(features, torch.randn(27, 40, 50).cuda(), tables)
 
 
-@runs("line_table", "site_order")
+@runs("line_table", "reached_sites", "site_order")
 def lines_of_sites(scene: Scene) -> None:
     coords, shape, below = scene.coords, GRID.sparse_shape, scene.below
     line_table(below.coords, coords, 2, shape, DOWN)
     line_table(coords, below.coords, 2, below.spatial_shape, DOWN, transposed=True)
+    reached_sites(coords, 2, below.spatial_shape, DOWN)
     site_order(coords, 2, shape)
     site_order(coords.flip(0), 1, shape)
 
@@ -289,6 +357,30 @@ def collect(scene: Scene) -> None:
 def furthest_point_sampling(scene: Scene) -> None:
     for count in (3000, 5000, 40_000, 100_000, 132_000):  # a block, clusters, streamed
         ops.furthest_point_sampling(torch.randn(2, count, 3, device="cuda"), 5)
+
+
+@runs("ball_query", "three_nearest")
+def point_neighbours(scene: Scene) -> None:
+    for count, queries in ((0, 5), (100, 40), (3000, 700), (1500, 70_000)):  # slices of a tile
+        points, others = (torch.randn(2, n, 3, device="cuda") for n in (count, queries))
+        ops.ball_query(points, others, 0.3, 5)
+        ops.three_nearest(points, others)
+
+
+@runs("group_points", "interpolate", "segment_sum", "segment_max")
+def point_features(scene: Scene) -> None:
+    rows = torch.randint(-1, 30, (2, 100, 3), device="cuda")
+    weights = torch.rand(rows.shape, device="cuda")
+    voxels = ops.dynamic_voxelize(scene.points, scene.offsets, GRID)
+    for dtype, channels in product(DTYPES, (3, 6, 16, 160)):
+        features, each = (
+            torch.randn(*n, channels, device="cuda", dtype=dtype, requires_grad=True)
+            for n in ((2, 40), (len(scene.points),))
+        )
+        ops.group_points(features, rows).sum().backward()
+        ops.interpolate(features, rows, weights).sum().backward()
+        for reduction in ("max", "mean"):
+            ops.voxel_pool(each, voxels, reduction).sum().backward()
 
 
 class Called(TorchDispatchMode):

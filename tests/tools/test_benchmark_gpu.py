@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from ops.dense_conv3d import RUNGS
 from tools.benchmark import main
+from tools.benchmarks.dense3d import Problem
 
 pytestmark = pytest.mark.gpu
 
@@ -16,6 +18,15 @@ def test_sampling(tmp_path, monkeypatch):
     rows = json.loads(path.read_text())["rows"]
     assert [row["engine"] for row in rows] == ["millisecond", "PointNet++"] * 4
     assert all(0 < row["least_ms"] <= row["median_ms"] <= row["p99_ms"] for row in rows)
+
+
+def test_points(tmp_path, monkeypatch):
+    monkeypatch.setattr("tools.benchmarks.points.SIZES", ((2, 3000, 200),))
+    path = tmp_path / "points.json"
+    assert main(["points", "--count", "1", "--repeats", "1", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["engine"] for row in rows] == ["millisecond", "PointNet++"] * 8
+    assert all(0 < row["least_ms"] <= row["median_ms"] <= row["most_ms"] for row in rows)
 
 
 def test_operators(tmp_path):
@@ -31,7 +42,7 @@ def test_ladder(tmp_path, capsys):
     assert main(["ladder", "--count", "1", "--json", str(path)]) == 0
     layers = json.loads(path.read_text())["layers"]
     assert layers[0]["layer"] == "0 4-16" and layers[0]["naive fp32"] > 0
-    assert "general fp32" in capsys.readouterr().out
+    assert "tensor fp32" in capsys.readouterr().out
 
 
 def test_train(tmp_path, monkeypatch):
@@ -51,3 +62,16 @@ def test_bev(tmp_path):
     result = json.loads(path.read_text())
     assert {"256-128", "up 256-256, heads"} <= {row["step"] for row in result["steps"]}
     assert all(row["rows_ms"] > 0 and row["cudnn_ms"] > 0 for row in result["whole"])
+
+
+def test_dense3d(tmp_path, monkeypatch):
+    monkeypatch.setattr("tools.benchmarks.dense3d.SINGLE", [Problem(1, 5, (20, 20, 40))])
+    monkeypatch.setattr("tools.benchmarks.dense3d.WIDE", [Problem(16, 3, (9, 10, 33))])
+    monkeypatch.setattr("tools.benchmarks.dense3d.GRID", (8, 16, 20))
+    path, plot = tmp_path / "dense3d.json", tmp_path / "dense3d.png"
+    assert main(["dense3d", "--json", str(path), "--plot", str(plot)]) == 0
+    result = json.loads(path.read_text())
+    assert [row["channels"] for row in result["dense"]] == [1, 1, 16, 16]
+    assert all(row[name] > 0 for row in result["dense"] for name in (*RUNGS, "cuDNN"))
+    assert {row["precision"] for row in result["crossings"]} == {"fp32", "fp16"}
+    assert plot.is_file()

@@ -1,5 +1,5 @@
-// Convolution for any channel counts, kernel volumes and precision, on plain multiply-adds: the
-// exact fp32 path, and the path of every shape that the tensor-core tiles do not fit.
+// Convolution for any channel counts, kernel volumes and precision, on plain multiply-adds: the path of every
+// shape that the tensor-core tiles do not fit.
 #include "conv/table.cuh"
 
 namespace millisecond {

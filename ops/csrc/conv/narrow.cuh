@@ -7,7 +7,7 @@
 
 #include "chained.cuh"
 #include "conv/epilogue.cuh"
-#include "conv/tensor_core.cuh"
+#include "conv/split.cuh"
 
 namespace millisecond {
 
@@ -38,11 +38,40 @@ struct Four {
   }
 };
 
+// The 4 channels of both rows of A and of one row of B, multiplied exactly.
+__device__ __forceinline__ void multiply_exactly(float (&sum)[2][4], const Four<float> (&rows)[2],
+                                                 const Four<float> (&weights)[2]) {
+  uint32_t a[PARTS][4], b[2][PARTS][2];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t* const x = rows[i % 2].word + i / 2 * 2;
+    const uint32_t* const y = weights[i / 2].word + i % 2 * 2;
+    split(a, i, __uint_as_float(x[0]), __uint_as_float(x[1]));
+    split(b[i / 2], i % 2, __uint_as_float(y[0]), __uint_as_float(y[1]));
+  }
+  multiply_parts(sum, a, b);
+}
+
+// A channel of a row on plain multiply-adds.
+__device__ __noinline__ inline float plain_sum_of_4(const ConvolutionArguments& p, int row, int channel) {
+  float sum = 0.0f;
+  for (int v = 0; v < p.table.volume; ++v) {
+    const int source = __ldg(p.table.neighbours + v * p.table.stride + row);
+    if (source < 0) continue;
+    const int w = p.table.flipped ? p.table.volume - 1 - v : v;
+    const float* const x = static_cast<const float*>(p.features) + int64_t(source) * 4;
+    const float* const y = static_cast<const float*>(p.weight) + (int64_t(w) * p.c_out + channel) * 4;
+    for (int k = 0; k < 4; ++k) sum = fmaf(x[k], y[k], sum);
+  }
+  return sum;
+}
+
 #endif
 
 // F: type of the features.
-template <typename T, typename F>
-__global__ void __launch_bounds__(NARROW_WARPS * 32) conv_narrow_kernel(const ConvolutionArguments p) {
+template <typename T, typename F, bool EXACT>
+__global__ void __launch_bounds__(NARROW_WARPS * 32)
+    conv_narrow_kernel(const __grid_constant__ ConvolutionArguments p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   // ---- where this lane reads and writes ----
   wait_for_previous_kernel(p.chained);
@@ -92,13 +121,17 @@ __global__ void __launch_bounds__(NARROW_WARPS * 32) conv_narrow_kernel(const Co
     float sum[2][4] = {};
 #pragma unroll
     for (int s = 0; s < NARROW_STEPS; ++s) {
+      if constexpr (EXACT) {
+        multiply_exactly(sum, value[s], weight[s]);
+      } else {
 #pragma unroll
-      for (int i = 0; i < Four<T>::WORDS; i += 2) {
-        const uint32_t a[4] = {value[s][0].word[i], value[s][1].word[i], value[s][0].word[i + 1],
-                               value[s][1].word[i + 1]};
+        for (int i = 0; i < Four<T>::WORDS; i += 2) {
+          const uint32_t a[4] = {value[s][0].word[i], value[s][1].word[i], value[s][0].word[i + 1],
+                                 value[s][1].word[i + 1]};
 #pragma unroll
-        for (int t = 0; t < 2; ++t) {
-          mma<T>(sum[t], a, weight[s][t].word[i], weight[s][t].word[i + 1]);
+          for (int t = 0; t < 2; ++t) {
+            mma<T>(sum[t], a, weight[s][t].word[i], weight[s][t].word[i + 1]);
+          }
         }
       }
     }
@@ -108,18 +141,24 @@ __global__ void __launch_bounds__(NARROW_WARPS * 32) conv_narrow_kernel(const Co
       const int row = tile * 16 + h * 8 + g;
       if (row >= n) continue;
       float x[4] = {sum[0][2 * h], sum[0][2 * h + 1], sum[1][2 * h], sum[1][2 * h + 1]};
+      if constexpr (EXACT) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          x[c] = exact_or(x[c], [&] { return plain_sum_of_4(p, row, n0 + 4 * j + c); });
+        }
+      }
       store<T, 4>(x, p, row, n0 + 4 * j);
     }
   }
 #endif
 }
 
-template <typename T>
+template <typename T, bool EXACT>
 cudaError_t launch_conv_narrow(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
   const int blocks = divide_up(p.table.rows, 16 * NARROW_WARPS);
   const int slots = multiprocessors * 8;
   const dim3 grid(blocks < slots ? blocks : slots, p.c_out / 16);
-  const auto kernel = p.wide ? conv_narrow_kernel<T, float> : conv_narrow_kernel<T, T>;
+  const auto kernel = p.wide ? conv_narrow_kernel<T, float, EXACT> : conv_narrow_kernel<T, T, EXACT>;
   return launch_chained(kernel, p.chained, grid, NARROW_WARPS * 32, 0, stream, p);
 }
 

@@ -10,15 +10,16 @@
 
 #include "chained.cuh"
 #include "conv/epilogue.cuh"
-#include "conv/tensor_core.cuh"
+#include "conv/split.cuh"
 
 namespace millisecond {
 
-// T: element type (float multiplies in tf32). ROW_BYTES: the bytes of one row that one step
-// reduces over. NB: output channels of a CTA. A step is one offset and one slice of c_in.
-template <typename T_, int ROW_BYTES_, int NB_, int WARPS_, int CTAS_, int DEPTH_>
+// T: element type (float multiplies in tf32, or exactly, see split.cuh). ROW_BYTES: the bytes of one row that one
+// step reduces over. NB: output channels of a CTA. A step is one offset and one slice of c_in.
+template <typename T_, int ROW_BYTES_, int NB_, int WARPS_, int CTAS_, int DEPTH_, bool EXACT_ = false>
 struct TensorTile {
   using T = T_;
+  static constexpr bool EXACT = EXACT_;
   static constexpr int ROW_BYTES = ROW_BYTES_;
   static constexpr int NB = NB_;
   static constexpr int ROWS = 32;
@@ -135,11 +136,58 @@ __device__ __forceinline__ void multiply(float (&sum)[Tile::MT][Tile::NT][4], co
   }
 }
 
+// As above; two fragments of float32 are one of 16 numbers in bfloat16.
+template <typename Tile>
+__device__ __forceinline__ void multiply_exactly(float (&sum)[Tile::MT][Tile::NT][4], const Rows<Tile>& rows,
+                                                 const unsigned char* weights) {
+#pragma unroll
+  for (int s = 0; s < Tile::K_STEPS; s += 2) {
+    uint32_t b[Tile::NT][PARTS][2];
+#pragma unroll
+    for (int t = 0; t < Tile::NT; ++t) {
+      const uint32_t* const x = rows.word[t] + 2 * s;
+      split(b[t], 0, __uint_as_float(x[0]), __uint_as_float(x[1]));
+      split(b[t], 1, __uint_as_float(x[2]), __uint_as_float(x[3]));
+    }
+#pragma unroll
+    for (int m = 0; m < Tile::MT; ++m) {
+      const float4* const from = reinterpret_cast<const float4*>(weights + (m * Tile::K_STEPS + s) * 512);
+      const float4 x = __ldg(from), y = __ldg(from + 32);
+      uint32_t a[PARTS][4];
+      split(a, 0, x.x, x.z), split(a, 1, x.y, x.w);
+      split(a, 2, y.x, y.z), split(a, 3, y.y, y.w);
+      multiply_parts(sum[m], a, b);
+    }
+  }
+}
+
+// A channel of a row on plain multiply-adds, from weights in tiles.
+template <int ROW_BYTES>
+__device__ __noinline__ float plain_sum(const ConvolutionArguments& p, int row, int channel) {
+  constexpr int SLICE = ROW_BYTES / 4, PIECES = SLICE / 16;
+  float sum = 0.0f;
+  for (int v = 0; v < p.table.volume; ++v) {
+    const int source = __ldg(p.table.neighbours + v * p.table.stride + row);
+    if (source < 0) continue;
+    const int w = p.table.flipped ? p.table.volume - 1 - v : v;
+    const float* const x = static_cast<const float*>(p.features) + int64_t(source) * p.c_in;
+    for (int k = 0; k < p.c_in; ++k) {
+      const int64_t tile = (int64_t(k / SLICE) * p.table.volume + w) * (p.c_out / 16) + channel / 16;
+      const int64_t fragment = (tile * PIECES + k % SLICE / 16) * 2 + k % 4 / 2;
+      const int lane = channel % 8 * 4 + k % 16 / 4;
+      const int at = lane * 4 + k % 2 * 2 + channel % 16 / 8;
+      sum = fmaf(x[k], static_cast<const float*>(p.weight)[fragment * 128 + at], sum);
+    }
+  }
+  return sum;
+}
+
 #endif
 
 // PLACED: the rows go to their sites in a grid.
 template <typename Tile, bool PLACED>
-__global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS) conv_tensor_kernel(const ConvolutionArguments p) {
+__global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
+    conv_tensor_kernel(const __grid_constant__ ConvolutionArguments p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   // ---- where this lane reads and writes ----
   extern __shared__ __align__(128) unsigned char shared[];
@@ -194,7 +242,11 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS) conv_tensor_kern
         if (walk.more()) {
           const int v = part + parts * walk.k();
           const int step = walk.chunk * volume + (p.table.flipped ? volume - 1 - v : v);
-          multiply<Tile>(sum, rows[d], weights + step * stride);
+          if constexpr (Tile::EXACT) {
+            multiply_exactly<Tile>(sum, rows[d], weights + step * stride);
+          } else {
+            multiply<Tile>(sum, rows[d], weights + step * stride);
+          }
           walk.advance(chunks);
           load_rows<Tile>(rows[d], features, row_bytes, sources, ahead);
           ahead.advance(chunks);
@@ -232,6 +284,12 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS) conv_tensor_kern
         for (int c = 0; c < WIDTH / 4; ++c) {
           x[4 * c] += y[c].x, x[4 * c + 1] += y[c].y;
           x[4 * c + 2] += y[c].z, x[4 * c + 3] += y[c].w;
+        }
+      }
+      if constexpr (Tile::EXACT) {
+#pragma unroll
+        for (int c = 0; c < WIDTH; ++c) {
+          x[c] = exact_or(x[c], [&] { return plain_sum<Tile::ROW_BYTES>(p, row, n0 + channel + c); });
         }
       }
       store<typename Tile::T, WIDTH, PLACED>(x, p, row, n0 + channel);

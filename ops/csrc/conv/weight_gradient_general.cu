@@ -1,4 +1,4 @@
-// The weight gradient on plain multiply-adds: any channel counts, exact fp32.
+// The weight gradient on plain multiply-adds: any channel counts.
 #include "conv/weight_gradient.cuh"
 
 namespace millisecond {

@@ -74,13 +74,15 @@ DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool
 // ---- convolution -----------------------------------------------------------------------------------------------
 
 // What a convolution runs on: tensor cores where their tiles fit (by warpgroups in wide layers on sm_90), a kernel
-// of its own for 4 input channels, else plain multiply-adds. tf32: whether float32 may be rounded to it. Callers
-// say so: a setting could change between forward and backward, or between packing and use.
+// of its own for 4 input channels, else plain multiply-adds. tf32: whether float32 may be rounded to it; else its
+// products keep their precision on tensor cores too, see conv/split.cuh. Callers say so: a setting could change
+// between forward and backward, or between packing and use.
 struct Route {
   Precision precision;
   bool tiles;
   bool warpgroups;  // tiles, too
   bool narrow;
+  int pieces;  // that the offsets are cut in: tiles and the narrow kernel take so many at a time
   int multiprocessors;
   int major;  // of the compute capability
 };
@@ -177,15 +179,18 @@ struct BlockBackward {
   OffsetTable table, back;  // back: rows are inputs, entries are outputs
   const float *scale, *shift, *mean, *inv_std;
   double eps;
+  void* of_sums;      // [rows, c_out] scratch of the branch; may be the gradient
   void* of_features;  // [source_rows, c_in], null where it is not wanted
   float* of_weight;   // [volume, c_in, c_out]
   float *of_scale, *of_shift;
 };
 // The gradient of the weight is computed on the branch, which waits for what it reads: the blocks before this one
-// need not wait for it. The caller joins the branch before its memory is used again.
+// need not wait for it. The caller joins the branch before its memory is used again; what the gradient of one
+// block has allocated may serve that of the next.
 struct Branch {
   cudaStream_t stream;
   cudaEvent_t event;
+  Allocate allocate;
 };
 cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const Allocate& allocate,
                            cudaStream_t stream, const Branch& branch);

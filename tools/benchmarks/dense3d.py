@@ -1,0 +1,156 @@
+"""Dense 3-D convolution: its rungs beside cuDNN's, and where sparse convolution overtakes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv3d
+
+from ops import dense_conv3d, sparse_conv, submanifold_map
+from ops.dense_conv3d import DTYPES, KERNELS, RUNGS
+from tools.benchmarks.timing import Times, kernel_time, wall
+
+NAMES = {torch.float32: "fp32", torch.float16: "fp16"}
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3}  # largest error against cuDNN
+CUDNN = "cuDNN"
+
+
+class Problem(NamedTuple):
+    """A convolution of as many input as output channels."""
+
+    channels: int
+    kernel: int
+    shape: tuple[int, int, int]
+
+
+SINGLE = [Problem(1, k, (side,) * 3) for side, k in product((64, 256, 512), KERNELS)]
+WIDE = [Problem(16, 3, (128,) * 3), Problem(32, 3, (96,) * 3), Problem(64, 3, (64,) * 3)]
+CHANNELS = (16, 32, 64)
+GRID = (64, 128, 128)
+OCCUPANCIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+def measure(problems: list[Problem], grid: tuple[int, int, int]) -> dict:
+    """Both tables; prints them as they come."""
+    torch.manual_seed(0)
+    result: dict = {"device": torch.cuda.get_device_name(), "grid": list(grid)}
+    print(f"{result['device']}, torch {torch.__version__}, milliseconds on the device")
+    with _whole_float32():
+        result["dense"] = list(_dense_table(problems))
+        result["occupancy"] = list(_occupancy_table(grid))
+    result["crossings"] = crossings(result["occupancy"])
+    for row in result["crossings"]:
+        print("{precision}, {channels} channels: sparse is faster below {below:.1%}".format(**row))
+    return result
+
+
+@contextmanager
+def _whole_float32() -> Iterator[None]:
+    """cuDNN searches its algorithms, and multiplies float32 without rounding it to tf32."""
+    settings = torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False)
+    with torch.inference_mode(), settings:
+        yield
+
+
+# ---- rungs -------------------------------------------------------------------------------------
+
+
+def _dense_table(problems: list[Problem]) -> Iterator[dict]:
+    engines = [*RUNGS, CUDNN]
+    print(f"\n{'dense':<34}" + "".join(f"{name:>12}" for name in engines))
+    for problem, dtype in product(problems, DTYPES):
+        channels, kernel, shape = problem
+        volume, weight = _draw(problem, dtype)
+        calls = {rung: partial(dense_conv3d, volume, weight, rung) for rung in RUNGS}
+        calls[CUDNN] = cudnn = _cudnn(volume, weight)
+        for name in RUNGS:
+            _require_near(calls[name](), cudnn(), f"{name}, {problem}")
+        row = {"channels": channels, "kernel": kernel, "shape": list(shape)}
+        row |= {"precision": NAMES[dtype]}
+        row |= {name: _time(call) for name, call in calls.items()}
+        yield row
+        size = " x ".join(map(str, shape))
+        what = f"{NAMES[dtype]}  {channels:>2} channels  {kernel}^3  {size}"
+        print(f"{what:<34}" + "".join(f"{row[name]:>12.3f}" for name in engines), flush=True)
+
+
+def _draw(problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    channels, kernel, shape = problem
+    volume = torch.randn(1, channels, *shape, device="cuda")
+    weight = torch.randn(channels, channels, *(kernel,) * 3, device="cuda")
+    return volume.to(dtype), (weight / (channels * kernel**3) ** 0.5).to(dtype)
+
+
+def _require_near(out: Tensor, expected: Tensor, what: str) -> None:
+    error = (out.float() - expected.float()).norm() / expected.float().norm()
+    if not error < TOLERANCE[out.dtype]:
+        raise RuntimeError(f"{what}: {out.dtype} is off by {error:.1e} from cuDNN")
+
+
+def _cudnn(volume: Tensor, weight: Tensor) -> Callable[[], Tensor]:
+    """In the memory format in which it is faster."""
+    calls: list[Callable[[], Tensor]] = []
+    for layout in (torch.contiguous_format, torch.channels_last_3d):
+        x, w = (tensor.to(memory_format=layout) for tensor in (volume, weight))
+        calls.append(partial(conv3d, x, w, padding=weight.shape[2] // 2))
+    return min(calls, key=_time)
+
+
+def _time(call: Callable[[], object]) -> float:
+    """Median milliseconds; fewer launches where one takes long."""
+    once = min(wall(call, 2, warmup=1))
+    return kernel_time(call, launches=max(1, min(20, round(5 / once))), repeats=5)
+
+
+# ---- occupancy ---------------------------------------------------------------------------------
+
+
+def _occupancy_table(grid: tuple[int, int, int]) -> Iterator[dict]:
+    """Submanifold convolution of random sites, the map apart, beside the whole grid in cuDNN."""
+    sites = torch.rand(1, *grid, device="cuda")
+    print(f"{'sparse':<22}{'occupied':>9}{'rows':>9}{'map':>9}{'sparse':>9}{CUDNN:>9}")
+    for dtype, channels in product(DTYPES, CHANNELS):
+        volume, weight = _draw(Problem(channels, 3, grid), dtype)
+        cudnn = _cudnn(volume, weight)
+        by_offset = weight.permute(2, 3, 4, 1, 0).reshape(27, channels, channels).contiguous()
+        dense = _time(cudnn)
+        for occupancy in OCCUPANCIES:
+            coords = (sites < occupancy).nonzero().int()
+            kernel_map = submanifold_map(coords, grid, 1)
+            features = volume.permute(0, 2, 3, 4, 1)[tuple(coords.long().T)]
+            if len(coords) == sites.numel():
+                rows = cudnn().permute(0, 2, 3, 4, 1).reshape(-1, channels)
+                _require_near(sparse_conv(features, by_offset, kernel_map), rows, "sparse")
+            row = {"precision": NAMES[dtype], "channels": channels, "occupancy": occupancy}
+            row |= {"rows": len(coords), "dense_ms": dense}
+            row["map_ms"] = Times.of(wall(partial(submanifold_map, coords, grid, 1), 3)).median
+            row["sparse_ms"] = _time(partial(sparse_conv, features, by_offset, kernel_map))
+            yield row
+            print(
+                "{precision}  {channels:>2} channels    {occupancy:>9.1%}{rows:>9}{map_ms:>9.3f}"
+                "{sparse_ms:>9.3f}{dense_ms:>9.3f}".format(**row),
+                flush=True,
+            )
+
+
+def crossings(rows: list[dict]) -> list[dict]:
+    """For each precision and width the occupancy up to which sparse convolution is faster: 0 where
+    it never is, 1 where it always is."""
+    found = []
+    for precision, channels in dict.fromkeys((r["precision"], r["channels"]) for r in rows):
+        curve = [r for r in rows if (r["precision"], r["channels"]) == (precision, channels)]
+        ratios = [(r["occupancy"], r["sparse_ms"] / r["dense_ms"]) for r in curve]
+        below = 0.0 if ratios[0][1] >= 1 else 1.0
+        for (left, low), (right, high) in pairwise(ratios):
+            if low < 1 <= high:
+                share = math.log(1 / low) / math.log(high / low)
+                below = left * (right / left) ** share
+        found.append({"precision": precision, "channels": channels, "below": below})
+    return found
