@@ -164,7 +164,8 @@ def _build_dataclass(kind: type, value: Any, path: str) -> Any:
     hints = get_type_hints(kind)
     legal = [field.name for field in fields(kind)]
     for key in value:
-        require(key in legal, _join(path, key), f"unknown key{nearest(key, legal)}")
+        if key not in legal:  # the nearest is not looked for in vain
+            raise ConfigError(_join(path, key), f"unknown key{nearest(key, legal)}")
     for field in fields(kind):
         given = field.name in value or field.default is not MISSING
         require(given, _join(path, field.name), "is missing")

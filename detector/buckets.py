@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ class Bucket(NamedTuple):
 
     def holds(self, points: int, rows: Sequence[int]) -> bool:
         """Whether a frame of so many points and rows fits; no rows: as far as is known."""
-        return points <= self.points and all(a <= b for a, b in zip(rows, self.rows, strict=False))
+        return points <= self.points and all(map(operator.le, rows, self.rows))
 
 
 def buckets_of(model: Second) -> tuple[Bucket, ...]:

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import RLock
 from typing import TypeVar
 
 import torch
 
+from ops.cuda.streams import own_stream
+
 WARM_UP = 3  # calls before the capture, in which cuDNN and cuBLAS choose their kernels
+CAPTURING = RLock()  # one graph at a time is captured, on streams that nothing else uses
+MAIN, SIDE = 0, 1  # numbers of these streams
+FIRST = -1  # priority of the side stream: its kernels shall not wait for those that fill the GPU
 Result = TypeVar("Result")
 
 
 def captured(call: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
     """A graph of one call, which must not read back to the host, and what the call returned.
 
-    Each replay leaves its result in the same memory as the one before.
+    Each replay leaves its result in the same memory as the one before. Other threads may use the
+    device meanwhile.
     """
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UP):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    # a stream of this device: torch's default is one of the device that captured first
-    own = torch.cuda.Stream()
-    # other threads may be using the device meanwhile
-    with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
-        result = call()
+    with CAPTURING:
+        stream = own_stream(torch.cuda.current_device(), MAIN)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                call()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            result = call()
     return graph, result
+
+
+def side_stream() -> torch.cuda.Stream:
+    """For work beside that of a call which is captured, on the current device."""
+    return own_stream(torch.cuda.current_device(), SIDE, FIRST)

@@ -13,13 +13,14 @@ from torch import Tensor
 from data.point_columns import KITTI
 from data.scan_checks import Note, ScanWarning, oddities, require_scan
 from detector.config import PRECISIONS, Config
-from detector.device import parse_device
+from detector.device import parse_device, woken
 from detector.frame_graph import FrameGraph, FrameGraphs
-from detector.inference import Inference, Outcome
+from detector.inference import Cloud, Inference, Outcome, as_tensor
 from detector.models.second import Second, build_second
 from detector.postprocess import Detections
 from detector.weights import load_weights, restore, usual_weights
 
+FLOAT32 = np.dtype(np.float32)
 MOST_TOGETHER = 8  # clouds of a batch: twice as many take twice as long
 
 Result = tuple[Detections, list[Note]]  # and notes on points that were left out
@@ -51,8 +52,11 @@ class Detector:
             raise ValueError("Detector takes a model and its configuration together, or neither")
         device = parse_device(device)
         if model is None or config is None:
-            model, config = _load(usual_weights(device))
+            path = usual_weights(device)
+            with woken(device):
+                model, config = _load(path)
         self.config, self.device = config, device
+        self._width = config.points.width
         self._inference = Inference(model, config, device, precision)
         self._graphs = FrameGraphs(self._inference) if device.type == "cuda" else None
         self._warned: set[str] = set()
@@ -78,10 +82,12 @@ class Detector:
         place = parse_device(device)
         if place.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device {device!r} is not there: torch sees no GPU; say cpu")
-        model, config = _load(usual_weights(place) if path is None else path)
+        path = usual_weights(place) if path is None else path
+        with woken(place):
+            model, config = _load(path)
         return cls(model, config, place, precision)
 
-    def __call__(self, points: np.ndarray | Tensor) -> Detections:
+    def __call__(self, points: Cloud) -> Detections:
         """points [P, 4] float32 (x, y, z in metres in the LiDAR frame, intensity in [0, 1]), with
         further columns where the configuration names further features (`points`).
 
@@ -100,11 +106,11 @@ class Detector:
                 warnings.warn(note.text, ScanWarning, stacklevel=2)
         return found
 
-    def detect(self, points: np.ndarray | Tensor) -> Result:
+    def detect(self, points: Cloud) -> Result:
         """As a call, but returns notes on the points that were left out instead of warning."""
         return self._detect([self._checked(points)])[0]
 
-    def detect_batch(self, clouds: Sequence[np.ndarray | Tensor]) -> list[Result]:
+    def detect_batch(self, clouds: Sequence[Cloud]) -> list[Result]:
         """As `detect` for each cloud. On a GPU up to 8 of them go through the network together,
         which takes less time per cloud; results differ by rounding from those of one alone."""
         points = [self._checked(cloud) for cloud in clouds]
@@ -112,34 +118,34 @@ class Detector:
         batches = (points[first : first + most] for first in range(0, len(points), most))
         return [result for results in self._overlapped(batches) for result in results]
 
-    def stream(self, clouds: Iterable[np.ndarray | Tensor]) -> Iterator[Result]:
+    def stream(self, clouds: Iterable[Cloud]) -> Iterator[Result]:
         """As `detect` for one cloud after another. On a GPU the work on a cloud begins while that
         on the one before is under way, so a result comes when the cloud after it was taken."""
         batches = ([self._checked(cloud)] for cloud in clouds)
         return (result for (result,) in self._overlapped(batches))
 
-    def examine(self, points: np.ndarray | Tensor) -> list[Note]:
+    def examine(self, points: Cloud) -> list[Note]:
         """Notes on what is unusual about points [P, 4]; takes a few milliseconds on the host."""
-        points = self._checked(points).cpu().numpy()
+        points = as_tensor(self._checked(points)).cpu().numpy()
         try:
             require_scan(points[:, :4], "points")
         except ValueError as error:
             return [Note("no scan", str(error))]
         return oddities(points[:, :4], self.config.grid.range, self.config.ground_z)
 
-    def _detect(self, batch: list[Tensor]) -> list[Result]:
+    def _detect(self, batch: Sequence[Cloud]) -> list[Result]:
         graphs = self._graphs
         if graphs is None:
             return self._results(self._inference(batch), batch)
         return self._results(graphs.finish(graphs.launch(batch), batch), batch)
 
-    def _overlapped(self, batches: Iterable[list[Tensor]]) -> Iterator[list[Result]]:
+    def _overlapped(self, batches: Iterable[Sequence[Cloud]]) -> Iterator[list[Result]]:
         """`_detect` of each batch; the next one is launched before the last one is waited for."""
         graphs = self._graphs
         if graphs is None:
             yield from map(self._detect, batches)
             return
-        before: tuple[FrameGraph | None, list[Tensor]] | None = None
+        before: tuple[FrameGraph | None, Sequence[Cloud]] | None = None
         try:
             for batch in batches:
                 under_way = graphs.launch(batch, beside=True), batch
@@ -154,7 +160,7 @@ class Detector:
             if before is not None:  # nobody wants the rest
                 graphs.finish(*before)
 
-    def _results(self, outcome: Outcome, batch: list[Tensor]) -> list[Result]:
+    def _results(self, outcome: Outcome, batch: Sequence[Cloud]) -> list[Result]:
         if not (outcome.not_finite or outcome.capped):
             return [(found, []) for found in outcome.detections]
         if len(batch) > 1:  # the numbers are the batch's: each cloud's own are asked for
@@ -171,22 +177,26 @@ class Detector:
             notes.append(Note("cap", text))
         return [(outcome.detections[0], notes)]
 
-    def _checked(self, points: np.ndarray | Tensor) -> Tensor:
+    def _checked(self, points: Cloud) -> Cloud:
         shape = tuple(getattr(points, "shape", ()))
-        if getattr(points, "layout", torch.strided) != torch.strided:
-            raise ValueError("points: expected a dense tensor, got a sparse one; call .to_dense()")
-        columns = self.config.points
-        if not _is_float32(points) or len(shape) != 2 or shape[1] != columns.width:
+        if isinstance(points, np.ndarray):
+            is_float32 = points.dtype == FLOAT32
+        elif isinstance(points, Tensor):
+            if points.layout != torch.strided:
+                raise ValueError(
+                    "points: expected a dense tensor, got a sparse one; call .to_dense()"
+                )
+            is_float32, points = points.dtype == torch.float32, points.detach()
+        else:
+            is_float32 = False
+        if not is_float32 or len(shape) != 2 or shape[1] != self._width:
             kind = str(getattr(points, "dtype", type(points).__name__)).removeprefix("torch.")
-            others = f" ({', '.join((*KITTI, *columns.others))})" if columns.others else ""
+            others = self.config.points.others
+            names = f" ({', '.join((*KITTI, *others))})" if others else ""
             raise ValueError(
-                f"points: expected [P, {columns.width}] float32{others}, got {list(shape)} {kind}"
+                f"points: expected [P, {self._width}] float32{names}, got {list(shape)} {kind}"
             )
-        if isinstance(points, Tensor):
-            return points.detach()
-        # torch has no tensors that must not be written to, nor any with negative strides
-        usable = points.flags.writeable and min(points.strides) >= 0
-        return torch.as_tensor(points if usable else points.copy())
+        return points
 
 
 def _load(path: str | Path) -> tuple[Second, Config]:
@@ -194,9 +204,3 @@ def _load(path: str | Path) -> tuple[Second, Config]:
     model = build_second(config)
     restore(model, state, path)
     return model, config
-
-
-def _is_float32(points: np.ndarray | Tensor) -> bool:
-    if isinstance(points, Tensor):
-        return points.dtype == torch.float32
-    return isinstance(points, np.ndarray) and points.dtype == np.float32

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread
+
 import torch
 
 
@@ -19,3 +23,21 @@ def parse_device(name: str | torch.device | None) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device {name!r} is not one that this runs on; say cpu, cuda or cuda:N")
     return device
+
+
+@contextmanager
+def woken(device: torch.device) -> Iterator[None]:
+    """A GPU's driver starts up, which takes a third of a second, beside what the host does."""
+
+    def wake() -> None:
+        with suppress(Exception):  # whoever uses the device next is told
+            torch.empty(1, device=device)
+
+    thread = Thread(target=wake)
+    if device.type == "cuda":
+        thread.start()
+    try:
+        yield
+    finally:
+        if device.type == "cuda":
+            thread.join()

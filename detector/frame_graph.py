@@ -1,22 +1,20 @@
-"""From points on the host to boxes on the host as one CUDA graph."""
+"""From points on the host to boxes on the host: a copy beside which one CUDA graph is launched."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
-from threading import Lock
 
 import torch
 from torch import Tensor
 
 from detector.buckets import Bucket, buckets_of, first_that_holds, indexable
-from detector.cuda_graph import captured
-from detector.inference import Inference, Outcome
+from detector.cuda_graph import captured, side_stream
+from detector.inference import Cloud, Inference, Outcome, as_tensor
 from detector.postprocess import Detections
 from ops import Pyramid, SelectedBoxes, Voxels, collect, load_points, load_workspace, voxelize
-
-MAKING = Lock()  # one graph is captured at a time
+from ops.upload import header_words, upload
 
 
 class FrameGraph:
@@ -30,30 +28,37 @@ class FrameGraph:
     def __init__(self, inference: Inference, bucket: Bucket, batch_size: int):
         self.bucket, self.batch_size = bucket, batch_size
         device, most = inference.device, inference.postprocess.after_nms
-        shape = batch_size * bucket.points, inference.model.encoder.features
-        self._points = torch.zeros(shape, pin_memory=True)
-        self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, pin_memory=True)
-        self._staged, self._starts = self._points.numpy(), self._offsets.numpy()
+        features, header = inference.model.encoder.features, header_words(batch_size)
+        words = header + batch_size * bucket.points * features
+        self._staged = torch.zeros(words, dtype=torch.int32, pin_memory=True)
+        self._uploaded = torch.zeros(words, dtype=torch.int32, device=device)
+        self._offsets = self._uploaded[: batch_size + 1]
+        self._points = self._uploaded[header:].view(torch.float32).view(-1, features)
         self._inference = inference
         self._rows = [batch_size * rows for rows in bucket.rows]
         self._workspace = inference.model.workspace(batch_size, device)
         self._counters = load_workspace(batch_size, device)
         self._stream, self._done = torch.cuda.Stream(device), torch.cuda.Event()
         self._results = _Results(batch_size, most, len(bucket.rows))
-        with MAKING, torch.inference_mode(), torch.cuda.device(device):
+        with torch.inference_mode(), torch.cuda.device(device):
             self._graph, _ = captured(self.run)
 
     def run(self) -> None:
-        """One batch from pinned memory to pinned memory."""
+        """One batch from the points on the device to boxes in pinned memory."""
         inference = self._inference
         voxels = self.voxelize(*self.load())
         pyramid = self.index(voxels)
+        side, current = side_stream(), torch.cuda.current_stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):  # beside the encoder: they need the sites alone
+            cells = inference.cells(pyramid)
         rows = inference.encode(voxels, pyramid)
-        found = inference.postprocess.select(inference.predict(rows, pyramid))
+        current.wait_stream(side)
+        found = inference.postprocess.select(inference.predict(rows, pyramid, cells))
         self.report(voxels, pyramid, found)
 
     def load(self) -> tuple[Tensor, Tensor]:
-        """Points and offsets on the device."""
+        """Points with clamped intensities, and offsets."""
         return load_points(self._points, self._offsets, self._counters)
 
     def voxelize(self, points: Tensor, offsets: Tensor) -> Voxels:
@@ -82,17 +87,14 @@ class FrameGraph:
         boxes = found.labels, voxels.dropped, found.boxes, found.scores, found.count
         collect([*boxes, *counts, pyramid.overflow], self._results.memory)
 
-    def launch(self, clouds: Sequence[Tensor], beside: bool) -> None:
-        """Starts the work on clouds [P, C] that the bucket holds; they may change afterwards.
+    def launch(self, clouds: Sequence[Cloud], beside: bool) -> None:
+        """Starts the work on clouds that the bucket holds; they may change afterwards.
 
         beside: on the graph's own stream, beside what other graphs do; else on the current one.
         """
-        first = 0
-        for frame, cloud in enumerate(clouds, start=1):
-            # by numpy: torch's threads may wait milliseconds for a core where others are at work
-            self._staged[first : first + len(cloud)] = cloud.cpu().numpy()
-            self._starts[frame] = first = first + len(cloud)
+        points = [as_tensor(cloud).cpu() for cloud in clouds]
         with torch.cuda.stream(self._stream) if beside else nullcontext():
+            upload(points, self._staged, self._uploaded)  # while the host launches the graph
             self._graph.replay()
             self._done.record(torch.cuda.current_stream(self._stream.device))
 
@@ -122,7 +124,7 @@ class _Results:
             return None
         found = (self._boxes, self._scores, self._labels)
         detections = [
-            Detections(*(torch.from_numpy(values[frame, :n].copy()) for values in found))
+            Detections(*[torch.from_numpy(values[frame, :n].copy()) for values in found])
             for frame, n in enumerate(self._count.tolist())
         ]
         not_finite, capped = self._dropped.tolist()
@@ -140,7 +142,7 @@ class FrameGraphs:
         self._rows: tuple[int, ...] = ()  # per frame, of the batch before: the next is much alike
 
     def launch(
-        self, clouds: Sequence[Tensor], least: int = 0, beside: bool = False
+        self, clouds: Sequence[Cloud], least: int = 0, beside: bool = False
     ) -> FrameGraph | None:
         """A graph that works on the clouds; None where no bucket (from `least` on) holds them.
         beside: see `FrameGraph.launch`."""
@@ -158,7 +160,7 @@ class FrameGraphs:
         graph.launch(clouds, beside)
         return graph
 
-    def finish(self, graph: FrameGraph | None, clouds: Sequence[Tensor]) -> Outcome:
+    def finish(self, graph: FrameGraph | None, clouds: Sequence[Cloud]) -> Outcome:
         """What the graph found; a larger one runs where the clouds did not fit, and where none
         holds them they go through the network call by call."""
         outcome = None

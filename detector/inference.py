@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +16,10 @@ from detector.models.second import Second
 from detector.postprocess import Detections, build_postprocessor
 from ops.kernel_map import Pyramid
 from ops.reference.load_points import clamp_intensity
+from ops.rulebook import BevCells, CellValues
 from ops.voxelize import Voxels
+
+Cloud = np.ndarray | Tensor  # [P, C] float32
 
 
 class Outcome(NamedTuple):
@@ -36,17 +40,19 @@ class Inference:
         self.model = model.fold().to(device, PRECISIONS[precision])
         self.postprocess = build_postprocessor(config).to(device)
         self._rows = BevRows.of(self.model)
+        self._on_cells = precision != "fp32"
 
     @torch.inference_mode()
-    def __call__(self, clouds: Sequence[Tensor]) -> Outcome:
-        """Clouds [P, C] in one batch."""
-        points = torch.cat([clamp_intensity(cloud).to(self.device) for cloud in clouds])
+    def __call__(self, clouds: Sequence[Cloud]) -> Outcome:
+        """Clouds in one batch."""
+        parts = [clamp_intensity(as_tensor(cloud)).to(self.device) for cloud in clouds]
+        points = torch.cat(parts)
         sizes = torch.tensor([0, *map(len, clouds)])
         offsets = sizes.cumsum(0).int().to(self.device)
         voxels = self.model.voxelize(points, offsets)
         pyramid = self.model.index(voxels)
         encoded = self.encode(voxels, pyramid)
-        found = self.postprocess(self.predict(encoded, pyramid))
+        found = self.postprocess(self.predict(encoded, pyramid, self.cells(pyramid)))
         not_finite, capped = voxels.dropped.tolist()  # sync: the boxes are awaited anyway
         rows = tuple(len(level.coords) for level in pyramid.levels)
         on_host = [Detections(*(tensor.cpu() for tensor in frame)) for frame in found]
@@ -56,6 +62,26 @@ class Inference:
         """Voxels and their pyramid -> the rows of the bird's-eye-view map."""
         return self.model.encoder.rows(voxels.features, pyramid)
 
-    def predict(self, rows: Tensor, pyramid: Pyramid) -> Predictions:
-        """What `encode` returns -> predictions of every anchor."""
+    def cells(self, pyramid: Pyramid) -> BevCells | None:
+        """The cells of the map that `predict` computes; None where it finds them itself."""
+        level = pyramid.levels[-1]
+        if not (level.coords.is_cuda and self._on_cells):
+            return None
+        return self._rows.cells(level, pyramid.batch_size)
+
+    def predict(
+        self, rows: Tensor, pyramid: Pyramid, cells: BevCells | None
+    ) -> Predictions | CellValues:
+        """What `encode` and `cells` return -> predictions of every anchor."""
+        if cells is not None:
+            return self._rows.values(rows, cells)
         return self._rows.predict(rows, pyramid.levels[-1], pyramid.batch_size)
+
+
+def as_tensor(cloud: Cloud) -> Tensor:
+    """The same points for torch."""
+    if isinstance(cloud, Tensor):
+        return cloud
+    # torch has no tensors that must not be written to, nor any with negative strides
+    usable = cloud.flags.writeable and min(cloud.strides) >= 0
+    return torch.from_numpy(cloud if usable else cloud.copy())

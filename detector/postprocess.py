@@ -12,7 +12,8 @@ from data.detections import NamedDetections
 from detector.anchors import build_anchors
 from detector.config import Config
 from detector.models.anchor_head import Predictions
-from ops.select_boxes import SelectedBoxes, select_boxes
+from ops.rulebook import CellValues
+from ops.select_boxes import SelectedBoxes, select_boxes, select_boxes_of_cells
 
 
 class Detections(NamedTuple):
@@ -50,7 +51,7 @@ class PostProcessor(nn.Module):
         self.per_class = per_class
 
     @torch.no_grad()
-    def forward(self, predictions: Predictions) -> list[Detections]:
+    def forward(self, predictions: Predictions | CellValues) -> list[Detections]:
         """Detections of each frame."""
         boxes, scores, labels, count = self.select(predictions)
         numbers = count.tolist()  # sync: the number of boxes is what the caller asked for
@@ -58,17 +59,13 @@ class PostProcessor(nn.Module):
             Detections(boxes[b, :n], scores[b, :n], labels[b, :n]) for b, n in enumerate(numbers)
         ]
 
-    def select(self, predictions: Predictions) -> SelectedBoxes:
+    def select(self, predictions: Predictions | CellValues) -> SelectedBoxes:
         """Detections of all frames in tensors of fixed shape; on a GPU nothing waits for it."""
-        return select_boxes(
-            *predictions,
-            self.anchors,
-            self.score,
-            self.before_nms,
-            self.iou,
-            self.after_nms,
-            self.per_class,
-        )
+        limits = self.score, self.before_nms, self.iou, self.after_nms, self.per_class
+        if isinstance(predictions, CellValues):
+            return select_boxes_of_cells(predictions, self.anchors, *limits)
+        logits, residuals, directions = predictions
+        return select_boxes(logits, residuals, directions, self.anchors, *limits)
 
 
 def build_postprocessor(config: Config) -> PostProcessor:

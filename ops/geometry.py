@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+FARTHEST = 2**30  # sites that a window may reach over: the kernels compute in int32
+
 
 class ConvGeometry(NamedTuple):
     """A convolution's window: input = output * stride - padding + offset * dilation, per axis."""
@@ -24,12 +26,17 @@ class ConvGeometry(NamedTuple):
         dims: int = 3,
     ) -> ConvGeometry:
         """Spell out ints for every axis. ValueError where a number is out of its range."""
-        return cls(
+        window = cls(
             per_axis("kernel_size", kernel_size, dims, least=1),
             per_axis("stride", stride, dims, least=1),
             per_axis("padding", padding, dims, least=0),
             per_axis("dilation", dilation, dims, least=1),
         )
+        _check_reach(window.kernel_size, window.dilation)
+        for name, numbers in (("stride", window.stride), ("padding", window.padding)):
+            if max(numbers) >= FARTHEST:
+                raise ValueError(f"{name}: expected less than 2^30, got {numbers}")
+        return window
 
     def output_shape(self, spatial_shape: Sequence[int]) -> tuple[int, ...]:
         """floor((in + 2 padding - dilation (kernel - 1) - 1) / stride) + 1 on each axis."""
@@ -65,7 +72,17 @@ def submanifold_window(
     kernel = per_axis("kernel_size", kernel_size, dims, least=1)
     if not all(size % 2 for size in kernel):
         raise ValueError(f"kernel_size: a submanifold kernel has odd sizes only, got {kernel}")
-    return kernel, per_axis("dilation", dilation, dims, least=1)
+    steps = per_axis("dilation", dilation, dims, least=1)
+    _check_reach(kernel, steps)
+    return kernel, steps
+
+
+def _check_reach(kernel: tuple[int, ...], dilation: tuple[int, ...]) -> None:
+    if max(k * d for k, d in zip(kernel, dilation, strict=True)) >= FARTHEST:
+        raise ValueError(
+            f"dilation: {dilation} with kernel_size {kernel} reaches over 2^30 sites or more; "
+            "take a smaller one"
+        )
 
 
 def level_shapes(

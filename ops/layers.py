@@ -1,4 +1,8 @@
-"""nn.Module layers over sparse tensors; the kernel map is passed by hand."""
+"""nn.Module layers over sparse tensors; the kernel map is passed by hand.
+
+A layer's `dataflow` says how a GPU computes it: a `Dataflow`, what was measured to be the fastest
+(`Tuned`), or None for the implicit GEMM.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ops.dataflow import Dataflow, LocationMap, PairMap
 from ops.geometry import ConvGeometry, per_axis, submanifold_window
 from ops.max_pool import sparse_max_pool
 from ops.rulebook import KernelMap
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import SparseTensor
+from ops.tuned import Tuned
+
+Map = KernelMap | PairMap | LocationMap
 
 
-class _Conv(nn.Module):
+class Conv(nn.Module):
+    """What all convolutions share."""
+
+    KIND = ""  # in ops.tuned.KINDS
+    dataflow: Dataflow | Tuned | None = None
+
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: tuple[int, ...], bias: bool
     ) -> None:
@@ -32,13 +45,24 @@ class _Conv(nn.Module):
         if self.bias is not None:
             nn.init.uniform_(self.bias, -bound, bound)
 
+    def convolve(self, features: Tensor, kernel_map: Map) -> Tensor:
+        """[N_in, C_in] -> [N_out, C_out]."""
+        dataflow = self.dataflow
+        if isinstance(kernel_map, LocationMap):
+            dataflow = None  # there is one for it
+        elif isinstance(dataflow, Tuned):
+            dataflow = dataflow.dataflow(self.KIND, features, self.weight, kernel_map)
+        return sparse_conv(features, self.weight, kernel_map, self.bias, dataflow=dataflow)
+
     def extra_repr(self) -> str:
         _, in_channels, out_channels = self.weight.shape
         return f"{in_channels}, {out_channels}, kernel_size={self.kernel_size}"
 
 
-class SubmanifoldConv(_Conv):
+class SubmanifoldConv(Conv):
     """Outputs on the inputs' sites; takes the map of `submanifold_map`."""
+
+    KIND = "submanifold"
 
     def __init__(
         self,
@@ -53,12 +77,14 @@ class SubmanifoldConv(_Conv):
         super().__init__(in_channels, out_channels, kernel, bias)
         self.dilation = dilation
 
-    def forward(self, x: SparseTensor, kernel_map: KernelMap) -> SparseTensor:
-        return x.replace(sparse_conv(x.features, self.weight, kernel_map, self.bias))
+    def forward(self, x: SparseTensor, kernel_map: Map) -> SparseTensor:
+        return x.replace(self.convolve(x.features, kernel_map))
 
 
-class StridedConv(_Conv):
+class StridedConv(Conv):
     """Outputs wherever the window touches an input: `conv(x, *strided_map(..., conv.geometry))`."""
+
+    KIND = "strided"
 
     def __init__(
         self,
@@ -76,14 +102,16 @@ class StridedConv(_Conv):
         self.geometry = geometry
 
     def forward(
-        self, x: SparseTensor, coords: Tensor, shape: tuple[int, ...], kernel_map: KernelMap
+        self, x: SparseTensor, coords: Tensor, shape: tuple[int, ...], kernel_map: Map
     ) -> SparseTensor:
-        features = sparse_conv(x.features, self.weight, kernel_map, self.bias)
+        features = self.convolve(x.features, kernel_map)
         return SparseTensor(features, coords, shape, x.batch_size)
 
 
-class InverseConv(_Conv):
+class InverseConv(Conv):
     """Back to the sites a strided convolution came from; takes that convolution's map."""
+
+    KIND = "inverse"
 
     def __init__(
         self,
@@ -96,9 +124,9 @@ class InverseConv(_Conv):
         kernel = per_axis("kernel_size", kernel_size, dims, least=1)
         super().__init__(in_channels, out_channels, kernel, bias)
 
-    def forward(self, x: SparseTensor, like: SparseTensor, kernel_map: KernelMap) -> SparseTensor:
+    def forward(self, x: SparseTensor, like: SparseTensor, kernel_map: Map) -> SparseTensor:
         """`like` holds the sites of the output: the input of the strided convolution."""
-        features = sparse_conv(x.features, self.weight, kernel_map.reversed(), self.bias)
+        features = self.convolve(x.features, kernel_map.reversed())
         return like.replace(features)
 
 

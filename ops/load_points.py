@@ -13,8 +13,8 @@ from ops.reference import load_points as reference
 
 @torch.no_grad()
 def load_points(
-    points: Tensor,  # [P, C] float32 on the host: x, y, z, intensity, then anything
-    offsets: Tensor,  # [B + 1] int32 on the host
+    points: Tensor,  # [P, C] float32: x, y, z, intensity, then anything
+    offsets: Tensor,  # [B + 1] int32
     workspace: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The same points and offsets on the device of the workspace. Points from offsets[B] on are not
@@ -24,8 +24,10 @@ def load_points(
     one in a hundred of them keep to. A single wild value would fill the whole map with boxes.
     Intensities that are not finite stay so.
 
-    workspace: from `load_workspace`, for calls on one stream. On a GPU the points and offsets lie
-    in pinned memory, nothing is read back, and calls may be captured in a CUDA graph: each replay
+    Points and offsets are on the host, or on the device of the workspace already.
+
+    workspace: from `load_workspace`, for calls on one stream. For a GPU those on the host lie in
+    pinned memory, nothing is read back, and calls may be captured in a CUDA graph: each replay
     reads what the memory then holds.
     """
     if points.dtype != torch.float32 or points.ndim != 2 or points.shape[1] < 4:
@@ -35,8 +37,10 @@ def load_points(
         shape = list(offsets.shape)
         raise ValueError(f"offsets: expected [B + 1] int32, got {shape} {offsets.dtype}")
     for name, tensor in (("points", points), ("offsets", offsets)):
-        if not tensor.is_cpu:
-            raise ValueError(f"{name}: expected on the host, got on {tensor.device}")
+        if not tensor.is_cpu and tensor.device != workspace.device:
+            raise ValueError(
+                f"{name}: expected on the host or on {workspace.device}, got on {tensor.device}"
+            )
     return _backend(workspace).load_points(points, offsets, workspace)
 
 

@@ -18,10 +18,11 @@ class Table(NamedTuple):
     # [1] int32: rows from here on hold nothing; None: all rows count. (Hides tuple.count.)
     count: Tensor | None = None  # type: ignore[assignment]
     flipped: bool = False  # offset v is multiplied with weight[V - 1 - v]
+    order: Tensor | None = None  # [2, N] int32 for wide layers on a GPU, see ops.row_order
 
     def reversed(self) -> Table:
         """The other direction of a submanifold map, whose neighbours are symmetric."""
-        return Table(self.neighbours, self.count, not self.flipped)
+        return self._replace(flipped=not self.flipped)
 
 
 class KernelMap(NamedTuple):
@@ -74,3 +75,12 @@ class BevCells(NamedTuple):
 
     tables: list[Table]  # of each convolution; [size * size * Z, N], offsets in order (y, x, z)
     rows: list[Tensor]  # [B, Y, X] int32 of the kept results: the row with the value of each cell
+
+
+class CellValues(NamedTuple):
+    """Values of all cells of a map as sums over several maps, see ops.bev_cells.bev_spread."""
+
+    values: list[Tensor]  # [N * factor * factor, C] of each map
+    rows: list[Tensor]  # [B, Y / factor, X / factor] int32 of each map
+    factors: list[int]  # of each map
+    channels: list[int]  # of each group

@@ -10,6 +10,7 @@ from torch import Tensor
 from ops.cuda import select_boxes as cuda
 from ops.dispatch import on_kernels
 from ops.reference import select_boxes as reference
+from ops.rulebook import CellValues
 
 
 class SelectedBoxes(NamedTuple):
@@ -51,6 +52,35 @@ def select_boxes(
         if tensor.shape != (batch, count, width):
             expected = [batch, count, width]
             raise ValueError(f"{name}: expected {expected}, got {list(tensor.shape)}")
+    _check(anchors, count, before_nms, after_nms)
+    backend = cuda if on_kernels(class_logits) else reference
+    limits = score, min(before_nms, count), iou_threshold, after_nms, per_class
+    predictions = class_logits, box_residuals, direction_logits
+    return SelectedBoxes(*backend.select_boxes(*predictions, anchors, *limits))
+
+
+@torch.no_grad()
+def select_boxes_of_cells(
+    cells: CellValues,
+    anchors: Tensor,  # [A, 7] float32
+    score: float,
+    before_nms: int,
+    iou_threshold: float,
+    after_nms: int,
+    per_class: bool = False,
+) -> SelectedBoxes:
+    """As `select_boxes`, to the bit, of the predictions that `bev_spread` would write: groups of
+    class logits, residuals and directions, of the anchors of a cell side by side. Only those that
+    are needed are computed."""
+    _, y, x = cells.rows[0].shape
+    count = y * x * cells.factors[0] ** 2 * (cells.channels[2] // 2)
+    _check(anchors, count, before_nms, after_nms)
+    backend = cuda if on_kernels(anchors) else reference
+    limits = score, min(before_nms, count), iou_threshold, after_nms, per_class
+    return SelectedBoxes(*backend.select_boxes_of_cells(cells, anchors, *limits))
+
+
+def _check(anchors: Tensor, count: int, before_nms: int, after_nms: int) -> None:
     if anchors.shape != (count, 7) or anchors.dtype != torch.float32:
         raise ValueError(
             f"anchors: expected [{count}, 7] float32, got {list(anchors.shape)} {anchors.dtype}"
@@ -58,7 +88,3 @@ def select_boxes(
     for name, value in (("before_nms", before_nms), ("after_nms", after_nms)):
         if value < 1:
             raise ValueError(f"{name} is {value}: it must be at least 1")
-    backend = cuda if on_kernels(class_logits) else reference
-    limits = score, min(before_nms, count), iou_threshold, after_nms, per_class
-    predictions = class_logits, box_residuals, direction_logits
-    return SelectedBoxes(*backend.select_boxes(*predictions, anchors, *limits))

@@ -68,7 +68,7 @@ def voxelize(
     `workspace` of `index_workspace(grid.shape, B, (), device)` saves zeroing one in every call; it
     is zero again when the call's kernels are done, so calls on one stream may share it.
     """
-    _check_points(points, offsets)
+    check_points(points, offsets)
     limits = {"max_points": max_points, "max_voxels": max_voxels, "capacity": capacity}
     for name, value in limits.items():
         if value is not None and value < 1:
@@ -80,7 +80,7 @@ def voxelize(
     return Voxels(features, coords, count, dropped, batch_size)
 
 
-def _check_points(points: Tensor, offsets: Tensor) -> None:
+def check_points(points: Tensor, offsets: Tensor) -> None:
     if points.dtype != torch.float32 or points.ndim != 2 or points.shape[1] < 3:
         raise ValueError(
             f"points: expected [P, 3 or more] float32, got {list(points.shape)} {points.dtype}"

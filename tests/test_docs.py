@@ -56,8 +56,15 @@ def test_programs_have_the_options(page, command):
         assert f'"{option}"' in source, f"{page.name}: {program}.py has no {option}"
 
 
-def test_the_example_of_the_operators_runs(capsys):
-    page = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+@pytest.mark.parametrize(
+    ("page", "printed"),
+    [
+        ("operators", "[[0, 0, 1], [0, 1, 1], [0, 1, 2]] torch.Size([1, 64, 3, 3])\n"),
+        ("point_operators", "torch.Size([2, 1024, 19])\ntorch.Size([2048, 16])\n"),
+    ],
+)
+def test_the_examples_of_the_operators_run(capsys, page, printed):
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     exec(example, {})
-    assert capsys.readouterr().out.startswith("[[0, 0, 1], [0, 1, 1], [0, 1, 2]] torch.Size([1, 64")
+    assert capsys.readouterr().out == printed

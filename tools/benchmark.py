@@ -33,9 +33,11 @@ PRECISIONS = ["fp32", "bf16", "fp16"]
 SCALING_EXAMPLE = "example: python tools/benchmark.py scaling --root kitti --streets --workers 6 12"
 LADDER_EXAMPLE = "example: python tools/benchmark.py ladder --frames scans/"
 SAMPLING_EXAMPLE = "example: python tools/benchmark.py sampling --json sampling.json"
+POINTS_EXAMPLE = "example: python tools/benchmark.py points --frames scans/ --json points.json"
 SPCONV_EXAMPLE = "example: python tools/benchmark.py spconv --frames scans/ --precision fp16"
 PIPELINE_EXAMPLE = "example: python tools/benchmark.py pipeline --frames scans/ --plot latency.png"
 BEV_EXAMPLE = "example: python tools/benchmark.py bev --frames scans/ --json bev.json"
+DATAFLOWS_EXAMPLE = "example: python tools/benchmark.py dataflows --frames scans/ --training"
 DENSE3D_EXAMPLE = "example: python tools/benchmark.py dense3d --plot dense3d.png"
 OPERATORS_EXAMPLE = "example: python tools/benchmark.py operators --frames scans/"
 STREETS = 16  # simulated for the training step where there is no data set
@@ -73,6 +75,11 @@ def _parser() -> argparse.ArgumentParser:
         "sampling", help="furthest point sampling beside PointNet++'s", epilog=SAMPLING_EXAMPLE
     )
     sampling.add_argument("--repeats", type=number, default=20, help="calls (default: 20)")
+    points = commands.add_parser(
+        "points",
+        help="neighbours of points and their features beside PointNet++'s",
+        epilog=POINTS_EXAMPLE,
+    )
     spconv = commands.add_parser(
         "spconv", help="networks on spconv and on what stands in for it", epilog=SPCONV_EXAMPLE
     )
@@ -86,6 +93,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     bev.add_argument("--config", type=Path, default=CONFIG)
     bev.add_argument("--batch", type=number, nargs="+", default=[1, 4, 8])
+    dataflows = commands.add_parser(
+        "dataflows", help="sparse convolution by every dataflow", epilog=DATAFLOWS_EXAMPLE
+    )
+    _add_dataflow_arguments(dataflows)
     dense3d = commands.add_parser(
         "dense3d", help="dense 3-D convolution beside cuDNN and sparse", epilog=DENSE3D_EXAMPLE
     )
@@ -93,7 +104,8 @@ def _parser() -> argparse.ArgumentParser:
     operators = commands.add_parser(
         "operators", help="every operator by itself", epilog=OPERATORS_EXAMPLE
     )
-    for command in (ops, network, ladder, bev, operators, spconv, pipeline):
+    framed = (ops, network, ladder, bev, operators, points, spconv, pipeline, dataflows)
+    for command in framed:
         command.add_argument(
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
         )
@@ -102,8 +114,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--repeats", type=number, default=20, help="calls per scan (default: 20)"
         )
-    kernels = (ops, ladder, sampling, bev, operators, spconv, dense3d)
-    for command in (*kernels, network, train, scaling, pipeline):
+    points.add_argument("--repeats", type=number, default=5, help="of a measurement (default: 5)")
+    for command in commands.choices.values():
         command.add_argument("--json", type=output_path, help="also write the figures there")
     return parser
 
@@ -121,6 +133,13 @@ def _add_spconv_arguments(spconv: argparse.ArgumentParser) -> None:
     spconv.add_argument("--precision", nargs="+", choices=every, default=every)
     widths = [16, 32, 64, 128, 256, 512]
     spconv.add_argument("--channels", type=number, nargs="+", default=widths)
+
+
+def _add_dataflow_arguments(dataflows: argparse.ArgumentParser) -> None:
+    dataflows.add_argument("--batch", type=number, nargs="+", default=[1, 4])
+    every = ["fp16", "bf16", "tf32", "fp32"]
+    dataflows.add_argument("--precision", nargs="+", choices=every, default=["fp16"])
+    dataflows.add_argument("--training", action="store_true", help="with the backward pass")
 
 
 def _add_pipeline_arguments(pipeline: argparse.ArgumentParser) -> None:
@@ -175,7 +194,7 @@ def _measure(options: argparse.Namespace) -> dict:
     if options.command == "scaling":
         return _measure_scaling(options)
     from detector.config import load_config
-    from tools.benchmarks import bev, ladder, operators, ops, sampling
+    from tools.benchmarks import bev, ladder, operators, ops, points, sampling
     from tools.benchmarks.scans import load_scans
 
     if options.command == "network":
@@ -188,6 +207,8 @@ def _measure(options: argparse.Namespace) -> dict:
     if options.command == "dense3d":
         return _measure_dense3d(options)
     scans = load_scans(options.frames, options.count)
+    if options.command == "points":
+        return points.measure(scans, options.repeats)
     if options.command == "operators":
         return operators.measure(scans, options.repeats)
     if options.command == "spconv":
@@ -195,6 +216,10 @@ def _measure(options: argparse.Namespace) -> dict:
 
         sizes = options.batch, options.precision, options.channels
         return from_spconv.measure(scans, *sizes, options.repeats)
+    if options.command == "dataflows":
+        from tools.benchmarks import dataflows
+
+        return dataflows.measure(scans, options.batch, options.precision, options.training)
     if options.command == "bev":
         return bev.measure(load_config(options.config), scans, options.batch)
     if options.command == "ladder":

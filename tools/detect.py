@@ -62,6 +62,7 @@ tracks, with their ids, velocities (metres per second along x and y of the scan)
 NOTHING_SEEN = Note(
     "camera", "no point is in the camera's picture; is the calibration that of this scan's camera?"
 )
+RATE = 10.0  # scans per second
 LARGEST_YAW = 3.1415  # of four decimals within half a turn
 
 
@@ -92,7 +93,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--track", action="store_true", help="follow objects from scan to scan")
     parser.add_argument(
-        "--rate", type=rate, default=10.0, help="with --track: scans per second (default: 10)"
+        "--rate", type=rate, help=f"with --track: scans per second (default: {RATE:g})"
     )
     parser.add_argument(
         "--ego",
@@ -100,8 +101,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="with --track: take the car's own motion into account, from its scans (KISS-ICP)",
     )
     options = parser.parse_args(arguments)
-    if options.ego and not options.track:
-        parser.error("--ego goes with --track")
+    for name, given in (("--ego", options.ego), ("--rate", options.rate)):
+        if given and not options.track:
+            parser.error(f"{name} goes with --track")
+    options.rate = options.rate or RATE
     if options.format != "json" and (options.track or options.calib):
         parser.error(f"--format {options.format}: not with --track or --calib")
     return options

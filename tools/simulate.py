@@ -11,7 +11,6 @@ if __name__ == "__main__":
     program.begin()
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from data.simulator import write_drive, write_kitti_tree
 from data.simulator.folder_tree import SUFFIXES, write_folder_tree
+from data.simulator.kitti_tree import usable_cores
 from data.simulator.sensors import find_sensor, sensor_names
 from data.simulator.site import read_site
 from tools.program import output_path, run
@@ -108,7 +108,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--clouds", choices=SUFFIXES, help="with --layout folder: form of the clouds (.bin)"
     )
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N")
+    parser.add_argument("--processes", type=int, default=usable_cores(), metavar="N")
     parser.add_argument(
         "--drive", type=int, metavar="SEED", help="50 successive scans of one street instead"
     )

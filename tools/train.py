@@ -43,6 +43,8 @@ never stopped. detector/config_sections.py explains the keys of CONFIG. tensorbo
 shows the curves.
 """
 
+STREETS_OF_A_SEED = 1_000_000_000  # trainings with other seeds see other streets
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
@@ -93,7 +95,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="KEY=VALUE",
         help="values that replace those of CONFIG, e.g. train.lr=0.001",
     )
-    parser.add_argument("--train-split", default="train", metavar="SPLIT", help="default: train")
+    parser.add_argument("--train-split", metavar="SPLIT", help="default: train")
     _add_streets_arguments(parser)
     parser.add_argument("--val-split", default="val", metavar="SPLIT", help="default: val")
     parser.add_argument(
@@ -130,6 +132,11 @@ def train(options: argparse.Namespace, group: Processes) -> int:
     """Runs a training to its end or to a signal; returns the exit code."""
     if options.sensor is not None and not options.streets:
         raise ValueError(f"--sensor {options.sensor}: is for simulated streets; add --streets N")
+    if options.train_split is not None and options.streets:
+        raise ValueError(
+            f"--train-split {options.train_split}: --streets {options.streets} trains on no split; "
+            "leave one of them out"
+        )
     config = load_config(options.config, options.set)
     validation_frames = _dataset(options, config, options.val_split)
     frames: Dataset | SimulatedStreets
@@ -137,9 +144,10 @@ def train(options: argparse.Namespace, group: Processes) -> int:
     if options.streets:
         crop = config.grid.crop_to_image
         sensor = None if options.sensor is None else find_sensor(options.sensor)
-        frames = SimulatedStreets(options.streets, sensor=sensor, crop=crop)
+        first = SimulatedStreets.first + STREETS_OF_A_SEED * config.train.seed
+        frames = SimulatedStreets(options.streets, first, sensor, crop)
     else:
-        frames = _dataset(options, config, options.train_split)
+        frames = _dataset(options, config, options.train_split or "train")
         if any(config.augment.sample.values()):
             labelled = frames
             database = group.of_first(lambda: open_database(labelled))

@@ -123,14 +123,14 @@ def _house(length, height, u, v) -> Solids:
             )
             if u[5] < 0.35 and i > 0 and v[b % 16] < 0.5:
                 z = i * storey
+                left, right = max(x0 - 0.4, -half), min(x1 + 0.4, half)
                 more += [
-                    (x0 - 0.4, x1 + 0.4, y - 1.1, y, z - 0.1, z + 0.1),
-                    (x0 - 0.4, x1 + 0.4, y - 1.1, y - 1.05, z + 0.1, z + 1.0),
+                    (left, right, y - 1.1, y, z - 0.1, z + 0.1),
+                    (left, right, y - 1.1, y - 1.05, z + 0.1, z + 1.0),
                 ]
             elif u[6] < 0.5:
-                more.append(
-                    (x0 - 0.1, x1 + 0.1, y - 0.12, y, i * storey + sill - 0.08, i * storey + sill)
-                )
+                left, right, z = max(x0 - 0.1, -half), min(x1 + 0.1, half), i * storey + sill
+                more.append((left, right, y - 0.12, y, z - 0.08, z))
     door = -half + bay * (int(v[0] * bays) + 0.5)
     more += [
         (door - 0.9, door + 0.9, y - 0.9, y, 0, 0.17),

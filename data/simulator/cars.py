@@ -1,14 +1,15 @@
 """Cars and vans: a hull lofted over cross-sections along a side profile, glass, wheels, mirrors."""
 
+from bisect import bisect_left
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from data.simulator.materials import Material
-from data.simulator.solids import Mesh, Solids, boxes, limbs, loft, solids
-from data.simulator.statistics import BOTTOM, SIDE_GAP, SIZES, TOP_GAP
-from data.simulator.things import Thing, upright
+from data.simulator.solids import Hulls, Solids, boxes, limbs, loft, solids
+from data.simulator.statistics import BOTTOM, FRONT_GAP, SIDE_GAP, SIZES, TOP_GAP
+from data.simulator.things import Thing
 
 # Side profiles: x from the nose (0) to the tail (1), z of the top as a share of the height:
 # z of the nose; x, z of the windscreen's foot; x of its top; x, z of the roof's end; x, z of the
@@ -24,14 +25,15 @@ STYLES = {
 }
 CAR_STYLES = ("hatchback", "saloon", "estate", "suv", "mpv", "pickup")
 CAR_SHARES = (0.4, 0.2, 0.18, 0.1, 0.1, 0.02)
+CAR_BOUNDS = np.cumsum(CAR_SHARES)[:-1].tolist()
 # Half the width, as a share of its largest, from nose to tail.
-PLAN = ((0.0, 0.03, 0.1, 0.25, 0.8, 0.94, 1.0), (0.74, 0.88, 0.96, 1.0, 1.0, 0.96, 0.84))
+PLAN = ((0.0, 0.03, 0.1, 0.25, 0.8, 0.94, 1.0), (0.56, 0.86, 0.96, 1.0, 1.0, 0.96, 0.8))
 CORNERS = 10
 
 
 def car(rng: np.random.Generator) -> Thing:
     """A car of any style, sized by the labels."""
-    style = CAR_STYLES[int(np.searchsorted(np.cumsum(CAR_SHARES)[:-1], rng.random()))]
+    style = CAR_STYLES[bisect_left(CAR_BOUNDS, rng.random())]
     length, width, height = SIZES["Car"].draw(rng)
     tall = {"suv": 0.14, "mpv": 0.12, "pickup": 0.14, "saloon": -0.05}.get(style, -0.02)
     height = min(max(height + tall, 1.3), 1.97)
@@ -45,15 +47,12 @@ def van(rng: np.random.Generator) -> Thing:
 
 def _vehicle(rng: np.random.Generator, style: str, box, kind: str) -> Thing:
     length, width, height = box
-    body = (length - 2 * SIDE_GAP, width - 2 * SIDE_GAP, height + BOTTOM - TOP_GAP)
+    body = (length - SIDE_GAP - FRONT_GAP, width - 2 * SIDE_GAP, height + BOTTOM - TOP_GAP)
     make = partial(_solids, style, body, tuple(rng.random(8).tolist()))
-    side = width / 2 + 0.2
-    return Thing(
-        make,
-        (-length / 2, -side, 0.0, length / 2, side, height + BOTTOM),
-        kind,
-        upright(length, width, height, BOTTOM),
-    )
+    side, top = width / 2 + 0.2, height + BOTTOM
+    back, front = -body[0] / 2 - SIDE_GAP, body[0] / 2 + FRONT_GAP
+    box = (back, -width / 2, BOTTOM, front, width / 2, top)
+    return Thing(make, (back, -side, 0.0, front, side, top), kind, box)
 
 
 class _Shape(NamedTuple):
@@ -175,7 +174,7 @@ def _materials(car: _Shape, x: np.ndarray) -> np.ndarray:
     return material
 
 
-def _inside(length, width, height, cabin, belt, top) -> Mesh:
+def _inside(length, width, height, cabin, belt, top) -> Hulls:
     """What a pulse meets behind the glass: a floor below the windows, and seats."""
     front, back = length * (0.5 - cabin[0]) - 0.05, length * (0.5 - cabin[1]) + 0.1
     deck = (belt - 0.1) * height
@@ -194,10 +193,10 @@ def _inside(length, width, height, cabin, belt, top) -> Mesh:
                 )
                 for side in (-1, 1)
             ]
-    return boxes(rows, Material.CLOTH)
+    return boxes(rows, Material.INTERIOR)
 
 
-def _wheels(length, width, radius, axles) -> Mesh:
+def _wheels(length, width, radius, axles) -> Hulls:
     outer, inner = 0.485 * width, 0.485 * width - 0.2
     rows = [
         (length * (0.5 - x), side * a, radius, length * (0.5 - x), side * b, radius, radius, radius)
@@ -207,7 +206,7 @@ def _wheels(length, width, radius, axles) -> Mesh:
     return limbs(rows, Material.RUBBER, 10)
 
 
-def _mirrors(length, width, cowl, belt) -> Mesh:
+def _mirrors(length, width, cowl, belt) -> Hulls:
     x = length * (0.5 - cowl) - 0.3
     y = width / 2 - 0.02
     rows = [

@@ -9,6 +9,10 @@ from data.frame import Frame
 from data.simulator.lidar import default_sensor
 from data.simulator.recording import LARGEST_SEED, simulate
 from data.simulator.sensors import Sensor
+from data.simulator.street import WORLD
+from ops.ray_casting import has_kernels
+
+MOST = 10_000_000  # streets per epoch: an epoch is a permutation in memory
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,7 @@ class SimulatedStreets:
     Frame `index` of an epoch is the street with the seed first + epoch * count + index, so no
     street comes twice, and a resumed training sees the same ones.
 
-    Raises ValueError for no frames, and for seeds that are beyond 64 bits.
+    Raises ValueError for no frames, for more than MOST, and for seeds that are beyond 64 bits.
     """
 
     count: int
@@ -28,26 +32,25 @@ class SimulatedStreets:
     epoch: int = 0
 
     def __post_init__(self):
-        if self.count < 1:
-            raise ValueError(f"{self.count} streets per epoch: give at least one")
+        if not 1 <= self.count <= MOST:
+            raise ValueError(
+                f"{self.count} streets per epoch: give 1 to {MOST}; every epoch has new ones"
+            )
         last = self._seed(self.count - 1)
         if not 0 <= self.first <= last <= LARGEST_SEED:
             raise ValueError(f"streets {self.first} to {last}: seeds are 0 to {LARGEST_SEED}")
+        has_kernels()  # builds them here, once, and not in every worker
 
     def of_epoch(self, epoch: int) -> SimulatedStreets:
         """The streets of another epoch."""
         return replace(self, epoch=epoch)
 
     @property
-    def frame_ids(self) -> tuple[str, ...]:
-        """Of this epoch."""
-        return tuple(f"{self._seed(index):06d}" for index in range(self.count))
-
-    @property
     def signature(self) -> str:
-        """A digest of all that the frames depend on, but for the simulator's own version."""
+        """What the frames depend on: the version of the world, and a digest of the rest."""
         sensor = self.sensor or default_sensor()
-        return f"{zlib.crc32(repr((self.first, sensor, self.crop)).encode()):08x}"
+        digest = zlib.crc32(repr((self.count, self.first, sensor, self.crop)).encode())
+        return f"world {WORLD}, streets {digest:08x}"
 
     def __len__(self) -> int:
         return self.count

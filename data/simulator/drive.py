@@ -7,7 +7,14 @@ from tqdm import tqdm
 
 from data.files import locked, replacing
 from data.kitti.labels import write_labels
-from data.simulator.kitti_tree import MARK, calibration_text, each, made_before, write_lines
+from data.simulator.kitti_tree import (
+    MARK,
+    calibration_text,
+    each,
+    made_before,
+    require_points,
+    write_lines,
+)
 from data.simulator.recording import record, simulated_calibration
 from data.simulator.sensors import Sensor
 
@@ -26,11 +33,13 @@ def write_drive(
 
     Writes root/velodyne_reduced/NNNNNN.bin, label_2/NNNNNN.txt and calib.txt, cropped to the
     camera's image as KITTI's drives are. sensor: KITTI's unless given. Raises ValueError for a
-    number of scans that a street is not built for, and where the root holds something else.
+    number of scans that a street is not built for, a seed beyond 64 bits, a first scan without
+    points, and where the root holds something else.
     """
     if not 0 < scans <= LONGEST:
         raise ValueError(f"{scans} scans: a street is built for 1 to {LONGEST}")
     root = Path(root)
+    require_points(record(seed, sensor=sensor).frame)
     with locked(root):
         earlier = made_before(root)
         if (root / "training").exists():

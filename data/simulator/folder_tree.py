@@ -17,7 +17,7 @@ from data.frame import Frame
 from data.pcd import write_pcd
 from data.schema import plain
 from data.simulator.hall import simulate_hall
-from data.simulator.kitti_tree import write_tree
+from data.simulator.kitti_tree import require_points, write_tree
 from data.simulator.lidar import default_sensor
 from data.simulator.recording import simulate
 from data.simulator.sensors import Sensor
@@ -44,17 +44,21 @@ def write_folder_tree(
     note = "# plain files\n"
     parts = {"sensor": asdict(sensor)} | ({"site": asdict(site)} if site else {})
     note += yaml.safe_dump(plain(parts), sort_keys=False, default_flow_style=None)
+    for seed in seeds[:1]:
+        require_points(_scan(sensor, site, seed))
     write = partial(_write, Path(root), sensor, site, suffix)
     files = {"points": suffix, "labels": ".txt"}
     write_tree(Path(root), seeds, split, processes, files, note, write)
 
 
 def _write(root: Path, sensor: Sensor, site: Site | None, suffix: str, seed: int) -> None:
+    write_frame(root, _scan(sensor, site, seed), suffix)
+
+
+def _scan(sensor: Sensor, site: Site | None, seed: int) -> Frame:
     if site is not None:
-        frame = simulate_hall(seed, site, sensor)
-    else:
-        frame = simulate(seed, sensor=sensor, crop=False)
-    write_frame(root, frame, suffix)
+        return simulate_hall(seed, site, sensor)
+    return simulate(seed, sensor=sensor, crop=False)
 
 
 def write_frame(root: Path, frame: Frame, suffix: str) -> None:

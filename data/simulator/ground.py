@@ -7,7 +7,7 @@ import numpy as np
 from data.simulator.materials import Material
 
 STEPS = 4  # of the search for where a ray meets the ground
-MARCH = (5.0, 6.2, 7.5, 9.0, 11.0, 13.5, 16.5, 20.0, 25.0, 31.0, 40.0, 52.0, 68.0, 90.0, 120.0)
+MARCH = tuple(round(5 * 1.2**step, 2) for step in range(18))  # metres, 5 to 111
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,34 @@ class Ground:
         s = ahead + way
         a, b, c, d = self.plane.tolist()
         z = -(a * x + b * y + d) / c + np.interp(v, *self.across)
-        for size, along, sideways, phase in self.waves.T.tolist():
+        return z + self._bumps(s, v, way, len(self.waves.T))
+
+    def _bumps(self, s: np.ndarray, v: np.ndarray, way: float, count: int) -> np.ndarray:
+        """The sum of the first waves, 0 below the sensor."""
+        z = np.zeros_like(s)
+        for size, along, sideways, phase in self.waves.T[:count].tolist():
             z = z + size * (_wave(along * s + sideways * v + phase) - _wave(along * way + phase))
         return z
+
+    def profile(self, way: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """knots [3, K] (v, height, rise up to the next one), strips, materials, and waves [5, W]
+        with the wave below the sensor when it is `way` metres along."""
+        rise = np.append(np.diff(self.across[1]) / np.diff(self.across[0]), 0)
+        along, phase = self.waves[1], self.waves[3]
+        own = _wave(along * way + phase)
+        return (
+            np.array([*self.across, rise]),
+            *(self.strips, self.materials),
+            np.array([*self.waves, own]),
+        )
 
     @property
     def banked(self) -> bool:
         """Whether the cross-section has more than kerbs and camber."""
         return bool(np.ptp(self.across[1]) > 0.5)
 
-    def _first_below(self, x, y, z, plain: np.ndarray) -> np.ndarray:
-        """Depth at which rays first get below the cross-section, bumps left out."""
+    def _first_below(self, x, y, z, plain: np.ndarray, way: float) -> np.ndarray:
+        """Depth at which rays first get below the cross-section and its longest wave."""
         a, b, c, d = self.plane.tolist()
         lift = z + (a * x + b * y) / c  # over the plane, per metre of depth
         _, v = self.lateral(plain * x, plain * y)
@@ -75,8 +92,9 @@ class Ground:
         near = np.full(len(x), 2.0)
         gap = lift * near + d / c
         for far in MARCH:
-            _, v = self.lateral(far * x, far * y)
-            after = lift * far + d / c - np.interp(v, *self.across)
+            ahead, v = self.lateral(far * x, far * y)
+            rise = np.interp(v, *self.across) + self._bumps(ahead + way, v, way, 1)
+            after = lift * far + d / c - rise
             found = (after <= 0) & (gap > 0) & (near < depth)
             share = gap / np.maximum(gap - after, 1e-9)
             depth = np.where(found, np.minimum(depth, near + share * (far - near)), depth)
@@ -101,7 +119,7 @@ class Ground:
         steep = np.minimum(slope, -0.004)
         depth = np.minimum(-d / c / steep, 1.5 * reach)
         if self.banked:
-            depth = self._first_below(x, y, z, depth)
+            depth = self._first_below(x, y, z, depth, way)
             steep = np.minimum(steep - self._tilt(x, y, depth), -0.02)
         for _ in range(STEPS):
             above = depth * z - self.height(depth * x, depth * y, way)

@@ -14,6 +14,7 @@ import yaml
 from tqdm import tqdm
 
 from data.files import locked, read_text, replacing
+from data.frame import Frame
 from data.kitti.calibration import Calibration
 from data.kitti.labels import write_labels
 from data.kitti.splits import check_name, read_split, some
@@ -21,6 +22,8 @@ from data.schema import plain
 from data.simulator.lidar import default_sensor
 from data.simulator.recording import Recording, record
 from data.simulator.sensors import Sensor
+from data.simulator.street import WORLD
+from ops.ray_casting import has_kernels
 
 MARK = "simulated.txt"  # in the root: the frames that were simulated, one per line
 SENSOR = "simulated_sensor.yaml"  # in the root: the sensor, and whether cropped to the image
@@ -51,12 +54,15 @@ def write_kitti_tree(
     root/simulated.txt names the frames: nothing else is ever written over. The sensor, KITTI's
     unless given, is written down in root/simulated_sensor.yaml; crop: see `simulate`.
 
-    Raises ValueError where the root holds a data set that is not simulated, or was simulated by an
-    earlier version or with another sensor or crop, or another split has one of the streets.
+    Raises ValueError where the root holds a data set that is not simulated, or was simulated by
+    another version or with another sensor or crop, where another split has one of the streets, and
+    where the first scan has no point.
     """
     root, sensor = Path(root), sensor or default_sensor()
     note = f"# cropped to the camera's image: {'yes' if crop else 'no'}\n"
     note += yaml.safe_dump(plain(asdict(sensor)), sort_keys=False, default_flow_style=None)
+    for seed in seeds[:1]:
+        require_points(record(seed, sensor=sensor, crop=crop).frame)
     write = partial(_write_street, root / "training", sensor, crop)
     write_tree(root, seeds, split, processes, PARTS, note, write)
 
@@ -90,6 +96,15 @@ def write_tree(
         write_lines(root / "ImageSets" / f"{split}.txt", dict.fromkeys([*listed, *ids]))
 
 
+def require_points(frame: Frame) -> None:
+    """Raises ValueError for a scan without any point, before files are written."""
+    if not len(frame.points):
+        raise ValueError(
+            f"scan {frame.frame_id} has no point: no beam of the sensor meets anything; check its "
+            "elevations, field_of_view and max_range"
+        )
+
+
 def made_before(root: Path) -> list[str]:
     """The frames that were simulated into this root before, perhaps not to their end."""
     if (root / MARK).is_file():
@@ -120,13 +135,14 @@ def _check_own(
 def _check_note(root: Path, text: str, made: bool) -> None:
     """Writes down by what the frames of this root are scanned; a root is of one sensor. made: some
     are there."""
-    path = root / SENSOR
-    if made and not path.exists():
+    path, text = root / SENSOR, f"# world {WORLD}\n{text}"
+    old = read_text(path) if path.exists() else ""
+    if made and old.splitlines()[:1] != text.splitlines()[:1]:
         raise ValueError(
-            f"{root}: an earlier version simulated its streets, they differ from those of this "
+            f"{root}: another version simulated its streets, they differ from those of this "
             "one; delete it, or give another folder"
         )
-    if path.exists() and read_text(path) != text:
+    if old and old != text:
         raise ValueError(
             f"{path}: says another sensor, or another crop; give a folder of its own for this one"
         )
@@ -155,15 +171,24 @@ def _listed(root: Path, ids: Sequence[str], split: str, made: Sequence[str]) -> 
     return listed
 
 
+def usable_cores() -> int:
+    """How many cores this process may use; a container often has fewer than the machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def each(write, seeds: Sequence[int], processes: int) -> Iterator[None]:
-    """Writes street by street, in this process or several."""
-    processes = min(processes, os.cpu_count() or 1)
+    """Writes street by street, in this process or several, but no more than there are cores."""
+    has_kernels()  # builds them here, once, and not in every process
+    processes = min(processes, usable_cores(), len(seeds))
     if processes <= 1:
         yield from map(write, seeds)
         return
     pool = ProcessPoolExecutor(processes, initializer=_leave_signals)
     try:
-        yield from pool.map(write, seeds, chunksize=8)
+        chunk = min(8, max(1, len(seeds) // (4 * processes)))  # nobody waits long for the last
+        yield from pool.map(write, seeds, chunksize=chunk)
     except BrokenProcessPool:
         raise OSError("a simulating process ended without a message; is memory full?") from None
     finally:

@@ -1,5 +1,6 @@
 """Strips along a road, filled one thing after the other, so that nothing ever overlaps."""
 
+from bisect import bisect, bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -40,17 +41,20 @@ class Lane:
     def fill(self, rng: np.random.Generator, closed: tuple[float, float] = OPEN) -> list[Placed]:
         """Things from start to end; none reaches into the interval `closed` of s."""
         placed, s = [], self.start + rng.exponential(self.gap[1])
+        middle, half = float(self.v), float(self.half)
         while s < self.end:
             thing = self.make(rng)
-            heading = self.heading + (rng.normal(0, self.wobble) if self.wobble else 0.0)
+            heading = float(self.heading)
+            if self.wobble:
+                heading += rng.normal(0, self.wobble)
             low, high = _footprint(thing, heading)
             if s + high[0] - low[0] > closed[0] and s < closed[1]:
                 s = closed[1] + self._gap(rng)
                 continue
-            right, left = self.v - self.half - low[1], self.v + self.half - high[1]
+            right, left = middle - half - low[1], middle + half - high[1]
             if right <= left and _kept(thing, max(abs(s), self.aside), rng):
-                middle, room = (right + left) / 2, (left - right) / 2
-                v = middle + rng.uniform(-1, 1) * min(self.jitter, room)
+                room = (left - right) / 2
+                v = (right + left) / 2 + rng.uniform(-1, 1) * min(self.jitter, room)
                 placed.append(Placed(thing, s - low[0], v, heading, self.speed, self.heading))
             s += high[0] - low[0] + self._gap(rng)
         return placed
@@ -66,24 +70,35 @@ class Lane:
 def _kept(thing: Thing, distance: float, rng: np.random.Generator) -> bool:
     if thing.kind not in KEPT:
         return True
-    return rng.random() < float(np.interp(distance, *KEPT[thing.kind]))
+    return rng.random() < _between(float(distance), *KEPT[thing.kind])
+
+
+def _between(x: float, places: tuple[float, ...], values: tuple[float, ...]) -> float:
+    """np.interp of a number, sooner."""
+    k = bisect(places, x)
+    if k in (0, len(places)):
+        return values[max(k - 1, 0)]
+    rise = (values[k] - values[k - 1]) / (places[k] - places[k - 1])
+    return rise * (x - places[k - 1]) + values[k - 1]
 
 
 def _footprint(thing: Thing, heading: float) -> tuple[tuple[float, float], tuple[float, float]]:
     """Lowest and highest (s, v) of a turned thing around its origin."""
     x0, y0, x1, y1 = thing.foot
-    cos, sin = np.cos(heading), np.sin(heading)
-    s = [cos * x - sin * y for x in (x0, x1) for y in (y0, y1)]
-    v = [sin * x + cos * y for x in (x0, x1) for y in (y0, y1)]
+    cos, sin = float(np.cos(heading)), float(np.sin(heading))
+    a, b, c, d = cos * x0, cos * x1, sin * y0, sin * y1
+    s = a - c, a - d, b - c, b - d
+    a, b, c, d = sin * x0, sin * x1, cos * y0, cos * y1
+    v = a + c, a + d, b + c, b + d
     return (min(s), min(v)), (max(s), max(v))
 
 
 def mixed(*choices: tuple[float, Maker]) -> Maker:
     """A maker that takes one of these makers, each with a weight."""
-    weights = np.cumsum([weight for weight, _ in choices])
+    weights = np.cumsum([weight for weight, _ in choices]).tolist()
     makers = [make for _, make in choices]
 
     def make(rng: np.random.Generator) -> Thing:
-        return makers[int(np.searchsorted(weights, rng.random() * weights[-1]))](rng)
+        return makers[bisect_left(weights, rng.random() * weights[-1])](rng)
 
     return make

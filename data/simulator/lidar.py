@@ -1,14 +1,14 @@
 """A scan of a street by a LiDAR: where its pulses end, and which of them come back."""
 
-from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from data.simulator.casting import GROUND, Layer, cast
+from data.simulator.casting import GROUND, cast_blocks
 from data.simulator.pulses import (
     Echoes,
+    Returns,
     at_edges,
     intensity,
     noisy_range,
@@ -18,7 +18,7 @@ from data.simulator.pulses import (
 )
 from data.simulator.rays import Rays, sensor_rays
 from data.simulator.sensors import Sensor, find_sensor
-from data.simulator.street import SENSOR_HEIGHT, Placed, Street
+from data.simulator.street import SENSOR_HEIGHT, Street
 
 __all__ = ["GROUND", "Scan", "as_scanned", "default_sensor", "scan"]
 
@@ -39,30 +39,17 @@ def default_sensor() -> Sensor:
 
 
 def as_scanned(street: Street, time: float, sensor: Sensor) -> Street:
-    """The street in the frame of a sensor of that mounting height, and each thing where it is when
+    """The street in the frame of a sensor of that height and pitch, and each thing where it is when
     the turning sensor looks at it.
 
     A turn begins and ends behind the sensor and runs clockwise, from left to right; it looks
     straight ahead at `time`. A thing is met in one moment: its shear, of millimetres, is left out.
     """
-    raised = _raised(street, sensor.height - SENSOR_HEIGHT)
+    raised = street.tilted(sensor.pitch).raised(sensor.height - SENSOR_HEIGHT)
     if sensor.turn == 0 or not street.placed:
         return raised
     x, y, _, _ = raised.poses(time).T
-    delay = -np.degrees(np.arctan2(y, x)) / sensor.field_of_view * sensor.turn
-    met = [_moved(p, street.ego_speed, d) for p, d in zip(street.placed, delay, strict=True)]
-    return replace(raised, placed=tuple(met))
-
-
-def _raised(street: Street, height: float) -> Street:
-    return street.raised(height) if height else street
-
-
-def _moved(placed: Placed, ego_speed: float, delay: float) -> Placed:
-    """Where a thing has gone, as the moving sensor sees it, after `delay` seconds."""
-    along = placed.speed * np.cos(placed.course) - ego_speed
-    across = placed.speed * np.sin(placed.course)
-    return replace(placed, s=placed.s + along * delay, v=placed.v + across * delay)
+    return raised.later(-np.degrees(np.arctan2(y, x)) / sensor.field_of_view * sensor.turn)
 
 
 def scan(
@@ -83,6 +70,7 @@ def scan(
     """
     sensor = sensor or default_sensor()
     rays = sensor_rays(sensor, degrees)
+    reach = sensor.asphalt_range * np.exp(sensor.range_spread * rng.standard_normal())
     solid, glass, reachable = _cast(street, time, rays, sensor.max_range, rng)
     count = len(street.placed)
     echoes = through_glass(solid, glass, rng)
@@ -91,9 +79,9 @@ def scan(
     tone = tones(count, rng)
     first, second = at_edges(echoes, sensor, rng)
     offset = sensor.beam_noise * rng.standard_normal(len(rays.heights), dtype=np.float32)
-    points, owner = _measure(first, rays, sensor, tone, offset, rng)
+    points, owner = _measure(first, rays, sensor, tone, reach, offset, rng)
     if sensor.returns == 2:
-        more = _measure(second, rays, sensor, tone, offset, rng)
+        more = _measure(second, rays, sensor, tone, reach, offset, rng)
         points, owner = np.concatenate([points, more[0]]), np.concatenate([owner, more[1]])
     return Scan(points, owner, reachable, seen)
 
@@ -103,22 +91,29 @@ def _measure(
     rays: Rays,
     sensor: Sensor,
     tone: np.ndarray,
+    reach: float,
     offset: np.ndarray,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Points [P, 4] of the echoes that are strong enough, beam by beam, and their owners [P].
 
-    offset: [B] error of the ranges of each beam, metres.
+    reach: at which half of the pulses onto a road come back, metres; offset: [B] error of the
+    ranges of each beam, metres.
     """
-    kept = returning(echoes, sensor, tone, rng) & ~rays.blocked
-    depth = noisy_range(echoes.depth[kept], sensor, rng)
-    depth += np.broadcast_to(offset[:, None], kept.shape)[kept]
+    back = returning(echoes, sensor, tone, reach, rng)
+    if rays.blocked.any():
+        free = ~rays.blocked.ravel()[back.ray]
+        back = Returns(*(values[free] for values in back))
+    beam = back.ray // rays.directions.shape[2]
+    depth = noisy_range(back.depth, sensor, rng)
+    depth += offset[beam]
     points = np.zeros((len(depth), 4), dtype=np.float32)
-    points[:, :3] = (rays.directions[:, kept] * depth).T
-    points[:, 2] += np.broadcast_to(rays.heights[:, None], kept.shape)[kept]
+    for axis, way in enumerate(rays.directions.reshape(3, -1)):
+        points[:, axis] = way[back.ray] * depth
+    points[:, 2] += rays.heights[beam]
     if sensor.intensity:
-        points[:, 3] = intensity(echoes, tone, rng)[kept]
-    return points, echoes.owner[kept]
+        points[:, 3] = intensity(back, echoes.depth.shape, rng)
+    return points, back.owner
 
 
 def _cast(
@@ -126,11 +121,10 @@ def _cast(
 ) -> tuple[Echoes, Echoes, np.ndarray]:
     """What all rays meet: the solid surfaces, the glass before them, and reachable rays [T]."""
     width = rays.directions.shape[2]
-    hits = [cast(_raised(street, b.height), time, b.grid, reach, rng) for b in rays.blocks]
-
-    def whole(layers: list[Layer]) -> Echoes:
-        columns = (np.concatenate(column) for column in zip(*layers, strict=True))
-        return Echoes(*(column.reshape(-1, width) for column in columns))
-
-    reachable = np.sum([hit.reachable for hit in hits], axis=0)
-    return whole([hit.solid for hit in hits]), whole([hit.glass for hit in hits]), reachable
+    blocks = [(block.height, block.grid) for block in rays.blocks]
+    hits = cast_blocks(street, time, blocks, reach, rng)
+    solid, glass = (
+        Echoes(*(values.reshape(-1, width) for values in layer))
+        for layer in (hits.solid, hits.glass)
+    )
+    return solid, glass, hits.reachable

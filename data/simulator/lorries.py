@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from data.simulator.materials import Material
-from data.simulator.solids import Mesh, Rows, Solids, boxes, limbs, loft, solids
+from data.simulator.solids import Hulls, Rows, Solids, boxes, limbs, loft, solids
 from data.simulator.statistics import BOTTOM, SIDE_GAP, SIZES, TOP_GAP
 from data.simulator.things import Thing, upright
 
@@ -45,7 +45,7 @@ def _labelled(rng: np.random.Generator, box, kind: str, make) -> Thing:
     )
 
 
-def _wheels(places, width: float, radius: float) -> Mesh:
+def _wheels(places, width: float, radius: float) -> Hulls:
     outer, inner = width / 2 - 0.02, width / 2 - 0.32
     rows: Rows = [
         (x, side * a, radius, x, side * b, radius, radius, radius)
@@ -55,7 +55,7 @@ def _wheels(places, width: float, radius: float) -> Mesh:
     return limbs(rows, Material.RUBBER, 10)
 
 
-def _cab(front: float, depth: float, width: float, height: float, slope: float) -> Mesh:
+def _cab(front: float, depth: float, width: float, height: float, slope: float) -> Hulls:
     """A cab whose windscreen leans; glass in front and at the sides."""
     y, back = width / 2, front - depth
     levels = (0.45, 0.45 * height, 0.55 * height, 0.9 * height, height)

@@ -20,3 +20,4 @@ class Material(IntEnum):
     CONCRETE = 11
     SIGN = 12
     PLASTIC = 13
+    INTERIOR = 14  # of a vehicle, behind its glass

@@ -1,24 +1,26 @@
 """People on foot: walking, standing, carrying, pushing, and sitting."""
 
+from bisect import bisect_left
 from functools import partial
 
 import numpy as np
 
 from data.simulator.materials import Material
-from data.simulator.solids import Mesh, Solids, boxes, limbs, solids
+from data.simulator.solids import Hulls, Solids, boxes, limbs, solids
 from data.simulator.statistics import BODY_GAP, SIZES
 from data.simulator.things import Thing, upright
 
 ARM = 0.05  # radius, metres
-LIFT = 0.03  # the bottom of a person's box over the ground, metres
+LIFT = (0.0, 0.03)  # the bottom of a person's box over the ground, least and most, metres
 CARRY = ("nothing", "backpack", "bag", "suitcase", "pram", "umbrella", "box")
 CARRY_SHARES = (0.5, 0.16, 0.16, 0.04, 0.06, 0.02, 0.06)
+CARRY_BOUNDS = np.cumsum(CARRY_SHARES)[:-1].tolist()
 
 
 def pedestrian(rng: np.random.Generator) -> Thing:
     """Somebody walking or standing; the box is the labels', the body inside it is smaller."""
     length, width, height = SIZES["Pedestrian"].draw(rng)
-    with_ = CARRY[int(np.searchsorted(np.cumsum(CARRY_SHARES)[:-1], rng.random()))]
+    with_ = CARRY[bisect_left(CARRY_BOUNDS, rng.random())]
     u = tuple(rng.random(12).tolist())
     front = 1.5 if with_ == "pram" else length / 2
     back = 0.9 if with_ == "suitcase" else length / 2
@@ -29,7 +31,7 @@ def pedestrian(rng: np.random.Generator) -> Thing:
         partial(_walking, (length, width, height), with_, u),
         (-back, -side, 0.0, front, side, top),
         "Pedestrian",
-        upright(length, width, height, LIFT),
+        upright(length, width, height, rng.uniform(*LIFT)),
     )
 
 
@@ -41,19 +43,20 @@ def sitting_person(rng: np.random.Generator) -> Thing:
         partial(_sitting, height, tuple(rng.random(6).tolist())),
         (-half, -0.45, 0.0, max(half, 0.75), 0.45, height + 0.1),
         "Person_sitting",
-        upright(length, width, height, LIFT),
+        upright(length, width, height, rng.uniform(*LIFT)),
     )
 
 
 def _walking(box, with_: str, u) -> Solids:
     length, width, height = box
-    tall = height - 0.05
+    tall = height - 0.02
     gap = BODY_GAP * (0.5 + u[0])
     # Feet reach to the ends of the box, but for the gap; a foot is 0.25 m long.
     stride = max(min(length / 2 - gap - 0.14, 0.36), 0.0)
     stride *= 1.0 if u[1] < 0.75 else 0.15
-    shoulder = min(max(width / 2 - gap - ARM, 0.13), 0.21)  # an arm hangs beyond it
-    stout = 0.1 + 0.05 * u[2]
+    shoulder = min(max(width / 2 - gap - ARM, 0.15), 0.23)  # an arm hangs beyond it
+    out = min(0.16 * u[9], max(width / 2 - shoulder - 0.1, 0.0))  # of the elbows
+    stout, clad = 0.11 + 0.06 * u[2], 1.0 + 0.35 * u[10]  # half a chest's depth; clothes
     step = 1.0 if u[3] < 0.5 else -1.0
     swing = 0.8 * stride * u[4] + 0.03
     hip, chest, neck = 0.5 * tall, 0.72 * tall, 0.83 * tall
@@ -64,11 +67,11 @@ def _walking(box, with_: str, u) -> Solids:
         knee = 0.55 * foot + 0.05
         lift = 0.1 if foot < 0 and stride > 0.1 else 0.04
         rows += [
-            (0, y, hip, knee, y, 0.27 * tall, 0.085, 0.06),
-            (knee, y, 0.27 * tall, foot - 0.03, y, lift, 0.06, 0.045),
+            (0, y, hip, knee, y, 0.27 * tall, 0.085 * clad, 0.06 * clad),
+            (knee, y, 0.27 * tall, foot - 0.03, y, lift, 0.06 * clad, 0.045 * clad),
             (foot - 0.08, y, lift, foot + 0.16, y, 0.04, 0.05, 0.04),
         ]
-    rows += _arms(tall, shoulder, (-step * swing, step * swing), with_, u[6])
+    rows += _arms(tall, shoulder, out, clad, (-step * swing, step * swing), with_, u[6])
     dress = u[7] < 0.15
     rows += [
         (0, 0, 0.3 * tall if dress else hip - 0.04, lean, 0, chest, 0.2 if dress else 0.17, 0.2)
@@ -84,12 +87,13 @@ def _walking(box, with_: str, u) -> Solids:
         (lean + 0.01, 0, 0.9 * tall, lean + 0.02, 0, tall, 0.09, 0.06),
     ]
     parts = [cloth, limbs(trunk, Material.CLOTH, 8), limbs(head, Material.SKIN, 8)]
-    more = _carried(with_, tall, shoulder, u)
-    return solids(*parts, *([more] if more is not None else []))
+    return solids(*parts, *_carried(with_, tall, shoulder, u))
 
 
-def _arms(tall: float, shoulder: float, hands, with_: str, bend: float) -> list[tuple]:
-    """Upper arms and forearms; hands hold the bar of a pram, a box, or swing."""
+def _arms(
+    tall: float, shoulder: float, out: float, clad: float, hands, with_: str, bend: float
+) -> list[tuple]:
+    """Upper arms and forearms, elbows `out`; hands hold the bar of a pram, a box, or swing."""
     rows = []
     top, elbow, hand = 0.81 * tall, 0.62 * tall, 0.47 * tall
     for side, swing in zip((1.0, -1.0), hands, strict=True):
@@ -100,34 +104,31 @@ def _arms(tall: float, shoulder: float, hands, with_: str, bend: float) -> list[
             reach, at, inward = 0.22, 0.72 * tall, side * 0.12  # at the telephone
         else:
             reach, at, inward = swing + 0.08, hand, y
-        middle = 0.5 * swing
+        middle, wide = 0.5 * swing, y + side * out
         rows += [
-            (0, y, top, middle, y, elbow, ARM, 0.045),
-            (middle, y, elbow, reach, inward, at, 0.045, 0.035),
+            (0, y, top, middle, wide, elbow, ARM * clad, 0.045 * clad),
+            (middle, wide, elbow, reach, inward, at, 0.045 * clad, 0.035 * clad),
         ]
     return rows
 
 
-def _carried(with_: str, tall: float, shoulder: float, u) -> Mesh | None:
+def _carried(with_: str, tall: float, shoulder: float, u) -> list[Hulls]:
     if with_ == "backpack":
-        return boxes([(-0.32, -0.12, -0.16, 0.16, 0.55 * tall, 0.82 * tall)], Material.CLOTH)
+        return [boxes([(-0.32, -0.12, -0.16, 0.16, 0.55 * tall, 0.82 * tall)], Material.CLOTH)]
     if with_ == "bag":
         y = shoulder + 0.03
-        return boxes([(-0.15, 0.18, y, y + 0.12, 0.25 * tall, 0.45 * tall)], Material.CLOTH)
+        return [boxes([(-0.15, 0.18, y, y + 0.12, 0.25 * tall, 0.45 * tall)], Material.CLOTH)]
     if with_ == "suitcase":
-        return boxes([(-0.85, -0.6, -0.22, 0.22, 0.04, 0.65)], Material.PLASTIC)
+        return [boxes([(-0.85, -0.6, -0.22, 0.22, 0.04, 0.65)], Material.PLASTIC)]
     if with_ == "box":
-        return boxes([(0.2, 0.5, -0.2, 0.2, 0.5 * tall, 0.68 * tall)], Material.WOOD)
+        return [boxes([(0.2, 0.5, -0.2, 0.2, 0.5 * tall, 0.68 * tall)], Material.WOOD)]
     if with_ == "umbrella":
         top = tall + 0.3
-        return limbs(
-            [
-                (0.05, 0, 0.6 * tall, 0.05, 0, top, 0.015, 0.015),
-                (0, 0, top - 0.2, 0, 0, top, 0.55, 0.1),
-            ],
-            Material.CLOTH,
-            8,
-        )
+        rods = [
+            (0.05, 0, 0.6 * tall, 0.05, 0, top, 0.015, 0.015),
+            (0, 0, top - 0.2, 0, 0, top, 0.55, 0.1),
+        ]
+        return [limbs(rods, Material.CLOTH, 8)]
     if with_ == "pram":
         wheels = [
             (x, s * 0.28, 0.14, x, s * 0.28 + 0.05, 0.14, 0.14, 0.14)
@@ -140,12 +141,8 @@ def _carried(with_: str, tall: float, shoulder: float, u) -> Mesh | None:
         )
         mesh = limbs(wheels, Material.RUBBER, 8)
         bar = limbs([(0.42, 0, 1.0, 0.7, 0, 0.5, 0.2, 0.2, 0.02, 0.02)], Material.METAL)
-        return _joined(tub, mesh, bar)
-    return None
-
-
-def _joined(*meshes: Mesh) -> Mesh:
-    return solids(*meshes).mesh
+        return [tub, mesh, bar]
+    return []
 
 
 def _sitting(height: float, u) -> Solids:

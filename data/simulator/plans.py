@@ -116,6 +116,13 @@ def cross_traffic(
         Lane(-6.5, 1.2, quarter, pedestrian, (0.3, people), -15, 15, 1.4, 0.4, 0.2),
         Lane(6.5, 1.2, -quarter, pedestrian, (0.3, people), -15, 15, 1.4, 0.4, 0.2),
     ]
+    # the corners: the cross street goes on between houses or trees, which look to it
+    fronts = FRONTS if rng.random() < 0.75 else GREEN
+    for s, turn in ((12.2, -quarter), (-12.2, quarter)):
+        lanes += [
+            Lane(s, 3.2, turn, fronts, (0.3, 4.0), start, end, wobble=0.0)
+            for start, end in ((-50.0, -right.edge - 1.0), (left.edge + 1.0, 50.0))
+        ]
     placed = _across(lanes, rng, middle)
     if rng.random() < 0.6:
         places = (-right.inner - 1.0, left.inner + 1.0)

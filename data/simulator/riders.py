@@ -21,7 +21,7 @@ def cyclist(rng: np.random.Generator) -> Thing:
         partial(_cyclist, (length, width, height), tuple(rng.random(8).tolist())),
         (-half, -0.5, 0.0, half, 0.5, height + 0.1),
         "Cyclist",
-        upright(length, width, height, 0.05),
+        upright(length, width, height, 0.025),
     )
 
 
@@ -68,41 +68,34 @@ def _bicycle(length: float, u) -> Solids:
 
 def _cyclist(box, u) -> Solids:
     length, width, height = box
-    top = height - 0.06
+    top = height - 0.09
     distance = min(max(length - 0.12, 1.45), 1.85) - 2 * WHEEL
     bars = min(max(width / 2 - 0.05, 0.2), 0.31)
     seat, lean = (-0.25, 0.9), 0.12 + 0.3 * u[0]
     shoulder = (seat[0] + lean, 0.83 * top)
     grip = (distance / 2 - 0.22, 1.02)
     phase = 0.17 * (2 * u[1] - 1)
+    clad = 1.0 + 0.35 * u[5]  # clothes
     rows = []
     for side, up in ((1.0, phase), (-1.0, -phase)):
         y = side * 0.1
         pedal = (-0.08 + 0.17 - abs(up), 0.28 + up)
         knee = (0.16 + 0.3 * up, 0.68 + 0.5 * up)
         wide = side * (0.17 + 0.05 * u[2])
-        elbow = ((shoulder[0] + grip[0]) / 2 - 0.05, (shoulder[1] + grip[1]) / 2 - 0.12)
+        middle = (shoulder[0] + grip[0]) / 2 - 0.05, (shoulder[1] + grip[1]) / 2 - 0.12
+        elbow = middle[0], side * (bars + 0.02), middle[1]
         rows += [
-            (seat[0], y, seat[1], knee[0], y, knee[1], 0.085, 0.06),
-            (knee[0], y, knee[1], pedal[0], y, pedal[1], 0.06, 0.045),
+            (seat[0], y, seat[1], knee[0], y, knee[1], 0.085 * clad, 0.06 * clad),
+            (knee[0], y, knee[1], pedal[0], y, pedal[1], 0.06 * clad, 0.045 * clad),
             (pedal[0] - 0.08, y, pedal[1], pedal[0] + 0.16, y, pedal[1] - 0.02, 0.045, 0.04),
-            (shoulder[0], wide, shoulder[1], elbow[0], side * (bars + 0.02), elbow[1], 0.05, 0.045),
-            (
-                elbow[0],
-                side * (bars + 0.02),
-                elbow[1],
-                grip[0],
-                side * (bars - 0.03),
-                grip[1],
-                0.045,
-                0.035,
-            ),
+            (shoulder[0], wide, shoulder[1], *elbow, 0.05 * clad, 0.045 * clad),
+            (*elbow, grip[0], side * (bars - 0.03), grip[1], 0.045 * clad, 0.035 * clad),
         ]
     crown = (shoulder[0] + 0.1 + 0.05 * u[0], 0, top)
-    wide = 0.18 + 0.03 * u[3]
+    wide, deep = 0.19 + 0.04 * u[3], 0.11 + 0.04 * u[6]
     trunk = [
-        (seat[0] - 0.02, 0, seat[1] - 0.04, *_at(shoulder), 0.16, wide, 0.12, 0.11),
-        (*_at(shoulder), *_part(shoulder, crown, 0.4), wide, 0.07, 0.11, 0.07),
+        (seat[0] - 0.02, 0, seat[1] - 0.04, *_at(shoulder), 0.17, wide, deep, deep),
+        (*_at(shoulder), *_part(shoulder, crown, 0.4), wide, 0.07, deep, 0.07),
     ]
     head = [
         (shoulder[0], 0, shoulder[1] - 0.05, *_part(shoulder, crown, 0.5), 0.07, 0.09),

@@ -30,7 +30,9 @@ from data.simulator.sides import (
     FURNITURE,
     GREEN,
     PARKED,
+    TOWN_BEHIND,
     Side,
+    behind,
     country_side,
     gardens,
     median,
@@ -92,6 +94,8 @@ def _square(rng: np.random.Generator, name: str) -> Street:
     walkers = mixed((8, pedestrian), (2, cyclist))
     right, left = Side(1.7, -1), Side(1.7, 1)
     for side in (right, left):
+        if rng.random() < 0.5:
+            side.step(rng.uniform(0.03, 0.14))
         turn = np.pi * rng.integers(2)
         for _ in range(2):
             side.add(
@@ -125,6 +129,7 @@ def _square(rng: np.random.Generator, name: str) -> Street:
             side.add(6.4, Material.CONCRETE, FRONTS, (0.0, 3.0), wobble=0.0)
         else:
             side.add(5.0, Material.GRASS, GREEN, (0.5, 4.0), jitter=1.5)
+            behind(rng, side, TOWN_BEHIND, 0.8)
     ahead = Lane(
         0.0,
         1.6,
@@ -201,6 +206,7 @@ def _car_park(rng: np.random.Generator, name: str) -> Street:
             side.add(6.4, Material.CONCRETE, FRONTS, (0.0, 5.0), wobble=0.0)
         else:
             side.add(4.5, Material.GRASS, GREEN, (0.3, 2.0), jitter=1.0)
+            behind(rng, side, TOWN_BEHIND, 0.8)
     ahead = Lane(0.0, 1.4, 0.0, mixed((3, car), (2, pedestrian)), (6.0, 60.0), 9.0, wobble=0.1)
     return Plan([ahead], (right, left), [], 0.0).street(rng, name, end=some_end(rng))
 

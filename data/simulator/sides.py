@@ -58,6 +58,8 @@ GREEN = mixed((4, bush), (3, tree), (2, thicket), (1, hedge), (1, fir), (1, youn
 WILD = mixed((5, thicket), (2, tree), (2, bush), (1, fir), (1, tall_grass))
 VERGE = mixed((4, tall_grass), (3, delineator), (1, sign), (0.3, big_sign))
 FRONTS = mixed((6, house), (1, shed), (0.5, noise_barrier))
+TOWN_BEHIND = mixed((4, house), (4, tree), (1, fir), (0.5, shed))
+WOODS = mixed((6, tree), (2, fir), (3, thicket), (0.5, house))
 CLUTTER = mixed(
     (2, bicycle), (1, motorcycle), (2, bin_box), (2, person_like), (1, container), (1, bollard)
 )
@@ -117,7 +119,7 @@ class Side:
 def town_side(rng: np.random.Generator, side: Side, speed: float, crowd: float) -> None:
     """Cycle lane, parked cars, kerb, furniture, people, and house fronts or gardens."""
     _kerbside(rng, side, speed, crowd)
-    side.step(rng.uniform(0.06, 0.16))
+    side.step(rng.uniform(0.08, 0.16))
     if rng.random() < 0.65:
         pitch = rng.uniform(1.0, 9)
         side.add(1.3, Material.CONCRETE, FURNITURE, (0.8, pitch), jitter=0.3, wobble=0.2)
@@ -180,12 +182,13 @@ def gardens(rng: np.random.Generator, side: Side) -> None:
     else:
         side.add(4.6, Material.GRASS, GREEN, (0.5, 6.0), jitter=1.5)
     side.add(FRONT_DEPTH, Material.GRASS, FRONTS, (1.0, 6.0), wobble=0.0)
+    behind(rng, side, TOWN_BEHIND, 0.8)
 
 
 def park_side(rng: np.random.Generator, side: Side, crowd: float) -> None:
     """A path, a lawn with trees and bushes, benches."""
     if rng.random() < 0.5:
-        side.step(0.12)
+        side.step(rng.uniform(0.08, 0.16))
     side.add(1.5, Material.GRASS, FURNITURE, (2.0, 12.0), jitter=0.3, wobble=0.3)
     side.add(
         1.8,
@@ -199,6 +202,7 @@ def park_side(rng: np.random.Generator, side: Side, crowd: float) -> None:
     side.add(4.5, Material.GRASS, GREEN, (0.5, rng.uniform(1, 8)), jitter=2.0)
     side.add(4.5, Material.GRASS, mixed((4, GREEN), (1, bench)), (0.5, 4.0), jitter=2.0)
     side.add(6.5, Material.GRASS, mixed((2, WILD), (1, house)), (0.5, 5.0))
+    behind(rng, side, TOWN_BEHIND, 0.8)
 
 
 def country_side(rng: np.random.Generator, side: Side) -> None:
@@ -222,6 +226,7 @@ def country_side(rng: np.random.Generator, side: Side) -> None:
     side.add(4.5, Material.GRASS, WILD, (0.2, rng.exponential(8.0)), jitter=0.5)
     far = mixed((4, WILD), (1, fence), (0.3, house))
     side.add(9.0, Material.GRASS, far, (0.5, rng.exponential(9.0)), jitter=3.0)
+    behind(rng, side, WOODS, 0.85)
 
 
 def motorway_side(rng: np.random.Generator, side: Side) -> None:
@@ -236,6 +241,15 @@ def motorway_side(rng: np.random.Generator, side: Side) -> None:
         side.add(0.6, Material.GRASS, noise_barrier, (0.0, 0.01), wobble=0.0)
     side.add(4.6, Material.GRASS, WILD, (0.1, rng.exponential(8.0)), jitter=0.5)
     side.add(8.0, Material.GRASS, WILD, (0.5, rng.exponential(16.0)), jitter=2.0)
+    behind(rng, side, WOODS, 0.85)
+
+
+def behind(rng: np.random.Generator, side: Side, make: Maker, share: float) -> None:
+    """Houses or trees farther away, in this share of the streets: upper beams end on them."""
+    if rng.random() < share:
+        side.add(rng.uniform(0.5, 8.0), Material.GRASS)
+        gap = rng.exponential(3.0)
+        side.add(8.0, Material.GRASS, make, (0.3, gap), jitter=1.5)
 
 
 def median(rng: np.random.Generator, side: Side) -> None:

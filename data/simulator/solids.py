@@ -1,7 +1,8 @@
-"""What a ray can hit: closed meshes of triangles, and volumes that let pulses in.
+"""What a ray can hit: closed hulls of triangles, and volumes that let pulses in.
 
 All builders work in the frame of the thing that they are a part of: x along the heading, y left, z
-up from the ground, metres. Triangles run counter-clockwise as seen from outside.
+up from the ground, metres. Triangles run counter-clockwise as seen from outside. A builder only
+notes what it is told: the vertices of all hulls in sight are computed together.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,82 @@ class Mesh(NamedTuple):
     material: np.ndarray  # [T] int64, `Material`
 
 
+class Boxes(NamedTuple):
+    """Upright boxes, each (x_min, x_max, y_min, y_max, z_min, z_max), metres."""
+
+    rows: Sequence[tuple[float, ...]]
+    materials: Sequence[int]  # N
+
+    @property
+    def kind(self) -> tuple:
+        """Hulls of one kind are computed together."""
+        return (Boxes,)
+
+    @staticmethod
+    def vertices(kind: tuple, rows: list) -> np.ndarray:
+        """[N, 8, 3] float32: the ring below, the ring above."""
+        return np.array(rows, dtype=np.float32)[:, _BOX_CORNERS]
+
+    @staticmethod
+    def triangles(kind: tuple) -> np.ndarray:
+        """[T, 3] of one hull."""
+        return _loft_triangles(2, 4)
+
+
+# Columns of (x_min, x_max, y_min, y_max, z_min, z_max) at the corners: ring below, ring above.
+_BOX_CORNERS = np.array(
+    [[x, y, z] for z in (4, 5) for x, y in ((0, 2), (1, 2), (1, 3), (0, 3))], dtype=np.int64
+)
+
+
+class Limbs(NamedTuple):
+    """Tapered rods; see `limbs`."""
+
+    rows: Sequence[tuple[float, ...]]
+    materials: Sequence[int]  # N
+    sides: int
+
+    @property
+    def kind(self) -> tuple:
+        """Hulls of one kind are computed together."""
+        return (Limbs, self.sides, len(self.rows[0]))
+
+    @staticmethod
+    def vertices(kind: tuple, rows: list) -> np.ndarray:
+        """[N, 2 * sides, 3] float32: the ring at the start, the ring at the end."""
+        return _rod_vertices(np.array(rows, dtype=np.float64), kind[1])
+
+    @staticmethod
+    def triangles(kind: tuple) -> np.ndarray:
+        """[T, 3] of one hull."""
+        return _loft_triangles(2, kind[1])
+
+
+class Lofts(NamedTuple):
+    """Hulls over rings [N, S, K, 3]; see `loft`."""
+
+    rows: np.ndarray
+    materials: np.ndarray  # [N, T]
+
+    @property
+    def kind(self) -> tuple:
+        """Hulls of one kind are computed together."""
+        return (Lofts, *self.rows.shape[1:3])
+
+    @staticmethod
+    def vertices(kind: tuple, rows: list) -> np.ndarray:
+        """[N, S * K, 3] float32."""
+        return np.array(rows, dtype=np.float32).reshape(-1, kind[1] * kind[2], 3)
+
+    @staticmethod
+    def triangles(kind: tuple) -> np.ndarray:
+        """[T, 3] of one hull."""
+        return _loft_triangles(kind[1], kind[2])
+
+
+Hulls = Boxes | Limbs | Lofts
+
+
 class Volumes(NamedTuple):
     """Boxes and ellipsoids whose inside a pulse goes into before something returns it."""
 
@@ -36,101 +113,104 @@ class Volumes(NamedTuple):
 class Solids(NamedTuple):
     """All that a thing is made of."""
 
-    mesh: Mesh
+    hulls: tuple[Hulls, ...]
     volumes: Volumes
+
+    @property
+    def mesh(self) -> Mesh:
+        """All hulls as one mesh."""
+        vertices, triangles, material, start = [np.zeros((0, 3), np.float32)], [], [], 0
+        for hulls in self.hulls:
+            corners = hulls.vertices(hulls.kind, list(hulls.rows))
+            one = hulls.triangles(hulls.kind)
+            count, size = corners.shape[:2]
+            starts = start + size * np.arange(count)
+            vertices.append(corners.reshape(-1, 3))
+            triangles.append((one + starts[:, None, None]).reshape(-1, 3))
+            of = np.array(hulls.materials, dtype=np.int64).reshape(count, -1)
+            material.append(np.broadcast_to(of, (count, len(one))).reshape(-1))
+            start += size * count
+        none = np.zeros((0, 3), np.int64), np.zeros(0, np.int64)
+        return Mesh(
+            np.concatenate(vertices),
+            np.concatenate([none[0], *triangles]),
+            np.concatenate([none[1], *material]),
+        )
 
     def bounds(self) -> np.ndarray:
         """The axis-aligned extent, [2, 3]: lowest and highest corner."""
-        low = [self.mesh.vertices, self.volumes.centre - self.volumes.half]
-        high = [self.mesh.vertices, self.volumes.centre + self.volumes.half]
+        vertices = self.mesh.vertices
+        low = [vertices, self.volumes.centre - self.volumes.half]
+        high = [vertices, self.volumes.centre + self.volumes.half]
         return np.array([np.concatenate(low).min(0), np.concatenate(high).max(0)])
 
 
-NO_MESH = Mesh(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.int64), np.zeros(0, np.int64))
 NO_VOLUMES = Volumes(
     np.zeros((0, 3)), np.zeros((0, 3)), np.zeros(0, bool), np.zeros(0), np.zeros(0, np.int64)
 )
 
 
-def solids(*meshes: Mesh, volumes: Volumes = NO_VOLUMES) -> Solids:
-    """Meshes joined, and volumes."""
-    return Solids(join(meshes) if meshes else NO_MESH, volumes)
+def solids(*hulls: Hulls, volumes: Volumes = NO_VOLUMES) -> Solids:
+    """Hulls, and volumes."""
+    return Solids(tuple(part for part in hulls if len(part.rows)), volumes)
 
 
-def join(meshes: Sequence[Mesh]) -> Mesh:
-    """One mesh of several."""
-    if len(meshes) == 1:
-        return meshes[0]
-    starts = np.cumsum([0] + [len(mesh.vertices) for mesh in meshes[:-1]]).tolist()
-    return Mesh(
-        np.concatenate([mesh.vertices for mesh in meshes]),
-        np.concatenate([m.triangles + start for m, start in zip(meshes, starts, strict=True)]),
-        np.concatenate([mesh.material for mesh in meshes]),
-    )
-
-
-def boxes(rows: Sequence[tuple], material: Material | Sequence[Material]) -> Mesh:
+def boxes(rows: Sequence[tuple], material: Material | Sequence[Material]) -> Hulls:
     """Upright boxes, each (x_min, x_max, y_min, y_max, z_min, z_max), metres."""
-    extents = np.array(rows, dtype=np.float32)
-    corners = extents[:, _BOX_CORNERS].reshape(-1, 2, 4, 3)
-    return loft(corners, material)
+    return Boxes(rows, _each(material, len(rows)))
 
 
-# Columns of (x_min, x_max, y_min, y_max, z_min, z_max) at the corners: ring below, ring above.
-_BOX_CORNERS = np.array(
-    [[[0, 2, z], [1, 2, z], [1, 3, z], [0, 3, z]] for z in (4, 5)], dtype=np.int64
-)
-
-
-def limbs(rows: Sequence[tuple], material, sides: int = 6) -> Mesh:
+def limbs(rows: Sequence[tuple], material: Material, sides: int = 6) -> Hulls:
     """Tapered rods, each (x, y, z of its start, x, y, z of its end, radius there, radius here).
 
     A radius is a number, the same for all around, or a row has four: across at the start, across
     at the end, deep at the start, deep at the end; 'across' is the direction nearest to y.
     """
-    values = np.array(rows, dtype=np.float64)
-    start, end = values[:, 0:3], values[:, 3:6]
-    radii = values[:, 6:]
-    across = radii[:, 0:2]
-    deep = radii[:, 2:4] if radii.shape[1] == 4 else across
-    axis = end - start
-    axis = axis / np.sqrt((axis * axis).sum(1, keepdims=True))
-    along_y = np.abs(axis[:, 1:2]) > 0.9
-    near = np.where(along_y, (1.0, 0.0, 0.0), (0.0, 1.0, 0.0))
-    u = near - (near * axis).sum(1, keepdims=True) * axis
-    u = u / np.sqrt((u * u).sum(1, keepdims=True))
-    w = np.cross(axis, u)
+    return Limbs(rows, _each(material, len(rows)), sides)
+
+
+def loft(rings: np.ndarray, material: np.ndarray) -> Hulls:
+    """Surfaces spanned over closed rings, the first and the last ring closed by a flat fan.
+
+    Args:
+        rings: [N, S, K, 3]: N hulls of S rings of K corners, counter-clockwise as seen from the
+            side of the last ring.
+        material: [N, T] of the triangles, quad after quad and ring after ring, then both caps.
+    """
+    return Lofts(rings, material)
+
+
+def _each(material: Material | Sequence[Material], count: int) -> Sequence[int]:
+    return [int(material)] * count if isinstance(material, Material) else material
+
+
+def _rod_vertices(rows: np.ndarray, sides: int) -> np.ndarray:
+    values = rows.T[..., None]  # [8 or 10, N, 1]
+    start, end = values[:3], values[3:6]
+    across, deep = values[6:8], values[8:] if len(values) == 10 else values[6:8]
+    x, y, z = end - start
+    length = np.sqrt(x * x + y * y + z * z)
+    x, y, z = x / length, y / length, z / length
+    # u is the axis of x or y made square to the rod, w is square to both
+    along_y = np.abs(y) > 0.9
+    share = np.where(along_y, x, y)
+    u = along_y - share * x, ~along_y - share * y, -share * z
+    length = np.sqrt(u[0] * u[0] + u[1] * u[1] + u[2] * u[2])
+    ux, uy, uz = (part / length for part in u)
+    w = y * uz - z * uy, z * ux - x * uz, x * uy - y * ux
     cos, sin = _circle(sides)
-    ends = np.stack([start, end], axis=1)[:, :, None]
-    ring = (across[:, :, None] * cos)[..., None] * u[:, None, None]
-    ring = ring + (deep[:, :, None] * sin)[..., None] * w[:, None, None]
-    return loft((ends + ring).astype(np.float32), material)
+    rings = np.empty((len(rows), 2, sides, 3), np.float32)
+    for ring, place, wide, high in ((0, start, across[0], deep[0]), (1, end, across[1], deep[1])):
+        right, up = wide * cos, high * sin
+        for axis, (a, b) in enumerate(zip((ux, uy, uz), w, strict=True)):
+            rings[:, ring, :, axis] = place[axis] + right * a + up * b
+    return rings.reshape(-1, 2 * sides, 3)
 
 
 @cache
 def _circle(sides: int) -> tuple[np.ndarray, np.ndarray]:
     angle = 2 * np.pi * (np.arange(sides) + 0.5) / sides
     return np.cos(angle), np.sin(angle)
-
-
-def loft(rings: np.ndarray, material) -> Mesh:
-    """Surfaces spanned over closed rings, the first and the last ring closed by a flat fan.
-
-    Args:
-        rings: [N, S, K, 3]: N hulls of S rings of K corners, counter-clockwise as seen from the
-            side of the last ring.
-        material: one for all, one per hull, or one per triangle [N, T].
-    """
-    count, sections, corners = rings.shape[:3]
-    one = _loft_triangles(sections, corners)
-    starts = np.arange(count)[:, None, None] * (sections * corners)
-    of = np.asarray(material, dtype=np.int64)
-    of = of[:, None] if of.ndim == 1 else of
-    return Mesh(
-        np.ascontiguousarray(rings, dtype=np.float32).reshape(-1, 3),
-        (one + starts).reshape(-1, 3),
-        np.broadcast_to(of, (count, len(one))).reshape(-1),
-    )
 
 
 @cache

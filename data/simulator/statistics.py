@@ -27,13 +27,13 @@ class Sizes(NamedTuple):
         cross = (wh - lw * lh) / second
         third = max(1 - lh * lh - cross * cross, 0.0) ** 0.5
         unit = (a, lw * a + second * b, lh * a + cross * b + third * c)
-        size = [
+        length, width, height = (
             min(max(mean + spread * value, low), high)
             for mean, spread, value, low, high in zip(
                 self.mean, self.spread, unit, self.low, self.high, strict=True
             )
-        ]
-        return size[0], size[1], size[2]
+        )
+        return length, width, height
 
 
 SIZES = {
@@ -76,9 +76,12 @@ PER_FRAME = {
 MEDIAN_DEPTH = {"Car": 25.4, "Van": 32.2, "Pedestrian": 14.7, "Cyclist": 21.6}
 
 # How an annotator's box lies about the object, measured on near objects of labelled scans: the
-# ground is 0.05 m below the bottom of the box, the highest point 0.05 to 0.09 m below its top, the
-# sides of a vehicle 0.03 m inside, a walking body 0.1 to 0.2 m inside in every direction.
-BOTTOM = 0.05
+# ground is 0.02 to 0.06 m below the bottom of a vehicle's box, 0.03 m below that of a cyclist, 0 to
+# 0.03 m below that of a person; the highest point 0.05 to 0.09 m below the top; half of the points
+# on a car's bumper 0.11 m inside in front and 0.06 m behind, on its doors 0.07 m; a walking body
+# 0.1 to 0.2 m inside in every direction.
+BOTTOM = 0.04
 TOP_GAP = 0.06
-SIDE_GAP = 0.03
+SIDE_GAP = 0.05
+FRONT_GAP = 0.105
 BODY_GAP = 0.12

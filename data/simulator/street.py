@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,10 +10,10 @@ from data.simulator.ground import Ground
 from data.simulator.things import Thing
 
 SENSOR_HEIGHT = 1.73  # KITTI's, metres
+WORLD = 2  # version of the streets: to be raised where a seed gives another one
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(NamedTuple):
     """A thing at s along the road and v to the left of it, metres; heading in radians."""
 
     thing: Thing
@@ -21,11 +22,6 @@ class Placed:
     heading: float
     speed: float = 0.0  # metres per second
     course: float = 0.0  # of its lane, radians: it stays in there though its heading wobbles
-
-    def at(self, time: float) -> tuple[float, float]:
-        """(s, v) after `time` seconds."""
-        way = self.speed * time
-        return self.s + way * np.cos(self.course), self.v + way * np.sin(self.course)
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,7 @@ class Street:
     ground: Ground
     ego_speed: float = 0.0  # metres per second along s
     scene: str = ""
+    delays: np.ndarray | None = None  # [T] seconds after which each thing is met
 
     @property
     def plane(self) -> np.ndarray:
@@ -47,19 +44,43 @@ class Street:
         """[T, 6]: lowest and highest corner of each thing in its own frame."""
         return np.array([placed.thing.extent for placed in self.placed]).reshape(-1, 6)
 
+    @cached_property
+    def _motion(self) -> np.ndarray:
+        """[5, T]: s, v, heading, metres per second along s and v."""
+        rows = [(p.s, p.v, p.heading, p.speed, p.course) for p in self.placed]
+        s, v, heading, speed, course = np.array(rows).reshape(-1, 5).T
+        return np.array([s, v, heading, speed * np.cos(course), speed * np.sin(course)])
+
     def poses(self, time: float) -> np.ndarray:
         """[T, 4] (x, y, z of the ground, yaw) of all things in the LiDAR frame of that time."""
-        at = np.array([(*p.at(time), p.heading) for p in self.placed]).reshape(-1, 3)
-        s, v, heading = at.T
-        s = s - self.ego_speed * time
+        s, v, heading, along, across = self._motion
+        way = self.ego_speed * time
+        s, v = s + along * time - way, v + across * time
+        if self.delays is not None:  # as the moving sensor sees it
+            s, v = s + (along - self.ego_speed) * self.delays, v + across * self.delays
         x, y, turn = self.ground.to_sensor(s, v)
-        z = self.ground.height(x, y, self.ego_speed * time)
-        return np.stack([x, y, z, heading + turn], axis=1)
+        return np.stack([x, y, self.ground.height(x, y, way), heading + turn], axis=1)
 
     def raised(self, height: float) -> "Street":
         """The street in a frame whose origin is so many metres higher."""
+        if not height:
+            return self
         rise = np.array([0, 0, 0, self.plane[2] * height], dtype=np.float32)
-        return replace(self, ground=replace(self.ground, plane=self.plane + rise))
+        return self._with(ground=replace(self.ground, plane=self.plane + rise))
+
+    def later(self, delays: np.ndarray) -> "Street":
+        """The street in which each thing has moved on for so many seconds [T]."""
+        return self._with(delays=delays)
+
+    def tilted(self, degrees: float) -> "Street":
+        """The street in a frame that looks down by so much."""
+        rise = np.array([-np.tan(np.radians(degrees)) * self.plane[2], 0, 0, 0], dtype=np.float32)
+        return self._with(ground=replace(self.ground, plane=self.plane + rise))
+
+    def _with(self, **changes) -> "Street":
+        other = replace(self, **changes)
+        other.__dict__.update(extents=self.extents, _motion=self._motion)  # computed once
+        return other
 
     def pose(self, placed: Placed, time: float) -> tuple[float, float, float, float]:
         """(x, y, z of the ground, yaw) of one thing in the LiDAR frame of that time."""

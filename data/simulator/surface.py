@@ -22,17 +22,17 @@ def make_ground(
     profile = [(-d, h) for d, h in reversed(right.heights)] + [(0.0, 0.0)] + left.heights
     v, height = np.array(profile).T
     v = v + 1e-4 * np.arange(len(v))
-    middle, camber = (left.inner - right.inner) / 2, rng.uniform(0.0, 0.025)
+    middle, camber = (left.inner - right.inner) / 2, rng.uniform(0.0, 0.02)
     knots = np.unique([*v, middle, middle - 4, middle + 4])
     drop = camber * (np.minimum(np.abs(knots - middle), 4) - min(abs(middle), 4))
     across = np.array([knots, np.interp(knots, v, height) - drop])
     bounds, materials = _strips(right, left, lines)
-    a, b = rng.normal(0, 0.008, 2)
+    a, b = rng.normal(0, 0.01, 2)
     size = rng.uniform(0.004, 0.025, 5) * np.array([8.0, 2.0, 1.0, 0.6, 0.4])
     length = np.array([60.0, 25.0, 9.0, 4.0, 2.5]) * rng.uniform(0.7, 1.4, 5)
     turn = rng.uniform(-0.6, 0.6, 5)
     waves = np.array([size, 2 / length, 2 * turn / length, rng.uniform(0, 2, 5)])
-    plane = np.array([a, b, 1.0, SENSOR_HEIGHT + rng.normal(0, 0.03)], dtype=np.float32)
+    plane = np.array([a, b, 1.0, SENSOR_HEIGHT + rng.normal(0, 0.05)], dtype=np.float32)
     return Ground(plane, yaw, across, bounds, materials, waves, bend)
 
 

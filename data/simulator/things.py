@@ -11,7 +11,7 @@ from data.simulator.solids import Solids
 Extent = tuple[float, float, float, float, float, float]  # x, y, z, x, y, z: lowest, highest
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # frozen, it would take four times as long to make
 class Thing:
     """A thing in its own frame: x along the heading, y left, z up from the ground below the origin.
 

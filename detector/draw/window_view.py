@@ -49,7 +49,7 @@ CLOSED = "closed"  # what is sent when the user has closed the window
 SIGNS = {"[": "LEFT_BRACKET", "]": "RIGHT_BRACKET"} | {
     str(digit): name
     for digit, name in enumerate(
-        ("ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE"), start=1
+        ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE")
     )
 }
 
@@ -73,9 +73,12 @@ def serve(pipe: Connection, keys: Mapping[str, str], colour_by: str) -> None:
 
 
 def names_of(shown: str) -> list[str]:
-    """The keys of a row of the list, such as "left, right" or "1 to 3"."""
-    first, _, last = shown.partition(" to ")
-    return [str(i) for i in range(int(first), int(last) + 1)] if last else shown.split(", ")
+    """The keys of a row of the list, such as "left, right" or "0 to 9, enter"."""
+    names = []
+    for part in shown.split(", "):
+        first, _, last = part.partition(" to ")
+        names += [str(i) for i in range(int(first), int(last) + 1)] if last else [part]
+    return names
 
 
 class WindowView:

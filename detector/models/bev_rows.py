@@ -10,7 +10,7 @@ from detector.models.bev_backbone import BevBackbone, ConvBlock
 from detector.models.bev_cells import Cells, Window, planned, upsampled
 from detector.models.second import Second
 from ops import BevHeads, ConvChain, bev_cells, bev_map, bev_spread, sparse_conv
-from ops.rulebook import CellPlan, KernelMap, Level, Table
+from ops.rulebook import BevCells, CellPlan, CellValues, KernelMap, Level, Table
 
 
 class BevRows:
@@ -55,8 +55,36 @@ class BevRows:
         from `level.count` on are not read, and nothing can overflow. float32 takes the dense
         network there: without tensor cores that is faster.
         """
-        if rows.is_cuda:
-            return self._predict_on_cuda(rows, level, batch_size)
+        if not rows.is_cuda:
+            return self._predict_on_cpu(rows, level, batch_size)
+        if rows.dtype == torch.float32:
+            bev = bev_map(rows, level.coords, level.spatial_shape, batch_size, level.count)
+            return self._head(self._backbone(bev.contiguous(memory_format=torch.channels_last)))
+        parts = bev_spread(*self.values(rows, self.cells(level, batch_size)))
+        return Predictions(
+            *(
+                part.view(batch_size, -1, width)
+                for part, width in zip(parts, self._head.widths, strict=True)
+            )
+        )
+
+    @torch.inference_mode()
+    def cells(self, level: Level, batch_size: int) -> BevCells:
+        """The cells that are computed for these sites, on CUDA; they wait for the sites alone."""
+        return bev_cells(level, batch_size, self.plan(level))
+
+    @torch.inference_mode()
+    def values(self, rows: Tensor, cells: BevCells) -> CellValues:
+        """What `predict` sums to predictions, on CUDA and of 16 bits."""
+        tables, values = iter(cells.tables), []
+        for (windows, chain), end in zip(self._blocks, self._ends, strict=True):
+            kernel_maps = [KernelMap(next(tables), None) for _ in windows]
+            rows = chain(rows, kernel_maps)
+            values.append(end(rows, kernel_maps[-1].forward.count))
+        factors = [factor for factor, _ in self._upsamples]
+        return CellValues(values, cells.rows, factors, self._head.groups())
+
+    def _predict_on_cpu(self, rows: Tensor, level: Level, batch_size: int) -> Predictions:
         cells = Cells.of_sites(level, batch_size)
         maps, features = [], []
         for (windows, chain), (factor, upsample), width in zip(
@@ -78,26 +106,6 @@ class BevRows:
             values = sparse_conv(feature, piece[None], kernel_map, once, values)
         assert values is not None
         return self._head.predictions(values, whole.row[:batch_size].flatten(1))
-
-    def _predict_on_cuda(self, rows: Tensor, level: Level, batch_size: int) -> Predictions:
-        if rows.dtype == torch.float32:
-            bev = bev_map(rows, level.coords, level.spatial_shape, batch_size, level.count)
-            return self._head(self._backbone(bev.contiguous(memory_format=torch.channels_last)))
-        cells = bev_cells(level, batch_size, self.plan(level))
-        tables, values = iter(cells.tables), []
-        for (windows, chain), end in zip(self._blocks, self._ends, strict=True):
-            kernel_maps = [KernelMap(next(tables), None) for _ in windows]
-            rows = chain(rows, kernel_maps)
-            values.append(end(rows, kernel_maps[-1].forward.count))
-        factors = [factor for factor, _ in self._upsamples]
-        groups = self._head.groups()
-        parts = bev_spread(values, cells.rows, factors, groups)
-        return Predictions(
-            *(
-                part.view(batch_size, -1, width)
-                for part, width in zip(parts, self._head.widths, strict=True)
-            )
-        )
 
     def _joined_ends(self, backbone: BevBackbone) -> list[BevHeads]:
         """Of each block: its up-sampling and the part of the heads that reads it."""

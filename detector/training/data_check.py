@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -222,6 +223,7 @@ def _data_advice(config: Config, found: Survey) -> list[str]:
     if len(found.unreadable) > MOST_ERRORS:
         lines.append(f"data: {len(found.unreadable) - MOST_ERRORS} more frames cannot be read")
     lines += [f"data: {line}" for line in (*found.oddities, *found.checks)]
+    lines += _doubled_advice(found)
     low, high = found.intensity
     if low < 0 or high > 1:
         scale = config.points.intensity_scale * full_intensity(np.array([high]))
@@ -246,6 +248,20 @@ def _data_advice(config: Config, found: Survey) -> list[str]:
             f"{found.first_not_finite}; they will be dropped"
         )
     return lines
+
+
+def _doubled_advice(found: Survey) -> list[str]:
+    """Objects that stand more than once in their label file, to the last digit."""
+    objects = zip(found.frame_ids.tolist(), found.names.tolist(), found.boxes, strict=True)
+    count = Counter((frame, name, box.tobytes()) for frame, name, box in objects)
+    more = sum(count.values()) - len(count)
+    if not more:
+        return []
+    frame, name, _ = next(key for key, times in count.items() if times > 1)
+    return [
+        f"data: {more} of {len(found.boxes)} boxes stand in their label file once more, such as a "
+        f"{name} in frame {frame}; take the second ones out"
+    ]
 
 
 def _nearest(grid: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -63,11 +63,13 @@ class FusedAdamW(torch.optim.Optimizer):
         return adamw_update(*state, self._average, loss_scale)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Of this class or of torch.optim.AdamW; weights without a state begin with zeros."""
+        """Of this class or of torch.optim.AdamW; weights without a state begin with zeros. The
+        number of updates is one for all weights: the greatest."""
+        states = state_dict["state"]
         for index, weight in enumerate(self.param_groups[0]["params"]):
-            saved = state_dict["state"].get(index, {})
-            for name, tensor in self.state[weight].items():
-                if name in saved:
-                    tensor.copy_(saved[name])
-                else:
-                    tensor.zero_()
+            saved = states.get(index, {})
+            for name in ("exp_avg", "exp_avg_sq"):
+                part = self.state[weight][name]
+                part.copy_(saved[name]) if name in saved else part.zero_()
+        steps = [float(saved["step"]) for saved in states.values() if "step" in saved]
+        self._moments.steps.fill_(max(steps, default=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -22,6 +23,11 @@ from detector.training.side_stream import SideStream
 from detector.training.state import TrainState
 from detector.training.step_graphs import Room, StepGraphs
 from detector.training.trainer import Outcome, Trainer
+
+TOO_LARGE = (
+    "warning: the GPU's memory does not hold the CUDA graphs of a step: training goes on without "
+    "them, and is slower; a smaller train.batch_size makes room"
+)
 
 
 class GpuTrainer(Trainer):
@@ -157,7 +163,13 @@ class GpuTrainer(Trainer):
         self._captured = None  # its memory first
         size, stream = self.settings.batch_size, self._side_stream.stream
         arguments = self._wanted, size, stream, self._workspace
-        self._captured = StepGraphs(self.state.model, self.differentiate, *arguments)
+        try:
+            self._captured = StepGraphs(self.state.model, self.differentiate, *arguments)
+        except RuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
+            self.graphs = False
+            print(TOO_LARGE, file=sys.stderr, flush=True)
         self._wanted = None
 
     def _eagerly(self, batch: Batch) -> Tensor:
@@ -179,3 +191,10 @@ class GpuTrainer(Trainer):
         if ema:
             ema.take_buffers(self.state.model)
         return norm
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Of an error, or of one that it hides: that of a capture which could not be ended."""
+    while error is not None and not isinstance(error, torch.cuda.OutOfMemoryError):
+        error = error.__context__
+    return error is not None

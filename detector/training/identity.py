@@ -23,7 +23,9 @@ class RunIdentity:
     processes: int
     frames: int
     frames_digest: int
-    data: str  # digest of clouds, labels and calibrations; "" of a run that did not note it
+    # digest of clouds, labels and calibrations, or `SimulatedStreets.signature`; "" of a run that
+    # did not note it
+    data: str
 
     @classmethod
     def of(cls, config: Config, processes: int, frame_ids: Sequence[str], data: str) -> RunIdentity:
@@ -71,7 +73,10 @@ class RunIdentity:
         if (new.frames, new.frames_digest) != (self.frames, self.frames_digest):
             lines.append(f"training frames: {self.frames} -> {new.frames}, not the same ones")
         elif self.data and new.data != self.data:
-            lines.append("clouds, labels or calibrations: changed since")
+            if new.data.startswith("world"):
+                lines.append(f"simulated streets: {self.data} -> {new.data}: changed since")
+            else:
+                lines.append("clouds, labels or calibrations: changed since")
         return lines
 
 

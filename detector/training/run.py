@@ -196,12 +196,11 @@ def build_training(
     validation = Validation(
         validation_frames, names, postprocess, train.batch_size, train.workers, processes
     )
-    signature = (
-        frames.signature
-        if isinstance(frames, SimulatedStreets)
-        else processes.of_first(partial(signature_of, frames))
-    )
-    identity = RunIdentity.of(config, processes.count, frames.frame_ids, signature)
+    if isinstance(frames, SimulatedStreets):  # their names would be made up for nothing
+        identity = RunIdentity(config, processes.count, len(frames), 0, frames.signature)
+    else:
+        signature = processes.of_first(partial(signature_of, frames))
+        identity = RunIdentity.of(config, processes.count, frames.frame_ids, signature)
     folder, state = RunFolder(output, config, identity, processes), trainer.state
     folder.restore(state, resume)
     monitor: Monitor | SilentMonitor = SilentMonitor()

@@ -68,6 +68,7 @@ def _conv_chain(
         biases,
         [table.neighbours for table in tables],
         [table.count for table in tables if table.count is not None],
+        [table.order for table in tables],
         coords,
         batch_size,
         spatial_shape,
@@ -82,7 +83,7 @@ def _fake_pack_weight(weight, tf32) -> Tensor:
 
 @fake("conv_chain")
 def _fake_conv_chain(
-    features, weights, biases, neighbours, counts, coords, batch_size, spatial_shape, tf32
+    features, weights, biases, neighbours, counts, orders, coords, batch_size, spatial_shape, tf32
 ) -> Tensor:
     channels = biases[-1].shape[0]
     if coords is None:

@@ -14,7 +14,7 @@ def load_points(points: Tensor, offsets: Tensor, workspace: Tensor) -> tuple[Ten
     """See ops.load_points.load_points."""
     extension()
     for name, tensor in (("points", points), ("offsets", offsets)):
-        if not tensor.is_pinned():
+        if tensor.is_cpu and not tensor.is_pinned():
             raise ValueError(f"{name}: not in pinned memory; call .pin_memory()")
     return torch.ops.millisecond.load_points(points, offsets, workspace, SCALES, FEW)
 

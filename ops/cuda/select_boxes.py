@@ -8,6 +8,7 @@ from torch import Tensor
 from ops.box_coder import DIRECTION_OFFSET, LARGEST_LOG_SIZE
 from ops.cuda.fakes import fake
 from ops.cuda.library import extension
+from ops.rulebook import CellValues
 
 
 def select_boxes(
@@ -38,12 +39,47 @@ def select_boxes(
     )
 
 
+def select_boxes_of_cells(
+    cells: CellValues,
+    anchors: Tensor,
+    score: float,
+    before_nms: int,
+    iou_threshold: float,
+    after_nms: int,
+    per_class: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """See ops.select_boxes.select_boxes_of_cells."""
+    extension()
+    return torch.ops.millisecond.select_boxes_of_cells(
+        *cells,
+        anchors.contiguous(),
+        score,
+        before_nms,
+        iou_threshold,
+        after_nms,
+        per_class,
+        DIRECTION_OFFSET,
+        LARGEST_LOG_SIZE,
+    )
+
+
 @fake("select_boxes")
 def _fake_select_boxes(
     class_logits, box_residuals, direction_logits, anchors, score, before_nms, iou_threshold,
     after_nms, per_class, direction_offset, largest_log_size,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    batch = class_logits.shape[0]
+    return _empty(len(class_logits), after_nms, anchors)
+
+
+@fake("select_boxes_of_cells")
+def _fake_select_boxes_of_cells(
+    values, rows, factors, channels, anchors, score, before_nms, iou_threshold,
+    after_nms, per_class, direction_offset, largest_log_size,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    return _empty(len(rows[0]), after_nms, anchors)
+
+
+def _empty(batch: int, after_nms: int, anchors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return (
         anchors.new_empty(batch, after_nms, 7),
         anchors.new_empty(batch, after_nms),

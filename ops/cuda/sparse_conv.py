@@ -29,6 +29,29 @@ def sparse_conv(
     return _convolve(features, weight, kernel_map.forward, tf32, bias, residual, relu)
 
 
+def mixed_conv(
+    features: Tensor,
+    weight: Tensor,
+    kernel_map: KernelMap,
+    bias: Tensor | None,
+    packed: Tensor | None = None,
+) -> Tensor:
+    """The same in the type of the features with a weight that may be float32. packed: from
+    `pack_weight`, which is read in its place where gradients are off."""
+    extension()
+    bias = None if bias is None else bias.float()
+    tf32 = tf32_allowed()
+    if torch.is_grad_enabled():
+        return CudaConv.apply(features, weight, bias, None, kernel_map, False, tf32)
+    return _convolve(features, weight, kernel_map.forward, tf32, bias, packed=packed)
+
+
+def pack_weight(weight: Tensor) -> Tensor:  # [V, C_in, C_out]
+    """A weight of the type of the features in the order in which the kernels read it, flat."""
+    extension()
+    return torch.ops.millisecond.pack_weight(weight, tf32_allowed())
+
+
 class CudaConv(torch.autograd.Function):
     """The convolution with its epilogue, so that the sum is rounded once. The backward pass
     computes in the precision of the forward pass, whatever torch is set to by then."""
@@ -51,13 +74,18 @@ class CudaConv(torch.autograd.Function):
         if wants_features:
             grad_features = _convolve(grad, weight, backward, ctx.tf32, transposed=True)
         if wants_weight:
-            grad_weight = torch.ops.millisecond.conv_weight_gradient(
-                features, grad, forward.neighbours, forward.count, forward.flipped, ctx.tf32
-            ).to(weight.dtype)
+            grad_weight = gradient_of_weight(features, grad, forward, ctx.tf32).to(weight.dtype)
         if wants_bias:
             grad_bias = grad.sum(0, dtype=torch.float32)
         grad_residual = grad if wants_residual else None
         return grad_features, grad_weight, grad_bias, grad_residual, None, None, None
+
+
+def gradient_of_weight(features: Tensor, grad: Tensor, table: Table, tf32: bool) -> Tensor:
+    """[V, C_in, C_out] float32."""
+    return torch.ops.millisecond.conv_weight_gradient(
+        features, grad, table.neighbours, table.count, table.flipped, tf32
+    )
 
 
 def _convolve(
@@ -69,6 +97,7 @@ def _convolve(
     residual: Tensor | None = None,
     relu: bool = False,
     transposed: bool = False,
+    packed: Tensor | None = None,
 ) -> Tensor:
     return torch.ops.millisecond.conv(
         features,
@@ -81,12 +110,25 @@ def _convolve(
         residual,
         relu,
         tf32,
+        table.order,
+        packed,
     )
 
 
 @fake("conv")
 def _fake_conv(
-    features, weight, transposed, neighbours, count, flipped, bias, residual, relu, tf32=False
+    features,
+    weight,
+    transposed,
+    neighbours,
+    count,
+    flipped,
+    bias,
+    residual,
+    relu,
+    tf32=False,
+    order=None,
+    packed=None,
 ) -> Tensor:
     return features.new_empty(neighbours.shape[1], weight.shape[1 if transposed else 2])
 

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from ops.box_coder import apply_direction, decode
 from ops.boxes import nms
+from ops.reference.bev_cells import bev_spread
+from ops.rulebook import CellValues
 
 
 def select_boxes(
@@ -44,6 +46,24 @@ def select_boxes(
         )
     boxes, scores, labels, count = (torch.stack(parts) for parts in zip(*frames, strict=True))
     return boxes, scores, labels, count
+
+
+def select_boxes_of_cells(
+    cells: CellValues,
+    anchors: Tensor,
+    score: float,
+    before_nms: int,
+    iou_threshold: float,
+    after_nms: int,
+    per_class: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """See ops.select_boxes.select_boxes_of_cells."""
+    of_cell = cells.channels[2] // 2
+    logits, residuals, directions = (
+        group.reshape(len(group), -1, group.shape[-1] // of_cell) for group in bev_spread(*cells)
+    )
+    limits = score, before_nms, iou_threshold, after_nms, per_class
+    return select_boxes(logits, residuals, directions, anchors, *limits)
 
 
 def _candidates(logits: Tensor, before_nms: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -22,7 +22,7 @@ def voxelize(
     """See ops.voxelize.voxelize: features, coords, count, dropped."""
     check_offsets(offsets.tolist(), len(points))  # sync: the reference is driven from the host
     finite = points.isfinite().all(dim=1)
-    keys, ids = _cells(points, finite, offsets, grid)
+    keys, ids = cells_of_points(points, finite, offsets, grid)
     keys, order = keys.sort(stable=True)
     ids = ids[order]
 
@@ -50,7 +50,7 @@ def voxelize(
     return features, torch.nn.functional.pad(coords, (0, 0, 0, spare), value=-1), count, dropped
 
 
-def _cells(points: Tensor, finite: Tensor, offsets: Tensor, grid) -> tuple[Tensor, Tensor]:
+def cells_of_points(points: Tensor, finite: Tensor, offsets: Tensor, grid) -> tuple[Tensor, Tensor]:
     """Linear keys over (b, z, y, x) and indices of the points inside the grid."""
     shape = grid.shape
     lower = points.new_tensor(grid.point_range[:3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +14,12 @@ from ops.geometry import ConvGeometry
 from ops.rulebook import KernelMap
 from ops.spconv.core import ConvAlgo, IndiceData, SparseConvTensor, expand_nd
 from ops.spconv.modules import SparseModule
-from ops.spconv.product import product
+from ops.spconv.product import PANEL, Kept, gains_by_order, product, product_type
 from ops.spconv.sites import Sites
 
 Numbers = int | Sequence[int]
 MAX_NUM_VOXELS = "max_num_voxels_during_training"
+_KEPT: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()  # not copied, not saved
 
 
 class SparseConvolution(SparseModule):
@@ -127,7 +129,8 @@ class SparseConvolution(SparseModule):
             out = input.replace_feature(self._matrix_product(features))
         else:
             out, kernel_map, sites = self.mapped(input)
-            out = out.on(sites, product(features, self.weight, kernel_map, self.bias))
+            kept = None if torch.is_grad_enabled() else _KEPT.setdefault(self, Kept())
+            out = out.on(sites, product(features, self.weight, kernel_map, self.bias, kept))
             self.record(len(sites.indices))
         if add_input is not None:
             out.features = out.features + add_input.features
@@ -147,11 +150,30 @@ class SparseConvolution(SparseModule):
         """
         data = self.indice_data(input)
         if self.inverse:
-            return input, data.inputs.inverted(data.geometry, data.kernel_map), data.inputs
+            back = data.inputs.inverted(data.geometry, data.kernel_map)
+            return input, self._ordered(back, input, data.outputs, data.inputs), data.inputs
         if self.indice_key is not None and self.indice_key not in input.indice_dict:
             input = input.shadow_copy()
             input.indice_dict = input.indice_dict | {self.indice_key: data}
-        return input, data.kernel_map, data.outputs
+        kernel_map = self._ordered(data.kernel_map, input, data.inputs, data.outputs)
+        return input, kernel_map, data.outputs
+
+    def _ordered(
+        self, kernel_map: KernelMap, input: SparseConvTensor, inputs: Sites, outputs: Sites
+    ) -> KernelMap:
+        """The map with orders of its rows where the layer gains by them."""
+        c_in, c_out = self.in_channels, self.out_channels
+        if min(c_in, c_out) < PANEL:  # most layers: the host's time counts
+            return kernel_map
+        forward, backward = kernel_map
+        dtype = product_type(input.features)
+        if gains_by_order(forward, dtype, c_in, c_out):
+            forward = outputs.with_order(forward)
+        if backward is None or not torch.is_grad_enabled():
+            return KernelMap(forward, backward)
+        if gains_by_order(backward, dtype, c_out, c_in):
+            backward = inputs.with_order(backward)
+        return KernelMap(forward, backward)
 
     def indice_data(self, input: SparseConvTensor) -> IndiceData:
         """Sites and map of this layer: those of its indice_key, or new ones."""
@@ -211,9 +233,14 @@ class SparseConvolution(SparseModule):
                     f"{theirs}"
                 )
 
+    def train(self, mode: bool = True) -> SparseConvolution:
+        """As any module's; forgets the prepared weight."""
+        _KEPT.pop(self, None)
+        return super().train(mode)
+
     def record(self, rows: int) -> None:
         """Notes the largest number of outputs, where `record_voxel_count` asks for it."""
-        count = self.get_max_num_voxels()
+        count = self.get_max_num_voxels() if self.record_voxel_count else None
         if count is not None:
             count.clamp_(min=rows)
 

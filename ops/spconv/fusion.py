@@ -7,7 +7,6 @@ they come from changes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from ops.cuda.precision import tf32_allowed
 from ops.rulebook import KernelMap
 from ops.spconv.convolution import SparseConvolution
 from ops.spconv.core import SparseConvTensor
-from ops.spconv.product import NARROW, TILE, most_offsets
+from ops.spconv.product import NARROW, TILE
 
 
 class Block(NamedTuple):
@@ -54,8 +53,7 @@ def _block(modules: Sequence[nn.Module]) -> Block | None:
 
 def _fits_tensor_cores(conv: SparseConvolution) -> bool:
     c_in, c_out = conv.in_channels, conv.out_channels
-    fits = c_out % TILE == 0 and (c_in == NARROW or c_in % TILE == 0)
-    return fits and math.prod(conv.kernel_size) <= most_offsets(c_in)
+    return c_out % TILE == 0 and (c_in == NARROW or c_in % TILE == 0)
 
 
 def has_hooks(module: nn.Module) -> bool:

@@ -1,21 +1,26 @@
 """Features times weights along a kernel map, for weights of spconv 2: [C_out, *kernel, C_in].
 
-The tensor cores take multiples of 16 channels and kernels of up to 32 offsets. Other channels are
-filled up with zeros, larger kernels cut in pieces that are added one after another.
+The tensor cores take multiples of 16 channels. Others are filled up with zeros.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ops.cuda import sparse_conv as cuda
 from ops.cuda.precision import tf32_allowed
+from ops.row_order import MOST_OFFSETS
 from ops.rulebook import KernelMap, Table
-from ops.sparse_conv import sparse_conv
+from ops.sparse_conv import check_features, sparse_conv
 
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
-MOST_OFFSETS, MOST_OFFSETS_NARROW = 32, 28
+PANEL, SLICE = 128, 64  # channels of csrc/conv/warpgroup.h
+LEAST_WORK = 1 << 30  # rows times channels of both sides
 
 
 def product(
@@ -23,19 +28,106 @@ def product(
     weight: Tensor,  # [C_out, *kernel, C_in]
     kernel_map: KernelMap,
     bias: Tensor | None,  # [C_out]
+    kept: Kept | None = None,  # where gradients are off, of this weight
 ) -> Tensor:  # [N_out, C_out]
     """The sparse convolution; differentiable. Under autocast in its type."""
+    dtype = weight.dtype
+    if torch.is_autocast_enabled(features.device.type):
+        dtype = product_type(features)
+        features = features.to(dtype)
+    elif dtype != features.dtype:
+        raise ValueError(f"weight: {dtype}, features are {features.dtype}")
+    fill, c_out = on_tensor_cores(features), len(weight)
+    ready = prepare(weight, bias, dtype, fill) if kept is None else kept(weight, bias, dtype, fill)
+    inputs = ready.weight.shape[1] - features.shape[1]
+    if inputs:
+        features = pad(features, (0, inputs))
+    features = features.contiguous()
+    if fill:
+        check_features(features, kernel_map)
+        out = cuda.mixed_conv(features, ready.weight, kernel_map, ready.bias, ready.packed)
+    else:
+        out = sparse_conv(features, ready.weight, kernel_map, ready.bias)
+    return out if out.shape[1] == c_out else out[:, :c_out].contiguous()
+
+
+class Prepared(NamedTuple):
+    """A weight as the kernels take it."""
+
+    weight: Tensor  # [V, C_in, C_out]
+    bias: Tensor | None  # [C_out]
+    packed: Tensor | None = None  # the weight in the order in which they read it
+
+
+def prepare(weight: Tensor, bias: Tensor | None, dtype: torch.dtype, fill: bool) -> Prepared:
+    """Of a weight of spconv 2; `fill`: with zeros up to channels that the tensor cores take."""
+    if not fill or weight.dtype != torch.float32:  # the tensor cores' kernels round float32
+        weight = weight.to(dtype)
+    weight = weight.flatten(1, -2).permute(1, 2, 0)
+    _, c_in, c_out = weight.shape
+    inputs, outputs = (0 if c_in == NARROW else -c_in % TILE), -c_out % TILE
+    if fill and (inputs or outputs):
+        weight = pad(weight, (0, outputs, 0, inputs))
+        bias = None if bias is None else pad(bias, (0, outputs))
+    return Prepared(weight.contiguous(), bias)
+
+
+class Kept:
+    """A prepared weight between calls, as long as the tensors that it comes from are the same."""
+
+    def __init__(self) -> None:
+        self._state: tuple = ()
+        self._sources: list[Tensor] = []  # so that no other tensors get their places
+        self._ready: Prepared | None = None
+
+    def __call__(
+        self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, fill: bool
+    ) -> Prepared:
+        """See `prepare`."""
+        tensors = [weight] if bias is None else [weight, bias]
+        if any(tensor.is_inference() for tensor in tensors):  # nothing tells that these changed
+            return prepare(weight, bias, dtype, fill)
+        state = dtype, fill, tf32_allowed(), [(id(t), t.data_ptr(), t._version) for t in tensors]
+        if self._ready is None or self._state != state:
+            ready = prepare(weight.detach().to(dtype), bias, dtype, fill)
+            single = None if ready.bias is None else _single(ready.bias)
+            packed = cuda.pack_weight(ready.weight) if fill else None
+            self._state, self._sources = state, [tensor.detach() for tensor in tensors]
+            self._ready = Prepared(ready.weight, single, packed)
+        return self._ready
+
+
+def _single(bias: Tensor) -> Tensor:
+    """As the kernels read it: sums are float32 at least."""
+    return bias.detach() if bias.dtype == torch.float64 else bias.detach().float()
+
+
+def product_type(features: Tensor) -> torch.dtype:
+    """The type in which a convolution of the features computes."""
     kind = features.device.type
     if torch.is_autocast_enabled(kind) and features.dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(kind)
-        features, weight = features.to(dtype), weight.to(dtype)
-    c_out = len(weight)
-    weight = weight.flatten(1, -2).permute(1, 2, 0)  # [V, C_in, C_out]
-    if not on_tensor_cores(features):
-        return sparse_conv(features.contiguous(), weight.contiguous(), kernel_map, bias)
-    features, weight, bias = _filled(features, weight, bias)
-    out = _in_pieces(features.contiguous(), weight.contiguous(), kernel_map, bias)
-    return out if out.shape[1] == c_out else out[:, :c_out].contiguous()
+        return torch.get_autocast_dtype(kind)
+    return features.dtype
+
+
+def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> bool:
+    """Whether the convolution runs on the kernel for wide layers, which reads an order of the rows,
+    and an order saves more time than it takes."""
+    offsets, rows = table.neighbours.shape
+    wide = c_in >= PANEL and c_in % SLICE == 0 and c_out % PANEL == 0
+    halves = dtype in (torch.float16, torch.bfloat16)
+    return (
+        wide
+        and rows * c_in * c_out >= LEAST_WORK
+        and 1 < offsets <= MOST_OFFSETS
+        and (halves or (dtype == torch.float32 and tf32_allowed()))
+        and _is_hopper(table.neighbours.device)
+    )
+
+
+@lru_cache(maxsize=64)
+def _is_hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
 
 
 def on_tensor_cores(features: Tensor) -> bool:
@@ -43,50 +135,3 @@ def on_tensor_cores(features: Tensor) -> bool:
     if not features.is_cuda or features.dtype == torch.float64:
         return False
     return features.dtype != torch.float32 or tf32_allowed()
-
-
-def most_offsets(channels: int) -> int:
-    """Of a kernel that the tensor cores take with so many input channels."""
-    return MOST_OFFSETS_NARROW if channels == NARROW else MOST_OFFSETS
-
-
-def _filled(
-    features: Tensor, weight: Tensor, bias: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Channels filled up with zeros to numbers that the tensor cores take."""
-    _, c_in, c_out = weight.shape
-    inputs = 0 if c_in == NARROW else -c_in % TILE
-    outputs = -c_out % TILE
-    if inputs:
-        features = pad(features, (0, inputs))
-    if inputs or outputs:
-        weight = pad(weight, (0, outputs, 0, inputs))
-    if bias is not None and outputs:
-        bias = pad(bias, (0, outputs))
-    return features, weight, bias
-
-
-def _in_pieces(
-    features: Tensor, weight: Tensor, kernel_map: KernelMap, bias: Tensor | None
-) -> Tensor:
-    offsets, most = len(weight), most_offsets(features.shape[1])
-    if offsets <= most:
-        return sparse_conv(features, weight, kernel_map, bias)
-    pieces = -(-offsets // most)
-    out = None
-    for piece in range(pieces):
-        first, last = (offsets * number // pieces for number in (piece, piece + 1))
-        tables = (_cut(table, first, last) for table in kernel_map)
-        out = sparse_conv(features, weight[first:last], KernelMap(*tables), bias, out)  # type: ignore[arg-type]
-        bias = None
-    assert out is not None  # there is an offset
-    return out
-
-
-def _cut(table: Table | None, first: int, last: int) -> Table | None:
-    """The offsets of a table that meet weight[first:last]."""
-    if table is None:
-        return None
-    offsets = len(table.neighbours)
-    rows = slice(offsets - last, offsets - first) if table.flipped else slice(first, last)
-    return table._replace(neighbours=table.neighbours[rows])

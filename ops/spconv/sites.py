@@ -15,6 +15,7 @@ from torch import Tensor
 from ops.geometry import ConvGeometry, level_shapes
 from ops.kernel_map import index_pyramid, strided_map, submanifold_map
 from ops.reference.coords import linear_keys
+from ops.row_order import row_order
 from ops.rulebook import KernelMap, Pyramid, Table
 from ops.site_order import OUTSIDE, site_order
 from ops.spconv import line_maps
@@ -39,6 +40,7 @@ class Sites:
         self._ordered: Ordered | None = (indices, None) if is_sorted else None
         self._submanifold: dict[tuple, KernelMap] = {}
         self._strided: dict[tuple, tuple[Sites, KernelMap]] = {}
+        self._orders: dict[int, tuple[Tensor, Tensor]] = {}  # with the neighbours that have the id
         self._record: Record | None = None
         self._foreseen: Foreseen | None = None
         self._level = 0  # of the record
@@ -113,6 +115,13 @@ class Sites:
         if goes_on:
             found[0]._record, found[0]._level = self._record, self._level + 1
         return found
+
+    def with_order(self, table: Table) -> Table:
+        """A table of the outputs on these sites with an order of its rows, computed once."""
+        key = id(table.neighbours)
+        if key not in self._orders:
+            self._orders[key] = table.neighbours, row_order(table)
+        return table._replace(order=self._orders[key][1])
 
     def inverted(self, geometry: ConvGeometry, kernel_map: KernelMap) -> KernelMap:
         """The map back to these sites of a strided map that was built here."""

@@ -67,15 +67,26 @@ def test_bad_files_get_one_line_and_write_nothing(tmp_path, capsys, change, said
         (["--streets", "0"], "give at least one"),
         (["--first", str(2**65)], "give at least one, with numbers from 0"),
         (["--root", "/proc/nowhere"], "/proc/nowhere"),
+        (["--sensor", "sky.yaml", "--no-crop"], "scan 000000 has no point"),
+        (["--sensor", "sky.yaml", "--layout", "folder"], "scan 000000 has no point"),
     ],
 )
 def test_mistakes_get_one_line(tmp_path, capsys, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
+    Path("sky.yaml").write_text("elevations: [60, 70]\nazimuth_step: 1\nheight: 1.7\n")
     command = ["--root", "root", "--split", "train", "--streets", "1", *arguments]
     assert simulate.main(command) == 2
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
-    assert not list(Path(tmp_path).rglob("*.bin"))
+    assert [path.name for path in Path(tmp_path).rglob("*")] == ["sky.yaml"]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_drive_of_no_street_leaves_nothing(tmp_path, capsys, seed):
+    assert simulate.main(["--root", str(tmp_path / "drive"), f"--drive={seed}"]) == 2
+    err = capsys.readouterr().err
+    assert f"seed {seed}: is not from 0 to {2**64 - 1}" in err and err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_root_keeps_its_sensor(tmp_path, capsys):

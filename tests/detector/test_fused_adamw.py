@@ -88,6 +88,12 @@ def test_checkpoints_of_torch_s_optimizer_are_taken():
     pairs = zip(state.optimizer.state.values(), optimizer.state.values(), strict=True)
     for found, wanted in pairs:
         assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    states = optimizer.state_dict()
+    last = states["state"].pop(len(states["state"]) - 1)
+    state.optimizer.load_state_dict(states)
+    *others, found = state.optimizer.state.values()
+    assert not found["exp_avg"].any() and last["exp_avg"].any()
+    assert all(part["step"] == 1 for part in (*others, found))
 
 
 def test_parts_have_the_layout_of_their_tensors_and_share_nothing():

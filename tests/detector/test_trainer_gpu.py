@@ -13,6 +13,7 @@ from detector.models.second import build_second
 from detector.training.build import build_trainer
 from detector.training.distributed import Processes
 from detector.training.flat import parts_of
+from detector.training.gpu_trainer import GpuTrainer
 from detector.training.losses import build_criterion
 from detector.training.randomness import fix_randomness
 from tests.helpers.minute_training import CONFIG
@@ -100,6 +101,22 @@ def test_batches_without_room_make_more(batches):
     for batch in batches:
         trainer.step([batch])
     assert not ran
+
+
+def test_without_memory_for_graphs_training_goes_on(batches, capsys):
+    """What the GPU has no memory for is asked in the middle of the capture of backward."""
+    want = train(plain(), batches, 3)
+    trainer = build()
+
+    def greedy(indexed):
+        if torch.cuda.is_current_stream_capturing():
+            torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+        return GpuTrainer.differentiate(trainer, indexed)
+
+    trainer.differentiate = greedy
+    assert_same_bits(want, train(trainer, batches, 3))
+    assert not trainer.graphs and trainer.room is None
+    assert capsys.readouterr().err.count("warning: the GPU's memory does not hold the CUDA") == 1
 
 
 def test_capture_leaves_the_network_as_it_was(batches):

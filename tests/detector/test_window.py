@@ -130,9 +130,17 @@ def test_a_vanished_scan_is_told_and_the_rest_is_shown(tools):
     assert code == 2 and err.count("\n") == 1 and "b.bin" in err
 
 
-def test_keys_lead_to_the_worst_frames_and_save_sheets(tools):
+def test_keys_lead_to_numbers_to_the_worst_frames_and_save_sheets(tools):
     tool = tools["judging"]
     tool.wait_for("^000005 .*2 matched, 0 missed, 1 false.*2 of 4")
+    for key, title in (
+        ("3", "^000005 .*2 of 4 +go to 3 - millisecond"),
+        ("9", "go to 39 - millisecond"),
+        ("BackSpace", "go to 3 - millisecond"),
+        ("Return", "^000007 .*3 of 4 - millisecond"),
+    ):
+        tool.press("of 4 .*millisecond", key)
+        tool.wait_for(title)
     for key, title in (
         ("End", "^000011 .*1 matched, 1 missed, 1 false"),
         ("Prior", "^000002 "),

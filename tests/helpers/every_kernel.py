@@ -22,9 +22,14 @@ import ops
 from detector.models.bev_cells import Window, planned
 from ops import ConvGeometry, KernelMap, Level, VoxelGrid
 from ops.cuda import naive
+from ops.cuda.streams import own_stream
 from ops.dense_conv3d import RUNGS
 from ops.line_table import line_table
+from ops.locations import output_sites
+from ops.reached_sites import reached_sites
+from ops.row_order import row_order
 from ops.site_order import site_order
+from ops.upload import upload
 
 GRID = VoxelGrid((0, -4, -2, 12, 4, 2), (0.2, 0.2, 0.2))
 DOWN = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
@@ -39,6 +44,7 @@ CHANNELS = [
     (3, 5),
     (20, 12),
 ]
+TAKE_NO_TENSOR = {"index_workspace_words", "own_stream"}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -119,6 +125,58 @@ def sparse_conv(scene: Scene) -> None:
         ops.sparse_conv(x, w.to(dtype), kernel_map, bias, relu=True).sum().backward()
 
 
+@runs(
+    "list_pairs",
+    "gather_rows",
+    "add_products",
+    "fetch_products",
+    "conv_centre",
+    "fetch_rows",
+)
+def dataflows_over_pairs(scene: Scene) -> None:
+    half = ConvGeometry.of(2, 2)
+    *_, apart = ops.strided_map(scene.coords, GRID.sparse_shape, 2, half)
+    maps = [ops.pair_map(kernel_map) for kernel_map in (*kernel_maps(scene), apart.reversed())]
+    dataflows = ops.Dataflow("gather_scatter"), ops.Dataflow("fetch_on_demand")
+    kinds = [*((dtype, "highest") for dtype in DTYPES), (torch.float32, "high")]
+    channels = [(48, 16), (16, 32), (64, 64), (32, 128), (3, 5)]
+    options = product(maps, dataflows, kinds, channels)
+    for listed, dataflow, (dtype, precision), (c_in, c_out) in options:
+        torch.set_float32_matmul_precision(precision)
+        rows = listed.backward.neighbours.shape[1]
+        x = torch.randn(rows, c_in, device="cuda", dtype=dtype, requires_grad=True)
+        w = torch.randn(len(listed.forward.neighbours), c_in, c_out, device="cuda")
+        w = w.to(dtype).requires_grad_()
+        ops.sparse_conv(x, w, listed, relu=True, dataflow=dataflow).sum().backward()
+
+
+@runs("hash_sites", "reach_outputs", "locate", "conv_direct")
+def direct(scene: Scene) -> None:
+    around = ConvGeometry((3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1))
+    below = scene.below.coords
+    for table, (geometry, out) in product(
+        ("array", "hash"), ((around, scene.coords), (DOWN, below))
+    ):
+        if geometry is DOWN:
+            output_sites(scene.coords, GRID.sparse_shape, 2, DOWN)
+        found = ops.location_map(scene.coords, GRID.sparse_shape, 2, geometry, out, table)
+        for dtype, (c_in, c_out) in product(DTYPES, ((4, 16), (33, 40))):
+            x = torch.randn(len(scene.coords), c_in, device="cuda", dtype=dtype, requires_grad=True)
+            w = torch.randn(27, c_in, c_out, device="cuda", dtype=dtype, requires_grad=True)
+            ops.sparse_conv(x, w, found, relu=True).sum().backward()
+
+
+@runs("row_order")
+def row_orders(scene: Scene) -> None:
+    for kernel_map, dtype in product(kernel_maps(scene), DTYPES[1:]):
+        table = kernel_map.forward
+        ordered = KernelMap(table._replace(order=row_order(table)), kernel_map.backward)
+        x = torch.randn(sources(kernel_map), 128, device="cuda", dtype=dtype)
+        w = torch.randn(len(table.neighbours), 128, 256, device="cuda", dtype=dtype)
+        with torch.no_grad():
+            ops.sparse_conv(x, w, ordered)
+
+
 @runs("conv_blocks", "conv_blocks_backward")
 def conv_blocks(scene: Scene) -> None:
     options = product(kernel_maps(scene), DTYPES, ("highest", "high"), CHANNELS)
@@ -194,11 +252,12 @@ def conv_naive(scene: Scene) -> None:
     naive.sparse_conv(features, torch.randn(27, 40, 50).cuda(), tables)
 
 
-@runs("line_table", "site_order")
+@runs("line_table", "reached_sites", "site_order")
 def lines_of_sites(scene: Scene) -> None:
     coords, shape, below = scene.coords, GRID.sparse_shape, scene.below
     line_table(below.coords, coords, 2, shape, DOWN)
     line_table(coords, below.coords, 2, below.spatial_shape, DOWN, transposed=True)
+    reached_sites(coords, 2, below.spatial_shape, DOWN)
     site_order(coords, 2, shape)
     site_order(coords.flip(0), 1, shape)
 
@@ -218,7 +277,7 @@ def dense(scene: Scene) -> None:
     ops.bev_map(x.half(), below.coords, below.spatial_shape, 2).sum().backward()
 
 
-@runs("bev_cells", "bev_heads", "bev_spread")
+@runs("bev_cells", "bev_heads", "bev_spread", "select_boxes_of_cells")
 def bev_network(scene: Scene) -> None:
     shape = scene.below.spatial_shape[1:]
     blocks = [[Window(3, 1, 1)] * 2, [Window(3, 2, 1), Window(2, 1, 1)]]
@@ -234,6 +293,9 @@ def bev_network(scene: Scene) -> None:
             values.append(heads(rows, table.count))
         ops.bev_spread(values[:1], cells.rows[:1], [1], [6, 14])
         ops.bev_spread(values[1:], cells.rows[1:], [2], [3, 7, 9])
+        sums = ops.CellValues(values[1:], cells.rows[1:], [2], [3, 7, 2])
+        anchors = torch.rand(cells.rows[1][0].numel() * 4, 7, device="cuda") * 9
+        ops.select_boxes_of_cells(sums, anchors, 0.5, 500, 0.1, 100)
 
 
 @runs("match_anchors", "anchor_losses", "anchor_losses_backward")
@@ -266,7 +328,13 @@ def select_boxes(scene: Scene) -> None:
         ops.select_boxes(*predictions, anchors, 0.5, before, 0.1, 100, per_class)
 
 
-@runs("load_points")
+@runs("own_stream")
+def streams(scene: Scene) -> None:
+    with torch.cuda.stream(own_stream(0, 7)):
+        ops.iou_3d(scene.points.new_ones(3, 7), scene.points.new_ones(2, 7))
+
+
+@runs("load_points", "upload")
 def load_points(scene: Scene) -> None:
     offsets = torch.tensor([0, 1000, 2500], dtype=torch.int32).pin_memory()
     workspace = ops.load_workspace(2, scene.points.device)
@@ -274,6 +342,8 @@ def load_points(scene: Scene) -> None:
         points = torch.rand(3000, channels)
         points[::700, 3] = 1e9
         ops.load_points(points.pin_memory(), offsets, workspace)
+        staged = torch.zeros(4 + points.numel(), dtype=torch.int32).pin_memory()
+        upload([points[:1000], points[1000:]], staged, staged.cuda())
 
 
 @runs("collect")
@@ -287,6 +357,30 @@ def collect(scene: Scene) -> None:
 def furthest_point_sampling(scene: Scene) -> None:
     for count in (3000, 5000, 40_000, 100_000, 132_000):  # a block, clusters, streamed
         ops.furthest_point_sampling(torch.randn(2, count, 3, device="cuda"), 5)
+
+
+@runs("ball_query", "three_nearest")
+def point_neighbours(scene: Scene) -> None:
+    for count, queries in ((0, 5), (100, 40), (3000, 700), (1500, 70_000)):  # slices of a tile
+        points, others = (torch.randn(2, n, 3, device="cuda") for n in (count, queries))
+        ops.ball_query(points, others, 0.3, 5)
+        ops.three_nearest(points, others)
+
+
+@runs("group_points", "interpolate", "segment_sum", "segment_max")
+def point_features(scene: Scene) -> None:
+    rows = torch.randint(-1, 30, (2, 100, 3), device="cuda")
+    weights = torch.rand(rows.shape, device="cuda")
+    voxels = ops.dynamic_voxelize(scene.points, scene.offsets, GRID)
+    for dtype, channels in product(DTYPES, (3, 6, 16, 160)):
+        features, each = (
+            torch.randn(*n, channels, device="cuda", dtype=dtype, requires_grad=True)
+            for n in ((2, 40), (len(scene.points),))
+        )
+        ops.group_points(features, rows).sum().backward()
+        ops.interpolate(features, rows, weights).sum().backward()
+        for reduction in ("max", "mean"):
+            ops.voxel_pool(each, voxels, reduction).sum().backward()
 
 
 class Called(TorchDispatchMode):
@@ -308,7 +402,7 @@ def main() -> None:
     for operators, run in RUNS.items():
         with Called() as called:
             run(scene)
-        left_out = {*operators} - called.names - {"index_workspace_words"}  # takes no tensor
+        left_out = {*operators} - called.names - TAKE_NO_TENSOR
         if left_out:
             raise SystemExit(f"{run.__name__} does not call {', '.join(sorted(left_out))}")
     torch.cuda.synchronize()

@@ -40,12 +40,12 @@ def found(x: Tensor, gradient: Tensor, scale: Tensor, shift: Tensor) -> tuple[di
     running = torch.linspace(-1, 1, channels).cuda(), torch.linspace(1, 2, channels).cuda()
     poison()
     parameters = [unit], [scale], [shift], *([values] for values in running)
-    saved = torch.ops.millisecond.conv_blocks(x, *parameters, [same], [], MOMENTUM, EPS)
+    saved = torch.ops.millisecond.conv_blocks(x, *parameters, [same], [], [], MOMENTUM, EPS)
     out, sums, mean, inverse = saved
     torch.testing.assert_close(sums, x, rtol=0, atol=0, equal_nan=True)
     poison()
     of_x, _, *of_parameters = torch.ops.millisecond.conv_blocks_backward(
-        gradient, x, [unit], [scale], [shift], saved, [same], [], [same], [], [0], EPS, True
+        gradient, x, [unit], [scale], [shift], saved, [same], [], [same], [], [], [0], EPS, True
     )
     forward = dict(zip(NAMES, (out, mean, inverse, *running), strict=True))
     return forward, dict(zip(GRADIENTS, (of_x, *of_parameters), strict=True))

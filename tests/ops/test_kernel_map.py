@@ -240,6 +240,13 @@ def test_wrong_windows_are_named():
         submanifold_map(coords, (3, 4, 5), 1, (3, 2, 3))
     with pytest.raises(ValueError, match="stride: expected 3 whole numbers from 1 up, got 0"):
         ConvGeometry.of(3, stride=0)
+    for far in (2**29, 2**31 + 1):
+        with pytest.raises(ValueError, match=r"dilation: .* reaches over 2\^30 sites or more"):
+            submanifold_map(coords, (3, 4, 5), 1, 3, far)
+        with pytest.raises(ValueError, match=r"dilation: .* reaches over 2\^30 sites or more"):
+            ConvGeometry.of(3, padding=1, dilation=(1, 1, far))
+    with pytest.raises(ValueError, match=r"padding: expected less than 2\^30"):
+        ConvGeometry.of(3, padding=2**32)
     with pytest.raises(ValueError, match=r"padding: expected 3 whole numbers .* got \(1, 1\)"):
         ConvGeometry.of(3, padding=(1, 1))
     with pytest.raises(ValueError, match=r"kernel_size: \(5, 5, 5\) does not fit"):

@@ -44,3 +44,6 @@ def test_opcheck():
     window = (3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1)
     arguments = coords, coords, 2, (5, 6, 7), window, False
     torch.library.opcheck(torch.ops.millisecond.line_table, arguments)
+    arguments = coords, 2, (3, 3, 4), window
+    checks = ("test_schema", "test_faketensor")  # of the rows, some are room
+    torch.library.opcheck(torch.ops.millisecond.reached_sites, arguments, test_utils=checks)

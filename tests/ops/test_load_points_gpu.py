@@ -46,6 +46,9 @@ def test_same_as_the_reference(scale, channels):
         assert same.all() and torch.equal(got[0][:total].isnan().cpu(), want[0][:total].isnan())
         assert torch.equal(got[1].cpu(), want[1])
         assert not workspace.any()
+        there = load_points(points.cuda(), offsets.cuda(), workspace)  # they are on the GPU already
+        assert torch.equal(there[0][:total].view(torch.int32), got[0][:total].view(torch.int32))
+        assert torch.equal(there[1], got[1])
 
 
 def test_a_replay_reads_what_the_memory_then_holds():
@@ -73,7 +76,7 @@ def test_what_is_refused():
     workspace = load_workspace(1, torch.device("cuda"))
     with pytest.raises(ValueError, match="points: not in pinned memory"):
         load_points(points.clone(), offsets, workspace)
-    with pytest.raises(ValueError, match="points: expected on the host"):
+    with pytest.raises(RuntimeError, match="offsets must be a CUDA tensor, is on cpu"):
         load_points(points.cuda(), offsets, workspace)
     with pytest.raises(RuntimeError, match="workspace must have 5 elements"):
         torch.ops.millisecond.load_points(points, offsets, workspace[:4], (1.0, 2.0, 3.0), 0.01)

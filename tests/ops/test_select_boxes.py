@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ops import select_boxes
+from ops import CellValues, bev_spread, select_boxes, select_boxes_of_cells
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,18 @@ def test_a_wrong_argument_is_one_line(change, message):
     assert found.count.tolist() == [1, 1] and found.boxes.shape == (2, 3, 7)
     with pytest.raises(ValueError, match=message):
         select_boxes(**{**arguments, **change})
+
+
+def test_boxes_of_cells_are_those_of_their_sums():
+    torch.manual_seed(1)
+    values = [torch.randn(20 * factor**2, 24) for factor in (1, 2)]
+    rows = [torch.randint(20, (2, 6 // f, 4 // f), dtype=torch.int32) for f in (1, 2)]
+    cells, anchors = CellValues(values, rows, [1, 2], [4, 14, 4]), torch.rand(48, 7) * 9
+    limits = 0.6, 40, 0.3, 9
+    predictions = [part.view(2, 48, -1) for part in bev_spread(*cells)]
+    wanted = select_boxes(*predictions, anchors, *limits)
+    found = select_boxes_of_cells(cells, anchors, *limits)
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    assert found.count.min() > 0
+    with pytest.raises(ValueError, match=r"anchors: expected \[48, 7\] float32, got \[47, 7\]"):
+        select_boxes_of_cells(cells, anchors[1:], *limits)

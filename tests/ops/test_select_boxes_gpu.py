@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ops import select_boxes
+from ops import CellValues, bev_spread, select_boxes, select_boxes_of_cells
 from ops.reference import select_boxes as reference
 from tests.helpers.sparse import poison_bits
 
@@ -142,3 +142,30 @@ def test_what_the_operator_refuses():
         operator(*predictions, anchors, 0.1, ANCHORS + 1, *rest[2:])
     with pytest.raises(ValueError, match="direction_logits: expected"):
         select_boxes(logits, residuals, directions[:, :5], anchors, 0.1, 10, 0.1, 10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("classes", [1, 3])
+def test_boxes_of_cells_are_those_of_their_sums(dtype, classes):
+    """Two maps, the second of half the resolution; rows are shared as by cells of an empty map."""
+    generator = torch.Generator().manual_seed(classes)
+    batch, y, x, of_cell = 3, 12, 10, 2 * classes
+    channels, rows, values = [of_cell * n for n in (classes, 7, 2)], [], []
+    for factor in (1, 2):
+        shape = batch, y // factor, x // factor
+        rows.append(torch.randint(90, shape, generator=generator, dtype=torch.int32).cuda())
+        numbers = torch.randn(90 * factor**2, 128, generator=generator)
+        numbers[::17, ::5] = math.nan
+        values.append(numbers.to("cuda", dtype))
+    cells, anchors = CellValues(values, rows, [1, 2], channels), anchors_of(y * x * of_cell)
+    groups = zip(bev_spread(*cells), (classes, 7, 2), strict=True)
+    predictions = [group.view(batch, -1, width) for group, width in groups]
+    for score, before_nms in ((0.6, 4096), (0.5, 40), (1.0, 9)):
+        limits = score, before_nms, 0.2, 50
+        poison_bits()
+        got = select_boxes_of_cells(cells, anchors, *limits)
+        want = select_boxes(*predictions, anchors, *limits)
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert (select_boxes(*predictions, anchors, 0.6, 4096, 0.2, 50).count > 5).all()
+    arguments = (*cells, anchors, 0.6, 40, 0.2, 50, False, 0.8, 9.0)
+    torch.library.opcheck(torch.ops.millisecond.select_boxes_of_cells.default, arguments)

@@ -27,6 +27,7 @@ CHANNELS = [
     (64, 64),
     (64, 128),
     (128, 64),
+    (128, 128),
     (48, 80),
 ]
 ODD_CHANNELS = [(1, 1), (3, 5), (7, 16), (20, 12), (16, 24), (130, 9)]
@@ -262,11 +263,11 @@ def test_opcheck_of_the_chain(opcheck_case):
     torch.library.opcheck(torch.ops.millisecond.pack_weight.default, (weight, True))
     torch.library.opcheck(
         torch.ops.millisecond.conv_chain.default,
-        (features, [packed, packed], [bias, bias], [table, table], [], None, 0, [], True),
+        (features, [packed, packed], [bias, bias], [table, table], [], [], None, 0, [], True),
     )
     torch.library.opcheck(
         torch.ops.millisecond.conv_chain.default,
-        (features, [packed], [bias], [table], [], coords, 1, [5, 20, 20], True),
+        (features, [packed], [bias], [table], [], [], coords, 1, [5, 20, 20], True),
     )
 
 
@@ -278,14 +279,14 @@ def test_opcheck_of_the_blocks(opcheck_case):
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")  # never compiled
     torch.library.opcheck(
         torch.ops.millisecond.conv_blocks.default,
-        (features, *blocks, *statistics, [table, table], [], 0.01, 1e-3),
+        (features, *blocks, *statistics, [table, table], [], [], 0.01, 1e-3),
         test_utils=checks,
     )
     saved = torch.ops.millisecond.conv_blocks(
-        features, *blocks, *statistics, [table, table], [], 0.01, 1e-3
+        features, *blocks, *statistics, [table, table], [], [], 0.01, 1e-3
     )
     torch.library.opcheck(
         torch.ops.millisecond.conv_blocks_backward.default,
-        (features, features, *blocks, saved, *[[table] * 2, []] * 2, [1, 1], 1e-3, True),
+        (features, features, *blocks, saved, *[[table] * 2, []] * 2, [], [1, 1], 1e-3, True),
         test_utils=checks,
     )

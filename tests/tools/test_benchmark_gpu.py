@@ -20,6 +20,15 @@ def test_sampling(tmp_path, monkeypatch):
     assert all(0 < row["least_ms"] <= row["median_ms"] <= row["p99_ms"] for row in rows)
 
 
+def test_points(tmp_path, monkeypatch):
+    monkeypatch.setattr("tools.benchmarks.points.SIZES", ((2, 3000, 200),))
+    path = tmp_path / "points.json"
+    assert main(["points", "--count", "1", "--repeats", "1", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["engine"] for row in rows] == ["millisecond", "PointNet++"] * 8
+    assert all(0 < row["least_ms"] <= row["median_ms"] <= row["most_ms"] for row in rows)
+
+
 def test_operators(tmp_path):
     path = tmp_path / "operators.json"
     assert main(["operators", "--count", "1", "--repeats", "2", "--json", str(path)]) == 0

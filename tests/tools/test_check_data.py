@@ -118,6 +118,16 @@ def test_angles_in_degrees(root):
     assert "rotation_y goes up to 90" in line
 
 
+def test_objects_that_stand_twice_in_their_label_file(root):
+    config, dataset = load_config(CONFIG), KittiDataset(root, "all")
+    assert not any("once more" in line for line in advice(config, survey(dataset)))
+    path = root / "training/label_2/000005.txt"
+    cars = [f"Car 0 0 0 10 10 20 90 1.5 1.8 4.0 {x} 1.6 15 0\n" for x in range(3)]
+    path.write_text("".join(cars) * 2)
+    (line,) = (line for line in advice(config, survey(dataset)) if "once more" in line)
+    assert re.match(r"data: 3 of \d+ boxes stand .* such as a Car in frame 000005; take", line)
+
+
 def test_odd_clouds(root):
     first, second = sorted((root / "training/velodyne").iterdir())[:2]
     first.write_bytes(b"")

@@ -203,7 +203,8 @@ def test_a_screenshot_that_cannot_be_written_does_not_end_the_view(monkeypatch, 
 def test_every_key_has_a_row_in_the_help():
     assert keys_for(("Car",))["1"] == "Car off, on"
     assert "1 to 3" in keys_for(("Car", "Pedestrian", "Cyclist"))
-    assert names_of("1 to 3") == ["1", "2", "3"] and names_of("left, right") == ["left", "right"]
+    assert names_of("1 to 3, enter") == ["1", "2", "3", "enter"]
+    assert names_of("left, right") == ["left", "right"] and names_of("[, ]") == ["[", "]"]
 
 
 def test_a_camera_image_that_cannot_be_read_is_told_once(tmp_path, capsys):

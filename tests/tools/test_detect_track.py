@@ -107,10 +107,12 @@ def test_ego_gives_the_tracker_the_poses_of_the_scans(tmp_path, weights, scans, 
         np.testing.assert_allclose(poses[place], ego(points, place / 10))
 
 
-def test_ego_without_track_and_odd_rates_are_refused(tmp_path, weights, scans, capsys):
+def test_ego_and_rate_without_track_and_odd_rates_are_refused(tmp_path, weights, scans, capsys):
     common = ["--weights", weights, scans, "--output", tmp_path / "out"]
     assert run(*common, "--ego") == 2
     assert "--ego goes with --track" in capsys.readouterr().err
+    assert run(*common, "--rate", "10") == 2
+    assert "--rate goes with --track" in capsys.readouterr().err
     for rate in ("0", "-1", "nan", "inf", "fast"):
         assert run(*common, "--track", "--rate", rate) == 2
         assert "no frequency above 0" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import pytest
 
+from data.simulator.street import WORLD
 from tests.helpers.training_program import arguments, assert_same_weights
 from tools.train import main
 
@@ -9,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SHORT = ("--streets", "4", "--set", "train.epochs=1")
 
 
-def test_streets_are_made_in_the_workers(minute, tmp_path, capsys):
+def test_streets_are_made_in_the_workers(minute, tmp_path, capsys, monkeypatch):
     for name, workers in (("none", 0), ("one", 1)):
         more = (*SHORT, f"train.workers={workers}")
         assert main(arguments(minute, tmp_path / name, *more)) == 0
@@ -18,6 +19,24 @@ def test_streets_are_made_in_the_workers(minute, tmp_path, capsys):
     other = (*SHORT, "--resume", "--sensor", "hdl-32e")
     assert main(arguments(minute, tmp_path / "one", *other)) == 2
     assert "changed since" in capsys.readouterr().err
+    monkeypatch.setattr("data.simulator.dataset.WORLD", 1000)
+    assert main(arguments(minute, tmp_path / "one", *SHORT, "--resume")) == 2
+    err = capsys.readouterr().err
+    assert f"world {WORLD}" in err and "world 1000" in err and err.count("\n") == 1
+
+
+def test_trainings_of_other_seeds_see_other_streets(minute, tmp_path, monkeypatch):
+    seen = []
+
+    def note(config, frames, *rest):
+        seen.append(set(range(frames.first, frames.first + len(frames))))
+        raise ValueError("noted")
+
+    monkeypatch.setattr("tools.train.build_training", note)
+    for seed in (0, 0, 1):
+        more = (*SHORT, f"train.seed={seed}")
+        assert main(arguments(minute, tmp_path / str(len(seen)), *more)) == 2
+    assert seen[0] == seen[1] and not seen[0] & seen[2]
 
 
 def test_a_wrong_sensor_gets_one_line(minute, tmp_path, capsys):
@@ -27,8 +46,16 @@ def test_a_wrong_sensor_gets_one_line(minute, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_sensor_without_streets_is_a_mistake(minute, tmp_path, capsys):
-    assert main(arguments(minute, tmp_path / "run", "--sensor", "hdl-64e")) == 2
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--sensor", "hdl-64e"), ("--sensor hdl-64e", "--streets N")),
+        (("--streets", "4", "--train-split", "val"), ("--train-split val", "--streets 4")),
+        (("--streets", "99999999"), ("99999999 streets per epoch",)),
+    ],
+)
+def test_options_that_do_not_go_together_get_one_line(minute, tmp_path, capsys, more, said):
+    assert main(arguments(minute, tmp_path / "run", *more)) == 2
     err = capsys.readouterr().err
-    assert "--sensor hdl-64e" in err and "--streets N" in err and err.count("\n") == 1
+    assert all(part in err for part in said) and err.count("\n") == 1
     assert not (tmp_path / "run").exists()

@@ -14,8 +14,14 @@ from detector.models.encoder_graph import KITTI_CAPACITIES
 from detector.models.sparse_encoder import DOWNS
 from ops import KernelMap, Level, Voxels
 from ops.cuda import naive
+from ops.cuda.streams import own_stream
 from ops.line_table import line_table
+from ops.locations import kernel_map as kernel_map_of
+from ops.locations import output_sites
+from ops.reached_sites import reached_sites
+from ops.row_order import row_order
 from ops.site_order import site_order
+from ops.upload import upload
 from tools.benchmarks.ops import GRID
 from tools.benchmarks.scans import Scans
 from tools.benchmarks.timing import Times, wall
@@ -96,12 +102,13 @@ def index_exactly(scan: Scan) -> Calls:
     return {"index, exact sizes": lambda: ops.index_pyramid(coords, shape, 1, DOWNS, **options)}
 
 
-@line("line_table", "site_order")
+@line("line_table", "reached_sites", "site_order")
 def lines_of_sites(scan: Scan) -> Calls:
     coords, shape = scan.voxels.coords, GRID.sparse_shape
-    window = ops.ConvGeometry.of(3, padding=1)
+    window, down = ops.ConvGeometry.of(3, padding=1), ops.ConvGeometry.of(3, 2, 1)
     return {
         "line table": lambda: line_table(coords, coords, 1, shape, window),
+        "reached sites": lambda: reached_sites(coords, 1, down.output_shape(shape), down),
         "site order": lambda: site_order(coords, 1, shape),
     }
 
@@ -112,6 +119,44 @@ def sparse_conv(scan: Scan) -> Calls:
     x, weight = random(rows, 64), random(27, 64, 64)
     call = lambda: ops.sparse_conv(x, weight, kernel_map)  # noqa: E731
     return {"conv 64-64": call, "conv 64-64 and backward": forward_and_backward(call)}
+
+
+@line(
+    "list_pairs",
+    "gather_rows",
+    "add_products",
+    "fetch_products",
+    "conv_centre",
+    "fetch_rows",
+)
+def dataflows_over_pairs(scan: Scan) -> Calls:
+    kernel_map, rows = submanifold(scan)
+    x, weight, listed = random(rows, 64), random(27, 64, 64), ops.pair_map(kernel_map)
+    calls: Calls = {"list the pairs of a map": lambda: ops.pair_map(kernel_map)}
+    for dataflow in (ops.Dataflow("gather_scatter"), ops.Dataflow("fetch_on_demand")):
+        call = lambda d=dataflow: ops.sparse_conv(x, weight, listed, dataflow=d)  # noqa: E731
+        calls[f"{dataflow.kind} 64-64 and backward"] = forward_and_backward(call)
+    return calls
+
+
+@line("hash_sites", "reach_outputs", "locate", "conv_direct")
+def direct(scan: Scan) -> Calls:
+    level, geometry = scan.levels[2], ops.ConvGeometry.of(3, padding=1)
+    place = level.coords, level.spatial_shape, 1, geometry, level.coords
+    x, weight, found = random(len(level.coords), 64), random(27, 64, 64), ops.location_map(*place)
+    down = level.coords, level.spatial_shape, 1, DOWNS[2]
+    return {
+        "outputs of a step down, hash": lambda: output_sites(*down),
+        "location map, hash": lambda: ops.location_map(*place),
+        "kernel map by search in the hash": lambda: kernel_map_of(found),
+        "direct 64-64": lambda: ops.sparse_conv(x, weight, found),
+    }
+
+
+@line("row_order")
+def row_orders(scan: Scan) -> Calls:
+    table = submanifold(scan)[0].forward
+    return {"row order": lambda: row_order(table)}
 
 
 @line("conv_naive")
@@ -188,7 +233,7 @@ def bev_map(scan: Scan) -> Calls:
     return {"bird's-eye-view map": call, "the same and backward": forward_and_backward(call)}
 
 
-@line("bev_cells", "bev_heads", "bev_spread")
+@line("bev_cells", "bev_heads", "bev_spread", "select_boxes_of_cells")
 def bev_network(scan: Scan) -> Calls:
     level = scan.levels[-1]
     blocks = [[Window(3, 1, 1)] * 6, [Window(3, 2, 1)] + [Window(3, 1, 1)] * 5]
@@ -200,7 +245,12 @@ def bev_network(scan: Scan) -> Calls:
         random(table.neighbours.shape[1] * f, 128).detach()
         for table, f in ((cells.tables[5], 1), (cells.tables[11], 4))
     ]
+    sums = ops.CellValues([part - 5 for part in values], cells.rows, [1, 2], [18, 42, 12])
+    anchors = torch.rand(200 * 176 * 6, 7, device="cuda")
+    anchors *= torch.tensor([70, 80, 2, 4, 2, 2, 6]).cuda()
+    limits = 0.1, 4096, 0.01, 500
     return {
+        "boxes of all cells' values": lambda: ops.select_boxes_of_cells(sums, anchors, *limits),
         "cells and tables of the BEV network": lambda: ops.bev_cells(level, 1, plan),
         "up-sampling and heads, 8800 cells": lambda: heads(x),
         "predictions of all cells": lambda: ops.bev_spread(
@@ -250,11 +300,21 @@ def select_boxes(scan: Scan) -> Calls:
     }
 
 
-@line("load_points")
+@line("own_stream")
+def stream_of_its_own(scan: Scan) -> Calls:
+    return {"a stream that is there": lambda: own_stream(0, 0)}
+
+
+@line("load_points", "upload")
 def load_points(scan: Scan) -> Calls:
     points, offsets = scan.points.cpu().pin_memory(), scan.offsets.cpu().pin_memory()
     workspace = ops.load_workspace(1, scan.points.device)
-    return {"points to the GPU": lambda: ops.load_points(points, offsets, workspace)}
+    staged = torch.zeros(4 + points.numel(), dtype=torch.int32).pin_memory()
+    uploaded, cloud = staged.cuda(), scan.points.cpu()
+    return {
+        "points to the GPU": lambda: upload([cloud], staged, uploaded),
+        "points from pinned memory": lambda: ops.load_points(points, offsets, workspace),
+    }
 
 
 @line("collect")
@@ -269,3 +329,36 @@ def furthest_point_sampling(scan: Scan) -> Calls:
     points = torch.randn(1, 16_384, 3, device="cuda")
     name = "furthest points, 1024 of 16384"
     return {name: lambda: ops.furthest_point_sampling(points, 1024)}
+
+
+@line("ball_query", "three_nearest")
+def point_neighbours(scan: Scan) -> Calls:
+    points = torch.rand(1, 16_384, 3, device="cuda") * torch.tensor([70, 80, 4]).cuda()
+    centres = points[:, ::4].contiguous()
+    return {
+        "ball query, 32 of 16384, 4096 balls": lambda: ops.ball_query(points, centres, 1.6, 32),
+        "three nearest of 4096, 16384 times": lambda: ops.three_nearest(centres, points),
+    }
+
+
+@line("group_points", "interpolate", "segment_sum", "segment_max")
+def point_features(scan: Scan) -> Calls:
+    features, each = random(1, 16_384, 64), random(len(scan.points), 64)
+    rows = torch.randint(16_384, (1, 4096, 32), device="cuda")
+    few, weights = rows[..., :3], torch.rand(1, 4096, 3, device="cuda")
+    voxels = ops.dynamic_voxelize(scan.points, scan.offsets, GRID)
+    group = lambda: ops.group_points(features, rows)  # noqa: E731
+    blend = lambda: ops.interpolate(features, few, weights)  # noqa: E731
+    largest = lambda: ops.voxel_pool(each, voxels, "max")  # noqa: E731
+    mean = lambda: ops.voxel_pool(each, voxels, "mean")  # noqa: E731
+    return {
+        "grouping of 4096 balls of 32, 64 channels": group,
+        "the same and backward": forward_and_backward(group),
+        "interpolation at 4096 places": blend,
+        "interpolation and backward": forward_and_backward(blend),
+        "voxels of all points": lambda: ops.dynamic_voxelize(scan.points, scan.offsets, GRID),
+        "largest of voxels, 64 channels": largest,
+        "largest and backward": forward_and_backward(largest),
+        "mean of voxels": mean,
+        "mean and backward": forward_and_backward(mean),
+    }

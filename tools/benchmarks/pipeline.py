@@ -24,7 +24,6 @@ from tools.benchmarks.peer_network import PeerNetwork, peer_networks
 from tools.benchmarks.percentiles import Percentiles
 from tools.benchmarks.pipeline_stages import stages
 from tools.benchmarks.scans import Scans
-from tools.benchmarks.timing import timed
 
 SECONDS = 1.0  # for which frames are counted
 FEWER = 10  # the calls that are not the detector's own are fewer by this factor
@@ -89,7 +88,9 @@ class Benchmark:
         for cloud in clouds * 2:
             call(cloud)
         for cloud in islice(cycle(clouds), max(calls, 1)):
-            samples.append(timed(lambda c=cloud: call(c))[1])
+            started = time.perf_counter()
+            call(cloud)  # its boxes are on the host
+            samples.append(1e3 * (time.perf_counter() - started))
         times = Percentiles.of(samples)
         self.samples[f"{precision}, {name}, {scans.source}"] = samples
         row = {"precision": precision, "path": name, "scans": scans.source, "calls": len(samples)}

@@ -48,8 +48,11 @@ def _on_gpu(inference: Inference, cloud: Tensor) -> dict[str, float]:
         "index": kernel_time(lambda: graph.index(voxels)),
     }
     times |= _network(inference, voxels, pyramid, kernel_time)
+    cells = inference.cells(pyramid)
+    if cells is not None:
+        times["cells, beside the encoder"] = kernel_time(lambda: inference.cells(pyramid))
     found = inference.postprocess.select(
-        inference.predict(inference.encode(voxels, pyramid), pyramid)
+        inference.predict(inference.encode(voxels, pyramid), pyramid, cells)
     )
     bev = inference.model.encode(voxels, pyramid)
     times["dense BEV network"] = kernel_time(lambda: inference.model.predict(bev))
@@ -61,11 +64,11 @@ def _on_gpu(inference: Inference, cloud: Tensor) -> dict[str, float]:
 def _network(
     inference: Inference, voxels: Voxels, pyramid: Pyramid, clock: Clock
 ) -> dict[str, float]:
-    features = inference.encode(voxels, pyramid)
-    predictions = inference.predict(features, pyramid)
+    features, cells = inference.encode(voxels, pyramid), inference.cells(pyramid)
+    predictions = inference.predict(features, pyramid, cells)
     return {
         "encoder": clock(lambda: inference.encode(voxels, pyramid)),
-        "BEV network": clock(lambda: inference.predict(features, pyramid)),
+        "BEV network": clock(lambda: inference.predict(features, pyramid, cells)),
         "postprocess": clock(lambda: inference.postprocess.select(predictions)),
     }
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ops import furthest_point_sampling
-from ops.cuda.library import BuildError
-from ops.cuda.toolchain import Toolchain
+from tools.benchmarks.pointnet2 import compiled, launcher
 from tools.benchmarks.timing import Times, timed
 
-SOURCE = Path(__file__).with_name("pointnet2_sampling.cu")
 SIZES = ((1024, 16_384), (2048, 131_072))  # samples, points of a cloud
 BATCHES = (1, 16)
 WARM_UP = 3  # calls
@@ -71,34 +65,14 @@ def _compare(
 
 
 def baseline() -> Sampler:
-    """PointNet++'s kernel, compiled for the current device.
-
-    Raises:
-        BuildError: without nvcc, or with what it has to say.
-    """
-    home = Toolchain.find().cuda_home
-    if home is None:
-        raise BuildError("no nvcc for the baseline: install a CUDA toolkit and export CUDA_HOME")
-    architecture = "".join(map(str, torch.cuda.get_device_capability()))
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder, "pointnet2_sampling.so")
-        flags = ["-O3", "-shared", "-Xcompiler", "-fPIC", f"-arch=sm_{architecture}"]
-        command = [str(home / "bin" / "nvcc"), *flags, str(SOURCE), "-o", str(library)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise BuildError(f"nvcc cannot compile {SOURCE}: {done.stderr.strip()}")
-        sample = ctypes.CDLL(str(library)).pointnet2_sample
-    pointer, number = ctypes.c_void_p, ctypes.c_int
-    sample.argtypes = [pointer, number, number, number, pointer, pointer, pointer]
+    """PointNet++'s kernel, compiled for the current device; raises BuildError as `compiled`."""
+    sample = launcher(compiled("pointnet2_sampling.cu"), "pointnet2_sample")
 
     def call(points: Tensor, samples: int) -> Tensor:
         batch, count, _ = points.shape
         nearest = points.new_full((batch, count), 1e10)
         chosen = torch.empty(batch, samples, dtype=torch.int64, device=points.device)
-        tensors = nearest.data_ptr(), chosen.data_ptr()
-        stream = torch.cuda.current_stream().cuda_stream
-        if error := sample(points.data_ptr(), batch, count, samples, *tensors, stream):
-            raise RuntimeError(f"PointNet++'s kernel: CUDA error {error}")
+        sample(points, batch, count, samples, nearest, chosen)
         return chosen
 
     return call

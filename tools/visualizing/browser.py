@@ -17,10 +17,13 @@ from tools.visualizing.pictures import Artist
 
 STEPS = {"left": -1, "right": 1, "page_up": -10, "page_down": 10}
 WORSE = {"n": 1, "b": -1}
+DIGITS = 9  # of a typed number, the last ones
 TURNING = {
     "left, right": "frame before, after",
     "page_up, page_down": "ten frames back, on",
     "home, end": "first frame, last frame",
+    "0 to 9, enter": "the frame of this number",
+    "backspace": "take back a digit of it",
 }
 RANKING = {"n, b": "the next frame among the worst, back"}
 JUDGING = {"e": "boxes by class, by error"}
@@ -52,32 +55,46 @@ class Browser:
         self._studio, self._window, self._artist = studio, window, artist
         self._folder, self._order, self._ranks = folder, order, ranks
         self._rank = -1  # which of the worst was shown last
+        self._typed = ""  # digits of a frame's number
 
     def browse(self, at: int, by_error: bool) -> int:
         """Begin with a frame, by its number in the order; returns the exit code once the window is
         closed."""
         drawn = None
         while self._window.open:
-            if drawn != (at, by_error):
-                content = self._show(at, by_error)
-                drawn = at, by_error
+            if drawn is None or drawn[:2] != (at, by_error):
+                content = self._studio.content_or_reason(self._order[at], by_error)
+            if drawn != (at, by_error, self._typed):
+                self._show(content, at)
+                drawn = at, by_error, self._typed
             for key in self._window.wait():
+                typed, self._typed = self._typed, ""
                 if key == "e":
                     by_error = not by_error
-                elif key == "s" and drawn == (at, by_error):
+                elif key == "s" and drawn is not None and drawn[:2] == (at, by_error):
                     self._save(at, content)
                 elif key in WORSE:
                     at, drawn = self._worse(WORSE[key]), None
+                elif key.isdecimal():
+                    self._typed = (typed + key)[-DIGITS:]
+                elif key == "backspace":
+                    self._typed = typed[:-1]
+                elif key == "enter":
+                    at = self._jumped(at, typed)
                 else:
                     at = self._turned(at, key)
         return self._studio.account.close(len(self._order))
 
-    def _show(self, at: int, by_error: bool) -> Content:
-        content = self._studio.content_or_reason(self._order[at], by_error)
+    def _show(self, content: Content, at: int) -> None:
         several = len(self._order) > 1
         place = f"     {at + 1} of {len(self._order)}" if several else ""
-        self._window.show(*content.shown._replace(title=content.shown.title + place))
-        return content
+        typed = f"     go to {self._typed}" if self._typed else ""
+        self._window.show(*content.shown._replace(title=content.shown.title + place + typed))
+
+    def _jumped(self, at: int, typed: str) -> int:
+        """The frame of the typed number, as titles count them; beyond the ends the first or last
+        one."""
+        return min(max(int(typed), 1), len(self._order)) - 1 if typed else at
 
     def _turned(self, at: int, key: str) -> int:
         last = len(self._order) - 1

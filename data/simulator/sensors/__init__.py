@@ -27,6 +27,7 @@ class Sensor:
     elevations: tuple[float, ...]  # of the beams, in any order; up is positive
     azimuth_step: float  # between two firings of a beam
     height: float  # of the origin of its points above the ground
+    pitch: float = 0.0  # by which it looks down, so that a level road rises ahead
     field_of_view: float = 360.0  # around straight ahead
     min_range: float = 0.5
     max_range: float = 100.0
@@ -36,6 +37,7 @@ class Sensor:
     turn: float = 0.1  # seconds of a turn, or from one side of the view to the other; 0: at once
     laser_heights: tuple[float, ...] = ()  # of the beams above the origin of the points
     asphalt_range: float = 45.0  # at which half of the pulses onto a road come back
+    range_spread: float = 0.0  # of the logarithm of that, from scan to scan
     returns: int = 1  # points that a pulse brings at most; 2: one behind an edge too
     intensity: bool = True  # False: every point has intensity 0
     # the own car's roof: front and back edge (x), half of its width, height above the ground
@@ -62,6 +64,7 @@ class Sensor:
             ("azimuth_step", 0.01, 10.0),
             ("field_of_view", self.azimuth_step, 360.0),
             ("height", 0.1, 20.0),
+            ("pitch", -45.0, 45.0),
             ("min_range", 0.0, self.max_range),
             ("max_range", 1.0, 1000.0),
             ("range_noise", 0.0, 1.0),
@@ -69,6 +72,7 @@ class Sensor:
             ("divergence", 0.0, 50.0),
             ("turn", 0.0, 1.0),
             ("asphalt_range", 1.0, 1000.0),
+            ("range_spread", 0.0, 1.0),
             ("returns", 1, 2),
         ):
             value = getattr(self, key)

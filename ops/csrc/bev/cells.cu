@@ -1,7 +1,9 @@
 // Cells of a bird's-eye-view network, see cells.h: two kernels, whatever the number of convolutions.
 #include <algorithm>
+#include <atomic>
 
 #include "bev/cells.h"
+#include "bev/spread.cuh"
 #include "chained.cuh"
 #include "common.cuh"
 #include "conv/epilogue.cuh"
@@ -273,12 +275,7 @@ __global__ void __launch_bounds__(SPREAD_THREADS)
   for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < job.maps * SPREAD_CELLS; i += blockDim.x * blockDim.y) {
     const int map = i / SPREAD_CELLS, cell = i % SPREAD_CELLS;
     if (cell >= here) continue;
-    const int factor = job.factor[map];
-    const int at = int(first + cell), line = at / job.width;
-    const int x = at % job.width, y = line % job.height, frame = line / job.height;
-    const int place = (frame * (job.height / factor) + y / factor) * (job.width / factor) + x / factor;
-    const int64_t row = job.rows[map][place];
-    from[map][cell] = (row * factor * factor + y % factor * factor + x % factor) * job.stride;
+    from[map][cell] = first_value(job, map, int(first + cell));
   }
   __syncthreads();
 
@@ -305,6 +302,23 @@ __global__ void __launch_bounds__(SPREAD_THREADS)
   }
 }
 
+// Lets `mark` have all the shared memory that a block may have, once per device.
+cudaError_t allow_shared_memory() {
+  static std::atomic<uint64_t> allowed{0};  // a bit per device
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  const uint64_t bit = uint64_t(1) << device % 64;
+  if (error != cudaSuccess || (device < 64 && allowed & bit)) return error;
+  cudaFuncAttributes of_kernel;
+  error = cudaFuncGetAttributes(&of_kernel, mark);
+  if (error != cudaSuccess) return error;
+  const int bytes =
+      device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - static_cast<int>(of_kernel.sharedSizeBytes);
+  error = cudaFuncSetAttribute(mark, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error == cudaSuccess) allowed |= bit;
+  return error;
+}
+
 }  // namespace
 
 cudaError_t build_cells(const CellJob& job, cudaStream_t stream) {
@@ -312,7 +326,7 @@ cudaError_t build_cells(const CellJob& job, cudaStream_t stream) {
   for (int s = 1; s < job.sets; ++s) words = std::max(words, job.set[s].lines * job.set[s].line_words);
   room = std::max(room, words);
   const int bytes = 2 * room * int(sizeof(uint32_t));
-  cudaError_t error = cudaFuncSetAttribute(mark, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  cudaError_t error = allow_shared_memory();
   if (error != cudaSuccess) return error;
   const bool chained = can_chain();
   error = launch_chained(mark, chained, dim3(job.frames + 1, job.sets), MARK_THREADS, bytes, stream, job, room,

@@ -17,16 +17,16 @@ template <int ROWS>
 __device__ __forceinline__ void supply(const HeadJob& p, const Tiling& tiling, Barriers& barriers) {
   const int panels = p.width / PANEL, slices = p.c_in / SLICE;
   const unsigned char* const features = static_cast<const unsigned char*>(p.features);
-  Supply supply{tiling, barriers};
+  Supply<ROWS> supply{tiling, barriers};
   for (int row0 = blockIdx.x * ROWS; row0 < tiling.n; row0 += gridDim.x * ROWS) {
     for (int panel = 0; panel < panels; ++panel) {
       const int64_t first = (int64_t(blockIdx.y) * panels + panel) * slices;
       for (int slice = 0; slice < slices; ++slice) {
-        supply.step<ROWS>(p.up, first + slice, features + slice * LINE, p.c_in * 2,
-                          [&](int line) { return row0 + line < tiling.n ? row0 + line : -1; });
+        supply.step(p.up, first + slice, features + slice * LINE, p.c_in * 2,
+                    [&](int line) { return row0 + line < tiling.n ? row0 + line : -1; });
       }
       for (int i = 0; i < HEAD_STEPS; ++i) {
-        supply.step<ROWS, false>(p.head, panel * HEAD_STEPS + i, nullptr, 0, [](int) { return -1; });
+        supply.template step<false>(p.head, panel * HEAD_STEPS + i, nullptr, 0, [](int) { return -1; });
       }
     }
   }

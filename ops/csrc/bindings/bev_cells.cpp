@@ -1,54 +1,37 @@
 // Cells of a bird's-eye-view network, and their values spread over the map.
 #include "bev/cells.h"
-#include "bindings/checks.h"
+#include "bindings/spread.h"
 
 namespace millisecond {
 namespace {
 
-struct Cells {
-  CellJob job = {};
-  std::vector<int64_t> first_word, first_count;  // of each set
-  int64_t words = 0, counts = 0;
-};
-
 // Sizes of all sets. windows: (size, stride, padding) of each convolution.
-Cells cells_of(int64_t frames, at::IntArrayRef shape, at::IntArrayRef windows) {
+CellJob cells_of(int64_t frames, at::IntArrayRef shape, at::IntArrayRef windows) {
   TORCH_CHECK(shape.size() == 3, "shape must be (z, y, x), is ", shape);
   TORCH_CHECK(windows.size() % 3 == 0 && windows.size() / 3 < MAX_CELL_SETS,
               "windows must hold 3 numbers for each of at most ", MAX_CELL_SETS - 1, " convolutions, is ",
               windows);
-  Cells cells;
-  CellJob& job = cells.job;
+  CellJob job = {};
   job.frames = positive(frames, "batch_size");
   job.depth = positive(shape[0], "shape");
   job.sets = static_cast<int>(windows.size() / 3) + 1;
+  job.set[0].height = positive(shape[1], "shape");
+  job.set[0].width = positive(shape[2], "shape");
+  for (int s = 1; s < job.sets; ++s) {
+    const int64_t* const w = windows.data() + 3 * (s - 1);
+    TORCH_CHECK(w[0] >= 1 && w[0] <= 16 && w[1] >= 1 && w[2] >= 0 && w[2] < w[0], "windows: (", w[0], ", ", w[1],
+                ", ", w[2], ") must be a size from 1 to 16, a stride and a padding less than the size");
+    job.set[s].window = {static_cast<int>(w[0]), static_cast<int>(w[1]), static_cast<int>(w[2])};
+  }
+  size_cells(job);
   for (int s = 0; s < job.sets; ++s) {
-    CellSet& set = job.set[s];
-    if (s == 0) {
-      set.height = positive(shape[1], "shape");
-      set.width = positive(shape[2], "shape");
-    } else {
-      const int64_t* const w = windows.data() + 3 * (s - 1);
-      TORCH_CHECK(w[0] >= 1 && w[0] <= 16 && w[1] >= 1 && w[2] >= 0 && w[2] < w[0], "windows: (", w[0], ", ", w[1],
-                  ", ", w[2], ") must be a size from 1 to 16, a stride and a padding less than the size");
-      set.window = {static_cast<int>(w[0]), static_cast<int>(w[1]), static_cast<int>(w[2])};
-      const int64_t all = 2 * w[2] - w[0];
-      TORCH_CHECK(job.set[s - 1].height + all >= 0 && job.set[s - 1].width + all >= 0, "windows: ", w[0],
-                  " cells are more than the map has");
-      set.height = static_cast<int>((job.set[s - 1].height + all) / w[1] + 1);
-      set.width = static_cast<int>((job.set[s - 1].width + all) / w[1] + 1);
-    }
-    set.lines = set.height * (s == 0 ? job.depth : 1);
-    set.line_words = divide_up(set.width, 32);
+    const CellSet& set = job.set[s];
+    TORCH_CHECK(set.height > 0 && set.width > 0, "windows: ", set.window.size, " cells are more than the map has");
     TORCH_CHECK((frames + 1) * set.lines * set.line_words < INT32_MAX / 2, "batch_size: ", frames,
                 " are too many");
     TORCH_CHECK(int64_t(set.lines) * set.line_words * 8 <= 220 * 1024, "shape: a map of ", shape, " is too large");
-    cells.first_word.push_back(cells.words);
-    cells.first_count.push_back(cells.counts);
-    cells.words += (frames + 1) * set.lines * set.line_words;
-    cells.counts += frames + 1;
   }
-  return cells;
+  return job;
 }
 
 // kinds: for each convolution along y and then x, whether a position is the first of its kind in an empty map, and
@@ -64,35 +47,29 @@ std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>> bev_cells(
   check_same_device(kinds, "kinds", coords, "coords");
   TORCH_CHECK(kinds.size(0) == 2, "kinds must be [2, positions], has shape ", kinds.sizes());
   const c10::cuda::CUDAGuard guard(coords.device());
-  Cells cells = cells_of(batch_size, shape, windows);
-  CellJob& job = cells.job;
+  CellJob job = cells_of(batch_size, shape, windows);
   TORCH_CHECK(capacities.size() + 1 == static_cast<size_t>(job.sets), "capacities must be ", job.sets - 1,
               ", are ", capacities.size());
   const auto ints = coords.options();
-  const Tensor words = at::empty({2 * cells.words}, ints), counts = at::empty({cells.counts}, ints);
+  const CellRoom room = room_of(job);
+  const Tensor words = at::empty({2 * room.words}, ints), counts = at::empty({room.counts}, ints);
   Tensor totals = at::empty({job.sets - 1}, ints);
   job.coords = coords.data_ptr<int>();
   job.count = optional_pointer<int>(count);
   job.rows = static_cast<int>(coords.size(0));
   job.totals = totals.data_ptr<int>();
+  const int64_t positions = place_cells(job, reinterpret_cast<uint2*>(words.data_ptr<int>()),
+                                        counts.data_ptr<int>(), kinds.data_ptr<int>(), kinds.size(1));
+  TORCH_CHECK(positions == kinds.size(1), "kinds must be [2, ", positions, "], has shape ", kinds.sizes());
   std::vector<Tensor> neighbours, rows;
-  int64_t position = 0, volume = job.depth;
-  for (int s = 0; s < job.sets; ++s) {
+  int64_t volume = job.depth;
+  for (int s = 1; s < job.sets; ++s) {
     CellSet& set = job.set[s];
-    set.words = reinterpret_cast<uint2*>(words.data_ptr<int>()) + cells.first_word[s];
-    set.counts = counts.data_ptr<int>() + cells.first_count[s];
-    if (s == 0) continue;
-    set.first_y = kinds.data_ptr<int>() + position;
-    set.first_x = set.first_y + set.height;
-    set.kind_y = set.first_y + kinds.size(1);
-    set.kind_x = set.first_x + kinds.size(1);
-    position += set.height + set.width;
     set.capacity = positive(capacities[s - 1], "capacity");
     neighbours.push_back(at::empty({set.window.size * set.window.size * volume, set.capacity}, ints));
     set.neighbours = neighbours.back().data_ptr<int>();
     volume = 1;
   }
-  TORCH_CHECK(position == kinds.size(1), "kinds must be [2, ", position, "], has shape ", kinds.sizes());
   for (int64_t s : kept) {
     TORCH_CHECK(s >= 0 && s + 1 < job.sets, "kept: there is no convolution ", s);
     CellSet& set = job.set[s + 1];
@@ -106,49 +83,13 @@ std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>> bev_cells(
 // See spread in bev/cells.h: values [N, C] of each map, of which the first channels are those of the groups.
 std::vector<Tensor> bev_spread(at::TensorList values, at::TensorList rows, at::IntArrayRef factors,
                                at::IntArrayRef channels) {
-  const size_t maps = values.size();
-  TORCH_CHECK(maps > 0 && maps <= MAX_SPREAD && rows.size() == maps && factors.size() == maps &&
-                  channels.size() <= MAX_SPREAD,
-              "values, rows and factors must be as many, at most ", MAX_SPREAD, ", are ", maps, ", ", rows.size(),
-              ", ", factors.size());
-  check_tensor(rows[0], "rows", at::kInt, 3);
+  SpreadJob job = spread_of(values, rows, factors, channels);
   const c10::cuda::CUDAGuard guard(rows[0].device());
-  SpreadJob job = {};
-  job.type = scalar_of(values[0], "values");
-  job.maps = static_cast<int>(maps);
-  job.groups = static_cast<int>(channels.size());
-  job.frames = static_cast<int>(rows[0].size(0));
-  job.height = static_cast<int>(rows[0].size(1) * factors[0]);
-  job.width = static_cast<int>(rows[0].size(2) * factors[0]);
-  job.stride = static_cast<int>(values[0].size(1));
-  TORCH_CHECK(rows[0].numel() * factors[0] * factors[0] < INT32_MAX / 2, "rows: ", rows[0].sizes(),
-              " is too large");
-  for (size_t i = 0; i < maps; ++i) {
-    check_aligned(values[i], "values");
-    check_tensor(values[i], "values", values[0].scalar_type(), 2);
-    check_tensor(rows[i], "rows", at::kInt, 3);
-    check_same_device(values[i], "values", rows[0], "rows");
-    check_same_device(rows[i], "rows", rows[0], "rows");
-    TORCH_CHECK(values[i].size(1) == job.stride, "values must have ", job.stride, " channels, have ",
-                values[i].size(1));
-    job.factor[i] = positive(factors[i], "factor");
-    TORCH_CHECK(rows[i].size(0) == job.frames && rows[i].size(1) * factors[i] == job.height &&
-                    rows[i].size(2) * factors[i] == job.width,
-                "rows must be of ", job.height, " x ", job.width, " cells, are ", rows[i].sizes(), " times ",
-                factors[i]);
-    job.values[i] = values[i].data_ptr();
-    job.rows[i] = rows[i].data_ptr<int>();
-  }
   std::vector<Tensor> out;
-  int64_t all = 0;
   for (size_t g = 0; g < channels.size(); ++g) {
-    job.channels[g] = positive(channels[g], "channels");
-    all += channels[g];
     out.push_back(at::empty({job.frames, job.height, job.width, channels[g]}, values[0].options()));
     job.out[g] = out.back().data_ptr();
   }
-  job.outputs = static_cast<int>(all);
-  TORCH_CHECK(all <= job.stride, "channels: ", all, " are more than the ", job.stride, " of values");
   check(spread(job, stream()), "bev_spread");
   return out;
 }

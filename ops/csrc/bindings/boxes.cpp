@@ -1,20 +1,8 @@
-// Overlap of rotated boxes [N, 7], non-maximum suppression, boxes of predictions.
-#include "bindings/checks.h"
-#include "boxes/select.h"
+// Overlap of rotated boxes [N, 7], non-maximum suppression.
+#include "bindings/boxes.h"
 
 namespace millisecond {
 namespace {
-
-void check_boxes(const Tensor& boxes, const char* name) {
-  check_tensor(boxes, name, at::kFloat, 2);
-  TORCH_CHECK(boxes.size(1) == 7, name, " must have shape [N, 7], has ", boxes.sizes());
-}
-
-void check_rows(int64_t rows, int64_t max_output) {
-  TORCH_CHECK(rows <= SUPPRESS_LIMIT, "boxes has ", rows, " rows, nms takes up to ", SUPPRESS_LIMIT,
-              ": keep those of best score first");
-  TORCH_CHECK(max_output >= 0 && max_output <= INT32_MAX / 8, "max_output must not be negative, is ", max_output);
-}
 
 Overlap overlap_of(c10::string_view kind) {
   if (kind == "area") return Overlap::area;
@@ -53,7 +41,7 @@ std::tuple<Tensor, Tensor> nms(const Tensor& boxes, const Tensor& order, double 
   check_tensor(order, "order", at::kLong, 1);
   check_same_device(order, "order", boxes, "boxes");
   const int64_t n = boxes.size(0);
-  check_rows(n, max_output);
+  check_nms(n, max_output);
   TORCH_CHECK(order.size(0) == n, "order must have ", n, " entries, has ", order.size(0));
   if (count) {
     check_tensor(*count, "count", at::kInt, -1);
@@ -84,83 +72,6 @@ std::tuple<Tensor, Tensor> nms(const Tensor& boxes, const Tensor& order, double 
   return {indices, kept};
 }
 
-// Predictions [batch, anchors, width] of one type.
-void check_predictions(const Tensor& tensor, const char* name, const Tensor& logits, int64_t width) {
-  check_tensor(tensor, name, logits.scalar_type(), 3);
-  check_same_device(tensor, name, logits, "class_logits");
-  TORCH_CHECK(tensor.size(0) == logits.size(0) && tensor.size(1) == logits.size(1) && tensor.size(2) == width,
-              name, " must have shape [", logits.size(0), ", ", logits.size(1), ", ", width, "], has ",
-              tensor.sizes());
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> select_boxes_of(const Tensor& logits, const Tensor& residuals,
-                                                           const Tensor& directions, const Tensor& anchors,
-                                                           double score, int64_t before_nms, double iou_threshold,
-                                                           int64_t after_nms, bool per_class,
-                                                           double direction_offset, double largest_log_size) {
-  const Scalar type = scalar_of(logits, "class_logits");
-  TORCH_CHECK(logits.dim() == 3 && logits.size(2) > 0, "class_logits must be [B, A, 1 or more], has shape ",
-              logits.sizes());
-  const int64_t batch = logits.size(0), count = logits.size(1);
-  check_predictions(logits, "class_logits", logits, logits.size(2));
-  check_predictions(residuals, "box_residuals", logits, 7);
-  check_predictions(directions, "direction_logits", logits, 2);
-  check_boxes(anchors, "anchors");
-  check_same_device(anchors, "anchors", logits, "class_logits");
-  TORCH_CHECK(anchors.size(0) == count, "anchors must have ", count, " rows, has ", anchors.size(0));
-  TORCH_CHECK(count < INT32_MAX / 2 && batch <= 65535, "class_logits has shape ", logits.sizes(), ": too many");
-  TORCH_CHECK(before_nms >= 0 && before_nms <= count, "before_nms must be from 0 to ", count, ", is ", before_nms);
-  check_rows(before_nms, after_nms);
-  const c10::cuda::CUDAGuard guard(logits.device());
-  const auto ints = logits.options().dtype(at::kInt), longs = logits.options().dtype(at::kLong),
-             floats = logits.options().dtype(at::kFloat);
-  Tensor boxes = at::empty({batch, after_nms, 7}, floats), scores = at::empty({batch, after_nms}, floats);
-  Tensor labels = at::empty({batch, after_nms}, longs), kept = at::empty({batch}, ints);
-  Scratch scratch(logits);
-  const auto room = [&](auto*& pointer, int64_t elements) {
-    pointer =
-        static_cast<std::remove_reference_t<decltype(pointer)>>(scratch(batch * elements * sizeof(*pointer)));
-  };
-  SelectJob job = {};
-  job.batch = static_cast<int>(batch);
-  job.anchors_count = static_cast<int>(count);
-  job.classes = static_cast<int>(logits.size(2));
-  job.type = type;
-  job.logits = logits.data_ptr();
-  job.residuals = residuals.data_ptr();
-  job.directions = directions.data_ptr();
-  job.anchors = anchors.data_ptr<float>();
-  job.score = static_cast<float>(score);
-  job.before_nms = static_cast<int>(before_nms);
-  job.direction_offset = static_cast<float>(direction_offset);
-  job.largest_log_size = static_cast<float>(largest_log_size);
-  job.set_keys();
-  const int64_t segments = segments_of(job.anchors_count);
-  room(job.keys, segments * SELECT_SEGMENT);
-  room(job.listed, segments);
-  room(job.best_keys, before_nms);
-  room(job.chosen, 1);
-  room(job.boxes, 7 * before_nms);
-  room(job.scores, before_nms);
-  room(job.labels, before_nms);
-  SuppressJob& suppression = job.nms;
-  suppression.batch = job.batch;
-  suppression.rows = job.before_nms;
-  suppression.boxes = job.boxes;
-  suppression.labels = per_class ? job.labels : nullptr;
-  suppression.count = job.chosen;
-  suppression.iou_threshold = static_cast<float>(iou_threshold);
-  suppression.max_output = static_cast<int>(after_nms);
-  room(suppression.mask, before_nms * ((before_nms + 63) / 64));
-  room(suppression.indices, after_nms);
-  suppression.kept = kept.data_ptr<int32_t>();
-  job.kept_boxes = boxes.data_ptr<float>();
-  job.kept_scores = scores.data_ptr<float>();
-  job.kept_labels = labels.data_ptr<int64_t>();
-  check(select_boxes(job, stream()), "select_boxes");
-  return {boxes, scores, labels, kept};
-}
-
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
@@ -169,17 +80,12 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def(
       "nms(Tensor boxes, Tensor order, float iou_threshold, int max_output, Tensor? count, Tensor? labels=None) "
       "-> (Tensor indices, Tensor count)");
-  m.def(
-      "select_boxes(Tensor class_logits, Tensor box_residuals, Tensor direction_logits, Tensor anchors, float "
-      "score, int before_nms, float iou_threshold, int after_nms, bool per_class, float direction_offset, float "
-      "largest_log_size) -> (Tensor boxes, Tensor scores, Tensor labels, Tensor count)");
 }
 
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   m.impl("overlap", overlap);
   m.impl("paired_overlap", paired_overlap);
   m.impl("nms", nms);
-  m.impl("select_boxes", select_boxes_of);
 }
 
 }  // namespace millisecond

@@ -4,7 +4,7 @@
 namespace millisecond {
 
 OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& count, bool flipped,
-                     const Tensor& features) {
+                     const Tensor& features, const std::optional<Tensor>& order) {
   TORCH_CHECK(neighbours.scalar_type() == at::kInt, "neighbours must be int32, is ", neighbours.scalar_type());
   TORCH_CHECK(neighbours.dim() == 2, "neighbours must be [V, N], has shape ", neighbours.sizes());
   TORCH_CHECK(neighbours.size(1) <= 1 || neighbours.stride(1) == 1,
@@ -17,12 +17,19 @@ OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& coun
   }
   TORCH_CHECK(neighbours.size(1) < (int64_t(1) << 31) - 64, "neighbours: ", neighbours.size(1),
               " rows are too many");
+  if (order) {
+    check_tensor(*order, "order", at::kInt, 2);
+    TORCH_CHECK(order->size(0) == 2 && order->size(1) == neighbours.size(1), "order must be [2, ",
+                neighbours.size(1), "], has shape ", order->sizes());
+    check_same_device(*order, "order", features, "features");
+  }
   return {neighbours.data_ptr<int>(),
           optional_pointer<int>(count),
           neighbours.stride(0),
           static_cast<int32_t>(neighbours.size(1)),
           static_cast<int32_t>(neighbours.size(0)),
-          flipped};
+          flipped,
+          optional_pointer<int>(order)};
 }
 
 Weight weight_of(const Tensor& weight, bool transposed, const OffsetTable& table, const Tensor& features) {
@@ -41,12 +48,21 @@ namespace {
 
 Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const Tensor& neighbours,
             const std::optional<Tensor>& count, bool flipped, const std::optional<Tensor>& bias,
-            const std::optional<Tensor>& residual, bool relu, bool tf32) {
+            const std::optional<Tensor>& residual, bool relu, bool tf32, const std::optional<Tensor>& order,
+            const std::optional<Tensor>& packed) {
   check_tensor(features, "features", features.scalar_type(), 2);
   const c10::cuda::CUDAGuard guard(features.device());
   ConvolutionArguments p = {};
-  p.table = table_of(neighbours, count, flipped, features);
-  const Weight kernel = weight_of(weight, transposed, p.table, features);
+  p.table = table_of(neighbours, count, flipped, features, order);
+  Weight kernel = weight_of(weight, transposed, p.table, features);
+  if (packed) {
+    check_tensor(*packed, "packed", features.scalar_type(), 1);
+    TORCH_CHECK(packed->numel() == weight.numel(), "packed must have ", weight.numel(), " elements, has ",
+                packed->numel());
+    check_same_device(*packed, "packed", features, "features");
+    check_aligned(*packed, "packed");
+    kernel.packed = packed->data_ptr();
+  }
   if (bias) check_channels(*bias, "bias", kernel.c_out, features);
   if (residual) {
     check_tensor(*residual, "residual", features.scalar_type(), 2);
@@ -108,10 +124,12 @@ Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, cons
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
-  // weight [V, C_in, C_out] ([V, C_out, C_in] where transposed), neighbours [V, N]
+  // weight [V, C_in, C_out] ([V, C_out, C_in] where transposed), neighbours [V, N]; packed: the same from
+  // pack_weight
   m.def(
       "conv(Tensor features, Tensor weight, bool transposed, Tensor neighbours, Tensor? count, bool flipped, "
-      "Tensor? bias, Tensor? residual, bool relu, bool tf32=False) -> Tensor");
+      "Tensor? bias, Tensor? residual, bool relu, bool tf32=False, Tensor? order=None, Tensor? "
+      "packed=None) -> Tensor");
   m.def("pack_weight(Tensor weight, bool tf32) -> Tensor");
   m.def(
       "conv_weight_gradient(Tensor features, Tensor gradient, Tensor neighbours, Tensor? count, bool flipped, "

@@ -5,8 +5,16 @@
 
 namespace millisecond {
 
+// order: of the rows, from row_order, or none.
 OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& count, bool flipped,
-                     const Tensor& features);
+                     const Tensor& features, const std::optional<Tensor>& order = std::nullopt);
+
+// What an operator gets for each of its tables: a list with one for every block, or an empty one.
+using OptionalTensors = c10::List<std::optional<Tensor>>;
+
+inline std::optional<Tensor> order_of(const OptionalTensors& tensors, size_t block) {
+  return tensors.empty() ? std::nullopt : std::optional<Tensor>(tensors[block]);
+}
 
 // weight [V, c_in, c_out], transposed: [V, c_out, c_in], of the features' type or float32.
 Weight weight_of(const Tensor& weight, bool transposed, const OffsetTable& table, const Tensor& features);

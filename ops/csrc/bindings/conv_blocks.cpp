@@ -6,12 +6,38 @@
 namespace millisecond {
 namespace {
 
-// A list of counts is empty where all rows of all tables count.
-bool one_or_none(at::TensorList counts, size_t blocks) { return counts.empty() || counts.size() == blocks; }
+// A list of counts is empty where all rows of all tables count, one of orders where no table has one.
+template <typename List>
+bool one_or_none(const List& tensors, size_t blocks) {
+  return tensors.empty() || tensors.size() == blocks;
+}
 
 std::optional<Tensor> of_block(at::TensorList counts, size_t block) {
   return counts.empty() ? std::nullopt : std::optional<Tensor>(counts[block]);
 }
+
+// Memory for calls that run one after another: each gets what the call before had, as far as it is large enough.
+class SharedScratch {
+ public:
+  explicit SharedScratch(const Tensor& like) : options_(like.options().dtype(at::kByte)) {}
+
+  void next_call() { at_ = 0; }
+
+  void* operator()(int64_t bytes) {
+    if (at_ == held_.size()) held_.emplace_back();
+    Tensor& tensor = held_[at_++];
+    if (!tensor.defined() || tensor.numel() < bytes) {
+      if (tensor.defined()) outgrown_.push_back(tensor);
+      tensor = at::empty({bytes}, options_);
+    }
+    return tensor.data_ptr();
+  }
+
+ private:
+  at::TensorOptions options_;
+  std::vector<Tensor> held_, outgrown_;  // the stream may still use the latter
+  size_t at_ = 0;
+};
 
 // A second stream, joined at the end also where an error leaves the operator.
 class ForkedStream {
@@ -27,7 +53,7 @@ class ForkedStream {
     cudaStreamWaitEvent(stream(), event_, 0);
     cudaEventDestroy(event_);
   }
-  Branch branch() const { return {side_.stream(), event_}; }
+  Branch branch(Allocate allocate = nullptr) const { return {side_.stream(), event_, std::move(allocate)}; }
 
  private:
   c10::cuda::CUDAStream side_;
@@ -83,11 +109,12 @@ class PackedWeights {
 // deviations of all blocks, one kind after another. Moves the running statistics.
 std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, at::TensorList scales,
                                 at::TensorList shifts, at::TensorList running_means, at::TensorList running_vars,
-                                at::TensorList neighbours, at::TensorList counts, double momentum, double eps,
-                                bool tf32) {
+                                at::TensorList neighbours, at::TensorList counts, const OptionalTensors& orders,
+                                double momentum, double eps, bool tf32) {
   const size_t blocks = weights.size();
   TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && running_means.size() == blocks &&
-                  running_vars.size() == blocks && neighbours.size() == blocks && one_or_none(counts, blocks),
+                  running_vars.size() == blocks && neighbours.size() == blocks && one_or_none(counts, blocks) &&
+                  one_or_none(orders, blocks),
               "every list must have one tensor for each of ", blocks, " weights");
   const c10::cuda::CUDAGuard guard(features.device());
   const Scalar type = scalar_of(features, "features");
@@ -99,7 +126,7 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
     const Tensor& x = i == 0 ? features : saved[i - 1];
     check_tensor(x, "features", features.scalar_type(), 2);
     check_aligned(x, "features");
-    const OffsetTable table = table_of(neighbours[i], of_block(counts, i), false, x);
+    const OffsetTable table = table_of(neighbours[i], of_block(counts, i), false, x, order_of(orders, i));
     Weight weight = weight_of(weights[i], false, table, x);
     weight.packed = packed[i];
     TORCH_CHECK(table.rows > 1, "neighbours must have 2 or more rows for batch statistics, has ", table.rows);
@@ -142,12 +169,13 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
                                          at::TensorList scales, at::TensorList shifts, at::TensorList saved,
                                          at::TensorList neighbours, at::TensorList counts,
                                          at::TensorList back_neighbours, at::TensorList back_counts,
-                                         at::IntArrayRef back_flipped, double eps, bool wants_features,
-                                         bool tf32) {
+                                         const OptionalTensors& back_orders, at::IntArrayRef back_flipped,
+                                         double eps, bool wants_features, bool tf32) {
   const size_t blocks = weights.size();
   TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && saved.size() == 4 * blocks &&
                   neighbours.size() == blocks && back_neighbours.size() == blocks &&
-                  back_flipped.size() == blocks && one_or_none(counts, blocks) && one_or_none(back_counts, blocks),
+                  back_flipped.size() == blocks && one_or_none(counts, blocks) &&
+                  one_or_none(back_counts, blocks) && one_or_none(back_orders, blocks),
               "every list must have one tensor for each of ", blocks, " weights, saved four");
   const c10::cuda::CUDAGuard guard(features.device());
   const Scalar type = scalar_of(features, "features");
@@ -156,6 +184,8 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
   Tensor of_out = gradient.contiguous();
   if (reinterpret_cast<uintptr_t>(of_out.data_ptr()) % 16 != 0) of_out = of_out.clone();
   Scratch scratch(features);  // of all blocks: the branch reads it until it is joined
+  std::vector<Tensor> of_sums(blocks);
+  SharedScratch shared(features);  // of the branch
   const ForkedStream fork(features.device());
   const PackedWeights packed(weights, true, type, tf32, scratch, fork.branch());
   for (size_t i = blocks; i-- > 0;) {
@@ -173,20 +203,25 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
     const bool wanted = i > 0 || wants_features;
     OffsetTable back = {};
     if (wanted) {
-      back = table_of(back_neighbours[i], of_block(back_counts, i), back_flipped[i] != 0, x);
+      back = table_of(back_neighbours[i], of_block(back_counts, i), back_flipped[i] != 0, x,
+                      order_of(back_orders, i));
       TORCH_CHECK(back.rows == x.size(0) && back.volume == table.volume, "back_neighbours must be [", table.volume,
                   ", ", x.size(0), "], has shape ", back_neighbours[i].sizes());
     }
     if (wanted) weight.packed = packed[i];
+    // the gradient of another block's features is ours to overwrite
+    of_sums[i] = i + 1 == blocks ? at::empty_like(sums) : of_out;
     Tensor of_features = wanted ? at::empty_like(x) : at::empty({0}, x.options());
     Tensor of_weight = at::empty(weights[i].sizes(), scales[i].options());
     Tensor of_scale = at::empty_like(scales[i]), of_shift = at::empty_like(scales[i]);
-    check(block_backward(type, tf32,
-                         {weight, of_out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
-                          scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(), mean.data_ptr<float>(),
-                          inv_std.data_ptr<float>(), eps, wanted ? of_features.data_ptr() : nullptr,
-                          of_weight.data_ptr<float>(), of_scale.data_ptr<float>(), of_shift.data_ptr<float>()},
-                         std::ref(scratch), stream(), fork.branch()),
+    shared.next_call();
+    check(block_backward(
+              type, tf32,
+              {weight, of_out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
+               scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(), mean.data_ptr<float>(),
+               inv_std.data_ptr<float>(), eps, of_sums[i].data_ptr(), wanted ? of_features.data_ptr() : nullptr,
+               of_weight.data_ptr<float>(), of_scale.data_ptr<float>(), of_shift.data_ptr<float>()},
+              std::ref(scratch), stream(), fork.branch(std::ref(shared))),
           "conv_blocks_backward");
     gradients[1 + i] = of_weight;
     gradients[1 + blocks + i] = of_scale;
@@ -202,12 +237,14 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def(
       "conv_blocks(Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] shifts, Tensor(a!)[] "
-      "running_means, Tensor(b!)[] running_vars, Tensor[] neighbours, Tensor[] counts, float momentum, float eps, "
+      "running_means, Tensor(b!)[] running_vars, Tensor[] neighbours, Tensor[] counts, Tensor?[] orders, float "
+      "momentum, float eps, "
       "bool tf32=False) -> Tensor[]");
   m.def(
       "conv_blocks_backward(Tensor gradient, Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] "
       "shifts, Tensor[] saved, Tensor[] neighbours, Tensor[] counts, Tensor[] back_neighbours, Tensor[] "
-      "back_counts, int[] back_flipped, float eps, bool wants_features, bool tf32=False) -> Tensor[]");
+      "back_counts, Tensor?[] back_orders, int[] back_flipped, float eps, bool wants_features, bool tf32=False) "
+      "-> Tensor[]");
 }
 
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {

@@ -2,23 +2,10 @@
 #include <algorithm>
 
 #include "bindings/bitmap.h"
+#include "bindings/window.h"
 
 namespace millisecond {
 namespace {
-
-// 12 numbers: kernel size, stride, padding, dilation, each z, y, x.
-Window window_of(at::IntArrayRef numbers) {
-  Window window;
-  for (int axis = 0; axis < 3; ++axis) {
-    window.kernel[axis] = positive(numbers[axis], "kernel size");
-    window.stride[axis] = positive(numbers[3 + axis], "stride");
-    window.padding[axis] = static_cast<int>(numbers[6 + axis]);
-    window.dilation[axis] = positive(numbers[9 + axis], "dilation");
-    TORCH_CHECK(numbers[6 + axis] >= 0 && numbers[6 + axis] <= INT32_MAX, "padding must not be negative, is ",
-                numbers[6 + axis]);
-  }
-  return window;
-}
 
 Network network_of(const Tensor& coords, const Tensor& workspace, int64_t batch_size, at::IntArrayRef shapes,
                    at::IntArrayRef steps) {
@@ -26,13 +13,13 @@ Network network_of(const Tensor& coords, const Tensor& workspace, int64_t batch_
   Network network = {bitmap_of(workspace, batch_size, shapes), check_coords(coords), {}, {}, 0, false};
   const size_t count = network.bitmap.levels - 1;
   TORCH_CHECK(steps.size() == 12 * count, "steps must hold ", 12 * count, " numbers, is ", steps);
-  for (size_t l = 0; l < count; ++l) network.steps[l] = window_of(steps.slice(12 * l, 12));
+  for (size_t l = 0; l < count; ++l) network.steps[l] = window_of(steps.slice(12 * l, 12), 0);
   return network;
 }
 
 void set_tables(Network& network, at::IntArrayRef submanifold, int64_t submanifold_levels, bool transposed) {
   TORCH_CHECK(submanifold.size() == 12, "submanifold must hold 12 numbers, is ", submanifold);
-  network.submanifold = window_of(submanifold);
+  network.submanifold = window_of(submanifold, 0);
   network.submanifold_levels = submanifold_levels;
   network.transposed = transposed;
 }

@@ -1,7 +1,8 @@
 // Tables of neighbours from lines of sites.
 #include "index/lines.h"
 
-#include "bindings/checks.h"
+#include "bindings/window.h"
+#include "index/reached.h"
 
 namespace millisecond {
 namespace {
@@ -11,22 +12,15 @@ Tensor neighbours_of_lines(const Tensor& coords, const Tensor& source, int64_t b
   const int dims = check_coords(coords);
   TORCH_CHECK(check_coords(source) == dims, "source must be [N, ", 1 + dims, "], has shape ", source.sizes());
   check_same_device(source, "source", coords, "coords");
-  TORCH_CHECK(shape.size() == 3 && window.size() == 12, "shape must hold 3 numbers and window 12, are ", shape,
-              " and ", window);
+  TORCH_CHECK(shape.size() == 3, "shape must hold 3 numbers, is ", shape);
   const c10::cuda::CUDAGuard guard(coords.device());
   LineTable p = {};
   p.batch = positive(batch_size, "batch_size");
   p.z = positive(shape[0], "shape"), p.y = positive(shape[1], "shape"), p.x = positive(shape[2], "shape");
   const int64_t lines = int64_t(p.batch) * p.z * p.y;
   TORCH_CHECK(lines < INT32_MAX, "shape: ", lines, " lines are too many");
-  int64_t volume = 1;
-  for (int axis = 0; axis < 3; ++axis) {
-    p.window.kernel[axis] = positive(window[axis], "kernel size");
-    p.window.stride[axis] = positive(window[3 + axis], "stride");
-    p.window.padding[axis] = static_cast<int>(window[6 + axis]);
-    p.window.dilation[axis] = positive(window[9 + axis], "dilation");
-    volume *= window[axis];
-  }
+  p.window = window_of(window, INT32_MIN);
+  const int64_t volume = volume_of(p.window);
   TORCH_CHECK(volume < 65536, "a kernel of ", volume, " offsets is too large");
   Tensor neighbours = at::empty({volume, coords.size(0)}, coords.options());
   p.coords = coords.data_ptr<int>(), p.source = source.data_ptr<int>();
@@ -36,6 +30,26 @@ Tensor neighbours_of_lines(const Tensor& coords, const Tensor& source, int64_t b
   p.neighbours = neighbours.data_ptr<int>();
   check(line_table(p, stream()), "line_table");
   return neighbours;
+}
+
+// Rows for as many outputs as there may be, and how many there are.
+std::tuple<Tensor, Tensor> outputs_reached(const Tensor& coords, int64_t batch_size, at::IntArrayRef shape,
+                                           at::IntArrayRef window) {
+  const int dims = check_coords(coords);
+  TORCH_CHECK(shape.size() == 3, "shape must hold 3 numbers, is ", shape);
+  const c10::cuda::CUDAGuard guard(coords.device());
+  ReachedSites p = {};
+  p.coords = coords.data_ptr<int>(), p.rows = static_cast<int>(coords.size(0)), p.dims = dims;
+  p.batch = positive(batch_size, "batch_size");
+  p.z = positive(shape[0], "shape"), p.y = positive(shape[1], "shape"), p.x = positive(shape[2], "shape");
+  p.window = window_of(window, INT32_MIN);
+  const int64_t room = reached_sites_room(p);
+  TORCH_CHECK(room < INT32_MAX, "coords: ", coords.size(0), " rows reach up to ", room, " outputs, too many");
+  Tensor out = at::empty({room, 1 + dims}, coords.options()), count = at::empty({1}, coords.options());
+  p.out = out.data_ptr<int>(), p.count = count.data_ptr<int>();
+  Scratch scratch(coords);
+  check(reached_sites(p, scratch(reached_sites_workspace(p)), stream()), "reached_sites");
+  return {out, count};
 }
 
 // One number, 0 where the sites increase row by row and lie in the grid: see SiteOrder.
@@ -59,11 +73,14 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def(
       "line_table(Tensor coords, Tensor source, int batch_size, int[] shape, int[] window, "
       "bool transposed) -> Tensor");
+  // shape: z, y, x of the outputs' grid
+  m.def("reached_sites(Tensor coords, int batch_size, int[] shape, int[] window) -> (Tensor, Tensor)");
   m.def("site_order(Tensor coords, int batch_size, int[] shape) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   m.impl("line_table", neighbours_of_lines);
+  m.impl("reached_sites", outputs_reached);
   m.impl("site_order", order_of_sites);
 }
 

@@ -10,7 +10,7 @@ using Word = unsigned long long;  // one bit per box
 
 constexpr int TILE = 64;  // boxes per word
 constexpr int SWEEP_THREADS = 512;
-constexpr int SUPPRESSION_BLOCKS = 2112;  // per frame at most; all pairs of tiles of 4096 boxes are 2080
+constexpr int SUPPRESSION_BLOCKS = 528;  // per frame at most; mostly few boxes are there, for a few of them
 
 template <Overlap kind>
 __global__ void matrix_kernel(const float* __restrict__ a, int64_t n, const float* __restrict__ b, int64_t m,

@@ -11,7 +11,9 @@
 // the inverted number of the anchor. Keys are unique: the list may be filled in any order, and a box's place is
 // the number of greater keys.
 #include <cstring>
+#include <type_traits>
 
+#include "bev/spread.cuh"
 #include "boxes/select.h"
 #include "chained.cuh"
 #include "common.cuh"
@@ -29,6 +31,91 @@ constexpr int RANK_THREADS = 256, RANK_WARPS = RANK_THREADS / WARP;
 constexpr int TILE_KEYS = 2048;
 constexpr float PI = 3.14159265358979f;
 
+// ---- predictions -----------------------------------------------------------------------------------------------
+
+enum Group { LOGITS, RESIDUALS, DIRECTIONS };
+
+// What is predicted of one anchor, as three arrays hold it.
+template <typename T>
+struct FromArrays {
+  struct Cells {  // of a block's anchors
+    __device__ void find(const SelectJob&, int, int) {}
+  };
+
+  const SelectJob& job;
+  int64_t row;
+
+  __device__ FromArrays(const SelectJob& job, int frame, int anchor)
+      : job(job), row(int64_t(frame) * job.anchors_count + anchor) {}
+  __device__ FromArrays(const SelectJob& job, int frame, int, int anchor, const Cells&)
+      : FromArrays(job, frame, anchor) {}
+
+  template <Group GROUP>
+  __device__ __forceinline__ float at(int channel, int channels) const {
+    const void* const of[] = {job.logits, job.residuals, job.directions};
+    return to_float(static_cast<const T*>(of[GROUP])[row * channels + channel]);
+  }
+};
+
+// The same from the maps of its cell: sums that are rounded as if they had been written.
+template <typename T>
+struct FromMaps {
+  // Where their values begin: found once per cell, for it takes many divisions.
+  struct Cells {
+    int64_t from[MAX_SPREAD][SEGMENT + 1];
+
+    // By a whole block, for SEGMENT anchors from the first on.
+    __device__ void find(const SelectJob& job, int frame, int first) {
+      const SpreadJob& cells = job.cells;
+      const int of_cell = cells.channels[DIRECTIONS] / 2, of_frame = job.anchors_count / of_cell;
+      const int begin = first / of_cell, end = min(first + SEGMENT, job.anchors_count) - 1;
+      const int count = end / of_cell + 1 - begin;
+      for (int i = threadIdx.x; i < count * cells.maps; i += SEGMENT) {
+        const int map = i / count, cell = i % count;
+        from[map][cell] = first_value(cells, map, frame * of_frame + begin + cell);
+      }
+    }
+  };
+
+  const SelectJob& job;
+  const T* values[MAX_SPREAD];
+  int number;  // of the anchor in its cell
+
+  __device__ FromMaps(const SelectJob& job, int frame, int anchor) : job(job) {
+    const int of_cell = job.cells.channels[DIRECTIONS] / 2, cell = anchor / of_cell;
+    number = anchor - cell * of_cell;
+    take([&](int map) { return first_value(job.cells, map, frame * (job.anchors_count / of_cell) + cell); });
+  }
+
+  // first: as `cells` were found.
+  __device__ FromMaps(const SelectJob& job, int, int first, int anchor, const Cells& cells) : job(job) {
+    const int of_cell = job.cells.channels[DIRECTIONS] / 2, cell = anchor / of_cell;
+    number = anchor - cell * of_cell;
+    take([&](int map) { return cells.from[map][cell - first / of_cell]; });
+  }
+
+  template <typename First>
+  __device__ __forceinline__ void take(First first) {
+#pragma unroll
+    for (int map = 0; map < MAX_SPREAD; ++map) {
+      if (map < job.cells.maps) values[map] = static_cast<const T*>(job.cells.values[map]) + first(map);
+    }
+  }
+
+  template <Group GROUP>
+  __device__ __forceinline__ float at(int channel, int channels) const {
+    const SpreadJob& cells = job.cells;
+    channel += number * channels;
+    for (int group = 0; group < GROUP; ++group) channel += cells.channels[group];
+    float sum = 0;
+#pragma unroll
+    for (int map = 0; map < MAX_SPREAD; ++map) {
+      if (map < cells.maps) sum += to_float(values[map][channel]);
+    }
+    return to_float(from_float<T>(sum));
+  }
+};
+
 // ---- scores ----------------------------------------------------------------------------------------------------
 
 struct Best {
@@ -42,25 +129,28 @@ __device__ __forceinline__ float sigmoid(float logit) {
   return score >= 0.f ? score : 0.f;
 }
 
-template <typename T>
-__device__ __forceinline__ Best best_class(const SelectJob& job, int frame, int anchor) {
-  const T* const logits =
-      static_cast<const T*>(job.logits) + (int64_t(frame) * job.anchors_count + anchor) * job.classes;
-  Best best = {sigmoid(to_float(logits[0])), 0};
-  for (int c = 1; c < job.classes; ++c) {
-    const float score = sigmoid(to_float(logits[c]));
+template <typename Source>
+__device__ __forceinline__ Best best_class(const Source& source) {
+  const int classes = source.job.classes;
+  Best best = {sigmoid(source.template at<LOGITS>(0, classes)), 0};
+  for (int c = 1; c < classes; ++c) {
+    const float score = sigmoid(source.template at<LOGITS>(c, classes));
     if (score > best.score) best = {score, c};
   }
   return best;
 }
 
 // One thread per anchor. A block lists those that pass in a segment of its own: no counter has to be zeroed first.
-template <typename T>
-__global__ void __launch_bounds__(SEGMENT) list_candidates(const __grid_constant__ SelectJob job) {
-  const int frame = blockIdx.y, anchor = blockIdx.x * SEGMENT + threadIdx.x;
+template <typename Source>
+__global__ void __launch_bounds__(SEGMENT) list_candidates(const __grid_constant__ SelectJob job, bool chained) {
+  __shared__ typename Source::Cells cells;
+  wait_for_previous_kernel(chained);
+  const int frame = blockIdx.y, first = blockIdx.x * SEGMENT, anchor = first + threadIdx.x;
+  cells.find(job, frame, first);
+  __syncthreads();
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   float score = -1.f;
-  if (anchor < job.anchors_count) score = best_class<T>(job, frame, anchor).score;
+  if (anchor < job.anchors_count) score = best_class(Source(job, frame, first, anchor, cells)).score;
   const bool passes = score >= job.score;
 
   __shared__ int of_warp[SEGMENT / WARP];
@@ -196,15 +286,13 @@ __device__ __forceinline__ float limit_period(float value, float offset, float p
 }
 
 // Every operation is rounded, as ops/box_coder.py does it.
-template <typename T>
-__device__ void decode(const SelectJob& job, int frame, int anchor, float* box) {
-  const int64_t row = int64_t(frame) * job.anchors_count + anchor;
-  const T* const residuals = static_cast<const T*>(job.residuals) + row * 7;
-  const T* const directions = static_cast<const T*>(job.directions) + row * 2;
+template <typename Source>
+__device__ void decode(const Source& source, int anchor, float* box) {
+  const SelectJob& job = source.job;
   float code[7], at[7];
 #pragma unroll
   for (int i = 0; i < 7; ++i) {
-    code[i] = to_float(residuals[i]);
+    code[i] = source.template at<RESIDUALS>(i, 7);
     if (!isfinite(code[i])) code[i] = 0.f;
     at[i] = job.anchors[size_t(anchor) * 7 + i];
   }
@@ -215,14 +303,14 @@ __device__ void decode(const SelectJob& job, int frame, int anchor, float* box) 
 #pragma unroll
   for (int i = 3; i < 6; ++i) box[i] = __fmul_rn(expf(fminf(code[i], job.largest_log_size)), at[i]);
   const float yaw = __fadd_rn(code[6], at[6]);
-  const float ahead = to_float(directions[0]), behind = to_float(directions[1]);
+  const float ahead = source.template at<DIRECTIONS>(0, 2), behind = source.template at<DIRECTIONS>(1, 2);
   const bool turned = !isnan(ahead) && !(behind <= ahead);  // not a number is the greatest
   const float axis = limit_period(__fsub_rn(yaw, job.direction_offset), 0.f, PI);
   box[6] = __fadd_rn(__fadd_rn(axis, job.direction_offset), turned ? PI : 0.f);
 }
 
 // One block per 32 keys. Its warps share the comparisons with all keys; the first warp decodes.
-template <typename T>
+template <typename Source>
 __global__ void __launch_bounds__(RANK_THREADS)
     rank_and_decode(const __grid_constant__ SelectJob job, bool chained) {
   __shared__ Key tile[TILE_KEYS];
@@ -253,9 +341,10 @@ __global__ void __launch_bounds__(RANK_THREADS)
   // ---- the box at its place ----
   const int anchor = job.anchors_count - 1 - int(mine & ((Key(1) << job.anchor_bits) - 1));
   const size_t row = size_t(frame) * job.before_nms + rank;
-  decode<T>(job, frame, anchor, job.boxes + row * 7);
+  const Source source(job, frame, anchor);
+  decode(source, anchor, job.boxes + row * 7);
   job.scores[row] = __uint_as_float(unsigned(mine >> job.anchor_bits) + job.least_bits);
-  job.labels[row] = best_class<T>(job, frame, anchor).label + 1;
+  job.labels[row] = best_class(source).label + 1;
 }
 
 // One thread per number of a kept box; zeros behind the last.
@@ -289,26 +378,38 @@ void SelectJob::set_keys() {
   if (key_bits < anchor_bits) key_bits = anchor_bits;
 }
 
+// call(Source*) with where the predictions are read from.
+template <typename Call>
+static cudaError_t with_source(const SelectJob& job, Call call) {
+  cudaError_t error = cudaSuccess;
+  const cudaError_t last = with_type(job.type, [&](auto zero) {
+    using T = decltype(zero);
+    error =
+        job.cells.maps > 0 ? call(static_cast<FromMaps<T>*>(nullptr)) : call(static_cast<FromArrays<T>*>(nullptr));
+  });
+  return error != cudaSuccess ? error : last;
+}
+
 cudaError_t select_boxes(const SelectJob& job, cudaStream_t stream) {
   if (job.batch == 0) return cudaSuccess;
   const bool chained = can_chain();
   cudaError_t error = cudaSuccess;
   if (job.anchors_count > 0) {
     const dim3 grid(segments_of(job.anchors_count), job.batch);
-    error = with_type(job.type,
-                      [&](auto type) { list_candidates<decltype(type)><<<grid, SEGMENT, 0, stream>>>(job); });
+    error = with_source(job, [&](auto* source) {
+      using Source = std::remove_pointer_t<decltype(source)>;
+      return launch_chained(list_candidates<Source>, chained, grid, SEGMENT, 0, stream, job, chained);
+    });
     if (error != cudaSuccess) return error;
   }
   error = launch_chained(choose_keys, chained, dim3(job.batch), SELECT_THREADS, 0, stream, job, chained);
   if (error != cudaSuccess) return error;
   if (job.before_nms > 0) {
     const dim3 grid(blocks(job.before_nms, WARP), job.batch);
-    cudaError_t launched = cudaSuccess;
-    error = with_type(job.type, [&](auto type) {
-      launched =
-          launch_chained(rank_and_decode<decltype(type)>, chained, grid, RANK_THREADS, 0, stream, job, chained);
+    error = with_source(job, [&](auto* source) {
+      using Source = std::remove_pointer_t<decltype(source)>;
+      return launch_chained(rank_and_decode<Source>, chained, grid, RANK_THREADS, 0, stream, job, chained);
     });
-    if (launched != cudaSuccess) return launched;
     if (error != cudaSuccess) return error;
   }
   error = suppress(job.nms, chained, stream);

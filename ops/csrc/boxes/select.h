@@ -1,6 +1,7 @@
 // From the predictions of all anchors to boxes.
 #pragma once
 
+#include "bev/cells.h"
 #include "boxes/boxes.h"
 
 namespace millisecond {
@@ -14,9 +15,12 @@ struct SelectJob {
   const void* logits;      // [batch, anchors, classes]
   const void* residuals;   // [batch, anchors, 7]
   const void* directions;  // [batch, anchors, 2]
-  const float* anchors;    // [anchors, 7]
-  float score;             // least
-  uint32_t least_bits;     // its bits; a key has the score's less these above anchor_bits bits of the anchor
+  // Where it has maps, the predictions of a cell are their sums, as `spread` writes them, and the three above are
+  // null: groups 0 to 2, an anchor's channels side by side, anchors in the order (cell, number in it).
+  SpreadJob cells;
+  const float* anchors;  // [anchors, 7]
+  float score;           // least
+  uint32_t least_bits;   // its bits; a key has the score's less these above anchor_bits bits of the anchor
   int anchor_bits, key_bits;
   int before_nms;                            // boxes of a frame that take part in it; at most `anchors_count`
   float direction_offset, largest_log_size;  // of the box coder

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     gradient_kernel(const Rows<const T> gradient, const T* __restrict__ x, const float* __restrict__ mean,
                     const float* __restrict__ inv_std, const float* __restrict__ scale,
                     const float* __restrict__ shift, const float* __restrict__ of_scale,
-                    const float* __restrict__ of_shift, T* __restrict__ of_x, const Partition most) {
+                    const float* __restrict__ of_shift, T* of_x, const Partition most) {
   const Partition p = most.counted();
   const Share<V> share(p);
   if (share.row >= share.end) return;

@@ -16,6 +16,9 @@ struct OffsetTable {
   int32_t rows;
   int32_t volume;
   bool flipped;  // offset v meets weight[volume - 1 - v]
+  // [2, rows] or null: the rows in an order that puts rows with the same offsets side by side, and by row which
+  // offsets it has (bit v), see index/row_order.h; for wide layers alone
+  const int32_t* order;
 };
 
 struct ConvolutionArguments {
@@ -51,7 +54,8 @@ struct PackArguments {
   bool transposed;
 };
 
-// Rows of one slab of the weight gradient: splits = ceil(rows / slab).
+// Rows of one slab of the weight gradient. A CTA adds up the slabs of a split, as many as it takes to have at most
+// `splits` of them.
 constexpr int WEIGHT_GRADIENT_SLAB = 2048;
 
 struct WeightGradientArguments {
@@ -62,7 +66,7 @@ struct WeightGradientArguments {
   OffsetTable table;
   int32_t c_in;
   int32_t c_out;
-  int32_t splits;
+  int32_t splits;  // at most one for each slab of the table's rows
 };
 
 // ---- launchers -------------------------------------------------------------------------------------------------
@@ -84,8 +88,7 @@ cudaError_t pack_weight(Scalar from, Scalar to, const PackArguments& p, cudaStre
 cudaError_t resize_rows(Scalar type, const void* from, int from_width, void* to, int to_width, int64_t rows,
                         cudaStream_t stream);
 
-// Weight gradient on plain multiply-adds (any shape) or tensor cores (volume and channels as above; single: exact
-// float32).
+// Weight gradient on plain multiply-adds (any shape) or tensor cores (channels as above; single: exact float32).
 cudaError_t weight_gradient_general(Precision precision, const WeightGradientArguments& p, cudaStream_t stream);
 cudaError_t weight_gradient_tensor(Precision precision, const WeightGradientArguments& p, cudaStream_t stream);
 cudaError_t weight_gradient_single(const WeightGradientArguments& p, cudaStream_t stream);

@@ -1,6 +1,5 @@
 // Implicit GEMM for wide layers on Hopper's warpgroup products, see warpgroup.cuh: out[n] = sum over offsets v of
 // features[neighbours[v][n]] W[v].
-#include "conv/epilogue.cuh"
 #include "conv/warpgroup.cuh"
 
 namespace millisecond {
@@ -23,18 +22,19 @@ __device__ __forceinline__ void load_sources(const OffsetTable& table, const Til
 }
 
 // The place of a step's weights, in the order of the steps.
+template <typename T>
 __device__ __forceinline__ int64_t place_of_weights(const ConvolutionArguments& p, int slice, int v) {
   const int volume = p.table.volume;
-  return (int64_t(blockIdx.y) * (p.c_in / SLICE) + slice) * volume + (p.table.flipped ? volume - 1 - v : v);
+  return (int64_t(blockIdx.y) * (p.c_in / SLICE_OF<T>)+slice) * volume + (p.table.flipped ? volume - 1 - v : v);
 }
 
 // The gatherers: all tiles of a block.
-template <int ROWS>
+template <typename T, int ROWS>
 __device__ __forceinline__ void supply(const ConvolutionArguments& p, const Tiling& tiling, Barriers& barriers) {
-  const int volume = p.table.volume, slices = p.c_in / SLICE;
+  const int volume = p.table.volume, slices = p.c_in / SLICE_OF<T>;
   int* const sources = reinterpret_cast<int*>(tiling.rest);
   const unsigned char* const features = static_cast<const unsigned char*>(p.features);
-  Supply supply{tiling, barriers};
+  Supply<ROWS, sizeof(T) == 4> supply{tiling, barriers};
   bool waited = false;
   for (int row0 = blockIdx.x * ROWS; row0 < tiling.n; row0 += gridDim.x * ROWS) {
     load_sources(p.table, tiling, sources, row0);
@@ -42,7 +42,7 @@ __device__ __forceinline__ void supply(const ConvolutionArguments& p, const Tili
       // weights are older than the kernel before
       supply.early = min(tiling.stages, volume);
       for (int v = 0; v < supply.early && threadIdx.x == MULTIPLIERS; ++v) {
-        supply.fetch(p.weight, place_of_weights(p, 0, v), v);
+        supply.fetch(p.weight, place_of_weights<T>(p, 0, v), v);
       }
       wait_for_previous_kernel(p.chained);
       waited = true;
@@ -50,8 +50,8 @@ __device__ __forceinline__ void supply(const ConvolutionArguments& p, const Tili
     for (int slice = 0; slice < slices; ++slice) {
       for (int v = 0; v < volume; ++v) {
         const int* const of_offset = sources + v * ROWS;
-        supply.step<ROWS>(p.weight, place_of_weights(p, slice, v), features + slice * LINE, p.c_in * 2,
-                          [=](int line) { return of_offset[line]; });
+        supply.step(p.weight, place_of_weights<T>(p, slice, v), features + slice * LINE, p.c_in * sizeof(T),
+                    [=](int line) { return of_offset[line]; });
       }
     }
   }
@@ -59,41 +59,15 @@ __device__ __forceinline__ void supply(const ConvolutionArguments& p, const Tili
   if (!waited) wait_for_previous_kernel(p.chained);
 }
 
-template <typename T>
-__device__ __forceinline__ float residual_of(const ConvolutionArguments& p, int row, int n, int channel) {
-  return p.residual && row < n ? to_float(static_cast<const T*>(p.residual)[int64_t(row) * p.c_out + channel])
-                               : 0.0f;
-}
-
 template <typename T, int ROWS>
 __device__ __forceinline__ void multiply_tile(const ConvolutionArguments& p, const Tiling& tiling,
                                               Barriers& barriers, Position& at, int row0) {
   float sum[ROWS / 2] = {};
-  const int steps = p.table.volume * (p.c_in / SLICE);
+  const int steps = p.table.volume * (p.c_in / SLICE_OF<T>);
   multiply_steps<T, ROWS>(sum, steps, tiling, barriers, at,
                           [&](int, int stage) { return tiling.lines + stage * ROWS * LINE; });
 
-  // ---- epilogue, store: four channels of a row per thread ----
-  const int lane = threadIdx.x % WARP, g = lane / 4, j = lane % 4;
-  const int channel0 = blockIdx.y * PANEL + threadIdx.x / WARP * 16;
-#pragma unroll
-  for (int i = 0; i < ROWS / 8; ++i) {
-    const int row = row0 + i * 8 + 2 * j;
-    uint32_t four[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int channel = channel0 + channel_of_line(g + 8 * h);
-      const float bias = p.bias ? __ldg(p.bias + channel) : 0.0f;
-      const float first = sum[4 * i + 2 * h] + bias + residual_of<T>(p, row, tiling.n, channel);
-      const float second = sum[4 * i + 2 * h + 1] + bias + residual_of<T>(p, row + 1, tiling.n, channel);
-      four[h] = transposed_8x8(rounded<T>(first, second, p.relu));
-    }
-    const int to = row0 + i * 8 + g;
-    if (to < tiling.n) {
-      T* const out = static_cast<T*>(p.out) + int64_t(to) * p.c_out + channel0 + 4 * j;
-      *reinterpret_cast<uint2*>(out) = make_uint2(four[0], four[1]);
-    }
-  }
+  store_tile<T, ROWS>(p, sum, blockIdx.y, [&](int line) { return row0 + line < tiling.n ? row0 + line : -1; });
 }
 
 // The multipliers: all tiles of a block.
@@ -121,10 +95,18 @@ __global__ void __launch_bounds__(WARPGROUP_THREADS, 1) conv_warpgroup_kernel(co
 #undef TILE
   } else {
 #define TILE(ROWS) \
-  if (tiling.rows == ROWS) supply<ROWS>(p, tiling, barriers);
+  if (tiling.rows == ROWS) supply<T, ROWS>(p, tiling, barriers);
     TILE(32) TILE(48) TILE(64) TILE(80) TILE(96) TILE(112) TILE(128) TILE(160) TILE(192)
 #undef TILE
   }
+#endif
+}
+
+__device__ __forceinline__ float as_tf32(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __uint_as_float(round_tf32(__float_as_uint(x)));
+#else
+  return x;
 #endif
 }
 
@@ -132,16 +114,18 @@ template <typename In, typename Out>
 __global__ void __launch_bounds__(256) pack_panels_kernel(const PackArguments p) {
   const int64_t at = int64_t(blockIdx.x) * 256 + threadIdx.x;
   if (at >= int64_t(p.volume) * p.c_in * p.c_out) return;
-  const int element = at % 8, piece = at / 8 % 8, line = at / SLICE % PANEL;
+  constexpr int PIECE = 16 / sizeof(Out), SLICE = SLICE_OF<Out>;
+  const int element = at % PIECE, piece = at / PIECE % 8, line = at / SLICE % PANEL;
   int64_t rest = at / (SLICE * PANEL);
   const int v = rest % p.volume;
   rest /= p.volume;
   const int slice = rest % (p.c_in / SLICE), panel = rest / (p.c_in / SLICE);
-  const int k = slice * SLICE + (piece ^ line % 8) * 8 + element;
+  const int k = slice * SLICE + (piece ^ line % 8) * PIECE + element;
   const int n = panel * PANEL + channel_of_line(line);
   const int64_t from =
       p.transposed ? (int64_t(v) * p.c_out + n) * p.c_in + k : (int64_t(v) * p.c_in + k) * p.c_out + n;
-  static_cast<Out*>(p.out)[at] = from_float<Out>(to_float(static_cast<const In*>(p.weight)[from]));
+  const float weight = to_float(static_cast<const In*>(p.weight)[from]);
+  static_cast<Out*>(p.out)[at] = from_float<Out>(sizeof(Out) == 4 ? as_tf32(weight) : weight);
 }
 
 template <typename In, typename Out>
@@ -167,12 +151,14 @@ bool has_warpgroups() {
 
 cudaError_t conv_warpgroup(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                            cudaStream_t stream) {
-  const auto kernel =
-      precision == Precision::half ? conv_warpgroup_kernel<__half> : conv_warpgroup_kernel<__nv_bfloat16>;
+  const auto kernel = precision == Precision::half       ? conv_warpgroup_kernel<__half>
+                      : precision == Precision::bfloat16 ? conv_warpgroup_kernel<__nv_bfloat16>
+                                                         : conv_warpgroup_kernel<float>;
   return launch_warpgroups(kernel, p, p.table.rows, p.c_out / PANEL, p.chained, multiprocessors, stream);
 }
 
 cudaError_t pack_panels(Scalar from, Scalar to, const PackArguments& p, cudaStream_t stream) {
+  if (to == Scalar::float32) return launch_pack<float, float>(p, stream);
   if (to == Scalar::float16) {
     return from == to ? launch_pack<__half, __half>(p, stream) : launch_pack<float, __half>(p, stream);
   }

@@ -2,13 +2,12 @@
 //
 // A product is taken transposed, channels x rows: its number of rows may be any multiple of 16, so it is chosen
 // such that every multiprocessor has a tile of the same size, whatever the number of rows is. A CTA computes PANEL
-// channels of a tile. Four warps gather the rows of a step (one offset, SLICE channels) into swizzled shared
+// channels of a tile. Four warps gather the rows of a step (one offset, LINE bytes) into swizzled shared
 // memory, one of their threads has the weights copied there, two warpgroups multiply, each half of the channels.
 #pragma once
 
 #include "chained.cuh"
-#include "conv/table.cuh"
-#include "conv/tensor_core.cuh"
+#include "conv/epilogue.cuh"
 #include "conv/warpgroup.h"
 #include "conv/wgmma.cuh"
 
@@ -16,7 +15,6 @@ namespace millisecond {
 
 constexpr int MULTIPLIERS = 256, GATHERERS = 128;
 constexpr int WARPGROUP_THREADS = MULTIPLIERS + GATHERERS;
-constexpr int LINE = 128;                   // bytes of a row in a step
 constexpr int WEIGHT_BYTES = PANEL * LINE;  // of a step
 constexpr int MAX_STAGES = 8;
 constexpr int ALIGNMENT = 1024;  // of the swizzle
@@ -24,14 +22,25 @@ constexpr int SHARED_BYTES = 194 * 1024;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// The tiles of a launch and how shared memory holds them. Tiles of a block begin at rows blockIdx.x * rows,
-// gridDim.x * rows further on, and so forth.
-struct Tiling {
-  int n;                    // rows that hold something
-  int rows;                 // of a tile
-  int stages;               // steps in shared memory
-  uint32_t weights, lines;  // [stages][PANEL][LINE], [stages][rows][LINE]
-  unsigned char* rest;      // behind them, `extra` bytes per row of a tile, aligned
+// The steps that are in shared memory.
+struct Ring {
+  int stages;
+  uint32_t weights, lines;  // [stages][PANEL][LINE], [stages][rows of a tile][LINE]
+  unsigned char* rest;      // behind them, aligned
+
+  __device__ __forceinline__ void place(int rows, unsigned char* shared) {
+    const uint32_t begin = shared_address(shared);
+    weights = round_up(begin, uint32_t(ALIGNMENT));
+    lines = weights + stages * WEIGHT_BYTES;
+    rest = shared + (lines + stages * rows * LINE - begin);
+  }
+};
+
+// The tiles of a launch. Those of a block begin at rows blockIdx.x * rows, gridDim.x * rows further on, and so
+// forth. The rest has `extra` bytes per row of a tile.
+struct Tiling : Ring {
+  int n;     // rows that hold something
+  int rows;  // of a tile
 
   __device__ Tiling(int n, int most, int extra, unsigned char* shared) : n(n) {
     const int blocks = gridDim.x;
@@ -39,11 +48,8 @@ struct Tiling {
     if (share > most) share = divide_up(n, blocks * divide_up(n, blocks * most));
     rows = max(32, round_up(share, 16));
     if (rows > 128) rows = round_up(rows, 32);
-    const uint32_t begin = shared_address(shared);
-    weights = round_up(begin, uint32_t(ALIGNMENT));
     stages = min(MAX_STAGES, (SHARED_BYTES - ALIGNMENT - rows * extra) / (WEIGHT_BYTES + rows * LINE));
-    lines = weights + stages * WEIGHT_BYTES;
-    rest = shared + (lines + stages * rows * LINE - begin);
+    place(rows, shared);
   }
 };
 
@@ -84,6 +90,19 @@ __device__ __forceinline__ void sync_some() {
   asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "n"(THREADS) : "memory");
 }
 
+// Four floats in shared memory to tf32.
+__device__ __forceinline__ void round_four(uint32_t at) {
+  uint32_t x[4];
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(at)
+               : "memory");
+#pragma unroll
+  for (uint32_t& value : x) value = round_tf32(value);
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+
 // Steps whose rows are under way. At least two less than there are stages: a stage is released when the products
 // of the next step have begun.
 template <int ROWS>
@@ -92,9 +111,13 @@ constexpr int UNDER_WAY = ROWS > 128  ? 2
                           : ROWS > 64 ? 4
                                       : 5;
 
-// Brings the weights and the rows of step after step to shared memory: the gatherers.
+// Brings the weights and the rows of step after step to shared memory: the gatherers. ROUND: floats to tf32, which
+// keeps the error unbiased; the weights are rounded already.
+template <int ROWS, bool ROUND = false>
 struct Supply {
-  const Tiling& tiling;
+  static constexpr int LINES = GATHERERS / 8;  // eight threads copy a line
+
+  const Ring& ring;
   Barriers& barriers;
   int early = 0;    // steps whose weights were fetched in advance
   int pending = 0;  // steps whose rows may be under way
@@ -103,17 +126,16 @@ struct Supply {
   // One thread: the weights of a step.
   __device__ __forceinline__ void fetch(const void* weights, int64_t step, int stage) {
     barrier_expect(&barriers.full[stage], WEIGHT_BYTES);
-    copy_announced(tiling.weights + stage * WEIGHT_BYTES,
+    copy_announced(ring.weights + stage * WEIGHT_BYTES,
                    static_cast<const unsigned char*>(weights) + step * WEIGHT_BYTES, WEIGHT_BYTES,
                    &barriers.full[stage]);
   }
 
   // A step with `weights` at `step`. row_of(i): a row of `from`, -1: zeros, for line i; none are read without
   // READS.
-  template <int ROWS, bool READS = true, typename RowOf>
+  template <bool READS = true, int LATER = UNDER_WAY<ROWS>, typename RowOf>
   __device__ __forceinline__ void step(const void* weights, int64_t step, const unsigned char* from,
                                        uint32_t row_bytes, RowOf row_of) {
-    constexpr int LINES = GATHERERS / 8;  // eight threads copy a line
     const int thread = threadIdx.x - MULTIPLIERS, line = thread / 8, piece = thread % 8;
     int rows[ROWS / LINES];
 #pragma unroll
@@ -124,28 +146,38 @@ struct Supply {
     } else if (thread == 0) {
       fetch(weights, step, at.stage);
     }
-    const uint32_t to = tiling.lines + at.stage * ROWS * LINE + line * LINE + (piece ^ line % 8) * 16;
+    const uint32_t to = piece_of_line(at.stage);
 #pragma unroll
     for (int i = 0; READS && i < ROWS / LINES; ++i) {
       copy_16(to + i * LINES * LINE, from + uint64_t(uint32_t(max(rows[i], 0))) * row_bytes + piece * 16,
               rows[i] >= 0);
     }
     copy_async_commit();
-    at.advance(tiling.stages);
-    if (pending < UNDER_WAY<ROWS>) {
+    at.advance(ring.stages);
+    if (pending < LATER) {
       ++pending;
     } else {
-      copy_async_wait<UNDER_WAY<ROWS>>();
+      copy_async_wait<LATER>();
       announce();
     }
   }
 
+  // Where this thread copies to, in the first of its lines.
+  __device__ __forceinline__ uint32_t piece_of_line(int stage) const {
+    const int thread = threadIdx.x - MULTIPLIERS, line = thread / 8, piece = thread % 8;
+    return ring.lines + stage * ROWS * LINE + line * LINE + (piece ^ line % 8) * 16;
+  }
+
   // The rows of the oldest step that was pending are there. One arrival per warp: a barrier takes them one by one.
   __device__ __forceinline__ void announce() {
+    if constexpr (ROUND) {
+#pragma unroll
+      for (int i = 0; i < ROWS / LINES; ++i) round_four(piece_of_line(arrived.stage) + i * LINES * LINE);
+    }
     fence_for_tensor_cores();
     __syncwarp();
     if (threadIdx.x % WARP == 0) barrier_arrive(&barriers.full[arrived.stage]);
-    arrived.advance(tiling.stages);
+    arrived.advance(ring.stages);
   }
 
   // After the last step.
@@ -155,25 +187,26 @@ struct Supply {
   }
 };
 
-// Adds the products of `steps` steps to `sum`. lines: as the rows of step i lie in shared memory.
+// Adds the products of `steps` steps, at least one, to `sum`. lines: as the rows of step i lie in shared memory.
 template <typename T, int ROWS, typename LinesOf>
-__device__ __forceinline__ void multiply_steps(float (&sum)[ROWS / 2], int steps, const Tiling& tiling,
+__device__ __forceinline__ void multiply_steps(float (&sum)[ROWS / 2], int steps, const Ring& ring,
                                                Barriers& barriers, Position& at, LinesOf lines_of) {
   const int group = threadIdx.x / 128;
   int before = 0;
-  for (int step = 0; step < steps; ++step) {
+  int step = 0;
+  do {  // at least once: a zero for no step would be written between the products
     barrier_wait(&barriers.full[at.stage], at.phase);
-    const uint64_t a = matrix_descriptor(tiling.weights + at.stage * WEIGHT_BYTES + group * WEIGHT_BYTES / 2);
+    const uint64_t a = matrix_descriptor(ring.weights + at.stage * WEIGHT_BYTES + group * WEIGHT_BYTES / 2);
     const uint64_t b = matrix_descriptor(lines_of(step, at.stage));
     products_begin();
 #pragma unroll
-    for (int k = 0; k < SLICE / 16; ++k) Product<T, ROWS>::add(sum, a + 2 * k, b + 2 * k);
+    for (int k = 0; k < LINE / 32; ++k) Product<T, ROWS>::add(sum, a + 2 * k, b + 2 * k);
     products_commit();
     products_wait<1>();
     if (step > 0) barriers.release(before);
     before = at.stage;
-    at.advance(tiling.stages);
-  }
+    at.advance(ring.stages);
+  } while (++step < steps);
   products_wait<0>();
   barriers.release(before);
 }
@@ -187,6 +220,48 @@ __device__ __forceinline__ uint32_t rounded(float first, float second, bool relu
   uint32_t word;
   memcpy(&word, pair, sizeof(word));
   return word;
+}
+
+template <typename T>
+__device__ __forceinline__ float residual_of(const ConvolutionArguments& p, int row, int channel) {
+  return p.residual && row >= 0 ? to_float(static_cast<const T*>(p.residual)[int64_t(row) * p.c_out + channel])
+                                : 0.0f;
+}
+
+// Adds bias and residual to the sums of a tile, applies ReLU, rounds and stores. row_of(i): of line i, -1: none.
+template <typename T, int ROWS, typename RowOf>
+__device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const float (&sum)[ROWS / 2], int panel,
+                                           RowOf row_of) {
+  const int lane = threadIdx.x % WARP, g = lane / 4, j = lane % 4;
+  const int channel0 = panel * PANEL + threadIdx.x / WARP * 16;
+  T* const out = static_cast<T*>(p.out);
+#pragma unroll
+  for (int i = 0; i < ROWS / 8; ++i) {
+    const int row = row_of(i * 8 + 2 * j), next = row_of(i * 8 + 2 * j + 1);
+    uint32_t four[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int channel = channel0 + channel_of_line(g + 8 * h);
+      const float bias = p.bias ? __ldg(p.bias + channel) : 0.0f;
+      float pair[2] = {sum[4 * i + 2 * h] + bias + residual_of<T>(p, row, channel),
+                       sum[4 * i + 2 * h + 1] + bias + residual_of<T>(p, next, channel)};
+      if constexpr (sizeof(T) == 2) {
+        four[h] = transposed_8x8(rounded<T>(pair[0], pair[1], p.relu));
+      } else {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const int to = k == 0 ? row : next;
+          if (to >= 0) out[int64_t(to) * p.c_out + channel] = p.relu && pair[k] < 0.0f ? 0.0f : pair[k];
+        }
+      }
+    }
+    if constexpr (sizeof(T) == 2) {  // four channels of a row per thread
+      const int to = row_of(i * 8 + g);
+      if (to >= 0) {
+        *reinterpret_cast<uint2*>(out + int64_t(to) * p.c_out + channel0 + 4 * j) = make_uint2(four[0], four[1]);
+      }
+    }
+  }
 }
 
 #endif

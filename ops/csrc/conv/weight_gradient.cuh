@@ -1,8 +1,8 @@
 // dW[v] = sum over pairs (in, out) of offset v of features[in]^T gradient[out], in fp32.
 //
-// A CTA takes one offset, one slab of at most SLAB rows and one tile of channels: it lists the
-// slab's pairs in row order, gathers both rows of each pair into shared memory and multiplies.
-// Slabs go to a workspace and are added in order, so the result does not depend on scheduling.
+// A CTA takes one offset, the slabs of one split, of at most SLAB rows each, and one tile of channels: it lists a
+// slab's pairs in row order, gathers both rows of each pair into shared memory and multiplies. Splits go to a
+// workspace and are added in order, so the result does not depend on scheduling.
 #pragma once
 
 #include "conv/table.cuh"
@@ -61,16 +61,23 @@ __device__ __forceinline__ float* destination(const WeightGradientArguments& p, 
   return base + w * slice;
 }
 
-// Whether nothing reads this CTA's slab: it begins after the last row.
+// Slabs of a split: by the rows that count, so that a sum is the same whatever room the table has.
+__device__ __forceinline__ int slabs_of_split(int rows, int splits) {
+  return divide_up(divide_up(rows, SLAB), splits);
+}
+
+// Whether nothing reads this CTA's split: it begins after the last row.
 __device__ __forceinline__ bool left_out(const WeightGradientArguments& p) {
-  return p.splits > 1 && blockIdx.x * SLAB >= rows_of(p.table);
+  const int rows = rows_of(p.table);
+  return p.splits > 1 && int(blockIdx.x) * slabs_of_split(rows, p.splits) * SLAB >= rows;
 }
 
 __global__ void __launch_bounds__(256) add_slabs_kernel(const float* __restrict__ partial, float* __restrict__ out,
-                                                        int64_t size, const OffsetTable table) {
+                                                        int64_t size, const OffsetTable table, int most) {
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= size) return;
-  const int splits = divide_up(rows_of(table), SLAB);
+  const int rows = rows_of(table);
+  const int splits = rows > 0 ? divide_up(rows, slabs_of_split(rows, most) * SLAB) : 0;
   float sum = 0.0f;
 #pragma unroll 8
   for (int s = 0; s < splits; ++s) sum += partial[s * size + i];
@@ -80,7 +87,7 @@ __global__ void __launch_bounds__(256) add_slabs_kernel(const float* __restrict_
 cudaError_t add_slabs(const WeightGradientArguments& p, cudaStream_t stream) {
   if (p.splits > 1) {
     const int64_t size = int64_t(p.table.volume) * p.c_in * p.c_out;
-    add_slabs_kernel<<<blocks(size, 256), 256, 0, stream>>>(p.partial, p.out, size, p.table);
+    add_slabs_kernel<<<blocks(size, 256), 256, 0, stream>>>(p.partial, p.out, size, p.table, p.splits);
   }
   return cudaGetLastError();
 }

@@ -11,13 +11,13 @@ struct GradientTile {
   using T = T_;
   static constexpr int MB = MB_;
   static constexpr int NB = NB_;
-  static constexpr int WM = MB == 64 ? 2 : 1;
-  static constexpr int WN = NB == 64 ? 2 : 1;
+  static constexpr int WM = MB >= 64 ? 2 : 1;
+  static constexpr int WN = NB >= 64 ? 2 : 1;
   static constexpr int WK = WARPS / (WM * WN);
   static constexpr int MT = MB / WM / 16;
   static constexpr int NT = NB / WN / 8;
-  static constexpr int K = sizeof(T) == 2 ? 16 : 8;  // pairs of one tensor-core product
-  static constexpr int PAIRS = 4 * K;                // pairs of one stage
+  static constexpr int K = sizeof(T) == 2 ? 16 : 8;      // pairs of one tensor-core product
+  static constexpr int PAIRS = (MB == 128 ? 2 : 4) * K;  // pairs of one stage
   static constexpr int STAGES = 3;
   // padding that keeps the fragment reads free of bank conflicts
   static constexpr int PAD = 8;
@@ -92,13 +92,11 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
   unsigned char* const ring = shared + Tile::LIST_BYTES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int n = rows_of(p.table);
-  // ---- pairs of this slab and offset ----
-  const int begin = blockIdx.x * SLAB;
   const int v = blockIdx.y;
   const int tiles = p.c_out / Tile::NB;
   const int m0 = blockIdx.z / tiles * Tile::MB, n0 = blockIdx.z % tiles * Tile::NB;
-  const int count = list_pairs(p.table, v, begin, min(begin + SLAB, n), pairs, totals);
-  const int stages = (count + Tile::PAIRS - 1) / Tile::PAIRS;
+  const int slabs = slabs_of_split(n, p.splits);
+  int count = 0;
 
   // ---- a stage: PAIRS rows of features and of gradients, into a ring of STAGES ----
   const auto load = [&](int stage) {
@@ -113,41 +111,47 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
   const int wk = warp / (Tile::WM * Tile::WN);
   const int wm = warp % (Tile::WM * Tile::WN) / Tile::WN, wn = warp % Tile::WN;
   float sum[Tile::MT][Tile::NT][4] = {};
+  for (int slab = 0; slab < slabs; ++slab) {
+    const int begin = (blockIdx.x * slabs + slab) * SLAB;
+    if (begin >= n) break;
+    count = list_pairs(p.table, v, begin, min(begin + SLAB, n), pairs, totals);
+    const int stages = divide_up(count, Tile::PAIRS);
 #pragma unroll
-  for (int s = 0; s < Tile::STAGES - 1; ++s) {
-    if (s < stages) load(s);
-    copy_async_commit();
-  }
-  for (int stage = 0; stage < stages; ++stage) {
-    copy_async_wait<Tile::STAGES - 2>();
-    __syncthreads();
-    if (stage + Tile::STAGES - 1 < stages) load(stage + Tile::STAGES - 1);
-    copy_async_commit();
-    const unsigned char* const from = ring + stage % Tile::STAGES * Tile::STAGE_BYTES;
-    const T* const a0 = reinterpret_cast<const T*>(from) + wm * Tile::MT * 16;
-    const T* const b0 = reinterpret_cast<const T*>(from + Tile::A_BYTES) + wn * Tile::NT * 8;
+    for (int s = 0; s < Tile::STAGES - 1; ++s) {
+      if (s < stages) load(s);
+      copy_async_commit();
+    }
+    for (int stage = 0; stage < stages; ++stage) {
+      copy_async_wait<Tile::STAGES - 2>();
+      __syncthreads();
+      if (stage + Tile::STAGES - 1 < stages) load(stage + Tile::STAGES - 1);
+      copy_async_commit();
+      const unsigned char* const from = ring + stage % Tile::STAGES * Tile::STAGE_BYTES;
+      const T* const a0 = reinterpret_cast<const T*>(from) + wm * Tile::MT * 16;
+      const T* const b0 = reinterpret_cast<const T*>(from + Tile::A_BYTES) + wn * Tile::NT * 8;
 #pragma unroll
-    for (int s = 0; s < 4 / Tile::WK; ++s) {
-      const int k = (s * Tile::WK + wk) * Tile::K;
-      uint32_t a[Tile::MT][4];
-#pragma unroll
-      for (int m = 0; m < Tile::MT; ++m) {
-        load_a<T, Tile::A_STRIDE>(a[m], a0 + k * Tile::A_STRIDE + m * 16);
-      }
-#pragma unroll
-      for (int t = 0; t < Tile::NT; t += 2) {
-        uint32_t b[4];
-        load_b<T, Tile::B_STRIDE>(b, b0 + k * Tile::B_STRIDE + t * 8);
+      for (int s = 0; s < Tile::PAIRS / Tile::K / Tile::WK; ++s) {
+        const int k = (s * Tile::WK + wk) * Tile::K;
+        uint32_t a[Tile::MT][4];
 #pragma unroll
         for (int m = 0; m < Tile::MT; ++m) {
-          mma<T>(sum[m][t], a[m], b[0], b[1]);
-          mma<T>(sum[m][t + 1], a[m], b[2], b[3]);
+          load_a<T, Tile::A_STRIDE>(a[m], a0 + k * Tile::A_STRIDE + m * 16);
+        }
+#pragma unroll
+        for (int t = 0; t < Tile::NT; t += 2) {
+          uint32_t b[4];
+          load_b<T, Tile::B_STRIDE>(b, b0 + k * Tile::B_STRIDE + t * 8);
+#pragma unroll
+          for (int m = 0; m < Tile::MT; ++m) {
+            mma<T>(sum[m][t], a[m], b[0], b[1]);
+            mma<T>(sum[m][t + 1], a[m], b[2], b[3]);
+          }
         }
       }
     }
+    copy_async_wait<0>();
+    __syncthreads();
   }
-  copy_async_wait<0>();
-  __syncthreads();
 
   // ---- the warps' shares of the pairs, added in order ----
   constexpr int ITEMS = Tile::MT * Tile::NT * 4;
@@ -207,6 +211,9 @@ cudaError_t launch_columns(const WeightGradientArguments& p, cudaStream_t stream
 
 template <typename T>
 cudaError_t launch_tensor(const WeightGradientArguments& p, cudaStream_t stream) {
+  if constexpr (sizeof(T) == 2) {  // reads each row half as often
+    if (p.c_in % 128 == 0 && p.c_out % 128 == 0) return launch_tile<T, 128, 128>(p, stream);
+  }
   if (p.c_in % 64 == 0) return launch_columns<T, 64>(p, stream);
   if (p.c_in % 32 == 0) return launch_columns<T, 32>(p, stream);
   return launch_columns<T, 16>(p, stream);

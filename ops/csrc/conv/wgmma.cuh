@@ -83,8 +83,9 @@ __device__ __forceinline__ void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// d [64, ROWS] = a [64, 16] b [ROWS, 16]^T, plus d. Lane 4 g + j of warp w holds lines
-// 16 w + g (d[4 i], d[4 i + 1]) and 16 w + g + 8 (the next two) of columns 8 i + 2 j and 8 i + 2 j + 1.
+// d [64, ROWS] = a [64, K] b [ROWS, K]^T, plus d, where K elements are 32 bytes; of float the tensor cores drop
+// the low 13 bits. Lane 4 g + j of warp w holds lines 16 w + g (d[4 i], d[4 i + 1]) and 16 w + g + 8 (the next
+// two) of columns 8 i + 2 j and 8 i + 2 j + 1.
 template <typename T, int ROWS>
 struct Product;
 
@@ -110,22 +111,23 @@ struct Product;
 #define PLACES_10 PLACES_8 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define PLACES_12 PLACES_10 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 
-// A, B: the numbers of the operands after the values
-#define PRODUCT(TYPE, NAME, ROWS, SIXTEENS, A, B)                                                   \
-  template <>                                                                                       \
-  struct Product<TYPE, ROWS> {                                                                      \
-    __device__ __forceinline__ static void add(float (&d)[ROWS / 2], uint64_t a, uint64_t b) {      \
-      asm volatile(                                                                                 \
-          "{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\n"                                            \
-          "wgmma.mma_async.sync.aligned.m64n" #ROWS "k16.f32." NAME "." NAME " {" PLACES_##SIXTEENS \
-          "}, %" #A ", %" #B ", add, 1, 1, 0, 0;\n}"                                                \
-          : VALUES_##SIXTEENS                                                                       \
-          : "l"(a), "l"(b));                                                                        \
-    }                                                                                               \
+// A, B: the numbers of the operands after the values. TRANSPOSE: of half types alone
+#define PRODUCT(TYPE, NAME, DEPTH, TRANSPOSE, ROWS, SIXTEENS, A, B)                                    \
+  template <>                                                                                          \
+  struct Product<TYPE, ROWS> {                                                                         \
+    __device__ __forceinline__ static void add(float (&d)[ROWS / 2], uint64_t a, uint64_t b) {         \
+      asm volatile(                                                                                    \
+          "{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\n"                                               \
+          "wgmma.mma_async.sync.aligned.m64n" #ROWS DEPTH ".f32." NAME "." NAME " {" PLACES_##SIXTEENS \
+          "}, %" #A ", %" #B ", add, 1, 1" TRANSPOSE ";\n}"                                            \
+          : VALUES_##SIXTEENS                                                                          \
+          : "l"(a), "l"(b));                                                                           \
+    }                                                                                                  \
   }
-#define PRODUCTS(ROWS, SIXTEENS, A, B)          \
-  PRODUCT(__half, "f16", ROWS, SIXTEENS, A, B); \
-  PRODUCT(__nv_bfloat16, "bf16", ROWS, SIXTEENS, A, B)
+#define PRODUCTS(ROWS, SIXTEENS, A, B)                                   \
+  PRODUCT(__half, "f16", "k16", ", 0, 0", ROWS, SIXTEENS, A, B);         \
+  PRODUCT(__nv_bfloat16, "bf16", "k16", ", 0, 0", ROWS, SIXTEENS, A, B); \
+  PRODUCT(float, "tf32", "k8", "", ROWS, SIXTEENS, A, B)
 
 PRODUCTS(32, 2, 16, 17);
 PRODUCTS(48, 3, 24, 25);

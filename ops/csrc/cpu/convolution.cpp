@@ -12,6 +12,9 @@
 #include <algorithm>
 #include <cstring>
 #include <vector>
+
+#include "rows.h"
+#include "tiles.h"
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
 #endif
@@ -31,7 +34,6 @@ constexpr int kLength = 4, kRegisters = 16;
 
 using Vector = float __attribute__((vector_size(4 * kLength)));
 
-constexpr int kRows = 256;  // of a task
 constexpr int kDepth = 64;  // numbers of a source row that are multiplied together: 16 KiB of weights
 constexpr int kWidest = kRegisters == 32 ? 4 : 2;  // vectors of a panel
 
@@ -66,20 +68,6 @@ struct Bfloat16 {
   }
 };
 #endif
-
-inline uint16_t round_to_bfloat16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40);  // NaN stays one
-  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-}
-
-inline float from_bfloat16(uint16_t value) {
-  const uint32_t bits = uint32_t{value} << 16;
-  float number;
-  std::memcpy(&number, &bits, 4);
-  return number;
-}
 
 // ---- some rows times a panel ----
 template <class Type, int kVectors>
@@ -120,6 +108,8 @@ struct Pair {
 template <class Type>
 class Worker {
  public:
+  static constexpr int kRows = 256;  // of a task
+
   explicit Worker(const Convolution& p)
       : p_(p), pairs_(int64_t{p.offsets} * kRows), counts_(p.offsets), sums_((kRows + 1) * kWidest * kLength) {
     source_.reserve(kRows + 16);
@@ -174,13 +164,8 @@ class Worker {
     constexpr int kAtOnce = rows_at_once(kVectors);
     const int steps = p_.c_in / Type::kNumbers;  // of a whole row
     float* sums = sums_.data();
-    float bias[kWidth] = {};
     const int width = std::min(kWidth, p_.c_out - panel * kLength);
-    if (p_.bias) std::copy_n(p_.bias + panel * kLength, width, bias);
-    for (int n = 0; n < rows; ++n) {
-      std::copy_n(bias, kWidth, sums + n * kWidth);
-      if (p_.residual) add_residual(first + n, panel * kLength, sums + n * kWidth, width);
-    }
+    for (int n = 0; n < rows; ++n) begin_row(p_, first + n, panel * kLength, sums + n * kWidth, width, kWidth);
 
     // [panels before][offsets][steps][kWidth]
     const float* weight = static_cast<const float*>(p_.weight) + int64_t{panel} * kLength * p_.offsets * steps;
@@ -196,7 +181,7 @@ class Worker {
         for (auto& row : source_) row += depth;
       }
     }
-    for (int n = 0; n < rows; ++n) write(first + n, panel * kLength, sums + n * kWidth, width);
+    for (int n = 0; n < rows; ++n) end_row(p_, first + n, panel * kLength, sums + n * kWidth, width);
   }
 
   // Pointers to the rows of an offset's pairs; the last group is filled up with what nobody reads.
@@ -216,23 +201,6 @@ class Worker {
     }
   }
 
-  void add_residual(int64_t row, int channel, float* sums, int width) {
-    const int64_t start = row * p_.c_out + channel;
-    const auto* half = static_cast<const uint16_t*>(p_.residual) + start;
-    const auto* whole = static_cast<const float*>(p_.residual) + start;
-    for (int c = 0; c < width; ++c) sums[c] += p_.bfloat16_out ? from_bfloat16(half[c]) : whole[c];
-  }
-
-  void write(int64_t row, int channel, float* sums, int width) {
-    if (p_.relu)
-      for (int c = 0; c < width; ++c) sums[c] = sums[c] < 0 ? 0 : sums[c];  // NaN stays one
-    const int64_t start = row * p_.c_out + channel;
-    if (p_.bfloat16_out)
-      std::transform(sums, sums + width, static_cast<uint16_t*>(p_.out) + start, round_to_bfloat16);
-    else
-      std::copy_n(sums, width, static_cast<float*>(p_.out) + start);
-  }
-
   const Convolution& p_;
   std::vector<Pair> pairs_;  // [offsets][kRows]
   std::vector<int> counts_;  // [offsets] pairs that there are
@@ -242,11 +210,11 @@ class Worker {
 };
 
 // ---- all tasks ----
-template <class Type>
+template <class Worker>
 bool compute_all(const Convolution& p, Threads threads) {
   std::atomic<bool> right{true};
-  for_pieces(threads, p.rows, kRows, [&] {
-    return [&, worker = Worker<Type>(p)](int64_t first, int64_t) mutable {
+  for_pieces(threads, p.rows, Worker::kRows, [&] {
+    return [&, worker = Worker(p)](int64_t first, int64_t) mutable {
       if (!worker.run(first)) right = false;
     };
   });
@@ -270,10 +238,14 @@ int32_t multiplies_bfloat16() {
 }
 
 int32_t convolve(const Convolution* convolution, Threads threads) {
-#if defined(__AVX512BF16__)
-  if (convolution->bfloat16_in) return !compute_all<Bfloat16>(*convolution, threads);
+#if defined(__AMX_BF16__)
+  if (convolution->bfloat16_in && TileWorker::takes(*convolution))
+    return !compute_all<TileWorker>(*convolution, threads);
 #endif
-  return !compute_all<Float32>(*convolution, threads);
+#if defined(__AVX512BF16__)
+  if (convolution->bfloat16_in) return !compute_all<Worker<Bfloat16>>(*convolution, threads);
+#endif
+  return !compute_all<Worker<Float32>>(*convolution, threads);
 }
 
 }  // extern "C"

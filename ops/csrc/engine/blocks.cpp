@@ -23,12 +23,11 @@ cudaError_t block_forward(Scalar type, bool tf32, const Block& p, const Allocate
 cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const Allocate& allocate,
                            cudaStream_t stream, const Branch& branch) {
   const int64_t rows = p.table.rows, channels = p.weight.c_out;
-  void* const of_sums = allocate(rows * channels * bytes_of(type));
   const int64_t floats = batch_norm_workspace(type, rows, static_cast<int>(channels));
   cudaError_t error = batch_norm_relu_backward(
       type,
       {rows, static_cast<int>(channels), p.table.count, p.gradient, channels, p.sums, p.scale, p.shift, p.mean,
-       p.inv_std, p.of_scale, p.of_shift, of_sums, static_cast<float*>(allocate(floats * sizeof(float)))},
+       p.inv_std, p.of_scale, p.of_shift, p.of_sums, static_cast<float*>(allocate(floats * sizeof(float)))},
       stream);
   if (error == cudaSuccess) error = cudaEventRecord(branch.event, stream);
   if (error == cudaSuccess) error = cudaStreamWaitEvent(branch.stream, branch.event, 0);
@@ -37,15 +36,15 @@ cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const
     transposed.transposed = true;
     std::swap(transposed.c_in, transposed.c_out);
     ConvolutionArguments convolution = {};
-    convolution.features = of_sums;
+    convolution.features = p.of_sums;
     convolution.out = p.of_features;
     convolution.table = p.back;
     error = convolve(type, tf32, transposed, convolution, allocate, stream);
   }
   if (error != cudaSuccess) return error;
-  return weight_gradient(type, tf32,
-                         {p.features, of_sums, p.of_weight, p.table, p.source_rows, p.weight.c_in, p.weight.c_out},
-                         allocate, branch.stream);
+  return weight_gradient(
+      type, tf32, {p.features, p.of_sums, p.of_weight, p.table, p.source_rows, p.weight.c_in, p.weight.c_out},
+      branch.allocate, branch.stream);
 }
 
 }  // namespace millisecond

@@ -12,7 +12,7 @@ namespace {
 bool share_zeroing(std::vector<ConvolutionArguments>& layers, const std::vector<Route>& routes,
                    const Chain& chain) {
   const ConvolutionArguments& last = layers.back();
-  const bool places = routes.back().tiles && !routes.back().warpgroups &&
+  const bool places = routes.back().tiles && !routes.back().warpgroups && routes.back().pieces == 1 &&
                       last.c_in * bytes_of(chain.type) % 128 == 0 && last.c_out % 64 == 0;
   std::vector<size_t> carriers;
   for (size_t i = 0; i + 1 < layers.size(); ++i) {

@@ -1,4 +1,6 @@
 // Which kernel a convolution and its weight gradient run on, and in which order that kernel reads the weight.
+#include <algorithm>
+
 #include "conv/warpgroup.h"
 #include "device.h"
 #include "engine/engine.h"
@@ -27,6 +29,12 @@ DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool
   return layout;
 }
 
+namespace {
+
+constexpr int MOST_OFFSETS = 32, MOST_OFFSETS_NARROW = 28;
+
+}  // namespace
+
 // ---- routes ----------------------------------------------------------------------------------------------------
 
 Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_out) {
@@ -34,6 +42,7 @@ Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_o
               false,
               false,
               false,
+              1,
               device_attribute(cudaDevAttrMultiProcessorCount),
               device_attribute(cudaDevAttrComputeCapabilityMajor)};
   switch (type) {
@@ -47,15 +56,31 @@ Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_o
       route.precision = tf32 ? Precision::tf32 : Precision::single;
   }
   const bool tensor_cores = route.major >= 8 && c_in > 0 && c_out % 16 == 0;
-  route.tiles = tensor_cores && c_in % 16 == 0 && volume <= 32;
+  route.tiles = tensor_cores && c_in % 16 == 0;
   const bool wide = c_in >= PANEL && c_in % SLICE == 0 && c_out % PANEL == 0;
-  route.warpgroups = route.tiles && wide && type != Scalar::float32 && has_warpgroups();
-  route.narrow = tensor_cores && c_in == 4 && volume <= 28;
+  route.warpgroups = route.tiles && wide && route.precision != Precision::single && has_warpgroups();
+  route.narrow = tensor_cores && c_in == 4;
+  const int most = route.narrow ? MOST_OFFSETS_NARROW : MOST_OFFSETS;
+  if ((route.tiles || route.narrow) && volume > most) route.pieces = static_cast<int>(divide_up(volume, most));
   return route;
 }
 
-cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, cudaStream_t stream) {
+namespace {
+
+// The first offset of a piece; of the one after the last, the volume.
+int64_t first_offset(int volume, int piece, int pieces) { return int64_t(volume) * piece / pieces; }
+
+// The offsets of a table that meet weights [first, last).
+OffsetTable cut(const OffsetTable& table, int64_t first, int64_t last) {
+  OffsetTable part = table;
+  part.neighbours += (table.flipped ? table.volume - last : first) * table.stride;
+  part.volume = static_cast<int32_t>(last - first);
+  return part;
+}
+
+cudaError_t launch_piece(const ConvolutionArguments& p, const Route& route, cudaStream_t stream) {
   if (!route.tiles && !route.narrow) return conv_general(route.precision, p, stream);
+  if (route.warpgroups && p.table.order) return conv_ordered(route.precision, p, route.multiprocessors, stream);
   if (route.warpgroups) return conv_warpgroup(route.precision, p, route.multiprocessors, stream);
   switch (route.precision) {
     case Precision::half:
@@ -69,9 +94,43 @@ cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, cudaS
   }
 }
 
+}  // namespace
+
+cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, cudaStream_t stream) {
+  if (route.pieces == 1) return launch_piece(p, route, stream);
+  const bool halves = route.precision == Precision::half || route.precision == Precision::bfloat16;
+  const int64_t bytes = int64_t(p.c_in) * p.c_out * (halves ? 2 : 4);  // of an offset
+  ConvolutionArguments part = p;
+  for (int piece = 0; piece < route.pieces; ++piece) {
+    const int64_t first = first_offset(p.table.volume, piece, route.pieces);
+    part.table = cut(p.table, first, first_offset(p.table.volume, piece + 1, route.pieces));
+    part.weight = static_cast<const char*>(p.weight) + first * bytes;
+    part.relu = p.relu && piece + 1 == route.pieces;
+    if (const cudaError_t error = launch_piece(part, route, stream)) return error;
+    part.bias = nullptr;
+    part.residual = p.out;  // the sum so far
+    part.zeroed_words = 0;
+  }
+  return cudaSuccess;
+}
+
 // ---- weights ---------------------------------------------------------------------------------------------------
 
 cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* out, cudaStream_t stream) {
+  if (route.pieces > 1) {
+    const int64_t size = int64_t(weight.c_in) * weight.c_out;
+    Route whole = route;
+    whole.pieces = 1;
+    for (int piece = 0; piece < route.pieces; ++piece) {
+      const int64_t first = first_offset(weight.volume, piece, route.pieces);
+      Weight part = weight;
+      part.data = static_cast<const char*>(weight.data) + first * size * bytes_of(weight.type);
+      part.volume = static_cast<int32_t>(first_offset(weight.volume, piece + 1, route.pieces) - first);
+      void* const to = static_cast<char*>(out) + first * size * bytes_of(type);
+      if (const cudaError_t error = pack(part, type, whole, to, stream)) return error;
+    }
+    return cudaSuccess;
+  }
   const int64_t bytes = weight.c_in * bytes_of(type);
   const int row_bytes = !route.tiles ? 0 : (bytes % 128 == 0 ? 128 : (bytes % 64 == 0 ? 64 : 32));
   const PackArguments arguments{weight.data,  out,       weight.volume,    weight.c_in,
@@ -117,6 +176,12 @@ namespace {
 
 constexpr int NARROW = 4, TILE = 16;  // channels of the first layer, and of the smallest tile
 
+// Wide layers fill the device with few splits; the workspace has a number for each of their weights.
+int64_t most_splits(int64_t volume, int64_t c_in, int64_t c_out) {
+  const int64_t splits = (27 << 20) / (volume * c_in * c_out);
+  return splits < 8 ? 8 : (splits > 128 ? 128 : splits);
+}
+
 }  // namespace
 
 cudaError_t weight_gradient(Scalar type, bool tf32, const WeightGradient& p, const Allocate& allocate,
@@ -138,11 +203,13 @@ cudaError_t weight_gradient(Scalar type, bool tf32, const WeightGradient& p, con
   const int64_t size = int64_t(p.table.volume) * p.c_in * p.c_out;
   if (size == 0) return cudaSuccess;
   if (p.table.rows == 0 || p.source_rows == 0) return cudaMemsetAsync(p.out, 0, size * sizeof(float), stream);
-  const int64_t splits = divide_up(int64_t(p.table.rows), WEIGHT_GRADIENT_SLAB);
+  const Route route = route_of(type, tf32, p.table.volume, p.c_in, p.c_out);
+  int64_t splits = divide_up(int64_t(p.table.rows), WEIGHT_GRADIENT_SLAB);
+  if (route.tiles && route.precision != Precision::single)
+    splits = std::min(splits, most_splits(p.table.volume, p.c_in, p.c_out));
   float* const partial = splits > 1 ? static_cast<float*>(allocate(splits * size * sizeof(float))) : nullptr;
   const WeightGradientArguments arguments{p.features, p.gradient, partial, p.out,
                                           p.table,    p.c_in,     p.c_out, static_cast<int32_t>(splits)};
-  const Route route = route_of(type, tf32, p.table.volume, p.c_in, p.c_out);
   if (!route.tiles) return weight_gradient_general(route.precision, arguments, stream);
   return route.precision == Precision::single ? weight_gradient_single(arguments, stream)
                                               : weight_gradient_tensor(route.precision, arguments, stream);

@@ -10,6 +10,7 @@
 
 #include "bev/dense.h"
 #include "bev/heads.h"
+#include "boxes/select.h"
 #include "conv/batch_norm.h"
 #include "conv/convolution.h"
 #include "index/voxelize.h"
@@ -81,6 +82,7 @@ struct Route {
   bool tiles;
   bool warpgroups;  // tiles, too
   bool narrow;
+  int pieces;  // that the offsets are cut in: tiles and the narrow kernel take so many at a time
   int multiprocessors;
   int major;  // of the compute capability
 };
@@ -146,6 +148,13 @@ cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t
 // Up-sampling and heads; weights packed for the routes of the two.
 cudaError_t run_heads(Scalar type, bool tf32, const HeadJob& job, const Allocate& allocate, cudaStream_t stream);
 
+// ---- predictions to boxes
+// ---------------------------------------------------------------------------------------
+
+// job: all but its keys, scratch and, of its NMS, all but iou_threshold, max_output and kept. per_class: boxes of
+// different labels suppress nothing.
+cudaError_t run_select(SelectJob job, bool per_class, const Allocate& allocate, cudaStream_t stream);
+
 // ---- blocks of convolution, batch normalisation and ReLU, for training -----------------------------------------
 
 // sums = convolution of the features, out = relu(batch norm of sums by their own statistics). Rows that the table
@@ -170,15 +179,18 @@ struct BlockBackward {
   OffsetTable table, back;  // back: rows are inputs, entries are outputs
   const float *scale, *shift, *mean, *inv_std;
   double eps;
+  void* of_sums;      // [rows, c_out] scratch of the branch; may be the gradient
   void* of_features;  // [source_rows, c_in], null where it is not wanted
   float* of_weight;   // [volume, c_in, c_out]
   float *of_scale, *of_shift;
 };
 // The gradient of the weight is computed on the branch, which waits for what it reads: the blocks before this one
-// need not wait for it. The caller joins the branch before its memory is used again.
+// need not wait for it. The caller joins the branch before its memory is used again; what the gradient of one
+// block has allocated may serve that of the next.
 struct Branch {
   cudaStream_t stream;
   cudaEvent_t event;
+  Allocate allocate;
 };
 cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const Allocate& allocate,
                            cudaStream_t stream, const Branch& branch);

@@ -9,7 +9,8 @@ cudaError_t run_heads(Scalar type, bool tf32, const HeadJob& job, const Allocate
   if (job.rows == 0) return cudaSuccess;
   const Route up = route_of(type, tf32, 1, job.c_in, job.parts * job.width);
   const Route head = route_of(type, tf32, 1, job.width, job.head_channels);
-  if (up.warpgroups && head.warpgroups && job.width % PANEL == 0 && job.head_channels == PANEL) {
+  if (up.warpgroups && head.warpgroups && type != Scalar::float32 && job.width % PANEL == 0 &&
+      job.head_channels == PANEL) {
     return heads_warpgroup(type, job, up.multiprocessors, stream);
   }
   const int rows = job.rows * job.parts;

@@ -153,8 +153,8 @@ cudaError_t bitmap_mark(const Bitmap& bitmap, const int* coords, int dims, int r
   Steps direct = {direct_levels(steps, bitmap.levels - 1), {}};
   for (int l = 0; l < direct.count; ++l) direct.window[l] = steps[l];
   const dim3 grid(max(1, blocks(rows, THREADS)), 1 + direct.count * MARK_PARTS);
-  cudaError_t error =
-      launch_chained(mark, false, grid, THREADS, 0, stream, bitmap, direct, coords, dims, rows, count, counts);
+  cudaError_t error = launch_chained(mark, can_chain(), grid, THREADS, 0, stream, bitmap, direct, coords, dims,
+                                     rows, count, counts);
   for (int l = direct.count; l < bitmap.levels - 1 && error == cudaSuccess; ++l) {
     error = launch_chained(mark_below, can_chain(), dim3(blocks(bitmap.level[l].cells, THREADS)), THREADS, 0,
                            stream, bitmap.level[l], bitmap.level[l + 1], steps[l]);

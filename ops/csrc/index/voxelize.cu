@@ -60,6 +60,7 @@ __device__ bool site_of_point(const VoxelizeJob& job, int batch, int point, Site
 
 __global__ void __launch_bounds__(THREADS)
     mark_points(const __grid_constant__ Bitmap bitmap, const __grid_constant__ VoxelizeJob job) {
+  wait_for_previous_kernel(true);
   const int point = blockIdx.x * THREADS + threadIdx.x;
   for (int64_t i = point; i < int64_t(job.rows) * job.max_points; i += int64_t(gridDim.x) * THREADS) {
     job.slots[i] = NONE;
@@ -214,17 +215,20 @@ __global__ void __launch_bounds__(THREADS)
 
 cudaError_t voxelize(const Bitmap& bitmap, const VoxelizeJob& job, cudaStream_t stream) {
   const int grid = max(1, blocks(job.points_count, THREADS));
-  mark_points<<<grid, THREADS, 0, stream>>>(bitmap, job);
+  const bool chained = can_chain();
+  cudaError_t error = launch_chained(mark_points, chained, dim3(grid), THREADS, 0, stream, bitmap, job);
+  if (error != cudaSuccess) return error;
   if (job.points_count > job.max_voxels) {
     const int all[] = {job.points_count};
-    if (cudaError_t error = bitmap_rank(bitmap, all, &job.sites, 3, job.counts, stream)) return error;
+    error = bitmap_rank(bitmap, all, &job.sites, 3, job.counts, stream);
+    if (error != cudaSuccess) return error;
     first_points<<<grid, THREADS, 0, stream>>>(bitmap, job);
     find_cap<<<bitmap.batch, SCAN_THREADS, 0, stream>>>(bitmap, job);
     drop_voxels<<<grid, THREADS, 0, stream>>>(bitmap, job);
   }
-  if (cudaError_t error = bitmap_rank(bitmap, &job.rows, nullptr, 3, job.counts, stream)) return error;
-  const bool chained = can_chain();
-  const cudaError_t error = launch_chained(keep_points, chained, dim3(grid), THREADS, 0, stream, bitmap, job);
+  error = bitmap_rank(bitmap, &job.rows, nullptr, 3, job.counts, stream);
+  if (error != cudaSuccess) return error;
+  error = launch_chained(keep_points, chained, dim3(grid), THREADS, 0, stream, bitmap, job);
   if (error != cudaSuccess) return error;
   const int64_t values = int64_t(job.rows) * job.channels;
   return launch_chained(mean_points, chained, dim3(max(1, blocks(values, THREADS))), THREADS, 0, stream, bitmap,

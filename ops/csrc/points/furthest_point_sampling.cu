@@ -9,6 +9,7 @@
 // neighbouring multiprocessors (sm_90), which write their best points into each other's shared memory: one more
 // barrier per step. What fits neither is streamed through one block.
 #include "device.h"
+#include "points/distance.cuh"
 #include "points/furthest.cuh"
 #include "points/furthest_point_sampling.h"
 
@@ -19,18 +20,8 @@ constexpr int VECTOR = 4;        // points that a thread reads at once
 constexpr int ONE_BLOCK = 4096;  // points up to which a cluster's barrier costs more than it saves
 constexpr int MAX_VECTORS = 4;   // of a thread
 
-// Each operation is rounded by itself, as in the reference: the compiler must not fuse them.
-__device__ __forceinline__ float squared_distance(float x, float y, float z, float3 from) {
-  const float dx = __fsub_rn(x, from.x), dy = __fsub_rn(y, from.y), dz = __fsub_rn(z, from.z);
-  return __fadd_rn(__fadd_rn(__fmul_rn(dx, dx), __fmul_rn(dy, dy)), __fmul_rn(dz, dz));
-}
-
 __device__ __forceinline__ int first_choice(const FurthestPointSampling& p, int cloud) {
   return static_cast<int>(max(0ll, min(static_cast<long long>(p.start[cloud]), p.count - 1ll)));
-}
-
-__device__ __forceinline__ float3 point_at(const float* points, int index) {
-  return make_float3(points[3 * int64_t(index)], points[3 * int64_t(index) + 1], points[3 * int64_t(index) + 2]);
 }
 
 // ---- resident: coordinates in shared memory, distances in registers --------------------------------------------

@@ -4,6 +4,7 @@
 //   for each point: intensity = infinite ? intensity : clamp(intensity, 0, scale)
 //
 // All blocks copy and count. The last one to end clamps, which nearly no frame needs.
+#include "chained.cuh"
 #include "common.cuh"
 #include "transfer/load_points.h"
 
@@ -49,6 +50,7 @@ __global__ void __launch_bounds__(LOAD_THREADS) load_kernel(const __grid_constan
   int* const offsets = shared;                                                   // [batch + 1]
   uint32_t* const counts = reinterpret_cast<uint32_t*>(shared + job.batch + 1);  // [batch, COUNTS]
   __shared__ bool is_last;
+  wait_for_previous_kernel(true);
 
   // ---- copy and count ----
   for (int i = threadIdx.x; i <= job.batch; i += LOAD_THREADS) {
@@ -116,8 +118,7 @@ cudaError_t load_points(const LoadJob& job, cudaStream_t stream) {
   const int grid = needed < 1 ? 1 : needed < LOAD_BLOCKS ? needed : LOAD_BLOCKS;
   const int shared_bytes = (job.batch + 1 + job.batch * COUNTS) * int(sizeof(int));
   const auto kernel = four ? load_kernel<true> : load_kernel<false>;
-  kernel<<<grid, LOAD_THREADS, shared_bytes, stream>>>(job);
-  return cudaGetLastError();
+  return launch_chained(kernel, can_chain(), dim3(grid), LOAD_THREADS, shared_bytes, stream, job);
 }
 
 }  // namespace millisecond

@@ -134,3 +134,53 @@ def test_faults_and_empty_inputs():
     for _ in range(2):
         with pytest.raises(ValueError, match=r"indices: row 2 is \[0, 1, 1, 1\], as row 0"):
             conv(spconv.SparseConvTensor(torch.ones(3, 16, device="cuda"), twice, SHAPE, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize(
+    "pool",
+    [
+        spconv.SparseMaxPool3d(3, 2, 1),
+        spconv.SparseAvgPool3d(2, 2),
+        spconv.SparseGlobalMaxPool(),
+        spconv.SparseGlobalAvgPool(),
+    ],
+    ids=lambda pool: type(pool).__name__,
+)
+def test_pools(pool, dtype):
+    indices, draw = sites(5), draws(1, dtype)
+    features = draw(len(indices), 24)
+    wide, narrow = features.double().requires_grad_(), features.cuda().requires_grad_()
+    expected, found = run(pool, wide, indices, "cpu"), run(pool, narrow, indices, "cuda", dtype)
+    seen = draw(*found.shape)
+    wanted = torch.autograd.grad(expected, wide, seen.double())[0]
+    assert error(found, expected) < CONVOLUTION[dtype, "highest"]
+    assert error(torch.autograd.grad(found, narrow, seen.cuda())[0], wanted) < 5e-3
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(("c_in", "c_out"), [(16, 32), (7, 9), (128, 128)])
+def test_a_convolution_alone_under_autocast(dtype, c_in, c_out):
+    """Its weights stay in float32, and what is kept of them follows their changes."""
+    indices, draw = sites(6), draws(2)
+    features, conv = draw(len(indices), c_in), spconv.SubMConv3d(c_in, c_out, 3).cuda()
+    wide, x = features.double().requires_grad_(), features.cuda().requires_grad_()
+    with torch.autocast("cuda", dtype):
+        found = run(conv, x, indices, "cuda", torch.float32)
+    assert found.dtype == dtype
+    double = copy.deepcopy(conv).double().cpu()
+    expected, seen = run(double, wide, indices, "cpu"), draw(*found.shape)
+    inputs = [wide, double.weight, double.bias]
+    wanted = torch.autograd.grad(expected, inputs, seen.to(dtype).double())
+    got = torch.autograd.grad(found, [x, conv.weight, conv.bias], seen.cuda().to(dtype))
+    for a, b in zip((found, *got), (expected, *wanted), strict=True):
+        assert error(a, b) < CONV_BLOCKS[dtype]
+    assert got[1].dtype == torch.float32
+    for factor in (1, 2, 2):
+        with torch.no_grad(), torch.autocast("cuda", dtype):
+            conv.weight *= factor
+            conv.bias *= factor
+            kept = run(conv, x, indices, "cuda", torch.float32)
+        if factor == 1:
+            assert torch.equal(kept, found)
+    assert error(kept, 4 * expected) < CONV_BLOCKS[dtype]

@@ -1,0 +1,142 @@
+"""Rays against triangles and volumes in plain numpy: what ops.ray_casting is measured against, and
+what computes where that cannot be built.
+
+A triangle is looked for only in the window of beams and azimuths that can see it. All rays start in
+the sensor, so a ray d is inside the triangle (a, b, c) where d . (a x b), d . (b x c) and
+d . (c x a) have one sign, and it meets the plane at a . (b x c) / d . (a x b + b x c + c x a).
+No sum runs through a library whose order of adding differs between machines.
+"""
+
+import numpy as np
+
+from data.simulator.ground import Ground
+from data.simulator.layers import MISS, Layer
+from data.simulator.materials import Material
+from data.simulator.seen import SeenVolumes, Surfaces
+from data.simulator.windows import Grid, pairs, sphere_windows, triangle_windows
+
+CHUNK = 1 << 16  # pairs of item and ray at once, so that they stay in the cache
+
+
+def cast_ground(
+    ground: Ground, way: float, directions: np.ndarray, reach: float, layer: Layer
+) -> None:
+    """Writes the ground into a layer; see Ground.cast."""
+    layer.depth[:], layer.material[:], layer.cosine[:] = ground.cast(way, directions, reach)
+
+
+def met_cylinders(
+    grid: Grid, centre: np.ndarray, radius: np.ndarray, rise: np.ndarray
+) -> np.ndarray:
+    """The numbers of the upright cylinders [3, M] that may have a ray; some come twice."""
+    return sphere_windows(grid, centre, radius, rise).item
+
+
+def cast_meshes(
+    meshes: Surfaces,
+    pose: np.ndarray,
+    owner: np.ndarray,
+    grid: Grid,
+    layers: tuple[Layer, Layer],
+    touched: np.ndarray,
+) -> None:
+    """Puts the triangles that face the sensor into the layers (solid, glass).
+
+    Args:
+        meshes: of S things.
+        pose: [S, 5] x, y, z, cosine and sine of the yaw, in the sensor's frame.
+        owner: [S] int32 their numbers.
+        grid: the rays.
+        layers: solid, glass.
+        touched: [S, R] bool, set where a ray would meet the thing if it stood alone.
+    """
+    hulls = meshes.hulls
+    sizes, count = hulls[:, 2], hulls[:, 4]
+    x, y, z = meshes.vertices.T
+    at_x, at_y, at_z, cos, sin = pose[hulls[:, 0]].T.repeat(sizes, axis=1)
+    vertices = np.array([cos * x - sin * y + at_x, sin * x + cos * y + at_y, z + at_z], np.float32)
+    number = np.arange(count.sum()) - (np.cumsum(count) - count).repeat(count)  # within its hull
+    triangles = meshes.corners[number + hulls[:, 3].repeat(count)]
+    triangles += hulls[:, 1].repeat(count)[:, None]
+    material = meshes.material[hulls[:, 5].repeat(count) + number * hulls[:, 6].repeat(count)]
+    a, b, c = corners = vertices[:, triangles.T].transpose(1, 0, 2)  # [corner, coordinate, T]
+    edges = np.stack([_cross(a, b), _cross(b, c), _cross(c, a)])  # [3, 3, T]
+    volume = _dot(a, edges[1])
+    facing = volume < 0
+    found = triangle_windows(grid, corners[..., facing])
+    edges, volume = edges[..., facing], volume[facing]
+    normal = edges[0] + edges[1] + edges[2]
+    length = np.sqrt(_dot(normal, normal))
+    part, material = hulls[:, 0].repeat(count)[facing], material[facing]
+    item, ray = pairs(found, grid.shape[1])
+    rows = np.ascontiguousarray(edges.reshape(9, -1).T)
+    for start in range(0, len(item), CHUNK):
+        i, r = item[start : start + CHUNK], ray[start : start + CHUNK]
+        d = grid.directions[:, r]
+        e = rows[i].T
+        s0, s1, s2 = (e[k] * d[0] + e[k + 1] * d[1] + e[k + 2] * d[2] for k in (0, 3, 6))
+        total = s0 + s1 + s2
+        inside = (s0 <= 0) & (s1 <= 0) & (s2 <= 0) & (total < 0)
+        i, r, total = i[inside], r[inside], total[inside]
+        depth, cosine = volume[i] / total, -total / np.maximum(length[i], 1e-12)
+        touched[part[i], r] = True
+        pane = material[i] == Material.GLASS
+        for layer, mine in zip(layers, (~pane, pane), strict=True):
+            j = i[mine]
+            layer.put(r[mine], depth[mine], owner[part[j]], material[j], cosine[mine])
+
+
+def cross_volumes(
+    volumes: SeenVolumes, grid: Grid
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Where rays go through volumes: item, ray [H], depths [H] at which they enter and leave."""
+    half, (cos, sin) = volumes.half, volumes.turn.T
+    found = sphere_windows(grid, volumes.centre, volumes.radius, half[:, 2])
+    item, ray = pairs(found, grid.shape[1])
+    # Rotated into its own frame and divided by the half extents, a volume is a unit ball or cube.
+    into = np.array([cos / half[:, 0], sin / half[:, 0], -sin / half[:, 1], cos / half[:, 1]])
+    into = np.vstack([into, 1 / half[:, 2]]).astype(np.float32)
+    x, y, z = -volumes.centre
+    at = np.array([into[0] * x + into[1] * y, into[2] * x + into[3] * y, into[4] * z])
+    columns = []
+    for start in range(0, len(item), CHUNK):
+        i, r = item[start : start + CHUNK], ray[start : start + CHUNK]
+        d = grid.directions[:, r]
+        m, o = into[:, i], at[:, i]
+        d = np.array([m[0] * d[0] + m[1] * d[1], m[2] * d[0] + m[3] * d[1], m[4] * d[2]])
+        near, far = _ball(o, d)
+        square = ~volumes.rounded[i]
+        if square.any():
+            near[square], far[square] = _cube(o[:, square], d[:, square])
+        hit = (near < far) & (far > 0)
+        columns.append((i[hit], r[hit], np.maximum(near[hit], 0), far[hit]))
+    if not columns:
+        return item, ray, np.zeros(0, np.float32), np.zeros(0, np.float32)
+    i, r, near, far = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return i, r, near, far
+
+
+def _ball(origin: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where rays enter and leave the unit ball; near is not below far where they miss."""
+    a, b = _dot(direction, direction), _dot(origin, direction)
+    square = b * b - a * (_dot(origin, origin) - 1)
+    root = np.sqrt(np.maximum(square, 0))
+    miss = square <= 0
+    return np.where(miss, MISS, (-b - root) / a), np.where(miss, -MISS, (-b + root) / a)
+
+
+def _cube(origin: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where rays enter and leave the cube from -1 to 1."""
+    slope = np.where(direction == 0, np.float32(1e-12), direction)
+    one, other = (-1 - origin) / slope, (1 - origin) / slope
+    return np.minimum(one, other).max(0), np.maximum(one, other).min(0)
+
+
+def _cross(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    return np.array(
+        [u[1] * v[2] - u[2] * v[1], u[2] * v[0] - u[0] * v[2], u[0] * v[1] - u[1] * v[0]]
+    )
+
+
+def _dot(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    return u[0] * v[0] + u[1] * v[1] + u[2] * v[2]

@@ -1,0 +1,140 @@
+"""The things of a street that a sensor may see, and what they are made of."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from data.simulator.solids import Hulls
+from data.simulator.street import Street
+from data.simulator.things import Thing
+from data.simulator.windows import Grid
+
+# of cylinders (grid, centre [3, M], radius [M], half the height [M]) those that have a ray
+Cylinders = Callable[[Grid, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+class Surfaces(NamedTuple):
+    """The surfaces of S things: H closed hulls, each in the frame of its thing.
+
+    A row of `hulls` is: thing, first vertex, vertices, first triangle, triangles, first material,
+    materials per triangle (0 where the hull has one, 1 where each of its triangles has one).
+    """
+
+    vertices: np.ndarray  # [V, 3] float32
+    corners: np.ndarray  # [T, 3] int64 numbers of the hull's own vertices; hulls of a kind share
+    material: np.ndarray  # [M] int64
+    hulls: np.ndarray  # [H, 7] int64
+
+
+class SeenVolumes(NamedTuple):
+    """M volumes of things, in the frames of these or in the sensor's."""
+
+    centre: np.ndarray  # [3, M]; float32 in the sensor's frame
+    half: np.ndarray  # [M, 3] float64
+    turn: np.ndarray  # [M, 2] float64 cosine and sine of the yaw
+    rounded: np.ndarray  # [M] bool
+    part: np.ndarray  # [M] which of the things in sight
+    path: np.ndarray  # [M] float32
+    material: np.ndarray  # [M] int64
+
+    @property
+    def radius(self) -> np.ndarray:
+        """[M] of upright cylinders around them."""
+        half = self.half
+        return np.where(self.rounded, half[:, :2].max(1), np.hypot(half[:, 0], half[:, 1]))
+
+    def placed(self, pose: np.ndarray) -> "SeenVolumes":
+        """In the sensor's frame, of things at pose [S, 5]."""
+        x, y, z = self.centre
+        at_x, at_y, at_z, cos, sin = pose[self.part].T
+        centre = [cos * x - sin * y + at_x, sin * x + cos * y + at_y, z + at_z]
+        turn = np.stack([cos, sin], axis=1)
+        return self._replace(centre=np.array(centre, np.float32), turn=turn)
+
+
+def in_sight(
+    street: Street, poses: np.ndarray, grid: Grid, reach: float, cylinders: Cylinders
+) -> np.ndarray:
+    """The numbers of the things whose surrounding cylinder has a ray, by plain or fast casting.
+
+    poses: [T, 4], see `Street.poses`.
+    """
+    low, high = street.extents[:, :3], street.extents[:, 3:]
+    radius = np.hypot(np.maximum(-low[:, 0], high[:, 0]), np.maximum(-low[:, 1], high[:, 1]))
+    middle, rise = (low[:, 2] + high[:, 2]) / 2, (high[:, 2] - low[:, 2]) / 2
+    centre = np.array([poses[:, 0], poses[:, 1], poses[:, 2] + middle])
+    index = cylinders(grid, centre, radius, rise)
+    return index[np.hypot(*centre[:2, index]) - radius[index] < reach]
+
+
+def placed_at(poses: np.ndarray) -> np.ndarray:
+    """[S, 4] x, y, z, yaw as [S, 5] x, y, z, cosine and sine."""
+    x, y, z, yaw = poses.T
+    return np.stack([x, y, z, np.cos(yaw), np.sin(yaw)], axis=1)
+
+
+class _Kind(NamedTuple):
+    """Hulls that are computed together."""
+
+    one: Hulls
+    rows: list
+    materials: list
+    things: list[int]
+    counts: list[int]
+
+
+def surfaces_of(things: Sequence[Thing]) -> Surfaces:
+    """All surfaces of the things in sight."""
+    kinds: dict[tuple, _Kind] = {}
+    for number, thing in enumerate(things):
+        for hulls in thing.solids.hulls:
+            kind = kinds.get(hulls.kind)
+            if kind is None:
+                kind = kinds[hulls.kind] = _Kind(hulls, [], [], [], [])
+            kind.rows.extend(hulls.rows)
+            kind.materials.extend(hulls.materials)
+            kind.things.append(number)
+            kind.counts.append(len(hulls.rows))
+    nothing = Surfaces(
+        np.zeros((0, 3), np.float32),
+        np.zeros((0, 3), np.int64),
+        np.zeros(0, np.int64),
+        np.zeros((0, 7), np.int64),
+    )
+    parts, at = [nothing], (0, 0, 0)  # vertices, triangles, materials so far
+    for kind in kinds.values():
+        parts.append(_of_kind(kind, at))
+        sizes = (len(parts[-1].vertices), len(parts[-1].corners), len(parts[-1].material))
+        at = (at[0] + sizes[0], at[1] + sizes[1], at[2] + sizes[2])
+    return Surfaces(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def _of_kind(kind: _Kind, at: tuple[int, int, int]) -> Surfaces:
+    """at: how many vertices, triangles and materials come before."""
+    key = kind.one.kind
+    points, triangles = kind.one.vertices(key, kind.rows), kind.one.triangles(key)
+    material = np.array(kind.materials, dtype=np.int64)
+    count, size = points.shape[:2]
+    each = material.size // count
+    hulls = np.empty((count, 7), np.int64)
+    hulls[:, 0] = np.repeat(kind.things, kind.counts)
+    hulls[:, 1] = at[0] + size * np.arange(count)
+    hulls[:, 2:5] = size, at[1], len(triangles)
+    hulls[:, 5] = at[2] + each * np.arange(count)
+    hulls[:, 6] = material.ndim - 1
+    return Surfaces(points.reshape(-1, 3), triangles, material.reshape(-1), hulls)
+
+
+def volumes_of(things: Sequence[Thing]) -> SeenVolumes | None:
+    """All volumes of the things in sight, in their own frames; None where there is none."""
+    every = [thing.solids.volumes for thing in things]
+    count = [len(part.path) for part in every]
+    if not sum(count):
+        return None
+    part = np.arange(len(every)).repeat(count)
+    local, half, rounded, path, material = (
+        np.concatenate(column) for column in zip(*(v for v in every if len(v.path)), strict=True)
+    )
+    turn = np.tile((1.0, 0.0), (len(part), 1))
+    return SeenVolumes(local.T, half, turn, rounded, part, path.astype(np.float32), material)

@@ -1,0 +1,223 @@
+/* The detector and its operators without Python: C, pointers, sizes and a stream.
+ *
+ * Every function returns MS_OK or an error; ms_error_message() then says in one line what was wrong. Streams are
+ * cudaStream_t handed over as void*, null for the default stream, so that this header needs no other. Device
+ * memory belongs to the device that is current (operators) or that the detector was opened on. Nothing throws.
+ */
+#ifndef MILLISECOND_H
+#define MILLISECOND_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define MS_API __attribute__((visibility("default")))
+#else
+#define MS_API
+#endif
+
+typedef enum {
+  MS_OK = 0,
+  MS_ERROR_ARGUMENT = 1, /* a null pointer, a negative size, a value out of its range */
+  MS_ERROR_FILE = 2,     /* the weights file cannot be read, is damaged or is of another network */
+  MS_ERROR_CAPACITY = 3, /* more results than there is room for; the room is filled */
+  MS_ERROR_MEMORY = 4,   /* no memory left, on the host or on the GPU */
+  MS_ERROR_CUDA = 5,     /* anything else that CUDA reports */
+  MS_ERROR_INTERNAL = 6
+} ms_status;
+
+typedef enum { MS_FP32 = 0, MS_FP16 = 1, MS_BF16 = 2 } ms_type;
+
+/* What went wrong in the last call of this thread that failed; valid until the thread's next call. */
+MS_API const char* ms_error_message(void);
+
+/* ---- detector ---- */
+
+typedef struct ms_detector ms_detector;
+
+/* A detector from a weights file, which holds its configuration too.
+ * precision: of the network; boxes are always computed in fp32. device: number of the GPU. */
+MS_API ms_status ms_detector_open(const char* path, ms_type precision, int device, ms_detector** detector);
+
+/* Null is allowed. No call with this detector may be under way. */
+MS_API void ms_detector_close(ms_detector* detector);
+
+typedef struct {
+  int32_t point_width; /* numbers of a point: x, y, z, intensity and further features */
+  int32_t most_boxes;  /* that one call can find */
+  int32_t classes;
+  float range[6]; /* of the grid: x, y, z of the lower corner, then of the upper one, metres */
+} ms_detector_info;
+MS_API ms_status ms_detector_describe(const ms_detector* detector, ms_detector_info* info);
+
+/* The name of a label from 1 to info.classes, null for others. Valid until the detector is closed. */
+MS_API const char* ms_detector_class(const ms_detector* detector, int32_t label);
+
+/* Points that a call left out. */
+typedef struct {
+  int64_t not_finite;
+  int64_t over_cap; /* over the configuration's grid.max_voxels_test */
+} ms_left_out;
+
+/* Boxes of one scan, best first.
+ *
+ * points [count, point_width] float32, on the host or on the detector's GPU: x, y, z in metres in the LiDAR frame
+ * (x forward, y left, z up), the intensity from 0 to 1, further features. Written on the host, each unless null:
+ * boxes [capacity, 7] (x, y, z of the centre, length, width, height, yaw counter-clockwise from x; metres and
+ * radians), scores [capacity], labels [capacity] from 1. found: number of boxes; more than `capacity` are
+ * MS_ERROR_CAPACITY, and the best are written. left_out may be null.
+ *
+ * The work goes to `stream`, and the call waits for it. Calls with one detector from several threads run side by
+ * side if their streams differ; each takes GPU memory of its own. The first call of a kind records a CUDA graph,
+ * which takes longer. ms_detector_warm_up does that ahead. */
+MS_API ms_status ms_detect(ms_detector* detector, const float* points, int64_t count, float* boxes, float* scores,
+                           int32_t* labels, int64_t capacity, int64_t* found, ms_left_out* left_out, void* stream);
+
+/* Records the graph for scans of up to `count` points before the first of them comes. */
+MS_API ms_status ms_detector_warm_up(ms_detector* detector, int64_t count, void* stream);
+
+/* ---- operators ----
+ *
+ * Arrays are in the memory of the current GPU, rows without gaps; structures, shapes and windows are on the host.
+ * Calls return before the work is done, which goes to the stream. Nothing waits for it, and memory that a call
+ * needs for itself comes from the stream's pool. Features and weights start at multiples of 16 bytes. Sites are
+ * int32 [rows, 4] (batch, z, y, x), sorted and without doubles. A count is one int32 on the device: rows from
+ * there on hold nothing; null means that all do. Axes are z, y, x. */
+
+typedef struct {
+  float lower[3]; /* corner: x, y, z in metres */
+  float size[3];  /* of a voxel: x, y, z */
+  int32_t shape[3];
+} ms_grid;
+
+/* Means of the first max_points points of each cell that has some. points [offsets[batch], channels] float32 with
+ * x, y, z first, offsets [batch + 1] on the device; point_rows: of points in memory. Written on the device:
+ * features [rows, channels] float32, coords [rows, 4], found [1] rows that hold something, dropped [2] int64:
+ * points that are not finite, and points without a row. A frame keeps at most max_voxels voxels. */
+MS_API ms_status ms_voxelize(const float* points, const int32_t* offsets, int64_t point_rows, int32_t channels,
+                             int32_t batch, const ms_grid* grid, int32_t max_points, int32_t max_voxels,
+                             int64_t rows, float* features, int32_t* coords, int32_t* found, int64_t* dropped,
+                             void* stream);
+
+/* input = output * stride - padding + offset * dilation */
+typedef struct {
+  int32_t kernel[3], stride[3], padding[3], dilation[3];
+} ms_window;
+
+/* The shape of a strided convolution's output. */
+MS_API ms_status ms_output_shape(const int32_t shape[3], const ms_window* window, int32_t out[3]);
+
+/* The kernel map (rulebook) of a submanifold convolution: neighbours [volume, rows] int32, the row that each
+ * offset (z, y, x) of the kernel reads, -1 for none. The kernel's sizes are odd. state [3] int32 on the device:
+ * rows; bit 30 set where a site is wrong; then rows - (first wrong row). */
+MS_API ms_status ms_submanifold_map(const int32_t* coords, const int32_t* count, int64_t rows, int32_t batch,
+                                    const int32_t shape[3], const int32_t kernel[3], const int32_t dilation[3],
+                                    int32_t* neighbours, int32_t* state, void* stream);
+
+/* The sites that a strided convolution reaches, at most `capacity`, and its kernel map: out_coords [capacity, 4],
+ * neighbours [volume, capacity]. state [4] int32 on the device: input rows; output rows, which serve as count; bit
+ * 1 set where the capacity was too small, bit 30 where a site is wrong; then rows - (first wrong row). */
+MS_API ms_status ms_strided_map(const int32_t* coords, const int32_t* count, int64_t rows, int32_t batch,
+                                const int32_t shape[3], const ms_window* window, int64_t capacity,
+                                int32_t* out_coords, int32_t* neighbours, int32_t* state, void* stream);
+
+/* One direction of a kernel map. */
+typedef struct {
+  const int32_t* neighbours; /* [volume, rows] */
+  const int32_t* count;      /* of rows, or null */
+  int64_t rows;
+  int32_t volume;
+  int32_t flipped; /* 1: offset v meets weight[volume - 1 - v], as in the gradient of a submanifold convolution */
+} ms_table;
+
+/* out [rows, c_out] = features [., c_in] x weight [volume, c_in, c_out] over the table, in `type`; plus bias
+ * [c_out] float32 and residual [rows, c_out], each unless null; then ReLU if relu is 1. transposed 1: weight is
+ * [volume, c_out, c_in], as the gradient of the features takes it. Sums are in float32. */
+MS_API ms_status ms_sparse_conv(ms_type type, const void* features, int32_t c_in, const void* weight,
+                                int32_t transposed, int32_t c_out, const ms_table* table, const float* bias,
+                                const void* residual, int32_t relu, void* out, void* stream);
+
+/* out [volume, c_in, c_out] float32: the gradient of the weight. features [feature_rows, c_in], gradient
+ * [rows, c_out]. */
+MS_API ms_status ms_sparse_conv_weight_gradient(ms_type type, const void* features, int64_t feature_rows,
+                                                int32_t c_in, const void* gradient, int32_t c_out,
+                                                const ms_table* table, float* out, void* stream);
+
+/* Sparse max pooling: out [rows, channels], and source [rows, channels] int32, the rows that the maxima came from.
+ */
+MS_API ms_status ms_max_pool(ms_type type, const void* features, int32_t channels, const ms_table* table,
+                             void* out, int32_t* source, void* stream);
+
+/* Rows as a bird's-eye-view map [batch, y, x, z * channels], zero elsewhere. */
+MS_API ms_status ms_bev_map(ms_type type, const void* features, const int32_t* coords, const int32_t* count,
+                            int64_t rows, int32_t channels, int32_t batch, const int32_t shape[3], void* out,
+                            void* stream);
+
+/* Boxes are float32 [n, 7]: x, y, z of the centre, length, width, height, yaw. */
+typedef enum { MS_OVERLAP_AREA = 0, MS_OVERLAP_IOU_BEV = 1, MS_OVERLAP_IOU_3D = 2 } ms_overlap_kind;
+
+/* out [a_count, b_count] float32: every box of a with every box of b. */
+MS_API ms_status ms_overlap(const float* a, int64_t a_count, const float* b, int64_t b_count, ms_overlap_kind kind,
+                            float* out, void* stream);
+
+/* Non-maximum suppression. order [n] int64: the boxes from the best on, null where they are in this order. labels
+ * [n] int64: only boxes of one label suppress each other; null: all do. Written: indices [max_output] int64,
+ * padded with -1, and kept [1] int32. */
+MS_API ms_status ms_nms(const float* boxes, const int64_t* order, const int64_t* labels, const int32_t* count,
+                        int64_t n, float iou_threshold, int32_t max_output, int64_t* indices, int32_t* kept,
+                        void* stream);
+
+/* From the predictions of all anchors to boxes, best first, in each frame by itself: best class, score threshold,
+ * the before_nms best, decoding, NMS. Predictions in `type`: class_logits [batch, anchors, classes], residuals
+ * [batch, anchors, 7], directions [batch, anchors, 2]; anchor_boxes [anchors, 7] float32. per_class 1: boxes of
+ * different classes suppress nothing. Written: boxes [batch, after_nms, 7], scores [batch, after_nms] float32,
+ * labels [batch, after_nms] int64 from 1, zero behind the last box, and kept [batch] int32. */
+typedef struct {
+  ms_type type;
+  int32_t batch, anchors, classes;
+  const void *class_logits, *residuals, *directions;
+  const float* anchor_boxes;
+  float score, iou_threshold;
+  int32_t before_nms, after_nms, per_class;
+} ms_predictions;
+MS_API ms_status ms_select_boxes(const ms_predictions* predictions, float* boxes, float* scores, int64_t* labels,
+                                 int32_t* kept, void* stream);
+
+/* ---- operators on points ----
+ *
+ * Clouds are float32 [batch, count, 3], finite. Rows are int64, those of a point in its cloud. */
+
+/* Furthest point sampling: points [batch, count, 3] float32, start [batch] int64 the first choices -> chosen
+ * [batch, samples] int64. */
+MS_API ms_status ms_furthest_points(const float* points, const int64_t* start, int32_t batch, int32_t count,
+                                    int32_t samples, int64_t* chosen, void* stream);
+
+/* Ball query: rows [batch, queries, samples] of the first points within the radius of each of the centres
+ * [batch, queries, 3]. A ball with fewer points repeats its first one, one without any has -1. */
+MS_API ms_status ms_ball_query(const float* points, int32_t batch, int32_t count, const float* centres,
+                               int32_t queries, float radius, int32_t samples, int64_t* rows, void* stream);
+
+/* The three nearest points of each of query_points [batch, queries, 3]: rows and squared_distances, both
+ * [batch, queries, 3]; -1 and infinity where a cloud has fewer. */
+MS_API ms_status ms_three_nearest(const float* points, int32_t batch, int32_t count, const float* query_points,
+                                  int32_t queries, int64_t* rows, float* squared_distances, void* stream);
+
+/* out [batch, places, channels] = features [batch, count, channels] of the rows [batch, places], zero where a row
+ * is outside of its cloud. */
+MS_API ms_status ms_group_points(ms_type type, const void* features, int32_t batch, int32_t count,
+                                 int32_t channels, const int64_t* rows, int32_t places, void* out, void* stream);
+
+/* out [batch, queries, channels] = sums of features [batch, count, channels] of the rows [batch, queries, 3] times
+ * their weights [batch, queries, 3] float32. */
+MS_API ms_status ms_interpolate(ms_type type, const void* features, int32_t batch, int32_t count, int32_t channels,
+                                const int64_t* rows, const float* weights, int32_t queries, void* out,
+                                void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,137 @@
+// Memory, devices and errors of CUDA.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "error.h"
+
+namespace millisecond::detector {
+
+inline void check(cudaError_t error, const std::string& what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // else the next call would report it again
+  const ms_status status = error == cudaErrorMemoryAllocation ? MS_ERROR_MEMORY : MS_ERROR_CUDA;
+  throw Error(status, what + ": " + cudaGetErrorString(error));
+}
+
+// Makes a device current for as long as it lives.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    check(cudaGetDevice(&before_), "device");
+    if (device != before_) check(cudaSetDevice(device), "device " + std::to_string(device));
+  }
+  ~OnDevice() { cudaSetDevice(before_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+struct DeviceFree {
+  void operator()(void* memory) const { cudaFree(memory); }
+};
+struct HostFree {
+  void operator()(void* memory) const { cudaFreeHost(memory); }
+};
+template <typename T>
+using DeviceArray = std::unique_ptr<T, DeviceFree>;
+template <typename T>
+using PinnedArray = std::unique_ptr<T, HostFree>;
+
+struct StreamDestroy {
+  void operator()(cudaStream_t stream) const {
+    cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+  }
+};
+struct EventDestroy {
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+};
+struct GraphDestroy {
+  void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+};
+using Stream = std::unique_ptr<CUstream_st, StreamDestroy>;
+using Event = std::unique_ptr<CUevent_st, EventDestroy>;
+using GraphExec = std::unique_ptr<CUgraphExec_st, GraphDestroy>;
+
+inline Stream new_stream(int priority) {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "stream");
+  return Stream(stream);
+}
+
+inline Event new_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
+  return Event(event);
+}
+
+template <typename T>
+DeviceArray<T> device_array(int64_t count) {
+  void* memory = nullptr;
+  check(cudaMalloc(&memory, static_cast<size_t>(count > 0 ? count : 1) * sizeof(T)), "memory of the GPU");
+  return DeviceArray<T>(static_cast<T*>(memory));
+}
+
+// The memory is zero once the stream is awaited.
+template <typename T>
+DeviceArray<T> device_zeros(int64_t count, cudaStream_t stream) {
+  DeviceArray<T> memory = device_array<T>(count);
+  check(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(count) * sizeof(T), stream), "memory of the GPU");
+  return memory;
+}
+
+template <typename T>
+DeviceArray<T> uploaded(const std::vector<T>& values) {
+  DeviceArray<T> memory = device_array<T>(static_cast<int64_t>(values.size()));
+  check(cudaMemcpy(memory.get(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "upload");
+  return memory;
+}
+
+template <typename T>
+PinnedArray<T> pinned_zeros(int64_t count) {
+  void* memory = nullptr;
+  check(cudaHostAlloc(&memory, static_cast<size_t>(count) * sizeof(T), cudaHostAllocDefault), "pinned memory");
+  std::fill_n(static_cast<char*>(memory), static_cast<size_t>(count) * sizeof(T), 0);
+  return PinnedArray<T>(static_cast<T*>(memory));
+}
+
+// What a call needs, in one piece. A first run measures: its memory comes piece by piece. After settle() a run of
+// the same requests gets places in one allocation, so that a graph's addresses stay valid.
+class Arena {
+ public:
+  void* take(int64_t bytes);
+  template <typename T>
+  T* array(int64_t count) {
+    return static_cast<T*>(take(count * int64_t(sizeof(T))));
+  }
+  void settle();  // no work may be under way
+
+  // What is taken while it lives is free again afterwards, for later work on the same stream.
+  class Scope {
+   public:
+    explicit Scope(Arena& arena) : arena_(arena), mark_(arena.used_) {}
+    ~Scope() { arena_.used_ = mark_; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Arena& arena_;
+    int64_t mark_;
+  };
+
+ private:
+  std::vector<DeviceArray<char>> pieces_;
+  DeviceArray<char> whole_;
+  int64_t used_ = 0, most_ = 0;
+};
+
+}  // namespace millisecond::detector

@@ -1,0 +1,95 @@
+// The C API of convolution and pooling.
+#include "conv/max_pool.h"
+#include "stream_scratch.h"
+#include "types.h"
+
+namespace millisecond::detector {
+namespace {
+
+OffsetTable table_of(const ms_table* table) {
+  require(table != nullptr, "table: is null");
+  const int rows = rows_of(table->rows, "table.rows: is out of range");
+  require(table->volume >= 1 && (table->neighbours || rows == 0), "table: has no neighbours");
+  return {table->neighbours, table->count, rows, rows, table->volume, table->flipped != 0};
+}
+
+void require_aligned(const void* pointer, const char* message) {
+  require(reinterpret_cast<uintptr_t>(pointer) % 16 == 0, message);
+}
+
+}  // namespace
+}  // namespace millisecond::detector
+
+using namespace millisecond;
+using namespace millisecond::detector;
+
+extern "C" {
+
+ms_status ms_sparse_conv(ms_type type, const void* features, int32_t c_in, const void* weight, int32_t transposed,
+                         int32_t c_out, const ms_table* table, const float* bias, const void* residual,
+                         int32_t relu, void* out, void* stream) {
+  return guarded([&] {
+    ConvolutionArguments p = {};
+    p.table = table_of(table);
+    require(c_in >= 1 && c_out >= 1, "c_in, c_out: must be positive");
+    require(weight && (out || p.table.rows == 0), "ms_sparse_conv: an array is null");
+    require_aligned(features, "features: must start at a multiple of 16 bytes");
+    require_aligned(residual, "residual: must start at a multiple of 16 bytes");
+    p.features = features;
+    p.bias = bias;
+    p.residual = residual;
+    p.relu = relu != 0;
+    p.out = out;
+    const Scalar scalar = scalar_of(type);
+    const Weight kernel = {weight, scalar, transposed != 0, p.table.volume, c_in, c_out, nullptr};
+    StreamScratch scratch(stream);
+    check(convolve(scalar, false, kernel, p, std::ref(scratch), scratch.stream()), "convolution");
+  });
+}
+
+ms_status ms_sparse_conv_weight_gradient(ms_type type, const void* features, int64_t feature_rows, int32_t c_in,
+                                         const void* gradient, int32_t c_out, const ms_table* table, float* out,
+                                         void* stream) {
+  return guarded([&] {
+    require(c_in >= 1 && c_out >= 1 && feature_rows >= 0, "c_in, c_out, feature_rows: are out of range");
+    require(out != nullptr, "out: is null");
+    require_aligned(features, "features: must start at a multiple of 16 bytes");
+    require_aligned(gradient, "gradient: must start at a multiple of 16 bytes");
+    StreamScratch scratch(stream);
+    check(weight_gradient(scalar_of(type), false,
+                          {features, gradient, out, table_of(table), feature_rows, c_in, c_out}, std::ref(scratch),
+                          scratch.stream()),
+          "weight gradient");
+  });
+}
+
+ms_status ms_max_pool(ms_type type, const void* features, int32_t channels, const ms_table* table, void* out,
+                      int32_t* source, void* stream) {
+  return guarded([&] {
+    const OffsetTable map = table_of(table);
+    require(channels >= 1 && ((out && source) || map.rows == 0), "ms_max_pool: an array is null");
+    check(max_pool(scalar_of(type), features, map.neighbours, map.count, map.volume, map.rows, channels, out,
+                   source, static_cast<cudaStream_t>(stream)),
+          "max_pool");
+  });
+}
+
+ms_status ms_bev_map(ms_type type, const void* features, const int32_t* coords, const int32_t* count, int64_t rows,
+                     int32_t channels, int32_t batch, const int32_t shape[3], void* out, void* stream) {
+  return guarded([&] {
+    require(shape && out && (rows == 0 || (features && coords)), "ms_bev_map: an array is null");
+    require(channels >= 1 && batch >= 1 && *std::min_element(shape, shape + 3) >= 1,
+            "ms_bev_map: channels, batch and shape must be positive");
+    int axes[3];
+    std::copy_n(shape, 3, axes);
+    const int64_t bytes = bytes_of(scalar_of(type));
+    const size_t all = size_t(batch) * channels * axes[0] * axes[1] * axes[2] * bytes;
+    const auto on = static_cast<cudaStream_t>(stream);
+    check(cudaMemsetAsync(out, 0, all, on), "bev_map");
+    check(dense_scatter(features, coords, 3, count, rows_of(rows, "rows: is out of range"), channels, int(bytes),
+                        grid_layout(batch, channels, axes, true), out, on),
+          "bev_map");
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,28 @@
+"""An order of a table's rows that puts rows with the same offsets side by side.
+
+A convolution computes tiles of rows, and a tile multiplies every offset that one of its rows has.
+spconv 2 sorts rows by their masks for that reason. Wide layers on a GPU read such an order; the
+results are the same bits in any order.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ops.cuda import row_order as cuda
+from ops.dispatch import on_kernels
+from ops.reference import row_order as reference
+from ops.rulebook import Table
+
+MOST_OFFSETS = 31
+
+
+def row_order(table: Table) -> Tensor:
+    """[2, N] int32: the rows in that order, those that the table does not count last; and by row
+    the sum of 2^v of the offsets v that it has."""
+    if len(table.neighbours) > MOST_OFFSETS:
+        raise ValueError(
+            f"table: {len(table.neighbours)} offsets, an order takes at most {MOST_OFFSETS}"
+        )
+    backend = cuda if on_kernels(table.neighbours) else reference
+    return backend.row_order(table)

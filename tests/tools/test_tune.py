@@ -1,0 +1,35 @@
+"""tools/tune.py: a folder of scans to a file that layers read."""
+
+import pytest
+import torch
+
+from ops import read_tuned
+from tools import tune
+from tools.benchmarks import layer_times
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a GPU")
+def test_without_a_gpu_it_says_so(tmp_path, capsys):
+    assert tune.main([str(tmp_path), "--output", str(tmp_path / "tuned.json")]) == 2
+    assert "needs a CUDA device" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_hardly_faster_is_not_taken():
+    us = {"implicit_gemm": 10.0, "fetch_on_demand": 9.9, "gather_scatter symmetric": 12.0}
+    assert str(tune.choose(us)) == "implicit_gemm"
+    assert str(tune.choose({**us, "fetch_on_demand": 9.0})) == "fetch_on_demand"
+
+
+@pytest.mark.gpu
+def test_writes_what_layers_read(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(layer_times, "CANDIDATES", layer_times.CANDIDATES[::7])  # two of them
+    points = torch.rand(5000, 4) * torch.tensor([60, 40, 2, 1]) - torch.tensor([0, 20, 2, 0])
+    (tmp_path / "scan.bin").write_bytes(points.numpy().tobytes())
+    output = tmp_path / "tuned.json"
+    arguments = [str(tmp_path), "--output", str(output), "--batch", "1", "--count", "1"]
+    assert tune.main(arguments) == 0
+    assert "submanifold 27 x 64-64 fp16 training" in capsys.readouterr().out
+    found = read_tuned(output).fastest
+    assert {work.kind for work in found} == {"submanifold", "strided"}
+    assert {work.training for work in found} == {False, True}

@@ -1,0 +1,187 @@
+"""Neighbours of points and their features beside PointNet++'s kernels: equal results, one run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+import ops
+from tools.benchmarks.pointnet2 import compiled, launcher
+from tools.benchmarks.scans import Scans
+from tools.benchmarks.timing import kernel_time
+
+# clouds, points of a cloud, centres or queries
+SIZES = ((1, 16_384, 4096), (16, 16_384, 4096), (1, 131_072, 16_384))
+RADIUS, SAMPLES, CHANNELS = 0.8, 32, 64  # metres; points of a ball; of the features
+ROUNDED = 1e-5  # of the norm: sums of float32 in another order
+ENGINES = "millisecond", "PointNet++"
+ORDERS = "shuffled", "as scanned"  # of the points; the first one for features
+
+
+class Pair(NamedTuple):
+    """Two calls for the same result."""
+
+    name: str
+    ours: Callable[[], Tensor]
+    theirs: Callable[[], Tensor]
+
+
+def measure(scans: Scans, repeats: int) -> dict:
+    """Device time of every operator at all sizes; prints the table."""
+    name = torch.cuda.get_device_name()
+    print(f"{name}, torch {torch.__version__}, points of {scans.source}, ms per call in a graph")
+    pool = torch.cat([cloud[:, :3] for cloud in scans.points])
+    baseline = Baseline()
+    rows = []
+    for (batch, count, queries), order in product(SIZES, ORDERS):
+        points, centres = _clouds(pool, batch, count, queries, order)
+        sizes = {"order": order, "clouds": batch, "points": count, "queries": queries}
+        pairs = list(_searches(points, centres, baseline))
+        if order == ORDERS[0]:
+            pairs += _features(points, centres, baseline)
+        for pair in pairs:
+            rows += _compare(pair, sizes, repeats)
+    return {"device": name, "scans": scans.source, "rows": rows}
+
+
+def _clouds(
+    pool: Tensor, batch: int, count: int, queries: int, order: str
+) -> tuple[Tensor, Tensor]:
+    """Points [B, P, 3], four of five successive ones of the pool, and some of them as centres."""
+    generator = torch.Generator().manual_seed(0)
+    span = min(count * 5 // 4, len(pool))
+    some = torch.randperm(count, generator=generator)[:queries]
+    rows = torch.randperm(span, generator=generator)[torch.arange(count) % span]
+    if order == "as scanned":
+        rows, some = rows.sort().values, some.sort().values
+    firsts = torch.randint(len(pool) - span + 1, (batch, 1), generator=generator)
+    points = pool[firsts + rows].cuda()
+    return points, points[:, some.cuda()].contiguous()
+
+
+def _compare(pair: Pair, sizes: dict[str, int | str], repeats: int) -> list[dict]:
+    """One row per engine. They take turns, so that both see the same clocks."""
+    got, want = pair.ours().double(), pair.theirs().double()
+    if not (got - want).norm() <= ROUNDED * want.norm():
+        raise RuntimeError(f"{pair.name}: {' and '.join(ENGINES)} have different results")
+    del got, want
+    milliseconds: dict[str, list[float]] = {name: [] for name in ENGINES}
+    for _ in range(repeats):
+        for name, call in zip(ENGINES, pair[1:], strict=True):
+            milliseconds[name].append(kernel_time(call, launches=5, repeats=3))
+    fastest = statistics.median(milliseconds[ENGINES[0]])
+    rows = []
+    for name, values in milliseconds.items():
+        row = {"operator": pair.name, "engine": name, **sizes}
+        row |= {"median_ms": statistics.median(values), "least_ms": min(values)}
+        row |= {"most_ms": max(values), "factor": statistics.median(values) / fastest}
+        rows.append(row)
+        print(
+            "{operator:<26} {order:<10} B={clouds:<2} {queries:>6} of {points:>6} {engine:<12} "
+            "median {median_ms:8.4f}  {least_ms:8.4f} to {most_ms:8.4f}  {factor:5.1f} x".format(
+                **row
+            ),
+            flush=True,
+        )
+    return rows
+
+
+def _searches(points: Tensor, centres: Tensor, baseline: Baseline) -> Iterator[Pair]:
+    yield Pair(
+        "ball query",
+        lambda: ops.ball_query(points, centres, RADIUS, SAMPLES),
+        lambda: baseline.ball_query(points, centres),
+    )
+    yield Pair(
+        "three nearest",
+        lambda: ops.three_nearest(centres, points).rows,
+        lambda: baseline.three_nearest(centres, points),
+    )
+
+
+def _features(points: Tensor, centres: Tensor, baseline: Baseline) -> Iterator[Pair]:
+    balls = ops.ball_query(points, centres, RADIUS, SAMPLES)
+    yield from _with_backward(
+        "grouping",
+        torch.randn(*points.shape[:2], CHANNELS, device="cuda"),
+        lambda features: ops.group_points(features, balls).flatten(1, 2),
+        baseline.grouping(balls),
+    )
+    rows, distances = ops.three_nearest(centres, points)
+    weights = ops.inverse_distance_weights(distances)
+    yield from _with_backward(
+        "interpolation",
+        torch.randn(*centres.shape[:2], CHANNELS, device="cuda"),
+        lambda features: ops.interpolate(features, rows, weights),
+        baseline.interpolation(rows, weights),
+    )
+
+
+def _with_backward(
+    name: str,
+    features: Tensor,  # [B, P, C]
+    ours: Callable[[Tensor], Tensor],  # to [B, places, C]
+    theirs: Callable[[Tensor, int, bool], Tensor],
+) -> Iterator[Pair]:
+    """The forward pass alone, and both; PointNet++'s features are [B, C, P]."""
+    by_channel, places = features.mT.contiguous(), ours(features).shape[1]
+    share = torch.randn(len(features), places, CHANNELS, device="cuda")
+    share_by_channel, count = share.mT.contiguous(), features.shape[1]
+    yield Pair(name, lambda: ours(features), lambda: theirs(by_channel, places, False).mT)
+    leaf = features.clone().requires_grad_()
+
+    def both_of_ours() -> Tensor:
+        return torch.autograd.grad(ours(leaf), leaf, share)[0]
+
+    def both_of_theirs() -> Tensor:
+        theirs(by_channel, places, False)
+        return theirs(share_by_channel, count, True).mT
+
+    yield Pair(f"{name} and backward", both_of_ours, both_of_theirs)
+
+
+class Baseline:
+    """PointNet++'s operators. Features are [B, C, P]; rows are int32."""
+
+    def __init__(self) -> None:
+        library = compiled("pointnet2_neighbours.cu")
+        names = "ball_query", "three_nearest", "group", "interpolate"
+        self._launch = {name: launcher(library, f"pointnet2_{name}") for name in names}
+
+    def ball_query(self, points: Tensor, centres: Tensor) -> Tensor:
+        rows = points.new_full((*centres.shape[:2], SAMPLES), -1, dtype=torch.int32)
+        sizes = len(points), points.shape[1], centres.shape[1]
+        limit = float(torch.tensor(RADIUS).square())
+        self._launch["ball_query"](points, centres, *sizes, limit, SAMPLES, rows)
+        return rows
+
+    def three_nearest(self, points: Tensor, queries: Tensor) -> Tensor:
+        rows = torch.empty(queries.shape, dtype=torch.int32, device="cuda")
+        sizes = len(points), points.shape[1], queries.shape[1]
+        self._launch["three_nearest"](points, queries, *sizes, rows, torch.empty_like(queries))
+        return rows
+
+    def grouping(self, balls: Tensor) -> Callable[[Tensor, int, bool], Tensor]:
+        return self._gather("group", balls.flatten(1).int())
+
+    def interpolation(self, rows: Tensor, weights: Tensor) -> Callable[[Tensor, int, bool], Tensor]:
+        return self._gather("interpolate", rows.int(), weights)
+
+    def _gather(self, name: str, *table: Tensor) -> Callable[[Tensor, int, bool], Tensor]:
+        """Forward to so many places, or backward to so many points."""
+
+        def call(values: Tensor, size: int, backward: bool) -> Tensor:
+            batch, channels, _ = values.shape
+            make = torch.zeros if backward else torch.empty
+            out = make(batch, channels, size, device="cuda")
+            features, places = (out, values) if backward else (values, out)
+            sizes = batch, channels, features.shape[2], places.shape[2]
+            self._launch[name](features, *table, *sizes, places, int(backward))
+            return out
+
+        return call

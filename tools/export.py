@@ -1,0 +1,44 @@
+"""Write the folder that a robot needs: the detector in C++ with its weights, without Python."""
+
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+    from tools import program
+
+    program.begin()
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.exporting.export import export
+from tools.program import WEIGHTS, output_path, run
+
+EXAMPLE = """example:
+  python tools/export.py second robot --frames scans/
+
+The folder holds header, sources, CMakeLists.txt, an example program and the weights. Where there
+are cmake, nvcc and a GPU, the library is built for this GPU, its boxes are compared with those of
+Python on ten scans, and parity.md says how they agree.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("weights", metavar="WEIGHTS", help=WEIGHTS.partition(" (")[0])
+    parser.add_argument("folder", type=output_path, metavar="FOLDER", help="a new folder")
+    parser.add_argument(
+        "--frames", type=Path, metavar="DIR", help="scans to compare on (default: simulated)"
+    )
+    options = parser.parse_args(arguments)
+    return run(lambda: export(options.weights, options.folder, options.frames))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
