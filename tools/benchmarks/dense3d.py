@@ -43,12 +43,11 @@ def measure(problems: list[Problem], grid: tuple[int, int, int]) -> dict:
     result: dict = {"device": torch.cuda.get_device_name(), "grid": list(grid)}
     print(f"{result['device']}, torch {torch.__version__}, milliseconds on the device")
     with _whole_float32():
-        result["occupancy"] = list(_occupancy_table(grid))
-        result["crossings"] = crossings(result["occupancy"])
-        for row in result["crossings"]:
-            line = "{precision}, {channels} channels: sparse is faster below {below:.1%}"
-            print(line.format(**row), flush=True)
         result["dense"] = list(_dense_table(problems))
+        result["occupancy"] = list(_occupancy_table(grid))
+    result["crossings"] = crossings(result["occupancy"])
+    for row in result["crossings"]:
+        print("{precision}, {channels} channels: sparse is faster below {below:.1%}".format(**row))
     return result
 
 

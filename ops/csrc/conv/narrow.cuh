@@ -7,7 +7,6 @@
 
 #include "chained.cuh"
 #include "conv/epilogue.cuh"
-#include "conv/plain_sum.cuh"
 #include "conv/split.cuh"
 
 namespace millisecond {
@@ -51,6 +50,20 @@ __device__ __forceinline__ void multiply_exactly(float (&sum)[2][4], const Four<
     split(b[i / 2], i % 2, __uint_as_float(y[0]), __uint_as_float(y[1]));
   }
   multiply_parts(sum, a, b);
+}
+
+// A channel of a row on plain multiply-adds.
+__device__ __noinline__ inline float plain_sum_of_4(const ConvolutionArguments& p, int row, int channel) {
+  float sum = 0.0f;
+  for (int v = 0; v < p.table.volume; ++v) {
+    const int source = __ldg(p.table.neighbours + v * p.table.stride + row);
+    if (source < 0) continue;
+    const int w = p.table.flipped ? p.table.volume - 1 - v : v;
+    const float* const x = static_cast<const float*>(p.features) + int64_t(source) * 4;
+    const float* const y = static_cast<const float*>(p.weight) + (int64_t(w) * p.c_out + channel) * 4;
+    for (int k = 0; k < 4; ++k) sum = fmaf(x[k], y[k], sum);
+  }
+  return sum;
 }
 
 #endif

@@ -10,7 +10,6 @@
 
 #include "chained.cuh"
 #include "conv/epilogue.cuh"
-#include "conv/plain_sum.cuh"
 #include "conv/split.cuh"
 
 namespace millisecond {
@@ -160,6 +159,27 @@ __device__ __forceinline__ void multiply_exactly(float (&sum)[Tile::MT][Tile::NT
       multiply_parts(sum[m], a, b);
     }
   }
+}
+
+// A channel of a row on plain multiply-adds, from weights in tiles.
+template <int ROW_BYTES>
+__device__ __noinline__ float plain_sum(const ConvolutionArguments& p, int row, int channel) {
+  constexpr int SLICE = ROW_BYTES / 4, PIECES = SLICE / 16;
+  float sum = 0.0f;
+  for (int v = 0; v < p.table.volume; ++v) {
+    const int source = __ldg(p.table.neighbours + v * p.table.stride + row);
+    if (source < 0) continue;
+    const int w = p.table.flipped ? p.table.volume - 1 - v : v;
+    const float* const x = static_cast<const float*>(p.features) + int64_t(source) * p.c_in;
+    for (int k = 0; k < p.c_in; ++k) {
+      const int64_t tile = (int64_t(k / SLICE) * p.table.volume + w) * (p.c_out / 16) + channel / 16;
+      const int64_t fragment = (tile * PIECES + k % SLICE / 16) * 2 + k % 4 / 2;
+      const int lane = channel % 8 * 4 + k % 16 / 4;
+      const int at = lane * 4 + k % 2 * 2 + channel % 16 / 8;
+      sum = fmaf(x[k], static_cast<const float*>(p.weight)[fragment * 128 + at], sum);
+    }
+  }
+  return sum;
 }
 
 #endif

@@ -47,8 +47,8 @@ __device__ __forceinline__ void gather(float* to, const float* from, int channel
   }
 }
 
-// The pairs that this lane holds of a channel of an operand, 4 of 16, into two words of its parts. `at` points to
-// (pair, channel) = 0. Both operands take their pairs in this order.
+// A channel of an operand of 16 pairs: this lane's words 2 h and 2 h + 1, or h and h + 1 of two. `at` points to
+// (pair, channel) = 0. Both operands take their pairs in the same order.
 template <int STRIDE, int WORDS>
 __device__ __forceinline__ void split_channel(uint32_t (&part)[PARTS][WORDS], int word, int step, const float* at,
                                               int channel) {
