@@ -13,7 +13,7 @@ from ops.cuda.streams import own_stream
 WARM_UP = 3  # calls before the capture, in which cuDNN and cuBLAS choose their kernels
 CAPTURING = RLock()  # one graph at a time is captured, on streams that nothing else uses
 MAIN, SIDE = 0, 1  # numbers of these streams
-FIRST = -1  # priority of the side stream: its kernels shall not wait for those that fill the GPU
+FIRST = -1  # priority of the main stream's kernels before those beside them
 Result = TypeVar("Result")
 
 
@@ -24,7 +24,7 @@ def captured(call: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
     device meanwhile.
     """
     with CAPTURING:
-        stream = own_stream(torch.cuda.current_device(), MAIN)
+        stream = own_stream(torch.cuda.current_device(), MAIN, FIRST)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
@@ -38,4 +38,4 @@ def captured(call: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
 
 def side_stream() -> torch.cuda.Stream:
     """For work beside that of a call which is captured, on the current device."""
-    return own_stream(torch.cuda.current_device(), SIDE, FIRST)
+    return own_stream(torch.cuda.current_device(), SIDE)

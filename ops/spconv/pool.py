@@ -97,14 +97,17 @@ class SparseAvgPool(_Pool):
 
     def _pooled(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
         neighbours = kernel_map.forward.neighbours
-        padded = pad(
-            features.float() if features.dtype != torch.float64 else features, (0, 0, 1, 0)
-        )
+        padded = pad(features.to(_sum_type(features)), (0, 0, 1, 0))
         total = padded.new_zeros(neighbours.shape[1], features.shape[1])
         for rows in neighbours:  # one offset reads a row once: no order of atomics in the gradient
             total = total + padded.index_select(0, rows + 1)
         count = (neighbours >= 0).sum(0).clamp(min=1)[:, None]
         return (total / count).to(features.dtype)
+
+
+def _sum_type(features: Tensor) -> torch.dtype:
+    """Sums of halves are rounded once, at their end."""
+    return torch.float64 if features.dtype == torch.float64 else torch.float32
 
 
 class _GlobalPool(SparseModule):
@@ -133,7 +136,8 @@ class SparseGlobalAvgPool(_GlobalPool):
     """The mean of each frame, by channel: [B, C]. (spconv 2.3.8 returns one number per frame.)"""
 
     def _of(self, features: Tensor, rows: Tensor) -> Tensor:
-        return torch.where(rows[:, None], features, 0).sum(0) / rows.sum().clamp(min=1)
+        total = torch.where(rows[:, None], features, 0).sum(0, dtype=_sum_type(features))
+        return (total / rows.sum().clamp(min=1)).to(features.dtype)
 
 
 def _of_dimensions(base: type[_Pool], ndim: int) -> type[_Pool]:

@@ -62,9 +62,9 @@ using Stream = std::unique_ptr<CUstream_st, StreamDestroy>;
 using Event = std::unique_ptr<CUevent_st, EventDestroy>;
 using GraphExec = std::unique_ptr<CUgraphExec_st, GraphDestroy>;
 
-inline Stream new_stream(int priority) {
+inline Stream new_stream() {
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "stream");
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   return Stream(stream);
 }
 

@@ -1,15 +1,14 @@
 #include "frame_graph.h"
 
+#include <cstring>
 #include <mutex>
 
 #include "transfer/load_points.h"
-#include "transfer/upload.h"
 
 namespace millisecond::detector {
 namespace {
 
-constexpr int FIRST = -1;  // priority: beside kernels that fill the GPU others would start when these are done
-std::mutex making;         // one graph is captured at a time
+std::mutex making;  // one graph is captured at a time
 
 }  // namespace
 
@@ -17,18 +16,17 @@ FrameGraph::FrameGraph(const DeviceNetwork& network, int number)
     : network_(network),
       number_(number),
       bucket_(bucket_of(network.host.config, network.host.shapes, number)),
-      words_(header_of(1) + int64_t(bucket_.points) * network.host.config.point_width),
-      staged_(pinned_zeros<uint32_t>(words_)),
+      points_(pinned_zeros<float>(int64_t(bucket_.points) * network.host.config.point_width)),
+      offsets_(pinned_zeros<int>(2)),
       results_(pinned_zeros<uint32_t>(ResultWords(network.host.config.after_nms).all())),
       done_(new_event()),
       sites_known_(new_event()),
       cells_known_(new_event()),
-      side_(new_stream(FIRST)),
-      stream_(new_stream(0)) {
+      side_(new_stream()),
+      stream_(new_stream()) {
   const std::lock_guard<std::mutex> lock(making);
   counters_ = device_zeros<uint32_t>(2 + INTENSITY_SCALES, stream_.get());
   workspace_ = device_zeros<uint32_t>(network.workspace_words, stream_.get());
-  uploaded_ = device_zeros<uint32_t>(words_, stream_.get());
   run(stream_.get());  // measures the memory and loads the kernels
   check(cudaStreamSynchronize(stream_.get()), "the first run");
   arena_.settle();
@@ -54,20 +52,15 @@ void FrameGraph::capture() {
 }
 
 void FrameGraph::launch(const float* points, int count, cudaStream_t stream) {
-  const int width = network_.host.config.point_width;
+  const size_t bytes = size_t(count) * network_.host.config.point_width * sizeof(float);
   cudaPointerAttributes attributes = {};
   if (count > 0) check(cudaPointerGetAttributes(&attributes, points), "points");
   if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged) {
-    staged_.get()[0] = 0;
-    staged_.get()[1] = static_cast<uint32_t>(count);  // where each frame begins, as `upload` writes it
-    const auto copy = [&](uint32_t* to, const void* from, size_t words) {
-      check(cudaMemcpyAsync(to, from, words * sizeof(uint32_t), cudaMemcpyDefault, stream), "points");
-    };
-    copy(uploaded_.get(), staged_.get(), 2);
-    copy(uploaded_.get() + header_of(1), points, size_t(count) * width);
-  } else {
-    check(upload({1, width, &points, &count, staged_.get(), uploaded_.get()}, stream), "points");
+    check(cudaMemcpyAsync(points_.get(), points, bytes, cudaMemcpyDefault, stream), "points");
+  } else if (count > 0) {
+    std::memcpy(points_.get(), points, bytes);
   }
+  offsets_.get()[1] = count;
   check(cudaGraphLaunch(graph_.get(), stream), "launch");
   check(cudaEventRecord(done_.get(), stream), "launch");
 }

@@ -1,4 +1,4 @@
-// From points on the host to boxes on the host: a copy beside which one CUDA graph is launched.
+// From points on the host to boxes on the host as one CUDA graph.
 #pragma once
 
 #include "bev/cells.h"
@@ -81,9 +81,9 @@ class FrameGraph {
   const DeviceNetwork& network_;
   const int number_;
   const Bucket bucket_;
-  const int64_t words_;  // of points as they are uploaded, see transfer/upload.h
-  PinnedArray<uint32_t> staged_, results_;
-  DeviceArray<uint32_t> uploaded_;
+  PinnedArray<float> points_;
+  PinnedArray<int> offsets_;
+  PinnedArray<uint32_t> results_;
   DeviceArray<uint32_t> counters_, workspace_;
   Arena arena_;
   GraphExec graph_;

@@ -5,7 +5,6 @@
 #include "frame_graph.h"
 #include "transfer/collect.h"
 #include "transfer/load_points.h"
-#include "transfer/upload.h"
 
 namespace millisecond::detector {
 namespace {
@@ -49,8 +48,8 @@ FrameGraph::Voxels FrameGraph::voxelize(cudaStream_t stream) {
   load.batch = 1;
   load.capacity = bucket_.points;
   load.channels = width;
-  load.from = reinterpret_cast<const float*>(uploaded_.get() + header_of(1));
-  load.from_offsets = reinterpret_cast<const int*>(uploaded_.get());
+  load.from = points_.get();
+  load.from_offsets = offsets_.get();
   load.points = arena_.array<float>(int64_t(bucket_.points) * width);
   load.offsets = arena_.array<int>(2);
   load.workspace = counters_.get();

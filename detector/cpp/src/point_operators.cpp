@@ -10,9 +10,13 @@ namespace {
 
 constexpr int MOST_CLOUDS = 65535;  // of a batch: the limit of a grid's y
 
-GroupedCloud grouped(StreamScratch& scratch, const float* points, int batch, int count) {
+void require_clouds(const float* points, int batch, int count) {
   require(batch >= 1 && batch <= MOST_CLOUDS && count >= 0 && count < MOST_ROWS, "batch, count: are out of range");
   require(points || count == 0, "points: are null");
+}
+
+GroupedCloud grouped(StreamScratch& scratch, const float* points, int batch, int count) {
+  require_clouds(points, batch, count);
   GroupedCloud cloud = {points, batch, count, nullptr};
   cloud.workspace = scratch.array<float>(cloud.workspace_size());
   return cloud;
@@ -65,10 +69,9 @@ ms_status ms_three_nearest(const float* points, int32_t batch, int32_t count, co
   return guarded([&] {
     require(queries >= 0 && queries < MOST_ROWS, "queries: is out of range");
     require(queries == 0 || (query_points && rows && squared_distances), "ms_three_nearest: an array is null");
-    StreamScratch scratch(stream);
-    const ThreeNearest job = {grouped(scratch, points, batch, count), query_points, queries, rows,
-                              squared_distances};
-    check(three_nearest(job, scratch.stream()), "three_nearest");
+    require_clouds(points, batch, count);
+    const ThreeNearest job = {points, query_points, batch, count, queries, rows, squared_distances};
+    check(three_nearest(job, static_cast<cudaStream_t>(stream)), "three_nearest");
   });
 }
 

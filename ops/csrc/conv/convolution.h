@@ -26,6 +26,8 @@ struct ConvolutionArguments {
   const void* weight;    // in rows or tiles, see below
   const float* bias;     // [c_out] or null
   const void* residual;  // [rows, c_out] or null
+  const float* earlier;  // [rows, c_out] or null: sums to add, of offsets that were computed before
+  float* unrounded;      // [rows, c_out] or null: the sums go there as they are, without ReLU, and not to out
   void* out;             // [rows, c_out]; rows >= *count are left as they are
   OffsetTable table;
   int32_t c_in;

@@ -35,6 +35,18 @@ __device__ __forceinline__ void store(float (&x)[WIDTH], const ConvolutionArgume
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) x[i] += to_float(r.value[i]);
   }
+  if (p.earlier) {
+    const auto sums = *reinterpret_cast<const Pack<float, WIDTH>*>(p.earlier + at + channel);
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) x[i] += sums.value[i];
+  }
+  if (p.unrounded) {
+    Pack<float, WIDTH> sums;
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) sums.value[i] = x[i];
+    *reinterpret_cast<Pack<float, WIDTH>*>(p.unrounded + at + channel) = sums;
+    return;
+  }
   Pack<T, WIDTH> y;
 #pragma unroll
   for (int i = 0; i < WIDTH; ++i) {

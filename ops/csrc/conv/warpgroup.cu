@@ -67,7 +67,8 @@ __device__ __forceinline__ void multiply_tile(const ConvolutionArguments& p, con
   multiply_steps<T, ROWS>(sum, steps, tiling, barriers, at,
                           [&](int, int stage) { return tiling.lines + stage * ROWS * LINE; });
 
-  store_tile<T, ROWS>(p, sum, blockIdx.y, [&](int line) { return row0 + line < tiling.n ? row0 + line : -1; });
+  store_tile<T, ROWS, true>(p, sum, blockIdx.y,
+                            [&](int line) { return row0 + line < tiling.n ? row0 + line : -1; });
 }
 
 // The multipliers: all tiles of a block.

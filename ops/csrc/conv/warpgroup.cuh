@@ -229,7 +229,8 @@ __device__ __forceinline__ float residual_of(const ConvolutionArguments& p, int 
 }
 
 // Adds bias and residual to the sums of a tile, applies ReLU, rounds and stores. row_of(i): of line i, -1: none.
-template <typename T, int ROWS, typename RowOf>
+// PIECES: the sums may be those of some offsets only.
+template <typename T, int ROWS, bool PIECES, typename RowOf>
 __device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const float (&sum)[ROWS / 2], int panel,
                                            RowOf row_of) {
   const int lane = threadIdx.x % WARP, g = lane / 4, j = lane % 4;
@@ -245,19 +246,26 @@ __device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const 
       const float bias = p.bias ? __ldg(p.bias + channel) : 0.0f;
       float pair[2] = {sum[4 * i + 2 * h] + bias + residual_of<T>(p, row, channel),
                        sum[4 * i + 2 * h + 1] + bias + residual_of<T>(p, next, channel)};
+#pragma unroll
+      for (int k = 0; PIECES && k < 2; ++k) {
+        const int64_t at = int64_t(k == 0 ? row : next) * p.c_out + channel;
+        if (at >= 0 && p.earlier) pair[k] += p.earlier[at];
+        if (at >= 0 && p.unrounded) p.unrounded[at] = pair[k];
+      }
       if constexpr (sizeof(T) == 2) {
         four[h] = transposed_8x8(rounded<T>(pair[0], pair[1], p.relu));
       } else {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           const int to = k == 0 ? row : next;
-          if (to >= 0) out[int64_t(to) * p.c_out + channel] = p.relu && pair[k] < 0.0f ? 0.0f : pair[k];
+          if (to >= 0 && !(PIECES && p.unrounded))
+            out[int64_t(to) * p.c_out + channel] = p.relu && pair[k] < 0.0f ? 0.0f : pair[k];
         }
       }
     }
     if constexpr (sizeof(T) == 2) {  // four channels of a row per thread
       const int to = row_of(i * 8 + g);
-      if (to >= 0) {
+      if (to >= 0 && !(PIECES && p.unrounded)) {
         *reinterpret_cast<uint2*>(out + int64_t(to) * p.c_out + channel0 + 4 * j) = make_uint2(four[0], four[1]);
       }
     }

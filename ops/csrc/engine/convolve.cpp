@@ -96,19 +96,22 @@ cudaError_t launch_piece(const ConvolutionArguments& p, const Route& route, cuda
 
 }  // namespace
 
-cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, cudaStream_t stream) {
+cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, const Allocate& allocate,
+                        cudaStream_t stream) {
   if (route.pieces == 1) return launch_piece(p, route, stream);
   const bool halves = route.precision == Precision::half || route.precision == Precision::bfloat16;
   const int64_t bytes = int64_t(p.c_in) * p.c_out * (halves ? 2 : 4);  // of an offset
+  float* const sums = static_cast<float*>(allocate(int64_t(p.table.rows) * p.c_out * sizeof(float)));
   ConvolutionArguments part = p;
   for (int piece = 0; piece < route.pieces; ++piece) {
     const int64_t first = first_offset(p.table.volume, piece, route.pieces);
     part.table = cut(p.table, first, first_offset(p.table.volume, piece + 1, route.pieces));
     part.weight = static_cast<const char*>(p.weight) + first * bytes;
-    part.relu = p.relu && piece + 1 == route.pieces;
+    part.unrounded = piece + 1 < route.pieces ? sums : nullptr;
     if (const cudaError_t error = launch_piece(part, route, stream)) return error;
     part.bias = nullptr;
-    part.residual = p.out;  // the sum so far
+    part.residual = nullptr;
+    part.earlier = sums;
     part.zeroed_words = 0;
   }
   return cudaSuccess;
@@ -167,7 +170,7 @@ cudaError_t convolve(Scalar type, bool tf32, const Weight& weight, ConvolutionAr
     if (const cudaError_t error = pack_ahead(type, tf32, own, allocate, stream)) return error;
   }
   p.weight = own.packed ? own.packed : own.data;
-  return launch_conv(p, route, stream);
+  return launch_conv(p, route, allocate, stream);
 }
 
 // ---- gradient of the weight ------------------------------------------------------------------------------------

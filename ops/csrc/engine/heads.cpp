@@ -27,7 +27,7 @@ cudaError_t run_heads(Scalar type, bool tf32, const HeadJob& job, const Allocate
   p.c_in = job.c_in;
   p.c_out = job.parts * job.width;
   p.relu = true;
-  if (const cudaError_t error = launch_conv(p, up, stream)) return error;
+  if (const cudaError_t error = launch_conv(p, up, allocate, stream)) return error;
   p.features = p.out;
   p.weight = job.head;
   p.bias = job.head_bias;
@@ -36,7 +36,7 @@ cudaError_t run_heads(Scalar type, bool tf32, const HeadJob& job, const Allocate
   p.c_in = job.width;
   p.c_out = job.head_channels;
   p.relu = false;
-  return launch_conv(p, head, stream);
+  return launch_conv(p, head, allocate, stream);
 }
 
 }  // namespace millisecond

@@ -5,6 +5,7 @@
 
 namespace millisecond {
 
-cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, cudaStream_t stream);
+cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, const Allocate& allocate,
+                        cudaStream_t stream);
 
 }  // namespace millisecond
