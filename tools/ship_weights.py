@@ -57,6 +57,9 @@ def ship(source: Path, target: Path, shifts: Sequence[str] = ()) -> None:
         raise ValueError(f"{target}: already exists; delete it or give another name")
     config, state = load_weights(source)
     restore(build_second(config), state, source)  # else a wrong file would be seen only by others
+    names = [text.partition("=")[0] for text in shifts]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"--shift: {name!r} is there {names.count(name)} times")
     for text in shifts:
         _shift(state["head.classes.bias"], config.class_names, text)
     save_halved(target, state, config)

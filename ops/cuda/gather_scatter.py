@@ -102,8 +102,14 @@ def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
     """out = a @ b, batches of products, accumulated and left in float32."""
     if a.dtype == torch.float32:
         torch.bmm(a, b, out=out)
-    else:
+        return
+    try:
         torch.bmm(a, b, out_dtype=torch.float32, out=out)
+    except TypeError:
+        raise ValueError(
+            f"dataflow gather_scatter: {a.dtype} needs torch 2.8, this is {torch.__version__}; "
+            "take another dataflow"
+        ) from None
 
 
 def _weights(weight: Tensor, pairs: Pairs, group: tuple[int, ...]) -> Tensor:

@@ -28,7 +28,7 @@ class MeanPool(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad):
         voxels = ctx.voxels
-        each = (grad.float() / voxels.starts.diff()[:, None]).to(grad.dtype)
+        each = (grad.float() / voxels.starts.diff()[:, None]).to(grad.dtype).contiguous()
         rows = voxels.voxels[None, :, None]
         return torch.ops.millisecond.group_points(each[None], rows)[0, :, 0], None
 

@@ -21,6 +21,7 @@ from ops.sparse_conv import check_features, sparse_conv
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
 PANEL, SLICE = 128, 64  # channels of csrc/conv/warpgroup.h
 LEAST_WORK = 1 << 30  # rows times channels of both sides
+MOST_ROWS = 96 * 65535  # of the kernel that reads an order: its largest grid of blocks
 
 
 def product(
@@ -118,6 +119,7 @@ def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> b
     halves = dtype in (torch.float16, torch.bfloat16)
     return (
         wide
+        and rows <= MOST_ROWS
         and rows * c_in * c_out >= LEAST_WORK
         and 1 < offsets <= MOST_OFFSETS
         and (halves or (dtype == torch.float32 and tf32_allowed()))

@@ -14,7 +14,8 @@ import torch
 
 from detector.models.second import build_second
 from detector.weights import find_weights, load_weights, restore
-from tools.exporting.parity import write_report
+from tools.benchmarks.scans import load_scans
+from tools.exporting.parity import COUNT, write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "detector" / "cpp"
@@ -34,6 +35,7 @@ def export(weights: str, folder: Path, frames: Path | None) -> None:
         raise ValueError(f"{folder}: is there already; give the name of a new folder")
     if frames is not None and not frames.is_dir():
         raise FileNotFoundError(f"{frames}: no such folder")
+    scans = None if frames is None else load_scans(frames, COUNT)
     config, state = load_weights(weights)
     restore(build_second(config), state, weights)
     with _placed(folder) as place:
@@ -41,7 +43,7 @@ def export(weights: str, folder: Path, frames: Path | None) -> None:
         shutil.copyfile(find_weights(weights), place / "weights.safetensors")
         fault = _build(place)
         if fault is None:
-            write_report(place, frames)
+            write_report(place, scans or load_scans(None, COUNT))
     if fault is None:
         print(f"wrote {folder}: sources, weights, {NAME}, parity.md")
         return

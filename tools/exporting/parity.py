@@ -12,7 +12,7 @@ import torch
 
 from detector import Detector
 from tools.benchmarks.percentiles import Percentiles
-from tools.benchmarks.scans import load_scans
+from tools.benchmarks.scans import Scans
 from tools.exporting.library import CppDetector, Library
 
 COUNT = 10  # scans
@@ -42,9 +42,8 @@ class Agreement(NamedTuple):
         return cls(points, *numbers, same, apart)
 
 
-def write_report(folder: Path, frames: Path | None) -> None:
+def write_report(folder: Path, scans: Scans) -> None:
     """Compares the folder's library with Python on its weights; writes parity.md into it."""
-    scans = load_scans(frames, COUNT)
     library, weights = Library(folder / "libmillisecond.so"), folder / "weights.safetensors"
     lines = [
         "# Parity",

@@ -45,6 +45,8 @@ std::tuple<Tensor, Tensor> outputs_reached(const Tensor& coords, int64_t batch_s
   p.window = window_of(window, INT32_MIN);
   const int64_t room = reached_sites_room(p);
   TORCH_CHECK(room < INT32_MAX, "coords: ", coords.size(0), " rows reach up to ", room, " outputs, too many");
+  TORCH_CHECK(room <= coords.size(0) * 65535, "window: a site reaches up to ", room / coords.size(0),
+              " outputs, at most 65535 can be found");
   Tensor out = at::empty({room, 1 + dims}, coords.options()), count = at::empty({1}, coords.options());
   p.out = out.data_ptr<int>(), p.count = count.data_ptr<int>();
   Scratch scratch(coords);

@@ -38,8 +38,7 @@ Tensor sample_furthest(const Tensor& points, const Tensor& start, int64_t sample
   return chosen;
 }
 
-// ---- neighbours
-// --------------------------------------------------------------------------------------------------
+// ---- neighbours ------------------------------------------------------------------------------------------------
 
 void check_clouds(const Tensor& points, const Tensor& others, const char* name) {
   check_tensor(points, "points", at::kFloat, 3);
@@ -87,8 +86,7 @@ std::tuple<Tensor, Tensor> find_three_nearest(const Tensor& points, const Tensor
   return {rows, squared_distances};
 }
 
-// ---- features
-// ----------------------------------------------------------------------------------------------------
+// ---- features --------------------------------------------------------------------------------------------------
 
 TakenRows taken_rows(const Tensor& features, const Tensor& rows) {
   check_tensor(features, "features", features.scalar_type(), 3);
@@ -131,8 +129,7 @@ Tensor interpolated(const Tensor& features, const Tensor& rows, const Tensor& we
   return out;
 }
 
-// ---- segments
-// ----------------------------------------------------------------------------------------------------
+// ---- segments --------------------------------------------------------------------------------------------------
 
 Segments segments_of(const Tensor& values, const Tensor& order, const Tensor& owners, const Tensor& starts,
                      int64_t share) {

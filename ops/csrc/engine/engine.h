@@ -148,8 +148,7 @@ cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t
 // Up-sampling and heads; weights packed for the routes of the two.
 cudaError_t run_heads(Scalar type, bool tf32, const HeadJob& job, const Allocate& allocate, cudaStream_t stream);
 
-// ---- predictions to boxes
-// ---------------------------------------------------------------------------------------
+// ---- predictions to boxes --------------------------------------------------------------------------------------
 
 // job: all but its keys, scratch and, of its NMS, all but iou_threshold, max_output and kept. per_class: boxes of
 // different labels suppress nothing.

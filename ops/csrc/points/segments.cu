@@ -15,8 +15,7 @@ namespace {
 constexpr int THREADS = 256;
 enum Part { ENTERED = 0, BEGUN = 1 };  // of a segment that began in an earlier chunk, of one that began here
 
-// ---- what is joined: sums, and largest values
-// --------------------------------------------------------------------
+// ---- what is joined: sums, and largest values ------------------------------------------------------------------
 
 template <typename T, int WIDTH>
 struct Sum {
@@ -95,8 +94,7 @@ struct Largest {
   }
 };
 
-// ---- the kernels
-// -------------------------------------------------------------------------------------------------
+// ---- the kernels -----------------------------------------------------------------------------------------------
 
 // Where a chunk keeps a part of a segment that crosses its end, in the scratch [chunks, 2, channels].
 __device__ __forceinline__ int64_t kept_at(int64_t chunk, Part part, int channels, int channel) {
