@@ -1,6 +1,6 @@
 #include "detector.h"
 
-#include <cmath>
+#include <algorithm>
 
 namespace millisecond::detector {
 namespace {
@@ -65,8 +65,10 @@ void Detector::give_back(Lease lease) {
 }
 
 int Detector::first_bucket(int64_t count) {
-  if (count > MOST_NUMBERS / config().point_width)
-    throw Error(MS_ERROR_ARGUMENT, "points: " + std::to_string(count) + " are too many");
+  const int64_t most = std::min<int64_t>(MOST_POINTS, MOST_NUMBERS / config().point_width);
+  if (count > most)
+    throw Error(MS_ERROR_ARGUMENT,
+                "points: " + std::to_string(count) + " are too many; a scan has at most " + std::to_string(most));
   const std::lock_guard<std::mutex> lock(mutex_);
   for (int number = 0;; ++number) {
     const Bucket bucket = bucket_of(config(), network_->host.shapes, number);

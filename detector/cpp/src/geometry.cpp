@@ -88,7 +88,7 @@ Bucket bucket_of(const Config& config, const std::array<Shape, LEVELS>& shapes, 
     return static_cast<int>(std::min({std::nearbyint(CAPACITIES[level] * scale), cells, most}));
   };
   Bucket bucket;
-  bucket.points = static_cast<int>(std::min(std::nearbyint(CAPACITIES[0] * scale * POINTS), double(1 << 24)));
+  bucket.points = static_cast<int>(std::min(std::nearbyint(CAPACITIES[0] * scale * POINTS), double(MOST_POINTS)));
   for (int level = 0; level < LEVELS; ++level) bucket.rows[level] = room(level, level ? 1e9 : config.max_voxels);
   return bucket;
 }

@@ -9,7 +9,8 @@
 
 namespace millisecond::detector {
 
-constexpr int LEVELS = 5;  // of the encoder, the voxels being level 0
+constexpr int LEVELS = 5;             // of the encoder, the voxels being level 0
+constexpr int MOST_POINTS = 1 << 24;  // of a scan
 
 // A strided convolution between two levels, axes z, y, x.
 struct Step {
