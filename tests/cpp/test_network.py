@@ -131,6 +131,21 @@ def test_folds_as_python_bit_for_bit(inspect, small, name, precision):
         assert np.array_equal(a, b.view("<u4")), number
 
 
+def test_the_last_bucket_holds_every_voxel(inspect, small, tmp_path):
+    """On a grid whose deeper levels fit the first bucket as a whole."""
+    config, state = load_weights(small)
+    config = replace(config, grid=replace(config.grid, range=(0, -1.6, -3, 3.2, 1.6, 1)))
+    texts = {"format": "millisecond weights 3", "config": config.to_yaml()}
+    tensor_file.write(tmp_path / "tiny.safetensors", state, texts)
+    result = inspect("network", tmp_path / "tiny.safetensors", "fp32")
+    assert result.returncode == 0, result.stderr
+    buckets = buckets_of(build_second(config))
+    assert len(buckets) > 1
+    last = [values.tolist() for values in arrays(result.stdout)][-len(buckets) :]
+    assert last == [[bucket.points, *bucket.rows] for bucket in buckets]
+    assert last[-1][1] == 26 * 32 * 32  # one empty layer on top of the grid
+
+
 def stored(path: Path, header: dict, data: bytes = b"", size: int | None = None) -> Path:
     """A safetensors file byte by byte; size: what it says of its header."""
     text = json.dumps(header).encode() if isinstance(header, dict) else header

@@ -53,7 +53,8 @@ Detector::Lease Detector::finished(const float* points, int64_t count, cudaStrea
       return lease;
     }
     rows_.clear();
-    if (is_largest(lease.graph->bucket())) throw Error(MS_ERROR_INTERNAL, "a level has more rows than the grid");
+    if (is_largest(config(), network_->host.shapes, number))
+      throw Error(MS_ERROR_INTERNAL, "a level has more rows than the grid");
     idle_[number].push_back(std::move(lease.graph));
   }
 }
@@ -89,15 +90,6 @@ std::unique_ptr<FrameGraph> Detector::graph_of(int number) {
     }
   }
   return std::make_unique<FrameGraph>(*network_, number);
-}
-
-bool Detector::is_largest(const Bucket& bucket) const {
-  bool all = true;
-  for (int level = 1; level < LEVELS; ++level) {
-    const Shape& shape = network_->host.shapes[level];
-    all = all && bucket.rows[level] == int64_t(shape[0]) * shape[1] * shape[2];
-  }
-  return all;
 }
 
 }  // namespace millisecond::detector

@@ -93,6 +93,10 @@ Bucket bucket_of(const Config& config, const std::array<Shape, LEVELS>& shapes, 
   return bucket;
 }
 
+bool is_largest(const Config& config, const std::array<Shape, LEVELS>& shapes, int number) {
+  return bucket_of(config, shapes, number).rows == bucket_of(config, shapes, number + 1).rows;
+}
+
 std::vector<float> make_anchors(const Config& config, const Shape& map) {
   const std::vector<double> x = spaced(config.range[0], config.range[3], map[2]);
   const std::vector<double> y = spaced(config.range[1], config.range[4], map[1]);
