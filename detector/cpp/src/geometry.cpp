@@ -71,7 +71,7 @@ std::array<Shape, LEVELS> level_shapes(const Config& config) {
       shapes[level][axis] = room / step.stride[axis] + 1;
     }
   }
-  int multiple = 8;
+  int64_t multiple = 8;
   for (int stride : config.strides) {
     if (multiple > 1 << 20) break;
     multiple *= stride;
