@@ -13,7 +13,7 @@ namespace millisecond::detector {
 namespace {
 
 constexpr double MOST_CELLS = 1e6;  // along an axis
-// Of a layer, a block or a step: so that no product of a few of them overflows.
+// More than any network has; sizes made of larger ones overflow.
 constexpr int MOST_CHANNELS = 1 << 14, MOST_LAYERS = 32, MOST_STRIDE = 1 << 10;
 
 struct Wrong : std::runtime_error {
