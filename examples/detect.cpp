@@ -1,6 +1,6 @@
-// Prints the boxes of scans: detect WEIGHTS SCAN.bin [SCAN.bin ...]
-// A scan is float32 as KITTI stores them: x, y, z, intensity of each point. The last line tells how long a scan
-// took.
+// Prints the boxes of scans: detect [--fp32] WEIGHTS SCAN.bin [SCAN.bin ...]
+// A scan is float32 as KITTI stores them: x, y, z, intensity of each point, then further features where the
+// weights take some. The network runs in fp16, with --fp32 in fp32. The last line tells how long a scan took.
 #include <millisecond.h>
 
 #include <algorithm>
@@ -25,12 +25,22 @@ bool failed(ms_status status) {
 
 bool read_points(const char* path, int width, std::vector<float>& points) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "rb"), std::fclose);
+  if (!file) {
+    std::fprintf(stderr, "detect: %s: cannot be opened\n", path);
+    return false;
+  }
   points.clear();
-  float point[64];
-  while (file && std::fread(point, sizeof(float), width, file.get()) == size_t(width))
-    points.insert(points.end(), point, point + width);
-  if (!file) std::fprintf(stderr, "detect: %s: cannot be opened\n", path);
-  return file != nullptr;
+  std::vector<float> point(width);
+  const size_t size = point.size() * sizeof(float);
+  size_t read = 0;
+  while ((read = std::fread(point.data(), 1, size, file.get())) == size)
+    points.insert(points.end(), point.begin(), point.end());
+  if (std::ferror(file.get())) {
+    std::fprintf(stderr, "detect: %s: cannot be read\n", path);
+    return false;
+  }
+  if (read > 0) std::fprintf(stderr, "detect: %s: its last point is cut; a point is %d float32\n", path, width);
+  return read == 0;
 }
 
 }  // namespace

@@ -40,11 +40,13 @@ void write(const Network& network) {
   write(plan.kinds);
   write(plan.capacities);
   write(plan.kept);
-  for (int number = 0; number < 4; ++number) {
+  bool last = false;
+  for (int number = 0; !last; ++number) {
     const Bucket bucket = bucket_of(network.config, network.shapes, number);
     std::vector<int> numbers(bucket.rows.begin(), bucket.rows.end());
     numbers.insert(numbers.begin(), bucket.points);
     write(numbers);
+    last = is_largest(network.config, network.shapes, number);
   }
 }
 

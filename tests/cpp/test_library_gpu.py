@@ -123,6 +123,10 @@ def test_mistakes_are_told(library, weights, tmp_path):
     assert np.array_equal(few, everything[:3])
     with pytest.raises(OSError, match="negative"):
         library("ms_detect", cpp._handle, points.ctypes.data, -1, *out)
+    with pytest.raises(OSError, match="16777217 are too many; a scan has at most 16777216"):
+        library("ms_detect", cpp._handle, points.ctypes.data, 2**24 + 1, *out)
+    with pytest.raises(OSError, match="16777217 are too many"):
+        library("ms_detector_warm_up", cpp._handle, 2**24 + 1, None)
     cpp.close()
 
 

@@ -131,6 +131,21 @@ def test_folds_as_python_bit_for_bit(inspect, small, name, precision):
         assert np.array_equal(a, b.view("<u4")), number
 
 
+def test_the_last_bucket_holds_every_voxel(inspect, small, tmp_path):
+    """On a grid whose deeper levels fit the first bucket as a whole."""
+    config, state = load_weights(small)
+    config = replace(config, grid=replace(config.grid, range=(0, -1.6, -3, 3.2, 1.6, 1)))
+    texts = {"format": "millisecond weights 3", "config": config.to_yaml()}
+    tensor_file.write(tmp_path / "tiny.safetensors", state, texts)
+    result = inspect("network", tmp_path / "tiny.safetensors", "fp32")
+    assert result.returncode == 0, result.stderr
+    buckets = buckets_of(build_second(config))
+    assert len(buckets) > 1
+    last = [values.tolist() for values in arrays(result.stdout)][-len(buckets) :]
+    assert last == [[bucket.points, *bucket.rows] for bucket in buckets]
+    assert last[-1][1] == 26 * 32 * 32  # one empty layer on top of the grid
+
+
 def stored(path: Path, header: dict, data: bytes = b"", size: int | None = None) -> Path:
     """A safetensors file byte by byte; size: what it says of its header."""
     text = json.dumps(header).encode() if isinstance(header, dict) else header
@@ -196,8 +211,10 @@ def test_weights_that_do_not_fit_are_refused(inspect, small, tmp_path, change, f
     change(state)
     texts = {"format": "millisecond weights 3", "config": config.to_yaml()}
     tensor_file.write(tmp_path / "wrong.safetensors", state, texts)
-    result = inspect("network", tmp_path / "wrong.safetensors", "fp32")
-    assert (result.returncode, fault in result.stderr.decode()) == (1, True), result.stderr
+    path = tmp_path / "wrong.safetensors"
+    result = inspect("network", path, "fp32")
+    told = result.stderr.decode()
+    assert (result.returncode, fault in told, str(path) in told) == (1, True, True), told
 
 
 def test_older_files_are_read_and_changed_ones_refused(inspect, small, tmp_path):
@@ -225,6 +242,9 @@ def test_older_files_are_read_and_changed_ones_refused(inspect, small, tmp_path)
         ("layers: [1, 2]", "layers: [1, 2", "expected , or ]"),
         ("grid:", "gird:", "grid.range: is missing"),
         ("voxel_size: [0.1,", "voxel_size: [0.7,", "it is no whole number of voxels"),
+        ("strides: [2, 2]", "strides: [536870912, 1]", "model.bev.strides: 536870912 is no whole"),
+        ("layers: [1, 2]", "layers: [1, 1000000000]", "model.bev.layers: 1000000000 is no whole"),
+        ("out_channels: 16", "out_channels: 1000000000", "model.encoder.out_channels: 1000000000"),
     ],
 )
 def test_configurations_that_are_wrong_are_refused(inspect, small, tmp_path, old, new, fault):
@@ -244,6 +264,7 @@ def test_damaged_files_never_crash(inspect, small, tmp_path):
     assert inspect("fuzz", small, 10).returncode == 0
 
 
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")
 def test_the_header_is_plain_c():
     command = ["gcc", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]
     subprocess.run([*command, CPP / "include" / "millisecond.h"], check=True)

@@ -68,7 +68,7 @@ typedef struct {
  * (x forward, y left, z up), the intensity from 0 to 1, further features. Written on the host, each unless null:
  * boxes [capacity, 7] (x, y, z of the centre, length, width, height, yaw counter-clockwise from x; metres and
  * radians), scores [capacity], labels [capacity] from 1. found: number of boxes; more than `capacity` are
- * MS_ERROR_CAPACITY, and the best are written. left_out may be null.
+ * MS_ERROR_CAPACITY, and the best are written. left_out may be null. A scan has at most 2^24 points.
  *
  * The work goes to `stream`, and the call waits for it. Calls with one detector from several threads run side by
  * side if their streams differ; each takes GPU memory of its own. The first call of a kind records a CUDA graph,

@@ -13,6 +13,8 @@ namespace millisecond::detector {
 namespace {
 
 constexpr double MOST_CELLS = 1e6;  // along an axis
+// More than any network has; sizes made of larger ones overflow.
+constexpr int MOST_CHANNELS = 1 << 14, MOST_LAYERS = 32, MOST_STRIDE = 1 << 10;
 
 struct Wrong : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -34,10 +36,11 @@ double number(const Tree& value, const std::string& path) {
   return value.number;
 }
 
-int whole(const Tree& value, const std::string& path, int least) {
+int whole(const Tree& value, const std::string& path, int least, int most = std::numeric_limits<int>::max() / 2) {
   const double n = number(value, path);
-  if (n != std::floor(n) || n < least || n > std::numeric_limits<int>::max() / 2)
-    throw Wrong(path + ": " + value.text + " is no whole number from " + std::to_string(least) + " up");
+  if (n != std::floor(n) || n < least || n > most)
+    throw Wrong(path + ": " + value.text + " is no whole number from " + std::to_string(least) + " to " +
+                std::to_string(most));
   return static_cast<int>(n);
 }
 
@@ -56,9 +59,9 @@ void numbers(const Tree& tree, const std::string& path, double (&to)[N]) {
   for (size_t i = 0; i < N; ++i) to[i] = number(items[i], path);
 }
 
-std::vector<int> wholes(const Tree& tree, const std::string& path, int least, size_t length) {
+std::vector<int> wholes(const Tree& tree, const std::string& path, int least, int most, size_t length) {
   std::vector<int> values;
-  for (const Tree& item : list(tree, path, length)) values.push_back(whole(item, path, least));
+  for (const Tree& item : list(tree, path, length)) values.push_back(whole(item, path, least, most));
   return values;
 }
 
@@ -86,15 +89,16 @@ void read_grid(const Tree& tree, Config& config) {
 }
 
 void read_model(const Tree& tree, Config& config) {
-  const std::vector<int> channels = wholes(tree, "model.encoder.channels", 1, 4);
+  const std::vector<int> channels = wholes(tree, "model.encoder.channels", 1, MOST_CHANNELS, 4);
   std::copy(channels.begin(), channels.end(), config.channels);
-  config.out_channels = whole(at(tree, "model.encoder.out_channels"), "model.encoder.out_channels", 1);
-  config.layers = wholes(tree, "model.bev.layers", 0, 0);
+  config.out_channels =
+      whole(at(tree, "model.encoder.out_channels"), "model.encoder.out_channels", 1, MOST_CHANNELS);
+  config.layers = wholes(tree, "model.bev.layers", 0, MOST_LAYERS, 0);
   const size_t blocks = config.layers.size();
   if (blocks == 0) throw Wrong("model.bev.layers: needs at least one block");
-  config.bev_channels = wholes(tree, "model.bev.channels", 1, blocks);
-  config.strides = wholes(tree, "model.bev.strides", 1, blocks);
-  config.upsample_channels = wholes(tree, "model.bev.upsample_channels", 1, blocks);
+  config.bev_channels = wholes(tree, "model.bev.channels", 1, MOST_CHANNELS, blocks);
+  config.strides = wholes(tree, "model.bev.strides", 1, MOST_STRIDE, blocks);
+  config.upsample_channels = wholes(tree, "model.bev.upsample_channels", 1, MOST_CHANNELS, blocks);
 }
 
 void read_postprocess(const Tree& tree, Config& config) {

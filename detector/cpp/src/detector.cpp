@@ -1,6 +1,6 @@
 #include "detector.h"
 
-#include <cmath>
+#include <algorithm>
 
 namespace millisecond::detector {
 namespace {
@@ -53,7 +53,8 @@ Detector::Lease Detector::finished(const float* points, int64_t count, cudaStrea
       return lease;
     }
     rows_.clear();
-    if (is_largest(lease.graph->bucket())) throw Error(MS_ERROR_INTERNAL, "a level has more rows than the grid");
+    if (is_largest(config(), network_->host.shapes, number))
+      throw Error(MS_ERROR_INTERNAL, "a level has more rows than the grid");
     idle_[number].push_back(std::move(lease.graph));
   }
 }
@@ -65,8 +66,10 @@ void Detector::give_back(Lease lease) {
 }
 
 int Detector::first_bucket(int64_t count) {
-  if (count > MOST_NUMBERS / config().point_width)
-    throw Error(MS_ERROR_ARGUMENT, "points: " + std::to_string(count) + " are too many");
+  const int64_t most = std::min<int64_t>(MOST_POINTS, MOST_NUMBERS / config().point_width);
+  if (count > most)
+    throw Error(MS_ERROR_ARGUMENT,
+                "points: " + std::to_string(count) + " are too many; a scan has at most " + std::to_string(most));
   const std::lock_guard<std::mutex> lock(mutex_);
   for (int number = 0;; ++number) {
     const Bucket bucket = bucket_of(config(), network_->host.shapes, number);
@@ -87,15 +90,6 @@ std::unique_ptr<FrameGraph> Detector::graph_of(int number) {
     }
   }
   return std::make_unique<FrameGraph>(*network_, number);
-}
-
-bool Detector::is_largest(const Bucket& bucket) const {
-  bool all = true;
-  for (int level = 1; level < LEVELS; ++level) {
-    const Shape& shape = network_->host.shapes[level];
-    all = all && bucket.rows[level] == int64_t(shape[0]) * shape[1] * shape[2];
-  }
-  return all;
 }
 
 }  // namespace millisecond::detector

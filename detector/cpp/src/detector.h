@@ -39,7 +39,6 @@ class Detector {
   void give_back(Lease lease);
   int first_bucket(int64_t count);
   std::unique_ptr<FrameGraph> graph_of(int number);
-  bool is_largest(const Bucket& bucket) const;
 
   std::unique_ptr<DeviceNetwork> network_;
   std::mutex mutex_;

@@ -62,8 +62,9 @@ DeviceNetwork::DeviceNetwork(Network network, ms_type precision, int device)
   anchors_count = static_cast<int>(boxes.size() / 7);
   kinds = uploaded(plan.kinds);
   before_nms = std::min(host.config.before_nms, anchors_count);
-  if (before_nms > SUPPRESS_LIMIT || host.config.after_nms > INT32_MAX / 8)
-    throw Error(MS_ERROR_FILE, "postprocess.before_nms: is too large");
+  if (before_nms > SUPPRESS_LIMIT) throw Error(MS_ERROR_FILE, "postprocess.before_nms: is too large");
+  if (host.config.after_nms > INT32_MAX / 16)  // ten words per box are counted in int
+    throw Error(MS_ERROR_FILE, "postprocess.after_nms: is too large");
   outputs = std::accumulate(host.head_channels.begin(), host.head_channels.end(), 0);
 }
 

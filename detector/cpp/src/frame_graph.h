@@ -42,7 +42,6 @@ class FrameGraph {
   FrameGraph& operator=(const FrameGraph&) = delete;
 
   int number() const { return number_; }
-  const Bucket& bucket() const { return bucket_; }
 
   // Starts the work on points of the host or the GPU; those of the host may change afterwards.
   void launch(const float* points, int count, cudaStream_t stream);

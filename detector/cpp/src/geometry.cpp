@@ -71,7 +71,7 @@ std::array<Shape, LEVELS> level_shapes(const Config& config) {
       shapes[level][axis] = room / step.stride[axis] + 1;
     }
   }
-  int multiple = 8;
+  int64_t multiple = 8;
   for (int stride : config.strides) {
     if (multiple > 1 << 20) break;
     multiple *= stride;
@@ -88,9 +88,13 @@ Bucket bucket_of(const Config& config, const std::array<Shape, LEVELS>& shapes, 
     return static_cast<int>(std::min({std::nearbyint(CAPACITIES[level] * scale), cells, most}));
   };
   Bucket bucket;
-  bucket.points = static_cast<int>(std::min(std::nearbyint(CAPACITIES[0] * scale * POINTS), double(1 << 24)));
+  bucket.points = static_cast<int>(std::min(std::nearbyint(CAPACITIES[0] * scale * POINTS), double(MOST_POINTS)));
   for (int level = 0; level < LEVELS; ++level) bucket.rows[level] = room(level, level ? 1e9 : config.max_voxels);
   return bucket;
+}
+
+bool is_largest(const Config& config, const std::array<Shape, LEVELS>& shapes, int number) {
+  return bucket_of(config, shapes, number).rows == bucket_of(config, shapes, number + 1).rows;
 }
 
 std::vector<float> make_anchors(const Config& config, const Shape& map) {

@@ -9,7 +9,8 @@
 
 namespace millisecond::detector {
 
-constexpr int LEVELS = 5;  // of the encoder, the voxels being level 0
+constexpr int LEVELS = 5;             // of the encoder, the voxels being level 0
+constexpr int MOST_POINTS = 1 << 24;  // of a scan
 
 // A strided convolution between two levels, axes z, y, x.
 struct Step {
@@ -33,8 +34,11 @@ struct Bucket {
 };
 
 // Bucket `number` of rising capacities: the first holds a scan of KITTI that is cropped to the camera's view. From
-// some number on, all levels have room for every cell of the grid, and only points rise.
+// some number on, all levels have room for every row that a scan can have, and only points rise.
 Bucket bucket_of(const Config& config, const std::array<Shape, LEVELS>& shapes, int number);
+
+// Whether no level has more room in any later bucket.
+bool is_largest(const Config& config, const std::array<Shape, LEVELS>& shapes, int number);
 
 // [y, x, class, rotation, 7] one after another: two boxes per class at every cell of the bird's-eye-view map.
 std::vector<float> make_anchors(const Config& config, const Shape& map);

@@ -66,6 +66,8 @@ ms_status ms_voxelize(const float* points, const int32_t* offsets, int64_t point
     require((points || point_rows == 0) && offsets && grid && features && coords && found && dropped,
             "ms_voxelize: an array is null");
     require(channels >= 3 && max_points >= 1 && max_voxels >= 1, "ms_voxelize: a number is out of range");
+    require(std::all_of(grid->size, grid->size + 3, [](float size) { return size > 0; }),
+            "grid: the size of a voxel must be positive");
     StreamScratch scratch(stream);
     int shape[1][3];
     std::copy_n(grid->shape, 3, shape[0]);
@@ -112,9 +114,11 @@ ms_status ms_submanifold_map(const int32_t* coords, const int32_t* count, int64_
     ms_window window = {};
     for (int axis = 0; axis < 3; ++axis) {
       require(kernel[axis] % 2 == 1, "kernel: a submanifold kernel has odd sizes only");
+      const int64_t padding = int64_t(kernel[axis] / 2) * dilation[axis];
+      require(padding < MOST_ROWS, "kernel: with its dilation it is too large");
       window.kernel[axis] = kernel[axis];
       window.stride[axis] = 1;
-      window.padding[axis] = kernel[axis] / 2 * dilation[axis];
+      window.padding[axis] = static_cast<int32_t>(padding);
       window.dilation[axis] = dilation[axis];
     }
     StreamScratch scratch(stream);

@@ -64,14 +64,14 @@ class State {
     return values;
   }
 
+  Error wrong(const std::string& what) const { return Error(MS_ERROR_FILE, file_.path() + ": " + what); }
+
   void check_all_taken() const {
     for (const auto& [name, tensor] : file_.tensors())
       if (!taken_.count(name)) throw wrong("weights of another network: " + name + " is unknown");
   }
 
  private:
-  Error wrong(const std::string& what) const { return Error(MS_ERROR_FILE, file_.path() + ": " + what); }
-
   static std::string text(const std::vector<int64_t>& shape) {
     std::string text;
     for (int64_t n : shape) text += (text.empty() ? "" : ", ") + std::to_string(n);
@@ -92,8 +92,7 @@ struct Norm {
     inverse = state.take(name + ".running_var", {channels});
     state.take(name + ".num_batches_tracked", {});
     for (float& variance : inverse) {
-      if (variance < 0)
-        throw Error(MS_ERROR_FILE, name + ".running_var has a negative variance; the file is damaged");
+      if (variance < 0) throw state.wrong(name + ".running_var has a negative variance; the file is damaged");
       variance = 1 / std::sqrt(variance + EPS);
     }
   }
