@@ -54,9 +54,9 @@ def write_kitti_tree(
     root/simulated.txt names the frames: nothing else is ever written over. The sensor, KITTI's
     unless given, is written down in root/simulated_sensor.yaml; crop: see `simulate`.
 
-    Raises ValueError where the root holds a data set that is not simulated, or was simulated by
-    another version or with another sensor or crop, where another split has one of the streets, and
-    where the first scan has no point.
+    Raises ValueError where the root holds a data set that is not simulated, or that was simulated
+    by another version or with another sensor or crop. Raises it too where another split has one of
+    the streets, and where the first scan has no point.
     """
     root, sensor = Path(root), sensor or default_sensor()
     note = f"# cropped to the camera's image: {'yes' if crop else 'no'}\n"
