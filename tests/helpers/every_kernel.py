@@ -29,7 +29,6 @@ from ops.locations import output_sites
 from ops.reached_sites import reached_sites
 from ops.row_order import row_order
 from ops.site_order import site_order
-from ops.upload import upload
 
 GRID = VoxelGrid((0, -4, -2, 12, 4, 2), (0.2, 0.2, 0.2))
 DOWN = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
@@ -334,7 +333,7 @@ def streams(scene: Scene) -> None:
         ops.iou_3d(scene.points.new_ones(3, 7), scene.points.new_ones(2, 7))
 
 
-@runs("load_points", "upload")
+@runs("load_points")
 def load_points(scene: Scene) -> None:
     offsets = torch.tensor([0, 1000, 2500], dtype=torch.int32).pin_memory()
     workspace = ops.load_workspace(2, scene.points.device)
@@ -342,8 +341,6 @@ def load_points(scene: Scene) -> None:
         points = torch.rand(3000, channels)
         points[::700, 3] = 1e9
         ops.load_points(points.pin_memory(), offsets, workspace)
-        staged = torch.zeros(4 + points.numel(), dtype=torch.int32).pin_memory()
-        upload([points[:1000], points[1000:]], staged, staged.cuda())
 
 
 @runs("collect")
