@@ -63,9 +63,9 @@ ms_status ms_select_boxes(const ms_predictions* predictions, float* boxes, float
     job.nms.iou_threshold = p.iou_threshold;
     job.nms.max_output = p.after_nms;
     job.nms.kept = kept;
-    job.kept_boxes = boxes;
-    job.kept_scores = scores;
-    job.kept_labels = labels;
+    job.nms.kept_boxes = boxes;
+    job.nms.kept_scores = scores;
+    job.nms.kept_classes = labels;
     StreamScratch scratch(stream);
     check(run_select(job, p.per_class != 0, std::ref(scratch), scratch.stream()), "select_boxes");
   });

@@ -257,9 +257,9 @@ FrameGraph::Found FrameGraph::select(const SpreadJob& predictions, cudaStream_t 
   job.nms.iou_threshold = static_cast<float>(config.iou);
   job.nms.max_output = most;
   job.nms.kept = found.count;
-  job.kept_boxes = found.boxes;
-  job.kept_scores = found.scores;
-  job.kept_labels = found.labels;
+  job.nms.kept_boxes = found.boxes;
+  job.nms.kept_scores = found.scores;
+  job.nms.kept_classes = found.labels;
   const Arena::Scope scope(arena_);
   check(run_select(job, config.per_class, [this](int64_t bytes) { return arena_.take(bytes); }, stream), "boxes");
   return found;
