@@ -51,13 +51,12 @@ class Detector:
         if (model is None) != (config is None):
             raise ValueError("Detector takes a model and its configuration together, or neither")
         device = parse_device(device)
-        if model is None or config is None:
-            path = usual_weights(device)
-            with woken(device):
-                model, config = _load(path)
+        with woken(device):  # beside it the weights are read and folded
+            if model is None or config is None:
+                model, config = _load(usual_weights(device))
+            self._inference = Inference(model, config, device, precision)
         self.config, self.device = config, device
         self._width = config.points.width
-        self._inference = Inference(model, config, device, precision)
         self._graphs = FrameGraphs(self._inference) if device.type == "cuda" else None
         self._warned: set[str] = set()
         self._seen = False  # a scan that holds points
@@ -84,8 +83,7 @@ class Detector:
             raise ValueError(f"device {device!r} is not there: torch sees no GPU; say cpu")
         path = usual_weights(place) if path is None else path
         with woken(place):
-            model, config = _load(path)
-        return cls(model, config, place, precision)
+            return cls(*_load(path), place, precision)
 
     def __call__(self, points: Cloud) -> Detections:
         """points [P, 4] float32 (x, y, z in metres in the LiDAR frame, intensity in [0, 1]), with
