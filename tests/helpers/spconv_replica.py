@@ -1,4 +1,4 @@
-"""One process of a data-parallel training of `ops.spconv`: python spconv_replica.py cpu|cuda FOLDER.
+"""One process of a data-parallel training of `ops.spconv`: spconv_replica.py cpu|cuda FOLDER.
 
 It writes the gradients of two passes over its half of the frames to FOLDER/RANK.pt.
 """
