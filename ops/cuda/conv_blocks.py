@@ -62,9 +62,16 @@ class ConvBlocks(torch.autograd.Function):
             ctx.eps,
             ctx.needs_input_grad[0],
             ctx.tf32,
+            not _graph_is_kept(),
         )
         of_features = of_features if ctx.needs_input_grad[0] else None
         return of_features, None, None, None, None, None, *of_parameters
+
+
+def _graph_is_kept() -> bool:
+    """Whether what the forward pass has saved may be asked for again after this backward pass."""
+    kept = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)  # torch 2.5
+    return kept is None or kept()
 
 
 def _counts(tables: Sequence[Table]) -> list[Tensor]:
@@ -138,6 +145,7 @@ def _fake_conv_blocks_backward(
     eps,
     wants_features,
     tf32=False,
+    overwrite=False,
 ) -> list[Tensor]:
     of_features = torch.empty_like(features) if wants_features else features.new_empty(0)
     of_weights = [torch.empty_like(weight, dtype=torch.float32) for weight in weights]

@@ -125,7 +125,7 @@ def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseCon
 
 
 def _trained(blocks: Sequence[Block], features: Tensor, maps: Sequence[KernelMap]) -> Tensor:
-    weights = [conv.weight.flatten(1, -2).permute(1, 2, 0).contiguous() for conv, _, _ in blocks]
+    weights = [conv.weight.flatten(1, -2).permute(1, 2, 0) for conv, _, _ in blocks]
     norms = [norm for _, norm, _ in blocks]
     counters = [norm.num_batches_tracked for norm in norms]
     torch._foreach_add_([counter for counter in counters if counter is not None], 1)

@@ -20,6 +20,8 @@ from ops.rulebook import KernelMap, Pyramid, Table
 from ops.site_order import OUTSIDE, site_order
 from ops.spconv import line_maps
 from ops.spconv.foresight import Foreseen, Record
+from ops.spconv.on_the_way import OnTheWay
+from ops.spconv.renumbering import strided_in, submanifold_in
 from ops.spconv.transposed import transposed_map
 
 Ordered = tuple[Tensor, Tensor | None]
@@ -40,7 +42,8 @@ class Sites:
         self._ordered: Ordered | None = (indices, None) if is_sorted else None
         self._submanifold: dict[tuple, KernelMap] = {}
         self._strided: dict[tuple, tuple[Sites, KernelMap]] = {}
-        self._orders: dict[int, tuple[Tensor, Tensor]] = {}  # with the neighbours that have the id
+        # with the neighbours that have the id
+        self._orders: dict[tuple[int, bool], tuple[Tensor, Tensor]] = {}
         self._record: Record | None = None
         self._foreseen: Foreseen | None = None
         self._level = 0  # of the record
@@ -78,10 +81,12 @@ class Sites:
         self._build_foreseen(torch.is_grad_enabled())
         found = self._submanifold.get((kernel, dilation))
         if found is None:
+            found = self._map_by_lines(kernel, dilation)
+        if found is None:
             coords, order = self.ordered()
             found = _submanifold_map(coords, self.shape, self.batch_size, kernel, dilation)
-            found = _submanifold_in(order, found)
-            self._submanifold[kernel, dilation] = found
+            found = submanifold_in(order, found)
+        self._submanifold[kernel, dilation] = found
         return found
 
     def strided(
@@ -110,17 +115,17 @@ class Sites:
                     made = self._strided_map(coords, geometry, both_ways)
             outputs, shape, kernel_map = made
             sites = Sites(outputs, shape, self.batch_size, is_sorted=True)
-            found = sites, _strided_in(order, kernel_map)
+            found = sites, strided_in(order, kernel_map)
             self._strided[key] = found
         if goes_on:
             found[0]._record, found[0]._level = self._record, self._level + 1
         return found
 
-    def with_order(self, table: Table) -> Table:
+    def with_order(self, table: Table, near: bool) -> Table:
         """A table of the outputs on these sites with an order of its rows, computed once."""
-        key = id(table.neighbours)
+        key = id(table.neighbours), near
         if key not in self._orders:
-            self._orders[key] = table.neighbours, row_order(table)
+            self._orders[key] = table.neighbours, row_order(table, near)
         return table._replace(order=self._orders[key][1])
 
     def inverted(self, geometry: ConvGeometry, kernel_map: KernelMap) -> KernelMap:
@@ -152,6 +157,21 @@ class Sites:
         if self._record is not None:
             self._record.is_sorted = False
         return coords, order
+
+    def _map_by_lines(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap | None:
+        """The map of sites that are likely to be sorted: it is built while the host waits to know
+        whether they are. None where they are not, or where there is a bitmap, which must know."""
+        if self._ordered is not None or self._record is None or not self._record.is_sorted:
+            return None
+        coords = self.indices.int().contiguous()
+        if not line_maps.too_large(coords, self.batch_size, [self.shape]):
+            return None
+        fault = OnTheWay(site_order(coords, self.batch_size, self.shape))
+        found = line_maps.submanifold_map(coords, self.shape, self.batch_size, kernel, dilation)
+        if fault.number():  # sync: once for an input
+            return None
+        self._ordered = coords, None
+        return found
 
     def _build_foreseen(self, both_ways: bool) -> None:
         """All maps that the last input needed, in one call that waits once."""
@@ -193,13 +213,13 @@ class Sites:
         dilation = (1,) * len(kernel)
         for depth, level in enumerate(pyramid.levels):
             if level.submanifold is not None:
-                sites._submanifold[kernel, dilation] = _submanifold_in(order, level.submanifold)
+                sites._submanifold[kernel, dilation] = submanifold_in(order, level.submanifold)
             if depth == len(downs):
                 break
             below = pyramid.levels[depth + 1]
             assert below.down is not None  # there is one from each level to the next
             outputs = Sites(below.coords, below.spatial_shape, self.batch_size, is_sorted=True)
-            sites._strided[downs[depth], False, ()] = outputs, _strided_in(order, below.down)
+            sites._strided[downs[depth], False, ()] = outputs, strided_in(order, below.down)
             sites, order = outputs, None
 
     def _fault(self) -> ValueError:
@@ -237,37 +257,6 @@ def _submanifold_map(
     assert found is not None  # asked for
     table = Table(found.forward.neighbours)
     return KernelMap(table, table.reversed())
-
-
-def _submanifold_in(order: Tensor | None, kernel_map: KernelMap) -> KernelMap:
-    """A map of sorted rows as one of the caller's rows."""
-    if order is None:
-        return kernel_map
-    columns = kernel_map.forward.neighbours.index_select(1, _inverse(order))
-    table = Table(_renumbered(columns, order))
-    return KernelMap(table, table.reversed())
-
-
-def _strided_in(order: Tensor | None, kernel_map: KernelMap) -> KernelMap:
-    """The same for a map whose inputs alone are in the caller's order."""
-    if order is None:
-        return kernel_map
-    forward, backward = kernel_map
-    if backward is not None:
-        backward = Table(backward.neighbours.index_select(1, _inverse(order)))
-    return KernelMap(Table(_renumbered(forward.neighbours, order)), backward)
-
-
-def _renumbered(neighbours: Tensor, order: Tensor) -> Tensor:
-    """Entries that are sorted rows as the caller's rows; -1 stays."""
-    rows = torch.cat((order.int(), order.new_full((1,), -1, dtype=torch.int32)))
-    return rows[neighbours]
-
-
-def _inverse(order: Tensor) -> Tensor:
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order), device=order.device)
-    return rank
 
 
 def _version(indices: Tensor) -> int:

@@ -80,3 +80,32 @@ def test_rows_that_do_not_count_change_no_bit(dtype, density):
             results[-1] += [norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var]
     for one, other in zip(*results, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("channels", [(4, 16, 64), (20, 32, 33), (64, 128, 128)])
+def test_weights_in_the_order_of_spconv(channels):
+    """[C_out, V, C_in] in memory: the same bits, and autograd takes the gradients as they are."""
+    generator = torch.Generator().manual_seed(2)
+    coords = random_coords(generator, (9, 40, 40), 2, 0.2)
+    maps = [on_cuda(submanifold_map(coords, (9, 40, 40), 2))] * 2
+    features = torch.randn(len(coords), channels[0], generator=generator).half().cuda()
+    results = []
+    weights = [
+        torch.randn(27, *n, generator=generator).cuda() for n in itertools.pairwise(channels)
+    ]
+    for spconv in (False, True):
+        norms = [torch.nn.BatchNorm1d(c, momentum=0.01).cuda() for c in channels[1:]]
+        own = [w.permute(2, 0, 1).contiguous() if spconv else w.clone() for w in weights]
+        own = [w.requires_grad_() for w in own]
+        as_read = [w.permute(1, 2, 0) if spconv else w for w in own]
+        x = features.clone().requires_grad_()
+        out = conv_blocks(x, as_read, maps, norms)
+        gradient = torch.linspace(-1, 1, out.numel()).view_as(out).to("cuda", out.dtype)
+        # kept: the second pass finds what the first one has read
+        first = torch.autograd.grad(out, [x, *own], gradient, retain_graph=True)
+        second = torch.autograd.grad(out, [x, *own], gradient)
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+        assert all(g.stride() == w.stride() for g, w in zip(first[1:], own, strict=True))
+        turned = [g.permute(1, 2, 0) if spconv else g for g in first[1:]]
+        results.append([out, first[0], *turned])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))

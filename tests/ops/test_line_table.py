@@ -39,6 +39,16 @@ def test_submanifold(shape, device):
 
 
 @pytest.mark.gpu
+def test_more_lines_than_a_block_finds():
+    shape = (60, 201, 11)
+    coords = random_sites(4, 2, shape, 0.02)
+    coords = coords[(coords[:, 1] < 7) | (coords[:, 1] > 41)]  # blocks of lines without sites
+    found = line_maps.submanifold_map(coords.cuda().contiguous(), shape, 2, (3, 3, 3), (1, 1, 1))
+    expected = submanifold_map(coords, shape, 2)
+    assert torch.equal(found.forward.neighbours.cpu(), expected.forward.neighbours)
+
+
+@pytest.mark.gpu
 def test_opcheck():
     coords = random_sites(1, 2, (5, 6, 7)).cuda().contiguous()
     window = (3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1)

@@ -14,12 +14,13 @@ from data.simulator import simulate
 from ops.voxelize import VoxelGrid, Voxels, voxelize
 from tools.benchmarks.scans import Scans
 from tools.benchmarks.spconv_models import positional_encoding, second, stack, unet
-from tools.benchmarks.timing import Times, wall
+from tools.benchmarks.timing import Times, timed, wall
 
 KITTI = VoxelGrid((0, -40, -3, 70.4, 40, 1), (0.05, 0.05, 0.1))
 AROUND = VoxelGrid((-80, -80, -4, 80, 80, 8), (0.05, 0.05, 0.05))  # as SemanticKITTI is cut
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
 CHANNELS = (16, 32, 64, 128, 256, 512)
+PATIENCE = 200  # ms for the calls of one figure, of which there are three at least
 
 
 class Case(NamedTuple):
@@ -42,9 +43,10 @@ def measure(
     print(f"engines: {', '.join(engines)}; ms by the wall clock, MB of peak memory\n")
     rows = []
     for case in cases(scans, batches, channels):
+        state = settled(case)
         for precision in precisions:
             for training in (False, True):
-                rows.append(compare(case, engines, precision, training, repeats))
+                rows.append(compare(case, state, engines, precision, training, repeats))
     return {"device": torch.cuda.get_device_name(), "scans": scans.source, "rows": rows}
 
 
@@ -79,20 +81,21 @@ def cases(scans: Scans, batches: list[int], channels: list[int]) -> Iterator[Cas
 
 
 def compare(
-    case: Case, engines: dict[str, ModuleType], precision: str, training: bool, repeats: int
+    case: Case,
+    state: dict[str, Tensor],
+    engines: dict[str, ModuleType],
+    precision: str,
+    training: bool,
+    repeats: int,
 ) -> dict:
     """Time and peak memory of both engines on one set of weights, and how their results differ."""
     rows, batch = len(case.voxels.coords), case.voxels.batch_size
     row: dict[str, Any] = {"network": case.name, "scan": case.scan, "batch": batch, "voxels": rows}
     row |= {"precision": precision, "work": "training" if training else "inference"}
-    state, outputs = None, {}
+    outputs = {}
     for name, engine in engines.items():
         try:
-            torch.manual_seed(0)
             network = case.build(engine).cuda()
-            if state is None:
-                settle(case, engine, network)
-                state = {key: value.clone() for key, value in network.state_dict().items()}
             network.load_state_dict(state)
             torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
             step = Step(case, engine, network, TYPES[precision], training)
@@ -101,10 +104,9 @@ def compare(
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
-            step()
-            torch.cuda.synchronize()
+            _, once = timed(step)
             row[f"{name}_mb"] = (torch.cuda.max_memory_allocated() - before) / 1e6
-            times = Times.of(wall(step, repeats))
+            times = Times.of(wall(step, min(repeats, max(3, int(PATIENCE / once))), warmup=1))
             row[f"{name}_ms"], row[f"{name}_p99"] = times.median, times.p99
         except Exception as error:  # an engine that cannot do this is a result, not the end
             text = str(error).strip().splitlines()
@@ -117,16 +119,17 @@ def compare(
 
 
 @torch.no_grad()
-def settle(case: Case, engine: ModuleType, network: nn.Module) -> None:
-    """Set the running statistics to those of these voxels: numbers as in a trained network."""
-    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm1d)]
-    momenta = [norm.momentum for norm in norms]
+def settled(case: Case) -> dict[str, Tensor]:
+    """Random weights, and the running statistics of these voxels: numbers as in a trained
+    network."""
+    torch.manual_seed(0)
+    network = case.build(ops.spconv).cuda()
     torch.set_float32_matmul_precision("high")  # exact sums of 512 channels take long
-    for norm in norms:
-        norm.momentum = 1.0
-    Step(case, engine, network, torch.float32, training=True).forward()
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.momentum = 1.0
+    Step(case, ops.spconv, network, torch.float32, training=True).forward()
+    return network.state_dict()
 
 
 class Step:

@@ -32,16 +32,25 @@ OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& coun
           optional_pointer<int>(order)};
 }
 
+WeightStrides strides_of(const Tensor& weight, bool transposed) {
+  return {weight.stride(0), weight.stride(transposed ? 2 : 1), weight.stride(transposed ? 1 : 2)};
+}
+
 Weight weight_of(const Tensor& weight, bool transposed, const OffsetTable& table, const Tensor& features) {
-  check_tensor(weight, "weight", weight.scalar_type(), 3);
+  TORCH_CHECK(weight.dim() == 3, "weight must have 3 dimensions, has shape ", weight.sizes());
   TORCH_CHECK(weight.scalar_type() == features.scalar_type() || weight.scalar_type() == at::kFloat,
               "weight must be Float or as features, ", features.scalar_type(), ", is ", weight.scalar_type());
   check_same_device(weight, "weight", features, "features");
   const int64_t c_in = weight.size(transposed ? 2 : 1), c_out = weight.size(transposed ? 1 : 2);
   TORCH_CHECK(weight.size(0) == table.volume && c_in == features.size(1), "weight must be of ", table.volume,
               " offsets and ", features.size(1), " input channels, has shape ", weight.sizes());
-  return {weight.data_ptr(),          scalar_of(weight, "weight"), transposed, table.volume,
-          static_cast<int32_t>(c_in), static_cast<int32_t>(c_out), nullptr};
+  return {weight.data_ptr(),
+          scalar_of(weight, "weight"),
+          strides_of(weight, transposed),
+          table.volume,
+          static_cast<int32_t>(c_in),
+          static_cast<int32_t>(c_out),
+          nullptr};
 }
 
 namespace {
@@ -90,7 +99,7 @@ Tensor pack_one_weight(const Tensor& weight, bool tf32) {
   const Scalar type = scalar_of(weight, "weight");
   const Weight kernel = {weight.data_ptr(),
                          type,
-                         false,
+                         strides_of(weight, false),
                          static_cast<int32_t>(weight.size(0)),
                          static_cast<int32_t>(weight.size(1)),
                          static_cast<int32_t>(weight.size(2))};
@@ -113,11 +122,13 @@ Tensor conv_weight_gradient(const Tensor& features, const Tensor& gradient, cons
   const int64_t c_in = features.size(1), c_out = gradient.size(1);
   Tensor out = at::empty({table.volume, c_in, c_out}, features.options().dtype(at::kFloat));
   Scratch scratch(features);
-  check(weight_gradient(scalar_of(features, "features"), tf32,
-                        {features.data_ptr(), gradient.data_ptr(), out.data_ptr<float>(), table, features.size(0),
-                         static_cast<int32_t>(c_in), static_cast<int32_t>(c_out)},
-                        std::ref(scratch), stream()),
-        "conv_weight_gradient");
+  const Scalar type = scalar_of(features, "features");
+  const WeightGradient p = {
+      features.data_ptr(), gradient.data_ptr(),        out.data_ptr<float>(),      strides_of(out, false), table,
+      features.size(0),    static_cast<int32_t>(c_in), static_cast<int32_t>(c_out)};
+  WeightGradientPlan plan = {};
+  check(plan_weight_gradient(type, tf32, p, plan, std::ref(scratch), stream()), "conv_weight_gradient");
+  check(weight_gradient(type, tf32, p, plan, std::ref(scratch), stream()), "conv_weight_gradient");
   return out;
 }
 

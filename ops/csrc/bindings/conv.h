@@ -16,7 +16,10 @@ inline std::optional<Tensor> order_of(const OptionalTensors& tensors, size_t blo
   return tensors.empty() ? std::nullopt : std::optional<Tensor>(tensors[block]);
 }
 
-// weight [V, c_in, c_out], transposed: [V, c_out, c_in], of the features' type or float32.
+// How far apart the elements of a weight [V, c_in, c_out] are; transposed: [V, c_out, c_in].
+WeightStrides strides_of(const Tensor& weight, bool transposed);
+
+// weight [V, c_in, c_out], transposed: [V, c_out, c_in], of the features' type or float32 and with any strides.
 Weight weight_of(const Tensor& weight, bool transposed, const OffsetTable& table, const Tensor& features);
 
 }  // namespace millisecond

@@ -70,12 +70,13 @@ class PackedWeights {
     for (size_t turn = 1; turn < weights.size(); ++turn) {
       const size_t block = transposed ? weights.size() - 1 - turn : turn;
       const Tensor& data = weights[block];
-      if (!data.is_cuda() || data.dim() != 3 || !data.is_contiguous()) continue;  // refused when its block comes
+      if (!data.is_cuda() || data.dim() != 3) continue;  // refused when its block comes
       const Scalar from = scalar_of(data, "weight");
       if (from != type && from != Scalar::float32) continue;
       const auto size = [&](int axis) { return static_cast<int32_t>(data.size(axis)); };
-      Weight weight = {data.data_ptr(),          from,   transposed, size(0), size(transposed ? 2 : 1),
-                       size(transposed ? 1 : 2), nullptr};
+      Weight weight = {
+          data.data_ptr(),          from,   strides_of(data, transposed), size(0), size(transposed ? 2 : 1),
+          size(transposed ? 1 : 2), nullptr};
       check(pack_ahead(type, tf32, weight, std::ref(scratch), branch.stream), "pack");
       if (!weight.packed) continue;
       packed_[block].weight = weight.packed;
@@ -164,13 +165,22 @@ void check_kept(const Tensor& gradient, const Tensor& sums, const OffsetTable& t
   }
 }
 
-// Gradients of the features (empty unless wanted), then of weights, scales and shifts of all blocks.
+// Room for the gradient of a weight [V, C_in, C_out], its axes in memory in the order of the weight's where that
+// is the one above or [C_out, V, C_in], so that autograd takes it as it is.
+Tensor empty_gradient(const Tensor& weight, const at::TensorOptions& options) {
+  const bool outputs_first = !weight.is_contiguous() && weight.permute({2, 0, 1}).is_contiguous();
+  if (!outputs_first) return at::empty(weight.sizes(), options);
+  return at::empty({weight.size(2), weight.size(0), weight.size(1)}, options).permute({1, 2, 0});
+}
+
+// Gradients of the features (empty unless wanted), then of weights, scales and shifts of all blocks. overwrite:
+// the sums among saved are not needed any more, their gradients may take their place.
 std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& features, at::TensorList weights,
                                          at::TensorList scales, at::TensorList shifts, at::TensorList saved,
                                          at::TensorList neighbours, at::TensorList counts,
                                          at::TensorList back_neighbours, at::TensorList back_counts,
                                          const OptionalTensors& back_orders, at::IntArrayRef back_flipped,
-                                         double eps, bool wants_features, bool tf32) {
+                                         double eps, bool wants_features, bool tf32, bool overwrite) {
   const size_t blocks = weights.size();
   TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && saved.size() == 4 * blocks &&
                   neighbours.size() == blocks && back_neighbours.size() == blocks &&
@@ -183,11 +193,11 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
   // autograd may hand over an expanded gradient or a slice of a larger one
   Tensor of_out = gradient.contiguous();
   if (reinterpret_cast<uintptr_t>(of_out.data_ptr()) % 16 != 0) of_out = of_out.clone();
-  Scratch scratch(features);  // of all blocks: the branch reads it until it is joined
-  std::vector<Tensor> of_sums(blocks);
-  SharedScratch shared(features);  // of the branch
+  Scratch packs(features);
+  std::vector<Tensor> of_sums(blocks);  // the branch reads them until it is joined
+  SharedScratch shared(features);       // of the branch
   const ForkedStream fork(features.device());
-  const PackedWeights packed(weights, true, type, tf32, scratch, fork.branch());
+  const PackedWeights packed(weights, true, type, tf32, packs, fork.branch());
   for (size_t i = blocks; i-- > 0;) {
     const Tensor& x = i == 0 ? features : saved[i - 1];
     check_tensor(x, "features", features.scalar_type(), 2);
@@ -210,18 +220,19 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
     }
     if (wanted) weight.packed = packed[i];
     // the gradient of another block's features is ours to overwrite
-    of_sums[i] = i + 1 == blocks ? at::empty_like(sums) : of_out;
+    of_sums[i] = overwrite ? sums : (i + 1 == blocks ? at::empty_like(sums) : of_out);
     Tensor of_features = wanted ? at::empty_like(x) : at::empty({0}, x.options());
-    Tensor of_weight = at::empty(weights[i].sizes(), scales[i].options());
+    Tensor of_weight = empty_gradient(weights[i], scales[i].options());
     Tensor of_scale = at::empty_like(scales[i]), of_shift = at::empty_like(scales[i]);
     shared.next_call();
-    check(block_backward(
-              type, tf32,
-              {weight, of_out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
-               scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(), mean.data_ptr<float>(),
-               inv_std.data_ptr<float>(), eps, of_sums[i].data_ptr(), wanted ? of_features.data_ptr() : nullptr,
-               of_weight.data_ptr<float>(), of_scale.data_ptr<float>(), of_shift.data_ptr<float>()},
-              std::ref(scratch), stream(), fork.branch(std::ref(shared))),
+    Scratch scratch(features);
+    check(block_backward(type, tf32,
+                         {weight, of_out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
+                          scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(), mean.data_ptr<float>(),
+                          inv_std.data_ptr<float>(), eps, of_sums[i].data_ptr(),
+                          wanted ? of_features.data_ptr() : nullptr, of_weight.data_ptr<float>(),
+                          strides_of(of_weight, false), of_scale.data_ptr<float>(), of_shift.data_ptr<float>()},
+                         std::ref(scratch), stream(), fork.branch(std::ref(shared))),
           "conv_blocks_backward");
     gradients[1 + i] = of_weight;
     gradients[1 + blocks + i] = of_scale;
@@ -242,9 +253,9 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
       "bool tf32=False) -> Tensor[]");
   m.def(
       "conv_blocks_backward(Tensor gradient, Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] "
-      "shifts, Tensor[] saved, Tensor[] neighbours, Tensor[] counts, Tensor[] back_neighbours, Tensor[] "
-      "back_counts, Tensor?[] back_orders, int[] back_flipped, float eps, bool wants_features, bool tf32=False) "
-      "-> Tensor[]");
+      "shifts, Tensor(a!)[] saved, Tensor[] neighbours, Tensor[] counts, Tensor[] back_neighbours, Tensor[] "
+      "back_counts, Tensor?[] back_orders, int[] back_flipped, float eps, bool wants_features, bool tf32=False, "
+      "bool overwrite=False) -> Tensor[]");
 }
 
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {

@@ -36,7 +36,7 @@ struct BatchNormBackward {
   const void* x;                                // [rows, channels] that the forward read
   const float *scale, *shift, *mean, *inv_std;  // [channels]
   float *of_scale, *of_shift;                   // [channels]
-  void* of_x;                                   // [rows, channels]
+  void* of_x;                                   // [rows, channels]; may be the gradient or x
   float* workspace;
 };
 cudaError_t batch_norm_relu_backward(Scalar type, const BatchNormBackward& p, cudaStream_t stream);

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(MERGE_THREADS)
 
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS, 2)
-    gradient_kernel(const Rows<const T> gradient, const T* __restrict__ x, const float* __restrict__ mean,
+    gradient_kernel(const Rows<const T> gradient, const T* x, const float* __restrict__ mean,
                     const float* __restrict__ inv_std, const float* __restrict__ scale,
                     const float* __restrict__ shift, const float* __restrict__ of_scale,
                     const float* __restrict__ of_shift, T* of_x, const Partition most) {

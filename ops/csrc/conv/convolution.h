@@ -17,7 +17,8 @@ struct OffsetTable {
   int32_t volume;
   bool flipped;  // offset v meets weight[volume - 1 - v]
   // [2, rows] or null: the rows in an order that puts rows with the same offsets side by side, and by row which
-  // offsets it has (bit v), see index/row_order.h; for wide layers alone
+  // offsets it has (bit v), see index/row_order.h; read by the tensor cores' kernels
+  // but the narrow one
   const int32_t* order;
 };
 
@@ -42,34 +43,65 @@ struct ConvolutionArguments {
   int64_t zeroed_words;   // chain; with tiles only
 };
 
+// How far apart the elements of a weight or of its gradient are along its axes.
+struct WeightStrides {
+  int64_t offset, in, out;
+};
+
 // Weights in rows: [volume, c_out, c_in]. In tiles: the order of tensor-core fragments, slices of c_in of at
 // most 128 bytes outermost: [slice][volume][c_out / 16][c_in of the slice / 32 bytes][32 lanes][16
 // bytes], where lane 4g + j holds channels g and g + 8 of c_out, interleaved by 4-byte words; see
 // pack_weight.cu.
 struct PackArguments {
-  const void* weight;  // [volume, c_in, c_out], transposed: [volume, c_out, c_in]
-  void* out;           // in tiles or rows
+  const void* weight;
+  WeightStrides strides;
+  void* out;  // in tiles or rows
   int32_t volume;
   int32_t c_in;
   int32_t c_out;
   int32_t row_bytes;  // of a slice of c_in: 128, 64 or 32; 0: in rows
-  bool transposed;
 };
 
-// Rows of one slab of the weight gradient. A CTA adds up the slabs of a split, as many as it takes to have at most
-// `splits` of them.
-constexpr int WEIGHT_GRADIENT_SLAB = 2048;
+constexpr int WEIGHT_GRADIENT_SLAB = 2048;  // rows whose pairs a CTA lists at a time
+
+// A part of the weight gradient: the sum over some rows for one offset.
+struct GradientPart {
+  int32_t offset;  // -1: none
+  int32_t begin, end;
+  int32_t place;  // of its sum in `partial`, -1: it is the offset's gradient
+};
+
+// The sums that an offset's gradient is made of, in their order.
+struct GradientParts {
+  int32_t first, count;
+};
 
 struct WeightGradientArguments {
-  const void* features;  // [source rows, c_in]
-  const void* gradient;  // [rows, c_out]
-  float* partial;        // [splits, volume, c_in, c_out] workspace; unused when splits == 1
-  float* out;            // [volume, c_in, c_out]
+  const void* features;   // [source rows, c_in]
+  const void* gradient;   // [rows, c_out]
+  float* partial;         // [splits or places, ...] workspace, its axes in the order of those of out
+  float* out;             // of volume, c_in and c_out
+  WeightStrides strides;  // of out, of c_in or c_out is 1
   OffsetTable table;
   int32_t c_in;
   int32_t c_out;
-  int32_t splits;  // at most one for each slab of the table's rows
+  int32_t splits;             // a slab each; 0: the parts of a plan
+  const GradientPart* parts;  // [most_parts]
+  const GradientParts* sums;  // [volume]
+  int32_t most_parts;
 };
+
+// Cuts the gradient in parts of about equally many pairs, see weight_gradient_parts.cu.
+struct GradientPlan {
+  OffsetTable table;
+  int32_t c_in, c_out;
+  int32_t* pairs;  // [volume, granules] workspace
+  GradientPart* parts;
+  GradientParts* sums;
+};
+int32_t gradient_granules(int64_t rows);
+int32_t gradient_places(int64_t rows, int32_t c_in, int32_t c_out);  // sums that wait to be added, at most
+cudaError_t plan_weight_gradient(const GradientPlan& plan, cudaStream_t stream);
 
 // ---- launchers -------------------------------------------------------------------------------------------------
 
@@ -91,6 +123,7 @@ cudaError_t resize_rows(Scalar type, const void* from, int from_width, void* to,
                         cudaStream_t stream);
 
 // Weight gradient on plain multiply-adds (any shape) or tensor cores (channels as above; single: exact float32).
+// Only weight_gradient_tensor takes a plan.
 cudaError_t weight_gradient_general(Precision precision, const WeightGradientArguments& p, cudaStream_t stream);
 cudaError_t weight_gradient_tensor(Precision precision, const WeightGradientArguments& p, cudaStream_t stream);
 cudaError_t weight_gradient_single(const WeightGradientArguments& p, cudaStream_t stream);

@@ -30,8 +30,7 @@ __global__ void __launch_bounds__(THREADS) pack_kernel(const PackArguments p) {
   const int v = rest % p.volume, slice = rest / p.volume;
   const int k = ((((slice * pieces + q) * 4 + j) * products + s) * 2 + hi) * WORD + b;
   const int n = tile * 16 + h * 8 + g;
-  const int64_t from =
-      p.transposed ? (int64_t(v) * p.c_out + n) * p.c_in + k : (int64_t(v) * p.c_in + k) * p.c_out + n;
+  const int64_t from = v * p.strides.offset + k * p.strides.in + n * p.strides.out;
   static_cast<Out*>(p.out)[at] = from_float<Out>(to_float(static_cast<const In*>(p.weight)[from]));
 }
 
@@ -42,7 +41,7 @@ __global__ void __launch_bounds__(THREADS) order_kernel(const PackArguments p) {
   if (at >= int64_t(p.volume) * p.c_in * p.c_out) return;
   const int k = at % p.c_in, n = at / p.c_in % p.c_out;
   const int64_t v = at / p.c_in / p.c_out;
-  const int64_t from = p.transposed ? at : (v * p.c_in + k) * p.c_out + n;
+  const int64_t from = v * p.strides.offset + k * p.strides.in + n * p.strides.out;
   static_cast<Out*>(p.out)[at] = from_float<Out>(to_float(static_cast<const In*>(p.weight)[from]));
 }
 

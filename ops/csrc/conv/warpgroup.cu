@@ -124,8 +124,7 @@ __global__ void __launch_bounds__(256) pack_panels_kernel(const PackArguments p)
   const int slice = rest % (p.c_in / SLICE), panel = rest / (p.c_in / SLICE);
   const int k = slice * SLICE + (piece ^ line % 8) * PIECE + element;
   const int n = panel * PANEL + channel_of_line(line);
-  const int64_t from =
-      p.transposed ? (int64_t(v) * p.c_out + n) * p.c_in + k : (int64_t(v) * p.c_in + k) * p.c_out + n;
+  const int64_t from = v * p.strides.offset + k * p.strides.in + n * p.strides.out;
   const float weight = to_float(static_cast<const In*>(p.weight)[from]);
   static_cast<Out*>(p.out)[at] = from_float<Out>(sizeof(Out) == 4 ? as_tf32(weight) : weight);
 }

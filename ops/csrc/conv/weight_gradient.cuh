@@ -1,8 +1,8 @@
 // dW[v] = sum over pairs (in, out) of offset v of features[in]^T gradient[out], in fp32.
 //
-// A CTA takes one offset, the slabs of one split, of at most SLAB rows each, and one tile of channels: it lists a
-// slab's pairs in row order, gathers both rows of each pair into shared memory and multiplies. Splits go to a
-// workspace and are added in order, so the result does not depend on scheduling.
+// A CTA takes one offset, some of its rows and one tile of channels: it lists the pairs of a slab of rows in their
+// order, gathers both rows of each pair into shared memory and multiplies. What is not an offset's whole sum goes
+// to a workspace and is added in order, so the result does not depend on scheduling.
 #pragma once
 
 #include "conv/table.cuh"
@@ -54,40 +54,66 @@ __device__ __forceinline__ int list_pairs(const OffsetTable& table, int v, int b
 }
 
 // Where this CTA's result goes.
-__device__ __forceinline__ float* destination(const WeightGradientArguments& p, int v) {
+struct Destination {
+  float* data;
+  int64_t in, out;  // strides
+
+  __device__ __forceinline__ float* at(int c_in, int c_out) const { return data + c_in * in + c_out * out; }
+
+  // Two output channels side by side.
+  __device__ __forceinline__ void store(int c_in, int c_out, float x, float y) const {
+    if (out == 1) {
+      *reinterpret_cast<float2*>(at(c_in, c_out)) = make_float2(x, y);
+    } else {
+      *at(c_in, c_out) = x, *at(c_in, c_out + 1) = y;
+    }
+  }
+};
+
+// The gradient of the weight that offset v meets.
+__device__ __forceinline__ Destination result_of(const WeightGradientArguments& p, int v) {
   const int w = p.table.flipped ? p.table.volume - 1 - v : v;
-  const int64_t slice = int64_t(p.c_in) * p.c_out;
-  float* const base = p.splits > 1 ? p.partial + int64_t(blockIdx.x) * p.table.volume * slice : p.out;
-  return base + w * slice;
+  return {p.out + w * p.strides.offset, p.strides.in, p.strides.out};
 }
 
-// Slabs of a split: by the rows that count, so that a sum is the same whatever room the table has.
-__device__ __forceinline__ int slabs_of_split(int rows, int splits) {
-  return divide_up(divide_up(rows, SLAB), splits);
+// A sum that waits to be added; its axes are in the order of the result's.
+__device__ __forceinline__ Destination waiting(const WeightGradientArguments& p, int64_t place) {
+  const bool inputs_last = p.strides.in == 1;
+  return {p.partial + place * p.c_in * p.c_out, inputs_last ? 1 : p.c_out, inputs_last ? p.c_in : 1};
 }
 
-// Whether nothing reads this CTA's split: it begins after the last row.
+// Where the sum of a slab goes, without a plan.
+__device__ __forceinline__ Destination destination(const WeightGradientArguments& p, int v) {
+  return p.splits > 1 ? waiting(p, int64_t(v) * p.splits + blockIdx.x) : result_of(p, v);
+}
+
+// Whether nothing reads this CTA's slab: it begins after the last row.
 __device__ __forceinline__ bool left_out(const WeightGradientArguments& p) {
-  const int rows = rows_of(p.table);
-  return p.splits > 1 && int(blockIdx.x) * slabs_of_split(rows, p.splits) * SLAB >= rows;
+  return p.splits > 1 && int(blockIdx.x) * SLAB >= rows_of(p.table);
 }
 
-__global__ void __launch_bounds__(256) add_slabs_kernel(const float* __restrict__ partial, float* __restrict__ out,
-                                                        int64_t size, const OffsetTable table, int most) {
-  const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= size) return;
-  const int rows = rows_of(table);
-  const int splits = rows > 0 ? divide_up(rows, slabs_of_split(rows, most) * SLAB) : 0;
+__global__ void __launch_bounds__(256) add_sums_kernel(const WeightGradientArguments p) {
+  const int at = blockIdx.x * blockDim.x + threadIdx.x, v = blockIdx.y;
+  const int size = p.c_in * p.c_out;
+  if (at >= size) return;
+  GradientParts sums = {v * p.splits, divide_up(rows_of(p.table), SLAB)};
+  if (p.sums) {
+    sums = p.sums[v];
+    if (sums.count == 1) return;
+  }
+  const float* const from = p.partial + int64_t(sums.first) * size + at;
   float sum = 0.0f;
 #pragma unroll 8
-  for (int s = 0; s < splits; ++s) sum += partial[s * size + i];
-  out[i] = sum;
+  for (int s = 0; s < sums.count; ++s) sum += from[int64_t(s) * size];
+  const int width = p.strides.in == 1 ? p.c_in : p.c_out;
+  const int slow = at / width, fast = at % width;
+  *(p.strides.in == 1 ? result_of(p, v).at(fast, slow) : result_of(p, v).at(slow, fast)) = sum;
 }
 
-cudaError_t add_slabs(const WeightGradientArguments& p, cudaStream_t stream) {
-  if (p.splits > 1) {
-    const int64_t size = int64_t(p.table.volume) * p.c_in * p.c_out;
-    add_slabs_kernel<<<blocks(size, 256), 256, 0, stream>>>(p.partial, p.out, size, p.table, p.splits);
+cudaError_t add_sums(const WeightGradientArguments& p, cudaStream_t stream) {
+  if (p.splits != 1) {
+    const dim3 grid(blocks(int64_t(p.c_in) * p.c_out, 256), p.table.volume);
+    add_sums_kernel<<<grid, 256, 0, stream>>>(p);
   }
   return cudaGetLastError();
 }

@@ -58,13 +58,13 @@ __global__ void __launch_bounds__(THREADS) general_kernel(const WeightGradientAr
     __syncthreads();
   }
   // ---- store ----
-  float* const out = destination(p, v);
+  const Destination out = destination(p, v);
 #pragma unroll
   for (int i = 0; i < M; ++i) {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const int row = m0 + m + LINES * i, column = n0 + c + COLUMNS * j;
-      if (row < p.c_in && column < p.c_out) out[int64_t(row) * p.c_out + column] = sum[i][j];
+      if (row < p.c_in && column < p.c_out) *out.at(row, column) = sum[i][j];
     }
   }
 }
@@ -78,7 +78,7 @@ cudaError_t launch_general(const WeightGradientArguments& p, cudaStream_t stream
   } else {
     general_kernel<T, TILE, 32, 2, 4><<<grid, THREADS, 0, stream>>>(p);
   }
-  return add_slabs(p, stream);
+  return add_sums(p, stream);
 }
 
 }  // namespace

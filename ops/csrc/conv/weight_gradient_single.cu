@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(THREADS) single_kernel(const WeightGradientArg
     }
   }
   // ---- store ----
-  float* const out = destination(p, v);
+  const Destination out = destination(p, v);
 #pragma unroll
   for (int m = 0; m < Tile::MT; ++m) {
 #pragma unroll
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(THREADS) single_kernel(const WeightGradientArg
             return plain_sum(features + row, p.c_in, gradient + column + i, p.c_out, pairs, count);
           });
         }
-        *reinterpret_cast<float2*>(out + int64_t(row) * p.c_out + column) = make_float2(x[0], x[1]);
+        out.store(row, column, x[0], x[1]);
       }
     }
   }
@@ -188,7 +188,7 @@ cudaError_t launch_tile(const WeightGradientArguments& p, cudaStream_t stream) {
   if (error != cudaSuccess) return error;
   const dim3 grid(p.splits, p.table.volume, p.c_in / MB * (p.c_out / NB));
   single_kernel<Tile><<<grid, THREADS, Tile::SHARED_BYTES, stream>>>(p);
-  return add_slabs(p, stream);
+  return add_sums(p, stream);
 }
 
 template <int MB>

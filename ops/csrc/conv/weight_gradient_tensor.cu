@@ -85,17 +85,15 @@ template <typename Tile>
 __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArguments p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   using T = typename Tile::T;
-  if (left_out(p)) return;
+  const GradientPart part = p.parts[blockIdx.x];
+  if (part.offset < 0) return;
   extern __shared__ __align__(128) unsigned char shared[];
   int2* const pairs = reinterpret_cast<int2*>(shared);  // [SLAB] (source row, row)
   int* const totals = reinterpret_cast<int*>(shared + SLAB * sizeof(int2));
   unsigned char* const ring = shared + Tile::LIST_BYTES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int n = rows_of(p.table);
-  const int v = blockIdx.y;
   const int tiles = p.c_out / Tile::NB;
-  const int m0 = blockIdx.z / tiles * Tile::MB, n0 = blockIdx.z % tiles * Tile::NB;
-  const int slabs = slabs_of_split(n, p.splits);
+  const int m0 = blockIdx.y / tiles * Tile::MB, n0 = blockIdx.y % tiles * Tile::NB;
   int count = 0;
 
   // ---- a stage: PAIRS rows of features and of gradients, into a ring of STAGES ----
@@ -111,10 +109,8 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
   const int wk = warp / (Tile::WM * Tile::WN);
   const int wm = warp % (Tile::WM * Tile::WN) / Tile::WN, wn = warp % Tile::WN;
   float sum[Tile::MT][Tile::NT][4] = {};
-  for (int slab = 0; slab < slabs; ++slab) {
-    const int begin = (blockIdx.x * slabs + slab) * SLAB;
-    if (begin >= n) break;
-    count = list_pairs(p.table, v, begin, min(begin + SLAB, n), pairs, totals);
+  for (int begin = part.begin; begin < part.end; begin += SLAB) {
+    count = list_pairs(p.table, part.offset, begin, min(begin + SLAB, part.end), pairs, totals);
     const int stages = divide_up(count, Tile::PAIRS);
 #pragma unroll
     for (int s = 0; s < Tile::STAGES - 1; ++s) {
@@ -174,7 +170,7 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
     }
   }
   // ---- store ----
-  float* const out = destination(p, v);
+  const Destination out = part.place < 0 ? result_of(p, part.offset) : waiting(p, part.place);
 #pragma unroll
   for (int m = 0; m < Tile::MT; ++m) {
 #pragma unroll
@@ -183,8 +179,7 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
       for (int h = 0; h < 2; ++h) {
         const int row = m0 + (wm * Tile::MT + m) * 16 + h * 8 + lane / 4;
         const int column = n0 + (wn * Tile::NT + t) * 8 + lane % 4 * 2;
-        *reinterpret_cast<float2*>(out + int64_t(row) * p.c_out + column) =
-            make_float2(sum[m][t][2 * h], sum[m][t][2 * h + 1]);
+        out.store(row, column, sum[m][t][2 * h], sum[m][t][2 * h + 1]);
       }
     }
   }
@@ -197,9 +192,9 @@ cudaError_t launch_tile(const WeightGradientArguments& p, cudaStream_t stream) {
   const cudaError_t error =
       cudaFuncSetAttribute(tensor_kernel<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::SHARED_BYTES);
   if (error != cudaSuccess) return error;
-  const dim3 grid(p.splits, p.table.volume, p.c_in / MB * (p.c_out / NB));
+  const dim3 grid(p.most_parts, p.c_in / MB * (p.c_out / NB));
   tensor_kernel<Tile><<<grid, THREADS, Tile::SHARED_BYTES, stream>>>(p);
-  return add_slabs(p, stream);
+  return add_sums(p, stream);
 }
 
 template <typename T, int MB>

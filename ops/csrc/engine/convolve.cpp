@@ -127,7 +127,7 @@ cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* ou
     for (int piece = 0; piece < route.pieces; ++piece) {
       const int64_t first = first_offset(weight.volume, piece, route.pieces);
       Weight part = weight;
-      part.data = static_cast<const char*>(weight.data) + first * size * bytes_of(weight.type);
+      part.data = static_cast<const char*>(weight.data) + first * weight.strides.offset * bytes_of(weight.type);
       part.volume = static_cast<int32_t>(first_offset(weight.volume, piece + 1, route.pieces) - first);
       void* const to = static_cast<char*>(out) + first * size * bytes_of(type);
       if (const cudaError_t error = pack(part, type, whole, to, stream)) return error;
@@ -136,8 +136,8 @@ cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* ou
   }
   const int64_t bytes = weight.c_in * bytes_of(type);
   const int row_bytes = !route.tiles ? 0 : (bytes % 128 == 0 ? 128 : (bytes % 64 == 0 ? 64 : 32));
-  const PackArguments arguments{weight.data,  out,       weight.volume,    weight.c_in,
-                                weight.c_out, row_bytes, weight.transposed};
+  const PackArguments arguments{weight.data, weight.strides, out,      weight.volume,
+                                weight.c_in, weight.c_out,   row_bytes};
   return route.warpgroups ? pack_panels(weight.type, type, arguments, stream)
                           : pack_weight(weight.type, type, arguments, stream);
 }
@@ -146,7 +146,10 @@ namespace {
 
 // Whether the weight is as the route's kernel reads it.
 bool is_packed(const Weight& weight, Scalar type, const Route& route) {
-  return !route.tiles && weight.type == type && (weight.transposed || weight.c_in == 1 || weight.c_out == 1);
+  const WeightStrides& strides = weight.strides;
+  return !route.tiles && weight.type == type && (weight.c_in == 1 || strides.in == 1) &&
+         (weight.c_out == 1 || strides.out == weight.c_in) &&
+         (weight.volume == 1 || strides.offset == int64_t(weight.c_in) * weight.c_out);
 }
 
 }  // namespace
@@ -171,51 +174,6 @@ cudaError_t convolve(Scalar type, bool tf32, const Weight& weight, ConvolutionAr
   }
   p.weight = own.packed ? own.packed : own.data;
   return launch_conv(p, route, allocate, stream);
-}
-
-// ---- gradient of the weight ------------------------------------------------------------------------------------
-
-namespace {
-
-constexpr int NARROW = 4, TILE = 16;  // channels of the first layer, and of the smallest tile
-
-// Wide layers fill the device with few splits; the workspace has a number for each of their weights.
-int64_t most_splits(int64_t volume, int64_t c_in, int64_t c_out) {
-  const int64_t splits = (27 << 20) / (volume * c_in * c_out);
-  return splits < 8 ? 8 : (splits > 128 ? 128 : splits);
-}
-
-}  // namespace
-
-cudaError_t weight_gradient(Scalar type, bool tf32, const WeightGradient& p, const Allocate& allocate,
-                            cudaStream_t stream) {
-  if (p.c_in == NARROW && route_of(type, tf32, p.table.volume, TILE, p.c_out).tiles) {
-    // zeros fill the first layer's channels up to a tile: cheaper than plain multiply-adds
-    void* const wide = allocate(p.source_rows * TILE * bytes_of(type));
-    float* const out = static_cast<float*>(allocate(int64_t(p.table.volume) * TILE * p.c_out * sizeof(float)));
-    cudaError_t error = resize_rows(type, p.features, NARROW, wide, TILE, p.source_rows, stream);
-    if (error != cudaSuccess) return error;
-    WeightGradient padded = p;
-    padded.features = wide;
-    padded.out = out;
-    padded.c_in = TILE;
-    error = weight_gradient(type, tf32, padded, allocate, stream);
-    if (error != cudaSuccess) return error;
-    return resize_rows(Scalar::float32, out, TILE * p.c_out, p.out, NARROW * p.c_out, p.table.volume, stream);
-  }
-  const int64_t size = int64_t(p.table.volume) * p.c_in * p.c_out;
-  if (size == 0) return cudaSuccess;
-  if (p.table.rows == 0 || p.source_rows == 0) return cudaMemsetAsync(p.out, 0, size * sizeof(float), stream);
-  const Route route = route_of(type, tf32, p.table.volume, p.c_in, p.c_out);
-  int64_t splits = divide_up(int64_t(p.table.rows), WEIGHT_GRADIENT_SLAB);
-  if (route.tiles && route.precision != Precision::single)
-    splits = std::min(splits, most_splits(p.table.volume, p.c_in, p.c_out));
-  float* const partial = splits > 1 ? static_cast<float*>(allocate(splits * size * sizeof(float))) : nullptr;
-  const WeightGradientArguments arguments{p.features, p.gradient, partial, p.out,
-                                          p.table,    p.c_in,     p.c_out, static_cast<int32_t>(splits)};
-  if (!route.tiles) return weight_gradient_general(route.precision, arguments, stream);
-  return route.precision == Precision::single ? weight_gradient_single(arguments, stream)
-                                              : weight_gradient_tensor(route.precision, arguments, stream);
 }
 
 }  // namespace millisecond

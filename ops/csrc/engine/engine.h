@@ -89,9 +89,9 @@ struct Route {
 Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_out);
 
 struct Weight {
-  const void* data;  // [volume, c_in, c_out], transposed: [volume, c_out, c_in]
-  Scalar type;       // that of the features, or float32
-  bool transposed;
+  const void* data;
+  Scalar type;  // that of the features, or float32
+  WeightStrides strides;
   int32_t volume, c_in, c_out;
   const void* packed;  // as the kernel of its route reads it, from pack_ahead, or null
 };
@@ -106,17 +106,26 @@ cudaError_t pack_ahead(Scalar type, bool tf32, Weight& weight, const Allocate& a
 cudaError_t convolve(Scalar type, bool tf32, const Weight& weight, ConvolutionArguments p,
                      const Allocate& allocate, cudaStream_t stream);
 
-// out [volume, c_in, c_out] float32 = sum over rows of features[neighbours[v][row]] x gradient[row].
+// out[v] float32 = sum over rows of features[neighbours[v][row]] x gradient[row].
 struct WeightGradient {
   const void* features;  // [source_rows, c_in]
   const void* gradient;  // [table.rows, c_out]
   float* out;
+  WeightStrides strides;  // dense: of [volume, c_in, c_out] or of [c_out, volume, c_in]
   OffsetTable table;
   int64_t source_rows;
   int32_t c_in, c_out;
 };
-cudaError_t weight_gradient(Scalar type, bool tf32, const WeightGradient& p, const Allocate& allocate,
-                            cudaStream_t stream);
+
+// What can be done before there is a gradient. p: all but out and gradient. Memory stays with the plan.
+struct WeightGradientPlan {
+  const GradientPart* parts;  // null: nothing is planned
+  const GradientParts* sums;
+};
+cudaError_t plan_weight_gradient(Scalar type, bool tf32, const WeightGradient& p, WeightGradientPlan& plan,
+                                 const Allocate& allocate, cudaStream_t stream);
+cudaError_t weight_gradient(Scalar type, bool tf32, const WeightGradient& p, const WeightGradientPlan& plan,
+                            const Allocate& allocate, cudaStream_t stream);
 
 // ---- a chain of convolutions, for inference ------------------------------------------------------------------
 
@@ -159,7 +168,7 @@ cudaError_t run_select(SelectJob job, bool per_class, const Allocate& allocate, 
 // sums = convolution of the features, out = relu(batch norm of sums by their own statistics). Rows that the table
 // does not count are left as they are.
 struct Block {
-  Weight weight;  // not transposed
+  Weight weight;
   const void* features;
   void *sums, *out;  // [rows, c_out]
   OffsetTable table;
@@ -171,16 +180,17 @@ struct Block {
 cudaError_t block_forward(Scalar type, bool tf32, const Block& p, const Allocate& allocate, cudaStream_t stream);
 
 struct BlockBackward {
-  Weight weight;                // as in the forward pass, but packed as a transposed one
+  Weight weight;                // as in the forward pass, but packed for the way back
   const void *gradient, *sums;  // [rows, c_out]
   const void* features;         // [source_rows, c_in]
   int64_t source_rows;
   OffsetTable table, back;  // back: rows are inputs, entries are outputs
   const float *scale, *shift, *mean, *inv_std;
   double eps;
-  void* of_sums;      // [rows, c_out] scratch of the branch; may be the gradient
+  void* of_sums;      // [rows, c_out] scratch of the branch; may be the gradient or the sums
   void* of_features;  // [source_rows, c_in], null where it is not wanted
-  float* of_weight;   // [volume, c_in, c_out]
+  float* of_weight;
+  WeightStrides of_weight_strides;
   float *of_scale, *of_shift;
 };
 // The gradient of the weight is computed on the branch, which waits for what it reads: the blocks before this one

@@ -1,12 +1,14 @@
 // for v = (kz, ky, kx): for row: neighbours[v][row] = the source at the site that offset v reads, or -1
 //
-// A thread has a row and a line (kz, ky) of the window. It finds the line of sources once and searches the few
-// sites of it for every kx.
+// A thread has a row and a line (kz, ky) of the window. It finds the line of sources once, searches the few sites
+// of it for the first kx and goes on from there.
 #include "index/bitmap.cuh"
 #include "index/lines.h"
 
 namespace millisecond {
 namespace {
+
+constexpr int LINES = 4096;  // of a block
 
 // The source that offset k of the window joins with row c of the table along one axis, -1 outside.
 __device__ int source_of(const LineTable& p, int axis, int c, int k, int size) {
@@ -16,11 +18,15 @@ __device__ int source_of(const LineTable& p, int axis, int c, int k, int size) {
   return at >= 0 && at < size ? int(at) : -1;
 }
 
+__device__ __forceinline__ int x_of(const LineTable& p, int row) {
+  return __ldg(p.source + int64_t(row) * (1 + p.dims) + p.dims);
+}
+
 // First row of [low, high) whose x is not smaller.
 __device__ int lower_bound(const LineTable& p, int low, int high, int x) {
   while (low < high) {
     const int middle = low + (high - low) / 2;
-    if (p.source[int64_t(middle) * (1 + p.dims) + p.dims] < x) {
+    if (x_of(p, middle) < x) {
       low = middle + 1;
     } else {
       high = middle;
@@ -29,12 +35,8 @@ __device__ int lower_bound(const LineTable& p, int low, int high, int x) {
   return low;
 }
 
-// One thread per line, and one for the end: the first source that is not before it.
-__global__ void __launch_bounds__(THREADS) line_starts_kernel(const __grid_constant__ LineTable p) {
-  const int64_t line = int64_t(blockIdx.x) * THREADS + threadIdx.x;
-  const int64_t lines = int64_t(p.batch) * p.z * p.y;
-  if (line > lines) return;
-  int low = 0, high = p.source_rows;
+// First source of [low, high) that is not before a line.
+__device__ int first_of_line(const LineTable& p, int low, int high, int64_t line) {
   while (low < high) {
     const int middle = low + (high - low) / 2;
     const Site site = read_site(p.source, middle, p.dims);
@@ -44,7 +46,18 @@ __global__ void __launch_bounds__(THREADS) line_starts_kernel(const __grid_const
       high = middle;
     }
   }
-  p.starts[line] = low;
+  return low;
+}
+
+// The starts of LINES lines; behind the last one there is the end. The sources of all of them are found first.
+__global__ void __launch_bounds__(THREADS) line_starts_kernel(const __grid_constant__ LineTable p) {
+  __shared__ int ends[2];
+  const int64_t first = int64_t(blockIdx.x) * LINES, last = int64_t(p.batch) * p.z * p.y;
+  if (threadIdx.x < 2) ends[threadIdx.x] = first_of_line(p, 0, p.source_rows, first + threadIdx.x * LINES);
+  __syncthreads();
+  for (int i = threadIdx.x; i < LINES && first + i <= last; i += THREADS) {
+    p.starts[first + i] = first_of_line(p, ends[0], ends[1], first + i);
+  }
 }
 
 __global__ void __launch_bounds__(THREADS) line_table_kernel(const __grid_constant__ LineTable p) {
@@ -59,12 +72,17 @@ __global__ void __launch_bounds__(THREADS) line_table_kernel(const __grid_consta
     low = p.starts[line], high = p.starts[line + 1];
   }
   int* to = p.neighbours + int64_t(blockIdx.y) * p.window.kernel[2] * p.rows + row;
+  int at = -1;
   for (int kx = 0; kx < p.window.kernel[2]; ++kx, to += p.rows) {
     const int x = low < high ? source_of(p, 2, site.x, kx, p.x) : -1;
     int found = -1;
     if (x >= 0) {
-      const int at = lower_bound(p, low, high, x);
-      if (at < high && p.source[int64_t(at) * (1 + p.dims) + p.dims] == x) found = at;
+      if (at < 0 || p.transposed) {
+        at = lower_bound(p, low, high, x);
+      } else {
+        while (at < high && x_of(p, at) < x) ++at;  // by less than the dilation
+      }
+      if (at < high && x_of(p, at) == x) found = at;
     }
     *to = found;
   }
@@ -99,7 +117,7 @@ cudaError_t site_order(const SiteOrder& p, cudaStream_t stream) {
 cudaError_t line_table(const LineTable& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
   const int64_t lines = int64_t(p.batch) * p.z * p.y;
-  line_starts_kernel<<<blocks(lines + 1, THREADS), THREADS, 0, stream>>>(p);
+  line_starts_kernel<<<blocks(lines + 1, LINES), THREADS, 0, stream>>>(p);
   const dim3 grid(blocks(p.rows, THREADS), p.window.kernel[0] * p.window.kernel[1]);
   line_table_kernel<<<grid, THREADS, 0, stream>>>(p);
   return cudaGetLastError();

@@ -7,7 +7,8 @@
 
 namespace millisecond {
 
-// order [2, rows]: rows in that order, those from *count on last; and by row which offsets it has (bit v).
+// order [2, rows]: rows in that order, those from *count on last; and by row which offsets it has (bit v). near:
+// rows stay within a run of the table, which takes less time to find and keeps rows near their neighbours.
 struct RowOrder {
   const int32_t* neighbours;  // [volume, stride], -1 = none; volume <= 31
   const int32_t* count;       // null: all rows
@@ -15,10 +16,11 @@ struct RowOrder {
   int32_t rows;
   int32_t volume;
   int32_t* order;
+  bool near;
 };
 
 // Bytes of its workspace, aligned to 16.
-int64_t row_order_workspace(int rows);
+int64_t row_order_workspace(const RowOrder& p);
 
 cudaError_t row_order(const RowOrder& p, void* workspace, cudaStream_t stream);
 

@@ -122,6 +122,23 @@ def test_a_wide_block_under_autocast(dtype):
         assert error(result, run(wanted.eval(), features, indices, "cpu")) < CONV_BLOCKS[dtype]
 
 
+@pytest.mark.usefixtures("index")
+def test_sorted_and_shuffled_sites_in_turn():
+    """A map of sorted sites is built before they are known to be sorted."""
+    conv, features = spconv.SubMConv3d(4, 16, 3).cuda(), draws(7)(3, 4)
+    indices = random_sites(7, 3, SHAPE, 0.05)
+    features = features[torch.arange(len(indices)) % 3] * torch.arange(len(indices))[:, None]
+    expected = run(copy.deepcopy(conv).double().cpu(), features, indices, "cpu")
+    in_order, shuffled = torch.arange(len(indices)), torch.randperm(len(indices))
+    for rows in (in_order, in_order, shuffled, in_order, shuffled):
+        found = run(conv, features[rows], indices[rows], "cuda", torch.float32)
+        assert error(found, expected[rows]) < CONVOLUTION[torch.float32, "highest"]
+    outside = indices.clone()
+    outside[len(indices) // 2] = torch.tensor([1 << 20, 1 << 30, -(1 << 30), 5])
+    with pytest.raises(ValueError, match="outside of 3 grids"):
+        run(spconv.SubMConv3d(4, 16, 3).cuda(), features, outside, "cuda", torch.float32)
+
+
 def test_faults_and_empty_inputs():
     conv = spconv.SparseSequential(
         spconv.SubMConv3d(16, 16, 3), nn.BatchNorm1d(16), nn.ReLU(), spconv.SparseMaxPool3d(2)
