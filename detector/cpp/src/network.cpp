@@ -10,8 +10,9 @@
 namespace millisecond::detector {
 namespace {
 
-constexpr float EPS = 1e-3f;  // of the BatchNorms
-constexpr int WINDOW = 27;    // offsets of a sparse convolution
+constexpr float EPS = 1e-3f;                        // of the BatchNorms
+const std::string FAMILY = "millisecond weights ";  // then the version of the format
+constexpr int WINDOW = 27;                          // offsets of a sparse convolution
 
 float from_bits(uint32_t bits) {
   float value;
@@ -236,18 +237,22 @@ void load_heads(State& state, Network& network, ms_type precision) {
 
 }  // namespace
 
-Network load_network(const TensorFile& file, ms_type precision) {
+Config load_config(const TensorFile& file) {
   const std::string *const format = file.text("format"), *const config = file.text("config");
-  const std::string family = "millisecond weights ", version = format ? *format : "";
-  const bool known = version == family + "1" || version == family + "2" || version == family + "3";
+  const std::string version = format ? *format : "";
+  const bool known = version == FAMILY + "1" || version == FAMILY + "2" || version == FAMILY + "3";
   if (!known || !config) throw Error(MS_ERROR_FILE, file.path() + ": not weights of this program");
-  if (version != family + "1" && !file.checked())
+  if (version != FAMILY + "1" && !file.checked())
     throw Error(MS_ERROR_FILE, file.path() + ": is damaged: its checksum is missing");
-  Network network = {parse_config(*config, file.path() + ", its configuration"), {}, {}, {}, {}};
+  return parse_config(*config, file.path() + ", its configuration");
+}
+
+Network load_network(const TensorFile& file, ms_type precision) {
+  Network network = {load_config(file), {}, {}, {}, {}};
   network.shapes = level_shapes(network.config);
   State state(file);
   load_encoder(state, network);
-  load_blocks(state, network, precision, version != family + "3");
+  load_blocks(state, network, precision, *file.text("format") != FAMILY + "3");
   load_heads(state, network, precision);
   state.check_all_taken();
   return network;
