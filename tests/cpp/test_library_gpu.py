@@ -30,7 +30,7 @@ def clouds() -> dict[str, np.ndarray]:
 def test_finds_the_boxes_of_python_bit_for_bit(library, weights, precision, monkeypatch):
     python = Detector.from_weights(weights, "cuda", precision)
     # Python takes cuDNN's dense network in fp32, which no other library has: here its own rows
-    monkeypatch.setattr(python._inference, "_on_cells", True)
+    monkeypatch.setattr(python._inference, "on_cells", True)
     cpp = CppDetector(library, weights, precision)
     assert cpp.class_names() == list(python.config.class_names)
     for name, points in clouds().items():
@@ -126,7 +126,7 @@ def batch_of(cpp, scans, capacity=None):
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_a_batch_finds_the_boxes_of_python_s_bit_for_bit(library, weights, precision, monkeypatch):
     python = Detector.from_weights(weights, "cuda", precision)
-    monkeypatch.setattr(python._inference, "_on_cells", True)
+    monkeypatch.setattr(python._inference, "on_cells", True)
     cpp = CppDetector(library, weights, precision)
     of = clouds()
     for names in (("a", "b", "none"), ("b",), ("larger", "a"), ("none", "none"), ("broken", "b")):
