@@ -1,6 +1,7 @@
 """Operators of libmillisecond on a GPU: as the plain torch ones on the CPU."""
 
 import ctypes
+import re
 from ctypes import c_float, c_int64
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from ops.point_features import interpolate
 from ops.reference.max_pool import SparseMaxPool
 from ops.select_boxes import select_boxes
 from tests.conftest import CONVOLUTION, OVERLAP
-from tests.cpp.structures import TYPES, Predictions, Window, at, on_stream, table_of, three
+from tests.cpp.structures import TYPES, Predictions, Table, Window, at, on_stream, table_of, three
 from tests.helpers.sparse import error, poison_bits, random_coords
 
 pytestmark = pytest.mark.gpu
@@ -208,3 +209,27 @@ def test_output_shape(library):
     too_large = Window(three(11), three(1), three(0), three(1))
     with pytest.raises(OSError, match="window: does not fit the grid"):
         library("ms_output_shape", three(*SHAPE), ctypes.byref(too_large), found)
+
+
+def test_mistakes_are_told(library):
+    some, on = torch.zeros(64, 4, device="cuda"), on_stream()
+    table = ctypes.byref(Table(None, None, 5, 27, 0))
+    half, one = c_float(0.5), c_int64(1)
+    boxes = at(some), None, None, None
+    cloud_of = at(some), 1, 8, 4, at(some)
+    map_of = at(some), at(some), None, c_int64(3), 4, 1
+    calls = {
+        "table.neighbours: is null": ("ms_max_pool", 0, at(some), 4, table, None, None, on),
+        "batch: 0 is not from 1": ("ms_ball_query", at(some), 0, 9, at(some), 3, half, 8, at(some), on),
+        "type: 9 is no ms_type": ("ms_bev_map", 9, *map_of, three(1), at(some), on),
+        "shape: 0 is not from 1": ("ms_bev_map", 0, *map_of, three(0), at(some), on),
+        "10 is not from 1 to 9": ("ms_furthest_points", at(some), at(some), 1, 9, 10, at(some), on),
+        "kept: is null": ("ms_nms", *boxes, c_int64(9), half, 9, at(some), None, on),
+        "n: -1 is not from 0": ("ms_nms", *boxes, c_int64(-1), half, 9, at(some), at(some), on),
+        "predictions: is null": ("ms_select_boxes", None, *[at(some)] * 4, on),
+        "kind: 3 is not from 0": ("ms_overlap", at(some), one, at(some), one, 3, at(some), on),
+        "weights: is null": ("ms_interpolate", 0, *cloud_of, None, 2, at(some), on),
+    }  # fmt: skip
+    for fault, (name, *arguments) in calls.items():
+        with pytest.raises(OSError, match=re.escape(fault)):
+            library(name, *arguments)

@@ -21,6 +21,11 @@ inline void require_from(const std::string& name, int64_t value, int64_t least, 
                                      " to " + std::to_string(most));
 }
 
+// An array may be null where nothing is in it.
+inline void require_array(const void* array, const std::string& name, int64_t count = 1) {
+  if (!array && count > 0) throw Error(MS_ERROR_ARGUMENT, name + ": is null");
+}
+
 inline void require_aligned(const void* array, const std::string& name) {
   if (reinterpret_cast<uintptr_t>(array) % 16 == 0) return;
   throw Error(MS_ERROR_ARGUMENT, name + ": must start at a multiple of 16 bytes");
