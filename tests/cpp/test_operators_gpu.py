@@ -217,10 +217,11 @@ def test_mistakes_are_told(library):
     half, one = c_float(0.5), c_int64(1)
     boxes = at(some), None, None, None
     cloud_of = at(some), 1, 8, 4, at(some)
+    no_batch = at(some), 0, 9, at(some)
     map_of = at(some), at(some), None, c_int64(3), 4, 1
     calls = {
         "table.neighbours: is null": ("ms_max_pool", 0, at(some), 4, table, None, None, on),
-        "batch: 0 is not from 1": ("ms_ball_query", at(some), 0, 9, at(some), 3, half, 8, at(some), on),
+        "batch: 0 is not from 1": ("ms_three_nearest", *no_batch, 3, at(some), at(some), on),
         "type: 9 is no ms_type": ("ms_bev_map", 9, *map_of, three(1), at(some), on),
         "shape: 0 is not from 1": ("ms_bev_map", 0, *map_of, three(0), at(some), on),
         "10 is not from 1 to 9": ("ms_furthest_points", at(some), at(some), 1, 9, 10, at(some), on),
