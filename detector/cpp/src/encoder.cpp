@@ -70,7 +70,11 @@ void Encoder::encode(const float* points, const int32_t* count, ms_layout layout
   const OnDevice guard(network_->device);
   const Arena::Scope scope(arena_);
   int* const offsets = offsets_.get() + (count ? 0 : 2);
-  if (count) check(cudaMemcpyAsync(offsets + 1, count, sizeof(int), cudaMemcpyDeviceToDevice, stream), "count");
+  if (count) {
+    const CollectJob given = {
+        1, {reinterpret_cast<const uint32_t*>(count)}, {1}, reinterpret_cast<uint32_t*>(offsets + 1)};
+    check(collect(given, stream), "count");
+  }
   const EncoderStages::Voxels voxels = stages_->voxelize(points, offsets, stream);
   const EncoderStages::Index index = stages_->index(voxels, stream);
   write_map(voxels, index, layout, map, stream);
