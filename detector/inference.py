@@ -40,7 +40,8 @@ class Inference:
         self.model = model.fold().to(device, PRECISIONS[precision])
         self.postprocess = build_postprocessor(config).to(device)
         self._rows = BevRows.of(self.model)
-        self._on_cells = precision != "fp32"
+        # whether a GPU computes occupied cells of the map, by our kernels; else all, by cuDNN
+        self.on_cells = precision != "fp32"
 
     @torch.inference_mode()
     def __call__(self, clouds: Sequence[Cloud]) -> Outcome:
@@ -65,7 +66,7 @@ class Inference:
     def cells(self, pyramid: Pyramid) -> BevCells | None:
         """The cells of the map that `predict` computes; None where it finds them itself."""
         level = pyramid.levels[-1]
-        if not (level.coords.is_cuda and self._on_cells):
+        if not (level.coords.is_cuda and self.on_cells):
             return None
         return self._rows.cells(level, pyramid.batch_size)
 
