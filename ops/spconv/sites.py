@@ -21,6 +21,7 @@ from ops.site_order import OUTSIDE, site_order
 from ops.spconv import line_maps
 from ops.spconv.foresight import Foreseen, Record
 from ops.spconv.transposed import transposed_map
+from ops.tuned import PairLists
 
 Ordered = tuple[Tensor, Tensor | None]
 
@@ -40,6 +41,7 @@ class Sites:
         self._ordered: Ordered | None = (indices, None) if is_sorted else None
         self._submanifold: dict[tuple, KernelMap] = {}
         self._strided: dict[tuple, tuple[Sites, KernelMap]] = {}
+        self.pairs = PairLists()  # of the maps from these sites
         self._orders: dict[int, tuple[Tensor, Tensor]] = {}  # with the neighbours that have the id
         self._record: Record | None = None
         self._foreseen: Foreseen | None = None
