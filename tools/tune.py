@@ -13,6 +13,7 @@ if __name__ == "__main__":
     program.begin()
 
 import argparse
+import gc
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -72,6 +73,7 @@ def tune(options: argparse.Namespace) -> None:
         raise ValueError("tune: needs a CUDA device, torch sees none")
     scans, origin = load_scans(options.scans, options.count * max(options.batch)), Origin.here()
     print(f"{origin.device}, torch {origin.torch_version}, {scans.source}")
+    gc.freeze()  # every capture of a graph collects garbage: what was imported is none
     print("us of the implicit GEMM and of the fastest dataflow, us to list the pairs of the map")
     times = measure(options, scans)
     fastest = {work: choose(us) for work, us in times.items()}
