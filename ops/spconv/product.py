@@ -14,9 +14,11 @@ from torch.nn.functional import pad
 
 from ops.cuda import sparse_conv as cuda
 from ops.cuda.precision import tf32_allowed
+from ops.dataflow import Dataflow, PairMap
 from ops.row_order import MOST_OFFSETS
 from ops.rulebook import KernelMap, Table
 from ops.sparse_conv import check_features, sparse_conv
+from ops.tuned import product_type
 
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
 PANEL, SLICE = 128, 64  # channels of csrc/conv/warpgroup.h
@@ -28,9 +30,10 @@ MOST_ROWS = 96 * 65535  # of the kernel that reads an order: its largest grid of
 def product(
     features: Tensor,  # [N_in, C_in]
     weight: Tensor,  # [C_out, *kernel, C_in]
-    kernel_map: KernelMap,
+    kernel_map: KernelMap | PairMap,
     bias: Tensor | None,  # [C_out]
     kept: Kept | None = None,  # where gradients are off, of this weight
+    flow: Dataflow | None = None,  # of a PairMap
 ) -> Tensor:  # [N_out, C_out]
     """The sparse convolution; differentiable. Under autocast in its type."""
     dtype = weight.dtype
@@ -45,7 +48,10 @@ def product(
     if inputs:
         features = pad(features, (0, inputs))
     features = features.contiguous()
-    if fill:
+    if isinstance(kernel_map, PairMap):
+        weight = ready.weight.to(features.dtype)
+        out = sparse_conv(features, weight, kernel_map, ready.bias, dataflow=flow)
+    elif fill:
         check_features(features, kernel_map)
         out = cuda.mixed_conv(features, ready.weight, kernel_map, ready.bias, ready.packed)
     else:
@@ -102,14 +108,6 @@ class Kept:
 def _single(bias: Tensor) -> Tensor:
     """As the kernels read it: sums are float32 at least."""
     return bias.detach() if bias.dtype == torch.float64 else bias.detach().float()
-
-
-def product_type(features: Tensor) -> torch.dtype:
-    """The type in which a convolution of the features computes."""
-    kind = features.device.type
-    if torch.is_autocast_enabled(kind) and features.dtype != torch.float64:
-        return torch.get_autocast_dtype(kind)
-    return features.dtype
 
 
 def is_wide(table: Table, c_in: int, c_out: int) -> bool:
