@@ -89,7 +89,8 @@ def _piers(front: _Front) -> Rows:
 
 def _bands(front: _Front) -> Rows:
     """The wall between the windows of one storey and the next."""
-    half, y, rows = front.half, -FACE, []
+    half, y = front.half, -FACE
+    rows: Rows = []
     for i in range(front.storeys + 1):
         bottom = i * front.storey - (front.storey - front.lintel) if i else 0.0
         top = min(i * front.storey + front.sill, front.height)
@@ -101,7 +102,9 @@ def _bands(front: _Front) -> Rows:
 
 def _windows(front: _Front, u: Sequence[float], v: np.ndarray) -> tuple[Rows, Rows]:
     """The panes, and the balconies or ledges below them."""
-    half, y, glass, ledges = front.half, -FACE, [], []
+    half, y = front.half, -FACE
+    glass: Rows = []
+    ledges: Rows = []
     for b in range(front.bays):
         x0 = -half + b * front.bay + (front.bay - front.window) / 2
         x1 = x0 + front.window
