@@ -108,9 +108,8 @@ const char* ms_detector_class(const ms_detector* detector, int32_t label) {
 
 ms_status ms_detect(ms_detector* detector, const float* points, int64_t count, float* boxes, float* scores,
                     int32_t* labels, int64_t capacity, int64_t* found, ms_left_out* left_out, void* stream) {
-  return guarded([&] {
-    detect(detector, {points, &count, 1}, {boxes, scores, labels, capacity, found, left_out}, stream);
-  });
+  return guarded(
+      [&] { detect(detector, {points, &count, 1}, {boxes, scores, labels, capacity, found, left_out}, stream); });
 }
 
 ms_status ms_detect_batch(ms_detector* detector, const ms_scans* scans, float* boxes, float* scores,

@@ -35,9 +35,7 @@ LayerChain::LayerChain(Scalar type, const std::vector<DeviceLayer>& layers,
 void LayerChain::run(void* out, Arena& arena, cudaStream_t stream) {
   job_.out = out;
   const Arena::Scope scope(arena);
-  check(run_chain(
-            job_, [&](int64_t bytes) { return arena.take(bytes); }, stream),
-        "convolutions");
+  check(run_chain(job_, [&](int64_t bytes) { return arena.take(bytes); }, stream), "convolutions");
 }
 
 void* LayerChain::rows(Arena& arena, cudaStream_t stream) {

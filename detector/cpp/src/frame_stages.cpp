@@ -129,9 +129,7 @@ FrameGraph::Found FrameGraph::select(const SpreadJob& predictions, cudaStream_t 
   job.nms.kept_scores = found.scores;
   job.nms.kept_classes = found.labels;
   const Arena::Scope scope(arena_);
-  check(run_select(
-            job, config.per_class, [this](int64_t bytes) { return arena_.take(bytes); }, stream),
-        "boxes");
+  check(run_select(job, config.per_class, [this](int64_t bytes) { return arena_.take(bytes); }, stream), "boxes");
   return found;
 }
 
