@@ -16,7 +16,8 @@ DeviceLayer packed(const Convolution& layer, Scalar type) {
   const DeviceArray<float> given = uploaded(layer.weight);
   DeviceLayer result = {layer.volume, layer.c_in, layer.c_out,
                         device_array<char>(int64_t(layer.weight.size()) * bytes_of(type)), uploaded(layer.bias)};
-  const Weight weight = {given.get(), Scalar::float32, false, layer.volume, layer.c_in, layer.c_out, nullptr};
+  const WeightStrides strides = {int64_t(layer.c_in) * layer.c_out, layer.c_out, 1};
+  const Weight weight = {given.get(), Scalar::float32, strides, layer.volume, layer.c_in, layer.c_out, nullptr};
   const Route route = route_of(type, false, layer.volume, layer.c_in, layer.c_out);
   check(pack(weight, type, route, result.weight.get(), nullptr), "packing the weights");
   check(cudaStreamSynchronize(nullptr), "packing the weights");

@@ -152,7 +152,7 @@ void EncoderStages::set_features(LayerChain& chain, const Voxels& voxels, cudaSt
   if (chain.job().wide || network_.type == Scalar::float32) return;
   // a copy in the network's type: what packing into rows writes
   void* const narrow = arena_.take(int64_t(voxels.rows) * first.c_in * bytes_of(network_.type));
-  const PackArguments copy = {voxels.features, narrow, 1, first.c_in, voxels.rows, 0, true};
+  const PackArguments copy = {voxels.features, {0, 1, first.c_in}, narrow, 1, first.c_in, voxels.rows, 0};
   check(pack_weight(Scalar::float32, network_.type, copy, stream), "features");
   chain.job().features = narrow;
 }

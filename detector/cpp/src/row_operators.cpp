@@ -19,6 +19,11 @@ void require_channels(int c_in, int c_out) {
   require_from("c_out", c_out, 1, MOST_ROWS);
 }
 
+// Of [volume, c_in, c_out], transposed: [volume, c_out, c_in].
+WeightStrides strides_of(bool transposed, int64_t c_in, int64_t c_out) {
+  return transposed ? WeightStrides{c_in * c_out, 1, c_in} : WeightStrides{c_in * c_out, c_out, 1};
+}
+
 }  // namespace
 }  // namespace millisecond::detector
 
@@ -45,7 +50,8 @@ ms_status ms_sparse_conv(ms_type type, const void* features, int32_t c_in, const
     p.relu = relu != 0;
     p.out = out;
     const Scalar scalar = scalar_of(type);
-    const Weight kernel = {weight, scalar, transposed != 0, p.table.volume, c_in, c_out, nullptr};
+    const WeightStrides strides = strides_of(transposed != 0, c_in, c_out);
+    const Weight kernel = {weight, scalar, strides, p.table.volume, c_in, c_out, nullptr};
     StreamScratch scratch(stream);
     check(convolve(scalar, false, kernel, p, std::ref(scratch), scratch.stream()), "convolution");
   });
@@ -61,11 +67,13 @@ ms_status ms_sparse_conv_weight_gradient(ms_type type, const void* features, int
     require_array(out, "out");
     require_aligned(features, "features");
     require_aligned(gradient, "gradient");
+    const Scalar scalar = scalar_of(type);
+    const WeightGradient p = {features,        gradient,     out,  strides_of(false, c_in, c_out),
+                              table_of(table), feature_rows, c_in, c_out};
     StreamScratch scratch(stream);
-    check(weight_gradient(scalar_of(type), false,
-                          {features, gradient, out, table_of(table), feature_rows, c_in, c_out}, std::ref(scratch),
-                          scratch.stream()),
-          "weight gradient");
+    WeightGradientPlan plan = {};
+    check(plan_weight_gradient(scalar, false, p, plan, std::ref(scratch), scratch.stream()), "weight gradient");
+    check(weight_gradient(scalar, false, p, plan, std::ref(scratch), scratch.stream()), "weight gradient");
   });
 }
 
