@@ -197,9 +197,11 @@ def test_validation_in_between_changes_nothing(batches):
     assert_same_bits(want[: len(got)], got)
 
 
-def test_dataflows_that_no_graph_holds(batches, capsys):
+def test_dataflows_that_no_graph_holds(batches, capsys, monkeypatch):
     """Named in one line, and trained without graphs: the same but for rounding, and twice to the
     same bits."""
+    # tf32 in the dense backbone would round what differs by 1e-6 to what differs by 1e-3
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     precision, gradients = "train.precision=fp32", []
     for dataflow in (None, FETCH, FETCH):
         trainer = build(precision, dataflow=dataflow)
@@ -208,6 +210,9 @@ def test_dataflows_that_no_graph_holds(batches, capsys):
         assert capsys.readouterr().err.startswith(warning)
         trainer.step([batches[0]])
         gradients.append(trainer.gradient.clone())
-    plain, first, again = gradients
+    want, first, again = gradients
     assert torch.equal(first, again)
-    assert error(first, plain) < 1e-4
+    names, weights = zip(*trainer.state.model.named_parameters(), strict=True)
+    pairs = zip(names, parts_of(first, weights), parts_of(want, weights), strict=True)
+    errors = {name: error(found, wanted) for name, found, wanted in pairs}
+    assert error(first, want) < 1e-4, errors
