@@ -104,6 +104,7 @@ def tools(tmp_path_factory):
     root, found = write_miniature(folder / "kitti"), write_judged_results(folder / "found")
     judged = ("--root", root, "--detections", found)
     command = ["Xvfb", "-displayfd", "1", "-screen", "0", "1300x740x24", "-nolisten", "tcp"]
+    command += ["-noreset"]  # when its only program leaves, it would turn the next one away
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
         own = {"DISPLAY": f":{int(server.stdout.readline())}", "folder": folder}
         running = {
