@@ -88,8 +88,8 @@ def test_an_array_may_be_used_again_for_the_next_cloud(weights, monkeypatch):
     detector = Detector.from_weights(weights, "cuda", "fp16")
     clouds = [street(3000 + 700 * seed, seed) for seed in range(7)]
     expected = [detector.detect(points)[0] for points in clouds]
-    rows = detector._inference([torch.from_numpy(clouds[3])]).rows
-    ladder = Bucket(9000, rows), Bucket(9000, tuple(5 * count for count in rows))
+    rows = [detector._inference([torch.from_numpy(points)]).rows for points in clouds]
+    ladder = Bucket(9000, rows[3]), Bucket(9000, tuple(map(max, *rows)))
     for buckets in (detector._graphs._buckets, ladder):  # later clouds do not fit the first graph
         monkeypatch.setattr(detector._graphs, "_buckets", buckets)
         monkeypatch.setattr(detector._graphs, "_rows", ())
