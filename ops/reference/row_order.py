@@ -7,10 +7,8 @@ from torch import Tensor
 
 from ops.rulebook import Table
 
-RUN, PASS = 4096, 128  # rows of a run, and that a kernel takes at a time
 
-
-def row_order(table: Table, near: bool) -> Tensor:
+def row_order(table: Table) -> Tensor:
     """See ops.row_order.row_order."""
     volume = len(table.neighbours)
     has = (table.neighbours >= 0).long()
@@ -22,21 +20,6 @@ def row_order(table: Table, near: bool) -> Tensor:
         place ^= place >> shift
     if table.count is not None:
         place[int(table.count) :] = -1
-    order = _near(place) if near else (-place).argsort(stable=True)
+    order = (-place).argsort(stable=True)
     offsets = torch.arange(volume, device=has.device)
     return torch.stack((order, (has << offsets[:, None]).sum(0))).int()
-
-
-def _near(place: Tensor) -> Tensor:
-    """Within runs; where all rows of one count, its passes in bit-reversed order, so that those of
-    many offsets are spread over it."""
-    orders = []
-    for begin, run in enumerate(place.split(RUN)):
-        order = begin * RUN + (-run).argsort(stable=True)
-        if len(run) == RUN and (run >= 0).all():
-            passes = RUN // PASS
-            digits = passes.bit_length() - 1
-            turned = [int(f"{i:0{digits}b}"[::-1], 2) for i in range(passes)]
-            order = order.view(passes, PASS)[turned].flatten()
-        orders.append(order)
-    return torch.cat(orders) if orders else place

@@ -14,14 +14,7 @@ from ops.geometry import ConvGeometry
 from ops.rulebook import KernelMap
 from ops.spconv.core import ConvAlgo, IndiceData, SparseConvTensor, expand_nd
 from ops.spconv.modules import SparseModule
-from ops.spconv.product import (
-    LEAST_CHANNELS,
-    Kept,
-    gains_by_order,
-    is_wide,
-    product,
-    product_type,
-)
+from ops.spconv.product import PANEL, Kept, gains_by_order, product, product_type
 from ops.spconv.sites import Sites
 
 Numbers = int | Sequence[int]
@@ -170,16 +163,16 @@ class SparseConvolution(SparseModule):
     ) -> KernelMap:
         """The map with orders of its rows where the layer gains by them."""
         c_in, c_out = self.in_channels, self.out_channels
-        if min(c_in, c_out) < LEAST_CHANNELS:  # the host's time counts
+        if min(c_in, c_out) < PANEL:  # most layers: the host's time counts
             return kernel_map
         forward, backward = kernel_map
         dtype = product_type(input.features)
         if gains_by_order(forward, dtype, c_in, c_out):
-            forward = outputs.with_order(forward, near=not is_wide(forward, c_in, c_out))
+            forward = outputs.with_order(forward)
         if backward is None or not torch.is_grad_enabled():
             return KernelMap(forward, backward)
         if gains_by_order(backward, dtype, c_out, c_in):
-            backward = inputs.with_order(backward, near=not is_wide(backward, c_out, c_in))
+            backward = inputs.with_order(backward)
         return KernelMap(forward, backward)
 
     def indice_data(self, input: SparseConvTensor) -> IndiceData:

@@ -20,8 +20,7 @@ from ops.sparse_conv import check_features, sparse_conv
 
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
 PANEL, SLICE = 128, 64  # channels of csrc/conv/warpgroup.h
-LEAST_CHANNELS = 32  # of a layer that gains by an order of its rows
-LEAST_WORK, LEAST_WORK_WIDE = 1 << 28, 1 << 30  # rows times channels of both sides
+LEAST_WORK = 1 << 30  # rows times channels of both sides
 MOST_ROWS = 96 * 65535  # of the kernel that reads an order: its largest grid of blocks
 
 
@@ -112,26 +111,19 @@ def product_type(features: Tensor) -> torch.dtype:
     return features.dtype
 
 
-def is_wide(table: Table, c_in: int, c_out: int) -> bool:
-    """Whether its tiles are those of the kernel for wide layers, where there is one."""
-    wide = c_in >= PANEL and c_in % SLICE == 0 and c_out % PANEL == 0
-    return wide and _is_hopper(table.neighbours.device)
-
-
 def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> bool:
-    """Whether the convolution runs on kernels that read an order of the rows, and an order saves
-    more time than it takes."""
+    """Whether the convolution runs on the kernel for wide layers, which reads an order of the rows,
+    and an order saves more time than it takes."""
     offsets, rows = table.neighbours.shape
+    wide = c_in >= PANEL and c_in % SLICE == 0 and c_out % PANEL == 0
     halves = dtype in (torch.float16, torch.bfloat16)
-    least = LEAST_WORK_WIDE if is_wide(table, c_in, c_out) else LEAST_WORK
     return (
-        table.neighbours.is_cuda
-        and c_in % TILE == 0
-        and c_out % TILE == 0
-        and least <= rows * c_in * c_out
+        wide
         and rows <= MOST_ROWS
+        and rows * c_in * c_out >= LEAST_WORK
         and 1 < offsets <= MOST_OFFSETS
         and (halves or (dtype == torch.float32 and tf32_allowed()))
+        and _is_hopper(table.neighbours.device)
     )
 
 

@@ -9,8 +9,7 @@
 namespace millisecond {
 namespace {
 
-constexpr int RUN = 8192;                   // rows
-constexpr int NEAR_RUN = 4096, PASS = 128;  // rows of a run that is not merged, and that a CTA takes at a time
+constexpr int RUN = 8192;  // rows
 constexpr int SORTERS = 1024, THREADS = 256;
 constexpr int SHARED_BYTES = RUN * int(sizeof(uint64_t));
 
@@ -44,14 +43,15 @@ __device__ __forceinline__ uint64_t key_of(const RowOrder& p, int row) {
   return uint64_t(key) << 32 | uint32_t(row);
 }
 
-// Bitonic sort of the keys of ROWS rows from begin on.
-template <int ROWS>
-__device__ __forceinline__ void sort_run(const RowOrder& p, int begin, uint64_t* keys) {
-  for (int i = threadIdx.x; i < ROWS; i += SORTERS) keys[i] = key_of(p, begin + i);
-  for (int size = 2; size <= ROWS; size *= 2) {
+// Bitonic sort of a run.
+__global__ void __launch_bounds__(SORTERS) sort_runs_kernel(const RowOrder p, uint64_t* runs) {
+  extern __shared__ uint64_t keys[];
+  const int begin = blockIdx.x * RUN;
+  for (int i = threadIdx.x; i < RUN; i += SORTERS) keys[i] = key_of(p, begin + i);
+  for (int size = 2; size <= RUN; size *= 2) {
     for (int distance = size / 2; distance > 0; distance /= 2) {
       __syncthreads();
-      for (int pair = threadIdx.x; pair < ROWS / 2; pair += SORTERS) {
+      for (int pair = threadIdx.x; pair < RUN / 2; pair += SORTERS) {
         const int low = pair / distance * 2 * distance + pair % distance, high = low + distance;
         const uint64_t a = keys[low], b = keys[high];
         if ((a > b) == ((low & size) == 0)) keys[low] = b, keys[high] = a;
@@ -59,30 +59,7 @@ __device__ __forceinline__ void sort_run(const RowOrder& p, int begin, uint64_t*
     }
   }
   __syncthreads();
-}
-
-__global__ void __launch_bounds__(SORTERS) sort_runs_kernel(const RowOrder p, uint64_t* runs) {
-  extern __shared__ uint64_t keys[];
-  const int begin = blockIdx.x * RUN;
-  sort_run<RUN>(p, begin, keys);
   for (int i = threadIdx.x; i < RUN && begin + i < p.rows; i += SORTERS) runs[begin + i] = keys[i];
-}
-
-// A CTA of the convolution takes a few passes side by side: those of many offsets are spread over the run.
-__device__ __forceinline__ int spread(int i) {
-  constexpr int BITS = 5;
-  static_assert(NEAR_RUN / PASS == 1 << BITS);
-  return int(__brev(i / PASS) >> (32 - BITS)) * PASS + i % PASS;
-}
-
-__global__ void __launch_bounds__(SORTERS) sort_near_kernel(const RowOrder p) {
-  __shared__ uint64_t keys[NEAR_RUN];
-  const int begin = blockIdx.x * NEAR_RUN;
-  sort_run<NEAR_RUN>(p, begin, keys);
-  const bool whole = begin + NEAR_RUN <= row_limit(p.rows, p.count);
-  for (int i = threadIdx.x; i < NEAR_RUN && begin + i < p.rows; i += SORTERS) {
-    p.order[begin + (whole ? spread(i) : i)] = int32_t(uint32_t(keys[i]));
-  }
 }
 
 // Keys of [low, high) that come before this one.
@@ -112,14 +89,10 @@ __global__ void __launch_bounds__(THREADS) merge_runs_kernel(const RowOrder p, c
 
 }  // namespace
 
-int64_t row_order_workspace(const RowOrder& p) { return p.near ? 0 : int64_t(p.rows) * sizeof(uint64_t); }
+int64_t row_order_workspace(int rows) { return int64_t(rows) * sizeof(uint64_t); }
 
 cudaError_t row_order(const RowOrder& p, void* workspace, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  if (p.near) {
-    sort_near_kernel<<<blocks(p.rows, NEAR_RUN), SORTERS, 0, stream>>>(p);
-    return cudaGetLastError();
-  }
   uint64_t* const runs = static_cast<uint64_t*>(workspace);
   cudaError_t error =
       cudaFuncSetAttribute(sort_runs_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
