@@ -20,7 +20,7 @@ from ops.sparse_conv import check_features, sparse_conv
 
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
 PANEL, SLICE = 128, 64  # channels of csrc/conv/warpgroup.h
-LEAST_WORK = 1 << 30  # rows times channels of both sides
+LEAST_WORK = 1 << 29  # rows times channels of both sides
 MOST_ROWS = 96 * 65535  # of the kernel that reads an order: its largest grid of blocks
 
 

@@ -63,11 +63,11 @@ class ForkedStream {
 // Packs weights on a second stream meanwhile, all but that of the block that comes first.
 class PackedWeights {
  public:
-  // In the order in which the blocks come, which is from last to first where the weights are transposed.
-  PackedWeights(at::TensorList weights, bool transposed, Scalar type, bool tf32, Scratch& scratch,
+  // In the order in which the blocks come, which is from last to first where the weights are transposed; so many.
+  PackedWeights(at::TensorList weights, bool transposed, size_t turns, Scalar type, bool tf32, Scratch& scratch,
                 const Branch& branch)
       : packed_(weights.size()) {
-    for (size_t turn = 1; turn < weights.size(); ++turn) {
+    for (size_t turn = 1; turn < turns; ++turn) {
       const size_t block = transposed ? weights.size() - 1 - turn : turn;
       const Tensor& data = weights[block];
       if (!data.is_cuda() || data.dim() != 3) continue;  // refused when its block comes
@@ -122,7 +122,7 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
   std::vector<Tensor> saved(4 * blocks);
   Scratch packs(features);
   const ForkedStream fork(features.device());
-  const PackedWeights packed(weights, false, type, tf32, packs, fork.branch());
+  const PackedWeights packed(weights, false, blocks, type, tf32, packs, fork.branch());
   for (size_t i = 0; i < blocks; ++i) {
     const Tensor& x = i == 0 ? features : saved[i - 1];
     check_tensor(x, "features", features.scalar_type(), 2);
@@ -197,7 +197,8 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
   std::vector<Tensor> of_sums(blocks);  // the branch reads them until it is joined
   SharedScratch shared(features);       // of the branch
   const ForkedStream fork(features.device());
-  const PackedWeights packed(weights, true, type, tf32, packs, fork.branch());
+  const size_t turns = wants_features ? blocks : blocks - 1;  // the first block's weight meets no gradient
+  const PackedWeights packed(weights, true, turns, type, tf32, packs, fork.branch());
   for (size_t i = blocks; i-- > 0;) {
     const Tensor& x = i == 0 ? features : saved[i - 1];
     check_tensor(x, "features", features.scalar_type(), 2);

@@ -110,7 +110,7 @@ __device__ int pairs_of_part(const Offsets& offsets, int rows, int places) {
 __host__ __device__ int places_of(int64_t rows, int c_in, int c_out) {
   const int larger = c_in > c_out ? c_in : c_out;
   const int64_t tiles = divide_up(c_in, 128) * divide_up(c_out, 128);
-  const int64_t places = rows / (4 * larger), most = MOST_TILES / tiles;  // half of the features' bytes
+  const int64_t places = rows * 3 / (16 * larger), most = MOST_TILES / tiles;  // 3/8 of the features' bytes
   const int64_t some = places < most ? places : most;
   return int(some > LEAST_PLACES ? some : LEAST_PLACES);
 }
