@@ -65,9 +65,11 @@ def test_offsets_of_unequal_work_need_little_memory(rows, channels):
     turned = call(features, gradient, neighbours, None, True)
     assert torch.equal(turned.flip(0), found)
     del turned
-    before = torch.cuda.memory_allocated()
+    key = "requested_bytes.all.{}"  # what the allocator rounds up is not the code's
+    before = torch.cuda.memory_stats()[key.format("current")]
     torch.cuda.reset_peak_memory_stats()
     call(features, gradient, neighbours, None, False)
-    workspace = torch.cuda.max_memory_allocated() - before - 4 * found.numel()
+    workspace = torch.cuda.memory_stats()[key.format("peak")] - before - 4 * found.numel()
     least = 8 * 4 * channels**2  # sums of eight offsets
-    assert workspace <= max(features.nbytes, least) + neighbours.nbytes // 100 + 50_000
+    plan = neighbours.nbytes // 100 + 50_000
+    assert workspace <= max(features.nbytes // 2, least) + plan
