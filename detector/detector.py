@@ -17,8 +17,10 @@ from detector.device import parse_device, woken
 from detector.frame_graph import FrameGraph, FrameGraphs
 from detector.inference import Cloud, Inference, Outcome, as_tensor
 from detector.models.second import Second, build_second
+from detector.models.sparse_encoder import no_graphs
 from detector.postprocess import Detections
 from detector.weights import load_weights, restore, usual_weights
+from ops import read_tuned
 
 FLOAT32 = np.dtype(np.float32)
 MOST_TOGETHER = 8  # clouds of a batch: twice as many take twice as long
@@ -43,22 +45,28 @@ class Detector:
         config: Config | None = None,
         device: str | torch.device | None = None,
         precision: str = "fp32",
+        dataflows: str | Path | None = None,
     ):
         """A copy of `model` is used: for inference, with its BatchNorms folded.
 
-        Without a model as `from_weights` without a path.
+        Without a model as `from_weights` without a path. dataflows: file of tools/tune.py. Where it
+        names another dataflow than the implicit GEMM for a layer, the detector warns (UserWarning)
+        and goes call by call: a CUDA graph cannot hold it.
         """
         if (model is None) != (config is None):
             raise ValueError("Detector takes a model and its configuration together, or neither")
         device = parse_device(device)
-        if model is None or config is None:
-            path = usual_weights(device)
-            with woken(device):
-                model, config = _load(path)
+        with woken(device):  # beside it the weights are read and folded
+            if model is None or config is None:
+                model, config = _load(usual_weights(device))
+            tuned = None if dataflows is None else read_tuned(dataflows, device)
+            self._inference = Inference(model, config, device, precision, tuned)
         self.config, self.device = config, device
         self._width = config.points.width
-        self._inference = Inference(model, config, device, precision)
         self._graphs = FrameGraphs(self._inference) if device.type == "cuda" else None
+        if others := self._inference.model.encoder.by_other_dataflows(precision, training=False):
+            self._graphs = None
+            warnings.warn(f"{dataflows}: {no_graphs(others)}", stacklevel=2)
         self._warned: set[str] = set()
         self._seen = False  # a scan that holds points
 
@@ -68,13 +76,15 @@ class Detector:
         path: str | Path | None = None,
         device: str | torch.device | None = None,
         precision: str | None = None,
+        dataflows: str | Path | None = None,
     ) -> Detector:
         """A detector from a weights file; the configuration is in it.
 
         path: also the name of shipped weights, second or second_small. None for second on a GPU and
         second_small on a CPU, which a line on stderr says.
         device: None for the GPU where there is one. precision: fp32 (None), bf16 or fp16 of the
-        network; boxes are always computed in fp32. Raises FileNotFoundError or ValueError.
+        network; boxes are always computed in fp32. dataflows: as of `Detector`. Raises
+        FileNotFoundError or ValueError.
         """
         precision = precision or "fp32"
         if precision not in PRECISIONS:
@@ -84,8 +94,7 @@ class Detector:
             raise ValueError(f"device {device!r} is not there: torch sees no GPU; say cpu")
         path = usual_weights(place) if path is None else path
         with woken(place):
-            model, config = _load(path)
-        return cls(model, config, place, precision)
+            return cls(*_load(path), place, precision, dataflows)
 
     def __call__(self, points: Cloud) -> Detections:
         """points [P, 4] float32 (x, y, z in metres in the LiDAR frame, intensity in [0, 1]), with

@@ -1,4 +1,4 @@
-"""From points on the host to boxes on the host: a copy beside which one CUDA graph is launched."""
+"""From points on the host to boxes on the host as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -6,34 +6,33 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from detector.buckets import Bucket, buckets_of, first_that_holds, indexable
 from detector.cuda_graph import captured, side_stream
-from detector.inference import Cloud, Inference, Outcome, as_tensor
+from detector.inference import Cloud, Inference, Outcome
 from detector.postprocess import Detections
 from ops import Pyramid, SelectedBoxes, Voxels, collect, load_points, load_workspace, voxelize
-from ops.upload import header_words, upload
 
 
 class FrameGraph:
     """The stages of `Inference` for batches of one size within the capacities of one bucket.
 
     A replay allocates nothing and does not wait for the host. All that it needs lies in the graph's
-    own memory and one workspace. Several graphs may run side by side, but a graph runs one batch at
-    a time.
+    own memory and one workspace; its first kernel reads the points from pinned memory. So a graph
+    runs one batch at a time: after `launch` comes `outcome`, which waits for the end, before the
+    next `launch`. Several graphs may run side by side.
     """
 
     def __init__(self, inference: Inference, bucket: Bucket, batch_size: int):
         self.bucket, self.batch_size = bucket, batch_size
         device, most = inference.device, inference.postprocess.after_nms
-        features, header = inference.model.encoder.features, header_words(batch_size)
-        words = header + batch_size * bucket.points * features
-        self._staged = torch.zeros(words, dtype=torch.int32, pin_memory=True)
-        self._uploaded = torch.zeros(words, dtype=torch.int32, device=device)
-        self._offsets = self._uploaded[: batch_size + 1]
-        self._points = self._uploaded[header:].view(torch.float32).view(-1, features)
+        shape = batch_size * bucket.points, inference.model.encoder.features
+        self._points = torch.zeros(shape, pin_memory=True)
+        self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, pin_memory=True)
+        self._staged, self._starts = self._points.numpy(), self._offsets.numpy()
         self._inference = inference
         self._rows = [batch_size * rows for rows in bucket.rows]
         self._workspace = inference.model.workspace(batch_size, device)
@@ -44,7 +43,7 @@ class FrameGraph:
             self._graph, _ = captured(self.run)
 
     def run(self) -> None:
-        """One batch from the points on the device to boxes in pinned memory."""
+        """One batch from pinned memory to pinned memory."""
         inference = self._inference
         voxels = self.voxelize(*self.load())
         pyramid = self.index(voxels)
@@ -58,7 +57,7 @@ class FrameGraph:
         self.report(voxels, pyramid, found)
 
     def load(self) -> tuple[Tensor, Tensor]:
-        """Points with clamped intensities, and offsets."""
+        """Points with clamped intensities, and offsets, on the device."""
         return load_points(self._points, self._offsets, self._counters)
 
     def voxelize(self, points: Tensor, offsets: Tensor) -> Voxels:
@@ -92,11 +91,19 @@ class FrameGraph:
 
         beside: on the graph's own stream, beside what other graphs do; else on the current one.
         """
-        points = [as_tensor(cloud).cpu() for cloud in clouds]
+        first = 0
+        for frame, cloud in enumerate(clouds, start=1):
+            rows = cloud if isinstance(cloud, np.ndarray) else cloud.numpy(force=True)
+            # by numpy: torch's threads may wait milliseconds for a core where others are at work
+            self._staged[first : first + len(rows)] = rows
+            self._starts[frame] = first = first + len(rows)
         with torch.cuda.stream(self._stream) if beside else nullcontext():
-            upload(points, self._staged, self._uploaded)  # while the host launches the graph
             self._graph.replay()
             self._done.record(torch.cuda.current_stream(self._stream.device))
+
+    def clouds(self) -> list[np.ndarray]:
+        """Copies of those of the last launch, as they then were."""
+        return np.split(self._staged[: self._starts[-1]].copy(), self._starts[1:-1])
 
     def outcome(self) -> Outcome | None:
         """Waits for the work; None where a level of the encoder did not fit its capacity."""
@@ -166,6 +173,8 @@ class FrameGraphs:
         outcome = None
         while graph is not None and outcome is None:
             outcome = graph.outcome()
+            if outcome is None:
+                clouds = graph.clouds()  # the caller may have changed his
             self._idle[graph.bucket, graph.batch_size].append(graph)
             if outcome is None:
                 self._rows = ()

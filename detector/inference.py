@@ -17,6 +17,7 @@ from detector.postprocess import Detections, build_postprocessor
 from ops.kernel_map import Pyramid
 from ops.reference.load_points import clamp_intensity
 from ops.rulebook import BevCells, CellValues
+from ops.tuned import Tuned, use_tuned
 from ops.voxelize import Voxels
 
 Cloud = np.ndarray | Tensor  # [P, C] float32
@@ -34,13 +35,22 @@ class Outcome(NamedTuple):
 class Inference:
     """A network for inference with its postprocessor; nothing is kept between calls."""
 
-    def __init__(self, model: Second, config: Config, device: torch.device, precision: str):
-        """A copy of `model` is used, with its BatchNorms folded."""
+    def __init__(
+        self,
+        model: Second,
+        config: Config,
+        device: torch.device,
+        precision: str,
+        tuned: Tuned | None = None,
+    ):
+        """A copy of `model` is used, with its BatchNorms folded. tuned: of the encoder's layers."""
         self.device = device
         self.model = model.fold().to(device, PRECISIONS[precision])
+        use_tuned(self.model, tuned)
         self.postprocess = build_postprocessor(config).to(device)
         self._rows = BevRows.of(self.model)
-        self._on_cells = precision != "fp32"
+        # whether a GPU computes occupied cells of the map, by our kernels; else all, by cuDNN
+        self.on_cells = precision != "fp32"
 
     @torch.inference_mode()
     def __call__(self, clouds: Sequence[Cloud]) -> Outcome:
@@ -65,7 +75,7 @@ class Inference:
     def cells(self, pyramid: Pyramid) -> BevCells | None:
         """The cells of the map that `predict` computes; None where it finds them itself."""
         level = pyramid.levels[-1]
-        if not (level.coords.is_cuda and self._on_cells):
+        if not (level.coords.is_cuda and self.on_cells):
             return None
         return self._rows.cells(level, pyramid.batch_size)
 

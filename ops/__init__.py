@@ -34,7 +34,8 @@ from ops.rulebook import BevCells, CellPlan, CellValues, KernelMap, Level, Pyram
 from ops.select_boxes import SelectedBoxes, select_boxes, select_boxes_of_cells
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import SparseTensor
-from ops.tuned import Tuned, read_tuned, use_tuned
+from ops.tuned import Tuned, use_tuned
+from ops.tuned_file import read_tuned
 from ops.voxel_pool import PointVoxels, dynamic_voxelize, voxel_pool
 from ops.voxelize import VoxelGrid, Voxels, voxelize
 

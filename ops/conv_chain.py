@@ -48,6 +48,11 @@ class ConvChain(nn.Module):
             features, packed, self._biases, kernel_maps, level, batch_size
         )
 
+    def layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Weight [V, C_in, C_out] and bias [C_out] of each convolution."""
+        weights = [getattr(self, f"weight_{layer}") for layer in range(self.count)]
+        return list(zip(weights, self._biases, strict=True))
+
     def _backend(self) -> ModuleType:
         weight = self.weight_0
         return cuda if on_kernels(weight) else cpu if on_cpu_kernels(weight) else reference
@@ -72,8 +77,7 @@ class ConvChain(nn.Module):
         backend = self._backend()
         if self._packed is not None and backend is not reference:
             return self._packed
-        weights = [getattr(self, f"weight_{layer}") for layer in range(self.count)]
-        packed = backend.pack_weights(weights)
+        packed = backend.pack_weights([weight for weight, _ in self.layers()])
         self._packed = None if backend is reference else packed
         return packed
 

@@ -12,22 +12,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ops.dataflow import Dataflow, LocationMap, PairMap
+from ops.dataflow import LocationMap, PairMap
 from ops.geometry import ConvGeometry, per_axis, submanifold_window
 from ops.max_pool import sparse_max_pool
 from ops.rulebook import KernelMap
 from ops.sparse_conv import sparse_conv
 from ops.sparse_tensor import SparseTensor
-from ops.tuned import Tuned
+from ops.tuned import Tunable, product_type
 
 Map = KernelMap | PairMap | LocationMap
 
 
-class Conv(nn.Module):
+class Conv(Tunable, nn.Module):
     """What all convolutions share."""
 
     KIND = ""  # in ops.tuned.KINDS
-    dataflow: Dataflow | Tuned | None = None
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: tuple[int, ...], bias: bool
@@ -47,11 +46,9 @@ class Conv(nn.Module):
 
     def convolve(self, features: Tensor, kernel_map: Map) -> Tensor:
         """[N_in, C_in] -> [N_out, C_out]."""
-        dataflow = self.dataflow
-        if isinstance(kernel_map, LocationMap):
-            dataflow = None  # there is one for it
-        elif isinstance(dataflow, Tuned):
-            dataflow = dataflow.dataflow(self.KIND, features, self.weight, kernel_map)
+        dataflow = None
+        if not isinstance(kernel_map, LocationMap):  # there is one dataflow for it
+            dataflow = self.chosen(self.KIND, self.weight.shape, product_type(features), kernel_map)
         return sparse_conv(features, self.weight, kernel_map, self.bias, dataflow=dataflow)
 
     def extra_repr(self) -> str:

@@ -1,8 +1,8 @@
 """An order of a table's rows that puts rows with the same offsets side by side.
 
 A convolution computes tiles of rows, and a tile multiplies every offset that one of its rows has.
-spconv 2 sorts rows by their masks for that reason. Wide layers on a GPU read such an order; the
-results are the same bits in any order.
+spconv 2 sorts rows by their masks for that reason. The kernels for tensor cores read such an order.
+The results of wide layers are the same bits in any order; in others the last bit may differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ MOST_OFFSETS = 31
 
 def row_order(table: Table) -> Tensor:
     """[2, N] int32: the rows in that order, those that the table does not count last; and by row
-    the sum of 2^v of the offsets v that it has."""
+    the sum of 2^v of the offsets v that it has.
+
+    The four rarest offsets of a row decide; rows with the same ones stay in their order. Offsets
+    are the rarer the farther they are from the middle.
+    """
     if len(table.neighbours) > MOST_OFFSETS:
         raise ValueError(
             f"table: {len(table.neighbours)} offsets, an order takes at most {MOST_OFFSETS}"

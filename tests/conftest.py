@@ -3,6 +3,10 @@
 import os
 from pathlib import Path
 
+# Threads that wait for each other sleep. Where other programs use the cores too, threads that spin
+# make small networks fifty times as slow. OpenMP reads it when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import pytest
 import torch
 

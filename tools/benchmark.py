@@ -53,10 +53,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLE)
     commands = parser.add_subparsers(dest="command", required=True)
-    ops = commands.add_parser("ops", help="the sparse encoder on a GPU", epilog=EXAMPLE)
-    ops.add_argument("--batch", type=number, nargs="+", default=[1, 4])
-    every = ["fp16", "bf16", "tf32", "fp32"]
-    ops.add_argument("--precision", nargs="+", choices=every, default=every)
+    _add_network_commands(commands)
+    _add_operator_commands(commands)
+    known = commands.choices
+    framed = ("network", "spconv", "pipeline", "ops", "ladder", "bev", "operators", "points")
+    for name in (*framed, "dataflows"):
+        known[name].add_argument(
+            "--frames", type=Path, help="folder of .bin scans (default: simulated)"
+        )
+        known[name].add_argument(
+            "--count", type=number, default=10, help="scans to use (default: 10)"
+        )
+    for name in ("network", "spconv", "ops", "operators"):
+        known[name].add_argument(
+            "--repeats", type=number, default=20, help="calls per scan (default: 20)"
+        )
+    for command in known.values():
+        command.add_argument("--json", type=output_path, help="also write the figures there")
+    return parser
+
+
+def _add_network_commands(commands) -> None:
+    """Whole networks, from their points to their boxes or their gradients."""
     network = commands.add_parser(
         "network", help="one scan from points to boxes", epilog=NETWORK_EXAMPLE
     )
@@ -67,6 +85,22 @@ def _parser() -> argparse.ArgumentParser:
         "scaling", help="training on several GPUs", epilog=SCALING_EXAMPLE
     )
     _add_scaling_arguments(scaling)
+    spconv = commands.add_parser(
+        "spconv", help="networks on spconv and on what stands in for it", epilog=SPCONV_EXAMPLE
+    )
+    _add_spconv_arguments(spconv)
+    pipeline = commands.add_parser(
+        "pipeline", help="points on the host to boxes on the host", epilog=PIPELINE_EXAMPLE
+    )
+    _add_pipeline_arguments(pipeline)
+
+
+def _add_operator_commands(commands) -> None:
+    """Operators, alone and in the parts of the network that consist of them."""
+    ops = commands.add_parser("ops", help="the sparse encoder on a GPU", epilog=EXAMPLE)
+    ops.add_argument("--batch", type=number, nargs="+", default=[1, 4])
+    every = ["fp16", "bf16", "tf32", "fp32"]
+    ops.add_argument("--precision", nargs="+", choices=every, default=every)
     ladder = commands.add_parser(
         "ladder", help="naive and tensor-core convolution", epilog=LADDER_EXAMPLE
     )
@@ -80,14 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         help="neighbours of points and their features beside PointNet++'s",
         epilog=POINTS_EXAMPLE,
     )
-    spconv = commands.add_parser(
-        "spconv", help="networks on spconv and on what stands in for it", epilog=SPCONV_EXAMPLE
-    )
-    _add_spconv_arguments(spconv)
-    pipeline = commands.add_parser(
-        "pipeline", help="points on the host to boxes on the host", epilog=PIPELINE_EXAMPLE
-    )
-    _add_pipeline_arguments(pipeline)
+    points.add_argument("--repeats", type=number, default=5, help="of a measurement (default: 5)")
     bev = commands.add_parser(
         "bev", help="the bird's-eye-view network on a GPU", epilog=BEV_EXAMPLE
     )
@@ -101,23 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         "dense3d", help="dense 3-D convolution beside cuDNN and sparse", epilog=DENSE3D_EXAMPLE
     )
     dense3d.add_argument("--plot", type=output_path, help="draw times over occupancy there, a PNG")
-    operators = commands.add_parser(
-        "operators", help="every operator by itself", epilog=OPERATORS_EXAMPLE
-    )
-    framed = (ops, network, ladder, bev, operators, points, spconv, pipeline, dataflows)
-    for command in framed:
-        command.add_argument(
-            "--frames", type=Path, help="folder of .bin scans (default: simulated)"
-        )
-        command.add_argument("--count", type=number, default=10, help="scans to use (default: 10)")
-    for command in (ops, network, operators, spconv):
-        command.add_argument(
-            "--repeats", type=number, default=20, help="calls per scan (default: 20)"
-        )
-    points.add_argument("--repeats", type=number, default=5, help="of a measurement (default: 5)")
-    for command in commands.choices.values():
-        command.add_argument("--json", type=output_path, help="also write the figures there")
-    return parser
+    commands.add_parser("operators", help="every operator by itself", epilog=OPERATORS_EXAMPLE)
 
 
 def _add_network_arguments(network: argparse.ArgumentParser) -> None:

@@ -13,6 +13,7 @@ if __name__ == "__main__":
 import argparse
 import shlex
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,6 +30,7 @@ from detector.training.distributed import Processes, first_to_say, processes
 from detector.training.finite_guard import NotFinite
 from detector.training.run import build_training
 from detector.training.stop_signal import EXIT_CODE
+from ops import Tuned, read_tuned
 from tools.program import number, output_path, run
 
 EXAMPLE = """examples:
@@ -95,6 +97,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="KEY=VALUE",
         help="values that replace those of CONFIG, e.g. train.lr=0.001",
     )
+    parser.add_argument(
+        "--dataflows",
+        type=Path,
+        metavar="FILE",
+        help="what tools/tune.py measured: the fastest dataflow of each sparse convolution on this "
+        "GPU (default: implicit GEMMs); see docs/dataflows.md",
+    )
     parser.add_argument("--train-split", metavar="SPLIT", help="default: train")
     _add_streets_arguments(parser)
     parser.add_argument("--val-split", default="val", metavar="SPLIT", help="default: val")
@@ -138,6 +147,7 @@ def train(options: argparse.Namespace, group: Processes) -> int:
             "leave one of them out"
         )
     config = load_config(options.config, options.set)
+    tuned = _tuned(options.dataflows, group)
     validation_frames = _dataset(options, config, options.val_split)
     frames: Dataset | SimulatedStreets
     database = None
@@ -164,6 +174,7 @@ def train(options: argparse.Namespace, group: Processes) -> int:
             group,
             options.resume,
             options.start,
+            tuned,
         )
         stopped_by = training.run()
     if stopped_by and group.first:
@@ -174,6 +185,17 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         print(f"weights: {weights}; best.safetensors beside it had the best AP in validation")
         print(f"every figure: {evaluation(options, weights)}")
     return EXIT_CODE.get(stopped_by, 0)
+
+
+def _tuned(path: Path | None, group: Processes) -> Tuned | None:
+    if path is None:
+        return None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tuned = read_tuned(path, group.device)
+    for warning in caught:
+        say_once(f"warning: {warning.message}")
+    return tuned
 
 
 def _dataset(options: argparse.Namespace, config: Config, split: str) -> Dataset:

@@ -13,8 +13,10 @@ if __name__ == "__main__":
     program.begin()
 
 import argparse
+import gc
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -23,16 +25,18 @@ from typing import TYPE_CHECKING
 from tools.program import number, output_path, run
 
 if TYPE_CHECKING:
-    from ops.dataflow import Dataflow
-    from ops.tuned import Work
-    from tools.benchmarks.layer_times import Layer
+    from ops.tuned import Choice, Work
+    from tools.benchmarks.layer_times import Layer, Maps
     from tools.benchmarks.scans import Scans
 
-EXAMPLE = """example:
-  python tools/tune.py scans/ --output tuned.json --network unet --precision fp16
+EXAMPLE = """examples:
+  python tools/tune.py scans/ --output tuned.json --precision fp16
+  python tools/tune.py scans/ --output tuned.json --network unet --batch 1 2 4 8
 """
+CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 NETWORKS = ("second", "unet")
 PRECISIONS = ("fp16", "bf16", "tf32", "fp32")
+ORDERED, PAIRS = "implicit_gemm, rows in order", "list pairs"  # beside the dataflows
 MARGIN = 0.97  # of the implicit GEMM's time: what is hardly faster is not worth another engine
 
 
@@ -48,6 +52,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("scans", type=Path, help="folder of .bin scans")
     parser.add_argument("--output", type=output_path, required=True, help="JSON file to write")
     parser.add_argument("--network", choices=NETWORKS, nargs="+", default=["second"])
+    parser.add_argument(
+        "--config", type=Path, default=CONFIG, help="of second (default: configs/second_kitti.yaml)"
+    )
     parser.add_argument("--precision", choices=PRECISIONS, nargs="+", default=["fp16"])
     parser.add_argument("--batch", type=number, nargs="+", default=[1, 4])
     parser.add_argument("--count", type=number, default=4, help="batches of each (default: 4)")
@@ -58,29 +65,31 @@ def tune(options: argparse.Namespace) -> None:
     import torch
 
     from data.files import require_own_json, write_json
-    from ops.tuned import FORMAT, Tuned, as_json
+    from ops.tuned_file import FORMAT, Origin, as_json
     from tools.benchmarks.scans import load_scans
 
-    require_own_json(options.output, lambda old: old.get("format") == FORMAT)
+    require_own_json(options.output, lambda old: str(old.get("format")).startswith(FORMAT[:-1]))
     if not torch.cuda.is_available():
         raise ValueError("tune: needs a CUDA device, torch sees none")
-    scans = load_scans(options.scans, options.count * max(options.batch))
-    device = torch.cuda.get_device_name()
-    print(f"{device}, {scans.source}; us of the implicit GEMM and of the fastest dataflow")
+    scans, origin = load_scans(options.scans, options.count * max(options.batch)), Origin.here()
+    print(f"{origin.device}, torch {origin.torch_version}, {scans.source}")
+    gc.freeze()  # every capture of a graph collects garbage: what was imported is none
+    print("us of the implicit GEMM and of the fastest dataflow, us to list the pairs of the map")
     times = measure(options, scans)
     fastest = {work: choose(us) for work, us in times.items()}
     for work, us in times.items():
         print(line(work, us, fastest[work]))
-    write_json(options.output, as_json(Tuned(device, fastest), times))
-    print(f"{options.output}: {len(fastest)} layers and sizes")
+    write_json(options.output, as_json(origin, fastest, times))
+    others = sum(choice.unlisted.kind != "implicit_gemm" for choice in fastest.values())
+    print(f"{options.output}: {len(fastest)} layers and sizes, {others} are no implicit GEMM")
 
 
 def measure(options: argparse.Namespace, scans: Scans) -> dict[Work, dict[str, float]]:
-    """Median microseconds of each work by dataflow."""
+    """Median microseconds of each work by dataflow, of the implicit GEMM on rows in order (where a
+    layer of ops.spconv gains by it), and to list the pairs of the map."""
     from ops.tuned import Work
-    from tools.benchmarks.layer_times import CANDIDATES, Maps, dataflow_times
+    from tools.benchmarks.layer_times import Maps
 
-    candidates = [dataflow for dataflow in CANDIDATES if dataflow.kind != "direct"]
     samples: dict[Work, dict[str, list[float]]] = {}
     for layers, batch in batches(options, scans):
         maps = Maps(batch)
@@ -88,24 +97,43 @@ def measure(options: argparse.Namespace, scans: Scans) -> dict[Work, dict[str, f
             volume, rows = layer.kernel_map.forward.neighbours.shape
             shape = volume, layer.c_in, layer.c_out
             work = Work(layer.kind, *shape, precision, training, rows.bit_length())
-            us = dataflow_times(layer, maps, precision, candidates, training)
-            for name, time in us.items():
+            for name, time in times_of(layer, maps, precision, training).items():
                 samples.setdefault(work, {}).setdefault(name, []).append(time)
     return {
         work: {name: median(times) for name, times in us.items()} for work, us in samples.items()
     }
 
 
+def times_of(layer: Layer, maps: Maps, precision: str, training: bool) -> dict[str, float]:
+    """Microseconds, see `measure`."""
+    from ops import pair_map
+    from ops.dataflow import IMPLICIT_GEMM
+    from tools.benchmarks.layer_times import CANDIDATES, dataflow_times, in_order
+    from tools.benchmarks.timing import Times, wall
+
+    candidates = [dataflow for dataflow in CANDIDATES if dataflow.kind != "direct"]
+    us = dataflow_times(layer, maps, precision, candidates, training)
+    ordered = in_order(layer, precision)
+    if ordered is not None:
+        implicit = dataflow_times(ordered, maps, precision, [IMPLICIT_GEMM], training)
+        us[ORDERED] = implicit[str(IMPLICIT_GEMM)]
+    us[PAIRS] = 1e3 * Times.of(wall(lambda: pair_map(layer.kernel_map), 5)).median
+    return us
+
+
 def batches(options: argparse.Namespace, scans: Scans) -> Iterator[tuple[list[Layer], int]]:
     """The layers of each network on each batch, and the size of the batch."""
     import torch
 
+    from detector.config import load_config
     from ops.voxelize import voxelize
     from tools.benchmarks.dataflows import SEMANTIC
     from tools.benchmarks.layer_times import second_layers, unet_layers
-    from tools.benchmarks.ops import GRID
 
-    networks = {"second": (second_layers, GRID), "unet": (unet_layers, SEMANTIC)}
+    config = load_config(options.config)
+    encoder = config.model.encoder
+    second = partial(second_layers, channels=encoder.channels, out_channels=encoder.out_channels)
+    networks = {"second": (second, config.grid.voxel_grid), "unet": (unet_layers, SEMANTIC)}
     for network, batch, first in product(options.network, options.batch, range(options.count)):
         layers_of, grid = networks[network]
         frames = range(first * batch, (first + 1) * batch)
@@ -114,21 +142,28 @@ def batches(options: argparse.Namespace, scans: Scans) -> Iterator[tuple[list[La
         yield layers_of(voxels.coords, grid.sparse_shape, batch), batch
 
 
-def choose(us: dict[str, float]) -> Dataflow:
-    """The fastest, if it is clearly faster than the implicit GEMM."""
+def choose(us: dict[str, float]) -> Choice:
+    """The fastest, if it is clearly faster than the implicit GEMM: on listed pairs, and together
+    with the time to list them."""
     from ops.dataflow import IMPLICIT_GEMM, Dataflow
+    from ops.tuned import Choice
 
-    best = min(us, key=lambda name: us[name])
-    worth = us[best] < MARGIN * us[str(IMPLICIT_GEMM)]
-    return Dataflow.parse(best) if worth else IMPLICIT_GEMM
+    flows = {name: time for name, time in us.items() if name not in (ORDERED, PAIRS)}
+    best, implicit = min(flows, key=lambda name: flows[name]), us[str(IMPLICIT_GEMM)]
+    listed = flows[best] < MARGIN * implicit
+    unlisted = flows[best] + us[PAIRS] < MARGIN * min(implicit, us.get(ORDERED, implicit))
+    fastest = Dataflow.parse(best)
+    return Choice(*(fastest if worth else IMPLICIT_GEMM for worth in (listed, unlisted)))
 
 
-def line(work: Work, us: dict[str, float], dataflow: Dataflow) -> str:
+def line(work: Work, us: dict[str, float], choice: Choice) -> str:
     """A row of the table."""
     pass_ = "training" if work.training else "inference"
-    rows = f"{1 << work.size - 1 if work.size else 0}+ rows"
+    rows = f"{1 << work.size >> 1}+ rows"
     what = f"{work.kind} {work.offsets} x {work.c_in}-{work.c_out} {work.precision} {pass_}, {rows}"
-    return f"{what:<62} {us['implicit_gemm']:9.1f} {us[str(dataflow)]:9.1f}  {dataflow}"
+    times = f"{us['implicit_gemm']:9.1f} {us[str(choice.listed)]:9.1f} {us[PAIRS]:9.1f}"
+    alone = "" if choice.unlisted == choice.listed else f"; alone {choice.unlisted}"
+    return f"{what:<62} {times}  {choice.listed}{alone}"
 
 
 if __name__ == "__main__":

@@ -1,23 +1,13 @@
-"""Houses, garden walls, fences, guard rails: what runs along a street. Length lies along x."""
+"""Sheds, garden walls, fences, guard rails: what runs along a street. Length lies along x."""
 
 from functools import partial
 
 import numpy as np
 
+from data.simulator.houses import FACE
 from data.simulator.materials import Material
 from data.simulator.solids import Rows, Solids, boxes, limbs, solids, volumes
 from data.simulator.things import Thing
-
-FACE = 2.0  # from the axis of a house to its front, metres; the front looks to -y
-
-
-def house(rng: np.random.Generator) -> Thing:
-    """A front with doors, windows, ledges, sometimes balconies, steps and an awning; a flat roof
-    or gables.
-    """
-    length, height = rng.uniform(7.0, 20.0), rng.uniform(3.2, 13.0)
-    make = partial(_house, length, height, tuple(rng.random(8).tolist()), rng.random(16))
-    return Thing(make, (-length / 2, -FACE - 1.3, 0.0, length / 2, FACE + 1, height + 3))
 
 
 def shed(rng: np.random.Generator) -> Thing:
@@ -80,75 +70,6 @@ def stairs(rng: np.random.Generator) -> Thing:
     """Outdoor stairs with a handrail, up to a raised entrance."""
     make = partial(_stairs, int(rng.integers(3, 9)), rng.uniform(1.2, 3.0))
     return Thing(make, (-1.6, -1.4, 0.0, 1.6, 1.4, 2.6))
-
-
-def _house(length, height, u, v) -> Solids:
-    y, half = -FACE, length / 2
-    deep = 0.12 + 0.15 * u[0]  # of a window's reveal
-    storey = 2.7 + 0.6 * u[1]
-    storeys = max(1, int(height / storey))
-    bay = 2.0 + 1.4 * u[2]
-    bays = max(2, int(length / bay))
-    bay = length / bays
-    window = bay * (0.35 + 0.3 * u[3])
-    sill, lintel = 0.75 + 0.3 * u[4], storey - 0.45
-    # Rooms behind the glass: a wall some way in; piers and bands in front of it.
-    rows: Rows = [(-half, half, y + 1.2, FACE, 0, height)]
-    edges = -half + bay * np.arange(bays + 1)
-    piers = [
-        (
-            max(x - (bay - window) / 2, -half),
-            min(x + (bay - window) / 2, half),
-            y,
-            y + 1.2,
-            0,
-            height,
-        )
-        for x in edges.tolist()
-    ]
-    bands, glass, more = [], [], []
-    for i in range(storeys + 1):
-        bottom = i * storey - (storey - lintel) if i else 0.0
-        top = min(i * storey + sill, height)
-        if i < storeys or bottom < height:
-            bands.append(
-                (-half, half, y + 0.01, y + 1.2, max(bottom, 0), height if i == storeys else top)
-            )
-    for b in range(bays):
-        x0 = -half + b * bay + (bay - window) / 2
-        x1 = x0 + window
-        for i in range(storeys):
-            glass.append(
-                (x0, x1, y + deep, y + deep + 0.03, i * storey + sill, i * storey + lintel)
-            )
-            if u[5] < 0.35 and i > 0 and v[b % 16] < 0.5:
-                z = i * storey
-                left, right = max(x0 - 0.4, -half), min(x1 + 0.4, half)
-                more += [
-                    (left, right, y - 1.1, y, z - 0.1, z + 0.1),
-                    (left, right, y - 1.1, y - 1.05, z + 0.1, z + 1.0),
-                ]
-            elif u[6] < 0.5:
-                left, right, z = max(x0 - 0.1, -half), min(x1 + 0.1, half), i * storey + sill
-                more.append((left, right, y - 0.12, y, z - 0.08, z))
-    door = -half + bay * (int(v[0] * bays) + 0.5)
-    more += [
-        (door - 0.9, door + 0.9, y - 0.9, y, 0, 0.17),
-        (door - 0.8, door + 0.8, y - 0.5, y, 0.17, 0.34),
-    ]
-    more.append((door - 0.55, door + 0.55, y + 0.1, y + 0.2, 0.3, 2.2))
-    if u[7] < 0.15:
-        more.append((-half + 0.5, half - 0.5, y - 1.3, y, 2.7, 2.85))  # an awning
-    roof: Rows = []
-    if v[1] < 0.6:
-        roof = [
-            (-half, -0.1, height - 0.1, half, -0.1, height - 0.1, FACE + 0.4, FACE + 0.4, 2.4, 2.4)
-        ]
-    elif v[2] < 0.5:
-        more.append((-half, half, y - 0.4, FACE, height - 0.2, height))
-    parts = [boxes(rows + piers + bands + more, Material.CONCRETE), boxes(glass, Material.GLASS)]
-    parts += [limbs(roof, Material.CONCRETE, 4)] if roof else []
-    return solids(*parts)
 
 
 def _shed(length, height) -> Solids:

@@ -83,38 +83,7 @@ def _truck(size, u) -> Solids:
     parts = [_cab(front, depth, width * 0.97, cab_height, 0.1 + 0.25 * u[3])]
     inside = (front - depth + 0.05, front - 0.9, -0.4 * width, 0.4 * width, 0.6, 0.5 * cab_height)
     parts.append(boxes([inside], Material.CLOTH))
-    if u[4] < 0.6:
-        rows, of = [(back, gap, -y, y, 1.0, height)], Material.PAINT
-    elif u[4] < 0.75:
-        rows = [(back, gap, -y, y, 0.95, 1.15), (gap - 0.1, gap, -y, y, 1.15, height * 0.85)]
-        rows += [(back, gap, s * y - 0.04, s * y + 0.04, 1.15, 1.7) for s in (-0.98, 0.98)]
-        rows += [(back, back + 0.06, -y, y, 1.15, 1.7)]
-        of = Material.METAL
-    elif u[4] < 0.9:
-        middle = (1.0 + height) / 2
-        rod = (
-            back,
-            0,
-            middle,
-            gap,
-            0,
-            middle,
-            0.95 * y,
-            0.95 * y,
-            (height - 1) / 2,
-            (height - 1) / 2,
-        )
-        parts.append(limbs([rod], Material.METAL, 12))
-        rows, of = [(back, gap, -0.4 * y, 0.4 * y, 0.8, 1.05)], Material.METAL
-    else:
-        rows, of = (
-            [
-                (back, gap, -y, y, 0.95, 1.15),
-                (back + 1, gap - 1, -0.7 * y, 0.7 * y, 1.15, min(2.2, height)),
-            ],
-            Material.METAL,
-        )
-    parts.append(boxes(rows, of))
+    parts += _load(u[4], back, gap, y, height)
     parts.append(
         boxes([(back + 0.2, gap + 0.3, -0.35 * width, 0.35 * width, 0.55, 1.0)], Material.METAL)
     )
@@ -123,20 +92,33 @@ def _truck(size, u) -> Solids:
         parts.append(boxes(guard, Material.METAL))
     places = [front - 0.55 * depth, back + 1.2] + ([back + 2.4] if length > 8 else [])
     parts.append(_wheels(places, width, 0.48))
-    bracket = front - 0.35
-    mirrors = [
-        (
-            bracket,
-            bracket + 0.12,
-            s * (y + 0.12) - 0.1,
-            s * (y + 0.12) + 0.1,
-            0.55 * cab_height,
-            0.8 * cab_height,
-        )
-        for s in (-1, 1)
-    ]
-    parts.append(boxes(mirrors, Material.PLASTIC))
+    parts.append(_mirrors(front - 0.35, y + 0.12, cab_height))
     return solids(*parts)
+
+
+def _load(kind: float, back: float, front: float, y: float, height: float) -> list[Hulls]:
+    """A closed box, a low tipper, a tank or a bare platform, from back to front, 2 y wide."""
+    platform = (back, front, -y, y, 0.95, 1.15)
+    if kind < 0.6:
+        return [boxes([(back, front, -y, y, 1.0, height)], Material.PAINT)]
+    if kind < 0.75:
+        rows: Rows = [platform, (front - 0.1, front, -y, y, 1.15, height * 0.85)]
+        rows += [(back, front, s * y - 0.04, s * y + 0.04, 1.15, 1.7) for s in (-0.98, 0.98)]
+        rows += [(back, back + 0.06, -y, y, 1.15, 1.7)]
+        return [boxes(rows, Material.METAL)]
+    if kind < 0.9:
+        middle, high = (1.0 + height) / 2, (height - 1) / 2
+        tank = (back, 0, middle, front, 0, middle, 0.95 * y, 0.95 * y, high, high)
+        saddle = (back, front, -0.4 * y, 0.4 * y, 0.8, 1.05)
+        return [limbs([tank], Material.METAL, 12), boxes([saddle], Material.METAL)]
+    goods = (back + 1, front - 1, -0.7 * y, 0.7 * y, 1.15, min(2.2, height))
+    return [boxes([platform, goods], Material.METAL)]
+
+
+def _mirrors(x: float, y: float, cab_height: float) -> Hulls:
+    low, high = 0.55 * cab_height, 0.8 * cab_height
+    rows: Rows = [(x, x + 0.12, s * y - 0.1, s * y + 0.1, low, high) for s in (-1, 1)]
+    return boxes(rows, Material.PLASTIC)
 
 
 def _tram(size, u) -> Solids:

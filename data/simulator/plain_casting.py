@@ -50,16 +50,8 @@ def cast_meshes(
         layers: solid, glass.
         touched: [S, R] bool, set where a ray would meet the thing if it stood alone.
     """
-    hulls = meshes.hulls
-    sizes, count = hulls[:, 2], hulls[:, 4]
-    x, y, z = meshes.vertices.T
-    at_x, at_y, at_z, cos, sin = pose[hulls[:, 0]].T.repeat(sizes, axis=1)
-    vertices = np.array([cos * x - sin * y + at_x, sin * x + cos * y + at_y, z + at_z], np.float32)
-    number = np.arange(count.sum()) - (np.cumsum(count) - count).repeat(count)  # within its hull
-    triangles = meshes.corners[number + hulls[:, 3].repeat(count)]
-    triangles += hulls[:, 1].repeat(count)[:, None]
-    material = meshes.material[hulls[:, 5].repeat(count) + number * hulls[:, 6].repeat(count)]
-    a, b, c = corners = vertices[:, triangles.T].transpose(1, 0, 2)  # [corner, coordinate, T]
+    corners, part, material = _triangles(meshes, pose)
+    a, b, c = corners
     edges = np.stack([_cross(a, b), _cross(b, c), _cross(c, a)])  # [3, 3, T]
     volume = _dot(a, edges[1])
     facing = volume < 0
@@ -67,7 +59,7 @@ def cast_meshes(
     edges, volume = edges[..., facing], volume[facing]
     normal = edges[0] + edges[1] + edges[2]
     length = np.sqrt(_dot(normal, normal))
-    part, material = hulls[:, 0].repeat(count)[facing], material[facing]
+    part, material = part[facing], material[facing]
     item, ray = pairs(found, grid.shape[1])
     rows = np.ascontiguousarray(edges.reshape(9, -1).T)
     for start in range(0, len(item), CHUNK):
@@ -84,6 +76,21 @@ def cast_meshes(
         for layer, mine in zip(layers, (~pane, pane), strict=True):
             j = i[mine]
             layer.put(r[mine], depth[mine], owner[part[j]], material[j], cosine[mine])
+
+
+def _triangles(meshes: Surfaces, pose: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The triangles of placed things: corners [3 corners, 3 coordinates, T] in the sensor's frame,
+    the number of the thing [T] and the material [T]."""
+    hulls = meshes.hulls
+    sizes, count = hulls[:, 2], hulls[:, 4]
+    x, y, z = meshes.vertices.T
+    at_x, at_y, at_z, cos, sin = pose[hulls[:, 0]].T.repeat(sizes, axis=1)
+    vertices = np.array([cos * x - sin * y + at_x, sin * x + cos * y + at_y, z + at_z], np.float32)
+    number = np.arange(count.sum()) - (np.cumsum(count) - count).repeat(count)  # within its hull
+    triangles = meshes.corners[number + hulls[:, 3].repeat(count)]
+    triangles += hulls[:, 1].repeat(count)[:, None]
+    material = meshes.material[hulls[:, 5].repeat(count) + number * hulls[:, 6].repeat(count)]
+    return vertices[:, triangles.T].transpose(1, 0, 2), hulls[:, 0].repeat(count), material
 
 
 def cross_volumes(

@@ -11,9 +11,10 @@ from data.simulator.cars import car, van
 from data.simulator.furniture import traffic_light
 from data.simulator.lanes import OPEN, Lane, mixed
 from data.simulator.lorries import bus, trailer, truck
+from data.simulator.mixtures import FRONTS, FURNITURE, GREEN
 from data.simulator.people import pedestrian
 from data.simulator.riders import cyclist
-from data.simulator.sides import FRONTS, FURNITURE, GREEN, Side
+from data.simulator.sides import Side
 from data.simulator.street import Placed, Street
 from data.simulator.surface import make_ground
 

@@ -10,6 +10,15 @@ from data.simulator.furniture import gantry, lamp
 from data.simulator.lanes import Lane, mixed
 from data.simulator.lorries import tram, truck
 from data.simulator.materials import Material
+from data.simulator.mixtures import (
+    CAFE,
+    CLUTTER,
+    FRONTS,
+    FURNITURE,
+    GREEN,
+    PARKED,
+    TOWN_BEHIND,
+)
 from data.simulator.people import pedestrian
 from data.simulator.plans import (
     TRAFFIC,
@@ -24,13 +33,6 @@ from data.simulator.plans import (
 from data.simulator.plants import hedge, young_tree
 from data.simulator.riders import bicycle, cyclist
 from data.simulator.sides import (
-    CAFE,
-    CLUTTER,
-    FRONTS,
-    FURNITURE,
-    GREEN,
-    PARKED,
-    TOWN_BEHIND,
     Side,
     behind,
     country_side,
@@ -91,40 +93,16 @@ def _junction(rng: np.random.Generator, name: str) -> Street:
 def _square(rng: np.random.Generator, name: str) -> Street:
     """A place for walkers and cyclists, cafes, bicycles; cars are rare."""
     crowd = rng.choice((2.5, 8.0, 25.0), p=(0.35, 0.4, 0.25))
-    walkers = mixed((8, pedestrian), (2, cyclist))
     right, left = Side(1.7, -1), Side(1.7, 1)
     for side in (right, left):
         if rng.random() < 0.5:
             side.step(rng.uniform(0.03, 0.14))
-        turn = np.pi * rng.integers(2)
-        for _ in range(2):
-            side.add(
-                1.2,
-                Material.CONCRETE,
-                walkers,
-                (0.1, crowd),
-                turn,
-                jitter=0.1,
-                wobble=rng.choice((0.3, 1.5)),
-            )
-            turn += np.pi
-            crowd *= rng.uniform(1.0, 2.5)
-        side.add(
-            2.5,
-            Material.CONCRETE,
-            CAFE if rng.random() < 0.4 else FURNITURE,
-            (0.2, rng.uniform(1, 8)),
-            jitter=0.7,
-            wobble=0.8,
-        )
-        side.add(
-            1.9,
-            Material.CONCRETE,
-            mixed((2, bicycle), (1, CLUTTER), (1, young_tree), (0.5, PARKED)),
-            (0.15, rng.uniform(0.5, 12)),
-            side.along + np.pi / 2,
-            jitter=0.1,
-        )
+        crowd = _walkers(rng, side, crowd)
+        clutter, free = CAFE if rng.random() < 0.4 else FURNITURE, rng.uniform(1, 8)
+        side.add(2.5, Material.CONCRETE, clutter, (0.2, free), jitter=0.7, wobble=0.8)
+        parked = mixed((2, bicycle), (1, CLUTTER), (1, young_tree), (0.5, PARKED))
+        free, nose = rng.uniform(0.5, 12), side.along + np.pi / 2
+        side.add(1.9, Material.CONCRETE, parked, (0.15, free), nose, jitter=0.1)
         if rng.random() < 0.7:
             side.add(6.4, Material.CONCRETE, FRONTS, (0.0, 3.0), wobble=0.0)
         else:
@@ -141,6 +119,17 @@ def _square(rng: np.random.Generator, name: str) -> Street:
         jitter=0.8,
     )
     return Plan([ahead], (right, left), [], 0.0).street(rng, name, end=some_end(rng))
+
+
+def _walkers(rng: np.random.Generator, side: Side, gap: float) -> float:
+    """Two rows of walkers, the other way each, so far apart; returns the gap for the next row."""
+    walkers, turn = mixed((8, pedestrian), (2, cyclist)), np.pi * rng.integers(2)
+    for _ in range(2):
+        wobble = rng.choice((0.3, 1.5))
+        side.add(1.2, Material.CONCRETE, walkers, (0.1, gap), turn, jitter=0.1, wobble=wobble)
+        turn += np.pi
+        gap *= rng.uniform(1.0, 2.5)
+    return gap
 
 
 def _country(rng: np.random.Generator, name: str) -> Street:

@@ -20,13 +20,14 @@ from detector.draw.style import (
     ramp,
     tint,
 )
-from detector.draw.text import shortened, width, write
+from detector.draw.text import width, wrapped, write
 from detector.draw.view import View
 
 SMOOTH = 2  # drawn this many times larger, then shrunk
 LEFT, TOP, RIGHT, BOTTOM = 44, 40, 16, 50  # margins in pixels, without the legend
 SENSOR: tuple[int, int, int] = (255, 255, 255)
 HEADING = 0.7  # metres that the heading line goes beyond the front
+TITLE, SMALL_TITLE, ROW = 17, 14, 17  # pixels: letters of one row, of more rows; from row to row
 
 
 def draw_birds_eye(
@@ -61,8 +62,7 @@ def draw_birds_eye(
     draw = ImageDraw.Draw(picture)
     _axes(draw, view)
     key = _ramp_key(picture, draw, colour_by)
-    write(draw, (LEFT, TOP / 2), shortened(title, 17, key - LEFT - 20), TEXT, 17)
-    return np.asarray(picture)
+    return np.asarray(_titled(picture, title, key - LEFT - 20))
 
 
 def draw_thumbnail(
@@ -198,6 +198,21 @@ def _axes(draw: ImageDraw.ImageDraw, view: View) -> None:
         write(draw, (u, TOP + down + 8), f"{metres}", FAINT, 12, "mt")
     write(draw, (LEFT - 8, TOP - 12), "x, m", FAINT, 12, "rm")
     write(draw, (LEFT + across, TOP + down + 24), "y, m", FAINT, 12, "rt")
+
+
+def _titled(picture: Image.Image, title: str, room: float) -> Image.Image:
+    """The picture with its whole title in so many pixels, in smaller rows if it takes several."""
+    rows, size = [title], TITLE
+    if width(title, size) > room:
+        rows, size = wrapped(title, SMALL_TITLE, room), SMALL_TITLE
+    # Two rows leave the plot where it is, so that it keeps still in a film.
+    higher = ROW * max(0, len(rows) - 2)
+    whole = Image.new("RGB", (picture.width, picture.height + higher), BACKGROUND)
+    whole.paste(picture, (0, higher))
+    middle = (TOP + higher - ROW * (len(rows) - 1)) / 2
+    for number, row in enumerate(rows):
+        write(ImageDraw.Draw(whole), (LEFT, middle + ROW * number), row, TEXT, size)
+    return whole
 
 
 def _ramp_key(picture: Image.Image, draw: ImageDraw.ImageDraw, colour_by: str) -> float:

@@ -57,6 +57,21 @@ def shortened(text: str, size: int, room: float) -> str:
     return f"{text}..."
 
 
+def wrapped(text: str, size: int, room: float) -> list[str]:
+    """The text in rows of at most so many pixels, which end between words where there is a gap."""
+    rows: list[str] = []
+    text = text.strip()
+    while width(text, size) > room:
+        end = 1
+        while width(text[: end + 1], size) <= room:
+            end += 1
+        gap = text.rfind(" ", 0, end + 1)
+        end = gap if gap > 0 else end
+        rows.append(text[:end].rstrip())
+        text = text[end:].lstrip()
+    return [*rows, text]
+
+
 def _prepare(text: str, size: int) -> tuple[str, ImageFont.FreeTypeFont]:
     """What is written, and the font to write it in."""
     letters = frozenset(c for c in text if not c.isascii())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import nn
 
 from detector.config_sections import TrainConfig
 from detector.models.second import Second
+from detector.models.sparse_encoder import no_graphs
 from detector.training.distributed import Processes
 from detector.training.ema import Ema
 from detector.training.fused_adamw import FusedAdamW
@@ -27,7 +30,8 @@ def build_trainer(
     total_steps: int,
     processes: Processes,
 ) -> Trainer:
-    """A trainer at its first step; the model of rank 0 is the one that all start from."""
+    """A trainer at its first step; the model of rank 0 is the one that all start from. A model with
+    dataflows that a CUDA graph cannot hold is trained without graphs, which a line says."""
     device = processes.device
     synchronised = settings.sync_batchnorm and processes.count > 1
     if synchronised:
@@ -46,7 +50,10 @@ def build_trainer(
     if device.type == "cuda":
         recipe = Recipe(settings.beta2, EPS, settings.weight_decay, settings.clip_norm)
         state = TrainState(model, FusedAdamW(model, recipe, scaler, ema), scaler, ema)
-        graphs = not synchronised  # other processes are no part of a graph
+        others = model.encoder.by_other_dataflows(settings.precision, training=True)
+        if others and processes.first:
+            print(f"warning: dataflows: {no_graphs(others)}", file=sys.stderr, flush=True)
+        graphs = not synchronised and not others  # other processes are no part of a graph
         return GpuTrainer(state, criterion, schedule, settings, processes, graphs)
     decay = settings.weight_decay
     optimizer = torch.optim.AdamW(model.parameters(), eps=EPS, weight_decay=decay)

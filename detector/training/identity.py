@@ -26,6 +26,7 @@ class RunIdentity:
     # digest of clouds, labels and calibrations, or `SimulatedStreets.signature`; "" of a run that
     # did not note it
     data: str
+    dataflows: str = ""  # of layers that are no implicit GEMMs: they round otherwise
 
     @classmethod
     def of(cls, config: Config, processes: int, frame_ids: Sequence[str], data: str) -> RunIdentity:
@@ -42,6 +43,7 @@ class RunIdentity:
             "frames": str(self.frames),
             "frames_digest": str(self.frames_digest),
             "data": self.data,
+            "dataflows": self.dataflows,
         }
 
     @classmethod
@@ -58,7 +60,8 @@ class RunIdentity:
             digest = int(texts["frames_digest"])
         except KeyError as error:
             raise ValueError(f"the checkpoint has no entry {error}") from None
-        return cls(config, processes, frames, digest, texts.get("data", ""))
+        rest = texts.get("data", ""), texts.get("dataflows", "")
+        return cls(config, processes, frames, digest, *rest)
 
     def changes(self, new: RunIdentity) -> list[str]:
         """`key: old value -> new value` for everything that keeps `new` from going on with this."""
@@ -77,6 +80,9 @@ class RunIdentity:
                 lines.append(f"simulated streets: {self.data} -> {new.data}: changed since")
             else:
                 lines.append("clouds, labels or calibrations: changed since")
+        if new.dataflows != self.dataflows:
+            none = "implicit GEMMs"
+            lines.append(f"dataflows: {self.dataflows or none} -> {new.dataflows or none}")
         return lines
 
 

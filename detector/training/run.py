@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from detector.training.trainer import Trainer
 from detector.training.transfer import start_from
 from detector.training.validation import Validation
 from detector.training.workers import batches_of
+from ops.tuned import Tuned, use_tuned
 
 FIRST_FRAMES = 10  # validated before the first step, so that nothing breaks hours later
 
@@ -170,12 +172,14 @@ def build_training(
     processes: Processes,
     resume: bool = False,
     start: Path | None = None,
+    tuned: Tuned | None = None,
 ) -> Training:
     """A run in the folder `output`, which is made, from its newest checkpoint on with `resume`.
 
     database: of objects to paste into the frames. start: weights file of another training, see
-    `start_from`, whose report is printed. Seeds torch. Raises ValueError where the folder holds a
-    run and `resume` is not said, or one that was made otherwise.
+    `start_from`, whose report is printed. tuned: dataflows of the encoder's layers. Seeds torch.
+    Raises ValueError where the folder holds a run and `resume` is not said, or one that was made
+    otherwise.
     """
     train, names = config.train, config.class_names
     processes.of_first(partial(make_folder, output))
@@ -191,6 +195,7 @@ def build_training(
     augmented, total = build_training_frames(config, frames, database), sampler.total_steps
     model, criterion = build_second(config), build_criterion(config)
     kept = start_from(model, config, start) if start else []
+    use_tuned(model, tuned)
     trainer = build_trainer(model, criterion, train, total, processes)
     postprocess = build_postprocessor(config).to(processes.device)
     validation = Validation(
@@ -201,6 +206,8 @@ def build_training(
     else:
         signature = processes.of_first(partial(signature_of, frames))
         identity = RunIdentity.of(config, processes.count, frames.frame_ids, signature)
+    others = model.encoder.by_other_dataflows(train.precision, training=True)
+    identity = replace(identity, dataflows="; ".join(others))
     folder, state = RunFolder(output, config, identity, processes), trainer.state
     folder.restore(state, resume)
     monitor: Monitor | SilentMonitor = SilentMonitor()

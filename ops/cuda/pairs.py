@@ -16,6 +16,11 @@ from ops.rulebook import Table
 def list_pairs(table: Table, symmetric: bool) -> Pairs:
     """See ops.dataflow.Pairs."""
     extension()
+    if torch.cuda.is_current_stream_capturing():
+        raise ValueError(
+            "pair_map: the host needs the number of pairs, which a CUDA graph keeps from it; list "
+            "them before the capture, or leave the layers implicit GEMMs"
+        )
     neighbours, count = table.neighbours.contiguous(), table.count
     hit = neighbours >= 0
     if count is not None:

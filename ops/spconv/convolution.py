@@ -10,19 +10,21 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from ops.dataflow import Dataflow, PairMap
 from ops.geometry import ConvGeometry
 from ops.rulebook import KernelMap
 from ops.spconv.core import ConvAlgo, IndiceData, SparseConvTensor, expand_nd
 from ops.spconv.modules import SparseModule
-from ops.spconv.product import PANEL, Kept, gains_by_order, product, product_type
+from ops.spconv.product import LEAST_CHANNELS, Kept, gains_by_order, product
 from ops.spconv.sites import Sites
+from ops.tuned import Tunable, product_type
 
 Numbers = int | Sequence[int]
 MAX_NUM_VOXELS = "max_num_voxels_during_training"
 _KEPT: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()  # not copied, not saved
 
 
-class SparseConvolution(SparseModule):
+class SparseConvolution(Tunable, SparseModule):
     """A sparse convolution in 2 or 3 dimensions; `weight` is [C_out, *kernel, C_in].
 
     `indice_key` names the sites and map for layers that share them. `algo`, `fp32_accum` and
@@ -130,7 +132,11 @@ class SparseConvolution(SparseModule):
         else:
             out, kernel_map, sites = self.mapped(input)
             kept = None if torch.is_grad_enabled() else _KEPT.setdefault(self, Kept())
-            out = out.on(sites, product(features, self.weight, kernel_map, self.bias, kept))
+            taken: KernelMap | PairMap = kernel_map
+            flow = self.flow(features, kernel_map)
+            if flow is not None:
+                taken = (sites if self.inverse else input.sites).pairs(kernel_map)
+            out = out.on(sites, product(features, self.weight, taken, self.bias, kept, flow))
             self.record(len(sites.indices))
         if add_input is not None:
             out.features = out.features + add_input.features
@@ -163,7 +169,7 @@ class SparseConvolution(SparseModule):
     ) -> KernelMap:
         """The map with orders of its rows where the layer gains by them."""
         c_in, c_out = self.in_channels, self.out_channels
-        if min(c_in, c_out) < PANEL:  # most layers: the host's time counts
+        if min(c_in, c_out) < LEAST_CHANNELS:  # the host's time counts
             return kernel_map
         forward, backward = kernel_map
         dtype = product_type(input.features)
@@ -174,6 +180,14 @@ class SparseConvolution(SparseModule):
         if gains_by_order(backward, dtype, c_out, c_in):
             backward = inputs.with_order(backward)
         return KernelMap(forward, backward)
+
+    def flow(self, features: Tensor, kernel_map: KernelMap) -> Dataflow | None:
+        """What `ops.use_tuned` chooses; None for the implicit GEMM."""
+        if self.dataflow is None or self.transposed:  # of which nothing is measured
+            return None
+        kind = "submanifold" if self.subm else "inverse" if self.inverse else "strided"
+        shape = math.prod(self.kernel_size), self.in_channels, self.out_channels
+        return self.chosen(kind, shape, product_type(features), kernel_map)
 
     def indice_data(self, input: SparseConvTensor) -> IndiceData:
         """Sites and map of this layer: those of its indice_key, or new ones."""

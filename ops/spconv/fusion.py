@@ -103,7 +103,8 @@ def _may_train(block: Block, features: Tensor, before: Sequence[Block]) -> bool:
 
 
 def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseConvTensor | None:
-    """The result of the blocks; None where a level has too few rows to be normalised.
+    """The result of the blocks; None where a level has too few rows to be normalised, or a layer
+    has a dataflow of its own.
 
     `folded` keeps the weights for inference between calls.
     """
@@ -112,6 +113,9 @@ def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseCon
         out, kernel_map, sites = conv.mapped(out)
         maps.append(kernel_map)
         out = out.on(sites, x.features)  # their sites are those of the result, the features not yet
+    pairs = zip(blocks, maps, strict=True)
+    if any(block.conv.flow(x.features, kernel_map) for block, kernel_map in pairs):
+        return None
     features = x.features.contiguous()
     if not torch.is_grad_enabled():
         features = _chain(blocks, features, folded)(features, maps)

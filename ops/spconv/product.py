@@ -14,22 +14,26 @@ from torch.nn.functional import pad
 
 from ops.cuda import sparse_conv as cuda
 from ops.cuda.precision import tf32_allowed
+from ops.dataflow import Dataflow, PairMap
 from ops.row_order import MOST_OFFSETS
 from ops.rulebook import KernelMap, Table
 from ops.sparse_conv import check_features, sparse_conv
+from ops.tuned import product_type
 
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
 PANEL, SLICE = 128, 64  # channels of csrc/conv/warpgroup.h
-LEAST_WORK = 1 << 29  # rows times channels of both sides
+LEAST_CHANNELS = 64  # of a layer that gains by an order of its rows
+LEAST_WORK, LEAST_WORK_WIDE = 1 << 31, 1 << 29  # rows times channels of both sides
 MOST_ROWS = 96 * 65535  # of the kernel that reads an order: its largest grid of blocks
 
 
 def product(
     features: Tensor,  # [N_in, C_in]
     weight: Tensor,  # [C_out, *kernel, C_in]
-    kernel_map: KernelMap,
+    kernel_map: KernelMap | PairMap,
     bias: Tensor | None,  # [C_out]
     kept: Kept | None = None,  # where gradients are off, of this weight
+    flow: Dataflow | None = None,  # of a PairMap
 ) -> Tensor:  # [N_out, C_out]
     """The sparse convolution; differentiable. Under autocast in its type."""
     dtype = weight.dtype
@@ -44,7 +48,10 @@ def product(
     if inputs:
         features = pad(features, (0, inputs))
     features = features.contiguous()
-    if fill:
+    if isinstance(kernel_map, PairMap):
+        weight = ready.weight.to(features.dtype)
+        out = sparse_conv(features, weight, kernel_map, ready.bias, dataflow=flow)
+    elif fill:
         check_features(features, kernel_map)
         out = cuda.mixed_conv(features, ready.weight, kernel_map, ready.bias, ready.packed)
     else:
@@ -103,27 +110,26 @@ def _single(bias: Tensor) -> Tensor:
     return bias.detach() if bias.dtype == torch.float64 else bias.detach().float()
 
 
-def product_type(features: Tensor) -> torch.dtype:
-    """The type in which a convolution of the features computes."""
-    kind = features.device.type
-    if torch.is_autocast_enabled(kind) and features.dtype != torch.float64:
-        return torch.get_autocast_dtype(kind)
-    return features.dtype
+def _is_wide(table: Table, c_in: int, c_out: int) -> bool:
+    """Whether its tiles are those of the kernel for wide layers, where there is one."""
+    wide = c_in >= PANEL and c_in % SLICE == 0 and c_out % PANEL == 0
+    return wide and _is_hopper(table.neighbours.device)
 
 
 def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> bool:
-    """Whether the convolution runs on the kernel for wide layers, which reads an order of the rows,
-    and an order saves more time than it takes."""
+    """Whether the convolution runs on kernels that read an order of the rows, and an order saves
+    more time than it takes."""
     offsets, rows = table.neighbours.shape
-    wide = c_in >= PANEL and c_in % SLICE == 0 and c_out % PANEL == 0
     halves = dtype in (torch.float16, torch.bfloat16)
+    least = LEAST_WORK_WIDE if _is_wide(table, c_in, c_out) else LEAST_WORK
     return (
-        wide
+        table.neighbours.is_cuda
+        and c_in % TILE == 0
+        and c_out % TILE == 0
+        and least <= rows * c_in * c_out
         and rows <= MOST_ROWS
-        and rows * c_in * c_out >= LEAST_WORK
         and 1 < offsets <= MOST_OFFSETS
         and (halves or (dtype == torch.float32 and tf32_allowed()))
-        and _is_hopper(table.neighbours.device)
     )
 
 

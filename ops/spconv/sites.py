@@ -23,6 +23,7 @@ from ops.spconv.foresight import Foreseen, Record
 from ops.spconv.on_the_way import OnTheWay
 from ops.spconv.renumbering import strided_in, submanifold_in
 from ops.spconv.transposed import transposed_map
+from ops.tuned import PairLists
 
 Ordered = tuple[Tensor, Tensor | None]
 
@@ -42,7 +43,9 @@ class Sites:
         self._ordered: Ordered | None = (indices, None) if is_sorted else None
         self._submanifold: dict[tuple, KernelMap] = {}
         self._strided: dict[tuple, tuple[Sites, KernelMap]] = {}
-        self._orders: dict[int, tuple[Tensor, Tensor]] = {}  # with the neighbours that have the id
+        # with the neighbours that have the id
+        self._orders: dict[int, tuple[Tensor, Tensor]] = {}
+        self.pairs = PairLists()  # of the maps from these sites
         self._record: Record | None = None
         self._foreseen: Foreseen | None = None
         self._level = 0  # of the record

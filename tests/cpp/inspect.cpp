@@ -7,9 +7,11 @@
 #include "config.cpp"
 #include "geometry.cpp"
 #include "network.cpp"
+#include "scalars.cpp"
 #include "sha256.cpp"
 #include "tensor_file.cpp"
 #include "tree.cpp"
+#include "weights_state.cpp"
 
 using namespace millisecond::detector;
 

@@ -110,22 +110,6 @@ def test_dead_process_ends_all(minute, tmp_path):
     assert started[0].returncode not in (0, None), output
 
 
-SAY = """
-import os
-from detector.training.distributed import first_to_say, processes
-with processes("cpu") as group:
-    print(first_to_say("what all notice"), first_to_say(f"what {group.rank} notices"))
-"""
-
-
-def test_what_all_notice_is_said_once():
-    outputs = [
-        process.communicate(timeout=PATIENCE)[0].split()
-        for process in start_processes(2, ["-c", SAY])
-    ]
-    assert sorted(outputs) == [["False", "True"], ["True", "True"]]
-
-
 def test_mistake_under_torchrun_is_said_once(minute, tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
@@ -171,11 +155,12 @@ def test_loss_that_one_process_finds_not_finite_stops_both(minute, tmp_path):
     assert saved.name in said
 
 
-RANDOM = """
+AGREE = """
 import torch
-from detector.training.distributed import processes
+from detector.training.distributed import first_to_say, processes
 from detector.training.state import TrainState
 with processes("cpu") as group:
+    print(first_to_say("what all notice"), first_to_say(f"what {group.rank} notices"))
     torch.manual_seed(group.rank)
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -189,5 +174,8 @@ with processes("cpu") as group:
 """
 
 
-def test_random_numbers_of_every_process_go_on():
-    succeed(start_processes(2, ["-c", RANDOM]))
+def test_what_all_notice_is_said_once_and_random_numbers_of_every_process_go_on():
+    started = start_processes(2, ["-c", AGREE])
+    outputs = [process.communicate(timeout=PATIENCE)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], outputs
+    assert sorted(output.split() for output in outputs) == [["False", "True"], ["True", "True"]]

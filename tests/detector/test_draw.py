@@ -95,6 +95,16 @@ def test_points_lie_where_they_are_and_strays_do_no_harm():
     assert nothing.shape == picture.shape and nothing.shape[1] == 960 + 60
 
 
+@pytest.mark.parametrize(("words", "higher"), [(1, 0), (16, 0), (60, 85)])
+def test_a_long_title_is_whole_and_leaves_the_plot_as_it_is(words, higher):
+    points = np.array([[25, -10, 1.5, 0.1]], dtype=np.float32)
+    view = View.of_range((0, 20), (-10, 10))  # the narrowest there is
+    plain = draw_birds_eye(points, view=view)
+    titled = draw_birds_eye(points, title="seven 7" * words, view=view)
+    assert titled.shape == (plain.shape[0] + higher, *plain.shape[1:])
+    assert (titled[40 + higher :] == plain[40:]).all()
+
+
 def test_the_view_agrees_with_the_closed_form():
     places = np.random.default_rng(0).uniform((0, -40), (70, 40), (50, 2))
     rows, columns = np.array([above(*place) for place in places]).T

@@ -57,6 +57,10 @@ class Stand:
         assert len(clouds) == self.batch_size
         assert max(map(len, clouds)) <= self.bucket.points
         self.rows = int(sum(cloud[0, 0] for cloud in clouds))
+        self.taken = [cloud.clone() for cloud in clouds]
+
+    def clouds(self):
+        return self.taken
 
     def outcome(self):
         if self.rows > self.bucket.rows[0] * self.batch_size:
@@ -98,6 +102,17 @@ def test_what_does_not_fit_goes_to_the_next_graph_and_then_call_by_call(graphs):
     assert found(graphs, (90, 401)) == "calls" and Stand.made[2:] == [(2, 1)]
     assert found(graphs, (901, 1)) == "calls"
     assert found(graphs, (90, 40)) == "graph" and Stand.made[3:] == []
+
+
+def test_a_cloud_may_change_while_its_graph_runs(graphs):
+    for rows, expected, made in ((51, "graph", [0, 1]), (501, "calls", [0, 1, 2])):
+        batch = [torch.full((90, 4), float(rows))]
+        graph = graphs.launch(batch)
+        batch[0].zero_()
+        outcome = graphs.finish(graph, batch)
+        assert outcome.detections == [expected] and outcome.rows == (rows, rows)
+        assert [number for number, _ in Stand.made] == made
+        graphs._rows = ()
 
 
 def test_each_batch_size_and_each_batch_under_way_has_a_graph(graphs):

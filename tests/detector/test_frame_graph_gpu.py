@@ -84,6 +84,39 @@ def test_a_stream_of_clouds_is_each_by_itself(detector):
     assert_same(detector.detect(clouds[3])[0], expected[3])
 
 
+def test_an_array_may_be_used_again_for_the_next_cloud(weights, monkeypatch):
+    detector = Detector.from_weights(weights, "cuda", "fp16")
+    clouds = [street(3000 + 700 * seed, seed) for seed in range(7)]
+    expected = [detector.detect(points)[0] for points in clouds]
+    rows = detector._inference([torch.from_numpy(clouds[3])]).rows
+    ladder = Bucket(9000, rows), Bucket(9000, tuple(5 * count for count in rows))
+    for buckets in (detector._graphs._buckets, ladder):  # later clouds do not fit the first graph
+        monkeypatch.setattr(detector._graphs, "_buckets", buckets)
+        monkeypatch.setattr(detector._graphs, "_rows", ())
+        memory = np.zeros((9000, 4), np.float32)
+
+        def reused(memory=memory):
+            for points in clouds:
+                memory[: len(points)] = points
+                memory[len(points) :] = np.nan
+                yield memory[: len(points)]
+
+        for (found, _), wanted in zip(detector.stream(reused()), expected, strict=True):
+            assert_same(found, wanted)
+
+
+def test_arrays_and_tensors_of_any_layout(weights):
+    detector = Detector.from_weights(weights, "cuda", "fp16")
+    points = street(9000, 1)
+    expected = detector.detect(points)[0]
+    read_only, wide = points.copy(), np.zeros((9000, 6), np.float32)
+    read_only.flags.writeable, wide[:, 1:5] = False, points
+    by_column = torch.from_numpy(points).T.contiguous().T
+    layouts = read_only, wide[:, 1:5], points[::-1].copy()[::-1], by_column, by_column.cuda()
+    for same in layouts:
+        assert_same(detector.detect(same)[0], expected)
+
+
 def test_over_a_capacity_the_next_bucket_runs(weights, monkeypatch):
     detector = Detector.from_weights(weights, "cuda", "fp16")
     graphs = detector._graphs

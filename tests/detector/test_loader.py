@@ -166,14 +166,17 @@ with batches_of(_loader()) as batches:
 """
 
 
-@pytest.mark.parametrize("indent", ["    ", ""], ids=["in the block", "after it"])
-def test_a_program_ends_with_the_error_though_workers_ignore_signals(indent):
-    done = subprocess.run(
-        [sys.executable, "-c", BROKEN.format(indent=indent)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "RuntimeError: broken"
+def test_a_program_ends_with_the_error_though_workers_ignore_signals():
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", BROKEN.format(indent=indent)],
+            cwd=REPOSITORY,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for indent in ("    ", "")  # in the block, after it
+    ]
+    for process in running:
+        _, said = process.communicate(timeout=180)
+        assert process.returncode == 1
+        assert said.splitlines()[-1] == "RuntimeError: broken"

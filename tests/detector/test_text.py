@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 from detector.draw import text
 from detector.draw.strips import ROW, legend
 from detector.draw.style import Palette
-from detector.draw.text import legible, shortened, width, write
+from detector.draw.text import legible, shortened, width, wrapped, write
 
 NOWHERE = "\U0010fffd"  # a private code point that no font has
 
@@ -72,6 +72,16 @@ def test_text_that_is_too_long_is_cut():
     cut = shortened("a long name of a scan, which nobody reads to its end", 17, 200)
     assert cut.startswith("a long name") and cut.endswith("...") and width(cut, 17) <= 200
     assert shortened("short", 17, 200) == "short"
+
+
+@pytest.mark.parametrize("room", [60, 200, 333, 5000])
+def test_wrapped_text_is_whole(room):
+    long = "a_name_of_a_scan_without_any_gap_in_it_that_nobody_reads   1234 points   5 ЖЯФ"
+    rows = wrapped(long, 14, room)
+    assert "".join("".join(rows).split()) == "".join(long.split())
+    assert all(0 < width(row, 14) <= room for row in rows)
+    assert (len(rows) == 1) == (room == 5000)
+    assert wrapped("one two", 14, width("one two", 14) - 1) == ["one", "two"]
 
 
 def test_a_legend_takes_as_many_rows_as_it_needs():

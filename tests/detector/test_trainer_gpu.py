@@ -16,7 +16,10 @@ from detector.training.flat import parts_of
 from detector.training.gpu_trainer import GpuTrainer
 from detector.training.losses import build_criterion
 from detector.training.randomness import fix_randomness
+from ops import Dataflow, use_tuned
 from tests.helpers.minute_training import CONFIG
+from tests.helpers.sparse import error
+from tests.helpers.tuned import FETCH, every_size
 
 pytestmark = pytest.mark.gpu
 
@@ -47,11 +50,15 @@ def batches():
     return [collate([frames[i] for i in pair], classes).pin_memory() for pair in pairs]
 
 
-def build(*overrides: str):
+def build(*overrides: str, dataflow: Dataflow | None = None):
     config = parse_config(CONFIG, overrides)
     torch.manual_seed(0)
     alone = Processes(0, 1, torch.device("cuda", torch.cuda.current_device()))
-    return build_trainer(build_second(config), build_criterion(config), config.train, 60, alone)
+    model = build_second(config)
+    if dataflow is not None:
+        shapes = [tuple(shape) for _, shape in model.encoder._layers()]
+        use_tuned(model, every_size(True, config.train.precision, shapes, dataflow))
+    return build_trainer(model, build_criterion(config), config.train, 60, alone)
 
 
 def plain(*overrides: str):
@@ -188,3 +195,19 @@ def test_validation_in_between_changes_nothing(batches):
         model.train()
     got = [torch.stack(records), *model.state_dict().values()]
     assert_same_bits(want[: len(got)], got)
+
+
+def test_dataflows_that_no_graph_holds(batches, capsys):
+    """Named in one line, and trained without graphs: the same but for rounding, and twice to the
+    same bits."""
+    precision, gradients = "train.precision=fp32", []
+    for dataflow in (None, FETCH, FETCH):
+        trainer = build(precision, dataflow=dataflow)
+        assert trainer.graphs == (dataflow is None)
+        warning = "warning: dataflows: " if dataflow else ""
+        assert capsys.readouterr().err.startswith(warning)
+        trainer.step([batches[0]])
+        gradients.append(trainer.gradient.clone())
+    plain, first, again = gradients
+    assert torch.equal(first, again)
+    assert error(first, plain) < 1e-4

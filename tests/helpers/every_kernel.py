@@ -29,7 +29,6 @@ from ops.locations import output_sites
 from ops.reached_sites import reached_sites
 from ops.row_order import row_order
 from ops.site_order import site_order
-from ops.upload import upload
 
 GRID = VoxelGrid((0, -4, -2, 12, 4, 2), (0.2, 0.2, 0.2))
 DOWN = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
@@ -168,11 +167,12 @@ def direct(scene: Scene) -> None:
 
 @runs("row_order")
 def row_orders(scene: Scene) -> None:
-    for kernel_map, dtype in product(kernel_maps(scene), DTYPES[1:]):
+    layers = (128, 256), (32, 64)
+    for kernel_map, dtype, (c_in, c_out) in product(kernel_maps(scene), DTYPES[1:], layers):
         table = kernel_map.forward
         ordered = KernelMap(table._replace(order=row_order(table)), kernel_map.backward)
-        x = torch.randn(sources(kernel_map), 128, device="cuda", dtype=dtype)
-        w = torch.randn(len(table.neighbours), 128, 256, device="cuda", dtype=dtype)
+        x = torch.randn(sources(kernel_map), c_in, device="cuda", dtype=dtype)
+        w = torch.randn(len(table.neighbours), c_in, c_out, device="cuda", dtype=dtype)
         with torch.no_grad():
             ops.sparse_conv(x, w, ordered)
 
@@ -334,7 +334,7 @@ def streams(scene: Scene) -> None:
         ops.iou_3d(scene.points.new_ones(3, 7), scene.points.new_ones(2, 7))
 
 
-@runs("load_points", "upload")
+@runs("load_points")
 def load_points(scene: Scene) -> None:
     offsets = torch.tensor([0, 1000, 2500], dtype=torch.int32).pin_memory()
     workspace = ops.load_workspace(2, scene.points.device)
@@ -342,8 +342,6 @@ def load_points(scene: Scene) -> None:
         points = torch.rand(3000, channels)
         points[::700, 3] = 1e9
         ops.load_points(points.pin_memory(), offsets, workspace)
-        staged = torch.zeros(4 + points.numel(), dtype=torch.int32).pin_memory()
-        upload([points[:1000], points[1000:]], staged, staged.cuda())
 
 
 @runs("collect")

@@ -1,5 +1,8 @@
 """The order of a table's rows by their offsets."""
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
 
@@ -7,6 +10,8 @@ from ops.reference.row_order import row_order as reference
 from ops.row_order import row_order
 from ops.rulebook import KernelMap, Table
 from ops.sparse_conv import sparse_conv
+from tests.conftest import ROUNDED_ONCE
+from tests.helpers.sparse import error
 
 
 def random_table(rows: int, volume: int, seed: int, count: int | None = None) -> Table:
@@ -23,15 +28,46 @@ def moved(table: Table) -> Table:
 
 @pytest.mark.parametrize("count", [None, 300])
 def test_every_row_is_there_once_and_rows_of_the_same_offsets_side_by_side(count):
-    table = random_table(400, 8, 3, count)
+    table = random_table(400, 4, 3, count)
     order, masks = row_order(table).long()
     last = 400 if count is None else count
     assert order.sort().values.tolist() == list(range(400))
     assert order[:last].max() < last
-    for v in range(8):
+    for v in range(4):
         assert torch.equal(masks >> v & 1, (table.neighbours[v] >= 0).long())
     found = masks[order[:last]]
     assert 1 + (found[1:] != found[:-1]).sum() == len(found.unique())
+
+
+def test_the_four_rarest_offsets_decide():
+    """Of a kernel of 3 x 3 x 3: those with most steps from the middle. Rows for which they are the
+    same stay in their order."""
+    table = random_table(3000, 27, 5)
+    steps = [abs(z) + abs(y) + abs(x) for z, y, x in itertools.product((-1, 0, 1), repeat=3)]
+    rarest = sorted(range(27), key=lambda v: (steps[v], abs(v - 13), v), reverse=True)
+    present = (table.neighbours[rarest] >= 0).T
+    order = row_order(table)[0].tolist()
+    rows_of: dict[tuple[int, ...], list[int]] = {}
+    for row in order:
+        rows_of.setdefault(tuple(present[row].nonzero()[:4, 0].tolist()), []).append(row)
+    assert list(itertools.chain(*rows_of.values())) == order  # side by side
+    assert all(rows == sorted(rows) for rows in rows_of.values())
+    firsts = [bin[0] if bin else 27 for bin in rows_of]
+    assert firsts == sorted(firsts)
+
+
+def test_tiles_in_that_order_multiply_half_as_many_offsets():
+    """About three offsets per row, the middle one always, as in a scan."""
+    draw = torch.Generator().manual_seed(1)
+    neighbours = torch.where(torch.rand(27, 64 * 200, generator=draw) < 0.08, 0, -1).int()
+    neighbours[13] = 0
+    order, masks = row_order(Table(neighbours))
+
+    def products(masks: torch.Tensor) -> int:
+        tiles = np.bitwise_or.reduce(masks.view(-1, 64).numpy(), axis=1)
+        return sum(bin(offsets).count("1") for offsets in tiles.tolist())
+
+    assert products(masks[order.long()]) < products(masks) / 2
 
 
 def test_too_many_offsets_are_told():
@@ -40,12 +76,14 @@ def test_too_many_offsets_are_told():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("rows", "volume", "count"), [(0, 27, None), (1, 3, 1), (70001, 27, None)])
+@pytest.mark.parametrize(
+    ("rows", "volume", "count"), [(0, 27, None), (1, 3, 1), (3000, 31, 1025), (70001, 27, None)]
+)
 def test_the_kernel_finds_the_same_order(rows, volume, count):
     table = random_table(rows, volume, rows, count)
-    assert torch.equal(row_order(moved(table)).cpu(), reference(table))
     bounded = table._replace(count=torch.tensor([rows // 3], dtype=torch.int32))
-    assert torch.equal(row_order(moved(bounded)).cpu(), reference(bounded))
+    for given in (table, bounded):
+        assert torch.equal(row_order(moved(given)).cpu(), reference(given))
     torch.library.opcheck(torch.ops.millisecond.row_order, tuple(moved(bounded)[:2]))
 
 
@@ -76,6 +114,28 @@ def test_a_convolution_gives_the_same_bits_in_any_order(dtype, rows, c_in, c_out
 @pytest.mark.gpu
 def test_a_convolution_of_many_rows_gives_the_same_bits_in_any_order():
     check_any_order(moved(random_table(70001, 27, 1)), torch.float16, 128, 256)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("tf32")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("precision", ["highest", "high"])
+@pytest.mark.parametrize(("rows", "c_in", "c_out"), [(1, 16, 16), (97, 32, 64), (70_001, 64, 48)])
+def test_narrower_layers_in_an_order(dtype, precision, rows, c_in, c_out):
+    """Sums of a row may be cut elsewhere: the same but for the rounding of float32."""
+    torch.set_float32_matmul_precision(precision)
+    draw = torch.Generator("cuda").manual_seed(0)
+    features = torch.randn(rows, c_in, device="cuda", generator=draw).to(dtype)
+    weight = torch.randn(27, c_in, c_out, device="cuda", generator=draw).to(dtype) / 30
+    for count, flipped in itertools.product((None, rows // 2), (False, True)):
+        table = moved(random_table(rows, 27, rows, count))._replace(flipped=flipped)
+        counted = rows if count is None else count
+        with torch.no_grad():
+            wanted = sparse_conv(features, weight, KernelMap(table, None))[:counted]
+            ordered = KernelMap(table._replace(order=row_order(table)), None)
+            found = [sparse_conv(features, weight, ordered)[:counted] for _ in range(2)]
+            assert torch.equal(*found)
+            assert error(found[0], wanted) <= ROUNDED_ONCE[dtype]
 
 
 def check_any_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> None:

@@ -138,7 +138,7 @@ def test_json_that_cannot_be_written_keeps_the_table(folders, tmp_path):
 
 
 def test_help_has_an_example():
-    done = in_a_process("--help")
+    done = run("--help")
     assert done.returncode == 0 and "python tools/evaluate.py" in done.stdout
 
 

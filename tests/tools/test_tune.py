@@ -15,10 +15,20 @@ def test_without_a_gpu_it_says_so(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_hardly_faster_is_not_taken():
-    us = {"implicit_gemm": 10.0, "fetch_on_demand": 9.9, "gather_scatter symmetric": 12.0}
-    assert str(tune.choose(us)) == "implicit_gemm"
-    assert str(tune.choose({**us, "fetch_on_demand": 9.0})) == "fetch_on_demand"
+@pytest.mark.parametrize(
+    ("fetch", "pairs", "ordered", "expected"),
+    [
+        (99.0, 0.0, None, ("implicit_gemm", "implicit_gemm")),
+        (90.0, 0.0, None, ("fetch_on_demand", "fetch_on_demand")),
+        (90.0, 50.0, None, ("fetch_on_demand", "implicit_gemm")),
+        (20.0, 50.0, None, ("fetch_on_demand", "fetch_on_demand")),
+        (20.0, 50.0, 60.0, ("fetch_on_demand", "implicit_gemm")),
+    ],
+)
+def test_what_is_hardly_faster_is_not_taken(fetch, pairs, ordered, expected):
+    us = {"implicit_gemm": 100.0, "fetch_on_demand": fetch, "gather_scatter symmetric": 120.0}
+    us |= {tune.PAIRS: pairs} | ({tune.ORDERED: ordered} if ordered else {})
+    assert tuple(map(str, tune.choose(us))) == expected
 
 
 @pytest.mark.gpu

@@ -33,7 +33,8 @@ def draw_occupancies(rows: Sequence[dict], crossings: Sequence[dict], title: str
 def _lines(curve: Sequence[dict], below: float, colour: tuple[int, int, int]) -> list[Line]:
     percent = [100 * row["occupancy"] for row in curve]
     sparse, dense = ([row[key] for row in curve] for key in ("sparse_ms", "dense_ms"))
-    name = f"{curve[0]['channels']} channels: sparse faster below {100 * below:.2g} %"
+    where = {0.0: "nowhere", 1.0: "everywhere"}.get(below, f"below {100 * below:.2g} %")
+    name = f"{curve[0]['channels']} channels: sparse faster {where}"
     lines = [Line(name, percent, sparse, colour), Line("", percent, dense, colour, dashed=True)]
     if 0 < below < 1:
         lines.append(Line("", [100 * below], dense[:1], colour, marked=True))

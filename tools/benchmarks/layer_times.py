@@ -12,6 +12,8 @@ from torch import Tensor
 import ops
 from detector.models.sparse_encoder import DOWNS
 from ops import ConvGeometry, Dataflow, KernelMap, Level, LocationMap, PairMap, sparse_conv
+from ops.row_order import row_order
+from ops.spconv.product import LEAST_CHANNELS, gains_by_order
 from tools.benchmarks.peers import encoder_layers
 from tools.benchmarks.timing import kernel_time
 
@@ -77,11 +79,17 @@ class Maps:
         return found.reversed() if layer.kind == "inverse" else found
 
 
-def second_layers(coords: Tensor, shape: Sequence[int], batch_size: int) -> list[Layer]:
-    """The encoder of second_kitti.yaml."""
+def second_layers(
+    coords: Tensor,
+    shape: Sequence[int],
+    batch_size: int,
+    channels: Sequence[int] = (16, 32, 64, 64),
+    out_channels: int = 128,
+) -> list[Layer]:
+    """SECOND's encoder, by default that of second_kitti.yaml."""
     levels = ops.index_pyramid(coords, shape, batch_size, DOWNS).levels
     found: dict[tuple, Layer] = {}
-    for c_in, c_out, place in encoder_layers((16, 32, 64, 64), 128):
+    for c_in, c_out, place in encoder_layers(channels, out_channels):
         if isinstance(place, int):
             layer = _same(levels[place], place, c_in, c_out)
         else:
@@ -147,24 +155,35 @@ def dataflow_times(
     training: bool,
     graph: bool = True,
 ) -> dict[str, float]:
-    """Microseconds by dataflow: of the forward pass in a CUDA graph or, in training, of forward and
-    backward pass as they are launched, as without `graph`. What a dataflow takes of the map is made
+    """Microseconds by dataflow of the forward pass, in training with the backward pass: in a CUDA
+    graph, i.e. the device's own, or as they are launched. What a dataflow takes of the map is made
     before."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     features, weight, gradient = _tensors(layer, TYPES[precision], training)
-    found = {}
+    leaves, found = (features, weight), {}
     for dataflow in candidates:
         if dataflow.kind == "direct" and layer.c_in * layer.c_out > DIRECT_LIMIT:
             continue
         taken = maps.taken(layer, dataflow)
         call = lambda: sparse_conv(features, weight, taken, dataflow=dataflow)  # noqa: B023, E731
-        if training:
-            found[str(dataflow)] = launched_time(lambda: _step(call, gradient), 5)  # noqa: B023
-            continue
-        with torch.inference_mode():
-            us = 1e3 * kernel_time(call, launches=5, repeats=5) if graph else launched_time(call, 5)
+        step = (lambda: _step(call, leaves, gradient)) if training else call  # noqa: B023
+        with torch.inference_mode(not training):
+            us = 1e3 * kernel_time(step, launches=5, repeats=5) if graph else launched_time(step, 5)
             found[str(dataflow)] = us
     return found
+
+
+def in_order(layer: Layer, precision: str) -> Layer | None:
+    """The layer with its rows in the order in which ops.spconv computes them; None where it does
+    not gain by one."""
+    dtype, (forward, backward) = TYPES[precision], layer.kernel_map
+    c_in, c_out = layer.c_in, layer.c_out
+    if min(c_in, c_out) < LEAST_CHANNELS or not gains_by_order(forward, dtype, c_in, c_out):
+        return None
+    forward = forward._replace(order=row_order(forward))
+    if backward is not None and gains_by_order(backward, dtype, c_out, c_in):
+        backward = backward._replace(order=row_order(backward))
+    return layer._replace(kernel_map=KernelMap(forward, backward))
 
 
 def launched_time(call: Callable[[], object], launches: int, repeats: int = 5) -> float:
@@ -198,7 +217,7 @@ def spconv_time(layer: Layer, batch_size: int, precision: str, training: bool) -
 
         def call() -> None:
             if training:
-                _step(lambda: conv(x).features, gradient)
+                _step(lambda: conv(x).features, (features, *conv.parameters()), gradient)
             else:
                 conv(x)
 
@@ -244,5 +263,5 @@ def _tensors(layer: Layer, dtype: torch.dtype, training: bool) -> tuple[Tensor, 
     return features.requires_grad_(training), weight.requires_grad_(training), gradient
 
 
-def _step(call: Callable[[], Tensor], gradient: Tensor) -> None:
-    call().backward(gradient)
+def _step(call: Callable[[], Tensor], leaves: Sequence[Tensor], gradient: Tensor) -> None:
+    torch.autograd.grad(call(), leaves, gradient)

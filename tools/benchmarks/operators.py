@@ -21,7 +21,6 @@ from ops.locations import output_sites
 from ops.reached_sites import reached_sites
 from ops.row_order import row_order
 from ops.site_order import site_order
-from ops.upload import upload
 from tools.benchmarks.ops import GRID
 from tools.benchmarks.scans import Scans
 from tools.benchmarks.timing import Times, wall
@@ -305,16 +304,11 @@ def stream_of_its_own(scan: Scan) -> Calls:
     return {"a stream that is there": lambda: own_stream(0, 0)}
 
 
-@line("load_points", "upload")
+@line("load_points")
 def load_points(scan: Scan) -> Calls:
     points, offsets = scan.points.cpu().pin_memory(), scan.offsets.cpu().pin_memory()
     workspace = ops.load_workspace(1, scan.points.device)
-    staged = torch.zeros(4 + points.numel(), dtype=torch.int32).pin_memory()
-    uploaded, cloud = staged.cuda(), scan.points.cpu()
-    return {
-        "points to the GPU": lambda: upload([cloud], staged, uploaded),
-        "points from pinned memory": lambda: ops.load_points(points, offsets, workspace),
-    }
+    return {"points from pinned memory": lambda: ops.load_points(points, offsets, workspace)}
 
 
 @line("collect")

@@ -79,6 +79,66 @@ MS_API ms_status ms_detect(ms_detector* detector, const float* points, int64_t c
 /* Records the graph for scans of up to `count` points before the first of them comes. */
 MS_API ms_status ms_detector_warm_up(ms_detector* detector, int64_t count, void* stream);
 
+/* Scans for one pass through the network. */
+typedef struct {
+  const float* points;   /* all scans one after another, as ms_detect takes one */
+  const int64_t* counts; /* [batch], on the host: points of each scan */
+  int32_t batch;         /* 1 to 64 */
+} ms_scans;
+
+/* As ms_detect for each of the scans, in less time per scan. Written: boxes [batch, capacity, 7], scores and
+ * labels [batch, capacity], nothing behind the last box of a scan; found [batch]; left_out: of all scans together.
+ * Each batch size has CUDA graphs of its own. */
+MS_API ms_status ms_detect_batch(ms_detector* detector, const ms_scans* scans, float* boxes, float* scores,
+                                 int32_t* labels, int64_t capacity, int64_t* found, ms_left_out* left_out,
+                                 void* stream);
+
+/* As ms_detector_warm_up, for batches of scans with up to `count` points each. */
+MS_API ms_status ms_detector_warm_up_batch(ms_detector* detector, int64_t count, int32_t batch, void* stream);
+
+/* ---- encoder ----
+ *
+ * The detector's first half, from points to the bird's-eye-view map, for a network of another runtime behind it.
+ * All sizes are fixed when it is opened, nothing waits for the GPU, and a call can be captured as a CUDA graph. */
+
+typedef struct ms_encoder ms_encoder;
+
+typedef struct {
+  int32_t point_width;             /* as in ms_detector_info */
+  int32_t channels, height, width; /* of the map; height is along y, width along x */
+} ms_encoder_info;
+
+/* What the encoder of a weights file takes and gives. Needs no GPU. */
+MS_API ms_status ms_encoder_describe(const char* path, ms_encoder_info* info);
+
+/* points: the most that a scan has, 1 to 2^24. It decides how many active sites each level has room for: enough
+ * for scans of LiDARs with so many points. All memory is taken here. */
+MS_API ms_status ms_encoder_open(const char* path, ms_type precision, int device, int64_t points,
+                                 ms_encoder** encoder);
+
+/* Null is allowed. Its work must be done. */
+MS_API void ms_encoder_close(ms_encoder* encoder);
+
+typedef enum {
+  MS_CHANNELS_FIRST = 0, /* [1, channels, height, width] */
+  MS_CHANNELS_LAST = 1   /* [1, height, width, channels] */
+} ms_layout;
+
+/* What a call writes to the device about its scan. */
+typedef struct {
+  int32_t rows[5];              /* active sites of each level */
+  int32_t overflow;             /* not 0: a level has no room for all its sites, and the map is not valid */
+  int32_t not_finite, over_cap; /* points that were left out: see ms_left_out */
+} ms_encoder_report;
+
+/* Points of one scan to its bird's-eye-view map. points [points of ms_encoder_open, point_width] float32 as in
+ * ms_detect, count [1] int32 how many of them there are (null: all), map [...] in the encoder's precision, report
+ * [1]: all on the encoder's GPU, points and map at multiples of 16 bytes. Channel z * c + i of the map is channel
+ * i at height z, where every height has c channels. An encoder works on one scan at a time: its calls go to one
+ * stream. */
+MS_API ms_status ms_encode(ms_encoder* encoder, const float* points, const int32_t* count, ms_layout layout,
+                           void* map, ms_encoder_report* report, void* stream);
+
 /* ---- operators ----
  *
  * Arrays are in the memory of the current GPU, rows without gaps; structures, shapes and windows are on the host.

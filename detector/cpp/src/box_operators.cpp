@@ -3,6 +3,26 @@
 #include "stream_scratch.h"
 #include "types.h"
 
+namespace millisecond::detector {
+namespace {
+
+constexpr int MOST_FRAMES = 65535;  // of a batch: the limit of a grid's y
+
+void require_predictions(const ms_predictions& p) {
+  require_from("batch", p.batch, 1, MOST_FRAMES);
+  require_from("anchors", p.anchors, 1, MOST_ROWS - 1);
+  require_from("classes", p.classes, 1, MOST_ROWS - 1);
+  require_from("before_nms", p.before_nms, 0, std::min(p.anchors, SUPPRESS_LIMIT));
+  require_from("after_nms", p.after_nms, 0, INT32_MAX / 8);
+  require_array(p.class_logits, "class_logits");
+  require_array(p.residuals, "residuals");
+  require_array(p.directions, "directions");
+  require_array(p.anchor_boxes, "anchor_boxes");
+}
+
+}  // namespace
+}  // namespace millisecond::detector
+
 using namespace millisecond;
 using namespace millisecond::detector;
 
@@ -11,10 +31,11 @@ extern "C" {
 ms_status ms_overlap(const float* a, int64_t a_count, const float* b, int64_t b_count, ms_overlap_kind kind,
                      float* out, void* stream) {
   return guarded([&] {
-    rows_of(a_count, "a_count: is out of range");
-    rows_of(b_count, "b_count: is out of range");
-    require(kind >= MS_OVERLAP_AREA && kind <= MS_OVERLAP_IOU_3D, "kind: is unknown");
-    require(a_count == 0 || b_count == 0 || (a && b && out), "ms_overlap: an array is null");
+    const int64_t pairs = int64_t(rows_of(a_count, "a_count")) * rows_of(b_count, "b_count");
+    require_from("kind", kind, MS_OVERLAP_AREA, MS_OVERLAP_IOU_3D);
+    require_array(a, "a", pairs);
+    require_array(b, "b", pairs);
+    require_array(out, "out", pairs);
     check(
         overlap_matrix(a, a_count, b, b_count, static_cast<Overlap>(kind), out, static_cast<cudaStream_t>(stream)),
         "overlap");
@@ -24,9 +45,11 @@ ms_status ms_overlap(const float* a, int64_t a_count, const float* b, int64_t b_
 ms_status ms_nms(const float* boxes, const int64_t* order, const int64_t* labels, const int32_t* count, int64_t n,
                  float iou_threshold, int32_t max_output, int64_t* indices, int32_t* kept, void* stream) {
   return guarded([&] {
-    require(n >= 0 && n <= SUPPRESS_LIMIT, "n: is out of range; keep the boxes of best score first");
-    require(max_output >= 0 && max_output <= INT32_MAX / 8, "max_output: is out of range");
-    require((boxes || n == 0) && (indices || max_output == 0) && kept, "ms_nms: an array is null");
+    require_from("n", n, 0, SUPPRESS_LIMIT);
+    require_from("max_output", max_output, 0, INT32_MAX / 8);
+    require_array(boxes, "boxes", n);
+    require_array(indices, "indices", max_output);
+    require_array(kept, "kept");
     StreamScratch scratch(stream);
     uint64_t* const mask = scratch.array<uint64_t>(n * ((n + 63) / 64));
     const SuppressJob job = {
@@ -38,15 +61,13 @@ ms_status ms_nms(const float* boxes, const int64_t* order, const int64_t* labels
 ms_status ms_select_boxes(const ms_predictions* predictions, float* boxes, float* scores, int64_t* labels,
                           int32_t* kept, void* stream) {
   return guarded([&] {
-    require(predictions && kept, "ms_select_boxes: an array is null");
+    require_array(predictions, "predictions");
     const ms_predictions& p = *predictions;
-    require(p.batch >= 1 && p.batch <= 65535 && p.anchors >= 1 && p.anchors < MOST_ROWS && p.classes >= 1,
-            "batch, anchors, classes: are out of range");
-    require(p.class_logits && p.residuals && p.directions && p.anchor_boxes, "ms_select_boxes: an array is null");
-    require(p.before_nms >= 0 && p.before_nms <= std::min(p.anchors, SUPPRESS_LIMIT),
-            "before_nms: is out of range");
-    require(p.after_nms >= 0 && p.after_nms <= INT32_MAX / 8, "after_nms: is out of range");
-    require(p.after_nms == 0 || (boxes && scores && labels), "ms_select_boxes: an array is null");
+    require_predictions(p);
+    require_array(boxes, "boxes", p.after_nms);
+    require_array(scores, "scores", p.after_nms);
+    require_array(labels, "labels", p.after_nms);
+    require_array(kept, "kept");
     SelectJob job = {};
     job.batch = p.batch;
     job.anchors_count = p.anchors;
@@ -63,9 +84,9 @@ ms_status ms_select_boxes(const ms_predictions* predictions, float* boxes, float
     job.nms.iou_threshold = p.iou_threshold;
     job.nms.max_output = p.after_nms;
     job.nms.kept = kept;
-    job.kept_boxes = boxes;
-    job.kept_scores = scores;
-    job.kept_labels = labels;
+    job.nms.kept_boxes = boxes;
+    job.nms.kept_scores = scores;
+    job.nms.kept_classes = labels;
     StreamScratch scratch(stream);
     check(run_select(job, p.per_class != 0, std::ref(scratch), scratch.stream()), "select_boxes");
   });

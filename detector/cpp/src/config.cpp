@@ -135,7 +135,8 @@ std::array<int, 3> Config::sparse_shape() const {
 Config parse_config(const std::string& yaml, const std::string& source) {
   try {
     const Tree tree = parse_yaml(yaml);
-    Config config;
+    Config config = {};
+    config.source = source;
     for (const Tree& entry : list(tree, "classes")) config.classes.push_back(class_of(entry));
     if (config.classes.empty()) throw Wrong("classes: needs at least one class");
     read_grid(tree, config);

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "error.h"
+
 namespace millisecond::detector {
 
 struct ClassConfig {
@@ -15,6 +17,7 @@ struct ClassConfig {
 };
 
 struct Config {
+  std::string source;  // the file, for errors
   std::vector<ClassConfig> classes;
   double range[6];       // x, y, z of the lower corner, then of the upper one
   double voxel_size[3];  // x, y, z
@@ -26,6 +29,7 @@ struct Config {
   bool per_class;
   int point_width;
 
+  Error wrong(const std::string& what) const { return Error(MS_ERROR_FILE, source + ": " + what); }
   std::array<int, 3> sparse_shape() const;  // z, y, x: one empty layer on top of the grid
 };
 

@@ -6,23 +6,22 @@ namespace millisecond::detector {
 namespace {
 
 constexpr int64_t MOST_NUMBERS = INT32_MAX / 2;  // of a scan's points, in the kernels that load them
+constexpr int MOST_PER_ROW = 128, MOST_PER_BOX = 16;
 
-std::unique_ptr<DeviceNetwork> open(const std::string& path, ms_type precision, int device) {
-  const TensorFile file(path);
-  Network network = load_network(file, precision);
-  int count = 0;
-  check(cudaGetDeviceCount(&count), "no GPU");
-  if (device < 0 || device >= count)
+// Sizes of all the arrays of a graph are counted in int.
+void require_room(const DeviceNetwork& network, const Bucket& bucket, int frames) {
+  int64_t most = int64_t(frames) * bucket.points * network.host.config.point_width;
+  for (int rows : bucket.rows) most = std::max(most, int64_t(frames) * rows * MOST_PER_ROW);
+  most = std::max(most, int64_t(frames) * network.host.config.after_nms * MOST_PER_BOX);
+  if (frames > 1 && most > INT32_MAX)
     throw Error(MS_ERROR_ARGUMENT,
-                "device " + std::to_string(device) + " is not there: CUDA sees " + std::to_string(count));
-  const OnDevice guard(device);
-  return std::make_unique<DeviceNetwork>(std::move(network), precision, device);
+                "batch: " + std::to_string(frames) + " scans of this size are too many at once; give fewer");
 }
 
 }  // namespace
 
 Detector::Detector(const std::string& path, ms_type precision, int device)
-    : network_(open(path, precision, device)) {}
+    : network_(open_network<DeviceNetwork>(path, precision, device)) {}
 
 Detector::~Detector() {
   try {
@@ -33,36 +32,40 @@ Detector::~Detector() {
   }
 }
 
-void Detector::warm_up(int64_t count, cudaStream_t stream) {
+void Detector::warm_up(int64_t count, int frames, cudaStream_t stream) {
   const OnDevice guard(device());
-  std::unique_ptr<FrameGraph> graph = graph_of(first_bucket(count));
-  graph->launch(nullptr, 0, stream);
+  std::unique_ptr<FrameGraph> graph = graph_of(first_bucket(count), frames);
+  const std::vector<int64_t> none(frames);
+  graph->launch({nullptr, none.data(), frames}, stream);
   const Outcome outcome = graph->wait();
   give_back({std::move(graph), outcome});
 }
 
-// Graphs of rising buckets, until one holds the scan.
-Detector::Lease Detector::finished(const float* points, int64_t count, cudaStream_t stream) {
-  for (int number = first_bucket(count);; ++number) {
-    Lease lease = {graph_of(number), {}};
-    lease.graph->launch(points, static_cast<int>(count), stream);
+// Graphs of rising buckets, until one holds the scans.
+Detector::Lease Detector::finished(const Scans& scans, cudaStream_t stream) {
+  const int64_t most = *std::max_element(scans.counts, scans.counts + scans.frames);
+  for (int number = first_bucket(most);; ++number) {
+    Lease lease = {graph_of(number, scans.frames), {}};
+    lease.graph->launch(scans, stream);
     lease.outcome = lease.graph->wait();
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!lease.outcome.overflow) {
-      rows_.assign(lease.outcome.rows, lease.outcome.rows + LEVELS);
+      rows_.clear();
+      for (int level = 0; level < LEVELS; ++level)
+        rows_.push_back((lease.outcome.rows[level] + scans.frames - 1) / scans.frames);
       return lease;
     }
     rows_.clear();
     if (is_largest(config(), network_->host.shapes, number))
       throw Error(MS_ERROR_INTERNAL, "a level has more rows than the grid");
-    idle_[number].push_back(std::move(lease.graph));
+    idle_[{number, scans.frames}].push_back(std::move(lease.graph));
   }
 }
 
 void Detector::give_back(Lease lease) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const int number = lease.graph->number();
-  idle_[number].push_back(std::move(lease.graph));
+  const std::pair key(lease.graph->number(), lease.graph->frames());
+  idle_[key].push_back(std::move(lease.graph));
 }
 
 int Detector::first_bucket(int64_t count) {
@@ -79,17 +82,18 @@ int Detector::first_bucket(int64_t count) {
   }
 }
 
-std::unique_ptr<FrameGraph> Detector::graph_of(int number) {
+std::unique_ptr<FrameGraph> Detector::graph_of(int number, int frames) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    auto& idle = idle_[number];
+    auto& idle = idle_[{number, frames}];
     if (!idle.empty()) {
       std::unique_ptr<FrameGraph> graph = std::move(idle.back());
       idle.pop_back();
       return graph;
     }
   }
-  return std::make_unique<FrameGraph>(*network_, number);
+  require_room(*network_, bucket_of(config(), network_->host.shapes, number), frames);
+  return std::make_unique<FrameGraph>(*network_, number, frames);
 }
 
 }  // namespace millisecond::detector

@@ -21,20 +21,40 @@ struct DeviceBlock {
   int factor, width;
 };
 
-// Never changed once it is made: any number of graphs read it at the same time.
-struct DeviceNetwork {
-  DeviceNetwork(Network network, ms_type precision, int device);
+// Never changed once they are made: any number of graphs read them at the same time.
+struct DeviceEncoder {
+  DeviceEncoder(Network network, ms_type precision, int device);
+
+  // 32-bit words of the index of so many scans together. Throws Error where it holds fewer.
+  int64_t index_words(int frames) const;
 
   int device;
   Scalar type;
-  Network host;  // without its weights
-  CellPlan plan;
+  Network host;  // without the weights that are on the GPU
   std::vector<DeviceLayer> encoder;
+};
+
+struct DeviceNetwork : DeviceEncoder {
+  DeviceNetwork(Network network, ms_type precision, int device);
+
+  CellPlan plan;
   std::vector<DeviceBlock> blocks;
   DeviceArray<float> anchors;  // [anchors_count, 7]
   DeviceArray<int> kinds;      // of the plan
   int anchors_count, before_nms, outputs;
-  int64_t workspace_words;  // of the index
 };
+
+// The network of a weights file on a GPU. Throws Error.
+template <typename Made>
+std::unique_ptr<Made> open_network(const std::string& path, ms_type precision, int device) {
+  Network network = load_network(TensorFile(path), precision);
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "no GPU");
+  if (device < 0 || device >= count)
+    throw Error(MS_ERROR_ARGUMENT,
+                "device " + std::to_string(device) + " is not there: CUDA sees " + std::to_string(count));
+  const OnDevice guard(device);
+  return std::make_unique<Made>(std::move(network), precision, device);
+}
 
 }  // namespace millisecond::detector

@@ -67,7 +67,8 @@ std::array<Shape, LEVELS> level_shapes(const Config& config) {
     const Step& step = STEPS[level - 1];
     for (int axis = 0; axis < 3; ++axis) {
       const int room = shapes[level - 1][axis] + 2 * step.padding[axis] - step.kernel[axis];
-      if (room < 0) throw Error(MS_ERROR_FILE, "grid.range: too few voxels for the encoder");
+      if (room < 0)
+        throw config.wrong(std::string("grid.range: too few voxels along ") + "zyx"[axis] + " for the encoder");
       shapes[level][axis] = room / step.stride[axis] + 1;
     }
   }
@@ -77,7 +78,8 @@ std::array<Shape, LEVELS> level_shapes(const Config& config) {
     multiple *= stride;
   }
   if (shapes[0][1] % multiple || shapes[0][2] % multiple)
-    throw Error(MS_ERROR_FILE, "grid.range: voxels along x and y are no multiple of " + std::to_string(multiple));
+    throw config.wrong("grid.range: " + std::to_string(shapes[0][2]) + " voxels along x and " +
+                       std::to_string(shapes[0][1]) + " along y are no multiples of " + std::to_string(multiple));
   return shapes;
 }
 

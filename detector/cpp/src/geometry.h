@@ -24,7 +24,8 @@ constexpr Step STEPS[LEVELS - 1] = {{{3, 3, 3}, {2, 2, 2}, {1, 1, 1}},
 
 using Shape = std::array<int, 3>;  // z, y, x
 
-// Throws Error where the grid is too small for the encoder or the map does not fit the strides.
+// Throws the configuration's Error where the grid is too small for the encoder or the map does not fit the
+// strides.
 std::array<Shape, LEVELS> level_shapes(const Config& config);
 
 // The most that a graph holds.

@@ -5,23 +5,24 @@ namespace millisecond::detector {
 namespace {
 
 Bitmap zero_bitmap(StreamScratch& scratch, int batch, int levels, const int (*shapes)[3]) {
-  require(batch >= 1, "batch: must be positive");
+  require_from("batch", batch, 1, MOST_ROWS);
   for (int level = 0; level < levels; ++level)
-    require(*std::min_element(shapes[level], shapes[level] + 3) >= 1, "shape: must be positive");
+    for (int size : shapes[level]) require_from("shape", size, 1, MOST_ROWS);
   const int64_t words = bitmap_words(batch, levels, shapes);
-  require(words <= 1 << 28, "shape: the grid is too large for the index");
+  require(words <= 1 << 28, "shape: the batch of grids has more voxels than the index holds");
   uint32_t* const memory = scratch.array<uint32_t>(words);
   check(cudaMemsetAsync(memory, 0, words * sizeof(uint32_t), scratch.stream()), "memory");
   return bitmap_at(memory, batch, levels, shapes);
 }
 
 Window window_of(const ms_window* window) {
-  require(window != nullptr, "window: is null");
+  require_array(window, "window");
   Window result;
   for (int axis = 0; axis < 3; ++axis) {
-    require(window->kernel[axis] >= 1 && window->stride[axis] >= 1 && window->padding[axis] >= 0 &&
-                window->dilation[axis] >= 1,
-            "window: kernel, stride and dilation must be positive, padding not negative");
+    require_from("window.kernel", window->kernel[axis], 1, MOST_ROWS);
+    require_from("window.stride", window->stride[axis], 1, MOST_ROWS);
+    require_from("window.padding", window->padding[axis], 0, MOST_ROWS);
+    require_from("window.dilation", window->dilation[axis], 1, MOST_ROWS);
     result.kernel[axis] = window->kernel[axis];
     result.stride[axis] = window->stride[axis];
     result.padding[axis] = window->padding[axis];
@@ -63,11 +64,19 @@ ms_status ms_voxelize(const float* points, const int32_t* offsets, int64_t point
                       int32_t batch, const ms_grid* grid, int32_t max_points, int32_t max_voxels, int64_t rows,
                       float* features, int32_t* coords, int32_t* found, int64_t* dropped, void* stream) {
   return guarded([&] {
-    require((points || point_rows == 0) && offsets && grid && features && coords && found && dropped,
-            "ms_voxelize: an array is null");
-    require(channels >= 3 && max_points >= 1 && max_voxels >= 1, "ms_voxelize: a number is out of range");
+    require_array(points, "points", point_rows);
+    require_array(offsets, "offsets");
+    require_array(grid, "grid");
+    for (const auto& [array, name] : {std::pair<const void*, const char*>(features, "features"),
+                                      {coords, "coords"},
+                                      {found, "found"},
+                                      {dropped, "dropped"}})
+      require_array(array, name);
+    require_from("channels", channels, 3, MOST_ROWS);
+    require_from("max_points", max_points, 1, MOST_ROWS);
+    require_from("max_voxels", max_voxels, 1, INT32_MAX);
     require(std::all_of(grid->size, grid->size + 3, [](float size) { return size > 0; }),
-            "grid: the size of a voxel must be positive");
+            "grid.size: the sizes of a voxel must be positive");
     StreamScratch scratch(stream);
     int shape[1][3];
     std::copy_n(grid->shape, 3, shape[0]);
@@ -75,11 +84,11 @@ ms_status ms_voxelize(const float* points, const int32_t* offsets, int64_t point
     VoxelizeJob job = {};
     job.points = points;
     job.offsets = offsets;
-    job.points_count = rows_of(point_rows, "point_rows: is out of range");
+    job.points_count = rows_of(point_rows, "point_rows");
     job.channels = channels;
     job.max_points = max_points;
     job.max_voxels = max_voxels;
-    job.rows = rows_of(rows, "rows: is out of range");
+    job.rows = rows_of(rows, "rows");
     std::copy_n(grid->lower, 3, job.grid.lower);
     std::copy_n(grid->size, 3, job.grid.size);
     std::copy_n(grid->shape, 3, job.grid.shape);
@@ -98,7 +107,8 @@ ms_status ms_voxelize(const float* points, const int32_t* offsets, int64_t point
 
 ms_status ms_output_shape(const int32_t shape[3], const ms_window* window, int32_t out[3]) {
   return guarded([&] {
-    require(shape && out, "ms_output_shape: an array is null");
+    require_array(shape, "shape");
+    require_array(out, "out");
     int found[3];
     output_shape(shape, window_of(window), found);
     std::copy_n(found, 3, out);
@@ -109,8 +119,12 @@ ms_status ms_submanifold_map(const int32_t* coords, const int32_t* count, int64_
                              const int32_t shape[3], const int32_t kernel[3], const int32_t dilation[3],
                              int32_t* neighbours, int32_t* state, void* stream) {
   return guarded([&] {
-    require((coords || rows == 0) && shape && kernel && dilation && neighbours && state,
-            "ms_submanifold_map: an array is null");
+    require_array(coords, "coords", rows);
+    require_array(shape, "shape");
+    require_array(kernel, "kernel");
+    require_array(dilation, "dilation");
+    require_array(neighbours, "neighbours");
+    require_array(state, "state");
     ms_window window = {};
     for (int axis = 0; axis < 3; ++axis) {
       require(kernel[axis] % 2 == 1, "kernel: a submanifold kernel has odd sizes only");
@@ -125,8 +139,7 @@ ms_status ms_submanifold_map(const int32_t* coords, const int32_t* count, int64_
     int shapes[1][3];
     std::copy_n(shape, 3, shapes[0]);
     millisecond::Network network = {zero_bitmap(scratch, batch, 1, shapes), 3, {}, window_of(&window), 1, false};
-    build_maps(scratch, network, coords, count, rows_of(rows, "rows: is out of range"), 0, nullptr, neighbours,
-               state);
+    build_maps(scratch, network, coords, count, rows_of(rows, "rows"), 0, nullptr, neighbours, state);
   });
 }
 
@@ -134,10 +147,13 @@ ms_status ms_strided_map(const int32_t* coords, const int32_t* count, int64_t ro
                          const int32_t shape[3], const ms_window* window, int64_t capacity, int32_t* out_coords,
                          int32_t* neighbours, int32_t* state, void* stream) {
   return guarded([&] {
-    require((coords || rows == 0) && shape && out_coords && neighbours && state,
-            "ms_strided_map: an array is null");
-    const int room = rows_of(capacity, "capacity: is out of range");
-    require(room >= 1, "capacity: must be positive");
+    require_array(coords, "coords", rows);
+    require_array(shape, "shape");
+    require_array(out_coords, "out_coords");
+    require_array(neighbours, "neighbours");
+    require_array(state, "state");
+    require_from("capacity", capacity, 1, MOST_ROWS - 1);
+    const int room = static_cast<int>(capacity);
     StreamScratch scratch(stream);
     const Window step = window_of(window);
     int shapes[2][3];
@@ -145,8 +161,7 @@ ms_status ms_strided_map(const int32_t* coords, const int32_t* count, int64_t ro
     output_shape(shape, step, shapes[1]);
     const Window none = {{1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}};
     millisecond::Network network = {zero_bitmap(scratch, batch, 2, shapes), 3, {step}, none, 0, false};
-    build_maps(scratch, network, coords, count, rows_of(rows, "rows: is out of range"), room, out_coords,
-               neighbours, state);
+    build_maps(scratch, network, coords, count, rows_of(rows, "rows"), room, out_coords, neighbours, state);
   });
 }
 

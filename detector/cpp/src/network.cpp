@@ -2,16 +2,15 @@
 
 #include <cmath>
 #include <cstring>
-#include <set>
 #include <string>
 
-#include "error.h"
+#include "weights_state.h"
 
 namespace millisecond::detector {
 namespace {
 
-constexpr float EPS = 1e-3f;  // of the BatchNorms
-constexpr int WINDOW = 27;    // offsets of a sparse convolution
+const std::string FAMILY = "millisecond weights ";  // then the version of the format
+constexpr int WINDOW = 27;                          // offsets of a sparse convolution
 
 float from_bits(uint32_t bits) {
   float value;
@@ -40,65 +39,7 @@ float rounded(float value, ms_type type) {
   return std::fabs(half) > 65504.f ? std::copysign(INFINITY, half) : half;
 }
 
-// The file's tensors as float32, each of which is asked for once.
-class State {
- public:
-  explicit State(const TensorFile& file) : file_(file) {}
-
-  std::vector<float> take(const std::string& name, const std::vector<int64_t>& shape) {
-    const StoredTensor* const tensor = file_.find(name);
-    if (!tensor) throw wrong("weights of another network: " + name + " is missing");
-    if (tensor->shape != shape)
-      throw wrong("weights of another network: " + name + " is " + text(tensor->shape) + " instead of " +
-                  text(shape));
-    taken_.insert(name);
-    const bool counts = shape.empty();  // num_batches_tracked, which inference does not need
-    if (counts) return {};
-    if (tensor->element == Element::other)
-      throw wrong(name + " is of type " + tensor->type + ", not of floating point");
-    std::vector<float> values(tensor->count);
-    for (int64_t i = 0; i < tensor->count; ++i) {
-      values[i] = tensor->value(i);
-      if (!std::isfinite(values[i])) throw wrong("values of " + name + " are not finite; the file is damaged");
-    }
-    return values;
-  }
-
-  Error wrong(const std::string& what) const { return Error(MS_ERROR_FILE, file_.path() + ": " + what); }
-
-  void check_all_taken() const {
-    for (const auto& [name, tensor] : file_.tensors())
-      if (!taken_.count(name)) throw wrong("weights of another network: " + name + " is unknown");
-  }
-
- private:
-  static std::string text(const std::vector<int64_t>& shape) {
-    std::string text;
-    for (int64_t n : shape) text += (text.empty() ? "" : ", ") + std::to_string(n);
-    return "[" + text + "]";
-  }
-
-  const TensorFile& file_;
-  std::set<std::string> taken_;
-};
-
-struct Norm {
-  std::vector<float> scale, shift, mean, inverse;  // inverse: 1 / sqrt(variance + eps)
-
-  Norm(State& state, const std::string& name, int64_t channels) {
-    scale = state.take(name + ".weight", {channels});
-    shift = state.take(name + ".bias", {channels});
-    mean = state.take(name + ".running_mean", {channels});
-    inverse = state.take(name + ".running_var", {channels});
-    state.take(name + ".num_batches_tracked", {});
-    for (float& variance : inverse) {
-      if (variance < 0) throw state.wrong(name + ".running_var has a negative variance; the file is damaged");
-      variance = 1 / std::sqrt(variance + EPS);
-    }
-  }
-};
-
-Convolution sparse_layer(State& state, const std::string& name, int volume, int c_in, int c_out) {
+Convolution sparse_layer(WeightsState& state, const std::string& name, int volume, int c_in, int c_out) {
   Convolution layer = {volume, c_in, c_out, state.take(name + ".weight", {volume, c_in, c_out}), {}};
   const Norm norm(state, name + ".norm", c_out);
   for (int c = 0; c < c_out; ++c) {
@@ -133,7 +74,7 @@ void order_by_depth(std::vector<float>& weight, int c_out, int c_in, int depth) 
 }
 
 // A 3x3 convolution; over_depth: of the heights of a cell, which are rows here and not channels.
-Convolution map_layer(State& state, const std::string& name, int c_in, int c_out, ms_type precision,
+Convolution map_layer(WeightsState& state, const std::string& name, int c_in, int c_out, ms_type precision,
                       int over_depth, bool older) {
   std::vector<float> given = state.take(name + ".conv.weight", {c_out, c_in, 3, 3});
   if (older) order_by_depth(given, c_out, c_in, over_depth);
@@ -150,7 +91,8 @@ Convolution map_layer(State& state, const std::string& name, int c_in, int c_out
 }
 
 // A transposed convolution whose windows do not overlap: every row by itself.
-Convolution up_layer(State& state, const std::string& name, int c_in, int width, int factor, ms_type precision) {
+Convolution up_layer(WeightsState& state, const std::string& name, int c_in, int width, int factor,
+                     ms_type precision) {
   const int parts = factor * factor;
   const std::vector<float> given = state.take(name + ".conv.weight", {c_in, width, factor, factor});
   const Norm norm(state, name + ".norm", width);
@@ -165,7 +107,7 @@ Convolution up_layer(State& state, const std::string& name, int c_in, int width,
   return up;
 }
 
-void load_encoder(State& state, Network& network) {
+void load_encoder(WeightsState& state, Network& network) {
   const Config& config = network.config;
   int c_in = config.point_width;
   for (int level = 0; level < LEVELS; ++level) {
@@ -182,7 +124,7 @@ void load_encoder(State& state, Network& network) {
   }
 }
 
-void load_blocks(State& state, Network& network, ms_type precision, bool older) {
+void load_blocks(WeightsState& state, Network& network, ms_type precision, bool older) {
   const Config& config = network.config;
   const int depth = network.shapes.back()[0];
   int c_in = config.out_channels * depth, factor = 1;
@@ -205,7 +147,7 @@ void load_blocks(State& state, Network& network, ms_type precision, bool older) 
 }
 
 // The three heads as one convolution, cut into the channels that each block gives.
-void load_heads(State& state, Network& network, ms_type precision) {
+void load_heads(WeightsState& state, Network& network, ms_type precision) {
   const int classes = static_cast<int>(network.config.classes.size()), anchors = 2 * classes;
   int all = 0, c_in = 0;
   for (const Block& block : network.blocks) c_in += block.width;
@@ -236,18 +178,22 @@ void load_heads(State& state, Network& network, ms_type precision) {
 
 }  // namespace
 
-Network load_network(const TensorFile& file, ms_type precision) {
+Config load_config(const TensorFile& file) {
   const std::string *const format = file.text("format"), *const config = file.text("config");
-  const std::string family = "millisecond weights ", version = format ? *format : "";
-  const bool known = version == family + "1" || version == family + "2" || version == family + "3";
+  const std::string version = format ? *format : "";
+  const bool known = version == FAMILY + "1" || version == FAMILY + "2" || version == FAMILY + "3";
   if (!known || !config) throw Error(MS_ERROR_FILE, file.path() + ": not weights of this program");
-  if (version != family + "1" && !file.checked())
+  if (version != FAMILY + "1" && !file.checked())
     throw Error(MS_ERROR_FILE, file.path() + ": is damaged: its checksum is missing");
-  Network network = {parse_config(*config, file.path() + ", its configuration"), {}, {}, {}, {}};
+  return parse_config(*config, file.path() + ", its configuration");
+}
+
+Network load_network(const TensorFile& file, ms_type precision) {
+  Network network = {load_config(file), {}, {}, {}, {}};
   network.shapes = level_shapes(network.config);
-  State state(file);
+  WeightsState state(file);
   load_encoder(state, network);
-  load_blocks(state, network, precision, version != family + "3");
+  load_blocks(state, network, precision, *file.text("format") != FAMILY + "3");
   load_heads(state, network, precision);
   state.check_all_taken();
   return network;

@@ -35,6 +35,9 @@ struct Network {
 
 constexpr int HEAD_PANEL = 128;  // channels of the heads are filled up to a multiple of it
 
+// The configuration of a weights file; its weights are not looked at. Throws Error.
+Config load_config(const TensorFile& file);
+
 // precision: biases of the bird's-eye-view network are rounded to it, as the whole network is in Python. Throws
 // Error.
 Network load_network(const TensorFile& file, ms_type precision);

@@ -7,14 +7,16 @@ namespace millisecond::detector {
 namespace {
 
 OffsetTable table_of(const ms_table* table) {
-  require(table != nullptr, "table: is null");
-  const int rows = rows_of(table->rows, "table.rows: is out of range");
-  require(table->volume >= 1 && (table->neighbours || rows == 0), "table: has no neighbours");
+  require_array(table, "table");
+  const int rows = rows_of(table->rows, "table.rows");
+  require_from("table.volume", table->volume, 1, MOST_ROWS);
+  require_array(table->neighbours, "table.neighbours", rows);
   return {table->neighbours, table->count, rows, rows, table->volume, table->flipped != 0};
 }
 
-void require_aligned(const void* pointer, const char* message) {
-  require(reinterpret_cast<uintptr_t>(pointer) % 16 == 0, message);
+void require_channels(int c_in, int c_out) {
+  require_from("c_in", c_in, 1, MOST_ROWS);
+  require_from("c_out", c_out, 1, MOST_ROWS);
 }
 
 }  // namespace
@@ -31,10 +33,12 @@ ms_status ms_sparse_conv(ms_type type, const void* features, int32_t c_in, const
   return guarded([&] {
     ConvolutionArguments p = {};
     p.table = table_of(table);
-    require(c_in >= 1 && c_out >= 1, "c_in, c_out: must be positive");
-    require(weight && (out || p.table.rows == 0), "ms_sparse_conv: an array is null");
-    require_aligned(features, "features: must start at a multiple of 16 bytes");
-    require_aligned(residual, "residual: must start at a multiple of 16 bytes");
+    require_channels(c_in, c_out);
+    require_array(weight, "weight");
+    require_array(out, "out", p.table.rows);
+    require_aligned(features, "features");
+    require_aligned(weight, "weight");
+    require_aligned(residual, "residual");
     p.features = features;
     p.bias = bias;
     p.residual = residual;
@@ -51,10 +55,12 @@ ms_status ms_sparse_conv_weight_gradient(ms_type type, const void* features, int
                                          const void* gradient, int32_t c_out, const ms_table* table, float* out,
                                          void* stream) {
   return guarded([&] {
-    require(c_in >= 1 && c_out >= 1 && feature_rows >= 0, "c_in, c_out, feature_rows: are out of range");
-    require(out != nullptr, "out: is null");
-    require_aligned(features, "features: must start at a multiple of 16 bytes");
-    require_aligned(gradient, "gradient: must start at a multiple of 16 bytes");
+    require_channels(c_in, c_out);
+    rows_of(feature_rows, "feature_rows");
+    require_array(features, "features", feature_rows);
+    require_array(out, "out");
+    require_aligned(features, "features");
+    require_aligned(gradient, "gradient");
     StreamScratch scratch(stream);
     check(weight_gradient(scalar_of(type), false,
                           {features, gradient, out, table_of(table), feature_rows, c_in, c_out}, std::ref(scratch),
@@ -67,7 +73,9 @@ ms_status ms_max_pool(ms_type type, const void* features, int32_t channels, cons
                       int32_t* source, void* stream) {
   return guarded([&] {
     const OffsetTable map = table_of(table);
-    require(channels >= 1 && ((out && source) || map.rows == 0), "ms_max_pool: an array is null");
+    require_from("channels", channels, 1, MOST_ROWS);
+    require_array(out, "out", map.rows);
+    require_array(source, "source", map.rows);
     check(max_pool(scalar_of(type), features, map.neighbours, map.count, map.volume, map.rows, channels, out,
                    source, static_cast<cudaStream_t>(stream)),
           "max_pool");
@@ -77,16 +85,20 @@ ms_status ms_max_pool(ms_type type, const void* features, int32_t channels, cons
 ms_status ms_bev_map(ms_type type, const void* features, const int32_t* coords, const int32_t* count, int64_t rows,
                      int32_t channels, int32_t batch, const int32_t shape[3], void* out, void* stream) {
   return guarded([&] {
-    require(shape && out && (rows == 0 || (features && coords)), "ms_bev_map: an array is null");
-    require(channels >= 1 && batch >= 1 && *std::min_element(shape, shape + 3) >= 1,
-            "ms_bev_map: channels, batch and shape must be positive");
+    require_array(shape, "shape");
+    require_array(out, "out");
+    require_array(features, "features", rows);
+    require_array(coords, "coords", rows);
+    require_from("channels", channels, 1, MOST_ROWS);
+    require_from("batch", batch, 1, MOST_ROWS);
+    for (int axis = 0; axis < 3; ++axis) require_from("shape", shape[axis], 1, MOST_ROWS);
     int axes[3];
     std::copy_n(shape, 3, axes);
     const int64_t bytes = bytes_of(scalar_of(type));
     const size_t all = size_t(batch) * channels * axes[0] * axes[1] * axes[2] * bytes;
     const auto on = static_cast<cudaStream_t>(stream);
     check(cudaMemsetAsync(out, 0, all, on), "bev_map");
-    check(dense_scatter(features, coords, 3, count, rows_of(rows, "rows: is out of range"), channels, int(bytes),
+    check(dense_scatter(features, coords, 3, count, rows_of(rows, "rows"), channels, int(bytes),
                         grid_layout(batch, channels, axes, true), out, on),
           "bev_map");
   });

@@ -38,8 +38,8 @@ class StreamScratch {
 
 constexpr int64_t MOST_ROWS = INT32_MAX / 2;
 
-inline int rows_of(int64_t rows, const char* message) {
-  require(rows >= 0 && rows < MOST_ROWS, message);
+inline int rows_of(int64_t rows, const std::string& name) {
+  require_from(name, rows, 0, MOST_ROWS - 1);
   return static_cast<int>(rows);
 }
 

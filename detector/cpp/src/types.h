@@ -7,7 +7,7 @@
 namespace millisecond::detector {
 
 inline Scalar scalar_of(ms_type type) {
-  require(type == MS_FP32 || type == MS_FP16 || type == MS_BF16, "type: is unknown");
+  require_type(type, "type");
   return type == MS_FP16 ? Scalar::float16 : type == MS_BF16 ? Scalar::bfloat16 : Scalar::float32;
 }
 

@@ -1,4 +1,4 @@
-// The order of a table's rows for wide layers.
+// The order of a table's rows by their offsets.
 #include "index/row_order.h"
 
 #include "bindings/conv.h"
@@ -15,11 +15,10 @@ Tensor order_of_rows(const Tensor& neighbours, const std::optional<Tensor>& coun
   TORCH_CHECK(table.volume <= MOST_OFFSETS, "neighbours must have at most ", MOST_OFFSETS, " offsets, has ",
               table.volume);
   Tensor order = at::empty({2, table.rows}, neighbours.options());
+  const RowOrder p = {table.neighbours, table.count,  table.stride,
+                      table.rows,       table.volume, order.data_ptr<int>()};
   Scratch scratch(neighbours);
-  void* const workspace = scratch(row_order_workspace(table.rows));
-  check(row_order({table.neighbours, table.count, table.stride, table.rows, table.volume, order.data_ptr<int>()},
-                  workspace, stream()),
-        "row_order");
+  check(row_order(p, scratch(row_order_workspace(p)), stream()), "row_order");
   return order;
 }
 

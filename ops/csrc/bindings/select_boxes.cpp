@@ -44,9 +44,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> selected(SelectJob job, const Tensor&
   job.nms.iou_threshold = static_cast<float>(limits.iou_threshold);
   job.nms.max_output = static_cast<int>(limits.after_nms);
   job.nms.kept = kept.data_ptr<int32_t>();
-  job.kept_boxes = boxes.data_ptr<float>();
-  job.kept_scores = scores.data_ptr<float>();
-  job.kept_labels = labels.data_ptr<int64_t>();
+  job.nms.kept_boxes = boxes.data_ptr<float>();
+  job.nms.kept_scores = scores.data_ptr<float>();
+  job.nms.kept_classes = labels.data_ptr<int64_t>();
   Scratch scratch(anchors);
   check(run_select(job, limits.per_class, std::ref(scratch), stream()), "select_boxes");
   return {boxes, scores, labels, kept};

@@ -1,10 +1,7 @@
 // Between the host and the device: points, and small results.
-#include <array>
-
 #include "bindings/checks.h"
 #include "transfer/collect.h"
 #include "transfer/load_points.h"
-#include "transfer/upload.h"
 
 namespace millisecond {
 namespace {
@@ -56,32 +53,6 @@ std::tuple<Tensor, Tensor> load_points_of(const Tensor& points, const Tensor& of
   return {loaded, starts};
 }
 
-// Clouds [P, C] of the host into `out`.
-void upload_clouds(at::TensorList clouds, const Tensor& staged, const Tensor& out) {
-  TORCH_CHECK(!clouds.empty(), "clouds: there are none");
-  check_on_host(staged, "staged", at::kInt, 1);
-  check_tensor(out, "out", at::kInt, 1);
-  std::vector<const float*> from;
-  std::vector<int> points;
-  int64_t words = header_of(static_cast<int64_t>(clouds.size()));
-  for (const Tensor& cloud : clouds) {
-    check_on_host(cloud, "cloud", at::kFloat, 2);
-    TORCH_CHECK(cloud.size(1) == clouds[0].size(1), "clouds must have ", clouds[0].size(1), " columns, one has ",
-                cloud.size(1));
-    words += cloud.numel();
-    from.push_back(cloud.data_ptr<float>());
-    points.push_back(static_cast<int>(cloud.size(0)));
-  }
-  TORCH_CHECK(words <= staged.numel() && words <= out.numel() && words < INT32_MAX, "clouds take ", words,
-              " words, staged has ", staged.numel(), ", out has ", out.numel());
-  const c10::cuda::CUDAGuard guard(out.device());
-  check(upload({static_cast<int>(clouds.size()), static_cast<int>(clouds[0].size(1)), from.data(), points.data(),
-                reinterpret_cast<uint32_t*>(staged.data_ptr<int>()),
-                reinterpret_cast<uint32_t*>(out.data_ptr<int>())},
-               stream()),
-        "upload");
-}
-
 // Parts of 4-byte words into `out`, which fills up; the wrapper sees to it that `out` is pinned.
 void collect_into(const std::vector<Tensor>& parts, const Tensor& out) {
   check_on_host(out, "out", at::kInt, 1);
@@ -108,8 +79,6 @@ void collect_into(const std::vector<Tensor>& parts, const Tensor& out) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
-  // staged: on the host, pinned
-  m.def("upload(Tensor[] clouds, Tensor(a!) staged, Tensor(b!) out) -> ()");
   // points [P, C] and offsets [B + 1] in pinned memory or on the device; scales rise
   m.def(
       "load_points(Tensor points, Tensor offsets, Tensor(a!) workspace, float[] scales, float few) -> "
@@ -119,7 +88,6 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
 }
 
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
-  m.impl("upload", upload_clouds);
   m.impl("load_points", load_points_of);
   m.impl("collect", collect_into);
 }

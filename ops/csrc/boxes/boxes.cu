@@ -9,6 +9,8 @@ namespace {
 using Word = unsigned long long;  // one bit per box
 
 constexpr int TILE = 64;  // boxes per word
+constexpr int PARTS = 4;  // threads per box of a tile
+constexpr int SUPPRESSION_THREADS = TILE * PARTS;
 constexpr int SWEEP_THREADS = 512;
 constexpr int SUPPRESSION_BLOCKS = 528;  // per frame at most; mostly few boxes are there, for a few of them
 
@@ -39,23 +41,36 @@ __device__ __forceinline__ int live_rows(const SuppressJob& job, int frame) {
   return row_limit(job.rows, job.count ? job.count + frame : nullptr);
 }
 
+// The boxes of a tile, in shared memory.
+struct TileBoxes {
+  Box box[TILE];
+  float4 circle[TILE];  // x, y, reach; NaN, which is near to nothing, where there is no box
+  int64_t label[TILE];
+
+  // By one thread: box i.
+  __device__ __forceinline__ void load(const SuppressJob& job, int frame, int place, int live, int i) {
+    circle[i] = {0.f, 0.f, NAN, 0.f};
+    if (place >= live) return;
+    const size_t at = size_t(frame) * job.rows + row_at(job, frame, place);
+    const Box loaded = box[i] = load_box(job.boxes, at);
+    circle[i] = {loaded.x, loaded.y, box_reach(loaded), 0.f};
+    if (job.labels) label[i] = job.labels[at];
+  }
+};
+
 // Bit j of mask[i][w]: box i suppresses box 64 w + j. Boxes are in order of score, and i is before 64 w + j. A
-// block of 64 threads takes tiles of 64 x 64 pairs, on and above the diagonal. Few pairs are near each other: they
-// are listed first and then divided among the lanes, so that all lanes have equal work. Bits are joined by OR, so
-// their order does not matter.
-__global__ void suppression_kernel(const __grid_constant__ SuppressJob job, bool chained) {
+// block takes tiles of 64 x 64 pairs, on and above the diagonal. Few pairs are near each other: they are listed
+// first and then divided among the threads, so that all have equal work. Bits are joined by OR, so their order
+// does not matter.
+__global__ void __launch_bounds__(SUPPRESSION_THREADS)
+    suppression_kernel(const __grid_constant__ SuppressJob job, bool chained) {
   wait_for_previous_kernel(chained);
   const int frame = blockIdx.y, thread = threadIdx.x;
-  const int live = live_rows(job, frame), tiles = divide_up(live, TILE);
-  const float* const boxes = job.boxes + size_t(frame) * job.rows * 7;
-  const int64_t* const labels = job.labels ? job.labels + size_t(frame) * job.rows : nullptr;
-  const int words = divide_up(job.rows, TILE);
+  const int live = live_rows(job, frame), tiles = divide_up(live, TILE), words = divide_up(job.rows, TILE);
   Word* const mask = reinterpret_cast<Word*>(job.mask) + size_t(frame) * job.rows * words;
 
-  __shared__ Box row_boxes[TILE], column_boxes[TILE];
-  __shared__ int64_t row_labels[TILE], column_labels[TILE];
-  __shared__ float4 columns[TILE];  // x, y, reach
-  __shared__ Word suppressed[TILE];
+  __shared__ TileBoxes of_rows, of_columns;
+  __shared__ uint2 suppressed[TILE];
   __shared__ unsigned short near_pairs[TILE * TILE];
   __shared__ int near_count;
 
@@ -66,48 +81,44 @@ __global__ void suppression_kernel(const __grid_constant__ SuppressJob job, bool
     const int row_tile = pair - column_tile * (column_tile + 1) / 2;
 
     // ---- boxes of both tiles ----
-    const int row = row_tile * TILE + thread, column = column_tile * TILE + thread;
-    Box box{};
-    if (row < live) {
-      const int64_t at = row_at(job, frame, row);
-      row_boxes[thread] = box = load_box(boxes, at);
-      if (labels) row_labels[thread] = labels[at];
-    }
-    columns[thread] = {0.f, 0.f, NAN, 0.f};
-    if (column < live) {
-      const int64_t at = row_at(job, frame, column);
-      const Box other = column_boxes[thread] = load_box(boxes, at);
-      columns[thread] = {other.x, other.y, box_reach(other), 0.f};
-      if (labels) column_labels[thread] = labels[at];
-    }
-    suppressed[thread] = 0;
+    const int i = thread % TILE, part = thread / TILE;
+    if (part == 0) of_rows.load(job, frame, row_tile * TILE + i, live, i);
+    if (part == 1) of_columns.load(job, frame, column_tile * TILE + i, live, i);
+    if (part == 2) suppressed[i] = make_uint2(0, 0);
     if (thread == 0) near_count = 0;
     __syncthreads();
 
     // ---- list the pairs whose circles overlap ----
-    const float reach = row < live ? box_reach(box) : NAN;
+    const float4 own = of_rows.circle[i];
     Word near = 0;
-#pragma unroll 8
-    for (int j = 0; j < TILE; ++j) {
-      const float4 other = columns[j];
-      if (are_near(other.x - box.x, other.y - box.y, reach + other.z)) near |= Word(1) << j;
+#pragma unroll
+    for (int k = 0; k < TILE / PARTS; ++k) {
+      const int j = part * (TILE / PARTS) + k;
+      const float4 other = of_columns.circle[j];
+      if (are_near(other.x - own.x, other.y - own.y, own.z + other.z)) near |= Word(1) << j;
     }
-    if (row_tile == column_tile) near &= ~Word(1) << thread;  // later boxes only
-    int slot = atomicAdd(&near_count, __popcll(near));
-    for (; near != 0; near &= near - 1) near_pairs[slot++] = thread * TILE + __ffsll(near) - 1;
+    if (row_tile == column_tile) near &= ~Word(1) << i;  // later boxes only
+    const int found = __popcll(near), through = int(sum_up_to(unsigned(found)));
+    int slot = 0;
+    if (thread % WARP == WARP - 1) slot = atomicAdd(&near_count, through);
+    slot = __shfl_sync(FULL_WARP, slot, WARP - 1) + through - found;
+    for (; near != 0; near &= near - 1) near_pairs[slot++] = i * TILE + __ffsll(near) - 1;
     __syncthreads();
 
     // ---- IoU of the listed pairs ----
-    for (int k = thread; k < near_count; k += TILE) {
-      const int i = near_pairs[k] / TILE, j = near_pairs[k] % TILE;
-      if (labels && row_labels[i] != column_labels[j]) continue;
-      if (near_overlap<Overlap::iou_bev>(row_boxes[i], column_boxes[j]) > job.iou_threshold) {
-        atomicOr(&suppressed[i], Word(1) << j);
+    for (int k = thread; k < near_count; k += SUPPRESSION_THREADS) {
+      const int row = near_pairs[k] / TILE, column = near_pairs[k] % TILE;
+      if (job.labels && of_rows.label[row] != of_columns.label[column]) continue;
+      if (near_overlap<Overlap::iou_bev>(of_rows.box[row], of_columns.box[column]) > job.iou_threshold) {
+        atomicOr(column < WARP ? &suppressed[row].x : &suppressed[row].y, 1u << column % WARP);
       }
     }
     __syncthreads();
     // ---- store ----
-    if (row < live) mask[size_t(row) * words + column_tile] = suppressed[thread];
+    const int row = row_tile * TILE + thread;
+    if (thread < TILE && row < live) {
+      mask[size_t(row) * words + column_tile] = Word(suppressed[thread].y) << 32 | suppressed[thread].x;
+    }
     __syncthreads();
   }
 }
@@ -129,6 +140,22 @@ __device__ __forceinline__ TileWords load_tile_words(const Word* mask, int words
     if ((tile + 1) * TILE < live) loaded.next[half] = p[1];
   }
   return loaded;
+}
+
+// By a whole block: one thread per number of a kept box; zeros behind the last.
+__device__ __forceinline__ void copy_kept(const SuppressJob& job, int frame, int kept) {
+  for (int i = threadIdx.x; i < job.max_output * 8; i += SWEEP_THREADS) {
+    const int place = i / 8, column = i % 8;
+    const size_t to = size_t(frame) * job.max_output + place;
+    const bool exists = place < kept;
+    const size_t from = size_t(frame) * job.rows + (exists ? job.indices[to] : 0);
+    if (column < 7) {
+      job.kept_boxes[to * 7 + column] = exists ? job.boxes[from * 7 + column] : 0.f;
+    } else {
+      job.kept_scores[to] = exists ? job.scores[from] : 0.f;
+      job.kept_classes[to] = exists ? job.classes[from] : 0;
+    }
+  }
 }
 
 // The greedy choice of NMS, tile after tile, by one block per frame. Warp 0 decides which boxes of a tile are
@@ -190,6 +217,7 @@ __global__ void __launch_bounds__(SWEEP_THREADS, 1)
   }
   for (int k = kept + threadIdx.x; k < max_output; k += SWEEP_THREADS) indices[k] = -1;
   if (threadIdx.x == 0) job.kept[frame] = kept;
+  if (job.kept_boxes) copy_kept(job, frame, kept);
 }
 
 }  // namespace
@@ -224,7 +252,8 @@ cudaError_t suppress(const SuppressJob& job, bool chained, cudaStream_t stream) 
   if (job.rows > 0) {
     const int64_t pairs = int64_t(words) * (words + 1) / 2;
     const dim3 grid(unsigned(pairs < SUPPRESSION_BLOCKS ? pairs : SUPPRESSION_BLOCKS), job.batch);
-    if (const cudaError_t error = launch_chained(suppression_kernel, chained, grid, TILE, 0, stream, job, chained))
+    if (const cudaError_t error =
+            launch_chained(suppression_kernel, chained, grid, SUPPRESSION_THREADS, 0, stream, job, chained))
       return error;
   }
   const bool follows = job.rows > 0 && can_chain();

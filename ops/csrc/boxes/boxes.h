@@ -30,6 +30,12 @@ struct SuppressJob {
   uint64_t* mask;    // scratch [batch, rows, ceil(rows / 64)]
   int64_t* indices;  // [batch, max_output] padded with -1
   int32_t* kept;     // [batch]
+  // What else is known of the boxes [batch, rows], and copies of those that are kept [batch, max_output], zeros
+  // behind the last one; null: no copies.
+  const float* scores;
+  const int64_t* classes;
+  float *kept_boxes, *kept_scores;
+  int64_t* kept_classes;
 };
 cudaError_t suppress(const SuppressJob& job, bool chained, cudaStream_t stream);
 

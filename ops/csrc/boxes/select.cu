@@ -24,7 +24,6 @@ namespace {
 using Key = unsigned long long;
 
 constexpr int SEGMENT = SELECT_SEGMENT;
-constexpr int TAKE_THREADS = 256;
 constexpr int SELECT_THREADS = 1024;
 constexpr int DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS;
 constexpr int RANK_THREADS = 256, RANK_WARPS = RANK_THREADS / WARP;
@@ -141,8 +140,10 @@ __device__ __forceinline__ Best best_class(const Source& source) {
 }
 
 // One thread per anchor. A block lists those that pass in a segment of its own: no counter has to be zeroed first.
+// So many blocks on a multiprocessor that all of a KITTI scan's 825 run at once.
 template <typename Source>
-__global__ void __launch_bounds__(SEGMENT) list_candidates(const __grid_constant__ SelectJob job, bool chained) {
+__global__ void __launch_bounds__(SEGMENT, 8)
+    list_candidates(const __grid_constant__ SelectJob job, bool chained) {
   __shared__ typename Source::Cells cells;
   wait_for_previous_kernel(chained);
   const int frame = blockIdx.y, first = blockIdx.x * SEGMENT, anchor = first + threadIdx.x;
@@ -172,21 +173,23 @@ __global__ void __launch_bounds__(SEGMENT) list_candidates(const __grid_constant
 // ---- those that take part --------------------------------------------------------------------------------------
 
 // Calls call(key, there) for every key of a frame; all lanes of a warp make each call together. Each warp of the
-// block takes 32 segments at a time, most of which are empty.
+// block looks at 32 segments at a time, most of which are empty, and takes the others one after another. Those
+// near each other, which an object fills together, belong to different warps.
 template <typename Call>
 __device__ void for_each_key(const SelectJob& job, int frame, Call call) {
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, segments = segments_of(job.anchors_count);
   const int* const listed = job.listed + size_t(frame) * segments;
   const Key* const keys = reinterpret_cast<const Key*>(job.keys) + size_t(frame) * segments * SEGMENT;
-  for (int first = warp * WARP; first < segments; first += SELECT_THREADS) {
-    const int count = first + lane < segments ? listed[first + lane] : 0;
+  constexpr int WARPS = SELECT_THREADS / WARP;
+  for (int first = warp; first < segments; first += SELECT_THREADS) {
+    const int own = first + lane * WARPS, count = own < segments ? listed[own] : 0;
     for (unsigned left = __ballot_sync(FULL_WARP, count > 0); left; left &= left - 1) {
       const int from = __ffs(left) - 1, here = __shfl_sync(FULL_WARP, count, from);
       Key loaded[SEGMENT / WARP];  // all in flight at once
 #pragma unroll
       for (int i = 0; i < SEGMENT / WARP; ++i) {
         const int place = i * WARP + lane;
-        loaded[i] = place < here ? keys[size_t(first + from) * SEGMENT + place] : 0;
+        loaded[i] = place < here ? keys[size_t(first + from * WARPS) * SEGMENT + place] : 0;
       }
 #pragma unroll
       for (int i = 0; i < SEGMENT / WARP; ++i) {
@@ -347,23 +350,6 @@ __global__ void __launch_bounds__(RANK_THREADS)
   job.labels[row] = best_class(source).label + 1;
 }
 
-// One thread per number of a kept box; zeros behind the last.
-__global__ void __launch_bounds__(TAKE_THREADS) take_kept(const __grid_constant__ SelectJob job, bool chained) {
-  wait_for_previous_kernel(chained);
-  const int frame = blockIdx.y, index = blockIdx.x * TAKE_THREADS + threadIdx.x;
-  const int place = index / 8, column = index % 8, most = job.nms.max_output;
-  if (place >= most) return;
-  const size_t to = size_t(frame) * most + place;
-  const bool exists = place < job.nms.kept[frame];
-  const size_t from = size_t(frame) * job.before_nms + (exists ? job.nms.indices[to] : 0);
-  if (column < 7) {
-    job.kept_boxes[to * 7 + column] = exists ? job.boxes[from * 7 + column] : 0.f;
-  } else {
-    job.kept_scores[to] = exists ? job.scores[from] : 0.f;
-    job.kept_labels[to] = exists ? job.labels[from] : 0;
-  }
-}
-
 }  // namespace
 
 void SelectJob::set_keys() {
@@ -412,10 +398,7 @@ cudaError_t select_boxes(const SelectJob& job, cudaStream_t stream) {
     });
     if (error != cudaSuccess) return error;
   }
-  error = suppress(job.nms, chained, stream);
-  if (error != cudaSuccess || job.nms.max_output == 0) return error;
-  const dim3 grid(blocks(int64_t(job.nms.max_output) * 8, TAKE_THREADS), job.batch);
-  return launch_chained(take_kept, chained, grid, TAKE_THREADS, 0, stream, job, chained);
+  return suppress(job.nms, chained, stream);
 }
 
 }  // namespace millisecond

@@ -31,10 +31,7 @@ struct SelectJob {
   float* boxes;                              // scratch [batch, before_nms, 7]
   float* scores;                             // scratch [batch, before_nms]
   int64_t* labels;                           // scratch [batch, before_nms]
-  SuppressJob nms;                           // of these boxes; its count is `chosen`
-  float* kept_boxes;                         // [batch, max_output, 7], as all results zero behind the last box
-  float* kept_scores;                        // [batch, max_output]
-  int64_t* kept_labels;                      // [batch, max_output]
+  SuppressJob nms;                           // of these boxes; its count is `chosen`, its copies are the results
 
   void set_keys();  // least_bits, anchor_bits and key_bits from the rest
 };

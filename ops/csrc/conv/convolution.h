@@ -17,7 +17,8 @@ struct OffsetTable {
   int32_t volume;
   bool flipped;  // offset v meets weight[volume - 1 - v]
   // [2, rows] or null: the rows in an order that puts rows with the same offsets side by side, and by row which
-  // offsets it has (bit v), see index/row_order.h; for wide layers alone
+  // offsets it has (bit v), see index/row_order.h; read by the tensor cores' kernels
+  // but the narrow one
   const int32_t* order;
 };
 

@@ -62,20 +62,28 @@ struct Walk {
   }
 };
 
+// The row of the table at a place of its order.
+__device__ __forceinline__ int row_at(const OffsetTable& table, int place) {
+  return table.order ? __ldg(table.order + place) : place;
+}
+
 // Reads the source rows of a tile into shared memory, [k][32]; returns the k that are present.
 __device__ __forceinline__ uint32_t load_sources(const OffsetTable& table, int* sources, int row0, int n, int part,
                                                  int parts) {
   constexpr int BATCH = 7;  // loads in flight
   const int lane = threadIdx.x % 32;
-  const int32_t* const from = table.neighbours + row0 + lane;
   const bool inside = row0 + lane < n;
+  const int row = inside ? row_at(table, row0 + lane) : 0;
+  const int32_t* const from = table.neighbours + row;
+  // rows in an order lie apart: what they do not have is not read
+  const uint32_t mask = !inside ? 0u : table.order ? uint32_t(__ldg(table.order + table.rows + row)) : ~0u;
   uint32_t present = 0;
   for (int k0 = 0, v0 = part; v0 < table.volume; k0 += BATCH, v0 += BATCH * parts) {
     int source[BATCH];
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
       const int v = v0 + i * parts;
-      source[i] = inside && v < table.volume ? __ldg(from + v * table.stride) : -1;
+      source[i] = v < table.volume && (mask >> v & 1) ? __ldg(from + v * table.stride) : -1;
     }
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
@@ -274,8 +282,9 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
     for (int i = threadIdx.x; i < here * Tile::ROWS * PIECES; i += Tile::THREADS) {
       const int channel = i % PIECES * WIDTH;
       const int line = i / PIECES;  // tile and row within it
-      const int row = first * Tile::ROWS + line;
-      if (row >= n) continue;
+      const int place = first * Tile::ROWS + line;
+      if (place >= n) continue;
+      const int row = row_at(p.table, place);
       float x[WIDTH] = {};
       for (int other = line / Tile::ROWS; other < Tile::WARPS; other += here) {
         const float4* const y = reinterpret_cast<const float4*>(

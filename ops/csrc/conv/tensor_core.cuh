@@ -71,6 +71,19 @@ __device__ __forceinline__ void load_matrix_x4_transposed(uint32_t (&r)[4], cons
                : "r"(address));
 }
 
+// b[0..1] of columns 0..7, b[2..3] of columns 8..15 of a tile in shared memory whose rows are contiguous in n.
+template <typename T, int STRIDE>
+__device__ __forceinline__ void load_b(uint32_t (&b)[4], const T* at) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (sizeof(T) == 2) {
+    load_matrix_x4_transposed(b, at + (lane / 8 % 2 * 8 + lane % 8) * STRIDE + lane / 16 * 8);
+  } else {
+    const float* const x = at + lane % 4 * STRIDE + lane / 4;
+    b[0] = __float_as_uint(x[0]), b[1] = __float_as_uint(x[4 * STRIDE]);
+    b[2] = __float_as_uint(x[8]), b[3] = __float_as_uint(x[4 * STRIDE + 8]);
+  }
+}
+
 #endif
 
 }  // namespace millisecond

@@ -26,6 +26,8 @@ cudaError_t run_select(SelectJob job, bool per_class, const Allocate& allocate, 
   nms.order = nullptr;
   nms.labels = per_class ? job.labels : nullptr;
   nms.count = job.chosen;
+  nms.scores = job.scores;
+  nms.classes = job.labels;
   room(nms.mask, before_nms * divide_up(before_nms, 64));
   room(nms.indices, nms.max_output);
   return select_boxes(job, stream);

@@ -18,7 +18,7 @@ struct RowOrder {
 };
 
 // Bytes of its workspace, aligned to 16.
-int64_t row_order_workspace(int rows);
+int64_t row_order_workspace(const RowOrder& p);
 
 cudaError_t row_order(const RowOrder& p, void* workspace, cudaStream_t stream);
 

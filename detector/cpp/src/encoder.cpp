@@ -1,0 +1,104 @@
+#include "encoder.h"
+
+#include <algorithm>
+
+#include "bev/dense.h"
+#include "transfer/collect.h"
+
+namespace millisecond::detector {
+namespace {
+
+constexpr int64_t MOST_ENCODED = INT32_MAX / 2;  // numbers of all points
+
+// The first bucket that holds so many points, with memory for no more of them.
+Bucket bucket_for(const DeviceEncoder& network, int64_t points) {
+  const Config& config = network.host.config;
+  const int64_t most = std::min<int64_t>(MOST_POINTS, MOST_ENCODED / config.point_width);
+  if (points < 1 || points > most)
+    throw Error(MS_ERROR_ARGUMENT,
+                "points: " + std::to_string(points) + " is not from 1 to " + std::to_string(most));
+  int number = 0;
+  while (bucket_of(config, network.host.shapes, number).points < points) ++number;
+  Bucket bucket = bucket_of(config, network.host.shapes, number);
+  bucket.points = static_cast<int>(points);
+  return bucket;
+}
+
+// A map [1, z * channels, y, x]: channel z * channels + c.
+DenseLayout channels_first(int channels, const Shape& shape) {
+  const int64_t plane = int64_t(shape[1]) * shape[2];
+  return {1, {shape[0], shape[1], shape[2]}, plane * channels * shape[0], plane, {plane * channels, shape[2], 1}};
+}
+
+}  // namespace
+
+Encoder::Encoder(const std::string& path, ms_type precision, int device, int64_t points)
+    : network_(open_network<DeviceEncoder>(path, precision, device)) {
+  const OnDevice guard(device);
+  stages_ = std::make_unique<EncoderStages>(*network_, bucket_for(*network_, points), 1, arena_);
+  offsets_ = uploaded(std::vector<int>{0, 0, 0, static_cast<int>(points)});
+
+  // a scan without points measures the memory and loads the kernels
+  const DeviceArray<float> none = device_zeros<float>(points * network_->host.config.point_width, nullptr);
+  const DeviceArray<int> count = device_zeros<int>(1, nullptr);
+  const DeviceArray<char> map = device_array<char>(map_bytes());
+  const DeviceArray<ms_encoder_report> report = device_array<ms_encoder_report>(1);
+  for (ms_layout layout : {MS_CHANNELS_FIRST, MS_CHANNELS_LAST})
+    encode(none.get(), count.get(), layout, map.get(), report.get(), nullptr);
+  check(cudaStreamSynchronize(nullptr), "the first run");
+  arena_.settle();
+}
+
+Encoder::~Encoder() {
+  try {
+    const OnDevice guard(network_->device);
+    stages_.reset();
+    offsets_.reset();
+    arena_ = Arena();
+    network_.reset();
+  } catch (const Error&) {  // the device is lost, and its memory with it
+  }
+}
+
+int64_t Encoder::map_bytes() const {
+  const Shape& shape = network_->host.shapes.back();
+  return int64_t(network_->host.config.out_channels) * shape[0] * shape[1] * shape[2] * bytes_of(network_->type);
+}
+
+void Encoder::encode(const float* points, const int32_t* count, ms_layout layout, void* map,
+                     ms_encoder_report* report, cudaStream_t stream) {
+  const OnDevice guard(network_->device);
+  const Arena::Scope scope(arena_);
+  int* const offsets = offsets_.get() + (count ? 0 : 2);
+  if (count) {
+    const CollectJob given = {
+        1, {reinterpret_cast<const uint32_t*>(count)}, {1}, reinterpret_cast<uint32_t*>(offsets + 1)};
+    check(collect(given, stream), "count");
+  }
+  const EncoderStages::Voxels voxels = stages_->voxelize(points, offsets, stream);
+  const EncoderStages::Index index = stages_->index(voxels, stream);
+  write_map(voxels, index, layout, map, stream);
+
+  // the low words of the numbers of points: a scan has fewer than 2^24
+  const uint32_t* const dropped = reinterpret_cast<const uint32_t*>(voxels.dropped);
+  const uint32_t* const counts = reinterpret_cast<const uint32_t*>(index.counts);
+  const CollectJob job = {3,
+                          {counts, dropped, dropped + 2},
+                          {LEVELS + 1, LEVELS + 2, LEVELS + 3},
+                          reinterpret_cast<uint32_t*>(report)};
+  check(collect(job, stream), "report");
+}
+
+void Encoder::write_map(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index, ms_layout layout,
+                        void* map, cudaStream_t stream) {
+  if (layout == MS_CHANNELS_LAST) return stages_->encode_map(voxels, index, map, stream);
+  const void* const rows = stages_->encode(voxels, index, stream);
+  const int channels = network_->host.config.out_channels;
+  check(cudaMemsetAsync(map, 0, map_bytes(), stream), "map");
+  check(dense_scatter(rows, index.coords[LEVELS - 1], 3, index.counts + LEVELS - 1, stages_->rows(LEVELS - 1),
+                      channels, static_cast<int>(bytes_of(network_->type)),
+                      channels_first(channels, network_->host.shapes.back()), map, stream),
+        "map");
+}
+
+}  // namespace millisecond::detector

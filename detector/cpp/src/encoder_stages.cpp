@@ -1,0 +1,179 @@
+#include "encoder_stages.h"
+
+#include <algorithm>
+
+#include "transfer/load_points.h"
+
+namespace millisecond::detector {
+namespace {
+
+// Of ops/reference/load_points.py.
+constexpr float SCALES[INTENSITY_SCALES] = {1, 255, 65535};
+constexpr double FEW = 0.01;
+
+Window window_of(const Step& step) {
+  Window window = {{}, {}, {}, {1, 1, 1}};
+  std::copy_n(step.kernel, 3, window.kernel);
+  std::copy_n(step.stride, 3, window.stride);
+  std::copy_n(step.padding, 3, window.padding);
+  return window;
+}
+
+}  // namespace
+
+LayerChain::LayerChain(Scalar type, const std::vector<DeviceLayer>& layers,
+                       const std::vector<OffsetTable>& tables) {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const DeviceLayer& layer = layers[i];
+    layers_.push_back({layer.weight.get(), layer.bias.get(), tables[i], layer.c_in, layer.c_out});
+  }
+  job_.type = type;
+  job_.layers = layers_.data();
+  job_.count = static_cast<int>(layers_.size());
+}
+
+void LayerChain::run(void* out, Arena& arena, cudaStream_t stream) {
+  job_.out = out;
+  const Arena::Scope scope(arena);
+  check(run_chain(job_, [&](int64_t bytes) { return arena.take(bytes); }, stream), "convolutions");
+}
+
+void* LayerChain::rows(Arena& arena, cudaStream_t stream) {
+  const ChainLayer& last = layers_.back();
+  void* const out = arena.take(int64_t(last.table.rows) * last.c_out * bytes_of(job_.type));
+  run(out, arena, stream);
+  return out;
+}
+
+EncoderStages::EncoderStages(const DeviceEncoder& network, const Bucket& bucket, int frames, Arena& arena)
+    : network_(network),
+      bucket_(bucket),
+      frames_(frames),
+      arena_(arena),
+      counters_(device_zeros<uint32_t>(1 + frames * (1 + INTENSITY_SCALES), nullptr)),
+      workspace_(device_zeros<uint32_t>(network.index_words(frames), nullptr)) {
+  check(cudaStreamSynchronize(nullptr), "memory of the GPU");
+}
+
+void EncoderStages::load(const float* points, const int* offsets, float* loaded, int* loaded_offsets,
+                         cudaStream_t stream) {
+  LoadJob job = {};
+  job.batch = frames_;
+  job.capacity = this->points();
+  job.channels = network_.host.config.point_width;
+  job.from = points;
+  job.from_offsets = offsets;
+  job.points = loaded;
+  job.offsets = loaded_offsets;
+  job.workspace = counters_.get();
+  std::copy_n(SCALES, INTENSITY_SCALES, job.scales);
+  job.few = FEW;
+  check(load_points(job, stream), "load_points");
+}
+
+// One row more than level 0 has, so that the index sees what does not fit.
+EncoderStages::Voxels EncoderStages::voxelize(const float* points, const int* offsets, cudaStream_t stream) {
+  const Config& config = network_.host.config;
+  const int rows = this->rows(0) + 1, width = config.point_width, most = this->points();
+  Voxels voxels = {arena_.array<float>(int64_t(rows) * width), arena_.array<int>(int64_t(rows) * 4),
+                   arena_.array<int>(3), arena_.array<int64_t>(2), rows};
+  const Arena::Scope scope(arena_);
+  float* const loaded = arena_.array<float>(int64_t(most) * width);
+  int* const loaded_offsets = arena_.array<int>(frames_ + 1);
+  load(points, offsets, loaded, loaded_offsets, stream);
+
+  // where no frame can exceed the cap on voxels, nothing needs to look whether one does
+  const bool capped = bucket_.points > config.max_voxels;
+  VoxelizeJob job = {};
+  job.points = loaded;
+  job.offsets = loaded_offsets;
+  job.points_count = most;
+  job.channels = width;
+  job.max_points = config.max_points;
+  job.max_voxels = capped ? config.max_voxels : most;
+  job.rows = rows;
+  job.slots = arena_.array<uint32_t>(int64_t(rows) * config.max_points);
+  job.first = capped ? arena_.array<uint32_t>(most) : nullptr;
+  job.sites = capped ? arena_.array<int>(int64_t(most) * 4) : nullptr;
+  job.features = voxels.features;
+  job.coords = voxels.coords;
+  job.counts = voxels.count;
+  job.dropped = voxels.dropped;
+  int shape[1][3];
+  std::copy_n(network_.host.shapes[0].begin(), 3, shape[0]);
+  shape[0][0] -= 1;  // the layer on top belongs to the encoder alone
+  for (int axis = 0; axis < 3; ++axis) {
+    job.grid.lower[axis] = static_cast<float>(config.range[axis]);
+    job.grid.size[axis] = static_cast<float>(config.voxel_size[axis]);
+    job.grid.shape[axis] = shape[0][axis];
+  }
+  check(build_voxels(bitmap_at(workspace_.get(), frames_, 1, shape), job, stream), "voxelize");
+  return voxels;
+}
+
+EncoderStages::Index EncoderStages::index(const Voxels& voxels, cudaStream_t stream) {
+  int shapes[LEVELS][3], capacities[LEVELS];
+  Index result = {};
+  result.counts = arena_.array<int>(LEVELS + 2);
+  for (int level = 0; level < LEVELS; ++level) {
+    std::copy_n(network_.host.shapes[level].begin(), 3, shapes[level]);
+    capacities[level] = rows(level);
+    result.coords[level] = arena_.array<int>(int64_t(rows(level)) * 4);
+  }
+  millisecond::Network levels = {bitmap_at(workspace_.get(), frames_, LEVELS, shapes), 3, {}, {}, 0, false};
+  for (int level = 1; level < LEVELS; ++level) levels.steps[level - 1] = window_of(STEPS[level - 1]);
+  levels.submanifold = {{3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
+  levels.submanifold_levels = (1 << (LEVELS - 1)) - 1;
+
+  std::vector<TableJob> jobs = tables_of(levels, true);
+  OffsetTable same[LEVELS], down[LEVELS];  // in a level, and from the level before
+  for (TableJob& job : jobs) {
+    if (job.kind == TableKind::tail) continue;
+    const int places = rows(job.level);
+    const auto volume = static_cast<int32_t>(volume_of(job.window));
+    job.neighbours = arena_.array<int>(int64_t(volume) * places);
+    OffsetTable& table = job.source == job.level ? same[job.level] : down[job.level];
+    table = {job.neighbours, result.counts + job.level, places, places, volume, false};
+  }
+  for (int level = 0; level < LEVELS; ++level) {
+    if (level > 0) result.tables.push_back(down[level]);
+    if (level + 1 < LEVELS) result.tables.insert(result.tables.end(), 2, same[level]);
+  }
+  const BoundedIndex bounded = {voxels.coords, voxels.rows,   voxels.count,
+                                capacities,    result.coords, result.counts};
+  check(build_bounded_index(levels, bounded, jobs, stream), "index");
+  return result;
+}
+
+void EncoderStages::set_features(LayerChain& chain, const Voxels& voxels, cudaStream_t stream) {
+  const ChainLayer& first = chain.job().layers[0];
+  chain.job().features = voxels.features;
+  chain.job().wide = takes_float32(network_.type, false, first);
+  if (chain.job().wide || network_.type == Scalar::float32) return;
+  // a copy in the network's type: what packing into rows writes
+  void* const narrow = arena_.take(int64_t(voxels.rows) * first.c_in * bytes_of(network_.type));
+  const PackArguments copy = {voxels.features, narrow, 1, first.c_in, voxels.rows, 0, true};
+  check(pack_weight(Scalar::float32, network_.type, copy, stream), "features");
+  chain.job().features = narrow;
+}
+
+void* EncoderStages::encode(const Voxels& voxels, const Index& index, cudaStream_t stream) {
+  LayerChain chain(network_.type, network_.encoder, index.tables);
+  set_features(chain, voxels, stream);
+  return chain.rows(arena_, stream);
+}
+
+void EncoderStages::encode_map(const Voxels& voxels, const Index& index, void* out, cudaStream_t stream) {
+  LayerChain chain(network_.type, network_.encoder, index.tables);
+  set_features(chain, voxels, stream);
+  const int channels = network_.host.config.out_channels;
+  int shape[3];
+  std::copy_n(network_.host.shapes.back().begin(), 3, shape);
+  Chain& job = chain.job();
+  job.coords = index.coords[LEVELS - 1];
+  job.map = grid_layout(frames_, channels, shape, true);
+  job.map_bytes = int64_t(frames_) * channels * shape[0] * shape[1] * shape[2] * bytes_of(network_.type);
+  chain.run(out, arena_, stream);
+}
+
+}  // namespace millisecond::detector

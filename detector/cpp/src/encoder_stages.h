@@ -1,0 +1,66 @@
+// The first stages of scans, from points to the rows of their bird's-eye-view maps: detector/inference.py in C++.
+#pragma once
+
+#include <vector>
+
+#include "device_network.h"
+
+namespace millisecond::detector {
+
+// Convolutions one after another over their tables.
+class LayerChain {
+ public:
+  LayerChain(Scalar type, const std::vector<DeviceLayer>& layers, const std::vector<OffsetTable>& tables);
+  LayerChain(const LayerChain&) = delete;
+  LayerChain& operator=(const LayerChain&) = delete;
+
+  Chain& job() { return job_; }  // all but its features is set
+  void run(void* out, Arena& arena, cudaStream_t stream);
+  void* rows(Arena& arena, cudaStream_t stream);  // runs into new memory of the arena
+
+ private:
+  std::vector<ChainLayer> layers_;
+  Chain job_ = {};
+};
+
+// The same for every batch of `frames` scans within the capacities of a bucket, and nothing is allocated but in
+// the arena: a run can be captured as a graph.
+class EncoderStages {
+ public:
+  struct Voxels {
+    float* features;  // [rows, point_width]
+    int *coords, *count;
+    int64_t* dropped;  // [2]
+    int rows;
+  };
+  struct Index {
+    int* coords[LEVELS];
+    int* counts;                      // [LEVELS + 2]: rows of each level, overflow, fault
+    std::vector<OffsetTable> tables;  // of each convolution of the encoder
+  };
+
+  EncoderStages(const DeviceEncoder& network, const Bucket& bucket, int frames, Arena& arena);
+
+  int frames() const { return frames_; }
+  int rows(int level) const { return frames_ * bucket_.rows[level]; }  // capacity
+  int points() const { return frames_ * bucket_.points; }              // capacity
+
+  // points [offsets[frames], point_width], offsets [frames + 1]: of the GPU, or pinned.
+  Voxels voxelize(const float* points, const int* offsets, cudaStream_t stream);
+  Index index(const Voxels& voxels, cudaStream_t stream);
+  void* encode(const Voxels& voxels, const Index& index, cudaStream_t stream);  // rows of the last level
+  // The same rows in out [frames, y, x, z * out_channels].
+  void encode_map(const Voxels& voxels, const Index& index, void* out, cudaStream_t stream);
+
+ private:
+  void load(const float* points, const int* offsets, float* loaded, int* loaded_offsets, cudaStream_t stream);
+  void set_features(LayerChain& chain, const Voxels& voxels, cudaStream_t stream);
+
+  const DeviceEncoder& network_;
+  const Bucket bucket_;
+  const int frames_;
+  Arena& arena_;
+  DeviceArray<uint32_t> counters_, workspace_;
+};
+
+}  // namespace millisecond::detector

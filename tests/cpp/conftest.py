@@ -1,0 +1,89 @@
+"""The library, built once, what its parts without a GPU print, and weights for both."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from data.point_columns import KITTI, PointColumns
+from detector.config import load_config
+from detector.models.second import build_second
+from detector.weights import save_weights
+from ops.cuda.library import cache_folder
+from tests.helpers.small_detector import build_small_network
+from tools.exporting.library import Library
+
+ROOT = Path(__file__).resolve().parents[2]
+CPP = ROOT / "detector" / "cpp"
+
+
+@pytest.fixture(scope="session")
+def library():
+    """The library of MILLISECOND_LIBRARY, or one that is built and kept in torch's cache."""
+    if path := os.environ.get("MILLISECOND_LIBRARY"):
+        return Library(path)
+    if shutil.which("cmake") is None or shutil.which("nvcc") is None:
+        pytest.skip("no cmake or no nvcc")
+    checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:16]
+    build = cache_folder().parent / f"millisecond_cpp_{checkout}"
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    build.mkdir(parents=True, exist_ok=True)
+    with open(build / "test.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests may run in several processes
+        subprocess.run(["cmake", *generator, "-S", str(CPP), "-B", str(build)], check=True)
+        subprocess.run(["cmake", "--build", str(build), "-j"], check=True)
+    return Library(build / "libmillisecond.so")
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory):
+    """Of a small network that finds something."""
+    config, model = build_small_network()
+    path = tmp_path_factory.mktemp("cpp") / "small.safetensors"
+    save_weights(path, model, config)
+    return path
+
+
+@pytest.fixture(scope="session")
+def inspect(tmp_path_factory):
+    """Runs inspect.cpp, whose parts of detector/cpp need no GPU."""
+    program = tmp_path_factory.mktemp("cpp") / "inspect"
+    flags = ["-std=c++17", "-O0", "-ffp-contract=off", f"-I{CPP / 'src'}", f"-I{CPP / 'include'}"]
+    source = str(Path(__file__).with_name("inspect.cpp"))
+    subprocess.run(["g++", *flags, source, "-o", str(program)], check=True)
+
+    def run(*arguments):
+        return subprocess.run([program, *map(str, arguments)], capture_output=True, check=False)
+
+    return run
+
+
+SMALL = (
+    "model.encoder.channels=[4, 8, 16, 8]",
+    "model.encoder.out_channels=16",
+    "model.bev.layers=[1, 2]",
+    "model.bev.channels=[8, 16]",
+    "model.bev.strides=[2, 2]",
+    "model.bev.upsample_channels=[16, 8]",
+)
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory):
+    """Weights of a small network whose numbers are all different, with a fifth feature."""
+    torch.manual_seed(1)
+    config = load_config(ROOT / "configs" / "second_small.yaml", SMALL)
+    config = replace(config, points=PointColumns((*KITTI, "ring"), (*KITTI, "ring")))
+    model = build_second(config)
+    for name, value in model.state_dict().items():
+        if value.is_floating_point():
+            value.copy_(torch.rand_like(value) + (0.1 if name.endswith("var") else -0.5))
+    path = tmp_path_factory.mktemp("weights") / "small.safetensors"
+    save_weights(path, model, config)
+    return path
