@@ -17,16 +17,16 @@ from ops.rulebook import Table
 MOST_OFFSETS = 31
 
 
-def row_order(table: Table, near: bool = False) -> Tensor:
+def row_order(table: Table) -> Tensor:
     """[2, N] int32: the rows in that order, those that the table does not count last; and by row
     the sum of 2^v of the offsets v that it has.
 
-    near: rows stay within a run of 4096 of the table. That is found sooner, and rows that read the
-    same neighbours stay together.
+    The four rarest offsets of a row decide; rows with the same ones stay in their order. Offsets
+    are the rarer the farther they are from the middle.
     """
     if len(table.neighbours) > MOST_OFFSETS:
         raise ValueError(
             f"table: {len(table.neighbours)} offsets, an order takes at most {MOST_OFFSETS}"
         )
     backend = cuda if on_kernels(table.neighbours) else reference
-    return backend.row_order(table, near)
+    return backend.row_order(table)

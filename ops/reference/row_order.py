@@ -7,36 +7,45 @@ from torch import Tensor
 
 from ops.rulebook import Table
 
-RUN, PASS = 4096, 128  # rows of a run, and that a kernel takes at a time
+DECIDING = 4  # offsets of a row that decide on its place
 
 
-def row_order(table: Table, near: bool) -> Tensor:
+def row_order(table: Table) -> Tensor:
     """See ops.row_order.row_order."""
     volume = len(table.neighbours)
     has = (table.neighbours >= 0).long()
-    # neighbours far from the middle are rare: they decide first
-    middle = volume // 2
-    ranks = torch.tensor([2 * abs(v - middle) - (v < middle) for v in range(volume)])
-    place = (has << ranks.to(has.device)[:, None]).sum(0)
+    place = _highest_bits((has << _ranks(volume).to(has.device)[:, None]).sum(0))
     for shift in (1, 2, 4, 8, 16):  # of this word in the reflected Gray code
         place ^= place >> shift
     if table.count is not None:
         place[int(table.count) :] = -1
-    order = _near(place) if near else (-place).argsort(stable=True)
+    order = (-place).argsort(stable=True)
     offsets = torch.arange(volume, device=has.device)
     return torch.stack((order, (has << offsets[:, None]).sum(0))).int()
 
 
-def _near(place: Tensor) -> Tensor:
-    """Within runs; where all rows of one count, its passes in bit-reversed order, so that those of
-    many offsets are spread over it."""
-    orders = []
-    for begin, run in enumerate(place.split(RUN)):
-        order = begin * RUN + (-run).argsort(stable=True)
-        if len(run) == RUN and (run >= 0).all():
-            passes = RUN // PASS
-            digits = passes.bit_length() - 1
-            turned = [int(f"{i:0{digits}b}"[::-1], 2) for i in range(passes)]
-            order = order.view(passes, PASS)[turned].flatten()
-        orders.append(order)
-    return torch.cat(orders) if orders else place
+def _ranks(volume: int) -> Tensor:
+    """[V]: how rare each offset is. The more steps from the middle, the rarer in a scan."""
+    middle = volume // 2
+
+    def distance(v: int) -> tuple[int, int, int]:
+        steps, digits, rest = 0, volume, v  # along the axes, for kernels of 3 in each dimension
+        while digits % 3 == 0:
+            steps, digits, rest = steps + (rest % 3 != 1), digits // 3, rest // 3
+        return (steps if digits == 1 else 0), abs(v - middle), v
+
+    ranks = torch.empty(volume, dtype=torch.long)
+    ranks[sorted(range(volume), key=distance)] = torch.arange(volume)
+    return ranks
+
+
+def _highest_bits(words: Tensor) -> Tensor:
+    """Words of which only the highest set bits are left."""
+    left, rest = torch.zeros_like(words), words
+    for _ in range(DECIDING):
+        highest = rest
+        for shift in (1, 2, 4, 8, 16):  # all bits below the highest
+            highest = highest | highest >> shift
+        highest = highest - (highest >> 1)
+        left, rest = left | highest, rest & ~highest
+    return left

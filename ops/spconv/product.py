@@ -22,8 +22,8 @@ from ops.tuned import product_type
 
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
 PANEL, SLICE = 128, 64  # channels of csrc/conv/warpgroup.h
-LEAST_CHANNELS = 32  # of a layer that gains by an order of its rows
-LEAST_WORK, LEAST_WORK_WIDE = 1 << 28, 1 << 30  # rows times channels of both sides
+LEAST_CHANNELS = 64  # of a layer that gains by an order of its rows
+LEAST_WORK, LEAST_WORK_WIDE = 1 << 31, 1 << 29  # rows times channels of both sides
 MOST_ROWS = 96 * 65535  # of the kernel that reads an order: its largest grid of blocks
 
 
@@ -110,7 +110,7 @@ def _single(bias: Tensor) -> Tensor:
     return bias.detach() if bias.dtype == torch.float64 else bias.detach().float()
 
 
-def is_wide(table: Table, c_in: int, c_out: int) -> bool:
+def _is_wide(table: Table, c_in: int, c_out: int) -> bool:
     """Whether its tiles are those of the kernel for wide layers, where there is one."""
     wide = c_in >= PANEL and c_in % SLICE == 0 and c_out % PANEL == 0
     return wide and _is_hopper(table.neighbours.device)
@@ -121,7 +121,7 @@ def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> b
     more time than it takes."""
     offsets, rows = table.neighbours.shape
     halves = dtype in (torch.float16, torch.bfloat16)
-    least = LEAST_WORK_WIDE if is_wide(table, c_in, c_out) else LEAST_WORK
+    least = LEAST_WORK_WIDE if _is_wide(table, c_in, c_out) else LEAST_WORK
     return (
         table.neighbours.is_cuda
         and c_in % TILE == 0

@@ -167,11 +167,10 @@ def direct(scene: Scene) -> None:
 
 @runs("row_order")
 def row_orders(scene: Scene) -> None:
-    layers = (False, 128, 256), (True, 32, 64)
-    for kernel_map, dtype, layer in product(kernel_maps(scene), DTYPES[1:], layers):
-        near, c_in, c_out = layer
+    layers = (128, 256), (32, 64)
+    for kernel_map, dtype, (c_in, c_out) in product(kernel_maps(scene), DTYPES[1:], layers):
         table = kernel_map.forward
-        ordered = KernelMap(table._replace(order=row_order(table, near)), kernel_map.backward)
+        ordered = KernelMap(table._replace(order=row_order(table)), kernel_map.backward)
         x = torch.randn(sources(kernel_map), c_in, device="cuda", dtype=dtype)
         w = torch.randn(len(table.neighbours), c_in, c_out, device="cuda", dtype=dtype)
         with torch.no_grad():

@@ -65,9 +65,12 @@ def test_offsets_of_unequal_work_need_little_memory(rows, channels):
     turned = call(features, gradient, neighbours, None, True)
     assert torch.equal(turned.flip(0), found)
     del turned
-    before = torch.cuda.memory_allocated()
+    # what was asked for: the allocator may give an output of 27 MiB a block of 28
+    before = torch.cuda.memory_stats()["requested_bytes.all.current"]
     torch.cuda.reset_peak_memory_stats()
     call(features, gradient, neighbours, None, False)
-    workspace = torch.cuda.max_memory_allocated() - before - 4 * found.numel()
+    peak = torch.cuda.memory_stats()["requested_bytes.all.peak"]
+    workspace = peak - before - 4 * found.numel()
     least = 8 * 4 * channels**2  # sums of eight offsets
-    assert workspace <= max(features.nbytes, least) + neighbours.nbytes // 100 + 50_000
+    plan = neighbours.nbytes // 100 + 50_000
+    assert workspace <= max(features.nbytes // 2, least) + plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -100,6 +101,7 @@ def compare(
             torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
             step = Step(case, engine, network, TYPES[precision], training)
             outputs[name] = step().detach().float()
+            gc.collect()  # a cycle that goes in the step would count as less memory
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()

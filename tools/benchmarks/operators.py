@@ -155,8 +155,7 @@ def direct(scan: Scan) -> Calls:
 @line("row_order")
 def row_orders(scan: Scan) -> Calls:
     table = submanifold(scan)[0].forward
-    near = lambda: row_order(table, near=True)  # noqa: E731
-    return {"row order": lambda: row_order(table), "row order, near": near}
+    return {"row order": lambda: row_order(table)}
 
 
 @line("conv_naive")

@@ -1,7 +1,7 @@
 // Blocks of convolution, batch normalisation and ReLU, for training.
 #include <ATen/ops/empty_like.h>
 
-#include "bindings/conv.h"
+#include "bindings/branch.h"
 
 namespace millisecond {
 namespace {
@@ -15,96 +15,6 @@ bool one_or_none(const List& tensors, size_t blocks) {
 std::optional<Tensor> of_block(at::TensorList counts, size_t block) {
   return counts.empty() ? std::nullopt : std::optional<Tensor>(counts[block]);
 }
-
-// Memory for calls that run one after another: each gets what the call before had, as far as it is large enough.
-class SharedScratch {
- public:
-  explicit SharedScratch(const Tensor& like) : options_(like.options().dtype(at::kByte)) {}
-
-  void next_call() { at_ = 0; }
-
-  void* operator()(int64_t bytes) {
-    if (at_ == held_.size()) held_.emplace_back();
-    Tensor& tensor = held_[at_++];
-    if (!tensor.defined() || tensor.numel() < bytes) {
-      if (tensor.defined()) outgrown_.push_back(tensor);
-      tensor = at::empty({bytes}, options_);
-    }
-    return tensor.data_ptr();
-  }
-
- private:
-  at::TensorOptions options_;
-  std::vector<Tensor> held_, outgrown_;  // the stream may still use the latter
-  size_t at_ = 0;
-};
-
-// A second stream, joined at the end also where an error leaves the operator.
-class ForkedStream {
- public:
-  explicit ForkedStream(const at::Device& device) : side_(c10::cuda::getStreamFromPool(false, device.index())) {
-    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event");
-    check(cudaEventRecord(event_, stream()), "event");
-    check(cudaStreamWaitEvent(side_.stream(), event_, 0), "event");
-  }
-  ForkedStream(const ForkedStream&) = delete;
-  ~ForkedStream() {
-    cudaEventRecord(event_, side_.stream());
-    cudaStreamWaitEvent(stream(), event_, 0);
-    cudaEventDestroy(event_);
-  }
-  Branch branch(Allocate allocate = nullptr) const { return {side_.stream(), event_, std::move(allocate)}; }
-
- private:
-  c10::cuda::CUDAStream side_;
-  cudaEvent_t event_;
-};
-
-// Packs weights on a second stream meanwhile, all but that of the block that comes first.
-class PackedWeights {
- public:
-  // In the order in which the blocks come, which is from last to first where the weights are transposed.
-  PackedWeights(at::TensorList weights, bool transposed, Scalar type, bool tf32, Scratch& scratch,
-                const Branch& branch)
-      : packed_(weights.size()) {
-    for (size_t turn = 1; turn < weights.size(); ++turn) {
-      const size_t block = transposed ? weights.size() - 1 - turn : turn;
-      const Tensor& data = weights[block];
-      if (!data.is_cuda() || data.dim() != 3) continue;  // refused when its block comes
-      const Scalar from = scalar_of(data, "weight");
-      if (from != type && from != Scalar::float32) continue;
-      const auto size = [&](int axis) { return static_cast<int32_t>(data.size(axis)); };
-      Weight weight = {
-          data.data_ptr(),          from,   strides_of(data, transposed), size(0), size(transposed ? 2 : 1),
-          size(transposed ? 1 : 2), nullptr};
-      check(pack_ahead(type, tf32, weight, std::ref(scratch), branch.stream), "pack");
-      if (!weight.packed) continue;
-      packed_[block].weight = weight.packed;
-      check(cudaEventCreateWithFlags(&packed_[block].done, cudaEventDisableTiming), "event");
-      check(cudaEventRecord(packed_[block].done, branch.stream), "event");
-    }
-  }
-  PackedWeights(const PackedWeights&) = delete;
-  ~PackedWeights() {
-    for (const Packed& packed : packed_) {
-      if (packed.done) cudaEventDestroy(packed.done);
-    }
-  }
-
-  // Of a block, for the current stream, which waits for it; null where the block packs its own.
-  const void* operator[](size_t block) const {
-    const Packed& packed = packed_[block];
-    if (packed.done) check(cudaStreamWaitEvent(stream(), packed.done, 0), "event");
-    return packed.weight;
-  }
-
- private:
-  struct Packed {
-    const void* weight = nullptr;
-    cudaEvent_t done = nullptr;
-  };
-  std::vector<Packed> packed_;
-};
 
 // Training blocks one feeding the next, in one call for the host's sake. Returns outs, sums, means and inverse
 // deviations of all blocks, one kind after another. Moves the running statistics.
@@ -122,7 +32,7 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
   std::vector<Tensor> saved(4 * blocks);
   Scratch packs(features);
   const ForkedStream fork(features.device());
-  const PackedWeights packed(weights, false, type, tf32, packs, fork.branch());
+  const PackedWeights packed(weights, false, blocks, type, tf32, packs, fork.branch());
   for (size_t i = 0; i < blocks; ++i) {
     const Tensor& x = i == 0 ? features : saved[i - 1];
     check_tensor(x, "features", features.scalar_type(), 2);
@@ -165,6 +75,25 @@ void check_kept(const Tensor& gradient, const Tensor& sums, const OffsetTable& t
   }
 }
 
+// Plans of the gradients of all weights, made on the branch.
+std::vector<WeightGradientPlan> plans_of(const Tensor& features, at::TensorList weights, at::TensorList saved,
+                                         at::TensorList neighbours, at::TensorList counts, bool tf32,
+                                         Scratch& scratch, const Branch& branch) {
+  std::vector<WeightGradient> wanted;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Tensor& x = i == 0 ? features : saved[i - 1];
+    check_tensor(x, "features", features.scalar_type(), 2);
+    const OffsetTable table = table_of(neighbours[i], of_block(counts, i), false, x);
+    const Weight weight = weight_of(weights[i], false, table, x);
+    wanted.push_back({nullptr, nullptr, nullptr, {}, table, x.size(0), weight.c_in, weight.c_out});
+  }
+  std::vector<WeightGradientPlan> plans(wanted.size());
+  check(plan_weight_gradients(scalar_of(features, "features"), tf32, wanted.data(),
+                              static_cast<int>(wanted.size()), plans.data(), std::ref(scratch), branch.stream),
+        "conv_blocks_backward");
+  return plans;
+}
+
 // Room for the gradient of a weight [V, C_in, C_out], its axes in memory in the order of the weight's where that
 // is the one above or [C_out, V, C_in], so that autograd takes it as it is.
 Tensor empty_gradient(const Tensor& weight, const at::TensorOptions& options) {
@@ -193,11 +122,14 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
   // autograd may hand over an expanded gradient or a slice of a larger one
   Tensor of_out = gradient.contiguous();
   if (reinterpret_cast<uintptr_t>(of_out.data_ptr()) % 16 != 0) of_out = of_out.clone();
-  Scratch packs(features);
+  Scratch ahead(features);
   std::vector<Tensor> of_sums(blocks);  // the branch reads them until it is joined
   SharedScratch shared(features);       // of the branch
   const ForkedStream fork(features.device());
-  const PackedWeights packed(weights, true, type, tf32, packs, fork.branch());
+  const std::vector<WeightGradientPlan> plans =
+      plans_of(features, weights, saved, neighbours, counts, tf32, ahead, fork.branch());
+  const size_t turns = wants_features ? blocks : blocks - 1;  // the first block's weight meets no gradient
+  const PackedWeights packed(weights, true, turns, type, tf32, ahead, fork.branch());
   for (size_t i = blocks; i-- > 0;) {
     const Tensor& x = i == 0 ? features : saved[i - 1];
     check_tensor(x, "features", features.scalar_type(), 2);
@@ -226,13 +158,14 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
     Tensor of_scale = at::empty_like(scales[i]), of_shift = at::empty_like(scales[i]);
     shared.next_call();
     Scratch scratch(features);
-    check(block_backward(type, tf32,
-                         {weight, of_out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
-                          scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(), mean.data_ptr<float>(),
-                          inv_std.data_ptr<float>(), eps, of_sums[i].data_ptr(),
-                          wanted ? of_features.data_ptr() : nullptr, of_weight.data_ptr<float>(),
-                          strides_of(of_weight, false), of_scale.data_ptr<float>(), of_shift.data_ptr<float>()},
-                         std::ref(scratch), stream(), fork.branch(std::ref(shared))),
+    check(block_backward(
+              type, tf32,
+              {weight, of_out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
+               scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(), mean.data_ptr<float>(),
+               inv_std.data_ptr<float>(), eps, of_sums[i].data_ptr(), wanted ? of_features.data_ptr() : nullptr,
+               of_weight.data_ptr<float>(), strides_of(of_weight, false), plans[i], of_scale.data_ptr<float>(),
+               of_shift.data_ptr<float>()},
+              std::ref(scratch), stream(), fork.branch(std::ref(shared))),
           "conv_blocks_backward");
     gradients[1 + i] = of_weight;
     gradients[1 + blocks + i] = of_scale;

@@ -95,13 +95,15 @@ struct WeightGradientArguments {
 struct GradientPlan {
   OffsetTable table;
   int32_t c_in, c_out;
-  int32_t* pairs;  // [volume, granules] workspace
-  GradientPart* parts;
-  GradientParts* sums;
+  int32_t granules, most_parts;  // gradient_granules, table.volume + gradient_places of the table's rows
+  int32_t* pairs;                // [volume, granules] workspace
+  GradientPart* parts;           // [most_parts]
+  GradientParts* sums;           // [volume]
 };
 int32_t gradient_granules(int64_t rows);
 int32_t gradient_places(int64_t rows, int32_t c_in, int32_t c_out);  // sums that wait to be added, at most
-cudaError_t plan_weight_gradient(const GradientPlan& plan, cudaStream_t stream);
+// No plan may be of no rows or no offsets.
+cudaError_t plan_weight_gradients(const GradientPlan* plans, int count, cudaStream_t stream);
 
 // ---- launchers -------------------------------------------------------------------------------------------------
 

@@ -15,11 +15,17 @@ constexpr int THREADS = 256, PLANNERS = 1024;
 constexpr int LEAST_PAIRS = 256;  // of a part of several
 constexpr int MOST_TILES = 1024;  // of sums that wait
 constexpr int LEAST_PLACES = 8;
+constexpr int MOST_PLANS = 16;  // of a launch: those of a network's layers share it, for the host's sake
+
+struct Plans {
+  GradientPlan plan[MOST_PLANS];
+};
 
 // A warp per granule: how many pairs it has.
-__global__ void __launch_bounds__(THREADS) count_pairs_kernel(const GradientPlan p, int granules) {
+__global__ void __launch_bounds__(THREADS) count_pairs_kernel(const __grid_constant__ Plans plans) {
+  const GradientPlan& p = plans.plan[blockIdx.z];
   const int lane = threadIdx.x % WARP, granule = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
-  if (granule >= granules) return;
+  if (granule >= p.granules || int(blockIdx.y) >= p.table.volume) return;
   const int n = rows_of(p.table);
   const int32_t* const neighbours = p.table.neighbours + blockIdx.y * p.table.stride;
   int count = 0;
@@ -29,7 +35,7 @@ __global__ void __launch_bounds__(THREADS) count_pairs_kernel(const GradientPlan
     count += row < n && __ldg(neighbours + row) >= 0;
   }
   count = warp_sum(count);
-  if (lane == 0) p.pairs[int64_t(blockIdx.y) * granules + granule] = count;
+  if (lane == 0) p.pairs[int64_t(blockIdx.y) * p.granules + granule] = count;
 }
 
 // By a warp: counts become the pairs up to and including each granule.
@@ -110,17 +116,18 @@ __device__ int pairs_of_part(const Offsets& offsets, int rows, int places) {
 __host__ __device__ int places_of(int64_t rows, int c_in, int c_out) {
   const int larger = c_in > c_out ? c_in : c_out;
   const int64_t tiles = divide_up(c_in, 128) * divide_up(c_out, 128);
-  const int64_t places = rows / (4 * larger), most = MOST_TILES / tiles;  // half of the features' bytes
+  const int64_t places = rows * 3 / (16 * larger), most = MOST_TILES / tiles;  // 3/8 of the features' bytes
   const int64_t some = places < most ? places : most;
   return int(some > LEAST_PLACES ? some : LEAST_PLACES);
 }
 
-__global__ void __launch_bounds__(PLANNERS) plan_kernel(const GradientPlan p, int stride, int most_parts) {
+__global__ void __launch_bounds__(PLANNERS) plan_kernel(const __grid_constant__ Plans plans) {
   __shared__ int most_pairs;
+  const GradientPlan& p = plans.plan[blockIdx.x];
   const int n = rows_of(p.table), warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-  const Offsets offsets = {p.pairs, p.table.volume, divide_up(n, GRANULE), stride};
+  const Offsets offsets = {p.pairs, p.table.volume, divide_up(n, GRANULE), p.granules};
   for (int v = warp; v < offsets.volume; v += PLANNERS / WARP) {
-    sum_granules(p.pairs + int64_t(v) * stride, offsets.granules);
+    sum_granules(p.pairs + int64_t(v) * p.granules, offsets.granules);
   }
   __syncthreads();
   if (warp == 0) {
@@ -144,7 +151,7 @@ __global__ void __launch_bounds__(PLANNERS) plan_kernel(const GradientPlan p, in
   // ---- parts: the places in their order, then the offsets of one part ----
   const GradientParts last = p.sums[offsets.volume - 1];
   const int places = last.first + (last.count > 1 ? last.count : 0);
-  for (int i = threadIdx.x; i < most_parts - offsets.volume; i += PLANNERS) {
+  for (int i = threadIdx.x; i < p.most_parts - offsets.volume; i += PLANNERS) {
     if (i >= places) p.parts[i] = {-1, 0, 0, -1};
   }
   for (int v = warp; v < offsets.volume; v += PLANNERS / WARP) {
@@ -156,7 +163,7 @@ __global__ void __launch_bounds__(PLANNERS) plan_kernel(const GradientPlan p, in
     }
     if (lane == 0) {
       const bool whole = sums.count == 1;
-      p.parts[most_parts - offsets.volume + v] = {whole ? v : -1, whole ? 0 : n, n, -1};
+      p.parts[p.most_parts - offsets.volume + v] = {whole ? v : -1, whole ? 0 : n, n, -1};
     }
   }
 }
@@ -167,12 +174,20 @@ int32_t gradient_granules(int64_t rows) { return int32_t(divide_up(rows, int64_t
 
 int32_t gradient_places(int64_t rows, int32_t c_in, int32_t c_out) { return places_of(rows, c_in, c_out); }
 
-cudaError_t plan_weight_gradient(const GradientPlan& p, cudaStream_t stream) {
-  const int granules = gradient_granules(p.table.rows);
-  const dim3 grid(divide_up(granules, THREADS / WARP), p.table.volume);
-  count_pairs_kernel<<<grid, THREADS, 0, stream>>>(p, granules);
-  const int most_parts = p.table.volume + gradient_places(p.table.rows, p.c_in, p.c_out);
-  plan_kernel<<<1, PLANNERS, 0, stream>>>(p, granules, most_parts);
+cudaError_t plan_weight_gradients(const GradientPlan* plans, int count, cudaStream_t stream) {
+  for (int first = 0; first < count; first += MOST_PLANS) {
+    Plans some = {};
+    const int here = std::min(count - first, MOST_PLANS);
+    int granules = 0, volume = 0;
+    for (int i = 0; i < here; ++i) {
+      some.plan[i] = plans[first + i];
+      granules = std::max(granules, some.plan[i].granules);
+      volume = std::max(volume, some.plan[i].table.volume);
+    }
+    const dim3 grid(divide_up(granules, THREADS / WARP), volume, here);
+    count_pairs_kernel<<<grid, THREADS, 0, stream>>>(some);
+    plan_kernel<<<here, PLANNERS, 0, stream>>>(some);
+  }
   return cudaGetLastError();
 }
 

@@ -20,35 +20,17 @@ cudaError_t block_forward(Scalar type, bool tf32, const Block& p, const Allocate
                          stream);
 }
 
-namespace {
-
-// The branch goes on after what was launched on the stream so far.
-cudaError_t await(const Branch& branch, cudaStream_t stream) {
-  const cudaError_t error = cudaEventRecord(branch.event, stream);
-  return error == cudaSuccess ? cudaStreamWaitEvent(branch.stream, branch.event, 0) : error;
-}
-
-}  // namespace
-
 cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const Allocate& allocate,
                            cudaStream_t stream, const Branch& branch) {
-  // meanwhile, but after whatever had the plan's memory before
-  const WeightGradient of_weight = {p.features, p.of_sums,     p.of_weight,   p.of_weight_strides,
-                                    p.table,    p.source_rows, p.weight.c_in, p.weight.c_out};
-  WeightGradientPlan plan = {};
-  cudaError_t error = await(branch, stream);
-  if (error == cudaSuccess) {
-    error = plan_weight_gradient(type, tf32, of_weight, plan, branch.allocate, branch.stream);
-  }
-  if (error != cudaSuccess) return error;
   const int64_t rows = p.table.rows, channels = p.weight.c_out;
   const int64_t floats = batch_norm_workspace(type, rows, static_cast<int>(channels));
-  error = batch_norm_relu_backward(
+  cudaError_t error = batch_norm_relu_backward(
       type,
       {rows, static_cast<int>(channels), p.table.count, p.gradient, channels, p.sums, p.scale, p.shift, p.mean,
        p.inv_std, p.of_scale, p.of_shift, p.of_sums, static_cast<float*>(allocate(floats * sizeof(float)))},
       stream);
-  if (error == cudaSuccess) error = await(branch, stream);
+  if (error == cudaSuccess) error = cudaEventRecord(branch.event, stream);
+  if (error == cudaSuccess) error = cudaStreamWaitEvent(branch.stream, branch.event, 0);
   if (error == cudaSuccess && p.of_features) {
     Weight transposed = p.weight;
     std::swap(transposed.c_in, transposed.c_out);
@@ -60,7 +42,9 @@ cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const
     error = convolve(type, tf32, transposed, convolution, allocate, stream);
   }
   if (error != cudaSuccess) return error;
-  return weight_gradient(type, tf32, of_weight, plan, branch.allocate, branch.stream);
+  const WeightGradient of_weight = {p.features, p.of_sums,     p.of_weight,   p.of_weight_strides,
+                                    p.table,    p.source_rows, p.weight.c_in, p.weight.c_out};
+  return weight_gradient(type, tf32, of_weight, p.plan, branch.allocate, branch.stream);
 }
 
 }  // namespace millisecond

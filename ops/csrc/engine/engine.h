@@ -117,13 +117,18 @@ struct WeightGradient {
   int32_t c_in, c_out;
 };
 
-// What can be done before there is a gradient. p: all but out and gradient. Memory stays with the plan.
+// What can be done before there is a gradient. p: [count], all but out, strides and gradient, of which features
+// are not read either. What is allocated stays with the plans.
 struct WeightGradientPlan {
   const GradientPart* parts;  // null: nothing is planned
   const GradientParts* sums;
 };
-cudaError_t plan_weight_gradient(Scalar type, bool tf32, const WeightGradient& p, WeightGradientPlan& plan,
-                                 const Allocate& allocate, cudaStream_t stream);
+cudaError_t plan_weight_gradients(Scalar type, bool tf32, const WeightGradient* p, int count,
+                                  WeightGradientPlan* plans, const Allocate& allocate, cudaStream_t stream);
+inline cudaError_t plan_weight_gradient(Scalar type, bool tf32, const WeightGradient& p, WeightGradientPlan& plan,
+                                        const Allocate& allocate, cudaStream_t stream) {
+  return plan_weight_gradients(type, tf32, &p, 1, &plan, allocate, stream);
+}
 cudaError_t weight_gradient(Scalar type, bool tf32, const WeightGradient& p, const WeightGradientPlan& plan,
                             const Allocate& allocate, cudaStream_t stream);
 
@@ -191,6 +196,7 @@ struct BlockBackward {
   void* of_features;  // [source_rows, c_in], null where it is not wanted
   float* of_weight;
   WeightStrides of_weight_strides;
+  WeightGradientPlan plan;
   float *of_scale, *of_shift;
 };
 // The gradient of the weight is computed on the branch, which waits for what it reads: the blocks before this one

@@ -39,17 +39,25 @@ cudaError_t filled_up(Scalar type, bool tf32, const WeightGradient& p, const Wei
 
 }  // namespace
 
-cudaError_t plan_weight_gradient(Scalar type, bool tf32, const WeightGradient& p, WeightGradientPlan& plan,
-                                 const Allocate& allocate, cudaStream_t stream) {
-  const int32_t c_in = is_filled_up(type, tf32, p) ? TILE : p.c_in, volume = p.table.volume;
-  if (!is_planned(route_of(type, tf32, volume, c_in, p.c_out)) || volume == 0 || !has_pairs(p)) return cudaSuccess;
-  const int64_t most_parts = volume + gradient_places(p.table.rows, c_in, p.c_out);
-  const int64_t granules = gradient_granules(p.table.rows);
-  int32_t* const pairs = static_cast<int32_t*>(allocate(volume * granules * sizeof(int32_t)));
-  GradientPart* const parts = static_cast<GradientPart*>(allocate(most_parts * sizeof(GradientPart)));
-  GradientParts* const sums = static_cast<GradientParts*>(allocate(volume * sizeof(GradientParts)));
-  plan = {parts, sums};
-  return plan_weight_gradient({p.table, c_in, p.c_out, pairs, parts, sums}, stream);
+cudaError_t plan_weight_gradients(Scalar type, bool tf32, const WeightGradient* p, int count,
+                                  WeightGradientPlan* plans, const Allocate& allocate, cudaStream_t stream) {
+  std::vector<GradientPlan> jobs;
+  for (int i = 0; i < count; ++i) {
+    plans[i] = {};
+    const OffsetTable& table = p[i].table;
+    const int32_t c_in = is_filled_up(type, tf32, p[i]) ? TILE : p[i].c_in, c_out = p[i].c_out;
+    if (!is_planned(route_of(type, tf32, table.volume, c_in, c_out))) continue;
+    if (table.volume == 0 || !has_pairs(p[i])) continue;
+    GradientPlan job = {table, c_in, c_out};
+    job.granules = gradient_granules(table.rows);
+    job.most_parts = table.volume + gradient_places(table.rows, c_in, c_out);
+    job.pairs = static_cast<int32_t*>(allocate(int64_t(table.volume) * job.granules * sizeof(int32_t)));
+    job.parts = static_cast<GradientPart*>(allocate(job.most_parts * sizeof(GradientPart)));
+    job.sums = static_cast<GradientParts*>(allocate(table.volume * sizeof(GradientParts)));
+    plans[i] = {job.parts, job.sums};
+    jobs.push_back(job);
+  }
+  return jobs.empty() ? cudaSuccess : plan_weight_gradients(jobs.data(), static_cast<int>(jobs.size()), stream);
 }
 
 cudaError_t weight_gradient(Scalar type, bool tf32, const WeightGradient& p, const WeightGradientPlan& plan,

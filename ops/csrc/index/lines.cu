@@ -8,7 +8,7 @@
 namespace millisecond {
 namespace {
 
-constexpr int LINES = 4096;  // of a block
+constexpr int LINES = 1024;  // of a block
 
 // The source that offset k of the window joins with row c of the table along one axis, -1 outside.
 __device__ int source_of(const LineTable& p, int axis, int c, int k, int size) {

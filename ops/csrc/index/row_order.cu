@@ -1,133 +1,275 @@
 // Rows sorted by the offsets that they have, as spconv 2 sorts them by their masks: a tile of such rows multiplies
 // few offsets that only some of its rows have.
 //
-// A block sorts a run of rows in shared memory; a row's place in the whole order is the sum of its places in all
-// runs. Two launches: a radix sort of the device needs a dozen, which the host pays for.
+// A row's bin tells its four rarest offsets: there are 20,854 bins for 27 offsets. So one pass of a counting sort
+// is enough. A block sorts a run of rows in shared memory and counts its bins; a scan over all runs gives each bin
+// of each run its place. Three launches.
+#include <algorithm>
+
 #include "common.cuh"
 #include "index/row_order.h"
 
 namespace millisecond {
 namespace {
 
-constexpr int RUN = 8192;                   // rows
-constexpr int NEAR_RUN = 4096, PASS = 128;  // rows of a run that is not merged, and that a CTA takes at a time
-constexpr int SORTERS = 1024, THREADS = 256;
-constexpr int SHARED_BYTES = RUN * int(sizeof(uint64_t));
+constexpr int RUN_BITS = 10, RUN = 1 << RUN_BITS;  // rows that a block sorts, one per thread
+constexpr int DECIDING = 4;                        // offsets of a row that decide on its bin
+constexpr int MAX_VOLUME = 31;
+constexpr int SCANNERS = 1024, WARPS = SCANNERS / WARP;
+constexpr int GROUP = 4 * WARP;  // bins that a block scans, four per lane
+constexpr int MAX_GROUPS = 288;  // those of 31 offsets
+constexpr int BATCH = 4;         // loads in flight
 
-// Neighbours far from the middle are rare: they decide first.
-__device__ __forceinline__ int rank_of(int v, int volume) {
-  const int distance = v - volume / 2;
-  return distance < 0 ? -2 * distance - 1 : 2 * distance;
-}
-
-// The place of a code word in the reflected Gray code: words side by side differ in one bit, also where a high bit
-// changes.
-__device__ __forceinline__ uint32_t place_in_gray_code(uint32_t word) {
+// Words of so many bits of which at most `most` are set.
+__host__ __device__ constexpr int words(int bits, int most) {
+  int sum = 1, chosen = 1;
 #pragma unroll
-  for (int shift = 1; shift < 32; shift *= 2) word ^= word >> shift;
-  return word;
-}
-
-// Rows with many offsets come first: tiles that take long should begin early. A key ends with its row, so no two
-// are the same. Notes which offsets the row has.
-__device__ __forceinline__ uint64_t key_of(const RowOrder& p, int row) {
-  if (row >= p.rows) return ~uint64_t(0);
-  uint32_t mask = 0, word = 0;
-  for (int v = 0; v < p.volume; ++v) {
-    const uint32_t has = __ldg(p.neighbours + v * p.stride + row) >= 0;
-    mask |= has << v;
-    word |= has << rank_of(v, p.volume);
+  for (int i = 1; i <= most; ++i) {
+    chosen = chosen * (bits - i + 1) / i;
+    sum += chosen;
   }
-  p.order[p.rows + row] = int32_t(mask);
-  const uint32_t last = (1u << p.volume) - 1;
-  const uint32_t key = row < row_limit(p.rows, p.count) ? last - place_in_gray_code(word) : last + 1;
-  return uint64_t(key) << 32 | uint32_t(row);
+  return sum;
 }
 
-// Bitonic sort of the keys of ROWS rows from begin on.
-template <int ROWS>
-__device__ __forceinline__ void sort_run(const RowOrder& p, int begin, uint64_t* keys) {
-  for (int i = threadIdx.x; i < ROWS; i += SORTERS) keys[i] = key_of(p, begin + i);
-  for (int size = 2; size <= ROWS; size *= 2) {
-    for (int distance = size / 2; distance > 0; distance /= 2) {
-      __syncthreads();
-      for (int pair = threadIdx.x; pair < ROWS / 2; pair += SORTERS) {
-        const int low = pair / distance * 2 * distance + pair % distance, high = low + distance;
-        const uint64_t a = keys[low], b = keys[high];
-        if ((a > b) == ((low & size) == 0)) keys[low] = b, keys[high] = a;
-      }
+static_assert(words(MAX_VOLUME, DECIDING) < MAX_GROUPS * GROUP);
+static_assert(words(MAX_VOLUME, DECIDING) < 1 << (32 - RUN_BITS));
+
+struct Workspace {
+  int32_t* places;   // [runs, bins] rows of each bin of each run; then the first one's place, in its group
+  int32_t* totals;   // [groups] rows
+  uint32_t* sorted;  // [rows] bin, and place within this bin of this run
+  int32_t runs, bins, groups;
+};
+
+// How rare each offset is: bit ranks[v] of a word that the rarest decides.
+struct Ranks {
+  uint8_t of[MAX_VOLUME];
+};
+
+// ---- bins
+// --------------------------------------------------------------------------------------------------------
+
+// The place of a word's highest set bits among all words of so few bits, by the reflected Gray code: words side by
+// side differ little, also where a high bit changes.
+__device__ __forceinline__ int place_in_gray_code(uint32_t word) {
+  int place = 0, sign = 1;
+#pragma unroll
+  for (int most = DECIDING; most > 0; --most) {
+    if (word != 0) {
+      const int highest = 31 - __clz(word);
+      place += sign * (words(highest, most) + words(highest, most - 1) - 1);
+      sign = -sign;
+      word ^= 1u << highest;
     }
   }
-  __syncthreads();
+  return place;
 }
 
-__global__ void __launch_bounds__(SORTERS) sort_runs_kernel(const RowOrder p, uint64_t* runs) {
-  extern __shared__ uint64_t keys[];
-  const int begin = blockIdx.x * RUN;
-  sort_run<RUN>(p, begin, keys);
-  for (int i = threadIdx.x; i < RUN && begin + i < p.rows; i += SORTERS) runs[begin + i] = keys[i];
-}
-
-// A CTA of the convolution takes a few passes side by side: those of many offsets are spread over the run.
-__device__ __forceinline__ int spread(int i) {
-  constexpr int BITS = 5;
-  static_assert(NEAR_RUN / PASS == 1 << BITS);
-  return int(__brev(i / PASS) >> (32 - BITS)) * PASS + i % PASS;
-}
-
-__global__ void __launch_bounds__(SORTERS) sort_near_kernel(const RowOrder p) {
-  __shared__ uint64_t keys[NEAR_RUN];
-  const int begin = blockIdx.x * NEAR_RUN;
-  sort_run<NEAR_RUN>(p, begin, keys);
-  const bool whole = begin + NEAR_RUN <= row_limit(p.rows, p.count);
-  for (int i = threadIdx.x; i < NEAR_RUN && begin + i < p.rows; i += SORTERS) {
-    p.order[begin + (whole ? spread(i) : i)] = int32_t(uint32_t(keys[i]));
+// Rows with rare offsets, which have many, come first: tiles that take long should begin early. Notes which
+// offsets the row has.
+__device__ __forceinline__ uint32_t bin_of(const RowOrder& p, const Ranks& ranks, int row) {
+  uint32_t mask = 0, word = 0;
+#pragma unroll
+  for (int v = 0; v < MAX_VOLUME; ++v) {
+    const uint32_t has = v < p.volume && __ldg(p.neighbours + v * p.stride + row) >= 0;
+    mask |= has << v;
+    word |= has << ranks.of[v];
   }
+  p.order[p.rows + row] = int32_t(mask);
+  const int last = words(p.volume, DECIDING);
+  return row < row_limit(p.rows, p.count) ? last - 1 - place_in_gray_code(word) : last;
 }
 
-// Keys of [low, high) that come before this one.
-__device__ __forceinline__ int keys_before(const uint64_t* runs, int low, int high, uint64_t key) {
-  const int begin = low;
+// ---- runs
+// --------------------------------------------------------------------------------------------------------
+
+// Bitonic sort of a key per thread, no two the same; leaves them in one half of `shared` also, which it returns.
+__device__ __forceinline__ const uint32_t* sort_keys(uint32_t key, uint32_t (*shared)[RUN]) {
+  const int thread = threadIdx.x;
+  int half = 0;
+#pragma unroll
+  for (int size = 2; size <= RUN; size *= 2) {
+#pragma unroll
+    for (int distance = size / 2; distance > 0; distance /= 2) {
+      uint32_t other;
+      if (distance < WARP) {
+        other = __shfl_xor_sync(FULL_WARP, key, distance);
+      } else {
+        shared[half][thread] = key;
+        __syncthreads();
+        other = shared[half][thread ^ distance];
+        half ^= 1;
+      }
+      const bool takes_less = ((thread & distance) == 0) == ((thread & size) == 0);
+      key = takes_less ? min(key, other) : max(key, other);
+    }
+  }
+  shared[half][thread] = key;
+  __syncthreads();
+  return shared[half];
+}
+
+// Keys less than this one.
+__device__ __forceinline__ int keys_before(const uint32_t* keys, uint32_t key) {
+  int low = 0, high = RUN;
   while (low < high) {
-    const int middle = low + (high - low) / 2;
-    if (__ldg(runs + middle) < key) {
+    const int middle = (low + high) / 2;
+    if (keys[middle] < key) {
       low = middle + 1;
     } else {
       high = middle;
     }
   }
-  return low - begin;
+  return low;
 }
 
-__global__ void __launch_bounds__(THREADS) merge_runs_kernel(const RowOrder p, const uint64_t* runs) {
-  const int at = blockIdx.x * THREADS + threadIdx.x;
-  if (at >= p.rows) return;
-  const uint64_t key = __ldg(runs + at);
-  int place = at % RUN;
-  for (int begin = 0; begin < p.rows; begin += RUN) {
-    if (begin != at / RUN * RUN) place += keys_before(runs, begin, min(begin + RUN, p.rows), key);
+__global__ void __launch_bounds__(RUN) sort_runs_kernel(const RowOrder p, const Ranks ranks, const Workspace w) {
+  __shared__ uint32_t shared[2][RUN];
+  const int thread = threadIdx.x, begin = blockIdx.x * RUN, rows = min(RUN, p.rows - begin);
+  int32_t* const counts = w.places + int64_t(blockIdx.x) * w.bins;
+  for (int i = thread; i < w.bins / 4; i += RUN) reinterpret_cast<int4*>(counts)[i] = {0, 0, 0, 0};
+  // a key ends with its row, so rows of a bin stay in their order; threads without a row come last
+  const uint32_t of_row = thread < rows ? bin_of(p, ranks, begin + thread) : w.bins;
+  const uint32_t* const keys = sort_keys(of_row << RUN_BITS | thread, shared);
+  if (thread >= rows) return;
+  const uint32_t key = keys[thread], bin = key >> RUN_BITS;
+  const int first = keys_before(keys, bin << RUN_BITS);
+  w.sorted[begin + key % RUN] = bin << RUN_BITS | (thread - first);
+  if (thread == RUN - 1 || keys[thread + 1] >> RUN_BITS != bin) counts[bin] = thread + 1 - first;
+}
+
+// ---- places
+// ------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ void add(int4& sum, const int4& more) {
+  sum.x += more.x;
+  sum.y += more.y;
+  sum.z += more.z;
+  sum.w += more.w;
+}
+
+// Of runs [begin, end): call(the address, what is there).
+template <typename Call>
+__device__ __forceinline__ void for_runs(int4* counts, int64_t stride, int begin, int end, Call call) {
+  for (int run = begin; run < end; run += BATCH) {
+    int4 found[BATCH];
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) found[i] = run + i < end ? counts[(run + i) * stride] : int4{0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) {
+      if (run + i < end) call(counts + (run + i) * stride, found[i]);
+    }
   }
-  p.order[place] = int32_t(uint32_t(key));
+}
+
+// The counts of a group of bins become places: of bins one after another, each with its rows run by run.
+__global__ void __launch_bounds__(SCANNERS) scan_group_kernel(const Workspace w) {
+  __shared__ int4 sums[WARPS][WARP];
+  __shared__ int of_warp[GROUP / WARP];
+  const int thread = threadIdx.x, warp = thread / WARP, lane = thread % WARP;
+  int4* const counts = reinterpret_cast<int4*>(w.places) + blockIdx.x * WARP + lane;
+  const int begin = int(int64_t(w.runs) * warp / WARPS), end = int(int64_t(w.runs) * (warp + 1) / WARPS);
+  int4 sum = {0, 0, 0, 0};
+  for_runs(counts, w.bins / 4, begin, end, [&](int4*, const int4& count) { add(sum, count); });
+  sums[warp][lane] = sum;
+  __syncthreads();
+  // ---- a thread per bin: rows in the runs of the warps before, then in the bins before ----
+  int* const of_bin = reinterpret_cast<int*>(sums) + thread;  // [WARPS][GROUP]
+  int total = 0, up_to = 0;
+  if (thread < GROUP) {
+    for (int i = 0; i < WARPS; ++i) {
+      const int count = of_bin[i * GROUP];
+      of_bin[i * GROUP] = total;
+      total += count;
+    }
+    up_to = int(sum_up_to(total));
+    if (lane == WARP - 1) of_warp[warp] = up_to;
+  }
+  __syncthreads();
+  if (thread < GROUP) {
+    for (int i = 0; i < warp; ++i) up_to += of_warp[i];
+    for (int i = 0; i < WARPS; ++i) of_bin[i * GROUP] += up_to - total;
+    if (thread == GROUP - 1) w.totals[blockIdx.x] = up_to;
+  }
+  __syncthreads();
+  int4 place = sums[warp][lane];
+  for_runs(counts, w.bins / 4, begin, end, [&](int4* at, const int4& count) {
+    *at = place;
+    add(place, count);
+  });
+}
+
+__global__ void __launch_bounds__(RUN) place_rows_kernel(const RowOrder p, const Workspace w) {
+  __shared__ int of_group[MAX_GROUPS];
+  const int row = blockIdx.x * RUN + threadIdx.x;
+  uint32_t bin = 0;
+  int place = 0;
+  if (row < p.rows) {
+    const uint32_t sorted = w.sorted[row];
+    bin = sorted >> RUN_BITS;
+    place = w.places[int64_t(blockIdx.x) * w.bins + bin] + sorted % RUN;
+  }
+  if (threadIdx.x < WARP) {
+    int before = 0;
+    for (int first = 0; first < w.groups; first += WARP) {
+      const int group = first + threadIdx.x, total = group < w.groups ? w.totals[group] : 0;
+      const int up_to = before + int(sum_up_to(total));
+      if (group < w.groups) of_group[group] = up_to - total;
+      before = __shfl_sync(FULL_WARP, up_to, WARP - 1);
+    }
+  }
+  __syncthreads();
+  if (row < p.rows) p.order[of_group[bin / GROUP] + place] = row;
+}
+
+// ---- host
+// --------------------------------------------------------------------------------------------------------
+
+Workspace workspace_of(const RowOrder& p, void* memory) {
+  Workspace w;
+  w.runs = blocks(p.rows, RUN);
+  w.groups = blocks(words(p.volume, DECIDING) + 1, GROUP);
+  w.bins = w.groups * GROUP;
+  w.places = static_cast<int32_t*>(memory);
+  w.totals = w.places + int64_t(w.runs) * w.bins;
+  w.sorted = reinterpret_cast<uint32_t*>(w.totals + w.groups);
+  return w;
+}
+
+// Steps along the axes from the middle, for kernels of 3 in each dimension: the more, the rarer in a scan.
+int steps_from_middle(int v, int volume) {
+  const bool is_cube = volume == 3 || volume == 9 || volume == 27;
+  if (!is_cube) return std::abs(v - volume / 2);
+  int steps = 0;
+  for (; volume > 1; volume /= 3, v /= 3) steps += v % 3 != 1;
+  return steps;
+}
+
+Ranks ranks_of(int volume) {
+  int order[MAX_VOLUME];
+  for (int v = 0; v < volume; ++v) order[v] = v;
+  std::stable_sort(order, order + volume, [=](int a, int b) {
+    const int more = steps_from_middle(a, volume) - steps_from_middle(b, volume);
+    return more != 0 ? more < 0 : std::abs(a - volume / 2) < std::abs(b - volume / 2);
+  });
+  Ranks ranks = {};
+  for (int i = 0; i < volume; ++i) ranks.of[order[i]] = uint8_t(i);
+  return ranks;
 }
 
 }  // namespace
 
-int64_t row_order_workspace(const RowOrder& p) { return p.near ? 0 : int64_t(p.rows) * sizeof(uint64_t); }
+int64_t row_order_workspace(const RowOrder& p) {
+  const Workspace w = workspace_of(p, nullptr);
+  return (int64_t(w.runs) * w.bins + w.groups + p.rows) * sizeof(int32_t);
+}
 
 cudaError_t row_order(const RowOrder& p, void* workspace, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  if (p.near) {
-    sort_near_kernel<<<blocks(p.rows, NEAR_RUN), SORTERS, 0, stream>>>(p);
-    return cudaGetLastError();
-  }
-  uint64_t* const runs = static_cast<uint64_t*>(workspace);
-  cudaError_t error =
-      cudaFuncSetAttribute(sort_runs_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
-  if (error != cudaSuccess) return error;
-  sort_runs_kernel<<<blocks(p.rows, RUN), SORTERS, SHARED_BYTES, stream>>>(p, runs);
-  error = cudaGetLastError();
-  if (error != cudaSuccess) return error;
-  merge_runs_kernel<<<blocks(p.rows, THREADS), THREADS, 0, stream>>>(p, runs);
+  const Workspace w = workspace_of(p, workspace);
+  sort_runs_kernel<<<w.runs, RUN, 0, stream>>>(p, ranks_of(p.volume), w);
+  scan_group_kernel<<<w.groups, SCANNERS, 0, stream>>>(w);
+  place_rows_kernel<<<w.runs, RUN, 0, stream>>>(p, w);
   return cudaGetLastError();
 }
 

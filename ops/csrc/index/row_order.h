@@ -7,8 +7,7 @@
 
 namespace millisecond {
 
-// order [2, rows]: rows in that order, those from *count on last; and by row which offsets it has (bit v). near:
-// rows stay within a run of the table, which takes less time to find and keeps rows near their neighbours.
+// order [2, rows]: rows in that order, those from *count on last; and by row which offsets it has (bit v).
 struct RowOrder {
   const int32_t* neighbours;  // [volume, stride], -1 = none; volume <= 31
   const int32_t* count;       // null: all rows
@@ -16,7 +15,6 @@ struct RowOrder {
   int32_t rows;
   int32_t volume;
   int32_t* order;
-  bool near;
 };
 
 // Bytes of its workspace, aligned to 16.
