@@ -5,6 +5,7 @@
 // is enough. A block sorts a run of rows in shared memory and counts its bins; a scan over all runs gives each bin
 // of each run its place. Three launches.
 #include <algorithm>
+#include <cstdlib>
 
 #include "common.cuh"
 #include "index/row_order.h"
