@@ -10,6 +10,7 @@ from data.simulator.buildings import (
     guard_rail,
     noise_barrier,
     shed,
+    wall,
 )
 from data.simulator.cars import car
 from data.simulator.furniture import bench, big_sign, delineator, lamp, shelter
@@ -31,7 +32,7 @@ from data.simulator.mixtures import (
     WOODS,
 )
 from data.simulator.people import pedestrian
-from data.simulator.plants import bush, tall_grass
+from data.simulator.plants import bush, hedge, tall_grass
 from data.simulator.riders import cyclist
 
 FRONT_DEPTH = 6.4  # of a house that stands at the street, metres

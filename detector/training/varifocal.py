@@ -1,4 +1,4 @@
-"""Varifocal loss (Zhang et al., VarifocalNet, CVPR 2021) of positive anchors: their scores learn the
+"""Varifocal loss (Zhang et al., VarifocalNet, CVPR 2021) of positive anchors: scores learn the
 overlap that their boxes have."""
 
 from __future__ import annotations
