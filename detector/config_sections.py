@@ -127,11 +127,13 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Weights of the three losses in their sum."""
+    """Weights of the three losses in their sum. quality: the score of a positive anchor learns the
+    overlap of its box with the truth (varifocal loss)."""
 
     classification: float
     box: float
     direction: float
+    quality: bool = False
 
     def __post_init__(self):
         for key, value in asdict(self).items():

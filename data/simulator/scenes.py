@@ -42,6 +42,7 @@ from data.simulator.sides import (
     park_side,
     stop,
     town_side,
+    walled_side,
 )
 from data.simulator.street import Placed, Street
 
@@ -55,7 +56,9 @@ def make_street(rng: np.random.Generator) -> Street:
     return SCENES[name][1](rng, name)
 
 
-def _town(rng: np.random.Generator, name: str, crossing: float | None = None) -> Street:
+def _town(
+    rng: np.random.Generator, name: str, crossing: float | None = None, walled: bool = False
+) -> Street:
     """A street with a lane or two, houses, gardens or a park at its sides, sometimes a tram."""
     lane, waits = rng.uniform(2.8, 3.6), crossing is not None or rng.random() < 0.4
     speed = 0.0 if waits else 8.0
@@ -71,7 +74,9 @@ def _town(rng: np.random.Generator, name: str, crossing: float | None = None) ->
     if rng.random() < 0.1:
         stop(rng, right)
     for side in (right, left):
-        if rng.random() < 0.18:
+        if walled:
+            walled_side(rng, side, speed, crowd)
+        elif rng.random() < 0.18:
             park_side(rng, side, crowd)
         else:
             town_side(rng, side, speed, crowd)
@@ -88,6 +93,11 @@ def _town(rng: np.random.Generator, name: str, crossing: float | None = None) ->
 def _junction(rng: np.random.Generator, name: str) -> Street:
     """A town street where the traffic along it waits for what crosses."""
     return _town(rng, name, rng.uniform(13, 40))
+
+
+def _walled(rng: np.random.Generator, name: str) -> Street:
+    """A town street between walls, fences and hedges, which cars and people are close to."""
+    return _town(rng, name, walled=True)
 
 
 def _square(rng: np.random.Generator, name: str) -> Street:
@@ -201,7 +211,8 @@ def _car_park(rng: np.random.Generator, name: str) -> Street:
 
 
 SCENES: dict[str, tuple[float, Callable[[np.random.Generator, str], Street]]] = {
-    "town": (0.45, _town),
+    "town": (0.3, _town),
+    "walled": (0.15, _walled),
     "junction": (0.16, _junction),
     "square": (0.09, _square),
     "country": (0.17, _country),

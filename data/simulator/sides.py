@@ -10,6 +10,7 @@ from data.simulator.buildings import (
     guard_rail,
     noise_barrier,
     shed,
+    wall,
 )
 from data.simulator.cars import car
 from data.simulator.furniture import bench, big_sign, delineator, lamp, shelter
@@ -31,7 +32,7 @@ from data.simulator.mixtures import (
     WOODS,
 )
 from data.simulator.people import pedestrian
-from data.simulator.plants import bush, tall_grass
+from data.simulator.plants import bush, hedge, tall_grass
 from data.simulator.riders import cyclist
 
 FRONT_DEPTH = 6.4  # of a house that stands at the street, metres
@@ -105,8 +106,28 @@ def town_side(rng: np.random.Generator, side: Side, speed: float, crowd: float) 
         gardens(rng, side)
 
 
-def _kerbside(rng: np.random.Generator, side: Side, speed: float, crowd: float) -> None:
-    """What is left of the road beside the driving lanes."""
+def walled_side(rng: np.random.Generator, side: Side, speed: float, crowd: float) -> None:
+    """A wall, a fence or a hedge half a metre from parked cars, or from people on a narrow path:
+    24 % of the cars on labelled scans have something within 0.6 m.
+    """
+    _kerbside(rng, side, speed, crowd, 2.15)
+    side.step(rng.uniform(0.08, 0.16))
+    if rng.random() < 0.5:
+        gap = (0.1, rng.choice((1.5, 4.0, 20.0)) / crowd)
+        pace, turn = rng.choice((0.0, 1.2)) if speed else 0.0, np.pi * rng.integers(2)
+        side.add(1.1, Material.CONCRETE, pedestrian, gap, turn, wobble=0.02, speed=pace)
+    width, make = ((0.45, wall), (0.22, fence), (1.2, hedge))[int(rng.integers(3))]
+    side.add(width, Material.GRASS, make, (0.0, rng.exponential(2.0)), wobble=0.0)
+    if rng.random() < 0.5:
+        side.add(4.6, Material.GRASS, GREEN, (0.5, 6.0), jitter=1.5)
+    side.add(FRONT_DEPTH, Material.GRASS, FRONTS, (0.0, 6.0), wobble=0.0)
+    behind(rng, side, TOWN_BEHIND, 0.8)
+
+
+def _kerbside(
+    rng: np.random.Generator, side: Side, speed: float, crowd: float, strip: float = 2.6
+) -> None:
+    """What is left of the road beside the driving lanes; cars park in a strip of this width."""
     if rng.random() < 0.6:
         pace = min(speed, 5.0)
         bikes = (2.0, 25.0 / crowd)
@@ -115,7 +136,7 @@ def _kerbside(rng: np.random.Generator, side: Side, speed: float, crowd: float) 
     free = 1.5 + rng.exponential(12.0)
     if parking == "parallel":
         turned = side.along if rng.random() < 0.8 else side.along + np.pi
-        side.add(2.6, Material.ASPHALT, PARKED, (0.6, free), turned, jitter=0.1)
+        side.add(strip, Material.ASPHALT, PARKED, (0.6, free), turned, jitter=0.1)
     elif parking == "perpendicular":
         nose = rng.choice((-1, 1)) * np.pi / 2
         side.add(5.6, Material.ASPHALT, car, (0.5, 1.0 + free), nose, jitter=0.2)

@@ -12,6 +12,7 @@ from detector.anchors import build_anchors
 from detector.config import Config
 from detector.models.anchor_head import Predictions
 from detector.training.target_assigner import TargetAssigner
+from detector.training.varifocal import varifocal_change
 from ops import Match, anchor_loss_gradients, anchor_losses
 
 
@@ -47,11 +48,18 @@ class Criterion(nn.Module):
     """
 
     def __init__(
-        self, assigner: TargetAssigner, classification: float, box: float, direction: float
+        self,
+        assigner: TargetAssigner,
+        classification: float,
+        box: float,
+        direction: float,
+        quality: bool = False,
     ):
+        """quality: positive anchors have the varifocal loss in place of the focal loss."""
         super().__init__()
         self.assigner = assigner
         self.weights = (classification, box, direction)
+        self.quality = quality
 
     def forward(self, predictions: Predictions, boxes: Tensor, labels: Tensor) -> Losses:
         """boxes [B, M, 7], labels [B, M] from 1, 0 where there is no box."""
@@ -61,14 +69,40 @@ class Criterion(nn.Module):
     def losses(self, predictions: Predictions, boxes: Tensor, match: Match) -> Losses:
         """boxes [B, M, 7] float32 and their match with the anchors, see `TargetAssigner.match`."""
         truth = self.assigner.anchors, boxes, *match
-        return Losses(*anchor_losses(*predictions, *truth, self.weights))
+        losses = Losses(*anchor_losses(*predictions, *truth, self.weights))
+        if not self.quality:
+            return losses
+        change = self._change(predictions, boxes, match)
+        by_class = torch.cat((losses.by_class[:1] + change.detach(), losses.by_class[1:]))
+        return Losses(
+            losses.total + change.sum(),
+            losses.classification + change.sum(),
+            losses.box,
+            losses.direction,
+            by_class,
+        )
 
     def gradients(
         self, predictions: Predictions, boxes: Tensor, match: Match, of_total: Tensor
     ) -> Predictions:
         """Of the predictions, from that of the total loss: a scalar, float32."""
         truth = self.assigner.anchors, boxes, *match
-        return Predictions(*anchor_loss_gradients(*predictions, *truth, self.weights, of_total))
+        gradients = Predictions(
+            *anchor_loss_gradients(*predictions, *truth, self.weights, of_total)
+        )
+        if not self.quality:
+            return gradients
+        logits = predictions.class_logits.detach().requires_grad_()
+        with torch.enable_grad():
+            change = self._change(predictions._replace(class_logits=logits), boxes, match).sum()
+        (of_change,) = torch.autograd.grad(change, logits, of_total)
+        return gradients._replace(class_logits=gradients.class_logits + of_change)
+
+    def _change(self, predictions: Predictions, boxes: Tensor, match: Match) -> Tensor:
+        """What the varifocal loss adds to the class loss of each class, [K]."""
+        logits, residuals, _ = predictions
+        truth = self.assigner.anchors, boxes, match
+        return self.weights[0] * varifocal_change(logits, residuals, *truth)
 
 
 def build_criterion(config: Config) -> Criterion:
@@ -77,4 +111,4 @@ def build_criterion(config: Config) -> Criterion:
     matched, unmatched = zip(*((c.matched, c.unmatched) for c in config.classes), strict=True)
     loss = config.loss
     assigner = TargetAssigner(anchors, matched, unmatched)
-    return Criterion(assigner, loss.classification, loss.box, loss.direction)
+    return Criterion(assigner, loss.classification, loss.box, loss.direction, loss.quality)

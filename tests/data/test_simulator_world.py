@@ -161,7 +161,7 @@ def test_boxes_hold_the_points_of_their_things():
 
 
 # by version of the world, see data/simulator/street.py
-STREETS = {2: "ef28b991b4c8791c74fdf0efbd7115a1b991102ada2119ca29fdfe42a6c48871"}
+STREETS = {3: "f387f13ee69396e68488f078b9dafd845aca1b4da75de55bb8af6438fd88cc87"}
 
 
 @pytest.mark.parametrize("kernels", [True, False])

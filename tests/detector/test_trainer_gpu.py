@@ -92,6 +92,13 @@ def test_same_bits_as_without(batches, precision, accumulate):
     assert_same_bits(want, got)
 
 
+def test_same_bits_with_scores_that_learn_the_overlap(batches):
+    overrides = "train.precision=fp16", "loss.quality=true"
+    want = train(plain(*overrides), batches, 12)
+    assert_same_bits(want, train(build(*overrides), batches, 12))
+    assert not torch.equal(want[1], train(plain(overrides[0]), batches, 12)[1])
+
+
 def test_batches_without_room_make_more(batches):
     """Points, boxes and levels outgrow the graphs; then all batches fit."""
     trainer = build()
@@ -135,8 +142,9 @@ def test_capture_leaves_the_network_as_it_was(batches):
         assert torch.equal(tensor, before[name]), name
 
 
-def test_the_branch_leaves_the_gradients_of_backward(batches):
-    trainer = build("train.precision=fp16")
+@pytest.mark.parametrize("quality", ["false", "true"])
+def test_the_branch_leaves_the_gradients_of_backward(batches, quality):
+    trainer = build("train.precision=fp16", f"loss.quality={quality}")
     model, indexed = trainer.state.model, trainer.index(trainer.state.model, batches[0])
     record = trainer.differentiate(indexed)
     found = [part.clone() for part in parts_of(trainer.gradient, list(model.parameters()))]

@@ -1,0 +1,154 @@
+"""Varifocal loss of positive anchors against its formula, one anchor at a time."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from detector.models.anchor_head import Predictions
+from detector.training import varifocal
+from detector.training.losses import Criterion
+from ops.box_coder import decode
+from ops.boxes import iou_3d
+from tests.helpers.criterion import WEIGHTS, build, random_predictions, scenes
+
+
+def near_predictions(criterion: Criterion, boxes: Tensor, labels: Tensor) -> Predictions:
+    """Random, but for boxes that overlap their own by much or little."""
+    predictions = random_predictions(criterion, len(boxes), torch.float32)
+    targets = criterion.assigner(boxes, labels)
+    noise = 0.3 * predictions.box_residuals * (targets.labels > 0)[..., None]
+    return predictions._replace(box_residuals=targets.residuals + noise)
+
+
+def quality(criterion: Criterion) -> Criterion:
+    return Criterion(criterion.assigner, *WEIGHTS, quality=True)
+
+
+@pytest.fixture(scope="module")
+def scene():
+    """Plain criterion, predictions, boxes, labels: many positives of every class."""
+    criterion = build()
+    boxes, labels = scenes(2, 12, seed=4)
+    return criterion, near_predictions(criterion, boxes, labels), boxes, labels
+
+
+def positives(criterion: Criterion, predictions: Predictions, boxes: Tensor, labels: Tensor):
+    """Of each positive anchor: frame, row, class from 0, overlap, logit, share in the mean."""
+    match = criterion.assigner.match(boxes, labels)
+    anchors = criterion.assigner.anchors.reshape(-1, 7)
+    for frame, rows in enumerate(match.rows):
+        of_frame = (rows >= 0).nonzero()[:, 0].tolist()
+        for row in of_frame:
+            own = int(rows[row])
+            found = decode(predictions.box_residuals[frame, row], anchors[row])
+            overlap = iou_3d(found[None].double(), boxes[frame, own][None].double()).item()
+            kind = int(labels[frame, own]) - 1
+            logit = predictions.class_logits[frame, row, kind].item()
+            yield frame, row, kind, overlap, logit, 1 / len(of_frame) / len(boxes)
+
+
+def test_is_the_formula_anchor_by_anchor(scene):
+    criterion, predictions, boxes, labels = scene
+    plain = criterion(predictions, boxes, labels)
+    losses = quality(criterion)(predictions, boxes, labels)
+    wanted, overlaps = plain.by_class.double().clone(), []
+    for _, _, kind, overlap, logit, share in positives(criterion, predictions, boxes, labels):
+        score = 1 / (1 + math.exp(-logit))
+        soft = -overlap * math.log(score) - (1 - overlap) * math.log(1 - score)
+        hard = -0.25 * (1 - score) ** 2 * math.log(score)
+        wanted[0, kind] += share * (overlap * soft - hard)
+        overlaps.append(overlap)
+    assert min(overlaps) < 0.2 and max(overlaps) > 0.8
+    torch.testing.assert_close(losses.by_class.double(), wanted, rtol=1e-5, atol=1e-6)
+    assert losses.classification.item() == pytest.approx(wanted[0].sum().item(), rel=1e-5)
+    assert losses.total.item() == pytest.approx(sum(x.item() for x in losses[1:4]), rel=1e-6)
+    assert (losses.box, losses.direction) == (plain.box, plain.direction)
+
+
+def test_gradient_draws_the_score_to_the_overlap(scene):
+    """q (score - q) at the anchor's own class; all other gradients are those of the focal loss."""
+    criterion, predictions, boxes, labels = scene
+    match = criterion.assigner.match(boxes, labels)
+    of_total = torch.tensor(3.0)
+    plain = criterion.gradients(predictions, boxes, match, of_total)
+    found = quality(criterion).gradients(predictions, boxes, match, of_total)
+    wanted = plain.class_logits.clone()
+    for frame, row, kind, overlap, logit, share in positives(criterion, predictions, boxes, labels):
+        score = 1 / (1 + math.exp(-logit))
+        wanted[frame, row, kind] = 3 * share * overlap * (score - overlap)
+    torch.testing.assert_close(found.class_logits, wanted, rtol=1e-4, atol=1e-7)
+    assert torch.equal(found.box_residuals, plain.box_residuals)
+    assert torch.equal(found.direction_logits, plain.direction_logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradients_without_losses_are_those_of_backward(scene, dtype):
+    criterion, predictions, boxes, labels = scene
+    leaves = Predictions(*(p.detach().to(dtype).requires_grad_() for p in predictions))
+    match = criterion.assigner.match(boxes, labels)
+    of_total = torch.tensor(2.0)
+    quality(criterion).losses(leaves, boxes, match).total.backward(of_total)
+    found = quality(criterion).gradients(leaves, boxes, match, of_total)
+    for leaf, gradient in zip(leaves, found, strict=True):
+        torch.testing.assert_close(gradient, leaf.grad)
+
+
+def test_positives_beyond_the_room_keep_the_focal_loss(scene, monkeypatch):
+    criterion, predictions, boxes, labels = scene
+    whole = quality(criterion)(predictions, boxes, labels).classification
+    monkeypatch.setattr(varifocal, "MOST", 3)
+    match = criterion.assigner.match(boxes, labels)
+    found = varifocal.find_positives(
+        predictions.box_residuals, criterion.assigner.anchors, boxes, match
+    )
+    for frame, rows in enumerate(match.rows):
+        assert found.anchors[frame].tolist() == (rows >= 0).nonzero()[:3, 0].tolist()
+    some = quality(criterion)(predictions, boxes, labels).classification
+    assert some not in (whole, criterion(predictions, boxes, labels).classification)
+
+
+@pytest.mark.parametrize("boxes", [0, 3])
+def test_without_a_box_nothing_changes(boxes):
+    criterion = build()
+    predictions = random_predictions(criterion, 2, torch.float32)
+    none = torch.zeros(2, boxes, 7), torch.zeros(2, boxes, dtype=torch.int64)
+    plain, found = (c(predictions, *none) for c in (criterion, quality(criterion)))
+    assert torch.equal(plain.flat(), found.flat())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_boxes_that_are_not_finite_are_seen(scene, value):
+    criterion, predictions, boxes, labels = scene
+    frame, row, *_ = next(positives(criterion, predictions, boxes, labels))
+    residuals = predictions.box_residuals.clone()
+    residuals[frame, row, 0] = value
+    losses = quality(criterion)(predictions._replace(box_residuals=residuals), boxes, labels)
+    assert not losses.total.isfinite() and losses.classification.isfinite()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_a_gpu_finds_the_same_and_never_waits(scene, dtype):
+    criterion, predictions, boxes, labels = scene
+    predictions = Predictions(*(p.to(dtype) for p in predictions))
+    match = criterion.assigner.match(boxes, labels)
+    of_total = torch.tensor(64.0)
+    wanted = quality(criterion).losses(predictions, boxes, match)
+    wanted_gradients = quality(criterion).gradients(predictions, boxes, match, of_total)
+    there = quality(build()).cuda()
+    arguments = Predictions(*(p.cuda() for p in predictions)), boxes.cuda()
+    match = type(match)(*(part.cuda() for part in match))
+    there.losses(*arguments, match)
+    one = of_total.cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = there.losses(*arguments, match)
+        gradients = there.gradients(*arguments, match, one)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.testing.assert_close(found.flat().cpu(), wanted.flat(), rtol=1e-5, atol=1e-5)
+    for gradient, other in zip(gradients, wanted_gradients, strict=True):
+        unit = 1e-4 if dtype == torch.float32 else 2e-3
+        torch.testing.assert_close(gradient.cpu(), other, rtol=unit, atol=unit / 100)
