@@ -5,7 +5,6 @@ The tensor cores take multiples of 16 channels. Others are filled up with zeros.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -21,9 +20,8 @@ from ops.sparse_conv import check_features, sparse_conv
 from ops.tuned import product_type
 
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
-PANEL, SLICE = 128, 64  # channels of csrc/conv/warpgroup.h
-LEAST_CHANNELS = 64  # of a layer that gains by an order of its rows
-LEAST_WORK, LEAST_WORK_WIDE = 1 << 31, 1 << 29  # rows times channels of both sides
+LEAST_CHANNELS = 128  # of a layer that gains by an order of its rows
+LEAST_WORK = 1 << 29  # rows times channels of both sides
 MOST_ROWS = 96 * 65535  # of the kernel that reads an order: its largest grid of blocks
 
 
@@ -110,32 +108,20 @@ def _single(bias: Tensor) -> Tensor:
     return bias.detach() if bias.dtype == torch.float64 else bias.detach().float()
 
 
-def _is_wide(table: Table, c_in: int, c_out: int) -> bool:
-    """Whether its tiles are those of the kernel for wide layers, where there is one."""
-    wide = c_in >= PANEL and c_in % SLICE == 0 and c_out % PANEL == 0
-    return wide and _is_hopper(table.neighbours.device)
-
-
 def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> bool:
     """Whether the convolution runs on kernels that read an order of the rows, and an order saves
     more time than it takes."""
     offsets, rows = table.neighbours.shape
     halves = dtype in (torch.float16, torch.bfloat16)
-    least = LEAST_WORK_WIDE if _is_wide(table, c_in, c_out) else LEAST_WORK
     return (
         table.neighbours.is_cuda
         and c_in % TILE == 0
         and c_out % TILE == 0
-        and least <= rows * c_in * c_out
+        and rows * c_in * c_out >= LEAST_WORK
         and rows <= MOST_ROWS
         and 1 < offsets <= MOST_OFFSETS
         and (halves or (dtype == torch.float32 and tf32_allowed()))
     )
-
-
-@lru_cache(maxsize=64)
-def _is_hopper(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
 
 
 def on_tensor_cores(features: Tensor) -> bool:
