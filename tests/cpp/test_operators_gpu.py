@@ -25,7 +25,7 @@ DOWN = ConvGeometry.of(3, 2, 1)
 
 
 def sites(seed=1, density=0.1, batch=2):
-    return random_coords(torch.Generator().manual_seed(seed), SHAPE, batch, density)
+    return random_coords(torch.Generator().manual_seed(seed), SHAPE, batch, density).contiguous()
 
 
 def like(tensor, dtype=None):
