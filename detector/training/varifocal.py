@@ -3,8 +3,6 @@ overlap that their boxes have."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,15 +11,6 @@ from ops import Match, paired_overlap_bev
 from ops.box_coder import decode
 
 MOST = 1024  # positives of a frame; beyond them the focal loss stays
-
-
-class Positives(NamedTuple):
-    """The first positive anchors of each frame, up to `MOST`, in tensors of fixed shape."""
-
-    anchors: Tensor  # [B, N] int64, all different
-    real: Tensor  # [B, N] bool: those that are positive; the others fill up
-    overlaps: Tensor  # [B, N] 3-D IoU of the predicted box with the anchor's own; 0 if not real
-    classes: Tensor  # [B, N] int64 from 0
 
 
 def varifocal_change(
@@ -34,15 +23,14 @@ def varifocal_change(
     """What the varifocal loss adds to the focal loss of each class, without weight: a sum over
     positive anchors, divided and averaged as in `ops.anchor_losses`. Boxes get no gradient.
     """
-    found = find_positives(box_residuals, anchors, boxes, match)
-    kinds = class_logits.shape[-1]
-    # No two rows name one place, so that the gradient's sums have one term each.
-    place = found.anchors * kinds + found.classes
-    logits = class_logits.flatten(1).gather(1, place).float()
+    per_cell = (-1, *anchors.shape[2:4])  # cells, K, R
+    found, overlaps = overlaps_of_positives(box_residuals, anchors, boxes, match)
     share = 1 / match.positives.clamp(min=1).float() / len(match.positives)  # [B]
-    change = share[:, None] * (varifocal(logits, found.overlaps) - focal(logits)) * found.real
-    is_class = found.classes[..., None] == torch.arange(kinds, device=logits.device)
-    return (change[..., None] * is_class).sum((0, 1))
+    weight = (share[:, None] * found).unflatten(1, per_cell).movedim(2, 3)  # [B, cells, R, K]
+    # Each anchor's logit of its own class. A gather's gradient would add up by atomics.
+    logits = class_logits.unflatten(1, per_cell).diagonal(dim1=2, dim2=4).float()
+    learnt = varifocal(logits, overlaps.unflatten(1, per_cell).movedim(2, 3))
+    return (weight * (learnt - focal(logits))).sum((0, 1, 2))
 
 
 def varifocal(logits: Tensor, overlaps: Tensor) -> Tensor:
@@ -57,23 +45,31 @@ def focal(logits: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def find_positives(residuals: Tensor, anchors: Tensor, boxes: Tensor, match: Match) -> Positives:
-    """residuals [B, A, 7]; anchors [Y, X, K, R, 7]; boxes [B, M, 7]. Nothing waits for a GPU."""
-    kinds, turns = anchors.shape[2:4]
+def overlaps_of_positives(
+    residuals: Tensor, anchors: Tensor, boxes: Tensor, match: Match
+) -> tuple[Tensor, Tensor]:
+    """residuals [B, A, 7]; anchors [Y, X, K, R, 7]; boxes [B, M, 7] -> which anchors are among the
+    first `MOST` positives of their frame [B, A], and the 3-D IoU of their predicted boxes with
+    their own [B, A], 0 for all others. Shapes are fixed: nothing waits for a GPU.
+    """
     batch, count = match.rows.shape
+    most = min(MOST, count)
+    positive = match.rows >= 0
+    if boxes.shape[1] == 0:
+        return positive, torch.zeros_like(positive, dtype=torch.float32)
     order = torch.arange(count, 0, -1, device=anchors.device, dtype=torch.int32)
-    keys = torch.where(match.rows >= 0, order + count, order)  # all different: no ties
-    index = keys.topk(min(MOST, count), dim=1).indices
-    rows = match.rows.long().gather(1, index)
-    real = rows >= 0
-    overlaps = torch.zeros_like(real, dtype=torch.float32)
-    if boxes.shape[1] > 0:
-        codes = residuals.float().gather(1, index[..., None].expand(-1, -1, 7))
-        # A value that is not finite is the box loss's to show; here it must not stop anything.
-        found = decode(codes.nan_to_num().clamp(-10, 10), anchors.reshape(-1, 7)[index])
-        own = boxes.gather(1, rows.clamp(min=0)[..., None].expand(-1, -1, 7))
-        overlaps = paired_iou_3d(found.reshape(-1, 7), own.reshape(-1, 7)).view(batch, -1)
-    return Positives(index, real, torch.where(real, overlaps, 0.0), index // turns % kinds)
+    keys = torch.where(positive, order + count, order)  # all different: no ties
+    index = keys.topk(most, dim=1).indices  # [B, most]: the positives in their order, then others
+    codes = residuals.float().gather(1, index[..., None].expand(-1, -1, 7))
+    # A value that is not finite is the box loss's to show; here it must not stop anything.
+    predicted = decode(codes.nan_to_num().clamp(-10, 10), anchors.reshape(-1, 7)[index])
+    rows = match.rows.long().gather(1, index).clamp(min=0)
+    own = boxes.gather(1, rows[..., None].expand(-1, -1, 7))
+    overlaps = paired_iou_3d(predicted.reshape(-1, 7), own.reshape(-1, 7)).view(batch, most)
+    place = positive.cumsum(1) - 1  # of an anchor in `index`
+    found = positive & (place < most)
+    spread = overlaps.gather(1, place.clamp(0, most - 1))
+    return found, torch.where(found, spread, 0.0)
 
 
 def paired_iou_3d(a: Tensor, b: Tensor) -> Tensor:
