@@ -81,6 +81,29 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--output", type=output_path, required=True, help="folder for all that is written"
     )
     parser.add_argument("--resume", action="store_true", help="go on with the training in OUTPUT")
+    _add_recipe_arguments(parser)
+    parser.add_argument("--train-split", metavar="SPLIT", help="default: train")
+    _add_streets_arguments(parser)
+    parser.add_argument("--val-split", default="val", metavar="SPLIT", help="default: val")
+    parser.add_argument(
+        "--prepared",
+        type=Path,
+        metavar="DIR",
+        help="what prepare.py wrote (default: ROOT/millisecond)",
+    )
+    parser.add_argument("--device", help="cpu or cuda; the GPU where there is one")
+    options = parser.parse_args(arguments)
+    if options.config is None and options.set and "=" not in options.set[-1]:
+        options.config = Path(options.set.pop())  # `--set a=b CONFIG`: the option took it along
+    if options.config is None:
+        parser.error("the following arguments are required: CONFIG")
+    if options.start and options.resume:
+        parser.error("--resume goes on from the checkpoint in OUTPUT: leave --from out")
+    return options
+
+
+def _add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
+    """What goes beside CONFIG."""
     parser.add_argument(
         "--from",
         dest="start",
@@ -104,24 +127,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="what tools/tune.py measured: the fastest dataflow of each sparse convolution on this "
         "GPU (default: implicit GEMMs); see docs/dataflows.md",
     )
-    parser.add_argument("--train-split", metavar="SPLIT", help="default: train")
-    _add_streets_arguments(parser)
-    parser.add_argument("--val-split", default="val", metavar="SPLIT", help="default: val")
-    parser.add_argument(
-        "--prepared",
-        type=Path,
-        metavar="DIR",
-        help="what prepare.py wrote (default: ROOT/millisecond)",
-    )
-    parser.add_argument("--device", help="cpu or cuda; the GPU where there is one")
-    options = parser.parse_args(arguments)
-    if options.config is None and options.set and "=" not in options.set[-1]:
-        options.config = Path(options.set.pop())  # `--set a=b CONFIG`: the option took it along
-    if options.config is None:
-        parser.error("the following arguments are required: CONFIG")
-    if options.start and options.resume:
-        parser.error("--resume goes on from the checkpoint in OUTPUT: leave --from out")
-    return options
 
 
 def _add_streets_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from data.gt_database import GroundTruthDatabase
 from data.prepare import signature_of
 from data.simulator.dataset import SimulatedStreets
 from detector.config import Config
-from detector.models.second import build_second
+from detector.models.second import Second, build_second
 from detector.postprocess import build_postprocessor
 from detector.training.build import build_trainer
 from detector.training.distributed import Processes
@@ -201,13 +201,7 @@ def build_training(
     validation = Validation(
         validation_frames, names, postprocess, train.batch_size, train.workers, processes
     )
-    if isinstance(frames, SimulatedStreets):  # their names would be made up for nothing
-        identity = RunIdentity(config, processes.count, len(frames), 0, frames.signature)
-    else:
-        signature = processes.of_first(partial(signature_of, frames))
-        identity = RunIdentity.of(config, processes.count, frames.frame_ids, signature)
-    others = model.encoder.by_other_dataflows(train.precision, training=True)
-    identity = replace(identity, dataflows="; ".join(others))
+    identity = _identity(config, frames, model, processes)
     folder, state = RunFolder(output, config, identity, processes), trainer.state
     folder.restore(state, resume)
     monitor: Monitor | SilentMonitor = SilentMonitor()
@@ -215,3 +209,16 @@ def build_training(
         print(*kept, sep="\n", end="\n" if kept else "")
         monitor = Monitor(output, state.step, state.validated, total)
     return Training(config, trainer, augmented, sampler, validation, folder, monitor, processes)
+
+
+def _identity(
+    config: Config, frames: Dataset | SimulatedStreets, model: Second, processes: Processes
+) -> RunIdentity:
+    """What a run must share with the one that it goes on with."""
+    if isinstance(frames, SimulatedStreets):  # their names would be made up for nothing
+        identity = RunIdentity(config, processes.count, len(frames), 0, frames.signature)
+    else:
+        signature = processes.of_first(partial(signature_of, frames))
+        identity = RunIdentity.of(config, processes.count, frames.frame_ids, signature)
+    others = model.encoder.by_other_dataflows(config.train.precision, training=True)
+    return replace(identity, dataflows="; ".join(others))

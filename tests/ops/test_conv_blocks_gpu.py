@@ -109,3 +109,19 @@ def test_weights_in_the_order_of_spconv(channels):
         turned = [g.permute(1, 2, 0) if spconv else g for g in first[1:]]
         results.append([out, first[0], *turned])
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_a_weight_may_begin_anywhere():
+    """The way back reads a weight where it lies if the tensor cores do not take its channels."""
+    generator = torch.Generator().manual_seed(3)
+    coords = random_coords(generator, (5, 20, 20), 1, 0.2)
+    maps = [on_cuda(submanifold_map(coords, (5, 20, 20), 1))]
+    features = torch.randn(len(coords), 12, generator=generator).cuda().requires_grad_()
+    room = torch.randn(1 + 27 * 12 * 4, generator=generator).cuda()
+    results = []
+    for weight in (room[1:].clone(), room[1:]):
+        out = conv_blocks(
+            features, [weight.view(27, 12, 4)], maps, [torch.nn.BatchNorm1d(4).cuda()]
+        )
+        results.append([out, *torch.autograd.grad(out.square().sum(), features)])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))

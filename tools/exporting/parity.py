@@ -81,7 +81,10 @@ def write_report(folder: Path, scans: Scans) -> None:
 def _pythons(weights: Path, precision: str) -> dict[str, Callable[[np.ndarray], Detections]]:
     """Python's detectors by name: in fp32 on the library's kernels, and as a Detector is."""
     detector = Detector.from_weights(weights, "cuda", precision)
-    usual = lambda points: detector.detect(points)[0]  # noqa: E731
+
+    def usual(points: np.ndarray) -> Detections:
+        return detector.detect(points)[0]
+
     if precision != "fp32":
         return {"Python": usual}
     config, state = load_weights(weights)

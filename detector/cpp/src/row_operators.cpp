@@ -100,13 +100,14 @@ ms_status ms_bev_map(ms_type type, const void* features, const int32_t* coords, 
     require_from("channels", channels, 1, MOST_ROWS);
     require_from("batch", batch, 1, MOST_ROWS);
     for (int axis = 0; axis < 3; ++axis) require_from("shape", shape[axis], 1, MOST_ROWS);
+    const int most = rows_of(rows, "rows");
     int axes[3];
     std::copy_n(shape, 3, axes);
     const int64_t bytes = bytes_of(scalar_of(type));
     const size_t all = size_t(batch) * channels * axes[0] * axes[1] * axes[2] * bytes;
     const auto on = static_cast<cudaStream_t>(stream);
     check(cudaMemsetAsync(out, 0, all, on), "bev_map");
-    check(dense_scatter(features, coords, 3, count, rows_of(rows, "rows"), channels, int(bytes),
+    check(dense_scatter(features, coords, 3, count, most, channels, int(bytes),
                         grid_layout(batch, channels, axes, true), out, on),
           "bev_map");
   });

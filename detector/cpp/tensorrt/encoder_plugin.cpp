@@ -59,8 +59,7 @@ IPluginV3* EncoderPlugin::clone() noexcept {
 
 IPluginV3* EncoderPlugin::attachToContext(IPluginResourceContext*) noexcept { return clone(); }
 
-// ---- building
-// -----------------------------------------------------------------------------------------------------
+// ---- building --------------------------------------------------------------------------------------------------
 
 int32_t EncoderPlugin::configurePlugin(DynamicPluginTensorDesc const* in, int32_t in_count,
                                        DynamicPluginTensorDesc const*, int32_t out_count) noexcept {
@@ -100,8 +99,7 @@ bool EncoderPlugin::supportsFormatCombination(int32_t position, DynamicPluginTen
   return tensor.type == type() && (tensor.format == TensorFormat::kLINEAR || last);
 }
 
-// ---- running
-// ------------------------------------------------------------------------------------------------------
+// ---- running ---------------------------------------------------------------------------------------------------
 
 int32_t EncoderPlugin::onShapeChange(PluginTensorDesc const* in, int32_t, PluginTensorDesc const*,
                                      int32_t) noexcept {

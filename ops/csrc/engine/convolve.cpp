@@ -144,10 +144,11 @@ cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* ou
 
 namespace {
 
-// Whether the weight is as the route's kernel reads it.
+// Whether the weight is as the route's kernel reads it, which is up to 16 bytes at once.
 bool is_packed(const Weight& weight, Scalar type, const Route& route) {
   const WeightStrides& strides = weight.strides;
-  return !route.tiles && weight.type == type && (weight.c_in == 1 || strides.in == 1) &&
+  const bool aligned = reinterpret_cast<uintptr_t>(weight.data) % 16 == 0;  // a view may begin anywhere
+  return !route.tiles && aligned && weight.type == type && (weight.c_in == 1 || strides.in == 1) &&
          (weight.c_out == 1 || strides.out == weight.c_in) &&
          (weight.volume == 1 || strides.offset == int64_t(weight.c_in) * weight.c_out);
 }

@@ -47,8 +47,7 @@ struct Ranks {
   uint8_t of[MAX_VOLUME];
 };
 
-// ---- bins
-// --------------------------------------------------------------------------------------------------------
+// ---- bins ------------------------------------------------------------------------------------------------------
 
 // The place of a word's highest set bits among all words of so few bits, by the reflected Gray code: words side by
 // side differ little, also where a high bit changes.
@@ -81,8 +80,7 @@ __device__ __forceinline__ uint32_t bin_of(const RowOrder& p, const Ranks& ranks
   return row < row_limit(p.rows, p.count) ? last - 1 - place_in_gray_code(word) : last;
 }
 
-// ---- runs
-// --------------------------------------------------------------------------------------------------------
+// ---- runs ------------------------------------------------------------------------------------------------------
 
 // Bitonic sort of a key per thread, no two the same; leaves them in one half of `shared` also, which it returns.
 __device__ __forceinline__ const uint32_t* sort_keys(uint32_t key, uint32_t (*shared)[RUN]) {
@@ -139,8 +137,7 @@ __global__ void __launch_bounds__(RUN) sort_runs_kernel(const RowOrder p, const 
   if (thread == RUN - 1 || keys[thread + 1] >> RUN_BITS != bin) counts[bin] = thread + 1 - first;
 }
 
-// ---- places
-// ------------------------------------------------------------------------------------------------------
+// ---- places ----------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void add(int4& sum, const int4& more) {
   sum.x += more.x;
@@ -223,8 +220,7 @@ __global__ void __launch_bounds__(RUN) place_rows_kernel(const RowOrder p, const
   if (row < p.rows) p.order[of_group[bin / GROUP] + place] = row;
 }
 
-// ---- host
-// --------------------------------------------------------------------------------------------------------
+// ---- host ------------------------------------------------------------------------------------------------------
 
 Workspace workspace_of(const RowOrder& p, void* memory) {
   Workspace w;
