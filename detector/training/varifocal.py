@@ -34,7 +34,10 @@ def varifocal_change(
 
 
 def varifocal(logits: Tensor, overlaps: Tensor) -> Tensor:
-    """Loss [...] of positives: q * cross entropy of the score with q, the overlap."""
+    """Loss [...] of positives: q * cross entropy of the score with q, the overlap.
+
+    In the paper a positive without any overlap has the loss of a negative; here it has none.
+    """
     entropy = F.binary_cross_entropy_with_logits(logits, overlaps, reduction="none")
     return overlaps * entropy
 

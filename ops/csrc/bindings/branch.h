@@ -61,7 +61,7 @@ class PackedWeights {
     for (size_t turn = 1; turn < turns; ++turn) {
       const size_t block = transposed ? weights.size() - 1 - turn : turn;
       const Tensor& data = weights[block];
-      if (!data.is_cuda() || data.dim() != 3) continue;  // refused when its block comes
+      if (data.device() != weights[0].device() || !data.is_cuda() || data.dim() != 3) continue;  // refused later
       const Scalar from = scalar_of(data, "weight");
       if (from != type && from != Scalar::float32) continue;
       const auto size = [&](int axis) { return static_cast<int32_t>(data.size(axis)); };
