@@ -51,9 +51,10 @@ def focal(logits: Tensor) -> Tensor:
 def overlaps_of_positives(
     residuals: Tensor, anchors: Tensor, boxes: Tensor, match: Match
 ) -> tuple[Tensor, Tensor]:
-    """residuals [B, A, 7]; anchors [Y, X, K, R, 7]; boxes [B, M, 7] -> which anchors are among the
-    first `MOST` positives of their frame [B, A], and the 3-D IoU of their predicted boxes with
-    their own [B, A], 0 for all others. Shapes are fixed: nothing waits for a GPU.
+    """residuals [B, A, 7]; anchors [Y, X, K, R, 7]; boxes [B, M, 7] -> mask [B, A], IoU [B, A].
+
+    The mask has the first `MOST` positives of each frame. The 3-D IoU is that of their predicted
+    box with their own, 0 for all other anchors. Shapes are fixed: nothing waits for a GPU.
     """
     batch, count = match.rows.shape
     most = min(MOST, count)
