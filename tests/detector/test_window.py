@@ -29,6 +29,7 @@ from tools import visualize
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="X servers and /proc")
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 90  # seconds, on a machine that has much else to do
+FIRST_TITLES = "^a .*1 of 3.*millisecond", "^000005 .*2 of 4", "^[0-9]+ - millisecond"
 
 
 class Tool:
@@ -74,9 +75,16 @@ class Tool:
         while not happened():
             assert time.monotonic() < end, problem
             self.press(title, key)
+            assert self.process.poll() is None, self.process.communicate()
             pause = time.monotonic() + PATIENCE / 10
             while not happened() and time.monotonic() < pause:
                 time.sleep(0.05)
+
+    def press_for(self, wanted: str, title: str, key: str) -> None:
+        """Press a key in the window of a title until one has the wanted title."""
+        self.press_until(
+            lambda: bool(self._xdotool("search", "--name", wanted)), title, key, f"no {wanted}"
+        )
 
     def end(self) -> tuple[int, str, str]:
         """Exit code, stdout and stderr."""
@@ -123,20 +131,22 @@ def tools(tmp_path_factory):
             "judging": Tool("visualize", *judged, "--start", "000005", **own),
             "playing": Tool("demo", "drive", "--weights", "weights", "--loop", **own),
         }
-        yield running
-        for tool in running.values():
-            tool.kill()
-        server.kill()
+        try:
+            for tool, title in zip(running.values(), FIRST_TITLES, strict=True):
+                tool.wait_for(title)  # a window that opens takes the keys meant for another
+            yield running
+        finally:
+            for tool in running.values():
+                tool.kill()
+            server.kill()
 
 
 def test_a_vanished_scan_is_told_and_the_rest_is_shown(tools):
     tool = tools["browsing"]
     tool.wait_for("^a .*1 of 3.*millisecond")
     (tool.folder / "b.bin").unlink()
-    tool.press("1 of 3", "Right")
-    tool.wait_for("^frame b: .*b.bin.*millisecond")
-    tool.press("frame b", "Right")
-    tool.wait_for("^c .*3 of 3.*millisecond")
+    tool.press_for("^frame b: .*b.bin.*millisecond", "1 of 3", "Right")
+    tool.press_for("^c .*3 of 3.*millisecond", "frame b", "Right")
     tool.press("3 of 3", "q")
     code, _, err = tool.end()
     assert code == 2 and err.count("\n") == 1 and "b.bin" in err
@@ -151,8 +161,7 @@ def test_keys_lead_to_numbers_to_the_worst_frames_and_save_sheets(tools):
         ("BackSpace", "go to 3 - millisecond"),
         ("Return", "^000007 .*3 of 4 - millisecond"),
     ):
-        tool.press("of 4 .*millisecond", key)
-        tool.wait_for(title)
+        tool.press_for(title, "of 4 .*millisecond", key)
     for key, title in (
         ("End", "^000011 .*1 matched, 1 missed, 1 false"),
         ("Prior", "^000002 "),
@@ -179,8 +188,7 @@ def test_keys_of_the_live_window_and_ctrl_c(tools):
     """Each key does something, and none ends the program; Ctrl-C does, with a summary."""
     tool = tools["playing"]
     tool.wait_for("^[0-9]+ - millisecond")
-    tool.press("millisecond", "space")
-    tool.wait_for("paused - millisecond")
+    tool.press_for("paused - millisecond", "millisecond", "space")
     paused = tool.title()
     for key in ("f", "t", "c", "l", "p", "r", "1", "1", "bracketleft", "Up", "s"):
         tool.press("millisecond", key)
