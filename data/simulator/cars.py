@@ -8,7 +8,7 @@ import numpy as np
 
 from data.simulator.materials import Material
 from data.simulator.solids import Hulls, Solids, boxes, limbs, loft, solids
-from data.simulator.statistics import BOTTOM, FRONT_GAP, SIDE_GAP, SIZES, TOP_GAP
+from data.simulator.statistics import BOTTOM, FRONT_GAP, SIDE_GAP, SIZES, TOP_GAP, UNSEEN
 from data.simulator.things import Thing
 
 # Side profiles: x from the nose (0) to the tail (1), z of the top as a share of the height:
@@ -48,11 +48,13 @@ def van(rng: np.random.Generator) -> Thing:
 def _vehicle(rng: np.random.Generator, style: str, box, kind: str) -> Thing:
     length, width, height = box
     body = (length - SIDE_GAP - FRONT_GAP, width - 2 * SIDE_GAP, height + BOTTOM - TOP_GAP)
-    make = partial(_solids, style, body, tuple(rng.random(8).tolist()))
+    u = tuple(rng.random(8).tolist())
+    unseen = (UNSEEN[0] * u[6], UNSEEN[1] * u[6]) if kind == "Car" else (0.0, 0.0)
+    make = partial(_solids, style, body, u)
     side, top = width / 2 + 0.2, height + BOTTOM
     back, front = -body[0] / 2 - SIDE_GAP, body[0] / 2 + FRONT_GAP
     box = (back, -width / 2, BOTTOM, front, width / 2, top)
-    return Thing(make, (back, -side, 0.0, front, side, top), kind, box)
+    return Thing(make, (back, -side, 0.0, front, side, top), kind, box, unseen=unseen)
 
 
 class _Shape(NamedTuple):

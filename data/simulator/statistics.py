@@ -37,9 +37,10 @@ class Sizes(NamedTuple):
 
 
 SIZES = {
+    # Lengths of whole cars, of which labels show less: see UNSEEN.
     "Car": Sizes(
-        (3.88, 1.63, 1.53), (0.43, 0.10, 0.14), (0.35, 0.17, 0.31),
-        (2.94, 1.36, 1.27), (4.89, 1.88, 1.97),
+        (4.10, 1.63, 1.53), (0.40, 0.10, 0.14), (0.35, 0.17, 0.31),
+        (2.94, 1.36, 1.27), (5.10, 1.88, 1.97),
     ),
     "Van": Sizes(
         (5.08, 1.90, 2.21), (0.83, 0.17, 0.32), (0.65, 0.82, 0.67),
@@ -85,3 +86,11 @@ TOP_GAP = 0.06
 SIDE_GAP = 0.05
 FRONT_GAP = 0.105
 BODY_GAP = 0.12
+
+# What annotators leave out of the tail of a car that comes towards the sensor, and of the nose of
+# one that goes ahead: from 0 to these metres. Labels of cars that cross (heading within 20 degrees,
+# at most partly occluded) are 4.06 m long on average, of those that come 3.96 m, of those ahead
+# 3.79 m. On labelled scans the sides of these cars reach nearer to the far face of the box, by
+# 0.27 m and 0.29 m, than those of simulated cars with a box of the whole body. The boxes of vans
+# do not depend on the heading.
+UNSEEN = (0.44, 0.62)
