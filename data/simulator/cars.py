@@ -15,11 +15,11 @@ from data.simulator.things import Thing
 # z of the nose; x, z of the windscreen's foot; x of its top; x, z of the roof's end; x, z of the
 # rear screen's foot; z of the tail.
 STYLES = {
-    "hatchback": (0.46, (0.25, 0.66), 0.45, (0.88, 0.96), (0.975, 0.66), 0.56),
+    "hatchback": (0.46, (0.25, 0.66), 0.45, (0.88, 0.96), (0.975, 0.71), 0.56),
     "saloon": (0.46, (0.29, 0.66), 0.47, (0.72, 0.97), (0.87, 0.72), 0.62),
-    "estate": (0.46, (0.27, 0.65), 0.45, (0.91, 0.97), (0.98, 0.66), 0.56),
-    "suv": (0.52, (0.25, 0.66), 0.42, (0.90, 0.98), (0.975, 0.68), 0.58),
-    "mpv": (0.42, (0.17, 0.60), 0.41, (0.92, 0.97), (0.98, 0.62), 0.52),
+    "estate": (0.46, (0.27, 0.65), 0.45, (0.91, 0.97), (0.98, 0.71), 0.56),
+    "suv": (0.52, (0.25, 0.66), 0.42, (0.90, 0.98), (0.975, 0.71), 0.58),
+    "mpv": (0.42, (0.17, 0.60), 0.41, (0.92, 0.97), (0.98, 0.69), 0.52),
     "pickup": (0.52, (0.28, 0.66), 0.41, (0.57, 0.99), (0.62, 0.66), 0.60),
     "van": (0.38, (0.14, 0.50), 0.29, (0.97, 0.98), (0.985, 0.55), 0.50),
 }
@@ -29,6 +29,10 @@ CAR_BOUNDS = np.cumsum(CAR_SHARES)[:-1].tolist()
 # Half the width, as a share of its largest, from nose to tail.
 PLAN = ((0.0, 0.03, 0.1, 0.25, 0.8, 0.94, 1.0), (0.56, 0.86, 0.96, 1.0, 1.0, 0.96, 0.8))
 CORNERS = 10
+# Seen from behind, labelled cars return 60 to 75 % of the pulses from 0.08 to 0.16 m below the top
+# of the box: so the roof is flat but for its ends, and metal frames the screens.
+BROW = 0.98  # z of the front of the roof
+FRAME = 0.09  # metres between the glass of a screen and the roof
 
 
 def car(rng: np.random.Generator) -> Thing:
@@ -74,6 +78,7 @@ class _Shape(NamedTuple):
     blind: bool  # no windows behind the seats
     radius: float  # of a wheel, metres
     axles: np.ndarray  # [2] x
+    edges: tuple[float, float]  # x between which the roof is flat
 
     @property
     def belt(self) -> float:
@@ -84,6 +89,13 @@ class _Shape(NamedTuple):
     def arch(self) -> float:
         """Half the length of a wheel arch, as a share of the length."""
         return (self.radius + 0.06) / self.length
+
+    @property
+    def glass(self) -> tuple[float, float]:
+        """x where the glass of the windscreen ends, and where that of the rear screen begins."""
+        front = FRAME / (self.height * (BROW - self.cowl[1])) * (self.top - self.cowl[0])
+        rear = FRAME / (self.height * (self.roof[1] - self.foot[1])) * (self.foot[0] - self.roof[0])
+        return self.top - front, self.roof[0] + rear
 
 
 def _shape(style: str, size: tuple[float, float, float], u: tuple[float, ...]) -> _Shape:
@@ -103,13 +115,17 @@ def _shape(style: str, size: tuple[float, float, float], u: tuple[float, ...]) -
         blind=style == "van" and u[3] < 0.6,
         radius=0.29 + 0.05 * u[2] + (0.03 if style in ("suv", "van", "pickup") else 0),
         axles=np.array([0.84 / length, 1 - 0.76 / length]),  # overhangs of cars differ little
+        edges=(
+            top + min(0.2 / length, 0.3 * (roof[0] - top)),
+            roof[0] - min((0.15 + 0.25 * u[7]) / length, 0.6 * (roof[0] - top)),
+        ),
     )
 
 
 def _solids(style: str, size: tuple[float, float, float], u: tuple[float, ...]) -> Solids:
     car = _shape(style, size, u)
     ways = (-car.arch, -0.7 * car.arch, 0.7 * car.arch, car.arch)
-    knots = [0, 0.015, 0.05, car.cowl[0], car.top, (car.top + car.roof[0]) / 2, car.roof[0]]
+    knots = [0, 0.015, 0.05, car.cowl[0], car.top, *car.edges, *car.glass, car.roof[0]]
     knots += [car.foot[0], 0.99, 1, car.pillar, car.pillar + 0.03]
     knots += [axle + way for axle in car.axles for way in ways]
     x = np.unique(np.clip(knots, 0, 1))
@@ -145,8 +161,8 @@ def _rings(car: _Shape, x: np.ndarray) -> np.ndarray:
 def _heights(car: _Shape, x: np.ndarray) -> np.ndarray:
     """[5, S] metres: sill, widest place, foot of the windows, edge of the roof, top."""
     nose, tail, height = car.nose, car.tail, car.height
-    ways: tuple[float, ...] = (0, 0.02, 0.06, car.cowl[0], car.top, (car.top + car.roof[0]) / 2)
-    tops: tuple[float, ...] = (nose - 0.06, nose + 0.05, nose + 0.1, car.cowl[1], 0.975, 1)
+    ways: tuple[float, ...] = (0, 0.02, 0.06, car.cowl[0], car.top, *car.edges)
+    tops: tuple[float, ...] = (nose - 0.06, nose + 0.05, nose + 0.1, car.cowl[1], BROW, 1, 1)
     ways += (car.roof[0], car.foot[0], 0.99, 1)
     tops += (car.roof[1], car.foot[1], tail, tail - 0.1)
     top = height * np.interp(x, ways, tops)
@@ -169,7 +185,8 @@ def _materials(car: _Shape, x: np.ndarray) -> np.ndarray:
     last = car.top + 0.1 if car.blind else car.roof[0]
     beside = (middle > (car.cowl[0] + car.top) / 2) & (middle < last)
     beside &= (middle < car.pillar) | (middle > car.pillar + 0.03)
-    screen = cabin & ((middle < car.top) | ((middle > car.roof[0]) & (not car.blind)))
+    front, rear = car.glass
+    screen = cabin & ((middle < front) | ((middle > rear) & (not car.blind)))
     material = np.full((len(middle), CORNERS), int(Material.PAINT))
     material[beside, 2] = material[beside, 6] = Material.GLASS
     material[screen, 3:6] = Material.GLASS
