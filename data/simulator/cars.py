@@ -53,7 +53,8 @@ def _vehicle(rng: np.random.Generator, style: str, box, kind: str) -> Thing:
     length, width, height = box
     body = (length - SIDE_GAP - FRONT_GAP, width - 2 * SIDE_GAP, height + BOTTOM - TOP_GAP)
     u = tuple(rng.random(8).tolist())
-    unseen = (UNSEEN[0] * u[6], UNSEEN[1] * u[6]) if kind == "Car" else (0.0, 0.0)
+    end, flank = rng.random(2).tolist() if kind == "Car" else (0.0, 0.0)
+    unseen = (UNSEEN[0] * end, UNSEEN[1] * end, UNSEEN[2] * flank)
     make = partial(_solids, style, body, u)
     side, top = width / 2 + 0.2, height + BOTTOM
     back, front = -body[0] / 2 - SIDE_GAP, body[0] / 2 + FRONT_GAP

@@ -2,7 +2,7 @@
 
 from bisect import bisect, bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -58,10 +58,6 @@ class Lane:
                 placed.append(Placed(thing, s - low[0], v, heading, self.speed, self.heading))
             s += high[0] - low[0] + self._gap(rng)
         return placed
-
-    def until(self, end: float) -> "Lane":
-        """The lane, ending before s = end."""
-        return replace(self, end=min(self.end, end))
 
     def _gap(self, rng: np.random.Generator) -> float:
         return self.gap[0] + rng.exponential(self.gap[1])

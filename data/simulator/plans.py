@@ -67,9 +67,9 @@ class Plan(NamedTuple):
     ) -> Street:
         """The lanes filled: open around s = crossing, closed off by houses or trees at s = end."""
         closed = OPEN if crossing is None else (crossing - 8.5, crossing + 8.5)
-        every = [*self.lanes, *self.sides[0].lanes, *self.sides[1].lanes]
         if end is not None:
-            every = [lane.until(end - 8.0) for lane in every]
+            closed = (end - 5.0, np.inf)
+        every = [*self.lanes, *self.sides[0].lanes, *self.sides[1].lanes]
         placed = [p for lane in every for p in lane.fill(rng, closed)] + more()
         if end is not None:
             placed += _closing(rng, end)

@@ -129,8 +129,7 @@ def _boxes(street: Street, objects: np.ndarray, time: float) -> np.ndarray:
     boxes = np.zeros((len(objects), 7))
     poses = street.poses(time)
     for row, index in zip(boxes, objects, strict=True):
-        placed = street.placed[index]
-        low, high = placed.thing.label_bounds(placed.heading)
+        low, high = street.placed[index].label_bounds()
         x, y, z, yaw = poses[index]
         (u, v, w), cos, sin = (low + high) / 2, np.cos(yaw), np.sin(yaw)
         centre = (x + cos * u - sin * v, y + sin * u + cos * v, z + w)

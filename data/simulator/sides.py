@@ -110,7 +110,7 @@ def walled_side(rng: np.random.Generator, side: Side, speed: float, crowd: float
     """A wall, a fence or a hedge half a metre from parked cars, or from people on a narrow path:
     24 % of the cars on labelled scans have something within 0.6 m.
     """
-    _kerbside(rng, side, speed, crowd, 2.15)
+    _kerbside(rng, side, speed, crowd, 2.2)
     side.step(rng.uniform(0.08, 0.16))
     if rng.random() < 0.5:
         gap = (0.1, rng.choice((1.5, 4.0, 20.0)) / crowd)

@@ -10,7 +10,8 @@ from data.simulator.ground import Ground
 from data.simulator.things import Thing
 
 SENSOR_HEIGHT = 1.73  # KITTI's, metres
-WORLD = 5  # version of the streets: to be raised where a seed gives another one
+ALONG = 0.35  # cosine of the heading from which on a thing goes along the road, not across
+WORLD = 6  # version of the streets: to be raised where a seed gives another one
 
 
 class Placed(NamedTuple):
@@ -22,6 +23,21 @@ class Placed(NamedTuple):
     heading: float
     speed: float = 0.0  # metres per second
     course: float = 0.0  # of its lane, radians: it stays in there though its heading wobbles
+
+    def label_bounds(self) -> np.ndarray:
+        """The box of the label, [2, 3] as `Thing.label_bounds`, without what is never seen.
+
+        A sensor that goes along the road sees neither the end of a car that is turned away from it,
+        nor the side that is.
+        """
+        bounds = self.thing.label_bounds()
+        tail, nose, side = self.thing.unseen
+        along, across = np.cos(self.heading), np.sin(self.heading)
+        bounds[0, 0] += tail * (along < -ALONG)
+        bounds[1, 0] -= nose * (along > ALONG)
+        left = self.v * along > self.s * across
+        bounds[int(left), 1] -= side if left else -side
+        return bounds
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import numpy as np
 
 from data.simulator.solids import Solids
 
-ALONG = 0.35  # cosine of the heading from which on a thing goes along the road, not across
 Extent = tuple[float, float, float, float, float, float]  # x, y, z, x, y, z: lowest, highest
 
 
@@ -23,7 +22,8 @@ class Thing:
     extent: Extent  # no solid reaches out of it
     kind: str | None = None  # KITTI type, None for scenery
     box: Extent | None = None  # as an annotator draws it; None where there is no label
-    unseen: tuple[float, float] = (0.0, 0.0)  # metres at tail and nose, see `label_bounds`
+    # what annotators leave out of its tail, nose or side where the sensor never sees that, metres
+    unseen: tuple[float, float, float] = (0.0, 0.0, 0.0)
     stem: tuple[float, float] | None = None  # length, width of what stands on the ground, metres
 
     @cached_property
@@ -43,18 +43,9 @@ class Thing:
         """Where the thing is, [2, 3]: lowest and highest corner, metres."""
         return np.array(self.extent).reshape(2, 3)
 
-    def label_bounds(self, heading: float | None = None) -> np.ndarray:
-        """The box of the label, [2, 3]: lowest and highest corner, metres.
-
-        heading: radians, 0 along the way of the sensor. The end that is turned away while the
-        sensor comes nearer is never seen, and annotators leave some of it out. None: all was seen.
-        """
-        bounds = np.array(self.box if self.box is not None else self.extent).reshape(2, 3)
-        if heading is not None:
-            along = np.cos(heading)
-            bounds[0, 0] += self.unseen[0] * (along < -ALONG)
-            bounds[1, 0] -= self.unseen[1] * (along > ALONG)
-        return bounds
+    def label_bounds(self) -> np.ndarray:
+        """The box of the label where all was seen, [2, 3]: lowest and highest corner, metres."""
+        return np.array(self.box if self.box is not None else self.extent).reshape(2, 3)
 
 
 def upright(length: float, width: float, height: float, bottom: float = 0.0) -> Extent:
