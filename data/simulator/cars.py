@@ -52,8 +52,7 @@ def van(rng: np.random.Generator) -> Thing:
 def _vehicle(rng: np.random.Generator, style: str, box, kind: str) -> Thing:
     length, width, height = box
     body = (length - SIDE_GAP - FRONT_GAP, width - 2 * SIDE_GAP, height + BOTTOM - TOP_GAP)
-    u = tuple(rng.random(8).tolist())
-    end, flank = rng.random(2).tolist() if kind == "Car" else (0.0, 0.0)
+    u, (end, flank) = tuple(rng.random(8).tolist()), rng.random(2).tolist()
     unseen = (UNSEEN[0] * end, UNSEEN[1] * end, UNSEEN[2] * flank)
     make = partial(_solids, style, body, u)
     side, top = width / 2 + 0.2, height + BOTTOM
@@ -102,8 +101,9 @@ class _Shape(NamedTuple):
 def _shape(style: str, size: tuple[float, float, float], u: tuple[float, ...]) -> _Shape:
     nose, cowl, top, roof, foot, tail = STYLES[style]
     length, width, height = size
-    shift = 0.03 * (u[0] - 0.5)  # of the windscreen
+    shift = 0.06 * (u[0] - 0.5)  # of the windscreen
     top = top + shift
+    roof = (min(roof[0] + 0.06 * (u[6] - 0.5), foot[0] - 0.015), roof[1])
     return _Shape(
         *(length, width, height, nose),
         cowl=(cowl[0] + shift, cowl[1] + 0.04 * (u[1] - 0.5)),

@@ -125,7 +125,7 @@ def walled_side(rng: np.random.Generator, side: Side, speed: float, crowd: float
 
 
 def _kerbside(
-    rng: np.random.Generator, side: Side, speed: float, crowd: float, strip: float = 2.6
+    rng: np.random.Generator, side: Side, speed: float, crowd: float, strip: float = 2.7
 ) -> None:
     """What is left of the road beside the driving lanes; cars park in a strip of this width."""
     if rng.random() < 0.6:

@@ -197,7 +197,7 @@ def test_boxes_hold_the_points_of_their_things():
 
 
 # by version of the world, see data/simulator/street.py
-STREETS = {6: "98aef49b0849b3afd69080a05da4a3d0f5616e67e80d74695c776985356f4c6b"}
+STREETS = {7: "9fcfb08a65d2ca99149df66d8c9e0cfeaaf272db3dd2c452893b41773f92101d"}
 
 
 @pytest.mark.parametrize("kernels", [True, False])
