@@ -29,12 +29,13 @@ class Surface(NamedTuple):
     smooth: float = 1.0
 
 
-# Typical values for near infrared light. Paint is black (0.04) to white. Light passes the glass
-# before an interior twice; 30 to 50 % of the pulses into rear screens of real cars come back.
-# Shares of lost pulses: those of the free rays inside of cars, and on the ground below 20 m (1 to
-# 3 %), in real scans.
+# Typical values for near infrared light. Paint is dark to white: free cars on labelled scans return
+# 0.8 of the pulses onto their ends up to 30 m. From 32 to 43 m some return 0.8, most 0.3; with a
+# mean of 0.16 nearly all returned 0.8 there. Light passes the glass before an interior twice; 30 to
+# 50 % of the pulses into rear screens of real cars come back. Shares of lost pulses: those of the
+# free rays inside of cars, and on the ground below 20 m (1 to 3 %), in real scans.
 SURFACES = {
-    Material.PAINT: Surface(0.16, 0.9, 0.04),
+    Material.PAINT: Surface(0.07, 1.2, 0.04),
     Material.GLASS: Surface(0.10, 0.2, 0.0),
     Material.RUBBER: Surface(0.06, 0.2, 0.05),
     Material.METAL: Surface(0.40, 0.3, 0.05),

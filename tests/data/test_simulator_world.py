@@ -197,7 +197,7 @@ def test_boxes_hold_the_points_of_their_things():
 
 
 # by version of the world, see data/simulator/street.py
-STREETS = {7: "9fcfb08a65d2ca99149df66d8c9e0cfeaaf272db3dd2c452893b41773f92101d"}
+STREETS = {8: "9fcfb08a65d2ca99149df66d8c9e0cfeaaf272db3dd2c452893b41773f92101d"}
 
 
 @pytest.mark.parametrize("kernels", [True, False])
