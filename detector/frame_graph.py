@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -12,18 +11,28 @@ from torch import Tensor
 
 from detector.buckets import Bucket, buckets_of, first_that_holds, indexable
 from detector.cuda_graph import captured, side_stream
-from detector.inference import Cloud, Inference, Outcome
+from detector.inference import Cloud, Inference, Outcome, as_tensor
 from detector.postprocess import Detections
-from ops import Pyramid, SelectedBoxes, Voxels, collect, load_points, load_workspace, voxelize
+from ops import (
+    Pyramid,
+    SelectedBoxes,
+    Voxels,
+    collect,
+    load_points,
+    load_workspace,
+    stage_points,
+    voxelize,
+    wait_for_parts,
+)
 
 
 class FrameGraph:
     """The stages of `Inference` for batches of one size within the capacities of one bucket.
 
-    A replay allocates nothing and does not wait for the host. All that it needs lies in the graph's
-    own memory and one workspace; its first kernel reads the points from pinned memory. So a graph
-    runs one batch at a time: after `launch` comes `outcome`, which waits for the end, before the
-    next `launch`. Several graphs may run side by side.
+    A replay allocates nothing. All that it needs lies in the graph's own memory and one workspace;
+    its first kernel reads the points from pinned memory, while the host still writes them there. So
+    a graph runs one batch at a time: after `launch` comes `outcome`, which waits for the end,
+    before the next `launch`. Several graphs may run side by side.
     """
 
     def __init__(self, inference: Inference, bucket: Bucket, batch_size: int):
@@ -32,12 +41,14 @@ class FrameGraph:
         shape = batch_size * bucket.points, inference.model.encoder.features
         self._points = torch.zeros(shape, pin_memory=True)
         self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, pin_memory=True)
-        self._staged, self._starts = self._points.numpy(), self._offsets.numpy()
+        self._staged = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+        self._starts, self._there = self._offsets.numpy(), self._staged.numpy()
         self._inference = inference
         self._rows = [batch_size * rows for rows in bucket.rows]
         self._workspace = inference.model.workspace(batch_size, device)
         self._counters = load_workspace(batch_size, device)
-        self._stream, self._done = torch.cuda.Stream(device), torch.cuda.Event()
+        self._own_stream = torch.cuda.Stream(device)
+        self._launched_on = self._own_stream
         self._results = _Results(batch_size, most, len(bucket.rows))
         with torch.inference_mode(), torch.cuda.device(device):
             self._graph, _ = captured(self.run)
@@ -45,7 +56,8 @@ class FrameGraph:
     def run(self) -> None:
         """One batch from pinned memory to pinned memory."""
         inference = self._inference
-        voxels = self.voxelize(*self.load())
+        points, offsets, late = self.load()
+        voxels = self.voxelize(points, offsets)
         pyramid = self.index(voxels)
         side, current = side_stream(), torch.cuda.current_stream()
         side.wait_stream(current)
@@ -54,11 +66,11 @@ class FrameGraph:
         rows = inference.encode(voxels, pyramid)
         current.wait_stream(side)
         found = inference.postprocess.select(inference.predict(rows, pyramid, cells))
-        self.report(voxels, pyramid, found)
+        self.report(voxels, pyramid, found, late)
 
-    def load(self) -> tuple[Tensor, Tensor]:
-        """Points with clamped intensities, and offsets, on the device."""
-        return load_points(self._points, self._offsets, self._counters)
+    def load(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Points with clamped intensities and offsets, on the device; whether they were late."""
+        return load_points(self._points, self._offsets, self._counters, self._staged)
 
     def voxelize(self, points: Tensor, offsets: Tensor) -> Voxels:
         """The voxels in one row more than level 0 has, so that the index sees what does not fit."""
@@ -79,36 +91,55 @@ class FrameGraph:
         """The sites of all levels and the kernel maps between them."""
         return self._inference.model.encoder.index(voxels, self._rows, self._workspace)
 
-    def report(self, voxels: Voxels, pyramid: Pyramid, found: SelectedBoxes) -> None:
+    def report(self, voxels: Voxels, pyramid: Pyramid, found: SelectedBoxes, late: Tensor) -> None:
         """Starts the copy of all results to the host."""
         assert pyramid.overflow is not None  # with capacities there is one
         counts = [level.count for level in pyramid.levels if level.count is not None]
         boxes = found.labels, voxels.dropped, found.boxes, found.scores, found.count
-        collect([*boxes, *counts, pyramid.overflow], self._results.memory)
+        collect([*boxes, *counts, pyramid.overflow, late], self._results.memory)
 
     def launch(self, clouds: Sequence[Cloud], beside: bool) -> None:
         """Starts the work on clouds that the bucket holds; they may change afterwards.
 
         beside: on the graph's own stream, beside what other graphs do; else on the current one.
         """
-        first = 0
-        for frame, cloud in enumerate(clouds, start=1):
-            rows = cloud if isinstance(cloud, np.ndarray) else cloud.numpy(force=True)
-            # by numpy: torch's threads may wait milliseconds for a core where others are at work
-            self._staged[first : first + len(rows)] = rows
-            self._starts[frame] = first = first + len(rows)
-        with torch.cuda.stream(self._stream) if beside else nullcontext():
-            self._graph.replay()
-            self._done.record(torch.cuda.current_stream(self._stream.device))
+        # what is on a GPU comes before the launch, which it would wait for
+        ready = [as_tensor(cloud).cpu().contiguous() for cloud in clouds]
+        for frame, cloud in enumerate(ready):
+            self._starts[frame + 1] = self._starts[frame] + len(cloud)
+        self._there[0] = 0
+        if beside:  # the GPU has other work, and blocks that wait for points would take its room
+            stage_points(ready, self._points, self._staged)
+            self._launched_on = self._own_stream
+            with torch.cuda.stream(self._own_stream):
+                self._replay()
+        else:  # the GPU begins while the host still copies
+            self._replay()
+            stage_points(ready, self._points, self._staged)
+            self._launched_on = torch.cuda.current_stream(self._own_stream.device)
+
+    def _replay(self) -> None:
+        self._results.done[0] = 0
+        self._graph.replay()
 
     def clouds(self) -> list[np.ndarray]:
         """Copies of those of the last launch, as they then were."""
-        return np.split(self._staged[: self._starts[-1]].copy(), self._starts[1:-1])
+        points = self._points.numpy()[: self._starts[-1]]
+        return np.split(points.copy(), self._starts[1:-1])
 
     def outcome(self) -> Outcome | None:
         """Waits for the work; None where a level of the encoder did not fit its capacity."""
-        self._done.synchronize()  # the only wait of a frame
+        self._wait()
+        if self._results.late[0]:  # where a launch returns when its work has ended: in a debugger
+            with torch.cuda.stream(self._launched_on):
+                self._replay()
+            self._wait()
         return self._results.outcome()
+
+    def _wait(self) -> None:
+        """The only wait of a frame."""
+        if not wait_for_parts(self._results.memory):
+            self._launched_on.synchronize()  # it takes long, or there was an error: raises that
 
 
 class _Results:
@@ -117,14 +148,16 @@ class _Results:
     def __init__(self, batch_size: int, most: int, levels: int):
         """most: boxes per frame."""
         rows = batch_size * most
-        sizes = [2 * rows, 2 * 2, 7 * rows, rows, batch_size, levels, 1]  # int64 takes two
+        sizes = [2 * rows, 2 * 2, 7 * rows, rows, batch_size, levels, 1, 1, 1]  # int64 takes two
         self.memory = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=True)
         labels, dropped, boxes, scores, *rest = self.memory.split(sizes)
         self._labels = labels.view(torch.int64).view(batch_size, most).numpy()
         self._dropped = dropped.view(torch.int64).numpy()
         self._boxes = boxes.view(torch.float32).view(batch_size, most, 7).numpy()
         self._scores = scores.view(torch.float32).view(batch_size, most).numpy()
-        self._count, self._rows, self._overflow = (part.numpy() for part in rest)
+        self._count, self._rows, self._overflow, self.late, self.done = (
+            part.numpy() for part in rest
+        )
 
     def outcome(self) -> Outcome | None:
         if self._overflow[0]:

@@ -12,7 +12,7 @@ from ops.bev_cells import bev_cells, bev_spread
 from ops.bev_heads import BevHeads
 from ops.box_coder import apply_direction, decode, direction_bin, encode, limit_period
 from ops.boxes import Kept, iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
-from ops.collect import collect
+from ops.collect import collect, wait_for_parts
 from ops.conv_blocks import conv_blocks
 from ops.conv_chain import ConvChain
 from ops.dataflow import Dataflow, LocationMap, PairMap
@@ -22,7 +22,7 @@ from ops.furthest_point_sampling import furthest_point_sampling
 from ops.geometry import ConvGeometry
 from ops.kernel_map import index_pyramid, index_workspace, strided_map, submanifold_map
 from ops.layers import InverseConv, SparseMaxPool, StridedConv, SubmanifoldConv
-from ops.load_points import load_points, load_workspace
+from ops.load_points import load_points, load_workspace, stage_points
 from ops.locations import location_map
 from ops.losses import anchor_loss_gradients, anchor_losses
 from ops.max_pool import sparse_max_pool
@@ -111,10 +111,12 @@ __all__ = [
     "select_boxes_of_cells",
     "sparse_conv",
     "sparse_max_pool",
+    "stage_points",
     "strided_map",
     "submanifold_map",
     "three_nearest",
     "use_tuned",
     "voxel_pool",
     "voxelize",
+    "wait_for_parts",
 ]

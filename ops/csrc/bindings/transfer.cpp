@@ -2,6 +2,7 @@
 #include "bindings/checks.h"
 #include "transfer/collect.h"
 #include "transfer/load_points.h"
+#include "transfer/stage.h"
 
 namespace millisecond {
 namespace {
@@ -14,8 +15,31 @@ void check_on_host(const Tensor& tensor, const char* name, at::ScalarType dtype,
               " with shape ", tensor.sizes(), " and strides ", tensor.strides());
 }
 
-std::tuple<Tensor, Tensor> load_points_of(const Tensor& points, const Tensor& offsets, const Tensor& workspace,
-                                          at::ArrayRef<double> scales, double few) {
+// The number of points that are staged.
+int* counter(const Tensor& staged) {
+  check_on_host(staged, "staged", at::kInt, 1);
+  TORCH_CHECK(staged.size(0) == 1, "staged must be [1], has shape ", staged.sizes());
+  return staged.data_ptr<int>();
+}
+
+void stage_points(const std::vector<Tensor>& clouds, const Tensor& points, const Tensor& staged) {
+  check_on_host(points, "points", at::kFloat, 2);
+  std::atomic<int>* const count = reinterpret_cast<std::atomic<int>*>(counter(staged));
+  int64_t total = *count;
+  for (const Tensor& cloud : clouds) {
+    check_on_host(cloud, "cloud", at::kFloat, 2);
+    TORCH_CHECK(cloud.size(1) == points.size(1), "cloud must have ", points.size(1), " columns, has shape ",
+                cloud.sizes());
+    total += cloud.size(0);
+  }
+  TORCH_CHECK(total <= points.size(0), "points has room for ", points.size(0), ", the clouds need ", total);
+  const Staging staging = {static_cast<char*>(points.data_ptr()), points.size(1) * int64_t(sizeof(float)), count};
+  for (const Tensor& cloud : clouds) staging.add(cloud.data_ptr(), cloud.size(0));
+}
+
+std::tuple<Tensor, Tensor, Tensor> load_points_of(const Tensor& points, const Tensor& offsets,
+                                                  const Tensor& workspace, const std::optional<Tensor>& staged,
+                                                  at::ArrayRef<double> scales, double few) {
   if (points.is_cuda()) {
     check_tensor(points, "points", at::kFloat, 2);
     check_tensor(offsets, "offsets", at::kInt, 1);
@@ -33,32 +57,37 @@ std::tuple<Tensor, Tensor> load_points_of(const Tensor& points, const Tensor& of
   TORCH_CHECK(batch >= 1 && batch <= LOAD_LIMIT, "offsets must be [B + 1] of 1 to ", LOAD_LIMIT,
               " frames, has shape ", offsets.sizes());
   TORCH_CHECK(scales.size() == INTENSITY_SCALES, "scales must hold ", INTENSITY_SCALES, " numbers, is ", scales);
-  const int64_t words = 1 + batch * (1 + INTENSITY_SCALES);
+  const int words = load_words(static_cast<int>(batch));
   TORCH_CHECK(workspace.numel() >= words, "workspace must have ", words, " elements, has ", workspace.numel());
   const c10::cuda::CUDAGuard guard(workspace.device());
   Tensor loaded = at::empty({capacity, channels}, workspace.options().dtype(at::kFloat));
-  Tensor starts = at::empty({batch + 1}, workspace.options());
+  Tensor starts = at::empty({batch + 1}, workspace.options()), late = at::empty({1}, workspace.options());
   LoadJob job = {static_cast<int>(batch),
                  static_cast<int>(capacity),
                  static_cast<int>(channels),
                  points.data_ptr<float>(),
                  offsets.data_ptr<int>(),
+                 staged ? counter(*staged) : nullptr,
                  loaded.data_ptr<float>(),
                  starts.data_ptr<int>(),
+                 late.data_ptr<int>(),
                  reinterpret_cast<uint32_t*>(workspace.data_ptr<int>()),
                  {},
                  few};
   for (int s = 0; s < INTENSITY_SCALES; ++s) job.scales[s] = static_cast<float>(scales[s]);
   check(load_points(job, stream()), "load_points");
-  return {loaded, starts};
+  return {loaded, starts, late};
 }
 
-// Parts of 4-byte words into `out`, which fills up; the wrapper sees to it that `out` is pinned.
+// Parts of 4-byte words into `out`, which fills up, and 1 into its last word; the wrapper sees to it that `out` is
+// pinned.
 void collect_into(const std::vector<Tensor>& parts, const Tensor& out) {
   check_on_host(out, "out", at::kInt, 1);
   TORCH_CHECK(!parts.empty() && parts.size() <= MOST_PARTS, "parts must be 1 to ", MOST_PARTS, ", are ",
               parts.size());
   CollectJob job = {static_cast<int>(parts.size()), {}, {}, reinterpret_cast<uint32_t*>(out.data_ptr<int>())};
+  const int64_t room = out.numel() - 1;
+  job.done = job.to + room;
   int64_t words = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     check_tensor(parts[i], "part", parts[i].scalar_type(), -1);
@@ -67,29 +96,45 @@ void collect_into(const std::vector<Tensor>& parts, const Tensor& out) {
     TORCH_CHECK(bytes % 4 == 0 && reinterpret_cast<uintptr_t>(parts[i].data_ptr()) % 4 == 0, "part ", i,
                 " must be of 4-byte words, has ", bytes, " bytes");
     words += bytes / 4;
-    TORCH_CHECK(words <= out.numel(), "out has ", out.numel(), " words, the parts have more");
+    TORCH_CHECK(words <= room, "out has room for ", room, " words, the parts have more");
     job.part[i] = static_cast<const uint32_t*>(parts[i].data_ptr());
     job.end[i] = static_cast<int>(words);
   }
-  TORCH_CHECK(words == out.numel(), "out has ", out.numel(), " words, the parts have ", words);
+  TORCH_CHECK(words == room && words > 0, "out has room for ", room, " words, the parts have ", words);
   const c10::cuda::CUDAGuard guard(parts[0].device());
   check(collect(job, stream()), "collect");
+}
+
+bool wait_for_parts(const Tensor& out) {
+  check_on_host(out, "out", at::kInt, 1);
+  TORCH_CHECK(out.numel() > 0, "out must have a word for the end");
+  return wait_for_word(reinterpret_cast<const uint32_t*>(out.data_ptr<int>()) + out.numel() - 1);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
-  // points [P, C] and offsets [B + 1] in pinned memory or on the device; scales rise
+  // points [P, C], offsets [B + 1] and staged [1] in pinned memory, or points and offsets on the device; scales
+  // rise
   m.def(
-      "load_points(Tensor points, Tensor offsets, Tensor(a!) workspace, float[] scales, float few) -> "
-      "(Tensor points, Tensor offsets)");
+      "load_points(Tensor points, Tensor offsets, Tensor(a!) workspace, Tensor? staged, float[] scales, float "
+      "few) "
+      "-> (Tensor points, Tensor offsets, Tensor late)");
+  // all on the host: clouds of [P_i, C] behind the points that are there
+  m.def("stage_points(Tensor[] clouds, Tensor(a!) points, Tensor(b!) staged) -> ()");
   // out: int32 in pinned memory
   m.def("collect(Tensor[] parts, Tensor(a!) out) -> ()");
+  m.def("wait_for_parts(Tensor out) -> bool");
 }
 
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   m.impl("load_points", load_points_of);
   m.impl("collect", collect_into);
+}
+
+TORCH_LIBRARY_IMPL(millisecond, CPU, m) {
+  m.impl("stage_points", stage_points);
+  m.impl("wait_for_parts", wait_for_parts);
 }
 
 }  // namespace millisecond

@@ -1,9 +1,11 @@
 // Points from pinned memory to the device. Equivalent to:
 //
+//   wait until all points are staged
 //   for each frame: scale = the first of the scales that at most few * points intensities exceed, or the last
 //   for each point: intensity = infinite ? intensity : clamp(intensity, 0, scale)
 //
-// All blocks copy and count. The last one to end clamps, which nearly no frame needs.
+// All blocks copy and count, each as soon as its points are there. The last one to end clamps, which nearly no
+// frame needs.
 #include "chained.cuh"
 #include "common.cuh"
 #include "transfer/load_points.h"
@@ -11,10 +13,35 @@
 namespace millisecond {
 namespace {
 
-constexpr int LOAD_THREADS = 256;
-constexpr int LOAD_BLOCKS =
-    264;  // two per multiprocessor of a large GPU: each of them asks the host for the offsets
-constexpr int COUNTS = 1 + INTENSITY_SCALES;  // of a frame: intensities below 0, over each scale
+constexpr int LOAD_THREADS = 256, LOAD_POINTS = 4;     // per thread
+constexpr int LOAD_TILE = LOAD_THREADS * LOAD_POINTS;  // points that a block waits for together
+constexpr int LOAD_BLOCKS = 264;                       // two per multiprocessor of a large GPU
+constexpr int COUNTS = 1 + INTENSITY_SCALES;           // of a frame: intensities below 0, over each scale
+constexpr int ENDED = 0, LATE = 1, FIRST_COUNT = 2;    // places in the workspace
+// A debugger or sanitizer may let the host go on only when the kernel has ended. So no block waits for ever.
+constexpr unsigned long long PATIENCE = 5'000'000;  // ns
+
+__device__ __forceinline__ unsigned long long nanoseconds() {
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+// What the host wrote before it wrote this value may be read afterwards.
+__device__ __forceinline__ int acquire_from_host(const int* address) {
+  int value;
+  asm volatile("ld.acquire.sys.global.s32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
+// Whether so many points came in time.
+__device__ bool wait_for_points(const int* staged, int points) {
+  const unsigned long long start = nanoseconds();
+  while (acquire_from_host(staged) < points) {
+    if (nanoseconds() - start > PATIENCE) return false;
+  }
+  return true;
+}
 
 __device__ __forceinline__ int frame_of(const int* offsets, int batch, int point) {
   int low = 0, high = batch;  // offsets[low] <= point < offsets[high]
@@ -43,12 +70,43 @@ __device__ __forceinline__ void count_intensity(const LoadJob& job, const int* o
   }
 }
 
-// FOUR: points have four channels, and each is one load.
+// Copies points [first, last) of a tile. FOUR: they have four channels, and each is one load.
+template <bool FOUR>
+__device__ __forceinline__ void copy_tile(const LoadJob& job, const int* offsets, uint32_t* counts, int first,
+                                          int last) {
+  if (FOUR) {
+    // not by the read-only path: the host writes other points meanwhile
+    const float4* const from = reinterpret_cast<const float4*>(job.from);
+    float4* const to = reinterpret_cast<float4*>(job.points);
+    float4 loaded[LOAD_POINTS];  // all in flight at once
+#pragma unroll
+    for (int k = 0; k < LOAD_POINTS; ++k) {
+      const int i = first + k * LOAD_THREADS + threadIdx.x;
+      if (i < last) loaded[k] = from[i];
+    }
+#pragma unroll
+    for (int k = 0; k < LOAD_POINTS; ++k) {
+      const int i = first + k * LOAD_THREADS + threadIdx.x;
+      if (i >= last) break;
+      to[i] = loaded[k];
+      count_intensity(job, offsets, counts, i, loaded[k].w);
+    }
+  } else {
+    const int64_t end = int64_t(last) * job.channels;
+#pragma unroll 4
+    for (int64_t i = int64_t(first) * job.channels + threadIdx.x; i < end; i += LOAD_THREADS) {
+      const float value = job.points[i] = job.from[i];
+      if (i % job.channels == 3) count_intensity(job, offsets, counts, int(i / job.channels), value);
+    }
+  }
+}
+
 template <bool FOUR>
 __global__ void __launch_bounds__(LOAD_THREADS) load_kernel(const __grid_constant__ LoadJob job) {
   extern __shared__ int shared[];
   int* const offsets = shared;                                                   // [batch + 1]
   uint32_t* const counts = reinterpret_cast<uint32_t*>(shared + job.batch + 1);  // [batch, COUNTS]
+  __shared__ int staged;
   __shared__ bool is_last;
   wait_for_previous_kernel(true);
 
@@ -58,43 +116,40 @@ __global__ void __launch_bounds__(LOAD_THREADS) load_kernel(const __grid_constan
     if (blockIdx.x == 0) job.offsets[i] = offsets[i];
   }
   for (int i = threadIdx.x; i < job.batch * COUNTS; i += LOAD_THREADS) counts[i] = 0;
+  if (threadIdx.x == LOAD_THREADS - 1) staged = job.staged ? acquire_from_host(job.staged) : INT_MAX;
   __syncthreads();
-  const int start = blockIdx.x * LOAD_THREADS + threadIdx.x, step = gridDim.x * LOAD_THREADS;
   const int total = offsets[job.batch];
-  if (FOUR) {
-    const float4* const __restrict__ from = reinterpret_cast<const float4*>(job.from);
-    float4* const __restrict__ to = reinterpret_cast<float4*>(job.points);
-#pragma unroll 4
-    for (int i = start; i < total; i += step) {
-      const float4 point = to[i] = from[i];
-      count_intensity(job, offsets, counts, i, point.w);
+  for (int first = blockIdx.x * LOAD_TILE; first < total; first += gridDim.x * LOAD_TILE) {
+    const int last = min(first + LOAD_TILE, total);
+    if (staged < last) {
+      const bool there = __syncthreads_or(threadIdx.x == 0 && wait_for_points(job.staged, last));
+      if (!there) {
+        if (threadIdx.x == 0) atomicExch(&job.workspace[LATE], 1u);
+        break;
+      }
     }
-  } else {
-    const float* const __restrict__ from = job.from;
-    float* const __restrict__ to = job.points;
-#pragma unroll 4
-    for (int64_t i = start; i < int64_t(total) * job.channels; i += step) {
-      const float value = to[i] = from[i];
-      if (i % job.channels == 3) count_intensity(job, offsets, counts, int(i / job.channels), value);
-    }
+    copy_tile<FOUR>(job, offsets, counts, first, last);
   }
   __syncthreads();
   for (int i = threadIdx.x; i < job.batch * COUNTS; i += LOAD_THREADS) {
-    if (counts[i] > 0) atomicAdd(&job.workspace[1 + i], counts[i]);
+    if (counts[i] > 0) atomicAdd(&job.workspace[FIRST_COUNT + i], counts[i]);
   }
 
   // ---- the last block clamps ----
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) is_last = atomicAdd(&job.workspace[0], 1u) + 1 == gridDim.x;
+  if (threadIdx.x == 0) is_last = atomicAdd(&job.workspace[ENDED], 1u) + 1 == gridDim.x;
   __syncthreads();
   if (!is_last) return;
   __threadfence();
   for (int i = threadIdx.x; i < job.batch * COUNTS; i += LOAD_THREADS) {
-    counts[i] = __ldcg(&job.workspace[1 + i]);
-    job.workspace[1 + i] = 0;
+    counts[i] = __ldcg(&job.workspace[FIRST_COUNT + i]);
+    job.workspace[FIRST_COUNT + i] = 0;
   }
-  if (threadIdx.x == 0) job.workspace[0] = 0;
+  if (threadIdx.x == 0) {
+    if (job.late) *job.late = int(__ldcg(&job.workspace[LATE]));
+    job.workspace[ENDED] = job.workspace[LATE] = 0;
+  }
   __syncthreads();
   for (int frame = 0; frame < job.batch; ++frame) {
     const int first = offsets[frame], last = offsets[frame + 1];
@@ -114,7 +169,7 @@ __global__ void __launch_bounds__(LOAD_THREADS) load_kernel(const __grid_constan
 
 cudaError_t load_points(const LoadJob& job, cudaStream_t stream) {
   const bool four = job.channels == 4;
-  const int needed = blocks(int64_t(job.capacity) * (four ? 1 : job.channels), LOAD_THREADS);
+  const int needed = blocks(job.capacity, LOAD_TILE);
   const int grid = needed < 1 ? 1 : needed < LOAD_BLOCKS ? needed : LOAD_BLOCKS;
   const int shared_bytes = (job.batch + 1 + job.batch * COUNTS) * int(sizeof(int));
   const auto kernel = four ? load_kernel<true> : load_kernel<false>;
