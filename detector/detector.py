@@ -195,7 +195,8 @@ class Detector:
                 raise ValueError(
                     "points: expected a dense tensor, got a sparse one; call .to_dense()"
                 )
-            is_float32, points = points.dtype == torch.float32, points.detach()
+            is_float32 = points.dtype == torch.float32
+            points = points.detach() if points.requires_grad else points
         else:
             is_float32 = False
         if not is_float32 or len(shape) != 2 or shape[1] != self._width:

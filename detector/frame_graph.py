@@ -22,8 +22,9 @@ from ops import (
     load_workspace,
     stage_points,
     voxelize,
-    wait_for_parts,
 )
+
+NOW, AT_LAUNCH = 0, 1  # places of the numbers of points that are staged
 
 
 class FrameGraph:
@@ -41,14 +42,13 @@ class FrameGraph:
         shape = batch_size * bucket.points, inference.model.encoder.features
         self._points = torch.zeros(shape, pin_memory=True)
         self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, pin_memory=True)
-        self._staged = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+        self._staged = torch.zeros(2, dtype=torch.int32, pin_memory=True)
         self._starts, self._there = self._offsets.numpy(), self._staged.numpy()
         self._inference = inference
         self._rows = [batch_size * rows for rows in bucket.rows]
         self._workspace = inference.model.workspace(batch_size, device)
         self._counters = load_workspace(batch_size, device)
-        self._own_stream = torch.cuda.Stream(device)
-        self._launched_on = self._own_stream
+        self._stream, self._done = torch.cuda.Stream(device), torch.cuda.Event()
         self._results = _Results(batch_size, most, len(bucket.rows))
         with torch.inference_mode(), torch.cuda.device(device):
             self._graph, _ = captured(self.run)
@@ -95,8 +95,9 @@ class FrameGraph:
         """Starts the copy of all results to the host."""
         assert pyramid.overflow is not None  # with capacities there is one
         counts = [level.count for level in pyramid.levels if level.count is not None]
-        boxes = found.labels, voxels.dropped, found.boxes, found.scores, found.count
-        collect([*boxes, *counts, pyramid.overflow, late], self._results.memory)
+        boxes = found.labels, found.boxes, found.scores
+        numbers = voxels.dropped, found.count, *counts, pyramid.overflow, late
+        collect([*boxes, *numbers], self._results.memory)
 
     def launch(self, clouds: Sequence[Cloud], beside: bool) -> None:
         """Starts the work on clouds that the bucket holds; they may change afterwards.
@@ -104,23 +105,26 @@ class FrameGraph:
         beside: on the graph's own stream, beside what other graphs do; else on the current one.
         """
         # what is on a GPU comes before the launch, which it would wait for
-        ready = [as_tensor(cloud).cpu().contiguous() for cloud in clouds]
+        ready = [as_tensor(cloud).cpu() for cloud in clouds]
         for frame, cloud in enumerate(ready):
             self._starts[frame + 1] = self._starts[frame] + len(cloud)
-        self._there[0] = 0
+        self._there[NOW] = 0
         if beside:  # the GPU has other work, and blocks that wait for points would take its room
             stage_points(ready, self._points, self._staged)
-            self._launched_on = self._own_stream
-            with torch.cuda.stream(self._own_stream):
+            with torch.cuda.stream(self._stream):
                 self._replay()
+                self._record()
         else:  # the GPU begins while the host still copies
             self._replay()
             stage_points(ready, self._points, self._staged)
-            self._launched_on = torch.cuda.current_stream(self._own_stream.device)
+            self._record()
 
     def _replay(self) -> None:
-        self._results.done[0] = 0
+        self._there[AT_LAUNCH] = self._there[NOW]
         self._graph.replay()
+
+    def _record(self) -> None:
+        self._done.record(torch.cuda.current_stream(self._stream.device))
 
     def clouds(self) -> list[np.ndarray]:
         """Copies of those of the last launch, as they then were."""
@@ -129,17 +133,12 @@ class FrameGraph:
 
     def outcome(self) -> Outcome | None:
         """Waits for the work; None where a level of the encoder did not fit its capacity."""
-        self._wait()
-        if self._results.late[0]:  # where a launch returns when its work has ended: in a debugger
-            with torch.cuda.stream(self._launched_on):
-                self._replay()
-            self._wait()
+        self._done.synchronize()  # the only wait of a frame
+        if self._results.late():  # where a launch returns when its work has ended: in a debugger
+            self._replay()
+            self._record()
+            self._done.synchronize()
         return self._results.outcome()
-
-    def _wait(self) -> None:
-        """The only wait of a frame."""
-        if not wait_for_parts(self._results.memory):
-            self._launched_on.synchronize()  # it takes long, or there was an error: raises that
 
 
 class _Results:
@@ -148,27 +147,30 @@ class _Results:
     def __init__(self, batch_size: int, most: int, levels: int):
         """most: boxes per frame."""
         rows = batch_size * most
-        sizes = [2 * rows, 2 * 2, 7 * rows, rows, batch_size, levels, 1, 1, 1]  # int64 takes two
+        sizes = [2 * rows, 7 * rows, rows, 2 * 2 + batch_size + levels + 2]  # int64 takes two
         self.memory = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=True)
-        labels, dropped, boxes, scores, *rest = self.memory.split(sizes)
-        self._labels = labels.view(torch.int64).view(batch_size, most).numpy()
-        self._dropped = dropped.view(torch.int64).numpy()
-        self._boxes = boxes.view(torch.float32).view(batch_size, most, 7).numpy()
-        self._scores = scores.view(torch.float32).view(batch_size, most).numpy()
-        self._count, self._rows, self._overflow, self.late, self.done = (
-            part.numpy() for part in rest
+        labels, boxes, scores, numbers = self.memory.split(sizes)
+        self._found = (
+            boxes.view(torch.float32).view(batch_size, most, 7).numpy(),
+            scores.view(torch.float32).view(batch_size, most).numpy(),
+            labels.view(torch.int64).view(batch_size, most).numpy(),
         )
+        self._numbers, self._batch_size = numbers.numpy(), batch_size
+
+    def late(self) -> bool:
+        """Whether the points came too late: nothing else counts."""
+        return bool(self._numbers[-1])
 
     def outcome(self) -> Outcome | None:
-        if self._overflow[0]:
+        # all at once, and of int64 the lower half: they are numbers of points
+        not_finite, _, capped, _, *numbers, overflow, _ = self._numbers.tolist()
+        if overflow:
             return None
-        found = (self._boxes, self._scores, self._labels)
         detections = [
-            Detections(*[torch.from_numpy(values[frame, :n].copy()) for values in found])
-            for frame, n in enumerate(self._count.tolist())
+            Detections(*[torch.from_numpy(values[frame, :n].copy()) for values in self._found])
+            for frame, n in enumerate(numbers[: self._batch_size])
         ]
-        not_finite, capped = self._dropped.tolist()
-        return Outcome(detections, not_finite, capped, tuple(self._rows.tolist()))
+        return Outcome(detections, not_finite, capped, tuple(numbers[self._batch_size :]))
 
 
 class FrameGraphs:
@@ -214,5 +216,8 @@ class FrameGraphs:
                 graph = self.launch(clouds, self._buckets.index(graph.bucket) + 1)
         if outcome is None:
             outcome = self._inference(clouds)
-        self._rows = tuple(-(-count // len(clouds)) for count in outcome.rows)
+        if graph is not None and graph.bucket is self._buckets[0]:
+            self._rows = ()  # it holds them, and there is no smaller one
+        else:
+            self._rows = tuple(-(-count // len(clouds)) for count in outcome.rows)
         return outcome

@@ -12,7 +12,7 @@ from ops.bev_cells import bev_cells, bev_spread
 from ops.bev_heads import BevHeads
 from ops.box_coder import apply_direction, decode, direction_bin, encode, limit_period
 from ops.boxes import Kept, iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
-from ops.collect import collect, wait_for_parts
+from ops.collect import collect
 from ops.conv_blocks import conv_blocks
 from ops.conv_chain import ConvChain
 from ops.dataflow import Dataflow, LocationMap, PairMap
@@ -118,5 +118,4 @@ __all__ = [
     "use_tuned",
     "voxel_pool",
     "voxelize",
-    "wait_for_parts",
 ]

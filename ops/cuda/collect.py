@@ -19,17 +19,6 @@ def collect(parts: Sequence[Tensor], out: Tensor) -> None:
     torch.ops.millisecond.collect([part.contiguous() for part in parts], out)
 
 
-def wait_for_parts(out: Tensor) -> bool:
-    """See ops.collect.wait_for_parts."""
-    extension()
-    return torch.ops.millisecond.wait_for_parts(out)
-
-
 @fake("collect")
 def _fake_collect(parts, out) -> None:
     return None
-
-
-@fake("wait_for_parts")
-def _fake_wait_for_parts(out) -> bool:
-    return True

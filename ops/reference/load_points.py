@@ -28,9 +28,9 @@ def load_points(
 def stage_points(clouds: Sequence[Tensor], points: Tensor, staged: Tensor) -> None:
     """See ops.load_points.stage_points."""
     for cloud in clouds:
-        first = int(staged)
+        first = int(staged[0])
         points[first : first + len(cloud)] = cloud
-        staged += len(cloud)
+        staged[0] += len(cloud)
 
 
 def clamp_intensity(points: Tensor) -> Tensor:  # [P, 4 or more]

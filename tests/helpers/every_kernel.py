@@ -341,18 +341,17 @@ def load_points(scene: Scene) -> None:
     for channels in (4, 5):
         points = torch.rand(3000, channels)
         points[::700, 3] = 1e9
-        points, staged = points.pin_memory(), torch.zeros(1, dtype=torch.int32).pin_memory()
+        points, staged = points.pin_memory(), torch.zeros(2, dtype=torch.int32).pin_memory()
         ops.load_points(points, offsets, workspace)
         ops.load_points(points, offsets, workspace, staged)
         ops.stage_points([torch.rand(2500, channels)], points, staged)
 
 
-@runs("collect", "wait_for_parts")
+@runs("collect")
 def collect(scene: Scene) -> None:
     parts = [scene.points, scene.offsets.long(), scene.coords[5:300]]
-    out = torch.zeros(12000 + 6 + 4 * len(parts[2]) + 1, dtype=torch.int32).pin_memory()
+    out = torch.zeros(12000 + 6 + 4 * len(parts[2]), dtype=torch.int32).pin_memory()
     ops.collect(parts, out)
-    ops.wait_for_parts(out)
 
 
 @runs("furthest_point_sampling")

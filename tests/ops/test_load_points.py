@@ -26,24 +26,24 @@ def test_the_scale_is_each_frame_s_own():
 
 def test_clouds_are_staged_one_behind_another():
     clouds = [torch.rand(n, 5) for n in (3, 0, 70)]
-    points, staged = torch.full((90, 5), 7.0), torch.zeros(1, dtype=torch.int32)
+    points, staged = torch.full((90, 5), 7.0), torch.zeros(2, dtype=torch.int32)
     stage_points(clouds[:2], points, staged)
-    assert staged.tolist() == [3]
+    assert staged.tolist() == [3, 0]
     stage_points(clouds[2:], points, staged)
-    assert staged.tolist() == [73]
+    assert staged.tolist() == [73, 0]
     assert torch.equal(points[:73], torch.cat(clouds)) and (points[73:] == 7).all()
 
 
 def test_points_that_are_not_staged_are_late():
     points, offsets = torch.zeros(9, 4), torch.tensor([0, 5], dtype=torch.int32)
     for count, late in ((4, 1), (5, 0), (9, 0)):
-        staged = torch.tensor([count], dtype=torch.int32)
+        staged = torch.tensor([count, 0], dtype=torch.int32)
         assert load_points(points, offsets, WORKSPACE, staged)[2].tolist() == [late]
 
 
-@pytest.mark.parametrize("staged", [torch.zeros(1), torch.zeros(2).int()])
+@pytest.mark.parametrize("staged", [torch.zeros(2), torch.zeros(1).int()])
 def test_a_wrong_counter_is_one_line(staged):
-    with pytest.raises(ValueError, match=r"staged: expected \[1\] int32"):
+    with pytest.raises(ValueError, match=r"staged: expected \[2\] int32"):
         load_points(torch.zeros(5, 4), torch.zeros(2).int(), WORKSPACE, staged)
 
 

@@ -72,7 +72,7 @@ void Encoder::encode(const float* points, const int32_t* count, ms_layout layout
   int* const offsets = offsets_.get() + (count ? 0 : 2);
   if (count) {
     const CollectJob given = {
-        1, {reinterpret_cast<const uint32_t*>(count)}, {1}, reinterpret_cast<uint32_t*>(offsets + 1), nullptr};
+        1, {reinterpret_cast<const uint32_t*>(count)}, {1}, reinterpret_cast<uint32_t*>(offsets + 1)};
     check(collect(given, stream), "count");
   }
   const EncoderStages::Voxels voxels = stages_->voxelize({points, offsets, nullptr}, stream);
@@ -85,8 +85,7 @@ void Encoder::encode(const float* points, const int32_t* count, ms_layout layout
   const CollectJob job = {3,
                           {counts, dropped, dropped + 2},
                           {LEVELS + 1, LEVELS + 2, LEVELS + 3},
-                          reinterpret_cast<uint32_t*>(report),
-                          nullptr};
+                          reinterpret_cast<uint32_t*>(report)};
   check(collect(job, stream), "report");
 }
 

@@ -2,11 +2,12 @@
 
 #include <mutex>
 
-#include "transfer/collect.h"
 #include "transfer/stage.h"
 
 namespace millisecond::detector {
 namespace {
+
+constexpr int NOW = 0, AT_LAUNCH = 1;  // places of the numbers of points that are staged
 
 std::mutex making;  // one graph is captured at a time
 
@@ -17,10 +18,11 @@ FrameGraph::FrameGraph(const DeviceNetwork& network, int number, int frames)
       number_(number),
       frames_(frames),
       offsets_(pinned_zeros<int>(frames + 1)),
-      staged_(pinned_zeros<std::atomic<int>>(1)),
+      staged_(pinned_zeros<std::atomic<int>>(2)),
       words_(frames, network.host.config.after_nms),
       results_(pinned_zeros<uint32_t>(words_.all())),
       stages_(network, bucket_of(network.host.config, network.host.shapes, number), frames, arena_),
+      done_(new_event()),
       sites_known_(new_event()),
       cells_known_(new_event()),
       side_(new_stream()),
@@ -60,12 +62,12 @@ Outcome FrameGraph::find(const Scans& scans, cudaStream_t stream) {
   if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged) {
     const size_t bytes = size_t(count) * point_bytes;
     check(cudaMemcpyAsync(points_.get(), scans.points, bytes, cudaMemcpyDefault, stream), "points");
-    *staged_ = count;  // on the stream they come before the graph
+    staged_.get()[NOW] = count;  // on the stream they come before the graph
     launch(stream);
   } else {  // the GPU begins while the host still copies
-    *staged_ = 0;
+    staged_.get()[NOW] = 0;
     launch(stream);
-    Staging{reinterpret_cast<char*>(points_.get()), point_bytes, staged_.get()}.add(scans.points, count);
+    Staging{reinterpret_cast<char*>(points_.get()), point_bytes, staged_.get() + NOW}.add(scans.points, count);
   }
   wait(stream);
   const uint32_t* const all = results_.get();
@@ -85,13 +87,13 @@ Outcome FrameGraph::find(const Scans& scans, cudaStream_t stream) {
 }
 
 void FrameGraph::launch(cudaStream_t stream) {
-  results_.get()[words_.done] = 0;
+  staged_.get()[AT_LAUNCH] = staged_.get()[NOW].load();
   check(cudaGraphLaunch(graph_.get(), stream), "launch");
 }
 
 void FrameGraph::wait(cudaStream_t stream) {
-  if (wait_for_word(results_.get() + words_.done)) return;
-  check(cudaStreamSynchronize(stream), "the detector's kernels");  // it takes long, or there was an error
+  check(cudaEventRecord(done_.get(), stream), "launch");
+  check(cudaEventSynchronize(done_.get()), "the detector's kernels");
 }
 
 }  // namespace millisecond::detector

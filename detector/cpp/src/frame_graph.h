@@ -21,7 +21,7 @@ struct Outcome {
 
 // 32-bit words of the results, part by part.
 struct ResultWords {
-  int labels, dropped, boxes, scores, count, rows, overflow, late, done;
+  int labels, dropped, boxes, scores, count, rows, overflow, late;
 
   ResultWords(int frames, int most) {
     labels = 0;
@@ -32,9 +32,8 @@ struct ResultWords {
     rows = count + frames;
     overflow = rows + LEVELS;
     late = overflow + 1;
-    done = late + 1;
   }
-  int all() const { return done + 1; }
+  int all() const { return late + 1; }
 };
 
 // One call: scans one after another.
@@ -79,13 +78,13 @@ class FrameGraph {
   const int number_, frames_;
   PinnedArray<float> points_;
   PinnedArray<int> offsets_;
-  PinnedArray<std::atomic<int>> staged_;
+  PinnedArray<std::atomic<int>> staged_;  // [2] points that are there: by now, at the launch
   const ResultWords words_;
   PinnedArray<uint32_t> results_;
   Arena arena_;
   EncoderStages stages_;
   GraphExec graph_;
-  Event sites_known_, cells_known_;
+  Event done_, sites_known_, cells_known_;
   Stream side_, stream_;  // their work is awaited before what stands above is freed
 };
 

@@ -147,9 +147,8 @@ void FrameGraph::report(const EncoderStages::Voxels& voxels, const EncoderStages
   add(found.scores, words_.count);
   add(found.count, words_.rows);
   add(index.counts, words_.late);  // of all levels, and behind them the overflow
-  add(voxels.late, words_.done);
+  add(voxels.late, words_.all());
   job.to = results_.get();
-  job.done = job.to + words_.done;
   check(collect(job, stream), "results");
 }
 

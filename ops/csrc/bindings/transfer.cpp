@@ -15,26 +15,30 @@ void check_on_host(const Tensor& tensor, const char* name, at::ScalarType dtype,
               " with shape ", tensor.sizes(), " and strides ", tensor.strides());
 }
 
-// The number of points that are staged.
-int* counter(const Tensor& staged) {
+int* staged_numbers(const Tensor& staged) {
   check_on_host(staged, "staged", at::kInt, 1);
-  TORCH_CHECK(staged.size(0) == 1, "staged must be [1], has shape ", staged.sizes());
+  TORCH_CHECK(staged.size(0) == 2, "staged must be [2], has shape ", staged.sizes());
   return staged.data_ptr<int>();
 }
 
 void stage_points(const std::vector<Tensor>& clouds, const Tensor& points, const Tensor& staged) {
   check_on_host(points, "points", at::kFloat, 2);
-  std::atomic<int>* const count = reinterpret_cast<std::atomic<int>*>(counter(staged));
+  std::atomic<int>* const count = reinterpret_cast<std::atomic<int>*>(staged_numbers(staged));
   int64_t total = *count;
   for (const Tensor& cloud : clouds) {
-    check_on_host(cloud, "cloud", at::kFloat, 2);
+    TORCH_CHECK(cloud.is_cpu() && cloud.scalar_type() == at::kFloat && cloud.dim() == 2,
+                "cloud must be [P, C] float32 on the host, is ", cloud.sizes(), " ", cloud.scalar_type(), " on ",
+                cloud.device());
     TORCH_CHECK(cloud.size(1) == points.size(1), "cloud must have ", points.size(1), " columns, has shape ",
                 cloud.sizes());
     total += cloud.size(0);
   }
   TORCH_CHECK(total <= points.size(0), "points has room for ", points.size(0), ", the clouds need ", total);
   const Staging staging = {static_cast<char*>(points.data_ptr()), points.size(1) * int64_t(sizeof(float)), count};
-  for (const Tensor& cloud : clouds) staging.add(cloud.data_ptr(), cloud.size(0));
+  for (const Tensor& cloud : clouds) {
+    const Tensor rows = cloud.resolve_neg().contiguous();
+    staging.add(rows.data_ptr(), rows.size(0));
+  }
 }
 
 std::tuple<Tensor, Tensor, Tensor> load_points_of(const Tensor& points, const Tensor& offsets,
@@ -67,7 +71,7 @@ std::tuple<Tensor, Tensor, Tensor> load_points_of(const Tensor& points, const Te
                  static_cast<int>(channels),
                  points.data_ptr<float>(),
                  offsets.data_ptr<int>(),
-                 staged ? counter(*staged) : nullptr,
+                 staged ? staged_numbers(*staged) : nullptr,
                  loaded.data_ptr<float>(),
                  starts.data_ptr<int>(),
                  late.data_ptr<int>(),
@@ -79,15 +83,12 @@ std::tuple<Tensor, Tensor, Tensor> load_points_of(const Tensor& points, const Te
   return {loaded, starts, late};
 }
 
-// Parts of 4-byte words into `out`, which fills up, and 1 into its last word; the wrapper sees to it that `out` is
-// pinned.
+// Parts of 4-byte words into `out`, which fills up; the wrapper sees to it that `out` is pinned.
 void collect_into(const std::vector<Tensor>& parts, const Tensor& out) {
   check_on_host(out, "out", at::kInt, 1);
   TORCH_CHECK(!parts.empty() && parts.size() <= MOST_PARTS, "parts must be 1 to ", MOST_PARTS, ", are ",
               parts.size());
   CollectJob job = {static_cast<int>(parts.size()), {}, {}, reinterpret_cast<uint32_t*>(out.data_ptr<int>())};
-  const int64_t room = out.numel() - 1;
-  job.done = job.to + room;
   int64_t words = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     check_tensor(parts[i], "part", parts[i].scalar_type(), -1);
@@ -96,25 +97,19 @@ void collect_into(const std::vector<Tensor>& parts, const Tensor& out) {
     TORCH_CHECK(bytes % 4 == 0 && reinterpret_cast<uintptr_t>(parts[i].data_ptr()) % 4 == 0, "part ", i,
                 " must be of 4-byte words, has ", bytes, " bytes");
     words += bytes / 4;
-    TORCH_CHECK(words <= room, "out has room for ", room, " words, the parts have more");
+    TORCH_CHECK(words <= out.numel(), "out has ", out.numel(), " words, the parts have more");
     job.part[i] = static_cast<const uint32_t*>(parts[i].data_ptr());
     job.end[i] = static_cast<int>(words);
   }
-  TORCH_CHECK(words == room && words > 0, "out has room for ", room, " words, the parts have ", words);
+  TORCH_CHECK(words == out.numel(), "out has ", out.numel(), " words, the parts have ", words);
   const c10::cuda::CUDAGuard guard(parts[0].device());
   check(collect(job, stream()), "collect");
-}
-
-bool wait_for_parts(const Tensor& out) {
-  check_on_host(out, "out", at::kInt, 1);
-  TORCH_CHECK(out.numel() > 0, "out must have a word for the end");
-  return wait_for_word(reinterpret_cast<const uint32_t*>(out.data_ptr<int>()) + out.numel() - 1);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
-  // points [P, C], offsets [B + 1] and staged [1] in pinned memory, or points and offsets on the device; scales
+  // points [P, C], offsets [B + 1] and staged [2] in pinned memory, or points and offsets on the device; scales
   // rise
   m.def(
       "load_points(Tensor points, Tensor offsets, Tensor(a!) workspace, Tensor? staged, float[] scales, float "
@@ -124,7 +119,6 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def("stage_points(Tensor[] clouds, Tensor(a!) points, Tensor(b!) staged) -> ()");
   // out: int32 in pinned memory
   m.def("collect(Tensor[] parts, Tensor(a!) out) -> ()");
-  m.def("wait_for_parts(Tensor out) -> bool");
 }
 
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
@@ -132,9 +126,6 @@ TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   m.impl("collect", collect_into);
 }
 
-TORCH_LIBRARY_IMPL(millisecond, CPU, m) {
-  m.impl("stage_points", stage_points);
-  m.impl("wait_for_parts", wait_for_parts);
-}
+TORCH_LIBRARY_IMPL(millisecond, CPU, m) { m.impl("stage_points", stage_points); }
 
 }  // namespace millisecond

@@ -4,8 +4,9 @@
 //   for each frame: scale = the first of the scales that at most few * points intensities exceed, or the last
 //   for each point: intensity = infinite ? intensity : clamp(intensity, 0, scale)
 //
-// All blocks copy and count, each as soon as its points are there. The last one to end clamps, which nearly no
-// frame needs.
+// One block asks the host which points are there and tells the others: reads of one place in the host's memory by
+// many blocks would wait for each other. The others copy and count, each as soon as its points are there. The last
+// block to end clamps, which nearly no frame needs.
 #include "chained.cuh"
 #include "common.cuh"
 #include "transfer/load_points.h"
@@ -17,9 +18,12 @@ constexpr int LOAD_THREADS = 256, LOAD_POINTS = 4;     // per thread
 constexpr int LOAD_TILE = LOAD_THREADS * LOAD_POINTS;  // points that a block waits for together
 constexpr int LOAD_BLOCKS = 264;                       // two per multiprocessor of a large GPU
 constexpr int COUNTS = 1 + INTENSITY_SCALES;           // of a frame: intensities below 0, over each scale
-constexpr int ENDED = 0, LATE = 1, FIRST_COUNT = 2;    // places in the workspace
-// A debugger or sanitizer may let the host go on only when the kernel has ended. So no block waits for ever.
-constexpr unsigned long long PATIENCE = 5'000'000;  // ns
+constexpr int ENDED = 0, LATE = 1, STAGED = 2, FIRST_COUNT = 3;  // places in the workspace
+constexpr int NOW = 0, AT_LAUNCH = 1;                            // in `staged`
+// A debugger or sanitizer may let the host go on only when the kernel has ended. So nothing waits for ever.
+constexpr unsigned long long PATIENCE = 5'000'000;  // ns, without news
+
+// ---- points that come ------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ unsigned long long nanoseconds() {
   unsigned long long now;
@@ -34,14 +38,34 @@ __device__ __forceinline__ int acquire_from_host(const int* address) {
   return value;
 }
 
-// Whether so many points came in time.
-__device__ bool wait_for_points(const int* staged, int points) {
-  const unsigned long long start = nanoseconds();
-  while (acquire_from_host(staged) < points) {
-    if (nanoseconds() - start > PATIENCE) return false;
+// What another block wrote or saw before it released this value may be read afterwards.
+__device__ __forceinline__ int acquire(const uint32_t* address) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ void release(uint32_t* address, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+// Calls tell(number) for each number above `seen` that read() gives, until it is `points` at least. Gives up, with
+// false, where it stays the same for too long.
+template <typename Read, typename Tell>
+__device__ bool wait_for_points(int seen, int points, Read read, Tell tell) {
+  while (seen < points) {
+    const unsigned long long start = nanoseconds();
+    int now;
+    do {
+      now = read();
+    } while (now <= seen && nanoseconds() - start < PATIENCE);
+    if (now <= seen) return false;
+    tell(seen = now);
   }
   return true;
 }
+
+// ---- intensities -----------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ int frame_of(const int* offsets, int batch, int point) {
   int low = 0, high = batch;  // offsets[low] <= point < offsets[high]
@@ -106,30 +130,36 @@ __global__ void __launch_bounds__(LOAD_THREADS) load_kernel(const __grid_constan
   extern __shared__ int shared[];
   int* const offsets = shared;                                                   // [batch + 1]
   uint32_t* const counts = reinterpret_cast<uint32_t*>(shared + job.batch + 1);  // [batch, COUNTS]
-  __shared__ int staged;
+  __shared__ int at_launch;
   __shared__ bool is_last;
   wait_for_previous_kernel(true);
-
-  // ---- copy and count ----
   for (int i = threadIdx.x; i <= job.batch; i += LOAD_THREADS) {
     offsets[i] = min(max(job.from_offsets[i], 0), job.capacity);
     if (blockIdx.x == 0) job.offsets[i] = offsets[i];
   }
   for (int i = threadIdx.x; i < job.batch * COUNTS; i += LOAD_THREADS) counts[i] = 0;
-  if (threadIdx.x == LOAD_THREADS - 1) staged = job.staged ? acquire_from_host(job.staged) : INT_MAX;
+  if (threadIdx.x == LOAD_THREADS - 1) at_launch = job.staged ? job.staged[AT_LAUNCH] : INT_MAX;
   __syncthreads();
   const int total = offsets[job.batch];
-  for (int first = blockIdx.x * LOAD_TILE; first < total; first += gridDim.x * LOAD_TILE) {
-    const int last = min(first + LOAD_TILE, total);
-    if (staged < last) {
-      const bool there = __syncthreads_or(threadIdx.x == 0 && wait_for_points(job.staged, last));
-      if (!there) {
-        if (threadIdx.x == 0) atomicExch(&job.workspace[LATE], 1u);
-        break;
-      }
+  bool in_time = true;
+
+  // ---- pass on the number of points that are there ----
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    in_time = wait_for_points(
+        at_launch, total, [&] { return acquire_from_host(&job.staged[NOW]); },
+        [&](int points) { release(&job.workspace[STAGED], points); });
+  }
+
+  // ---- copy and count ----
+  for (int tile = blockIdx.x - 1; tile >= 0 && tile * LOAD_TILE < total; tile += gridDim.x - 1) {
+    const int first = tile * LOAD_TILE, last = min(first + LOAD_TILE, total);
+    if (threadIdx.x == 0) {
+      in_time = wait_for_points(at_launch, last, [&] { return acquire(&job.workspace[STAGED]); }, [](int) {});
     }
+    if (!__syncthreads_and(in_time)) break;
     copy_tile<FOUR>(job, offsets, counts, first, last);
   }
+  if (!in_time) atomicExch(&job.workspace[LATE], 1u);
   __syncthreads();
   for (int i = threadIdx.x; i < job.batch * COUNTS; i += LOAD_THREADS) {
     if (counts[i] > 0) atomicAdd(&job.workspace[FIRST_COUNT + i], counts[i]);
@@ -148,7 +178,7 @@ __global__ void __launch_bounds__(LOAD_THREADS) load_kernel(const __grid_constan
   }
   if (threadIdx.x == 0) {
     if (job.late) *job.late = int(__ldcg(&job.workspace[LATE]));
-    job.workspace[ENDED] = job.workspace[LATE] = 0;
+    job.workspace[ENDED] = job.workspace[LATE] = job.workspace[STAGED] = 0;
   }
   __syncthreads();
   for (int frame = 0; frame < job.batch; ++frame) {
@@ -170,7 +200,7 @@ __global__ void __launch_bounds__(LOAD_THREADS) load_kernel(const __grid_constan
 cudaError_t load_points(const LoadJob& job, cudaStream_t stream) {
   const bool four = job.channels == 4;
   const int needed = blocks(job.capacity, LOAD_TILE);
-  const int grid = needed < 1 ? 1 : needed < LOAD_BLOCKS ? needed : LOAD_BLOCKS;
+  const int grid = 1 + (needed < 1 ? 1 : needed < LOAD_BLOCKS ? needed : LOAD_BLOCKS);
   const int shared_bytes = (job.batch + 1 + job.batch * COUNTS) * int(sizeof(int));
   const auto kernel = four ? load_kernel<true> : load_kernel<false>;
   return launch_chained(kernel, can_chain(), dim3(grid), LOAD_THREADS, shared_bytes, stream, job);

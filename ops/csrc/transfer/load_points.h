@@ -11,7 +11,7 @@ struct LoadJob {
   int batch, capacity, channels;  // channels: 4 or more
   const float* from;        // [capacity, channels] x, y, z, intensity, ..., as the device sees the host's memory
   const int* from_offsets;  // [batch + 1] likewise
-  const int* staged;        // points that lie in `from` by now, likewise (transfer/stage.h); null: all do
+  const int* staged;        // [2] likewise: points that are there by now, and at the launch; null: all are
   float* points;            // [capacity, channels]; `from` and it are aligned to 16 bytes
   int* offsets;             // [batch + 1]
   int* late;                // [1] whether points did not come in time, and `points` are not those; may be null
@@ -20,7 +20,7 @@ struct LoadJob {
   double few;                      // share of a frame's intensities that may be over its scale
 };
 constexpr int LOAD_LIMIT = 1024;  // of batch: the blocks count in shared memory
-constexpr int load_words(int batch) { return 2 + batch * (1 + INTENSITY_SCALES); }
+constexpr int load_words(int batch) { return 3 + batch * (1 + INTENSITY_SCALES); }
 cudaError_t load_points(const LoadJob& job, cudaStream_t stream);
 
 }  // namespace millisecond

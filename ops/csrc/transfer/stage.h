@@ -12,10 +12,7 @@ struct Staging {
   int64_t point_bytes;
   std::atomic<int>* staged;  // points that are there
 
-  // Before a launch whose points come later; what was launched before has ended.
-  void empty() const { staged->store(0, std::memory_order_relaxed); }
-
-  // Points behind those that are there; `staged` rises with every piece.
+  // Copies points behind those; `staged` rises with every piece.
   void add(const void* from, int64_t count) const;
 };
 
