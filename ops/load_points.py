@@ -29,7 +29,7 @@ def load_points(
     Points and offsets are on the host, or on the device of the workspace already.
 
     staged: how many points are there by now, and how many were at the launch, on the host; without
-    it all are. A GPU waits for the others, which `stage_points` brings. Where for 5 ms none come
+    it all are. A GPU waits for the others, which `stage_points` brings. Where for 20 ms none come
     they are late, and what is returned of them is undefined.
 
     workspace: from `load_workspace`, for calls on one stream. For a GPU those on the host lie in

@@ -148,7 +148,7 @@ def test_points_that_come_too_late_are_found_all_the_same(weights, monkeypatch):
     replay, stage = FrameGraph._replay, frame_graph.stage_points
 
     def late(*arguments) -> None:
-        time.sleep(20e-3)
+        time.sleep(60e-3)
         stage(*arguments)
 
     def counted(graph: FrameGraph) -> None:

@@ -21,7 +21,7 @@ constexpr int COUNTS = 1 + INTENSITY_SCALES;           // of a frame: intensitie
 constexpr int ENDED = 0, LATE = 1, STAGED = 2, FIRST_COUNT = 3;  // places in the workspace
 constexpr int NOW = 0, AT_LAUNCH = 1;                            // in `staged`
 // A debugger or sanitizer may let the host go on only when the kernel has ended. So nothing waits for ever.
-constexpr unsigned long long PATIENCE = 5'000'000;  // ns, without news
+constexpr unsigned long long PATIENCE = 20'000'000;  // ns, without news: longer than Python's threads take turns
 
 // ---- points that come ------------------------------------------------------------------------------------------
 
