@@ -157,7 +157,8 @@ class Detector:
         before: tuple[FrameGraph | None, Sequence[Cloud]] | None = None
         try:
             for batch in batches:
-                under_way = graphs.launch(batch, beside=True), batch
+                graph = graphs.launch(batch, beside=True, busy=before is not None)
+                under_way = graph, batch
                 if before is not None:
                     finished, before = before, under_way
                     yield self._results(graphs.finish(*finished), finished[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -99,24 +100,23 @@ class FrameGraph:
         numbers = voxels.dropped, found.count, *counts, pyramid.overflow, late
         collect([*boxes, *numbers], self._results.memory)
 
-    def launch(self, clouds: Sequence[Cloud], beside: bool) -> None:
+    def launch(self, clouds: Sequence[Cloud], beside: bool, busy: bool) -> None:
         """Starts the work on clouds that the bucket holds; they may change afterwards.
 
         beside: on the graph's own stream, beside what other graphs do; else on the current one.
+        busy: the GPU has other work by then, and blocks that wait for points would take its room.
         """
         # what is on a GPU comes before the launch, which it would wait for
-        ready = [as_tensor(cloud).cpu() for cloud in clouds]
+        ready = [points.cpu() if points.is_cuda else points for points in map(as_tensor, clouds)]
         for frame, cloud in enumerate(ready):
             self._starts[frame + 1] = self._starts[frame] + len(cloud)
         self._there[NOW] = 0
-        if beside:  # the GPU has other work, and blocks that wait for points would take its room
-            stage_points(ready, self._points, self._staged)
-            with torch.cuda.stream(self._stream):
-                self._replay()
-                self._record()
-        else:  # the GPU begins while the host still copies
+        with torch.cuda.stream(self._stream) if beside else nullcontext():
+            if busy:
+                stage_points(ready, self._points, self._staged)
             self._replay()
-            stage_points(ready, self._points, self._staged)
+            if not busy:  # the GPU begins while the host still copies
+                stage_points(ready, self._points, self._staged)
             self._record()
 
     def _replay(self) -> None:
@@ -184,10 +184,10 @@ class FrameGraphs:
         self._rows: tuple[int, ...] = ()  # per frame, of the batch before: the next is much alike
 
     def launch(
-        self, clouds: Sequence[Cloud], least: int = 0, beside: bool = False
+        self, clouds: Sequence[Cloud], least: int = 0, beside: bool = False, busy: bool = False
     ) -> FrameGraph | None:
         """A graph that works on the clouds; None where no bucket (from `least` on) holds them.
-        beside: see `FrameGraph.launch`."""
+        beside, busy: see `FrameGraph.launch`."""
         points, size = max(map(len, clouds)), len(clouds)
         number = max(least, first_that_holds(self._buckets, points, self._rows))
         if size not in self._indexable:
@@ -199,7 +199,7 @@ class FrameGraphs:
             graph = self._idle[key].pop()
         except IndexError:
             graph = FrameGraph(self._inference, *key)
-        graph.launch(clouds, beside)
+        graph.launch(clouds, beside, busy)
         return graph
 
     def finish(self, graph: FrameGraph | None, clouds: Sequence[Cloud]) -> Outcome:

@@ -60,7 +60,8 @@ def stage_points(
     """Copies the clouds to `points`, behind the first staged[0], piece by piece. After each piece
     staged[0] rises, so that a `load_points` which a GPU works on already goes on with it.
     """
-    backend = cuda if points.is_pinned() else reference
+    # whether the memory is pinned is not asked: that takes as long as to copy a piece
+    backend = cuda if torch.cuda.is_initialized() else reference
     backend.stage_points(clouds, points, staged)
 
 
