@@ -157,7 +157,8 @@ class Detector:
         before: tuple[FrameGraph | None, Sequence[Cloud]] | None = None
         try:
             for batch in batches:
-                under_way = graphs.launch(batch, beside=True), batch
+                graph = graphs.launch(batch, beside=True, busy=before is not None)
+                under_way = graph, batch
                 if before is not None:
                     finished, before = before, under_way
                     yield self._results(graphs.finish(*finished), finished[1])
@@ -195,7 +196,8 @@ class Detector:
                 raise ValueError(
                     "points: expected a dense tensor, got a sparse one; call .to_dense()"
                 )
-            is_float32, points = points.dtype == torch.float32, points.detach()
+            is_float32 = points.dtype == torch.float32
+            points = points.detach() if points.requires_grad else points
         else:
             is_float32 = False
         if not is_float32 or len(shape) != 2 or shape[1] != self._width:

@@ -12,18 +12,29 @@ from torch import Tensor
 
 from detector.buckets import Bucket, buckets_of, first_that_holds, indexable
 from detector.cuda_graph import captured, side_stream
-from detector.inference import Cloud, Inference, Outcome
+from detector.inference import Cloud, Inference, Outcome, as_tensor
 from detector.postprocess import Detections
-from ops import Pyramid, SelectedBoxes, Voxels, collect, load_points, load_workspace, voxelize
+from ops import (
+    Pyramid,
+    SelectedBoxes,
+    Voxels,
+    collect,
+    load_points,
+    load_workspace,
+    stage_points,
+    voxelize,
+)
+
+NOW, AT_LAUNCH = 0, 1  # places of the numbers of points that are staged
 
 
 class FrameGraph:
     """The stages of `Inference` for batches of one size within the capacities of one bucket.
 
-    A replay allocates nothing and does not wait for the host. All that it needs lies in the graph's
-    own memory and one workspace; its first kernel reads the points from pinned memory. So a graph
-    runs one batch at a time: after `launch` comes `outcome`, which waits for the end, before the
-    next `launch`. Several graphs may run side by side.
+    A replay allocates nothing. All that it needs lies in the graph's own memory and one workspace;
+    its first kernel reads the points from pinned memory, while the host still writes them there. So
+    a graph runs one batch at a time: after `launch` comes `outcome`, which waits for the end,
+    before the next `launch`. Several graphs may run side by side.
     """
 
     def __init__(self, inference: Inference, bucket: Bucket, batch_size: int):
@@ -32,7 +43,8 @@ class FrameGraph:
         shape = batch_size * bucket.points, inference.model.encoder.features
         self._points = torch.zeros(shape, pin_memory=True)
         self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, pin_memory=True)
-        self._staged, self._starts = self._points.numpy(), self._offsets.numpy()
+        self._staged = torch.zeros(2, dtype=torch.int32, pin_memory=True)
+        self._starts, self._there = self._offsets.numpy(), self._staged.numpy()
         self._inference = inference
         self._rows = [batch_size * rows for rows in bucket.rows]
         self._workspace = inference.model.workspace(batch_size, device)
@@ -45,7 +57,8 @@ class FrameGraph:
     def run(self) -> None:
         """One batch from pinned memory to pinned memory."""
         inference = self._inference
-        voxels = self.voxelize(*self.load())
+        points, offsets, late = self.load()
+        voxels = self.voxelize(points, offsets)
         pyramid = self.index(voxels)
         side, current = side_stream(), torch.cuda.current_stream()
         side.wait_stream(current)
@@ -54,11 +67,11 @@ class FrameGraph:
         rows = inference.encode(voxels, pyramid)
         current.wait_stream(side)
         found = inference.postprocess.select(inference.predict(rows, pyramid, cells))
-        self.report(voxels, pyramid, found)
+        self.report(voxels, pyramid, found, late)
 
-    def load(self) -> tuple[Tensor, Tensor]:
-        """Points with clamped intensities, and offsets, on the device."""
-        return load_points(self._points, self._offsets, self._counters)
+    def load(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Points with clamped intensities and offsets, on the device; whether they were late."""
+        return load_points(self._points, self._offsets, self._counters, self._staged)
 
     def voxelize(self, points: Tensor, offsets: Tensor) -> Voxels:
         """The voxels in one row more than level 0 has, so that the index sees what does not fit."""
@@ -79,35 +92,52 @@ class FrameGraph:
         """The sites of all levels and the kernel maps between them."""
         return self._inference.model.encoder.index(voxels, self._rows, self._workspace)
 
-    def report(self, voxels: Voxels, pyramid: Pyramid, found: SelectedBoxes) -> None:
+    def report(self, voxels: Voxels, pyramid: Pyramid, found: SelectedBoxes, late: Tensor) -> None:
         """Starts the copy of all results to the host."""
         assert pyramid.overflow is not None  # with capacities there is one
         counts = [level.count for level in pyramid.levels if level.count is not None]
-        boxes = found.labels, voxels.dropped, found.boxes, found.scores, found.count
-        collect([*boxes, *counts, pyramid.overflow], self._results.memory)
+        boxes = found.labels, found.boxes, found.scores
+        numbers = voxels.dropped, found.count, *counts, pyramid.overflow, late
+        collect([*boxes, *numbers], self._results.memory)
 
-    def launch(self, clouds: Sequence[Cloud], beside: bool) -> None:
+    def launch(self, clouds: Sequence[Cloud], beside: bool, busy: bool) -> None:
         """Starts the work on clouds that the bucket holds; they may change afterwards.
 
         beside: on the graph's own stream, beside what other graphs do; else on the current one.
+        busy: the GPU has other work by then, and blocks that wait for points would take its room.
         """
-        first = 0
-        for frame, cloud in enumerate(clouds, start=1):
-            rows = cloud if isinstance(cloud, np.ndarray) else cloud.numpy(force=True)
-            # by numpy: torch's threads may wait milliseconds for a core where others are at work
-            self._staged[first : first + len(rows)] = rows
-            self._starts[frame] = first = first + len(rows)
+        # what is on a GPU comes before the launch, which it would wait for
+        ready = [points.cpu() if points.is_cuda else points for points in map(as_tensor, clouds)]
+        for frame, cloud in enumerate(ready):
+            self._starts[frame + 1] = self._starts[frame] + len(cloud)
+        self._there[NOW] = 0
         with torch.cuda.stream(self._stream) if beside else nullcontext():
-            self._graph.replay()
-            self._done.record(torch.cuda.current_stream(self._stream.device))
+            if busy:
+                stage_points(ready, self._points, self._staged)
+            self._replay()
+            if not busy:  # the GPU begins while the host still copies
+                stage_points(ready, self._points, self._staged)
+            self._record()
+
+    def _replay(self) -> None:
+        self._there[AT_LAUNCH] = self._there[NOW]
+        self._graph.replay()
+
+    def _record(self) -> None:
+        self._done.record(torch.cuda.current_stream(self._stream.device))
 
     def clouds(self) -> list[np.ndarray]:
         """Copies of those of the last launch, as they then were."""
-        return np.split(self._staged[: self._starts[-1]].copy(), self._starts[1:-1])
+        points = self._points.numpy()[: self._starts[-1]]
+        return np.split(points.copy(), self._starts[1:-1])
 
     def outcome(self) -> Outcome | None:
         """Waits for the work; None where a level of the encoder did not fit its capacity."""
         self._done.synchronize()  # the only wait of a frame
+        if self._results.late():  # where a launch returns when its work has ended: in a debugger
+            self._replay()
+            self._record()
+            self._done.synchronize()
         return self._results.outcome()
 
 
@@ -117,25 +147,30 @@ class _Results:
     def __init__(self, batch_size: int, most: int, levels: int):
         """most: boxes per frame."""
         rows = batch_size * most
-        sizes = [2 * rows, 2 * 2, 7 * rows, rows, batch_size, levels, 1]  # int64 takes two
+        sizes = [2 * rows, 7 * rows, rows, 2 * 2 + batch_size + levels + 2]  # int64 takes two
         self.memory = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=True)
-        labels, dropped, boxes, scores, *rest = self.memory.split(sizes)
-        self._labels = labels.view(torch.int64).view(batch_size, most).numpy()
-        self._dropped = dropped.view(torch.int64).numpy()
-        self._boxes = boxes.view(torch.float32).view(batch_size, most, 7).numpy()
-        self._scores = scores.view(torch.float32).view(batch_size, most).numpy()
-        self._count, self._rows, self._overflow = (part.numpy() for part in rest)
+        labels, boxes, scores, numbers = self.memory.split(sizes)
+        self._found = (
+            boxes.view(torch.float32).view(batch_size, most, 7).numpy(),
+            scores.view(torch.float32).view(batch_size, most).numpy(),
+            labels.view(torch.int64).view(batch_size, most).numpy(),
+        )
+        self._numbers, self._batch_size = numbers.numpy(), batch_size
+
+    def late(self) -> bool:
+        """Whether the points came too late: nothing else counts."""
+        return bool(self._numbers[-1])
 
     def outcome(self) -> Outcome | None:
-        if self._overflow[0]:
+        # all at once, and of int64 the lower half: they are numbers of points
+        not_finite, _, capped, _, *numbers, overflow, _ = self._numbers.tolist()
+        if overflow:
             return None
-        found = (self._boxes, self._scores, self._labels)
         detections = [
-            Detections(*[torch.from_numpy(values[frame, :n].copy()) for values in found])
-            for frame, n in enumerate(self._count.tolist())
+            Detections(*[torch.from_numpy(values[frame, :n].copy()) for values in self._found])
+            for frame, n in enumerate(numbers[: self._batch_size])
         ]
-        not_finite, capped = self._dropped.tolist()
-        return Outcome(detections, not_finite, capped, tuple(self._rows.tolist()))
+        return Outcome(detections, not_finite, capped, tuple(numbers[self._batch_size :]))
 
 
 class FrameGraphs:
@@ -149,10 +184,10 @@ class FrameGraphs:
         self._rows: tuple[int, ...] = ()  # per frame, of the batch before: the next is much alike
 
     def launch(
-        self, clouds: Sequence[Cloud], least: int = 0, beside: bool = False
+        self, clouds: Sequence[Cloud], least: int = 0, beside: bool = False, busy: bool = False
     ) -> FrameGraph | None:
         """A graph that works on the clouds; None where no bucket (from `least` on) holds them.
-        beside: see `FrameGraph.launch`."""
+        beside, busy: see `FrameGraph.launch`."""
         points, size = max(map(len, clouds)), len(clouds)
         number = max(least, first_that_holds(self._buckets, points, self._rows))
         if size not in self._indexable:
@@ -164,7 +199,7 @@ class FrameGraphs:
             graph = self._idle[key].pop()
         except IndexError:
             graph = FrameGraph(self._inference, *key)
-        graph.launch(clouds, beside)
+        graph.launch(clouds, beside, busy)
         return graph
 
     def finish(self, graph: FrameGraph | None, clouds: Sequence[Cloud]) -> Outcome:
@@ -181,5 +216,8 @@ class FrameGraphs:
                 graph = self.launch(clouds, self._buckets.index(graph.bucket) + 1)
         if outcome is None:
             outcome = self._inference(clouds)
-        self._rows = tuple(-(-count // len(clouds)) for count in outcome.rows)
+        if graph is not None and graph.bucket is self._buckets[0]:
+            self._rows = ()  # it holds them, and there is no smaller one
+        else:
+            self._rows = tuple(-(-count // len(clouds)) for count in outcome.rows)
         return outcome

@@ -22,7 +22,7 @@ from ops.furthest_point_sampling import furthest_point_sampling
 from ops.geometry import ConvGeometry
 from ops.kernel_map import index_pyramid, index_workspace, strided_map, submanifold_map
 from ops.layers import InverseConv, SparseMaxPool, StridedConv, SubmanifoldConv
-from ops.load_points import load_points, load_workspace
+from ops.load_points import load_points, load_workspace, stage_points
 from ops.locations import location_map
 from ops.losses import anchor_loss_gradients, anchor_losses
 from ops.max_pool import sparse_max_pool
@@ -111,6 +111,7 @@ __all__ = [
     "select_boxes_of_cells",
     "sparse_conv",
     "sparse_max_pool",
+    "stage_points",
     "strided_map",
     "submanifold_map",
     "three_nearest",

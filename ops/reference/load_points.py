@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -11,12 +12,25 @@ SCALES = (1.0, 255.0, 65535.0)  # of intensities, as sensors give them
 FEW = 0.01  # share of intensities that may be wild
 
 
-def load_points(points: Tensor, offsets: Tensor, workspace: Tensor) -> tuple[Tensor, Tensor]:
-    """See ops.load_points.load_points; the workspace is not needed here."""
+def load_points(
+    points: Tensor, offsets: Tensor, workspace: Tensor, staged: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See ops.load_points.load_points; the workspace is not needed here, and nothing waits."""
     points = points.clone()
     for first, last in pairwise(offsets.tolist()):
         points[first:last] = clamp_intensity(points[first:last])
-    return points, offsets.clone()
+    late = offsets.new_zeros(1)
+    if staged is not None:
+        late[0] = staged[0] < offsets[-1]
+    return points, offsets.clone(), late
+
+
+def stage_points(clouds: Sequence[Tensor], points: Tensor, staged: Tensor) -> None:
+    """See ops.load_points.stage_points."""
+    for cloud in clouds:
+        first = int(staged[0])
+        points[first : first + len(cloud)] = cloud
+        staged[0] += len(cloud)
 
 
 def clamp_intensity(points: Tensor) -> Tensor:  # [P, 4 or more]

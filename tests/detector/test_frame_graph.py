@@ -53,7 +53,7 @@ class Stand:
         self.bucket, self.batch_size = bucket, batch_size
         Stand.made.append((LADDER.index(bucket), batch_size))
 
-    def launch(self, clouds, beside):
+    def launch(self, clouds, beside, busy):
         assert len(clouds) == self.batch_size
         assert max(map(len, clouds)) <= self.bucket.points
         self.rows = int(sum(cloud[0, 0] for cloud in clouds))

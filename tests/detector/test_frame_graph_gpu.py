@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,10 @@ import torch
 
 from data.kitti.points import read_points
 from data.point_columns import KITTI, PointColumns
-from detector import Detector
+from detector import Detector, frame_graph
 from detector.buckets import Bucket
 from detector.config import load_config
+from detector.frame_graph import FrameGraph
 from detector.import_openpcdet import convert
 from detector.models.second import build_second
 from detector.weights import restore, save_weights
@@ -136,6 +138,50 @@ def test_over_a_capacity_the_next_bucket_runs(weights, monkeypatch):
     monkeypatch.setattr(graphs, "_buckets", (Bucket(9000, (*tight[:4], 1)),))
     for _ in range(2):  # none holds it
         assert_same(detector.detect(street(9000, 1))[0], found)
+
+
+def test_points_that_come_too_late_are_found_all_the_same(weights, monkeypatch):
+    detector = Detector.from_weights(weights, "cuda", "fp16")
+    clouds = [street(9000, 1), street(3000, 2), cloud(0), street(9000, 3)]
+    expected = [detector.detect(points)[0] for points in clouds]
+    launches = []
+    replay, stage = FrameGraph._replay, frame_graph.stage_points
+
+    def late(*arguments) -> None:
+        time.sleep(60e-3)
+        stage(*arguments)
+
+    def counted(graph: FrameGraph) -> None:
+        launches.append(graph)
+        replay(graph)
+
+    monkeypatch.setattr(frame_graph, "stage_points", late)
+    monkeypatch.setattr(FrameGraph, "_replay", counted)
+    for points, boxes in zip(clouds, expected, strict=True):
+        assert_same(detector.detect(points)[0], boxes)
+    assert len(launches) == 7  # a cloud without points is not waited for
+    for (boxes, _), wanted in zip(detector.stream(clouds), expected, strict=True):
+        assert_same(boxes, wanted)
+    assert len(launches) == 12  # of a stream only the first ones come after the launch
+
+
+def test_clouds_of_any_layout(weights):
+    detector = Detector.from_weights(weights, "cuda", "fp16")
+    points = street(9000, 1)
+    expected, _ = detector.detect(points)
+    fixed = points.copy()
+    fixed.setflags(write=False)
+    turned = torch.from_numpy(points).T.contiguous().T
+    for same in (
+        fixed,
+        np.asfortranarray(points),
+        np.repeat(points, 2, axis=0)[::2],
+        points[::-1].copy()[::-1],
+        turned,
+        torch.from_numpy(points).cuda(),
+        turned.cuda().requires_grad_(),
+    ):
+        assert_same(detector.detect(same)[0], expected)
 
 
 def test_notes_are_those_of_each_cloud(tmp_path):

@@ -334,14 +334,17 @@ def streams(scene: Scene) -> None:
         ops.iou_3d(scene.points.new_ones(3, 7), scene.points.new_ones(2, 7))
 
 
-@runs("load_points")
+@runs("load_points", "stage_points")
 def load_points(scene: Scene) -> None:
     offsets = torch.tensor([0, 1000, 2500], dtype=torch.int32).pin_memory()
     workspace = ops.load_workspace(2, scene.points.device)
     for channels in (4, 5):
         points = torch.rand(3000, channels)
         points[::700, 3] = 1e9
-        ops.load_points(points.pin_memory(), offsets, workspace)
+        points, staged = points.pin_memory(), torch.zeros(2, dtype=torch.int32).pin_memory()
+        ops.load_points(points, offsets, workspace)
+        ops.load_points(points, offsets, workspace, staged)
+        ops.stage_points([torch.rand(2500, channels)], points, staged)
 
 
 @runs("collect")

@@ -1,11 +1,12 @@
 """Points from pinned memory to the GPU, as the reference has them."""
 
 import math
+import time
 
 import pytest
 import torch
 
-from ops import load_points, load_workspace
+from ops import load_points, load_workspace, stage_points
 
 pytestmark = pytest.mark.gpu
 
@@ -45,7 +46,7 @@ def test_same_as_the_reference(scale, channels):
         same = (got[0][:total].cpu() == want[0][:total]) | want[0][:total].isnan()
         assert same.all() and torch.equal(got[0][:total].isnan().cpu(), want[0][:total].isnan())
         assert torch.equal(got[1].cpu(), want[1])
-        assert not workspace.any()
+        assert not workspace.any() and not got[2].any()
         there = load_points(points.cuda(), offsets.cuda(), workspace)  # they are on the GPU already
         assert torch.equal(there[0][:total].view(torch.int32), got[0][:total].view(torch.int32))
         assert torch.equal(there[1], got[1])
@@ -58,7 +59,7 @@ def test_a_replay_reads_what_the_memory_then_holds():
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        loaded, starts = load_points(points, offsets, workspace)
+        loaded, starts, _ = load_points(points, offsets, workspace)
     for seed in (2, 3):
         fresh, fresh_offsets = clouds(seed, (1000 * seed, 10), 1.0, 0.005)
         points[: len(fresh)] = fresh
@@ -66,9 +67,54 @@ def test_a_replay_reads_what_the_memory_then_holds():
         graph.replay()
         torch.cuda.synchronize()
         total = int(offsets[-1])
-        want, _ = load_points(points, offsets, load_workspace(2, torch.device("cpu")))
+        want = load_points(points, offsets, load_workspace(2, torch.device("cpu")))[0]
         assert torch.equal(loaded[:total].cpu().nan_to_num(), want[:total].nan_to_num())
         assert torch.equal(starts.cpu(), offsets)
+
+
+def counter(now: int, at_launch: int) -> torch.Tensor:
+    return torch.tensor([now, at_launch], dtype=torch.int32).pin_memory()
+
+
+@pytest.mark.parametrize("channels", [4, 5])
+def test_points_that_come_while_the_kernel_waits(channels):
+    sizes = (60_000, 0, 80_000)
+    fresh, offsets = clouds(5, sizes, 1.0, 0.004, channels)
+    fresh = fresh[: sum(sizes)]
+    points, staged = torch.zeros(fresh.shape, pin_memory=True), counter(0, 0)
+    workspace = load_workspace(3, torch.device("cuda"))
+    want = load_points(fresh, offsets, load_workspace(3, torch.device("cpu")))[0].nan_to_num()
+    for pieces in (1, 2, 30):
+        points.zero_()
+        staged[0] = 0
+        torch.cuda.synchronize()
+        loaded, starts, late = load_points(points, offsets, workspace, staged)
+        for piece in fresh.chunk(pieces):
+            time.sleep(1e-3)  # long for the kernel, which must not give up
+            stage_points([piece], points, staged)
+        assert staged.tolist() == [len(fresh), 0] and torch.equal(
+            points.nan_to_num(), fresh.nan_to_num()
+        )
+        assert not late.any() and not workspace.any() and torch.equal(starts.cpu(), offsets)
+        assert torch.equal(loaded.cpu().nan_to_num(), want)
+
+
+@pytest.mark.parametrize("channels", [4, 5])
+@pytest.mark.parametrize("count", [0, 2000])
+def test_points_that_never_come_are_late(channels, count):
+    points, offsets = clouds(6, (4000, 3000), 1.0, 0.004, channels)
+    staged, workspace = counter(count, min(count, 1000)), load_workspace(2, torch.device("cuda"))
+    started = time.monotonic()
+    _, _, late = load_points(points, offsets, workspace, staged)
+    assert late.tolist() == [1] and time.monotonic() - started < 1
+    assert not workspace.any()
+    want = load_points(points, offsets, load_workspace(2, torch.device("cpu")))[0]
+    staged[0] = 7000
+    for at_launch in (0, 1234, 7000):
+        staged[1] = at_launch
+        loaded, _, late = load_points(points, offsets, workspace, staged)
+        assert late.tolist() == [0] and not workspace.any()
+        assert torch.equal(loaded[:7000].cpu().nan_to_num(), want[:7000].nan_to_num())
 
 
 def test_what_is_refused():
@@ -78,5 +124,11 @@ def test_what_is_refused():
         load_points(points.clone(), offsets, workspace)
     with pytest.raises(RuntimeError, match="offsets must be a CUDA tensor, is on cpu"):
         load_points(points.cuda(), offsets, workspace)
-    with pytest.raises(RuntimeError, match="workspace must have 5 elements"):
-        torch.ops.millisecond.load_points(points, offsets, workspace[:4], (1.0, 2.0, 3.0), 0.01)
+    with pytest.raises(RuntimeError, match="workspace must have 7 elements"):
+        torch.ops.millisecond.load_points(points, offsets, workspace[:4], None, (1, 2, 3), 0.01)
+    with pytest.raises(ValueError, match="staged: not in pinned memory"):
+        load_points(points, offsets, workspace, torch.zeros(2, dtype=torch.int32))
+    with pytest.raises(RuntimeError, match="points has room for 40, the clouds need 41"):
+        torch.ops.millisecond.stage_points([points, points[:1]], points, counter(0, 0))
+    with pytest.raises(RuntimeError, match="cloud must have 4 columns"):
+        stage_points([torch.zeros(3, 5)], points, counter(0, 0))

@@ -311,6 +311,18 @@ def load_points(scan: Scan) -> Calls:
     return {"points from pinned memory": lambda: ops.load_points(points, offsets, workspace)}
 
 
+@line("stage_points")
+def stage_points(scan: Scan) -> Calls:
+    points = scan.points.cpu()
+    pinned, staged = points.pin_memory(), torch.zeros(2, dtype=torch.int32).pin_memory()
+
+    def stage() -> None:
+        staged.zero_()
+        ops.stage_points([points], pinned, staged)
+
+    return {"points into pinned memory": stage}
+
+
 @line("collect")
 def collect(scan: Scan) -> Calls:
     parts = [torch.rand(n, device="cuda") for n in (3500, 500, 500, 5)]

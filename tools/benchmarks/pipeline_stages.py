@@ -39,7 +39,7 @@ def _on_cpu(inference: Inference, cloud: Tensor) -> dict[str, float]:
 
 def _on_gpu(inference: Inference, cloud: Tensor) -> dict[str, float]:
     graph = _graph_of(inference, cloud)
-    points, offsets = graph.load()
+    points, offsets, late = graph.load()
     voxels = graph.voxelize(points, offsets)
     pyramid = graph.index(voxels)
     times = {
@@ -56,7 +56,7 @@ def _on_gpu(inference: Inference, cloud: Tensor) -> dict[str, float]:
     )
     bev = inference.model.encode(voxels, pyramid)
     times["dense BEV network"] = kernel_time(lambda: inference.model.predict(bev))
-    times["report"] = kernel_time(lambda: graph.report(voxels, pyramid, found))
+    times["report"] = kernel_time(lambda: graph.report(voxels, pyramid, found, late))
     times["all in one graph"] = kernel_time(graph.run, launches=3)
     return times
 

@@ -36,8 +36,7 @@ void Detector::warm_up(int64_t count, int frames, cudaStream_t stream) {
   const OnDevice guard(device());
   std::unique_ptr<FrameGraph> graph = graph_of(first_bucket(count), frames);
   const std::vector<int64_t> none(frames);
-  graph->launch({nullptr, none.data(), frames}, stream);
-  const Outcome outcome = graph->wait();
+  const Outcome outcome = graph->find({nullptr, none.data(), frames}, stream);
   give_back({std::move(graph), outcome});
 }
 
@@ -46,8 +45,7 @@ Detector::Lease Detector::finished(const Scans& scans, cudaStream_t stream) {
   const int64_t most = *std::max_element(scans.counts, scans.counts + scans.frames);
   for (int number = first_bucket(most);; ++number) {
     Lease lease = {graph_of(number, scans.frames), {}};
-    lease.graph->launch(scans, stream);
-    lease.outcome = lease.graph->wait();
+    lease.outcome = lease.graph->find(scans, stream);
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!lease.outcome.overflow) {
       rows_.clear();

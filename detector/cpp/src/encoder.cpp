@@ -75,7 +75,7 @@ void Encoder::encode(const float* points, const int32_t* count, ms_layout layout
         1, {reinterpret_cast<const uint32_t*>(count)}, {1}, reinterpret_cast<uint32_t*>(offsets + 1)};
     check(collect(given, stream), "count");
   }
-  const EncoderStages::Voxels voxels = stages_->voxelize(points, offsets, stream);
+  const EncoderStages::Voxels voxels = stages_->voxelize({points, offsets, nullptr}, stream);
   const EncoderStages::Index index = stages_->index(voxels, stream);
   write_map(voxels, index, layout, map, stream);
 

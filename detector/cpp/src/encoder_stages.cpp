@@ -50,21 +50,23 @@ EncoderStages::EncoderStages(const DeviceEncoder& network, const Bucket& bucket,
       bucket_(bucket),
       frames_(frames),
       arena_(arena),
-      counters_(device_zeros<uint32_t>(1 + frames * (1 + INTENSITY_SCALES), nullptr)),
+      counters_(device_zeros<uint32_t>(load_words(frames), nullptr)),
       workspace_(device_zeros<uint32_t>(network.index_words(frames), nullptr)) {
   check(cudaStreamSynchronize(nullptr), "memory of the GPU");
 }
 
-void EncoderStages::load(const float* points, const int* offsets, float* loaded, int* loaded_offsets,
+void EncoderStages::load(const Points& points, float* loaded, int* loaded_offsets, int* late,
                          cudaStream_t stream) {
   LoadJob job = {};
   job.batch = frames_;
   job.capacity = this->points();
   job.channels = network_.host.config.point_width;
-  job.from = points;
-  job.from_offsets = offsets;
+  job.from = points.points;
+  job.from_offsets = points.offsets;
+  job.staged = points.staged;
   job.points = loaded;
   job.offsets = loaded_offsets;
+  job.late = late;
   job.workspace = counters_.get();
   std::copy_n(SCALES, INTENSITY_SCALES, job.scales);
   job.few = FEW;
@@ -72,15 +74,19 @@ void EncoderStages::load(const float* points, const int* offsets, float* loaded,
 }
 
 // One row more than level 0 has, so that the index sees what does not fit.
-EncoderStages::Voxels EncoderStages::voxelize(const float* points, const int* offsets, cudaStream_t stream) {
+EncoderStages::Voxels EncoderStages::voxelize(const Points& points, cudaStream_t stream) {
   const Config& config = network_.host.config;
   const int rows = this->rows(0) + 1, width = config.point_width, most = this->points();
-  Voxels voxels = {arena_.array<float>(int64_t(rows) * width), arena_.array<int>(int64_t(rows) * 4),
-                   arena_.array<int>(3), arena_.array<int64_t>(2), rows};
+  Voxels voxels = {arena_.array<float>(int64_t(rows) * width),
+                   arena_.array<int>(int64_t(rows) * 4),
+                   arena_.array<int>(3),
+                   arena_.array<int64_t>(2),
+                   arena_.array<int>(1),
+                   rows};
   const Arena::Scope scope(arena_);
   float* const loaded = arena_.array<float>(int64_t(most) * width);
   int* const loaded_offsets = arena_.array<int>(frames_ + 1);
-  load(points, offsets, loaded, loaded_offsets, stream);
+  load(points, loaded, loaded_offsets, voxels.late, stream);
 
   // where no frame can exceed the cap on voxels, nothing needs to look whether one does
   const bool capped = bucket_.points > config.max_voxels;

@@ -27,10 +27,16 @@ class LayerChain {
 // the arena: a run can be captured as a graph.
 class EncoderStages {
  public:
+  struct Points {         // of the GPU, or pinned
+    const float* points;  // [offsets[frames], point_width]
+    const int* offsets;   // [frames + 1]
+    const int* staged;    // how many are there by now; null: all
+  };
   struct Voxels {
     float* features;  // [rows, point_width]
     int *coords, *count;
     int64_t* dropped;  // [2]
+    int* late;         // [1] whether points were not there in time: nothing else counts
     int rows;
   };
   struct Index {
@@ -45,15 +51,14 @@ class EncoderStages {
   int rows(int level) const { return frames_ * bucket_.rows[level]; }  // capacity
   int points() const { return frames_ * bucket_.points; }              // capacity
 
-  // points [offsets[frames], point_width], offsets [frames + 1]: of the GPU, or pinned.
-  Voxels voxelize(const float* points, const int* offsets, cudaStream_t stream);
+  Voxels voxelize(const Points& points, cudaStream_t stream);
   Index index(const Voxels& voxels, cudaStream_t stream);
   void* encode(const Voxels& voxels, const Index& index, cudaStream_t stream);  // rows of the last level
   // The same rows in out [frames, y, x, z * out_channels].
   void encode_map(const Voxels& voxels, const Index& index, void* out, cudaStream_t stream);
 
  private:
-  void load(const float* points, const int* offsets, float* loaded, int* loaded_offsets, cudaStream_t stream);
+  void load(const Points& points, float* loaded, int* loaded_offsets, int* late, cudaStream_t stream);
   void set_features(LayerChain& chain, const Voxels& voxels, cudaStream_t stream);
 
   const DeviceEncoder& network_;

@@ -1,10 +1,13 @@
 #include "frame_graph.h"
 
-#include <cstring>
 #include <mutex>
+
+#include "transfer/stage.h"
 
 namespace millisecond::detector {
 namespace {
+
+constexpr int NOW = 0, AT_LAUNCH = 1;  // places of the numbers of points that are staged
 
 std::mutex making;  // one graph is captured at a time
 
@@ -15,7 +18,9 @@ FrameGraph::FrameGraph(const DeviceNetwork& network, int number, int frames)
       number_(number),
       frames_(frames),
       offsets_(pinned_zeros<int>(frames + 1)),
-      results_(pinned_zeros<uint32_t>(ResultWords(frames, network.host.config.after_nms).all())),
+      staged_(pinned_zeros<std::atomic<int>>(2)),
+      words_(frames, network.host.config.after_nms),
+      results_(pinned_zeros<uint32_t>(words_.all())),
       stages_(network, bucket_of(network.host.config, network.host.shapes, number), frames, arena_),
       done_(new_event()),
       sites_known_(new_event()),
@@ -48,35 +53,47 @@ void FrameGraph::capture() {
   graph_.reset(made);
 }
 
-void FrameGraph::launch(const Scans& scans, cudaStream_t stream) {
+Outcome FrameGraph::find(const Scans& scans, cudaStream_t stream) {
   for (int frame = 0; frame < frames_; ++frame)
     offsets_.get()[frame + 1] = offsets_.get()[frame] + static_cast<int>(scans.counts[frame]);
-  const int count = offsets_.get()[frames_];
-  const size_t bytes = size_t(count) * network_.host.config.point_width * sizeof(float);
+  const int count = offsets_.get()[frames_], point_bytes = network_.host.config.point_width * int(sizeof(float));
   cudaPointerAttributes attributes = {};
   if (count > 0) check(cudaPointerGetAttributes(&attributes, scans.points), "points");
   if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged) {
+    const size_t bytes = size_t(count) * point_bytes;
     check(cudaMemcpyAsync(points_.get(), scans.points, bytes, cudaMemcpyDefault, stream), "points");
-  } else if (count > 0) {
-    std::memcpy(points_.get(), scans.points, bytes);
+    staged_.get()[NOW] = count;  // on the stream they come before the graph
+    launch(stream);
+  } else {  // the GPU begins while the host still copies
+    staged_.get()[NOW] = 0;
+    launch(stream);
+    Staging{reinterpret_cast<char*>(points_.get()), point_bytes, staged_.get() + NOW}.add(scans.points, count);
   }
-  check(cudaGraphLaunch(graph_.get(), stream), "launch");
-  check(cudaEventRecord(done_.get(), stream), "launch");
-}
-
-Outcome FrameGraph::wait() {
-  check(cudaEventSynchronize(done_.get()), "the detector's kernels");
-  const ResultWords words(frames_, network_.host.config.after_nms);
+  wait(stream);
   const uint32_t* const all = results_.get();
-  const int64_t* const dropped = reinterpret_cast<const int64_t*>(all + words.dropped);
-  return {reinterpret_cast<const float*>(all + words.boxes),
-          reinterpret_cast<const float*>(all + words.scores),
-          reinterpret_cast<const int64_t*>(all + words.labels),
-          reinterpret_cast<const int*>(all + words.count),
+  if (all[words_.late] != 0) {  // where a launch returns when its work has ended: in a debugger
+    launch(stream);
+    wait(stream);
+  }
+  const int64_t* const dropped = reinterpret_cast<const int64_t*>(all + words_.dropped);
+  return {reinterpret_cast<const float*>(all + words_.boxes),
+          reinterpret_cast<const float*>(all + words_.scores),
+          reinterpret_cast<const int64_t*>(all + words_.labels),
+          reinterpret_cast<const int*>(all + words_.count),
           dropped[0],
           dropped[1],
-          reinterpret_cast<const int*>(all + words.rows),
-          all[words.overflow] != 0};
+          reinterpret_cast<const int*>(all + words_.rows),
+          all[words_.overflow] != 0};
+}
+
+void FrameGraph::launch(cudaStream_t stream) {
+  staged_.get()[AT_LAUNCH] = staged_.get()[NOW].load();
+  check(cudaGraphLaunch(graph_.get(), stream), "launch");
+}
+
+void FrameGraph::wait(cudaStream_t stream) {
+  check(cudaEventRecord(done_.get(), stream), "launch");
+  check(cudaEventSynchronize(done_.get()), "the detector's kernels");
 }
 
 }  // namespace millisecond::detector

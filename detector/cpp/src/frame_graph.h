@@ -1,6 +1,8 @@
 // From points on the host to boxes on the host as one CUDA graph.
 #pragma once
 
+#include <atomic>
+
 #include "bev/cells.h"
 #include "encoder_stages.h"
 
@@ -19,7 +21,7 @@ struct Outcome {
 
 // 32-bit words of the results, part by part.
 struct ResultWords {
-  int labels, dropped, boxes, scores, count, rows, overflow;
+  int labels, dropped, boxes, scores, count, rows, overflow, late;
 
   ResultWords(int frames, int most) {
     labels = 0;
@@ -29,8 +31,9 @@ struct ResultWords {
     count = scores + frames * most;
     rows = count + frames;
     overflow = rows + LEVELS;
+    late = overflow + 1;
   }
-  int all() const { return overflow + 1; }
+  int all() const { return late + 1; }
 };
 
 // One call: scans one after another.
@@ -51,9 +54,8 @@ class FrameGraph {
   int number() const { return number_; }
   int frames() const { return frames_; }
 
-  // Starts the work on points of the host or the GPU; those of the host may change afterwards.
-  void launch(const Scans& scans, cudaStream_t stream);
-  Outcome wait();  // for the work
+  // Waits for the work on points of the host or the GPU.
+  Outcome find(const Scans& scans, cudaStream_t stream);
 
  private:
   struct Found {
@@ -64,6 +66,8 @@ class FrameGraph {
 
   void run(cudaStream_t stream);
   void capture();
+  void launch(cudaStream_t stream);
+  void wait(cudaStream_t stream);
   CellJob cells(const EncoderStages::Index& index, cudaStream_t stream);
   SpreadJob predict(void* rows, const CellJob& cells, cudaStream_t stream);
   Found select(const SpreadJob& predictions, cudaStream_t stream);
@@ -74,6 +78,8 @@ class FrameGraph {
   const int number_, frames_;
   PinnedArray<float> points_;
   PinnedArray<int> offsets_;
+  PinnedArray<std::atomic<int>> staged_;  // [2] points that are there: by now, at the launch
+  const ResultWords words_;
   PinnedArray<uint32_t> results_;
   Arena arena_;
   EncoderStages stages_;

@@ -7,7 +7,8 @@ namespace millisecond::detector {
 
 void FrameGraph::run(cudaStream_t stream) {
   const Arena::Scope scope(arena_);
-  const EncoderStages::Voxels voxels = stages_.voxelize(points_.get(), offsets_.get(), stream);
+  const EncoderStages::Voxels voxels =
+      stages_.voxelize({points_.get(), offsets_.get(), reinterpret_cast<int*>(staged_.get())}, stream);
   const EncoderStages::Index sites = stages_.index(voxels, stream);
   check(cudaEventRecord(sites_known_.get(), stream), "side stream");
   check(cudaStreamWaitEvent(side_.get(), sites_known_.get(), 0), "side stream");
@@ -135,18 +136,18 @@ FrameGraph::Found FrameGraph::select(const SpreadJob& predictions, cudaStream_t 
 
 void FrameGraph::report(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index, const Found& found,
                         cudaStream_t stream) {
-  const ResultWords words(frames_, network_.host.config.after_nms);
   CollectJob job = {};
   const auto add = [&](const void* part, int end) {
     job.part[job.count] = static_cast<const uint32_t*>(part);
     job.end[job.count++] = end;
   };
-  add(found.labels, words.dropped);
-  add(voxels.dropped, words.boxes);
-  add(found.boxes, words.scores);
-  add(found.scores, words.count);
-  add(found.count, words.rows);
-  add(index.counts, words.all());  // of all levels, and behind them the overflow
+  add(found.labels, words_.dropped);
+  add(voxels.dropped, words_.boxes);
+  add(found.boxes, words_.scores);
+  add(found.scores, words_.count);
+  add(found.count, words_.rows);
+  add(index.counts, words_.late);  // of all levels, and behind them the overflow
+  add(voxels.late, words_.all());
   job.to = results_.get();
   check(collect(job, stream), "results");
 }

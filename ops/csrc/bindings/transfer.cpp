@@ -2,6 +2,7 @@
 #include "bindings/checks.h"
 #include "transfer/collect.h"
 #include "transfer/load_points.h"
+#include "transfer/stage.h"
 
 namespace millisecond {
 namespace {
@@ -14,8 +15,35 @@ void check_on_host(const Tensor& tensor, const char* name, at::ScalarType dtype,
               " with shape ", tensor.sizes(), " and strides ", tensor.strides());
 }
 
-std::tuple<Tensor, Tensor> load_points_of(const Tensor& points, const Tensor& offsets, const Tensor& workspace,
-                                          at::ArrayRef<double> scales, double few) {
+int* staged_numbers(const Tensor& staged) {
+  check_on_host(staged, "staged", at::kInt, 1);
+  TORCH_CHECK(staged.size(0) == 2, "staged must be [2], has shape ", staged.sizes());
+  return staged.data_ptr<int>();
+}
+
+void stage_points(const std::vector<Tensor>& clouds, const Tensor& points, const Tensor& staged) {
+  check_on_host(points, "points", at::kFloat, 2);
+  std::atomic<int>* const count = reinterpret_cast<std::atomic<int>*>(staged_numbers(staged));
+  int64_t total = *count;
+  for (const Tensor& cloud : clouds) {
+    TORCH_CHECK(cloud.is_cpu() && cloud.scalar_type() == at::kFloat && cloud.dim() == 2,
+                "cloud must be [P, C] float32 on the host, is ", cloud.sizes(), " ", cloud.scalar_type(), " on ",
+                cloud.device());
+    TORCH_CHECK(cloud.size(1) == points.size(1), "cloud must have ", points.size(1), " columns, has shape ",
+                cloud.sizes());
+    total += cloud.size(0);
+  }
+  TORCH_CHECK(total <= points.size(0), "points has room for ", points.size(0), ", the clouds need ", total);
+  const Staging staging = {static_cast<char*>(points.data_ptr()), points.size(1) * int64_t(sizeof(float)), count};
+  for (const Tensor& cloud : clouds) {
+    const Tensor rows = cloud.resolve_neg().contiguous();
+    staging.add(rows.data_ptr(), rows.size(0));
+  }
+}
+
+std::tuple<Tensor, Tensor, Tensor> load_points_of(const Tensor& points, const Tensor& offsets,
+                                                  const Tensor& workspace, const std::optional<Tensor>& staged,
+                                                  at::ArrayRef<double> scales, double few) {
   if (points.is_cuda()) {
     check_tensor(points, "points", at::kFloat, 2);
     check_tensor(offsets, "offsets", at::kInt, 1);
@@ -33,24 +61,26 @@ std::tuple<Tensor, Tensor> load_points_of(const Tensor& points, const Tensor& of
   TORCH_CHECK(batch >= 1 && batch <= LOAD_LIMIT, "offsets must be [B + 1] of 1 to ", LOAD_LIMIT,
               " frames, has shape ", offsets.sizes());
   TORCH_CHECK(scales.size() == INTENSITY_SCALES, "scales must hold ", INTENSITY_SCALES, " numbers, is ", scales);
-  const int64_t words = 1 + batch * (1 + INTENSITY_SCALES);
+  const int words = load_words(static_cast<int>(batch));
   TORCH_CHECK(workspace.numel() >= words, "workspace must have ", words, " elements, has ", workspace.numel());
   const c10::cuda::CUDAGuard guard(workspace.device());
   Tensor loaded = at::empty({capacity, channels}, workspace.options().dtype(at::kFloat));
-  Tensor starts = at::empty({batch + 1}, workspace.options());
+  Tensor starts = at::empty({batch + 1}, workspace.options()), late = at::empty({1}, workspace.options());
   LoadJob job = {static_cast<int>(batch),
                  static_cast<int>(capacity),
                  static_cast<int>(channels),
                  points.data_ptr<float>(),
                  offsets.data_ptr<int>(),
+                 staged ? staged_numbers(*staged) : nullptr,
                  loaded.data_ptr<float>(),
                  starts.data_ptr<int>(),
+                 late.data_ptr<int>(),
                  reinterpret_cast<uint32_t*>(workspace.data_ptr<int>()),
                  {},
                  few};
   for (int s = 0; s < INTENSITY_SCALES; ++s) job.scales[s] = static_cast<float>(scales[s]);
   check(load_points(job, stream()), "load_points");
-  return {loaded, starts};
+  return {loaded, starts, late};
 }
 
 // Parts of 4-byte words into `out`, which fills up; the wrapper sees to it that `out` is pinned.
@@ -79,10 +109,14 @@ void collect_into(const std::vector<Tensor>& parts, const Tensor& out) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
-  // points [P, C] and offsets [B + 1] in pinned memory or on the device; scales rise
+  // points [P, C], offsets [B + 1] and staged [2] in pinned memory, or points and offsets on the device; scales
+  // rise
   m.def(
-      "load_points(Tensor points, Tensor offsets, Tensor(a!) workspace, float[] scales, float few) -> "
-      "(Tensor points, Tensor offsets)");
+      "load_points(Tensor points, Tensor offsets, Tensor(a!) workspace, Tensor? staged, float[] scales, float "
+      "few) "
+      "-> (Tensor points, Tensor offsets, Tensor late)");
+  // all on the host: clouds of [P_i, C] behind the points that are there
+  m.def("stage_points(Tensor[] clouds, Tensor(a!) points, Tensor(b!) staged) -> ()");
   // out: int32 in pinned memory
   m.def("collect(Tensor[] parts, Tensor(a!) out) -> ()");
 }
@@ -91,5 +125,7 @@ TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   m.impl("load_points", load_points_of);
   m.impl("collect", collect_into);
 }
+
+TORCH_LIBRARY_IMPL(millisecond, CPU, m) { m.impl("stage_points", stage_points); }
 
 }  // namespace millisecond

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int SCAN_THREADS = 1024;
 constexpr unsigned NONE = 0xffffffffu;
+constexpr int TOGETHER = 8;  // points of a voxel that are read at once
 
 // Frame of a point: the last one that starts at or before it, batch where it lies behind the last.
 __device__ int frame_of(const VoxelizeJob& job, int batch, int point) {
@@ -182,7 +183,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 // One thread per voxel and channel: points are added in their order, then divided by their number. The voxel's
-// coordinates are those of its first point, which is cheaper than to look for them in the bitmap.
+// coordinates are those of its first point, which is cheaper than to look for them in the bitmap. A row without
+// points is behind the last voxel.
 __global__ void __launch_bounds__(THREADS)
     mean_points(const __grid_constant__ Bitmap bitmap, const __grid_constant__ VoxelizeJob job) {
   wait_for_previous_kernel(true);
@@ -190,25 +192,32 @@ __global__ void __launch_bounds__(THREADS)
   if (index < 2) job.dropped[index] = bitmap.header[index == 0 ? NOT_FINITE : LOST];
   const int row = int(index / job.channels), channel = int(index % job.channels);
   if (row >= job.rows) return;
-  if (row >= job.counts[0]) {
-    job.features[index] = 0;
-    if (channel == 0) write_site(job.coords, row, 3, {-1, -1, -1, -1});
-    return;
-  }
   const uint32_t* slots = job.slots + size_t(row) * job.max_points;
-  if (channel == 0) {
-    Site site;
-    site.b = frame_of(job, bitmap.batch, slots[0]);
-    locate(job, slots[0], site);
-    write_site(job.coords, row, 3, site);
-  }
   float sum = 0;
   int points = 0;
-  for (; points < job.max_points && slots[points] != NONE; ++points) {
-    const float value = job.points[size_t(slots[points]) * job.channels + channel];
-    sum = points == 0 ? value : sum + value;
+  for (int start = 0; start < job.max_points; start += TOGETHER) {
+    unsigned point[TOGETHER];
+    float value[TOGETHER];  // all in flight at once
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k) point[k] = start + k < job.max_points ? slots[start + k] : NONE;
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k) {
+      value[k] = point[k] == NONE ? 0 : job.points[size_t(point[k]) * job.channels + channel];
+    }
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k) {
+      if (point[k] != NONE) sum = points++ == 0 ? value[k] : sum + value[k];
+    }
+    if (point[TOGETHER - 1] == NONE) break;
   }
-  job.features[index] = sum / float(points);
+  job.features[index] = points == 0 ? 0 : sum / float(points);
+  if (channel > 0) return;
+  Site site = {-1, -1, -1, -1};
+  if (points > 0) {
+    site.b = frame_of(job, bitmap.batch, slots[0]);
+    locate(job, slots[0], site);
+  }
+  write_site(job.coords, row, 3, site);
 }
 
 }  // namespace

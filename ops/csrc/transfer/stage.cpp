@@ -1,0 +1,52 @@
+#include "transfer/stage.h"
+
+#include <algorithm>
+#include <cstring>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+namespace millisecond {
+namespace {
+
+// The GPU has a piece while the host copies the next. Smaller ones cost more signals, larger ones a longer last
+// one.
+constexpr int64_t PIECE_BYTES = 32 << 10;
+
+#ifdef __x86_64__
+constexpr size_t LINE = 64;
+
+// Past the cache: the GPU reads memory faster than what lies in the cache of a core.
+__attribute__((target("avx512f"))) void copy_lines(char* to, const char* from, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += LINE) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), _mm512_loadu_si512(from + at));
+  }
+  _mm_sfence();  // a release does not order such stores
+}
+
+void copy(char* to, const char* from, size_t bytes) {
+  static const bool has_lines = __builtin_cpu_supports("avx512f");
+  const size_t head = std::min(bytes, -reinterpret_cast<uintptr_t>(to) % LINE);
+  const size_t lines = has_lines ? (bytes - head) / LINE * LINE : 0;
+  std::memcpy(to, from, head);
+  if (lines > 0) copy_lines(to + head, from + head, lines);
+  std::memcpy(to + head + lines, from + head + lines, bytes - head - lines);
+}
+#else
+void copy(char* to, const char* from, size_t bytes) { std::memcpy(to, from, bytes); }
+#endif
+
+}  // namespace
+
+void Staging::add(const void* from, int64_t count) const {
+  const int64_t piece = std::max<int64_t>(PIECE_BYTES / point_bytes, 1);
+  const int before = staged->load(std::memory_order_relaxed);
+  for (int64_t first = 0; first < count; first += piece) {
+    const int64_t last = std::min(first + piece, count);
+    copy(points + (before + first) * point_bytes, static_cast<const char*>(from) + first * point_bytes,
+         size_t((last - first) * point_bytes));
+    staged->store(before + static_cast<int>(last), std::memory_order_release);  // the copy comes before it
+  }
+}
+
+}  // namespace millisecond
