@@ -13,6 +13,7 @@ namespace millisecond {
 
 constexpr int NARROW_STEPS = 7;  // volume <= 28
 constexpr int NARROW_WARPS = 4;
+constexpr int SHARED_PERCENT = 58;  // what the kernels of conv/tensor.cuh take of a multiprocessor's shared memory
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
@@ -159,6 +160,10 @@ cudaError_t launch_conv_narrow(const ConvolutionArguments& p, int multiprocessor
   const int slots = multiprocessors * 8;
   const dim3 grid(blocks < slots ? blocks : slots, p.c_out / 16);
   const auto kernel = p.wide ? conv_narrow_kernel<T, float, EXACT> : conv_narrow_kernel<T, T, EXACT>;
+  // This kernel needs no shared memory, but the next one does, and would else wait until a multiprocessor is idle.
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, SHARED_PERCENT);
+  if (error != cudaSuccess) return error;
   return launch_chained(kernel, p.chained, grid, NARROW_WARPS * 32, 0, stream, p);
 }
 

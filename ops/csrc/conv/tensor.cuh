@@ -3,9 +3,10 @@
 // A CTA owns a contiguous, balanced range of tiles of 32 output rows. Its warps each take one
 // tile, or one tile's share of the offsets when there are more warps than tiles; shares are added
 // in a fixed order. The product is taken transposed, channels x rows: a row's channels come from
-// global memory straight into the registers that the tensor core reads, DEPTH offsets ahead, and
-// the weights, stored in the order of its fragments, through L1. So a warp never waits for another
-// until its sum is done. Offsets that no row of a tile has are skipped.
+// global memory straight into the registers that the tensor core reads, and the weights, stored in
+// the order of its fragments, through L1. So a warp never waits for another until its sum is done.
+// Offsets that no row of a tile has are skipped. What limits these kernels is the number of
+// instructions between two products: addresses are one multiply-add each.
 #pragma once
 
 #include "chained.cuh"
@@ -14,9 +15,12 @@
 
 namespace millisecond {
 
+constexpr int SOURCE_BYTES = 32 * 4;  // of the sources of an offset
+
 // T: element type (float multiplies in tf32, or exactly, see split.cuh). ROW_BYTES: the bytes of one row that one
-// step reduces over. NB: output channels of a CTA. A step is one offset and one slice of c_in.
-template <typename T_, int ROW_BYTES_, int NB_, int WARPS_, int CTAS_, int DEPTH_, bool EXACT_ = false>
+// step reduces over. NB: output channels of a CTA. A step is one offset and one slice of c_in. DEPTH: steps whose
+// rows are under way. EARLY: 16-byte words of the next step's weights that a lane loads ahead.
+template <typename T_, int ROW_BYTES_, int NB_, int WARPS_, int CTAS_, int DEPTH_, int EARLY_, bool EXACT_ = false>
 struct TensorTile {
   using T = T_;
   static constexpr bool EXACT = EXACT_;
@@ -26,6 +30,7 @@ struct TensorTile {
   static constexpr int WARPS = WARPS_;
   static constexpr int CTAS = CTAS_;  // resident on one multiprocessor
   static constexpr int DEPTH = DEPTH_;
+  static constexpr int EARLY = EARLY_;
   static constexpr int THREADS = WARPS * 32;
   static constexpr int WORDS = ROW_BYTES / 16;  // 4-byte words of a row that a lane holds
   static constexpr int K_STEPS = WORDS / 2;     // products along the slice
@@ -37,39 +42,28 @@ struct TensorTile {
   static constexpr int SUM_BYTES = WARPS * ROWS * SUM_STRIDE * 4;
 
   static int shared_bytes(int volume) {
-    const int source_bytes = WARPS * volume * ROWS * 4;
+    const int source_bytes = WARPS * (volume + 1) * SOURCE_BYTES;  // one more is read, for no step
     return source_bytes > SUM_BYTES ? source_bytes : SUM_BYTES;
   }
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
-// The walk of one warp over its share of the offsets, k = 0, 1, ... for part, part + parts, ...:
-// those that some row of its tile has, once for every slice of c_in.
-struct Walk {
-  uint32_t all;
-  uint32_t left;
-  int chunk;
-
-  __device__ __forceinline__ bool more() const { return left != 0; }
-  __device__ __forceinline__ int k() const { return __ffs(left) - 1; }
-  __device__ __forceinline__ void advance(int chunks) {
-    left &= left - 1;
-    if (left == 0 && chunk + 1 < chunks) {
-      ++chunk;
-      left = all;
-    }
-  }
-};
-
 // The row of the table at a place of its order.
 __device__ __forceinline__ int row_at(const OffsetTable& table, int place) {
   return table.order ? __ldg(table.order + place) : place;
 }
 
-// Reads the source rows of a tile into shared memory, [k][32]; returns the k that are present.
-__device__ __forceinline__ uint32_t load_sources(const OffsetTable& table, int* sources, int row0, int n, int part,
-                                                 int parts) {
+// The offsets of a warp's share that some row of its tile has.
+struct Share {
+  int count;
+  uint32_t weight;  // lane i: which weight the i-th of them meets
+};
+
+// Lists the share of every parts-th offset from `part` on, and the source rows of its offsets in shared memory:
+// that of row 8 t + g at word 4 g + t of the offset's 32.
+__device__ __forceinline__ Share list_sources(const OffsetTable& table, uint32_t sources, int row0, int n,
+                                              int part, int parts) {
   constexpr int BATCH = 7;  // loads in flight
   const int lane = threadIdx.x % 32;
   const bool inside = row0 + lane < n;
@@ -77,8 +71,9 @@ __device__ __forceinline__ uint32_t load_sources(const OffsetTable& table, int* 
   const int32_t* const from = table.neighbours + row;
   // rows in an order lie apart: what they do not have is not read
   const uint32_t mask = !inside ? 0u : table.order ? uint32_t(__ldg(table.order + table.rows + row)) : ~0u;
-  uint32_t present = 0;
-  for (int k0 = 0, v0 = part; v0 < table.volume; k0 += BATCH, v0 += BATCH * parts) {
+  uint32_t to = sources + (lane % 8 * 4 + lane / 8) * 4;
+  Share share = {0, 0};
+  for (int v0 = part; v0 < table.volume; v0 += BATCH * parts) {
     int source[BATCH];
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
@@ -87,13 +82,44 @@ __device__ __forceinline__ uint32_t load_sources(const OffsetTable& table, int* 
     }
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
-      if (v0 + i * parts >= table.volume) break;
-      sources[(k0 + i) * 32 + lane] = source[i];
-      if (__any_sync(FULL_WARP, source[i] >= 0)) present |= 1u << (k0 + i);
+      if (!__any_sync(FULL_WARP, source[i] >= 0)) continue;
+      const int v = v0 + i * parts;
+      asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(source[i]) : "memory");
+      to += SOURCE_BYTES;
+      if (lane == share.count) share.weight = table.flipped ? table.volume - 1 - v : v;
+      ++share.count;
     }
   }
   __syncwarp();
-  return present;
+  return share;
+}
+
+// The sources of rows g, g + 8, g + 16, g + 24, from where `list_sources` put row g's.
+__device__ __forceinline__ int4 load_sources(uint32_t at) {
+  int4 x;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(at)
+               : "memory");
+  return x;
+}
+
+// Hides from the compiler how a value came about: in a loop it would compute it anew in every step.
+template <typename Value>
+__device__ __forceinline__ void opaque(Value& value) {
+  if constexpr (sizeof(Value) == 8) {
+    asm volatile("" : "+l"(value));
+  } else {
+    asm volatile("" : "+r"(value));
+  }
+}
+
+// base + number * bytes in one instruction.
+__device__ __forceinline__ const unsigned char* element(const unsigned char* base, uint32_t number,
+                                                        uint32_t bytes) {
+  const unsigned char* at;
+  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(at) : "r"(number), "r"(bytes), "l"(base));
+  return at;
 }
 
 template <typename Tile>
@@ -104,21 +130,20 @@ struct Rows {  // one step's slice of rows g, g + 8, ...
 // `features` points at this lane's first piece of row 0.
 template <typename Tile>
 __device__ __forceinline__ void load_rows(Rows<Tile>& rows, const unsigned char* features, uint32_t row_bytes,
-                                          const int* sources, const Walk& walk) {
-  const int g = threadIdx.x % 32 / 4;
+                                          const int4& sources) {
+  const int source[Tile::NT] = {sources.x, sources.y, sources.z, sources.w};
 #pragma unroll
   for (int t = 0; t < Tile::NT; ++t) {
-    const int source = walk.more() ? sources[walk.k() * Tile::ROWS + t * 8 + g] : -1;
-    const unsigned char* from = features + uint64_t(uint32_t(source)) * row_bytes + walk.chunk * Tile::ROW_BYTES;
+    const unsigned char* const from = element(features, source[t], row_bytes);
     if constexpr (Tile::ROW_BYTES == 32) {
       uint2 x = make_uint2(0, 0);
-      if (source >= 0) x = __ldg(reinterpret_cast<const uint2*>(from));
+      if (source[t] >= 0) x = __ldg(reinterpret_cast<const uint2*>(from));
       rows.word[t][0] = x.x, rows.word[t][1] = x.y;
     } else {
 #pragma unroll
       for (int q = 0; q < Tile::WORDS / 4; ++q) {
         uint4 x = make_uint4(0, 0, 0, 0);
-        if (source >= 0) x = __ldg(reinterpret_cast<const uint4*>(from + q * 64));
+        if (source[t] >= 0) x = __ldg(reinterpret_cast<const uint4*>(from + q * 64));
         rows.word[t][4 * q] = x.x, rows.word[t][4 * q + 1] = x.y;
         rows.word[t][4 * q + 2] = x.z, rows.word[t][4 * q + 3] = x.w;
       }
@@ -126,15 +151,36 @@ __device__ __forceinline__ void load_rows(Rows<Tile>& rows, const unsigned char*
   }
 }
 
-// `weights` points at this lane's fragment of the step's first product.
+// A step's weights: the first of them are loaded early, the others where they are used. `weights` points at this
+// lane's fragment of the first product.
+template <typename Tile>
+struct Weights {
+  const unsigned char* weights;
+  uint4 early[Tile::EARLY > 0 ? Tile::EARLY : 1];
+
+  __device__ __forceinline__ uint4 read(int i) const {
+    return __ldg(reinterpret_cast<const uint4*>(weights + (i % Tile::MT * Tile::K_STEPS + i / Tile::MT) * 512));
+  }
+  __device__ __forceinline__ void load(const unsigned char* from) {
+    weights = from;
+#pragma unroll
+    for (int i = 0; i < Tile::EARLY; ++i) early[i] = read(i);
+  }
+  // of product m, step s along the slice
+  __device__ __forceinline__ uint4 operator()(int s, int m) const {
+    const int i = s * Tile::MT + m;
+    return i < Tile::EARLY ? early[i < Tile::EARLY ? i : 0] : read(i);
+  }
+};
+
 template <typename Tile>
 __device__ __forceinline__ void multiply(float (&sum)[Tile::MT][Tile::NT][4], const Rows<Tile>& rows,
-                                         const unsigned char* weights) {
+                                         const Weights<Tile>& weights) {
 #pragma unroll
   for (int s = 0; s < Tile::K_STEPS; ++s) {
 #pragma unroll
     for (int m = 0; m < Tile::MT; ++m) {
-      const uint4 x = __ldg(reinterpret_cast<const uint4*>(weights + (m * Tile::K_STEPS + s) * 512));
+      const uint4 x = weights(s, m);
       const uint32_t a[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
       for (int t = 0; t < Tile::NT; ++t) {
@@ -147,7 +193,7 @@ __device__ __forceinline__ void multiply(float (&sum)[Tile::MT][Tile::NT][4], co
 // As above; two fragments of float32 are one of 16 numbers in bfloat16.
 template <typename Tile>
 __device__ __forceinline__ void multiply_exactly(float (&sum)[Tile::MT][Tile::NT][4], const Rows<Tile>& rows,
-                                                 const unsigned char* weights) {
+                                                 const Weights<Tile>& weights) {
 #pragma unroll
   for (int s = 0; s < Tile::K_STEPS; s += 2) {
     uint32_t b[Tile::NT][PARTS][2];
@@ -159,11 +205,12 @@ __device__ __forceinline__ void multiply_exactly(float (&sum)[Tile::MT][Tile::NT
     }
 #pragma unroll
     for (int m = 0; m < Tile::MT; ++m) {
-      const float4* const from = reinterpret_cast<const float4*>(weights + (m * Tile::K_STEPS + s) * 512);
-      const float4 x = __ldg(from), y = __ldg(from + 32);
+      const uint4 x = weights(s, m), y = weights(s + 1, m);
       uint32_t a[PARTS][4];
-      split(a, 0, x.x, x.z), split(a, 1, x.y, x.w);
-      split(a, 2, y.x, y.z), split(a, 3, y.y, y.w);
+      split(a, 0, __uint_as_float(x.x), __uint_as_float(x.z)),
+          split(a, 1, __uint_as_float(x.y), __uint_as_float(x.w));
+      split(a, 2, __uint_as_float(y.x), __uint_as_float(y.z)),
+          split(a, 3, __uint_as_float(y.y), __uint_as_float(y.w));
       multiply_parts(sum[m], a, b);
     }
   }
@@ -205,12 +252,9 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
   const uint32_t row_bytes = p.c_in * sizeof(typename Tile::T);
   const int chunks = row_bytes / Tile::ROW_BYTES;
   const int n0 = blockIdx.y * Tile::NB;
-  int* const sources = reinterpret_cast<int*>(shared) + warp * volume * Tile::ROWS;
-  const unsigned char* const features =
-      static_cast<const unsigned char*>(p.features) + j * (Tile::ROW_BYTES == 32 ? 8 : 16);
-  const int64_t stride = int64_t(p.c_out) * Tile::ROW_BYTES;  // of the weights of a step
-  const unsigned char* const weights =
-      static_cast<const unsigned char*>(p.weight) + blockIdx.y * Tile::STEP_BYTES + lane * 16;
+  const uint32_t stride = p.c_out * Tile::ROW_BYTES;  // of the weights of a step
+  uint32_t sources = static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + warp * (volume + 1) * SOURCE_BYTES;
+  opaque(sources);
 
   // ---- the CTA's tiles: first to last ----
   const int n = rows_of(p.table);
@@ -228,36 +272,46 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
     const int slot = warp % here, part = warp / here;
     const int parts = Tile::WARPS / here;
 
-    // ---- which source rows the tile reads: [k][32] in shared memory ----
-    const uint32_t present = load_sources(p.table, sources, (first + slot) * Tile::ROWS, n, part, parts);
-    Walk ahead = {present, present, 0};
-    Walk walk = ahead;
+    // ---- which source rows the tile reads, in shared memory ----
+    const Share own = list_sources(p.table, sources, (first + slot) * Tile::ROWS, n, part, parts);
     if (!waited) wait_for_previous_kernel(p.chained);
     waited = true;
 
     // ---- products, the rows of DEPTH offsets under way ----
     float sum[Tile::MT][Tile::NT][4] = {};
-    Rows<Tile> rows[Tile::DEPTH];
+    for (int chunk = 0; chunk < chunks && own.count > 0; ++chunk) {
+      const unsigned char* features = static_cast<const unsigned char*>(p.features) + chunk * Tile::ROW_BYTES +
+                                      j * (Tile::ROW_BYTES == 32 ? 8 : 16);
+      const unsigned char* slice = static_cast<const unsigned char*>(p.weight) + blockIdx.y * Tile::STEP_BYTES +
+                                   chunk * volume * uint64_t(stride) + lane * 16;
+      uint32_t listed = sources + g * 16;
+      opaque(features), opaque(slice), opaque(listed);
+      int4 next = load_sources(listed);
+      int to_load = own.count;
+      const auto load = [&](Rows<Tile>& to) {
+        if (to_load <= 0) return;
+        --to_load;
+        load_rows<Tile>(to, features, row_bytes, next);
+        next = load_sources(listed += SOURCE_BYTES);
+      };
+      Rows<Tile> rows[Tile::DEPTH];
+      Weights<Tile> weights;
+      weights.load(element(slice, __shfl_sync(FULL_WARP, own.weight, 0), stride));
 #pragma unroll
-    for (int d = 0; d < Tile::DEPTH; ++d) {
-      load_rows<Tile>(rows[d], features, row_bytes, sources, ahead);
-      ahead.advance(chunks);
-    }
-
-    while (walk.more()) {
+      for (int d = 0; d < Tile::DEPTH; ++d) load(rows[d]);
+#pragma unroll 1
+      for (int i = 0; i < own.count;) {
 #pragma unroll
-      for (int d = 0; d < Tile::DEPTH; ++d) {
-        if (walk.more()) {
-          const int v = part + parts * walk.k();
-          const int step = walk.chunk * volume + (p.table.flipped ? volume - 1 - v : v);
+        for (int d = 0; d < Tile::DEPTH; ++d) {
+          if (d > 0 && i == own.count) break;
+          const uint32_t weight = __shfl_sync(FULL_WARP, own.weight, ++i);
           if constexpr (Tile::EXACT) {
-            multiply_exactly<Tile>(sum, rows[d], weights + step * stride);
+            multiply_exactly<Tile>(sum, rows[d], weights);
           } else {
-            multiply<Tile>(sum, rows[d], weights + step * stride);
+            multiply<Tile>(sum, rows[d], weights);
           }
-          walk.advance(chunks);
-          load_rows<Tile>(rows[d], features, row_bytes, sources, ahead);
-          ahead.advance(chunks);
+          if (i < own.count) weights.load(element(slice, weight, stride));
+          load(rows[d]);
         }
       }
     }
@@ -279,20 +333,18 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
     __syncthreads();
     constexpr int WIDTH = 8;  // channels that a thread stores at once
     constexpr int PIECES = Tile::NB / WIDTH;
-    for (int i = threadIdx.x; i < here * Tile::ROWS * PIECES; i += Tile::THREADS) {
-      const int channel = i % PIECES * WIDTH;
-      const int line = i / PIECES;  // tile and row within it
+    const int channel = threadIdx.x % PIECES * WIDTH;
+    for (int line = threadIdx.x / PIECES; line < here * Tile::ROWS; line += Tile::THREADS / PIECES) {
       const int place = first * Tile::ROWS + line;
-      if (place >= n) continue;
+      if (place >= n) break;
       const int row = row_at(p.table, place);
       float x[WIDTH] = {};
-      for (int other = line / Tile::ROWS; other < Tile::WARPS; other += here) {
-        const float4* const y = reinterpret_cast<const float4*>(
-            sums + (other * Tile::ROWS + line % Tile::ROWS) * Tile::SUM_STRIDE + channel);
+      const float* y = sums + line * Tile::SUM_STRIDE + channel;
+      for (int other = 0; other < parts; ++other, y += here * Tile::ROWS * Tile::SUM_STRIDE) {
 #pragma unroll
-        for (int c = 0; c < WIDTH / 4; ++c) {
-          x[4 * c] += y[c].x, x[4 * c + 1] += y[c].y;
-          x[4 * c + 2] += y[c].z, x[4 * c + 3] += y[c].w;
+        for (int c = 0; c < WIDTH; c += 4) {
+          const float4 four = *reinterpret_cast<const float4*>(y + c);
+          x[c] += four.x, x[c + 1] += four.y, x[c + 2] += four.z, x[c + 3] += four.w;
         }
       }
       if constexpr (Tile::EXACT) {

@@ -6,14 +6,28 @@
 
 namespace millisecond {
 
-// Warps, resident CTAs and look-ahead as measured (docs/performance.md): few warps per CTA balance best, and
-// another resident CTA hides more latency than a deeper look-ahead.
+// Warps, resident CTAs and look-ahead as measured (docs/performance.md): few warps per CTA balance best. Another
+// resident CTA hides more latency than a deeper look-ahead, except where a row takes few registers and its
+// channels many products.
+constexpr int ctas_of_half(int row_bytes, int nb) {
+  if (row_bytes == 32) return nb == 64 ? 4 : nb == 32 ? 6 : 8;
+  return nb == 64 ? 3 : nb == 32 ? 4 : 5;
+}
+
+constexpr int ctas_of_float(int row_bytes, int nb, bool exact) {
+  const int size = row_bytes * nb;
+  if (exact) return size >= 8192 ? 2 : size >= 4096 ? 3 : size >= 2048 ? 4 : 5;
+  return size >= 8192 ? 3 : size >= 4096 ? 4 : row_bytes == 128 ? 5 : 6;
+}
+
 template <typename T, int ROW_BYTES, int NB, bool EXACT>
 struct BestTile {
-  static constexpr int SIZE = ROW_BYTES * NB;
-  static constexpr int ROUNDED = SIZE >= 8192 ? 3 : SIZE >= 4096 ? 4 : ROW_BYTES == 128 ? 5 : 6;
-  static constexpr int CTAS = EXACT ? (SIZE >= 8192 ? 2 : SIZE >= 4096 ? 3 : SIZE >= 2048 ? 4 : 5) : ROUNDED;
-  using type = TensorTile<T, ROW_BYTES, NB, 4, CTAS, 1, EXACT>;
+  static constexpr bool HALF = sizeof(T) == 2;
+  static constexpr int CTAS = HALF ? ctas_of_half(ROW_BYTES, NB) : ctas_of_float(ROW_BYTES, NB, EXACT);
+  static constexpr int DEPTH = HALF && ROW_BYTES == 64 && NB >= 32 ? 2 : 1;
+  static constexpr int WORDS = NB / 16 * (ROW_BYTES == 32 ? 1 : 2);
+  static constexpr int EARLY = HALF ? (WORDS < 4 ? WORDS : 4) : 0;
+  using type = TensorTile<T, ROW_BYTES, NB, 4, CTAS, DEPTH, EARLY, EXACT>;
 };
 
 template <typename T, int ROW_BYTES, bool EXACT>

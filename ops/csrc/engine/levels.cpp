@@ -45,10 +45,10 @@ cudaError_t build_bounded_index(const Network& network, const BoundedIndex& inde
     read[l] = l == 0 ? index.given : index.coords[l];
     ranked[l] = l == 0 ? nullptr : index.coords[l];
   }
-  cudaError_t error =
-      bitmap_mark(bitmap, index.given, network.dims, index.rows, index.count, network.steps, index.counts, stream);
+  cudaError_t error = bitmap_mark(bitmap, index.given, network.dims, index.rows, index.count, index.capacities[0],
+                                  network.steps, index.counts, stream);
   if (error == cudaSuccess)
-    error = bitmap_rank(bitmap, index.capacities, ranked, network.dims, index.counts, stream);
+    error = bitmap_rank(bitmap, index.capacities, ranked, network.dims, index.counts, stream, 1);
   if (error == cudaSuccess)
     error = fill_tables(network, jobs, index.capacities, read, index.coords, index.counts, stream);
   const cudaError_t cleared = bitmap_clear(bitmap, error == cudaSuccess, stream);
@@ -58,9 +58,10 @@ cudaError_t build_bounded_index(const Network& network, const BoundedIndex& inde
 cudaError_t count_levels(const Network& network, const int* given, int rows, const int* count, int* counts,
                          cudaStream_t stream) {
   const Bitmap& bitmap = network.bitmap;
-  const cudaError_t error = bitmap_mark(bitmap, given, network.dims, rows, count, network.steps, counts, stream);
+  const cudaError_t error =
+      bitmap_mark(bitmap, given, network.dims, rows, count, INT32_MAX, network.steps, counts, stream);
   if (error != cudaSuccess) return error;
-  return bitmap_rank(bitmap, nullptr, nullptr, network.dims, counts, stream);
+  return bitmap_rank(bitmap, nullptr, nullptr, network.dims, counts, stream, 1);
 }
 
 cudaError_t build_exact_index(const Network& network, const int* rows, int* const* coords,

@@ -112,16 +112,16 @@ __device__ inline int output_of(int i, int k, int stride, int padding, int dilat
   return out < size ? out : -1;
 }
 
-// Level and number in it of the tile with this number; the tiles of the levels follow one another.
-__device__ inline int level_of_tile(const Bitmap& bitmap, int& tile) {
-  int l = 0;
-  while (tile >= bitmap.level[l].tiles) tile -= bitmap.level[l++].tiles;
+// Level and number in it of the tile with this number; the tiles of the levels from `first` on follow one another.
+__device__ inline int level_of_tile(const Bitmap& bitmap, int& tile, int first = 0) {
+  int l = first;
+  while (l < bitmap.levels && tile >= bitmap.level[l].tiles) tile -= bitmap.level[l++].tiles;
   return l;
 }
 
-inline int tiles_of(const Bitmap& bitmap) {
+inline int tiles_of(const Bitmap& bitmap, int first = 0) {
   int tiles = 0;
-  for (int l = 0; l < bitmap.levels; ++l) tiles += bitmap.level[l].tiles;
+  for (int l = first; l < bitmap.levels; ++l) tiles += bitmap.level[l].tiles;
   return tiles;
 }
 

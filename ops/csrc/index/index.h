@@ -65,13 +65,14 @@ constexpr int64_t TOO_LARGE = INT64_MAX;
 int64_t bitmap_words(int batch, int levels, const int (*shapes)[3]);
 Bitmap bitmap_at(uint32_t* workspace, int batch, int levels, const int (*shapes)[3]);
 
-// Mark the rows in level 0 and all they reach through the steps in the levels after it; zero counts.
+// Mark the rows in level 0 and all they reach through the steps in the levels after it. Level 0 is ranked and
+// counted, too, by the order of its rows; other counts become zero. capacity: of level 0.
 cudaError_t bitmap_mark(const Bitmap& bitmap, const int* coords, int dims, int rows, const int* count,
-                        const Window* steps, int* counts, cudaStream_t stream);
-// Rank all levels and count them, chained to what marked them. Writes the coords of level l where coords[l] is
-// given.
+                        int capacity, const Window* steps, int* counts, cudaStream_t stream);
+// Rank the levels from `first` on and count them, chained to what marked them. Writes the coords of level l where
+// coords[l] is given.
 cudaError_t bitmap_rank(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims, int* counts,
-                        cudaStream_t stream);
+                        cudaStream_t stream, int first = 0);
 // Write the coords of the ranked levels where coords[l] is given.
 cudaError_t bitmap_coords(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims,
                           cudaStream_t stream);

@@ -1,4 +1,5 @@
-// The first pass of an index: all levels of a network marked from the voxels of level 0.
+// The first pass of an index: all levels of a network marked from the voxels of level 0, which is ranked on the
+// way.
 #include "chained.cuh"
 #include "index/bitmap.cuh"
 
@@ -18,6 +19,10 @@ __device__ bool before(const Site& a, const Site& b) {
   if (a.z != b.z) return a.z < b.z;
   if (a.y != b.y) return a.y < b.y;
   return a.x < b.x;
+}
+
+__device__ bool same_cell(const Site& a, const Site& b) {
+  return a.b == b.b && a.z == b.z && a.y == b.y && a.x / CELL_BITS == b.x / CELL_BITS;
 }
 
 // n / d for n >= 0: a division by a number that the compiler does not know costs thirty instructions.
@@ -56,21 +61,29 @@ __device__ void mark_run(const BitmapLevel& level, int row, int first, int last)
 // blockIdx.y selects the level, and a part of the grid rows that a voxel reaches there: every MARK_PARTS-th row.
 __global__ void __launch_bounds__(THREADS)
     mark(const __grid_constant__ Bitmap bitmap, const __grid_constant__ Steps steps,
-         const int* __restrict__ coords, int dims, int rows, const int* __restrict__ count,
+         const int* __restrict__ coords, int dims, int rows, const int* __restrict__ count, int capacity,
          int* __restrict__ counts) {
   wait_for_previous_kernel(true);
   const int row = blockIdx.x * THREADS + threadIdx.x;
   const int target = divide_up(blockIdx.y, MARK_PARTS);
-  if (target == 0 && row < bitmap.levels + 2) counts[row] = 0;
-  bool valid = row < row_limit(rows, count);
+  const int limit = row_limit(rows, count);
+  if (target == 0 && row < bitmap.levels + 2) {
+    counts[row] = row == 0 ? min(limit, capacity) : row == bitmap.levels ? int(limit > capacity) : 0;
+  }
+  bool valid = row < limit;
   if (!__any_sync(FULL_WARP, valid)) return;
   // ---- the voxel; one that is wrong is noted and marks nothing ----
-  Site s = {0, 0, 0, 0};
+  Site s = {0, 0, 0, 0}, previous = {-1, 0, 0, 0};
   if (valid) s = read_site(coords, row, dims);
-  if (valid && (!inside(bitmap.level[0], bitmap.batch, s) ||
-                (target == 0 && row > 0 && !before(read_site(coords, row - 1, dims), s)))) {
+  if (valid && target == 0 && row > 0) previous = read_site(coords, row - 1, dims);
+  if (valid && (!inside(bitmap.level[0], bitmap.batch, s) || (target == 0 && row > 0 && !before(previous, s)))) {
     atomicMax(&bitmap.header[FAULT], unsigned(rows - row));
     valid = false;
+  }
+  // ---- rows are in order: the first one in a cell is the cell's rank ----
+  if (valid && target == 0 && !same_cell(previous, s)) {
+    const BitmapLevel& level = bitmap.level[0];
+    level.cell[row_cell(level, s.b, s.z, s.y) + s.x / CELL_BITS].w = row;
   }
   // ---- the box of voxels that it reaches on the target level ----
   int lo[3] = {s.z, s.y, s.x}, hi[3] = {s.z, s.y, s.x};
@@ -149,12 +162,12 @@ int direct_levels(const Window* steps, int count) {
 }  // namespace
 
 cudaError_t bitmap_mark(const Bitmap& bitmap, const int* coords, int dims, int rows, const int* count,
-                        const Window* steps, int* counts, cudaStream_t stream) {
+                        int capacity, const Window* steps, int* counts, cudaStream_t stream) {
   Steps direct = {direct_levels(steps, bitmap.levels - 1), {}};
   for (int l = 0; l < direct.count; ++l) direct.window[l] = steps[l];
   const dim3 grid(max(1, blocks(rows, THREADS)), 1 + direct.count * MARK_PARTS);
   cudaError_t error = launch_chained(mark, can_chain(), grid, THREADS, 0, stream, bitmap, direct, coords, dims,
-                                     rows, count, counts);
+                                     rows, count, capacity, counts);
   for (int l = direct.count; l < bitmap.levels - 1 && error == cudaSuccess; ++l) {
     error = launch_chained(mark_below, can_chain(), dim3(blocks(bitmap.level[l].cells, THREADS)), THREADS, 0,
                            stream, bitmap.level[l], bitmap.level[l + 1], steps[l]);

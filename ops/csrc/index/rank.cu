@@ -19,6 +19,7 @@ constexpr int RANK_BLOCKS = 3;
 struct RankTargets {
   int* coords[MAX_LEVELS];
   int capacity[MAX_LEVELS];
+  int first;  // level
   int dims;
   int* counts;
 };
@@ -70,9 +71,14 @@ __global__ void __launch_bounds__(RANK_THREADS, RANK_BLOCKS)
   }
   __syncthreads();
   wait_for_previous_kernel(true);
+  if (ticket == 0 && threadIdx.x == 0 && bitmap.header[FAULT]) {
+    atomicOr(&targets.counts[bitmap.levels], 1 << FAULT_BIT);
+    targets.counts[bitmap.levels + 1] = int(bitmap.header[FAULT]);
+  }
   // ---- this block's tile, this warp's words of the summary ----
   int tile = int(ticket);
-  const int l = level_of_tile(bitmap, tile);
+  const int l = level_of_tile(bitmap, tile, targets.first);
+  if (l == bitmap.levels) return;  // no level to rank
   const BitmapLevel& level = bitmap.level[l];
   const int lane = threadIdx.x & 31;
   const int first_word = tile * TILE_WORDS + (threadIdx.x >> 5) * WARP_WORDS;
@@ -124,14 +130,8 @@ __global__ void __launch_bounds__(RANK_THREADS, RANK_BLOCKS)
   // ---- the level's count, in its last tile ----
   if (threadIdx.x == 0 && tile == level.tiles - 1) {
     const int found = int(before_tile + of_tile);
-    int overflow = found > targets.capacity[l] ? 1 << l : 0;
     targets.counts[l] = min(found, targets.capacity[l]);
-    if (l == 0) {
-      const unsigned fault = bitmap.header[FAULT];
-      if (fault) overflow |= 1 << FAULT_BIT;
-      targets.counts[bitmap.levels + 1] = int(fault);
-    }
-    if (overflow) atomicOr(&targets.counts[bitmap.levels], overflow);
+    if (found > targets.capacity[l]) atomicOr(&targets.counts[bitmap.levels], 1 << l);
   }
 }
 
@@ -230,11 +230,12 @@ static cudaError_t launch_coords(const Bitmap& bitmap, const RankTargets& target
 }
 
 cudaError_t bitmap_rank(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims, int* counts,
-                        cudaStream_t stream) {
-  const RankTargets targets = rank_targets(bitmap, capacities, coords, dims, counts);
+                        cudaStream_t stream, int first) {
+  RankTargets targets = rank_targets(bitmap, capacities, coords, dims, counts);
+  targets.first = first;
   const bool chained = can_chain();
-  const cudaError_t error =
-      launch_chained(rank, chained, dim3(tiles_of(bitmap)), RANK_THREADS, 0, stream, bitmap, targets);
+  const cudaError_t error = launch_chained(rank, chained, dim3(max(1, tiles_of(bitmap, first))), RANK_THREADS, 0,
+                                           stream, bitmap, targets);
   return error != cudaSuccess ? error : launch_coords(bitmap, targets, chained, stream);
 }
 
