@@ -137,8 +137,9 @@ def returning(
     near, far = np.float32(sensor.min_range), np.float32(sensor.max_range)
     ray = np.flatnonzero((echoes.depth >= near) & (echoes.depth <= far))
     depth, owner, material, cosine = echoes.at(ray)
-    # reflectivity of its material, and of the thing's own tone
-    bright = np.minimum(_REFLECTIVITY[material] * np.exp(_SPREAD[material] * tone[owner]), 1)
+    # reflectivity of each material on each thing, by the thing's own tone
+    every = np.minimum(_REFLECTIVITY * np.exp(_SPREAD * tone[:, None]), 1)
+    bright = every.ravel()[owner * len(_REFLECTIVITY) + material]
     road = SURFACES[Material.ASPHALT]
     least = road.reflectivity * (sensor.height / reach) ** road.smooth / reach**2
     power = bright * np.maximum(cosine, 1e-3) ** _SMOOTH[material] / (depth * depth)
