@@ -16,7 +16,7 @@ from data.gt_database import GroundTruthDatabase
 from data.simulator.dataset import SimulatedStreets
 from detector.config import Config
 from detector.training.distributed import Processes
-from detector.training.workers import ignore_stop_signals
+from detector.training.workers import prepare_worker
 
 
 class StepSampler(Sampler[list[tuple[int, int]]]):
@@ -163,7 +163,7 @@ def training_loader(
         pin_memory=device.type == "cuda",
         persistent_workers=workers > 0,
         prefetch_factor=4 if workers else None,
-        worker_init_fn=ignore_stop_signals,
+        worker_init_fn=prepare_worker,
         generator=torch.Generator(),  # else the loader draws from, and so changes, the global one
     )
 

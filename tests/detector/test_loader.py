@@ -13,7 +13,7 @@ from data.simulator import simulate
 from detector.config import parse_config
 from detector.training.distributed import Processes
 from detector.training.loader import StepSampler, build_training_frames, training_loader
-from detector.training.workers import batches_of, ignore_stop_signals
+from detector.training.workers import batches_of, prepare_worker
 from tests.helpers.minute_training import CONFIG, REPOSITORY
 
 CPU = torch.device("cpu")
@@ -140,7 +140,7 @@ def test_points_are_in_a_random_order_that_the_key_decides():
 
 
 def _loader() -> DataLoader:
-    return DataLoader(range(10_000), num_workers=2, worker_init_fn=ignore_stop_signals)
+    return DataLoader(range(10_000), num_workers=2, worker_init_fn=prepare_worker)
 
 
 def test_an_error_ends_the_workers_and_no_other_child():
