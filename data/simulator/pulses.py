@@ -143,8 +143,8 @@ def returning(
     road = SURFACES[Material.ASPHALT]
     least = road.reflectivity * (sensor.height / reach) ** road.smooth / reach**2
     power = bright * np.maximum(cosine, 1e-3) ** _SMOOTH[material] / (depth * depth)
-    # the logistic curve is the cumulative normal one to 1 %, and cheaper
-    chance = 1 / (1 + (least / power) ** np.float32(1.7 / BLUR))
+    # the logistic curve is the cumulative normal one to 1 %, and cheaper; a power of float32 is not
+    chance = 1 / (1 + np.exp(np.float32(1.7 / BLUR) * np.log(np.float32(least) / power)))
     chance *= 1 - _LOST[material]
     kept = drawn[ray] < chance
     return Returns(*(values[kept] for values in (ray, depth, owner, cosine, bright)))
