@@ -92,7 +92,7 @@ struct Reach {
   double low, high;
 };
 
-float length(float x, float y) { return std::hypot(x, y); }
+float length(float x, float y) { return std::sqrt(x * x + y * y); }  // it makes windows: see kMargin
 
 Reach reach_of(const Vertex* const (&corner)[3]) {
   float nearest = kMiss, farthest = 0;
