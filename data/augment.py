@@ -115,15 +115,18 @@ def rotate(frame: Frame, angle: float) -> Frame:
 
 def scale(frame: Frame, factor: float) -> Frame:
     """Make the world larger by a factor, about the sensor."""
-    points, boxes = frame.points.copy(), frame.boxes.copy()
-    points[:, :3] *= np.float32(factor)
+    # whole rows: a part of each column takes ten times as long
+    columns = np.ones(frame.points.shape[1], np.float32)
+    columns[:3] = factor
+    boxes = frame.boxes.copy()
     boxes[:, :6] *= np.float32(factor)
-    return _moved(frame, points, boxes)
+    return _moved(frame, frame.points * columns, boxes)
 
 
 def shuffle_points(frame: Frame, rng: np.random.Generator) -> Frame:
     """Points in a random order, so that the caps of the voxelizer leave out points at random."""
-    return replace(frame, points=rng.permutation(frame.points))
+    # what rng.permutation(frame.points) gives, in half the time
+    return replace(frame, points=frame.points.take(rng.permutation(len(frame.points)), axis=0))
 
 
 def drop_outside(frame: Frame, point_range: Sequence[float]) -> Frame:

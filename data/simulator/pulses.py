@@ -139,13 +139,14 @@ def returning(
     near, far = np.float32(sensor.min_range), np.float32(sensor.max_range)
     ray = np.flatnonzero((echoes.depth >= near) & (echoes.depth <= far))
     depth, owner, material, cosine = echoes.at(ray)
-    # reflectivity of its material, and of the thing's own tone
-    bright = np.minimum(_REFLECTIVITY[material] * np.exp(_SPREAD[material] * tone[owner]), 1)
+    # reflectivity of each material on each thing, by the thing's own tone
+    every = np.minimum(_REFLECTIVITY * np.exp(_SPREAD * tone[:, None]), 1)
+    bright = every.ravel()[owner * len(_REFLECTIVITY) + material]
     road = SURFACES[Material.ASPHALT]
     least = road.reflectivity * (sensor.height / reach) ** road.smooth / reach**2
     power = bright * np.maximum(cosine, 1e-3) ** _SMOOTH[material] / (depth * depth)
-    # the logistic curve is the cumulative normal one to 1 %, and cheaper
-    chance = 1 / (1 + (least / power) ** np.float32(1.7 / BLUR))
+    # the logistic curve is the cumulative normal one to 1 %, and cheaper; a power of float32 is not
+    chance = 1 / (1 + np.exp(np.float32(1.7 / BLUR) * np.log(np.float32(least) / power)))
     chance *= 1 - _LOST[material]
     kept = drawn[ray] < chance
     return Returns(*(values[kept] for values in (ray, depth, owner, cosine, bright)))

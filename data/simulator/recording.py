@@ -101,7 +101,7 @@ def record(
     known = labels.select(scanned)
     frame = Frame(
         frame_id=f"{seed:06d}",
-        points=seen.points[kept],
+        points=seen.points.compress(kept, axis=0),
         boxes=boxes[scanned],
         names=tuple(str(kind) for kind in known.types),
         difficulty=known.difficulty,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
 from data.augment import Augmentation, drop_outside, shuffle_points
 from data.collate import collate
@@ -16,7 +16,8 @@ from data.gt_database import GroundTruthDatabase
 from data.simulator.dataset import SimulatedStreets
 from detector.config import Config
 from detector.training.distributed import Processes
-from detector.training.workers import ignore_stop_signals
+from detector.training.ordered_loader import OrderedLoader
+from detector.training.workers import prepare_worker
 
 
 class StepSampler(Sampler[list[tuple[int, int]]]):
@@ -150,20 +151,19 @@ def training_loader(
     classes: Sequence[str],
     workers: int,
     device: torch.device,
-) -> DataLoader[Batch]:
+) -> OrderedLoader:
     """One pass over all epochs that are left: workers never restart or run dry between them.
 
     Take its batches by `batches_of`.
     """
-    return DataLoader(
+    return OrderedLoader(
         frames,
-        batch_sampler=sampler,
-        num_workers=workers,
-        collate_fn=Collate(classes),
+        sampler,
+        Collate(classes),
+        workers,
         pin_memory=device.type == "cuda",
         persistent_workers=workers > 0,
-        prefetch_factor=4 if workers else None,
-        worker_init_fn=ignore_stop_signals,
+        worker_init_fn=prepare_worker,
         generator=torch.Generator(),  # else the loader draws from, and so changes, the global one
     )
 

@@ -26,7 +26,7 @@ from detector.postprocess import Detections, PostProcessor
 from detector.training.distributed import Processes
 from detector.training.losses import loss_names
 from detector.training.trainer import Outcome
-from detector.training.workers import batches_of, ignore_stop_signals
+from detector.training.workers import batches_of, prepare_worker
 
 Forward = Callable[[Second, Batch], Outcome]
 Numbered = tuple[Batch | None, list[tuple[int, Frame]]]  # a batch, its frames with their indices
@@ -108,7 +108,7 @@ class Validation:
             batch_size=self.batch_size,
             num_workers=self.workers,
             collate_fn=_Collate(self.classes),
-            worker_init_fn=ignore_stop_signals,
+            worker_init_fn=prepare_worker,
             generator=torch.Generator(),  # else the loader would change the global one
         )
 

@@ -224,6 +224,7 @@ def test_mistakes_are_told(library):
         "batch: 0 is not from 1": ("ms_three_nearest", *no_batch, 3, at(some), at(some), on),
         "type: 9 is no ms_type": ("ms_bev_map", 9, *map_of, three(1), at(some), on),
         "shape: 0 is not from 1": ("ms_bev_map", 0, *map_of, three(0), at(some), on),
+        "is above 2^63 bytes": ("ms_bev_map", 0, *map_of, three(1 << 29), at(some), on),
         "10 is not from 1 to 9": ("ms_furthest_points", at(some), at(some), 1, 9, 10, at(some), on),
         "kept: is null": ("ms_nms", *boxes, c_int64(9), half, 9, at(some), None, on),
         "n: -1 is not from 0": ("ms_nms", *boxes, c_int64(-1), half, 9, at(some), at(some), on),

@@ -13,7 +13,8 @@ from data.simulator import simulate
 from detector.config import parse_config
 from detector.training.distributed import Processes
 from detector.training.loader import StepSampler, build_training_frames, training_loader
-from detector.training.workers import batches_of, ignore_stop_signals
+from detector.training.ordered_loader import AHEAD, PREFETCH, OrderedLoader
+from detector.training.workers import batches_of, prepare_worker
 from tests.helpers.minute_training import CONFIG, REPOSITORY
 
 CPU = torch.device("cpu")
@@ -69,6 +70,26 @@ def test_batches_depend_on_neither_workers_nor_the_start():
     for one, other in zip(alone[3:], with_workers, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one[:4], other[:4], strict=True))
         assert one.frame_ids == other.frame_ids
+
+
+class SlowFirst:
+    """Batches that say when they were made; the first one takes long."""
+
+    def __getitems__(self, keys):
+        if keys == [(0, 0)]:
+            time.sleep(2)
+        return time.monotonic(), keys
+
+
+def test_a_slow_worker_holds_up_no_other_and_the_order_stays():
+    count, workers = 40, 2
+    keys = [[(0, i)] for i in range(count)]
+    made = list(OrderedLoader(SlowFirst(), keys, tuple, workers))
+    assert [taken for _, taken in made] == keys
+    first, *others = (when for when, _ in made)
+    early = sum(when < first for when in others)
+    assert early > PREFETCH  # as many as the other worker would make by turns
+    assert early < AHEAD * workers  # the memory is not filled meanwhile
 
 
 def test_types_are_taken_for_the_class_that_also_means_them():
@@ -140,7 +161,7 @@ def test_points_are_in_a_random_order_that_the_key_decides():
 
 
 def _loader() -> DataLoader:
-    return DataLoader(range(10_000), num_workers=2, worker_init_fn=ignore_stop_signals)
+    return DataLoader(range(10_000), num_workers=2, worker_init_fn=prepare_worker)
 
 
 def test_an_error_ends_the_workers_and_no_other_child():

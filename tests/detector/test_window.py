@@ -29,16 +29,24 @@ from tools import visualize
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="X servers and /proc")
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 90  # seconds, on a machine that has much else to do
-FIRST_TITLES = "^a .*1 of 3.*millisecond", "^000005 .*2 of 4", "^[0-9]+ - millisecond"
+SERVER = ["Xvfb", "-displayfd", "1", "-screen", "0", "1300x740x24", "-nolisten", "tcp"]
+SERVER += ["-noreset"]  # else it turns the program away after its look whether there is a display
+SERVER += ["-r"]  # a key that a busy machine lets go late would repeat
+WINDOW = "search", "--name", "millisecond"
 
 
 class Tool:
-    """A running program of the folder tools, in a process group as a terminal makes it."""
+    """A running program of the folder tools, in a process group as a terminal makes it.
 
-    def __init__(self, name: str, *arguments: object, folder: Path, **environment: str):
+    Its display is its own: a window that opens, or closes, takes no keys meant for another.
+    """
+
+    def __init__(self, name: str, *arguments: object, folder: Path):
         self.folder = folder
-        known = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
-        self.environment = known | {"OMP_NUM_THREADS": "1"} | environment
+        self.server = subprocess.Popen(SERVER, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        display = f":{int(self.server.stdout.readline())}"
+        known = {k: v for k, v in os.environ.items() if k != "WAYLAND_DISPLAY"}
+        self.environment = known | {"OMP_NUM_THREADS": "1", "DISPLAY": display}
         self.process = subprocess.Popen(
             [sys.executable, str(ROOT / "tools" / f"{name}.py"), *map(str, arguments)],
             env=self.environment,
@@ -64,27 +72,13 @@ class Tool:
 
     def title(self) -> str:
         """That of the program's window."""
-        return self._xdotool("search", "--name", "paused", "getwindowname").strip()
+        return self._xdotool(*WINDOW, "getwindowname").strip()
 
-    def press(self, title: str, key: str) -> None:
-        self._xdotool("search", "--name", title, "windowfocus", "--sync", "key", key)
-
-    def press_until(self, happened: Callable[[], bool], title: str, key: str, problem: str) -> None:
-        """Press a key that may be pressed often, as a user does whom nothing answers."""
-        end = time.monotonic() + PATIENCE
-        while not happened():
-            assert time.monotonic() < end, problem
-            self.press(title, key)
-            assert self.process.poll() is None, self.process.communicate()
-            pause = time.monotonic() + PATIENCE / 10
-            while not happened() and time.monotonic() < pause:
-                time.sleep(0.05)
-
-    def press_for(self, wanted: str, title: str, key: str) -> None:
-        """Press a key in the window of a title until one has the wanted title."""
-        self.press_until(
-            lambda: bool(self._xdotool("search", "--name", wanted)), title, key, f"no {wanted}"
-        )
+    def press(self, key: str, title: str = "") -> None:
+        """Press a key once, and wait for the title that follows."""
+        self._xdotool(*WINDOW, "windowfocus", "--sync", "key", key)
+        if title:
+            self.wait_for(title)
 
     def end(self) -> tuple[int, str, str]:
         """Exit code, stdout and stderr."""
@@ -99,6 +93,8 @@ class Tool:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
+        self.server.kill()
+        self.server.communicate()
 
     def _xdotool(self, *arguments: str) -> str:
         return subprocess.run(
@@ -108,7 +104,7 @@ class Tool:
 
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory):
-    """Programs on a display of their own; they start together, for that takes long."""
+    """Programs that start together, for that takes long."""
     for program in ("Xvfb", "xdotool"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
@@ -116,38 +112,33 @@ def tools(tmp_path_factory):
     for name in ("a", "b", "c"):
         simulate(1).points.tofile(folder / f"{name}.bin")
     (folder / "drive").mkdir()
-    for number in range(30):
+    # more than are dropped between two that are shown: the next one has another name
+    for number in range(3000):
         (folder / "drive" / f"{number}.bin").symlink_to(folder / "a.bin")
     write_weights(folder / "weights")
     root, found = write_miniature(folder / "kitti"), write_judged_results(folder / "found")
     judged = ("--root", root, "--detections", found)
-    command = ["Xvfb", "-displayfd", "1", "-screen", "0", "1300x740x24", "-nolisten", "tcp"]
-    command += ["-noreset"]  # when its only program leaves, it would turn the next one away
-    command += ["-r"]  # a key that a busy machine lets go late would repeat, in the next window too
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
-        own = {"DISPLAY": f":{int(server.stdout.readline())}", "folder": folder}
-        running = {
-            "browsing": Tool("visualize", "a.bin", "b.bin", "c.bin", "--no-detections", **own),
-            "judging": Tool("visualize", *judged, "--start", "000005", **own),
-            "playing": Tool("demo", "drive", "--weights", "weights", "--loop", **own),
-        }
-        try:
-            for tool, title in zip(running.values(), FIRST_TITLES, strict=True):
-                tool.wait_for(title)  # a window that opens takes the keys meant for another
-            yield running
-        finally:
-            for tool in running.values():
-                tool.kill()
-            server.kill()
+    running = {}
+    try:
+        for name, program, *arguments in (
+            ("browsing", "visualize", "a.bin", "b.bin", "c.bin", "--no-detections"),
+            ("judging", "visualize", *judged, "--start", "000005"),
+            ("playing", "demo", "drive", "--weights", "weights", "--loop"),
+        ):
+            running[name] = Tool(program, *arguments, folder=folder)
+        yield running
+    finally:
+        for tool in running.values():
+            tool.kill()
 
 
 def test_a_vanished_scan_is_told_and_the_rest_is_shown(tools):
     tool = tools["browsing"]
     tool.wait_for("^a .*1 of 3.*millisecond")
     (tool.folder / "b.bin").unlink()
-    tool.press_for("^frame b: .*b.bin.*millisecond", "1 of 3", "Right")
-    tool.press_for("^c .*3 of 3.*millisecond", "frame b", "Right")
-    tool.press("3 of 3", "q")
+    tool.press("Right", "^frame b: .*b.bin.*millisecond")
+    tool.press("Right", "^c .*3 of 3.*millisecond")
+    tool.press("q")
     code, _, err = tool.end()
     assert code == 2 and err.count("\n") == 1 and "b.bin" in err
 
@@ -161,7 +152,7 @@ def test_keys_lead_to_numbers_to_the_worst_frames_and_save_sheets(tools):
         ("BackSpace", "go to 3 - millisecond"),
         ("Return", "^000007 .*3 of 4 - millisecond"),
     ):
-        tool.press_for(title, "of 4 .*millisecond", key)
+        tool.press(key, title)
     for key, title in (
         ("End", "^000011 .*1 matched, 1 missed, 1 false"),
         ("Prior", "^000002 "),
@@ -170,15 +161,14 @@ def test_keys_lead_to_numbers_to_the_worst_frames_and_save_sheets(tools):
         ("e", "^000011 "),
         ("b", "^000007 "),
     ):
-        tool.press("of 4 - millisecond", key)
-        tool.wait_for(f"{title}.*of 4 - millisecond")
+        tool.press(key, f"{title}.*of 4 - millisecond")
     pictures = tool.folder / "output" / "pictures"
-    tool.press("of 4 - millisecond", "s")
+    tool.press("s")
     tool.wait_until((pictures / "000007_sheet.png").is_file, "no sheet")
     with Image.open(pictures / "000007_sheet.png") as sheet:
         colours = {colour for _, colour in sheet.getcolors(1 << 24)}
     assert VERDICT_COLOURS["missed"] in colours  # the boxes have been by error since `e`
-    tool.press("of 4 - millisecond", "q")
+    tool.press("q")
     code, out, err = tool.end()
     assert (code, err) == (0, "")
     assert (pictures / "ranking.json").is_file() and out.count("000007_sheet.png written") == 1
@@ -188,10 +178,10 @@ def test_keys_of_the_live_window_and_ctrl_c(tools):
     """Each key does something, and none ends the program; Ctrl-C does, with a summary."""
     tool = tools["playing"]
     tool.wait_for("^[0-9]+ - millisecond")
-    tool.press_for("paused - millisecond", "millisecond", "space")
+    tool.press("space", "paused - millisecond")
     paused = tool.title()
     for key in ("f", "t", "c", "l", "p", "r", "1", "1", "bracketleft", "Up", "s"):
-        tool.press("millisecond", key)
+        tool.press(key)
     name = paused.split()[0]
     screenshot = tool.folder / "output" / "screenshots" / f"{name}.png"
     tool.wait_until(screenshot.is_file, f"no {screenshot}")
@@ -199,8 +189,8 @@ def test_keys_of_the_live_window_and_ctrl_c(tools):
         pixels = np.asarray(picture.resize((64, 36))).reshape(-1, 3)
     assert picture.width > 600 and len(np.unique(pixels, axis=0)) > 20
     assert tool.title() == paused
-    stepped = lambda: tool.title().split()[:1] not in ([], [name])  # noqa: E731
-    tool.press_until(stepped, "millisecond", "Right", "no step")
+    tool.press("Right")
+    tool.wait_until(lambda: tool.title().split()[:1] not in ([], [name]), "no step")
     os.killpg(tool.process.pid, signal.SIGINT)
     code, out, err = tool.end()
     assert code == 130 and err == ""

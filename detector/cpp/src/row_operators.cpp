@@ -24,6 +24,18 @@ WeightStrides strides_of(bool transposed, int64_t c_in, int64_t c_out) {
   return transposed ? WeightStrides{c_in * c_out, 1, c_in} : WeightStrides{c_in * c_out, c_out, 1};
 }
 
+// Bytes of a grid, which the kernels index with 64 bits.
+size_t bytes_of_grid(int64_t batch, int64_t channels, const int (&shape)[3], int64_t each) {
+  int64_t bytes = each;
+  for (const int64_t factor : {batch, channels, int64_t(shape[0]), int64_t(shape[1]), int64_t(shape[2])}) {
+    if (factor > INT64_MAX / bytes) {
+      throw Error(MS_ERROR_ARGUMENT, "shape: batch x channels x shape is above 2^63 bytes; give a smaller grid");
+    }
+    bytes *= factor;
+  }
+  return size_t(bytes);
+}
+
 }  // namespace
 }  // namespace millisecond::detector
 
@@ -104,7 +116,7 @@ ms_status ms_bev_map(ms_type type, const void* features, const int32_t* coords, 
     int axes[3];
     std::copy_n(shape, 3, axes);
     const int64_t bytes = bytes_of(scalar_of(type));
-    const size_t all = size_t(batch) * channels * axes[0] * axes[1] * axes[2] * bytes;
+    const size_t all = bytes_of_grid(batch, channels, axes, bytes);
     const auto on = static_cast<cudaStream_t>(stream);
     check(cudaMemsetAsync(out, 0, all, on), "bev_map");
     check(dense_scatter(features, coords, 3, count, most, channels, int(bytes),

@@ -92,7 +92,7 @@ struct Reach {
   double low, high;
 };
 
-float length(float x, float y) { return std::hypot(x, y); }
+float length(float x, float y) { return std::sqrt(x * x + y * y); }  // it makes windows: see kMargin
 
 Reach reach_of(const Vertex* const (&corner)[3]) {
   float nearest = kMiss, farthest = 0;
@@ -301,10 +301,15 @@ class Ground {
     for (int64_t k = 0; k < kBlock; ++k) height[k] = value[0];
     int64_t first = 0;
     while (first < last - 1 && at[first + 1] <= nearest) ++first;  // the knots before lie below all
-    for (int64_t i = first; i < last && (i == first || at[i] <= farthest); ++i)
-      for (int64_t k = 0; k < kBlock; ++k)
-        height[k] = v[k] >= at[i] ? rise[i] * (v[k] - at[i]) + value[i] : height[k];
-    for (int64_t k = 0; k < kBlock; ++k) height[k] = v[k] >= at[last] ? value[last] : height[k];
+    for (int64_t i = first; i < last && (i == first || at[i] <= farthest); ++i) {
+      const double from = at[i], base = value[i], slope = rise[i];
+      for (int64_t k = 0; k < kBlock; ++k) {
+        const double line = slope * (v[k] - from) + base;
+        height[k] = v[k] >= from ? line : height[k];
+      }
+    }
+    const double from = at[last], base = value[last];
+    for (int64_t k = 0; k < kBlock; ++k) height[k] = v[k] >= from ? base : height[k];
   }
 
   // z of the ground below the rays at these depths.
@@ -361,6 +366,7 @@ class Ground {
         gap[k] = after;
       }
       near = far;
+      if (*std::max_element(first, first + kBlock) <= near) break;  // all of them are below
     }
     for (int64_t k = 0; k < kBlock; ++k) depth[k] = first[k] < HUGE_VAL ? first[k] : 1e4;
   }
