@@ -20,7 +20,6 @@ from ops.rulebook import KernelMap, Pyramid, Table
 from ops.site_order import OUTSIDE, site_order
 from ops.spconv import line_maps
 from ops.spconv.foresight import Foreseen, Record
-from ops.spconv.on_the_way import OnTheWay
 from ops.spconv.renumbering import strided_in, submanifold_in
 from ops.spconv.transposed import transposed_map
 from ops.tuned import PairLists
@@ -161,24 +160,22 @@ class Sites:
         return coords, order
 
     def _map_by_lines(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap | None:
-        """The map of sites that are likely to be sorted: it is built while the host waits to know
-        whether they are. None where they are not, or where there is a bitmap, which must know."""
+        """The map of sites that are likely to be sorted, on a GPU; None where they are not."""
         if self._ordered is not None or self._record is None or not self._record.is_sorted:
             return None
+        if not self.indices.is_cuda:
+            return None
         coords = self.indices.int().contiguous()
-        if not line_maps.too_large(coords, self.batch_size, [self.shape]):
-            return None
-        fault = OnTheWay(site_order(coords, self.batch_size, self.shape))
-        found = line_maps.submanifold_map(coords, self.shape, self.batch_size, kernel, dilation)
-        if fault.number():  # sync: once for an input
-            return None
-        self._ordered = coords, None
+        grid = self.shape, self.batch_size
+        found = line_maps.submanifold_map_if_sorted(coords, *grid, kernel, dilation)
+        if found is not None:
+            self._ordered = coords, None
         return found
 
     def _build_foreseen(self, both_ways: bool) -> None:
-        """All maps that the last input needed, in one call that waits once."""
+        """All maps that the last input needed, where it went down: in one call that waits once."""
         foreseen, self._foreseen = self._foreseen, None
-        if foreseen is None or len(self.indices) == 0:
+        if foreseen is None or not foreseen.downs or len(self.indices) == 0:
             return
         assert self._record is not None  # what has foreseen this follows a layer
         if self._ordered is None and not self._record.is_sorted:
