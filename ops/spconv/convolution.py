@@ -15,7 +15,7 @@ from ops.geometry import ConvGeometry
 from ops.rulebook import KernelMap
 from ops.spconv.core import ConvAlgo, IndiceData, SparseConvTensor, expand_nd
 from ops.spconv.modules import SparseModule
-from ops.spconv.product import LEAST_CHANNELS, Kept, gains_by_order, product
+from ops.spconv.product import NARROWER, Kept, gains_by_order, product
 from ops.spconv.sites import Sites
 from ops.tuned import Tunable, product_type
 
@@ -169,7 +169,7 @@ class SparseConvolution(Tunable, SparseModule):
     ) -> KernelMap:
         """The map with orders of its rows where the layer gains by them."""
         c_in, c_out = self.in_channels, self.out_channels
-        if min(c_in, c_out) < LEAST_CHANNELS:  # the host's time counts
+        if min(c_in, c_out) < min(NARROWER):  # the host's time counts
             return kernel_map
         forward, backward = kernel_map
         dtype = product_type(input.features)

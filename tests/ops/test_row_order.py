@@ -120,7 +120,18 @@ def test_a_convolution_of_many_rows_gives_the_same_bits_in_any_order():
 @pytest.mark.usefixtures("tf32")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("precision", ["highest", "high"])
-@pytest.mark.parametrize(("rows", "c_in", "c_out"), [(1, 16, 16), (97, 32, 64), (70_001, 64, 48)])
+@pytest.mark.parametrize(
+    ("rows", "c_in", "c_out"),
+    [
+        (1, 16, 16),
+        (97, 32, 64),
+        (70_001, 64, 48),
+        (1, 64, 64),
+        (1000, 32, 32),
+        (1000, 64, 32),
+        (70_001, 64, 64),
+    ],
+)
 def test_narrower_layers_in_an_order(dtype, precision, rows, c_in, c_out):
     """Sums of a row may be cut elsewhere: the same but for the rounding of float32."""
     torch.set_float32_matmul_precision(precision)
