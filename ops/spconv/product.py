@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from ops.cuda import sparse_conv as cuda
 from ops.cuda.precision import tf32_allowed
 from ops.dataflow import Dataflow, PairMap
-from ops.row_order import MOST_OFFSETS
+from ops.row_order import ALL, MOST_OFFSETS
 from ops.rulebook import KernelMap, Table
 from ops.sparse_conv import check_features, sparse_conv
 from ops.tuned import product_type
@@ -22,6 +22,7 @@ from ops.tuned import product_type
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
 WIDE, NARROWER = 128, (32, 64)  # channels of a layer that gains by an order of its rows
 LINE_BYTES = 128  # of a row of features of the narrower ones, at least
+SEGMENT = 1 << 16  # rows, of narrower layers
 LEAST_WORK = 27 * 10**9  # bytes of the features times offsets and channels of the results
 MOST_ROWS = 96 * 65535  # of the kernel that reads an order: its largest grid of blocks
 
@@ -122,6 +123,12 @@ def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> b
         and 1 < offsets <= MOST_OFFSETS
         and (halves or (dtype == torch.float32 and tf32_allowed()))
     )
+
+
+def segment_of(c_in: int, c_out: int) -> int:
+    """Rows of which an order is by itself: the reads of narrower layers limit their kernel, in wide
+    ones products in vain do."""
+    return ALL if min(c_in, c_out) >= WIDE else SEGMENT
 
 
 def _reads_an_order(c_in: int, c_out: int, element_bytes: int) -> bool:

@@ -43,7 +43,7 @@ class Sites:
         self._submanifold: dict[tuple, KernelMap] = {}
         self._strided: dict[tuple, tuple[Sites, KernelMap]] = {}
         # with the neighbours that have the id
-        self._orders: dict[int, tuple[Tensor, Tensor]] = {}
+        self._orders: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self.pairs = PairLists()  # of the maps from these sites
         self._record: Record | None = None
         self._foreseen: Foreseen | None = None
@@ -122,11 +122,12 @@ class Sites:
             found[0]._record, found[0]._level = self._record, self._level + 1
         return found
 
-    def with_order(self, table: Table) -> Table:
-        """A table of the outputs on these sites with an order of its rows, computed once."""
-        key = id(table.neighbours)
+    def with_order(self, table: Table, segment: int) -> Table:
+        """A table of the outputs on these sites with an order of its rows, computed once; see
+        `ops.row_order`."""
+        key = id(table.neighbours), segment
         if key not in self._orders:
-            self._orders[key] = table.neighbours, row_order(table)
+            self._orders[key] = table.neighbours, row_order(table, segment)
         return table._replace(order=self._orders[key][1])
 
     def inverted(self, geometry: ConvGeometry, kernel_map: KernelMap) -> KernelMap:

@@ -67,7 +67,7 @@ class Scratch {
   explicit Scratch(const Tensor& like) : options_(like.options().dtype(at::kByte)) {}
 
   void* operator()(int64_t bytes) {
-    constexpr int64_t SHARED = 1 << 16, ALIGNMENT = 256;
+    constexpr int64_t SHARED = 1 << 14, ALIGNMENT = 256;
     const int64_t size = divide_up(bytes, ALIGNMENT) * ALIGNMENT;
     if (size > SHARED / 2) return allocate(size);
     if (size > left_) {
