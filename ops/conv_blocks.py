@@ -31,5 +31,7 @@ def conv_blocks(
             f"weights: {len(weights)}, kernel_maps: {len(kernel_maps)}, norms: {len(norms)}; "
             "every block needs one of each"
         )
+    if not weights:
+        raise ValueError("weights: none; conv_blocks takes one block or more")
     backend = cuda if on_kernels(features) else reference
     return backend.conv_blocks(features, weights, kernel_maps, norms)

@@ -31,3 +31,18 @@ def line_table(
     """
     backend = cuda if on_kernels(coords) else reference
     return backend.line_table(coords, source, batch_size, shape, window, transposed)
+
+
+def site_table(
+    coords: Tensor,  # [N, 1 + D] int32
+    batch_size: int,
+    shape: Sequence[int],
+    window: ConvGeometry,  # whose outputs are on the sites
+) -> tuple[Tensor, int]:  # [V, N] int32
+    """The table of sites that are likely to be sorted, and the number of `ops.site_order`. Where
+    that is not 0 the table holds anything.
+
+    A GPU makes the table while the host waits for the number.
+    """
+    backend = cuda if on_kernels(coords) else reference
+    return backend.site_table(coords, batch_size, shape, window)

@@ -10,12 +10,12 @@ from ops.cuda.library import extension
 from ops.rulebook import Table
 
 
-def row_order(table: Table) -> Tensor:
+def row_order(table: Table, segment: int) -> Tensor:
     """See ops.row_order.row_order."""
     extension()
-    return torch.ops.millisecond.row_order(table.neighbours, table.count)
+    return torch.ops.millisecond.row_order(table.neighbours, table.count, segment)
 
 
 @fake("row_order")
-def _fake_row_order(neighbours, count) -> Tensor:
+def _fake_row_order(neighbours, count, segment) -> Tensor:
     return neighbours.new_empty(2, neighbours.shape[1])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ops.geometry import ConvGeometry
 from ops.reference.coords import linear_keys
+from ops.reference.site_order import site_order
 
 
 def line_table(
@@ -39,3 +40,11 @@ def line_table(
         place = torch.searchsorted(keys, wanted)
         table.append(torch.where(there & (bounded[place] == wanted), place, -1).int())
     return torch.stack(table)
+
+
+def site_table(
+    coords: Tensor, batch_size: int, shape: Sequence[int], window: ConvGeometry
+) -> tuple[Tensor, int]:
+    """See ops.line_table.site_table."""
+    fault = int(site_order(coords, batch_size, shape))
+    return line_table(coords, coords, batch_size, shape, window, False), fault

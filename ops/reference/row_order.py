@@ -10,7 +10,7 @@ from ops.rulebook import Table
 DECIDING = 4  # offsets of a row that decide on its place
 
 
-def row_order(table: Table) -> Tensor:
+def row_order(table: Table, segment: int) -> Tensor:
     """See ops.row_order.row_order."""
     volume = len(table.neighbours)
     has = (table.neighbours >= 0).long()
@@ -19,7 +19,8 @@ def row_order(table: Table) -> Tensor:
         place ^= place >> shift
     if table.count is not None:
         place[int(table.count) :] = -1
-    order = (-place).argsort(stable=True)
+    segments = torch.arange(len(place), device=has.device) // segment
+    order = ((segments << 32) - place).argsort(stable=True)
     offsets = torch.arange(volume, device=has.device)
     return torch.stack((order, (has << offsets[:, None]).sum(0))).int()
 

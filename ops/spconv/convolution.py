@@ -15,7 +15,7 @@ from ops.geometry import ConvGeometry
 from ops.rulebook import KernelMap
 from ops.spconv.core import ConvAlgo, IndiceData, SparseConvTensor, expand_nd
 from ops.spconv.modules import SparseModule
-from ops.spconv.product import LEAST_CHANNELS, Kept, gains_by_order, product
+from ops.spconv.product import NARROWER, Kept, gains_by_order, product, segment_of
 from ops.spconv.sites import Sites
 from ops.tuned import Tunable, product_type
 
@@ -169,16 +169,16 @@ class SparseConvolution(Tunable, SparseModule):
     ) -> KernelMap:
         """The map with orders of its rows where the layer gains by them."""
         c_in, c_out = self.in_channels, self.out_channels
-        if min(c_in, c_out) < LEAST_CHANNELS:  # the host's time counts
+        if min(c_in, c_out) < min(NARROWER):  # the host's time counts
             return kernel_map
         forward, backward = kernel_map
         dtype = product_type(input.features)
         if gains_by_order(forward, dtype, c_in, c_out):
-            forward = outputs.with_order(forward)
+            forward = outputs.with_order(forward, segment_of(c_in, c_out))
         if backward is None or not torch.is_grad_enabled():
             return KernelMap(forward, backward)
         if gains_by_order(backward, dtype, c_out, c_in):
-            backward = inputs.with_order(backward)
+            backward = inputs.with_order(backward, segment_of(c_in, c_out))
         return KernelMap(forward, backward)
 
     def flow(self, features: Tensor, kernel_map: KernelMap) -> Dataflow | None:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ops.conv_blocks import conv_blocks
 from ops.conv_chain import ConvChain
+from ops.cuda.conv_blocks import conv_blocks
 from ops.cuda.precision import tf32_allowed
 from ops.rulebook import KernelMap
 from ops.spconv.convolution import SparseConvolution
@@ -129,7 +129,7 @@ def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseCon
 
 
 def _trained(blocks: Sequence[Block], features: Tensor, maps: Sequence[KernelMap]) -> Tensor:
-    weights = [conv.weight.flatten(1, -2).permute(1, 2, 0) for conv, _, _ in blocks]
+    weights = [conv.weight for conv, _, _ in blocks]
     norms = [norm for _, norm, _ in blocks]
     counters = [norm.num_batches_tracked for norm in norms]
     torch._foreach_add_([counter for counter in counters if counter is not None], 1)

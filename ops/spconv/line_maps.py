@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ops.cuda.bitmap import workspace_words
 from ops.geometry import ConvGeometry
-from ops.line_table import line_table
+from ops.line_table import line_table, site_table
 from ops.reached_sites import reached_sites
 from ops.rulebook import KernelMap, Table
 
@@ -32,10 +32,21 @@ def submanifold_map(
     dilation: tuple[int, ...],
 ) -> KernelMap:
     """See ops.kernel_map.submanifold_map."""
-    centre = tuple(k // 2 * d for k, d in zip(kernel, dilation, strict=True))
-    window = ConvGeometry(kernel, (1,) * len(kernel), centre, dilation)
-    table = Table(line_table(coords, coords, batch_size, shape, window))
+    table = Table(line_table(coords, coords, batch_size, shape, _around(kernel, dilation)))
     return KernelMap(table, table.reversed())
+
+
+def submanifold_map_if_sorted(
+    coords: Tensor,  # [N, 1 + D] int32
+    shape: tuple[int, ...],
+    batch_size: int,
+    kernel: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> KernelMap | None:
+    """The same of any sites; None where they are not sorted, twice there or outside."""
+    found, fault = site_table(coords, batch_size, shape, _around(kernel, dilation))
+    table = Table(found)
+    return None if fault else KernelMap(table, table.reversed())
 
 
 def strided_map(
@@ -53,3 +64,8 @@ def strided_map(
     if both_ways:
         backward = Table(line_table(coords, outputs, batch_size, out_shape, geometry, True))
     return outputs, out_shape, KernelMap(forward, backward)
+
+
+def _around(kernel: tuple[int, ...], dilation: tuple[int, ...]) -> ConvGeometry:
+    centre = tuple(k // 2 * d for k, d in zip(kernel, dilation, strict=True))
+    return ConvGeometry(kernel, (1,) * len(kernel), centre, dilation)

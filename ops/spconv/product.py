@@ -14,14 +14,16 @@ from torch.nn.functional import pad
 from ops.cuda import sparse_conv as cuda
 from ops.cuda.precision import tf32_allowed
 from ops.dataflow import Dataflow, PairMap
-from ops.row_order import MOST_OFFSETS
+from ops.row_order import ALL, MOST_OFFSETS
 from ops.rulebook import KernelMap, Table
 from ops.sparse_conv import check_features, sparse_conv
 from ops.tuned import product_type
 
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
-LEAST_CHANNELS = 128  # of a layer that gains by an order of its rows
-LEAST_WORK = 1 << 29  # rows times channels of both sides
+WIDE, NARROWER = 128, (32, 64)  # channels of a layer that gains by an order of its rows
+LINE_BYTES = 128  # of a row of features of the narrower ones, at least
+SEGMENT = 1 << 16  # rows, of narrower layers
+LEAST_WORK = 27 * 10**9  # bytes of the features times offsets and channels of the results
 MOST_ROWS = 96 * 65535  # of the kernel that reads an order: its largest grid of blocks
 
 
@@ -115,13 +117,25 @@ def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> b
     halves = dtype in (torch.float16, torch.bfloat16)
     return (
         table.neighbours.is_cuda
-        and c_in % TILE == 0
-        and c_out % TILE == 0
-        and rows * c_in * c_out >= LEAST_WORK
+        and rows * offsets * c_in * c_out * dtype.itemsize >= LEAST_WORK
+        and _reads_an_order(c_in, c_out, dtype.itemsize)
         and rows <= MOST_ROWS
         and 1 < offsets <= MOST_OFFSETS
         and (halves or (dtype == torch.float32 and tf32_allowed()))
     )
+
+
+def segment_of(c_in: int, c_out: int) -> int:
+    """Rows of which an order is by itself: the reads of narrower layers limit their kernel, in wide
+    ones products in vain do."""
+    return ALL if min(c_in, c_out) >= WIDE else SEGMENT
+
+
+def _reads_an_order(c_in: int, c_out: int, element_bytes: int) -> bool:
+    """Whether these channels have a kernel that reads an order and is the faster for it."""
+    if min(c_in, c_out) >= WIDE:
+        return c_in % TILE == 0 and c_out % TILE == 0
+    return c_in in NARROWER and c_out in NARROWER and c_in * element_bytes >= LINE_BYTES
 
 
 def on_tensor_cores(features: Tensor) -> bool:

@@ -20,7 +20,6 @@ from ops.rulebook import KernelMap, Pyramid, Table
 from ops.site_order import OUTSIDE, site_order
 from ops.spconv import line_maps
 from ops.spconv.foresight import Foreseen, Record
-from ops.spconv.on_the_way import OnTheWay
 from ops.spconv.renumbering import strided_in, submanifold_in
 from ops.spconv.transposed import transposed_map
 from ops.tuned import PairLists
@@ -44,7 +43,7 @@ class Sites:
         self._submanifold: dict[tuple, KernelMap] = {}
         self._strided: dict[tuple, tuple[Sites, KernelMap]] = {}
         # with the neighbours that have the id
-        self._orders: dict[int, tuple[Tensor, Tensor]] = {}
+        self._orders: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self.pairs = PairLists()  # of the maps from these sites
         self._record: Record | None = None
         self._foreseen: Foreseen | None = None
@@ -123,11 +122,12 @@ class Sites:
             found[0]._record, found[0]._level = self._record, self._level + 1
         return found
 
-    def with_order(self, table: Table) -> Table:
-        """A table of the outputs on these sites with an order of its rows, computed once."""
-        key = id(table.neighbours)
+    def with_order(self, table: Table, segment: int) -> Table:
+        """A table of the outputs on these sites with an order of its rows, computed once; see
+        `ops.row_order`."""
+        key = id(table.neighbours), segment
         if key not in self._orders:
-            self._orders[key] = table.neighbours, row_order(table)
+            self._orders[key] = table.neighbours, row_order(table, segment)
         return table._replace(order=self._orders[key][1])
 
     def inverted(self, geometry: ConvGeometry, kernel_map: KernelMap) -> KernelMap:
@@ -161,24 +161,22 @@ class Sites:
         return coords, order
 
     def _map_by_lines(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap | None:
-        """The map of sites that are likely to be sorted: it is built while the host waits to know
-        whether they are. None where they are not, or where there is a bitmap, which must know."""
+        """The map of sites that are likely to be sorted, on a GPU; None where they are not."""
         if self._ordered is not None or self._record is None or not self._record.is_sorted:
             return None
+        if not self.indices.is_cuda:
+            return None
         coords = self.indices.int().contiguous()
-        if not line_maps.too_large(coords, self.batch_size, [self.shape]):
-            return None
-        fault = OnTheWay(site_order(coords, self.batch_size, self.shape))
-        found = line_maps.submanifold_map(coords, self.shape, self.batch_size, kernel, dilation)
-        if fault.number():  # sync: once for an input
-            return None
-        self._ordered = coords, None
+        grid = self.shape, self.batch_size
+        found = line_maps.submanifold_map_if_sorted(coords, *grid, kernel, dilation)
+        if found is not None:
+            self._ordered = coords, None
         return found
 
     def _build_foreseen(self, both_ways: bool) -> None:
-        """All maps that the last input needed, in one call that waits once."""
+        """All maps that the last input needed, where it went down: in one call that waits once."""
         foreseen, self._foreseen = self._foreseen, None
-        if foreseen is None or len(self.indices) == 0:
+        if foreseen is None or not foreseen.downs or len(self.indices) == 0:
             return
         assert self._record is not None  # what has foreseen this follows a layer
         if self._ordered is None and not self._record.is_sorted:

@@ -24,7 +24,7 @@ from ops import ConvGeometry, KernelMap, Level, VoxelGrid
 from ops.cuda import naive
 from ops.cuda.streams import own_stream
 from ops.dense_conv3d import RUNGS
-from ops.line_table import line_table
+from ops.line_table import line_table, site_table
 from ops.locations import output_sites
 from ops.reached_sites import reached_sites
 from ops.row_order import row_order
@@ -32,6 +32,7 @@ from ops.site_order import site_order
 
 GRID = VoxelGrid((0, -4, -2, 12, 4, 2), (0.2, 0.2, 0.2))
 DOWN = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
+AROUND = ConvGeometry((3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1))
 CHANNELS = [
     (4, 16),
     (16, 16),
@@ -177,7 +178,7 @@ def row_orders(scene: Scene) -> None:
             ops.sparse_conv(x, w, ordered)
 
 
-@runs("conv_blocks", "conv_blocks_backward")
+@runs("train_blocks", "conv_blocks", "conv_blocks_backward")
 def conv_blocks(scene: Scene) -> None:
     options = product(kernel_maps(scene), DTYPES, ("highest", "high"), CHANNELS)
     for kernel_map, dtype, precision, (c_in, c_out) in options:
@@ -191,7 +192,7 @@ def conv_blocks(scene: Scene) -> None:
         ops.conv_blocks(x, [w], [kernel_map], [norm]).sum().backward()
 
 
-@runs("conv_blocks", "conv_blocks_backward", "index_bounded")
+@runs("train_blocks", "conv_blocks", "conv_blocks_backward", "index_bounded")
 def conv_blocks_with_counts(scene: Scene) -> None:
     count = torch.tensor([len(scene.coords)], dtype=torch.int32).cuda()
     room = {"capacities": (2 * len(scene.coords), 3 * len(scene.coords)), "count": count}
@@ -252,7 +253,7 @@ def conv_naive(scene: Scene) -> None:
     naive.sparse_conv(features, torch.randn(27, 40, 50).cuda(), tables)
 
 
-@runs("line_table", "reached_sites", "site_order")
+@runs("line_table", "reached_sites", "site_order", "site_table")
 def lines_of_sites(scene: Scene) -> None:
     coords, shape, below = scene.coords, GRID.sparse_shape, scene.below
     line_table(below.coords, coords, 2, shape, DOWN)
@@ -260,6 +261,8 @@ def lines_of_sites(scene: Scene) -> None:
     reached_sites(coords, 2, below.spatial_shape, DOWN)
     site_order(coords, 2, shape)
     site_order(coords.flip(0), 1, shape)
+    site_table(coords, 2, shape, AROUND)
+    site_table(coords.flip(0), 2, shape, AROUND)
 
 
 @runs("max_pool", "max_pool_backward")

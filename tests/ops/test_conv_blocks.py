@@ -46,3 +46,8 @@ def test_every_block_needs_its_parts():
     weights = [torch.zeros(27, 3, 3)] * 2
     with pytest.raises(ValueError, match="weights: 2, kernel_maps: 1, norms: 2"):
         conv_blocks(torch.zeros(5, 3), weights, [kernel_map], norms((3, 3)))
+
+
+def test_no_block_is_an_error():
+    with pytest.raises(ValueError, match="weights: none"):
+        conv_blocks(torch.zeros(5, 3), [], [], [])

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from ops import ConvGeometry, strided_map, submanifold_map
-from ops.line_table import line_table
+from ops.line_table import line_table, site_table
+from ops.site_order import NOT_INCREASING, OUTSIDE
 from ops.spconv import line_maps
 from tests.helpers.dense_oracle import STRIDED, random_sites
 
@@ -48,6 +49,22 @@ def test_more_lines_than_a_block_finds():
     assert torch.equal(found.forward.neighbours.cpu(), expected.forward.neighbours)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(5, 6, 7), (8, 9)])
+def test_of_sites_that_may_be_sorted(shape, device):
+    dims = len(shape)
+    kernel, steps = (3, 5, 3)[-dims:], (1,) * dims
+    window = ConvGeometry(kernel, steps, tuple(k // 2 for k in kernel), steps)
+    coords = random_sites(2, 2, shape, 0.3).to(device)
+    table, fault = site_table(coords, 2, shape, window)
+    assert fault == 0
+    assert torch.equal(table, submanifold_map(coords, shape, 2, kernel).forward.neighbours)
+    assert site_table(coords[:0], 2, shape, window)[1] == 0
+    assert site_table(coords.flip(0), 2, shape, window)[1] == NOT_INCREASING
+    assert site_table(coords[[0, 0, 1]], 2, shape, window)[1] == NOT_INCREASING
+    assert site_table(coords, 2, (shape[0] - 1, *shape[1:]), window)[1] & OUTSIDE
+
+
 @pytest.mark.gpu
 def test_opcheck():
     coords = random_sites(1, 2, (5, 6, 7)).cuda().contiguous()
@@ -55,5 +72,6 @@ def test_opcheck():
     arguments = coords, coords, 2, (5, 6, 7), window, False
     torch.library.opcheck(torch.ops.millisecond.line_table, arguments)
     arguments = coords, 2, (3, 3, 4), window
+    torch.library.opcheck(torch.ops.millisecond.site_table, (coords, 2, (5, 6, 7), window))
     checks = ("test_schema", "test_faketensor")  # of the rows, some are room
     torch.library.opcheck(torch.ops.millisecond.reached_sites, arguments, test_utils=checks)

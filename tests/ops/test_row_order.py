@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from ops.reference.row_order import row_order as reference
-from ops.row_order import row_order
+from ops.row_order import ALL, row_order
 from ops.rulebook import KernelMap, Table
 from ops.sparse_conv import sparse_conv
-from tests.conftest import ROUNDED_ONCE
+from tests.conftest import CONVOLUTION, ROUNDED_ONCE
 from tests.helpers.sparse import error
 
 
@@ -37,6 +37,17 @@ def test_every_row_is_there_once_and_rows_of_the_same_offsets_side_by_side(count
         assert torch.equal(masks >> v & 1, (table.neighbours[v] >= 0).long())
     found = masks[order[:last]]
     assert 1 + (found[1:] != found[:-1]).sum() == len(found.unique())
+
+
+@pytest.mark.parametrize("count", [None, 1500])
+def test_each_segment_is_in_order_by_itself(count):
+    table = random_table(3000, 27, 6, count)
+    order = row_order(table, 1024)[0]
+    for begin in range(0, 3000, 1024):
+        rows = slice(begin, begin + 1024)
+        counted = None if count is None else torch.tensor([min(max(count - begin, 0), 1024)])
+        part = Table(table.neighbours[:, rows], counted)
+        assert torch.equal(order[rows], row_order(part)[0] + begin)
 
 
 def test_the_four_rarest_offsets_decide():
@@ -83,8 +94,11 @@ def test_the_kernel_finds_the_same_order(rows, volume, count):
     table = random_table(rows, volume, rows, count)
     bounded = table._replace(count=torch.tensor([rows // 3], dtype=torch.int32))
     for given in (table, bounded):
-        assert torch.equal(row_order(moved(given)).cpu(), reference(given))
-    torch.library.opcheck(torch.ops.millisecond.row_order, tuple(moved(bounded)[:2]))
+        for segment in (ALL, 1024, 65536):
+            found = row_order(moved(given), segment)
+            assert torch.equal(found.cpu(), reference(given, segment))
+    arguments = *moved(bounded)[:2], ALL
+    torch.library.opcheck(torch.ops.millisecond.row_order, arguments)
 
 
 @pytest.fixture
@@ -136,6 +150,28 @@ def test_narrower_layers_in_an_order(dtype, precision, rows, c_in, c_out):
             found = [sparse_conv(features, weight, ordered)[:counted] for _ in range(2)]
             assert torch.equal(*found)
             assert error(found[0], wanted) <= ROUNDED_ONCE[dtype]
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("tf32")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("rows", "c_in", "c_out"), [(1, 64, 64), (1000, 32, 32), (1000, 64, 32), (70_001, 64, 64)]
+)
+def test_32_and_64_channels_in_an_order(dtype, rows, c_in, c_out):
+    """Their own kernel against the reference in fp64, the same bits every time."""
+    draw = torch.Generator("cuda").manual_seed(0)
+    features = torch.randn(rows, c_in, device="cuda", generator=draw).to(dtype)
+    weight = torch.randn(27, c_in, c_out, device="cuda", generator=draw).to(dtype) / 30
+    tolerance = CONVOLUTION[dtype, "high" if dtype == torch.float32 else "highest"]
+    for count, flipped in itertools.product((None, rows // 2), (False, True)):
+        table = moved(random_table(rows, 27, rows, count))._replace(flipped=flipped)
+        counted = rows if count is None else count
+        wanted = sparse_conv(features.double(), weight.double(), KernelMap(table, None))[:counted]
+        ordered = KernelMap(table._replace(order=row_order(table, 1024)), None)
+        found = [sparse_conv(features, weight, ordered)[:counted] for _ in range(2)]
+        assert torch.equal(*found)
+        assert error(found[0], wanted) <= tolerance
 
 
 def check_any_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> None:

@@ -290,3 +290,9 @@ def test_opcheck_of_the_blocks(opcheck_case):
         (features, features, *blocks, saved, *[[table] * 2, []] * 2, [], [1, 1], 1e-3, True),
         test_utils=checks,
     )
+    tables = [table, table], [], []
+    torch.library.opcheck(
+        torch.ops.millisecond.train_blocks.default,
+        (features, *blocks, *statistics, *tables, *tables, [1, 1], 0.01, 1e-3, False),
+        test_utils=checks,
+    )

@@ -13,7 +13,7 @@ import ops
 from detector.models.sparse_encoder import DOWNS
 from ops import ConvGeometry, Dataflow, KernelMap, Level, LocationMap, PairMap, sparse_conv
 from ops.row_order import row_order
-from ops.spconv.product import LEAST_CHANNELS, gains_by_order
+from ops.spconv.product import gains_by_order, segment_of
 from tools.benchmarks.peers import encoder_layers
 from tools.benchmarks.timing import kernel_time
 
@@ -178,11 +178,11 @@ def in_order(layer: Layer, precision: str) -> Layer | None:
     not gain by one."""
     dtype, (forward, backward) = TYPES[precision], layer.kernel_map
     c_in, c_out = layer.c_in, layer.c_out
-    if min(c_in, c_out) < LEAST_CHANNELS or not gains_by_order(forward, dtype, c_in, c_out):
+    if not gains_by_order(forward, dtype, c_in, c_out):
         return None
-    forward = forward._replace(order=row_order(forward))
+    forward = forward._replace(order=row_order(forward, segment_of(c_in, c_out)))
     if backward is not None and gains_by_order(backward, dtype, c_out, c_in):
-        backward = backward._replace(order=row_order(backward))
+        backward = backward._replace(order=row_order(backward, segment_of(c_in, c_out)))
     return layer._replace(kernel_map=KernelMap(forward, backward))
 
 

@@ -15,7 +15,7 @@ from detector.models.sparse_encoder import DOWNS
 from ops import KernelMap, Level, Voxels
 from ops.cuda import naive
 from ops.cuda.streams import own_stream
-from ops.line_table import line_table
+from ops.line_table import line_table, site_table
 from ops.locations import kernel_map as kernel_map_of
 from ops.locations import output_sites
 from ops.reached_sites import reached_sites
@@ -101,12 +101,13 @@ def index_exactly(scan: Scan) -> Calls:
     return {"index, exact sizes": lambda: ops.index_pyramid(coords, shape, 1, DOWNS, **options)}
 
 
-@line("line_table", "reached_sites", "site_order")
+@line("line_table", "reached_sites", "site_order", "site_table")
 def lines_of_sites(scan: Scan) -> Calls:
     coords, shape = scan.voxels.coords, GRID.sparse_shape
     window, down = ops.ConvGeometry.of(3, padding=1), ops.ConvGeometry.of(3, 2, 1)
     return {
         "line table": lambda: line_table(coords, coords, 1, shape, window),
+        "site table": lambda: site_table(coords, 1, shape, window),
         "reached sites": lambda: reached_sites(coords, 1, down.output_shape(shape), down),
         "site order": lambda: site_order(coords, 1, shape),
     }
@@ -173,7 +174,7 @@ def dense_conv3d(scan: Scan) -> Calls:
     return {"dense conv 16-16, 64 x 64 x 64": lambda: ops.dense_conv3d(volume, weight)}
 
 
-@line("conv_blocks", "conv_blocks_backward")
+@line("train_blocks", "conv_blocks", "conv_blocks_backward")
 def conv_blocks(scan: Scan) -> Calls:
     kernel_map, rows = submanifold(scan)
     x, weights = random(rows, 64), [random(27, 64, 64, dtype=torch.float32) for _ in range(2)]

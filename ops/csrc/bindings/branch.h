@@ -30,11 +30,22 @@ class SharedScratch {
   size_t at_ = 0;
 };
 
+// An event without a time, destroyed also where its owner's constructor throws.
+class Event {
+ public:
+  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event"); }
+  Event(const Event&) = delete;
+  ~Event() { cudaEventDestroy(event_); }
+  operator cudaEvent_t() const { return event_; }
+
+ private:
+  cudaEvent_t event_;
+};
+
 // A second stream, joined at the end also where an error leaves the operator.
 class ForkedStream {
  public:
   explicit ForkedStream(const at::Device& device) : side_(c10::cuda::getStreamFromPool(false, device.index())) {
-    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event");
     check(cudaEventRecord(event_, stream()), "event");
     check(cudaStreamWaitEvent(side_.stream(), event_, 0), "event");
   }
@@ -42,13 +53,12 @@ class ForkedStream {
   ~ForkedStream() {
     cudaEventRecord(event_, side_.stream());
     cudaStreamWaitEvent(stream(), event_, 0);
-    cudaEventDestroy(event_);
   }
   Branch branch(Allocate allocate = nullptr) const { return {side_.stream(), event_, std::move(allocate)}; }
 
  private:
   c10::cuda::CUDAStream side_;
-  cudaEvent_t event_;
+  Event event_;
 };
 
 // Packs weights on a second stream meanwhile, all but that of the block that comes first.
@@ -71,28 +81,21 @@ class PackedWeights {
       check(pack_ahead(type, tf32, weight, std::ref(scratch), branch.stream), "pack");
       if (!weight.packed) continue;
       packed_[block].weight = weight.packed;
-      check(cudaEventCreateWithFlags(&packed_[block].done, cudaEventDisableTiming), "event");
-      check(cudaEventRecord(packed_[block].done, branch.stream), "event");
-    }
-  }
-  PackedWeights(const PackedWeights&) = delete;
-  ~PackedWeights() {
-    for (const Packed& packed : packed_) {
-      if (packed.done) cudaEventDestroy(packed.done);
+      check(cudaEventRecord(packed_[block].done.emplace(), branch.stream), "event");
     }
   }
 
   // Of a block, for the current stream, which waits for it; null where the block packs its own.
   const void* operator[](size_t block) const {
     const Packed& packed = packed_[block];
-    if (packed.done) check(cudaStreamWaitEvent(stream(), packed.done, 0), "event");
+    if (packed.done) check(cudaStreamWaitEvent(stream(), *packed.done, 0), "event");
     return packed.weight;
   }
 
  private:
   struct Packed {
     const void* weight = nullptr;
-    cudaEvent_t done = nullptr;
+    std::optional<Event> done;
   };
   std::vector<Packed> packed_;
 };

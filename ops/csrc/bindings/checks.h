@@ -11,6 +11,7 @@
 #include <functional>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -60,19 +61,33 @@ inline T* optional_pointer(const std::optional<Tensor>& tensor) {
 }
 
 // What an engine call allocates; it goes back to torch, for what comes later on the stream, when the operator
-// returns.
+// returns. Small pieces share an allocation, for the host's sake.
 class Scratch {
  public:
   explicit Scratch(const Tensor& like) : options_(like.options().dtype(at::kByte)) {}
 
   void* operator()(int64_t bytes) {
+    constexpr int64_t SHARED = 1 << 14, ALIGNMENT = 256;
+    const int64_t size = divide_up(bytes, ALIGNMENT) * ALIGNMENT;
+    if (size > SHARED / 2) return allocate(size);
+    if (size > left_) {
+      free_ = static_cast<char*>(allocate(SHARED));
+      left_ = SHARED;
+    }
+    left_ -= size;
+    return std::exchange(free_, free_ + size);
+  }
+
+ private:
+  void* allocate(int64_t bytes) {
     held_.push_back(at::empty({bytes}, options_));
     return held_.back().data_ptr();
   }
 
- private:
   at::TensorOptions options_;
   std::vector<Tensor> held_;
+  char* free_ = nullptr;  // of the last shared one, and so many bytes
+  int64_t left_ = 0;
 };
 
 inline void check_count(const std::optional<Tensor>& count, const Tensor& other, const char* other_name) {

@@ -1,4 +1,6 @@
 // Blocks of convolution, batch normalisation and ReLU, for training.
+#include "bindings/conv_blocks.h"
+
 #include <ATen/ops/empty_like.h>
 
 #include "bindings/branch.h"
@@ -16,8 +18,8 @@ std::optional<Tensor> of_block(at::TensorList counts, size_t block) {
   return counts.empty() ? std::nullopt : std::optional<Tensor>(counts[block]);
 }
 
-// Training blocks one feeding the next, in one call for the host's sake. Returns outs, sums, means and inverse
-// deviations of all blocks, one kind after another. Moves the running statistics.
+}  // namespace
+
 std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, at::TensorList scales,
                                 at::TensorList shifts, at::TensorList running_means, at::TensorList running_vars,
                                 at::TensorList neighbours, at::TensorList counts, const OptionalTensors& orders,
@@ -63,6 +65,8 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
   return saved;
 }
 
+namespace {
+
 // What a block has kept, and the gradient of its result.
 void check_kept(const Tensor& gradient, const Tensor& sums, const OffsetTable& table, int64_t channels,
                 const Tensor& features) {
@@ -102,8 +106,8 @@ Tensor empty_gradient(const Tensor& weight, const at::TensorOptions& options) {
   return at::empty({weight.size(2), weight.size(0), weight.size(1)}, options).permute({1, 2, 0});
 }
 
-// Gradients of the features (empty unless wanted), then of weights, scales and shifts of all blocks. overwrite:
-// the sums among saved are not needed any more, their gradients may take their place.
+}  // namespace
+
 std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& features, at::TensorList weights,
                                          at::TensorList scales, at::TensorList shifts, at::TensorList saved,
                                          at::TensorList neighbours, at::TensorList counts,
@@ -175,8 +179,6 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
   gradients[0] = of_out;
   return gradients;
 }
-
-}  // namespace
 
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def(

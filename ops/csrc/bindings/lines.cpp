@@ -1,6 +1,9 @@
 // Tables of neighbours from lines of sites.
 #include "index/lines.h"
 
+#include <ATen/ops/zeros.h>
+
+#include "bindings/branch.h"
 #include "bindings/window.h"
 #include "index/reached.h"
 
@@ -54,18 +57,39 @@ std::tuple<Tensor, Tensor> outputs_reached(const Tensor& coords, int64_t batch_s
   return {out, count};
 }
 
-// One number, 0 where the sites increase row by row and lie in the grid: see SiteOrder.
-Tensor order_of_sites(const Tensor& coords, int64_t batch_size, at::IntArrayRef shape) {
+SiteOrder order_in(const Tensor& coords, int64_t batch_size, at::IntArrayRef shape, const Tensor& fault) {
   const int dims = check_coords(coords);
   TORCH_CHECK(shape.size() == 3, "shape must hold 3 numbers, is ", shape);
+  return {coords.data_ptr<int>(),
+          static_cast<int>(coords.size(0)),
+          dims,
+          positive(batch_size, "batch_size"),
+          positive(shape[0], "shape"),
+          positive(shape[1], "shape"),
+          positive(shape[2], "shape"),
+          fault.data_ptr<int>()};
+}
+
+// One number, 0 where the sites increase row by row and lie in the grid: see SiteOrder.
+Tensor order_of_sites(const Tensor& coords, int64_t batch_size, at::IntArrayRef shape) {
   const c10::cuda::CUDAGuard guard(coords.device());
-  Tensor fault = at::empty({1}, coords.options());
-  check(site_order({coords.data_ptr<int>(), static_cast<int>(coords.size(0)), dims,
-                    positive(batch_size, "batch_size"), positive(shape[0], "shape"), positive(shape[1], "shape"),
-                    positive(shape[2], "shape"), fault.data_ptr<int>()},
-                   stream()),
-        "site_order");
+  Tensor fault = at::zeros({1}, coords.options());
+  check(site_order(order_in(coords, batch_size, shape, fault), stream()), "site_order");
   return fault;
+}
+
+// The table of sites that are likely to be sorted, and the number of order_of_sites. The host waits for the
+// number, which it needs, while the table is made. The table of sites with a fault is not to be read.
+std::tuple<Tensor, int64_t> neighbours_of_sites(const Tensor& coords, int64_t batch_size, at::IntArrayRef shape,
+                                                at::IntArrayRef window) {
+  const c10::cuda::CUDAGuard guard(coords.device());
+  const Tensor fault = at::zeros({1}, at::TensorOptions(at::kInt).pinned_memory(true));
+  check(site_order(order_in(coords, batch_size, shape, fault), stream()), "site_order");
+  const Event known;
+  check(cudaEventRecord(known, stream()), "event");
+  Tensor neighbours = neighbours_of_lines(coords, coords, batch_size, shape, window, false);
+  check(cudaEventSynchronize(known), "site_order");  // sync: once for an input
+  return {neighbours, *fault.data_ptr<int>()};
 }
 
 }  // namespace
@@ -78,12 +102,14 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   // shape: z, y, x of the outputs' grid
   m.def("reached_sites(Tensor coords, int batch_size, int[] shape, int[] window) -> (Tensor, Tensor)");
   m.def("site_order(Tensor coords, int batch_size, int[] shape) -> Tensor");
+  m.def("site_table(Tensor coords, int batch_size, int[] shape, int[] window) -> (Tensor, int)");
 }
 
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   m.impl("line_table", neighbours_of_lines);
   m.impl("reached_sites", outputs_reached);
   m.impl("site_order", order_of_sites);
+  m.impl("site_table", neighbours_of_sites);
 }
 
 }  // namespace millisecond

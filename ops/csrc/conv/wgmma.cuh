@@ -139,9 +139,36 @@ PRODUCTS(128, 8, 64, 65);
 PRODUCTS(160, 10, 80, 81);
 PRODUCTS(192, 12, 96, 97);
 
+// The same with a [64, K] in registers, where lane 4 g + j of warp w holds words j and j + 4 of lines 16 w + g
+// (a[0] and a[2]) and 16 w + g + 8.
+template <typename T, int ROWS>
+struct RegisterProduct;
+
+#define REGISTER_PRODUCT(TYPE, NAME, DEPTH, TRANSPOSE, ROWS, SIXTEENS, A, B)                               \
+  template <>                                                                                              \
+  struct RegisterProduct<TYPE, ROWS> {                                                                     \
+    __device__ __forceinline__ static void add(float (&d)[ROWS / 2], const uint32_t (&a)[4], uint64_t b) { \
+      asm volatile(                                                                                        \
+          "{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\n"                                                   \
+          "wgmma.mma_async.sync.aligned.m64n" #ROWS DEPTH ".f32." NAME "." NAME " {" PLACES_##SIXTEENS     \
+          "}, {" A "}, %" #B ", add, 1, 1" TRANSPOSE ";\n}"                                                \
+          : VALUES_##SIXTEENS                                                                              \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                           \
+    }                                                                                                      \
+  }
+#define REGISTER_PRODUCTS(ROWS, SIXTEENS, A, B)                                \
+  REGISTER_PRODUCT(__half, "f16", "k16", ", 0", ROWS, SIXTEENS, A, B);         \
+  REGISTER_PRODUCT(__nv_bfloat16, "bf16", "k16", ", 0", ROWS, SIXTEENS, A, B); \
+  REGISTER_PRODUCT(float, "tf32", "k8", "", ROWS, SIXTEENS, A, B)
+
+REGISTER_PRODUCTS(32, 2, "%16, %17, %18, %19", 20);
+REGISTER_PRODUCTS(64, 4, "%32, %33, %34, %35", 36);
+
 #undef EIGHT
 #undef PRODUCT
 #undef PRODUCTS
+#undef REGISTER_PRODUCT
+#undef REGISTER_PRODUCTS
 
 // The transpose of an 8 x 8 matrix of half types, of which each lane holds two elements of line lane / 4.
 __device__ __forceinline__ uint32_t transposed_8x8(uint32_t pair) {

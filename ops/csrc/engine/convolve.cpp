@@ -1,6 +1,7 @@
 // Which kernel a convolution and its weight gradient run on, and in which order that kernel reads the weight.
 #include <algorithm>
 
+#include "conv/resident.h"
 #include "conv/warpgroup.h"
 #include "device.h"
 #include "engine/engine.h"
@@ -82,6 +83,9 @@ cudaError_t launch_piece(const ConvolutionArguments& p, const Route& route, cuda
   if (!route.tiles && !route.narrow) return conv_general(route.precision, p, stream);
   if (route.warpgroups && p.table.order) return conv_ordered(route.precision, p, route.multiprocessors, stream);
   if (route.warpgroups) return conv_warpgroup(route.precision, p, route.multiprocessors, stream);
+  if (route.tiles && is_resident(route.precision, p)) {
+    return conv_resident(route.precision, p, route.multiprocessors, stream);
+  }
   switch (route.precision) {
     case Precision::half:
       return conv_half(p, route.multiprocessors, stream);

@@ -35,28 +35,59 @@ __device__ int lower_bound(const LineTable& p, int low, int high, int x) {
   return low;
 }
 
-// First source of [low, high) that is not before a line.
-__device__ int first_of_line(const LineTable& p, int low, int high, int64_t line) {
+__device__ __forceinline__ int64_t line_of(const LineTable& p, int row) {
+  const Site site = read_site(p.source, row, p.dims);
+  return (int64_t(site.b) * p.z + site.z) * p.y + site.y;
+}
+
+// First source that is not before a line, by a warp: each step leaves one of 33 parts.
+__device__ int first_of_line(const LineTable& p, int64_t line) {
+  const int lane = threadIdx.x % WARP;
+  int low = 0, high = p.source_rows;
   while (low < high) {
-    const int middle = low + (high - low) / 2;
-    const Site site = read_site(p.source, middle, p.dims);
-    if ((int64_t(site.b) * p.z + site.z) * p.y + site.y < line) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
+    const auto place = [=](int i) { return low + int(int64_t(high - low) * (i + 1) / (WARP + 1)); };
+    const int before = __popc(__ballot_sync(FULL_WARP, line_of(p, place(lane)) < line));
+    const int next = before > 0 ? place(before - 1) + 1 : low;
+    if (before < WARP) high = place(before);
+    low = next;
   }
   return low;
 }
 
-// The starts of LINES lines; behind the last one there is the end. The sources of all of them are found first.
+// The starts of LINES lines; behind the last one there is the end. Sources that begin a line note it, and a line
+// without any starts where the next one does.
 __global__ void __launch_bounds__(THREADS) line_starts_kernel(const __grid_constant__ LineTable p) {
-  __shared__ int ends[2];
+  constexpr int OWN = LINES / THREADS;  // lines of a thread
+  __shared__ int ends[2], starts[LINES], of_warp[THREADS / WARP];
+  const int thread = threadIdx.x, warp = thread / WARP, lane = thread % WARP;
   const int64_t first = int64_t(blockIdx.x) * LINES, last = int64_t(p.batch) * p.z * p.y;
-  if (threadIdx.x < 2) ends[threadIdx.x] = first_of_line(p, 0, p.source_rows, first + threadIdx.x * LINES);
+  if (warp < 2) ends[warp] = first_of_line(p, first + warp * LINES);
+  for (int i = thread; i < LINES; i += THREADS) starts[i] = INT32_MAX;
   __syncthreads();
-  for (int i = threadIdx.x; i < LINES && first + i <= last; i += THREADS) {
-    p.starts[first + i] = first_of_line(p, ends[0], ends[1], first + i);
+  for (int row = ends[0] + thread; row < ends[1]; row += THREADS) {
+    const int64_t line = line_of(p, row);
+    const bool begins = row == ends[0] || line_of(p, row - 1) != line;
+    // sources that are not sorted give a wrong table, which nobody reads
+    if (begins && line >= first && line < first + LINES) starts[line - first] = row;
+  }
+  __syncthreads();
+  int least = ends[1], own[OWN];
+#pragma unroll
+  for (int i = OWN; i-- > 0;) own[i] = least = min(least, starts[thread * OWN + i]);
+#pragma unroll
+  for (int step = 1; step < WARP; step *= 2) {
+    const int other = __shfl_down_sync(FULL_WARP, least, step);
+    if (lane + step < WARP) least = min(least, other);
+  }
+  if (lane == 0) of_warp[warp] = least;
+  int after = __shfl_down_sync(FULL_WARP, least, 1);
+  if (lane == WARP - 1) after = ends[1];
+  __syncthreads();
+  for (int i = warp + 1; i < THREADS / WARP; ++i) after = min(after, of_warp[i]);
+#pragma unroll
+  for (int i = 0; i < OWN; ++i) {
+    const int64_t line = first + thread * OWN + i;
+    if (line <= last) p.starts[line] = min(own[i], after);
   }
 }
 
@@ -108,8 +139,7 @@ __global__ void __launch_bounds__(THREADS) site_order_kernel(const SiteOrder p) 
 }  // namespace
 
 cudaError_t site_order(const SiteOrder& p, cudaStream_t stream) {
-  const cudaError_t error = cudaMemsetAsync(p.fault, 0, sizeof(int), stream);
-  if (error != cudaSuccess || p.rows == 0) return error;
+  if (p.rows == 0) return cudaSuccess;
   site_order_kernel<<<blocks(p.rows, THREADS), THREADS, 0, stream>>>(p);
   return cudaGetLastError();
 }

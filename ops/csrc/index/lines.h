@@ -19,7 +19,7 @@ struct LineTable {
 
 cudaError_t line_table(const LineTable& p, cudaStream_t stream);
 
-// What is wrong with sites in a grid, as bits of *fault.
+// What is wrong with sites in a grid, as bits that are added to *fault, which may be in pinned memory of the host.
 constexpr int NOT_INCREASING = 1, OUTSIDE = 2;
 
 struct SiteOrder {

@@ -2,8 +2,8 @@
 // few offsets that only some of its rows have.
 //
 // A row's bin tells its four rarest offsets: there are 20,854 bins for 27 offsets. So one pass of a counting sort
-// is enough. A block sorts a run of rows in shared memory and counts its bins; a scan over all runs gives each bin
-// of each run its place. Three launches.
+// is enough. A block sorts a run of rows in shared memory and counts its bins; a scan over the runs of a segment
+// gives each bin of each run its place. Three launches.
 #include <algorithm>
 #include <cstdlib>
 
@@ -37,9 +37,10 @@ static_assert(words(MAX_VOLUME, DECIDING) < 1 << (32 - RUN_BITS));
 
 struct Workspace {
   int32_t* places;   // [runs, bins] rows of each bin of each run; then the first one's place, in its group
-  int32_t* totals;   // [groups] rows
+  int32_t* totals;   // [segments, groups] rows
   uint32_t* sorted;  // [rows] bin, and place within this bin of this run
   int32_t runs, bins, groups;
+  int32_t segments, runs_of_segment;
 };
 
 // How rare each offset is: bit ranks[v] of a word that the rarest decides.
@@ -160,13 +161,15 @@ __device__ __forceinline__ void for_runs(int4* counts, int64_t stride, int begin
   }
 }
 
-// The counts of a group of bins become places: of bins one after another, each with its rows run by run.
+// The counts of a group of bins in a segment become places: of bins one after another, each with its rows run by
+// run.
 __global__ void __launch_bounds__(SCANNERS) scan_group_kernel(const Workspace w) {
   __shared__ int4 sums[WARPS][WARP];
   __shared__ int of_warp[GROUP / WARP];
   const int thread = threadIdx.x, warp = thread / WARP, lane = thread % WARP;
   int4* const counts = reinterpret_cast<int4*>(w.places) + blockIdx.x * WARP + lane;
-  const int begin = int(int64_t(w.runs) * warp / WARPS), end = int(int64_t(w.runs) * (warp + 1) / WARPS);
+  const int first = blockIdx.y * w.runs_of_segment, runs = min(w.runs_of_segment, w.runs - first);
+  const int begin = first + runs * warp / WARPS, end = first + runs * (warp + 1) / WARPS;
   int4 sum = {0, 0, 0, 0};
   for_runs(counts, w.bins / 4, begin, end, [&](int4*, const int4& count) { add(sum, count); });
   sums[warp][lane] = sum;
@@ -187,7 +190,7 @@ __global__ void __launch_bounds__(SCANNERS) scan_group_kernel(const Workspace w)
   if (thread < GROUP) {
     for (int i = 0; i < warp; ++i) up_to += of_warp[i];
     for (int i = 0; i < WARPS; ++i) of_bin[i * GROUP] += up_to - total;
-    if (thread == GROUP - 1) w.totals[blockIdx.x] = up_to;
+    if (thread == GROUP - 1) w.totals[blockIdx.y * w.groups + blockIdx.x] = up_to;
   }
   __syncthreads();
   int4 place = sums[warp][lane];
@@ -208,9 +211,11 @@ __global__ void __launch_bounds__(RUN) place_rows_kernel(const RowOrder p, const
     place = w.places[int64_t(blockIdx.x) * w.bins + bin] + sorted % RUN;
   }
   if (threadIdx.x < WARP) {
-    int before = 0;
+    const int segment = blockIdx.x / w.runs_of_segment;
+    int before = segment * w.runs_of_segment * RUN;
     for (int first = 0; first < w.groups; first += WARP) {
-      const int group = first + threadIdx.x, total = group < w.groups ? w.totals[group] : 0;
+      const int group = first + threadIdx.x;
+      const int total = group < w.groups ? w.totals[segment * w.groups + group] : 0;
       const int up_to = before + int(sum_up_to(total));
       if (group < w.groups) of_group[group] = up_to - total;
       before = __shfl_sync(FULL_WARP, up_to, WARP - 1);
@@ -225,11 +230,13 @@ __global__ void __launch_bounds__(RUN) place_rows_kernel(const RowOrder p, const
 Workspace workspace_of(const RowOrder& p, void* memory) {
   Workspace w;
   w.runs = blocks(p.rows, RUN);
+  w.runs_of_segment = std::max(1, std::min(w.runs, blocks(p.segment, RUN)));
+  w.segments = divide_up(w.runs, w.runs_of_segment);
   w.groups = blocks(words(p.volume, DECIDING) + 1, GROUP);
   w.bins = w.groups * GROUP;
   w.places = static_cast<int32_t*>(memory);
   w.totals = w.places + int64_t(w.runs) * w.bins;
-  w.sorted = reinterpret_cast<uint32_t*>(w.totals + w.groups);
+  w.sorted = reinterpret_cast<uint32_t*>(w.totals + w.segments * w.groups);
   return w;
 }
 
@@ -258,14 +265,14 @@ Ranks ranks_of(int volume) {
 
 int64_t row_order_workspace(const RowOrder& p) {
   const Workspace w = workspace_of(p, nullptr);
-  return (int64_t(w.runs) * w.bins + w.groups + p.rows) * sizeof(int32_t);
+  return (int64_t(w.runs) * w.bins + w.segments * w.groups + p.rows) * sizeof(int32_t);
 }
 
 cudaError_t row_order(const RowOrder& p, void* workspace, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
   const Workspace w = workspace_of(p, workspace);
   sort_runs_kernel<<<w.runs, RUN, 0, stream>>>(p, ranks_of(p.volume), w);
-  scan_group_kernel<<<w.groups, SCANNERS, 0, stream>>>(w);
+  scan_group_kernel<<<dim3(w.groups, w.segments), SCANNERS, 0, stream>>>(w);
   place_rows_kernel<<<w.runs, RUN, 0, stream>>>(p, w);
   return cudaGetLastError();
 }

@@ -7,13 +7,15 @@
 
 namespace millisecond {
 
-// order [2, rows]: rows in that order, those from *count on last; and by row which offsets it has (bit v).
+// order [2, rows]: rows in that order, each `segment` of them by itself and those from *count on last; and by row
+// which offsets it has (bit v).
 struct RowOrder {
   const int32_t* neighbours;  // [volume, stride], -1 = none; volume <= 31
   const int32_t* count;       // null: all rows
   int64_t stride;
   int32_t rows;
   int32_t volume;
+  int32_t segment;  // a multiple of 1024
   int32_t* order;
 };
 
