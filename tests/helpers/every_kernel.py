@@ -299,6 +299,11 @@ def bev_network(scene: Scene) -> None:
         sums = ops.CellValues(values[1:], cells.rows[1:], [2], [3, 7, 2])
         anchors = torch.rand(cells.rows[1][0].numel() * 4, 7, device="cuda") * 9
         ops.select_boxes_of_cells(sums, anchors, 0.5, 500, 0.1, 100)
+    tables = cells.tables[:2]  # rows side by side share what they read
+    weights = [torch.randn(len(table.neighbours), 128, 128) for table in tables]
+    chain = ops.ConvChain(weights, [torch.randn(128)] * 2).cuda().half()
+    rows = torch.randn(len(scene.below.coords), 128, device="cuda").half()
+    chain(rows, [ops.KernelMap(table, None) for table in tables])
 
 
 @runs("match_anchors", "anchor_losses", "anchor_losses_backward")

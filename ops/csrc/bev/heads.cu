@@ -1,5 +1,6 @@
 // Up-sampling and heads in one kernel on warpgroup products, see conv/warpgroup.cuh: the features between them
-// stay in shared memory.
+// stay in shared memory. Each multiplying warpgroup has half of a tile's rows and all channels, so that one waits
+// for its features while the other multiplies.
 #include "bev/heads.h"
 #include "common.cuh"
 #include "conv/warpgroup.cuh"
@@ -7,10 +8,30 @@
 namespace millisecond {
 namespace {
 
-constexpr int MAX_ROWS = 112;
+constexpr int MAX_ROWS = 128;              // of a tile
 constexpr int HEAD_STEPS = PANEL / SLICE;  // for each panel of features
+constexpr int GROUPS = MULTIPLIERS / 128;  // warpgroups that multiply: each has half of a tile's rows
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// By a warpgroup.
+__device__ __forceinline__ void sync_group(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(2 + group) : "memory");
+}
+
+// The tiles of a launch: those of a block begin at rows blockIdx.x * rows, gridDim.x * rows further on, and so
+// forth.
+struct Tiling : Ring {
+  int n;     // rows that hold something
+  int rows;  // of a tile
+
+  __device__ Tiling(int n, unsigned char* shared) : n(n) {
+    const int blocks = gridDim.x, share = divide_up(n, blocks * max(1, divide_up(n, blocks * MAX_ROWS)));
+    rows = max(64, round_up(share, 32));
+    stages = min(MAX_STAGES, (SHARED_BYTES - ALIGNMENT - HEAD_STEPS * rows * LINE) / (WEIGHT_BYTES + rows * LINE));
+    place(rows, shared);
+  }
+};
 
 // The gatherers: all tiles of a block, the rows again for every panel of features.
 template <int ROWS>
@@ -33,56 +54,99 @@ __device__ __forceinline__ void supply(const HeadJob& p, const Tiling& tiling, B
   supply.finish();
 }
 
+// Adds the products of `steps` steps to the sums of all channels of a panel. lines: as this group's rows of step i
+// lie in shared memory.
+template <typename T, int ROWS, typename LinesOf>
+__device__ __forceinline__ void multiply_panel(float (&sum)[2][ROWS / 2], int steps, const Ring& ring,
+                                               Barriers& barriers, Position& at, LinesOf lines_of) {
+  int before = -1, step = 0;
+  do {
+    barrier_wait(&barriers.full[at.stage], at.phase);
+    const uint64_t a = matrix_descriptor(ring.weights + at.stage * WEIGHT_BYTES);
+    const uint64_t half = (WEIGHT_BYTES / 2) >> 4;
+    const uint64_t b = matrix_descriptor(lines_of(step, at.stage));
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < LINE / 32; ++k) {
+      Product<T, ROWS>::add(sum[0], a + 2 * k, b + 2 * k);
+      Product<T, ROWS>::add(sum[1], a + half + 2 * k, b + 2 * k);
+    }
+    products_commit();
+    products_wait<1>();
+    if (before >= 0) barriers.release(before);
+    before = at.stage;
+    at.advance(ring.stages);
+  } while (++step < steps);
+  products_wait<0>();
+  barriers.release(before);
+}
+
+// ROWS: of a warpgroup.
 template <typename T, int ROWS>
 __device__ __forceinline__ void multiply_tile(const HeadJob& p, const Tiling& tiling, Barriers& barriers,
                                               Position& at, int row0) {
   const int lane = threadIdx.x % WARP, g = lane / 4, j = lane % 4;
-  const int channel0 = threadIdx.x / WARP * 16;         // of a panel
-  const uint32_t middle = shared_address(tiling.rest);  // [HEAD_STEPS][ROWS][LINE]
-  float out[ROWS / 2] = {};
+  const int group = threadIdx.x / 128, warp = threadIdx.x / WARP % 4;
+  const uint32_t middle =
+      shared_address(tiling.rest) + group * HEAD_STEPS * ROWS * LINE;  // [HEAD_STEPS][ROWS][LINE]
+  float out[2][ROWS / 2] = {};
   for (int panel = 0; panel < p.width / PANEL; ++panel) {
     // ---- up-sampling ----
-    float sum[ROWS / 2] = {};
-    multiply_steps<T, ROWS>(sum, p.c_in / SLICE, tiling, barriers, at,
-                            [&](int, int stage) { return tiling.lines + stage * ROWS * LINE; });
+    float sum[2][ROWS / 2] = {};
+    multiply_panel<T, ROWS>(sum, p.c_in / SLICE, tiling, barriers, at,
+                            [&](int, int stage) { return tiling.lines + (stage * GROUPS + group) * ROWS * LINE; });
 
     // ---- features to shared memory ----
-    const float* const biases = p.up_bias + (blockIdx.y * (p.width / PANEL) + panel) * PANEL + channel0;
-    sync_some<2, MULTIPLIERS>();  // those of the panel before have been read
+    const float* const biases = p.up_bias + (blockIdx.y * (p.width / PANEL) + panel) * PANEL;
+    sync_group(group);  // those of the panel before have been read
 #pragma unroll
-    for (int i = 0; i < ROWS / 8; ++i) {
-      uint32_t four[2];
+    for (int half = 0; half < 2; ++half) {
+      const int channel0 = half * 64 + warp * 16;
+      float bias[2];
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float bias = __ldg(biases + channel_of_line(g + 8 * h));
-        four[h] = transposed_8x8(rounded<T>(sum[4 * i + 2 * h] + bias, sum[4 * i + 2 * h + 1] + bias, true));
+      for (int h = 0; h < 2; ++h) bias[h] = __ldg(biases + channel0 + channel_of_line(g + 8 * h));
+#pragma unroll
+      for (int i = 0; i < ROWS / 8; ++i) {
+        uint32_t four[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          four[h] = transposed_8x8(
+              rounded<T>(sum[half][4 * i + 2 * h] + bias[h], sum[half][4 * i + 2 * h + 1] + bias[h], true));
+        }
+        const int channel = channel0 % SLICE + 4 * j, line = i * 8 + g;
+        const uint32_t to = middle + channel0 / SLICE * ROWS * LINE + line * LINE + (channel / 8 ^ line % 8) * 16 +
+                            channel % 8 * 2;
+        asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(four[0]), "r"(four[1]) : "memory");
       }
-      const int channel = channel0 % SLICE + 4 * j, line = i * 8 + g;
-      const uint32_t to =
-          middle + channel0 / SLICE * ROWS * LINE + line * LINE + (channel / 8 ^ line % 8) * 16 + channel % 8 * 2;
-      asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(four[0]), "r"(four[1]) : "memory");
     }
     fence_for_tensor_cores();
-    sync_some<2, MULTIPLIERS>();
+    sync_group(group);
 
     // ---- heads ----
-    multiply_steps<T, ROWS>(out, HEAD_STEPS, tiling, barriers, at,
+    multiply_panel<T, ROWS>(out, HEAD_STEPS, tiling, barriers, at,
                             [&](int step, int) { return middle + step * ROWS * LINE; });
   }
 
   // ---- store: four outputs of a row per thread ----
 #pragma unroll
-  for (int i = 0; i < ROWS / 8; ++i) {
-    uint32_t four[2];
+  for (int half = 0; half < 2; ++half) {
+    const int channel0 = half * 64 + warp * 16, channel = channel0 + 4 * j;
+    float bias[2];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float bias = __ldg(p.head_bias + channel0 + channel_of_line(g + 8 * h));
-      four[h] = transposed_8x8(rounded<T>(out[4 * i + 2 * h] + bias, out[4 * i + 2 * h + 1] + bias, false));
-    }
-    const int row = row0 + i * 8 + g, channel = channel0 + 4 * j;
-    if (row < tiling.n && channel < p.outputs) {
-      T* const to = static_cast<T*>(p.out) + (int64_t(row) * p.parts + blockIdx.y) * p.head_channels + channel;
-      *reinterpret_cast<uint2*>(to) = make_uint2(four[0], four[1]);
+    for (int h = 0; h < 2; ++h) bias[h] = __ldg(p.head_bias + channel0 + channel_of_line(g + 8 * h));
+#pragma unroll
+    for (int i = 0; i < ROWS / 8; ++i) {
+      uint32_t four[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        four[h] = transposed_8x8(
+            rounded<T>(out[half][4 * i + 2 * h] + bias[h], out[half][4 * i + 2 * h + 1] + bias[h], false));
+      }
+      const int row = row0 + group * ROWS + i * 8 + g;
+      if (row < tiling.n && channel < p.outputs) {
+        T* const to = static_cast<T*>(p.out) + (int64_t(row) * p.parts + blockIdx.y) * p.head_channels + channel;
+        *reinterpret_cast<uint2*>(to) = make_uint2(four[0], four[1]);
+      }
     }
   }
 }
@@ -91,7 +155,7 @@ template <typename T, int ROWS>
 __device__ __forceinline__ void multiply(const HeadJob& p, const Tiling& tiling, Barriers& barriers) {
   Position at;
   for (int row0 = blockIdx.x * ROWS; row0 < tiling.n; row0 += gridDim.x * ROWS) {
-    multiply_tile<T, ROWS>(p, tiling, barriers, at, row0);
+    multiply_tile<T, ROWS / GROUPS>(p, tiling, barriers, at, row0);
   }
 }
 
@@ -104,16 +168,16 @@ __global__ void __launch_bounds__(WARPGROUP_THREADS, 1) heads_kernel(const HeadJ
   __shared__ Barriers barriers;
   barriers.init();
   wait_for_previous_kernel(true);
-  const Tiling tiling(row_limit(p.rows, p.count), MAX_ROWS, HEAD_STEPS * LINE, shared);
+  const Tiling tiling(row_limit(p.rows, p.count), shared);
   if (threadIdx.x < MULTIPLIERS) {
 #define TILE(ROWS) \
   if (tiling.rows == ROWS) multiply<T, ROWS>(p, tiling, barriers);
-    TILE(32) TILE(48) TILE(64) TILE(80) TILE(96) TILE(112)
+    TILE(64) TILE(96) TILE(128)
 #undef TILE
   } else {
 #define TILE(ROWS) \
   if (tiling.rows == ROWS) supply<ROWS>(p, tiling, barriers);
-    TILE(32) TILE(48) TILE(64) TILE(80) TILE(96) TILE(112)
+    TILE(64) TILE(96) TILE(128)
 #undef TILE
   }
 #endif

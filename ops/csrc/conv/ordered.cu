@@ -82,7 +82,12 @@ __device__ __forceinline__ void multiply(const ConvolutionArguments& p, const Ri
   float sum[ROWS / 2] = {};
   multiply_steps<T, ROWS>(sum, count * (p.c_in / SLICE_OF<T>), ring, barriers, at,
                           [&](int, int stage) { return ring.lines + stage * ROWS * LINE; });
-  store_tile<T, ROWS, false>(p, sum, blockIdx.x, [&](int line) { return tile.rows[line]; });
+  const auto row_of = [&](int line) { return tile.rows[line]; };
+  if (p.residual) {
+    store_tile<T, ROWS, false>(p, sum, blockIdx.x, row_of);
+  } else {
+    store_tile<T, ROWS, true>(p, sum, blockIdx.x, row_of);
+  }
 }
 
 #endif

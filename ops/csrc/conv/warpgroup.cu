@@ -1,106 +1,166 @@
 // Implicit GEMM for wide layers on Hopper's warpgroup products, see warpgroup.cuh: out[n] = sum over offsets v of
 // features[neighbours[v][n]] W[v].
+//
+// Cells side by side in a map read the same cells through a 3x3 window, each one further on. So a tile brings the
+// lines of three offsets to shared memory once, and the products of each offset begin one line further on. Where
+// the rows of the table stop being side by side, two columns of the product are left over. The table itself says
+// where: what the lines hold is right for any table.
+#include "conv/tile.cuh"
 #include "conv/warpgroup.cuh"
 
 namespace millisecond {
 namespace {
 
-constexpr int MAX_ROWS = 192;
+constexpr int FETCHERS = GATHERERS - WARP;  // bring lines; the last warp brings weights
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// The gatherers: which rows a tile reads, [v][row].
-__device__ __forceinline__ void load_sources(const OffsetTable& table, const Tiling& tiling, int* sources,
-                                             int row0) {
-  sync_some<1, GATHERERS>();  // all have read those of the tile before
-  const int total = table.volume * tiling.rows;
-  for (int i = threadIdx.x - MULTIPLIERS; i < total; i += GATHERERS) {
-    const int v = i / tiling.rows, row = row0 + i - v * tiling.rows;
-    sources[i] = row < tiling.n ? __ldg(table.neighbours + v * table.stride + row) : -1;
-  }
-  sync_some<1, GATHERERS>();
-}
-
-// The place of a step's weights, in the order of the steps.
+// One thread: the weights of all steps.
 template <typename T>
-__device__ __forceinline__ int64_t place_of_weights(const ConvolutionArguments& p, int slice, int v) {
-  const int volume = p.table.volume;
-  return (int64_t(blockIdx.y) * (p.c_in / SLICE_OF<T>)+slice) * volume + (p.table.flipped ? volume - 1 - v : v);
-}
-
-// The gatherers: all tiles of a block.
-template <typename T, int ROWS>
-__device__ __forceinline__ void supply(const ConvolutionArguments& p, const Tiling& tiling, Barriers& barriers) {
+__device__ __forceinline__ void bring_weights(const ConvolutionArguments& p, TileShared& shared,
+                                              const TileRing& ring, Position& at) {
   const int volume = p.table.volume, slices = p.c_in / SLICE_OF<T>;
-  int* const sources = reinterpret_cast<int*>(tiling.rest);
-  const unsigned char* const features = static_cast<const unsigned char*>(p.features);
-  Supply<ROWS, sizeof(T) == 4> supply{tiling, barriers};
-  bool waited = false;
-  for (int row0 = blockIdx.x * ROWS; row0 < tiling.n; row0 += gridDim.x * ROWS) {
-    load_sources(p.table, tiling, sources, row0);
-    if (!waited) {
-      // weights are older than the kernel before
-      supply.early = min(tiling.stages, volume);
-      for (int v = 0; v < supply.early && threadIdx.x == MULTIPLIERS; ++v) {
-        supply.fetch(p.weight, place_of_weights<T>(p, 0, v), v);
-      }
-      wait_for_previous_kernel(p.chained);
-      waited = true;
+  for (int slice = 0; slice < slices; ++slice) {
+    for (int v = 0; v < volume; ++v) {
+      const int place = p.table.flipped ? volume - 1 - v : v;
+      const int64_t from = (int64_t(blockIdx.y) * slices + slice) * volume + place;
+      barrier_wait(&shared.weights_empty[at.stage], at.phase ^ 1);
+      barrier_expect(&shared.weights_full[at.stage], WEIGHT_BYTES);
+      copy_announced(ring.weights + at.stage * WEIGHT_BYTES,
+                     static_cast<const unsigned char*>(p.weight) + from * WEIGHT_BYTES, WEIGHT_BYTES,
+                     &shared.weights_full[at.stage]);
+      at.advance(ring.stages);
     }
-    for (int slice = 0; slice < slices; ++slice) {
-      for (int v = 0; v < volume; ++v) {
-        const int* const of_offset = sources + v * ROWS;
-        supply.step(p.weight, place_of_weights<T>(p, slice, v), features + slice * LINE, p.c_in * sizeof(T),
-                    [=](int line) { return of_offset[line]; });
+  }
+}
+
+// All but the last groups of copies are done.
+__device__ __forceinline__ void wait_for_copies(int under_way) {
+  switch (under_way) {
+    case 0:
+      return copy_async_wait<0>();
+    case 1:
+      return copy_async_wait<1>();
+    case 2:
+      return copy_async_wait<2>();
+    case 3:
+      return copy_async_wait<3>();
+    default:
+      return copy_async_wait<4>();
+  }
+}
+
+// The fetchers: the lines of all groups of steps. Floats are rounded to tf32, which keeps the error unbiased; the
+// weights are rounded already.
+template <typename T>
+__device__ __forceinline__ void bring_lines(const ConvolutionArguments& p, TileShared& shared,
+                                            const TileRing& ring, const Tile& tile, Position& at) {
+  constexpr int PIECES = LINE / 16;
+  const int volume = p.table.volume, slices = p.c_in / SLICE_OF<T>;
+  const int line0 = (threadIdx.x - MULTIPLIERS) / PIECES, piece = threadIdx.x % PIECES;
+  const unsigned char* const features = static_cast<const unsigned char*>(p.features) + piece * 16;
+  const auto place = [&](int stage, int line) {
+    return ring.lines + stage * ring.line_bytes + line * LINE + (piece ^ line % 8) * 16;
+  };
+  const int most = min(4, ring.line_stages - 3);  // under way, see UNDER_WAY
+  int arriving = at.stage, under_way = 0;
+  const auto announce = [&] {
+    if constexpr (sizeof(T) == 4) {
+      for (int line = line0; line < tile.lines; line += FETCHERS / PIECES) round_four(place(arriving, line));
+    }
+    fence_for_tensor_cores();
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) barrier_arrive(&shared.lines_full[arriving]);
+    arriving = arriving + 1 == ring.line_stages ? 0 : arriving + 1;
+  };
+  for (int slice = 0; slice < slices; ++slice) {
+    for (int v = 0; v < volume; v += tile.taps) {
+      const int* const sources = ring.sources + v * MAX_COLUMNS;
+      barrier_wait(&shared.lines_empty[at.stage], at.phase ^ 1);
+#pragma unroll 4
+      for (int line = line0; line < tile.lines; line += FETCHERS / PIECES) {
+        const int row = sources[shared.lines[line]];
+        const uint64_t from = uint64_t(uint32_t(max(row, 0))) * uint32_t(p.c_in * sizeof(T));
+        copy_16(place(at.stage, line), features + slice * LINE + from, row >= 0);
+      }
+      copy_async_commit();
+      at.advance(ring.line_stages);
+      if (under_way < most) {
+        ++under_way;
+      } else {
+        wait_for_copies(most);
+        announce();
       }
     }
   }
-  supply.finish();
-  if (!waited) wait_for_previous_kernel(p.chained);
+  copy_async_wait<0>();
+  for (; under_way > 0; --under_way) announce();
 }
 
-template <typename T, int ROWS, bool PIECES>
-__device__ __forceinline__ void multiply_tile(const ConvolutionArguments& p, const Tiling& tiling,
-                                              Barriers& barriers, Position& at, int row0) {
-  float sum[ROWS / 2] = {};
-  const int steps = p.table.volume * (p.c_in / SLICE_OF<T>);
-  multiply_steps<T, ROWS>(sum, steps, tiling, barriers, at,
-                          [&](int, int stage) { return tiling.lines + stage * ROWS * LINE; });
-
-  store_tile<T, ROWS, PIECES>(p, sum, blockIdx.y,
-                              [&](int line) { return row0 + line < tiling.n ? row0 + line : -1; });
-}
-
-// The multipliers: all tiles of a block.
-template <typename T, int ROWS, bool PIECES>
-__device__ __forceinline__ void multiply(const ConvolutionArguments& p, const Tiling& tiling, Barriers& barriers) {
-  Position at;
-  for (int row0 = blockIdx.x * ROWS; row0 < tiling.n; row0 += gridDim.x * ROWS) {
-    multiply_tile<T, ROWS, PIECES>(p, tiling, barriers, at, row0);
-  }
+// The multipliers: one tile. PLAIN: see store_tile.
+template <typename T, int COLUMNS, bool PLAIN>
+__device__ __forceinline__ void multiply(const ConvolutionArguments& p, TileShared& shared, const TileRing& ring,
+                                         int taps, Position& weights, Position& lines) {
+  const int groups = p.table.volume / taps * (p.c_in / SLICE_OF<T>), half = threadIdx.x / 128 * WEIGHT_BYTES / 2;
+  float sum[COLUMNS / 2] = {};
+  int weights_before = -1, lines_before = -1, group = 0;
+  do {  // at least once: a zero for no step would be written between the products
+    barrier_wait(&shared.lines_full[lines.stage], lines.phase);
+    const uint32_t first = ring.lines + lines.stage * ring.line_bytes;
+    int tap = 0;
+    do {
+      barrier_wait(&shared.weights_full[weights.stage], weights.phase);
+      const uint64_t a = matrix_descriptor(ring.weights + weights.stage * WEIGHT_BYTES + half);
+      const uint64_t b = matrix_descriptor(first + tap * LINE);
+      products_begin();
+#pragma unroll
+      for (int k = 0; k < LINE / 32; ++k) Product<T, COLUMNS>::add(sum, a + 2 * k, b + 2 * k);
+      products_commit();
+      products_wait<1>();
+      shared.release(weights_before, tap == 0 ? lines_before : -1);
+      weights_before = weights.stage;
+      weights.advance(ring.stages);
+    } while (++tap < taps);
+    lines_before = lines.stage;
+    lines.advance(ring.line_stages);
+  } while (++group < groups);
+  products_wait<0>();
+  shared.release(weights_before, lines_before);
+  store_tile<T, COLUMNS, PLAIN>(p, sum, blockIdx.y, [&](int column) { return shared.rows[column]; });
 }
 
 #endif
 
-// PIECES: of a kernel of many offsets, see store_tile.
-template <typename T, bool PIECES>
+template <typename T, bool PLAIN>
 __global__ void __launch_bounds__(WARPGROUP_THREADS, 1) conv_warpgroup_kernel(const ConvolutionArguments p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(ALIGNMENT) unsigned char shared[];
-  __shared__ Barriers barriers;
-  barriers.init();
-  const Tiling tiling(rows_of(p.table), MAX_ROWS, p.table.volume * 4, shared);
-  if (threadIdx.x < MULTIPLIERS) {
-#define TILE(ROWS) \
-  if (tiling.rows == ROWS) multiply<T, ROWS, PIECES>(p, tiling, barriers);
-    TILE(32) TILE(48) TILE(64) TILE(80) TILE(96) TILE(112) TILE(128) TILE(160) TILE(192)
+  extern __shared__ __align__(ALIGNMENT) unsigned char dynamic[];
+  __shared__ TileShared shared;
+  shared.init();
+  const int n = rows_of(p.table), share = divide_up(n, gridDim.x), end = min(n, (int(blockIdx.x) + 1) * share);
+  const bool multiplies = threadIdx.x < MULTIPLIERS;
+  const bool fetches = !multiplies && threadIdx.x < MULTIPLIERS + FETCHERS;
+  TileRing ring(p.table.volume, SHARED_BYTES, dynamic);
+  Position weights, lines;
+  bool waited = false;
+  for (int row0 = blockIdx.x * share; row0 < end;) {
+    const Tile tile(p.table, shared, ring, row0, end - row0);
+    row0 += tile.rows;
+    if (multiplies) {
+#define TILE(COLUMNS) \
+  if (ring.columns == COLUMNS) multiply<T, COLUMNS, PLAIN>(p, shared, ring, tile.taps, weights, lines);
+      TILE(32) TILE(48) TILE(64) TILE(80) TILE(96) TILE(112) TILE(128) TILE(160) TILE(192)
 #undef TILE
-  } else {
-#define TILE(ROWS) \
-  if (tiling.rows == ROWS) supply<T, ROWS>(p, tiling, barriers);
-    TILE(32) TILE(48) TILE(64) TILE(80) TILE(96) TILE(112) TILE(128) TILE(160) TILE(192)
-#undef TILE
+    } else if (fetches) {
+      if (!waited) wait_for_previous_kernel(p.chained);
+      waited = true;
+      bring_lines<T>(p, shared, ring, tile, lines);
+    } else {
+      if (threadIdx.x == MULTIPLIERS + FETCHERS) bring_weights<T>(p, shared, ring, weights);
+      __syncwarp();
+    }
   }
+  if (fetches && !waited) wait_for_previous_kernel(p.chained);
 #endif
 }
 
@@ -150,17 +210,18 @@ bool has_warpgroups() {
   return compiled;
 }
 
-template <bool PIECES>
+template <bool PLAIN>
 static auto kernel_of(Precision precision) {
-  return precision == Precision::half       ? conv_warpgroup_kernel<__half, PIECES>
-         : precision == Precision::bfloat16 ? conv_warpgroup_kernel<__nv_bfloat16, PIECES>
-                                            : conv_warpgroup_kernel<float, PIECES>;
+  return precision == Precision::half       ? conv_warpgroup_kernel<__half, PLAIN>
+         : precision == Precision::bfloat16 ? conv_warpgroup_kernel<__nv_bfloat16, PLAIN>
+                                            : conv_warpgroup_kernel<float, PLAIN>;
 }
 
 cudaError_t conv_warpgroup(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                            cudaStream_t stream) {
-  // two branches per value of a tile would take the bird's-eye-view network 17 of 218 us
-  const auto kernel = p.earlier || p.unrounded ? kernel_of<true>(precision) : kernel_of<false>(precision);
+  // branches per value of a tile would take the bird's-eye-view network 17 of 218 us
+  const bool plain = !p.residual && !p.earlier && !p.unrounded;
+  const auto kernel = plain ? kernel_of<true>(precision) : kernel_of<false>(precision);
   return launch_warpgroups(kernel, p, p.table.rows, p.c_out / PANEL, p.chained, multiprocessors, stream);
 }
 

@@ -18,7 +18,7 @@ constexpr int WARPGROUP_THREADS = MULTIPLIERS + GATHERERS;
 constexpr int WEIGHT_BYTES = PANEL * LINE;  // of a step
 constexpr int MAX_STAGES = 8;
 constexpr int ALIGNMENT = 1024;  // of the swizzle
-constexpr int SHARED_BYTES = 194 * 1024;
+constexpr int SHARED_BYTES = 200 * 1024;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -33,23 +33,6 @@ struct Ring {
     weights = round_up(begin, uint32_t(ALIGNMENT));
     lines = weights + stages * WEIGHT_BYTES;
     rest = shared + (lines + stages * rows * LINE - begin);
-  }
-};
-
-// The tiles of a launch. Those of a block begin at rows blockIdx.x * rows, gridDim.x * rows further on, and so
-// forth. The rest has `extra` bytes per row of a tile.
-struct Tiling : Ring {
-  int n;     // rows that hold something
-  int rows;  // of a tile
-
-  __device__ Tiling(int n, int most, int extra, unsigned char* shared) : n(n) {
-    const int blocks = gridDim.x;
-    int share = divide_up(n, blocks);
-    if (share > most) share = divide_up(n, blocks * divide_up(n, blocks * most));
-    rows = max(32, round_up(share, 16));
-    if (rows > 128) rows = round_up(rows, 32);
-    stages = min(MAX_STAGES, (SHARED_BYTES - ALIGNMENT - rows * extra) / (WEIGHT_BYTES + rows * LINE));
-    place(rows, shared);
   }
 };
 
@@ -103,13 +86,14 @@ __device__ __forceinline__ void round_four(uint32_t at) {
                : "memory");
 }
 
-// Steps whose rows are under way. At least two less than there are stages: a stage is released when the products
-// of the next step have begun.
+// Steps whose rows are under way: three less than there are stages. A stage is released when the products of the
+// next step have begun, and a step is announced when one more has been asked for: with two less, the multipliers
+// would wait for that at every step.
 template <int ROWS>
-constexpr int UNDER_WAY = ROWS > 128  ? 2
-                          : ROWS > 96 ? 3
-                          : ROWS > 64 ? 4
-                                      : 5;
+constexpr int UNDER_WAY = ROWS > 128  ? 1
+                          : ROWS > 96 ? 2
+                          : ROWS > 64 ? 3
+                                      : 4;
 
 // Brings the weights and the rows of step after step to shared memory: the gatherers. ROUND: floats to tf32, which
 // keeps the error unbiased; the weights are rounded already.
@@ -222,50 +206,49 @@ __device__ __forceinline__ uint32_t rounded(float first, float second, bool relu
   return word;
 }
 
+// What is added to a sum besides the bias. at: of its element in the result.
 template <typename T>
-__device__ __forceinline__ float residual_of(const ConvolutionArguments& p, int row, int channel) {
-  return p.residual && row >= 0 ? to_float(static_cast<const T*>(p.residual)[int64_t(row) * p.c_out + channel])
-                                : 0.0f;
+__device__ __forceinline__ float added(const ConvolutionArguments& p, int64_t at) {
+  float more = 0.0f;
+  if (p.residual) more += to_float(static_cast<const T*>(p.residual)[at]);
+  if (p.earlier) more += p.earlier[at];
+  return more;
 }
 
 // Adds bias and residual to the sums of a tile, applies ReLU, rounds and stores. row_of(i): of line i, -1: none.
-// PIECES: the sums may be those of some offsets only.
-template <typename T, int ROWS, bool PIECES, typename RowOf>
+// PLAIN: there is nothing but a bias to add, and all sums go to `out`.
+template <typename T, int ROWS, bool PLAIN, typename RowOf>
 __device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const float (&sum)[ROWS / 2], int panel,
                                            RowOf row_of) {
   const int lane = threadIdx.x % WARP, g = lane / 4, j = lane % 4;
   const int channel0 = panel * PANEL + threadIdx.x / WARP * 16;
   T* const out = static_cast<T*>(p.out);
+  float bias[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) bias[h] = p.bias ? __ldg(p.bias + channel0 + channel_of_line(g + 8 * h)) : 0.0f;
 #pragma unroll
   for (int i = 0; i < ROWS / 8; ++i) {
-    const int row = row_of(i * 8 + 2 * j), next = row_of(i * 8 + 2 * j + 1);
     uint32_t four[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int channel = channel0 + channel_of_line(g + 8 * h);
-      const float bias = p.bias ? __ldg(p.bias + channel) : 0.0f;
-      float pair[2] = {sum[4 * i + 2 * h] + bias + residual_of<T>(p, row, channel),
-                       sum[4 * i + 2 * h + 1] + bias + residual_of<T>(p, next, channel)};
+      float pair[2] = {sum[4 * i + 2 * h] + bias[h], sum[4 * i + 2 * h + 1] + bias[h]};
 #pragma unroll
-      for (int k = 0; PIECES && k < 2; ++k) {
-        const int64_t at = int64_t(k == 0 ? row : next) * p.c_out + channel;
-        if (at >= 0 && p.earlier) pair[k] += p.earlier[at];
-        if (at >= 0 && p.unrounded) p.unrounded[at] = pair[k];
-      }
-      if constexpr (sizeof(T) == 2) {
-        four[h] = transposed_8x8(rounded<T>(pair[0], pair[1], p.relu));
-      } else {
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          const int to = k == 0 ? row : next;
-          if (to >= 0 && !(PIECES && p.unrounded))
-            out[int64_t(to) * p.c_out + channel] = p.relu && pair[k] < 0.0f ? 0.0f : pair[k];
+      for (int k = 0; (!PLAIN || sizeof(T) == 4) && k < 2; ++k) {
+        const int row = row_of(i * 8 + 2 * j + k);
+        const int64_t at = int64_t(row) * p.c_out + channel0 + channel_of_line(g + 8 * h);
+        if (row < 0) continue;
+        if (!PLAIN) pair[k] += added<T>(p, at);
+        if (!PLAIN && p.unrounded) {
+          p.unrounded[at] = pair[k];
+        } else if constexpr (sizeof(T) == 4) {
+          out[at] = p.relu && pair[k] < 0.0f ? 0.0f : pair[k];
         }
       }
+      if constexpr (sizeof(T) == 2) four[h] = transposed_8x8(rounded<T>(pair[0], pair[1], p.relu));
     }
     if constexpr (sizeof(T) == 2) {  // four channels of a row per thread
       const int to = row_of(i * 8 + g);
-      if (to >= 0 && !(PIECES && p.unrounded)) {
+      if (to >= 0 && (PLAIN || !p.unrounded)) {
         *reinterpret_cast<uint2*>(out + int64_t(to) * p.c_out + channel0 + 4 * j) = make_uint2(four[0], four[1]);
       }
     }

@@ -51,6 +51,11 @@ __device__ __forceinline__ void copy_16(uint32_t shared, const void* global, boo
                : "memory");
 }
 
+// 4 bytes.
+__device__ __forceinline__ void copy_4(uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+}
+
 // A piece of memory by the copy engine, whose bytes a barrier expects.
 __device__ __forceinline__ void copy_announced(uint32_t shared, const void* global, int bytes, uint64_t* barrier) {
   asm volatile(
