@@ -11,7 +11,7 @@ from data.simulator.things import Thing
 
 SENSOR_HEIGHT = 1.73  # KITTI's, metres
 ALONG = 0.35  # cosine of the heading from which on a thing goes along the road, not across
-WORLD = 8  # version of the streets: to be raised where a seed gives another one
+WORLD = 9  # version of the streets: to be raised where a seed gives another one
 
 
 class Placed(NamedTuple):
@@ -27,14 +27,14 @@ class Placed(NamedTuple):
     def label_bounds(self) -> np.ndarray:
         """The box of the label, [2, 3] as `Thing.label_bounds`, without what is never seen.
 
-        A sensor that goes along the road sees neither the end of a car that is turned away from it,
-        nor the side that is.
+        A sensor sees neither the end of a car that is turned away from it, nor the side that is.
         """
         bounds = self.thing.label_bounds()
         tail, nose, side = self.thing.unseen
         along, across = np.cos(self.heading), np.sin(self.heading)
-        bounds[0, 0] += tail * (along < -ALONG)
-        bounds[1, 0] -= nose * (along > ALONG)
+        away = along if self.s > 0 else -along  # above 0: the tail is turned to the sensor
+        bounds[0, 0] += tail * (away < -ALONG)
+        bounds[1, 0] -= nose * (away > ALONG)
         left = self.v * along > self.s * across
         bounds[int(left), 1] -= side if left else -side
         return bounds

@@ -1,4 +1,4 @@
-"""A hash of some simulated streets: where the rays of a sensor end."""
+"""A hash of some simulated streets: where the rays of a sensor end, and the boxes of labels."""
 
 import hashlib
 
@@ -12,12 +12,15 @@ STREETS = 12
 
 
 def fingerprint() -> str:
-    """Of depths in centimetres and of what is hit, in streets of nearly all scenes."""
+    """Of depths and boxes in centimetres and of what is hit, in streets of nearly all scenes."""
     grid = Grid.of(np.radians(np.linspace(-24, 3, 24)), np.radians(np.arange(-180, 180, 1.0)))
     digest = hashlib.sha256()
     for seed in range(STREETS):
         rng = np.random.default_rng(seed)
-        hits = cast(make_street(rng), 1.0, grid, 80.0, rng)
+        street = make_street(rng)
+        boxes = [placed.label_bounds() for placed in street.placed if placed.thing.kind]
+        digest.update(np.round(np.array(boxes) * 100).astype(np.int64).tobytes())
+        hits = cast(street, 1.0, grid, 80.0, rng)
         for layer in hits[:2]:
             depth = np.where(np.isfinite(layer.depth), layer.depth, 0).astype(np.float64)
             digest.update(np.round(depth * 100).astype(np.int64).tobytes())
