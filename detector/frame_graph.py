@@ -106,8 +106,8 @@ class FrameGraph:
         beside: on the graph's own stream, beside what other graphs do; else on the current one.
         busy: the GPU has other work by then, and blocks that wait for points would take its room.
         """
-        # what is on a GPU comes before the launch, which it would wait for
-        ready = [points.cpu() if points.is_cuda else points for points in map(as_tensor, clouds)]
+        # before the launch: a copy of what is on a GPU would wait for it, others for a core
+        ready = [points.cpu().contiguous() for points in map(as_tensor, clouds)]
         for frame, cloud in enumerate(ready):
             self._starts[frame + 1] = self._starts[frame] + len(cloud)
         self._there[NOW] = 0
@@ -115,8 +115,12 @@ class FrameGraph:
             if busy:
                 stage_points(ready, self._points, self._staged)
             self._replay()
-            if not busy:  # the GPU begins while the host still copies
-                stage_points(ready, self._points, self._staged)
+            try:
+                if not busy:  # the GPU begins while the host still copies
+                    stage_points(ready, self._points, self._staged)
+            except BaseException:  # an interrupt: nobody else may have this memory before the end
+                torch.cuda.synchronize(self._stream.device)
+                raise
             self._record()
 
     def _replay(self) -> None:

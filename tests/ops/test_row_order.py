@@ -156,7 +156,8 @@ def test_narrower_layers_in_an_order(dtype, precision, rows, c_in, c_out):
 @pytest.mark.usefixtures("tf32")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("rows", "c_in", "c_out"), [(1, 64, 64), (1000, 32, 32), (1000, 64, 32), (70_001, 64, 64)]
+    ("rows", "c_in", "c_out"),
+    [(1, 64, 64), (1000, 32, 32), (1000, 64, 32), (1000, 32, 64), (70_001, 64, 64)],
 )
 def test_32_and_64_channels_in_an_order(dtype, rows, c_in, c_out):
     """Their own kernel against the reference in fp64, the same bits every time."""

@@ -25,6 +25,7 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
                                 at::TensorList neighbours, at::TensorList counts, const OptionalTensors& orders,
                                 double momentum, double eps, bool tf32) {
   const size_t blocks = weights.size();
+  TORCH_CHECK(blocks > 0, "weights must hold one tensor at least");
   TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && running_means.size() == blocks &&
                   running_vars.size() == blocks && neighbours.size() == blocks && one_or_none(counts, blocks) &&
                   one_or_none(orders, blocks),

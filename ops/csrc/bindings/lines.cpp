@@ -87,7 +87,13 @@ std::tuple<Tensor, int64_t> neighbours_of_sites(const Tensor& coords, int64_t ba
   check(site_order(order_in(coords, batch_size, shape, fault), stream()), "site_order");
   const Event known;
   check(cudaEventRecord(known, stream()), "event");
-  Tensor neighbours = neighbours_of_lines(coords, coords, batch_size, shape, window, false);
+  Tensor neighbours;
+  try {
+    neighbours = neighbours_of_lines(coords, coords, batch_size, shape, window, false);
+  } catch (...) {
+    cudaEventSynchronize(known);  // sync: the kernel still writes the fault
+    throw;
+  }
   check(cudaEventSynchronize(known), "site_order");  // sync: once for an input
   return {neighbours, *fault.data_ptr<int>()};
 }
