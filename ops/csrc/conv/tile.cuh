@@ -38,8 +38,17 @@ struct TileShared {
   }
 };
 
-// Whether a table's offsets may be those of a 3x3 window (y, x).
-__device__ __forceinline__ bool is_window(int volume) { return volume == TAPS * TAPS; }
+// Whether a table's offsets are those of a 3x3 window of one or two heights (y, x, z).
+__device__ __forceinline__ bool is_window(int volume) {
+  return volume == TAPS * TAPS || volume == 2 * TAPS * TAPS;
+}
+
+// The offset of a step: the three along x follow one another.
+__device__ __forceinline__ int offset_of(int volume, int step) {
+  if (!is_window(volume)) return step;
+  const int group = step / TAPS, tap = step % TAPS;
+  return volume == TAPS * TAPS ? step : (group / 2 * TAPS + tap) * 2 + group % 2;
+}
 
 // Shared memory of a block. It is laid out when its first tile is known.
 struct TileRing {
@@ -87,7 +96,7 @@ struct Tile {
     __syncthreads();
 
     // ---- rows that are not side by side with the one before ----
-    const bool apart = is_window(table.volume) && i > 0 && i < wanted && is_apart(ring.sources + i);
+    const bool apart = is_window(table.volume) && i > 0 && i < wanted && is_apart(table.volume, ring.sources + i);
     const unsigned of_warp = __ballot_sync(FULL_WARP, apart);
     if (i < MAX_COLUMNS && i % WARP == 0) shared.counts[i / WARP].x = __popc(of_warp);
     __syncthreads();
@@ -110,10 +119,9 @@ struct Tile {
       shared.counts[i / WARP].y = __popc(fitting) * (MAX_COLUMNS + 1) + __popc(fitting & of_warp);
     }
     if (fits) {
+      const int next = table.volume / (TAPS * TAPS) * MAX_COLUMNS;  // offset along x
       shared.rows[column] = row0 + i;
-      for (int tap = i > 0 && !apart ? extra : 0; tap < taps; ++tap) {
-        shared.lines[column + tap] = tap * MAX_COLUMNS + i;
-      }
+      for (int tap = i > 0 && !apart ? extra : 0; tap < taps; ++tap) shared.lines[column + tap] = tap * next + i;
     }
     __syncthreads();
     int breaks = 0;
@@ -125,12 +133,13 @@ struct Tile {
     lines = rows + extra * (breaks + 1);
   }
 
-  // Whether a row reads lines that do not follow those of the row before. sources: [TAPS * TAPS][MAX_COLUMNS],
-  // from the row on.
-  __device__ __forceinline__ static bool is_apart(const int* sources) {
-    for (int dy = 0; dy < TAPS; ++dy, sources += TAPS * MAX_COLUMNS) {
-      const int *const middle = sources + MAX_COLUMNS, *const right = middle + MAX_COLUMNS;
-      if (sources[0] != middle[-1] || middle[0] != right[-1]) return true;
+  // Whether a row reads lines that do not follow those of the row before. sources: [volume][MAX_COLUMNS], from
+  // the row on.
+  __device__ __forceinline__ static bool is_apart(int volume, const int* sources) {
+    const int depth = volume / (TAPS * TAPS), next = depth * MAX_COLUMNS;
+    for (int group = 0; group < depth * TAPS; ++group) {
+      const int* const first = sources + offset_of(volume, group * TAPS) * MAX_COLUMNS;
+      if (first[0] != first[next - 1] || first[next] != first[2 * next - 1]) return true;
     }
     return false;
   }

@@ -21,8 +21,8 @@ __device__ __forceinline__ void bring_weights(const ConvolutionArguments& p, Til
                                               const TileRing& ring, Position& at) {
   const int volume = p.table.volume, slices = p.c_in / SLICE_OF<T>;
   for (int slice = 0; slice < slices; ++slice) {
-    for (int v = 0; v < volume; ++v) {
-      const int place = p.table.flipped ? volume - 1 - v : v;
+    for (int step = 0; step < volume; ++step) {
+      const int v = offset_of(volume, step), place = p.table.flipped ? volume - 1 - v : v;
       const int64_t from = (int64_t(blockIdx.y) * slices + slice) * volume + place;
       barrier_wait(&shared.weights_empty[at.stage], at.phase ^ 1);
       barrier_expect(&shared.weights_full[at.stage], WEIGHT_BYTES);
@@ -74,8 +74,8 @@ __device__ __forceinline__ void bring_lines(const ConvolutionArguments& p, TileS
     arriving = arriving + 1 == ring.line_stages ? 0 : arriving + 1;
   };
   for (int slice = 0; slice < slices; ++slice) {
-    for (int v = 0; v < volume; v += tile.taps) {
-      const int* const sources = ring.sources + v * MAX_COLUMNS;
+    for (int step = 0; step < volume; step += tile.taps) {
+      const int* const sources = ring.sources + offset_of(volume, step) * MAX_COLUMNS;
       barrier_wait(&shared.lines_empty[at.stage], at.phase ^ 1);
 #pragma unroll 4
       for (int line = line0; line < tile.lines; line += FETCHERS / PIECES) {
