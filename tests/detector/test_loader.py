@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from data.simulator import simulate
 from detector.config import parse_config
@@ -160,8 +159,16 @@ def test_points_are_in_a_random_order_that_the_key_decides():
         assert np.median(apart) > 5
 
 
-def _loader() -> DataLoader:
-    return DataLoader(range(10_000), num_workers=2, worker_init_fn=prepare_worker)
+class _Keys:
+    """Frames that are their keys."""
+
+    def __getitems__(self, keys):
+        return keys
+
+
+def _loader() -> OrderedLoader:
+    batches = [[(0, number)] for number in range(10_000)]
+    return OrderedLoader(_Keys(), batches, tuple, 2, worker_init_fn=prepare_worker)
 
 
 def test_an_error_ends_the_workers_and_no_other_child():
