@@ -95,12 +95,16 @@ class SparseConvolution(Tunable, SparseModule):
     @property
     def conv1x1(self) -> bool:
         """Whether it is a matrix product of the features alone."""
-        single = math.prod(self.kernel_size) == 1
+        single = self.kernel_volume == 1
         return single and (self.subm or math.prod(self.stride) == 1)
+
+    @property
+    def kernel_volume(self) -> int:
+        return math.prod(self.kernel_size)
 
     def reset_parameters(self) -> None:
         """Kaiming uniform with a = sqrt(5), as torch's dense convolutions: fan in = V * C_in."""
-        bound = 1 / math.sqrt(max(self.in_channels * math.prod(self.kernel_size), 1))
+        bound = 1 / math.sqrt(max(self.in_channels * self.kernel_volume, 1))
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
             nn.init.uniform_(self.bias, -bound, bound)
@@ -186,7 +190,7 @@ class SparseConvolution(Tunable, SparseModule):
         if self.dataflow is None or self.transposed:  # of which nothing is measured
             return None
         kind = "submanifold" if self.subm else "inverse" if self.inverse else "strided"
-        shape = math.prod(self.kernel_size), self.in_channels, self.out_channels
+        shape = self.kernel_volume, self.in_channels, self.out_channels
         return self.chosen(kind, shape, product_type(features), kernel_map)
 
     def indice_data(self, input: SparseConvTensor) -> IndiceData:

@@ -17,6 +17,7 @@ from ops.dense import dense
 from ops.geometry import ConvGeometry
 from ops.rulebook import KernelMap
 from ops.spconv.sites import Sites
+from ops.spconv.tools import CUDAKernelTimer
 
 
 class ConvAlgo(Enum):
@@ -86,6 +87,32 @@ class IndiceData(NamedTuple):
         table = self.kernel_map.forward
         return table.neighbours.flip(0) if table.flipped else table.neighbours
 
+    @property
+    def pair_bwd(self) -> Tensor:
+        """[V, N_in] int32: the output row that reads an input row by offset v, -1 = none."""
+        pairs = self.pair_fwd
+        offset, row = (pairs >= 0).nonzero(as_tuple=True)
+        back = pairs.new_full((len(pairs), len(self.indices)), -1)
+        back[offset, pairs[offset, row].long()] = row.int()
+        return back
+
+    @property
+    def indice_pairs(self) -> Tensor:
+        """[2, V, N_in] int32: rows of the input, and of the output, of each offset; the first
+        indice_pair_num of them, behind them -1."""
+        back = self.pair_bwd
+        offset, row = (back >= 0).nonzero(as_tuple=True)
+        count = self.indice_pair_num.long()
+        place = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[offset]
+        pairs = back.new_full((2, *back.shape), -1)
+        pairs[0, offset, place], pairs[1, offset, place] = row.int(), back[offset, row]
+        return pairs
+
+    @property
+    def indice_pair_num(self) -> Tensor:
+        """[V] int32: pairs of each offset."""
+        return (self.pair_fwd >= 0).sum(dim=1, dtype=torch.int32)
+
 
 class SparseConvTensor:
     """Features [N, C] on active sites; `indices` [N, 1 + D] int32 or int64 are (b, z, y, x) or
@@ -117,7 +144,8 @@ class SparseConvTensor:
         self.grid, self.voxel_num = grid, voxel_num
         self.benchmark = benchmark
         self.benchmark_record: dict = {}
-        self.thrust_allocator, self._timer, self.int8_scale = None, None, None
+        self.thrust_allocator, self.int8_scale = None, None
+        self._timer = CUDAKernelTimer(enable_timer)
         self.force_algo = force_algo
         self._sites: Sites | None = None
         _check_rows(features, indices, self.spatial_shape, self.batch_size)

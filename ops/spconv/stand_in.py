@@ -21,6 +21,7 @@ PARTS = (  # one module here for both places where spconv has it
     "ops",
     "pool",
     "tables",
+    "tools",
     "utils",
 )
 

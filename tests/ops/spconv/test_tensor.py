@@ -208,3 +208,36 @@ def test_copies_and_pickles_of_layers_and_tensors():
         for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
             assert_same(other(x).features, expected)
             assert_same(net(pickle.loads(pickle.dumps(x))).features, expected)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        spconv.SubMConv3d(4, 6, (3, 1, 3), bias=False, indice_key="a"),
+        spconv.SparseConv3d(4, 6, (2, 3, 1), (2, 1, 1), (0, 1, 0), bias=False, indice_key="a"),
+    ],
+)
+def test_pairs_of_rows_are_those_of_the_layer(layer):
+    x = tensor()
+    y = layer.double()(x)
+    data = y.find_indice_pair("a")
+    assert layer.kernel_volume == len(data.indice_pair_num)
+    weight = layer.weight.flatten(1, -2)
+    out = torch.zeros_like(y.features)
+    for offset, number in enumerate(data.indice_pair_num.tolist()):
+        inputs, outputs = data.indice_pairs[:, offset, :number].long()
+        out.index_add_(0, outputs, x.features[inputs] @ weight[:, offset].T)
+        assert (data.indice_pairs[:, offset, number:] == -1).all()
+        assert (data.pair_fwd[offset, outputs] == inputs).all()
+        assert (data.pair_bwd[offset, inputs] == outputs).all()
+    assert (data.pair_bwd >= 0).sum() == data.indice_pair_num.sum() == (data.pair_fwd >= 0).sum()
+    torch.testing.assert_close(out, y.features)
+
+
+def test_a_timer_of_spconv_is_taken_and_measures_nothing():
+    x = tensor(enable_timer=True)
+    with x._timer.namespace("network"), x._timer.record("layer"):
+        pass
+    assert x.replace_feature(x.features)._timer is x._timer
+    assert x._timer.get_all_pair_time() == {}
+    assert x._timer.collect_by_name("a", {"a.b": 1.0, "ab": 2.0}) == {"a.b": 1.0}
