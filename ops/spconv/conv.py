@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ops.spconv.convolution import Numbers, SparseConvolution
-from ops.spconv.core import ConvAlgo
+from ops.spconv.indice_data import ConvAlgo
 
 
 class _SubM(SparseConvolution):
@@ -43,6 +43,7 @@ class _SubM(SparseConvolution):
             indice_key=indice_key,
             algo=algo,
             fp32_accum=fp32_accum,
+            large_kernel_fast_algo=large_kernel_fast_algo,
             name=name,
         )
 
@@ -84,6 +85,7 @@ class _Strided(SparseConvolution):
             indice_key=indice_key,
             algo=algo,
             fp32_accum=fp32_accum,
+            large_kernel_fast_algo=large_kernel_fast_algo,
             record_voxel_count=record_voxel_count,
             name=name,
         )
@@ -116,6 +118,7 @@ class _Inverse(SparseConvolution):
             indice_key=indice_key,
             algo=algo,
             fp32_accum=fp32_accum,
+            large_kernel_fast_algo=large_kernel_fast_algo,
             name=name,
         )
 

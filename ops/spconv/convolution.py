@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ops.dataflow import Dataflow, PairMap
 from ops.geometry import ConvGeometry
 from ops.rulebook import KernelMap
-from ops.spconv.core import ConvAlgo, IndiceData, SparseConvTensor, expand_nd
+from ops.spconv.core import Shared, SparseConvTensor, expand_nd
+from ops.spconv.indice_data import ConvAlgo, SharedMap
 from ops.spconv.modules import SparseModule
 from ops.spconv.product import NARROWER, Kept, gains_by_order, product, segment_of
 from ops.spconv.sites import Sites
@@ -70,7 +71,9 @@ class SparseConvolution(Tunable, SparseModule):
         self.dilation = expand_nd(ndim, dilation)
         self.output_padding = expand_nd(ndim, output_padding)
         self.groups, self.subm, self.transposed, self.inverse = groups, subm, transposed, inverse
-        self.indice_key, self.algo, self.fp32_accum = indice_key, algo, fp32_accum
+        self.indice_key, self.fp32_accum = indice_key, fp32_accum
+        self.act_type, self.act_alpha, self.act_beta = None, 0.0, 0.0  # of spconv's int8 layers
+        self.algo = algo or self._usual_algo(large_kernel_fast_algo)
         self.record_voxel_count = record_voxel_count
         self._check(kind)
         factory = {"device": device, "dtype": dtype}
@@ -102,6 +105,11 @@ class SparseConvolution(Tunable, SparseModule):
     def kernel_volume(self) -> int:
         return math.prod(self.kernel_size)
 
+    def _usual_algo(self, large_kernel_fast_algo: bool) -> ConvAlgo:
+        """What spconv 2 would take on a GPU: programs look at it. All are the same here."""
+        implicit = self.kernel_volume <= (128 if large_kernel_fast_algo else 32)
+        return ConvAlgo.MaskImplicitGemm if implicit else ConvAlgo.Native
+
     def reset_parameters(self) -> None:
         """Kaiming uniform with a = sqrt(5), as torch's dense convolutions: fan in = V * C_in."""
         bound = 1 / math.sqrt(max(self.in_channels * self.kernel_volume, 1))
@@ -118,21 +126,38 @@ class SparseConvolution(Tunable, SparseModule):
     def forward(
         self, input: SparseConvTensor, add_input: SparseConvTensor | None = None
     ) -> SparseConvTensor:
+        return self._conv_forward(self.training, input, self.weight, self.bias, add_input)
+
+    def _conv_forward(
+        self,
+        training: bool,
+        input: SparseConvTensor,
+        weight: Tensor,  # [C_out, *kernel, C_in]
+        bias: Tensor | None,  # [C_out]
+        add_input: SparseConvTensor | None = None,
+        **tuning: Any,
+    ) -> SparseConvTensor:
+        """The layer with another weight and bias, under the name by which layers of a program's own
+        call it in spconv 2; what else they hand over names or tunes spconv's kernels."""
+        parameters = weight, bias
         if torch.compiler.is_compiling():  # the sizes of the outputs depend on values
-            return _uncompiled(self, input, add_input)
-        return self._forward(input, add_input)
+            return _uncompiled(self, input, parameters, add_input)
+        return self._forward(input, parameters, add_input)
 
     def _forward(
-        self, input: SparseConvTensor, add_input: SparseConvTensor | None
+        self,
+        input: SparseConvTensor,
+        parameters: tuple[Tensor, Tensor | None],
+        add_input: SparseConvTensor | None,
     ) -> SparseConvTensor:
-        features = input.features
+        features, (weight, bias) = input.features, parameters
         if features.shape[1] != self.in_channels:
             raise ValueError(
                 f"features: {features.shape[1]} channels, {type(self).__name__} takes "
                 f"{self.in_channels}"
             )
         if self.conv1x1 and not self.inverse:
-            out = input.replace_feature(self._matrix_product(features))
+            out = input.replace_feature(self._matrix_product(features, weight, bias))
         else:
             out, kernel_map, sites = self.mapped(input)
             kept = None if torch.is_grad_enabled() else _KEPT.setdefault(self, Kept())
@@ -140,17 +165,17 @@ class SparseConvolution(Tunable, SparseModule):
             flow = self.flow(features, kernel_map)
             if flow is not None:
                 taken = (sites if self.inverse else input.sites).pairs(kernel_map)
-            out = out.on(sites, product(features, self.weight, taken, self.bias, kept, flow))
+            out = out.on(sites, product(features, weight, taken, bias, kept, flow))
             self.record(len(sites.indices))
         if add_input is not None:
             out.features = out.features + add_input.features
         return out
 
-    def _matrix_product(self, features: Tensor) -> Tensor:
+    def _matrix_product(self, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """spconv 2 reads the numbers of its weight [C_out, 1, ..., C_in] as [C_in, C_out] here, and
         weights were trained that way."""
-        out = features @ self.weight.view(self.in_channels, self.out_channels)
-        return out if self.bias is None else out + self.bias.to(out.dtype)
+        out = features @ weight.view(self.in_channels, self.out_channels)
+        return out if bias is None else out + bias.to(out.dtype)
 
     def mapped(self, input: SparseConvTensor) -> tuple[SparseConvTensor, KernelMap, Sites]:
         """The input with this layer's map under its indice_key, the map, and the outputs' sites.
@@ -193,9 +218,9 @@ class SparseConvolution(Tunable, SparseModule):
         shape = self.kernel_volume, self.in_channels, self.out_channels
         return self.chosen(kind, shape, product_type(features), kernel_map)
 
-    def indice_data(self, input: SparseConvTensor) -> IndiceData:
+    def indice_data(self, input: SparseConvTensor) -> SharedMap:
         """Sites and map of this layer: those of its indice_key, or new ones."""
-        found = input.find_indice_pair(self.indice_key)
+        found = self._own(input.find_indice_pair(self.indice_key))
         if self.inverse:
             return self._inverted(input, found)
         sites = input.sites
@@ -210,9 +235,17 @@ class SparseConvolution(Tunable, SparseModule):
         else:
             more = self.output_padding if self.transposed else ()
             outputs, kernel_map = sites.strided(geometry, self.transposed, more)
-        return IndiceData(sites, outputs, kernel_map, self.subm, geometry, self.algo)
+        return SharedMap(sites, outputs, kernel_map, self.subm, geometry, self.algo)
 
-    def _inverted(self, input: SparseConvTensor, found: IndiceData | None) -> IndiceData:
+    def _own(self, found: Shared | None) -> SharedMap | None:
+        if found is None or isinstance(found, SharedMap):
+            return found
+        raise ValueError(
+            f"indice_key {self.indice_key!r}: {type(found).__name__} that a layer of the program "
+            f"has left; {type(self).__name__} needs a key of its own"
+        )
+
+    def _inverted(self, input: SparseConvTensor, found: SharedMap | None) -> SharedMap:
         key = self.indice_key
         if found is None or found.is_subm:
             what = "no layer" if found is None else "a submanifold layer"
@@ -233,7 +266,7 @@ class SparseConvolution(Tunable, SparseModule):
             )
         return found
 
-    def _check_shared(self, sites: Sites, found: IndiceData) -> None:
+    def _check_shared(self, sites: Sites, found: SharedMap) -> None:
         key = self.indice_key
         if not (self.subm and found.is_subm):
             raise ValueError(
@@ -282,6 +315,9 @@ def window(layer: Any) -> ConvGeometry:
 
 @torch.compiler.disable
 def _uncompiled(
-    layer: SparseConvolution, input: SparseConvTensor, add_input: SparseConvTensor | None
+    layer: SparseConvolution,
+    input: SparseConvTensor,
+    parameters: tuple[Tensor, Tensor | None],
+    add_input: SparseConvTensor | None,
 ) -> SparseConvTensor:
-    return layer._forward(input, add_input)
+    return layer._forward(input, parameters, add_input)

@@ -7,111 +7,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ops.dense import dense
-from ops.geometry import ConvGeometry
-from ops.rulebook import KernelMap
+from ops.spconv.indice_data import (
+    AlgoHint,
+    ConvAlgo,
+    ImplicitGemmIndiceData,
+    IndiceData,
+    SharedMap,
+)
 from ops.spconv.sites import Sites
 from ops.spconv.tools import CUDAKernelTimer
 
-
-class ConvAlgo(Enum):
-    """spconv's algorithms. All are accepted; there is one, and it gives the same result."""
-
-    Native = 0
-    MaskImplicitGemm = 1
-    MaskSplitImplicitGemm = 2
-
-
-class AlgoHint(Enum):
-    """spconv's hints for tuning; nothing here is tuned."""
-
-    NoHint = 0
-    Fowrard = 1  # spconv's spelling
-    BackwardInput = 2
-    BackwardWeight = 4
-
-
-class IndiceData(NamedTuple):
-    """What a layer with an `indice_key` leaves for those that share it; spconv 2's names."""
-
-    inputs: Sites
-    outputs: Sites
-    kernel_map: KernelMap
-    is_subm: bool
-    geometry: ConvGeometry
-    algo: ConvAlgo | None = None
-
-    @property
-    def ksize(self) -> list[int]:
-        return list(self.geometry.kernel_size)
-
-    @property
-    def stride(self) -> list[int]:
-        return list(self.geometry.stride)
-
-    @property
-    def padding(self) -> list[int]:
-        return list(self.geometry.padding)
-
-    @property
-    def dilation(self) -> list[int]:
-        return list(self.geometry.dilation)
-
-    @property
-    def indices(self) -> Tensor:
-        """[N_in, 1 + D]"""
-        return self.inputs.indices
-
-    @property
-    def out_indices(self) -> Tensor:
-        """[N_out, 1 + D]"""
-        return self.outputs.indices
-
-    @property
-    def spatial_shape(self) -> list[int]:
-        return list(self.inputs.shape)
-
-    @property
-    def out_spatial_shape(self) -> list[int]:
-        return list(self.outputs.shape)
-
-    @property
-    def pair_fwd(self) -> Tensor:
-        """[V, N_out] int32: the input row that offset v of an output row reads, -1 = none."""
-        table = self.kernel_map.forward
-        return table.neighbours.flip(0) if table.flipped else table.neighbours
-
-    @property
-    def pair_bwd(self) -> Tensor:
-        """[V, N_in] int32: the output row that reads an input row by offset v, -1 = none."""
-        pairs = self.pair_fwd
-        offset, row = (pairs >= 0).nonzero(as_tuple=True)
-        back = pairs.new_full((len(pairs), len(self.indices)), -1)
-        back[offset, pairs[offset, row].long()] = row.int()
-        return back
-
-    @property
-    def indice_pairs(self) -> Tensor:
-        """[2, V, N_in] int32: rows of the input, and of the output, of each offset; the first
-        indice_pair_num of them, behind them -1."""
-        back = self.pair_bwd
-        offset, row = (back >= 0).nonzero(as_tuple=True)
-        count = self.indice_pair_num.long()
-        place = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[offset]
-        pairs = back.new_full((2, *back.shape), -1)
-        pairs[0, offset, place], pairs[1, offset, place] = row.int(), back[offset, row]
-        return pairs
-
-    @property
-    def indice_pair_num(self) -> Tensor:
-        """[V] int32: pairs of each offset."""
-        return (self.pair_fwd >= 0).sum(dim=1, dtype=torch.int32)
+__all__ = [
+    "AlgoHint",
+    "ConvAlgo",
+    "ImplicitGemmIndiceData",
+    "IndiceData",
+    "SparseConvTensor",
+    "expand_nd",
+]
+Shared = SharedMap | IndiceData | ImplicitGemmIndiceData
 
 
 class SparseConvTensor:
@@ -130,7 +50,7 @@ class SparseConvTensor:
         batch_size: int | Tensor,
         grid: Tensor | None = None,
         voxel_num: Tensor | None = None,
-        indice_dict: dict[Any, IndiceData] | None = None,
+        indice_dict: dict[Any, Shared] | None = None,
         benchmark: bool = False,
         permanent_thrust_allocator: bool = False,
         enable_timer: bool = False,
@@ -207,8 +127,9 @@ class SparseConvTensor:
         grid = dense(features, coords, self.spatial_shape, self.batch_size)
         return grid if channels_first else grid.movedim(1, -1).contiguous()
 
-    def find_indice_pair(self, key: Any) -> IndiceData | None:
-        """What the layers with this indice_key share; None before the first of them."""
+    def find_indice_pair(self, key: Any) -> Shared | None:
+        """What the layers with this indice_key share; None before the first of them. Layers of a
+        program's own leave what they like."""
         return None if key is None else self.indice_dict.get(key)
 
     def minus(self) -> SparseConvTensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import _has_any_global_hook
 
 from ops.spconv.core import SparseConvTensor
 
@@ -61,11 +62,13 @@ class SparseSequential(SparseModule):
         if modules != self._structure[0]:
             self._structure = modules, fusion.blocks_in(modules)
         structure = self._structure[1]
+        if _has_any_global_hook():  # somebody watches every module: one by one
+            structure = [None] * len(modules)
         at = 0
         while at < len(modules):
             module = modules[at]
             if structure[at] is not None and isinstance(input, SparseConvTensor):
-                blocks = fusion.run_of(structure, at, input)
+                blocks = _unchanged(fusion.run_of(structure, at, input))
                 result = fusion.run(blocks, input, self._folded) if blocks else None
                 if result is not None:
                     input, at = result, at + 3 * len(blocks)
@@ -99,6 +102,21 @@ def _flat(sequential: SparseSequential, has_hooks: Callable) -> list[nn.Module]:
         elif module is not None:
             modules.append(module)
     return modules
+
+
+def _unchanged(blocks: list) -> list:
+    """The blocks up to the first with a forward of the program's own."""
+    from ops.spconv.convolution import SparseConvolution
+
+    for number, block in enumerate(blocks):
+        conv = type(block.conv)
+        if (
+            conv.forward is not SparseConvolution.forward
+            or conv._conv_forward is not SparseConvolution._conv_forward
+            or any("forward" in module.__dict__ for module in block)
+        ):
+            return blocks[:number]
+    return blocks
 
 
 def _on_features(compute: Callable[[Tensor], Tensor], x: Any) -> Any:

@@ -11,7 +11,8 @@ from torch.nn.functional import pad
 from ops.max_pool import sparse_max_pool
 from ops.rulebook import KernelMap
 from ops.spconv.convolution import MAX_NUM_VOXELS, Numbers, window
-from ops.spconv.core import ConvAlgo, IndiceData, SparseConvTensor, expand_nd
+from ops.spconv.core import SparseConvTensor, expand_nd
+from ops.spconv.indice_data import ConvAlgo, SharedMap
 from ops.spconv.modules import SparseModule
 
 
@@ -60,7 +61,7 @@ class _Pool(SparseModule):
             outputs, kernel_map = sites.strided(geometry)
         out = input.on(outputs, self._pooled(input.features, kernel_map))
         if key is not None:
-            data = IndiceData(sites, outputs, kernel_map, self.subm, geometry, self.algo)
+            data = SharedMap(sites, outputs, kernel_map, self.subm, geometry, self.algo)
             out.indice_dict = input.indice_dict | {key: data}
         count = self.get_max_num_voxels()
         if count is not None:
