@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from ops.reference.coords import coords_of_keys, linear_keys
 from ops.spconv.core import SparseConvTensor
@@ -41,6 +42,12 @@ def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
 
 
 sparse_add_hash_based = sparse_add
+
+
+def _indice_to_scalar(indices: Tensor, shape: Sequence[int]) -> Tensor:
+    """A number [N] int64 for each row of indices [N, len(shape)], under the name by which programs
+    import it from spconv."""
+    return linear_keys(indices, shape[1:])
 
 
 def check_same_grid(tensors: Sequence[SparseConvTensor]) -> None:

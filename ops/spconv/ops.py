@@ -1,14 +1,29 @@
-"""`spconv.pytorch.ops`: the sizes of grids. The kernels behind the layers are in `ops` itself."""
+"""`spconv.pytorch.ops`: the sizes of grids, and the pairs of rows of a layer.
+
+The kernels behind the layers are in `ops` itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
 
 from ops.geometry import ConvGeometry
-from ops.spconv.core import ConvAlgo
+from ops.spconv.core import ConvAlgo, expand_nd
+from ops.spconv.indice_data import SharedMap
+from ops.spconv.sites import Sites
 from ops.spconv.transposed import transposed_shape
 
-__all__ = ["ConvAlgo", "get_conv_output_size", "get_deconv_output_size"]
+__all__ = [
+    "ConvAlgo",
+    "get_conv_output_size",
+    "get_deconv_output_size",
+    "get_indice_pairs",
+    "get_indice_pairs_implicit_gemm",
+]
+Numbers = int | Sequence[int]
 
 
 def get_conv_output_size(
@@ -36,3 +51,68 @@ def get_deconv_output_size(
     numbers = kernel_size, stride, padding, dilation
     geometry = ConvGeometry(*(tuple(number) for number in numbers))
     return list(transposed_shape(input_size, geometry, output_padding))
+
+
+def get_indice_pairs(
+    indices: Tensor,  # [N_in, 1 + D] int32
+    batch_size: int,
+    spatial_shape: Sequence[int],
+    algo: ConvAlgo,
+    ksize: Numbers,
+    stride: Numbers,
+    padding: Numbers,
+    dilation: Numbers,
+    out_padding: Numbers,
+    subm: bool = False,
+    transpose: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A convolution's output sites [N_out, 1 + D], and its pairs: see `SharedMap`, indice_pairs
+    [2, V, N_in] and indice_pair_num [V]."""
+    window = ksize, stride, padding, dilation
+    data = _pairs(indices, batch_size, spatial_shape, window, out_padding, subm, transpose)
+    return data.out_indices, data.indice_pairs, data.indice_pair_num
+
+
+def get_indice_pairs_implicit_gemm(
+    indices: Tensor,  # [N_in, 1 + D] int32
+    batch_size: int,
+    spatial_shape: Sequence[int],
+    algo: ConvAlgo,
+    ksize: Numbers,
+    stride: Numbers,
+    padding: Numbers,
+    dilation: Numbers,
+    out_padding: Numbers,
+    subm: bool = False,
+    transpose: bool = False,
+    is_train: bool = True,
+    alloc: Any = None,
+    timer: Any = None,
+) -> tuple:
+    """The same as tables: output sites, pairs of each offset [V], pair_fwd [V, N_out] and pair_bwd
+    [V, N_in] of `SharedMap`. Behind them five empty lists, where spconv 2 has the masks of its
+    kernels."""
+    window = ksize, stride, padding, dilation
+    data = _pairs(indices, batch_size, spatial_shape, window, out_padding, subm, transpose)
+    tables = data.out_indices, data.indice_pair_num, data.pair_fwd, data.pair_bwd
+    return *tables, [], [], [], [], []
+
+
+def _pairs(
+    indices: Tensor,
+    batch_size: int,
+    spatial_shape: Sequence[int],
+    window: Sequence[Numbers],
+    out_padding: Numbers,
+    subm: bool,
+    transpose: bool,
+) -> SharedMap:
+    ndim = indices.shape[1] - 1
+    geometry = ConvGeometry(*(tuple(expand_nd(ndim, number)) for number in window))
+    sites = Sites(indices, tuple(spatial_shape), batch_size)
+    if subm:
+        kernel_map = sites.submanifold(geometry.kernel_size, geometry.dilation)
+        return SharedMap(sites, sites, kernel_map, subm, geometry)
+    more = expand_nd(ndim, out_padding) if transpose else ()
+    outputs, kernel_map = sites.strided(geometry, transpose, more)
+    return SharedMap(sites, outputs, kernel_map, subm, geometry)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 VERSION = "2.3.8"  # of spconv's face; programs ask for it
 
@@ -16,6 +18,7 @@ PARTS = (  # one module here for both places where spconv has it
     "core",
     "cppconstants",
     "functional",
+    "hash",
     "identity",
     "modules",
     "ops",
@@ -32,7 +35,7 @@ def install() -> None:
     Raises RuntimeError where the real spconv is loaded already: a program would use parts of both.
     """
     loaded = sys.modules.get("spconv")
-    package = importlib.import_module(PACKAGE)
+    package = _package()
     if loaded is not None and loaded is not package:
         raise RuntimeError(
             "spconv: loaded already; call ops.spconv.install() before anything imports it"
@@ -42,8 +45,24 @@ def install() -> None:
         for part in PARTS:
             sys.modules[f"{name}.{part}"] = importlib.import_module(f"{PACKAGE}.{part}")
     package.pytorch = package  # type: ignore[attr-defined]
+    if not any(isinstance(finder, _NotHere) for finder in sys.meta_path):
+        sys.meta_path.append(_NotHere())  # the last one: nobody else has found it
     if "cumm" not in sys.modules and find_spec("cumm") is None:
         _install_tensorview()
+
+
+class _NotHere(MetaPathFinder):
+    """Says what an import of a module of spconv's that is not here should do instead."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        if fullname.startswith("spconv.") and sys.modules.get("spconv") is _package():
+            raise ModuleNotFoundError(
+                f"{fullname}: not in ops.spconv; docs/from_spconv.md lists what is", name=fullname
+            )
+
+
+def _package() -> ModuleType:
+    return importlib.import_module(PACKAGE)
 
 
 def _install_tensorview() -> None:

@@ -7,6 +7,7 @@ Voxels are numbered in the order of their first points, on a GPU too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext as nullcontext  # programs import it from here
 from typing import Any, NamedTuple
 
 import torch
@@ -146,7 +147,7 @@ class HostArray:
 
 
 class _Point2VoxelCPU:
-    """`spconv.utils.Point2VoxelCPU{2,3}d`: arrays on the host."""
+    """`spconv.utils.Point2VoxelCPU{1,2,3}d`: arrays on the host."""
 
     NDIM = 0
 
@@ -177,6 +178,10 @@ class _Point2VoxelCPU:
         """The same, empty places filled with the mean of their voxel."""
         found = self._generator(_on_host(pc), empty_mean=True)
         return tuple(HostArray(part.numpy()) for part in found)
+
+
+class Point2VoxelCPU1d(_Point2VoxelCPU):
+    NDIM = 1
 
 
 class Point2VoxelCPU2d(_Point2VoxelCPU):

@@ -196,3 +196,31 @@ def test_no_rows_and_empty_frames():
 
 def _middle_frame():
     return torch.tensor([[1, 2, 3, 4], [1, 0, 0, 1]], dtype=torch.int32)
+
+
+class Grouped(spconv.SubMConv3d):
+    """Groups, as a program writes them: each with its part of the weight."""
+
+    def forward(self, input):
+        parts = []
+        width = self.in_channels = self.out_channels = len(self.weight) // 2
+        for group in (slice(0, width), slice(width, None)):
+            x = spconv.SparseConvTensor(
+                input.features[:, group], input.indices, input.spatial_shape, input.batch_size
+            )
+            weight = self.weight[group, ..., group].contiguous()
+            y = self._conv_forward(
+                self.training, x, weight, self.bias[group], None, act_type=self.act_type
+            )
+            parts.append(y.features)
+        return input.replace_feature(torch.cat(parts, dim=1))
+
+
+def test_a_layer_with_other_weights():
+    x = sparse((5, 6, 7), channels=4)
+    conv = Grouped(4, 4, 3).double()
+    got = conv(x).features
+    first, second = conv.weight[:2, ..., :2].movedim(-1, 1), conv.weight[2:, ..., 2:].movedim(-1, 1)
+    weight = torch.cat((first, second))
+    grid = functional.conv3d(grid_of(x), weight, conv.bias, padding=1, groups=2)
+    assert_same_gradients(got, read(grid, x.indices), [x.features, conv.weight, conv.bias])

@@ -116,6 +116,52 @@ def test_hooks_see_every_module():
     assert seen == ["block", "norm"]
 
 
+class Doubled(spconv.SubMConv3d):
+    def forward(self, input):
+        y = super().forward(input)
+        return y.replace_feature(2 * y.features)
+
+
+class OtherWeight(spconv.SubMConv3d):
+    def _conv_forward(self, training, input, weight, *others, **named):
+        return super()._conv_forward(training, input, 2 * weight, *others, **named)
+
+
+@pytest.mark.parametrize("conv", [Doubled, OtherWeight])
+def test_forwards_of_a_programs_own_are_called(conv):
+    x = tensor()
+    own = conv(4, 16, 3, bias=False, indice_key="a")
+    own_net = spconv.SparseSequential(block(4, 4), own, nn.BatchNorm1d(16), nn.ReLU()).eval()
+    plain = spconv.SubMConv3d(4, 16, 3, bias=False)
+    with torch.no_grad():
+        plain.weight.copy_(2 * own.weight)
+        net = spconv.SparseSequential(own_net[0], plain, *list(own_net)[2:]).eval()
+        same(own_net(x).features, net(x).features)
+
+
+def test_forwards_that_are_replaced_are_called():
+    net, x = network().eval(), tensor()
+    with torch.no_grad():
+        before = net(x).features
+        for module in (net[1][0], net[1][1]):
+            forward = module.forward
+            module.forward = lambda *inputs, forward=forward: forward(*inputs) + 1
+            after = net(x).features
+            same(after, one_by_one(net, x).features)
+            assert not torch.allclose(after, before)
+
+
+def test_hooks_of_all_modules():
+    net, x, seen = network().eval(), tensor(), []
+    hook = nn.modules.module.register_module_forward_hook(
+        lambda module, *_: seen.append(type(module).__name__)
+    )
+    with torch.no_grad():
+        net(x)
+    hook.remove()
+    assert (seen.count("BatchNorm1d"), seen.count("SubMConv3d")) == (4, 2)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_autocast(dtype):
     net, x = network(), tensor()

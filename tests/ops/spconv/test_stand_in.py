@@ -1,5 +1,6 @@
 """A program that imports spconv, run on ops.spconv without a change to it."""
 
+import importlib
 import sys
 from importlib import util
 
@@ -21,7 +22,8 @@ from spconv.pytorch.conv import SparseConvolution
 from spconv.pytorch.modules import SparseModule, is_spconv_module
 from spconv.pytorch.utils import PointToVoxel
 from spconv.core import ConvAlgo
-from spconv.utils import Point2VoxelCPU3d
+from spconv.utils import Point2VoxelCPU3d, nullcontext
+from spconv.pytorch.hash import HashTable
 import cumm.tensorview as tv
 from ops.spconv import install
 
@@ -58,6 +60,7 @@ def no_spconv(monkeypatch):
 
     monkeypatch.setattr("ops.spconv.stand_in.find_spec", find)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     before = {*sys.modules}
     yield
     for name in {*sys.modules} - before:
@@ -73,6 +76,17 @@ def test_a_program_as_it_is(tmp_path, monkeypatch, capsys):
     assert main() == 0
     printed = capsys.readouterr().out.split()
     assert printed == ["__main__", "['--epochs',", "'3']", "8", "ops.spconv"]
+
+
+def test_modules_that_are_not_here_get_one_line():
+    install()
+    for name in ("spconv.pytorch.quantization", "spconv.core_cc.csrc", "spconv.algo"):
+        with pytest.raises(ModuleNotFoundError) as error:
+            importlib.import_module(name)
+        assert "not in ops.spconv; docs/from_spconv.md lists what is" in str(error.value)
+        assert "\n" not in str(error.value)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'nothing_here'"):
+        importlib.import_module("nothing_here")
 
 
 def test_mistakes_get_one_line(tmp_path, monkeypatch, capsys):

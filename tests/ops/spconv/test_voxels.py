@@ -87,3 +87,12 @@ def test_faces_of_spconv_1_and_of_tensorview():
 def test_no_points():
     voxels, indices, number = utils.PointToVoxel(SIZE, RANGE, 5, 20, 4)(torch.zeros(0, 5))
     assert (voxels.shape, indices.shape, number.shape) == ((0, 4, 5), (0, 3), (0,))
+
+
+def test_one_dimension():
+    points = np.array([[3.1, 7], [0.2, 8], [3.9, 9], [11, 1]], np.float32)
+    generator = utils.Point2VoxelCPU1d([2], [0, 10], 2, 9, 3)
+    voxels, indices, number = (part.numpy() for part in generator.point_to_voxel(points))
+    assert indices.tolist() == [[1], [0]]
+    assert number.tolist() == [2, 1]
+    np.testing.assert_array_equal(voxels[0, :2], points[[0, 2]])
