@@ -61,8 +61,6 @@ class SparseConvolution(Tunable, SparseModule):
     ):
         super().__init__(name=name)
         kind = type(self).__name__
-        if ndim not in (2, 3):
-            raise NotImplementedError(f"{kind}: {ndim} dimensions, there are 2-D and 3-D only")
         if groups != 1:
             raise NotImplementedError(f"{kind}: groups is {groups}, there is 1 only")
         self.ndim, self.in_channels, self.out_channels = ndim, in_channels, out_channels
@@ -228,6 +226,7 @@ class SparseConvolution(Tunable, SparseModule):
         if found is not None:
             self._check_shared(sites, found)
             return found
+        check_dimensions(self, input)
         geometry = window(self)
         outputs = sites
         if self.subm:
@@ -305,6 +304,15 @@ class SparseConvolution(Tunable, SparseModule):
         text += f", stride={self.stride}, padding={self.padding}, dilation={self.dilation}"
         text += f", output_padding={self.output_padding}"
         return text if self.bias is not None else text + ", bias=False"
+
+
+def check_dimensions(layer: Any, input: SparseConvTensor) -> None:
+    """ValueError unless a convolution or pooling has the dimensions of its input."""
+    if layer.ndim != len(input.spatial_shape):
+        raise ValueError(
+            f"spatial_shape: {input.spatial_shape}, {type(layer).__name__} takes one of "
+            f"{layer.ndim} numbers"
+        )
 
 
 def window(layer: Any) -> ConvGeometry:

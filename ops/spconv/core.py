@@ -20,6 +20,7 @@ from ops.spconv.indice_data import (
     IndiceData,
     SharedMap,
 )
+from ops.spconv.plain_sites import PlainSites, sites_of
 from ops.spconv.sites import Sites
 from ops.spconv.tools import CUDAKernelTimer
 
@@ -91,7 +92,7 @@ class SparseConvTensor:
         if self._sites is None or not self._sites.are(
             self.indices, self.spatial_shape, self.batch_size
         ):
-            self._sites = Sites(self.indices, tuple(self.spatial_shape), self.batch_size)
+            self._sites = sites_of(self.indices, self.spatial_shape, self.batch_size)
         return self._sites
 
     def on(self, sites: Sites, features: Tensor) -> SparseConvTensor:
@@ -122,9 +123,13 @@ class SparseConvTensor:
 
     def dense(self, channels_first: bool = True) -> Tensor:
         """[B, C, *spatial_shape], or [B, *spatial_shape, C]; zero where no site is active."""
-        coords, order = self.sites.ordered()
+        sites = self.sites
+        coords, order = sites.ordered()
         features = self._features if order is None else self._features.index_select(0, order)
-        grid = dense(features, coords, self.spatial_shape, self.batch_size)
+        if isinstance(sites, PlainSites):
+            grid = sites.dense(features)
+        else:
+            grid = dense(features, coords, self.spatial_shape, self.batch_size)
         return grid if channels_first else grid.movedim(1, -1).contiguous()
 
     def find_indice_pair(self, key: Any) -> Shared | None:

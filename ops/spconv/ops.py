@@ -13,7 +13,7 @@ from torch import Tensor
 from ops.geometry import ConvGeometry
 from ops.spconv.core import ConvAlgo, expand_nd
 from ops.spconv.indice_data import SharedMap
-from ops.spconv.sites import Sites
+from ops.spconv.plain_sites import sites_of
 from ops.spconv.transposed import transposed_shape
 
 __all__ = [
@@ -109,7 +109,7 @@ def _pairs(
 ) -> SharedMap:
     ndim = indices.shape[1] - 1
     geometry = ConvGeometry(*(tuple(expand_nd(ndim, number)) for number in window))
-    sites = Sites(indices, tuple(spatial_shape), batch_size)
+    sites = sites_of(indices, spatial_shape, batch_size)
     if subm:
         kernel_map = sites.submanifold(geometry.kernel_size, geometry.dilation)
         return SharedMap(sites, sites, kernel_map, subm, geometry)

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from ops.max_pool import sparse_max_pool
 from ops.rulebook import KernelMap
-from ops.spconv.convolution import MAX_NUM_VOXELS, Numbers, window
+from ops.spconv.convolution import MAX_NUM_VOXELS, Numbers, check_dimensions, window
 from ops.spconv.core import SparseConvTensor, expand_nd
 from ops.spconv.indice_data import ConvAlgo, SharedMap
 from ops.spconv.modules import SparseModule
@@ -34,9 +34,6 @@ class _Pool(SparseModule):
         name: str | None = None,
     ):
         super().__init__(name=name)
-        kind = type(self).__name__
-        if ndim not in (2, 3):
-            raise NotImplementedError(f"{kind}: {ndim} dimensions, there are 2-D and 3-D only")
         self.ndim, self.kernel_size = ndim, expand_nd(ndim, kernel_size)
         self.stride = expand_nd(ndim, kernel_size if stride is None else stride)
         self.padding, self.dilation = expand_nd(ndim, padding), expand_nd(ndim, dilation)
@@ -50,6 +47,7 @@ class _Pool(SparseModule):
         return self._forward(input)
 
     def _forward(self, input: SparseConvTensor) -> SparseConvTensor:
+        check_dimensions(self, input)
         key, geometry = self.indice_key, window(self)
         if input.find_indice_pair(key) is not None:
             raise ValueError(f"indice_key {key!r}: there already, pooling shares none")

@@ -160,8 +160,9 @@ WRONG = {
     "indice_key 'a': a submanifold layer": lambda e, x: e.SparseInverseConv3d(4, 4, 3, "a")(x),
     "features: 4 channels, SubMConv3d takes 5": lambda e, x: e.SubMConv3d(5, 4, 3)(x),
     "kernel_size is [2, 2, 2], a submanifold kernel": lambda e, x: e.SubMConv3d(4, 4, 2),
-    "SubMConv4d: 4 dimensions": lambda e, x: e.SubMConv4d(4, 4, 3),
-    "SparseMaxPool1d: 1 dimensions": lambda e, x: e.SparseMaxPool1d(2),
+    "spatial_shape: [5, 6, 7], SubMConv2d takes one of 2": lambda e, x: e.SubMConv2d(4, 4, 3)(x),
+    "spatial_shape: [5, 6, 7], SparseConv2d takes": lambda e, x: e.SparseConv2d(4, 4, 3)(x),
+    "spatial_shape: [5, 6, 7], SparseMaxPool4d takes": lambda e, x: e.SparseMaxPool4d(2)(x),
     "SubMConv2d: groups is 2": lambda e, x: e.SubMConv2d(4, 4, 3, groups=2),
     "indices: expected [N, 3]": lambda e, x: e.SparseConvTensor(x.features, x.indices, (5, 6), 2),
     "indices: expected int32 or int64": lambda e, x: e.SparseConvTensor(
