@@ -97,7 +97,8 @@ def _flat(sequential: SparseSequential, has_hooks: Callable) -> list[nn.Module]:
     """Its modules, and those of plain sequences in it."""
     modules: list[nn.Module] = []
     for module in sequential._modules.values():
-        if type(module) is SparseSequential and not has_hooks(module):
+        plain = type(module) is SparseSequential and "forward" not in module.__dict__
+        if plain and not has_hooks(module):
             modules += _flat(module, has_hooks)
         elif module is not None:
             modules.append(module)
