@@ -97,8 +97,9 @@ def _flat(sequential: SparseSequential, has_hooks: Callable) -> list[nn.Module]:
     """Its modules, and those of plain sequences in it."""
     modules: list[nn.Module] = []
     for module in sequential._modules.values():
-        plain = type(module) is SparseSequential and "forward" not in module.__dict__
-        if plain and not has_hooks(module):
+        if type(module) is SparseSequential and not (
+            "forward" in module.__dict__ or has_hooks(module)
+        ):
             modules += _flat(module, has_hooks)
         elif module is not None:
             modules.append(module)
