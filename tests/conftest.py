@@ -1,6 +1,7 @@
 """Fixtures: the shared real data where it is present; GPU tests skip where there is no GPU."""
 
 import os
+import signal
 from pathlib import Path
 
 # Threads that wait for each other sleep. Where other programs use the cores too, threads that spin
@@ -9,6 +10,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch
+
+# A job in the background, or under nohup, ignores these signals, and so would all programs that
+# the tests start and stop: a signal that is handled here has its default action there.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 SHARED = Path(os.environ.get("MILLISECOND_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
