@@ -44,7 +44,7 @@ OVERLAP = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 def pytest_addoption(parser):
     group = parser.getgroup("fuzzing", "tests/tools/test_fuzz.py")
-    group.addoption("--seconds", type=float, default=12, help="how long (default: 12)")
+    group.addoption("--seconds", type=float, default=6, help="how long (default: 6)")
     group.addoption("--seed", type=int, default=0, help="of the cases (default: 0)")
     group.addoption("--case", type=int, help="number of the only case")
 
