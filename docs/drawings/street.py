@@ -15,7 +15,7 @@ from ops import VoxelGrid, submanifold_map, voxelize
 
 def draw_cloud() -> Figure:
     """A scan from above, and a piece of it in cells."""
-    low, size, cell = (24.2, 1.2), 6.0, 0.2
+    low, size, cell = (16.2, 0.2), 6.0, 0.2
     points = torch.from_numpy(simulate(3).points)
     grid = VoxelGrid((0, -20, -3, 40, 20, 1), (cell, cell, 4))
     offsets = torch.tensor([0, len(points)], dtype=torch.int32)
