@@ -1,6 +1,7 @@
 """Fixtures: the shared real data where it is present; GPU tests skip where there is no GPU."""
 
 import os
+import signal
 from pathlib import Path
 
 # Threads that wait for each other sleep. Where other programs use the cores too, threads that spin
@@ -9,6 +10,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch
+
+# A job in the background, or under nohup, ignores these signals, and so would all programs that
+# the tests start and stop: a signal that is handled here has its default action there.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 SHARED = Path(os.environ.get("MILLISECOND_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
@@ -36,7 +44,7 @@ OVERLAP = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 def pytest_addoption(parser):
     group = parser.getgroup("fuzzing", "tests/tools/test_fuzz.py")
-    group.addoption("--seconds", type=float, default=12, help="how long (default: 12)")
+    group.addoption("--seconds", type=float, default=6, help="how long (default: 6)")
     group.addoption("--seed", type=int, default=0, help="of the cases (default: 0)")
     group.addoption("--case", type=int, help="number of the only case")
 

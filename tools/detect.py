@@ -156,8 +156,8 @@ def detect_and_write(
         print(f"{assumed} scans have no image beside them: {width} x {height} pixels are assumed")
     if left_out:
         print(f"{left_out} points out of the camera's picture were left out")
-    if len(bad) < len(scans):
-        print(f"{total} boxes in {len(scans) - len(bad)} scans, written to {options.output}")
+    if done := len(scans) - len(bad):
+        print(f"{total} boxes in {done} scan{'s' * (done > 1)}, written to {options.output}")
     for line in bad[:-1]:
         print(f"error: {line}", file=sys.stderr)
     if bad:

@@ -56,8 +56,8 @@ def simulate(options: argparse.Namespace) -> None:
     last = options.first + options.streets - 1
     if options.streets < 1 or options.first < 0 or last > LARGEST:
         raise ValueError(
-            f"streets {options.first} to {last}: give at least one, with numbers from 0 to "
-            f"{LARGEST}"
+            f"--streets {options.streets} --first {options.first}: give at least one, with numbers "
+            f"from 0 to {LARGEST}"
         )
     seeds = range(options.first, last + 1)
     if options.layout == "folder":

@@ -15,7 +15,7 @@ from ops import VoxelGrid, submanifold_map, voxelize
 
 def draw_cloud() -> Figure:
     """A scan from above, and a piece of it in cells."""
-    low, size, cell = (24.2, 1.2), 6.0, 0.2
+    low, size, cell = (16.2, 0.2), 6.0, 0.2
     points = torch.from_numpy(simulate(3).points)
     grid = VoxelGrid((0, -20, -3, 40, 20, 1), (cell, cell, 4))
     offsets = torch.tensor([0, len(points)], dtype=torch.int32)
@@ -33,7 +33,8 @@ def draw_cloud() -> Figure:
     )
     for _, _, y, x in voxels.coords.tolist():
         corner = x * cell, -20 + y * cell
-        right.add_patch(Rectangle(corner, cell, cell, fc=FIRST, ec=FAINT, lw=0.6))
+        if all(-cell < c - start < size for c, start in zip(corner, low, strict=True)):
+            right.add_patch(Rectangle(corner, cell, cell, fc=FIRST, ec=FAINT, lw=0.6))
     right.scatter(points[:, 0], points[:, 1], s=5, c=INK, linewidths=0, zorder=3)
     right.set(xlim=(low[0], low[0] + size), ylim=(low[1], low[1] + size))
     lines = torch.arange(0, size, cell).tolist()

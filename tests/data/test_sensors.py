@@ -64,7 +64,7 @@ def test_bad_files_get_one_line_and_write_nothing(tmp_path, capsys, change, said
     [
         (["--sensor", "hdl-65e"], "sensor 'hdl-65e': is neither"),
         (["--sensor", "nowhere.yaml"], "nowhere.yaml: no such file"),
-        (["--streets", "0"], "give at least one"),
+        (["--streets", "0"], "--streets 0"),
         (["--first", str(2**65)], "give at least one, with numbers from 0"),
         (["--root", "/proc/nowhere"], "/proc/nowhere"),
         (["--sensor", "sky.yaml", "--no-crop"], "scan 000000 has no point"),

@@ -126,17 +126,18 @@ def test_mistake_under_torchrun_is_said_once(minute, tmp_path):
 # No scan that passes the readers makes a loss infinite: the batch of one frame is spoiled.
 SPOILED = """
 import sys
-import detector.training.loader as loader
+from detector.training.loader import Collate
 from tools.train import main
 
-class Spoiled(loader.Collate):
-    def __call__(self, frames):
-        batch = super().__call__(frames)
-        if "000004" in batch.frame_ids:
-            batch.points[:, 3] = 3e38  # two of them in one voxel are infinite
-        return batch
+collate = Collate.__call__
 
-loader.Collate = Spoiled
+def spoiled(self, frames):
+    batch = collate(self, frames)
+    if "000004" in batch.frame_ids:
+        batch.points[:, 3] = 3e38  # two of them in one voxel are infinite
+    return batch
+
+Collate.__call__ = spoiled
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -132,6 +132,30 @@ def tools(tmp_path_factory):
             tool.kill()
 
 
+def test_keys_of_the_live_window_and_ctrl_c(tools):
+    """Each key does something, and none ends the program; Ctrl-C does, with a summary."""
+    tool = tools["playing"]
+    tool.wait_for("^[0-9]+ - millisecond")
+    tool.press("space", "paused - millisecond")
+    paused = tool.title()
+    for key in ("f", "t", "c", "l", "p", "r", "1", "1", "bracketleft", "Up", "s"):
+        tool.press(key)
+    name = paused.split()[0]
+    screenshot = tool.folder / "output" / "screenshots" / f"{name}.png"
+    tool.wait_until(screenshot.is_file, f"no {screenshot}")
+    with Image.open(screenshot) as picture:
+        pixels = np.asarray(picture.resize((64, 36))).reshape(-1, 3)
+    assert picture.width > 600 and len(np.unique(pixels, axis=0)) > 20
+    assert tool.title() == paused
+    tool.press("Right")
+    tool.wait_until(lambda: tool.title().split()[:1] not in ([], [name]), "no step")
+    os.killpg(tool.process.pid, signal.SIGINT)
+    code, out, err = tool.end()
+    assert code == 130 and err == ""
+    for word in ("frames ", "dropped ", "troubles   0", "latency    p50 ", "p90 ", "p99 "):
+        assert word in out
+
+
 def test_a_vanished_scan_is_told_and_the_rest_is_shown(tools):
     tool = tools["browsing"]
     tool.wait_for("^a .*1 of 3.*millisecond")
@@ -172,30 +196,6 @@ def test_keys_lead_to_numbers_to_the_worst_frames_and_save_sheets(tools):
     code, out, err = tool.end()
     assert (code, err) == (0, "")
     assert (pictures / "ranking.json").is_file() and out.count("000007_sheet.png written") == 1
-
-
-def test_keys_of_the_live_window_and_ctrl_c(tools):
-    """Each key does something, and none ends the program; Ctrl-C does, with a summary."""
-    tool = tools["playing"]
-    tool.wait_for("^[0-9]+ - millisecond")
-    tool.press("space", "paused - millisecond")
-    paused = tool.title()
-    for key in ("f", "t", "c", "l", "p", "r", "1", "1", "bracketleft", "Up", "s"):
-        tool.press(key)
-    name = paused.split()[0]
-    screenshot = tool.folder / "output" / "screenshots" / f"{name}.png"
-    tool.wait_until(screenshot.is_file, f"no {screenshot}")
-    with Image.open(screenshot) as picture:
-        pixels = np.asarray(picture.resize((64, 36))).reshape(-1, 3)
-    assert picture.width > 600 and len(np.unique(pixels, axis=0)) > 20
-    assert tool.title() == paused
-    tool.press("Right")
-    tool.wait_until(lambda: tool.title().split()[:1] not in ([], [name]), "no step")
-    os.killpg(tool.process.pid, signal.SIGINT)
-    code, out, err = tool.end()
-    assert code == 130 and err == ""
-    for word in ("frames ", "dropped ", "troubles   0", "latency    p50 ", "p90 ", "p99 "):
-        assert word in out
 
 
 def test_wayland_without_an_x_server_gives_pictures(tmp_path, monkeypatch, capsys):

@@ -1,15 +1,13 @@
 """A network and a simulated data set small enough to be trained many times in a test, and processes
 that train together."""
 
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 from data.kitti.dataset import KittiDataset
 from data.prepare import prepare
 from data.simulator import write_kitti_tree
+from tests.helpers.warm_processes import WarmProcess
 
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
@@ -103,26 +101,18 @@ def write_minute_training(folder: Path) -> tuple[Path, Path]:
     return config, root
 
 
-def start_processes(count: int, program: list[str]) -> list[subprocess.Popen]:
-    """Starts the processes as torchrun does."""
+def start_processes(count: int, program: list[str]) -> list[WarmProcess]:
+    """Starts the processes with the environment that torchrun gives them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
     common |= ENVIRONMENT
-    return [
-        subprocess.Popen(
-            [sys.executable, *program],
-            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(count)
-    ]
+    ranks = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count))
+    return [WarmProcess(program, common | rank) for rank in ranks]
 
 
-def succeed(started: list[subprocess.Popen]) -> None:
+def succeed(started: list[WarmProcess]) -> None:
     """Waits for the processes and asserts that they exited with 0."""
     for process in started:
         output, _ = process.communicate(timeout=120)

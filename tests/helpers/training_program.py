@@ -1,13 +1,12 @@
 """tools/train.py as a user calls it, for a minute."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+
+from tests.helpers.warm_processes import WarmProcess
 
 PROGRAM = Path(__file__).parents[2] / "tools" / "train.py"
 STEPS = 20  # 5 epochs of 9 frames in batches of 2
@@ -18,18 +17,11 @@ def arguments(minute, output: Path, *more: str) -> list[str]:
     return [str(config), "--root", str(root), "--output", str(output), "--device", "cpu", *more]
 
 
-def start(minute, output: Path, *more: str) -> subprocess.Popen:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROGRAM.parents[1])}
-    return subprocess.Popen(
-        [sys.executable, str(PROGRAM), *arguments(minute, output, *more)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def start(minute, output: Path, *more: str) -> WarmProcess:
+    return WarmProcess([str(PROGRAM), *arguments(minute, output, *more)], {})
 
 
-def finish(process: subprocess.Popen) -> None:
+def finish(process: WarmProcess) -> None:
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
 

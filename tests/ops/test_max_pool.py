@@ -33,7 +33,9 @@ def test_max_pool_is_the_dense_one_on_positive_features(shape, kernel, stride, p
     expected = read(grid, out_coords)
     assert torch.equal(got, expected)
     assert_same(gradients(got, [features])[0], gradients(expected, [features])[0])
-    torch.autograd.gradcheck(lambda x: sparse_max_pool(x, kernel_map), [features])
+    # channels do not meet, and of three the nine times larger Jacobian says nothing more
+    one = features[:, :1].detach().requires_grad_()
+    torch.autograd.gradcheck(lambda x: sparse_max_pool(x, kernel_map), [one])
 
 
 def test_max_pool_sees_only_inputs_that_exist():

@@ -1,5 +1,6 @@
 """Fixtures of the programs' tests: data sets, weights, a training."""
 
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,13 +36,13 @@ def untrained(tmp_path_factory):
     return write_weights(tmp_path_factory.mktemp("weights") / "weights.safetensors")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def minute(tmp_path_factory):
     return write_minute_training(tmp_path_factory.mktemp("minute"))
 
 
-@pytest.fixture(scope="module")
-def one_thread():
+@contextmanager
+def _one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -50,8 +51,15 @@ def one_thread():
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(one_thread, minute, tmp_path_factory) -> Path:
+def one_thread():
+    with _one_thread():
+        yield
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(minute, tmp_path_factory) -> Path:
     """A training that nothing stops: its folder."""
     output = tmp_path_factory.mktemp("uninterrupted")
-    assert train(arguments(minute, output)) == 0
+    with _one_thread():
+        assert train(arguments(minute, output)) == 0
     return output

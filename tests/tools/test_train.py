@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_learns(minute, tmp_path):
     still = ("augment.sample={}", "augment.flip=0", "augment.rotation=0", "augment.scale=[1,1]")
-    settings = ("train.epochs=20", "train.ema=0", "train.validate_every=20", *still)
+    settings = ("train.epochs=15", "train.ema=0", "train.validate_every=15", *still)
     assert main(arguments(minute, tmp_path, "--set", *settings)) == 0
     losses = [line["train/total"] for line in read_log(tmp_path) if "train/total" in line]
     # the first figure is of one batch alone, which may hold no object
