@@ -147,7 +147,8 @@ EncoderStages::Index EncoderStages::index(const Voxels& voxels, cudaStream_t str
   }
   const BoundedIndex bounded = {voxels.coords, voxels.rows,   voxels.count,
                                 capacities,    result.coords, result.counts};
-  check(build_bounded_index(levels, bounded, jobs, stream), "index");
+  const auto allocate = [this](int64_t bytes) { return arena_.take(bytes); };
+  check(build_bounded_index(levels, bounded, jobs, allocate, stream), "index");
   return result;
 }
 

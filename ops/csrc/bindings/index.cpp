@@ -67,7 +67,7 @@ std::vector<Tensor> index_bounded(const Tensor& coords, const std::optional<Tens
   check(build_bounded_index(network,
                             {coords.data_ptr<int>(), static_cast<int>(coords.size(0)),
                              optional_pointer<int>(count), rows, levels, out[0].data_ptr<int>()},
-                            jobs, stream()),
+                            jobs, Scratch(coords), stream()),
         "index");
   out.insert(out.end(), tables.begin(), tables.end());
   return out;

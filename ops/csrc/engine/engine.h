@@ -51,7 +51,7 @@ struct BoundedIndex {
   int* counts;
 };
 cudaError_t build_bounded_index(const Network& network, const BoundedIndex& index, std::vector<TableJob>& jobs,
-                                cudaStream_t stream);
+                                const Allocate& allocate, cudaStream_t stream);
 
 // The first half alone: counts [levels + 2]; the workspace stays marked and ranked.
 cudaError_t count_levels(const Network& network, const int* given, int rows, const int* count, int* counts,
