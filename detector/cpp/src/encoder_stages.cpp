@@ -145,8 +145,8 @@ EncoderStages::Index EncoderStages::index(const Voxels& voxels, cudaStream_t str
     if (level > 0) result.tables.push_back(down[level]);
     if (level + 1 < LEVELS) result.tables.insert(result.tables.end(), 2, same[level]);
   }
-  const BoundedIndex bounded = {voxels.coords, voxels.rows,   voxels.count,
-                                capacities,    result.coords, result.counts};
+  const BoundedIndex bounded = {voxels.coords, voxels.rows,   voxels.count, capacities,
+                                result.coords, result.counts, true};
   const auto allocate = [this](int64_t bytes) { return arena_.take(bytes); };
   check(build_bounded_index(levels, bounded, jobs, allocate, stream), "index");
   return result;

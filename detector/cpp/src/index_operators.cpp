@@ -49,7 +49,7 @@ void build_maps(StreamScratch& scratch, millisecond::Network& network, const int
   for (TableJob& job : jobs)
     if (job.kind != TableKind::tail) job.neighbours = neighbours;
   const auto allocate = [&](int64_t bytes) { return scratch(bytes); };
-  check(build_bounded_index(network, {coords, rows, count, capacities, levels, state}, jobs, allocate,
+  check(build_bounded_index(network, {coords, rows, count, capacities, levels, state, true}, jobs, allocate,
                             scratch.stream()),
         "index");
 }

@@ -56,6 +56,7 @@ cudaError_t build_bounded_index(const Network& network, const BoundedIndex& inde
   if (error == cudaSuccess) {
     error = bitmap_tables(bitmap, jobs.data(), static_cast<int>(jobs.size()), network.dims, index.counts, stream);
   }
+  if (!index.clear) return error;
   const cudaError_t cleared = bitmap_clear(bitmap, error == cudaSuccess, stream);
   return error != cudaSuccess ? error : cleared;
 }
