@@ -9,8 +9,6 @@
 // instructions between two products: addresses are one multiply-add each.
 #pragma once
 
-#include <type_traits>
-
 #include "chained.cuh"
 #include "conv/epilogue.cuh"
 #include "conv/split.cuh"
@@ -21,14 +19,10 @@ constexpr int SOURCE_BYTES = 32 * 4;  // of the sources of an offset
 
 // T: element type (float multiplies in tf32, or exactly, see split.cuh). ROW_BYTES: the bytes of one row that one
 // step reduces over. NB: output channels of a CTA. A step is one offset and one slice of c_in. DEPTH: steps whose
-// rows are under way. EARLY: 16-byte words of the next step's weights that a lane loads ahead. Half: the tile of
-// half of the channels for few rows, when two CTAs may share them; void: none.
-template <typename T_, int ROW_BYTES_, int NB_, int WARPS_, int CTAS_, int DEPTH_, int EARLY_, bool EXACT_ = false,
-          typename Half_ = void>
+// rows are under way. EARLY: 16-byte words of the next step's weights that a lane loads ahead.
+template <typename T_, int ROW_BYTES_, int NB_, int WARPS_, int CTAS_, int DEPTH_, int EARLY_, bool EXACT_ = false>
 struct TensorTile {
   using T = T_;
-  using Half = Half_;
-  static constexpr int MOST_CTAS = std::is_void_v<Half> ? 1 : 2;  // that share the rows of a tile
   static constexpr bool EXACT = EXACT_;
   static constexpr int ROW_BYTES = ROW_BYTES_;
   static constexpr int NB = NB_;
@@ -245,13 +239,11 @@ __device__ __noinline__ float plain_sum(const ConvolutionArguments& p, int row, 
 
 #endif
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-
-// The work of CTA `block` of `blocks` that compute the same channels, those from column * NB on, of n rows.
 // PLACED: the rows go to their sites in a grid.
 template <typename Tile, bool PLACED>
-__device__ __forceinline__ void convolve_tiles(const ConvolutionArguments& p, int n, int block, int blocks,
-                                               int column) {
+__global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
+    conv_tensor_kernel(const __grid_constant__ ConvolutionArguments p) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   // ---- where this lane reads and writes ----
   extern __shared__ __align__(128) unsigned char shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -259,17 +251,19 @@ __device__ __forceinline__ void convolve_tiles(const ConvolutionArguments& p, in
   const int volume = p.table.volume;
   const uint32_t row_bytes = p.c_in * sizeof(typename Tile::T);
   const int chunks = row_bytes / Tile::ROW_BYTES;
-  const int n0 = column * Tile::NB;
+  const int n0 = blockIdx.y * Tile::NB;
   const uint32_t stride = p.c_out * Tile::ROW_BYTES;  // of the weights of a step
   uint32_t sources = static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + warp * (volume + 1) * SOURCE_BYTES;
   opaque(sources);
 
   // ---- the CTA's tiles: first to last ----
+  const int n = rows_of(p.table);
   const int tiles = divide_up(n, Tile::ROWS);
-  const int share = tiles / blocks, rest = tiles % blocks;
-  int first = block * share + min(block, rest);
-  const int last = first + share + (block < rest);
+  const int share = tiles / gridDim.x, rest = tiles % gridDim.x;
+  int first = blockIdx.x * share + min(int(blockIdx.x), rest);
+  const int last = first + share + (int(blockIdx.x) < rest);
   bool waited = false;
+  zero_on_the_way<Tile::THREADS>(p);
 
   while (first < last) {
     // tiles of this pass: a power of two, so that every tile has equally many warps
@@ -288,7 +282,7 @@ __device__ __forceinline__ void convolve_tiles(const ConvolutionArguments& p, in
     for (int chunk = 0; chunk < chunks && own.count > 0; ++chunk) {
       const unsigned char* features = static_cast<const unsigned char*>(p.features) + chunk * Tile::ROW_BYTES +
                                       j * (Tile::ROW_BYTES == 32 ? 8 : 16);
-      const unsigned char* slice = static_cast<const unsigned char*>(p.weight) + column * Tile::STEP_BYTES +
+      const unsigned char* slice = static_cast<const unsigned char*>(p.weight) + blockIdx.y * Tile::STEP_BYTES +
                                    chunk * volume * uint64_t(stride) + lane * 16;
       uint32_t listed = sources + g * 16;
       opaque(features), opaque(slice), opaque(listed);
@@ -365,23 +359,6 @@ __device__ __forceinline__ void convolve_tiles(const ConvolutionArguments& p, in
     __syncthreads();
   }
   if (!waited) wait_for_previous_kernel(p.chained);
-}
-
-#endif
-
-template <typename Tile, bool PLACED>
-__global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
-    conv_tensor_kernel(const __grid_constant__ ConvolutionArguments p) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  const int n = rows_of(p.table), x = blockIdx.x, y = blockIdx.y, blocks = gridDim.x;
-  zero_on_the_way<Tile::THREADS>(p);
-  if constexpr (Tile::MOST_CTAS > 1) {
-    if (divide_up(n, Tile::ROWS) * Tile::MOST_CTAS <= blocks) {
-      convolve_tiles<typename Tile::Half, PLACED>(p, n, x / 2, blocks / 2, 2 * y + x % 2);
-      return;
-    }
-  }
-  convolve_tiles<Tile, PLACED>(p, n, x, blocks, y);
 #endif
 }
 
@@ -391,10 +368,10 @@ cudaError_t launch_conv_tensor(const ConvolutionArguments& p, int multiprocessor
   cudaError_t error =
       cudaFuncSetAttribute(conv_tensor_kernel<Tile, PLACED>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  const int most = divide_up(p.table.rows, Tile::ROWS) * Tile::MOST_CTAS;
+  const int tiles = divide_up(p.table.rows, Tile::ROWS);
   const int blocks = p.c_out / Tile::NB;
   const int slots = divide_up(multiprocessors * Tile::CTAS, blocks);
-  return launch_chained(conv_tensor_kernel<Tile, PLACED>, p.chained, dim3(most < slots ? most : slots, blocks),
+  return launch_chained(conv_tensor_kernel<Tile, PLACED>, p.chained, dim3(tiles < slots ? tiles : slots, blocks),
                         Tile::THREADS, bytes, stream, p);
 }
 

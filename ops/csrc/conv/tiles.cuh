@@ -27,11 +27,7 @@ struct BestTile {
   static constexpr int DEPTH = HALF && ROW_BYTES == 64 && NB >= 32 ? 2 : 1;
   static constexpr int WORDS = NB / 16 * (ROW_BYTES == 32 ? 1 : 2);
   static constexpr int EARLY = HALF ? (WORDS < 4 ? WORDS : 4) : 0;
-  // with few rows most of the time is spent waiting for weights: half of the channels leave registers for all of a
-  // step's
-  static constexpr bool HAS_HALF = HALF && ROW_BYTES == 128 && NB == 64;
-  using Half = std::conditional_t<HAS_HALF, TensorTile<T, ROW_BYTES, NB / 2, 4, CTAS, 2, 8>, void>;
-  using type = TensorTile<T, ROW_BYTES, NB, 4, CTAS, DEPTH, EARLY, EXACT, Half>;
+  using type = TensorTile<T, ROW_BYTES, NB, 4, CTAS, DEPTH, EARLY, EXACT>;
 };
 
 template <typename T, int ROW_BYTES, bool EXACT>
