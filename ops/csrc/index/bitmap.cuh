@@ -9,7 +9,6 @@ namespace millisecond {
 constexpr int CELL_BITS = 96;
 
 constexpr int THREADS = 256;
-constexpr int TILE_WORDS = THREADS;  // of the summary, that a block ranks or clears
 
 struct Site {
   int b, z, y, x;

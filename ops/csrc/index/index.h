@@ -19,11 +19,12 @@ struct Window {
 };
 
 struct BitmapLevel {
-  int z, y, x;          // shape
-  int row_cells;        // cells along x
-  int cells;            // of all frames
-  int words;            // of the summary
-  int tiles;            // blocks of the ranking pass
+  int z, y, x;     // shape
+  int row_cells;   // cells along x
+  int cells;       // of all frames
+  int words;       // of the summary
+  int tile_words;  // of the summary, that a block ranks or clears
+  int tiles;
   uint4* cell;          // [cells] three words of bits, then the prefix
   uint32_t* summary;    // [words]
   uint32_t* published;  // [tiles] voxels of a tile + 1, 0: not counted yet

@@ -5,8 +5,7 @@
 namespace millisecond {
 namespace {
 
-constexpr int WARP_WORDS = 16;  // summary words per warp, in ranking
-constexpr int RANK_THREADS = TILE_WORDS / WARP_WORDS * 32;
+constexpr int RANK_THREADS = 512;
 constexpr int LOADS = 4;        // words whose cells a warp loads at once
 constexpr int COORD_PARTS = 4;  // warps that share a word, in writing coords
 constexpr int COORD_WORDS = 4;  // words that they read at once
@@ -86,9 +85,10 @@ __global__ void __launch_bounds__(RANK_THREADS, RANK_BLOCKS)
   if (l == bitmap.levels) return;  // no level to rank
   const BitmapLevel& level = bitmap.level[l];
   const int lane = threadIdx.x & 31;
-  const int first_word = tile * TILE_WORDS + (threadIdx.x >> 5) * WARP_WORDS;
+  const int warp_words = level.tile_words / (RANK_THREADS / 32);
+  const int first_word = tile * level.tile_words + (threadIdx.x >> 5) * warp_words;
   const unsigned summary =
-      lane < WARP_WORDS && first_word + lane < level.words ? level.summary[first_word + lane] : 0;
+      lane < warp_words && first_word + lane < level.words ? level.summary[first_word + lane] : 0;
   const unsigned filled = __ballot_sync(FULL_WARP, summary != 0);
   uint4* const cells = level.cell + size_t(first_word) * 32;
   // ---- voxels of each word ----
