@@ -59,8 +59,8 @@ class FrameGraph:
         inference = self._inference
         points, offsets, late = self.load()
         voxels = self.voxelize(points, offsets)
-        pyramid = self.index(voxels)
         side, current = side_stream(), torch.cuda.current_stream()
+        pyramid = self.index(voxels, side)
         side.wait_stream(current)
         with torch.cuda.stream(side):  # beside the encoder: they need the sites alone
             cells = inference.cells(pyramid)
@@ -88,9 +88,10 @@ class FrameGraph:
             workspace=self._workspace,
         )
 
-    def index(self, voxels: Voxels) -> Pyramid:
-        """The sites of all levels and the kernel maps between them."""
-        return self._inference.model.encoder.index(voxels, self._rows, self._workspace)
+    def index(self, voxels: Voxels, side: torch.cuda.Stream | None = None) -> Pyramid:
+        """The sites of all levels and the kernel maps between them; the workspace is cleared on
+        the stream `side`."""
+        return self._inference.model.encoder.index(voxels, self._rows, self._workspace, side)
 
     def report(self, voxels: Voxels, pyramid: Pyramid, found: SelectedBoxes, late: Tensor) -> None:
         """Starts the copy of all results to the host."""

@@ -78,6 +78,7 @@ def index_pyramid(
     count: Tensor | None = None,  # [1] int32
     transposed: bool = True,
     workspace: Tensor | None = None,
+    clear_on: torch.cuda.Stream | None = None,
 ) -> Pyramid:
     """Every map of an encoder: level 0 is `coords`, level l + 1 the outputs of `downs[l]`.
 
@@ -91,7 +92,9 @@ def index_pyramid(
     On CUDA, grids whose bitmap fits 1 GiB are indexed by it: with capacities nothing is read back
     to the host, else one copy of the counts. Others take the reference's search. A `workspace` of
     `index_workspace` saves zeroing one in every call; it is zero again when the call's kernels are
-    done, so calls on one stream may share it.
+    done, so calls on one stream may share it. With capacities it becomes zero on the stream
+    `clear_on`, where one is given, beside what follows on the current one: who uses the workspace
+    again waits for that stream.
     """
     if capacities is not None and len(capacities) != len(downs) + 1:
         raise ValueError(
@@ -101,7 +104,7 @@ def index_pyramid(
     kernel, _ = submanifold_window(submanifold_kernel, 1, len(shape))
     downs = [ConvGeometry.of(*down, dims=len(shape)) for down in downs]
     backend = _backend(coords, batch_size, level_shapes(shape, downs))
-    options = last_submanifold, capacities, count, transposed, workspace
+    options = last_submanifold, capacities, count, transposed, workspace, clear_on
     return backend.index_pyramid(coords, shape, batch_size, downs, kernel, *options)
 
 

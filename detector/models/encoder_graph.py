@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detector.cuda_graph import captured
+from detector.cuda_graph import captured, side_stream
 from detector.models.sparse_encoder import SparseEncoder
 from ops.voxelize import Voxels
 
@@ -37,8 +37,11 @@ class EncoderGraph:
         self._read = encoder, workspace  # kept, for the graph reads their memory
 
         def encode() -> tuple[Tensor, Tensor | None]:
-            pyramid = encoder.index(self._voxels, rows, workspace)
-            return encoder.encode(features, pyramid), pyramid.overflow
+            side = side_stream()
+            pyramid = encoder.index(self._voxels, rows, workspace, side)
+            bev = encoder.encode(features, pyramid)
+            torch.cuda.current_stream().wait_stream(side)
+            return bev, pyramid.overflow
 
         self._graph, (self._bev, self._overflow) = captured(encode)
 

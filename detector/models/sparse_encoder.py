@@ -129,11 +129,13 @@ class SparseEncoder(Tunable, nn.Module):
         voxels: Voxels,
         capacities: Sequence[int] | None = None,
         workspace: Tensor | None = None,
+        clear_on: torch.cuda.Stream | None = None,
     ) -> Pyramid:
         """The sites of all levels and their kernel maps (rule generation in SECOND).
 
         capacities: a fixed number of rows for every level, so that nothing is read back to the
-        host; workspace: from `workspace`, saves zeroing one in every call.
+        host; workspace: from `workspace`, saves zeroing one in every call; clear_on: the stream
+        that does it, see `index_pyramid`.
         """
         return index_pyramid(
             voxels.coords,
@@ -144,6 +146,7 @@ class SparseEncoder(Tunable, nn.Module):
             count=voxels.count,
             transposed=torch.is_grad_enabled(),
             workspace=workspace,
+            clear_on=clear_on,
         )
 
     def workspace(self, batch_size: int, device: torch.device) -> Tensor:

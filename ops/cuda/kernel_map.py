@@ -61,6 +61,7 @@ def index_pyramid(
     count: Tensor | None,
     transposed: bool,
     workspace: Tensor | None,
+    clear_on: torch.cuda.Stream | None,
 ) -> Pyramid:
     """See ops.kernel_map.index_pyramid. With capacities a fault of the coords is a bit of the
     overflow, not an error."""
@@ -68,7 +69,7 @@ def index_pyramid(
     submanifold_levels = (1 << (len(downs) + last_submanifold)) - 1
     window = _around_a_site(submanifold_kernel, (1,) * len(submanifold_kernel))
     plan = Plan.of(batch_size, shapes, downs, window, submanifold_levels, transposed)
-    return _index(coords, shapes, plan, capacities, count, workspace)
+    return _index(coords, shapes, plan, capacities, count, workspace, clear_on)
 
 
 class Plan(NamedTuple):
@@ -126,14 +127,22 @@ def _index(
     capacities: Sequence[int] | None = None,
     count: Tensor | None = None,
     workspace: Tensor | None = None,
+    clear_on: torch.cuda.Stream | None = None,
 ) -> Pyramid:
     extension()
     coords = coords.contiguous()
     if capacities is None:
         return _exact(coords, shapes, plan, count, workspace)
+    given = workspace is not None
     if workspace is None:
         workspace = new_workspace(plan.batch_size, shapes, coords.device)
-    counts, *rest = torch.ops.millisecond.index_bounded(coords, count, workspace, *plan, capacities)
+    millisecond = torch.ops.millisecond
+    arguments = *plan, capacities, given and clear_on is None
+    counts, *rest = millisecond.index_bounded(coords, count, workspace, *arguments)
+    if given and clear_on is not None:
+        clear_on.wait_stream(torch.cuda.current_stream(coords.device))
+        with torch.cuda.stream(clear_on):
+            millisecond.index_clear(workspace, plan.batch_size, plan.shapes)
     levels = len(shapes)
     of_levels = [counts[level : level + 1] for level in range(levels)]
     overflow = counts[levels : levels + 1]
@@ -208,7 +217,7 @@ def _window(geometry: ConvGeometry) -> tuple[int, ...]:
 
 @fake("index_bounded")
 def _index_bounded(coords, count, workspace, *arguments) -> list[Tensor]:
-    *plan, capacities = arguments
+    *plan, capacities, _ = arguments
     counts = coords.new_empty(len(capacities) + 2)
     levels = [coords.new_empty(rows, coords.shape[1]) for rows in capacities]
     return [counts, *levels, *_empty_tables(coords, Plan(*plan), capacities)]

@@ -48,6 +48,7 @@ def index_pyramid(
     count: Tensor | None,
     transposed: bool,
     workspace: Tensor | None,  # not needed here
+    clear_on: torch.cuda.Stream | None,  # nor that
 ) -> Pyramid:
     """See ops.kernel_map.index_pyramid."""
     coords = coords if count is None else coords[: int(count)]  # sync: exact sizes

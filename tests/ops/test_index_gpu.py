@@ -108,11 +108,13 @@ def test_submanifold_map(kernel, dilation):
     assert_same_map("map", got, want)
 
 
-def test_full_grid():
+@pytest.mark.parametrize("capacities", [None, (6000, 2000, 500), (6000, 301, 33)])
+def test_full_grid(capacities):
     shape = (3, 5, 200)
     coords = coords_of_keys(torch.arange(2 * math.prod(shape)), shape)
-    want = index_pyramid(coords, shape, 2, SECOND[:2])
-    assert_same_pyramid(index_pyramid(coords.cuda(), shape, 2, SECOND[:2]), want)
+    want = index_pyramid(coords, shape, 2, SECOND[:2], capacities=capacities)
+    got = index_pyramid(coords.cuda(), shape, 2, SECOND[:2], capacities=capacities)
+    assert_same_pyramid(got, want)
 
 
 @pytest.mark.parametrize("bounded", [False, True])

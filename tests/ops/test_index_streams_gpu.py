@@ -28,7 +28,7 @@ def test_operators_are_well_behaved():
     torch.library.opcheck(operators.index_clear.default, (workspace, *plan[:2]))
     operators.index_clear(workspace, *plan[:2])
     torch.library.opcheck(  # rows behind a level's count would be anything
-        operators.index_bounded.default, (coords, None, workspace, *plan, sizes)
+        operators.index_bounded.default, (coords, None, workspace, *plan, sizes, True)
     )
 
 
@@ -69,6 +69,22 @@ def test_another_stream():
         got = index_pyramid(device, KITTI, 1, SECOND)
     stream.synchronize()
     assert_same_pyramid(got, want)
+
+
+def test_a_workspace_is_cleared_on_another_stream():
+    coords = street_coords(8, 1, KITTI, 10000)
+    options = {"capacities": (10000, 60000, 60000, 40000, 30000)}
+    want = index_pyramid(coords, KITTI, 1, SECOND, **options)
+    side, coords = torch.cuda.Stream(), coords.cuda()
+    options["workspace"] = index_workspace(KITTI, 1, SECOND, coords.device)
+    for _ in range(2):
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(20_000_000)  # the workspace is still marked, and may not be used yet
+        got = index_pyramid(coords, KITTI, 1, SECOND, clear_on=side, **options)
+        assert options["workspace"].any()
+        torch.cuda.current_stream().wait_stream(side)
+        assert not options["workspace"].any()
+        assert_same_pyramid(got, want)
 
 
 def test_graph_replays_on_new_coords_without_reading_back():

@@ -76,7 +76,7 @@ void Encoder::encode(const float* points, const int32_t* count, ms_layout layout
     check(collect(given, stream), "count");
   }
   const EncoderStages::Voxels voxels = stages_->voxelize({points, offsets, nullptr}, stream);
-  const EncoderStages::Index index = stages_->index(voxels, stream);
+  const EncoderStages::Index index = stages_->index(voxels, true, stream);
   write_map(voxels, index, layout, map, stream);
 
   // the low words of the numbers of points: a scan has fewer than 2^24

@@ -117,7 +117,7 @@ EncoderStages::Voxels EncoderStages::voxelize(const Points& points, cudaStream_t
   return voxels;
 }
 
-EncoderStages::Index EncoderStages::index(const Voxels& voxels, cudaStream_t stream) {
+EncoderStages::Index EncoderStages::index(const Voxels& voxels, bool clear, cudaStream_t stream) {
   int shapes[LEVELS][3], capacities[LEVELS];
   Index result = {};
   result.counts = arena_.array<int>(LEVELS + 2);
@@ -126,7 +126,8 @@ EncoderStages::Index EncoderStages::index(const Voxels& voxels, cudaStream_t str
     capacities[level] = rows(level);
     result.coords[level] = arena_.array<int>(int64_t(rows(level)) * 4);
   }
-  millisecond::Network levels = {bitmap_at(workspace_.get(), frames_, LEVELS, shapes), 3, {}, {}, 0, false};
+  result.bitmap = bitmap_at(workspace_.get(), frames_, LEVELS, shapes);
+  millisecond::Network levels = {result.bitmap, 3, {}, {}, 0, false};
   for (int level = 1; level < LEVELS; ++level) levels.steps[level - 1] = window_of(STEPS[level - 1]);
   levels.submanifold = {{3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
   levels.submanifold_levels = (1 << (LEVELS - 1)) - 1;
@@ -145,9 +146,10 @@ EncoderStages::Index EncoderStages::index(const Voxels& voxels, cudaStream_t str
     if (level > 0) result.tables.push_back(down[level]);
     if (level + 1 < LEVELS) result.tables.insert(result.tables.end(), 2, same[level]);
   }
-  const BoundedIndex bounded = {voxels.coords, voxels.rows,   voxels.count,
-                                capacities,    result.coords, result.counts};
-  check(build_bounded_index(levels, bounded, jobs, stream), "index");
+  const BoundedIndex bounded = {voxels.coords, voxels.rows,   voxels.count, capacities,
+                                result.coords, result.counts, clear};
+  const auto allocate = [this](int64_t bytes) { return arena_.take(bytes); };
+  check(build_bounded_index(levels, bounded, jobs, allocate, stream), "index");
   return result;
 }
 

@@ -43,6 +43,7 @@ class EncoderStages {
     int* coords[LEVELS];
     int* counts;                      // [LEVELS + 2]: rows of each level, overflow, fault
     std::vector<OffsetTable> tables;  // of each convolution of the encoder
+    Bitmap bitmap;
   };
 
   EncoderStages(const DeviceEncoder& network, const Bucket& bucket, int frames, Arena& arena);
@@ -52,7 +53,7 @@ class EncoderStages {
   int points() const { return frames_ * bucket_.points; }              // capacity
 
   Voxels voxelize(const Points& points, cudaStream_t stream);
-  Index index(const Voxels& voxels, cudaStream_t stream);
+  Index index(const Voxels& voxels, bool clear, cudaStream_t stream);  // else the caller clears the bitmap
   void* encode(const Voxels& voxels, const Index& index, cudaStream_t stream);  // rows of the last level
   // The same rows in out [frames, y, x, z * out_channels].
   void encode_map(const Voxels& voxels, const Index& index, void* out, cudaStream_t stream);

@@ -9,10 +9,12 @@ void FrameGraph::run(cudaStream_t stream) {
   const Arena::Scope scope(arena_);
   const EncoderStages::Voxels voxels =
       stages_.voxelize({points_.get(), offsets_.get(), reinterpret_cast<int*>(staged_.get())}, stream);
-  const EncoderStages::Index sites = stages_.index(voxels, stream);
+  const EncoderStages::Index sites = stages_.index(voxels, false, stream);
   check(cudaEventRecord(sites_known_.get(), stream), "side stream");
   check(cudaStreamWaitEvent(side_.get(), sites_known_.get(), 0), "side stream");
-  const CellJob map = cells(sites, side_.get());  // beside the encoder: they need the sites alone
+  // beside the encoder: they need the sites alone
+  check(bitmap_clear(sites.bitmap, false, side_.get()), "index");
+  const CellJob map = cells(sites, side_.get());
   void* const rows = stages_.encode(voxels, sites, stream);
   check(cudaEventRecord(cells_known_.get(), side_.get()), "side stream");
   check(cudaStreamWaitEvent(stream, cells_known_.get(), 0), "side stream");

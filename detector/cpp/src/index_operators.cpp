@@ -48,7 +48,9 @@ void build_maps(StreamScratch& scratch, millisecond::Network& network, const int
   std::vector<TableJob> jobs = tables_of(network, true);
   for (TableJob& job : jobs)
     if (job.kind != TableKind::tail) job.neighbours = neighbours;
-  check(build_bounded_index(network, {coords, rows, count, capacities, levels, state}, jobs, scratch.stream()),
+  const auto allocate = [&](int64_t bytes) { return scratch(bytes); };
+  check(build_bounded_index(network, {coords, rows, count, capacities, levels, state, true}, jobs, allocate,
+                            scratch.stream()),
         "index");
 }
 

@@ -44,11 +44,12 @@ std::vector<Tensor> allocate_tables(std::vector<TableJob>& jobs, at::IntArrayRef
   return out;
 }
 
-// Counts [levels + 2], coords of every level, tables, all of fixed sizes. The workspace is zero before and after.
+// Counts [levels + 2], coords of every level, tables, all of fixed sizes. The workspace is zero before and, with
+// `clear`, after.
 std::vector<Tensor> index_bounded(const Tensor& coords, const std::optional<Tensor>& count,
                                   const Tensor& workspace, int64_t batch_size, at::IntArrayRef shapes,
                                   at::IntArrayRef steps, at::IntArrayRef submanifold, int64_t submanifold_levels,
-                                  bool transposed, at::IntArrayRef capacities) {
+                                  bool transposed, at::IntArrayRef capacities, bool clear) {
   const c10::cuda::CUDAGuard guard(coords.device());
   Network network = network_of(coords, workspace, batch_size, shapes, steps);
   set_tables(network, submanifold, submanifold_levels, transposed);
@@ -66,8 +67,8 @@ std::vector<Tensor> index_bounded(const Tensor& coords, const std::optional<Tens
   const std::vector<Tensor> tables = allocate_tables(jobs, capacities, coords);
   check(build_bounded_index(network,
                             {coords.data_ptr<int>(), static_cast<int>(coords.size(0)),
-                             optional_pointer<int>(count), rows, levels, out[0].data_ptr<int>()},
-                            jobs, stream()),
+                             optional_pointer<int>(count), rows, levels, out[0].data_ptr<int>(), clear},
+                            jobs, Scratch(coords), stream()),
         "index");
   out.insert(out.end(), tables.begin(), tables.end());
   return out;
@@ -129,11 +130,11 @@ int64_t index_workspace_words(int64_t batch_size, at::IntArrayRef shapes) {
 
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   // shapes: z, y, x of each level; steps and submanifold: kernel size, stride, padding, dilation.
-  // A workspace is scratch memory, zero at first. index_bounded leaves it zero. index_count leaves it marked and
-  // ranked for index_exact, which only reads it; index_clear sets it to zero again.
+  // A workspace is scratch memory, zero at first. index_bounded leaves it zero where it may clear it. index_count
+  // leaves it marked and ranked for index_exact, which only reads it; index_clear sets it to zero again.
   m.def(
       "index_bounded(Tensor coords, Tensor? count, Tensor workspace, int batch_size, int[] shapes, int[] steps, "
-      "int[] submanifold, int submanifold_levels, bool transposed, int[] capacities) -> Tensor[]");
+      "int[] submanifold, int submanifold_levels, bool transposed, int[] capacities, bool clear) -> Tensor[]");
   m.def(
       "index_count(Tensor coords, Tensor? count, Tensor(a!) workspace, int batch_size, int[] shapes, int[] steps) "
       "-> Tensor");

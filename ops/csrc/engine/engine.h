@@ -41,7 +41,7 @@ std::vector<TableJob> tables_of(const Network& network, bool bounded);
 
 // A whole index with fixed sizes. Written are coords[l] [capacities[l], 1 + dims] of every level, counts
 // [levels + 2] and the tables of jobs, which are tables_of(network, true). given [rows, 1 + dims] are the voxels
-// of level 0, up to *count. The workspace is zero before and after, whatever fails.
+// of level 0, up to *count. The workspace is zero before and, with `clear`, after, whatever fails.
 struct BoundedIndex {
   const int* given;
   int rows;
@@ -49,9 +49,10 @@ struct BoundedIndex {
   const int* capacities;
   int* const* coords;
   int* counts;
+  bool clear;  // false: the caller clears the workspace
 };
 cudaError_t build_bounded_index(const Network& network, const BoundedIndex& index, std::vector<TableJob>& jobs,
-                                cudaStream_t stream);
+                                const Allocate& allocate, cudaStream_t stream);
 
 // The first half alone: counts [levels + 2]; the workspace stays marked and ranked.
 cudaError_t count_levels(const Network& network, const int* given, int rows, const int* count, int* counts,

@@ -8,7 +8,7 @@ int64_t volume_of(const Window& window) { return int64_t(window.kernel[0]) * win
 std::vector<TableJob> tables_of(const Network& network, bool bounded) {
   std::vector<TableJob> jobs;
   const auto add = [&](TableKind kind, int level, int source, const Window& window) {
-    jobs.push_back({kind, level, source, 0, 0, window, nullptr, nullptr, nullptr});
+    jobs.push_back({kind, level, source, 0, 0, window, nullptr, nullptr, nullptr, nullptr});
   };
   for (int l = 0; l < network.bitmap.levels; ++l) {
     if (bounded) add(TableKind::tail, l, l, network.submanifold);
@@ -22,35 +22,41 @@ std::vector<TableJob> tables_of(const Network& network, bool bounded) {
 
 namespace {
 
-// read[l]: where the coords of level l are; written[l]: where a tail fills them up.
-cudaError_t fill_tables(const Network& network, std::vector<TableJob>& jobs, const int* rows,
-                        const int* const* read, int* const* written, const int* counts, cudaStream_t stream) {
-  for (TableJob& job : jobs) {
-    job.rows = rows[job.level];
-    job.source_rows = rows[job.source];
-    job.coords = read[job.level];
-    job.tail = written[job.level];
+// The cells of the levels after level 0, which has coords.
+RowCells allocate_cells(const Bitmap& bitmap, const int* capacities, const Allocate& allocate) {
+  RowCells cells = {};
+  for (int l = 1; l < bitmap.levels; ++l) cells.count += capacities[l];
+  cells.all = static_cast<int*>(allocate(int64_t(cells.count) * sizeof(int)));
+  int* next = cells.all;
+  for (int l = 1; l < bitmap.levels; ++l) {
+    cells.levels[l] = next;
+    next += capacities[l];
   }
-  return bitmap_tables(network.bitmap, jobs.data(), static_cast<int>(jobs.size()), network.dims, counts, stream);
+  return cells;
 }
 
 }  // namespace
 
 cudaError_t build_bounded_index(const Network& network, const BoundedIndex& index, std::vector<TableJob>& jobs,
-                                cudaStream_t stream) {
+                                const Allocate& allocate, cudaStream_t stream) {
   const Bitmap& bitmap = network.bitmap;
-  const int* read[MAX_LEVELS];
-  int* ranked[MAX_LEVELS];  // level 0 has coords, the caller's
-  for (int l = 0; l < bitmap.levels; ++l) {
-    read[l] = l == 0 ? index.given : index.coords[l];
-    ranked[l] = l == 0 ? nullptr : index.coords[l];
+  const RowCells cells = allocate_cells(bitmap, index.capacities, allocate);
+  for (TableJob& job : jobs) {
+    job.rows = index.capacities[job.level];
+    job.source_rows = index.capacities[job.source];
+    job.coords = job.level == 0 ? index.given : nullptr;
+    job.cells = cells.levels[job.level];
+    // each level has one table from the level above
+    const bool writes = job.kind == TableKind::tail || (job.kind == TableKind::forward && job.source < job.level);
+    job.written = writes ? index.coords[job.level] : nullptr;
   }
   cudaError_t error = bitmap_mark(bitmap, index.given, network.dims, index.rows, index.count, index.capacities[0],
-                                  network.steps, index.counts, stream);
-  if (error == cudaSuccess)
-    error = bitmap_rank(bitmap, index.capacities, ranked, network.dims, index.counts, stream, 1);
-  if (error == cudaSuccess)
-    error = fill_tables(network, jobs, index.capacities, read, index.coords, index.counts, stream);
+                                  network.steps, index.counts, cells, stream);
+  if (error == cudaSuccess) error = bitmap_rank(bitmap, index.capacities, cells, index.counts, stream, 1);
+  if (error == cudaSuccess) {
+    error = bitmap_tables(bitmap, jobs.data(), static_cast<int>(jobs.size()), network.dims, index.counts, stream);
+  }
+  if (!index.clear) return error;
   const cudaError_t cleared = bitmap_clear(bitmap, error == cudaSuccess, stream);
   return error != cudaSuccess ? error : cleared;
 }
@@ -59,9 +65,9 @@ cudaError_t count_levels(const Network& network, const int* given, int rows, con
                          cudaStream_t stream) {
   const Bitmap& bitmap = network.bitmap;
   const cudaError_t error =
-      bitmap_mark(bitmap, given, network.dims, rows, count, INT32_MAX, network.steps, counts, stream);
+      bitmap_mark(bitmap, given, network.dims, rows, count, INT32_MAX, network.steps, counts, {}, stream);
   if (error != cudaSuccess) return error;
-  return bitmap_rank(bitmap, nullptr, nullptr, network.dims, counts, stream, 1);
+  return bitmap_rank(bitmap, nullptr, {}, counts, stream, 1);
 }
 
 cudaError_t build_exact_index(const Network& network, const int* rows, int* const* coords,
@@ -70,7 +76,12 @@ cudaError_t build_exact_index(const Network& network, const int* rows, int* cons
   for (int l = 1; l < network.bitmap.levels; ++l) ranked[l] = rows[l] > 0 ? coords[l] : nullptr;
   const cudaError_t error = bitmap_coords(network.bitmap, rows, ranked, network.dims, stream);
   if (error != cudaSuccess) return error;
-  return fill_tables(network, jobs, rows, coords, coords, nullptr, stream);
+  for (TableJob& job : jobs) {
+    job.rows = rows[job.level];
+    job.source_rows = rows[job.source];
+    job.coords = coords[job.level];
+  }
+  return bitmap_tables(network.bitmap, jobs.data(), static_cast<int>(jobs.size()), network.dims, nullptr, stream);
 }
 
 cudaError_t build_voxels(const Bitmap& bitmap, const VoxelizeJob& job, cudaStream_t stream) {

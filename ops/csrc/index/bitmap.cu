@@ -9,14 +9,15 @@ namespace {
 __global__ void __launch_bounds__(THREADS) clear(const __grid_constant__ Bitmap bitmap) {
   int tile = blockIdx.x;
   const BitmapLevel& level = bitmap.level[level_of_tile(bitmap, tile)];
-  const int word = tile * TILE_WORDS + threadIdx.x;
+  const int word = tile * level.tile_words + threadIdx.x;
   wait_for_previous_kernel(true);
   if (threadIdx.x == 0) level.published[tile] = 0;
   if (blockIdx.x == 0) {
     for (int i = threadIdx.x; i < HEADER_WORDS; i += THREADS) bitmap.header[i] = 0;
     for (int i = threadIdx.x; i < bitmap.batch; i += THREADS) bitmap.frames[i] = 0;
   }
-  const unsigned summary = word < level.words ? level.summary[word] : 0;
+  const bool mine = threadIdx.x < level.tile_words && word < level.words;
+  const unsigned summary = mine ? level.summary[word] : 0;
   if (summary == 0) return;
   level.summary[word] = 0;
   for (unsigned left = summary; left; left &= left - 1) {
@@ -25,6 +26,10 @@ __global__ void __launch_bounds__(THREADS) clear(const __grid_constant__ Bitmap 
 }
 
 int64_t padded(int64_t words) { return round_up(words, 4); }
+
+// Where a level is ranked after others were marked, each warp of a block should load all of its words at once.
+// Level 0 has so many words that blocks are scarce.
+int tile_words(int level) { return level == 0 ? THREADS : THREADS / 4; }
 
 }  // namespace
 
@@ -39,7 +44,8 @@ Bitmap bitmap_at(uint32_t* workspace, int batch, int levels, const int (*shapes)
     level.row_cells = blocks(level.x, CELL_BITS);
     level.cells = batch * level.z * level.y * level.row_cells;
     level.words = blocks(level.cells, 32);
-    level.tiles = blocks(level.words, TILE_WORDS);
+    level.tile_words = tile_words(l);
+    level.tiles = blocks(level.words, level.tile_words);
     level.cell = reinterpret_cast<uint4*>(next);
     level.summary = next + int64_t(4) * level.cells;
     level.published = level.summary + padded(level.words);
@@ -57,7 +63,7 @@ int64_t bitmap_words(int batch, int levels, const int (*shapes)[3]) {
       if (cells >= INT32_MAX - 1024) return TOO_LARGE;
     }
     const int64_t summary = divide_up(cells, 32);
-    words += 4 * cells + padded(summary) + padded(divide_up(summary, TILE_WORDS));
+    words += 4 * cells + padded(summary) + padded(divide_up(summary, tile_words(l)));
   }
   return words;
 }

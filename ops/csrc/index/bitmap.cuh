@@ -9,7 +9,6 @@ namespace millisecond {
 constexpr int CELL_BITS = 96;
 
 constexpr int THREADS = 256;
-constexpr int TILE_WORDS = THREADS;  // of the summary, that a block ranks or clears
 
 struct Site {
   int b, z, y, x;
@@ -72,6 +71,25 @@ __device__ inline int voxels_before(const uint4& cell, int bit) {
 __device__ inline unsigned bits_from(const uint4& cell, int bit) {
   const int word = bit >> 5;
   return __funnelshift_r(bits_of(cell, word), bits_of(cell, word + 1), bit & 31);
+}
+
+// Place of the k-th set bit of a word, from 0; the word has more than k.
+__device__ inline int bit_of(unsigned word, int k) {
+  int place = 0;
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    const int below = __popc(word >> place & ((1u << step) - 1));
+    place += k >= below ? step : 0;
+    k -= k >= below ? below : 0;
+  }
+  return place;
+}
+
+// Place of the k-th voxel of a cell, from 0; the cell has more than k.
+__device__ inline int voxel_of(const uint4& cell, int k) {
+  const int before_y = __popc(cell.x), before_z = before_y + __popc(cell.y);
+  const int word = (k >= before_y) + (k >= before_z);
+  return 32 * word + bit_of(bits_of(cell, word), k - (word == 2 ? before_z : word == 1 ? before_y : 0));
 }
 
 // Row of a voxel, -1 where it is not there.

@@ -19,11 +19,12 @@ struct Window {
 };
 
 struct BitmapLevel {
-  int z, y, x;          // shape
-  int row_cells;        // cells along x
-  int cells;            // of all frames
-  int words;            // of the summary
-  int tiles;            // blocks of the ranking pass
+  int z, y, x;     // shape
+  int row_cells;   // cells along x
+  int cells;       // of all frames
+  int words;       // of the summary
+  int tile_words;  // of the summary, that a block ranks or clears
+  int tiles;
   uint4* cell;          // [cells] three words of bits, then the prefix
   uint32_t* summary;    // [words]
   uint32_t* published;  // [tiles] voxels of a tile + 1, 0: not counted yet
@@ -51,8 +52,10 @@ struct TableJob {
   int level, source;      // of the rows, of the entries
   int rows, source_rows;  // capacities; entries from source_rows on become -1
   Window window;
-  const int* coords;  // [rows, 1 + dims] of the level
-  int* tail;          // where tail writes; the coords themselves where those are there already
+  const int* coords;  // [rows, 1 + dims] of the level, or null: the sites are read from the bitmap
+  const int* cells;   // [rows] as bitmap_rank writes them; without coords only
+  int* written;       // [rows, 1 + dims] or null: where the coords go. A tail without coords writes none up to
+                      // the count.
   int* neighbours;
 };
 
@@ -65,13 +68,22 @@ constexpr int64_t TOO_LARGE = INT64_MAX;
 int64_t bitmap_words(int batch, int levels, const int (*shapes)[3]);
 Bitmap bitmap_at(uint32_t* workspace, int batch, int levels, const int (*shapes)[3]);
 
+// Where rows of a level are found again: at a cell's first row, and at every row of it that is a multiple of a
+// warp's, the number of the cell, elsewhere -1. levels[l]: [capacity] of level l; they lie in `all`.
+struct RowCells {
+  int* all;
+  int count;
+  int* levels[MAX_LEVELS];
+};
+
 // Mark the rows in level 0 and all they reach through the steps in the levels after it. Level 0 is ranked and
-// counted, too, by the order of its rows; other counts become zero. capacity: of level 0.
+// counted, too, by the order of its rows; other counts become zero. capacity: of level 0. All cells become -1.
 cudaError_t bitmap_mark(const Bitmap& bitmap, const int* coords, int dims, int rows, const int* count,
-                        int capacity, const Window* steps, int* counts, cudaStream_t stream);
-// Rank the levels from `first` on and count them, chained to what marked them. Writes the coords of level l where
-// coords[l] is given.
-cudaError_t bitmap_rank(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims, int* counts,
+                        int capacity, const Window* steps, int* counts, const RowCells& cells,
+                        cudaStream_t stream);
+// Rank the levels from `first` on and count them, chained to what marked them. Writes the cells of level l where
+// cells.levels[l] is given.
+cudaError_t bitmap_rank(const Bitmap& bitmap, const int* capacities, const RowCells& cells, int* counts,
                         cudaStream_t stream, int first = 0);
 // Write the coords of the ranked levels where coords[l] is given.
 cudaError_t bitmap_coords(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims,

@@ -62,10 +62,12 @@ __device__ void mark_run(const BitmapLevel& level, int row, int first, int last)
 __global__ void __launch_bounds__(THREADS)
     mark(const __grid_constant__ Bitmap bitmap, const __grid_constant__ Steps steps,
          const int* __restrict__ coords, int dims, int rows, const int* __restrict__ count, int capacity,
-         int* __restrict__ counts) {
+         int* __restrict__ counts, int* __restrict__ cells, int cells_count) {
   wait_for_previous_kernel(true);
   const int row = blockIdx.x * THREADS + threadIdx.x;
   const int target = divide_up(blockIdx.y, MARK_PARTS);
+  const int stride = gridDim.x * gridDim.y * THREADS;
+  for (int i = blockIdx.y * gridDim.x * THREADS + row; i < cells_count; i += stride) cells[i] = -1;
   const int limit = row_limit(rows, count);
   if (target == 0 && row < bitmap.levels + 2) {
     counts[row] = row == 0 ? min(limit, capacity) : row == bitmap.levels ? int(limit > capacity) : 0;
@@ -162,12 +164,13 @@ int direct_levels(const Window* steps, int count) {
 }  // namespace
 
 cudaError_t bitmap_mark(const Bitmap& bitmap, const int* coords, int dims, int rows, const int* count,
-                        int capacity, const Window* steps, int* counts, cudaStream_t stream) {
+                        int capacity, const Window* steps, int* counts, const RowCells& cells,
+                        cudaStream_t stream) {
   Steps direct = {direct_levels(steps, bitmap.levels - 1), {}};
   for (int l = 0; l < direct.count; ++l) direct.window[l] = steps[l];
   const dim3 grid(max(1, blocks(rows, THREADS)), 1 + direct.count * MARK_PARTS);
   cudaError_t error = launch_chained(mark, can_chain(), grid, THREADS, 0, stream, bitmap, direct, coords, dims,
-                                     rows, count, capacity, counts);
+                                     rows, count, capacity, counts, cells.all, cells.count);
   for (int l = direct.count; l < bitmap.levels - 1 && error == cudaSuccess; ++l) {
     error = launch_chained(mark_below, can_chain(), dim3(blocks(bitmap.level[l].cells, THREADS)), THREADS, 0,
                            stream, bitmap.level[l], bitmap.level[l + 1], steps[l]);

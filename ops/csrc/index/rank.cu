@@ -5,8 +5,7 @@
 namespace millisecond {
 namespace {
 
-constexpr int WARP_WORDS = 16;  // summary words per warp, in ranking
-constexpr int RANK_THREADS = TILE_WORDS / WARP_WORDS * 32;
+constexpr int RANK_THREADS = 512;
 constexpr int LOADS = 4;        // words whose cells a warp loads at once
 constexpr int COORD_PARTS = 4;  // warps that share a word, in writing coords
 constexpr int COORD_WORDS = 4;  // words that they read at once
@@ -17,11 +16,16 @@ constexpr int RANK_BLOCKS = 3;
 #endif
 
 struct RankTargets {
-  int* coords[MAX_LEVELS];
+  int* cells[MAX_LEVELS];  // or null, see RowCells
   int capacity[MAX_LEVELS];
   int first;  // level
-  int dims;
   int* counts;
+};
+
+struct CoordTargets {
+  int* coords[MAX_LEVELS];
+  int capacity[MAX_LEVELS];
+  int dims;
 };
 
 __device__ unsigned sum_of_warp(unsigned value) {
@@ -81,9 +85,10 @@ __global__ void __launch_bounds__(RANK_THREADS, RANK_BLOCKS)
   if (l == bitmap.levels) return;  // no level to rank
   const BitmapLevel& level = bitmap.level[l];
   const int lane = threadIdx.x & 31;
-  const int first_word = tile * TILE_WORDS + (threadIdx.x >> 5) * WARP_WORDS;
+  const int warp_words = level.tile_words / (RANK_THREADS / 32);
+  const int first_word = tile * level.tile_words + (threadIdx.x >> 5) * warp_words;
   const unsigned summary =
-      lane < WARP_WORDS && first_word + lane < level.words ? level.summary[first_word + lane] : 0;
+      lane < warp_words && first_word + lane < level.words ? level.summary[first_word + lane] : 0;
   const unsigned filled = __ballot_sync(FULL_WARP, summary != 0);
   uint4* const cells = level.cell + size_t(first_word) * 32;
   // ---- voxels of each word ----
@@ -123,7 +128,12 @@ __global__ void __launch_bounds__(RANK_THREADS, RANK_BLOCKS)
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const unsigned start = __shfl_sync(FULL_WARP, first, max(word[i + k], 0));
-        if (voxels[i + k]) cells[word[i + k] * 32 + lane].w = start + before[k];
+        if (voxels[i + k] == 0) continue;
+        const int cell = word[i + k] * 32 + lane, begin = int(start + before[k]);
+        cells[cell].w = begin;
+        if (!targets.cells[l]) continue;
+        const int end = min(begin + int(voxels[i + k]), targets.capacity[l]);
+        for (int row = begin; row < end; row = (row | 31) + 1) targets.cells[l][row] = first_word * 32 + cell;
       }
     }
   }
@@ -133,26 +143,6 @@ __global__ void __launch_bounds__(RANK_THREADS, RANK_BLOCKS)
     targets.counts[l] = min(found, targets.capacity[l]);
     if (found > targets.capacity[l]) atomicOr(&targets.counts[bitmap.levels], 1 << l);
   }
-}
-
-// Place of the k-th set bit of a word, from 0; the word has more than k.
-__device__ int bit_of(unsigned word, int k) {
-  int place = 0;
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    const int below = __popc(word >> place & ((1u << step) - 1));
-    place += k >= below ? step : 0;
-    k -= k >= below ? below : 0;
-  }
-  return place;
-}
-
-// Place of the k-th voxel of a cell, from 0; the cell has more than k.
-__device__ int voxel_of(const uint4& cell, int k) {
-  const int of_x = __popc(cell.x), of_y = __popc(cell.y);
-  if (k < of_x) return bit_of(cell.x, k);
-  if (k < of_x + of_y) return 32 + bit_of(cell.y, k - of_x);
-  return 64 + bit_of(cell.z, k - of_x - of_y);
 }
 
 // Coords of the voxels of a summary word that is not empty, by COORD_PARTS warps. One lane per voxel, not per
@@ -186,7 +176,7 @@ __device__ void write_word(const BitmapLevel& level, int word, unsigned summary,
 // Coords of the ranked levels that are asked for. Most words are empty, so a warp reads COORD_WORDS of them at
 // once. These lie far apart in the levels, because full words lie side by side.
 __global__ void __launch_bounds__(THREADS)
-    write_coords(const __grid_constant__ Bitmap bitmap, const __grid_constant__ RankTargets targets) {
+    write_coords(const __grid_constant__ Bitmap bitmap, const __grid_constant__ CoordTargets targets) {
   const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % COORD_PARTS;
   const int teams = gridDim.x * (THREADS / 32 / COORD_PARTS);
   int word = blockIdx.x * (THREADS / 32 / COORD_PARTS) + threadIdx.x / 32 / COORD_PARTS + lane * teams;
@@ -196,7 +186,6 @@ __global__ void __launch_bounds__(THREADS)
     if (word < bitmap.level[l].words) break;
     word -= bitmap.level[l].words;
   }
-  wait_for_previous_kernel(true);
   const bool has_word = lane < COORD_WORDS && l < bitmap.levels;
   const unsigned summary = has_word ? bitmap.level[l].summary[word] : 0;
   for (unsigned left = __ballot_sync(FULL_WARP, summary != 0); left; left &= left - 1) {
@@ -208,40 +197,29 @@ __global__ void __launch_bounds__(THREADS)
 
 }  // namespace
 
-static RankTargets rank_targets(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims,
-                                int* counts) {
-  RankTargets targets = {};
-  targets.dims = dims;
-  targets.counts = counts;
-  for (int l = 0; l < bitmap.levels; ++l) {
-    targets.coords[l] = coords ? coords[l] : nullptr;
-    targets.capacity[l] = capacities ? capacities[l] : 0x7fffffff;
-  }
-  return targets;
-}
-
-static cudaError_t launch_coords(const Bitmap& bitmap, const RankTargets& targets, bool chained,
-                                 cudaStream_t stream) {
-  int64_t words = 0;
-  for (int l = 0; l < bitmap.levels; ++l) words += targets.coords[l] ? bitmap.level[l].words : 0;
-  if (words == 0) return cudaSuccess;
-  return launch_chained(write_coords, chained, dim3(blocks(words * COORD_PARTS, THREADS / 32 * COORD_WORDS)),
-                        THREADS, 0, stream, bitmap, targets);
-}
-
-cudaError_t bitmap_rank(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims, int* counts,
+cudaError_t bitmap_rank(const Bitmap& bitmap, const int* capacities, const RowCells& cells, int* counts,
                         cudaStream_t stream, int first) {
-  RankTargets targets = rank_targets(bitmap, capacities, coords, dims, counts);
-  targets.first = first;
-  const bool chained = can_chain();
-  const cudaError_t error = launch_chained(rank, chained, dim3(max(1, tiles_of(bitmap, first))), RANK_THREADS, 0,
-                                           stream, bitmap, targets);
-  return error != cudaSuccess ? error : launch_coords(bitmap, targets, chained, stream);
+  RankTargets targets = {{}, {}, first, counts};
+  for (int l = 0; l < bitmap.levels; ++l) {
+    targets.cells[l] = cells.levels[l];
+    targets.capacity[l] = capacities ? capacities[l] : INT32_MAX;
+  }
+  return launch_chained(rank, can_chain(), dim3(max(1, tiles_of(bitmap, first))), RANK_THREADS, 0, stream, bitmap,
+                        targets);
 }
 
 cudaError_t bitmap_coords(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims,
                           cudaStream_t stream) {
-  return launch_coords(bitmap, rank_targets(bitmap, capacities, coords, dims, nullptr), false, stream);
+  CoordTargets targets = {{}, {}, dims};
+  int64_t words = 0;
+  for (int l = 0; l < bitmap.levels; ++l) {
+    targets.coords[l] = coords[l];
+    targets.capacity[l] = capacities[l];
+    words += coords[l] ? bitmap.level[l].words : 0;
+  }
+  if (words == 0) return cudaSuccess;
+  write_coords<<<blocks(words * COORD_PARTS, THREADS / 32 * COORD_WORDS), THREADS, 0, stream>>>(bitmap, targets);
+  return cudaGetLastError();
 }
 
 }  // namespace millisecond

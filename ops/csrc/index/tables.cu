@@ -115,14 +115,34 @@ __device__ void fill_absent(const TableJob& job, int row) {
   for (int offset = 0; offset < volume; ++offset) job.neighbours[size_t(offset) * job.rows + row] = -1;
 }
 
-// BOXES: all tables are of the windows that fill_box knows.
+// The site of this lane's row. The rows of a warp follow one another from a multiple of 32 on, so the cell of each
+// is that of a lane up to this one.
+__device__ Site find_site(const BitmapLevel& level, const int* cells, int row, bool there) {
+  const int lane = threadIdx.x % 32;
+  int number = there ? __ldg(cells + row) : -1;
+  const unsigned owners = __ballot_sync(FULL_WARP, number >= 0);
+  uint4 cell = number >= 0 ? __ldg(level.cell + number) : make_uint4(0, 0, 0, 0);
+  const int owner = 31 - __clz(owners & ((2u << lane) - 1));
+  number = __shfl_sync(FULL_WARP, number, owner);
+  cell = {__shfl_sync(FULL_WARP, cell.x, owner), __shfl_sync(FULL_WARP, cell.y, owner),
+          __shfl_sync(FULL_WARP, cell.z, owner), __shfl_sync(FULL_WARP, cell.w, owner)};
+  Site site = site_of_cell(level, number);
+  site.x += voxel_of(cell, row - int(cell.w));
+  return site;
+}
+
+// Rows `row` of a whole warp, whether they are there. BOXES: all tables are of the windows that fill_box knows.
 template <bool BOXES>
-__device__ void fill_row(const Bitmap& bitmap, const TableJob& job, int row, int dims) {
-  const Site site = read_site(job.coords, row, dims);
-  if (job.kind == TableKind::tail) {
-    write_site(job.tail, row, dims, site);
-    return;
+__device__ void fill_row(const Bitmap& bitmap, const TableJob& job, int row, bool there, int dims) {
+  Site site = {-1, -1, -1, -1};
+  if (!job.coords) {
+    site = find_site(bitmap.level[job.level], job.cells, row, there);
+  } else if (there) {
+    site = read_site(job.coords, row, dims);
   }
+  if (!there) return;
+  if (job.written) write_site(job.written, row, dims, site);
+  if (job.kind == TableKind::tail) return;
   const BitmapLevel& source = bitmap.level[job.source];
   if (!inside(bitmap.level[job.level], bitmap.batch, site)) {  // level 0 as given by the caller, already at fault
     fill_absent(job, row);
@@ -160,10 +180,10 @@ __global__ void __launch_bounds__(THREADS, BOXES ? BOX_BLOCKS : 2)
   const TableJob& mine = jobs.job[known ? lane : 0];
   const int rows = known ? mine.rows : 0;
   const int* const count = jobs.counts ? jobs.counts + mine.level : nullptr;
-  const bool tail = mine.kind == TableKind::tail, in_place = tail && mine.tail == mine.coords;
+  const bool tail = mine.kind == TableKind::tail, no_tiles = tail && !mine.coords;
   wait_for_previous_kernel(true);
   const int limit = row_limit(rows, count);
-  const int tiles_end = int(sum_up_to(in_place ? 0 : blocks(limit, TILE_ROWS)));
+  const int tiles_end = int(sum_up_to(no_tiles ? 0 : blocks(limit, TILE_ROWS)));
   const int rests_end = int(sum_up_to(tail ? blocks(rows - limit, REST_ROWS) : 0));
   const int tiles = __shfl_sync(FULL_WARP, tiles_end, 31), rests = __shfl_sync(FULL_WARP, rests_end, 31);
   // ---- rows that are there ----
@@ -171,7 +191,7 @@ __global__ void __launch_bounds__(THREADS, BOXES ? BOX_BLOCKS : 2)
     int tile = piece;
     const int j = job_of_piece(tiles_end, tile);
     const int row = tile * TILE_ROWS + lane;
-    if (row < __shfl_sync(FULL_WARP, limit, j)) fill_row<BOXES>(bitmap, jobs.job[j], row, jobs.dims);
+    fill_row<BOXES>(bitmap, jobs.job[j], row, row < __shfl_sync(FULL_WARP, limit, j), jobs.dims);
     __syncwarp();
   }
   // ---- coords behind the counts ----
@@ -181,7 +201,7 @@ __global__ void __launch_bounds__(THREADS, BOXES ? BOX_BLOCKS : 2)
     const int begin = __shfl_sync(FULL_WARP, limit, j) + rest * REST_ROWS;
     const int end = min(begin + REST_ROWS, jobs.job[j].rows);
     for (int row = begin + lane; row < end; row += 32) {
-      write_site(jobs.job[j].tail, row, jobs.dims, {-1, -1, -1, -1});
+      write_site(jobs.job[j].written, row, jobs.dims, {-1, -1, -1, -1});
     }
     __syncwarp();
   }

@@ -229,13 +229,14 @@ cudaError_t voxelize(const Bitmap& bitmap, const VoxelizeJob& job, cudaStream_t 
   if (error != cudaSuccess) return error;
   if (job.points_count > job.max_voxels) {
     const int all[] = {job.points_count};
-    error = bitmap_rank(bitmap, all, &job.sites, 3, job.counts, stream);
+    error = bitmap_rank(bitmap, all, {}, job.counts, stream);
+    if (error == cudaSuccess) error = bitmap_coords(bitmap, all, &job.sites, 3, stream);
     if (error != cudaSuccess) return error;
     first_points<<<grid, THREADS, 0, stream>>>(bitmap, job);
     find_cap<<<bitmap.batch, SCAN_THREADS, 0, stream>>>(bitmap, job);
     drop_voxels<<<grid, THREADS, 0, stream>>>(bitmap, job);
   }
-  error = bitmap_rank(bitmap, &job.rows, nullptr, 3, job.counts, stream);
+  error = bitmap_rank(bitmap, &job.rows, {}, job.counts, stream);
   if (error != cudaSuccess) return error;
   error = launch_chained(keep_points, chained, dim3(grid), THREADS, 0, stream, bitmap, job);
   if (error != cudaSuccess) return error;
