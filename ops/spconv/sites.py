@@ -47,6 +47,7 @@ class Sites:
         self.pairs = PairLists()  # of the maps from these sites
         self._record: Record | None = None
         self._foreseen: Foreseen | None = None
+        self._below: Foreseen | None = None  # what to foresee from the next level on
         self._level = 0  # of the record
 
     def are(self, indices: Tensor, shape: Sequence[int], batch_size: int) -> bool:
@@ -120,6 +121,8 @@ class Sites:
             self._strided[key] = found
         if goes_on:
             found[0]._record, found[0]._level = self._record, self._level + 1
+            if self._below is not None and geometry == self._below.downs[0]:
+                found[0]._foreseen, self._below = self._below.below(), None
         return found
 
     def with_order(self, table: Table, segment: int) -> Table:
@@ -183,6 +186,7 @@ class Sites:
             self._ordered = self._sort()
         downs, kernel, last, inverted = foreseen
         if self._too_large(downs):
+            self._below = foreseen  # whose grid is an eighth as large
             return
         coords, order = self._ordered or (self.indices.int().contiguous(), None)
         transposed = inverted or both_ways
