@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+import ops.kernel_map as kernel_map
 import ops.spconv as spconv
-from ops.spconv import line_maps, sites
+from ops.spconv import line_maps
 from tests.helpers.dense_oracle import draws, random_sites
 from tools.benchmarks import spconv_models as models
 
@@ -15,13 +16,13 @@ SHAPE = (41, 18, 16)
 def test_levels_from_the_first_small_one_on_come_in_one_call(most, levels, monkeypatch):
     """`most`: the largest depth of a grid that has a bitmap."""
     torch.manual_seed(0)
-    network, asked, build = models.second(spconv).eval(), [], sites.index_pyramid
+    network, asked, build = models.second(spconv).eval(), [], kernel_map.index_pyramid
 
     def counted(coords, shape, batch_size, downs, *arguments, **options):
         asked.append(1 + len(downs))
         return build(coords, shape, batch_size, downs, *arguments, **options)
 
-    monkeypatch.setattr(sites, "index_pyramid", counted)
+    monkeypatch.setattr(kernel_map, "index_pyramid", counted)
     monkeypatch.setattr(line_maps, "too_large", lambda _, __, shapes: shapes[0][0] > most)
     with torch.no_grad():
         for seed in range(3):
