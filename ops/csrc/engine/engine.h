@@ -99,8 +99,10 @@ struct Weight {
 // Write the weight to out in the order and type that the route's kernel reads; see convolution.h.
 cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* out, cudaStream_t stream);
 
-// Does before what `convolve` would do itself: packs a weight that its kernel does not read as it is.
-cudaError_t pack_ahead(Scalar type, bool tf32, Weight& weight, const Allocate& allocate, cudaStream_t stream);
+// Does before what `convolve` would do itself: packs the weights that their kernels do not read as they are, in
+// one launch where it can. There is one weight or more.
+cudaError_t pack_ahead(Scalar type, bool tf32, Weight* weights, int count, const Allocate& allocate,
+                       cudaStream_t stream);
 
 // p: everything but weight, c_in and c_out. type: of features, residual and out.
 cudaError_t convolve(Scalar type, bool tf32, const Weight& weight, ConvolutionArguments p,
@@ -179,6 +181,7 @@ struct Block {
   OffsetTable table;
   const float *scale, *shift;         // [c_out], as all that follow
   float *running_mean, *running_var;  // moved
+  int64_t* batches;                   // one more of them, or null
   float *mean, *inv_std;              // written
   double momentum, eps;
 };
