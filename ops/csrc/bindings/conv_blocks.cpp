@@ -26,8 +26,8 @@ int64_t* counter_of(at::TensorList batches, size_t block, const Tensor& features
   return count.data_ptr<int64_t>();
 }
 
-// The weights of the blocks from `first` on as their kernels read them, all in one launch for the host's sake;
-// null where a kernel takes the weight as it is, and for what its block refuses later.
+// The weights of the blocks from `first` on as their kernels read them, in one launch for the host's sake; null
+// where the block packs its own, or needs not, or refuses what it gets.
 std::vector<const void*> packed_weights(at::TensorList weights, bool transposed, size_t first, Scalar type,
                                         bool tf32, Scratch& scratch) {
   std::vector<const void*> packed(weights.size());
@@ -43,8 +43,8 @@ std::vector<const void*> packed_weights(at::TensorList weights, bool transposed,
                      static_cast<int32_t>(c_in), static_cast<int32_t>(c_out), nullptr});
     blocks.push_back(i);
   }
-  if (taken.empty()) return packed;
-  check(pack_ahead(type, tf32, taken.data(), static_cast<int>(taken.size()), std::ref(scratch), stream()), "pack");
+  const auto count = static_cast<int>(taken.size());
+  check(pack_together(type, tf32, taken.data(), count, std::ref(scratch), stream()), "pack");
   for (size_t i = 0; i < taken.size(); ++i) packed[blocks[i]] = taken[i].packed;
   return packed;
 }
@@ -69,7 +69,6 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
   Tensor& statistics = saved[2 * blocks] = at::empty({2, channels}, scales[0].options());
   float* mean = statistics.data_ptr<float>();
   Scratch packs(features);
-  SharedScratch scratch(features);
   const std::vector<const void*> packed = packed_weights(weights, false, 0, type, tf32, packs);
   for (size_t i = 0; i < blocks; ++i) {
     const Tensor& x = i == 0 ? features : saved[i - 1];
@@ -84,7 +83,7 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
     check_channels(running_means[i], "running_mean", weight.c_out, x);
     check_channels(running_vars[i], "running_var", weight.c_out, x);
     Tensor sums = at::empty({table.rows, weight.c_out}, x.options()), out = at::empty(sums.sizes(), x.options());
-    scratch.next_call();
+    Scratch scratch(x);
     check(block_forward(
               type, tf32,
               {weight, x.data_ptr(), sums.data_ptr(), out.data_ptr(), table, scales[i].data_ptr<float>(),
@@ -164,7 +163,6 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
   Scratch ahead(features);
   std::vector<Tensor> of_sums(blocks);  // the branch reads them until it is joined
   SharedScratch shared(features);       // of the branch
-  SharedScratch own(features);
   const Tensor& statistics = saved[2 * blocks];
   int64_t channels = 0;
   for (const Tensor& scale : scales) channels += scale.numel();
@@ -204,14 +202,14 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
     Tensor of_weight = empty_gradient(weights[i], scales[i].options());
     Tensor of_scale = at::empty_like(scales[i]), of_shift = at::empty_like(scales[i]);
     shared.next_call();
-    own.next_call();
+    Scratch scratch(features);
     check(block_backward(
               type, tf32,
               {weight, of_out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
                scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(), mean, mean + channels, eps,
                of_sums[i].data_ptr(), wanted ? of_features.data_ptr() : nullptr, of_weight.data_ptr<float>(),
                strides_of(of_weight, false), plans[i], of_scale.data_ptr<float>(), of_shift.data_ptr<float>()},
-              std::ref(own), stream(), fork.branch(std::ref(shared))),
+              std::ref(scratch), stream(), fork.branch(std::ref(shared))),
           "conv_blocks_backward");
     gradients[1 + i] = of_weight;
     gradients[1 + blocks + i] = of_scale;

@@ -166,21 +166,19 @@ bool is_packed(const Weight& weight, Scalar type, const Route& route) {
 
 }  // namespace
 
-cudaError_t pack_ahead(Scalar type, bool tf32, Weight* weights, int count, const Allocate& allocate,
-                       cudaStream_t stream) {
+cudaError_t pack_together(Scalar type, bool tf32, Weight* weights, int count, const Allocate& allocate,
+                          cudaStream_t stream) {
   std::vector<PackArguments> together;  // of the first one's type
   for (int i = 0; i < count; ++i) {
     Weight& weight = weights[i];
     const Route route = route_of(type, tf32, weight.volume, weight.c_in, weight.c_out);
-    if (weight.c_out == 0 || is_packed(weight, type, route)) continue;
+    const bool apart = route.warpgroups || route.pieces > 1 || weight.type != weights[0].type;
+    if (apart || weight.c_out == 0 || is_packed(weight, type, route)) continue;
     void* const packed = allocate(int64_t(weight.volume) * weight.c_in * weight.c_out * bytes_of(type));
     weight.packed = packed;
-    if (route.warpgroups || route.pieces > 1 || weight.type != weights[0].type) {
-      if (const cudaError_t error = pack(weight, type, route, packed, stream)) return error;
-    } else {
-      together.push_back(arguments_of(weight, type, route, packed));
-    }
+    together.push_back(arguments_of(weight, type, route, packed));
   }
+  if (together.empty()) return cudaSuccess;
   return pack_weights(weights[0].type, type, together.data(), static_cast<int>(together.size()), stream);
 }
 
@@ -190,11 +188,12 @@ cudaError_t convolve(Scalar type, bool tf32, const Weight& weight, ConvolutionAr
   const Route route = route_of(type, tf32, weight.volume, weight.c_in, weight.c_out);
   p.c_in = weight.c_in;
   p.c_out = weight.c_out;
-  Weight own = weight;
-  if (!own.packed) {
-    if (const cudaError_t error = pack_ahead(type, tf32, &own, 1, allocate, stream)) return error;
+  p.weight = weight.packed ? weight.packed : weight.data;
+  if (!weight.packed && !is_packed(weight, type, route)) {
+    void* const packed = allocate(int64_t(weight.volume) * weight.c_in * weight.c_out * bytes_of(type));
+    if (const cudaError_t error = pack(weight, type, route, packed, stream)) return error;
+    p.weight = packed;
   }
-  p.weight = own.packed ? own.packed : own.data;
   return launch_conv(p, route, allocate, stream);
 }
 
