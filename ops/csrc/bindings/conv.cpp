@@ -32,14 +32,6 @@ OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& coun
           optional_pointer<int>(order)};
 }
 
-WeightShape shape_of(const Tensor& weight, bool transposed) {
-  TORCH_CHECK(weight.dim() >= 3, "weight must have 3 dimensions or more, has shape ", weight.sizes());
-  if (weight.dim() == 3) return {weight.size(0), weight.size(transposed ? 2 : 1), weight.size(transposed ? 1 : 2)};
-  const int64_t c_out = weight.size(0), c_in = weight.size(-1);
-  const int64_t volume = c10::multiply_integers(weight.sizes().slice(1, weight.dim() - 2));
-  return transposed ? WeightShape{volume, c_out, c_in} : WeightShape{volume, c_in, c_out};
-}
-
 WeightStrides strides_of(const Tensor& weight, bool transposed) {
   if (weight.dim() == 3)
     return {weight.stride(0), weight.stride(transposed ? 2 : 1), weight.stride(transposed ? 1 : 2)};
@@ -62,6 +54,14 @@ Weight weight_of(const Tensor& weight, bool transposed, const OffsetTable& table
           static_cast<int32_t>(c_in),
           static_cast<int32_t>(c_out),
           nullptr};
+}
+
+WeightShape shape_of(const Tensor& weight, bool transposed) {
+  TORCH_CHECK(weight.dim() >= 3, "weight must have 3 dimensions or more, has shape ", weight.sizes());
+  if (weight.dim() == 3) return {weight.size(0), weight.size(transposed ? 2 : 1), weight.size(transposed ? 1 : 2)};
+  const int64_t c_out = weight.size(0), c_in = weight.size(-1);
+  const int64_t volume = c10::multiply_integers(weight.sizes().slice(1, weight.dim() - 2));
+  return transposed ? WeightShape{volume, c_out, c_in} : WeightShape{volume, c_in, c_out};
 }
 
 namespace {
