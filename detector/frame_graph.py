@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -26,6 +27,8 @@ from ops import (
 )
 
 NOW, AT_LAUNCH = 0, 1  # places of the numbers of points that are staged
+# a launch returns when its work has ended, so that no point comes after it
+LAUNCHES_BLOCK = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
 
 
 class FrameGraph:
@@ -112,12 +115,13 @@ class FrameGraph:
         for frame, cloud in enumerate(ready):
             self._starts[frame + 1] = self._starts[frame] + len(cloud)
         self._there[NOW] = 0
+        before = busy or LAUNCHES_BLOCK
         with torch.cuda.stream(self._stream) if beside else nullcontext():
-            if busy:
+            if before:
                 stage_points(ready, self._points, self._staged)
             self._replay()
             try:
-                if not busy:  # the GPU begins while the host still copies
+                if not before:  # the GPU begins while the host still copies
                     stage_points(ready, self._points, self._staged)
             except BaseException:  # an interrupt: nobody else may have this memory before the end
                 torch.cuda.synchronize(self._stream.device)

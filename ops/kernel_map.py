@@ -7,7 +7,7 @@ sorted sites (csrc/cpu/), elsewhere from a binary search in their keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 import torch
@@ -106,6 +106,26 @@ def index_pyramid(
     backend = _backend(coords, batch_size, level_shapes(shape, downs))
     options = last_submanifold, capacities, count, transposed, workspace, clear_on
     return backend.index_pyramid(coords, shape, batch_size, downs, kernel, *options)
+
+
+def pyramid_builder(
+    spatial_shape: Sequence[int],
+    batch_size: int,
+    downs: Sequence[ConvGeometry],
+    submanifold_kernel: int | Sequence[int],
+    last_submanifold: bool,
+    transposed: bool,
+    device: torch.device,
+) -> Callable[[Tensor], Pyramid]:
+    """`index_pyramid` of coords on one device and nothing else: all but the coords is checked once,
+    for the host's sake, and on CUDA one call does the rest."""
+    shape = per_axis("spatial_shape", spatial_shape, len(spatial_shape), least=1)
+    kernel, _ = submanifold_window(submanifold_kernel, 1, len(shape))
+    downs = [ConvGeometry.of(*down, dims=len(shape)) for down in downs]
+    grid = shape, batch_size, downs, kernel, last_submanifold
+    if device.type == "cuda" and fits(batch_size, level_shapes(shape, downs)):
+        return cuda.pyramid_builder(*grid, transposed)
+    return lambda coords: index_pyramid(coords, *grid, transposed=transposed)
 
 
 def index_workspace(

@@ -91,7 +91,10 @@ class _Made(Dataset):
             time.sleep(REST)
             return None
         number, keys = task
-        return number, self.collate(self.frames.__getitems__(keys))
+        try:
+            return number, self.collate(self.frames.__getitems__(keys))
+        except StopIteration as error:  # which would end the epoch
+            raise RuntimeError(f"frames {keys}: StopIteration while they were made") from error
 
 
 class _InOrder(Iterator[Batch]):

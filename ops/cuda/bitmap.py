@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Sequence
 
@@ -27,6 +28,11 @@ def workspace_words(batch_size: int, shapes: Sequence[tuple[int, ...]]) -> int:
 
 @constant_when_traced
 def _workspace_words(batch_size: int, shapes: tuple[int, ...]) -> int:
+    return _kept_words(batch_size, shapes)
+
+
+@functools.lru_cache(maxsize=256)
+def _kept_words(batch_size: int, shapes: tuple[int, ...]) -> int:
     extension()
     return torch.ops.millisecond.index_workspace_words(batch_size, shapes)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from ops.cuda.fakes import fake
 from ops.cuda.library import extension
 from ops.cuda.precision import tf32_allowed
+from ops.cuda.sparse_conv import mixed_conv
 from ops.rulebook import KernelMap, Table
 
 
@@ -27,15 +28,21 @@ def conv_blocks(
     extension()
     if torch.is_autocast_enabled("cuda"):
         features = features.to(torch.get_autocast_dtype("cuda"))
+    if torch.compiler.is_compiling():
+        return _traceable(features, weights, kernel_maps, norms)
     tables = [kernel_map.forward for kernel_map in kernel_maps]
     back = [kernel_map.backward for kernel_map in kernel_maps if kernel_map.backward is not None]
+    affine = [norm._parameters for norm in norms]  # attributes of modules take the host time
+    running = [norm._buffers for norm in norms]
+    batches = [buffers["num_batches_tracked"] for buffers in running]
     return torch.ops.millisecond.train_blocks(
         features,
         weights,
-        [norm.weight for norm in norms],
-        [norm.bias for norm in norms],
-        [norm.running_mean for norm in norms],
-        [norm.running_var for norm in norms],
+        [parameters["weight"] for parameters in affine],
+        [parameters["bias"] for parameters in affine],
+        [buffers["running_mean"] for buffers in running],
+        [buffers["running_var"] for buffers in running],
+        [] if None in batches else batches,
         [table.neighbours for table in tables],
         _counts(tables),
         [table.order for table in tables],
@@ -47,6 +54,21 @@ def conv_blocks(
         norms[0].eps,
         tf32_allowed(),
     )
+
+
+def _traceable(
+    features: Tensor,
+    weights: Sequence[Tensor],
+    kernel_maps: Sequence[KernelMap],
+    norms: Sequence[torch.nn.BatchNorm1d],
+) -> Tensor:
+    """The same layer by layer: torch.compile takes no operator that writes to lists of tensors."""
+    for weight, kernel_map, norm in zip(weights, kernel_maps, norms, strict=True):
+        if kernel_map.forward.count is not None:
+            raise NotImplementedError("kernel_maps: with counts they cannot be compiled")
+        sums = mixed_conv(features, weight, kernel_map, None)
+        features = torch.relu(norm(sums).to(features.dtype))
+    return features
 
 
 def _counts(tables: Sequence[Table]) -> list[Tensor]:
@@ -61,6 +83,7 @@ def _fake_conv_blocks(
     shifts,
     running_means,
     running_vars,
+    batches,
     neighbours,
     counts,
     orders,
@@ -69,12 +92,11 @@ def _fake_conv_blocks(
     tf32=False,
 ) -> list[Tensor]:
     outs = [
-        features.new_empty(table.shape[1], weight.shape[2])
-        for table, weight in zip(neighbours, weights, strict=True)
+        features.new_empty(table.shape[1], scale.shape[0])
+        for table, scale in zip(neighbours, scales, strict=True)
     ]
     sums = [torch.empty_like(out) for out in outs]
-    means, inv_stds = ([torch.empty_like(scale) for scale in scales] for _ in range(2))
-    return outs + sums + means + inv_stds
+    return [*outs, *sums, scales[0].new_empty(2, sum(scale.shape[0] for scale in scales))]
 
 
 @fake("conv_blocks_backward")
@@ -110,6 +132,7 @@ def _fake_train_blocks(
     shifts,
     running_means,
     running_vars,
+    batches,
     neighbours,
     counts,
     orders,

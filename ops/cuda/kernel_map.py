@@ -72,6 +72,33 @@ def index_pyramid(
     return _index(coords, shapes, plan, capacities, count, workspace, clear_on)
 
 
+def pyramid_builder(
+    spatial_shape: tuple[int, ...],
+    batch_size: int,
+    downs: Sequence[ConvGeometry],
+    submanifold_kernel: tuple[int, ...],
+    last_submanifold: bool,
+    transposed: bool,
+) -> Callable[[Tensor], Pyramid]:
+    """See ops.kernel_map.pyramid_builder."""
+    extension()
+    shapes = level_shapes(spatial_shape, downs)
+    submanifold_levels = (1 << (len(downs) + last_submanifold)) - 1
+    window = _around_a_site(submanifold_kernel, (1,) * len(submanifold_kernel))
+    plan = Plan.of(batch_size, shapes, downs, window, submanifold_levels, transposed)
+    below, no_counts = len(shapes) - 1, [None] * len(shapes)
+
+    def build(coords: Tensor) -> Pyramid:
+        coords = coords.contiguous()
+        rest, fault = torch.ops.millisecond.index_sites(coords, *plan)
+        if fault:
+            raise _fault(coords, fault, shapes[0], batch_size)
+        levels = _levels(plan, shapes, [coords, *rest[:below]], no_counts, rest[below:])
+        return Pyramid(levels, None, batch_size)
+
+    return build
+
+
 class Plan(NamedTuple):
     """Arguments of the index operators, in the order of their schemas."""
 
@@ -233,6 +260,14 @@ def _index_exact(coords, workspace, *arguments) -> list[Tensor]:
     *plan, sizes = arguments
     levels = [coords.new_empty(rows, coords.shape[1]) for rows in sizes[1:]]
     return [*levels, *_empty_tables(coords, Plan(*plan), sizes)]
+
+
+@fake("index_sites")
+def _index_sites(coords, *arguments) -> tuple[list[Tensor], int]:
+    plan, unknown = Plan(*arguments), torch.library.get_ctx().new_dynamic_size
+    sizes = [coords.shape[0], *(unknown() for _ in range(len(plan.shapes) // 3 - 1))]
+    levels = [coords.new_empty(rows, coords.shape[1]) for rows in sizes[1:]]
+    return [*levels, *_empty_tables(coords, plan, sizes)], 0
 
 
 @fake("index_clear")

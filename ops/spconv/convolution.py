@@ -16,7 +16,7 @@ from ops.rulebook import KernelMap
 from ops.spconv.core import Shared, SparseConvTensor, expand_nd
 from ops.spconv.indice_data import ConvAlgo, SharedMap
 from ops.spconv.modules import SparseModule
-from ops.spconv.product import NARROWER, Kept, gains_by_order, product, segment_of
+from ops.spconv.product import Kept, gains_by_order, has_work, product, segment_of
 from ops.spconv.sites import Sites
 from ops.tuned import Tunable, product_type
 
@@ -196,7 +196,7 @@ class SparseConvolution(Tunable, SparseModule):
     ) -> KernelMap:
         """The map with orders of its rows where the layer gains by them."""
         c_in, c_out = self.in_channels, self.out_channels
-        if min(c_in, c_out) < min(NARROWER):  # the host's time counts
+        if not has_work(kernel_map, c_in, c_out):  # the host's time counts
             return kernel_map
         forward, backward = kernel_map
         dtype = product_type(input.features)
@@ -271,6 +271,8 @@ class SparseConvolution(Tunable, SparseModule):
             raise ValueError(
                 f"indice_key {key!r}: there already, only submanifold convolutions share one"
             )
+        if found.inputs is sites and found.geometry == window(self):  # most often
+            return
         for name, mine, theirs in (
             ("kernel_size", self.kernel_size, found.ksize),
             ("dilation", self.dilation, found.dilation),

@@ -98,9 +98,13 @@ class SparseConvTensor:
     def on(self, sites: Sites, features: Tensor) -> SparseConvTensor:
         """Features [N', C'] on other sites."""
         moved = self.shadow_copy()
-        moved._features, moved.indices, moved._sites = features, sites.indices, sites
-        moved.spatial_shape = list(sites.shape)
+        moved._features = features
+        moved.move(sites)
         return moved
+
+    def move(self, sites: Sites) -> None:
+        """To other sites, in place; the features are not theirs yet."""
+        self.indices, self._sites, self.spatial_shape = sites.indices, sites, list(sites.shape)
 
     def replace_feature(self, feature: Tensor) -> SparseConvTensor:
         """Other features [N, C'] on the same sites."""

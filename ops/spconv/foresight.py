@@ -20,6 +20,10 @@ class Foreseen(NamedTuple):
     last_submanifold: bool
     transposed: bool  # an inverse convolution has asked for the way back
 
+    def below(self) -> Foreseen:
+        """What is left of it for the outputs of its first strided layer."""
+        return self._replace(downs=self.downs[1:])
+
 
 class Record:
     """What was asked for on the sites of one input: along its first chain of strided layers."""

@@ -70,7 +70,7 @@ def run_of(structure: Sequence[Block | None], at: int, x: SparseConvTensor) -> l
     """The blocks from a module on that can be computed in one call; none: module by module."""
     blocks: list[Block] = []
     features = x.features
-    if features.dtype == torch.float64 or torch.compiler.is_compiling() or len(features) == 0:
+    if features.dtype == torch.float64 or torch.compiler.is_compiling() or features.shape[0] == 0:
         return blocks
     may = _may_train if torch.is_grad_enabled() else _may_infer
     while at < len(structure):
@@ -83,20 +83,22 @@ def run_of(structure: Sequence[Block | None], at: int, x: SparseConvTensor) -> l
 
 
 def _may_infer(block: Block, features: Tensor, before: Sequence[Block]) -> bool:
-    weight = block.conv._parameters["weight"]
-    assert weight is not None  # every convolution has one
-    matches = weight.dtype == features.dtype or torch.is_autocast_enabled(weight.device.type)
-    return matches and not block.norm.training and not weight.is_inference()
+    weight = block.conv._parameters.get("weight")  # none: it is computed from others
+    if weight is None or block.norm.training or weight.is_inference():
+        return False
+    return weight.dtype == features.dtype or torch.is_autocast_enabled(weight.device.type)
 
 
 def _may_train(block: Block, features: Tensor, before: Sequence[Block]) -> bool:
-    conv, norm, _ = block
+    conv, norm = block.conv._parameters, block.norm  # attributes of modules take the host time
+    weight, scale = conv.get("weight"), norm._parameters.get("weight")
+    if weight is None or scale is None or conv["bias"] is not None:
+        return False
     first = before[0].norm if before else norm
     return (
         norm.training
         and features.is_cuda
-        and conv.bias is None
-        and conv.weight.dtype == norm.weight.dtype == torch.float32
+        and weight.dtype == scale.dtype == torch.float32
         and norm.momentum is not None
         and (norm.momentum, norm.eps) == (first.momentum, first.eps)
     )
@@ -108,11 +110,11 @@ def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseCon
 
     `folded` keeps the weights for inference between calls.
     """
-    out, maps = x, []
+    out, maps = x.shadow_copy(), []
     for conv, _, _ in blocks:
         out, kernel_map, sites = conv.mapped(out)
         maps.append(kernel_map)
-        out = out.on(sites, x.features)  # their sites are those of the result, the features not yet
+        out.move(sites)
     pairs = zip(blocks, maps, strict=True)
     if any(block.conv.flow(x.features, kernel_map) for block, kernel_map in pairs):
         return None
@@ -125,15 +127,14 @@ def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseCon
         return None
     for (conv, _, _), kernel_map in zip(blocks, maps, strict=True):
         conv.record(kernel_map.forward.neighbours.shape[1])
-    return out.replace_feature(features)
+    out.features = features
+    return out
 
 
 def _trained(blocks: Sequence[Block], features: Tensor, maps: Sequence[KernelMap]) -> Tensor:
-    weights = [conv.weight for conv, _, _ in blocks]
-    norms = [norm for _, norm, _ in blocks]
-    counters = [norm.num_batches_tracked for norm in norms]
-    torch._foreach_add_([counter for counter in counters if counter is not None], 1)
-    return conv_blocks(features, weights, maps, norms)
+    weights = [block.conv._parameters["weight"] for block in blocks]
+    norms = [block.norm for block in blocks]
+    return conv_blocks(features, weights, maps, norms)  # type: ignore[arg-type]  # see _may_train
 
 
 def _chain(blocks: Sequence[Block], features: Tensor, folded: dict) -> ConvChain:
@@ -152,7 +153,7 @@ def _chain(blocks: Sequence[Block], features: Tensor, folded: dict) -> ConvChain
 
 
 def _tensors(block: Block) -> list[Tensor]:
-    conv, norm = block.conv._parameters, block.norm  # looked up here: attributes take the host time
+    conv, norm = block.conv._parameters, block.norm
     parameters, buffers = norm._parameters, norm._buffers
     found = (
         conv["weight"],

@@ -110,6 +110,14 @@ def _single(bias: Tensor) -> Tensor:
     return bias.detach() if bias.dtype == torch.float64 else bias.detach().float()
 
 
+def has_work(kernel_map: KernelMap, c_in: int, c_out: int) -> bool:
+    """Whether there may be work enough for an order, whatever the type: asked in each call."""
+    if min(c_in, c_out) < min(NARROWER):
+        return False
+    pairs = max(table.neighbours.numel() for table in kernel_map if table is not None)
+    return pairs * c_in * c_out * torch.float32.itemsize >= LEAST_WORK
+
+
 def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> bool:
     """Whether the convolution runs on kernels that read an order of the rows, and an order saves
     more time than it takes."""

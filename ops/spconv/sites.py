@@ -7,13 +7,14 @@ once for the caller's order: no convolution moves a row of features.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ops.geometry import ConvGeometry, level_shapes
-from ops.kernel_map import index_pyramid, strided_map, submanifold_map
+from ops.kernel_map import index_pyramid, pyramid_builder, strided_map, submanifold_map
 from ops.reference.coords import linear_keys
 from ops.row_order import row_order
 from ops.rulebook import KernelMap, Pyramid, Table
@@ -47,6 +48,7 @@ class Sites:
         self.pairs = PairLists()  # of the maps from these sites
         self._record: Record | None = None
         self._foreseen: Foreseen | None = None
+        self._below: Foreseen | None = None  # what to foresee from the next level on
         self._level = 0  # of the record
 
     def are(self, indices: Tensor, shape: Sequence[int], batch_size: int) -> bool:
@@ -120,6 +122,8 @@ class Sites:
             self._strided[key] = found
         if goes_on:
             found[0]._record, found[0]._level = self._record, self._level + 1
+            if self._below is not None and geometry == self._below.downs[0]:
+                found[0]._foreseen, self._below = self._below.below(), None
         return found
 
     def with_order(self, table: Table, segment: int) -> Table:
@@ -183,23 +187,22 @@ class Sites:
             self._ordered = self._sort()
         downs, kernel, last, inverted = foreseen
         if self._too_large(downs):
+            self._below = foreseen  # whose grid is an eighth as large
             return
         coords, order = self._ordered or (self.indices.int().contiguous(), None)
-        transposed = inverted or both_ways
+        wanted = downs, kernel, last, inverted or both_ways
         try:
             with torch.inference_mode(False):  # see `strided`
-                pyramid = index_pyramid(
-                    coords, self.shape, self.batch_size, downs, kernel, last, transposed=transposed
-                )
+                pyramid = _builder(self.shape, self.batch_size, *wanted, coords.device)(coords)
         except ValueError:
             # not sorted, or wrong, or a grid too small for a window: as if nothing was foreseen
             return
         self._ordered = coords, order
         self._take(pyramid, downs, kernel)
 
-    def _too_large(self, downs: Sequence[ConvGeometry]) -> bool:
+    def _too_large(self, downs: tuple[ConvGeometry, ...]) -> bool:
         try:
-            shapes = level_shapes(self.shape, downs)
+            shapes = _shapes(self.shape, downs)
         except ValueError:  # a window does not fit: its own layer will say so
             return True
         return line_maps.too_large(self.indices, self.batch_size, shapes)
@@ -238,6 +241,10 @@ class Sites:
                     "there once"
                 )
         return ValueError(f"indices: no sites of {self.batch_size} grids of {list(self.shape)}")
+
+
+_builder = lru_cache(maxsize=256)(pyramid_builder)
+_shapes = lru_cache(maxsize=256)(level_shapes)
 
 
 def _submanifold_map(

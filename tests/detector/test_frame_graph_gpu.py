@@ -165,6 +165,21 @@ def test_points_that_come_too_late_are_found_all_the_same(weights, monkeypatch):
     assert len(launches) == 12  # of a stream only the first ones come after the launch
 
 
+def test_points_come_before_a_launch_that_blocks(weights, monkeypatch):
+    detector = Detector.from_weights(weights, "cuda", "fp16")
+    points = street(9000, 1)
+    expected, _ = detector.detect(points)
+    calls = []
+    replay, stage = FrameGraph._replay, frame_graph.stage_points
+    monkeypatch.setattr(frame_graph, "LAUNCHES_BLOCK", True)
+    monkeypatch.setattr(frame_graph, "stage_points", lambda *a: (calls.append("copy"), stage(*a)))
+    monkeypatch.setattr(
+        FrameGraph, "_replay", lambda graph: (calls.append("launch"), replay(graph))
+    )
+    assert_same(detector.detect(points)[0], expected)
+    assert calls == ["copy", "launch"]
+
+
 def test_clouds_of_any_layout(weights):
     detector = Detector.from_weights(weights, "cuda", "fp16")
     points = street(9000, 1)

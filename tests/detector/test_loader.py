@@ -91,6 +91,19 @@ def test_a_slow_worker_holds_up_no_other_and_the_order_stays():
     assert early < AHEAD * workers  # the memory is not filled meanwhile
 
 
+class Exhausted:
+    """Frames of an iterator that has ended."""
+
+    def __getitems__(self, keys):
+        return [next(iter(())) for _ in keys]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_frames_that_end_early_are_an_error(workers):
+    with pytest.raises(RuntimeError, match=r"frames \[\(0, 0\)\]: StopIteration"):
+        list(OrderedLoader(Exhausted(), [[(0, 0)]], tuple, workers))
+
+
 def test_types_are_taken_for_the_class_that_also_means_them():
     frame = replace(simulate(3), names=("Van",) * len(simulate(3).names))
     config = parse_config(CONFIG, ["augment.sample={}", "classes.0.also=[Van, Tram]"])

@@ -24,6 +24,7 @@ from ops import ConvGeometry, KernelMap, Level, VoxelGrid
 from ops.cuda import naive
 from ops.cuda.streams import own_stream
 from ops.dense_conv3d import RUNGS
+from ops.kernel_map import pyramid_builder
 from ops.line_table import line_table, site_table
 from ops.locations import output_sites
 from ops.reached_sites import reached_sites
@@ -110,6 +111,12 @@ def index_exactly(scene: Scene) -> None:
     odd = ConvGeometry((2, 1, 3), (1, 2, 3), (0, 1, 2), (2, 1, 1))
     ops.strided_map(scene.coords, GRID.sparse_shape, 2, odd)
     ops.submanifold_map(scene.coords, GRID.sparse_shape, 2, 5)
+
+
+@runs("index_sites")
+def index_in_one_call(scene: Scene) -> None:
+    grid = GRID.sparse_shape, 2, [DOWN], 3, True, True
+    pyramid_builder(*grid, scene.points.device)(scene.coords)
 
 
 @runs("conv", "conv_weight_gradient")

@@ -40,8 +40,12 @@ def found(x: Tensor, gradient: Tensor, scale: Tensor, shift: Tensor) -> tuple[di
     running = torch.linspace(-1, 1, channels).cuda(), torch.linspace(1, 2, channels).cuda()
     poison()
     parameters = [unit], [scale], [shift], *([values] for values in running)
-    saved = torch.ops.millisecond.conv_blocks(x, *parameters, [same], [], [], MOMENTUM, EPS)
-    out, sums, mean, inverse = saved
+    batches = torch.tensor(2).cuda()
+    saved = torch.ops.millisecond.conv_blocks(
+        x, *parameters, [batches], [same], [], [], MOMENTUM, EPS
+    )
+    assert batches.item() == 3
+    out, sums, (mean, inverse) = saved
     torch.testing.assert_close(sums, x, rtol=0, atol=0, equal_nan=True)
     poison()
     of_x, _, *of_parameters = torch.ops.millisecond.conv_blocks_backward(

@@ -41,6 +41,7 @@ def test_conv_blocks_are_their_parts(dtype):
         results.append([out, x.grad, *(w.grad for w in own)])
         for norm in norms:
             results[-1] += [norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var]
+            assert norm.num_batches_tracked == 1
     tolerance = CONV_BLOCKS[dtype]
     for one, other in zip(*results, strict=True):
         assert error(one, other) <= tolerance

@@ -1,5 +1,7 @@
 """The CUDA index under torch.compile, in CUDA graphs, on streams and on a second GPU."""
 
+import re
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from ops import ConvGeometry, index_pyramid, index_workspace
 from ops.cuda.bitmap import new_workspace
 from ops.cuda.kernel_map import Plan
 from ops.cuda.library import extension
+from ops.kernel_map import pyramid_builder
 from tests.helpers.graphs import captured_without_sync
 from tests.helpers.levels import KITTI, SECOND, assert_same_pyramid, random_coords, street_coords
 
@@ -30,6 +33,24 @@ def test_operators_are_well_behaved():
     torch.library.opcheck(  # rows behind a level's count would be anything
         operators.index_bounded.default, (coords, None, workspace, *plan, sizes, True)
     )
+
+
+def test_an_index_in_one_call():
+    shape = (21, 40, 200)
+    build = pyramid_builder(shape, 2, SECOND[:2], 3, True, True, torch.device("cuda"))
+    for seed in range(2):
+        coords = random_coords(seed, 2, shape, 500 + 1500 * seed).cuda()
+        want = index_pyramid(coords.cpu(), shape, 2, SECOND[:2], 3, True)
+        assert_same_pyramid(build(coords), want)
+        wrong = coords.flip(0)
+        with pytest.raises(ValueError) as found:
+            index_pyramid(wrong, shape, 2, SECOND[:2], 3, True)
+        with pytest.raises(ValueError, match=re.escape(str(found.value))):
+            build(wrong)
+    plan = Plan.of(2, [shape], [], ConvGeometry.of(3, padding=1), 1, True)
+    checks = "test_schema", "test_faketensor"
+    arguments = coords, *plan
+    torch.library.opcheck(torch.ops.millisecond.index_sites.default, arguments, test_utils=checks)
 
 
 @torch.no_grad()

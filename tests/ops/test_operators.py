@@ -124,6 +124,7 @@ def test_a_plan_is_what_the_operators_of_the_index_take():
     first = arguments.index("batch_size")
     assert arguments[first : first + len(Plan._fields)] == list(Plan._fields)
     assert arguments_of(SCHEMAS["index_exact"])[2:-1] == list(Plan._fields)
+    assert arguments_of(SCHEMAS["index_sites"])[1:] == list(Plan._fields)
     assert arguments_of(SCHEMAS["index_count"])[3:] == list(Plan._fields[:3])
     assert arguments_of(SCHEMAS["index_clear"])[1:] == list(Plan._fields[:2])
 

@@ -275,7 +275,8 @@ def test_opcheck_of_the_blocks(opcheck_case):
     features, weight, bias, table, _ = opcheck_case
     scale, mean, variance = (torch.rand(16, device="cuda") for _ in range(3))
     blocks = ([weight] * 2, [scale] * 2, [bias] * 2)
-    statistics = ([mean.clone(), mean.clone()], [variance.clone(), variance.clone()])
+    batches = [torch.tensor(n).cuda() for n in (2, 5)]
+    statistics = ([mean.clone(), mean.clone()], [variance.clone(), variance.clone()], batches)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")  # never compiled
     torch.library.opcheck(
         torch.ops.millisecond.conv_blocks.default,

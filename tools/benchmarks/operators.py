@@ -15,6 +15,7 @@ from detector.models.sparse_encoder import DOWNS
 from ops import KernelMap, Level, Voxels
 from ops.cuda import naive
 from ops.cuda.streams import own_stream
+from ops.kernel_map import pyramid_builder
 from ops.line_table import line_table, site_table
 from ops.locations import kernel_map as kernel_map_of
 from ops.locations import output_sites
@@ -99,6 +100,13 @@ def index_exactly(scan: Scan) -> Calls:
     workspace = ops.index_workspace(shape, 1, DOWNS, coords.device)
     options = {"workspace": workspace}
     return {"index, exact sizes": lambda: ops.index_pyramid(coords, shape, 1, DOWNS, **options)}
+
+
+@line("index_sites")
+def index_in_one_call(scan: Scan) -> Calls:
+    coords, shape = scan.voxels.coords, GRID.sparse_shape
+    build = pyramid_builder(shape, 1, DOWNS, 3, False, True, coords.device)
+    return {"index, one call": lambda: build(coords)}
 
 
 @line("line_table", "reached_sites", "site_order", "site_table")

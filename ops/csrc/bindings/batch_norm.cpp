@@ -45,7 +45,7 @@ std::tuple<Tensor, Tensor> batch_norm_relu_forward(const Tensor& x, const Tensor
   check(batch_norm_relu(type,
                         {rows, static_cast<int>(channels), nullptr, momentum, eps, x.data_ptr(),
                          scale.data_ptr<float>(), shift.data_ptr<float>(), running_mean.data_ptr<float>(),
-                         running_var.data_ptr<float>(), mean.data_ptr<float>(), inv_std.data_ptr<float>(),
+                         running_var.data_ptr<float>(), nullptr, mean.data_ptr<float>(), inv_std.data_ptr<float>(),
                          out.data_ptr(), stride_of(out, "out", x), workspace.data_ptr<float>()},
                         stream()),
         "batch_norm_relu");

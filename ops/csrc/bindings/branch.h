@@ -1,9 +1,9 @@
-// A second stream beside torch's current one, the memory of its calls, and what it does ahead.
+// A second stream beside torch's current one, and the memory of its calls.
 #pragma once
 
 #include <utility>
 
-#include "bindings/conv.h"
+#include "bindings/checks.h"
 
 namespace millisecond {
 
@@ -59,45 +59,6 @@ class ForkedStream {
  private:
   c10::cuda::CUDAStream side_;
   Event event_;
-};
-
-// Packs weights on a second stream meanwhile, all but that of the block that comes first.
-class PackedWeights {
- public:
-  // In the order in which the blocks come, which is from last to first where the weights are transposed; so many.
-  PackedWeights(at::TensorList weights, bool transposed, size_t turns, Scalar type, bool tf32, Scratch& scratch,
-                const Branch& branch)
-      : packed_(weights.size()) {
-    for (size_t turn = 1; turn < turns; ++turn) {
-      const size_t block = transposed ? weights.size() - 1 - turn : turn;
-      const Tensor& data = weights[block];
-      if (data.device() != weights[0].device() || !data.is_cuda() || data.dim() != 3) continue;  // refused later
-      const Scalar from = scalar_of(data, "weight");
-      if (from != type && from != Scalar::float32) continue;
-      const auto size = [&](int axis) { return static_cast<int32_t>(data.size(axis)); };
-      Weight weight = {
-          data.data_ptr(),          from,   strides_of(data, transposed), size(0), size(transposed ? 2 : 1),
-          size(transposed ? 1 : 2), nullptr};
-      check(pack_ahead(type, tf32, weight, std::ref(scratch), branch.stream), "pack");
-      if (!weight.packed) continue;
-      packed_[block].weight = weight.packed;
-      check(cudaEventRecord(packed_[block].done.emplace(), branch.stream), "event");
-    }
-  }
-
-  // Of a block, for the current stream, which waits for it; null where the block packs its own.
-  const void* operator[](size_t block) const {
-    const Packed& packed = packed_[block];
-    if (packed.done) check(cudaStreamWaitEvent(stream(), *packed.done, 0), "event");
-    return packed.weight;
-  }
-
- private:
-  struct Packed {
-    const void* weight = nullptr;
-    std::optional<Event> done;
-  };
-  std::vector<Packed> packed_;
 };
 
 }  // namespace millisecond

@@ -33,16 +33,19 @@ OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& coun
 }
 
 WeightStrides strides_of(const Tensor& weight, bool transposed) {
-  return {weight.stride(0), weight.stride(transposed ? 2 : 1), weight.stride(transposed ? 1 : 2)};
+  if (weight.dim() == 3)
+    return {weight.stride(0), weight.stride(transposed ? 2 : 1), weight.stride(transposed ? 1 : 2)};
+  TORCH_CHECK(weight.is_contiguous(), "weight must be contiguous, has strides ", weight.strides());
+  const int64_t c_in = weight.size(-1), column = weight.stride(0);
+  return transposed ? WeightStrides{c_in, column, 1} : WeightStrides{c_in, 1, column};
 }
 
 Weight weight_of(const Tensor& weight, bool transposed, const OffsetTable& table, const Tensor& features) {
-  TORCH_CHECK(weight.dim() == 3, "weight must have 3 dimensions, has shape ", weight.sizes());
   TORCH_CHECK(weight.scalar_type() == features.scalar_type() || weight.scalar_type() == at::kFloat,
               "weight must be Float or as features, ", features.scalar_type(), ", is ", weight.scalar_type());
   check_same_device(weight, "weight", features, "features");
-  const int64_t c_in = weight.size(transposed ? 2 : 1), c_out = weight.size(transposed ? 1 : 2);
-  TORCH_CHECK(weight.size(0) == table.volume && c_in == features.size(1), "weight must be of ", table.volume,
+  const auto [volume, c_in, c_out] = shape_of(weight, transposed);
+  TORCH_CHECK(volume == table.volume && c_in == features.size(1), "weight must be of ", table.volume,
               " offsets and ", features.size(1), " input channels, has shape ", weight.sizes());
   return {weight.data_ptr(),
           scalar_of(weight, "weight"),
@@ -51,6 +54,14 @@ Weight weight_of(const Tensor& weight, bool transposed, const OffsetTable& table
           static_cast<int32_t>(c_in),
           static_cast<int32_t>(c_out),
           nullptr};
+}
+
+WeightShape shape_of(const Tensor& weight, bool transposed) {
+  TORCH_CHECK(weight.dim() >= 3, "weight must have 3 dimensions or more, has shape ", weight.sizes());
+  if (weight.dim() == 3) return {weight.size(0), weight.size(transposed ? 2 : 1), weight.size(transposed ? 1 : 2)};
+  const int64_t c_out = weight.size(0), c_in = weight.size(-1);
+  const int64_t volume = c10::multiply_integers(weight.sizes().slice(1, weight.dim() - 2));
+  return transposed ? WeightShape{volume, c_out, c_in} : WeightShape{volume, c_in, c_out};
 }
 
 namespace {

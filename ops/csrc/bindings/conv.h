@@ -16,10 +16,16 @@ inline std::optional<Tensor> order_of(const OptionalTensors& tensors, size_t blo
   return tensors.empty() ? std::nullopt : std::optional<Tensor>(tensors[block]);
 }
 
-// How far apart the elements of a weight [V, c_in, c_out] are; transposed: [V, c_out, c_in].
+// Of a weight [V, c_in, c_out], transposed: [V, c_out, c_in], or spconv's [c_out, *kernel, c_in], contiguous.
+struct WeightShape {
+  int64_t volume, c_in, c_out;
+};
+WeightShape shape_of(const Tensor& weight, bool transposed);
+
+// How far apart its elements are.
 WeightStrides strides_of(const Tensor& weight, bool transposed);
 
-// weight [V, c_in, c_out], transposed: [V, c_out, c_in], of the features' type or float32 and with any strides.
+// Such a weight, of the features' type or float32; the first two kinds may have any strides.
 Weight weight_of(const Tensor& weight, bool transposed, const OffsetTable& table, const Tensor& features);
 
 }  // namespace millisecond

@@ -18,24 +18,58 @@ std::optional<Tensor> of_block(at::TensorList counts, size_t block) {
   return counts.empty() ? std::nullopt : std::optional<Tensor>(counts[block]);
 }
 
+int64_t* counter_of(at::TensorList batches, size_t block, const Tensor& features) {
+  if (batches.empty()) return nullptr;
+  const Tensor& count = batches[block];
+  check_tensor(count, "num_batches_tracked", at::kLong, 0);
+  check_same_device(count, "num_batches_tracked", features, "features");
+  return count.data_ptr<int64_t>();
+}
+
+// The weights of the blocks from `first` on as their kernels read them, in one launch for the host's sake; null
+// where the block packs its own, or needs not, or refuses what it gets.
+std::vector<const void*> packed_weights(at::TensorList weights, bool transposed, size_t first, Scalar type,
+                                        bool tf32, Scratch& scratch) {
+  std::vector<const void*> packed(weights.size());
+  std::vector<Weight> taken;
+  std::vector<size_t> blocks;
+  for (size_t i = first; i < weights.size(); ++i) {
+    const Tensor& data = weights[i];
+    if (data.device() != weights[0].device() || !data.is_cuda() || data.dim() < 3) continue;
+    const Scalar from = scalar_of(data, "weight");
+    if (from != type && from != Scalar::float32) continue;
+    const auto [volume, c_in, c_out] = shape_of(data, transposed);
+    taken.push_back({data.data_ptr(), from, strides_of(data, transposed), static_cast<int32_t>(volume),
+                     static_cast<int32_t>(c_in), static_cast<int32_t>(c_out), nullptr});
+    blocks.push_back(i);
+  }
+  const auto count = static_cast<int>(taken.size());
+  check(pack_together(type, tf32, taken.data(), count, std::ref(scratch), stream()), "pack");
+  for (size_t i = 0; i < taken.size(); ++i) packed[blocks[i]] = taken[i].packed;
+  return packed;
+}
+
 }  // namespace
 
 std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, at::TensorList scales,
                                 at::TensorList shifts, at::TensorList running_means, at::TensorList running_vars,
-                                at::TensorList neighbours, at::TensorList counts, const OptionalTensors& orders,
-                                double momentum, double eps, bool tf32) {
+                                at::TensorList batches, at::TensorList neighbours, at::TensorList counts,
+                                const OptionalTensors& orders, double momentum, double eps, bool tf32) {
   const size_t blocks = weights.size();
   TORCH_CHECK(blocks > 0, "weights must hold one tensor at least");
   TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && running_means.size() == blocks &&
-                  running_vars.size() == blocks && neighbours.size() == blocks && one_or_none(counts, blocks) &&
-                  one_or_none(orders, blocks),
+                  running_vars.size() == blocks && one_or_none(batches, blocks) && neighbours.size() == blocks &&
+                  one_or_none(counts, blocks) && one_or_none(orders, blocks),
               "every list must have one tensor for each of ", blocks, " weights");
   const c10::cuda::CUDAGuard guard(features.device());
   const Scalar type = scalar_of(features, "features");
-  std::vector<Tensor> saved(4 * blocks);
+  std::vector<Tensor> saved(2 * blocks + 1);
+  int64_t channels = 0;
+  for (const Tensor& scale : scales) channels += scale.numel();
+  Tensor& statistics = saved[2 * blocks] = at::empty({2, channels}, scales[0].options());
+  float* mean = statistics.data_ptr<float>();
   Scratch packs(features);
-  const ForkedStream fork(features.device());
-  const PackedWeights packed(weights, false, blocks, type, tf32, packs, fork.branch());
+  const std::vector<const void*> packed = packed_weights(weights, false, 0, type, tf32, packs);
   for (size_t i = 0; i < blocks; ++i) {
     const Tensor& x = i == 0 ? features : saved[i - 1];
     check_tensor(x, "features", features.scalar_type(), 2);
@@ -48,20 +82,18 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
     check_channels(shifts[i], "shift", weight.c_out, x);
     check_channels(running_means[i], "running_mean", weight.c_out, x);
     check_channels(running_vars[i], "running_var", weight.c_out, x);
-    Tensor sums = at::empty({table.rows, weight.c_out}, x.options());
-    Tensor out = at::empty_like(sums), mean = at::empty_like(scales[i]), inv_std = at::empty_like(scales[i]);
+    Tensor sums = at::empty({table.rows, weight.c_out}, x.options()), out = at::empty(sums.sizes(), x.options());
     Scratch scratch(x);
     check(block_forward(
               type, tf32,
               {weight, x.data_ptr(), sums.data_ptr(), out.data_ptr(), table, scales[i].data_ptr<float>(),
                shifts[i].data_ptr<float>(), running_means[i].data_ptr<float>(), running_vars[i].data_ptr<float>(),
-               mean.data_ptr<float>(), inv_std.data_ptr<float>(), momentum, eps},
+               counter_of(batches, i, x), mean, mean + channels, momentum, eps},
               std::ref(scratch), stream()),
           "conv_blocks");
     saved[i] = out;
     saved[blocks + i] = sums;
-    saved[2 * blocks + i] = mean;
-    saved[3 * blocks + i] = inv_std;
+    mean += weight.c_out;
   }
   return saved;
 }
@@ -99,10 +131,11 @@ std::vector<WeightGradientPlan> plans_of(const Tensor& features, at::TensorList 
   return plans;
 }
 
-// Room for the gradient of a weight [V, C_in, C_out], its axes in memory in the order of the weight's where that
-// is the one above or [C_out, V, C_in], so that autograd takes it as it is.
+// Room for the gradient of a weight, its axes in memory in the order of the weight's where that is the one of its
+// shape or, of [V, C_in, C_out], [C_out, V, C_in], so that autograd takes it as it is.
 Tensor empty_gradient(const Tensor& weight, const at::TensorOptions& options) {
-  const bool outputs_first = !weight.is_contiguous() && weight.permute({2, 0, 1}).is_contiguous();
+  const bool outputs_first =
+      weight.dim() == 3 && !weight.is_contiguous() && weight.permute({2, 0, 1}).is_contiguous();
   if (!outputs_first) return at::empty(weight.sizes(), options);
   return at::empty({weight.size(2), weight.size(0), weight.size(1)}, options).permute({1, 2, 0});
 }
@@ -116,11 +149,11 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
                                          const OptionalTensors& back_orders, at::IntArrayRef back_flipped,
                                          double eps, bool wants_features, bool tf32, bool overwrite) {
   const size_t blocks = weights.size();
-  TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && saved.size() == 4 * blocks &&
+  TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && saved.size() == 2 * blocks + 1 &&
                   neighbours.size() == blocks && back_neighbours.size() == blocks &&
                   back_flipped.size() == blocks && one_or_none(counts, blocks) &&
                   one_or_none(back_counts, blocks) && one_or_none(back_orders, blocks),
-              "every list must have one tensor for each of ", blocks, " weights, saved four");
+              "every list must have one tensor for each of ", blocks, " weights, saved two and one more");
   const c10::cuda::CUDAGuard guard(features.device());
   const Scalar type = scalar_of(features, "features");
   std::vector<Tensor> gradients(1 + 3 * blocks);
@@ -130,23 +163,30 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
   Scratch ahead(features);
   std::vector<Tensor> of_sums(blocks);  // the branch reads them until it is joined
   SharedScratch shared(features);       // of the branch
+  const Tensor& statistics = saved[2 * blocks];
+  int64_t channels = 0;
+  for (const Tensor& scale : scales) channels += scale.numel();
+  check_tensor(statistics, "statistics", at::kFloat, 2);
+  check_same_device(statistics, "statistics", features, "features");
+  TORCH_CHECK(statistics.size(0) == 2 && statistics.size(1) == channels, "statistics must be [2, ", channels,
+              "], has shape ", statistics.sizes());
+  const float* mean = statistics.data_ptr<float>() + channels;  // behind that of the last block
   const ForkedStream fork(features.device());
   const std::vector<WeightGradientPlan> plans =
       plans_of(features, weights, saved, neighbours, counts, tf32, ahead, fork.branch());
-  const size_t turns = wants_features ? blocks : blocks - 1;  // the first block's weight meets no gradient
-  const PackedWeights packed(weights, true, turns, type, tf32, ahead, fork.branch());
+  const size_t first = wants_features ? 0 : 1;  // else the first block's weight meets no gradient
+  const std::vector<const void*> packed = packed_weights(weights, true, first, type, tf32, ahead);
   for (size_t i = blocks; i-- > 0;) {
     const Tensor& x = i == 0 ? features : saved[i - 1];
     check_tensor(x, "features", features.scalar_type(), 2);
     check_aligned(x, "features");
     const OffsetTable table = table_of(neighbours[i], of_block(counts, i), false, x);
     Weight weight = weight_of(weights[i], false, table, x);
-    const Tensor &sums = saved[blocks + i], &mean = saved[2 * blocks + i], &inv_std = saved[3 * blocks + i];
+    const Tensor& sums = saved[blocks + i];
+    mean -= weight.c_out;
     check_kept(of_out, sums, table, weight.c_out, x);
     check_channels(scales[i], "scale", weight.c_out, x);
     check_channels(shifts[i], "shift", weight.c_out, x);
-    check_channels(mean, "mean", weight.c_out, x);
-    check_channels(inv_std, "inv_std", weight.c_out, x);
     const bool wanted = i > 0 || wants_features;
     OffsetTable back = {};
     if (wanted) {
@@ -155,7 +195,7 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
       TORCH_CHECK(back.rows == x.size(0) && back.volume == table.volume, "back_neighbours must be [", table.volume,
                   ", ", x.size(0), "], has shape ", back_neighbours[i].sizes());
     }
-    if (wanted) weight.packed = packed[i];
+    weight.packed = packed[i];
     // the gradient of another block's features is ours to overwrite
     of_sums[i] = overwrite ? sums : (i + 1 == blocks ? at::empty_like(sums) : of_out);
     Tensor of_features = wanted ? at::empty_like(x) : at::empty({0}, x.options());
@@ -166,10 +206,9 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
     check(block_backward(
               type, tf32,
               {weight, of_out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
-               scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(), mean.data_ptr<float>(),
-               inv_std.data_ptr<float>(), eps, of_sums[i].data_ptr(), wanted ? of_features.data_ptr() : nullptr,
-               of_weight.data_ptr<float>(), strides_of(of_weight, false), plans[i], of_scale.data_ptr<float>(),
-               of_shift.data_ptr<float>()},
+               scales[i].data_ptr<float>(), shifts[i].data_ptr<float>(), mean, mean + channels, eps,
+               of_sums[i].data_ptr(), wanted ? of_features.data_ptr() : nullptr, of_weight.data_ptr<float>(),
+               strides_of(of_weight, false), plans[i], of_scale.data_ptr<float>(), of_shift.data_ptr<float>()},
               std::ref(scratch), stream(), fork.branch(std::ref(shared))),
           "conv_blocks_backward");
     gradients[1 + i] = of_weight;
@@ -184,8 +223,8 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def(
       "conv_blocks(Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] shifts, Tensor(a!)[] "
-      "running_means, Tensor(b!)[] running_vars, Tensor[] neighbours, Tensor[] counts, Tensor?[] orders, float "
-      "momentum, float eps, "
+      "running_means, Tensor(b!)[] running_vars, Tensor(c!)[] batches, Tensor[] neighbours, Tensor[] counts, "
+      "Tensor?[] orders, float momentum, float eps, "
       "bool tf32=False) -> Tensor[]");
   m.def(
       "conv_blocks_backward(Tensor gradient, Tensor features, Tensor[] weights, Tensor[] scales, Tensor[] "

@@ -5,12 +5,13 @@
 
 namespace millisecond {
 
-// Training blocks one feeding the next, in one call for the host's sake. Returns outs, sums, means and inverse
-// deviations of all blocks, one kind after another. Moves the running statistics.
+// Training blocks one feeding the next, in one call for the host's sake. Returns outs and sums of all blocks, one
+// kind after the other, and their means and inverse deviations, [2, channels of all blocks]. Moves the running
+// statistics, and the numbers of batches where there are any.
 std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, at::TensorList scales,
                                 at::TensorList shifts, at::TensorList running_means, at::TensorList running_vars,
-                                at::TensorList neighbours, at::TensorList counts, const OptionalTensors& orders,
-                                double momentum, double eps, bool tf32);
+                                at::TensorList batches, at::TensorList neighbours, at::TensorList counts,
+                                const OptionalTensors& orders, double momentum, double eps, bool tf32);
 
 // Gradients of the features (empty unless wanted), then of weights, scales and shifts of all blocks. overwrite:
 // the sums among saved are not needed any more, their gradients may take their place.

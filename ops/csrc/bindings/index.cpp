@@ -112,6 +112,33 @@ std::vector<Tensor> index_exact(const Tensor& coords, const Tensor& workspace, i
   return out;
 }
 
+// Both for a workspace of its own, and the fault: where there is one, nothing else. In one call, for the host's
+// sake.
+std::tuple<std::vector<Tensor>, int64_t> index_sites(const Tensor& coords, int64_t batch_size,
+                                                     at::IntArrayRef shapes, at::IntArrayRef steps,
+                                                     at::IntArrayRef submanifold, int64_t submanifold_levels,
+                                                     bool transposed) {
+  const c10::cuda::CUDAGuard guard(coords.device());
+  const Shapes grid = shapes_of(batch_size, shapes);
+  const int64_t words = bitmap_words(grid.batch, grid.levels, grid.size);
+  TORCH_CHECK(words != TOO_LARGE, "shapes: a grid of ", shapes, " is too large for the bitmap");
+  const Tensor workspace = at::empty({words}, coords.options());
+  check(cudaMemsetAsync(workspace.data_ptr(), 0, words * sizeof(int), stream()), "index");
+  const Tensor counts = index_count(coords, std::nullopt, workspace, batch_size, shapes, steps);
+  const Tensor known = at::empty(counts.sizes(), at::TensorOptions(at::kInt).pinned_memory(true));
+  const cudaError_t copied =
+      cudaMemcpyAsync(known.data_ptr(), counts.data_ptr(), counts.nbytes(), cudaMemcpyDeviceToHost, stream());
+  check(cudaStreamSynchronize(stream()), "index");  // sync: exact sizes, for BatchNorm and autograd
+  check(copied, "index");
+  const int* const numbers = known.data_ptr<int>();
+  const int fault = numbers[grid.levels + 1];
+  if (fault != 0) return {std::vector<Tensor>(), fault};
+  const std::vector<int64_t> sizes(numbers, numbers + grid.levels);
+  return {index_exact(coords, workspace, batch_size, shapes, steps, submanifold, submanifold_levels, transposed,
+                      sizes),
+          0};
+}
+
 void index_clear(const Tensor& workspace, int64_t batch_size, at::IntArrayRef shapes) {
   const c10::cuda::CUDAGuard guard(workspace.device());
   check(bitmap_clear(bitmap_of(workspace, batch_size, shapes), false, stream()), "index_clear");
@@ -141,6 +168,9 @@ TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def(
       "index_exact(Tensor coords, Tensor workspace, int batch_size, int[] shapes, int[] steps, int[] submanifold, "
       "int submanifold_levels, bool transposed, int[] sizes) -> Tensor[]");
+  m.def(
+      "index_sites(Tensor coords, int batch_size, int[] shapes, int[] steps, int[] submanifold, "
+      "int submanifold_levels, bool transposed) -> (Tensor[], int)");
   m.def("index_workspace_words(int batch_size, int[] shapes) -> int", index_workspace_words);
   m.def("index_clear(Tensor(a!) workspace, int batch_size, int[] shapes) -> ()");
 }
@@ -149,6 +179,7 @@ TORCH_LIBRARY_IMPL(millisecond, CUDA, m) {
   m.impl("index_bounded", index_bounded);
   m.impl("index_count", index_count);
   m.impl("index_exact", index_exact);
+  m.impl("index_sites", index_sites);
   m.impl("index_clear", index_clear);
 }
 

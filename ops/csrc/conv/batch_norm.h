@@ -20,6 +20,7 @@ struct BatchNormForward {
   const void* x;
   const float *scale, *shift;         // [channels], as all that follow but out
   float *running_mean, *running_var;  // moved
+  int64_t* batches;                   // one more of them, or null
   float *mean, *inv_std;              // written
   void* out;                          // [rows, channels]
   int64_t out_stride;

@@ -81,6 +81,7 @@ __global__ void __launch_bounds__(MERGE_THREADS)
   p.inv_std[channel] = float(1.0 / sqrt(squares / rows + p.eps));
   p.running_mean[channel] = moved(p.running_mean[channel], whole_mean);
   p.running_var[channel] = moved(p.running_var[channel], squares / (rows - 1));
+  if (p.batches && channel == 0) ++*p.batches;
 }
 
 template <typename T, int V>

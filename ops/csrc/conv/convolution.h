@@ -118,7 +118,10 @@ cudaError_t conv_tf32(const ConvolutionArguments& p, int multiprocessors, cudaSt
 cudaError_t conv_single(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
 
 // Weights of type `from` (`to` or float32) into tiles or rows of type `to`, see convolution.h.
-cudaError_t pack_weight(Scalar from, Scalar to, const PackArguments& p, cudaStream_t stream);
+cudaError_t pack_weights(Scalar from, Scalar to, const PackArguments* p, int count, cudaStream_t stream);
+inline cudaError_t pack_weight(Scalar from, Scalar to, const PackArguments& p, cudaStream_t stream) {
+  return pack_weights(from, to, &p, 1, stream);
+}
 
 // Rows of from_width elements into rows of to_width, cut off or filled up with zeros.
 cudaError_t resize_rows(Scalar type, const void* from, int from_width, void* to, int to_width, int64_t rows,

@@ -1,4 +1,6 @@
 // Weights from the order of the parameters into the order of tensor-core fragments, or of rows; see convolution.h.
+#include <algorithm>
+
 #include "common.cuh"
 #include "conv/convolution.h"
 
@@ -7,17 +9,20 @@ namespace {
 
 constexpr int THREADS = 256;
 
-template <typename In, typename Out>
-__global__ void __launch_bounds__(THREADS) pack_kernel(const PackArguments p) {
-  constexpr int WORD = 4 / sizeof(Out);  // elements of a 4-byte word
-  const int64_t at = int64_t(blockIdx.x) * THREADS + threadIdx.x;
-  if (at >= int64_t(p.volume) * p.c_in * p.c_out) return;
+constexpr int MOST_WEIGHTS = 16;  // of a launch: those of a network's layers share it, for the host's sake
+
+struct Weights {
+  PackArguments weight[MOST_WEIGHTS];
+};
+
+// Where the weight has an element of the result in tiles.
+__device__ __forceinline__ int64_t source_in_tiles(const PackArguments& p, int64_t at, int word) {
   const int products = p.row_bytes >= 64 ? 2 : 1;
   const int pieces = p.row_bytes >= 64 ? p.row_bytes / 64 : 1;
   // dimensions of `out`, fastest first: element of a word, half of the channels, half of the reduction, lane,
   // product, piece, tile, offset, slice
-  const int b = at % WORD;
-  int64_t rest = at / WORD;
+  const int b = at % word;
+  int64_t rest = at / word;
   const int h = rest & 1, hi = rest >> 1 & 1, j = rest >> 2 & 3, g = rest >> 4 & 7;
   rest >>= 7;
   const int s = rest % products;
@@ -28,20 +33,25 @@ __global__ void __launch_bounds__(THREADS) pack_kernel(const PackArguments p) {
   const int tile = rest % tiles;
   rest /= tiles;
   const int v = rest % p.volume, slice = rest / p.volume;
-  const int k = ((((slice * pieces + q) * 4 + j) * products + s) * 2 + hi) * WORD + b;
+  const int k = ((((slice * pieces + q) * 4 + j) * products + s) * 2 + hi) * word + b;
   const int n = tile * 16 + h * 8 + g;
-  const int64_t from = v * p.strides.offset + k * p.strides.in + n * p.strides.out;
-  static_cast<Out*>(p.out)[at] = from_float<Out>(to_float(static_cast<const In*>(p.weight)[from]));
+  return v * p.strides.offset + k * p.strides.in + n * p.strides.out;
 }
 
-// To rows: one thread per element of the result.
-template <typename In, typename Out>
-__global__ void __launch_bounds__(THREADS) order_kernel(const PackArguments p) {
-  const int64_t at = int64_t(blockIdx.x) * THREADS + threadIdx.x;
-  if (at >= int64_t(p.volume) * p.c_in * p.c_out) return;
+__device__ __forceinline__ int64_t source_in_rows(const PackArguments& p, int64_t at) {
   const int k = at % p.c_in, n = at / p.c_in % p.c_out;
   const int64_t v = at / p.c_in / p.c_out;
-  const int64_t from = v * p.strides.offset + k * p.strides.in + n * p.strides.out;
+  return v * p.strides.offset + k * p.strides.in + n * p.strides.out;
+}
+
+// One thread per element of a result.
+template <typename In, typename Out>
+__global__ void __launch_bounds__(THREADS) pack_kernel(const __grid_constant__ Weights weights) {
+  constexpr int WORD = 4 / sizeof(Out);  // elements of a 4-byte word
+  const PackArguments& p = weights.weight[blockIdx.y];
+  const int64_t at = int64_t(blockIdx.x) * THREADS + threadIdx.x;
+  if (at >= int64_t(p.volume) * p.c_in * p.c_out) return;
+  const int64_t from = p.row_bytes > 0 ? source_in_tiles(p, at, WORD) : source_in_rows(p, at);
   static_cast<Out*>(p.out)[at] = from_float<Out>(to_float(static_cast<const In*>(p.weight)[from]));
 }
 
@@ -56,11 +66,17 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename In, typename Out>
-cudaError_t launch(const PackArguments& p, cudaStream_t stream) {
-  const int64_t size = int64_t(p.volume) * p.c_in * p.c_out;
-  if (size == 0) return cudaSuccess;
-  const auto kernel = p.row_bytes > 0 ? pack_kernel<In, Out> : order_kernel<In, Out>;
-  kernel<<<blocks(size, THREADS), THREADS, 0, stream>>>(p);
+cudaError_t launch(const PackArguments* p, int count, cudaStream_t stream) {
+  for (int first = 0; first < count; first += MOST_WEIGHTS) {
+    Weights some = {};
+    const int here = std::min(count - first, MOST_WEIGHTS);
+    int64_t most = 0;
+    for (int i = 0; i < here; ++i) {
+      some.weight[i] = p[first + i];
+      most = std::max(most, int64_t(p[first + i].volume) * p[first + i].c_in * p[first + i].c_out);
+    }
+    if (most > 0) pack_kernel<In, Out><<<dim3(blocks(most, THREADS), here), THREADS, 0, stream>>>(some);
+  }
   return cudaGetLastError();
 }
 
@@ -76,14 +92,15 @@ cudaError_t launch_resize(const void* from, int from_width, void* to, int to_wid
 
 }  // namespace
 
-cudaError_t pack_weight(Scalar from, Scalar to, const PackArguments& p, cudaStream_t stream) {
+cudaError_t pack_weights(Scalar from, Scalar to, const PackArguments* p, int count, cudaStream_t stream) {
   if (to == Scalar::float16) {
-    return from == to ? launch<__half, __half>(p, stream) : launch<float, __half>(p, stream);
+    return from == to ? launch<__half, __half>(p, count, stream) : launch<float, __half>(p, count, stream);
   }
   if (to == Scalar::bfloat16) {
-    return from == to ? launch<__nv_bfloat16, __nv_bfloat16>(p, stream) : launch<float, __nv_bfloat16>(p, stream);
+    return from == to ? launch<__nv_bfloat16, __nv_bfloat16>(p, count, stream)
+                      : launch<float, __nv_bfloat16>(p, count, stream);
   }
-  return launch<float, float>(p, stream);
+  return launch<float, float>(p, count, stream);
 }
 
 cudaError_t resize_rows(Scalar type, const void* from, int from_width, void* to, int to_width, int64_t rows,

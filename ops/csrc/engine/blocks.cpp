@@ -15,7 +15,7 @@ cudaError_t block_forward(Scalar type, bool tf32, const Block& p, const Allocate
   const int64_t floats = batch_norm_workspace(type, rows, static_cast<int>(channels));
   return batch_norm_relu(type,
                          {rows, static_cast<int>(channels), p.table.count, p.momentum, p.eps, p.sums, p.scale,
-                          p.shift, p.running_mean, p.running_var, p.mean, p.inv_std, p.out, channels,
+                          p.shift, p.running_mean, p.running_var, p.batches, p.mean, p.inv_std, p.out, channels,
                           static_cast<float*>(allocate(floats * sizeof(float)))},
                          stream);
 }

@@ -123,6 +123,16 @@ cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, const
 
 // ---- weights ---------------------------------------------------------------------------------------------------
 
+namespace {
+
+PackArguments arguments_of(const Weight& weight, Scalar type, const Route& route, void* out) {
+  const int64_t bytes = weight.c_in * bytes_of(type);
+  const int row_bytes = !route.tiles ? 0 : (bytes % 128 == 0 ? 128 : (bytes % 64 == 0 ? 64 : 32));
+  return {weight.data, weight.strides, out, weight.volume, weight.c_in, weight.c_out, row_bytes};
+}
+
+}  // namespace
+
 cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* out, cudaStream_t stream) {
   if (route.pieces > 1) {
     const int64_t size = int64_t(weight.c_in) * weight.c_out;
@@ -138,10 +148,7 @@ cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* ou
     }
     return cudaSuccess;
   }
-  const int64_t bytes = weight.c_in * bytes_of(type);
-  const int row_bytes = !route.tiles ? 0 : (bytes % 128 == 0 ? 128 : (bytes % 64 == 0 ? 64 : 32));
-  const PackArguments arguments{weight.data, weight.strides, out,      weight.volume,
-                                weight.c_in, weight.c_out,   row_bytes};
+  const PackArguments arguments = arguments_of(weight, type, route, out);
   return route.warpgroups ? pack_panels(weight.type, type, arguments, stream)
                           : pack_weight(weight.type, type, arguments, stream);
 }
@@ -159,12 +166,20 @@ bool is_packed(const Weight& weight, Scalar type, const Route& route) {
 
 }  // namespace
 
-cudaError_t pack_ahead(Scalar type, bool tf32, Weight& weight, const Allocate& allocate, cudaStream_t stream) {
-  const Route route = route_of(type, tf32, weight.volume, weight.c_in, weight.c_out);
-  if (weight.c_out == 0 || is_packed(weight, type, route)) return cudaSuccess;
-  void* const packed = allocate(int64_t(weight.volume) * weight.c_in * weight.c_out * bytes_of(type));
-  weight.packed = packed;
-  return pack(weight, type, route, packed, stream);
+cudaError_t pack_together(Scalar type, bool tf32, Weight* weights, int count, const Allocate& allocate,
+                          cudaStream_t stream) {
+  std::vector<PackArguments> together;  // of the first one's type
+  for (int i = 0; i < count; ++i) {
+    Weight& weight = weights[i];
+    const Route route = route_of(type, tf32, weight.volume, weight.c_in, weight.c_out);
+    const bool apart = route.warpgroups || route.pieces > 1 || weight.type != weights[0].type;
+    if (apart || weight.c_out == 0 || is_packed(weight, type, route)) continue;
+    void* const packed = allocate(int64_t(weight.volume) * weight.c_in * weight.c_out * bytes_of(type));
+    weight.packed = packed;
+    together.push_back(arguments_of(weight, type, route, packed));
+  }
+  if (together.empty()) return cudaSuccess;
+  return pack_weights(weights[0].type, type, together.data(), static_cast<int>(together.size()), stream);
 }
 
 cudaError_t convolve(Scalar type, bool tf32, const Weight& weight, ConvolutionArguments p,
@@ -173,11 +188,12 @@ cudaError_t convolve(Scalar type, bool tf32, const Weight& weight, ConvolutionAr
   const Route route = route_of(type, tf32, weight.volume, weight.c_in, weight.c_out);
   p.c_in = weight.c_in;
   p.c_out = weight.c_out;
-  Weight own = weight;
-  if (!own.packed) {
-    if (const cudaError_t error = pack_ahead(type, tf32, own, allocate, stream)) return error;
+  p.weight = weight.packed ? weight.packed : weight.data;
+  if (!weight.packed && !is_packed(weight, type, route)) {
+    void* const packed = allocate(int64_t(weight.volume) * weight.c_in * weight.c_out * bytes_of(type));
+    if (const cudaError_t error = pack(weight, type, route, packed, stream)) return error;
+    p.weight = packed;
   }
-  p.weight = own.packed ? own.packed : own.data;
   return launch_conv(p, route, allocate, stream);
 }
 

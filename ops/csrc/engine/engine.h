@@ -94,14 +94,16 @@ struct Weight {
   Scalar type;  // that of the features, or float32
   WeightStrides strides;
   int32_t volume, c_in, c_out;
-  const void* packed;  // as the kernel of its route reads it, from pack_ahead, or null
+  const void* packed;  // as the kernel of its route reads it, from pack_together, or null
 };
 
 // Write the weight to out in the order and type that the route's kernel reads; see convolution.h.
 cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* out, cudaStream_t stream);
 
-// Does before what `convolve` would do itself: packs a weight that its kernel does not read as it is.
-cudaError_t pack_ahead(Scalar type, bool tf32, Weight& weight, const Allocate& allocate, cudaStream_t stream);
+// Does before what `convolve` would do itself, in one launch: packs the weights that their kernels do not read as
+// they are. Those of wide layers are left to it: that takes longer than a launch, and memory until the end.
+cudaError_t pack_together(Scalar type, bool tf32, Weight* weights, int count, const Allocate& allocate,
+                          cudaStream_t stream);
 
 // p: everything but weight, c_in and c_out. type: of features, residual and out.
 cudaError_t convolve(Scalar type, bool tf32, const Weight& weight, ConvolutionArguments p,
@@ -180,6 +182,7 @@ struct Block {
   OffsetTable table;
   const float *scale, *shift;         // [c_out], as all that follow
   float *running_mean, *running_var;  // moved
+  int64_t* batches;                   // one more of them, or null
   float *mean, *inv_std;              // written
   double momentum, eps;
 };
