@@ -22,7 +22,7 @@ from ops.tuned import product_type
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
 WIDE, NARROWER = 128, (32, 64)  # channels of a layer that gains by an order of its rows
 LINE_BYTES = 128  # of a row of features of the narrower ones, at least
-SEGMENT = 1 << 16  # rows, of narrower layers
+SEGMENT = 1 << 17  # rows, of narrower layers
 LEAST_WORK = 27 * 10**9  # bytes of the features times offsets and channels of the results
 MOST_ROWS = 96 * 65535  # of the kernel that reads an order: its largest grid of blocks
 

@@ -88,7 +88,8 @@ def test_too_many_offsets_are_told():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("rows", "volume", "count"), [(0, 27, None), (1, 3, 1), (3000, 31, 1025), (70001, 27, None)]
+    ("rows", "volume", "count"),
+    [(0, 27, None), (1, 3, 1), (3000, 31, 1025), (70001, 27, None), (200_001, 27, None)],
 )
 def test_the_kernel_finds_the_same_order(rows, volume, count):
     table = random_table(rows, volume, rows, count)
@@ -99,6 +100,15 @@ def test_the_kernel_finds_the_same_order(rows, volume, count):
             assert torch.equal(found.cpu(), reference(given, segment))
     arguments = *moved(bounded)[:2], ALL
     torch.library.opcheck(torch.ops.millisecond.row_order, arguments)
+
+
+@pytest.mark.gpu
+def test_there_may_be_more_segments_than_a_grid_of_blocks_is_high():
+    rows = 65535 * 1024 + 1025
+    table = Table(torch.zeros(1, rows, dtype=torch.int32, device="cuda"))
+    order, masks = row_order(table, 1024)
+    assert torch.equal(order, torch.arange(rows, dtype=torch.int32, device="cuda"))
+    assert bool((masks == 1).all())
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
+
 #include "bindings/branch.h"
 
 namespace millisecond {
@@ -112,6 +114,8 @@ void check_kept(const Tensor& gradient, const Tensor& sums, const OffsetTable& t
   }
 }
 
+constexpr int WIDE = 128;  // channels
+
 // Plans of the gradients of all weights, made on the branch.
 std::vector<WeightGradientPlan> plans_of(const Tensor& features, at::TensorList weights, at::TensorList saved,
                                          at::TensorList neighbours, at::TensorList counts, bool tf32,
@@ -198,7 +202,9 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
     weight.packed = packed[i];
     // the gradient of another block's features is ours to overwrite
     of_sums[i] = overwrite ? sums : (i + 1 == blocks ? at::empty_like(sums) : of_out);
-    Tensor of_features = wanted ? at::empty_like(x) : at::empty({0}, x.options());
+    // a wide layer's weight gradient fills the device: nothing is lost where the features' waits for it
+    const bool in_place = overwrite && i > 0 && std::min(weight.c_in, weight.c_out) >= WIDE;
+    Tensor of_features = !wanted ? at::empty({0}, x.options()) : (in_place ? x : at::empty_like(x));
     Tensor of_weight = empty_gradient(weights[i], scales[i].options());
     Tensor of_scale = at::empty_like(scales[i]), of_shift = at::empty_like(scales[i]);
     shared.next_call();

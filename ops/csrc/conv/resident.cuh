@@ -110,12 +110,23 @@ __device__ __forceinline__ void add_products(float (&sum)[Tile::NB / 2], const R
   products_wait<0>();
 }
 
+__device__ __forceinline__ void sync_warpgroup() {
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + int(threadIdx.x) / 128) : "memory");
+}
+
+// The number of the CTA's next tile, for a warpgroup that is done: tiles take unequal time.
+__device__ __forceinline__ int next_tile(int& taken, int& of_warpgroup) {
+  if (threadIdx.x % 128 == 0) of_warpgroup = atomicAdd(&taken, 1);
+  sync_warpgroup();
+  return of_warpgroup;
+}
+
 // A tile in the hands of a warp: 16 of its rows, and the offsets that some row of all 64 has.
 struct ResidentRows {
   int row[2];  // this lane's, -1: none
   uint32_t offsets;
 
-  // shares: of the warpgroup's four warps, which one call uses and the next does not.
+  // shares: of the warpgroup's four warps.
   __device__ __forceinline__ ResidentRows(const OffsetTable& table, int place0, int n, uint32_t* shares) {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % 128 / WARP;
     const int first = place0 + warp * 16;
@@ -124,7 +135,7 @@ struct ResidentRows {
     const uint32_t mask = own >= 0 ? uint32_t(__ldg(table.order + table.rows + own)) : 0u;
     const uint32_t share = __reduce_or_sync(FULL_WARP, mask);
     if (lane == 0) shares[warp] = share;
-    asm volatile("bar.sync %0, 128;" ::"r"(1 + int(threadIdx.x) / 128) : "memory");
+    sync_warpgroup();
     offsets = shares[0] | shares[1] | shares[2] | shares[3];
   }
 };
@@ -191,23 +202,24 @@ __global__ void __launch_bounds__(Tile::THREADS, 1)
     conv_resident_kernel(const __grid_constant__ ConvolutionArguments p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char shared[];
-  __shared__ uint32_t shares[2][Tile::WARPGROUPS][4];
+  __shared__ uint32_t shares[Tile::WARPGROUPS][4];
+  __shared__ int taken, tiles[Tile::WARPGROUPS];
   const uint32_t weights = round_up(shared_address(shared), uint32_t(Tile::ALIGNMENT));
   const uint32_t zero = reinterpret_cast<uintptr_t>(p.features) % 16;
   zero_on_the_way<Tile::THREADS>(p);
   load_weights<Tile>(p, weights);
+  if (threadIdx.x == 0) taken = 0;
   fence_for_tensor_cores();
   __syncthreads();
   wait_for_previous_kernel(p.chained);
   const int n = rows_of(p.table), group = threadIdx.x / Tile::WARPGROUP;
-  constexpr int STEP = Tile::WARPGROUPS * Tile::ROWS;
-  bool odd = false;
-  for (int place = blockIdx.x * STEP + group * Tile::ROWS; place < n; place += gridDim.x * STEP) {
-    const ResidentRows tile(p.table, place, n, shares[odd][group]);
+  for (;;) {
+    const int place = (next_tile(taken, tiles[group]) * gridDim.x + blockIdx.x) * Tile::ROWS;
+    if (place >= n) break;
+    const ResidentRows tile(p.table, place, n, shares[group]);
     float sum[Tile::NB / 2] = {};
     multiply_tile<Tile>(sum, p, tile, weights, zero);
     store_rows<Tile>(sum, p, tile);
-    odd = !odd;
   }
 #endif
 }
@@ -219,7 +231,7 @@ cudaError_t launch_resident(const ConvolutionArguments& p, int multiprocessors, 
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   const int panels = p.c_out / Tile::NB, room = multiprocessors / panels;
-  const int wanted = divide_up(p.table.rows, Tile::ROWS * Tile::WARPGROUPS);
+  const int wanted = divide_up(p.table.rows, Tile::ROWS);
   return launch_chained(kernel, p.chained, dim3(wanted < room ? wanted : room, panels), Tile::THREADS, bytes,
                         stream, p);
 }

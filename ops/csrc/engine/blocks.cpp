@@ -31,20 +31,24 @@ cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const
       stream);
   if (error == cudaSuccess) error = cudaEventRecord(branch.event, stream);
   if (error == cudaSuccess) error = cudaStreamWaitEvent(branch.stream, branch.event, 0);
-  if (error == cudaSuccess && p.of_features) {
-    Weight transposed = p.weight;
-    std::swap(transposed.c_in, transposed.c_out);
-    std::swap(transposed.strides.in, transposed.strides.out);
-    ConvolutionArguments convolution = {};
-    convolution.features = p.of_sums;
-    convolution.out = p.of_features;
-    convolution.table = p.back;
-    error = convolve(type, tf32, transposed, convolution, allocate, stream);
-  }
   if (error != cudaSuccess) return error;
   const WeightGradient of_weight = {p.features, p.of_sums,     p.of_weight,   p.of_weight_strides,
                                     p.table,    p.source_rows, p.weight.c_in, p.weight.c_out};
-  return weight_gradient(type, tf32, of_weight, p.plan, branch.allocate, branch.stream);
+  error = weight_gradient(type, tf32, of_weight, p.plan, branch.allocate, branch.stream);
+  if (error != cudaSuccess || !p.of_features) return error;
+  if (p.of_features == p.features) {  // which the weight's gradient has to read before
+    error = cudaEventRecord(branch.event, branch.stream);
+    if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, branch.event, 0);
+    if (error != cudaSuccess) return error;
+  }
+  Weight transposed = p.weight;
+  std::swap(transposed.c_in, transposed.c_out);
+  std::swap(transposed.strides.in, transposed.strides.out);
+  ConvolutionArguments convolution = {};
+  convolution.features = p.of_sums;
+  convolution.out = p.of_features;
+  convolution.table = p.back;
+  return convolve(type, tf32, transposed, convolution, allocate, stream);
 }
 
 }  // namespace millisecond

@@ -1,7 +1,7 @@
 // for v = (kz, ky, kx): for row: neighbours[v][row] = the source at the site that offset v reads, or -1
 //
-// A thread has a row and a line (kz, ky) of the window. It finds the line of sources once, searches the few sites
-// of it for the first kx and goes on from there.
+// A thread has a row and some lines (kz, ky) of the window. It finds the lines of sources once, searches the few
+// sites of each for the first kx and goes on from there.
 #include "index/bitmap.cuh"
 #include "index/lines.h"
 
@@ -9,6 +9,7 @@ namespace millisecond {
 namespace {
 
 constexpr int LINES = 1024;  // of a block
+constexpr int AT_ONCE = 3;   // lines that a thread searches
 
 // The source that offset k of the window joins with row c of the table along one axis, -1 outside.
 __device__ int source_of(const LineTable& p, int axis, int c, int k, int size) {
@@ -22,17 +23,30 @@ __device__ __forceinline__ int x_of(const LineTable& p, int row) {
   return __ldg(p.source + int64_t(row) * (1 + p.dims) + p.dims);
 }
 
-// First row of [low, high) whose x is not smaller.
-__device__ int lower_bound(const LineTable& p, int low, int high, int x) {
-  while (low < high) {
-    const int middle = low + (high - low) / 2;
-    if (x_of(p, middle) < x) {
-      low = middle + 1;
-    } else {
-      high = middle;
+// In each line: the first row of [low, end) whose x is not smaller. The lines' loads are under way at once.
+__device__ __forceinline__ void lower_bounds(const LineTable& p, int (&low)[AT_ONCE], const int (&end)[AT_ONCE],
+                                             int x) {
+  int high[AT_ONCE];
+#pragma unroll
+  for (int i = 0; i < AT_ONCE; ++i) high[i] = end[i];
+  for (bool more = true; more;) {
+    int middle[AT_ONCE], found[AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      middle[i] = low[i] + (high[i] - low[i]) / 2;
+      found[i] = low[i] < high[i] ? x_of(p, middle[i]) : x;
+    }
+    more = false;
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      if (found[i] < x) {
+        low[i] = middle[i] + 1;
+      } else {
+        high[i] = middle[i];
+      }
+      more |= low[i] < high[i];
     }
   }
-  return low;
 }
 
 __device__ __forceinline__ int64_t line_of(const LineTable& p, int row) {
@@ -94,28 +108,43 @@ __global__ void __launch_bounds__(THREADS) line_starts_kernel(const __grid_const
 __global__ void __launch_bounds__(THREADS) line_table_kernel(const __grid_constant__ LineTable p) {
   const int row = blockIdx.x * THREADS + threadIdx.x;
   if (row >= p.rows) return;
-  const int ky = blockIdx.y % p.window.kernel[1], kz = blockIdx.y / p.window.kernel[1];
+  const Window& w = p.window;
+  const int groups = divide_up(w.kernel[1], AT_ONCE), kz = blockIdx.y / groups;
+  const int first = blockIdx.y % groups * AT_ONCE, lines = min(AT_ONCE, w.kernel[1] - first);
   const Site site = read_site(p.coords, row, p.dims);
-  const int z = source_of(p, 0, site.z, kz, p.z), y = source_of(p, 1, site.y, ky, p.y);
-  int low = 0, high = 0;
-  if (z >= 0 && y >= 0 && unsigned(site.b) < unsigned(p.batch)) {
+  const int z = source_of(p, 0, site.z, kz, p.z);
+  int at[AT_ONCE] = {}, begin[AT_ONCE] = {}, end[AT_ONCE] = {}, found[AT_ONCE];
+#pragma unroll
+  for (int i = 0; i < AT_ONCE; ++i) {
+    const int y = i < lines ? source_of(p, 1, site.y, first + i, p.y) : -1;
+    if (z < 0 || y < 0 || unsigned(site.b) >= unsigned(p.batch)) continue;
     const int64_t line = (int64_t(site.b) * p.z + z) * p.y + y;
-    low = p.starts[line], high = p.starts[line + 1];
+    begin[i] = p.starts[line], end[i] = p.starts[line + 1];
   }
-  int* to = p.neighbours + int64_t(blockIdx.y) * p.window.kernel[2] * p.rows + row;
-  int at = -1;
-  for (int kx = 0; kx < p.window.kernel[2]; ++kx, to += p.rows) {
-    const int x = low < high ? source_of(p, 2, site.x, kx, p.x) : -1;
-    int found = -1;
-    if (x >= 0) {
-      if (at < 0 || p.transposed) {
-        at = lower_bound(p, low, high, x);
-      } else {
-        while (at < high && x_of(p, at) < x) ++at;  // by less than the dilation
-      }
-      if (at < high && x_of(p, at) == x) found = at;
+  bool searched = false;
+  for (int kx = 0; kx < w.kernel[2]; ++kx) {
+    const int x = source_of(p, 2, site.x, kx, p.x);
+    if (x >= 0 && (!searched || p.transposed)) {
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) at[i] = begin[i];
+      lower_bounds(p, at, end, x);
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) found[i] = at[i] < end[i] ? x_of(p, at[i]) : INT32_MAX;
+      searched = true;
     }
-    *to = found;
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      if (i >= lines) continue;
+      bool there = false;
+      if (x >= 0) {
+        while (found[i] < x) {  // by less than the dilation
+          found[i] = ++at[i] < end[i] ? x_of(p, at[i]) : INT32_MAX;
+        }
+        there = found[i] == x;
+      }
+      const int v = (kz * w.kernel[1] + first + i) * w.kernel[2] + kx;
+      p.neighbours[int64_t(v) * p.rows + row] = there ? at[i] : -1;
+    }
   }
 }
 
@@ -148,7 +177,8 @@ cudaError_t line_table(const LineTable& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
   const int64_t lines = int64_t(p.batch) * p.z * p.y;
   line_starts_kernel<<<blocks(lines + 1, LINES), THREADS, 0, stream>>>(p);
-  const dim3 grid(blocks(p.rows, THREADS), p.window.kernel[0] * p.window.kernel[1]);
+  const int groups = divide_up(p.window.kernel[1], AT_ONCE);
+  const dim3 grid(blocks(p.rows, THREADS), p.window.kernel[0] * groups);
   line_table_kernel<<<grid, THREADS, 0, stream>>>(p);
   return cudaGetLastError();
 }

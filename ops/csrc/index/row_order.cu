@@ -167,8 +167,8 @@ __global__ void __launch_bounds__(SCANNERS) scan_group_kernel(const Workspace w)
   __shared__ int4 sums[WARPS][WARP];
   __shared__ int of_warp[GROUP / WARP];
   const int thread = threadIdx.x, warp = thread / WARP, lane = thread % WARP;
-  int4* const counts = reinterpret_cast<int4*>(w.places) + blockIdx.x * WARP + lane;
-  const int first = blockIdx.y * w.runs_of_segment, runs = min(w.runs_of_segment, w.runs - first);
+  int4* const counts = reinterpret_cast<int4*>(w.places) + blockIdx.y * WARP + lane;
+  const int first = blockIdx.x * w.runs_of_segment, runs = min(w.runs_of_segment, w.runs - first);
   const int begin = first + runs * warp / WARPS, end = first + runs * (warp + 1) / WARPS;
   int4 sum = {0, 0, 0, 0};
   for_runs(counts, w.bins / 4, begin, end, [&](int4*, const int4& count) { add(sum, count); });
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(SCANNERS) scan_group_kernel(const Workspace w)
   if (thread < GROUP) {
     for (int i = 0; i < warp; ++i) up_to += of_warp[i];
     for (int i = 0; i < WARPS; ++i) of_bin[i * GROUP] += up_to - total;
-    if (thread == GROUP - 1) w.totals[blockIdx.y * w.groups + blockIdx.x] = up_to;
+    if (thread == GROUP - 1) w.totals[blockIdx.x * w.groups + blockIdx.y] = up_to;
   }
   __syncthreads();
   int4 place = sums[warp][lane];
@@ -272,7 +272,7 @@ cudaError_t row_order(const RowOrder& p, void* workspace, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
   const Workspace w = workspace_of(p, workspace);
   sort_runs_kernel<<<w.runs, RUN, 0, stream>>>(p, ranks_of(p.volume), w);
-  scan_group_kernel<<<dim3(w.groups, w.segments), SCANNERS, 0, stream>>>(w);
+  scan_group_kernel<<<dim3(w.segments, w.groups), SCANNERS, 0, stream>>>(w);
   place_rows_kernel<<<w.runs, RUN, 0, stream>>>(p, w);
   return cudaGetLastError();
 }
