@@ -194,7 +194,8 @@ __global__ void __launch_bounds__(256)
 
 cudaError_t heads_warpgroup(Scalar type, const HeadJob& job, int multiprocessors, cudaStream_t stream) {
   const auto kernel = type == Scalar::float16 ? heads_kernel<__half> : heads_kernel<__nv_bfloat16>;
-  return launch_warpgroups(kernel, job, job.rows, job.parts, true, multiprocessors, stream);
+  const int tiles = tile_count(job.rows, job.parts * PANEL, multiprocessors);
+  return launch_warpgroups(kernel, job, tiles, job.parts, true, stream);
 }
 
 cudaError_t identity_table(int rows, const int* count, int factor, int* table, int* scaled, cudaStream_t stream) {

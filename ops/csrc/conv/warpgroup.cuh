@@ -259,14 +259,13 @@ __device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const 
 
 // ---- launches --------------------------------------------------------------------------------------------------
 
-// kernel(p) on all multiprocessors, `panels` blocks for each tile.
+// kernel(p) on `tiles` blocks for each panel.
 template <typename Arguments>
-cudaError_t launch_warpgroups(void (*kernel)(Arguments), const Arguments& p, int rows, int panels, bool chained,
-                              int multiprocessors, cudaStream_t stream) {
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+cudaError_t launch_warpgroups(void (*kernel)(Arguments), const Arguments& p, int tiles, int panels, bool chained,
+                              cudaStream_t stream) {
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
   if (error != cudaSuccess) return error;
-  const int wanted = divide_up(rows, 32), room = multiprocessors / panels;
-  const int tiles = wanted < room ? wanted : (room > 0 ? room : 1);
   return launch_chained(kernel, chained, dim3(tiles, panels), WARPGROUP_THREADS, SHARED_BYTES, stream, p);
 }
 
