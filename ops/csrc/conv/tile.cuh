@@ -16,15 +16,12 @@ struct TileShared {
   uint64_t lines_full[MAX_STAGES], lines_empty[MAX_STAGES];
   uint64_t tile;
 
-  // By one thread.
-  __device__ void init() {
-    for (int i = 0; i < MAX_STAGES; ++i) {
-      barrier_init(&weights_full[i], 1);
-      barrier_init(&weights_empty[i], MULTIPLIERS / WARP);
-      barrier_init(&lines_full[i], GATHERERS / WARP - 1);
-      barrier_init(&lines_empty[i], MULTIPLIERS / WARP);
-    }
-    barrier_init(&tile, 1);
+  // By a thread for each stage.
+  __device__ __forceinline__ void init(int stage) {
+    barrier_init(&weights_full[stage], 1);
+    barrier_init(&weights_empty[stage], MULTIPLIERS / WARP);
+    barrier_init(&lines_full[stage], GATHERERS / WARP - 1);
+    barrier_init(&lines_empty[stage], MULTIPLIERS / WARP);
     barrier_init_fence();
   }
 

@@ -39,6 +39,8 @@ __device__ __forceinline__ void bring_weights(const ConvolutionArguments& p, Til
 // One thread: the block's first tile, which was found before.
 __device__ __forceinline__ void fetch_tile(const OffsetTable& table, TileShared& shared, unsigned char* to) {
   const int bytes = tile_bytes(table.volume);
+  barrier_init(&shared.tile, 1);
+  barrier_init_fence();
   barrier_expect(&shared.tile, bytes);
   copy_announced(shared_address(to), static_cast<const unsigned char*>(table.tiles) + int64_t(blockIdx.x) * bytes,
                  bytes, &shared.tile);
@@ -119,6 +121,7 @@ __device__ __forceinline__ void multiply(const ConvolutionArguments& p, TileShar
                                          const TileRows& tile, Position& weights, Position& lines) {
   const int taps = tile.taps, groups = p.table.volume / taps * (p.c_in / SLICE_OF<T>);
   const int half = threadIdx.x / 128 * WEIGHT_BYTES / 2;
+  const Biases bias(p.bias ? p.bias + blockIdx.y * PANEL : nullptr);  // early: the products hide its way
   float sum[COLUMNS / 2] = {};
   int weights_before = -1, lines_before = -1, group = 0;
   do {  // at least once: a zero for no step would be written between the products
@@ -143,7 +146,7 @@ __device__ __forceinline__ void multiply(const ConvolutionArguments& p, TileShar
   } while (++group < groups);
   products_wait<0>();
   shared.release(weights_before, lines_before);
-  store_tile<T, COLUMNS, PLAIN>(p, sum, blockIdx.y, [&](int column) { return tile.row[column]; });
+  store_tile<T, COLUMNS, PLAIN>(p, sum, bias, blockIdx.y, [&](int column) { return tile.row[column]; });
 }
 
 #endif
@@ -175,10 +178,8 @@ __global__ void __launch_bounds__(WARPGROUP_THREADS, 1) conv_warpgroup_kernel(co
   TileRows& tile = *reinterpret_cast<TileRows*>(dynamic);
   const bool multiplies = threadIdx.x < MULTIPLIERS;
   const bool fetches = !multiplies && threadIdx.x < MULTIPLIERS + FETCHERS;
-  if (threadIdx.x == MULTIPLIERS) {
-    shared.init();
-    if (p.table.tiles) fetch_tile(p.table, shared, dynamic);
-  }
+  if (threadIdx.x < MAX_STAGES) shared.init(threadIdx.x);
+  if (p.table.tiles && threadIdx.x == MULTIPLIERS) fetch_tile(p.table, shared, dynamic);
   __syncthreads();
   int row0 = 0, end = 0, columns = 0;
   if (!p.table.tiles) {

@@ -215,23 +215,31 @@ __device__ __forceinline__ float added(const ConvolutionArguments& p, int64_t at
   return more;
 }
 
+// Of the channels of a thread's sums, in a panel whose biases are given, or null.
+struct Biases {
+  float of[2];
+
+  __device__ __forceinline__ explicit Biases(const float* panel) {
+    const int channel0 = threadIdx.x / WARP * 16, g = threadIdx.x % WARP / 4;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) of[h] = panel ? __ldg(panel + channel0 + channel_of_line(g + 8 * h)) : 0.0f;
+  }
+};
+
 // Adds bias and residual to the sums of a tile, applies ReLU, rounds and stores. row_of(i): of line i, -1: none.
 // PLAIN: there is nothing but a bias to add, and all sums go to `out`.
 template <typename T, int ROWS, bool PLAIN, typename RowOf>
-__device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const float (&sum)[ROWS / 2], int panel,
-                                           RowOf row_of) {
+__device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const float (&sum)[ROWS / 2],
+                                           const Biases& bias, int panel, RowOf row_of) {
   const int lane = threadIdx.x % WARP, g = lane / 4, j = lane % 4;
   const int channel0 = panel * PANEL + threadIdx.x / WARP * 16;
   T* const out = static_cast<T*>(p.out);
-  float bias[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) bias[h] = p.bias ? __ldg(p.bias + channel0 + channel_of_line(g + 8 * h)) : 0.0f;
 #pragma unroll
   for (int i = 0; i < ROWS / 8; ++i) {
     uint32_t four[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float pair[2] = {sum[4 * i + 2 * h] + bias[h], sum[4 * i + 2 * h + 1] + bias[h]};
+      float pair[2] = {sum[4 * i + 2 * h] + bias.of[h], sum[4 * i + 2 * h + 1] + bias.of[h]};
 #pragma unroll
       for (int k = 0; (!PLAIN || sizeof(T) == 4) && k < 2; ++k) {
         const int row = row_of(i * 8 + 2 * j + k);
@@ -253,6 +261,13 @@ __device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const 
       }
     }
   }
+}
+
+// The same with the biases read now.
+template <typename T, int ROWS, bool PLAIN, typename RowOf>
+__device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const float (&sum)[ROWS / 2], int panel,
+                                           RowOf row_of) {
+  store_tile<T, ROWS, PLAIN>(p, sum, Biases(p.bias ? p.bias + panel * PANEL : nullptr), panel, row_of);
 }
 
 #endif
