@@ -62,13 +62,12 @@ struct TileRing {
   }
 };
 
-// Whether a row reads lines that do not follow those of the row before. sources: [volume][MAX_LINES], from the
-// row on.
+// Whether a row reads lines that do not follow those of the row before. sources: [volume][MAX_LINES] by step, from
+// the row on.
 __device__ __forceinline__ bool is_apart(int volume, const int* sources) {
-  const int depth = volume / (TAPS * TAPS), next = depth * MAX_LINES;
-  for (int group = 0; group < depth * TAPS; ++group) {
-    const int* const first = sources + offset_of(volume, group * TAPS) * MAX_LINES;
-    if (first[0] != first[next - 1] || first[next] != first[2 * next - 1]) return true;
+  for (int step = 0; step < volume; step += TAPS) {
+    const int* const first = sources + step * MAX_LINES;
+    if (first[0] != first[MAX_LINES - 1] || first[MAX_LINES] != first[2 * MAX_LINES - 1]) return true;
   }
   return false;
 }
@@ -77,7 +76,7 @@ __device__ __forceinline__ bool is_apart(int volume, const int* sources) {
 __device__ __forceinline__ void find_tile(const OffsetTable& table, TileRows& tile, int row0, int end,
                                           int columns) {
   __shared__ int2 counts[MAX_COLUMNS / WARP];
-  __shared__ int place[MAX_LINES];  // of a line: where in the sources, from those of the group's first offset on
+  __shared__ int place[MAX_LINES];  // of a line: where in the sources, from those of its group on
   const int i = threadIdx.x, left = end - row0, volume = table.volume;
   if (left <= 0) {
     if (i == 0) tile.taps = 1, tile.lines = tile.columns = tile.count = 0, tile.first = tile.end = row0;
@@ -86,8 +85,9 @@ __device__ __forceinline__ void find_tile(const OffsetTable& table, TileRows& ti
   }
   const int wanted = divide_up(left, divide_up(left, MAX_COLUMNS)), lane = i % MAX_COLUMNS;
   int* const sources = reinterpret_cast<int*>(&tile + 1);
-  for (int v = i / MAX_COLUMNS; v < volume && lane < wanted; v += WARPGROUP_THREADS / MAX_COLUMNS) {
-    copy_4(shared_address(sources + v * MAX_LINES + lane), table.neighbours + v * table.stride + row0 + lane);
+  for (int step = i / MAX_COLUMNS; step < volume && lane < wanted; step += WARPGROUP_THREADS / MAX_COLUMNS) {
+    copy_4(shared_address(sources + step * MAX_LINES + lane),
+           table.neighbours + offset_of(volume, step) * table.stride + row0 + lane);
   }
   copy_async_commit();
   if (i < MAX_COLUMNS) tile.row[i] = -1;
@@ -118,9 +118,8 @@ __device__ __forceinline__ void find_tile(const OffsetTable& table, TileRows& ti
     counts[i / WARP].y = __popc(fitting) * (MAX_COLUMNS + 1) + __popc(fitting & of_warp);
   }
   if (fits) {
-    const int next = volume / (TAPS * TAPS) * MAX_LINES;  // offset along x
     tile.row[column] = row0 + i;
-    for (int tap = i > 0 && !apart ? extra : 0; tap < taps; ++tap) place[column + tap] = tap * next + i;
+    for (int tap = i > 0 && !apart ? extra : 0; tap < taps; ++tap) place[column + tap] = tap * MAX_LINES + i;
   }
   __syncthreads();
   int breaks = 0, rows = 0;
@@ -142,7 +141,7 @@ __device__ __forceinline__ void find_tile(const OffsetTable& table, TileRows& ti
     for (int k = 0; k < EACH; ++k) {
       const int at = k * WARPGROUP_THREADS + i, group = at / MAX_LINES, line = at % MAX_LINES;
       const bool read = group < volume / TAPS && line < lines;
-      held[k] = read ? sources[offset_of(volume, group * TAPS) * MAX_LINES + place[line]] : -1;
+      held[k] = read ? sources[group * TAPS * MAX_LINES + place[line]] : -1;
     }
     __syncthreads();
 #pragma unroll

@@ -68,9 +68,12 @@ template <typename T>
 __device__ __forceinline__ void bring_lines(const ConvolutionArguments& p, TileShared& shared,
                                             const TileRing& ring, const TileRows& tile, Position& at) {
   constexpr int PIECES = LINE / 16, BESIDE = FETCHERS / PIECES, AT_ONCE = 8;
-  const int volume = p.table.volume, slices = p.c_in / SLICE_OF<T>;
+  static_assert(BESIDE % 8 == 4, "what lies where in a line changes from one to the next but one of a thread's");
+  const int slices = p.c_in / SLICE_OF<T>, groups = p.table.volume / tile.taps, lines = tile.lines;
   const int line0 = (threadIdx.x - MULTIPLIERS) / PIECES, piece = threadIdx.x % PIECES;
+  const int* const sources = reinterpret_cast<const int*>(&tile + 1);
   const unsigned char* const features = static_cast<const unsigned char*>(p.features) + piece * 16;
+  const uint32_t row_bytes = p.c_in * sizeof(T);
   const auto place = [&](int stage, int line) {
     return ring.lines + stage * ring.line_bytes + line * LINE + (piece ^ line % 8) * 16;
   };
@@ -78,27 +81,27 @@ __device__ __forceinline__ void bring_lines(const ConvolutionArguments& p, TileS
   int arriving = at.stage, under_way = 0;
   const auto announce = [&] {
     if constexpr (sizeof(T) == 4) {
-      for (int line = line0; line < tile.lines; line += BESIDE) round_four(place(arriving, line));
+      for (int line = line0; line < lines; line += BESIDE) round_four(place(arriving, line));
     }
     fence_for_tensor_cores();
     __syncwarp();
     if (threadIdx.x % WARP == 0) barrier_arrive(&shared.lines_full[arriving]);
     arriving = arriving + 1 == ring.line_stages ? 0 : arriving + 1;
   };
-  const int* const sources = reinterpret_cast<const int*>(&tile + 1);
-  const int lines = tile.lines;
   for (int slice = 0; slice < slices; ++slice) {
-    for (int group = 0; group < volume / tile.taps; ++group) {
+    for (int group = 0; group < groups; ++group) {
       barrier_wait(&shared.lines_empty[at.stage], at.phase ^ 1);
       for (int first = line0; first < lines; first += AT_ONCE * BESIDE) {
-        int row[AT_ONCE];
+        const uint32_t to = place(at.stage, first);
+        int row[AT_ONCE];  // behind the last line anything, which is not used
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) row[i] = sources[group * MAX_LINES + min(first + i * BESIDE, lines - 1)];
+        for (int i = 0; i < AT_ONCE; ++i) row[i] = sources[group * MAX_LINES + first + i * BESIDE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-          const int line = first + i * BESIDE;
-          const uint64_t from = uint64_t(uint32_t(max(row[i], 0))) * uint32_t(p.c_in * sizeof(T));
-          if (line < lines) copy_16(place(at.stage, line), features + slice * LINE + from, row[i] >= 0);
+          if (first + i * BESIDE >= lines) continue;
+          const unsigned char* const from =
+              features + slice * LINE + uint64_t(uint32_t(max(row[i], 0))) * row_bytes;
+          copy_16((to ^ i % 2 * 64) + i * BESIDE * LINE, from, row[i] >= 0);
         }
       }
       copy_async_commit();
