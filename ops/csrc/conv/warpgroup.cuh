@@ -103,7 +103,6 @@ struct Supply {
 
   const Ring& ring;
   Barriers& barriers;
-  int early = 0;    // steps whose weights were fetched in advance
   int pending = 0;  // steps whose rows may be under way
   Position at = {}, arrived = {};
 
@@ -125,11 +124,7 @@ struct Supply {
 #pragma unroll
     for (int i = 0; i < ROWS / LINES; ++i) rows[i] = row_of(line + i * LINES);
     barrier_wait(&barriers.empty[at.stage], at.phase ^ 1);
-    if (early > 0) {
-      --early;
-    } else if (thread == 0) {
-      fetch(weights, step, at.stage);
-    }
+    if (thread == 0) fetch(weights, step, at.stage);
     const uint32_t to = piece_of_line(at.stage);
 #pragma unroll
     for (int i = 0; READS && i < ROWS / LINES; ++i) {
