@@ -19,6 +19,7 @@ class Table(NamedTuple):
     count: Tensor | None = None  # type: ignore[assignment]
     flipped: bool = False  # offset v is multiplied with weight[V - 1 - v]
     order: Tensor | None = None  # [2, N] int32 for wide layers on a GPU, see ops.row_order
+    tiles: Tensor | None = None  # uint8: what a wide layer's kernel on a GPU finds out first
 
     def reversed(self) -> Table:
         """The other direction of a submanifold map, whose neighbours are symmetric."""
@@ -62,6 +63,7 @@ class CellPlan(NamedTuple):
 
     windows: tuple[tuple[int, ...], ...]  # (size, stride, padding) of each
     shapes: tuple[tuple[int, int], ...]  # (Y, X) cells of each result
+    channels: tuple[int, ...]  # of each result, or none: nothing is found out ahead for its kernel
     kinds: tuple[int, ...]  # of each result: cells of an empty map that differ
     # [3, sum of Y + X] int32: of each result along y and then x, in an empty map: the first
     # position that is as this one; whether it is this one; the number of the kind, along y times

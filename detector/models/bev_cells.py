@@ -121,10 +121,13 @@ def upsampled(maps: Sequence[tuple[Cells, int]]) -> tuple[Cells, list[KernelMap]
 
 
 def planned(
-    blocks: Sequence[Sequence[Window]], shape: Sequence[int], device: torch.device
+    blocks: Sequence[Sequence[Window]],
+    shape: Sequence[int],
+    device: torch.device,
+    channels: Sequence[int] = (),
 ) -> CellPlan:
     """The plan of blocks of convolutions over maps of (Y, X) cells, which are zero at first. Kept
-    are the rows of each block's result."""
+    are the rows of each block's result. channels: of each result, where they are computed."""
     height, width = shape
     alike = Alike((-1,) * height, (-1,) * width)
     shapes, kinds, lines, kept = [], [], [], []
@@ -138,7 +141,7 @@ def planned(
         kept.append(len(shapes) - 1)
     windows = tuple(tuple(window) for block in blocks for window in block)
     numbers = torch.tensor(lines, dtype=torch.int32).T.contiguous().to(device)
-    return CellPlan(windows, tuple(shapes), tuple(kinds), numbers, tuple(kept))
+    return CellPlan(windows, tuple(shapes), tuple(channels), tuple(kinds), numbers, tuple(kept))
 
 
 def _numbered(line: tuple[int, ...], step: int) -> list[tuple[int, bool, int]]:

@@ -126,7 +126,9 @@ class BevRows:
         captured."""
         if level.spatial_shape not in self._plans:
             windows = [windows for windows, _ in self._blocks]
-            plan = planned(windows, level.spatial_shape[1:], level.coords.device)
+            channels = [len(bias) for _, chain in self._blocks for _, bias in chain.layers()]
+            shape, device = level.spatial_shape[1:], level.coords.device
+            plan = planned(windows, shape, device, channels)
             self._plans[level.spatial_shape] = plan
         return self._plans[level.spatial_shape]
 

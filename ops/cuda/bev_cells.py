@@ -18,7 +18,7 @@ def bev_cells(level: Level, batch_size: int, plan: CellPlan) -> BevCells:
     capacities = [
         batch_size * y * x + kinds for (y, x), kinds in zip(plan.shapes, plan.kinds, strict=True)
     ]
-    neighbours, counts, rows = torch.ops.millisecond.bev_cells(
+    neighbours, counts, rows, tiles = torch.ops.millisecond.bev_cells(
         level.coords,
         level.count,
         batch_size,
@@ -26,10 +26,24 @@ def bev_cells(level: Level, batch_size: int, plan: CellPlan) -> BevCells:
         [number for window in plan.windows for number in window],
         plan.alike[1:],
         capacities,
+        _tile_bytes(level, plan, capacities),
         plan.kept,
     )
-    tables = [Table(part, counts[i : i + 1]) for i, part in enumerate(neighbours)]
+    tables = [
+        Table(part, counts[i : i + 1], tiles=tiles[i] if tiles else None)
+        for i, part in enumerate(neighbours)
+    ]
     return BevCells(tables, rows)
+
+
+def _tile_bytes(level: Level, plan: CellPlan, capacities: Sequence[int]) -> list[int]:
+    """Of the tables, for the kernels of wide layers; none for others."""
+    if not plan.channels:
+        return []
+    depths = [level.spatial_shape[0]] + [1] * (len(capacities) - 1)
+    volumes = [size**2 * z for (size, _, _), z in zip(plan.windows, depths, strict=True)]
+    device = level.coords.device.index
+    return torch.ops.millisecond.tile_sizes(device, capacities, volumes, plan.channels)
 
 
 def bev_spread(
@@ -45,8 +59,8 @@ def bev_spread(
 
 @fake("bev_cells")
 def _fake_bev_cells(
-    coords, count, batch_size, shape, windows, kinds, capacities, kept
-) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+    coords, count, batch_size, shape, windows, kinds, capacities, tile_bytes, kept
+) -> tuple[list[Tensor], Tensor, list[Tensor], list[Tensor]]:
     depth, height, width = shape
     neighbours, shapes = [], []
     for layer, capacity in enumerate(capacities):
@@ -56,7 +70,8 @@ def _fake_bev_cells(
         volume = size * size * (depth if layer == 0 else 1)
         neighbours.append(coords.new_empty(volume, capacity))
     rows = [coords.new_empty(batch_size, *shapes[layer]) for layer in kept]
-    return neighbours, coords.new_empty(len(capacities)), rows
+    tiles = [coords.new_empty(size, dtype=torch.uint8) for size in tile_bytes]
+    return neighbours, coords.new_empty(len(capacities)), rows, tiles
 
 
 @fake("bev_spread")

@@ -69,6 +69,7 @@ def _conv_chain(
         [table.neighbours for table in tables],
         [table.count for table in tables if table.count is not None],
         [table.order for table in tables],
+        [table.tiles for table in tables if table.tiles is not None],
         coords,
         batch_size,
         spatial_shape,
@@ -83,7 +84,17 @@ def _fake_pack_weight(weight, tf32) -> Tensor:
 
 @fake("conv_chain")
 def _fake_conv_chain(
-    features, weights, biases, neighbours, counts, orders, coords, batch_size, spatial_shape, tf32
+    features,
+    weights,
+    biases,
+    neighbours,
+    counts,
+    orders,
+    tiles,
+    coords,
+    batch_size,
+    spatial_shape,
+    tf32,
 ) -> Tensor:
     channels = biases[-1].shape[0]
     if coords is None:

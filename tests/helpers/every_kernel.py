@@ -46,7 +46,7 @@ CHANNELS = [
     (20, 12),
 ]
 # they take no tensor, or are autograd alone, which `Called` does not see
-NOT_SEEN = {"index_workspace_words", "own_stream", "train_blocks"}
+NOT_SEEN = {"index_workspace_words", "own_stream", "tile_sizes", "train_blocks"}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -288,11 +288,11 @@ def dense(scene: Scene) -> None:
     ops.bev_map(x.half(), below.coords, below.spatial_shape, 2).sum().backward()
 
 
-@runs("bev_cells", "bev_heads", "bev_spread", "select_boxes_of_cells")
+@runs("bev_cells", "tile_sizes", "bev_heads", "bev_spread", "select_boxes_of_cells")
 def bev_network(scene: Scene) -> None:
     shape = scene.below.spatial_shape[1:]
     blocks = [[Window(3, 1, 1)] * 2, [Window(3, 2, 1), Window(2, 1, 1)]]
-    plan = planned(blocks, shape, scene.coords.device)
+    plan = planned(blocks, shape, scene.coords.device, [128, 128, 128, 256])
     cells = ops.bev_cells(scene.below, 2, plan)
     for dtype, (c_in, width) in product(DTYPES, [(128, 256), (64, 48)]):
         values = []
@@ -312,6 +312,7 @@ def bev_network(scene: Scene) -> None:
     chain = ops.ConvChain(weights, [torch.randn(128)] * 2).cuda().half()
     rows = torch.randn(len(scene.below.coords), 128, device="cuda").half()
     chain(rows, [ops.KernelMap(table, None) for table in tables])
+    chain(rows, [ops.KernelMap(table._replace(tiles=None), None) for table in tables])
 
 
 @runs("match_anchors", "anchor_losses", "anchor_losses_backward")

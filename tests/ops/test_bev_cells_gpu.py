@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from detector.models.bev_cells import planned
-from ops import BevHeads, Level, bev_cells, bev_spread
+from ops import BevHeads, ConvChain, KernelMap, Level, Table, bev_cells, bev_spread
 from ops.reference import bev_heads as reference
 from tests.conftest import ROUNDED_ONCE
 from tests.ops.test_bev_cells import CASES, DENSITIES, DOWN, SAME, sites
@@ -33,6 +33,46 @@ def test_tables_and_rows_are_those_of_the_reference(shape, batch_size, blocks):
             assert torch.equal(a.neighbours[:, : int(a.count)].cpu(), b.neighbours)
         for a, b in zip(found.rows, wanted.rows, strict=True):
             assert torch.equal(a.cpu(), b)
+
+
+WIDE = [128, 128, 256]  # channels of three convolutions
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("shape", "batch_size"), [((9, 7), 1), ((60, 44), 1), ((200, 176), 6)])
+def test_tiles_found_ahead_change_no_bit(shape, batch_size, dtype):
+    generator = torch.Generator().manual_seed(3)
+    plan = planned([[SAME, SAME], [DOWN]], shape, torch.device("cuda"), WIDE)
+    convolutions = zip([128, *WIDE], WIDE, [18, 9, 9], strict=False)
+    weights = [torch.randn(v, i, o, generator=generator) / 32 for i, o, v in convolutions]
+    chain = ConvChain(weights, [torch.randn(n, generator=generator) for n in WIDE])
+    chain = chain.cuda().to(dtype)
+    for seed, density in enumerate(DENSITIES):
+        level = padded(sites(seed, batch_size, shape, density))
+        cells = bev_cells(level, batch_size, plan)
+        tables = [table._replace(tiles=None) for table in cells.tables]
+        rows = torch.randn(len(level.coords), 128, generator=generator).cuda().to(dtype)
+        found, wanted = (
+            chain(rows, [KernelMap(table, None) for table in of])[: int(tables[-1].count)]
+            for of in (cells.tables, tables)
+        )
+        assert torch.equal(found, wanted)
+
+
+def test_tiles_are_of_wide_convolutions():
+    blocks = torch.cuda.get_device_properties(0).multi_processor_count
+    has_tiles = torch.cuda.get_device_capability()[0] == 9
+    sizes = operators.tile_sizes(0, [64, 10**6, 10**6], [18, 9, 9], WIDE)
+    counts = [(2, 18), (blocks, 9), (blocks // 2, 9)]
+    assert sizes == [n * (800 + 784 * v) for n, v in counts][: 3 * has_tiles]
+    assert operators.tile_sizes(0, [64, 64], [9, 9], [128, 64]) == []
+
+
+def test_tiles_of_another_convolution_are_refused():
+    chain = ConvChain([torch.zeros(9, 128, 128)], [torch.zeros(128)]).cuda().half()
+    table = Table(torch.zeros(9, 50, dtype=torch.int32).cuda(), tiles=torch.zeros(16).byte().cuda())
+    with pytest.raises(RuntimeError, match="tiles are not those of 50 rows"):
+        chain(torch.zeros(9, 128).cuda().half(), [KernelMap(table, None)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -84,10 +124,12 @@ def test_operators_are_what_they_say():
         padded(sites(0, 2, (20, 12), 0.1)),
         planned([[SAME]], (20, 12), torch.device("cuda")),
     )
-    arguments = [level.coords, level.count, 2, (2, 20, 12), (3, 1, 1), plan.alike[1:], [489], [0]]
+    arguments = [level.coords, level.count, 2, (2, 20, 12), (3, 1, 1), plan.alike[1:], [489]]
     # rows from the count on hold anything: results of two calls need not be equal
     checks = "test_schema", "test_faketensor"
-    torch.library.opcheck(operators.bev_cells.default, tuple(arguments), test_utils=checks)
+    for tiles in ([], operators.tile_sizes(0, [489], [18], [128])):
+        given = (*arguments, tiles, [0])
+        torch.library.opcheck(operators.bev_cells.default, given, test_utils=checks)
     x, up, head = (torch.randn(n, device="cuda").half() for n in ((9, 24), 24 * 12, 12 * 5))
     biases = torch.zeros(12, device="cuda"), torch.zeros(5, device="cuda")
     given = x, up, biases[0], head, biases[1], 1, 5, None, False

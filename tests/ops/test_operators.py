@@ -203,7 +203,7 @@ class TestWrappersOnFakes:
         _, below = self.pyramid()
         z, y, x = below.spatial_shape
         kinds = torch.zeros(3, y + x, dtype=torch.int32)
-        plan = ops.CellPlan(((3, 1, 1),), ((y, x),), (9,), kinds, (0,))
+        plan = ops.CellPlan(((3, 1, 1),), ((y, x),), (), (9,), kinds, (0,))
         cells = ops.bev_cells(below, 2, plan)
         assert cells.tables[0].neighbours.shape == (9 * z, 2 * y * x + 9)
         assert cells.tables[0].count.shape == (1,) and cells.rows[0].shape == (2, y, x)

@@ -263,11 +263,11 @@ def test_opcheck_of_the_chain(opcheck_case):
     torch.library.opcheck(torch.ops.millisecond.pack_weight.default, (weight, True))
     torch.library.opcheck(
         torch.ops.millisecond.conv_chain.default,
-        (features, [packed, packed], [bias, bias], [table, table], [], [], None, 0, [], True),
+        (features, [packed, packed], [bias, bias], [table, table], [], [], [], None, 0, [], True),
     )
     torch.library.opcheck(
         torch.ops.millisecond.conv_chain.default,
-        (features, [packed], [bias], [table], [], [], coords, 1, [5, 20, 20], True),
+        (features, [packed], [bias], [table], [], [], [], coords, 1, [5, 20, 20], True),
     )
 
 

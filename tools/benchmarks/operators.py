@@ -241,11 +241,11 @@ def bev_map(scan: Scan) -> Calls:
     return {"bird's-eye-view map": call, "the same and backward": forward_and_backward(call)}
 
 
-@line("bev_cells", "bev_heads", "bev_spread", "select_boxes_of_cells")
+@line("bev_cells", "tile_sizes", "bev_heads", "bev_spread", "select_boxes_of_cells")
 def bev_network(scan: Scan) -> Calls:
     level = scan.levels[-1]
     blocks = [[Window(3, 1, 1)] * 6, [Window(3, 2, 1)] + [Window(3, 1, 1)] * 5]
-    plan = planned(blocks, level.spatial_shape[1:], level.coords.device)
+    plan = planned(blocks, level.spatial_shape[1:], level.coords.device, [128] * 6 + [256] * 6)
     cells = ops.bev_cells(level, 1, plan)
     sizes, x = ((256, 1024), (1024,), (256, 72), (72,)), random(8800, 256).detach()
     heads = ops.BevHeads(*(random(*size).detach() for size in sizes), parts=4)

@@ -69,6 +69,7 @@ class FrameGraph {
   void launch(cudaStream_t stream);
   void wait(cudaStream_t stream);
   CellJob cells(const EncoderStages::Index& index, cudaStream_t stream);
+  void find_tiles(CellJob& cells, cudaStream_t stream);
   SpreadJob predict(void* rows, const CellJob& cells, cudaStream_t stream);
   Found select(const SpreadJob& predictions, cudaStream_t stream);
   void report(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index, const Found& found,

@@ -1,5 +1,6 @@
 // The stages of scans, one after another on a stream: detector/inference.py in C++.
 #include "box_constants.h"
+#include "conv/warpgroup.h"
 #include "frame_graph.h"
 #include "transfer/collect.h"
 
@@ -20,6 +21,24 @@ void FrameGraph::run(cudaStream_t stream) {
   check(cudaStreamWaitEvent(stream, cells_known_.get(), 0), "side stream");
   const Found found = select(predict(rows, map, stream), stream);
   report(voxels, sites, found, stream);
+}
+
+// What the kernels of wide layers find out first. All layers are, or none.
+void FrameGraph::find_tiles(CellJob& cells, cudaStream_t stream) {
+  std::vector<TileJob> jobs;
+  for (const DeviceBlock& block : network_.blocks) {
+    for (const DeviceLayer& layer : block.layers) {
+      const Route route = route_of(network_.type, false, layer.volume, layer.c_in, layer.c_out);
+      if (!route.warpgroups) return;
+      CellSet& set = cells.set[jobs.size() + 1];
+      const OffsetTable table = {set.neighbours, cells.totals + jobs.size(), set.capacity,
+                                 static_cast<int32_t>(set.capacity), layer.volume};
+      const int count = tile_count(table.rows, layer.c_out, route.multiprocessors);
+      jobs.push_back({table, count, arena_.take(int64_t(count) * tile_bytes(layer.volume))});
+    }
+  }
+  for (size_t i = 0; i < jobs.size(); ++i) cells.set[i + 1].tiles = jobs[i].tiles;
+  check(millisecond::find_tiles(jobs.data(), static_cast<int>(jobs.size()), stream), "cells");
 }
 
 // Their memory stays taken: it is used beside that of the encoder.
@@ -55,6 +74,7 @@ CellJob FrameGraph::cells(const EncoderStages::Index& index, cudaStream_t stream
   uint2* const words = arena_.array<uint2>(room.words);
   place_cells(job, words, arena_.array<int>(room.counts), network_.kinds.get(), plan.positions);
   check(build_cells(job, stream), "cells");
+  find_tiles(job, stream);
   return job;
 }
 
@@ -73,7 +93,7 @@ SpreadJob FrameGraph::predict(void* rows, const CellJob& cells, cudaStream_t str
     for (const DeviceLayer& layer : block.layers) {
       const CellSet& to = cells.set[set];
       tables.push_back({to.neighbours, cells.totals + set - 1, to.capacity, static_cast<int32_t>(to.capacity),
-                        layer.volume, false});
+                        layer.volume, false, nullptr, to.tiles});
       ++set;
     }
     LayerChain layers(network_.type, block.layers, tables);

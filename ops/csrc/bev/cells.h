@@ -28,6 +28,7 @@ struct CellSet {
   int* neighbours;      // [volume, capacity], not of set 0: rows of the set before, -1 = zero
   int64_t capacity;     // enough for all cells
   int* rows;            // [frames, height, width]: the row with the value of each cell, or null
+  void* tiles;          // of the table, see conv/warpgroup.h, or null
 };
 
 struct CellJob {

@@ -81,6 +81,18 @@ __device__ __forceinline__ void multiply_panel(float (&sum)[2][ROWS / 2], int st
   barriers.release(before);
 }
 
+// Of the channels of a thread's sums in both halves of a panel. Read early: products hide its way.
+struct HalfBiases {
+  float of[2][2];
+
+  __device__ __forceinline__ explicit HalfBiases(const float* panel) {
+    const int g = threadIdx.x % WARP / 4, warp = threadIdx.x / WARP % 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      of[i / 2][i % 2] = __ldg(panel + i / 2 * 64 + warp * 16 + channel_of_line(g + i % 2 * 8));
+  }
+};
+
 // ROWS: of a warpgroup.
 template <typename T, int ROWS>
 __device__ __forceinline__ void multiply_tile(const HeadJob& p, const Tiling& tiling, Barriers& barriers,
@@ -89,29 +101,27 @@ __device__ __forceinline__ void multiply_tile(const HeadJob& p, const Tiling& ti
   const int group = threadIdx.x / 128, warp = threadIdx.x / WARP % 4;
   const uint32_t middle =
       shared_address(tiling.rest) + group * HEAD_STEPS * ROWS * LINE;  // [HEAD_STEPS][ROWS][LINE]
+  const HalfBiases out_bias(p.head_bias);
   float out[2][ROWS / 2] = {};
   for (int panel = 0; panel < p.width / PANEL; ++panel) {
     // ---- up-sampling ----
+    const HalfBiases bias(p.up_bias + (blockIdx.y * (p.width / PANEL) + panel) * PANEL);
     float sum[2][ROWS / 2] = {};
     multiply_panel<T, ROWS>(sum, p.c_in / SLICE, tiling, barriers, at,
                             [&](int, int stage) { return tiling.lines + (stage * GROUPS + group) * ROWS * LINE; });
 
     // ---- features to shared memory ----
-    const float* const biases = p.up_bias + (blockIdx.y * (p.width / PANEL) + panel) * PANEL;
     sync_group(group);  // those of the panel before have been read
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int channel0 = half * 64 + warp * 16;
-      float bias[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) bias[h] = __ldg(biases + channel0 + channel_of_line(g + 8 * h));
 #pragma unroll
       for (int i = 0; i < ROWS / 8; ++i) {
         uint32_t four[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          four[h] = transposed_8x8(
-              rounded<T>(sum[half][4 * i + 2 * h] + bias[h], sum[half][4 * i + 2 * h + 1] + bias[h], true));
+          four[h] = transposed_8x8(rounded<T>(sum[half][4 * i + 2 * h] + bias.of[half][h],
+                                              sum[half][4 * i + 2 * h + 1] + bias.of[half][h], true));
         }
         const int channel = channel0 % SLICE + 4 * j, line = i * 8 + g;
         const uint32_t to = middle + channel0 / SLICE * ROWS * LINE + line * LINE + (channel / 8 ^ line % 8) * 16 +
@@ -131,16 +141,13 @@ __device__ __forceinline__ void multiply_tile(const HeadJob& p, const Tiling& ti
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int channel0 = half * 64 + warp * 16, channel = channel0 + 4 * j;
-    float bias[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) bias[h] = __ldg(p.head_bias + channel0 + channel_of_line(g + 8 * h));
 #pragma unroll
     for (int i = 0; i < ROWS / 8; ++i) {
       uint32_t four[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        four[h] = transposed_8x8(
-            rounded<T>(out[half][4 * i + 2 * h] + bias[h], out[half][4 * i + 2 * h + 1] + bias[h], false));
+        four[h] = transposed_8x8(rounded<T>(out[half][4 * i + 2 * h] + out_bias.of[half][h],
+                                            out[half][4 * i + 2 * h + 1] + out_bias.of[half][h], false));
       }
       const int row = row0 + group * ROWS + i * 8 + g;
       if (row < tiling.n && channel < p.outputs) {
@@ -194,7 +201,8 @@ __global__ void __launch_bounds__(256)
 
 cudaError_t heads_warpgroup(Scalar type, const HeadJob& job, int multiprocessors, cudaStream_t stream) {
   const auto kernel = type == Scalar::float16 ? heads_kernel<__half> : heads_kernel<__nv_bfloat16>;
-  return launch_warpgroups(kernel, job, job.rows, job.parts, true, multiprocessors, stream);
+  const int tiles = tile_count(job.rows, job.parts * PANEL, multiprocessors);
+  return launch_warpgroups(kernel, job, tiles, job.parts, true, stream);
 }
 
 cudaError_t identity_table(int rows, const int* count, int factor, int* table, int* scaled, cudaStream_t stream) {

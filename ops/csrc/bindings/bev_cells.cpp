@@ -1,6 +1,10 @@
 // Cells of a bird's-eye-view network, and their values spread over the map.
+#include <algorithm>
+
 #include "bev/cells.h"
 #include "bindings/spread.h"
+#include "conv/warpgroup.h"
+#include "device.h"
 
 namespace millisecond {
 namespace {
@@ -34,12 +38,47 @@ CellJob cells_of(int64_t frames, at::IntArrayRef shape, at::IntArrayRef windows)
   return job;
 }
 
+// Bytes of the tiles of wide convolutions with tables of so many rows and offsets; none where their kernels do not
+// run.
+std::vector<int64_t> tile_sizes(int64_t device, at::IntArrayRef rows, at::IntArrayRef volumes,
+                                at::IntArrayRef channels) {
+  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+  const auto wide = [](int64_t c_out) { return c_out > 0 && c_out % PANEL == 0; };
+  if (!has_warpgroups() || !std::all_of(channels.begin(), channels.end(), wide)) return {};
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  std::vector<int64_t> sizes;
+  for (size_t i = 0; i < channels.size(); ++i) {
+    const int volume = positive(volumes.at(i), "volume"), c_out = positive(channels[i], "channels");
+    const int count = tile_count(positive(rows.at(i), "rows"), c_out, multiprocessors);
+    sizes.push_back(int64_t(count) * tile_bytes(volume));
+  }
+  return sizes;
+}
+
+// All of these tables' tiles, of these bytes.
+std::vector<Tensor> tiles_of(const std::vector<Tensor>& neighbours, const CellJob& job, at::IntArrayRef sizes) {
+  std::vector<Tensor> tiles;
+  std::vector<TileJob> jobs;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const Tensor& table = neighbours[i];
+    const int rows = static_cast<int>(table.size(1)), volume = static_cast<int>(table.size(0));
+    TORCH_CHECK(sizes[i] > 0 && sizes[i] % tile_bytes(volume) == 0, "tiles: ", sizes[i], " bytes hold none");
+    tiles.push_back(at::empty({sizes[i]}, table.options().dtype(at::kByte)));
+    jobs.push_back({{table.data_ptr<int>(), job.totals + i, rows, rows, volume},
+                    static_cast<int32_t>(sizes[i] / tile_bytes(volume)),
+                    tiles.back().data_ptr()});
+  }
+  check(find_tiles(jobs.data(), static_cast<int>(jobs.size()), stream()), "bev_cells");
+  return tiles;
+}
+
 // kinds: for each convolution along y and then x, whether a position is the first of its kind in an empty map, and
-// the kind's number, along y times the kinds along x; capacities: rows of each; kept: the convolutions whose rows
-// of all cells are wanted.
-std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>> bev_cells(
+// the kind's number, along y times the kinds along x; capacities: rows of each; tile_bytes: of tile_sizes, or
+// none; kept: the convolutions whose rows of all cells are wanted.
+std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>, std::vector<Tensor>> bev_cells(
     const Tensor& coords, const std::optional<Tensor>& count, int64_t batch_size, at::IntArrayRef shape,
-    at::IntArrayRef windows, const Tensor& kinds, at::IntArrayRef capacities, at::IntArrayRef kept) {
+    at::IntArrayRef windows, const Tensor& kinds, at::IntArrayRef capacities, at::IntArrayRef tile_bytes,
+    at::IntArrayRef kept) {
   TORCH_CHECK(check_coords(coords) == 3, "coords must be [N, 4], has shape ", coords.sizes());
   check_count(count, coords, "coords");
   check_aligned(coords, "coords");
@@ -48,8 +87,10 @@ std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>> bev_cells(
   TORCH_CHECK(kinds.size(0) == 2, "kinds must be [2, positions], has shape ", kinds.sizes());
   const c10::cuda::CUDAGuard guard(coords.device());
   CellJob job = cells_of(batch_size, shape, windows);
-  TORCH_CHECK(capacities.size() + 1 == static_cast<size_t>(job.sets), "capacities must be ", job.sets - 1,
-              ", are ", capacities.size());
+  const size_t convolutions = static_cast<size_t>(job.sets - 1);
+  TORCH_CHECK(capacities.size() == convolutions, "capacities must be ", convolutions, ", are ", capacities.size());
+  TORCH_CHECK(tile_bytes.empty() || tile_bytes.size() == convolutions, "tile_bytes must be ", convolutions,
+              ", are ", tile_bytes.size());
   const auto ints = coords.options();
   const CellRoom room = room_of(job);
   const Tensor words = at::empty({2 * room.words}, ints), counts = at::empty({room.counts}, ints);
@@ -76,8 +117,9 @@ std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>> bev_cells(
     rows.push_back(at::empty({job.frames, set.height, set.width}, ints));
     set.rows = rows.back().data_ptr<int>();
   }
-  if (job.sets > 1) check(build_cells(job, stream()), "bev_cells");
-  return {neighbours, totals, rows};
+  if (job.sets == 1) return {neighbours, totals, rows, {}};
+  check(build_cells(job, stream()), "bev_cells");
+  return {neighbours, totals, rows, tiles_of(neighbours, job, tile_bytes)};
 }
 
 // See spread in bev/cells.h: values [N, C] of each map, of which the first channels are those of the groups.
@@ -143,11 +185,13 @@ Tensor bev_heads(const Tensor& features, const Tensor& up, const Tensor& up_bias
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def(
       "bev_cells(Tensor coords, Tensor? count, int batch_size, int[] shape, int[] windows, Tensor kinds, int[] "
-      "capacities, int[] kept) -> (Tensor[] neighbours, Tensor counts, Tensor[] rows)");
+      "capacities, int[] tile_bytes, int[] kept) -> (Tensor[] neighbours, Tensor counts, Tensor[] rows, Tensor[] "
+      "tiles)");
   m.def(
       "bev_heads(Tensor features, Tensor up, Tensor up_bias, Tensor head, Tensor head_bias, int parts, int "
       "outputs, "
       "Tensor? count, bool tf32) -> Tensor");
+  m.def("tile_sizes(int device, int[] rows, int[] volumes, int[] channels) -> int[]", tile_sizes);
   m.def("bev_spread(Tensor[] values, Tensor[] rows, int[] factors, int[] channels) -> Tensor[]");
 }
 

@@ -1,6 +1,9 @@
 // Convolution and the gradient of its weight.
 #include "bindings/conv.h"
 
+#include "conv/warpgroup.h"
+#include "device.h"
+
 namespace millisecond {
 
 OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& count, bool flipped,
@@ -30,6 +33,18 @@ OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& coun
           static_cast<int32_t>(neighbours.size(0)),
           flipped,
           optional_pointer<int>(order)};
+}
+
+const void* tiles_of(const Tensor& tiles, const OffsetTable& table, int64_t c_out, const Tensor& features) {
+  check_tensor(tiles, "tiles", at::kByte, 1);
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  const bool wide = c_out > 0 && c_out % PANEL == 0 && !table.order;
+  const int count = wide ? tile_count(table.rows, static_cast<int>(c_out), multiprocessors) : 0;
+  TORCH_CHECK(wide && tiles.numel() == int64_t(count) * tile_bytes(table.volume), "tiles are not those of ",
+              table.rows, " rows, ", table.volume, " offsets and ", c_out, " channels");
+  check_same_device(tiles, "tiles", features, "features");
+  check_aligned(tiles, "tiles");
+  return tiles.data_ptr();
 }
 
 WeightStrides strides_of(const Tensor& weight, bool transposed) {

@@ -9,6 +9,9 @@ namespace millisecond {
 OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& count, bool flipped,
                      const Tensor& features, const std::optional<Tensor>& order = std::nullopt);
 
+// A table's tiles, found ahead for a convolution of c_out channels.
+const void* tiles_of(const Tensor& tiles, const OffsetTable& table, int64_t c_out, const Tensor& features);
+
 // What an operator gets for each of its tables: a list with one for every block, or an empty one.
 using OptionalTensors = c10::List<std::optional<Tensor>>;
 

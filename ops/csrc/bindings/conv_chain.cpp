@@ -22,26 +22,29 @@ Tensor empty_map(Chain& chain, const Tensor& features, const Tensor& coords, int
   return map;
 }
 
-// The features may be float32 whatever the weights are. counts and orders are
-// empty or have one for every table. With coords,
-// those of the last table's rows, the result is their map; else the rows.
+// The features may be float32 whatever the weights are. counts, orders and tiles are empty or have one for every
+// table. With coords, those of the last table's rows, the result is their map; else the rows.
 Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList biases, at::TensorList neighbours,
-                  at::TensorList counts, const OptionalTensors& orders, const std::optional<Tensor>& coords,
-                  int64_t batch_size, at::IntArrayRef spatial_shape, bool tf32) {
+                  at::TensorList counts, const OptionalTensors& orders, at::TensorList tiles,
+                  const std::optional<Tensor>& coords, int64_t batch_size, at::IntArrayRef spatial_shape,
+                  bool tf32) {
   check_tensor(features, "features", features.scalar_type(), 2);
   const c10::cuda::CUDAGuard guard(features.device());
   const size_t count = weights.size();
   TORCH_CHECK(count > 0 && biases.size() == count && neighbours.size() == count &&
-                  (counts.empty() || counts.size() == count) && (orders.empty() || orders.size() == count),
-              "weights, biases, neighbours, counts and orders must be as many, are ", count, ", ", biases.size(),
-              ", ", neighbours.size(), ", ", counts.size(), ", ", orders.size());
+                  (counts.empty() || counts.size() == count) && (orders.empty() || orders.size() == count) &&
+                  (tiles.empty() || tiles.size() == count),
+              "weights, biases, neighbours, counts, orders and tiles must be as many, are ", count, ", ",
+              biases.size(), ", ", neighbours.size(), ", ", counts.size(), ", ", orders.size(), ", ",
+              tiles.size());
   const auto options = features.options().dtype(weights[0].scalar_type());
   std::vector<ChainLayer> layers(count);
   int64_t c_in = features.size(1);
   for (size_t i = 0; i < count; ++i) {
     const std::optional<Tensor> rows = counts.empty() ? std::nullopt : std::optional<Tensor>(counts[i]);
-    const OffsetTable table = table_of(neighbours[i], rows, false, features, order_of(orders, i));
+    OffsetTable table = table_of(neighbours[i], rows, false, features, order_of(orders, i));
     const int64_t c_out = biases[i].numel();
+    if (!tiles.empty()) table.tiles = tiles_of(tiles[i], table, c_out, features);
     check_tensor(weights[i], "weight", weights[0].scalar_type(), 1);
     TORCH_CHECK(weights[i].numel() == table.volume * c_in * c_out, "weight ", i, " must have ", table.volume,
                 " x ", c_in, " x ", c_out, " elements, has ", weights[i].numel());
@@ -74,7 +77,8 @@ Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def(
       "conv_chain(Tensor features, Tensor[] weights, Tensor[] biases, Tensor[] neighbours, Tensor[] counts, "
-      "Tensor?[] orders, Tensor? coords, int batch_size, int[] spatial_shape, bool tf32) -> Tensor");
+      "Tensor?[] orders, Tensor[] tiles, Tensor? coords, int batch_size, int[] spatial_shape, bool tf32) -> "
+      "Tensor");
 }
 
 TORCH_LIBRARY_IMPL(millisecond, CUDA, m) { m.impl("conv_chain", conv_chain); }

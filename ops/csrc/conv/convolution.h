@@ -20,6 +20,7 @@ struct OffsetTable {
   // offsets it has (bit v), see index/row_order.h; read by the tensor cores' kernels
   // but the narrow one
   const int32_t* order;
+  const void* tiles;  // found ahead for the wide kernel, see conv/warpgroup.h; or null
 };
 
 struct ConvolutionArguments {

@@ -5,6 +5,8 @@
 // lines of three offsets to shared memory once, and the products of each offset begin one line further on. Where
 // the rows of the table stop being side by side, two columns of the product are left over. The table itself says
 // where: what the lines hold is right for any table.
+#include <algorithm>
+
 #include "conv/tile.cuh"
 #include "conv/warpgroup.cuh"
 
@@ -34,6 +36,16 @@ __device__ __forceinline__ void bring_weights(const ConvolutionArguments& p, Til
   }
 }
 
+// One thread: the block's first tile, which was found before.
+__device__ __forceinline__ void fetch_tile(const OffsetTable& table, TileShared& shared, unsigned char* to) {
+  const int bytes = tile_bytes(table.volume);
+  barrier_init(&shared.tile, 1);
+  barrier_init_fence();
+  barrier_expect(&shared.tile, bytes);
+  copy_announced(shared_address(to), static_cast<const unsigned char*>(table.tiles) + int64_t(blockIdx.x) * bytes,
+                 bytes, &shared.tile);
+}
+
 // All but the last groups of copies are done.
 __device__ __forceinline__ void wait_for_copies(int under_way) {
   switch (under_way) {
@@ -54,11 +66,14 @@ __device__ __forceinline__ void wait_for_copies(int under_way) {
 // weights are rounded already.
 template <typename T>
 __device__ __forceinline__ void bring_lines(const ConvolutionArguments& p, TileShared& shared,
-                                            const TileRing& ring, const Tile& tile, Position& at) {
-  constexpr int PIECES = LINE / 16;
-  const int volume = p.table.volume, slices = p.c_in / SLICE_OF<T>;
+                                            const TileRing& ring, const TileRows& tile, Position& at) {
+  constexpr int PIECES = LINE / 16, BESIDE = FETCHERS / PIECES, AT_ONCE = 8;
+  static_assert(BESIDE % 8 == 4, "what lies where in a line changes from one to the next but one of a thread's");
+  const int slices = p.c_in / SLICE_OF<T>, groups = p.table.volume / tile.taps, lines = tile.lines;
   const int line0 = (threadIdx.x - MULTIPLIERS) / PIECES, piece = threadIdx.x % PIECES;
+  const int* const sources = reinterpret_cast<const int*>(&tile + 1);
   const unsigned char* const features = static_cast<const unsigned char*>(p.features) + piece * 16;
+  const uint32_t row_bytes = p.c_in * sizeof(T);
   const auto place = [&](int stage, int line) {
     return ring.lines + stage * ring.line_bytes + line * LINE + (piece ^ line % 8) * 16;
   };
@@ -66,7 +81,7 @@ __device__ __forceinline__ void bring_lines(const ConvolutionArguments& p, TileS
   int arriving = at.stage, under_way = 0;
   const auto announce = [&] {
     if constexpr (sizeof(T) == 4) {
-      for (int line = line0; line < tile.lines; line += FETCHERS / PIECES) round_four(place(arriving, line));
+      for (int line = line0; line < lines; line += BESIDE) round_four(place(arriving, line));
     }
     fence_for_tensor_cores();
     __syncwarp();
@@ -74,14 +89,20 @@ __device__ __forceinline__ void bring_lines(const ConvolutionArguments& p, TileS
     arriving = arriving + 1 == ring.line_stages ? 0 : arriving + 1;
   };
   for (int slice = 0; slice < slices; ++slice) {
-    for (int step = 0; step < volume; step += tile.taps) {
-      const int* const sources = ring.sources + offset_of(volume, step) * MAX_COLUMNS;
+    for (int group = 0; group < groups; ++group) {
       barrier_wait(&shared.lines_empty[at.stage], at.phase ^ 1);
-#pragma unroll 4
-      for (int line = line0; line < tile.lines; line += FETCHERS / PIECES) {
-        const int row = sources[shared.lines[line]];
-        const uint64_t from = uint64_t(uint32_t(max(row, 0))) * uint32_t(p.c_in * sizeof(T));
-        copy_16(place(at.stage, line), features + slice * LINE + from, row >= 0);
+      for (int first = line0; first < lines; first += AT_ONCE * BESIDE) {
+        const uint32_t to = place(at.stage, first);
+        int row[AT_ONCE];  // behind the last line anything, which is not used
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) row[i] = sources[group * MAX_LINES + first + i * BESIDE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+          if (first + i * BESIDE >= lines) continue;
+          const unsigned char* const from =
+              features + slice * LINE + uint64_t(uint32_t(max(row[i], 0))) * row_bytes;
+          copy_16((to ^ i % 2 * 64) + i * BESIDE * LINE, from, row[i] >= 0);
+        }
       }
       copy_async_commit();
       at.advance(ring.line_stages);
@@ -100,8 +121,10 @@ __device__ __forceinline__ void bring_lines(const ConvolutionArguments& p, TileS
 // The multipliers: one tile. PLAIN: see store_tile.
 template <typename T, int COLUMNS, bool PLAIN>
 __device__ __forceinline__ void multiply(const ConvolutionArguments& p, TileShared& shared, const TileRing& ring,
-                                         int taps, Position& weights, Position& lines) {
-  const int groups = p.table.volume / taps * (p.c_in / SLICE_OF<T>), half = threadIdx.x / 128 * WEIGHT_BYTES / 2;
+                                         const TileRows& tile, Position& weights, Position& lines) {
+  const int taps = tile.taps, groups = p.table.volume / taps * (p.c_in / SLICE_OF<T>);
+  const int half = threadIdx.x / 128 * WEIGHT_BYTES / 2;
+  const Biases bias(p.bias ? p.bias + blockIdx.y * PANEL : nullptr);  // early: the products hide its way
   float sum[COLUMNS / 2] = {};
   int weights_before = -1, lines_before = -1, group = 0;
   do {  // at least once: a zero for no step would be written between the products
@@ -126,41 +149,73 @@ __device__ __forceinline__ void multiply(const ConvolutionArguments& p, TileShar
   } while (++group < groups);
   products_wait<0>();
   shared.release(weights_before, lines_before);
-  store_tile<T, COLUMNS, PLAIN>(p, sum, blockIdx.y, [&](int column) { return shared.rows[column]; });
+  store_tile<T, COLUMNS, PLAIN>(p, sum, bias, blockIdx.y, [&](int column) { return tile.row[column]; });
 }
 
 #endif
+
+struct TileJobs {
+  TileJob job[MAX_TILE_JOBS];
+};
+
+// One block for each block of a panel (x) of each convolution (y).
+__global__ void __launch_bounds__(WARPGROUP_THREADS) find_tiles_kernel(const __grid_constant__ TileJobs jobs) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(ALIGNMENT) unsigned char dynamic[];
+  wait_for_previous_kernel(true);
+  const TileJob& job = jobs.job[blockIdx.y];
+  if (int(blockIdx.x) >= job.count) return;
+  const int n = rows_of(job.table), share = divide_up(n, job.count), row0 = blockIdx.x * share;
+  find_tile(job.table, *reinterpret_cast<TileRows*>(dynamic), row0, min(n, row0 + share), 0);
+  const int words = tile_bytes(job.table.volume) / 16;
+  int4* const out = static_cast<int4*>(job.tiles) + int64_t(blockIdx.x) * words;
+  for (int i = threadIdx.x; i < words; i += WARPGROUP_THREADS) out[i] = reinterpret_cast<const int4*>(dynamic)[i];
+#endif
+}
 
 template <typename T, bool PLAIN>
 __global__ void __launch_bounds__(WARPGROUP_THREADS, 1) conv_warpgroup_kernel(const ConvolutionArguments p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(ALIGNMENT) unsigned char dynamic[];
   __shared__ TileShared shared;
-  shared.init();
-  const int n = rows_of(p.table), share = divide_up(n, gridDim.x), end = min(n, (int(blockIdx.x) + 1) * share);
+  TileRows& tile = *reinterpret_cast<TileRows*>(dynamic);
   const bool multiplies = threadIdx.x < MULTIPLIERS;
   const bool fetches = !multiplies && threadIdx.x < MULTIPLIERS + FETCHERS;
-  TileRing ring(p.table.volume, SHARED_BYTES, dynamic);
+  if (threadIdx.x < MAX_STAGES) shared.init(threadIdx.x);
+  if (p.table.tiles && threadIdx.x == MULTIPLIERS) fetch_tile(p.table, shared, dynamic);
+  __syncthreads();
+  int row0 = 0, end = 0, columns = 0;
+  if (!p.table.tiles) {
+    const int n = rows_of(p.table), share = divide_up(n, gridDim.x);
+    row0 = blockIdx.x * share, end = min(n, row0 + share);
+  }
+  if (fetches) wait_for_previous_kernel(p.chained);
+  TileRing ring;
   Position weights, lines;
-  bool waited = false;
-  for (int row0 = blockIdx.x * share; row0 < end;) {
-    const Tile tile(p.table, shared, ring, row0, end - row0);
-    row0 += tile.rows;
+  bool found = p.table.tiles;
+  do {
+    if (found) {
+      barrier_wait(&shared.tile, 0);
+    } else {
+      find_tile(p.table, tile, row0, end, columns);
+    }
+    if (tile.count == 0) break;
+    if (columns == 0) ring.place(tile, p.table.volume, dynamic);
+    found = false, columns = tile.columns;
     if (multiplies) {
 #define TILE(COLUMNS) \
-  if (ring.columns == COLUMNS) multiply<T, COLUMNS, PLAIN>(p, shared, ring, tile.taps, weights, lines);
+  if (columns == COLUMNS) multiply<T, COLUMNS, PLAIN>(p, shared, ring, tile, weights, lines);
       TILE(32) TILE(48) TILE(64) TILE(80) TILE(96) TILE(112) TILE(128) TILE(160) TILE(192)
 #undef TILE
     } else if (fetches) {
-      if (!waited) wait_for_previous_kernel(p.chained);
-      waited = true;
       bring_lines<T>(p, shared, ring, tile, lines);
     } else {
       if (threadIdx.x == MULTIPLIERS + FETCHERS) bring_weights<T>(p, shared, ring, weights);
       __syncwarp();
     }
-  }
-  if (fetches && !waited) wait_for_previous_kernel(p.chained);
+    row0 = tile.first + tile.count, end = tile.end;
+    __syncthreads();  // the tile is done
+  } while (row0 < end);
 #endif
 }
 
@@ -217,12 +272,29 @@ static auto kernel_of(Precision precision) {
                                             : conv_warpgroup_kernel<float, PLAIN>;
 }
 
+int tile_count(int rows, int c_out, int multiprocessors) {
+  return std::min(divide_up(rows, 32), std::max(1, multiprocessors / (c_out / PANEL)));
+}
+
+cudaError_t find_tiles(const TileJob* jobs, int count, cudaStream_t stream) {
+  TileJobs all;
+  std::copy_n(jobs, count, all.job);
+  int most = 0, bytes = 0;
+  for (int i = 0; i < count; ++i) {
+    most = std::max(most, jobs[i].count);
+    bytes = std::max(bytes, tile_bytes(jobs[i].table.volume));
+  }
+  if (most == 0) return cudaSuccess;
+  return launch_chained(find_tiles_kernel, true, dim3(most, count), WARPGROUP_THREADS, bytes, stream, all);
+}
+
 cudaError_t conv_warpgroup(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                            cudaStream_t stream) {
   // branches per value of a tile would take the bird's-eye-view network 17 of 218 us
   const bool plain = !p.residual && !p.earlier && !p.unrounded;
   const auto kernel = plain ? kernel_of<true>(precision) : kernel_of<false>(precision);
-  return launch_warpgroups(kernel, p, p.table.rows, p.c_out / PANEL, p.chained, multiprocessors, stream);
+  const int tiles = tile_count(p.table.rows, p.c_out, multiprocessors);
+  return launch_warpgroups(kernel, p, tiles, p.c_out / PANEL, p.chained, stream);
 }
 
 cudaError_t pack_panels(Scalar from, Scalar to, const PackArguments& p, cudaStream_t stream) {

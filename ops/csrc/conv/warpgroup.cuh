@@ -103,7 +103,6 @@ struct Supply {
 
   const Ring& ring;
   Barriers& barriers;
-  int early = 0;    // steps whose weights were fetched in advance
   int pending = 0;  // steps whose rows may be under way
   Position at = {}, arrived = {};
 
@@ -125,11 +124,7 @@ struct Supply {
 #pragma unroll
     for (int i = 0; i < ROWS / LINES; ++i) rows[i] = row_of(line + i * LINES);
     barrier_wait(&barriers.empty[at.stage], at.phase ^ 1);
-    if (early > 0) {
-      --early;
-    } else if (thread == 0) {
-      fetch(weights, step, at.stage);
-    }
+    if (thread == 0) fetch(weights, step, at.stage);
     const uint32_t to = piece_of_line(at.stage);
 #pragma unroll
     for (int i = 0; READS && i < ROWS / LINES; ++i) {
@@ -215,23 +210,31 @@ __device__ __forceinline__ float added(const ConvolutionArguments& p, int64_t at
   return more;
 }
 
+// Of the channels of a thread's sums, in a panel whose biases are given, or null.
+struct Biases {
+  float of[2];
+
+  __device__ __forceinline__ explicit Biases(const float* panel) {
+    const int channel0 = threadIdx.x / WARP * 16, g = threadIdx.x % WARP / 4;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) of[h] = panel ? __ldg(panel + channel0 + channel_of_line(g + 8 * h)) : 0.0f;
+  }
+};
+
 // Adds bias and residual to the sums of a tile, applies ReLU, rounds and stores. row_of(i): of line i, -1: none.
 // PLAIN: there is nothing but a bias to add, and all sums go to `out`.
 template <typename T, int ROWS, bool PLAIN, typename RowOf>
-__device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const float (&sum)[ROWS / 2], int panel,
-                                           RowOf row_of) {
+__device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const float (&sum)[ROWS / 2],
+                                           const Biases& bias, int panel, RowOf row_of) {
   const int lane = threadIdx.x % WARP, g = lane / 4, j = lane % 4;
   const int channel0 = panel * PANEL + threadIdx.x / WARP * 16;
   T* const out = static_cast<T*>(p.out);
-  float bias[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) bias[h] = p.bias ? __ldg(p.bias + channel0 + channel_of_line(g + 8 * h)) : 0.0f;
 #pragma unroll
   for (int i = 0; i < ROWS / 8; ++i) {
     uint32_t four[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float pair[2] = {sum[4 * i + 2 * h] + bias[h], sum[4 * i + 2 * h + 1] + bias[h]};
+      float pair[2] = {sum[4 * i + 2 * h] + bias.of[h], sum[4 * i + 2 * h + 1] + bias.of[h]};
 #pragma unroll
       for (int k = 0; (!PLAIN || sizeof(T) == 4) && k < 2; ++k) {
         const int row = row_of(i * 8 + 2 * j + k);
@@ -255,18 +258,24 @@ __device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const 
   }
 }
 
+// The same with the biases read now.
+template <typename T, int ROWS, bool PLAIN, typename RowOf>
+__device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const float (&sum)[ROWS / 2], int panel,
+                                           RowOf row_of) {
+  store_tile<T, ROWS, PLAIN>(p, sum, Biases(p.bias ? p.bias + panel * PANEL : nullptr), panel, row_of);
+}
+
 #endif
 
 // ---- launches --------------------------------------------------------------------------------------------------
 
-// kernel(p) on all multiprocessors, `panels` blocks for each tile.
+// kernel(p) on `tiles` blocks for each panel.
 template <typename Arguments>
-cudaError_t launch_warpgroups(void (*kernel)(Arguments), const Arguments& p, int rows, int panels, bool chained,
-                              int multiprocessors, cudaStream_t stream) {
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+cudaError_t launch_warpgroups(void (*kernel)(Arguments), const Arguments& p, int tiles, int panels, bool chained,
+                              cudaStream_t stream) {
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
   if (error != cudaSuccess) return error;
-  const int wanted = divide_up(rows, 32), room = multiprocessors / panels;
-  const int tiles = wanted < room ? wanted : (room > 0 ? room : 1);
   return launch_chained(kernel, chained, dim3(tiles, panels), WARPGROUP_THREADS, SHARED_BYTES, stream, p);
 }
 

@@ -19,6 +19,41 @@ bool has_warpgroups();
 cudaError_t conv_warpgroup(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                            cudaStream_t stream);
 
+// ---- tiles -----------------------------------------------------------------------------------------------------
+
+constexpr int MAX_COLUMNS = 192;            // of a tile
+constexpr int MAX_LINES = MAX_COLUMNS + 4;  // that it reads per offset, filled up to 16 bytes
+
+// What a tile reads and writes. Behind it are the rows that its lines read, -1: zeros, [volume / taps][MAX_LINES].
+struct alignas(32) TileRows {
+  int taps;              // offsets that read the same lines
+  int lines;             // so many are read
+  int columns;           // of the product, those of a block's largest: a multiple of 16, from 128 on of 32
+  int first, count;      // rows of the table, may be none
+  int end;               // behind the last row of the block's tiles
+  int row[MAX_COLUMNS];  // of a column, -1: none
+};
+
+// In bytes, with the rows that are read.
+__host__ __device__ constexpr int tile_bytes(int volume) {
+  return int(sizeof(TileRows)) + volume * MAX_LINES * int(sizeof(int));
+}
+
+// Blocks that compute the same channels of a convolution.
+int tile_count(int rows, int c_out, int multiprocessors);
+
+// Each block of conv_warpgroup looks in the table for its tile. Whoever has time before can find the first tile of
+// all blocks ahead, and more convolutions' in one launch. For tables without an order.
+constexpr int MAX_TILE_JOBS = 32;
+struct TileJob {
+  OffsetTable table;
+  int32_t count;  // tile_count
+  void* tiles;    // [count] of tile_bytes, aligned to 16 bytes: a table's `tiles`
+};
+cudaError_t find_tiles(const TileJob* jobs, int count, cudaStream_t stream);
+
+// ---- launches and weights --------------------------------------------------------------------------------------
+
 // The same for a table with an order of its rows.
 cudaError_t conv_ordered(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                          cudaStream_t stream);

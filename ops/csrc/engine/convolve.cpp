@@ -76,6 +76,7 @@ OffsetTable cut(const OffsetTable& table, int64_t first, int64_t last) {
   OffsetTable part = table;
   part.neighbours += (table.flipped ? table.volume - last : first) * table.stride;
   part.volume = static_cast<int32_t>(last - first);
+  part.tiles = nullptr;
   return part;
 }
 
