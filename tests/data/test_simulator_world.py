@@ -205,7 +205,7 @@ def test_boxes_hold_the_points_of_their_things():
 
 
 # by version of the world, see data/simulator/street.py
-STREETS = {9: "6a9cdc72efdb3063c7edfe40e2ca36756fa483bd1bb2f2af62dc9815c6a34689"}
+STREETS = {10: "c746584c9393565e0c521eb1697ba9167a412227777a3286f475de27deb8c89d"}
 
 
 @pytest.mark.parametrize("kernels", [True, False])
