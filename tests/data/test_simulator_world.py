@@ -57,6 +57,19 @@ def test_sizes_follow_the_labels(kind):
     assert (drawn <= np.array(fitted.high) + 1e-9).all()
 
 
+def test_the_shape_of_a_car_tells_its_length():
+    rng = np.random.default_rng(2)
+    lengths: dict[str, list[float]] = {}
+    for thing in (car(rng) for _ in range(1500)):
+        style = thing.make.args[0]
+        lengths.setdefault(style, []).append(np.ptp(thing.label_bounds(), axis=0)[0])
+    every = np.concatenate([*lengths.values()])
+    unexplained = sum(np.var(own) * len(own) for own in lengths.values()) / every.var()
+    assert unexplained / len(every) < 0.5  # of the variance: what the style does not tell
+    assert np.mean(lengths["hatchback"]) < np.mean(every) - 0.2
+    assert np.mean(lengths["saloon"]) > np.mean(every) + 0.2
+
+
 @pytest.mark.parametrize("kind", MAKERS)
 def test_boxes_lie_around_things_as_annotators_draw_them(kind):
     rng = np.random.default_rng(1)
@@ -102,6 +115,18 @@ def test_labels_behind_the_sensor_leave_out_the_other_end(heading, end):
     placed = Placed(car(np.random.default_rng(3)), -20.0, 4.0, heading)
     moved = np.flatnonzero((placed.label_bounds() != placed.thing.label_bounds())[:, 0])
     assert moved.tolist() == [end]
+
+
+# Standard deviation of the bottoms of KITTI's labelled cars at most 5 m to the side, by distance.
+@pytest.mark.parametrize("low, high, spread", [(8, 15, 0.11), (20, 30, 0.17), (30, 50, 0.28)])
+def test_hills_are_those_of_the_labels(low, high, spread):
+    heights = []
+    for street in streets():
+        for placed, (x, y, z, _) in zip(street.placed, street.poses(0.0).tolist(), strict=True):
+            if placed.thing.kind == "Car" and low < x < high and abs(y) < 5:
+                heights.append(z)
+    assert len(heights) > 80
+    assert np.std(heights) == pytest.approx(spread, rel=0.35)
 
 
 def test_roofs_return_pulses():
@@ -205,7 +230,7 @@ def test_boxes_hold_the_points_of_their_things():
 
 
 # by version of the world, see data/simulator/street.py
-STREETS = {10: "c746584c9393565e0c521eb1697ba9167a412227777a3286f475de27deb8c89d"}
+STREETS = {10: "e311889ee2b3fdd118b9337c6535edf4f3f1ca3f5499a9dd888653c25f91958c"}
 
 
 @pytest.mark.parametrize("kernels", [True, False])
