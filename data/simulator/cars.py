@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from functools import partial
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -24,16 +23,9 @@ STYLES = {
     "pickup": (0.52, (0.28, 0.66), 0.41, (0.57, 0.99), (0.62, 0.66), 0.60),
     "van": (0.38, (0.14, 0.50), 0.29, (0.97, 0.98), (0.985, 0.55), 0.50),
 }
-# Share of a style, and the length and height around which its cars lie, metres.
-CAR_STYLES = {
-    "hatchback": (0.42, 3.75, 1.48),
-    "saloon": (0.2, 4.45, 1.45),
-    "estate": (0.18, 4.45, 1.48),
-    "suv": (0.08, 4.3, 1.72),
-    "mpv": (0.1, 4.15, 1.64),
-    "pickup": (0.01, 4.9, 1.75),
-}
-AROUND = (0.25, 0.1)  # how far from there they are, metres
+CAR_STYLES = ("hatchback", "saloon", "estate", "suv", "mpv", "pickup")
+CAR_SHARES = (0.4, 0.2, 0.18, 0.1, 0.1, 0.02)
+CAR_BOUNDS = np.cumsum(CAR_SHARES)[:-1].tolist()
 # Half the width, as a share of its largest, from nose to tail.
 PLAN = ((0.0, 0.03, 0.1, 0.25, 0.8, 0.94, 1.0), (0.56, 0.86, 0.96, 1.0, 1.0, 0.96, 0.8))
 CORNERS = 10
@@ -44,22 +36,12 @@ FRAME = 0.09  # metres between the glass of a screen and the roof
 
 
 def car(rng: np.random.Generator) -> Thing:
-    """A car sized by the labels, of a style that has such cars: its shape tells how long it is."""
+    """A car of any style, sized by the labels."""
+    style = CAR_STYLES[bisect_left(CAR_BOUNDS, rng.random())]
     length, width, height = SIZES["Car"].draw(rng)
-    bounds = list(accumulate(_likely(length, height)))
-    style = [*CAR_STYLES][bisect_left(bounds, rng.random() * bounds[-1])]
+    tall = {"suv": 0.14, "mpv": 0.12, "pickup": 0.14, "saloon": -0.05}.get(style, -0.02)
+    height = min(max(height + tall, 1.3), 1.97)
     return _vehicle(rng, style, (length, width, height), "Car")
-
-
-def _likely(length: float, height: float) -> list[float]:
-    """How likely each style is for a car of this size, up to a factor. There is no exponential and
-    no power: their last bits may differ between processors."""
-    weights = []
-    for share, usual, tall in CAR_STYLES.values():
-        a, b = (length - usual) / AROUND[0], (height - tall) / AROUND[1]
-        near = 1 / (1 + a * a + b * b)
-        weights.append(share * near * near * near * near)
-    return weights
 
 
 def van(rng: np.random.Generator) -> Thing:
@@ -70,7 +52,7 @@ def van(rng: np.random.Generator) -> Thing:
 def _vehicle(rng: np.random.Generator, style: str, box, kind: str) -> Thing:
     length, width, height = box
     body = (length - SIDE_GAP - FRONT_GAP, width - 2 * SIDE_GAP, height + BOTTOM - TOP_GAP)
-    u, (end, flank) = tuple(rng.random(10).tolist()), rng.random(2).tolist()
+    u, (end, flank) = tuple(rng.random(8).tolist()), rng.random(2).tolist()
     unseen = (UNSEEN[0] * end, UNSEEN[1] * end, UNSEEN[2] * flank)
     make = partial(_solids, style, body, u)
     side, top = width / 2 + 0.2, height + BOTTOM
@@ -122,9 +104,6 @@ def _shape(style: str, size: tuple[float, float, float], u: tuple[float, ...]) -
     shift = 0.06 * (u[0] - 0.5)  # of the windscreen
     top = top + shift
     roof = (min(roof[0] + 0.06 * (u[6] - 0.5), foot[0] - 0.015), roof[1])
-    # Overhangs: those of a short car are short, and they differ from maker to maker.
-    ahead = 0.32 + 0.13 * length + 0.12 * (u[8] - 0.5)
-    behind = 0.2 * (length - 0.2) + 0.2 * (u[9] - 0.5)
     return _Shape(
         *(length, width, height, nose),
         cowl=(cowl[0] + shift, cowl[1] + 0.04 * (u[1] - 0.5)),
@@ -136,7 +115,7 @@ def _shape(style: str, size: tuple[float, float, float], u: tuple[float, ...]) -
         lean=0.1 if style == "van" else 0.2 + 0.06 * u[5],
         blind=style == "van" and u[3] < 0.6,
         radius=0.29 + 0.05 * u[2] + (0.03 if style in ("suv", "van", "pickup") else 0),
-        axles=np.array([ahead / length, 1 - behind / length]),
+        axles=np.array([0.84 / length, 1 - 0.76 / length]),  # overhangs of cars differ little
         edges=(
             top + min(0.2 / length, 0.3 * (roof[0] - top)),
             roof[0] - min((0.15 + 0.25 * u[7]) / length, 0.6 * (roof[0] - top)),

@@ -57,19 +57,6 @@ def test_sizes_follow_the_labels(kind):
     assert (drawn <= np.array(fitted.high) + 1e-9).all()
 
 
-def test_the_shape_of_a_car_tells_its_length():
-    rng = np.random.default_rng(2)
-    lengths: dict[str, list[float]] = {}
-    for thing in (car(rng) for _ in range(1500)):
-        style = thing.make.args[0]
-        lengths.setdefault(style, []).append(np.ptp(thing.label_bounds(), axis=0)[0])
-    every = np.concatenate([*lengths.values()])
-    unexplained = sum(np.var(own) * len(own) for own in lengths.values()) / every.var()
-    assert unexplained / len(every) < 0.5  # of the variance: what the style does not tell
-    assert np.mean(lengths["hatchback"]) < np.mean(every) - 0.2
-    assert np.mean(lengths["saloon"]) > np.mean(every) + 0.2
-
-
 @pytest.mark.parametrize("kind", MAKERS)
 def test_boxes_lie_around_things_as_annotators_draw_them(kind):
     rng = np.random.default_rng(1)
@@ -230,7 +217,7 @@ def test_boxes_hold_the_points_of_their_things():
 
 
 # by version of the world, see data/simulator/street.py
-STREETS = {10: "e311889ee2b3fdd118b9337c6535edf4f3f1ca3f5499a9dd888653c25f91958c"}
+STREETS = {10: "abb9237b1588a89fc5bbf02dc388ee170879ff854a9a335d527cc24cd80e36f5"}
 
 
 @pytest.mark.parametrize("kernels", [True, False])
