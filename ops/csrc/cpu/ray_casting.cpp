@@ -116,14 +116,32 @@ Reach reach_of(const Vertex* const (&corner)[3]) {
   return {nearest, farthest, low, high};
 }
 
+struct Depths {
+  float nearest, farthest;
+};
+
+// No point of a triangle is nearer, or farther away. Where one is seen edge-on, rounding ruins the depth itself.
+// With weights w of the corners, |p|^2 = sum w |corner|^2 - sum w w' |side|^2, and the sum of all w w' is at most
+// a third.
+Depths depths_of(const Vertex* const (&corner)[3]) {
+  float least = kMiss, most = 0, longest = 0;
+  for (int k = 0; k < 3; ++k) {
+    const Vector p = corner[k]->at, q = corner[(k + 1) % 3]->at, side = {p.x - q.x, p.y - q.y, p.z - q.z};
+    least = std::min(least, dot(p, p));
+    most = std::max(most, dot(p, p));
+    longest = std::max(longest, dot(side, side));
+  }
+  return {std::sqrt(std::max(least - longest / 3.0f, 0.0f)), std::sqrt(most)};
+}
+
 // A triangle (a, b, c) and the rays in its window; a ray d is inside where d . (a x b), d . (b x c) and d . (c x
 // a) are negative, and meets the plane at a . (b x c) / d . (a x b + b x c + c x a).
 class Caster {
  public:
   Caster(const RayGrid& grid, HitLayer solid, HitLayer glass) : grid_(grid), solid_(solid), glass_(glass) {}
 
-  void triangle(const Vector (&edges)[3], float volume, Span rows, Span columns, int32_t owner, int64_t material,
-                bool pane, uint8_t* touched) {
+  void triangle(const Vector (&edges)[3], float volume, Depths depths, Span rows, Span columns, int32_t owner,
+                int64_t material, bool pane, uint8_t* touched) {
     const Vector& e0 = edges[0];
     const Vector& e1 = edges[1];
     const Vector& e2 = edges[2];
@@ -148,7 +166,7 @@ class Caster {
           if (!inside[k]) continue;
           const int64_t ray = base + k;
           touched[ray] = 1;
-          const float depth = volume / total[k];
+          const float depth = std::min(std::max(volume / total[k], depths.nearest), depths.farthest);
           if (!(depth <= layer.depth[ray])) continue;  // of equal ones the last stays
           layer.depth[ray] = depth;
           layer.owner[ray] = owner;
@@ -420,9 +438,10 @@ void cast_meshes(const Meshes* meshes, const RayGrid* grid, const HitLayer* soli
       Span more;
       const Span columns = finder.across(reach.low, reach.high, &more);
       const int64_t material = meshes->material[hull->first_material + hull->materials * i];
+      const Depths depths = depths_of(corner);
       for (const Span span : {columns, more})
-        caster.triangle(edges, volume, rows, span, meshes->owner[hull->part], material, material == meshes->glass,
-                        touched + hull->part * rays);
+        caster.triangle(edges, volume, depths, rows, span, meshes->owner[hull->part], material,
+                        material == meshes->glass, touched + hull->part * rays);
     }
   }
 }
