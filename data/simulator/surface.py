@@ -27,10 +27,9 @@ def make_ground(
     drop = camber * (np.minimum(np.abs(knots - middle), 4) - min(abs(middle), 4))
     across = np.array([knots, np.interp(knots, v, height) - drop])
     bounds, materials = _strips(right, left, lines)
-    # Labelled cars 20 to 60 m away lie as high and as low as on these hills.
-    hilly = 0.5 if rng.random() < 0.8 else 1.0
-    a, b = rng.normal(0, 0.01 * hilly, 2)
-    size = rng.uniform(0.004, 0.025, 5) * np.array([8.0 * hilly, 2.0, 1.0, 0.6, 0.4])
+    # Hills: labelled cars 10 to 70 m away lie as high and as low as on these.
+    a, b = rng.normal(0, 0.006, 2)
+    size = rng.uniform(0.004, 0.025, 5) * np.array([5.0, 2.0, 1.0, 0.6, 0.4])
     length = np.array([60.0, 25.0, 9.0, 4.0, 2.5]) * rng.uniform(0.7, 1.4, 5)
     turn = rng.uniform(-0.6, 0.6, 5)
     waves = np.array([size, 2 / length, 2 * turn / length, rng.uniform(0, 2, 5)])

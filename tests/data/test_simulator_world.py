@@ -217,7 +217,7 @@ def test_boxes_hold_the_points_of_their_things():
 
 
 # by version of the world, see data/simulator/street.py
-STREETS = {10: "abb9237b1588a89fc5bbf02dc388ee170879ff854a9a335d527cc24cd80e36f5"}
+STREETS = {10: "23e8ae88afd46a494a608f46ea99fa3cb4aa0c708dfc4082553412f95dd2e903"}
 
 
 @pytest.mark.parametrize("kernels", [True, False])
