@@ -16,7 +16,7 @@ from tests.helpers.minute_training import (
     ENVIRONMENT,
     REPOSITORY,
     UPDATE,
-    start_processes,
+    start_on_gpus,
     succeed,
     write_minute_training,
 )
@@ -87,8 +87,8 @@ def test_shared_statistics_make_the_update_of_one_process(minute, tmp_path):
     """Two GPUs of two frames each, one GPU of all four: the same losses, norm of the gradient and
     statistics but for rounding, and the two end with the same bits."""
     update = ["-c", UPDATE, *map(str, minute), str(tmp_path), DEVICE, "own", *WIDE]
-    succeed(start_processes(2, [*update, "train.batch_size=2", "train.sync_batchnorm=true"]))
-    succeed(start_processes(1, [*update, "train.batch_size=4"]))
+    succeed(start_on_gpus(2, [*update, "train.batch_size=2", "train.sync_batchnorm=true"]))
+    succeed(start_on_gpus(1, [*update, "train.batch_size=4"]))
     one, first, second = (torch.load(tmp_path / f"{name}.pt") for name in ("1_0", "2_0", "2_1"))
     assert first["ids"] + second["ids"] == one["ids"]
     torch.testing.assert_close(first["record"], one["record"], rtol=1e-3, atol=1e-5)
@@ -106,7 +106,7 @@ def test_shared_statistics_train_to_the_end(minute, tmp_path, precision):
     started = [
         process
         for name in ("first", "second")
-        for process in start_processes(2, _program(minute, tmp_path / name, *settings))
+        for process in start_on_gpus(2, _program(minute, tmp_path / name, *settings))
     ]
     succeed(started)
     _assert_same_weights(tmp_path / "first", tmp_path / "second")
@@ -116,7 +116,7 @@ def test_shared_statistics_train_to_the_end(minute, tmp_path, precision):
 
 @two_gpus
 def test_dead_process_ends_all(minute, tmp_path):
-    started = start_processes(2, _program(minute, tmp_path, "train.epochs=500"))
+    started = start_on_gpus(2, _program(minute, tmp_path, "train.epochs=500"))
     while not list(tmp_path.glob("checkpoints/step_*")) and started[0].poll() is None:
         time.sleep(0.01)
     time.sleep(2)  # workers have begun

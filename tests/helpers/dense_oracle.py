@@ -46,7 +46,7 @@ def assert_same(got, expected, tolerance=1e-11):
 
 
 def gradients(result, leaves, seed=9):
-    return torch.autograd.grad(result, leaves, draws(seed)(*result.shape).to(result.dtype))
+    return torch.autograd.grad(result, leaves, draws(seed)(*result.shape).to(result))
 
 
 def assert_same_gradients(got, expected, leaves):

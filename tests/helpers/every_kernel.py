@@ -291,9 +291,11 @@ def dense(scene: Scene) -> None:
 @runs("bev_cells", "tile_sizes", "bev_heads", "bev_spread", "select_boxes_of_cells")
 def bev_network(scene: Scene) -> None:
     shape = scene.below.spatial_shape[1:]
+    low = scene.below.coords[scene.below.coords[:, 1] < 2]  # tiles are found ahead
+    level = Level(low, None, (2, *shape), None, None)
     blocks = [[Window(3, 1, 1)] * 2, [Window(3, 2, 1), Window(2, 1, 1)]]
     plan = planned(blocks, shape, scene.coords.device, [128, 128, 128, 256])
-    cells = ops.bev_cells(scene.below, 2, plan)
+    cells = ops.bev_cells(level, 2, plan)
     for dtype, (c_in, width) in product(DTYPES, [(128, 256), (64, 48)]):
         values = []
         for layer, parts in zip(plan.kept, (1, 4), strict=True):
@@ -310,7 +312,7 @@ def bev_network(scene: Scene) -> None:
     tables = cells.tables[:2]  # rows side by side share what they read
     weights = [torch.randn(len(table.neighbours), 128, 128) for table in tables]
     chain = ops.ConvChain(weights, [torch.randn(128)] * 2).cuda().half()
-    rows = torch.randn(len(scene.below.coords), 128, device="cuda").half()
+    rows = torch.randn(len(low), 128, device="cuda").half()
     chain(rows, [ops.KernelMap(table, None) for table in tables])
     chain(rows, [ops.KernelMap(table._replace(tiles=None), None) for table in tables])
 

@@ -1,7 +1,11 @@
 """A network and a simulated data set small enough to be trained many times in a test, and processes
 that train together."""
 
+import os
 import socket
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from data.kitti.dataset import KittiDataset
@@ -103,16 +107,34 @@ def write_minute_training(folder: Path) -> tuple[Path, Path]:
 
 def start_processes(count: int, program: list[str]) -> list[WarmProcess]:
     """Starts the processes with the environment that torchrun gives them."""
+    return [WarmProcess(program, environment) for environment in _environments(count)]
+
+
+def start_on_gpus(count: int, program: list[str]) -> list[subprocess.Popen]:
+    """The same as torchrun starts them, one for each GPU."""
+    return [
+        subprocess.Popen(
+            [sys.executable, *program],
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for environment in _environments(count)
+    ]
+
+
+def _environments(count: int) -> list[dict[str, str]]:
+    """Of each process, as torchrun sets them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
     common |= ENVIRONMENT
-    ranks = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count))
-    return [WarmProcess(program, common | rank) for rank in ranks]
+    return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 
-def succeed(started: list[WarmProcess]) -> None:
+def succeed(started: Sequence[WarmProcess | subprocess.Popen]) -> None:
     """Waits for the processes and asserts that they exited with 0."""
     for process in started:
         output, _ = process.communicate(timeout=120)

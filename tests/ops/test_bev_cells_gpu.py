@@ -66,6 +66,7 @@ def test_tiles_are_of_wide_convolutions():
     counts = [(2, 18), (blocks, 9), (blocks // 2, 9)]
     assert sizes == [n * (800 + 784 * v) for n, v in counts][: 3 * has_tiles]
     assert operators.tile_sizes(0, [64, 64], [9, 9], [128, 64]) == []
+    assert operators.tile_sizes(0, [64, 64], [99, 9], [128, 128]) == []  # eleven heights
 
 
 def test_tiles_of_another_convolution_are_refused():

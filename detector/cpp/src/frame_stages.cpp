@@ -29,7 +29,7 @@ void FrameGraph::find_tiles(CellJob& cells, cudaStream_t stream) {
   for (const DeviceBlock& block : network_.blocks) {
     for (const DeviceLayer& layer : block.layers) {
       const Route route = route_of(network_.type, false, layer.volume, layer.c_in, layer.c_out);
-      if (!route.warpgroups) return;
+      if (!route.warpgroups || route.pieces > 1) return;
       CellSet& set = cells.set[jobs.size() + 1];
       const OffsetTable table = {set.neighbours, cells.totals + jobs.size(), set.capacity,
                                  static_cast<int32_t>(set.capacity), layer.volume};

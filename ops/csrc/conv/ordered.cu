@@ -9,7 +9,6 @@ namespace millisecond {
 namespace {
 
 constexpr int MANY_ROWS = 96, FEW_ROWS = 64;  // of a tile
-constexpr int MAX_VOLUME = 32;
 
 template <int ROWS>
 constexpr int STAGES = ROWS == MANY_ROWS ? 3 : 4;

@@ -5,9 +5,10 @@
 
 namespace millisecond {
 
-constexpr int PANEL = 128;  // output channels of a CTA
-constexpr int LINE = 128;   // bytes of input channels in a step: one line of swizzled shared memory
-constexpr int SLICE = 64;   // those channels in half types
+constexpr int PANEL = 128;      // output channels of a CTA
+constexpr int LINE = 128;       // bytes of input channels in a step: one line of swizzled shared memory
+constexpr int SLICE = 64;       // those channels in half types
+constexpr int MAX_VOLUME = 32;  // offsets of a table
 
 template <typename T>
 constexpr int SLICE_OF = LINE / int(sizeof(T));
@@ -15,7 +16,8 @@ constexpr int SLICE_OF = LINE / int(sizeof(T));
 // Whether the kernel was compiled for this device: it needs the target sm_90a.
 bool has_warpgroups();
 
-// c_out a multiple of PANEL, c_in of SLICE, volume <= 32, any precision but single. Weights in panels, see below.
+// c_out a multiple of PANEL, c_in of SLICE, volume up to MAX_VOLUME, any precision but single. Weights in panels,
+// see below.
 cudaError_t conv_warpgroup(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                            cudaStream_t stream);
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.helpers.minute_training import start_processes, succeed
+from tests.helpers.minute_training import start_on_gpus, succeed
 from tests.helpers.spconv_replica import build, gradients_of
 
 pytestmark = [
@@ -13,7 +13,7 @@ pytestmark = [
 
 
 def test_both_have_the_mean_of_the_gradients_twice_to_the_bit(tmp_path):
-    succeed(start_processes(2, ["-m", "tests.helpers.spconv_replica", "cuda", str(tmp_path)]))
+    succeed(start_on_gpus(2, ["-m", "tests.helpers.spconv_replica", "cuda", str(tmp_path)]))
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     device = torch.device("cuda")
     alone = [gradients_of(build(device), rank, device) for rank in range(2)]
