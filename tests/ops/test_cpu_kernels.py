@@ -122,7 +122,9 @@ def test_the_index_does_not_depend_on_the_threads(seed):
     finally:
         torch.set_num_threads(threads)
     kernel = (3,) * len(shape)
-    wanted = kernel_map.index_pyramid(coords, shape, 2, downs, kernel, True, None, None, True, None)
+    wanted = kernel_map.index_pyramid(
+        coords, shape, 2, downs, kernel, True, None, None, True, None, None
+    )
     for ours, theirs in zip(got.levels, wanted.levels, strict=True):
         assert torch.equal(ours.coords, theirs.coords)
         for one, other in ((ours.submanifold, theirs.submanifold), (ours.down, theirs.down)):
