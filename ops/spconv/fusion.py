@@ -83,8 +83,8 @@ def run_of(structure: Sequence[Block | None], at: int, x: SparseConvTensor) -> l
 
 
 def _may_infer(block: Block, features: Tensor, before: Sequence[Block]) -> bool:
-    weight = block.conv._parameters.get("weight")  # none: it is computed from others
-    if weight is None or block.norm.training or weight.is_inference():
+    weight = block.conv._parameters.get("weight")
+    if weight is None or block.norm.training or weight.is_inference() or _computed(block):
         return False
     return weight.dtype == features.dtype or torch.is_autocast_enabled(weight.device.type)
 
@@ -92,7 +92,7 @@ def _may_infer(block: Block, features: Tensor, before: Sequence[Block]) -> bool:
 def _may_train(block: Block, features: Tensor, before: Sequence[Block]) -> bool:
     conv, norm = block.conv._parameters, block.norm  # attributes of modules take the host time
     weight, scale = conv.get("weight"), norm._parameters.get("weight")
-    if weight is None or scale is None or conv["bias"] is not None:
+    if weight is None or scale is None or _computed(block) or conv["bias"] is not None:
         return False
     first = before[0].norm if before else norm
     return (
@@ -101,7 +101,14 @@ def _may_train(block: Block, features: Tensor, before: Sequence[Block]) -> bool:
         and weight.dtype == scale.dtype == torch.float32
         and norm.momentum is not None
         and (norm.momentum, norm.eps) == (first.momentum, first.eps)
+        and (norm.num_batches_tracked is None) == (first.num_batches_tracked is None)
     )
+
+
+def _computed(block: Block) -> bool:
+    """Whether a weight or bias is no parameter, but computed from others."""
+    conv, norm = block.conv._parameters, block.norm._parameters
+    return not all("weight" in one and "bias" in one for one in (conv, norm))
 
 
 def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseConvTensor | None:

@@ -30,14 +30,14 @@ int64_t* counter_of(at::TensorList batches, size_t block, const Tensor& features
 
 // The weights of the blocks from `first` on as their kernels read them, in one launch for the host's sake; null
 // where the block packs its own, or needs not, or refuses what it gets.
-std::vector<const void*> packed_weights(at::TensorList weights, bool transposed, size_t first, Scalar type,
-                                        bool tf32, Scratch& scratch) {
+std::vector<const void*> packed_weights(const Tensor& features, at::TensorList weights, bool transposed,
+                                        size_t first, Scalar type, bool tf32, Scratch& scratch) {
   std::vector<const void*> packed(weights.size());
   std::vector<Weight> taken;
   std::vector<size_t> blocks;
   for (size_t i = first; i < weights.size(); ++i) {
     const Tensor& data = weights[i];
-    if (data.device() != weights[0].device() || !data.is_cuda() || data.dim() < 3) continue;
+    if (data.device() != features.device() || data.dim() < 3) continue;
     const Scalar from = scalar_of(data, "weight");
     if (from != type && from != Scalar::float32) continue;
     const auto [volume, c_in, c_out] = shape_of(data, transposed);
@@ -71,7 +71,7 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
   Tensor& statistics = saved[2 * blocks] = at::empty({2, channels}, scales[0].options());
   float* mean = statistics.data_ptr<float>();
   Scratch packs(features);
-  const std::vector<const void*> packed = packed_weights(weights, false, 0, type, tf32, packs);
+  const std::vector<const void*> packed = packed_weights(features, weights, false, 0, type, tf32, packs);
   for (size_t i = 0; i < blocks; ++i) {
     const Tensor& x = i == 0 ? features : saved[i - 1];
     check_tensor(x, "features", features.scalar_type(), 2);
@@ -179,7 +179,7 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
   const std::vector<WeightGradientPlan> plans =
       plans_of(features, weights, saved, neighbours, counts, tf32, ahead, fork.branch());
   const size_t first = wants_features ? 0 : 1;  // else the first block's weight meets no gradient
-  const std::vector<const void*> packed = packed_weights(weights, true, first, type, tf32, ahead);
+  const std::vector<const void*> packed = packed_weights(features, weights, true, first, type, tf32, ahead);
   for (size_t i = blocks; i-- > 0;) {
     const Tensor& x = i == 0 ? features : saved[i - 1];
     check_tensor(x, "features", features.scalar_type(), 2);

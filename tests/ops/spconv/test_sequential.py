@@ -1,5 +1,6 @@
 """SparseSequential: plain modules on features, and blocks that are computed in one call."""
 
+import copy
 from collections import OrderedDict
 
 import pytest
@@ -217,3 +218,26 @@ def test_under_ddp():
         torch.distributed.destroy_process_group()
     for parameter, gradient in zip(net.parameters(), expected, strict=True):
         same(parameter.grad, gradient)
+
+
+class Doubled(nn.Module):
+    def forward(self, tensor):
+        return 2 * tensor
+
+
+@pytest.mark.parametrize("owner, name", [(0, "weight"), (0, "bias"), (1, "weight"), (1, "bias")])
+def test_parameters_that_are_computed_from_others(owner, name):
+    net = spconv.SparseSequential(
+        spconv.SubMConv3d(4, 4, 3).double(), nn.BatchNorm1d(4).double(), nn.ReLU()
+    )
+    x = tensor(dtype=torch.float64)
+    with torch.no_grad():
+        net[1].bias.fill_(0.3)
+    twice = copy.deepcopy(net)
+    with torch.no_grad():
+        twice[owner].get_parameter(name).mul_(2)
+    nn.utils.parametrize.register_parametrization(net[owner], name, Doubled())
+    for training in (True, False):
+        for grad in (True, False):
+            with torch.set_grad_enabled(grad):
+                same(net.train(training)(x).features, twice.train(training)(x).features)
