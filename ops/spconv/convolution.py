@@ -155,6 +155,7 @@ class SparseConvolution(Tunable, SparseModule):
                 f"{self.in_channels}"
             )
         if self.conv1x1 and not self.inverse:
+            check_dimensions(self, input)
             out = input.replace_feature(self._matrix_product(features, weight, bias))
         else:
             out, kernel_map, sites = self.mapped(input)

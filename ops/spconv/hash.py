@@ -32,13 +32,13 @@ class HashTable:
         self._values = torch.cat((self._values, values.to(self.value_dtype)))[order[is_first]]
 
     def query(self, keys: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The values [N] of keys [N], and whether a key is missing [N]; the value of a missing key
-        is that of `values`, or 0."""
+        """The values [N] of keys [N], and 1 where one is missing [N] uint8; the value of a missing
+        key is that of `values`, or 0."""
         place, missing = self._find(keys)
         found = self._keys.new_zeros(len(keys), dtype=self.value_dtype)
         found = found if values is None else values
         found[~missing] = self._values[place[~missing]]
-        return found, missing
+        return found, missing.to(torch.uint8)
 
     def insert_exist_keys(self, keys: Tensor, values: Tensor) -> Tensor:
         """Other values [N] for keys [N] that are there; 1 where one is not [N] uint8."""

@@ -65,9 +65,10 @@ def get_indice_pairs(
     out_padding: Numbers,
     subm: bool = False,
     transpose: bool = False,
+    num_out_act_bound: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A convolution's output sites [N_out, 1 + D], and its pairs: see `SharedMap`, indice_pairs
-    [2, V, N_in] and indice_pair_num [V]."""
+    [2, V, N_in] and indice_pair_num [V]. num_out_act_bound has no effect."""
     window = ksize, stride, padding, dilation
     data = _pairs(indices, batch_size, spatial_shape, window, out_padding, subm, transpose)
     return data.out_indices, data.indice_pairs, data.indice_pair_num
@@ -88,10 +89,13 @@ def get_indice_pairs_implicit_gemm(
     is_train: bool = True,
     alloc: Any = None,
     timer: Any = None,
+    num_out_act_bound: int = -1,
+    direct_table: bool = True,
+    do_sort: bool = True,
 ) -> tuple:
     """The same as tables: output sites, pairs of each offset [V], pair_fwd [V, N_out] and pair_bwd
     [V, N_in] of `SharedMap`. Behind them five empty lists, where spconv 2 has the masks of its
-    kernels."""
+    kernels. What comes after `transpose` has no effect."""
     window = ksize, stride, padding, dilation
     data = _pairs(indices, batch_size, spatial_shape, window, out_padding, subm, transpose)
     tables = data.out_indices, data.indice_pair_num, data.pair_fwd, data.pair_bwd

@@ -22,6 +22,8 @@ def test_as_a_dict(key_dtype, value_dtype):
     assert (keys.dtype, values.dtype, int(count)) == (key_dtype, value_dtype, len(expected))
     asked = torch.arange(-30, 70, dtype=key_dtype)
     found, missing = table.query(asked)
+    assert missing.dtype == torch.uint8  # as in spconv
+    missing = missing.bool()
     assert missing.tolist() == [key not in expected for key in asked.tolist()]
     assert found.tolist() == [expected.get(key, 0) for key in asked.tolist()]
     assert table.query(asked, torch.full_like(found, 7))[0][missing].eq(7).all()

@@ -161,6 +161,7 @@ WRONG = {
     "features: 4 channels, SubMConv3d takes 5": lambda e, x: e.SubMConv3d(5, 4, 3)(x),
     "kernel_size is [2, 2, 2], a submanifold kernel": lambda e, x: e.SubMConv3d(4, 4, 2),
     "spatial_shape: [5, 6, 7], SubMConv2d takes one of 2": lambda e, x: e.SubMConv2d(4, 4, 3)(x),
+    "spatial_shape: [5, 6, 7], SubMConv1d takes one of 1": lambda e, x: e.SubMConv1d(4, 4, 1)(x),
     "spatial_shape: [5, 6, 7], SparseConv2d takes": lambda e, x: e.SparseConv2d(4, 4, 3)(x),
     "spatial_shape: [5, 6, 7], SparseMaxPool4d takes": lambda e, x: e.SparseMaxPool4d(2)(x),
     "SubMConv2d: groups is 2": lambda e, x: e.SubMConv2d(4, 4, 3, groups=2),
