@@ -13,7 +13,8 @@ validation, pictures          losses, AP and pictures of a model on a split
 monitor, meters               progress bar, log.jsonl and TensorBoard, and the numbers for them
 run_folder, checkpoints       weights and checkpoints in the output folder
 identity                      what must be the same for --resume
-distributed, stop_signal      several processes; Ctrl-C and SIGTERM
+distributed, peer_watch       several processes, which end together
+stop_signal                   Ctrl-C and SIGTERM
 finite_guard                  losses that are infinite or NaN
 data_check, data_warnings     comparison of a data set with a configuration
 """

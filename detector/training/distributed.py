@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from detector.device import parse_device
+from detector.training.peer_watch import peers_watched
 
 TIMEOUT = timedelta(minutes=30)  # longer than rank 0 takes to score the whole validation split
 
@@ -112,7 +113,8 @@ def processes(device: str | None = None) -> Iterator[Processes]:
     # through NCCL.
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=_store(), rank=rank, world_size=count, timeout=TIMEOUT)
-    yield Processes(rank, count, place)
+    with peers_watched(rank, count):
+        yield Processes(rank, count, place)
     # Not in a `finally`: after an error the peers are in some other collective and tearing down
     # would wait for them. Leaving with the error makes torchrun end them.
     dist.destroy_process_group()

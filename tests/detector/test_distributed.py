@@ -110,6 +110,27 @@ def test_dead_process_ends_all(minute, tmp_path):
     assert started[0].returncode not in (0, None), output
 
 
+# Of three processes the second dies while the others wait for something else than one another.
+WAITING = """
+import os, time
+from detector.training.distributed import processes
+
+with processes("cpu") as group:
+    group.wait()
+    if group.rank == 1:
+        os.kill(os.getpid(), 9)
+    time.sleep(600)
+"""
+
+
+def test_process_that_waits_elsewhere_ends_after_a_dead_one():
+    started = start_processes(3, ["-c", WAITING])
+    ends = [process.communicate(timeout=PATIENCE)[0] for process in started]
+    assert [process.returncode for process in started] == [1, -9, 1]
+    assert "process 1 of the training died" in ends[0]
+    assert "process 0 of the training died" in ends[2]
+
+
 def test_mistake_under_torchrun_is_said_once(minute, tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
