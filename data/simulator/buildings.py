@@ -88,7 +88,7 @@ def _wall(length, height, railing: bool) -> Solids:
     if railing:
         bars = [
             (x, x + 0.03, -0.015, 0.015, height, height + 0.8)
-            for x in np.arange(-half, half, 0.4).tolist()
+            for x in np.arange(-half, half - 0.03, 0.4).tolist()
         ]
         bars.append((-half, half, -0.03, 0.03, height + 0.78, height + 0.85))
         parts.append(boxes(bars, Material.METAL))

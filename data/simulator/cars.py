@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data.simulator.bumpers import NUMBERS, outline, parts
 from data.simulator.materials import Material
 from data.simulator.solids import Hulls, Solids, boxes, limbs, loft, solids
 from data.simulator.statistics import BOTTOM, FRONT_GAP, SIDE_GAP, SIZES, TOP_GAP, UNSEEN
@@ -26,8 +27,7 @@ STYLES = {
 CAR_STYLES = ("hatchback", "saloon", "estate", "suv", "mpv", "pickup")
 CAR_SHARES = (0.4, 0.2, 0.18, 0.1, 0.1, 0.02)
 CAR_BOUNDS = np.cumsum(CAR_SHARES)[:-1].tolist()
-# Half the width, as a share of its largest, from nose to tail.
-PLAN = ((0.0, 0.03, 0.1, 0.25, 0.8, 0.94, 1.0), (0.56, 0.86, 0.96, 1.0, 1.0, 0.96, 0.8))
+SWEPT = 0.75  # width of a bonnet's front and of lamps as a share of that of the bumper below
 CORNERS = 10
 # Seen from behind, labelled cars return 60 to 75 % of the pulses from 0.08 to 0.16 m below the top
 # of the box: so the roof is flat but for its ends, and metal frames the screens.
@@ -52,7 +52,7 @@ def van(rng: np.random.Generator) -> Thing:
 def _vehicle(rng: np.random.Generator, style: str, box, kind: str) -> Thing:
     length, width, height = box
     body = (length - SIDE_GAP - FRONT_GAP, width - 2 * SIDE_GAP, height + BOTTOM - TOP_GAP)
-    u, (end, flank) = tuple(rng.random(8).tolist()), rng.random(2).tolist()
+    u, (end, flank) = tuple(rng.random(12 + NUMBERS).tolist()), rng.random(2).tolist()
     unseen = (UNSEEN[0] * end, UNSEEN[1] * end, UNSEEN[2] * flank)
     make = partial(_solids, style, body, u)
     side, top = width / 2 + 0.2, height + BOTTOM
@@ -79,6 +79,8 @@ class _Shape(NamedTuple):
     radius: float  # of a wheel, metres
     axles: np.ndarray  # [2] x
     edges: tuple[float, float]  # x between which the roof is flat
+    bend: tuple[float, float]  # of nose and tail, about 1: how far their corners lie back
+    bumper: tuple[float, float]  # metres by which those of nose and tail stand out
 
     @property
     def belt(self) -> float:
@@ -89,6 +91,16 @@ class _Shape(NamedTuple):
     def arch(self) -> float:
         """Half the length of a wheel arch, as a share of the length."""
         return (self.radius + 0.06) / self.length
+
+    @property
+    def outline(self) -> tuple[np.ndarray, np.ndarray]:
+        """x, and half the width there as a share of its largest."""
+        return outline(self.length, self.bend)
+
+    @property
+    def steps(self) -> tuple[float, float]:
+        """x where the bumper of the nose ends, and where that of the tail begins."""
+        return self.bumper[0] / self.length, 1 - self.bumper[1] / self.length
 
     @property
     def glass(self) -> tuple[float, float]:
@@ -120,14 +132,17 @@ def _shape(style: str, size: tuple[float, float, float], u: tuple[float, ...]) -
             top + min(0.2 / length, 0.3 * (roof[0] - top)),
             roof[0] - min((0.15 + 0.25 * u[7]) / length, 0.6 * (roof[0] - top)),
         ),
+        bend=(0.6 + 0.8 * u[8], 0.5 + u[9]),
+        bumper=(0.02 + 0.08 * u[10], min(0.01 + 0.07 * u[11], (0.994 - foot[0]) * length)),
     )
 
 
 def _solids(style: str, size: tuple[float, float, float], u: tuple[float, ...]) -> Solids:
     car = _shape(style, size, u)
     ways = (-car.arch, -0.7 * car.arch, 0.7 * car.arch, car.arch)
-    knots = [0, 0.015, 0.05, car.cowl[0], car.top, *car.edges, *car.glass, car.roof[0]]
-    knots += [car.foot[0], 0.99, 1, car.pillar, car.pillar + 0.03]
+    knots = [car.cowl[0], car.top, *car.edges, *car.glass, car.roof[0], car.foot[0]]
+    knots += [*car.outline[0], *car.steps, car.steps[0] + 0.015, car.steps[1] - 0.002]
+    knots += [0.06, car.pillar, car.pillar + 0.03]
     knots += [axle + way for axle in car.axles for way in ways]
     x = np.unique(np.clip(knots, 0, 1))
     # The loft runs from the tail to the nose.
@@ -139,6 +154,7 @@ def _solids(style: str, size: tuple[float, float, float], u: tuple[float, ...]) 
         _inside(car.length, car.width, car.height, (car.cowl[0], car.foot[0]), car.belt, car.top),
         _wheels(car.length, car.width, car.radius, car.axles),
         _mirrors(car.length, car.width, car.cowl[0], car.belt * car.height),
+        parts(size, (car.nose, car.tail), car.bend, u[12:]),
     )
 
 
@@ -146,11 +162,13 @@ def _rings(car: _Shape, x: np.ndarray) -> np.ndarray:
     """Cross-sections [S, CORNERS, 3] at x: up the left side, over the roof, down the right side."""
     heights = _heights(car, x)
     z_top = heights[4]
-    half = car.width / 2 * np.interp(x, *PLAN)
+    half = car.width / 2 * np.interp(x, *car.outline)
+    swept = np.interp(x, (0, car.cowl[0]), (SWEPT, 1))
     # The side windows lean inwards.
     low = np.minimum(z_top, car.belt * car.height)
     tumble = car.lean * (z_top - low) / (car.height * (1 - car.belt))
-    sides = (0.93, 1, 0.97, 0.97 - tumble, 0.9 - 1.15 * tumble)
+    upper = swept * (0.97 - tumble), swept * (0.9 - 1.15 * tumble)
+    sides = (0.93, 1, 0.97 * swept, *upper)
     across = np.array([side * half for side in sides])
     rings = np.empty((len(x), CORNERS, 3))
     rings[..., 0] = (car.length * (0.5 - x))[:, None]
@@ -162,15 +180,16 @@ def _rings(car: _Shape, x: np.ndarray) -> np.ndarray:
 def _heights(car: _Shape, x: np.ndarray) -> np.ndarray:
     """[5, S] metres: sill, widest place, foot of the windows, edge of the roof, top."""
     nose, tail, height = car.nose, car.tail, car.height
-    ways: tuple[float, ...] = (0, 0.02, 0.06, car.cowl[0], car.top, *car.edges)
-    tops: tuple[float, ...] = (nose - 0.06, nose + 0.05, nose + 0.1, car.cowl[1], BROW, 1, 1)
-    ways += (car.roof[0], car.foot[0], 0.99, 1)
-    tops += (car.roof[1], car.foot[1], tail, tail - 0.1)
+    lip, step = car.steps
+    ways: tuple[float, ...] = (0, lip, lip + 0.015, 0.06, car.cowl[0], car.top, *car.edges)
+    tops: tuple[float, ...] = (nose - 0.12, nose - 0.1, nose + 0.02, nose + 0.1, car.cowl[1])
+    tops += (BROW, 1, 1, car.roof[1], car.foot[1], tail, tail - 0.16, tail - 0.18)
+    ways += (car.roof[0], car.foot[0], step - 0.002, step, 1)
     top = height * np.interp(x, ways, tops)
     belt = np.minimum(top, car.belt * height)
     off = np.abs(x[:, None] - car.axles).min(1) * car.length
     arched = 2 * car.radius + 0.04 - 0.6 * np.maximum(off - 0.15, 0)
-    plain = np.interp(x, (0, 0.1, 0.9, 1), (0.26, 0.19, 0.2, 0.3))
+    plain = np.interp(x, (0, 0.015, 0.045, 0.9, 0.985, 1), (0.37, 0.3, 0.19, 0.2, 0.2, 0.33))
     sill = np.where(off < car.arch * car.length - 1e-6, arched, plain)
     sill = np.minimum(sill, 0.8 * belt)
     waist = np.maximum(np.minimum(0.42 * height, 0.9 * belt), sill + 0.02)

@@ -85,7 +85,7 @@ MEDIAN_DEPTH = {"Car": 25.4, "Van": 32.2, "Pedestrian": 14.7, "Cyclist": 21.6}
 BOTTOM = 0.04
 TOP_GAP = 0.06
 SIDE_GAP = 0.05
-FRONT_GAP = 0.105
+FRONT_GAP = 0.085
 BODY_GAP = 0.12
 
 # What annotators leave out of a vehicle's tail where it comes towards the sensor, of its nose where

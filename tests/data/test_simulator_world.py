@@ -217,7 +217,7 @@ def test_boxes_hold_the_points_of_their_things():
 
 
 # by version of the world, see data/simulator/street.py
-STREETS = {10: "23e8ae88afd46a494a608f46ea99fa3cb4aa0c708dfc4082553412f95dd2e903"}
+STREETS = {11: "02faa306cdbcfad0d808514747db18f41ba2cbdb63241504eec1231d24da18b1"}
 
 
 @pytest.mark.parametrize("kernels", [True, False])
