@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from ops.cuda.fakes import fake
 from ops.cuda.library import extension
+from ops.cuda.tracing import constant_when_traced
 from ops.rulebook import BevCells, CellPlan, Level, Table
 
 
@@ -42,8 +44,15 @@ def _tile_bytes(level: Level, plan: CellPlan, capacities: Sequence[int]) -> list
         return []
     depths = [level.spatial_shape[0]] + [1] * (len(capacities) - 1)
     volumes = [size**2 * z for (size, _, _), z in zip(plan.windows, depths, strict=True)]
-    device = level.coords.device.index
-    return torch.ops.millisecond.tile_sizes(device, capacities, volumes, plan.channels)
+    rows = [operator.index(capacity) for capacity in capacities]  # one graph per batch size
+    return _tile_sizes(level.coords.device.index, rows, volumes, plan.channels)
+
+
+@constant_when_traced
+def _tile_sizes(
+    device: int, rows: Sequence[int], volumes: Sequence[int], channels: Sequence[int]
+) -> list[int]:
+    return torch.ops.millisecond.tile_sizes(device, rows, volumes, channels)
 
 
 def bev_spread(

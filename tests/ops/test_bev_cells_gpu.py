@@ -59,6 +59,22 @@ def test_tiles_found_ahead_change_no_bit(shape, batch_size, dtype):
         assert torch.equal(found, wanted)
 
 
+def test_cells_and_tiles_in_a_compiled_program():
+    plan = planned([[SAME, SAME], [DOWN]], (20, 12), torch.device("cuda"), WIDE)
+
+    def run(level, batch_size):
+        found = bev_cells(level, batch_size, plan)
+        return found.rows, [table.count for table in found.tables], found.tables[0].tiles
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    for batch_size in (1, 2, 3):
+        level = padded(sites(batch_size, batch_size, (20, 12), 0.1))
+        wanted, got = run(level, batch_size), compiled(level, batch_size)
+        torch.testing.assert_close(got[:2], wanted[:2], rtol=0, atol=0)
+        if wanted[2] is not None:  # bytes up to the count alone are written
+            assert got[2].shape == wanted[2].shape
+
+
 def test_tiles_are_of_wide_convolutions():
     blocks = torch.cuda.get_device_properties(0).multi_processor_count
     has_tiles = torch.cuda.get_device_capability()[0] == 9

@@ -189,3 +189,20 @@ def test_same_bits_every_time():
                 if one is not None:
                     assert torch.equal(one.forward.neighbours, other.forward.neighbours)
                     assert torch.equal(one.backward.neighbours, other.backward.neighbours)
+
+
+def test_rows_and_levels_of_more_than_31_bits_together():
+    """Each of 262 million rows marks four levels in two parts."""
+    if torch.cuda.mem_get_info()[0] < 32 << 30:
+        pytest.skip("less than 32 GiB of GPU memory free")
+    down = ConvGeometry((2, 2, 2), (2, 2, 2), (0, 0, 0), (1, 1, 1))
+    shapes = [(640 >> level,) * 3 for level in range(5)]
+    sizes = [math.prod(shape) for shape in shapes]
+    coords = coords_of_keys(torch.arange(sizes[0], device="cuda"), shapes[0])
+    for capacities in (None, sizes):
+        options = {"capacities": capacities, "transposed": False}
+        pyramid = index_pyramid(coords, shapes[0], 1, [down] * 4, 1, **options)
+        for level, shape, size in zip(pyramid.levels, shapes, sizes, strict=True):
+            assert level.count is None or int(level.count) == size
+            wanted = coords_of_keys(torch.arange(size, device="cuda"), shape)
+            assert torch.equal(level.coords, wanted)

@@ -26,6 +26,19 @@ def read_with_headers(source: Path) -> str:
     return "".join(texts.values())
 
 
+def kernel_sources() -> tuple[list[Path], list[Path]]:
+    """All, and those that ask for which GPU they are compiled."""
+    sources = sorted(library.SOURCES.rglob("*.cu"))
+    return sources, [source for source in sources if "__CUDA_ARCH" in read_with_headers(source)]
+
+
+def host_sources() -> tuple[list[Path], list[Path]]:
+    """The bindings, and all others."""
+    sources = sorted(library.SOURCES.rglob("*.cpp"))
+    bindings = [source for source in sources if source.parent.name == "bindings"]
+    return bindings, [source for source in sources if source not in bindings]
+
+
 def kernel_jobs(folder: Path) -> list[list[object]]:
     """Commands that compile the kernels for the oldest and the present GPU."""
 
@@ -37,9 +50,7 @@ def kernel_jobs(folder: Path) -> list[list[object]]:
         return [*job, "-cubin", source, "-o", out]
 
     # nvcc parses the code of the host too; to translate it would take as long again
-    sources = sorted(library.SOURCES.rglob("*.cu"))
-    newer = [source for source in sources if "__CUDA_ARCH" in read_with_headers(source)]
-    assert 0 < len(newer) < len(sources)
+    sources, newer = kernel_sources()
     # what compiles for the oldest compiles for all, unless it asks which one it is compiled for
     return [command(source, "90a") for source in newer] + [command(s, "75") for s in sources]
 
@@ -51,8 +62,7 @@ def host_jobs(folder: Path) -> list[list[object]]:
     stand_in.parent.mkdir(parents=True)
     stand_in.write_text("#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n")
     root = Path(torch.__file__).parent / "include"
-    sources = sorted(library.SOURCES.rglob("*.cpp"))
-    bindings = [source for source in sources if source.parent.name == "bindings"]
+    bindings, others = host_sources()
     together = folder / "bindings.cpp"  # torch's headers, which take ten seconds, are read once
     together.write_text("".join(f'#include "{binding}"\n' for binding in bindings))
 
@@ -61,9 +71,13 @@ def host_jobs(folder: Path) -> list[list[object]]:
         job += ["-c", source, "-o", folder / f"{source.stem}.o"]
         return job + ([f"-I{root}", f"-I{folder}"] if source == together else [])
 
-    alone = [source for source in sources if source not in bindings]
-    assert bindings and alone
-    return [command(source) for source in (together, *alone)]
+    return [command(source) for source in (together, *others)]
+
+
+def test_there_are_sources_of_each_kind():
+    sources, newer = kernel_sources()
+    assert 0 < len(newer) < len(sources)
+    assert all(host_sources())
 
 
 @pytest.mark.skipif(NVCC is None or shutil.which("g++") is None, reason="no nvcc or no g++")

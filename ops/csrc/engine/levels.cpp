@@ -26,7 +26,7 @@ namespace {
 RowCells allocate_cells(const Bitmap& bitmap, const int* capacities, const Allocate& allocate) {
   RowCells cells = {};
   for (int l = 1; l < bitmap.levels; ++l) cells.count += capacities[l];
-  cells.all = static_cast<int*>(allocate(int64_t(cells.count) * sizeof(int)));
+  cells.all = static_cast<int*>(allocate(cells.count * sizeof(int)));
   int* next = cells.all;
   for (int l = 1; l < bitmap.levels; ++l) {
     cells.levels[l] = next;
@@ -56,7 +56,7 @@ cudaError_t build_bounded_index(const Network& network, const BoundedIndex& inde
   if (error == cudaSuccess) {
     error = bitmap_tables(bitmap, jobs.data(), static_cast<int>(jobs.size()), network.dims, index.counts, stream);
   }
-  if (!index.clear) return error;
+  if (error == cudaSuccess && !index.clear) return error;
   const cudaError_t cleared = bitmap_clear(bitmap, error == cudaSuccess, stream);
   return error != cudaSuccess ? error : cleared;
 }

@@ -72,7 +72,7 @@ Bitmap bitmap_at(uint32_t* workspace, int batch, int levels, const int (*shapes)
 // warp's, the number of the cell, elsewhere -1. levels[l]: [capacity] of level l; they lie in `all`.
 struct RowCells {
   int* all;
-  int count;
+  int64_t count;
   int* levels[MAX_LEVELS];
 };
 

@@ -62,12 +62,13 @@ __device__ void mark_run(const BitmapLevel& level, int row, int first, int last)
 __global__ void __launch_bounds__(THREADS)
     mark(const __grid_constant__ Bitmap bitmap, const __grid_constant__ Steps steps,
          const int* __restrict__ coords, int dims, int rows, const int* __restrict__ count, int capacity,
-         int* __restrict__ counts, int* __restrict__ cells, int cells_count) {
+         int* __restrict__ counts, int* __restrict__ cells, int64_t cells_count) {
   wait_for_previous_kernel(true);
   const int row = blockIdx.x * THREADS + threadIdx.x;
   const int target = divide_up(blockIdx.y, MARK_PARTS);
-  const int stride = gridDim.x * gridDim.y * THREADS;
-  for (int i = blockIdx.y * gridDim.x * THREADS + row; i < cells_count; i += stride) cells[i] = -1;
+  const int64_t layer = int64_t(gridDim.x) * THREADS;  // of the grid's y: all of them may exceed 31 bits
+#pragma unroll 1
+  for (int64_t i = blockIdx.y * layer + row; i < cells_count; i += gridDim.y * layer) cells[i] = -1;
   const int limit = row_limit(rows, count);
   if (target == 0 && row < bitmap.levels + 2) {
     counts[row] = row == 0 ? min(limit, capacity) : row == bitmap.levels ? int(limit > capacity) : 0;

@@ -125,6 +125,31 @@ __device__ __forceinline__ void copy_tile(const LoadJob& job, const int* offsets
   }
 }
 
+// By the last block: the intensities of each frame to its scale; leaves the workspace as it was.
+__device__ void clamp_intensities(const LoadJob& job, const int* offsets, uint32_t* counts) {
+  for (int i = threadIdx.x; i < job.batch * COUNTS; i += LOAD_THREADS) {
+    counts[i] = __ldcg(&job.workspace[FIRST_COUNT + i]);
+    job.workspace[FIRST_COUNT + i] = 0;
+  }
+  if (threadIdx.x == 0) {
+    if (job.late) *job.late = int(__ldcg(&job.workspace[LATE]));
+    job.workspace[ENDED] = job.workspace[LATE] = job.workspace[STAGED] = 0;
+  }
+  __syncthreads();
+  for (int frame = 0; frame < job.batch; ++frame) {
+    const int first = offsets[frame], last = offsets[frame + 1];
+    const float scale = scale_of(job, last - first, counts + frame * COUNTS);
+    if (isinf(scale)) continue;
+#pragma unroll 4
+    for (int i = first + threadIdx.x; i < last; i += LOAD_THREADS) {
+      float* const at = job.points + int64_t(i) * job.channels + 3;
+      const float intensity = __ldcg(at);
+      if (intensity < 0 && !isinf(intensity)) *at = 0;
+      if (intensity > scale && !isinf(intensity)) *at = scale;
+    }
+  }
+}
+
 template <bool FOUR>
 __global__ void __launch_bounds__(LOAD_THREADS) load_kernel(const __grid_constant__ LoadJob job) {
   extern __shared__ int shared[];
@@ -172,27 +197,7 @@ __global__ void __launch_bounds__(LOAD_THREADS) load_kernel(const __grid_constan
   __syncthreads();
   if (!is_last) return;
   __threadfence();
-  for (int i = threadIdx.x; i < job.batch * COUNTS; i += LOAD_THREADS) {
-    counts[i] = __ldcg(&job.workspace[FIRST_COUNT + i]);
-    job.workspace[FIRST_COUNT + i] = 0;
-  }
-  if (threadIdx.x == 0) {
-    if (job.late) *job.late = int(__ldcg(&job.workspace[LATE]));
-    job.workspace[ENDED] = job.workspace[LATE] = job.workspace[STAGED] = 0;
-  }
-  __syncthreads();
-  for (int frame = 0; frame < job.batch; ++frame) {
-    const int first = offsets[frame], last = offsets[frame + 1];
-    const float scale = scale_of(job, last - first, counts + frame * COUNTS);
-    if (isinf(scale)) continue;
-#pragma unroll 4
-    for (int i = first + threadIdx.x; i < last; i += LOAD_THREADS) {
-      float* const at = job.points + int64_t(i) * job.channels + 3;
-      const float intensity = __ldcg(at);
-      if (intensity < 0 && !isinf(intensity)) *at = 0;
-      if (intensity > scale && !isinf(intensity)) *at = scale;
-    }
-  }
+  clamp_intensities(job, offsets, counts);
 }
 
 }  // namespace
