@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ops.geometry import ConvGeometry
-from ops.spconv.core import ConvAlgo, expand_nd
+from ops.geometry import ConvGeometry, per_axis
+from ops.spconv.core import ConvAlgo, check_indices, whole_numbers
 from ops.spconv.indice_data import SharedMap
 from ops.spconv.plain_sites import sites_of
 from ops.spconv.transposed import transposed_shape
@@ -34,9 +34,9 @@ def get_conv_output_size(
     dilation: Sequence[int],
 ) -> list[int]:
     """The grid of a strided convolution."""
-    numbers = kernel_size, stride, padding, dilation
-    geometry = ConvGeometry(*(tuple(number) for number in numbers))
-    return list(geometry.output_shape(input_size))
+    shape = whole_numbers(input_size)
+    geometry = _geometry(len(shape), (kernel_size, stride, padding, dilation))
+    return list(geometry.output_shape(shape))
 
 
 def get_deconv_output_size(
@@ -48,9 +48,10 @@ def get_deconv_output_size(
     output_padding: Sequence[int],
 ) -> list[int]:
     """The grid of a transposed convolution."""
-    numbers = kernel_size, stride, padding, dilation
-    geometry = ConvGeometry(*(tuple(number) for number in numbers))
-    return list(transposed_shape(input_size, geometry, output_padding))
+    shape = whole_numbers(input_size)
+    geometry = _geometry(len(shape), (kernel_size, stride, padding, dilation))
+    more = per_axis("output_padding", _plain(output_padding), len(shape), least=0)
+    return list(transposed_shape(shape, geometry, more))
 
 
 def get_indice_pairs(
@@ -111,12 +112,25 @@ def _pairs(
     subm: bool,
     transpose: bool,
 ) -> SharedMap:
-    ndim = indices.shape[1] - 1
-    geometry = ConvGeometry(*(tuple(expand_nd(ndim, number)) for number in window))
-    sites = sites_of(indices, spatial_shape, batch_size)
+    shape = whole_numbers(spatial_shape)
+    check_indices(indices, shape, batch_size)
+    geometry = _geometry(len(shape), window)
+    sites = sites_of(indices, shape, batch_size)
     if subm:
         kernel_map = sites.submanifold(geometry.kernel_size, geometry.dilation)
         return SharedMap(sites, sites, kernel_map, subm, geometry)
-    more = expand_nd(ndim, out_padding) if transpose else ()
+    more: Sequence[int] = ()
+    if transpose:
+        more = per_axis("out_padding", _plain(out_padding), len(shape), least=0)
     outputs, kernel_map = sites.strided(geometry, transpose, more)
     return SharedMap(sites, outputs, kernel_map, subm, geometry)
+
+
+def _geometry(ndim: int, window: Sequence[Numbers]) -> ConvGeometry:
+    """Of kernel size, stride, padding and dilation; ValueError where one is out of its range."""
+    kernel, stride, padding, dilation = map(_plain, window)
+    return ConvGeometry.of(kernel, stride, padding, dilation, ndim)
+
+
+def _plain(numbers: Numbers) -> Numbers:
+    return numbers if isinstance(numbers, int) else whole_numbers(numbers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
@@ -55,6 +55,8 @@ class _NotHere(MetaPathFinder):
     """Says what an import of a module of spconv's that is not here should do instead."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        if sys._getframe(2).f_code is importlib.util.find_spec.__code__:
+            return  # a program asks whether it is there, and gets None
         if fullname.startswith("spconv.") and sys.modules.get("spconv") is _package():
             raise ModuleNotFoundError(
                 f"{fullname}: not in ops.spconv; docs/from_spconv.md lists what is", name=fullname

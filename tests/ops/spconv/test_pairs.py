@@ -12,6 +12,7 @@ from ops.spconv.functional import _indice_to_scalar
 from ops.spconv.ops import get_indice_pairs, get_indice_pairs_implicit_gemm
 from tests.helpers.dense_oracle import assert_same, draws, random_sites
 
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SHAPE = (5, 6, 4)
 NATIVE = spconv.ConvAlgo.Native
 WINDOWS = {  # kernel, stride, padding, dilation, output padding; submanifold, transposed
@@ -57,9 +58,10 @@ def pairs_by_hand(indices, window):
     return found
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", WINDOWS)
-def test_pairs_are_those_by_hand(name):
-    indices, window = sites(), WINDOWS[name]
+def test_pairs_are_those_by_hand(name, device):
+    indices, window = sites().to(device), WINDOWS[name]
     outputs, pairs, number = get_indice_pairs(indices, 2, list(SHAPE), NATIVE, *window)
     expected = pairs_by_hand(indices, window)
     assert {out for _, _, out in expected} == {tuple(site) for site in outputs.tolist()}
@@ -82,6 +84,50 @@ def test_pairs_are_those_by_hand(name):
         assert forward[offset, rows[out]] == row
         assert backward[offset, row] == rows[out]
     assert (forward >= 0).sum() == (backward >= 0).sum() == len(found)
+
+
+def test_numbers_of_any_kind():
+    wanted = get_indice_pairs(sites(), 2, list(SHAPE), NATIVE, *WINDOWS["transposed"])
+    window = [np.array(n) if isinstance(n, list) else n for n in WINDOWS["transposed"]]
+    for shape in (np.array(SHAPE), torch.tensor(SHAPE)):
+        found = get_indice_pairs(sites(), 2, shape, NATIVE, *window)
+        for a, b in zip(found, wanted, strict=True):
+            assert torch.equal(a, b)
+
+
+MISTAKES = {  # what is not as in a right call: the line
+    "indices: expected .N, 4. .* got .3.": {"indices": torch.zeros(3, dtype=torch.int32)},
+    "indices: expected int32 or int64": {"indices": sites().float()},
+    "indices: row . is .*, outside of 2 grids": {"spatial_shape": [2, 2, 2]},
+    "indices: expected .N, 3. for a spatial_shape of .5, 6.": {"spatial_shape": [5, 6]},
+    "batch_size: expected at least 1, got 0": {"batch_size": 0},
+    "kernel_size: expected 3 whole numbers from 1 up, got .3, 3.": {"ksize": [3, 3]},
+    "kernel_size: a submanifold kernel has odd sizes": {"ksize": 2, "subm": True},
+    "kernel_size: .9, 9, 9. does not fit": {"ksize": 9},
+    "stride: expected 3 whole numbers from 1 up, got 0": {"stride": 0},
+    "padding: expected 3 whole numbers from 0 up, got -1": {"padding": -1},
+    "out_padding: expected 3 .* got .1.": {"out_padding": [1], "transpose": True},
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("line", MISTAKES)
+def test_mistakes_get_one_line(line, device):
+    numbers = {"ksize": 3, "stride": 1, "padding": 0, "dilation": 1, "out_padding": 0}
+    call = {"indices": sites(), "batch_size": 2, "spatial_shape": SHAPE, "algo": NATIVE} | numbers
+    call |= MISTAKES[line]
+    call["indices"] = call["indices"].to(device)
+    for function in (get_indice_pairs, get_indice_pairs_implicit_gemm):
+        with pytest.raises(ValueError, match=f"^{line}[^\n]*$"):
+            function(**call)
+
+
+def test_grids_of_windows_that_are_wrong():
+    ones = [1, 1, 1]
+    with pytest.raises(ValueError, match="stride: expected 3 whole numbers"):
+        spconv.ops.get_conv_output_size(SHAPE, ones, [1, 1], ones, ones)
+    with pytest.raises(ValueError, match="output_padding: expected 3 whole numbers"):
+        spconv.ops.get_deconv_output_size(SHAPE, ones, ones, [0] * 3, ones, [0, 0])
 
 
 class Summed(spconv.SparseModule):
@@ -133,4 +179,7 @@ def test_what_layers_leave_is_of_both_kinds():
 def test_indices_as_numbers():
     indices = sites()
     expected = np.ravel_multi_index(indices.numpy().T, (2, *SHAPE))
-    assert _indice_to_scalar(indices, [2, *SHAPE]).tolist() == expected.tolist()
+    for rows in (indices, indices.long()):  # programs make a HashTable of this type
+        scalars = _indice_to_scalar(rows, [2, *SHAPE])
+        assert scalars.dtype == rows.dtype
+        assert scalars.tolist() == expected.tolist()

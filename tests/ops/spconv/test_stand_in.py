@@ -89,6 +89,14 @@ def test_modules_that_are_not_here_get_one_line():
         importlib.import_module("nothing_here")
 
 
+def test_whether_a_module_is_there_can_be_asked():
+    install()
+    assert util.find_spec("spconv.pytorch.quantization") is None
+    assert util.find_spec("spconv.nothing_here") is None
+    for name in ("spconv", "spconv.pytorch", "spconv.pytorch.utils"):
+        assert util.find_spec(name) is not None
+
+
 def test_mistakes_get_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["ops.spconv", str(tmp_path / "none.py")])
     assert main() == 2
