@@ -79,7 +79,9 @@ def _conv_chain(
 
 @fake("pack_weight")
 def _fake_pack_weight(weight, tf32) -> Tensor:
-    return weight.new_empty(weight.numel())
+    offsets, c_in, c_out = weight.shape
+    is_twice = tf32 and weight.dtype == torch.float32 and c_in == c_out == 64 and 1 < offsets <= 32
+    return weight.new_empty((2 if is_twice else 1) * weight.numel())
 
 
 @fake("conv_chain")

@@ -60,10 +60,19 @@ def strided_map(
     out_shape = geometry.output_shape(shape)
     outputs = reached_sites(coords, batch_size, out_shape, geometry)
     forward = Table(line_table(outputs, coords, batch_size, shape, geometry))
-    backward = None
-    if both_ways:
-        backward = Table(line_table(coords, outputs, batch_size, out_shape, geometry, True))
+    backward = way_back(coords, outputs, out_shape, batch_size, geometry) if both_ways else None
     return outputs, out_shape, KernelMap(forward, backward)
+
+
+def way_back(
+    coords: Tensor,  # [N, 1 + D] int32, sorted
+    outputs: Tensor,  # [M, 1 + D] int32, sorted
+    out_shape: tuple[int, ...],
+    batch_size: int,
+    geometry: ConvGeometry,
+) -> Table:
+    """The table of the way back of a strided map from `coords` to `outputs`."""
+    return Table(line_table(coords, outputs, batch_size, out_shape, geometry, True))
 
 
 def _around(kernel: tuple[int, ...], dilation: tuple[int, ...]) -> ConvGeometry:

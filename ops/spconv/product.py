@@ -20,7 +20,10 @@ from ops.sparse_conv import check_features, sparse_conv
 from ops.tuned import product_type
 
 TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
+FEW = 8  # or this many inputs of a large window, without gradients
+LARGE_WINDOW = range(29, 129)  # offsets
 WIDE, NARROWER = 128, (32, 64)  # channels of a layer that gains by an order of its rows
+WIDE_BYTES = 256  # of a row of features of a layer whose rows are in one order
 LINE_BYTES = 128  # of a row of features of the narrower ones, at least
 SEGMENT = 1 << 17  # rows, of narrower layers
 LEAST_WORK = 27 * 10**9  # bytes of the features times offsets and channels of the results
@@ -72,12 +75,21 @@ def prepare(weight: Tensor, bias: Tensor | None, dtype: torch.dtype, fill: bool)
     if not fill or weight.dtype != torch.float32:  # the tensor cores' kernels round float32
         weight = weight.to(dtype)
     weight = weight.flatten(1, -2).permute(1, 2, 0)
-    _, c_in, c_out = weight.shape
-    inputs, outputs = (0 if c_in == NARROW else -c_in % TILE), -c_out % TILE
+    volume, c_in, c_out = weight.shape
+    inputs, outputs = _filled_up(volume, c_in) - c_in, -c_out % TILE
     if fill and (inputs or outputs):
         weight = pad(weight, (0, outputs, 0, inputs))
         bias = None if bias is None else pad(bias, (0, outputs))
     return Prepared(weight.contiguous(), bias)
+
+
+def _filled_up(volume: int, c_in: int) -> int:
+    """Input channels that the tensor cores take, at least these."""
+    if c_in == NARROW:
+        return c_in
+    if c_in <= FEW and volume in LARGE_WINDOW and not torch.is_grad_enabled():
+        return FEW
+    return c_in + -c_in % TILE
 
 
 class Kept:
@@ -112,9 +124,12 @@ def _single(bias: Tensor) -> Tensor:
 
 def has_work(kernel_map: KernelMap, c_in: int, c_out: int) -> bool:
     """Whether there may be work enough for an order, whatever the type: asked in each call."""
-    if min(c_in, c_out) < min(NARROWER):
+    if c_in < NARROWER[0] or c_out < NARROWER[0]:
         return False
-    pairs = max(table.neighbours.numel() for table in kernel_map if table is not None)
+    forward, backward = kernel_map
+    pairs = forward.neighbours.numel()
+    if backward is not None:
+        pairs = max(pairs, backward.neighbours.numel())
     return pairs * c_in * c_out * torch.float32.itemsize >= LEAST_WORK
 
 
@@ -133,10 +148,10 @@ def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> b
     )
 
 
-def segment_of(c_in: int, c_out: int) -> int:
+def segment_of(dtype: torch.dtype, c_in: int, c_out: int) -> int:
     """Rows of which an order is by itself: the reads of narrower layers limit their kernel, in wide
-    ones products in vain do."""
-    return ALL if min(c_in, c_out) >= WIDE else SEGMENT
+    ones, and those of rows as wide in bytes, products in vain do."""
+    return ALL if min(c_in, c_out) * dtype.itemsize >= WIDE_BYTES else SEGMENT
 
 
 def _reads_an_order(c_in: int, c_out: int, element_bytes: int) -> bool:

@@ -23,8 +23,13 @@ def strided_in(order: Tensor | None, kernel_map: KernelMap) -> KernelMap:
         return kernel_map
     forward, backward = kernel_map
     if backward is not None:
-        backward = Table(backward.neighbours.index_select(1, _inverse(order)))
+        backward = outputs_in(order, backward)
     return KernelMap(Table(_renumbered(forward.neighbours, order)), backward)
+
+
+def outputs_in(order: Tensor | None, table: Table) -> Table:
+    """The same for a table whose outputs alone are in the caller's order."""
+    return table if order is None else Table(table.neighbours.index_select(1, _inverse(order)))
 
 
 def _renumbered(neighbours: Tensor, order: Tensor) -> Tensor:

@@ -176,14 +176,26 @@ def direct(scene: Scene) -> None:
 
 @runs("row_order")
 def row_orders(scene: Scene) -> None:
-    layers = (128, 256), (32, 64)
-    for kernel_map, dtype, (c_in, c_out) in product(kernel_maps(scene), DTYPES[1:], layers):
+    torch.set_float32_matmul_precision("high")
+    layers = (128, 256), (32, 64), (64, 64)
+    for kernel_map, dtype, (c_in, c_out) in product(kernel_maps(scene), DTYPES, layers):
         table = kernel_map.forward
         ordered = KernelMap(table._replace(order=row_order(table)), kernel_map.backward)
         x = torch.randn(sources(kernel_map), c_in, device="cuda", dtype=dtype)
         w = torch.randn(len(table.neighbours), c_in, c_out, device="cuda", dtype=dtype)
         with torch.no_grad():
             ops.sparse_conv(x, w, ordered)
+
+
+@runs("conv")
+def large_windows(scene: Scene) -> None:
+    torch.set_float32_matmul_precision("high")
+    kernel_map = ops.submanifold_map(scene.coords, GRID.sparse_shape, 2, 5)
+    for dtype, c_in, c_out in product(DTYPES, (4, 8), (16, 64)):
+        x = torch.randn(len(scene.coords), c_in, device="cuda", dtype=dtype)
+        w = torch.randn(125, c_in, c_out, device="cuda", dtype=dtype)
+        with torch.no_grad():
+            ops.sparse_conv(x, w, kernel_map, relu=True)
 
 
 @runs("train_blocks", "conv_blocks", "conv_blocks_backward")

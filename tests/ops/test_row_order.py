@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from ops.cuda.sparse_conv import mixed_conv, pack_weight
 from ops.reference.row_order import row_order as reference
 from ops.row_order import ALL, row_order
 from ops.rulebook import KernelMap, Table
@@ -136,8 +137,10 @@ def test_a_convolution_gives_the_same_bits_in_any_order(dtype, rows, c_in, c_out
 
 
 @pytest.mark.gpu
-def test_a_convolution_of_many_rows_gives_the_same_bits_in_any_order():
-    check_any_order(moved(random_table(70001, 27, 1)), torch.float16, 128, 256)
+@pytest.mark.usefixtures("tf32")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_convolution_of_many_rows_gives_the_same_bits_in_any_order(dtype):
+    check_any_order(moved(random_table(70001, 27, 1)), dtype, 128, 256)
 
 
 @pytest.mark.gpu
@@ -180,8 +183,10 @@ def test_32_and_64_channels_in_an_order(dtype, rows, c_in, c_out):
         counted = rows if count is None else count
         wanted = sparse_conv(features.double(), weight.double(), KernelMap(table, None))[:counted]
         ordered = KernelMap(table._replace(order=row_order(table, 1024)), None)
-        found = [sparse_conv(features, weight, ordered)[:counted] for _ in range(2)]
-        assert torch.equal(*found)
+        with torch.no_grad():
+            found = [sparse_conv(features, weight, ordered)[:counted] for _ in range(2)]
+            packed = mixed_conv(features, weight, ordered, None, pack_weight(weight))[:counted]
+        assert torch.equal(*found) and torch.equal(packed, found[0])
         assert error(found[0], wanted) <= tolerance
 
 

@@ -70,7 +70,9 @@ def compare(kernel_map, sources, channels, dtype, tolerance, generator) -> None:
 
 
 @IN_EVERY_PRECISION
-@pytest.mark.parametrize("channels", [(4, 16), (16, 32), (5, 7)], ids=str)
+@pytest.mark.parametrize(
+    "channels", [(4, 16), (4, 32), (8, 48), (8, 64), (16, 32), (5, 7)], ids=str
+)
 def test_125_offsets_match_reference_in_fp64(precision, channels):
     dtype, tolerance = precision
     generator = torch.Generator().manual_seed(sum(channels))

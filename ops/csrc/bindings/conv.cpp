@@ -92,8 +92,9 @@ Tensor conv(const Tensor& features, const Tensor& weight, bool transposed, const
   Weight kernel = weight_of(weight, transposed, p.table, features);
   if (packed) {
     check_tensor(*packed, "packed", features.scalar_type(), 1);
-    TORCH_CHECK(packed->numel() == weight.numel(), "packed must have ", weight.numel(), " elements, has ",
-                packed->numel());
+    const Route route = route_of(scalar_of(features, "features"), tf32, kernel.volume, kernel.c_in, kernel.c_out);
+    const int64_t size = packed_size(route, kernel.volume, kernel.c_in, kernel.c_out);
+    TORCH_CHECK(packed->numel() == size, "packed must have ", size, " elements, has ", packed->numel());
     check_same_device(*packed, "packed", features, "features");
     check_aligned(*packed, "packed");
     kernel.packed = packed->data_ptr();
@@ -129,8 +130,8 @@ Tensor pack_one_weight(const Tensor& weight, bool tf32) {
                          static_cast<int32_t>(weight.size(0)),
                          static_cast<int32_t>(weight.size(1)),
                          static_cast<int32_t>(weight.size(2))};
-  Tensor out = at::empty({weight.numel()}, weight.options());
   const Route route = route_of(type, tf32, kernel.volume, kernel.c_in, kernel.c_out);
+  Tensor out = at::empty({packed_size(route, kernel.volume, kernel.c_in, kernel.c_out)}, weight.options());
   check(pack(kernel, type, route, out.data_ptr(), stream()), "pack_weight");
   return out;
 }

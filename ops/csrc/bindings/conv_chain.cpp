@@ -46,8 +46,10 @@ Tensor conv_chain(const Tensor& features, at::TensorList weights, at::TensorList
     const int64_t c_out = biases[i].numel();
     if (!tiles.empty()) table.tiles = tiles_of(tiles[i], table, c_out, features);
     check_tensor(weights[i], "weight", weights[0].scalar_type(), 1);
-    TORCH_CHECK(weights[i].numel() == table.volume * c_in * c_out, "weight ", i, " must have ", table.volume,
-                " x ", c_in, " x ", c_out, " elements, has ", weights[i].numel());
+    const Route route = route_of(scalar_of(weights[i], "weight"), tf32, table.volume, c_in, c_out);
+    const int64_t size = packed_size(route, table.volume, c_in, c_out);
+    TORCH_CHECK(weights[i].numel() == size, "weight ", i, " of ", table.volume, " x ", c_in, " x ", c_out,
+                " must have ", size, " elements, has ", weights[i].numel());
     check_same_device(weights[i], "weight", features, "features");
     check_channels(biases[i], "bias", c_out, features);
     check_aligned(weights[i], "weight");

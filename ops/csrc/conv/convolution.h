@@ -52,15 +52,17 @@ struct WeightStrides {
 // Weights in rows: [volume, c_out, c_in]. In tiles: the order of tensor-core fragments, slices of c_in of at
 // most 128 bytes outermost: [slice][volume][c_out / 16][c_in of the slice / 32 bytes][32 lanes][16
 // bytes], where lane 4g + j holds channels g and g + 8 of c_out, interleaved by 4-byte words; see
-// pack_weight.cu.
+// pack_weight.cu. In lines, float alone: [c_in / 32][volume][c_out][32], each [c_out][32] as a panel of
+// conv/warpgroup.h.
+constexpr int IN_ROWS = 0, IN_LINES = -1;
 struct PackArguments {
   const void* weight;
   WeightStrides strides;
-  void* out;  // in tiles or rows
+  void* out;  // in tiles, rows or lines
   int32_t volume;
   int32_t c_in;
   int32_t c_out;
-  int32_t row_bytes;  // of a slice of c_in: 128, 64 or 32; 0: in rows
+  int32_t row_bytes;  // of a slice of c_in in tiles: 128, 64 or 32; or IN_ROWS or IN_LINES
 };
 
 constexpr int WEIGHT_GRADIENT_SLAB = 2048;  // rows whose pairs a CTA lists at a time
@@ -118,7 +120,14 @@ cudaError_t conv_bfloat16(const ConvolutionArguments& p, int multiprocessors, cu
 cudaError_t conv_tf32(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
 cudaError_t conv_single(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream);
 
-// Weights of type `from` (`to` or float32) into tiles or rows of type `to`, see convolution.h.
+// c_in 4 or 8, c_out a multiple of 16, volume up to LARGE_WINDOW, any precision but single. Weights in rows;
+// neither order nor `wide`.
+constexpr int LARGE_WINDOW = 128;
+constexpr int LARGE_WINDOW_BYTES = LARGE_WINDOW * 32 * 8 * 4;  // of shared memory, at most
+cudaError_t conv_large_window(Precision precision, const ConvolutionArguments& p, int multiprocessors,
+                              cudaStream_t stream);
+
+// Weights of type `from` (`to` or float32) into tiles, rows or lines of type `to`, see convolution.h.
 cudaError_t pack_weights(Scalar from, Scalar to, const PackArguments* p, int count, cudaStream_t stream);
 inline cudaError_t pack_weight(Scalar from, Scalar to, const PackArguments& p, cudaStream_t stream) {
   return pack_weights(from, to, &p, 1, stream);

@@ -1,9 +1,10 @@
-// Implicit GEMM for wide layers whose rows are taken in an order that puts rows of the same offsets side by side
-// (index/row_order.cu): a tile multiplies the offsets that some row of it has. See warpgroup.cuh for the tile.
+// Which kernel serves rows in an order that puts rows of the same offsets side by side (index/row_order.cu): that
+// of ordered.cuh for floats, but for wide layers of few rows; and the one below, whose tiles are those of
+// warpgroup.cuh.
 //
-// A CTA computes PANEL channels of one tile. Tiles take unequal time; the first ones have the most offsets, and
-// two CTAs on a multiprocessor hide each other's beginnings and ends. A row is summed as without an order.
-#include "conv/warpgroup.cuh"
+// Tiles take unequal time; the first ones have the most offsets, and CTAs on a multiprocessor hide each other's
+// beginnings and ends. A row is summed as without an order.
+#include "conv/ordered.cuh"
 
 namespace millisecond {
 namespace {
@@ -92,7 +93,7 @@ __device__ __forceinline__ void multiply(const ConvolutionArguments& p, const Ri
 #endif
 
 template <typename T, int ROWS>
-__global__ void __launch_bounds__(WARPGROUP_THREADS, 2) conv_ordered_kernel(const ConvolutionArguments p) {
+__global__ void __launch_bounds__(WARPGROUP_THREADS, 2) conv_gathered_kernel(const ConvolutionArguments p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(ALIGNMENT) unsigned char shared[];
   __shared__ Barriers barriers;
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(WARPGROUP_THREADS, 2) conv_ordered_kernel(cons
 
 template <typename T, int ROWS>
 cudaError_t launch(const ConvolutionArguments& p, cudaStream_t stream) {
-  const auto kernel = conv_ordered_kernel<T, ROWS>;
+  const auto kernel = conv_gathered_kernel<T, ROWS>;
   const int bytes = ordered_bytes<ROWS>(p.table.volume);
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
@@ -131,6 +132,8 @@ cudaError_t launch(const ConvolutionArguments& p, cudaStream_t stream) {
 
 cudaError_t conv_ordered(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                          cudaStream_t stream) {
+  // blocks, stages and look-ahead as measured (docs/performance.md)
+  if (p.c_out == NARROW_PANEL) return launch_ordered<OrderedTile<float, NARROW_PANEL, 2, 3, 3, 1, 1>>(p, stream);
   // large tiles read the weights less often, small ones have fewer offsets and spread better
   const int tiles = p.table.rows / MANY_ROWS * (p.c_out / PANEL);
   const bool many = tiles >= 4 * multiprocessors;
@@ -140,7 +143,8 @@ cudaError_t conv_ordered(Precision precision, const ConvolutionArguments& p, int
     case Precision::bfloat16:
       return many ? launch<__nv_bfloat16, MANY_ROWS>(p, stream) : launch<__nv_bfloat16, FEW_ROWS>(p, stream);
     default:
-      return many ? launch<float, MANY_ROWS>(p, stream) : launch<float, FEW_ROWS>(p, stream);
+      return many ? launch_ordered<OrderedTile<float, PANEL, 2, 2, 4, 2, 2>>(p, stream)
+                  : launch<float, FEW_ROWS>(p, stream);
   }
 }
 

@@ -1,8 +1,10 @@
-// Weights from the order of the parameters into the order of tensor-core fragments, or of rows; see convolution.h.
+// Weights from the order of the parameters into the order of tensor-core fragments, of rows, or of lines of shared
+// memory; see convolution.h.
 #include <algorithm>
 
 #include "common.cuh"
-#include "conv/convolution.h"
+#include "conv/tensor_core.cuh"
+#include "conv/warpgroup.h"
 
 namespace millisecond {
 namespace {
@@ -44,6 +46,15 @@ __device__ __forceinline__ int64_t source_in_rows(const PackArguments& p, int64_
   return v * p.strides.offset + k * p.strides.in + n * p.strides.out;
 }
 
+__device__ __forceinline__ int64_t source_in_lines(const PackArguments& p, int64_t at) {
+  constexpr int SLICE = SLICE_OF<float>, PIECE = 4;
+  const int element = at % PIECE, piece = at / PIECE % 8, line = at / SLICE % p.c_out;
+  const int64_t step = at / SLICE / p.c_out;
+  const int v = step % p.volume, slice = step / p.volume;
+  const int k = slice * SLICE + (piece ^ line % 8) * PIECE + element;
+  return v * p.strides.offset + k * p.strides.in + channel_of_line(line) * p.strides.out;
+}
+
 // One thread per element of a result.
 template <typename In, typename Out>
 __global__ void __launch_bounds__(THREADS) pack_kernel(const __grid_constant__ Weights weights) {
@@ -51,8 +62,14 @@ __global__ void __launch_bounds__(THREADS) pack_kernel(const __grid_constant__ W
   const PackArguments& p = weights.weight[blockIdx.y];
   const int64_t at = int64_t(blockIdx.x) * THREADS + threadIdx.x;
   if (at >= int64_t(p.volume) * p.c_in * p.c_out) return;
-  const int64_t from = p.row_bytes > 0 ? source_in_tiles(p, at, WORD) : source_in_rows(p, at);
-  static_cast<Out*>(p.out)[at] = from_float<Out>(to_float(static_cast<const In*>(p.weight)[from]));
+  const int64_t from = p.row_bytes == IN_LINES  ? source_in_lines(p, at)
+                       : p.row_bytes == IN_ROWS ? source_in_rows(p, at)
+                                                : source_in_tiles(p, at, WORD);
+  float weight = to_float(static_cast<const In*>(p.weight)[from]);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if (p.row_bytes == IN_LINES) weight = __uint_as_float(round_tf32(__float_as_uint(weight)));
+#endif
+  static_cast<Out*>(p.out)[at] = from_float<Out>(weight);
 }
 
 // One thread per element of the result.

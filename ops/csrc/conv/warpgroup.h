@@ -56,7 +56,8 @@ cudaError_t find_tiles(const TileJob* jobs, int count, cudaStream_t stream);
 
 // ---- launches and weights --------------------------------------------------------------------------------------
 
-// The same for a table with an order of its rows.
+// The same for a table with an order of its rows. Or c_in and c_out NARROW_PANEL in tf32, weights in lines.
+constexpr int NARROW_PANEL = 64;
 cudaError_t conv_ordered(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                          cudaStream_t stream);
 

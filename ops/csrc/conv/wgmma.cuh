@@ -168,6 +168,7 @@ struct RegisterProduct;
 
 REGISTER_PRODUCTS(32, 2, "%16, %17, %18, %19", 20);
 REGISTER_PRODUCTS(64, 4, "%32, %33, %34, %35", 36);
+REGISTER_PRODUCTS(128, 8, "%64, %65, %66, %67", 68);
 
 #undef EIGHT
 #undef PRODUCT

@@ -34,18 +34,28 @@ namespace {
 
 constexpr int MOST_OFFSETS = 32, MOST_OFFSETS_NARROW = 28;
 
+struct Device {
+  int number, multiprocessors, major;
+};
+
+// The current one. A thread asks once what it is: routes are found several times for a layer.
+const Device& current_device() {
+  thread_local Device known = {-1, 0, 0};
+  int number = -1;
+  if (cudaGetDevice(&number) != cudaSuccess || number != known.number) {
+    known = {number, device_attribute(cudaDevAttrMultiProcessorCount),
+             device_attribute(cudaDevAttrComputeCapabilityMajor)};
+  }
+  return known;
+}
+
 }  // namespace
 
 // ---- routes ----------------------------------------------------------------------------------------------------
 
 Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_out) {
-  Route route{Precision::single,
-              false,
-              false,
-              false,
-              1,
-              device_attribute(cudaDevAttrMultiProcessorCount),
-              device_attribute(cudaDevAttrComputeCapabilityMajor)};
+  Route route{Precision::single,     false, false, false, false, false, 1, current_device().multiprocessors,
+              current_device().major};
   switch (type) {
     case Scalar::float16:
       route.precision = Precision::half;
@@ -60,9 +70,14 @@ Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_o
   route.tiles = tensor_cores && c_in % 16 == 0;
   const bool wide = c_in >= PANEL && c_in % SLICE == 0 && c_out % PANEL == 0;
   route.warpgroups = route.tiles && wide && route.precision != Precision::single && has_warpgroups();
-  route.narrow = tensor_cores && c_in == 4;
+  const bool large = volume > MOST_OFFSETS_NARROW && volume <= LARGE_WINDOW &&
+                     device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= LARGE_WINDOW_BYTES;
+  route.large_window = tensor_cores && (c_in == 4 || c_in == 8) && large && route.precision != Precision::single;
+  route.narrow = tensor_cores && c_in == 4 && !route.large_window;
   const int most = route.narrow ? MOST_OFFSETS_NARROW : MOST_OFFSETS;
   if ((route.tiles || route.narrow) && volume > most) route.pieces = static_cast<int>(divide_up(volume, most));
+  route.lines = route.tiles && route.precision == Precision::tf32 && c_in == NARROW_PANEL &&
+                c_out == NARROW_PANEL && volume > 1 && volume <= MOST_OFFSETS;
   return route;
 }
 
@@ -81,8 +96,14 @@ OffsetTable cut(const OffsetTable& table, int64_t first, int64_t last) {
 }
 
 cudaError_t launch_piece(const ConvolutionArguments& p, const Route& route, cudaStream_t stream) {
+  if (route.large_window) return conv_large_window(route.precision, p, route.multiprocessors, stream);
   if (!route.tiles && !route.narrow) return conv_general(route.precision, p, stream);
   if (route.warpgroups && p.table.order) return conv_ordered(route.precision, p, route.multiprocessors, stream);
+  if (route.lines && p.table.order && !p.coords && has_warpgroups()) {
+    ConvolutionArguments in_lines = p;
+    in_lines.weight = static_cast<const float*>(p.weight) + int64_t(p.table.volume) * p.c_in * p.c_out;
+    return conv_ordered(route.precision, in_lines, route.multiprocessors, stream);
+  }
   if (route.warpgroups) return conv_warpgroup(route.precision, p, route.multiprocessors, stream);
   if (route.tiles && is_resident(route.precision, p)) {
     return conv_resident(route.precision, p, route.multiprocessors, stream);
@@ -126,13 +147,24 @@ cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, const
 
 namespace {
 
-PackArguments arguments_of(const Weight& weight, Scalar type, const Route& route, void* out) {
+// What packs a weight for any route but that of warpgroups.
+void add_packs(const Weight& weight, Scalar type, const Route& route, void* out,
+               std::vector<PackArguments>& packs) {
   const int64_t bytes = weight.c_in * bytes_of(type);
-  const int row_bytes = !route.tiles ? 0 : (bytes % 128 == 0 ? 128 : (bytes % 64 == 0 ? 64 : 32));
-  return {weight.data, weight.strides, out, weight.volume, weight.c_in, weight.c_out, row_bytes};
+  const int row_bytes = !route.tiles ? IN_ROWS : (bytes % 128 == 0 ? 128 : (bytes % 64 == 0 ? 64 : 32));
+  PackArguments pack = {weight.data, weight.strides, out, weight.volume, weight.c_in, weight.c_out, row_bytes};
+  packs.push_back(pack);
+  if (!route.lines) return;
+  pack.out = static_cast<char*>(out) + int64_t(weight.volume) * weight.c_out * bytes;
+  pack.row_bytes = IN_LINES;
+  packs.push_back(pack);
 }
 
 }  // namespace
+
+int64_t packed_size(const Route& route, int64_t volume, int64_t c_in, int64_t c_out) {
+  return volume * c_in * c_out * (route.lines ? 2 : 1);
+}
 
 cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* out, cudaStream_t stream) {
   if (route.pieces > 1) {
@@ -149,9 +181,10 @@ cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* ou
     }
     return cudaSuccess;
   }
-  const PackArguments arguments = arguments_of(weight, type, route, out);
-  return route.warpgroups ? pack_panels(weight.type, type, arguments, stream)
-                          : pack_weight(weight.type, type, arguments, stream);
+  std::vector<PackArguments> packs;
+  add_packs(weight, type, route, out, packs);
+  return route.warpgroups ? pack_panels(weight.type, type, packs[0], stream)
+                          : pack_weights(weight.type, type, packs.data(), static_cast<int>(packs.size()), stream);
 }
 
 namespace {
@@ -169,17 +202,31 @@ bool is_packed(const Weight& weight, Scalar type, const Route& route) {
 
 cudaError_t pack_together(Scalar type, bool tf32, Weight* weights, int count, const Allocate& allocate,
                           cudaStream_t stream) {
-  std::vector<PackArguments> together;  // of the first one's type
+  struct Place {
+    Weight* weight;
+    Route route;
+    int64_t begin;
+  };
+  std::vector<Place> places;  // in one piece of memory, for the host's sake
+  int64_t bytes = 0;
   for (int i = 0; i < count; ++i) {
     Weight& weight = weights[i];
     const Route route = route_of(type, tf32, weight.volume, weight.c_in, weight.c_out);
     const bool apart = route.warpgroups || route.pieces > 1 || weight.type != weights[0].type;
     if (apart || weight.c_out == 0 || is_packed(weight, type, route)) continue;
-    void* const packed = allocate(int64_t(weight.volume) * weight.c_in * weight.c_out * bytes_of(type));
-    weight.packed = packed;
-    together.push_back(arguments_of(weight, type, route, packed));
+    places.push_back({&weight, route, bytes});
+    constexpr int64_t ALIGNMENT = 256;
+    const int64_t size = packed_size(route, weight.volume, weight.c_in, weight.c_out) * bytes_of(type);
+    bytes += divide_up(size, ALIGNMENT) * ALIGNMENT;
   }
-  if (together.empty()) return cudaSuccess;
+  if (places.empty()) return cudaSuccess;
+  char* const room = static_cast<char*>(allocate(bytes));
+  std::vector<PackArguments> together;  // of the first one's type
+  for (const Place& place : places) {
+    char* const packed = room + place.begin;
+    place.weight->packed = packed;
+    add_packs(*place.weight, type, place.route, packed, together);
+  }
   return pack_weights(weights[0].type, type, together.data(), static_cast<int>(together.size()), stream);
 }
 
@@ -191,7 +238,7 @@ cudaError_t convolve(Scalar type, bool tf32, const Weight& weight, ConvolutionAr
   p.c_out = weight.c_out;
   p.weight = weight.packed ? weight.packed : weight.data;
   if (!weight.packed && !is_packed(weight, type, route)) {
-    void* const packed = allocate(int64_t(weight.volume) * weight.c_in * weight.c_out * bytes_of(type));
+    void* const packed = allocate(packed_size(route, weight.volume, weight.c_in, weight.c_out) * bytes_of(type));
     if (const cudaError_t error = pack(weight, type, route, packed, stream)) return error;
     p.weight = packed;
   }

@@ -41,7 +41,7 @@ std::vector<TableJob> tables_of(const Network& network, bool bounded);
 
 // A whole index with fixed sizes. Written are coords[l] [capacities[l], 1 + dims] of every level, counts
 // [levels + 2] and the tables of jobs, which are tables_of(network, true). given [rows, 1 + dims] are the voxels
-// of level 0, up to *count. The workspace is zero before and, with `clear`, after, whatever fails.
+// of level 0, up to *count. The workspace is zero before and, with `clear` or where something fails, after.
 struct BoundedIndex {
   const int* given;
   int rows;
@@ -49,7 +49,7 @@ struct BoundedIndex {
   const int* capacities;
   int* const* coords;
   int* counts;
-  bool clear;  // false: the caller clears the workspace
+  bool clear;  // false: the caller clears the workspace of an index that did not fail
 };
 cudaError_t build_bounded_index(const Network& network, const BoundedIndex& index, std::vector<TableJob>& jobs,
                                 const Allocate& allocate, cudaStream_t stream);
@@ -74,15 +74,17 @@ DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool
 
 // ---- convolution -----------------------------------------------------------------------------------------------
 
-// What a convolution runs on: tensor cores where their tiles fit (by warpgroups in wide layers on sm_90), a kernel
-// of its own for 4 input channels, else plain multiply-adds. tf32: whether float32 may be rounded to it; else its
-// products keep their precision on tensor cores too, see conv/split.cuh. Callers say so: a setting could change
-// between forward and backward, or between packing and use.
+// What a convolution runs on: tensor cores where their tiles fit (by warpgroups in wide layers on sm_90), kernels
+// of their own for 4 input channels and for 4 or 8 in large windows, else plain multiply-adds. tf32: whether
+// float32 may be rounded to it; else its products keep their precision on tensor cores too, see conv/split.cuh.
+// Callers say so: a setting could change between forward and backward, or between packing and use.
 struct Route {
   Precision precision;
   bool tiles;
   bool warpgroups;  // tiles, too
   bool narrow;
+  bool large_window;
+  bool lines;  // behind the weight in tiles is the same in lines, for rows in an order
   int pieces;  // that the offsets are cut in: tiles and the narrow kernel take so many at a time
   int multiprocessors;
   int major;  // of the compute capability
@@ -96,6 +98,9 @@ struct Weight {
   int32_t volume, c_in, c_out;
   const void* packed;  // as the kernel of its route reads it, from pack_together, or null
 };
+
+// Elements of a packed weight.
+int64_t packed_size(const Route& route, int64_t volume, int64_t c_in, int64_t c_out);
 
 // Write the weight to out in the order and type that the route's kernel reads; see convolution.h.
 cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* out, cudaStream_t stream);
