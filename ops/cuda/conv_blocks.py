@@ -27,7 +27,8 @@ def conv_blocks(
     """
     extension()
     if torch.is_autocast_enabled("cuda"):
-        features = features.to(torch.get_autocast_dtype("cuda"))
+        dtype = torch.get_autocast_dtype("cuda")
+        features = features if features.dtype == dtype else features.to(dtype)
     if torch.compiler.is_compiling():
         return _traceable(features, weights, kernel_maps, norms)
     tables = [kernel_map.forward for kernel_map in kernel_maps]
@@ -35,6 +36,7 @@ def conv_blocks(
     affine = [norm._parameters for norm in norms]  # attributes of modules take the host time
     running = [norm._buffers for norm in norms]
     batches = [buffers["num_batches_tracked"] for buffers in running]
+    counted = all([count is not None for count in batches])  # `in` would compare tensors
     return torch.ops.millisecond.train_blocks(
         features,
         weights,
@@ -42,13 +44,13 @@ def conv_blocks(
         [parameters["bias"] for parameters in affine],
         [buffers["running_mean"] for buffers in running],
         [buffers["running_var"] for buffers in running],
-        [] if None in batches else batches,
+        batches if counted else [],
         [table.neighbours for table in tables],
         _counts(tables),
-        [table.order for table in tables],
+        _orders(tables),
         [table.neighbours for table in back],
         _counts(back),
-        [table.order for table in back],
+        _orders(back),
         [table.flipped for table in back],
         norms[0].momentum,
         norms[0].eps,
@@ -73,6 +75,11 @@ def _traceable(
 
 def _counts(tables: Sequence[Table]) -> list[Tensor]:
     return [table.count for table in tables if table.count is not None]
+
+
+def _orders(tables: Sequence[Table]) -> list[Tensor | None]:
+    orders = [table.order for table in tables]
+    return [] if all([order is None for order in orders]) else orders
 
 
 @fake("conv_blocks")

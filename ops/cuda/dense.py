@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ops.cuda.fakes import fake
 from ops.cuda.library import extension
@@ -35,30 +34,12 @@ def bev_map(
 
 
 def _scatter(features, coords, spatial_shape, batch_size, count, from_above) -> Tensor:
+    """By millisecond.dense, whose gradient is millisecond.dense_backward."""
     extension()
-    arguments = features.contiguous(), coords, count, batch_size, spatial_shape, from_above
-    if torch.is_grad_enabled():
-        return Dense.apply(*arguments)
-    return torch.ops.millisecond.dense(*arguments)
-
-
-class Dense(torch.autograd.Function):
-    """Its gradient gathers what the sites have received."""
-
-    @staticmethod
-    def forward(ctx, features, coords, count, batch_size, spatial_shape, from_above):
-        ctx.save_for_backward(coords, count)
-        ctx.grid = spatial_shape, from_above
-        return torch.ops.millisecond.dense(
-            features, coords, count, batch_size, spatial_shape, from_above
-        )
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):
-        coords, count = ctx.saved_tensors
-        features = torch.ops.millisecond.dense_backward(grad, coords, count, *ctx.grid)
-        return features, None, None, None, None, None
+    features = features.contiguous()
+    return torch.ops.millisecond.dense(
+        features, coords, count, batch_size, spatial_shape, from_above
+    )
 
 
 @fake("dense")

@@ -21,6 +21,8 @@ from ops.rulebook import KernelMap, Level, Pyramid, Table
 
 T = TypeVar("T")
 
+Places = tuple[int | None, int | None, int | None]  # of a level's tables
+
 WINDOW = 12  # numbers of a window: kernel size, stride, padding, dilation, each (z, y, x)
 
 
@@ -87,13 +89,14 @@ def pyramid_builder(
     window = _around_a_site(submanifold_kernel, (1,) * len(submanifold_kernel))
     plan = Plan.of(batch_size, shapes, downs, window, submanifold_levels, transposed)
     below, no_counts = len(shapes) - 1, [None] * len(shapes)
+    places = plan.places()
 
     def build(coords: Tensor) -> Pyramid:
         coords = coords.contiguous()
         rest, fault = torch.ops.millisecond.index_sites(coords, *plan)
         if fault:
             raise _fault(coords, fault, shapes[0], batch_size)
-        levels = _levels(plan, shapes, [coords, *rest[:below]], no_counts, rest[below:])
+        levels = _levels(places, shapes, [coords, *rest[:below]], no_counts, rest[below:])
         return Pyramid(levels, None, batch_size)
 
     return build
@@ -146,6 +149,10 @@ class Plan(NamedTuple):
             levels.append((same, down, up))
         return levels
 
+    def places(self) -> list[Places]:
+        """The level of the rows of each of these tables."""
+        return self.tables(lambda _, rows: rows)
+
 
 def _index(
     coords: Tensor,
@@ -173,7 +180,7 @@ def _index(
     levels = len(shapes)
     of_levels = [counts[level : level + 1] for level in range(levels)]
     overflow = counts[levels : levels + 1]
-    found = _levels(plan, shapes, rest[:levels], of_levels, rest[levels:])
+    found = _levels(plan.places(), shapes, rest[:levels], of_levels, rest[levels:])
     return Pyramid(found, overflow, plan.batch_size)
 
 
@@ -201,21 +208,22 @@ def _exact(
             millisecond.index_clear(workspace, plan.batch_size, plan.shapes)
     below = len(shapes) - 1
     no_counts = [None] * len(shapes)
-    levels = _levels(plan, shapes, [coords, *rest[:below]], no_counts, rest[below:])
+    levels = _levels(plan.places(), shapes, [coords, *rest[:below]], no_counts, rest[below:])
     return Pyramid(levels, None, plan.batch_size)
 
 
 def _levels(
-    plan: Plan,
+    places: Sequence[Places],
     shapes: Sequence[tuple[int, ...]],
     coords: Sequence[Tensor],
     counts: Sequence[Tensor | None],
     neighbours: Sequence[Tensor],
 ) -> tuple[Level, ...]:
-    rest = iter(neighbours)
-    tables = plan.tables(lambda _, rows: Table(next(rest), counts[rows]))
-    levels = []
-    for level, (same, down, up) in enumerate(tables):
+    rest, levels = iter(neighbours), []
+    for level, of_level in enumerate(places):
+        same, down, up = [
+            None if rows is None else Table(next(rest), counts[rows]) for rows in of_level
+        ]
         submanifold = None if same is None else KernelMap(same, same.reversed())
         down_map = None if down is None else KernelMap(down, up)
         levels.append(Level(coords[level], counts[level], shapes[level], submanifold, down_map))

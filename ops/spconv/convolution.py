@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ops.dataflow import Dataflow, PairMap
-from ops.geometry import ConvGeometry
 from ops.rulebook import KernelMap
-from ops.spconv.core import Shared, SparseConvTensor, expand_nd
-from ops.spconv.indice_data import ConvAlgo, SharedMap
+from ops.spconv.core import SparseConvTensor, expand_nd
+from ops.spconv.indice_data import ConvAlgo
+from ops.spconv.layer_map import check_dimensions, shared_map
 from ops.spconv.modules import SparseModule
 from ops.spconv.product import Kept, gains_by_order, has_work, product, segment_of
 from ops.spconv.sites import Sites
@@ -182,7 +182,7 @@ class SparseConvolution(Tunable, SparseModule):
         The `indice_dict` is a new one: another branch from the same input may use the key for
         itself.
         """
-        data = self.indice_data(input)
+        data = shared_map(self, input)
         if self.inverse:
             back = data.inputs.inverted(data.geometry, data.kernel_map)
             return input, self._ordered(back, input, data.outputs, data.inputs), data.inputs
@@ -202,11 +202,11 @@ class SparseConvolution(Tunable, SparseModule):
         forward, backward = kernel_map
         dtype = product_type(input.features)
         if gains_by_order(forward, dtype, c_in, c_out):
-            forward = outputs.with_order(forward, segment_of(c_in, c_out))
+            forward = outputs.with_order(forward, segment_of(dtype, c_in, c_out))
         if backward is None or not torch.is_grad_enabled():
             return KernelMap(forward, backward)
         if gains_by_order(backward, dtype, c_out, c_in):
-            backward = inputs.with_order(backward, segment_of(c_in, c_out))
+            backward = inputs.with_order(backward, segment_of(dtype, c_in, c_out))
         return KernelMap(forward, backward)
 
     def flow(self, features: Tensor, kernel_map: KernelMap) -> Dataflow | None:
@@ -216,75 +216,6 @@ class SparseConvolution(Tunable, SparseModule):
         kind = "submanifold" if self.subm else "inverse" if self.inverse else "strided"
         shape = self.kernel_volume, self.in_channels, self.out_channels
         return self.chosen(kind, shape, product_type(features), kernel_map)
-
-    def indice_data(self, input: SparseConvTensor) -> SharedMap:
-        """Sites and map of this layer: those of its indice_key, or new ones."""
-        found = self._own(input.find_indice_pair(self.indice_key))
-        if self.inverse:
-            return self._inverted(input, found)
-        sites = input.sites
-        sites.follow(self)
-        if found is not None:
-            self._check_shared(sites, found)
-            return found
-        check_dimensions(self, input)
-        geometry = window(self)
-        outputs = sites
-        if self.subm:
-            kernel_map = sites.submanifold(geometry.kernel_size, geometry.dilation)
-        else:
-            more = self.output_padding if self.transposed else ()
-            outputs, kernel_map = sites.strided(geometry, self.transposed, more)
-        return SharedMap(sites, outputs, kernel_map, self.subm, geometry, self.algo)
-
-    def _own(self, found: Shared | None) -> SharedMap | None:
-        if found is None or isinstance(found, SharedMap):
-            return found
-        raise ValueError(
-            f"indice_key {self.indice_key!r}: {type(found).__name__} that a layer of the program "
-            f"has left; {type(self).__name__} needs a key of its own"
-        )
-
-    def _inverted(self, input: SparseConvTensor, found: SharedMap | None) -> SharedMap:
-        key = self.indice_key
-        if found is None or found.is_subm:
-            what = "no layer" if found is None else "a submanifold layer"
-            raise ValueError(
-                f"indice_key {key!r}: {what} of this name before an inverse convolution, which "
-                "needs a strided convolution or pooling"
-            )
-        if found.ksize != self.kernel_size:
-            raise ValueError(
-                f"indice_key {key!r}: kernel_size is {self.kernel_size}, that of the convolution "
-                f"to invert {found.ksize}"
-            )
-        rows, shape = len(found.out_indices), found.out_spatial_shape
-        if len(input.indices) != rows or input.spatial_shape != shape:
-            raise ValueError(
-                f"indice_key {key!r}: {len(input.indices)} rows of {input.spatial_shape}, the "
-                f"convolution to invert has {rows} of {shape}"
-            )
-        return found
-
-    def _check_shared(self, sites: Sites, found: SharedMap) -> None:
-        key = self.indice_key
-        if not (self.subm and found.is_subm):
-            raise ValueError(
-                f"indice_key {key!r}: there already, only submanifold convolutions share one"
-            )
-        if found.inputs is sites and found.geometry == window(self):  # most often
-            return
-        for name, mine, theirs in (
-            ("kernel_size", self.kernel_size, found.ksize),
-            ("dilation", self.dilation, found.dilation),
-            ("spatial_shape", list(sites.shape), found.spatial_shape),
-            ("rows", len(sites.indices), len(found.indices)),
-        ):
-            if mine != theirs:
-                raise ValueError(
-                    f"indice_key {key!r}: {name} is {mine}, that of the first layer with this key "
-                    f"{theirs}"
-                )
 
     def train(self, mode: bool = True) -> SparseConvolution:
         """As any module's; forgets the prepared weight."""
@@ -307,21 +238,6 @@ class SparseConvolution(Tunable, SparseModule):
         text += f", stride={self.stride}, padding={self.padding}, dilation={self.dilation}"
         text += f", output_padding={self.output_padding}"
         return text if self.bias is not None else text + ", bias=False"
-
-
-def check_dimensions(layer: Any, input: SparseConvTensor) -> None:
-    """ValueError unless a convolution or pooling has the dimensions of its input."""
-    if layer.ndim != len(input.spatial_shape):
-        raise ValueError(
-            f"spatial_shape: {input.spatial_shape}, {type(layer).__name__} takes one of "
-            f"{layer.ndim} numbers"
-        )
-
-
-def window(layer: Any) -> ConvGeometry:
-    """That of a convolution or pooling."""
-    numbers = layer.kernel_size, layer.stride, layer.padding, layer.dilation
-    return ConvGeometry(*(tuple(number) for number in numbers))
 
 
 @torch.compiler.disable

@@ -69,7 +69,9 @@ class SparseConvTensor:
         self._timer = CUDAKernelTimer(enable_timer)
         self.force_algo = force_algo
         self._sites: Sites | None = None
-        _check_rows(features, indices, self.spatial_shape, self.batch_size)
+        check_indices(indices, self.spatial_shape, self.batch_size)
+        if features.ndim != 2:
+            raise ValueError(f"features: expected [N, C], got {list(features.shape)}")
 
     @classmethod
     def from_dense(cls, x: Tensor) -> SparseConvTensor:
@@ -92,6 +94,7 @@ class SparseConvTensor:
         if self._sites is None or not self._sites.are(
             self.indices, self.spatial_shape, self.batch_size
         ):
+            self.spatial_shape = whole_numbers(self.spatial_shape)  # programs write arrays there
             self._sites = sites_of(self.indices, self.spatial_shape, self.batch_size)
         return self._sites
 
@@ -116,6 +119,7 @@ class SparseConvTensor:
         """Another tensor of the same content; `indice_dict` is shared."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
+        copy.spatial_shape = [*self.spatial_shape]
         return copy
 
     def select_by_index(self, valid_indices: Tensor) -> SparseConvTensor:
@@ -128,6 +132,10 @@ class SparseConvTensor:
     def dense(self, channels_first: bool = True) -> Tensor:
         """[B, C, *spatial_shape], or [B, *spatial_shape, C]; zero where no site is active."""
         sites = self.sites
+        if len(self._features) != len(self.indices):
+            raise ValueError(
+                f"features: {list(self._features.shape)}, indices have {len(self.indices)} rows"
+            )
         coords, order = sites.ordered()
         features = self._features if order is None else self._features.index_select(0, order)
         if isinstance(sites, PlainSites):
@@ -190,7 +198,8 @@ def _features_of(other: SparseConvTensor | Tensor) -> Tensor:
     return other.features if isinstance(other, SparseConvTensor) else other
 
 
-def _check_rows(features: Tensor, indices: Tensor, shape: list[int], batch_size: int) -> None:
+def check_indices(indices: Tensor, shape: list[int], batch_size: int) -> None:
+    """ValueError unless they may be sites of a batch of grids, as far as shapes and types tell."""
     if indices.ndim != 2 or indices.shape[1] != 1 + len(shape):
         raise ValueError(
             f"indices: expected [N, {1 + len(shape)}] for a spatial_shape of {shape}, "
@@ -198,7 +207,5 @@ def _check_rows(features: Tensor, indices: Tensor, shape: list[int], batch_size:
         )
     if indices.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"indices: expected int32 or int64, got {indices.dtype}")
-    if features.ndim != 2:
-        raise ValueError(f"features: expected [N, C], got {list(features.shape)}")
     if batch_size < 1:
         raise ValueError(f"batch_size: expected at least 1, got {batch_size}")

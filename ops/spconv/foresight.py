@@ -37,7 +37,7 @@ class Record:
     def saw_submanifold(
         self, level: int, kernel: tuple[int, ...], dilation: tuple[int, ...]
     ) -> None:
-        if any(step != 1 for step in dilation):
+        if max(dilation) > 1:
             return
         while len(self.kernels) <= level:
             self.kernels.append([])

@@ -45,9 +45,9 @@ sparse_add_hash_based = sparse_add
 
 
 def _indice_to_scalar(indices: Tensor, shape: Sequence[int]) -> Tensor:
-    """A number [N] int64 for each row of indices [N, len(shape)], under the name by which programs
-    import it from spconv."""
-    return linear_keys(indices, shape[1:])
+    """A number [N] for each row of indices [N, len(shape)], of their type, under the name by which
+    programs import it from spconv."""
+    return linear_keys(indices, shape[1:]).to(indices.dtype)
 
 
 def check_same_grid(tensors: Sequence[SparseConvTensor]) -> None:

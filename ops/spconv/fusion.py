@@ -56,13 +56,27 @@ def _fits_tensor_cores(conv: SparseConvolution) -> bool:
     return c_out % TILE == 0 and (c_in == NARROW or c_in % TILE == 0)
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody watches this module."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
+def is_plain(module: nn.Module) -> bool:
+    """Whether nobody watches this module, and its forward is that of its class."""
+    own = module.__dict__  # attributes of modules take the host time
+    return not (
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+        or "forward" in own
+    )
+
+
+def _is_plain(block: Block) -> bool:
+    conv, norm, relu = block
+    kind = type(conv)
+    return (
+        is_plain(conv)
+        and is_plain(norm)
+        and is_plain(relu)
+        and kind.forward is SparseConvolution.forward
+        and kind._conv_forward is SparseConvolution._conv_forward
     )
 
 
@@ -75,7 +89,7 @@ def run_of(structure: Sequence[Block | None], at: int, x: SparseConvTensor) -> l
     may = _may_train if torch.is_grad_enabled() else _may_infer
     while at < len(structure):
         block = structure[at]
-        if block is None or any(map(has_hooks, block)) or not may(block, features, blocks):
+        if block is None or not _is_plain(block) or not may(block, features, blocks):
             break
         blocks.append(block)
         at += 3
@@ -90,25 +104,35 @@ def _may_infer(block: Block, features: Tensor, before: Sequence[Block]) -> bool:
 
 
 def _may_train(block: Block, features: Tensor, before: Sequence[Block]) -> bool:
-    conv, norm = block.conv._parameters, block.norm  # attributes of modules take the host time
-    weight, scale = conv.get("weight"), norm._parameters.get("weight")
-    if weight is None or scale is None or _computed(block) or conv["bias"] is not None:
+    conv, norm, _ = block
+    if _computed(block) or conv._parameters["bias"] is not None:
         return False
-    first = before[0].norm if before else norm
+    weight, scale = conv._parameters["weight"], norm._parameters["weight"]
     return (
-        norm.training
+        weight is not None
+        and scale is not None
+        and norm.training
         and features.is_cuda
         and weight.dtype == scale.dtype == torch.float32
         and norm.momentum is not None
-        and (norm.momentum, norm.eps) == (first.momentum, first.eps)
-        and (norm.num_batches_tracked is None) == (first.num_batches_tracked is None)
+        and (not before or _alike(norm, before[0].norm))
+    )
+
+
+def _alike(norm: nn.BatchNorm1d, other: nn.BatchNorm1d) -> bool:
+    """Whether one call may compute both in training."""
+    counts, others = norm._buffers["num_batches_tracked"], other._buffers["num_batches_tracked"]
+    return (
+        norm.momentum == other.momentum
+        and norm.eps == other.eps
+        and (counts is None) == (others is None)
     )
 
 
 def _computed(block: Block) -> bool:
     """Whether a weight or bias is no parameter, but computed from others."""
     conv, norm = block.conv._parameters, block.norm._parameters
-    return not all("weight" in one and "bias" in one for one in (conv, norm))
+    return not ("weight" in conv and "bias" in conv and "weight" in norm and "bias" in norm)
 
 
 def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseConvTensor | None:
@@ -117,23 +141,23 @@ def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseCon
 
     `folded` keeps the weights for inference between calls.
     """
-    out, maps = x.shadow_copy(), []
+    out, maps, rows = x.shadow_copy(), [], []
+    features = x.features.contiguous()
     for conv, _, _ in blocks:
         out, kernel_map, sites = conv.mapped(out)
-        maps.append(kernel_map)
+        if conv.dataflow is not None and conv.flow(features, kernel_map) is not None:
+            return None
         out.move(sites)
-    pairs = zip(blocks, maps, strict=True)
-    if any(block.conv.flow(x.features, kernel_map) for block, kernel_map in pairs):
-        return None
-    features = x.features.contiguous()
+        maps.append(kernel_map)
+        rows.append(kernel_map.forward.neighbours.shape[1])
     if not torch.is_grad_enabled():
         features = _chain(blocks, features, folded)(features, maps)
-    elif all(kernel_map.forward.neighbours.shape[1] > 1 for kernel_map in maps):
+    elif min(rows) > 1:
         features = _trained(blocks, features, maps)
     else:
         return None
-    for (conv, _, _), kernel_map in zip(blocks, maps, strict=True):
-        conv.record(kernel_map.forward.neighbours.shape[1])
+    for (conv, _, _), count in zip(blocks, rows, strict=True):
+        conv.record(count)
     out.features = features
     return out
 

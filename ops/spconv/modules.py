@@ -58,7 +58,7 @@ class SparseSequential(SparseModule):
     def forward(self, input: Any) -> Any:
         from ops.spconv import fusion  # it knows convolutions, which are modules of this file
 
-        modules = _flat(self, fusion.has_hooks)
+        modules = _flat(self, fusion.is_plain)
         if modules != self._structure[0]:
             self._structure = modules, fusion.blocks_in(modules)
         structure = self._structure[1]
@@ -68,7 +68,7 @@ class SparseSequential(SparseModule):
         while at < len(modules):
             module = modules[at]
             if structure[at] is not None and isinstance(input, SparseConvTensor):
-                blocks = _unchanged(fusion.run_of(structure, at, input))
+                blocks = fusion.run_of(structure, at, input)
                 result = fusion.run(blocks, input, self._folded) if blocks else None
                 if result is not None:
                     input, at = result, at + 3 * len(blocks)
@@ -93,32 +93,15 @@ class SparseSequential(SparseModule):
         self._folded, self._structure = {}, ([], [])
 
 
-def _flat(sequential: SparseSequential, has_hooks: Callable) -> list[nn.Module]:
+def _flat(sequential: SparseSequential, is_plain: Callable) -> list[nn.Module]:
     """Its modules, and those of plain sequences in it."""
     modules: list[nn.Module] = []
     for module in sequential._modules.values():
-        if type(module) is SparseSequential and not (
-            "forward" in module.__dict__ or has_hooks(module)
-        ):
-            modules += _flat(module, has_hooks)
+        if type(module) is SparseSequential and is_plain(module):
+            modules += _flat(module, is_plain)
         elif module is not None:
             modules.append(module)
     return modules
-
-
-def _unchanged(blocks: list) -> list:
-    """The blocks up to the first with a forward of the program's own."""
-    from ops.spconv.convolution import SparseConvolution
-
-    for number, block in enumerate(blocks):
-        conv = type(block.conv)
-        if (
-            conv.forward is not SparseConvolution.forward
-            or conv._conv_forward is not SparseConvolution._conv_forward
-            or any("forward" in module.__dict__ for module in block)
-        ):
-            return blocks[:number]
-    return blocks
 
 
 def _on_features(compute: Callable[[Tensor], Tensor], x: Any) -> Any:

@@ -50,7 +50,7 @@ class PlainSites(Sites):
         both_ways: bool | None = None,
     ) -> tuple[Sites, KernelMap]:
         key = geometry, transposed, tuple(output_padding)
-        if key not in self._strided:
+        if key not in self._strided or not self._strided[key][0].unchanged():
             coords, order = self.ordered()
             geometry = ConvGeometry.of(*geometry, dims=len(self.shape))
             with torch.inference_mode(False):  # as in Sites

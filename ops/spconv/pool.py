@@ -10,9 +10,10 @@ from torch.nn.functional import pad
 
 from ops.max_pool import sparse_max_pool
 from ops.rulebook import KernelMap
-from ops.spconv.convolution import MAX_NUM_VOXELS, Numbers, check_dimensions, window
+from ops.spconv.convolution import MAX_NUM_VOXELS, Numbers
 from ops.spconv.core import SparseConvTensor, expand_nd
 from ops.spconv.indice_data import ConvAlgo, SharedMap
+from ops.spconv.layer_map import check_dimensions, window
 from ops.spconv.modules import SparseModule
 
 

@@ -7,6 +7,7 @@ once for the caller's order: no convolution moves a row of features.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +22,7 @@ from ops.rulebook import KernelMap, Pyramid, Table
 from ops.site_order import OUTSIDE, site_order
 from ops.spconv import line_maps
 from ops.spconv.foresight import Foreseen, Record
-from ops.spconv.renumbering import strided_in, submanifold_in
+from ops.spconv.renumbering import outputs_in, strided_in, submanifold_in
 from ops.spconv.transposed import transposed_map
 from ops.tuned import PairLists
 
@@ -39,7 +40,7 @@ class Sites:
         is_sorted: bool = False,
     ):
         self.indices, self.shape, self.batch_size = indices, shape, batch_size
-        self._version = _version(indices)
+        self._version = None if indices.is_inference() else indices._version
         self._ordered: Ordered | None = (indices, None) if is_sorted else None
         self._submanifold: dict[tuple, KernelMap] = {}
         self._strided: dict[tuple, tuple[Sites, KernelMap]] = {}
@@ -55,10 +56,14 @@ class Sites:
         """Whether they are those of these indices, unchanged."""
         return (
             self.indices is indices
-            and self._version == _version(indices)
+            and (self._version is None or self._version == indices._version)
             and self.shape == tuple(shape)
             and self.batch_size == batch_size
         )
+
+    def unchanged(self) -> bool:
+        """Whether no program has changed the indices in place."""
+        return self._version is None or self._version == self.indices._version
 
     def follow(self, layer: Any) -> None:
         """Foresee what will be asked for from what was asked for after this layer's last input,
@@ -81,7 +86,8 @@ class Sites:
         """The map of a convolution whose outputs are these sites."""
         if self._record is not None:
             self._record.saw_submanifold(self._level, kernel, dilation)
-        self._build_foreseen(torch.is_grad_enabled())
+        if self._foreseen is not None:
+            self._build_foreseen(self._foreseen, torch.is_grad_enabled())
         found = self._submanifold.get((kernel, dilation))
         if found is None:
             found = self._map_by_lines(kernel, dilation)
@@ -105,13 +111,18 @@ class Sites:
         goes_on = not transposed and self._record is not None
         if goes_on:
             goes_on = self._record.saw_strided(self._level, geometry)  # type: ignore[union-attr]
-            self._build_foreseen(both_ways)
+            if self._foreseen is not None:
+                self._build_foreseen(self._foreseen, both_ways)
         key = geometry, transposed, tuple(output_padding)
         found = self._strided.get(key)
-        if found is None or (both_ways and found[1].backward is None):
+        if found is not None and not found[0].unchanged():  # then all is built anew
+            found = None
+        elif found is not None and both_ways and found[1].backward is None:
+            found = self._with_way_back(geometry, *found)
+        if found is None:
             coords, order = self.ordered()
             # programs change `indices` in place: those made in inference mode would not tell
-            with torch.inference_mode(False):
+            with _tracked():
                 if transposed:
                     made = transposed_map(coords, self.shape, geometry, output_padding)
                 else:
@@ -119,7 +130,7 @@ class Sites:
             outputs, shape, kernel_map = made
             sites = Sites(outputs, shape, self.batch_size, is_sorted=True)
             found = sites, strided_in(order, kernel_map)
-            self._strided[key] = found
+        self._strided[key] = found
         if goes_on:
             found[0]._record, found[0]._level = self._record, self._level + 1
             if self._below is not None and geometry == self._below.downs[0]:
@@ -141,6 +152,14 @@ class Sites:
         if kernel_map.backward is None:
             kernel_map = self.strided(geometry, both_ways=True)[1]
         return kernel_map.reversed()
+
+    def _with_way_back(
+        self, geometry: ConvGeometry, outputs: Sites, kernel_map: KernelMap
+    ) -> tuple[Sites, KernelMap]:
+        coords, order = self.ordered()
+        grid = outputs.shape, self.batch_size
+        back = line_maps.way_back(coords, outputs.ordered()[0], *grid, geometry)
+        return outputs, kernel_map._replace(backward=outputs_in(order, back))
 
     def _strided_map(
         self, coords: Tensor, geometry: ConvGeometry, both_ways: bool
@@ -177,10 +196,10 @@ class Sites:
             self._ordered = coords, None
         return found
 
-    def _build_foreseen(self, both_ways: bool) -> None:
+    def _build_foreseen(self, foreseen: Foreseen, both_ways: bool) -> None:
         """All maps that the last input needed, where it went down: in one call that waits once."""
-        foreseen, self._foreseen = self._foreseen, None
-        if foreseen is None or not foreseen.downs or len(self.indices) == 0:
+        self._foreseen = None
+        if not foreseen.downs or self.indices.shape[0] == 0:
             return
         assert self._record is not None  # what has foreseen this follows a layer
         if self._ordered is None and not self._record.is_sorted:
@@ -192,7 +211,7 @@ class Sites:
         coords, order = self._ordered or (self.indices.int().contiguous(), None)
         wanted = downs, kernel, last, inverted or both_ways
         try:
-            with torch.inference_mode(False):  # see `strided`
+            with _tracked():  # see `strided`
                 pyramid = _builder(self.shape, self.batch_size, *wanted, coords.device)(coords)
         except ValueError:
             # not sorted, or wrong, or a grid too small for a window: as if nothing was foreseen
@@ -243,6 +262,11 @@ class Sites:
         return ValueError(f"indices: no sites of {self.batch_size} grids of {list(self.shape)}")
 
 
+def _tracked() -> AbstractContextManager:
+    """Tensors that are made tell when they change."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+
+
 _builder = lru_cache(maxsize=256)(pyramid_builder)
 _shapes = lru_cache(maxsize=256)(level_shapes)
 
@@ -264,7 +288,3 @@ def _submanifold_map(
     assert found is not None  # asked for
     table = Table(found.forward.neighbours)
     return KernelMap(table, table.reversed())
-
-
-def _version(indices: Tensor) -> int:
-    return 0 if indices.is_inference() else indices._version

@@ -51,11 +51,12 @@ def test_conv_blocks_are_their_parts(dtype):
 @pytest.mark.parametrize("density", [0.02, 0.3])
 def test_rows_that_do_not_count_change_no_bit(dtype, density):
     """Tables of a fixed room against exact ones; the rows behind hold NaN. The numbers of rows are
-    on either side of those at which sums are cut anew."""
+    on either side of those at which sums are cut anew. In the room there are too many cuts for
+    every block to merge them by itself."""
     generator = torch.Generator().manual_seed(3)
     shape, downs = (9, 64, 64), [ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))]
     coords = random_coords(generator, shape, 2, density).cuda()
-    rows, room = len(coords), (len(coords) + 3000, 70_000)
+    rows, room = len(coords), (len(coords) + 3000, 300_000)
     count = torch.tensor([rows], dtype=torch.int32).cuda()
     padded = torch.cat((coords, torch.full((3000, 4), -1).int().cuda()))
     exact = index_pyramid(coords, shape, 2, downs).levels
@@ -126,3 +127,33 @@ def test_a_weight_may_begin_anywhere():
         )
         results.append([out, *torch.autograd.grad(out.square().sum(), features)])
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_gradients_of_parameters_are_apart():
+    """They share an allocation: what is done to one leaves the others as they are."""
+    generator = torch.Generator().manual_seed(4)
+    coords = random_coords(generator, (5, 20, 20), 1, 0.2)
+    maps = [on_cuda(submanifold_map(coords, (5, 20, 20), 1))] * 3
+    channels = (4, 16, 128, 128)  # the last weight's gradient is too large to share
+    features = torch.randn(len(coords), 4, generator=generator).half().cuda()
+    weights = [
+        (torch.randn(27, *n, generator=generator) / 10).cuda().requires_grad_()
+        for n in itertools.pairwise(channels)
+    ]
+    norms = [torch.nn.BatchNorm1d(c).cuda() for c in channels[1:]]
+    parameters = [*weights, *(p for norm in norms for p in norm.parameters())]
+
+    def backward():
+        conv_blocks(features, weights, maps, norms).float().square().sum().backward()
+
+    backward()
+    first = [p.grad.clone() for p in parameters]
+    backward()  # adds in place
+    for p, gradient in zip(parameters, first, strict=True):
+        assert torch.equal(p.grad, 2 * gradient)
+    for number, p in enumerate(parameters):
+        p.grad.fill_(number)
+    assert all((p.grad == number).all() for number, p in enumerate(parameters))
+    weights[0].grad = None
+    backward()
+    assert torch.equal(weights[0].grad, first[0])

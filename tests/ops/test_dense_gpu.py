@@ -65,6 +65,16 @@ def test_operator_is_well_behaved(from_above):
     )
 
 
+def test_its_gradient_has_none():
+    coords = random_coords((2, 6, 7), 50).cuda()
+    features = torch.randn(len(coords), 4).cuda().requires_grad_()
+    out = dense(features, coords, (2, 6, 7), 2)
+    (gradient,) = torch.autograd.grad(out.square().sum(), features, create_graph=True)
+    torch.testing.assert_close(gradient, 2 * features)
+    with pytest.raises(RuntimeError, match="dense: its gradient cannot be differentiated"):
+        gradient.sum().backward()
+
+
 def test_wrong_tensors():
     coords = random_coords((2, 6, 7), 50).cuda()
     features = torch.randn(len(coords), 4).cuda()

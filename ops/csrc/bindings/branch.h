@@ -1,6 +1,7 @@
 // A second stream beside torch's current one, and the memory of its calls.
 #pragma once
 
+#include <map>
 #include <utility>
 
 #include "bindings/checks.h"
@@ -14,12 +15,20 @@ class SharedScratch {
 
   void next_call() { at_ = 0; }
 
+  // The same on the current stream, for which torch keeps the order: what is larger goes back to it meanwhile.
+  void next_call(int64_t most_bytes) {
+    next_call();
+    outgrown_.clear();
+    for (Tensor& tensor : held_)
+      if (tensor.defined() && tensor.numel() > most_bytes) tensor = Tensor();
+  }
+
   void* operator()(int64_t bytes) {
     if (at_ == held_.size()) held_.emplace_back();
     Tensor& tensor = held_[at_++];
     if (!tensor.defined() || tensor.numel() < bytes) {
       if (tensor.defined()) outgrown_.push_back(tensor);
-      tensor = at::empty({bytes}, options_);
+      tensor = empty({bytes}, options_);
     }
     return tensor.data_ptr();
   }
@@ -42,10 +51,17 @@ class Event {
   cudaEvent_t event_;
 };
 
+// An event of this thread, for what is recorded and waited for at once. `device` is the current one.
+inline cudaEvent_t event_of(const at::Device& device) {
+  thread_local std::map<c10::DeviceIndex, Event> events;
+  return events[device.index()];
+}
+
 // A second stream, joined at the end also where an error leaves the operator.
 class ForkedStream {
  public:
-  explicit ForkedStream(const at::Device& device) : side_(c10::cuda::getStreamFromPool(false, device.index())) {
+  explicit ForkedStream(const at::Device& device)
+      : side_(c10::cuda::getStreamFromPool(false, device.index())), event_(event_of(device)) {
     check(cudaEventRecord(event_, stream()), "event");
     check(cudaStreamWaitEvent(side_.stream(), event_, 0), "event");
   }
@@ -58,7 +74,7 @@ class ForkedStream {
 
  private:
   c10::cuda::CUDAStream side_;
-  Event event_;
+  cudaEvent_t event_;
 };
 
 }  // namespace millisecond

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/cuda/EmptyTensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -21,6 +22,11 @@ namespace millisecond {
 using at::Tensor;
 
 inline cudaStream_t stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
+// As at::empty, but past the dispatcher, for the host's sake.
+inline Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  return at::detail::empty_cuda(sizes, options);
+}
 
 inline void check(cudaError_t error, const char* what) {
   TORCH_CHECK(error == cudaSuccess, what, ": ", cudaGetErrorString(error));
@@ -80,7 +86,7 @@ class Scratch {
 
  private:
   void* allocate(int64_t bytes) {
-    held_.push_back(at::empty({bytes}, options_));
+    held_.push_back(empty({bytes}, options_));
     return held_.back().data_ptr();
   }
 

@@ -1,14 +1,18 @@
 // Blocks of convolution, batch normalisation and ReLU, for training.
 #include "bindings/conv_blocks.h"
 
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 
 #include "bindings/branch.h"
+#include "bindings/pieces.h"
 
 namespace millisecond {
 namespace {
+
+constexpr int64_t LARGE = 1 << 20;  // bytes: memory that is allocated when it is due, and not kept
 
 // A list of counts is empty where all rows of all tables count, one of orders where no table has one.
 template <typename List>
@@ -68,9 +72,10 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
   std::vector<Tensor> saved(2 * blocks + 1);
   int64_t channels = 0;
   for (const Tensor& scale : scales) channels += scale.numel();
-  Tensor& statistics = saved[2 * blocks] = at::empty({2, channels}, scales[0].options());
+  Tensor& statistics = saved[2 * blocks] = empty({2, channels}, scales[0].options());
   float* mean = statistics.data_ptr<float>();
   Scratch packs(features);
+  SharedScratch scratch(features);
   const std::vector<const void*> packed = packed_weights(features, weights, false, 0, type, tf32, packs);
   for (size_t i = 0; i < blocks; ++i) {
     const Tensor& x = i == 0 ? features : saved[i - 1];
@@ -84,8 +89,7 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
     check_channels(shifts[i], "shift", weight.c_out, x);
     check_channels(running_means[i], "running_mean", weight.c_out, x);
     check_channels(running_vars[i], "running_var", weight.c_out, x);
-    Tensor sums = at::empty({table.rows, weight.c_out}, x.options()), out = at::empty(sums.sizes(), x.options());
-    Scratch scratch(x);
+    Tensor sums = empty({table.rows, weight.c_out}, x.options()), out = empty(sums.sizes(), x.options());
     check(block_forward(
               type, tf32,
               {weight, x.data_ptr(), sums.data_ptr(), out.data_ptr(), table, scales[i].data_ptr<float>(),
@@ -93,6 +97,7 @@ std::vector<Tensor> conv_blocks(const Tensor& features, at::TensorList weights, 
                counter_of(batches, i, x), mean, mean + channels, momentum, eps},
               std::ref(scratch), stream()),
           "conv_blocks");
+    scratch.next_call(LARGE);
     saved[i] = out;
     saved[blocks + i] = sums;
     mean += weight.c_out;
@@ -135,23 +140,46 @@ std::vector<WeightGradientPlan> plans_of(const Tensor& features, at::TensorList 
   return plans;
 }
 
-// Room for the gradient of a weight, its axes in memory in the order of the weight's where that is the one of its
-// shape or, of [V, C_in, C_out], [C_out, V, C_in], so that autograd takes it as it is.
-Tensor empty_gradient(const Tensor& weight, const at::TensorOptions& options) {
-  const bool outputs_first =
-      weight.dim() == 3 && !weight.is_contiguous() && weight.permute({2, 0, 1}).is_contiguous();
-  if (!outputs_first) return at::empty(weight.sizes(), options);
-  return at::empty({weight.size(2), weight.size(0), weight.size(1)}, options).permute({1, 2, 0});
+// Strides of the gradient of a weight: the weight's where these are those of its shape or, of [V, C_in, C_out],
+// those of [C_out, V, C_in], so that autograd takes it as it is.
+at::DimVector gradient_strides(const Tensor& weight) {
+  if (weight.dim() == 3) {
+    const at::DimVector outputs_first = {weight.size(1), 1, weight.size(0) * weight.size(1)};
+    if (weight.strides() == at::IntArrayRef(outputs_first)) return outputs_first;
+  }
+  return c10::contiguous_strides(weight.sizes());
+}
+
+int64_t gradient_room(const Tensor& parameter) { return Pieces::room(parameter.numel() * sizeof(float)); }
+
+// Gradients of weights, but the large ones, of scales and of shifts of all blocks, one kind after the other behind
+// a place for that of the features; in one allocation.
+std::vector<Tensor> joint_gradients(at::TensorList weights, at::TensorList scales) {
+  const size_t blocks = weights.size();
+  int64_t room = 0;
+  for (size_t i = 0; i < blocks; ++i) {
+    const int64_t of_weight = gradient_room(weights[i]);
+    room += 2 * gradient_room(scales[i]) + (of_weight > LARGE ? 0 : of_weight);
+  }
+  Pieces pieces(room, scales[0]);
+  std::vector<Tensor> gradients(1 + 3 * blocks);
+  for (size_t i = 0; i < blocks; ++i) {
+    if (gradient_room(weights[i]) <= LARGE)
+      gradients[1 + i] = pieces.take(weights[i].sizes(), gradient_strides(weights[i]), at::kFloat);
+    for (size_t kind : {1, 2})
+      gradients[1 + kind * blocks + i] = pieces.take(scales[i].sizes(), scales[i].strides(), at::kFloat);
+  }
+  return gradients;
 }
 
 }  // namespace
 
-std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& features, at::TensorList weights,
-                                         at::TensorList scales, at::TensorList shifts, at::TensorList saved,
-                                         at::TensorList neighbours, at::TensorList counts,
-                                         at::TensorList back_neighbours, at::TensorList back_counts,
-                                         const OptionalTensors& back_orders, at::IntArrayRef back_flipped,
-                                         double eps, bool wants_features, bool tf32, bool overwrite) {
+std::vector<Tensor> blocks_backward(const Tensor& gradient, const Tensor& features, at::TensorList weights,
+                                    at::TensorList scales, at::TensorList shifts, at::TensorList saved,
+                                    at::TensorList neighbours, at::TensorList counts,
+                                    at::TensorList back_neighbours, at::TensorList back_counts,
+                                    const OptionalTensors& back_orders, at::IntArrayRef back_flipped, double eps,
+                                    bool wants_features, bool tf32, bool overwrite, bool joint) {
   const size_t blocks = weights.size();
   TORCH_CHECK(scales.size() == blocks && shifts.size() == blocks && saved.size() == 2 * blocks + 1 &&
                   neighbours.size() == blocks && back_neighbours.size() == blocks &&
@@ -160,13 +188,13 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
               "every list must have one tensor for each of ", blocks, " weights, saved two and one more");
   const c10::cuda::CUDAGuard guard(features.device());
   const Scalar type = scalar_of(features, "features");
-  std::vector<Tensor> gradients(1 + 3 * blocks);
+  std::vector<Tensor> gradients = joint ? joint_gradients(weights, scales) : std::vector<Tensor>(1 + 3 * blocks);
   // autograd may hand over an expanded gradient or a slice of a larger one
   Tensor of_out = gradient.contiguous();
   if (reinterpret_cast<uintptr_t>(of_out.data_ptr()) % 16 != 0) of_out = of_out.clone();
   Scratch ahead(features);
-  std::vector<Tensor> of_sums(blocks);  // the branch reads them until it is joined
-  SharedScratch shared(features);       // of the branch
+  std::vector<Tensor> of_sums(blocks);                // the branch reads them until it is joined
+  SharedScratch scratch(features), shared(features);  // the latter of the branch
   const Tensor& statistics = saved[2 * blocks];
   int64_t channels = 0;
   for (const Tensor& scale : scales) channels += scale.numel();
@@ -201,14 +229,17 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
     }
     weight.packed = packed[i];
     // the gradient of another block's features is ours to overwrite
-    of_sums[i] = overwrite ? sums : (i + 1 == blocks ? at::empty_like(sums) : of_out);
+    of_sums[i] = overwrite ? sums : (i + 1 == blocks ? empty(sums.sizes(), sums.options()) : of_out);
     // a wide layer's weight gradient fills the device: nothing is lost where the features' waits for it
     const bool in_place = overwrite && i > 0 && std::min(weight.c_in, weight.c_out) >= WIDE;
-    Tensor of_features = !wanted ? at::empty({0}, x.options()) : (in_place ? x : at::empty_like(x));
-    Tensor of_weight = empty_gradient(weights[i], scales[i].options());
-    Tensor of_scale = at::empty_like(scales[i]), of_shift = at::empty_like(scales[i]);
+    Tensor of_features = !wanted ? empty({0}, x.options()) : (in_place ? x : empty(x.sizes(), x.options()));
+    Tensor &of_weight = gradients[1 + i], &of_scale = gradients[1 + blocks + i],
+           &of_shift = gradients[1 + 2 * blocks + i];
+    if (!of_weight.defined())
+      of_weight = at::empty_strided(weights[i].sizes(), gradient_strides(weights[i]), scales[i].options());
+    for (Tensor* parameter : {&of_scale, &of_shift})
+      if (!parameter->defined()) *parameter = empty(scales[i].sizes(), scales[i].options());
     shared.next_call();
-    Scratch scratch(features);
     check(block_backward(
               type, tf32,
               {weight, of_out.data_ptr(), sums.data_ptr(), x.data_ptr(), x.size(0), table, back,
@@ -217,13 +248,21 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
                strides_of(of_weight, false), plans[i], of_scale.data_ptr<float>(), of_shift.data_ptr<float>()},
               std::ref(scratch), stream(), fork.branch(std::ref(shared))),
           "conv_blocks_backward");
-    gradients[1 + i] = of_weight;
-    gradients[1 + blocks + i] = of_scale;
-    gradients[1 + 2 * blocks + i] = of_shift;
+    scratch.next_call(LARGE);
     of_out = of_features;
   }
   gradients[0] = of_out;
   return gradients;
+}
+
+std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& features, at::TensorList weights,
+                                         at::TensorList scales, at::TensorList shifts, at::TensorList saved,
+                                         at::TensorList neighbours, at::TensorList counts,
+                                         at::TensorList back_neighbours, at::TensorList back_counts,
+                                         const OptionalTensors& back_orders, at::IntArrayRef back_flipped,
+                                         double eps, bool wants_features, bool tf32, bool overwrite) {
+  return blocks_backward(gradient, features, weights, scales, shifts, saved, neighbours, counts, back_neighbours,
+                         back_counts, back_orders, back_flipped, eps, wants_features, tf32, overwrite, false);
 }
 
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {

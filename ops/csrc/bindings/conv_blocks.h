@@ -22,4 +22,12 @@ std::vector<Tensor> conv_blocks_backward(const Tensor& gradient, const Tensor& f
                                          const OptionalTensors& back_orders, at::IntArrayRef back_flipped,
                                          double eps, bool wants_features, bool tf32, bool overwrite);
 
+// The same; joint: gradients of small parameters share an allocation, which an operator's results may not.
+std::vector<Tensor> blocks_backward(const Tensor& gradient, const Tensor& features, at::TensorList weights,
+                                    at::TensorList scales, at::TensorList shifts, at::TensorList saved,
+                                    at::TensorList neighbours, at::TensorList counts,
+                                    at::TensorList back_neighbours, at::TensorList back_counts,
+                                    const OptionalTensors& back_orders, at::IntArrayRef back_flipped, double eps,
+                                    bool wants_features, bool tf32, bool overwrite, bool joint);
+
 }  // namespace millisecond

@@ -38,7 +38,7 @@ std::vector<Tensor> allocate_tables(std::vector<TableJob>& jobs, at::IntArrayRef
     if (job.kind == TableKind::tail) continue;
     const int64_t volume = volume_of(job.window);
     TORCH_CHECK(volume <= INT32_MAX, "a kernel of ", volume, " offsets is too large");
-    out.push_back(at::empty({volume, rows[job.level]}, coords.options()));
+    out.push_back(empty({volume, rows[job.level]}, coords.options()));
     job.neighbours = out.back().data_ptr<int>();
   }
   return out;
@@ -55,12 +55,12 @@ std::vector<Tensor> index_bounded(const Tensor& coords, const std::optional<Tens
   set_tables(network, submanifold, submanifold_levels, transposed);
   check_capacities(network, capacities, 1);
   check_count(count, coords, "coords");
-  std::vector<Tensor> out = {at::empty({network.bitmap.levels + 2}, coords.options())};
+  std::vector<Tensor> out = {empty({network.bitmap.levels + 2}, coords.options())};
   int rows[MAX_LEVELS];
   int* levels[MAX_LEVELS];
   for (int l = 0; l < network.bitmap.levels; ++l) {
     rows[l] = static_cast<int>(capacities[l]);
-    out.push_back(at::empty({rows[l], 1 + network.dims}, coords.options()));
+    out.push_back(empty({rows[l], 1 + network.dims}, coords.options()));
     levels[l] = out.back().data_ptr<int>();
   }
   std::vector<TableJob> jobs = tables_of(network, true);
@@ -80,7 +80,7 @@ Tensor index_count(const Tensor& coords, const std::optional<Tensor>& count, con
   const c10::cuda::CUDAGuard guard(coords.device());
   const Network network = network_of(coords, workspace, batch_size, shapes, steps);
   check_count(count, coords, "coords");
-  Tensor counts = at::empty({network.bitmap.levels + 2}, coords.options());
+  Tensor counts = empty({network.bitmap.levels + 2}, coords.options());
   check(count_levels(network, coords.data_ptr<int>(), static_cast<int>(coords.size(0)),
                      optional_pointer<int>(count), counts.data_ptr<int>(), stream()),
         "index");
@@ -102,7 +102,7 @@ std::vector<Tensor> index_exact(const Tensor& coords, const Tensor& workspace, i
   int* levels[MAX_LEVELS] = {coords.data_ptr<int>()};
   for (int l = 1; l < network.bitmap.levels; ++l) {
     rows[l] = static_cast<int>(sizes[l]);
-    out.push_back(at::empty({rows[l], 1 + network.dims}, coords.options()));
+    out.push_back(empty({rows[l], 1 + network.dims}, coords.options()));
     levels[l] = out.back().data_ptr<int>();
   }
   std::vector<TableJob> jobs = tables_of(network, false);
@@ -122,7 +122,7 @@ std::tuple<std::vector<Tensor>, int64_t> index_sites(const Tensor& coords, int64
   const Shapes grid = shapes_of(batch_size, shapes);
   const int64_t words = bitmap_words(grid.batch, grid.levels, grid.size);
   TORCH_CHECK(words != TOO_LARGE, "shapes: a grid of ", shapes, " is too large for the bitmap");
-  const Tensor workspace = at::empty({words}, coords.options());
+  const Tensor workspace = empty({words}, coords.options());
   check(cudaMemsetAsync(workspace.data_ptr(), 0, words * sizeof(int), stream()), "index");
   const Tensor counts = index_count(coords, std::nullopt, workspace, batch_size, shapes, steps);
   const Tensor known = at::empty(counts.sizes(), at::TensorOptions(at::kInt).pinned_memory(true));

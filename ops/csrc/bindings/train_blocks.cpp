@@ -1,21 +1,17 @@
 // Training blocks with their gradient. Autograd is told here and not in Python, for the host's sake.
-#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "bindings/conv_blocks.h"
+#include "bindings/operators.h"
 
 namespace millisecond {
 namespace {
 
 using Tensors = std::vector<Tensor>;
-
-// An operator by its name: fakes of tensors find their own there.
-template <typename Signature>
-auto operator_of(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
 
 // What has no gradient.
 struct Rest : torch::CustomClassHolder {
@@ -33,10 +29,16 @@ Tensors readable(at::TensorList weights) {
   return out;
 }
 
+// Whether a mode, or a fake, has to see which operators are called.
+bool is_watched(const Tensor& tensor) {
+  return c10::impl::TorchDispatchModeTLS::any_modes_set() || tensor.key_set().has(c10::DispatchKey::Python);
+}
+
 struct Blocks : torch::autograd::Function<Blocks> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& features, at::TensorList weights,
                         at::TensorList scales, at::TensorList shifts, const c10::intrusive_ptr<Rest>& rest) {
     static const auto blocks = operator_of<decltype(conv_blocks)>("millisecond::conv_blocks");
+    const at::AutoDispatchBelowADInplaceOrView guard;
     const Tensors saved = blocks.call(features, readable(weights), scales, shifts, rest->running_means,
                                       rest->running_vars, rest->batches, rest->neighbours, rest->counts,
                                       rest->orders, rest->momentum, rest->eps, rest->tf32);
@@ -52,16 +54,21 @@ struct Blocks : torch::autograd::Function<Blocks> {
     TORCH_CHECK_NOT_IMPLEMENTED(!at::GradMode::is_enabled(),
                                 "conv_blocks: its gradient cannot be differentiated, leave out create_graph");
     static const auto backward = operator_of<decltype(conv_blocks_backward)>("millisecond::conv_blocks_backward");
+    const at::AutoDispatchBelowADInplaceOrView guard;
     const Tensors kept = context->get_saved_variables();
     const auto rest = c10::static_intrusive_pointer_cast<Rest>(context->saved_data["rest"].toCapsule());
     const size_t blocks = (kept.size() - 2) / 5;
     const auto kind = [&](size_t i) { return at::TensorList(kept).slice(1 + i * blocks, blocks); };
     const bool wants_features = context->needs_input_grad(0);
     const bool overwrite = !torch::autograd::get_current_graph_task_keep_graph();
-    Tensors found = backward.call(gradients[0], kept[0], readable(kind(0)), kind(1), kind(2),
-                                  at::TensorList(kept).slice(1 + 3 * blocks), rest->neighbours, rest->counts,
-                                  rest->back_neighbours, rest->back_counts, rest->back_orders, rest->back_flipped,
-                                  rest->eps, wants_features, rest->tf32, overwrite);
+    const auto call = [&](const auto& function, auto... more) {
+      return function(gradients[0], kept[0], readable(kind(0)), kind(1), kind(2),
+                      at::TensorList(kept).slice(1 + 3 * blocks), rest->neighbours, rest->counts,
+                      rest->back_neighbours, rest->back_counts, rest->back_orders, rest->back_flipped, rest->eps,
+                      wants_features, rest->tf32, overwrite, more...);
+    };
+    const auto by_name = [&](auto&&... arguments) { return backward.call(arguments...); };
+    Tensors found = is_watched(gradients[0]) ? call(by_name) : call(blocks_backward, true);
     if (!wants_features) found[0] = Tensor();
     found.emplace_back();  // of the rest
     return found;

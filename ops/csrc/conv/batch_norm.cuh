@@ -1,8 +1,11 @@
 // Batch normalisation by the batch's own statistics and ReLU, forward and backward.
 //
 // A block takes a chunk of rows: a thread stays with one pack of channels and strides over the
-// rows; the threads of a pack are merged in a tree, the chunks in double. The partition follows
+// rows; the threads of a pack are merged in a tree, the chunks in double by a warp. The partition follows
 // from the shape alone and every sum has one order, so the same input gives the same bits.
+//
+// Where chunks and channels are few, every block of the kernel that reads a merged sum merges it for itself: the
+// host is spared a launch.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +21,8 @@ constexpr int MERGE_THREADS = 128;
 constexpr int MAX_LANES = 64;     // packs of a row that a block takes
 constexpr int BATCH = 4;          // rows of a thread in the smallest chunk
 constexpr int MAX_CHUNKS = 1024;  // what the merge has to read
+constexpr int TOGETHER = 4;       // channels that a warp merges at once: more loads in flight
+constexpr int FEW = 1 << 14;      // chunks times channels that every block may merge
 
 struct Partition {
   int64_t rows, chunk_rows;
@@ -40,6 +45,9 @@ struct Partition {
     }
     return p;
   }
+
+  // Whether every block may merge the chunks of its channels.
+  bool has_few() const { return chunks * channels <= FEW; }
 };
 
 // Channels of a pack: 16 bytes where these divide a row.
@@ -147,17 +155,33 @@ __device__ __forceinline__ void merge_lines(State& state, const Share<V>& share,
   }
 }
 
-// The block's sum, known to all its threads.
-__device__ __forceinline__ double block_sum(double x) {
-  __shared__ double warps[MERGE_THREADS / 32];
-  x = warp_sum(x);
-  __syncthreads();  // the sum before this one has been read
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
-  __syncthreads();
-  double sum = 0.0;
+// By a warp: sums of value(i, chunk) over the chunks, in all lanes.
+template <int N, typename Value>
+__device__ __forceinline__ void sum_chunks(int chunks, double (&sum)[N], Value value) {
 #pragma unroll
-  for (int w = 0; w < MERGE_THREADS / 32; ++w) sum += warps[w];
-  return sum;
+  for (int i = 0; i < N; ++i) sum[i] = 0.0;
+  for (int chunk = threadIdx.x % WARP; chunk < chunks; chunk += WARP) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum[i] += value(i, chunk);
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) sum[i] = warp_sum(sum[i]);
+}
+
+// All channels that the block's packs hold, each in its turn a warp's: merge(first, left) for TOGETHER of them
+// from `first` on, of which `left` are there, returns a lane's pair of numbers of channel first + lane. The pairs
+// are known to all threads then, in the order of the packs.
+template <int V, typename Merge>
+__device__ __forceinline__ const float2* merge_block(const Partition& p, Merge merge) {
+  __shared__ float2 merged[MAX_LANES * V];
+  const int begin = blockIdx.y * p.lanes * V, end = min(begin + p.lanes * V, p.channels);
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  for (int first = begin + warp * TOGETHER; first < end; first += THREADS / WARP * TOGETHER) {
+    const float2 pair = merge(first, end - first);
+    if (lane < TOGETHER && first + lane < end) merged[first + lane - begin] = pair;
+  }
+  __syncthreads();
+  return merged;
 }
 
 template <int V>

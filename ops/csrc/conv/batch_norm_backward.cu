@@ -53,48 +53,75 @@ __global__ void __launch_bounds__(THREADS, 2)
   merge_lines<V>(sums, share, p, partial);
 }
 
-// One block per channel.
-__global__ void __launch_bounds__(MERGE_THREADS)
-    merge_sums_kernel(const float2* __restrict__ partial, const Partition most, float* __restrict__ of_scale,
-                      float* __restrict__ of_shift) {
-  const int chunks = most.counted().chunks;
-  const float2* const of_chunk = partial + int64_t(blockIdx.x) * chunks;
-  double g = 0.0, g_x = 0.0;
-  for (int chunk = threadIdx.x; chunk < chunks; chunk += MERGE_THREADS) {
-    g += of_chunk[chunk].x;
-    g_x += of_chunk[chunk].y;
+// By a warp: gradients of shift and scale of N channels from `first` on, of which `left` are there; lane i has
+// those of channel first + i. `keep`: and writes them.
+template <int N>
+__device__ __forceinline__ float2 merge_sums(const BatchNormBackward& p, const float2* partial,
+                                             const Partition& part, int first, int left, bool keep) {
+  const auto of_chunk = [&](int i, int chunk) {
+    return partial[int64_t(first + min(i, left - 1)) * part.chunks + chunk];
+  };
+  double g[N], g_x[N];
+  sum_chunks<N>(part.chunks, g, [&](int i, int chunk) { return of_chunk(i, chunk).x; });
+  sum_chunks<N>(part.chunks, g_x, [&](int i, int chunk) { return of_chunk(i, chunk).y; });
+  const int lane = threadIdx.x % WARP;
+  if (lane >= N || lane >= left) return {};
+  float2 found = {float(g[0]), float(g_x[0])};
+#pragma unroll
+  for (int i = 1; i < N; ++i) {
+    if (lane == i) found = {float(g[i]), float(g_x[i])};
   }
-  g = block_sum(g);
-  g_x = block_sum(g_x);
-  if (threadIdx.x > 0) return;
-  of_shift[blockIdx.x] = float(g);
-  of_scale[blockIdx.x] = float(g_x);
+  if (keep) {
+    p.of_shift[first + lane] = found.x;
+    p.of_scale[first + lane] = found.y;
+  }
+  return found;
 }
 
-template <typename T, int V>
+// One warp per channel.
+__global__ void __launch_bounds__(MERGE_THREADS)
+    merge_sums_kernel(const BatchNormBackward p, const float2* __restrict__ partial, const Partition most) {
+  const int channel = blockIdx.x * (MERGE_THREADS / WARP) + threadIdx.x / WARP;
+  if (channel < p.channels) merge_sums<1>(p, partial, most.counted(), channel, 1, true);
+}
+
+// FEW_CHUNKS: sums are not merged yet.
+template <typename T, int V, bool FEW_CHUNKS>
 __global__ void __launch_bounds__(THREADS, 2)
-    gradient_kernel(const Rows<const T> gradient, const T* x, const float* __restrict__ mean,
-                    const float* __restrict__ inv_std, const float* __restrict__ scale,
-                    const float* __restrict__ shift, const float* __restrict__ of_scale,
-                    const float* __restrict__ of_shift, T* of_x, const Partition most) {
+    gradient_kernel(const BatchNormBackward b, const float2* __restrict__ partial, const Partition most) {
   const Partition p = most.counted();
+  const bool first = blockIdx.x == 0;  // which keeps the sums, even of no rows
+  if (!first && blockIdx.x >= p.chunks) return;
   const Share<V> share(p);
-  if (share.row >= share.end) return;
   float centre[V], offset[V], factor[V], along[V], level[V];
-  load_channels(centre, mean, share.channel);
-  load_channels(offset, shift, share.channel);
-  load_channels(factor, scale, share.channel);
-  load_channels(along, of_scale, share.channel);
-  load_channels(level, of_shift, share.channel);
+  if constexpr (FEW_CHUNKS) {
+    const float2* const merged = merge_block<V>(
+        p, [&](int channel, int left) { return merge_sums<TOGETHER>(b, partial, p, channel, left, first); });
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const float2 pair = merged[threadIdx.x % p.lanes * V + i];
+      level[i] = pair.x, along[i] = pair.y;
+    }
+  }
+  if (share.row >= share.end) return;
+  if constexpr (!FEW_CHUNKS) {
+    load_channels(along, b.of_scale, share.channel);
+    load_channels(level, b.of_shift, share.channel);
+  }
+  load_channels(centre, b.mean, share.channel);
+  load_channels(offset, b.shift, share.channel);
+  load_channels(factor, b.scale, share.channel);
   const float rows = float(p.rows);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float slope = __ldg(inv_std + share.channel + i);
+    const float slope = __ldg(b.inv_std + share.channel + i);
     factor[i] *= slope;
     along[i] *= slope / rows;
     level[i] /= rows;
   }
-  for_rows<T, V, 2>(share, p, {gradient, {x, p.channels}}, [&](int64_t row, const Pack<T, V>(&pack)[2]) {
+  const Rows<const T> gradient = {static_cast<const T*>(b.gradient), b.gradient_stride};
+  const Rows<const T> x = {static_cast<const T*>(b.x), p.channels};
+  for_rows<T, V, 2>(share, p, {gradient, x}, [&](int64_t row, const Pack<T, V>(&pack)[2]) {
     Pack<T, V> y;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
@@ -102,7 +129,7 @@ __global__ void __launch_bounds__(THREADS, 2)
       const float g = through_relu(pack[0].value[i], normalised(value, centre[i], factor[i], offset[i]));
       y.value[i] = from_float<T>(factor[i] * (g - level[i] - (value - centre[i]) * along[i]));
     }
-    *reinterpret_cast<Pack<T, V>*>(of_x + row * p.channels + share.channel) = y;
+    *reinterpret_cast<Pack<T, V>*>(static_cast<T*>(b.of_x) + row * p.channels + share.channel) = y;
   });
 }
 
@@ -118,10 +145,13 @@ cudaError_t batch_norm_relu_backward(Scalar type, const BatchNormBackward& p, cu
     float2* const partial = reinterpret_cast<float2*>(p.workspace);
     sums_kernel<T, V>
         <<<grid, THREADS, 0, stream>>>(gradient, x, p.mean, p.inv_std, p.scale, p.shift, partial, partition);
-    merge_sums_kernel<<<p.channels, MERGE_THREADS, 0, stream>>>(partial, partition, p.of_scale, p.of_shift);
-    gradient_kernel<T, V><<<grid, THREADS, 0, stream>>>(gradient, x, p.mean, p.inv_std, p.scale, p.shift,
-                                                        p.of_scale, p.of_shift, static_cast<T*>(p.of_x),
-                                                        partition);
+    if (partition.has_few()) {
+      gradient_kernel<T, V, true><<<grid, THREADS, 0, stream>>>(p, partial, partition);
+    } else {
+      const int blocks = divide_up(p.channels, MERGE_THREADS / WARP);
+      merge_sums_kernel<<<blocks, MERGE_THREADS, 0, stream>>>(p, partial, partition);
+      gradient_kernel<T, V, false><<<grid, THREADS, 0, stream>>>(p, partial, partition);
+    }
   });
 }
 

@@ -55,51 +55,83 @@ __global__ void __launch_bounds__(THREADS, 2)
   merge_lines<V>(moments, share, p, partial);
 }
 
-// One block per channel.
+// By a warp: mean and inverse deviation of N channels from `first` on, of which `left` are there; lane i has those
+// of channel first + i. `keep`: and writes them, and moves the running ones.
+template <typename T, int N>
+__device__ __forceinline__ float2 merge_moments(const BatchNormForward& p, const float2* partial,
+                                                const Partition& part, int first, int left, bool keep) {
+  const int64_t rows = part.rows;
+  const auto of_chunk = [&](int i, int chunk) {
+    return partial[int64_t(first + min(i, left - 1)) * part.chunks + chunk];
+  };
+  const auto rows_of = [&](int chunk) { return double(min(part.chunk_rows, rows - chunk * part.chunk_rows)); };
+  double mean[N], squares[N];
+  sum_chunks<N>(part.chunks, mean, [&](int i, int chunk) { return rows_of(chunk) * of_chunk(i, chunk).x; });
+#pragma unroll
+  for (int i = 0; i < N; ++i) mean[i] /= rows;
+  sum_chunks<N>(part.chunks, squares, [&](int i, int chunk) {
+    const float2 moments = of_chunk(i, chunk);
+    const double apart = moments.x - mean[i];
+    return moments.y + rows_of(chunk) * apart * apart;
+  });
+  const int lane = threadIdx.x % WARP, channel = first + lane;
+  if (lane >= N || lane >= left) return {};
+  double own_mean = mean[0], own_squares = squares[0];
+#pragma unroll
+  for (int i = 1; i < N; ++i) {
+    if (lane == i) own_mean = mean[i], own_squares = squares[i];
+  }
+  const double whole_mean = to_float(static_cast<const T*>(p.x)[channel]) + own_mean;
+  const float2 found = {float(whole_mean), float(1.0 / sqrt(own_squares / rows + p.eps))};
+  if (keep) {
+    const auto moved = [&](float from, double to) { return float(from + p.momentum * (to - from)); };
+    p.mean[channel] = found.x;
+    p.inv_std[channel] = found.y;
+    p.running_mean[channel] = moved(p.running_mean[channel], whole_mean);
+    p.running_var[channel] = moved(p.running_var[channel], own_squares / (rows - 1));
+    if (p.batches && channel == 0) ++*p.batches;
+  }
+  return found;
+}
+
+// One warp per channel.
 template <typename T>
 __global__ void __launch_bounds__(MERGE_THREADS)
     merge_moments_kernel(const BatchNormForward p, const float2* __restrict__ partial, const Partition most) {
-  const Partition part = most.counted();
-  const int channel = blockIdx.x, chunks = part.chunks;
-  const int64_t rows = part.rows;
-  const float2* const of_chunk = partial + int64_t(channel) * chunks;
-  const auto rows_of = [&](int chunk) { return double(min(part.chunk_rows, rows - chunk * part.chunk_rows)); };
-  double sum = 0.0, squares = 0.0;
-  for (int chunk = threadIdx.x; chunk < chunks; chunk += MERGE_THREADS) {
-    sum += rows_of(chunk) * of_chunk[chunk].x;
-  }
-  const double mean = block_sum(sum) / rows;
-  for (int chunk = threadIdx.x; chunk < chunks; chunk += MERGE_THREADS) {
-    const double apart = of_chunk[chunk].x - mean;
-    squares += of_chunk[chunk].y + rows_of(chunk) * apart * apart;
-  }
-  squares = block_sum(squares);
-  if (threadIdx.x > 0) return;
-  const double whole_mean = to_float(static_cast<const T*>(p.x)[channel]) + mean;
-  const auto moved = [&](float from, double to) { return float(from + p.momentum * (to - from)); };
-  p.mean[channel] = float(whole_mean);
-  p.inv_std[channel] = float(1.0 / sqrt(squares / rows + p.eps));
-  p.running_mean[channel] = moved(p.running_mean[channel], whole_mean);
-  p.running_var[channel] = moved(p.running_var[channel], squares / (rows - 1));
-  if (p.batches && channel == 0) ++*p.batches;
+  const int channel = blockIdx.x * (MERGE_THREADS / WARP) + threadIdx.x / WARP;
+  if (channel < p.channels) merge_moments<T, 1>(p, partial, most.counted(), channel, 1, true);
 }
 
-template <typename T, int V>
+// FEW_CHUNKS: moments are not merged yet.
+template <typename T, int V, bool FEW_CHUNKS>
 __global__ void __launch_bounds__(THREADS, 2)
-    normalise_kernel(const T* __restrict__ x, const float* __restrict__ mean, const float* __restrict__ inv_std,
-                     const float* __restrict__ scale, const float* __restrict__ shift, const Rows<T> out,
-                     const Partition most) {
-  const Partition p = most.counted();
-  const Share<V> share(p);
-  if (share.row >= share.end) return;
+    normalise_kernel(const BatchNormForward p, const float2* __restrict__ partial, const Partition most) {
+  const Partition part = most.counted();
+  const bool first = blockIdx.x == 0;  // which keeps the statistics, even of no rows
+  if (!first && blockIdx.x >= part.chunks) return;
+  const Share<V> share(part);
   float centre[V], slope[V], factor[V], offset[V];
-  load_channels(centre, mean, share.channel);
-  load_channels(slope, inv_std, share.channel);
-  load_channels(factor, scale, share.channel);
-  load_channels(offset, shift, share.channel);
+  if constexpr (FEW_CHUNKS) {
+    const float2* const merged = merge_block<V>(part, [&](int channel, int left) {
+      return merge_moments<T, TOGETHER>(p, partial, part, channel, left, first);
+    });
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const float2 pair = merged[threadIdx.x % part.lanes * V + i];
+      centre[i] = pair.x, slope[i] = pair.y;
+    }
+  }
+  if (share.row >= share.end) return;
+  if constexpr (!FEW_CHUNKS) {
+    load_channels(centre, p.mean, share.channel);
+    load_channels(slope, p.inv_std, share.channel);
+  }
+  load_channels(factor, p.scale, share.channel);
+  load_channels(offset, p.shift, share.channel);
 #pragma unroll
   for (int i = 0; i < V; ++i) slope[i] *= factor[i];
-  for_rows<T, V, 1>(share, p, {{x, p.channels}}, [&](int64_t row, const Pack<T, V>(&pack)[1]) {
+  const Rows<const T> x = {static_cast<const T*>(p.x), part.channels};
+  for_rows<T, V, 1>(share, part, {x}, [&](int64_t row, const Pack<T, V>(&pack)[1]) {
     Pack<T, V> y;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
@@ -107,7 +139,7 @@ __global__ void __launch_bounds__(THREADS, 2)
       // a comparison that is false for NaN, so that NaN passes through as in torch.relu
       y.value[i] = from_float<T>(normal < 0.0f ? 0.0f : normal);
     }
-    *reinterpret_cast<Pack<T, V>*>(out.data + row * out.stride + share.channel) = y;
+    *reinterpret_cast<Pack<T, V>*>(static_cast<T*>(p.out) + row * p.out_stride + share.channel) = y;
   });
 }
 
@@ -123,12 +155,15 @@ cudaError_t batch_norm_relu(Scalar type, const BatchNormForward& p, cudaStream_t
     using T = decltype(zero);
     constexpr int V = decltype(width)::value;
     const dim3 grid(partition.chunks, partition.tiles);
-    const T* const x = static_cast<const T*>(p.x);
-    const Rows<T> out{static_cast<T*>(p.out), p.out_stride};
     float2* const partial = reinterpret_cast<float2*>(p.workspace);
-    moments_kernel<T, V><<<grid, THREADS, 0, stream>>>(x, partial, partition);
-    merge_moments_kernel<T><<<p.channels, MERGE_THREADS, 0, stream>>>(p, partial, partition);
-    normalise_kernel<T, V><<<grid, THREADS, 0, stream>>>(x, p.mean, p.inv_std, p.scale, p.shift, out, partition);
+    moments_kernel<T, V><<<grid, THREADS, 0, stream>>>(static_cast<const T*>(p.x), partial, partition);
+    if (partition.has_few()) {
+      normalise_kernel<T, V, true><<<grid, THREADS, 0, stream>>>(p, partial, partition);
+    } else {
+      const int blocks = divide_up(p.channels, MERGE_THREADS / WARP);
+      merge_moments_kernel<T><<<blocks, MERGE_THREADS, 0, stream>>>(p, partial, partition);
+      normalise_kernel<T, V, false><<<grid, THREADS, 0, stream>>>(p, partial, partition);
+    }
   });
 }
 

@@ -4,6 +4,7 @@ import copy
 import pickle
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -104,6 +105,32 @@ def test_outputs_that_change_in_inference_mode():
             y.spatial_shape = [2 * size for size in y.spatial_shape]
             fresh = spconv.SparseConvTensor(y.features, y.indices.clone(), y.spatial_shape, 2)
             assert_same(conv(y).features, conv(fresh).features)
+
+
+@pytest.mark.parametrize("dims", [1, 3])
+def test_outputs_that_change_are_not_those_of_another_branch(dims):
+    shape = SHAPE[:dims]
+    indices = random_sites(0, 2, shape, 0.4)
+    x = spconv.SparseConvTensor(draws(0)(len(indices), 4), indices, shape, 2)
+    first, second = (
+        getattr(spconv, f"SparseConv{dims}d")(4, 4, 3, 2, 1, indice_key=key).double()
+        for key in "ab"
+    )
+    wanted = second(x).dense()
+    first(x).indices[:, 1:] *= 2
+    assert_same(second(x).dense(), wanted)
+
+
+@pytest.mark.parametrize("of", [tuple, np.array, torch.tensor])
+def test_a_shape_that_a_program_writes(of):
+    x = tensor()
+    x.spatial_shape = of([8, 8, 8])
+    y = spconv.SparseConv3d(4, 4, 3, 2, 1, indice_key="a").double()(x)
+    assert y.spatial_shape == [4, 4, 4]
+    y.spatial_shape = of([4, 4, 4])
+    z = spconv.SparseInverseConv3d(4, 4, 3, "a").double()(y)
+    assert z.spatial_shape == [8, 8, 8]
+    assert z.dense().shape == (2, 4, 8, 8, 8)
 
 
 @pytest.mark.parametrize("seeds", [(0, 1), (0, 0), (0, 1, 2)])
