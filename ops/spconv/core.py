@@ -119,7 +119,8 @@ class SparseConvTensor:
         """Another tensor of the same content; `indice_dict` is shared."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
-        copy.spatial_shape = [*self.spatial_shape]
+        shape = self.spatial_shape
+        copy.spatial_shape = [*shape] if type(shape) is list else whole_numbers(shape)
         return copy
 
     def select_by_index(self, valid_indices: Tensor) -> SparseConvTensor:
@@ -141,7 +142,7 @@ class SparseConvTensor:
         if isinstance(sites, PlainSites):
             grid = sites.dense(features)
         else:
-            grid = dense(features, coords, self.spatial_shape, self.batch_size)
+            grid = dense(features, coords, sites.shape, self.batch_size)
         return grid if channels_first else grid.movedim(1, -1).contiguous()
 
     def find_indice_pair(self, key: Any) -> Shared | None:

@@ -43,8 +43,6 @@ def _block(modules: Sequence[nn.Module]) -> Block | None:
         isinstance(conv, SparseConvolution)
         and type(norm) is nn.BatchNorm1d
         and type(relu) is nn.ReLU
-        and norm.running_mean is not None
-        and norm.weight is not None
         and not conv.conv1x1
         and _fits_tensor_cores(conv)
     )
@@ -98,20 +96,21 @@ def run_of(structure: Sequence[Block | None], at: int, x: SparseConvTensor) -> l
 
 def _may_infer(block: Block, features: Tensor, before: Sequence[Block]) -> bool:
     weight = block.conv._parameters.get("weight")
-    if weight is None or block.norm.training or weight.is_inference() or _computed(block):
+    if weight is None or block.norm.training or weight.is_inference() or not _is_whole(block):
         return False
     return weight.dtype == features.dtype or torch.is_autocast_enabled(weight.device.type)
 
 
 def _may_train(block: Block, features: Tensor, before: Sequence[Block]) -> bool:
     conv, norm, _ = block
-    if _computed(block) or conv._parameters["bias"] is not None:
+    if not _is_whole(block) or conv._parameters["bias"] is not None:
         return False
     weight, scale = conv._parameters["weight"], norm._parameters["weight"]
     return (
         weight is not None
         and scale is not None
         and norm.training
+        and norm.track_running_stats
         and features.is_cuda
         and weight.dtype == scale.dtype == torch.float32
         and norm.momentum is not None
@@ -129,10 +128,19 @@ def _alike(norm: nn.BatchNorm1d, other: nn.BatchNorm1d) -> bool:
     )
 
 
-def _computed(block: Block) -> bool:
-    """Whether a weight or bias is no parameter, but computed from others."""
-    conv, norm = block.conv._parameters, block.norm._parameters
-    return not ("weight" in conv and "bias" in conv and "weight" in norm and "bias" in norm)
+def _is_whole(block: Block) -> bool:
+    """Whether weights and biases are parameters, none computed from others, and the normalisation
+    has all of its tensors."""
+    conv, norm = block.conv._parameters, block.norm
+    parameters, buffers = norm._parameters, norm._buffers
+    return (
+        "weight" in conv
+        and "bias" in conv
+        and parameters.get("weight") is not None
+        and parameters.get("bias") is not None
+        and buffers.get("running_mean") is not None
+        and buffers.get("running_var") is not None
+    )
 
 
 def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseConvTensor | None:
@@ -174,7 +182,8 @@ def _chain(blocks: Sequence[Block], features: Tensor, folded: dict) -> ConvChain
     dtype, kind = tensors[0].dtype, features.device.type
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
-    state = dtype, tf32_allowed(), [(id(t), t.data_ptr(), t._version) for t in tensors]
+    eps = [block.norm.eps for block in blocks]
+    state = dtype, tf32_allowed(), eps, [(id(t), t.data_ptr(), t._version) for t in tensors]
     key = id(blocks[0].conv)
     kept = folded.get(key)
     if kept is None or kept[0] != state:

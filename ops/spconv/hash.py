@@ -12,8 +12,8 @@ class HashTable:
     """Keys [N] int32 or int64 and a value for each; the first value of a key stays. `items` come in
     the order of the keys. `max_size` is accepted: a table grows here.
 
-    Keys and values come as tensors [N] on the table's device, of its types or of smaller ones;
-    ValueError for others.
+    Keys and values come as tensors [N] on the table's device, of its types or of those that
+    `torch.promote_types` turns into them; ValueError for others.
     """
 
     def __init__(

@@ -158,8 +158,9 @@ class Sites:
     ) -> tuple[Sites, KernelMap]:
         coords, order = self.ordered()
         grid = outputs.shape, self.batch_size
-        back = line_maps.way_back(coords, outputs.ordered()[0], *grid, geometry)
-        return outputs, kernel_map._replace(backward=outputs_in(order, back))
+        with _tracked():  # see `strided`
+            back = line_maps.way_back(coords, outputs.ordered()[0], *grid, geometry)
+            return outputs, kernel_map._replace(backward=outputs_in(order, back))
 
     def _strided_map(
         self, coords: Tensor, geometry: ConvGeometry, both_ways: bool

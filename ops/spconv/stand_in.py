@@ -55,12 +55,14 @@ class _NotHere(MetaPathFinder):
     """Says what an import of a module of spconv's that is not here should do instead."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        if sys._getframe(2).f_code is importlib.util.find_spec.__code__:
+        if not fullname.startswith("spconv.") or sys.modules.get("spconv") is not _package():
+            return
+        asking = sys._getframe(1).f_back  # behind Python's own search
+        if asking is not None and asking.f_code is importlib.util.find_spec.__code__:
             return  # a program asks whether it is there, and gets None
-        if fullname.startswith("spconv.") and sys.modules.get("spconv") is _package():
-            raise ModuleNotFoundError(
-                f"{fullname}: not in ops.spconv; docs/from_spconv.md lists what is", name=fullname
-            )
+        raise ModuleNotFoundError(
+            f"{fullname}: not in ops.spconv; docs/from_spconv.md lists what is", name=fullname
+        )
 
 
 def _package() -> ModuleType:

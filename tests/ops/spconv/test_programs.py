@@ -165,6 +165,17 @@ def test_a_shape_is_a_tensors_own():
     assert y.dense().shape[2:] == (10, *SHAPE[1:])
 
 
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, tuple])
+def test_a_shape_may_be_an_array(kind):
+    x = tensor()
+    wanted = x.dense()
+    x.spatial_shape = kind(SHAPE)
+    assert_same(x.dense(), wanted)
+    y = x.shadow_copy()
+    assert y.spatial_shape == list(SHAPE)
+    assert all(type(number) is int for number in y.spatial_shape)
+
+
 def test_features_of_other_rows_get_one_line():
     x = tensor()
     fewer = x.replace_feature(x.features[:5])

@@ -11,11 +11,13 @@ import ops.spconv as spconv
 from tests.helpers.dense_oracle import draws, random_sites
 
 SHAPE = (7, 8, 9)
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-def tensor(channels=4, dtype=torch.float32, seed=0):
+def tensor(channels=4, dtype=torch.float32, seed=0, device="cpu"):
     sites = random_sites(seed, 2, SHAPE)
-    return spconv.SparseConvTensor(draws(seed, dtype)(len(sites), channels), sites, SHAPE, 2)
+    features = draws(seed, dtype)(len(sites), channels)
+    return spconv.SparseConvTensor(features.to(device), sites.to(device), SHAPE, 2)
 
 
 def block(c_in, c_out, conv=spconv.SubMConv3d, bias=False, **options):
@@ -103,6 +105,8 @@ def test_kept_weights_follow_their_tensors():
         net.load_state_dict(network().state_dict())
         same(net(x).features, one_by_one(network().eval(), x).features)
         net[1][1].weight.data = net[1][1].weight.data * 2
+        same(net(x).features, one_by_one(net, x).features)
+        net[1][1].eps = 0.5
         same(net(x).features, one_by_one(net, x).features)
     net.train()
     net(x)
@@ -218,6 +222,28 @@ def test_under_ddp():
         torch.distributed.destroy_process_group()
     for parameter, gradient in zip(net.parameters(), expected, strict=True):
         same(parameter.grad, gradient)
+
+
+@pytest.mark.parametrize("gone", [("bias",), ("weight", "bias"), ("running_mean", "running_var")])
+@pytest.mark.parametrize("device", DEVICES)
+def test_normalisation_that_lost_its_tensors(gone, device):
+    net, x = network().eval().to(device), tensor(device=device)
+    with torch.no_grad():
+        net(x)
+        for name in gone:
+            setattr(net[1][1], name, None)
+        for training in (False, True):
+            same(net.train(training)(x).features, one_by_one(net, x).features, 1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_statistics_that_are_not_tracked_any_more(device):
+    net, x = network().to(device), tensor(device=device)
+    norm = net[1][1]
+    norm.track_running_stats = False
+    before = norm.running_mean.clone()
+    same(net(x).features, one_by_one(net, x).features, 1e-4)
+    assert torch.equal(norm.running_mean, before)
 
 
 class Doubled(nn.Module):

@@ -95,6 +95,7 @@ def test_whether_a_module_is_there_can_be_asked():
     assert util.find_spec("spconv.nothing_here") is None
     for name in ("spconv", "spconv.pytorch", "spconv.pytorch.utils"):
         assert util.find_spec(name) is not None
+    assert [finder.find_spec("os.path", None) for finder in sys.meta_path[-1:]] == [None]
 
 
 def test_mistakes_get_one_line(tmp_path, monkeypatch, capsys):
