@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-KERNELS := $(shell find ops/csrc detector/cpp examples tests/cpp tools/benchmarks -name "*.cu" -o -name "*.cuh" -o -name "*.h" -o -name "*.cpp")
+KERNELS := $(shell find ops data/simulator/csrc detector/cpp examples tests/cpp tools/benchmarks -name "*.cu" -o -name "*.cuh" -o -name "*.h" -o -name "*.cpp")
 SANITIZERS := memcheck initcheck racecheck
 
 .PHONY: help demo train-demo test test-gpu sanitize lint types check format bench clean
@@ -11,30 +11,32 @@ help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 demo: .venv/installed  ## the shipped weights on a simulated drive: output/demo/
-	$(BIN)/python tools/first_demo.py --output output/demo
+	$(BIN)/millisecond tour --output output/demo
 
 train-demo: .venv/installed  ## simulate streets, train, evaluate, detect, draw: output/train_demo/
-	$(BIN)/python tools/train_demo.py --output output/train_demo
+	$(BIN)/millisecond train_demo --output output/train_demo
 
 test: .venv/installed  ## run all tests; those of the kernels skip where there is no GPU
 	$(BIN)/python -m pytest -q
 
 test-gpu: .venv/installed  ## run only the tests that need a GPU
-	$(BIN)/python -m ops.check
+	$(BIN)/python -m millisecond.ops.check
 	$(BIN)/python -m pytest -q -m gpu
 
 sanitize: .venv/installed  ## run every kernel under compute-sanitizer; needs a GPU
-	$(BIN)/python -m ops.check
+	$(BIN)/python -m millisecond.ops.check
 	for tool in $(SANITIZERS); do PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
 	  compute-sanitizer --tool $$tool --error-exitcode 1 \
 	  $(BIN)/python tests/helpers/every_kernel.py || exit 1; done
 
-lint: .venv/installed types  ## check style and types
+lint: .venv/installed types  ## check style and types, print the sizes of the house
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(KERNELS)
+	$(BIN)/python -m pytest -qs tests/test_house.py
 
 types: .venv/installed  ## check types in ops, data and detector
+	@mkdir -p build/types && ln -sfn ../.. build/types/millisecond
 	$(BIN)/mypy
 
 check: lint test  ## all that a change must pass: style, types, tests
@@ -45,7 +47,7 @@ format: .venv/installed  ## rewrite the sources in the project's style
 	$(BIN)/clang-format -i $(KERNELS)
 
 bench: .venv/installed  ## time points to boxes, stage by stage
-	$(BIN)/python tools/benchmark.py network
+	$(BIN)/millisecond bench network
 
 clean:  ## delete .venv, build and output
 	rm -rf .venv build output *.egg-info

@@ -1,6 +1,9 @@
-"""Geometry of boxes on the host: corners, points inside, angles."""
+"""Boxes on the host: corners, points inside, angles, and detections with names."""
 
-from typing import TypeVar
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -44,3 +47,36 @@ def points_in_boxes(points: np.ndarray, boxes: np.ndarray) -> np.ndarray:
             & (np.abs(dz) <= box[5] / 2)
         )
     return inside
+
+
+FARTHEST = 1e4  # metres
+
+
+class NamedDetections(NamedTuple):
+    """N boxes of one frame, as they are written, drawn and scored."""
+
+    boxes: np.ndarray  # [N, 7] (x, y, z, l, w, h, yaw), LiDAR frame, metres and radians
+    scores: np.ndarray  # [N]
+    names: Sequence[str]  # N class names
+
+    def select(self, rows: np.ndarray) -> NamedDetections:
+        """Those with the given indices."""
+        names = tuple(self.names[row] for row in rows)
+        return NamedDetections(self.boxes[rows], self.scores[rows], names)
+
+
+def detections_of(result: Mapping[str, Any]) -> NamedDetections:
+    """The detections of a `millisecond detect` result. Raises ValueError or another error of Python
+    for anything else."""
+    boxes, scores = (np.array(result[key]) for key in ("boxes", "scores"))
+    if not {boxes.dtype.kind, scores.dtype.kind} <= set("fiu"):
+        raise ValueError("boxes or scores are not numbers")
+    boxes, scores = boxes.astype(np.float64).reshape(-1, 7), scores.astype(np.float64)
+    names = tuple(map(str, result["names"]))
+    if not (scores.shape == (len(boxes),) and len(names) == len(boxes)):
+        raise ValueError("boxes, scores and names are not equally many")
+    if not (boxes[:, 3:6] > 0).all():
+        raise ValueError("a size is not positive")
+    if not ((np.abs(boxes) < FARTHEST).all() and np.isfinite(scores).all()):
+        raise ValueError("a number is not finite, or too large for metres")
+    return NamedDetections(boxes, scores, names)

@@ -13,6 +13,18 @@ MAX_TEXT = 64 << 20  # bytes of a file that is read as text
 
 
 @contextmanager
+def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Gives errors of the system the name of the file that is written: a full disk has none, and
+    nobody knows the temporary file that stands for it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and (not error.filename or error.filename == str(temporary)):
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
+
+
+@contextmanager
 def replacing(path: Path | str) -> Iterator[Path]:
     """Give a path beside `path` to write to; it takes the place of `path` when the block succeeds.
 
@@ -22,12 +34,9 @@ def replacing(path: Path | str) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        if error.errno and not error.filename:  # a full disk: Python does not name the file
-            raise OSError(error.errno, error.strerror, str(path)) from None
-        raise
+        with naming(path, temporary):
+            yield temporary
+            os.replace(temporary, path)
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
@@ -43,10 +52,19 @@ def make_folder(folder: Path) -> None:
         raise ValueError(f"{folder}: cannot be written to ({error.strerror})") from None
 
 
+def is_text(name: str) -> bool:
+    """Whether the name of a file is UTF-8. Python has other bytes in it as surrogates."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
 def require_file(path: Path) -> None:
-    """Raises FileNotFoundError unless there is a file: reading a pipe would wait for ever."""
+    """Raises FileNotFoundError unless there is a file: reading a pipe would wait for ever.
+    ValueError for a name that is not UTF-8."""
+    if not is_text(path.name):
+        raise ValueError(f"{path}: its name is not UTF-8; rename it")
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: {'is no' if path.exists() else 'no such'} file")
+        what = "is a folder, not a" if path.is_dir() else "is no" if path.exists() else "no such"
+        raise FileNotFoundError(f"{path}: {what} file")
 
 
 def read_text(path: Path | str) -> str:
@@ -65,6 +83,17 @@ def read_text(path: Path | str) -> str:
         raise ValueError(
             f"{path}: not a text file ({error.reason} at byte {error.start})"
         ) from None
+
+
+def plain_number(word: str) -> float:
+    """A number as files have it, such as -1, .5, 1e-3 or nan. Raises ValueError for another word;
+    also for 1_0 and for digits of other scripts, which Python takes."""
+    try:
+        if "_" not in word and word.isascii():
+            return float(word)
+    except ValueError:
+        pass
+    raise ValueError(f"{word[:40]!r} is not a number")
 
 
 def require_own_json(path: Path, ours: Callable[[dict], bool]) -> None:
@@ -122,7 +151,7 @@ def _lock(path: Path):
         if file.read(20).strip("0123456789\n"):
             file.close()
             raise ValueError(f"{path}: already exists and is no lock; give another folder")
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError), naming(path):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 file.truncate(0)
                 file.write(str(os.getpid()))

@@ -8,22 +8,25 @@ signature  a digest of its sources
 crc        [n] a checksum of each entry
 width      numbers of a row; 4 where it is missing, as in older packs
 others     [n] further columns, e.g. frame ids
+
+`PackedClouds` are the packed clouds that millisecond prepare makes of a split.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 
-from data.files import replacing
+from millisecond.data.files import naming, replacing
 
 FLOAT = 4  # bytes
 
@@ -39,7 +42,7 @@ class Pack:
         self.path = Path(path)
         index = index_path(self.path)
         if not index.is_file():
-            raise FileNotFoundError(f"{index}: no such file; make it with tools/prepare.py")
+            raise FileNotFoundError(f"{index}: no such file; make it with millisecond prepare")
         try:
             self.columns = _read_columns(index)
             self.offsets = self.columns.pop("offsets")
@@ -103,8 +106,10 @@ class PackWriter:
         return self
 
     def __exit__(self, *_) -> None:
-        self._data.close()
-        self._journal.close()
+        with naming(self._partial):
+            self._data.close()
+        with naming(self._log):
+            self._journal.close()
 
     def _require_own(self) -> None:
         """Raises ValueError for files of these names that no writer has left."""
@@ -127,12 +132,14 @@ class PackWriter:
     def append(self, clouds: Sequence[np.ndarray], **columns: Sequence | np.ndarray) -> None:
         """One step: clouds [P, width] and as many values in each column; either may be empty."""
         blobs = [np.ascontiguousarray(cloud, "<f4").tobytes() for cloud in clouds]
-        self._data.writelines(blobs)
-        self._data.flush()
+        with naming(self._partial):
+            self._data.writelines(blobs)
+            self._data.flush()
         step = {"counts": [len(cloud) for cloud in clouds], "crc": [*map(zlib.crc32, blobs)]}
         step |= {name: np.asarray(columns[name]).tolist() for name in self.types}
-        self._journal.write(json.dumps(step) + "\n")
-        self._journal.flush()
+        with naming(self._log):
+            self._journal.write(json.dumps(step) + "\n")
+            self._journal.flush()
         self._steps.append(step)
 
     def finish(self) -> None:
@@ -142,7 +149,8 @@ class PackWriter:
             name: np.array([value for step in self._steps for value in step[name]], dtype)
             for name, dtype in {**self.types, "crc": "i8"}.items()
         }
-        os.fsync(self._data.fileno())
+        with naming(self._partial):
+            os.fsync(self._data.fileno())
         index_path(self.path).unlink(missing_ok=True)
         os.replace(self._partial, data_path(self.path))
         with replacing(index_path(self.path)) as temporary, temporary.open("wb") as file:
@@ -158,7 +166,8 @@ class PackWriter:
         size = self._partial.stat().st_size if self._partial.is_file() else 0
         header = (json.dumps({"signature": self.signature}) + "\n").encode()
         if not lines or lines[0] != header:
-            self._log.write_bytes(header)
+            with naming(self._log):
+                self._log.write_bytes(header)
             self._partial.write_bytes(b"")
             return []
         length = len(header)
@@ -200,4 +209,97 @@ def index_path(path: Path) -> Path:
 
 
 def _damaged(path: Path, why: object) -> str:
-    return f"{path}: damaged ({why}); delete it and run tools/prepare.py again"
+    return f"{path}: damaged ({why}); delete it and run millisecond prepare again"
+
+
+COLUMNS = {"frame": "U", "size": "i8", "time": "i8", "content": "i8", "view": "i8"}
+
+
+class Clouds(Protocol):
+    """The frames of a data set that can be packed."""
+
+    @property
+    def frame_ids(self) -> tuple[str, ...]: ...
+
+    def cloud_file(self, frame_id: str) -> Path: ...
+
+    def view(self, frame_id: str) -> int:
+        """A checksum of all that decides which numbers of the file the frame has."""
+        ...
+
+    def prepare_command(self) -> str:
+        """The command line that makes the packs."""
+        ...
+
+
+class Source(NamedTuple):
+    """What a packed cloud was made from."""
+
+    size: int  # bytes of the cloud's file
+    time: int  # of its last change, ns
+    content: int  # CRC of its bytes
+    view: int  # see Clouds.view
+
+    @classmethod
+    def of(cls, clouds: Clouds, frame_id: str) -> Source:
+        """As the files are now; reads them."""
+        path = clouds.cloud_file(frame_id)
+        status, content = path.stat(), zlib.crc32(path.read_bytes())
+        return cls(status.st_size, status.st_mtime_ns, content, clouds.view(frame_id))
+
+    def still_there(self, clouds: Clouds, frame_id: str) -> bool:
+        """Whether the files are unchanged.
+
+        A cloud of the same size and time counts as unchanged. One of another time is read and
+        compared, so that a copied data set keeps its pack.
+        """
+        path = clouds.cloud_file(frame_id)
+        status = path.stat()
+        if status.st_size != self.size or clouds.view(frame_id) != self.view:
+            return False
+        return status.st_mtime_ns == self.time or zlib.crc32(path.read_bytes()) == self.content
+
+
+class PackedClouds:
+    """The packed clouds of those frames whose files have not changed since."""
+
+    def __init__(self, path: Path, clouds: Clouds):
+        """Open the pack of this name. Raises ValueError where it is damaged, FileNotFoundError
+        where there is none."""
+        self._pack, self._command = Pack(path), clouds.prepare_command()
+        self._row: dict[str, int] = {}
+        self.sources: dict[str, Source] = {}
+        columns = self._pack.columns
+        if columns.keys() >= COLUMNS.keys():  # otherwise an older version wrote it
+            rows = {name: row for row, name in enumerate(columns["frame"].tolist())}
+            fields = [columns[field] for field in Source._fields]
+            for name in clouds.frame_ids:
+                row = rows.get(name)
+                if row is None:
+                    continue
+                source = Source(*(int(field[row]) for field in fields))
+                if source.still_there(clouds, name):
+                    self._row[name], self.sources[name] = row, source
+        self.stale = [name for name in clouds.frame_ids if name not in self._row]
+        self._warned = False
+
+    def __contains__(self, frame_id: str) -> bool:
+        return frame_id in self._row
+
+    def __getitem__(self, frame_id: str) -> np.ndarray:
+        """[P, 4 or more] float32, a copy."""
+        return self._pack[self._row[frame_id]]
+
+    def warn(self) -> None:
+        """Says once that some frames are not as they were packed."""
+        if not self.stale or self._warned:
+            return
+        self._warned = True
+        changed, every = len(self.stale), len(self.stale) + len(self._row)
+        first = ", ".join(self.stale[:3]) + (" ..." if changed > 3 else "")
+        warnings.warn(
+            f"{self._pack.path}: made before {changed} of {every} clouds or their calibrations "
+            f"were changed ({first}), which are read from the data set itself; run "
+            f"{self._command} again",
+            stacklevel=3,
+        )

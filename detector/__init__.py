@@ -1,5 +1,5 @@
 """The network and its inference (`Detector`). Subpackages: models/, training/ and draw/."""
 
-from detector.detector import Detector
+from millisecond.detector.detector import Detector
 
 __all__ = ["Detector"]

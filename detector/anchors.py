@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detector.config import Config
+from millisecond.detector.config import Config
 
 ROTATIONS = (0.0, 1.57)  # radians
 

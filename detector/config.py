@@ -1,4 +1,5 @@
-"""A run's configuration: one YAML file read into frozen dataclasses, strictly.
+"""A run's configuration: one YAML file read into frozen dataclasses, strictly. Its sections and
+what each refuses; the memory that a configuration takes at least.
 
 Every key is required, but for those with a default here, and none is ignored. A wrong file gives
 one line with the path of the key, what is wrong with its value and, for an unknown key, the nearest
@@ -8,27 +9,260 @@ legal name.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import torch
 import yaml
 
-from data.files import read_text
-from data.point_columns import KITTI_POINTS, PointColumns
-from data.schema import ConfigError, build, nearest, override, plain, read_yaml, require
-from detector.config_sections import (
-    AugmentConfig,
-    ClassConfig,
-    GridConfig,
-    LossConfig,
-    ModelConfig,
-    PostprocessConfig,
-    TrainConfig,
+from millisecond.data.files import read_text
+from millisecond.data.formats.points import KITTI_POINTS, PointColumns
+from millisecond.data.schema import (
+    LARGEST,
+    ConfigError,
+    build,
+    nearest,
+    override,
+    plain,
+    read_yaml,
+    require,
 )
-from detector.memory import require_memory
-from detector.models.sparse_encoder import STRIDE, last_level_shape
+from millisecond.detector.models.sparse_encoder import STRIDE, last_level_shape
+from millisecond.ops.voxelize import VoxelGrid
+
+MOST_WORKERS = 512  # processes
+LARGEST_SIDE = 1000  # metres, of an object
+LARGEST_SCALE = 10
+
+
+@dataclass(frozen=True)
+class ClassConfig:
+    """A class and its anchor: size (l, w, h) and height of the lower face, metres; the IoU from
+    which an anchor is positive and the one below which it is background. also: other types of
+    labels that training takes for this class, e.g. Van for Car."""
+
+    name: str
+    size: tuple[float, float, float]
+    bottom: float
+    matched: float
+    unmatched: float
+    also: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        one_word = self.name.isprintable() and self.name.split() == [self.name]
+        require(
+            one_word, "name", f"{self.name!r} must be one word: label files part columns by spaces"
+        )
+        require(self.name != "DontCare", "name", "'DontCare' marks what has no box")
+        small = all(0 < side <= LARGEST_SIDE for side in self.size)
+        require(small, "size", f"{list(self.size)} m must be positive and at most {LARGEST_SIDE}")
+        require(abs(self.bottom) <= LARGEST_SIDE, "bottom", f"{self.bottom} m is no height")
+        require(
+            0 <= self.unmatched <= self.matched <= 1,
+            "matched",
+            f"0 <= unmatched ({self.unmatched}) <= matched ({self.matched}) <= 1 does not hold",
+        )
+
+
+@dataclass(frozen=True)
+class GridConfig:
+    """Voxels: range (x0, y0, z0, x1, y1, z1) and sizes (x, y, z) in metres; caps are a frame's.
+    crop_to_image: leave out points that the camera does not see, where labels name nothing else."""
+
+    range: tuple[float, float, float, float, float, float]
+    voxel_size: tuple[float, float, float]
+    max_points: int
+    max_voxels_train: int
+    max_voxels_test: int
+    crop_to_image: bool = True
+
+    def __post_init__(self):
+        require(min(self.voxel_size) > 0, "voxel_size", f"{list(self.voxel_size)} must be positive")
+        for axis in range(3):
+            low, high, size = self.range[axis], self.range[axis + 3], self.voxel_size[axis]
+            name = "xyz"[axis]
+            require(high > low, "range", f"is empty along {name}: {low} to {high}")
+            cells = (high - low) / size
+            require(
+                cells <= LARGEST, "range", f"{low} to {high} along {name} is {cells:.3g} voxels"
+            )
+            require(
+                abs(cells - round(cells)) < 1e-3,
+                "range",
+                f"{low} to {high} along {name} is not a whole number of voxels of {size} m "
+                f"({cells:.3f}); change the range or grid.voxel_size",
+            )
+        for key in ("max_points", "max_voxels_train", "max_voxels_test"):
+            require(getattr(self, key) > 0, key, f"{getattr(self, key)} must be positive")
+
+    @property
+    def voxel_grid(self) -> VoxelGrid:
+        """The grid as the voxelizer takes it."""
+        return VoxelGrid(self.range, self.voxel_size)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Cells along (z, y, x)."""
+        return self.voxel_grid.shape
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Channels of the four levels of the sparse encoder and of its output."""
+
+    channels: tuple[int, int, int, int]
+    out_channels: int
+
+    def __post_init__(self):
+        require(min(self.channels) > 0, "channels", f"{list(self.channels)} must be positive")
+        require(self.out_channels > 0, "out_channels", f"{self.out_channels} must be positive")
+
+
+@dataclass(frozen=True)
+class BevConfig:
+    """Blocks of the bird's-eye-view backbone: one value per block in each list."""
+
+    layers: tuple[int, ...]
+    channels: tuple[int, ...]
+    strides: tuple[int, ...]
+    upsample_channels: tuple[int, ...]
+
+    def __post_init__(self):
+        require(len(self.layers) > 0, "layers", "needs at least one block")
+        for key in ("layers", "channels", "strides", "upsample_channels"):
+            values = getattr(self, key)
+            require(
+                len(values) == len(self.layers),
+                key,
+                f"has {len(values)} values where layers has {len(self.layers)}",
+            )
+            least = 0 if key == "layers" else 1
+            require(min(values) >= least, key, f"{list(values)} must be at least {least}")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    encoder: EncoderConfig
+    bev: BevConfig
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Weights of the three losses in their sum. quality: the score of a positive anchor learns the
+    overlap of its box with the truth (varifocal loss)."""
+
+    classification: float
+    box: float
+    direction: float
+    quality: bool = False
+
+    def __post_init__(self):
+        for key, value in asdict(self).items():
+            require(value >= 0, key, f"{value} must not be negative")
+
+
+@dataclass(frozen=True)
+class PostprocessConfig:
+    """Score threshold, boxes before NMS, IoU threshold of the NMS, boxes after it; per_class: only
+    boxes of one class suppress each other."""
+
+    score: float
+    before_nms: int
+    iou: float
+    after_nms: int
+    per_class: bool = False
+
+    def __post_init__(self):
+        require(0 < self.score < 1, "score", f"{self.score} is not between 0 and 1")
+        require(0 <= self.iou <= 1, "iou", f"{self.iou} is not between 0 and 1")
+        require(self.before_nms > 0, "before_nms", f"{self.before_nms} must be positive")
+        require(self.after_nms > 0, "after_nms", f"{self.after_nms} must be positive")
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """Boxes of each class to fill a scene up to, least points of a sampled box, probability of the
+    flip, largest rotation in radians either way, range of the scale factor; thin: largest share of
+    an object's points that is left out."""
+
+    sample: Mapping[str, int]
+    min_points: int
+    flip: float
+    rotation: float
+    scale: tuple[float, float]
+    thin: float = 0.0
+
+    def __post_init__(self):
+        for name, number in self.sample.items():
+            require(number >= 0, f"sample.{name}", f"{number} must not be negative")
+        require(self.min_points >= 0, "min_points", f"{self.min_points} must not be negative")
+        require(0 <= self.flip <= 1, "flip", f"{self.flip} is not between 0 and 1")
+        require(0 <= self.thin < 1, "thin", f"{self.thin} is not from 0 to below 1")
+        require(self.rotation >= 0, "rotation", f"{self.rotation} must not be negative")
+        require(
+            1 / LARGEST_SCALE <= self.scale[0] <= self.scale[1] <= LARGEST_SCALE,
+            "scale",
+            f"{list(self.scale)} is not a range within {1 / LARGEST_SCALE} to {LARGEST_SCALE}",
+        )
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The recipe: Adam with decoupled weight decay on a one-cycle schedule.
+
+    The learning rate goes from lr / div_factor up to lr over the first pct_start of the updates,
+    then down, while beta1 goes from momentum[0] to momentum[1] and back. batch_size is a process's,
+    and accumulate batches make one update. ema: decay of the averaged weights, 0 for none.
+    sampling_off_epochs: last epochs without ground-truth sampling. checkpoint_every and
+    validate_every count epochs, keep counts checkpoints. views: so many of each frame are in a
+    batch, augmented differently; batch_size counts them.
+    """
+
+    epochs: int
+    batch_size: int
+    lr: float
+    div_factor: float
+    pct_start: float
+    momentum: tuple[float, float]
+    beta2: float
+    weight_decay: float
+    clip_norm: float
+    precision: Literal["fp32", "bf16", "fp16"]
+    accumulate: int
+    ema: float
+    sampling_off_epochs: int
+    sync_batchnorm: bool
+    deterministic: bool
+    workers: int
+    seed: int
+    checkpoint_every: int
+    keep: int
+    validate_every: int
+    views: int = 1
+
+    def __post_init__(self):
+        positive = ("epochs", "batch_size", "lr", "clip_norm", "accumulate", "checkpoint_every")
+        for key in (*positive, "views", "keep", "validate_every"):
+            require(getattr(self, key) > 0, key, f"{getattr(self, key)} must be positive")
+        whole = self.batch_size % self.views == 0
+        require(whole, "views", f"{self.views} do not fit a whole number of times into batch_size")
+        for key in ("weight_decay", "sampling_off_epochs", "workers", "seed"):
+            require(getattr(self, key) >= 0, key, f"{getattr(self, key)} must not be negative")
+        require(self.workers <= MOST_WORKERS, "workers", f"{self.workers} is over {MOST_WORKERS}")
+        for key in ("beta2", "ema"):
+            require(0 <= getattr(self, key) < 1, key, f"{getattr(self, key)} is not in [0, 1)")
+        require(
+            all(0 <= m < 1 for m in self.momentum),
+            "momentum",
+            f"{list(self.momentum)} is not in [0, 1)",
+        )
+        require(self.div_factor >= 1, "div_factor", f"{self.div_factor} must be at least 1")
+        require(0 < self.pct_start < 1, "pct_start", f"{self.pct_start} is not between 0 and 1")
+
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -113,3 +347,59 @@ def parse_config(text: str, overrides: Sequence[str] = (), source: str = "config
         return config
     except ConfigError as error:
         raise ConfigError(f"{source}: {error.key}", error.problem) from None
+
+
+FLOAT = 4  # bytes
+WINDOW = 27  # offsets of a sparse convolution
+MOST_VOXELS = 1_000_000  # a scan has no more
+GIB = 2**30
+
+
+def require_memory(config: Config) -> None:
+    """Raises ConfigError, naming the key that takes most, where one scan in fp32 cannot fit."""
+    parts = least_bytes(config)
+    key = max(parts, key=parts.__getitem__)
+    total = sum(parts.values())
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if total > installed:
+        raise ConfigError(
+            key,
+            f"the network takes {_gib(total)} of memory for one scan, {_gib(parts[key])} of them "
+            f"because of this; this machine has {_gib(installed)}",
+        )
+
+
+def least_bytes(config: Config) -> dict[str, int]:
+    """Bytes by the key that they depend on most: of weights, maps with anchors, voxels, results."""
+    bev, encoder = config.model.bev, config.model.encoder
+    height, rows, columns = config.bev_cells
+    cells, classes = rows * columns, len(config.classes)
+    depth = encoder.out_channels * height
+    levels = (config.points.width, *encoder.channels)
+    weights = WINDOW * sum(a * b + 2 * b * b for a, b in pairwise(levels))
+    weights += 3 * encoder.channels[-1] * encoder.out_channels
+    widest = depth
+    for below, (wide, layers) in zip(
+        (depth, *bev.channels), zip(bev.channels, bev.layers, strict=True), strict=False
+    ):
+        weights += 9 * wide * (below + layers * wide)
+    scale = 1
+    for wide, stride, up in zip(bev.channels, bev.strides, bev.upsample_channels, strict=True):
+        scale *= stride
+        weights += wide * up * scale * scale
+        widest = max(widest, math.ceil(wide / (scale * scale)))
+    together = sum(bev.upsample_channels)
+    head = 2 * classes * (classes + 7 + 2)  # channels of the predictions
+    channels = widest + together + head + 2 * 7 * classes
+    # of a map's two sizes, the one that is further beyond that of SECOND for KITTI
+    parts = {"model": 0, "grid.range": 0}
+    parts["grid.range" if cells / 35_200 > channels / 1_000 else "model"] = FLOAT * cells * channels
+    parts["model"] += FLOAT * (weights + together * head)
+    grid = config.grid
+    parts["grid.max_points"] = FLOAT * grid.max_points * min(grid.max_voxels_test, MOST_VOXELS)
+    parts["postprocess.after_nms"] = 2 * FLOAT * 8 * config.postprocess.after_nms
+    return parts
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:,.1f} GiB"

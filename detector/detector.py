@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from data.point_columns import KITTI
-from data.scan_checks import Note, ScanWarning, oddities, require_scan
-from detector.config import PRECISIONS, Config
-from detector.device import parse_device, woken
-from detector.frame_graph import FrameGraph, FrameGraphs
-from detector.inference import Cloud, Inference, Outcome, as_tensor
-from detector.models.second import Second, build_second
-from detector.models.sparse_encoder import no_graphs
-from detector.postprocess import Detections
-from detector.weights import load_weights, restore, usual_weights
-from ops import read_tuned
+from millisecond.data.checks.scans import Note, ScanWarning, oddities
+from millisecond.data.checks.sensor import Mounting
+from millisecond.data.formats.points import KITTI, require_scan
+from millisecond.detector.config import PRECISIONS, Config
+from millisecond.detector.device import survive_forks, torch_defaults, usable_device, woken
+from millisecond.detector.frame_graph import FrameGraph, FrameGraphs
+from millisecond.detector.inference import Cloud, Inference, Outcome, as_tensor
+from millisecond.detector.models.second import Second, build_second
+from millisecond.detector.postprocess import Detections
+from millisecond.detector.weights import load_weights, restore, usual_weights
+from millisecond.ops.transfer import require_unmasked
 
 FLOAT32 = np.dtype(np.float32)
+AS_TRAINED = Mounting()
 MOST_TOGETHER = 8  # clouds of a batch: twice as many take twice as long
 
 Result = tuple[Detections, list[Note]]  # and notes on points that were left out
@@ -36,7 +39,8 @@ class Detector:
 
     On a GPU a call is one replay of a CUDA graph. A graph is made when a scan or batch first needs
     it, which takes about a second. Calls from several threads are safe: those that run at the same
-    time have a graph each, and so need more of the GPU's memory.
+    time have a graph each, and so need more of the GPU's memory. In a forked process a detector on
+    a CPU computes with one thread, one on a GPU raises RuntimeError.
     """
 
     def __init__(
@@ -45,30 +49,39 @@ class Detector:
         config: Config | None = None,
         device: str | torch.device | None = None,
         precision: str = "fp32",
-        dataflows: str | Path | None = None,
+        mounting: Mounting = AS_TRAINED,
     ):
         """A copy of `model` is used: for inference, with its BatchNorms folded.
 
-        Without a model as `from_weights` without a path. dataflows: file of tools/tune.py. Where it
-        names another dataflow than the implicit GEMM for a layer, the detector warns (UserWarning)
-        and goes call by call: a CUDA graph cannot hold it.
+        mounting: moves the clouds into the frame in which the network was trained, and boxes back.
+        Without a model as `from_weights` without a path.
         """
         if (model is None) != (config is None):
             raise ValueError("Detector takes a model and its configuration together, or neither")
-        device = parse_device(device)
-        with woken(device):  # beside it the weights are read and folded
+        if model is not None and not (isinstance(model, Second) and isinstance(config, Config)):
+            kinds = f"{type(model).__name__} and {type(config).__name__}"
+            raise TypeError(f"Detector takes a Second and its Config, got {kinds}")
+        device = _checked_device(device, precision)
+        with woken(device), torch_defaults():  # beside it the weights are read and folded
             if model is None or config is None:
                 model, config = _load(usual_weights(device))
-            tuned = None if dataflows is None else read_tuned(dataflows, device)
-            self._inference = Inference(model, config, device, precision, tuned)
-        self.config, self.device = config, device
+            self._inference = Inference(model, config, device, precision)
+        self.config, self.device, self.mounting = config, device, mounting
+        self._moves = bool(mounting)
+        self.range = mounting.reach(config.grid.range)  # of the grid, in the frame of the clouds
         self._width = config.points.width
         self._graphs = FrameGraphs(self._inference) if device.type == "cuda" else None
-        if others := self._inference.model.encoder.by_other_dataflows(precision, training=False):
-            self._graphs = None
-            warnings.warn(f"{dataflows}: {no_graphs(others)}", stacklevel=2)
         self._warned: set[str] = set()
         self._seen = False  # a scan that holds points
+        self._process = os.getpid()
+        survive_forks()
+
+    def __getstate__(self) -> NoReturn:
+        """Neither pickle nor copy takes a detector: it holds graphs and memory of its process."""
+        raise TypeError(
+            "a Detector cannot be pickled or copied: make one by Detector.from_weights(path) in "
+            "each process; threads of one process can share it"
+        )
 
     @classmethod
     def from_weights(
@@ -76,25 +89,21 @@ class Detector:
         path: str | Path | None = None,
         device: str | torch.device | None = None,
         precision: str | None = None,
-        dataflows: str | Path | None = None,
+        mounting: Mounting = AS_TRAINED,
     ) -> Detector:
         """A detector from a weights file; the configuration is in it.
 
         path: also the name of shipped weights, second or second_small. None for second on a GPU and
         second_small on a CPU, which a line on stderr says.
         device: None for the GPU where there is one. precision: fp32 (None), bf16 or fp16 of the
-        network; boxes are always computed in fp32. dataflows: as of `Detector`. Raises
+        network; boxes are always computed in fp32. mounting: as of `Detector`. Raises
         FileNotFoundError or ValueError.
         """
         precision = precision or "fp32"
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
-        place = parse_device(device)
-        if place.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device {device!r} is not there: torch sees no GPU; say cpu")
+        place = _checked_device(device, precision)
         path = usual_weights(place) if path is None else path
-        with woken(place):
-            return cls(*_load(path), place, precision, dataflows)
+        with woken(place), torch_defaults():
+            return cls(*_load(path), place, precision, mounting)
 
     def __call__(self, points: Cloud) -> Detections:
         """points [P, 4] float32 (x, y, z in metres in the LiDAR frame, intensity in [0, 1]), with
@@ -108,7 +117,7 @@ class Detector:
         ((found, notes),) = self._detect([points])
         if not self._seen and len(points):
             self._seen = True
-            notes += self.examine(points)
+            notes += self._examine(points)
         for note in notes:
             if note.kind not in self._warned:
                 self._warned.add(note.kind)
@@ -135,12 +144,16 @@ class Detector:
 
     def examine(self, points: Cloud) -> list[Note]:
         """Notes on what is unusual about points [P, 4]; takes a few milliseconds on the host."""
-        points = as_tensor(self._checked(points)).cpu().numpy()
+        return self._examine(self._checked(points))
+
+    def _examine(self, checked: Cloud) -> list[Note]:
+        points = as_tensor(checked).cpu().numpy()
         try:
             require_scan(points[:, :4], "points")
         except ValueError as error:
             return [Note("no scan", str(error))]
-        return oddities(points[:, :4], self.config.grid.range, self.config.ground_z)
+        config = self.config
+        return oddities(points[:, :4], config.grid.range, config.ground_z, config.points.features)
 
     def _detect(self, batch: Sequence[Cloud]) -> list[Result]:
         graphs = self._graphs
@@ -171,12 +184,16 @@ class Detector:
                 graphs.finish(*before)
 
     def _results(self, outcome: Outcome, batch: Sequence[Cloud]) -> list[Result]:
+        detections = outcome.detections
+        if self._moves:
+            back = self.mounting.boxes_from_network
+            detections = [found._replace(boxes=back(found.boxes)) for found in detections]
         if not (outcome.not_finite or outcome.capped):
-            return [(found, []) for found in outcome.detections]
+            return [(found, []) for found in detections]
         if len(batch) > 1:  # the numbers are the batch's: each cloud's own are asked for
             return [
                 (found, self._detect([cloud])[0][1])
-                for found, cloud in zip(outcome.detections, batch, strict=True)
+                for found, cloud in zip(detections, batch, strict=True)
             ]
         points, cap, notes = len(batch[0]), self.config.grid.max_voxels_test, []
         if outcome.not_finite:
@@ -185,17 +202,27 @@ class Detector:
         if outcome.capped:
             text = f"{outcome.capped} points are over grid.max_voxels_test ({cap}): left out"
             notes.append(Note("cap", text))
-        return [(outcome.detections[0], notes)]
+        return [(detections[0], notes)]
 
     def _checked(self, points: Cloud) -> Cloud:
+        """The points in the network's frame. Raises ValueError for another shape or type."""
+        if self.device.type == "cuda" and os.getpid() != self._process:
+            raise RuntimeError(
+                "this Detector is on a GPU, which a forked process cannot use: start processes by "
+                "spawn and make a Detector in each"
+            )
+        require_unmasked("points", points)
         shape = tuple(getattr(points, "shape", ()))
         if isinstance(points, np.ndarray):
+            points = np.asarray(points)  # a matrix has other columns
             is_float32 = points.dtype == FLOAT32
         elif isinstance(points, Tensor):
             if points.layout != torch.strided:
                 raise ValueError(
                     "points: expected a dense tensor, got a sparse one; call .to_dense()"
                 )
+            if points.device.type not in ("cpu", "cuda"):
+                raise ValueError(f"points: on {points.device}, which is neither a CPU nor a GPU")
             is_float32 = points.dtype == torch.float32
             points = points.detach() if points.requires_grad else points
         else:
@@ -207,11 +234,18 @@ class Detector:
             raise ValueError(
                 f"points: expected [P, {self._width}] float32{names}, got {list(shape)} {kind}"
             )
-        return points
+        return self.mounting.to_network(points) if self._moves else points
+
+
+def _checked_device(device: str | torch.device | None, precision: str) -> torch.device:
+    if precision not in tuple(PRECISIONS):
+        raise ValueError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
+    return usable_device(device)
 
 
 def _load(path: str | Path) -> tuple[Second, Config]:
     config, state = load_weights(path)
-    model = build_second(config)
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
+        model = build_second(config)
     restore(model, state, path)
     return model, config

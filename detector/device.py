@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from threading import Thread
 
 import torch
+
+
+def usable_device(name: str | torch.device | None) -> torch.device:
+    """As `parse_device`, but raises ValueError for a GPU that is not there too."""
+    device = parse_device(name)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(f"device {str(name)!r} is not there: torch sees no GPU; say cpu")
+        if device.index is not None and device.index >= torch.cuda.device_count():
+            raise ValueError(
+                f"device {str(name)!r} is not there: torch sees {torch.cuda.device_count()} GPUs; "
+                f"say cuda:0 to cuda:{torch.cuda.device_count() - 1}, or cpu"
+            )
+    return device
 
 
 def parse_device(name: str | torch.device | None) -> torch.device:
@@ -18,7 +34,7 @@ def parse_device(name: str | torch.device | None) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise ValueError(f"device {name!r} is unknown; say cpu, cuda or cuda:N") from None
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device {name!r} is not one that this runs on; say cpu, cuda or cuda:N")
@@ -41,3 +57,26 @@ def woken(device: torch.device) -> Iterator[None]:
     finally:
         if device.type == "cuda":
             thread.join()
+
+
+@contextmanager
+def torch_defaults() -> Iterator[None]:
+    """Torch as it starts: float32 on the CPU without autocast. Other settings of the program that
+    calls would change the results. Each is looked at first: to set it takes the host longer."""
+    with ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        if (dtype := torch.get_default_dtype()) != torch.float32:
+            torch.set_default_dtype(torch.float32)
+            stack.callback(torch.set_default_dtype, dtype)
+        yield
+
+
+@functools.cache
+def survive_forks() -> None:
+    """Makes each child of this process compute with one thread. OpenMP's other threads are not in
+    the child, which would wait for them without end."""
+    os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))

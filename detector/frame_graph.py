@@ -11,11 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detector.buckets import Bucket, buckets_of, first_that_holds, indexable
-from detector.cuda_graph import captured, side_stream
-from detector.inference import Cloud, Inference, Outcome, as_tensor
-from detector.postprocess import Detections
-from ops import (
+from millisecond.detector.cuda_graph import (
+    Capacity,
+    capacities_of,
+    captured,
+    first_that_holds,
+    indexable,
+)
+from millisecond.detector.device import torch_defaults
+from millisecond.detector.inference import Cloud, Inference, Outcome, as_tensor
+from millisecond.detector.models.second import Fixed
+from millisecond.detector.postprocess import Detections
+from millisecond.ops import (
     Pyramid,
     SelectedBoxes,
     Voxels,
@@ -23,7 +30,6 @@ from ops import (
     load_points,
     load_workspace,
     stage_points,
-    voxelize,
 )
 
 NOW, AT_LAUNCH = 0, 1  # places of the numbers of points that are staged
@@ -32,7 +38,7 @@ LAUNCHES_BLOCK = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
 
 
 class FrameGraph:
-    """The stages of `Inference` for batches of one size within the capacities of one bucket.
+    """The stages of `Inference` for batches of one size within one capacity.
 
     A replay allocates nothing. All that it needs lies in the graph's own memory and one workspace;
     its first kernel reads the points from pinned memory, while the host still writes them there. So
@@ -40,61 +46,41 @@ class FrameGraph:
     before the next `launch`. Several graphs may run side by side.
     """
 
-    def __init__(self, inference: Inference, bucket: Bucket, batch_size: int):
-        self.bucket, self.batch_size = bucket, batch_size
+    @torch_defaults()
+    def __init__(self, inference: Inference, capacity: Capacity, batch_size: int):
+        self.capacity, self.batch_size = capacity, batch_size
         device, most = inference.device, inference.postprocess.after_nms
-        shape = batch_size * bucket.points, inference.model.encoder.features
+        shape = batch_size * capacity.points, inference.model.encoder.features
         self._points = torch.zeros(shape, pin_memory=True)
         self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, pin_memory=True)
         self._staged = torch.zeros(2, dtype=torch.int32, pin_memory=True)
         self._starts, self._there = self._offsets.numpy(), self._staged.numpy()
         self._inference = inference
-        self._rows = [batch_size * rows for rows in bucket.rows]
-        self._workspace = inference.model.workspace(batch_size, device)
+        rows, cap = [batch_size * rows for rows in capacity.rows], inference.model.max_voxels[1]
+        # One row more than level 0 has, so that the index sees what does not fit. Where no frame
+        # can exceed the cap on voxels, nothing needs to look whether one does.
+        self.fixed = Fixed(
+            inference.model.workspace(batch_size, device),
+            rows,
+            voxels=rows[0] + 1,
+            cap=cap if capacity.points > cap else batch_size * capacity.points,
+        )
         self._counters = load_workspace(batch_size, device)
         self._stream, self._done = torch.cuda.Stream(device), torch.cuda.Event()
-        self._results = _Results(batch_size, most, len(bucket.rows))
+        self._results = _Results(batch_size, most, len(capacity.rows))
         with torch.inference_mode(), torch.cuda.device(device):
             self._graph, _ = captured(self.run)
 
     def run(self) -> None:
         """One batch from pinned memory to pinned memory."""
-        inference = self._inference
         points, offsets, late = self.load()
-        voxels = self.voxelize(points, offsets)
-        side, current = side_stream(), torch.cuda.current_stream()
-        pyramid = self.index(voxels, side)
-        side.wait_stream(current)
-        with torch.cuda.stream(side):  # beside the encoder: they need the sites alone
-            cells = inference.cells(pyramid)
-        rows = inference.encode(voxels, pyramid)
-        current.wait_stream(side)
-        found = inference.postprocess.select(inference.predict(rows, pyramid, cells))
+        voxels, pyramid, predictions = self._inference.forward(points, offsets, self.fixed)
+        found = self._inference.postprocess.select(predictions)
         self.report(voxels, pyramid, found, late)
 
     def load(self) -> tuple[Tensor, Tensor, Tensor]:
         """Points with clamped intensities and offsets, on the device; whether they were late."""
         return load_points(self._points, self._offsets, self._counters, self._staged)
-
-    def voxelize(self, points: Tensor, offsets: Tensor) -> Voxels:
-        """The voxels in one row more than level 0 has, so that the index sees what does not fit."""
-        model, most = self._inference.model, self._inference.model.max_voxels[1]
-        # where no frame can exceed the cap on voxels, nothing needs to look whether one does
-        cap = most if self.bucket.points > most else self.batch_size * self.bucket.points
-        return voxelize(
-            points,
-            offsets,
-            model.grid,
-            model.max_points,
-            cap,
-            capacity=self._rows[0] + 1,
-            workspace=self._workspace,
-        )
-
-    def index(self, voxels: Voxels, side: torch.cuda.Stream | None = None) -> Pyramid:
-        """The sites of all levels and the kernel maps between them; the workspace is cleared on
-        the stream `side`."""
-        return self._inference.model.encoder.index(voxels, self._rows, self._workspace, side)
 
     def report(self, voxels: Voxels, pyramid: Pyramid, found: SelectedBoxes, late: Tensor) -> None:
         """Starts the copy of all results to the host."""
@@ -105,7 +91,7 @@ class FrameGraph:
         collect([*boxes, *numbers], self._results.memory)
 
     def launch(self, clouds: Sequence[Cloud], beside: bool, busy: bool) -> None:
-        """Starts the work on clouds that the bucket holds; they may change afterwards.
+        """Starts the work on clouds that the capacity holds; they may change afterwards.
 
         beside: on the graph's own stream, beside what other graphs do; else on the current one.
         busy: the GPU has other work by then, and blocks that wait for points would take its room.
@@ -183,27 +169,27 @@ class _Results:
 
 
 class FrameGraphs:
-    """Graphs of one network: one per bucket and batch size, made when it is first needed, and one
+    """Graphs of one network: one per capacity and batch size, made when it is first needed, and one
     more for each batch that is under way at the same time."""
 
     def __init__(self, inference: Inference):
-        self._inference, self._buckets = inference, buckets_of(inference.model)
-        self._idle: defaultdict[tuple[Bucket, int], list[FrameGraph]] = defaultdict(list)
+        self._inference, self._capacities = inference, capacities_of(inference.model)
+        self._idle: defaultdict[tuple[Capacity, int], list[FrameGraph]] = defaultdict(list)
         self._indexable: dict[int, bool] = {}  # by batch size
         self._rows: tuple[int, ...] = ()  # per frame, of the batch before: the next is much alike
 
     def launch(
         self, clouds: Sequence[Cloud], least: int = 0, beside: bool = False, busy: bool = False
     ) -> FrameGraph | None:
-        """A graph that works on the clouds; None where no bucket (from `least` on) holds them.
+        """A graph that works on the clouds; None where no capacity (from `least` on) holds them.
         beside, busy: see `FrameGraph.launch`."""
         points, size = max(map(len, clouds)), len(clouds)
-        number = max(least, first_that_holds(self._buckets, points, self._rows))
+        number = max(least, first_that_holds(self._capacities, points, self._rows))
         if size not in self._indexable:
             self._indexable[size] = indexable(self._inference.model, size)
-        if number >= len(self._buckets) or not self._indexable[size]:
+        if number >= len(self._capacities) or not self._indexable[size]:
             return None
-        key = self._buckets[number], size
+        key = self._capacities[number], size
         try:
             graph = self._idle[key].pop()
         except IndexError:
@@ -219,13 +205,13 @@ class FrameGraphs:
             outcome = graph.outcome()
             if outcome is None:
                 clouds = graph.clouds()  # the caller may have changed his
-            self._idle[graph.bucket, graph.batch_size].append(graph)
+            self._idle[graph.capacity, graph.batch_size].append(graph)
             if outcome is None:
                 self._rows = ()
-                graph = self.launch(clouds, self._buckets.index(graph.bucket) + 1)
+                graph = self.launch(clouds, self._capacities.index(graph.capacity) + 1)
         if outcome is None:
             outcome = self._inference(clouds)
-        if graph is not None and graph.bucket is self._buckets[0]:
+        if graph is not None and graph.capacity is self._capacities[0]:
             self._rows = ()  # it holds them, and there is no smaller one
         else:
             self._rows = tuple(-(-count // len(clouds)) for count in outcome.rows)

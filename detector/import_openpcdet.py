@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from detector.config import Config
-from detector.models.second import build_second
-from detector.models.sparse_encoder import DOWNS
-from detector.weights import FIRST_OF_MAP, depth_first, restore
+from millisecond.detector.config import Config
+from millisecond.detector.models.second import build_second
+from millisecond.detector.models.sparse_encoder import DOWNS
+from millisecond.detector.weights import FIRST_OF_MAP, depth_first, restore
 
 NORM = ("weight", "bias", "running_mean", "running_var")
 COUNTERS = ("global_step", "num_batches_tracked")

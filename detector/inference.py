@@ -1,4 +1,4 @@
-"""The stages of a scan, from points to boxes, on one device: each written once."""
+"""The stages of a scan, from points to boxes, on one device: each written once, and their order."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detector.config import PRECISIONS, Config
-from detector.models.anchor_head import Predictions
-from detector.models.bev_rows import BevRows
-from detector.models.second import Second
-from detector.postprocess import Detections, build_postprocessor
-from ops.kernel_map import Pyramid
-from ops.reference.load_points import clamp_intensity
-from ops.rulebook import BevCells, CellValues
-from ops.tuned import Tuned, use_tuned
-from ops.voxelize import Voxels
+from millisecond.detector.config import PRECISIONS, Config
+from millisecond.detector.cuda_graph import side_stream
+from millisecond.detector.device import torch_defaults
+from millisecond.detector.models.anchor_head import Predictions
+from millisecond.detector.models.bev_rows import BevRows
+from millisecond.detector.models.second import Fixed, Second
+from millisecond.detector.postprocess import Detections, build_postprocessor
+from millisecond.ops.bev import BevCells, CellValues
+from millisecond.ops.kernel_map import Pyramid
+from millisecond.ops.transfer import clamp_intensity
+from millisecond.ops.voxelize import Voxels
 
 Cloud = np.ndarray | Tensor  # [P, C] float32
 
@@ -32,26 +33,27 @@ class Outcome(NamedTuple):
     rows: tuple[int, ...]  # of each level of the encoder, in the whole batch
 
 
+class Predicted(NamedTuple):
+    """What the network makes of a batch, all on its device."""
+
+    voxels: Voxels
+    pyramid: Pyramid
+    predictions: Predictions | CellValues  # of every anchor
+
+
 class Inference:
     """A network for inference with its postprocessor; nothing is kept between calls."""
 
-    def __init__(
-        self,
-        model: Second,
-        config: Config,
-        device: torch.device,
-        precision: str,
-        tuned: Tuned | None = None,
-    ):
-        """A copy of `model` is used, with its BatchNorms folded. tuned: of the encoder's layers."""
+    def __init__(self, model: Second, config: Config, device: torch.device, precision: str):
+        """A copy of `model` is used, with its BatchNorms folded."""
         self.device = device
         self.model = model.fold().to(device, PRECISIONS[precision])
-        use_tuned(self.model, tuned)
         self.postprocess = build_postprocessor(config).to(device)
         self._rows = BevRows.of(self.model)
         # whether a GPU computes occupied cells of the map, by our kernels; else all, by cuDNN
         self.on_cells = precision != "fp32"
 
+    @torch_defaults()
     @torch.inference_mode()
     def __call__(self, clouds: Sequence[Cloud]) -> Outcome:
         """Clouds in one batch."""
@@ -59,14 +61,28 @@ class Inference:
         points = torch.cat(parts)
         sizes = torch.tensor([0, *map(len, clouds)])
         offsets = sizes.cumsum(0).int().to(self.device)
-        voxels = self.model.voxelize(points, offsets)
-        pyramid = self.model.index(voxels)
-        encoded = self.encode(voxels, pyramid)
-        found = self.postprocess(self.predict(encoded, pyramid, self.cells(pyramid)))
+        voxels, pyramid, predictions = self.forward(points, offsets)
+        found = self.postprocess(predictions)
         not_finite, capped = voxels.dropped.tolist()  # sync: the boxes are awaited anyway
         rows = tuple(len(level.coords) for level in pyramid.levels)
         on_host = [Detections(*(tensor.cpu() for tensor in frame)) for frame in found]
         return Outcome(on_host, not_finite, capped, rows)
+
+    def forward(self, points: Tensor, offsets: Tensor, fixed: Fixed | None = None) -> Predicted:
+        """Points on the device, see `Second.sites` -> predictions. With fixed sizes a CUDA graph
+        can be captured, in which a side stream works beside the encoder."""
+        if fixed is None:
+            voxels, pyramid = self.model.sites(points, offsets)
+            cells, rows = self.cells(pyramid), self.encode(voxels, pyramid)
+        else:
+            side, current = side_stream(), torch.cuda.current_stream()
+            voxels, pyramid = self.model.sites(points, offsets, fixed, side)
+            side.wait_stream(current)
+            with torch.cuda.stream(side):  # beside the encoder: they need the sites alone
+                cells = self.cells(pyramid)
+            rows = self.encode(voxels, pyramid)
+            current.wait_stream(side)
+        return Predicted(voxels, pyramid, self.predict(rows, pyramid, cells))
 
     def encode(self, voxels: Voxels, pyramid: Pyramid) -> Tensor:
         """Voxels and their pyramid -> the rows of the bird's-eye-view map."""

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from data.detections import NamedDetections
-from detector.anchors import build_anchors
-from detector.config import Config
-from detector.models.anchor_head import Predictions
-from ops.rulebook import CellValues
-from ops.select_boxes import SelectedBoxes, select_boxes, select_boxes_of_cells
+from millisecond.data.boxes import NamedDetections
+from millisecond.detector.anchors import build_anchors
+from millisecond.detector.config import Config
+from millisecond.detector.models.anchor_head import Predictions
+from millisecond.ops.bev import CellValues
+from millisecond.ops.boxes import SelectedBoxes, select_boxes, select_boxes_of_cells
 
 
 class Detections(NamedTuple):

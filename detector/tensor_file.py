@@ -12,7 +12,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from data.files import replacing, require_file
+from millisecond.data.files import replacing, require_file
 
 CHECKSUM = "sha256"  # name of the text
 _BLANK = "0" * 64  # stands where the digest goes while the digest is taken

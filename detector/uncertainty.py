@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from data.detections import NamedDetections
-from detector.detector import Detector
-from ops import iou_bev
+from millisecond.data.boxes import NamedDetections
+from millisecond.detector.detector import Detector
+from millisecond.ops import iou_bev
 
 MEASURES = ("both", "entropy", "disagreement")
 

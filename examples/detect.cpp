@@ -1,6 +1,8 @@
-// Prints the boxes of scans: detect [--fp32] WEIGHTS SCAN.bin [SCAN.bin ...]
+// Prints the boxes of scans: detect [--fp32] NETWORK SCAN.bin [SCAN.bin ...]
+// NETWORK is a file that millisecond export makes of weights.
 // A scan is float32 as KITTI stores them: x, y, z, intensity of each point, then further features where the
-// weights take some. The network runs in fp16, with --fp32 in fp32. The last line tells how long a scan took.
+// network takes some. The network runs in fp16, with --fp32 in fp32. The last line gives the median time of a
+// scan.
 #include <millisecond.h>
 
 #include <algorithm>
@@ -53,7 +55,7 @@ int main(int count, char** arguments) {
     --count;
   }
   if (count < 3) {
-    std::fprintf(stderr, "use: detect [--fp32] WEIGHTS SCAN.bin [SCAN.bin ...]\n");
+    std::fprintf(stderr, "use: detect [--fp32] NETWORK SCAN.bin [SCAN.bin ...]\n");
     return 2;
   }
   ms_detector* opened = nullptr;

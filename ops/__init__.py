@@ -1,43 +1,78 @@
 """Sparse convolution, voxels, boxes and anchors: functions of tensors only.
 
-An operator has three files of one name: `ops/<name>.py` checks its arguments and chooses,
-`ops/reference/<name>.py` defines it in plain torch and is the CPU path, `ops/cuda/<name>.py` runs
-the kernels and holds gradients and fakes. Where plain torch is too slow, `ops/cpu/<name>.py` runs
-the kernels of a CPU.
+A file holds an operator or a small family of them: the public function `f`, which checks its
+arguments and chooses, `f_definition` in plain torch, which is the CPU path, the call of the kernel,
+its fake and its gradient. Where plain torch is too slow, `ops/cpu/<name>.py` runs the kernels of a
+CPU.
 """
 
-from ops.adamw import LossScale, Moments, Recipe, adamw_update
-from ops.anchors import Match, Targets, anchor_sides, anchor_targets, match_anchors
-from ops.bev_cells import bev_cells, bev_spread
-from ops.bev_heads import BevHeads
-from ops.box_coder import apply_direction, decode, direction_bin, encode, limit_period
-from ops.boxes import Kept, iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
-from ops.collect import collect
-from ops.conv_blocks import conv_blocks
-from ops.conv_chain import ConvChain
-from ops.dataflow import Dataflow, LocationMap, PairMap
-from ops.dense import bev_map, dense
-from ops.dense_conv3d import dense_conv3d
-from ops.furthest_point_sampling import furthest_point_sampling
-from ops.geometry import ConvGeometry
-from ops.kernel_map import index_pyramid, index_workspace, strided_map, submanifold_map
-from ops.layers import InverseConv, SparseMaxPool, StridedConv, SubmanifoldConv
-from ops.load_points import load_points, load_workspace, stage_points
-from ops.locations import location_map
-from ops.losses import anchor_loss_gradients, anchor_losses
-from ops.max_pool import sparse_max_pool
-from ops.norm_relu import norm_relu
-from ops.pairs import pair_map
-from ops.point_features import group_points, interpolate, inverse_distance_weights
-from ops.point_neighbours import Nearest, ball_query, three_nearest
-from ops.rulebook import BevCells, CellPlan, CellValues, KernelMap, Level, Pyramid, Table
-from ops.select_boxes import SelectedBoxes, select_boxes, select_boxes_of_cells
-from ops.sparse_conv import sparse_conv
-from ops.sparse_tensor import SparseTensor
-from ops.tuned import Tuned, use_tuned
-from ops.tuned_file import read_tuned
-from ops.voxel_pool import PointVoxels, dynamic_voxelize, voxel_pool
-from ops.voxelize import VoxelGrid, Voxels, voxelize
+from millisecond.ops.anchors import (
+    Match,
+    Targets,
+    anchor_loss_gradients,
+    anchor_losses,
+    anchor_sides,
+    anchor_targets,
+    apply_direction,
+    decode,
+    direction_bin,
+    encode,
+    limit_period,
+    match_anchors,
+)
+from millisecond.ops.bev import (
+    BevCells,
+    BevHeads,
+    CellPlan,
+    CellValues,
+    bev_cells,
+    bev_spread,
+)
+from millisecond.ops.boxes import (
+    Kept,
+    SelectedBoxes,
+    iou_3d,
+    iou_bev,
+    nms,
+    overlap_bev,
+    paired_overlap_bev,
+    select_boxes,
+    select_boxes_of_cells,
+)
+from millisecond.ops.conv_blocks import conv_blocks
+from millisecond.ops.conv_chain import ConvChain
+from millisecond.ops.dense import bev_map, dense
+from millisecond.ops.geometry import ConvGeometry
+from millisecond.ops.kernel_map import index_pyramid, index_workspace, strided_map, submanifold_map
+from millisecond.ops.layers import (
+    InverseConv,
+    SparseMaxPool,
+    SparseTensor,
+    StridedConv,
+    SubmanifoldConv,
+)
+from millisecond.ops.max_pool import sparse_max_pool
+from millisecond.ops.points import (
+    Nearest,
+    ball_query,
+    furthest_point_sampling,
+    group_points,
+    interpolate,
+    inverse_distance_weights,
+    three_nearest,
+)
+from millisecond.ops.rulebook import KernelMap, Level, Pyramid, Table
+from millisecond.ops.sparse_conv import sparse_conv
+from millisecond.ops.training import LossScale, Moments, Recipe, adamw_update, norm_relu
+from millisecond.ops.transfer import collect, load_points, load_workspace, stage_points
+from millisecond.ops.voxelize import (
+    PointVoxels,
+    VoxelGrid,
+    Voxels,
+    dynamic_voxelize,
+    voxel_pool,
+    voxelize,
+)
 
 __all__ = [
     "BevCells",
@@ -46,17 +81,14 @@ __all__ = [
     "CellValues",
     "ConvChain",
     "ConvGeometry",
-    "Dataflow",
     "InverseConv",
     "Kept",
     "KernelMap",
     "Level",
-    "LocationMap",
     "LossScale",
     "Match",
     "Moments",
     "Nearest",
-    "PairMap",
     "PointVoxels",
     "Pyramid",
     "Recipe",
@@ -67,7 +99,6 @@ __all__ = [
     "SubmanifoldConv",
     "Table",
     "Targets",
-    "Tuned",
     "VoxelGrid",
     "Voxels",
     "adamw_update",
@@ -84,7 +115,6 @@ __all__ = [
     "conv_blocks",
     "decode",
     "dense",
-    "dense_conv3d",
     "direction_bin",
     "dynamic_voxelize",
     "encode",
@@ -99,14 +129,11 @@ __all__ = [
     "limit_period",
     "load_points",
     "load_workspace",
-    "location_map",
     "match_anchors",
     "nms",
     "norm_relu",
     "overlap_bev",
-    "pair_map",
     "paired_overlap_bev",
-    "read_tuned",
     "select_boxes",
     "select_boxes_of_cells",
     "sparse_conv",
@@ -115,7 +142,6 @@ __all__ = [
     "strided_map",
     "submanifold_map",
     "three_nearest",
-    "use_tuned",
     "voxel_pool",
     "voxelize",
 ]

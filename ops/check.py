@@ -1,13 +1,13 @@
-"""`python -m ops.check`: what the CUDA operators find on this machine, and what mends it."""
+"""`python -m millisecond.ops.check`: the CUDA operators on this machine; what mends them."""
 
 import sys
 import time
 
 import torch
 
-from ops.cpu.library import library_path as cpu_library_path
-from ops.cuda import library
-from ops.cuda.toolchain import Toolchain, architectures
+from millisecond.ops import library
+from millisecond.ops.cpu.library import library_path as cpu_library_path
+from millisecond.ops.toolchain import Toolchain, architectures, kernels_of
 
 
 def main() -> int:
@@ -36,11 +36,11 @@ def findings(tools: Toolchain) -> list[tuple[str, str]]:
     path = library.library_path(library.read_sources())
     built = "built" if path.exists() else "not built yet"
     cpu = cpu_library_path()
+    gpus = [_gpu(i) for i in range(torch.cuda.device_count())]
     nvcc = f"nvcc {tools.nvcc}" if tools.nvcc else "no nvcc"
-    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return [
         ("torch", f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}"),
-        ("GPUs", ", ".join(devices) or "none"),
+        *(("GPU", gpu) for gpu in gpus or ["none"]),
         ("architecture", " ".join(architectures()) or "none"),
         ("CUDA", f"{nvcc} in {tools.cuda_home or 'no CUDA_HOME'}"),
         ("compiler", tools.compiler or "none"),
@@ -48,6 +48,16 @@ def findings(tools: Toolchain) -> list[tuple[str, str]]:
         ("cache", f"{path} ({built})"),
         ("CPU kernels", f"{cpu} ({'built' if cpu.exists() else 'not built yet'})"),
     ]
+
+
+def _gpu(number: int) -> str:
+    """A GPU, and which kernels it runs."""
+    gpu = torch.cuda.get_device_capability(number)
+    kernels = kernels_of(gpu)
+    runs = f"{kernels} kernels" if kernels else "no kernels"
+    if kernels == "mma.sync" and gpu == (9, 0):
+        runs += "; wgmma, which is faster, is left out: unset TORCH_CUDA_ARCH_LIST or add 9.0"
+    return f"{torch.cuda.get_device_name(number)}, {gpu[0]}.{gpu[1]}: {runs}"
 
 
 if __name__ == "__main__":

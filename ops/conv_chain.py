@@ -1,17 +1,35 @@
-"""Convolutions with bias and ReLU one after another, as inference runs them."""
+"""Convolutions with bias and ReLU one after another, as inference runs them.
+
+On kernels the chain keeps its weights in the order in which they read them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
+from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
-from ops.cpu import conv_chain as cpu
-from ops.cuda import conv_chain as cuda
-from ops.dispatch import on_cpu_kernels, on_kernels
-from ops.reference import conv_chain as reference
-from ops.rulebook import KernelMap, Level
+from millisecond.ops.cpu import convolution as cpu
+from millisecond.ops.dispatch import fake, on_cpu_kernels, on_kernels, tf32_allowed
+from millisecond.ops.library import extension
+from millisecond.ops.rulebook import KernelMap
+from millisecond.ops.sparse_conv import sparse_conv
+
+
+class GpuWeights(NamedTuple):
+    """Weights in the order in which the tensor cores read them."""
+
+    tensors: list[Tensor]  # flat
+    tf32: bool  # the order of float32 weights is that for tf32: they must be read as such
+
+
+class CpuWeights(NamedTuple):
+    """Weights in the order in which the kernel of a CPU reads them."""
+
+    panels: list[cpu.PackedWeight]
+    dtype: torch.dtype  # of the features
 
 
 class ConvChain(nn.Module):
@@ -27,6 +45,16 @@ class ConvChain(nn.Module):
     def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor]):
         """weights: [V, C_in, C_out] each; biases: [C_out] each, float32 whatever the weights."""
         super().__init__()
+        if not len(weights) == len(biases) > 0:
+            raise ValueError(
+                f"weights: {len(weights)}, biases: {len(biases)}; every convolution needs one of "
+                "each, and a chain one convolution"
+            )
+        for layer, weight in enumerate(weights):
+            if weight.ndim != 3:
+                raise ValueError(
+                    f"weights[{layer}]: expected [V, C_in, C_out], got {list(weight.shape)}"
+                )
         self.count = len(weights)
         for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             self.register_buffer(f"weight_{layer}", weight.detach().clone())
@@ -35,27 +63,19 @@ class ConvChain(nn.Module):
 
     def forward(self, features: Tensor, kernel_maps: Sequence[KernelMap]) -> Tensor:
         """[N_in, C_in] and one map for every convolution -> [N_out, C_out] of the last."""
-        packed = self._packed_weights()
-        return self._backend().conv_chain(features, packed, self._biases, kernel_maps)
-
-    def bev_map(
-        self, features: Tensor, kernel_maps: Sequence[KernelMap], level: Level, batch_size: int
-    ) -> Tensor:
-        """The rows, which are those of `level`, in a map [B, Z * C, Y, X], channel z * C + c,
-        channels last."""
-        packed = self._packed_weights()
-        return self._backend().conv_chain_bev_map(
-            features, packed, self._biases, kernel_maps, level, batch_size
-        )
+        if len(kernel_maps) != self.count:
+            raise ValueError(f"kernel_maps: expected {self.count}, got {len(kernel_maps)}")
+        weights = self._packed_weights()
+        if isinstance(weights, GpuWeights):
+            return _on_kernels(features, weights, self._biases, kernel_maps)
+        if isinstance(weights, CpuWeights):
+            return _on_cpu_kernels(features, weights, self._biases, kernel_maps)
+        return conv_chain_definition(features, weights, self._biases, kernel_maps)
 
     def layers(self) -> list[tuple[Tensor, Tensor]]:
         """Weight [V, C_in, C_out] and bias [C_out] of each convolution."""
         weights = [getattr(self, f"weight_{layer}") for layer in range(self.count)]
         return list(zip(weights, self._biases, strict=True))
-
-    def _backend(self) -> ModuleType:
-        weight = self.weight_0
-        return cuda if on_kernels(weight) else cpu if on_cpu_kernels(weight) else reference
 
     def _apply(self, fn, recurse: bool = True) -> ConvChain:
         biases = [getattr(self, f"bias_{layer}") for layer in range(self.count)]
@@ -68,19 +88,80 @@ class ConvChain(nn.Module):
 
     def _arrange(self) -> None:
         self._biases = [getattr(self, f"bias_{layer}") for layer in range(self.count)]
-        self._packed = None
+        self._packed: GpuWeights | CpuWeights | None = None
         if on_kernels(self.weight_0):  # now: tf32 is decided here, and graphs are captured later
-            self._packed = self._packed_weights()
+            self._packed = self._packed_weights()  # type: ignore[assignment]  # they are there
 
-    def _packed_weights(self):
+    def _packed_weights(self) -> GpuWeights | CpuWeights | Sequence[Tensor]:
         """On a CPU first when they are used: most come there only to go on to a GPU."""
-        backend = self._backend()
-        if self._packed is not None and backend is not reference:
-            return self._packed
-        packed = backend.pack_weights([weight for weight, _ in self.layers()])
-        self._packed = None if backend is reference else packed
-        return packed
+        on_gpu = on_kernels(self.weight_0)
+        if not on_gpu and not on_cpu_kernels(self.weight_0):
+            return [weight for weight, _ in self.layers()]
+        if self._packed is None:
+            weights = [weight for weight, _ in self.layers()]
+            self._packed = _packed_for_gpu(weights) if on_gpu else _packed_for_cpu(weights)
+        return self._packed
 
     def _load_from_state_dict(self, *arguments) -> None:
         super()._load_from_state_dict(*arguments)
         self._arrange()
+
+
+def conv_chain_definition(
+    features: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    kernel_maps: Sequence[KernelMap],
+) -> Tensor:
+    """`ConvChain.forward` in plain torch."""
+    features = features.to(weights[0].dtype)
+    for weight, bias, kernel_map in zip(weights, biases, kernel_maps, strict=True):
+        features = sparse_conv(features, weight, kernel_map, bias.to(weight.dtype), relu=True)
+    return features
+
+
+def _packed_for_cpu(weights: Sequence[Tensor]) -> CpuWeights:
+    return CpuWeights([cpu.pack_weight(weight) for weight in weights], weights[0].dtype)
+
+
+def _on_cpu_kernels(
+    features: Tensor,
+    weights: CpuWeights,
+    biases: Sequence[Tensor],
+    kernel_maps: Sequence[KernelMap],
+) -> Tensor:
+    panels, dtype = weights
+    features = features.to(dtype)
+    for weight, bias, kernel_map in zip(panels, biases, kernel_maps, strict=True):
+        features = cpu.convolve(features, weight, kernel_map.forward, bias, True, dtype)
+    return features
+
+
+def _packed_for_gpu(weights: Sequence[Tensor]) -> GpuWeights:
+    extension()
+    tf32, pack = tf32_allowed(), torch.ops.millisecond.pack_weight
+    return GpuWeights([pack(weight.contiguous(), tf32) for weight in weights], tf32)
+
+
+def _on_kernels(
+    features: Tensor,
+    weights: GpuWeights,
+    biases: Sequence[Tensor],
+    kernel_maps: Sequence[KernelMap],
+) -> Tensor:
+    tables = [kernel_map.forward for kernel_map in kernel_maps]
+    return torch.ops.millisecond.conv_chain(
+        features,
+        weights.tensors,
+        biases,
+        [table.neighbours for table in tables],
+        [table.count for table in tables if table.count is not None],
+        [table.order for table in tables],
+        [table.tiles for table in tables if table.tiles is not None],
+        weights.tf32,
+    )
+
+
+@fake("conv_chain")
+def _fake_conv_chain(features, weights, biases, neighbours, counts, orders, tiles, tf32) -> Tensor:
+    return weights[0].new_empty(neighbours[-1].shape[1], biases[-1].shape[0])

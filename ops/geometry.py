@@ -1,10 +1,21 @@
-"""The windows of convolutions: kernel size, stride, padding and dilation for every axis."""
+"""Grids: the windows of convolutions over them, and their sites as linear keys.
+
+A window has a kernel size, stride, padding and dilation for every axis. A key is
+((b * Z + z) * Y + y) * X + x: keys are in the order of sorted rows.
+"""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import NamedTuple
+from math import prod
+from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
+MOST = 2**31  # sizes and counts are below: coordinates are int32
+MOST_CELLS = 2**60  # of a batch of grids: sums of their keys are int64
 FARTHEST = 2**30  # sites that a window may reach over: the kernels compute in int32
 
 
@@ -38,24 +49,100 @@ class ConvGeometry(NamedTuple):
                 raise ValueError(f"{name}: expected less than 2^30, got {numbers}")
         return window
 
+    @classmethod
+    def around(cls, kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> ConvGeometry:
+        """The window of a submanifold convolution: around each site."""
+        centre = tuple(k // 2 * d for k, d in zip(kernel_size, dilation, strict=True))
+        return cls(kernel_size, (1,) * len(kernel_size), centre, dilation)
+
+    def numbers(self) -> tuple[int, ...]:
+        """12 numbers, as the operators take a window."""
+        fillings = zip(self, (1, 1, 0, 1), strict=True)
+        return sum((three_axes(axis, filling) for axis, filling in fillings), ())
+
     def output_shape(self, spatial_shape: Sequence[int]) -> tuple[int, ...]:
         """floor((in + 2 padding - dilation (kernel - 1) - 1) / stride) + 1 on each axis."""
         axes = zip(spatial_shape, *self, strict=True)
         # lists where a generator would do: the host's time counts here
         shape = tuple([(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in axes])
-        if min(shape) < 1:
+        if min(shape) < 1 or max(shape) >= MOST:
             raise ValueError(
                 f"kernel_size: {self.kernel_size} does not fit a grid of {tuple(spatial_shape)}"
             )
         return shape
 
 
+def three_axes(numbers: Sequence[int], filling: int) -> tuple[int, ...]:
+    """The kernels have three axes: fewer are filled up in front."""
+    return (filling,) * (3 - len(numbers)) + tuple(numbers)
+
+
 def per_axis(name: str, value: int | Sequence[int], dims: int, least: int) -> tuple[int, ...]:
     """`value` as one int for each of `dims` axes, none below `least`."""
-    numbers = (value,) * dims if isinstance(value, int) else tuple(value)
+    dims = whole("dims", dims, 1)
+    try:
+        numbers = (value,) * dims if isinstance(value, int) else tuple(value)
+    except (TypeError, MemoryError):
+        numbers = ()
     if len(numbers) != dims or not _are_whole(numbers, least):
         raise ValueError(f"{name}: expected {dims} whole numbers from {least} up, got {value}")
     return numbers
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """`value` as an int from `least` up, below 2^31; else ValueError."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}: expected a whole number, got {value!r}") from None
+    if not least <= number < MOST:
+        limit = f"at least {least}" if number < least else "less than 2^31"
+        raise ValueError(f"{name}: expected {limit}, got {value}")
+    return number
+
+
+def grid_of(spatial_shape: Sequence[int]) -> tuple[int, ...]:
+    """The grid's cells on each axis; ValueError unless all are from 1 up and below 2^31."""
+    axes = len(spatial_shape) if hasattr(spatial_shape, "__len__") else 0
+    shape = per_axis("spatial_shape", spatial_shape, axes or 1, least=1)
+    whole("spatial_shape", max(shape), 1)
+    return shape
+
+
+def check_cells(batch_size: int, shapes: Sequence[Sequence[int]]) -> None:
+    """ValueError unless int64 keys tell all cells of these grids apart."""
+    batch_size = whole("batch_size", batch_size, 0)
+    for shape in shapes:
+        if batch_size * prod(shape) >= MOST_CELLS:
+            raise ValueError(
+                f"spatial_shape: {batch_size} grids of {tuple(shape)} have 2^60 cells or more; "
+                "take a smaller one"
+            )
+
+
+def check_channels(kernel: Sequence[int], in_channels: int, out_channels: int) -> None:
+    """ValueError unless a weight of these sizes can be."""
+    numbers = whole("in_channels", in_channels, 0) * whole("out_channels", out_channels, 0)
+    if prod(kernel) * max(numbers, 1) >= MOST_CELLS:
+        raise ValueError(
+            f"kernel_size: {tuple(kernel)} with {in_channels} and {out_channels} channels has a "
+            "weight of 2^60 numbers or more; take a smaller one"
+        )
+
+
+def same_device(**tensors: Tensor | None) -> None:
+    """ValueError unless all of them, by their names, are on one CPU or GPU."""
+    first, of_first = None, ""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        device = tensor.device
+        if first is None:
+            first, of_first = device, name
+        if device != first:
+            raise ValueError(f"{name}: on {device}, {of_first} on {first}")
+        if device.type not in ("cpu", "cuda"):
+            raise ValueError(f"{name}: on {device}, which is neither a CPU nor a GPU")
 
 
 def _are_whole(numbers: tuple[int, ...], least: int) -> bool:
@@ -93,3 +180,48 @@ def level_shapes(
     for down in downs:
         shapes.append(down.output_shape(shapes[-1]))
     return shapes
+
+
+def linear_keys(coords: Tensor, shape: Sequence[int]) -> Tensor:
+    """[N] int64 keys in the order of the rows; 32 KITTI grids need more than 31 bits."""
+    key = coords[:, 0].long()
+    for axis, size in enumerate(shape):
+        key = key * size + coords[:, 1 + axis]
+    return key
+
+
+def coords_of_keys(keys: Tensor, shape: Sequence[int]) -> Tensor:
+    """The inverse of `linear_keys`: [N, 1 + D] int32."""
+    coords = torch.empty(len(keys), 1 + len(shape), dtype=torch.int32, device=keys.device)
+    for axis in range(len(shape), 0, -1):
+        above = torch.div(keys, shape[axis - 1], rounding_mode="floor")
+        coords[:, axis] = keys - above * shape[axis - 1]
+        keys = above
+    coords[:, 0] = keys
+    return coords
+
+
+def check_coords(coords: Tensor, shape: Sequence[int], batch_size: int) -> None:
+    """ValueError for the first row that is out of the grid, out of order or there twice."""
+    if coords.ndim != 2 or coords.shape[1] != 1 + len(shape) or coords.dtype != torch.int32:
+        raise ValueError(
+            f"coords: expected [N, {1 + len(shape)}] int32 for a grid of {tuple(shape)}, "
+            f"got {list(coords.shape)} {coords.dtype}"
+        )
+    limit = torch.tensor([batch_size, *shape], dtype=coords.dtype, device=coords.device)
+    outside = ((coords < 0) | (coords >= limit)).any(dim=1)
+    if outside.any():
+        row = int(outside.nonzero()[0])
+        raise ValueError(
+            f"coords: row {row} is {coords[row].tolist()}, "
+            f"outside of {batch_size} grids of {tuple(shape)}"
+        )
+    key = linear_keys(coords, shape)
+    wrong = key[1:] <= key[:-1]
+    if wrong.any():
+        row = int(wrong.nonzero()[0]) + 1
+        fault = "a duplicate of" if key[row] == key[row - 1] else "not sorted after"
+        raise ValueError(
+            f"coords: row {row} {coords[row].tolist()} is {fault} "
+            f"row {row - 1} {coords[row - 1].tolist()}"
+        )

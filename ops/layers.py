@@ -1,37 +1,292 @@
-"""nn.Module layers over sparse tensors; the kernel map is passed by hand.
+"""Sparse tensors, and the sparse layer: its product, its row order, and nn.Modules over both.
 
-A layer's `dataflow` says how a GPU computes it: a `Dataflow`, what was measured to be the fastest
-(`Tuned`), or None for the implicit GEMM.
+A layer builds its kernel map on the sites of its input, where other layers find it again, and where
+the next input's maps are foreseen; or it takes a map by hand. `ops.spconv` stands on the same.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
-from ops.dataflow import LocationMap, PairMap
-from ops.geometry import ConvGeometry, per_axis, submanifold_window
-from ops.max_pool import sparse_max_pool
-from ops.rulebook import KernelMap
-from ops.sparse_conv import sparse_conv
-from ops.sparse_tensor import SparseTensor
-from ops.tuned import Tunable, product_type
+from millisecond.ops.dense import check_rows, dense
+from millisecond.ops.dispatch import tf32_allowed
+from millisecond.ops.geometry import (
+    ConvGeometry,
+    check_channels,
+    per_axis,
+    submanifold_window,
+    whole,
+)
+from millisecond.ops.max_pool import sparse_max_pool
+from millisecond.ops.row_order import ALL, MOST_OFFSETS
+from millisecond.ops.rulebook import KernelMap, Table
+from millisecond.ops.sites import Sites, sites_of
+from millisecond.ops.sparse_conv import (
+    check_features,
+    check_shapes,
+    mixed_conv,
+    pack_weight,
+    product_type,
+    sparse_conv,
+)
 
-Map = KernelMap | PairMap | LocationMap
+TILE, NARROW = 16, 4  # channels that the tensor cores take: multiples, or this many inputs
+FEW = 8  # or this many inputs of a large window, without gradients
+LARGE_WINDOW = range(29, 129)  # offsets
+WIDE, NARROWER = 128, (32, 64)  # channels of a layer that gains by an order of its rows
+WIDE_BYTES = 256  # of a row of features of a layer whose rows are in one order
+LINE_BYTES = 128  # of a row of features of the narrower ones, at least
+SEGMENT = 1 << 17  # rows, of narrower layers
+LEAST_WORK = 27 * 10**9  # bytes of the features times offsets and channels of the results
+MOST_ROWS = 96 * 65535  # of the kernel that reads an order: its largest grid of blocks
 
 
-class Conv(Tunable, nn.Module):
+@dataclass(frozen=True)
+class SparseTensor:
+    """Features of N active sites; coords are (b, z, y, x) or (b, y, x), sorted and unique."""
+
+    features: Tensor  # [N, C]
+    coords: Tensor  # [N, 1 + D] int32
+    spatial_shape: tuple[int, ...]  # D cells, in the order of coords
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        check_rows(self.features, self.coords, self.spatial_shape)
+
+    def replace(self, features: Tensor) -> SparseTensor:
+        """Other features [N, C'] on the same sites."""
+        other = replace(self, features=features)
+        if "sites" in self.__dict__:
+            other.__dict__["sites"] = self.sites
+        return other
+
+    @cached_property
+    def sites(self) -> Sites:
+        """The sites, with the maps that layers have built on them."""
+        return sites_of(self.coords, tuple(self.spatial_shape), self.batch_size)
+
+    def on(self, sites: Sites, features: Tensor) -> SparseTensor:
+        """Features [N', C'] on other sites of these grids."""
+        other = SparseTensor(features, sites.indices, sites.shape, self.batch_size)
+        other.__dict__["sites"] = sites
+        return other
+
+    def dense(self) -> Tensor:
+        """[B, C, *spatial_shape], zero where no site is active."""
+        return dense(self.features, self.coords, self.spatial_shape, self.batch_size)
+
+
+def product(
+    features: Tensor,  # [N_in, C_in]
+    weight: Tensor,  # [V, C_in, C_out] or, `outputs_first`, spconv's [C_out, *kernel, C_in]
+    kernel_map: KernelMap,
+    bias: Tensor | None,  # [C_out]
+    kept: Kept | None = None,  # where gradients are off, of this weight
+    outputs_first: bool = False,
+) -> Tensor:  # [N_out, C_out]
+    """The sparse convolution of a layer; differentiable. Under autocast in its type.
+
+    The tensor cores take multiples of 16 channels. Others are filled up with zeros.
+    """
+    dtype = weight.dtype
+    if torch.is_autocast_enabled(features.device.type):
+        dtype = product_type(features)
+        features = features.to(dtype)
+    elif dtype != features.dtype:
+        raise ValueError(f"weight: {dtype}, features are {features.dtype}")
+    fill, c_out = on_tensor_cores(features), weight.shape[0 if outputs_first else 2]
+    make = prepare if kept is None else kept
+    ready = make(weight, bias, dtype, fill, outputs_first)
+    inputs = ready.weight.shape[1] - features.shape[1]
+    if inputs:
+        features = pad(features, (0, inputs))
+    features = features.contiguous()
+    if fill:
+        check_features(features, kernel_map)
+        out = mixed_conv(features, ready.weight, kernel_map, ready.bias, ready.packed)
+    else:
+        out = sparse_conv(features, ready.weight, kernel_map, ready.bias)
+    return out if out.shape[1] == c_out else out[:, :c_out].contiguous()
+
+
+class Prepared(NamedTuple):
+    """A weight as the kernels take it."""
+
+    weight: Tensor  # [V, C_in, C_out]
+    bias: Tensor | None  # [C_out]
+    packed: Tensor | None = None  # the weight in the order in which they read it
+
+
+def prepare(
+    weight: Tensor, bias: Tensor | None, dtype: torch.dtype, fill: bool, outputs_first: bool
+) -> Prepared:
+    """`fill`: with zeros up to channels that the tensor cores take."""
+    if not fill or weight.dtype != torch.float32:  # the tensor cores' kernels round float32
+        weight = weight.to(dtype)
+    if outputs_first:
+        weight = weight.flatten(1, -2).permute(1, 2, 0)
+    volume, c_in, c_out = weight.shape
+    inputs, outputs = _filled_up(volume, c_in) - c_in, -c_out % TILE
+    if fill and (inputs or outputs):
+        weight = pad(weight, (0, outputs, 0, inputs))
+        bias = None if bias is None else pad(bias, (0, outputs))
+    return Prepared(weight.contiguous(), bias)
+
+
+def _filled_up(volume: int, c_in: int) -> int:
+    """Input channels that the tensor cores take, at least these."""
+    if c_in == NARROW:
+        return c_in
+    if c_in <= FEW and volume in LARGE_WINDOW and not torch.is_grad_enabled():
+        return FEW
+    return c_in + -c_in % TILE
+
+
+class Kept:
+    """A prepared weight between calls, as long as the tensors that it comes from are the same."""
+
+    def __init__(self) -> None:
+        self._state: tuple = ()
+        self._sources: list[Tensor] = []  # so that no other tensors get their places
+        self._ready: Prepared | None = None
+
+    def __call__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        fill: bool,
+        outputs_first: bool,
+    ) -> Prepared:
+        """See `prepare`."""
+        tensors = [weight] if bias is None else [weight, bias]
+        if any(tensor.is_inference() for tensor in tensors):  # nothing tells that these changed
+            return prepare(weight, bias, dtype, fill, outputs_first)
+        state = dtype, fill, tf32_allowed(), [(id(t), t.data_ptr(), t._version) for t in tensors]
+        if self._ready is None or self._state != state:
+            ready = prepare(weight.detach().to(dtype), bias, dtype, fill, outputs_first)
+            single = None if ready.bias is None else _single(ready.bias)
+            packed = pack_weight(ready.weight) if fill else None
+            self._state, self._sources = state, [tensor.detach() for tensor in tensors]
+            self._ready = Prepared(ready.weight, single, packed)
+        return self._ready
+
+
+Keeper = TypeVar("Keeper", bound="KeepsWeight")
+
+
+class KeepsWeight(nn.Module):
+    """A layer that keeps its weight between calls as the kernels read it, where gradients are off:
+    what `product` takes as `kept`."""
+
+    def _kept_weight(self) -> Kept:
+        kept = _KEPT.get(self)
+        if kept is None:
+            kept = _KEPT[self] = Kept()
+        return kept
+
+    def train(self: Keeper, mode: bool = True) -> Keeper:
+        """As any module's; forgets the kept weight."""
+        _KEPT.pop(self, None)
+        return super().train(mode)
+
+
+_KEPT: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()  # not copied, not saved
+
+
+def _single(bias: Tensor) -> Tensor:
+    """As the kernels read it: sums are float32 at least."""
+    return bias.detach() if bias.dtype == torch.float64 else bias.detach().float()
+
+
+def ordered(
+    kernel_map: KernelMap,
+    features: Tensor,
+    channels: tuple[int, int],  # C_in and C_out
+    inputs: Sites,
+    outputs: Sites,
+) -> KernelMap:
+    """The map between these sites with orders of its rows, where a layer gains by them."""
+    c_in, c_out = channels
+    if not has_work(kernel_map, c_in, c_out):  # the host's time counts
+        return kernel_map
+    forward, backward = kernel_map
+    dtype = product_type(features)
+    if gains_by_order(forward, dtype, c_in, c_out):
+        forward = outputs.with_order(forward, segment_of(dtype, c_in, c_out))
+    if backward is None or not torch.is_grad_enabled():
+        return KernelMap(forward, backward)
+    if gains_by_order(backward, dtype, c_out, c_in):
+        backward = inputs.with_order(backward, segment_of(dtype, c_in, c_out))
+    return KernelMap(forward, backward)
+
+
+def has_work(kernel_map: KernelMap, c_in: int, c_out: int) -> bool:
+    """Whether there may be work enough for an order, whatever the type: asked in each call."""
+    if c_in < NARROWER[0] or c_out < NARROWER[0]:
+        return False
+    forward, backward = kernel_map
+    pairs = forward.neighbours.numel()
+    if backward is not None:
+        pairs = max(pairs, backward.neighbours.numel())
+    return pairs * c_in * c_out * torch.float32.itemsize >= LEAST_WORK
+
+
+def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> bool:
+    """Whether the convolution runs on kernels that read an order of the rows, and an order saves
+    more time than it takes."""
+    offsets, rows = table.neighbours.shape
+    halves = dtype in (torch.float16, torch.bfloat16)
+    return (
+        table.neighbours.is_cuda
+        and rows * offsets * c_in * c_out * dtype.itemsize >= LEAST_WORK
+        and _reads_an_order(c_in, c_out, dtype.itemsize)
+        and rows <= MOST_ROWS
+        and 1 < offsets <= MOST_OFFSETS
+        and (halves or (dtype == torch.float32 and tf32_allowed()))
+    )
+
+
+def segment_of(dtype: torch.dtype, c_in: int, c_out: int) -> int:
+    """Rows of which an order is by itself: the reads of narrower layers limit their kernel, in wide
+    ones, and those of rows as wide in bytes, products in vain do."""
+    return ALL if min(c_in, c_out) * dtype.itemsize >= WIDE_BYTES else SEGMENT
+
+
+def _reads_an_order(c_in: int, c_out: int, element_bytes: int) -> bool:
+    """Whether these channels have a kernel that reads an order and is the faster for it."""
+    if min(c_in, c_out) >= WIDE:
+        return c_in % TILE == 0 and c_out % TILE == 0
+    return c_in in NARROWER and c_out in NARROWER and c_in * element_bytes >= LINE_BYTES
+
+
+def on_tensor_cores(features: Tensor) -> bool:
+    """Whether its type and device have a convolution on tensor cores."""
+    if not features.is_cuda or features.dtype == torch.float64:
+        return False
+    return features.dtype != torch.float32 or tf32_allowed()
+
+
+# ---- layers -------------------------------------------------------------------------------------
+
+
+class Conv(KeepsWeight):
     """What all convolutions share."""
-
-    KIND = ""  # in ops.tuned.KINDS
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: tuple[int, ...], bias: bool
     ) -> None:
         super().__init__()
+        check_channels(kernel_size, whole("in_channels", in_channels, 1), out_channels)
         self.kernel_size = kernel_size
         self.weight = nn.Parameter(torch.empty(math.prod(kernel_size), in_channels, out_channels))
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
@@ -44,12 +299,21 @@ class Conv(Tunable, nn.Module):
         if self.bias is not None:
             nn.init.uniform_(self.bias, -bound, bound)
 
-    def convolve(self, features: Tensor, kernel_map: Map) -> Tensor:
+    def convolve(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
         """[N_in, C_in] -> [N_out, C_out]."""
-        dataflow = None
-        if not isinstance(kernel_map, LocationMap):  # there is one dataflow for it
-            dataflow = self.chosen(self.KIND, self.weight.shape, product_type(features), kernel_map)
-        return sparse_conv(features, self.weight, kernel_map, self.bias, dataflow=dataflow)
+        weight, bias = self.weight, self.bias
+        if torch.compiler.is_compiling() or not on_tensor_cores(features):
+            return sparse_conv(features, weight, kernel_map, bias)
+        check_shapes(features, weight, kernel_map, bias, None)
+        kept = None if torch.is_grad_enabled() else self._kept_weight()
+        return product(features, weight, kernel_map, bias, kept)
+
+    def convolve_between(
+        self, features: Tensor, kernel_map: KernelMap, inputs: Sites, outputs: Sites
+    ) -> Tensor:
+        """The same along a map that the sites keep: its rows in an order where that is faster."""
+        channels = self.weight.shape[1], self.weight.shape[2]
+        return self.convolve(features, ordered(kernel_map, features, channels, inputs, outputs))
 
     def extra_repr(self) -> str:
         _, in_channels, out_channels = self.weight.shape
@@ -57,9 +321,7 @@ class Conv(Tunable, nn.Module):
 
 
 class SubmanifoldConv(Conv):
-    """Outputs on the inputs' sites; takes the map of `submanifold_map`."""
-
-    KIND = "submanifold"
+    """Outputs on the inputs' sites; takes the map of `submanifold_map`, or builds it."""
 
     def __init__(
         self,
@@ -74,14 +336,18 @@ class SubmanifoldConv(Conv):
         super().__init__(in_channels, out_channels, kernel, bias)
         self.dilation = dilation
 
-    def forward(self, x: SparseTensor, kernel_map: Map) -> SparseTensor:
-        return x.replace(self.convolve(x.features, kernel_map))
+    def forward(self, x: SparseTensor, kernel_map: KernelMap | None = None) -> SparseTensor:
+        if kernel_map is not None:
+            return x.replace(self.convolve(x.features, kernel_map))
+        sites = x.sites
+        sites.follow(self)
+        kernel_map = sites.submanifold(self.kernel_size, self.dilation)
+        return x.replace(self.convolve_between(x.features, kernel_map, sites, sites))
 
 
 class StridedConv(Conv):
-    """Outputs wherever the window touches an input: `conv(x, *strided_map(..., conv.geometry))`."""
-
-    KIND = "strided"
+    """Outputs wherever the window touches an input: `conv(x)`, or by a map of one's own
+    `conv(x, *strided_map(..., conv.geometry))`."""
 
     def __init__(
         self,
@@ -99,16 +365,35 @@ class StridedConv(Conv):
         self.geometry = geometry
 
     def forward(
-        self, x: SparseTensor, coords: Tensor, shape: tuple[int, ...], kernel_map: Map
+        self,
+        x: SparseTensor,
+        coords: Tensor | None = None,
+        shape: tuple[int, ...] | None = None,
+        kernel_map: KernelMap | None = None,
     ) -> SparseTensor:
-        features = self.convolve(x.features, kernel_map)
-        return SparseTensor(features, coords, shape, x.batch_size)
+        if given := _given(coords, shape, kernel_map):
+            coords, shape, kernel_map = given
+            features = self.convolve(x.features, kernel_map)
+            return SparseTensor(features, coords, shape, x.batch_size)
+        x.sites.follow(self)
+        outputs, kernel_map = x.sites.strided(self.geometry)
+        return x.on(outputs, self.convolve_between(x.features, kernel_map, x.sites, outputs))
+
+
+def _given(
+    coords: Tensor | None, shape: tuple[int, ...] | None, kernel_map: KernelMap | None
+) -> tuple[Tensor, tuple[int, ...], KernelMap] | None:
+    """What `strided_map` has returned; None where the layer is to build its own map."""
+    if coords is None and shape is None and kernel_map is None:
+        return None
+    if coords is None or shape is None or kernel_map is None:
+        raise ValueError("coords, shape, kernel_map: pass all that strided_map returns, or none")
+    return coords, shape, kernel_map
 
 
 class InverseConv(Conv):
-    """Back to the sites a strided convolution came from; takes that convolution's map."""
-
-    KIND = "inverse"
+    """Back to the sites a strided convolution came from; takes that convolution's map, or finds it
+    on these sites."""
 
     def __init__(
         self,
@@ -121,10 +406,14 @@ class InverseConv(Conv):
         kernel = per_axis("kernel_size", kernel_size, dims, least=1)
         super().__init__(in_channels, out_channels, kernel, bias)
 
-    def forward(self, x: SparseTensor, like: SparseTensor, kernel_map: Map) -> SparseTensor:
+    def forward(
+        self, x: SparseTensor, like: SparseTensor, kernel_map: KernelMap | None = None
+    ) -> SparseTensor:
         """`like` holds the sites of the output: the input of the strided convolution."""
-        features = self.convolve(x.features, kernel_map.reversed())
-        return like.replace(features)
+        if kernel_map is not None:
+            return like.replace(self.convolve(x.features, kernel_map.reversed()))
+        back = like.sites.way_back_from(x.sites)
+        return like.replace(self.convolve_between(x.features, back, x.sites, like.sites))
 
 
 class SparseMaxPool(nn.Module):
@@ -143,6 +432,16 @@ class SparseMaxPool(nn.Module):
         self.geometry = ConvGeometry.of(kernel_size, stride, padding, dilation, dims)
 
     def forward(
-        self, x: SparseTensor, coords: Tensor, shape: tuple[int, ...], kernel_map: KernelMap
+        self,
+        x: SparseTensor,
+        coords: Tensor | None = None,
+        shape: tuple[int, ...] | None = None,
+        kernel_map: KernelMap | None = None,
     ) -> SparseTensor:
-        return SparseTensor(sparse_max_pool(x.features, kernel_map), coords, shape, x.batch_size)
+        if given := _given(coords, shape, kernel_map):
+            coords, shape, kernel_map = given
+            pooled = sparse_max_pool(x.features, kernel_map)
+            return SparseTensor(pooled, coords, shape, x.batch_size)
+        x.sites.follow(self)
+        outputs, kernel_map = x.sites.strided(self.geometry)
+        return x.on(outputs, sparse_max_pool(x.features, kernel_map))

@@ -2,20 +2,22 @@
 
 A convolution computes tiles of rows, and a tile multiplies every offset that one of its rows has.
 spconv 2 sorts rows by their masks for that reason. The kernels for tensor cores read such an order.
-The results of wide layers are the same bits in any order; in others the last bit may differ.
+The results of wide layers are the same bits in any order; in others the last bit may differ. The
+kernel is in csrc/index/row_order.cu.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from ops.cuda import row_order as cuda
-from ops.dispatch import on_kernels
-from ops.reference import row_order as reference
-from ops.rulebook import Table
+from millisecond.ops.dispatch import fake, on_kernels
+from millisecond.ops.library import extension
+from millisecond.ops.rulebook import Table
 
 MOST_OFFSETS = 31
 ALL = 1 << 30  # rows: one segment
+DECIDING = 4  # offsets of a row that decide on its place
 
 
 def row_order(table: Table, segment: int = ALL) -> Tensor:
@@ -32,5 +34,54 @@ def row_order(table: Table, segment: int = ALL) -> Tensor:
         raise ValueError(
             f"table: {len(table.neighbours)} offsets, an order takes at most {MOST_OFFSETS}"
         )
-    backend = cuda if on_kernels(table.neighbours) else reference
-    return backend.row_order(table, segment)
+    if not on_kernels(table.neighbours):
+        return row_order_definition(table, segment)
+    extension()
+    return torch.ops.millisecond.row_order(table.neighbours, table.count, segment)
+
+
+@fake("row_order")
+def _fake_row_order(neighbours, count, segment) -> Tensor:
+    return neighbours.new_empty(2, neighbours.shape[1])
+
+
+def row_order_definition(table: Table, segment: int) -> Tensor:
+    """`row_order` in plain torch."""
+    volume = len(table.neighbours)
+    has = (table.neighbours >= 0).long()
+    place = _highest_bits((has << _ranks(volume).to(has.device)[:, None]).sum(0))
+    for shift in (1, 2, 4, 8, 16):  # of this word in the reflected Gray code
+        place ^= place >> shift
+    if table.count is not None:
+        place[int(table.count) :] = -1
+    segments = torch.arange(len(place), device=has.device) // segment
+    order = ((segments << 32) - place).argsort(stable=True)
+    offsets = torch.arange(volume, device=has.device)
+    return torch.stack((order, (has << offsets[:, None]).sum(0))).int()
+
+
+def _ranks(volume: int) -> Tensor:
+    """[V]: how rare each offset is. The more steps from the middle, the rarer in a scan."""
+    middle = volume // 2
+
+    def distance(v: int) -> tuple[int, int, int]:
+        steps, digits, rest = 0, volume, v  # along the axes, for kernels of 3 in each dimension
+        while digits % 3 == 0:
+            steps, digits, rest = steps + (rest % 3 != 1), digits // 3, rest // 3
+        return (steps if digits == 1 else 0), abs(v - middle), v
+
+    ranks = torch.empty(volume, dtype=torch.long)
+    ranks[sorted(range(volume), key=distance)] = torch.arange(volume)
+    return ranks
+
+
+def _highest_bits(words: Tensor) -> Tensor:
+    """Words of which only the highest set bits are left."""
+    left, rest = torch.zeros_like(words), words
+    for _ in range(DECIDING):
+        highest = rest
+        for shift in (1, 2, 4, 8, 16):  # all bits below the highest
+            highest = highest | highest >> shift
+        highest = highest - (highest >> 1)
+        left, rest = left | highest, rest & ~highest
+    return left

@@ -56,33 +56,3 @@ class Pyramid(NamedTuple):
     overflow: Tensor | None  # [1] int32: bit l set where level l did not fit its capacity; on CUDA
     # bit 30 set where the coords were not sorted, not unique or not inside the grid
     batch_size: int
-
-
-class CellPlan(NamedTuple):
-    """The convolutions over maps of one size: all that does not depend on what a scan holds."""
-
-    windows: tuple[tuple[int, ...], ...]  # (size, stride, padding) of each
-    shapes: tuple[tuple[int, int], ...]  # (Y, X) cells of each result
-    channels: tuple[int, ...]  # of each result, or none: nothing is found out ahead for its kernel
-    kinds: tuple[int, ...]  # of each result: cells of an empty map that differ
-    # [3, sum of Y + X] int32: of each result along y and then x, in an empty map: the first
-    # position that is as this one; whether it is this one; the number of the kind, along y times
-    # the kinds along x
-    alike: Tensor
-    kept: tuple[int, ...]  # results whose rows of all cells are wanted
-
-
-class BevCells(NamedTuple):
-    """Rows of the results of all convolutions, and what each of them reads."""
-
-    tables: list[Table]  # of each convolution; [size * size * Z, N], offsets in order (y, x, z)
-    rows: list[Tensor]  # [B, Y, X] int32 of the kept results: the row with the value of each cell
-
-
-class CellValues(NamedTuple):
-    """Values of all cells of a map as sums over several maps, see ops.bev_cells.bev_spread."""
-
-    values: list[Tensor]  # [N * factor * factor, C] of each map
-    rows: list[Tensor]  # [B, Y / factor, X / factor] int32 of each map
-    factors: list[int]  # of each map
-    channels: list[int]  # of each group

@@ -1,72 +1,69 @@
 """Sparse convolution along a kernel map: gather, multiply by the offset's weight, add up.
 
-On CUDA it is an implicit GEMM (csrc/conv/): the gathered matrix exists tile by tile only. A
-`Dataflow` chooses another way (csrc/dataflow/).
+On CUDA it is an implicit GEMM (csrc/conv/): the gathered matrix exists tile by tile only. The
+definition gathers the rows that each window reads, by blocks of output rows, and multiplies them
+with the weights of all offsets at once; on a CPU csrc/cpu/convolution.cpp does the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import conv2d, pad
+from torch.nn.grad import conv2d_weight
 
-from ops.cpu import sparse_conv as cpu
-from ops.cuda import dataflow as dataflows
-from ops.cuda import sparse_conv as cuda
-from ops.dataflow import IMPLICIT_GEMM, Dataflow, LocationMap, PairMap
-from ops.dispatch import on_cpu_kernels, on_kernels
-from ops.locations import check_direct
-from ops.locations import kernel_map as searched
-from ops.pairs import pair_map
-from ops.reference import sparse_conv as reference
-from ops.rulebook import KernelMap
+from millisecond.ops.cpu import convolution as cpu
+from millisecond.ops.dispatch import fake, on_cpu_kernels, on_kernels, tf32_allowed
+from millisecond.ops.library import extension
+from millisecond.ops.rulebook import KernelMap, Table
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+NUMBERS_A_BLOCK = 1 << 20  # about as many as stay in the cache
 
 
 def sparse_conv(
     features: Tensor,  # [N_in, C_in]
     weight: Tensor,  # [V, C_in, C_out]
-    kernel_map: KernelMap | PairMap | LocationMap,
+    kernel_map: KernelMap,
     bias: Tensor | None = None,  # [C_out]
     residual: Tensor | None = None,  # [N_out, C_out]
     relu: bool = False,
-    dataflow: Dataflow | None = None,
 ) -> Tensor:
     """out[n] = sum over v of features[neighbours[v, n]] @ weight[v], + bias, + residual, ReLU.
 
     Returns [N_out, C_out] in the dtype of the features; rows from the map's count on hold nothing.
     Sums are taken in float32 (float64 for float64) and rounded once. Differentiable in features,
     weight, bias and residual. Under autocast features and weight are cast to its dtype.
-
-    dataflow: how a GPU computes it; None for the implicit GEMM, or direct for a `LocationMap`. The
-    others but direct list the pairs of the map in every call, so give them a `PairMap`, which has
-    them listed. float64 and CPU tensors are computed by one code whatever the dataflow.
     """
+    features, weight = cast_by_autocast(features, weight)
+    check_conv(features, weight, kernel_map, bias, residual)
+    if on_kernels(features):
+        return _on_kernels(features, weight, kernel_map, bias, residual, relu)
+    if on_cpu_kernels(features):
+        return _on_cpu_kernels(features, weight, kernel_map, bias, residual, relu)
+    return sparse_conv_definition(features, weight, kernel_map, bias, residual, relu)
+
+
+def product_type(features: Tensor) -> torch.dtype:
+    """The type in which a convolution of the features computes."""
     kind = features.device.type
     if torch.is_autocast_enabled(kind) and features.dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(kind)
-        features, weight = features.to(dtype), weight.to(dtype)
-    if isinstance(kernel_map, LocationMap):
-        if dataflow is not None and dataflow.kind != "direct":
-            raise ValueError(f"dataflow: a LocationMap is for direct, not for {dataflow.kind}")
-        check_direct(features, weight, kernel_map)
-        if on_kernels(features):
-            flow = dataflow or Dataflow("direct")
-            return dataflows.sparse_conv(features, weight, kernel_map, bias, residual, relu, flow)
-        kernel_map = searched(kernel_map)
-    elif dataflow is not None and dataflow.kind == "direct":
-        raise ValueError("dataflow: direct takes the map of ops.location_map, not a kernel map")
-    _check_conv(features, weight, kernel_map, bias, residual)
-    if on_kernels(features) and dataflow not in (None, IMPLICIT_GEMM):
-        listed = kernel_map if isinstance(kernel_map, PairMap) else pair_map(kernel_map)
-        return dataflows.sparse_conv(features, weight, listed, bias, residual, relu, dataflow)
-    if isinstance(kernel_map, PairMap):
-        kernel_map = kernel_map.kernel_map()
-    backend = cuda if on_kernels(features) else cpu if on_cpu_kernels(features) else reference
-    return backend.sparse_conv(features, weight, kernel_map, bias, residual, relu)
+        return torch.get_autocast_dtype(kind)
+    return features.dtype
 
 
-def check_features(features: Tensor, kernel_map: KernelMap | PairMap) -> None:
+def cast_by_autocast(features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in autocast's type, where it is enabled and the features are not float64."""
+    if torch.is_autocast_enabled(features.device.type) and features.dtype != torch.float64:
+        dtype = product_type(features)
+        return features.to(dtype), weight.to(dtype)
+    return features, weight
+
+
+def check_features(features: Tensor, kernel_map: KernelMap) -> None:
     """ValueError unless the features are rows that the kernel map can read."""
     if features.dtype not in FLOATING:
         raise ValueError(f"features: expected a floating dtype, got {features.dtype}")
@@ -89,13 +86,14 @@ def check_features(features: Tensor, kernel_map: KernelMap | PairMap) -> None:
             raise ValueError(f"features: {len(features)} rows, the kernel map reads row {last}")
 
 
-def _check_conv(
+def check_shapes(
     features: Tensor,
     weight: Tensor,
-    kernel_map: KernelMap | PairMap,
+    kernel_map: KernelMap,
     bias: Tensor | None,
     residual: Tensor | None,
 ) -> None:
+    """ValueError unless the tensors fit the kernel map and each other."""
     check_features(features, kernel_map)
     offsets, rows = kernel_map.forward.neighbours.shape
     if weight.ndim != 3 or weight.shape[:2] != (offsets, features.shape[1]):
@@ -114,5 +112,281 @@ def _check_conv(
             raise ValueError(f"{name}: on {tensor.device}, features on {features.device}")
         if shape is not None and tensor.shape != shape:
             raise ValueError(f"{name}: expected {list(shape)}, got {list(tensor.shape)}")
+
+
+def check_conv(
+    features: Tensor,
+    weight: Tensor,
+    kernel_map: KernelMap,
+    bias: Tensor | None,
+    residual: Tensor | None,
+) -> None:
+    """The same, and of one type."""
+    check_shapes(features, weight, kernel_map, bias, residual)
     if weight.dtype != features.dtype:
         raise ValueError(f"weight: {weight.dtype}, features are {features.dtype}")
+
+
+# ---- on a GPU -----------------------------------------------------------------------------------
+
+
+def _on_kernels(
+    features: Tensor,
+    weight: Tensor,
+    kernel_map: KernelMap,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    relu: bool,
+) -> Tensor:
+    extension()
+    bias = None if bias is None else bias.float()
+    tf32 = tf32_allowed()
+    if torch.is_grad_enabled():
+        return CudaConv.apply(features, weight, bias, residual, kernel_map, relu, tf32)
+    return _convolve(features, weight, kernel_map.forward, tf32, bias, residual, relu)
+
+
+def mixed_conv(
+    features: Tensor,
+    weight: Tensor,
+    kernel_map: KernelMap,
+    bias: Tensor | None,
+    packed: Tensor | None = None,
+) -> Tensor:
+    """The same in the type of the features with a weight that may be float32. packed: from
+    `pack_weight`, which is read in its place where gradients are off."""
+    extension()
+    bias = None if bias is None else bias.float()
+    tf32 = tf32_allowed()
+    if torch.is_grad_enabled():
+        return CudaConv.apply(features, weight, bias, None, kernel_map, False, tf32)
+    return _convolve(features, weight, kernel_map.forward, tf32, bias, packed=packed)
+
+
+def pack_weight(weight: Tensor) -> Tensor:  # [V, C_in, C_out]
+    """A weight of the type of the features in the order in which the kernels read it, flat."""
+    extension()
+    return torch.ops.millisecond.pack_weight(weight, tf32_allowed())
+
+
+class CudaConv(torch.autograd.Function):
+    """The convolution with its epilogue, so that the sum is rounded once. The backward pass
+    computes in the precision of the forward pass, whatever torch is set to by then."""
+
+    @staticmethod
+    def forward(ctx, features, weight, bias, residual, kernel_map, relu, tf32):
+        out = _convolve(features, weight, kernel_map.forward, tf32, bias, residual, relu)
+        ctx.save_for_backward(features, weight, out if relu else None)
+        ctx.kernel_map, ctx.tf32 = kernel_map, tf32
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        features, weight, out = ctx.saved_tensors
+        wants_features, wants_weight, wants_bias, wants_residual, *_ = ctx.needs_input_grad
+        grad = grad.contiguous() if out is None else torch.where(out > 0, grad, 0)
+        forward, backward = ctx.kernel_map
+        grad_features = grad_weight = grad_bias = None
+        if wants_features:
+            grad_features = _convolve(grad, weight, backward, ctx.tf32, transposed=True)
+        if wants_weight:
+            grad_weight = gradient_of_weight(features, grad, forward, ctx.tf32).to(weight.dtype)
+        if wants_bias:
+            grad_bias = grad.sum(0, dtype=torch.float32)
+        grad_residual = grad if wants_residual else None
+        return grad_features, grad_weight, grad_bias, grad_residual, None, None, None
+
+
+def gradient_of_weight(features: Tensor, grad: Tensor, table: Table, tf32: bool) -> Tensor:
+    """[V, C_in, C_out] float32."""
+    return torch.ops.millisecond.conv_weight_gradient(
+        features, grad, table.neighbours, table.count, table.flipped, tf32
+    )
+
+
+def _convolve(
+    features: Tensor,
+    weight: Tensor,  # [V, C_in, C_out], transposed: [V, C_out, C_in]
+    table: Table,
+    tf32: bool,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    relu: bool = False,
+    transposed: bool = False,
+    packed: Tensor | None = None,
+) -> Tensor:
+    return torch.ops.millisecond.conv(
+        features,
+        weight,
+        transposed,
+        table.neighbours,
+        table.count,
+        table.flipped,
+        bias,
+        residual,
+        relu,
+        tf32,
+        table.order,
+        packed,
+    )
+
+
+@fake("conv")
+def _fake_conv(
+    features,
+    weight,
+    transposed,
+    neighbours,
+    count,
+    flipped,
+    bias,
+    residual,
+    relu,
+    tf32=False,
+    order=None,
+    packed=None,
+) -> Tensor:
+    return features.new_empty(neighbours.shape[1], weight.shape[1 if transposed else 2])
+
+
+@fake("conv_weight_gradient")
+def _fake_conv_weight_gradient(
+    features, gradient, neighbours, count, flipped, tf32=False
+) -> Tensor:
+    shape = neighbours.shape[0], features.shape[1], gradient.shape[1]
+    return features.new_empty(shape, dtype=torch.float32)
+
+
+@fake("pack_weight")
+def _fake_pack_weight(weight, tf32) -> Tensor:
+    offsets, c_in, c_out = weight.shape
+    is_twice = tf32 and weight.dtype == torch.float32 and c_in == c_out == 64 and 1 < offsets <= 32
+    return weight.new_empty((2 if is_twice else 1) * weight.numel())
+
+
+# ---- on a CPU -----------------------------------------------------------------------------------
+
+
+def _on_cpu_kernels(
+    features: Tensor,
+    weight: Tensor,
+    kernel_map: KernelMap,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    relu: bool,
+) -> Tensor:
+    tensors = [t for t in (features, weight, bias, residual) if t is not None]
+    table = kernel_map.forward
+    if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+        packed, dtype = cpu.pack_weight(weight), features.dtype
+        return cpu.convolve(features, packed, table, bias, relu, dtype, residual)
+    out = BareConv.apply(features, weight, kernel_map, _cpu_convolve)
+    return finished(out, table.count, bias, residual, relu).to(features.dtype)
+
+
+def _cpu_convolve(features: Tensor, weight: Tensor, table: Table) -> Tensor:
+    """As `plain_convolve`, in float32."""
+    return cpu.convolve(features, cpu.pack_weight(weight), table)
+
+
+# ---- the definition -----------------------------------------------------------------------------
+
+
+def sparse_conv_definition(
+    features: Tensor,
+    weight: Tensor,
+    kernel_map: KernelMap,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    relu: bool,
+) -> Tensor:
+    """`sparse_conv` in plain torch."""
+    out = BareConv.apply(features, weight, kernel_map, plain_convolve)
+    return finished(out, kernel_map.forward.count, bias, residual, relu).to(features.dtype)
+
+
+def finished(
+    out: Tensor, count: Tensor | None, bias: Tensor | None, residual: Tensor | None, relu: bool
+) -> Tensor:
+    """The rows of a bare convolution, which are overwritten, with all that follows it."""
+    if bias is not None:
+        out += bias
+    if residual is not None:
+        out += residual
+    if relu:
+        out.relu_()
+    if count is not None:
+        row = torch.arange(len(out), device=out.device)
+        out = torch.where((row < count)[:, None], out, 0)
+    return out
+
+
+class BareConv(torch.autograd.Function):
+    """The convolution alone; its result is in the dtype of accumulation."""
+
+    @staticmethod
+    def forward(ctx, features, weight, kernel_map, convolve):
+        ctx.save_for_backward(features, weight)
+        ctx.kernel_map, ctx.convolve = kernel_map, convolve
+        return convolve(features, weight, kernel_map.forward)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        features, weight = ctx.saved_tensors
+        grad = grad.contiguous()  # that of a BatchNorm comes transposed: rows are slow to gather
+        grad_features = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            transposed = _wide(weight.transpose(1, 2))
+            grad_features = ctx.convolve(grad, transposed, ctx.kernel_map.backward)
+            grad_features = grad_features.to(features.dtype)
+        if ctx.needs_input_grad[1]:
+            grad_weight = weight_gradient(features, grad, ctx.kernel_map.forward).to(weight.dtype)
+        return grad_features, grad_weight, None, None
+
+
+def plain_convolve(features: Tensor, weight: Tensor, table: Table) -> Tensor:
+    """[N_source, C_in], [V, C_in, C_out] -> [N, C_out] in the dtype of accumulation."""
+    features, weight = _wide(features), _wide(weight)
+    if table.flipped:
+        weight = weight.flip(0)
+    # [C_out, C_in, V, 1]: a whole window, arranged as the images are
+    kernel = weight.permute(2, 1, 0)[..., None].contiguous(memory_format=torch.channels_last)
+    out = features.new_empty(table.neighbours.shape[1], weight.shape[2])
+    with torch.autocast(features.device.type, enabled=False):
+        for rows, windows in _windows(features, table):
+            out[rows] = conv2d(windows, kernel)[0, :, 0].T
+    return out
+
+
+def weight_gradient(features: Tensor, grad: Tensor, table: Table) -> Tensor:
+    """[V, C_in, C_out] in the dtype of accumulation."""
+    features, grad = _wide(features), _wide(grad)
+    shape = (grad.shape[1], features.shape[1], len(table.neighbours), 1)
+    kernel = grad.new_zeros(shape)
+    with torch.autocast(features.device.type, enabled=False):
+        for rows, windows in _windows(features, table):
+            kernel += conv2d_weight(windows, shape, grad[rows].T[None, :, None])
+    result = kernel[..., 0].permute(2, 1, 0)
+    return result.flip(0) if table.flipped else result
+
+
+def _windows(features: Tensor, table: Table) -> Iterator[tuple[slice, Tensor]]:
+    """Blocks of n rows of a table, and the features that they read: images [1, C, V, n], channels
+    last, zero where there is no neighbour."""
+    neighbours, channels = table.neighbours, features.shape[1]
+    offsets, length = neighbours.shape
+    if table.count is not None:
+        row = torch.arange(length, device=neighbours.device)
+        neighbours = torch.where(row < table.count, neighbours, -1)
+    features = pad(features, (0, 0, 1, 0))  # row -1 + 1 is zero
+    size = max(NUMBERS_A_BLOCK // (offsets * channels), 1)
+    for start in range(0, length, size):
+        rows = slice(start, min(start + size, length))
+        read = features.index_select(0, (neighbours[:, rows] + 1).flatten())
+        yield rows, read.view(1, offsets, -1, channels).permute(0, 3, 1, 2)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

@@ -75,7 +75,7 @@ def trained():
 @pytest.fixture
 def weights(tmp_path, trained) -> Path:
     """The file of its weights."""
-    from detector.weights import save_weights
+    from millisecond.detector.weights import save_weights
 
     path = tmp_path / "weights.safetensors"
     save_weights(path, trained[1], trained[0])

@@ -3,6 +3,7 @@ inference, while draw stands alone."""
 
 import ast
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ FILES = sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py")
 DETECTOR = sorted((ROOT / "detector").rglob("*.py"))
 
 
+@cache
 def imported_modules(path: Path) -> list[str]:
     """Names as `detector.training.run`, those that only a function or a type checker wants too."""
     modules = []
@@ -21,7 +23,7 @@ def imported_modules(path: Path) -> list[str]:
             modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             modules += [f"{node.module}.{alias.name}" for alias in node.names]
-    return modules
+    return [module.removeprefix("millisecond.") for module in modules]
 
 
 def name_of(path: Path) -> str:
@@ -64,3 +66,13 @@ def test_rooms_of_the_detector(path):
 def test_ops_need_torch_alone(path):
     allowed = {"ops", "torch", *sys.stdlib_module_names}
     assert {name.split(".")[0] for name in imported_modules(path)} <= allowed
+
+
+def test_only_measurements_import_the_lab():
+    users = {
+        name_of(path)
+        for path in FILES
+        if any(f"{name}.".startswith("ops.lab.") for name in imported_modules(path))
+    }
+    house = {name for name in users if not name.startswith(("ops/lab/", "tools/benchmarks/"))}
+    assert house == {"tools/tune.py"}

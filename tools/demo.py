@@ -1,12 +1,7 @@
 """Live detection in recordings, sensors and simulated streets: in a window, a film, a browser."""
 
 if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-    from tools import program
+    from millisecond.tools import program
 
     program.begin()
 
@@ -16,27 +11,40 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from data.live.queue import ScanQueue
-from data.live.source import open_source
-from detector.config import PRECISIONS
-from detector.detector import Detector
-from detector.draw.browser import PORT, BrowserView, invitation
-from detector.draw.film import Film
-from detector.draw.view import View
-from detector.draw.window import Window, WindowUnavailable
-from detector.live import LiveDetection, warm_up
-from tools.columns import HELP, columns_of
-from tools.live.page import Page
-from tools.live.player import Player, keys_for
-from tools.live.recording import Recorder, begin_pictures
-from tools.live.view import Choices, LiveView
-from tools.program import WEIGHTS, number, output_path, run
-from tools.program import score as shown_score
+from millisecond.data.live.queue import ScanQueue
+from millisecond.data.live.source import open_source
+from millisecond.detector.config import PRECISIONS
+from millisecond.detector.detector import Detector
+from millisecond.detector.draw.browser import PORT, BrowserView, invitation
+from millisecond.detector.draw.film import Film
+from millisecond.detector.draw.view import View
+from millisecond.detector.draw.window import Window, WindowUnavailable
+from millisecond.detector.following import LiveDetection, warm_up
+from millisecond.tools.playing import (
+    Choices,
+    LiveView,
+    Page,
+    Player,
+    Recorder,
+    begin_pictures,
+    keys_for,
+)
+from millisecond.tools.program import (
+    COLUMN_CONFIG,
+    WEIGHTS,
+    add_mounting,
+    columns_of,
+    mounting_of,
+    number,
+    output_path,
+    run,
+)
+from millisecond.tools.program import score as shown_score
 
 EXAMPLE = """examples:
-  python tools/demo.py 2011_09_26_drive_0005_sync
-  python tools/demo.py street:7 --record street.mp4 --frames 100
-  python tools/demo.py scans --weights output/mine/weights.safetensors --browser
+  millisecond demo 2011_09_26_drive_0005_sync
+  millisecond demo street:7 --record street.mp4 --frames 100
+  millisecond demo scans --weights output/mine/weights.safetensors --browser
 
 Scans are played at the pace of the sensor. When the detection is slower, the oldest scan that waits
 is dropped and counted. With --fast, and where a recording becomes a film, none is dropped. Latency
@@ -60,7 +68,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("source", help="see docs/live.md: a folder, a drive, a bag, a pcap, udp:PORT, street:SEED")
     add("--weights", type=Path, help=WEIGHTS)
-    add("--config", type=Path, help=HELP)
+    add("--config", type=Path, help=COLUMN_CONFIG)
     add("--device", help="to detect on: cpu, cuda (a GPU if there is one)")
     add("--precision", choices=sorted(PRECISIONS), help="of the network (default: fp32)")
     add(
@@ -84,6 +92,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--no-tracks", action="store_true", help="do not follow the objects from scan to scan")
     add("--ego", action="store_true", help="compensate the sensor's own motion, by kiss-icp")
+    add_mounting(parser)
     options = parser.parse_args(arguments)
     if options.browser and (options.record or options.output):
         parser.error("--browser: not with --record or --output")
@@ -101,7 +110,9 @@ def port(text: str) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Open the window or the page, or write pictures where there is no display."""
-    detector = Detector.from_weights(options.weights, options.device, options.precision)
+    detector = Detector.from_weights(
+        options.weights, options.device, options.precision, mounting=mounting_of(options)
+    )
     source = open_source(options.source, options.loop, columns_of(options.config, detector.config))
     with ExitStack() as stack:
         place = open_place(options, source.rate, detector, stack)
@@ -143,7 +154,7 @@ def open_place(
     film = stack.enter_context(Film(options.record, rate)) if options.record else None
     if folder:
         begin_pictures(folder)
-    return Recorder(film, folder, View.of_grid(config.grid.range))
+    return Recorder(film, folder, View.of_grid(detector.range))
 
 
 def play(place: Place, scans: ScanQueue, frames: LiveDetection, view: LiveView) -> None:
@@ -151,7 +162,7 @@ def play(place: Place, scans: ScanQueue, frames: LiveDetection, view: LiveView) 
     if isinstance(place, Window):
         Player(place, scans, frames, view).play()
     elif isinstance(place, BrowserView):
-        print(invitation(place.port), flush=True)
+        print(invitation(place.port, place.token), flush=True)
         Page(place, scans, frames, view).play()
     else:
         place.record(frames, scans, view)

@@ -1,12 +1,7 @@
 """Find boxes in LiDAR scans: one JSON file per scan and, with a calibration, KITTI result files."""
 
 if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-    from tools import program
+    from millisecond.tools import program
 
     program.begin()
 
@@ -22,27 +17,33 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from data.boxes import wrap_angle
-from data.cloud_files import find_scans, read_scan
-from data.detections import NamedDetections
-from data.files import locked
-from data.folder.json_labels import labelcloud_json
-from data.folder.labels import label_lines
-from data.kitti.calibration import Calibration
-from data.kitti.layout import USUAL_IMAGE, image_shape
-from data.kitti.results import detections_to_labels
-from data.point_columns import KITTI_POINTS, PointColumns
-from data.result_folder import ResultFolder
-from data.scan_checks import Note, Tally
-from detector.config import PRECISIONS
-from detector.detector import Detector
-from detector.tracking import EgoMotion, Tracker, Tracks
-from tools.columns import HELP, columns_of
-from tools.program import WEIGHTS, one_line, output_path, rate, run
-from tools.program import score as shown_score
+from millisecond.data.boxes import NamedDetections, wrap_angle
+from millisecond.data.calibration import Calibration
+from millisecond.data.checks.scans import Note, Tally
+from millisecond.data.files import is_text, locked
+from millisecond.data.folder.labels import label_lines, labelcloud_json
+from millisecond.data.formats.clouds import find_scans, read_scan
+from millisecond.data.formats.points import KITTI_POINTS, PointColumns
+from millisecond.data.kitti.layout import USUAL_IMAGE, image_shape
+from millisecond.data.kitti.results import ResultFolder, detections_to_labels
+from millisecond.detector.config import PRECISIONS
+from millisecond.detector.detector import Detector
+from millisecond.detector.tracking import EgoMotion, Tracker, Tracks
+from millisecond.tools.program import (
+    COLUMN_CONFIG,
+    WEIGHTS,
+    add_mounting,
+    columns_of,
+    mounting_of,
+    one_line,
+    output_path,
+    rate,
+    run,
+)
+from millisecond.tools.program import score as shown_score
 
 EXAMPLE = """example:
-  python tools/detect.py kitti/training/velodyne --calib kitti/training/calib --output results
+  millisecond detect kitti/training/velodyne --calib kitti/training/calib --output results
 
 A scan is a .bin file of float32 (x, y, z, intensity), an array [P, 4] of them in .npy or .npz, or
 a .pcd, .ply or .las file; other columns are named by `points` in a configuration (--config).
@@ -78,7 +79,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("input", nargs="+", type=Path, help="scans, or folders of them")
     parser.add_argument("--weights", type=Path, help=WEIGHTS)
     parser.add_argument("--output", type=output_path, required=True, help="folder to write to")
-    parser.add_argument("--config", type=Path, help=HELP)
+    parser.add_argument("--config", type=Path, help=COLUMN_CONFIG)
     parser.add_argument("--calib", type=Path, help="KITTI calibration file, or folder of them")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the network")
@@ -100,6 +101,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="with --track: take the car's own motion into account, from its scans (KISS-ICP)",
     )
+    add_mounting(parser)
     options = parser.parse_args(arguments)
     for name, given in (("--ego", options.ego), ("--rate", options.rate)):
         if given and not options.track:
@@ -117,7 +119,9 @@ def detect_all(options: argparse.Namespace) -> None:
         scans = sorted(scans, key=by_name)
     if options.calib and not options.calib.exists():
         raise FileNotFoundError(f"{options.calib}: no such calibration file or folder")
-    detector = Detector.from_weights(options.weights, options.device, options.precision)
+    detector = Detector.from_weights(
+        options.weights, options.device, options.precision, mounting=mounting_of(options)
+    )
     columns = columns_of(options.config, detector.config)
     with locked(options.output):
         detect_and_write(detector, scans, columns, options)
@@ -129,9 +133,8 @@ def detect_and_write(
     columns: PointColumns,
     options: argparse.Namespace,
 ) -> None:
-    results = ResultFolder(
-        options.output, [scan.stem for scan in scans], replace=options.format == "json"
-    )
+    names = [scan.stem for scan in scans if is_text(scan.name)]
+    results = ResultFolder(options.output, names, replace=options.format == "json")
     follow = Follower(options.ego) if options.track else None
     crop = detector.config.grid.crop_to_image
     total, bad, notes, left_out, assumed = 0, [], Tally(), 0, 0

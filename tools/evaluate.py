@@ -2,12 +2,7 @@
 one that needs no camera."""
 
 if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-    from tools import program
+    from millisecond.tools import program
 
     program.begin()
 
@@ -19,29 +14,33 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from data.datasets import is_folder
-from data.files import locked, require_own_json, write_json
-from data.kitti.dataset import KittiDataset
-from data.kitti.labels import Labels
-from data.kitti.metric.ap_table import format_table
-from data.kitti.metric.evaluation import MIN_OVERLAP, Result, evaluate
-from data.kitti.results import detections_to_labels
-from data.result_folder import ResultFolder
-from data.scan_checks import Tally
-from detector.config import PRECISIONS
-from detector.detector import Detector
-from tools.columns import HELP
-from tools.evaluating import lidar
-from tools.evaluating.kitti_files import evaluate_files
-from tools.program import WEIGHTS, number, output_path, run
+from millisecond.data.checks.scans import Tally
+from millisecond.data.datasets import is_folder, require_apart
+from millisecond.data.files import locked, require_own_json, write_json
+from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.data.kitti.labels import Labels
+from millisecond.data.kitti.results import ResultFolder, detections_to_labels
+from millisecond.data.metric.kitti import MIN_OVERLAP, Result, evaluate, format_table
+from millisecond.detector.config import PRECISIONS
+from millisecond.detector.detector import Detector
+from millisecond.tools.evaluating import evaluate_files, score_lidar
+from millisecond.tools.program import (
+    COLUMN_CONFIG,
+    WEIGHTS,
+    add_mounting,
+    mounting_of,
+    number,
+    output_path,
+    run,
+)
 
 EXAMPLE = """example:
-  python tools/evaluate.py weights.safetensors --root kitti --split val --output results
-  python tools/evaluate.py --detections results --labels kitti/training/label_2 \\
+  millisecond evaluate weights.safetensors --root kitti --split val --output results
+  millisecond evaluate --detections results --labels kitti/training/label_2 \\
       --split kitti/ImageSets/val.txt --json ap.json
-  python tools/evaluate.py weights.safetensors --root mine --overlap 0.5 Car=0.7,0.5 \\
+  millisecond evaluate weights.safetensors --root mine --overlap 0.5 Car=0.7,0.5 \\
       --rings 20 40 --curves curves.png
-  python tools/evaluate.py --detections results --root mine --split val
+  millisecond evaluate --detections results --root mine --split val
 
 Data in KITTI's layout are scored by KITTI's metric, with weights or with --labels. All else is
 scored in the LiDAR frame, as --metric lidar does it for KITTI's data too; docs/evaluation.md
@@ -66,6 +65,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", help="with weights: cpu, cuda, cuda:1 (a GPU if there is one)")
     parser.add_argument("--precision", choices=PRECISIONS, help="with weights: of the network")
     parser.add_argument("--json", type=output_path, help="write the table's figures here")
+    add_mounting(parser)
     add_lidar(parser)
     options = parser.parse_args(arguments)
     check(parser, options)
@@ -124,7 +124,7 @@ def add_lidar(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="with --detections: to score (default: all that labels or results name)",
     )
-    group.add_argument("--config", type=Path, help=HELP)
+    group.add_argument("--config", type=Path, help=COLUMN_CONFIG)
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -135,8 +135,9 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     files = detections and root != labels and not weights
     if not (network or files):
         parser.error("give WEIGHTS and --root, or --detections and --root or --labels")
-    if files and (options.output or options.device or options.precision):
-        parser.error("--output, --device and --precision go with WEIGHTS")
+    of_network = options.output, options.device, options.precision, options.shift_z, options.turn
+    if files and any(of_network):
+        parser.error("--output, --device, --precision, --shift-z and --turn go with WEIGHTS")
     if network and options.classes:
         parser.error("--classes goes with --detections: weights know theirs")
     if labels and options.metric == "lidar":
@@ -157,10 +158,12 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
 
 def score(options: argparse.Namespace) -> None:
     """Print the table of AP, and write its figures where that is asked for."""
+    if options.output and options.root:
+        require_apart(options.output, options.root)
     if options.metric is None:
         options.metric = "lidar" if is_folder(options.root) else "kitti"
     if options.metric == "lidar":
-        lidar.score(options)
+        score_lidar(options)
         return
     if options.json:
         require_own_json(options.json, lambda old: bool(old) and set(old) <= set(MIN_OVERLAP))
@@ -176,7 +179,9 @@ def score(options: argparse.Namespace) -> None:
 
 def evaluate_weights(options: argparse.Namespace) -> Result:
     """Detections of a network on the frames of a split, written as result files if asked for."""
-    detector = Detector.from_weights(options.weights, options.device, options.precision)
+    detector = Detector.from_weights(
+        options.weights, options.device, options.precision, mounting=mounting_of(options)
+    )
     classes = detector.config.class_names
     scored = [name for name in classes if name in MIN_OVERLAP]
     if not scored:

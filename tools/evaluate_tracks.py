@@ -2,12 +2,7 @@
 makes of stored detections, or of the labels themselves."""
 
 if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-    from tools import program
+    from millisecond.tools import program
 
     program.begin()
 
@@ -22,23 +17,29 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from data.detections import NamedDetections
-from data.files import require_own_json, write_json
-from data.frame import Frame
-from data.kitti.dataset import KittiDataset
-from data.kitti.metric.identities import nearest_identities
-from data.kitti.metric.track_table import figures, format_tracks, sum_counts
-from data.kitti.metric.tracking import MIN_IOU, Identified, evaluate_tracks
-from data.kitti.results import detections_to_labels
-from detector.tracking import EgoMotion, Tracker
-from detector.tracking.track_files import Result, read_result
-from tools.program import output_path, rate, run
-from tools.program import score as least
+from millisecond.data.boxes import NamedDetections
+from millisecond.data.files import require_own_json, write_json
+from millisecond.data.frame import Frame
+from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.data.kitti.results import detections_to_labels
+from millisecond.data.metric.tracking import (
+    MIN_IOU,
+    Identified,
+    evaluate_tracks,
+    figures,
+    format_tracks,
+    nearest_identities,
+    sum_counts,
+)
+from millisecond.detector.tracking import EgoMotion, Tracker
+from millisecond.detector.tracking.track_files import Result, read_result
+from millisecond.tools.program import output_path, rate, run
+from millisecond.tools.program import score as least
 
 EXAMPLE = """examples:
-  python tools/detect.py --weights weights.safetensors drive/velodyne --track --output tracks
-  python tools/evaluate_tracks.py tracks --root drive
-  python tools/evaluate_tracks.py --root drive --ego
+  millisecond detect --weights weights.safetensors drive/velodyne --track --output tracks
+  millisecond evaluate_tracks tracks --root drive
+  millisecond evaluate_tracks --root drive --ego
 
 ROOT is a drive in KITTI's layout, with label_2 and calib.txt beside the scans. Its labels have no
 track ids: an object is taken to be the one of its type that was nearest in the frame before, within
@@ -66,7 +67,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("results", nargs="?", type=Path, help="folder of detect.py's results")
+    parser.add_argument("results", nargs="?", type=Path, help="folder of results")
     parser.add_argument("--root", type=Path, required=True, help="folder of the drive")
     parser.add_argument("--split", default="all", help="list of successive frames (default: all)")
     parser.add_argument(

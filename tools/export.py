@@ -1,12 +1,7 @@
-"""Write the folder that a robot needs: the detector in C++ with its weights, without Python."""
+"""Write the folder that a robot needs: the detector in C++ with its network, without Python."""
 
 if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-    from tools import program
+    from millisecond.tools import program
 
     program.begin()
 
@@ -15,15 +10,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.exporting.export import export
-from tools.program import WEIGHTS, output_path, run
+from millisecond.tools.exporting import export
+from millisecond.tools.program import WEIGHTS, output_path, run
 
 EXAMPLE = """example:
-  python tools/export.py second robot --frames scans/
+  millisecond export second robot --frames scans/
 
-The folder holds header, sources, CMakeLists.txt, an example program and the weights. Where there
-are cmake, nvcc and a GPU, the library is built for this GPU, its boxes are compared with those of
-Python on ten scans, and parity.md says how they agree.
+The folder holds header, sources, CMakeLists.txt, an example program and detector.network, which the
+library reads: the network with all that it needs of the weights. Where there are cmake, nvcc and a
+GPU, the library is built for this GPU, its boxes are compared with those of Python on ten scans,
+and parity.md says how they agree.
 """
 
 

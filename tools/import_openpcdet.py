@@ -1,12 +1,7 @@
 """Turn a SECOND checkpoint of OpenPCDet (spconv 1 or 2) into a weights file."""
 
 if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-    from tools import program
+    from millisecond.tools import program
 
     program.begin()
 
@@ -15,14 +10,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from detector.config import load_config
-from detector.import_openpcdet import import_openpcdet
-from detector.weights import save_weights
-from tools.program import output_path, run
+from millisecond.detector.config import load_config
+from millisecond.detector.import_openpcdet import import_openpcdet
+from millisecond.detector.weights import save_weights
+from millisecond.tools.program import output_path, run
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 EXAMPLE = """example:
-  python tools/import_openpcdet.py second_7862.pth second.safetensors
+  millisecond import_openpcdet second_7862.pth second.safetensors
 """
 
 

@@ -1,12 +1,7 @@
 """Check a data set and pack what training reads: its clouds, and a ground-truth database."""
 
 if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-    from tools import program
+    from millisecond.tools import program
 
     program.begin()
 
@@ -19,14 +14,22 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from data.datasets import Dataset, open_dataset
-from data.gt_database import GroundTruthDatabase
-from data.packed import Pack
-from data.prepare import check_clouds, prepare
-from detector.config import load_config
-from tools.program import output_path, run
+from millisecond.data.augment import GroundTruthDatabase
+from millisecond.data.datasets import Dataset, is_folder, open_dataset, require_apart
+from millisecond.data.datasets.prepare import check_clouds, prepare
+from millisecond.data.formats.points import KITTI_POINTS
+from millisecond.data.packed import Pack
+from millisecond.detector.config import load_config
+from millisecond.tools.program import output_path, run
 
-EXAMPLE = "example: python tools/prepare.py --config mine.yaml --root mine"
+EXAMPLE = """examples:
+  millisecond prepare --root kitti
+  millisecond prepare --config mine.yaml --root mine
+
+The first is for KITTI's layout. Plain files need the configuration of the training: it has their
+classes and the columns of their points. With it, a data set in KITTI's layout is packed as that
+training wants it, too.
+"""
 STOPPED = "stopped; the same command goes on from here"
 
 
@@ -36,36 +39,55 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLE)
-    parser.add_argument("--config", type=Path, required=True, help="of the training")
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
+    parser.add_argument(
+        "--config", type=Path, help="of the training (default: KITTI's classes and points)"
+    )
     parser.add_argument(
         "--splits",
         nargs="+",
         metavar="SPLIT",
         help="lists in ROOT/ImageSets, or 'all'; the ground-truth database is made of the first "
-        "(default: train val)",
+        "(default: train val, or all where there are neither ImageSets nor --config)",
+    )
+    parser.add_argument(
+        "--classes", nargs="+", default=(), metavar="NAME", help="types beside KITTI's own"
+    )
+    parser.add_argument(
+        "--no-crop",
+        dest="crop",
+        action="store_false",
+        help="keep the points outside of the camera's picture, for a configuration that says "
+        "grid.crop_to_image: false",
     )
     parser.add_argument(
         "--output", type=output_path, metavar="DIR", help="where to (default: ROOT/millisecond)"
     )
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.config and (options.classes or not options.crop):
+        parser.error("--classes and --no-crop do not go with --config, which says both")
+    return options
 
 
 def prepare_splits(options: argparse.Namespace) -> None:
-    config = load_config(options.config)
+    root, classes, crop, points = options.root, options.classes, options.crop, KITTI_POINTS
+    splits = options.splits or ("train", "val")
+    if options.config:
+        config = load_config(options.config)
+        classes, crop, points = config.class_names, config.grid.crop_to_image, config.points
+    elif is_folder(root):
+        raise ValueError(f"{root}: plain files; give --config too, the configuration of a training")
+    elif not (options.splits or (root / "ImageSets").is_dir()):
+        splits = ("all",)
     prepare_all(
         [
             open_dataset(
-                options.root,
-                split,
-                config.class_names,
-                options.output,
-                packed=False,
-                crop=config.grid.crop_to_image,
-                points=config.points,
+                root, split, classes, options.output, packed=False, crop=crop, points=points
             )
-            for split in options.splits or ("train", "val")
+            for split in splits
         ]
     )
 
@@ -73,6 +95,7 @@ def prepare_splits(options: argparse.Namespace) -> None:
 def prepare_all(datasets: Sequence[Dataset]) -> None:
     """Pack data sets that were opened with packed=False; the database is made of the first."""
     for dataset in datasets:
+        require_apart(dataset.prepared, dataset.layout.root)
         dataset.warn_of_changes()
         check_clouds(dataset)
     for number, dataset in enumerate(datasets):
@@ -81,7 +104,7 @@ def prepare_all(datasets: Sequence[Dataset]) -> None:
         made = prepare(
             dataset,
             database=number == 0,
-            progress=lambda left, label=label: tqdm(left, desc=label, unit="frame"),
+            progress=lambda left, label=label: tqdm(left, desc=label, unit="frame", disable=None),
         )
         print(f"{label}: {'packed' if made else 'already packed'}{cropping(dataset)}")
     if datasets[0].layout.labelled:

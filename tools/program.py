@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import math
 import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millisecond.data.files import plain_number
+
+if TYPE_CHECKING:
+    from millisecond.data.checks.sensor import Mounting
+    from millisecond.data.formats.points import PointColumns
+    from millisecond.detector.config import Config
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 PIPE_CLOSED = 141
+FARTHEST = 1000  # metres or degrees of a shift
 LONGEST = 1000  # characters of a line on a mistake
+COLUMN_CONFIG = (
+    "whose section `points` names the columns of the scans (default: that which the weights were "
+    "trained with)"
+)
 WEIGHTS = "weights file, or second or second_small, which are shipped (default: by the device)"
 
 
@@ -22,6 +37,9 @@ def begin() -> None:
     takes seconds, and has nothing to save."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        with suppress(OSError):  # a terminal that took the place of a file cannot tell its position
+            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: names may be any bytes
 
 
 def output_path(text: str) -> Path:
@@ -32,33 +50,90 @@ def output_path(text: str) -> Path:
     return Path(text)
 
 
+def shown(path: Path) -> str:
+    """A file of this project in a program's help, from the project's own folder."""
+    return str(path.relative_to(Path(__file__).resolve().parents[1]))
+
+
 def number(text: str) -> int:
     """An argument that counts something: a whole number from 1."""
-    if not text.isdecimal() or not 0 < int(text) < 1 << 31:
+    if not (text.isascii() and text.isdecimal()) or not 0 < int(text) < 1 << 31:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
     return int(text)
 
 
 def score(text: str) -> float:
     """An argument from 0 to 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 1:
+    if not 0 <= (value := _number(text)) <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not from 0 to 1")
     return value
 
 
 def rate(text: str) -> float:
     """An argument in Hz: a finite number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
+    if not 0 < (value := _number(text)) < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no frequency above 0 (Hz)")
     return value
+
+
+def add_mounting(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `mounting_of`."""
+    parser.add_argument(
+        "--shift-z",
+        type=shift,
+        default=0.0,
+        metavar="METRES",
+        help="added to z before the network sees the points: the sensor's height above ground less "
+        "that of the network's training (1.73 for the shipped weights); boxes are shifted back",
+    )
+    parser.add_argument(
+        "--turn",
+        type=shift,
+        default=0.0,
+        metavar="DEGREES",
+        help="by which points are turned counter-clockwise before the network sees them, until x "
+        "points forward; boxes are turned back",
+    )
+
+
+def shift(text: str) -> float:
+    """An argument of either sign."""
+    if not abs(value := _number(text)) <= FARTHEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from -{FARTHEST} to {FARTHEST}")
+    return value
+
+
+def mounting_of(options: argparse.Namespace) -> Mounting:
+    """How the user's sensor stands, see data.mounting."""
+    from millisecond.data.checks.sensor import Mounting
+
+    return Mounting(options.shift_z, options.turn)
+
+
+def columns_of(path: Path | None, network: Config) -> PointColumns:
+    """The section `points` of a configuration file, or the network's own.
+
+    Raises ValueError where the network takes other features.
+    """
+    from millisecond.detector.config import load_config
+
+    if path is None:
+        return network.points
+    points = load_config(path).points
+    if points.features != network.points.features:
+        raise ValueError(
+            f"{path}: points.features: {', '.join(points.features)}; the network takes "
+            f"{', '.join(network.points.features)}; give --weights that were trained with that file"
+        )
+    return points
+
+
+def _number(text: str) -> float:
+    """NaN for what is not a number."""
+    try:
+        return plain_number(text)
+    except ValueError:
+        return math.nan
 
 
 def run(
@@ -81,8 +156,11 @@ def run(
         return code
     except (ValueError, OSError) as error:
         if _unread(error):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _print_no_more()
             return PIPE_CLOSED
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+            _print_no_more()  # every file has a name
+            error = OSError(error.errno, error.strerror, "standard output")
         say(f"error: {one_line(error)}")
         return 2
     except (MemoryError, RuntimeError) as error:
@@ -104,8 +182,14 @@ def one_line(error: Exception) -> str:
     text = str(error)
     if isinstance(error, OSError) and error.filename:
         text = f"{error.filename}: {error.strerror}"
+    text = text.encode("utf-8", "backslashreplace").decode()  # names of files may be any bytes
     line = " ".join(text.split())
     return line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."
+
+
+def _print_no_more() -> None:
+    """What is still in the buffer would fail again when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _unread(error: Exception) -> bool:

@@ -1,12 +1,7 @@
 """Turn the weights of a training into a file of half the size, to be given to others."""
 
 if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-    from tools import program
+    from millisecond.tools import program
 
     program.begin()
 
@@ -17,13 +12,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from detector.models.second import build_second
-from detector.weights import load_weights, restore, save_halved
-from tools.program import output_path, run
+from millisecond.detector.models.second import build_second
+from millisecond.detector.weights import load_weights, restore, save_halved
+from millisecond.tools.program import output_path, run
 
 EXAMPLE = """example:
-  python tools/ship_weights.py output/second/weights.safetensors detector/weights/second.safetensors
-  python tools/ship_weights.py weights.safetensors careful.safetensors --shift Car=-0.5
+  millisecond ship_weights output/second/weights.safetensors detector/weights/second.safetensors
+  millisecond ship_weights weights.safetensors careful.safetensors --shift Car=-0.5
 
 The weights of the convolutions are rounded to 16 bits (fp16); all others, and the configuration,
 stay as they are. Every program takes both files.

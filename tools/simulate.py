@@ -1,12 +1,7 @@
 """Write a data set of simulated streets or halls, scanned by a simulated LiDAR."""
 
 if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-    from tools import program
+    from millisecond.tools import program
 
     program.begin()
 
@@ -16,23 +11,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from data.simulator import write_drive, write_kitti_tree
-from data.simulator.folder_tree import SUFFIXES, write_folder_tree
-from data.simulator.kitti_tree import usable_cores
-from data.simulator.sensors import find_sensor, sensor_names
-from data.simulator.site import read_site
-from tools.program import output_path, run
+from millisecond.data.simulator import write_drive, write_kitti_tree
+from millisecond.data.simulator.hall import read_site
+from millisecond.data.simulator.sensors import find_sensor, sensor_names
+from millisecond.data.simulator.trees import SUFFIXES, usable_cores, write_folder_tree
+from millisecond.tools.program import output_path, run
 
 EXAMPLE = """example:
-  python tools/simulate.py --root streets --split train --streets 300
-  python tools/simulate.py --root streets --split val --streets 40 --first 100000
+  millisecond simulate --root streets --split train --streets 300
+  millisecond simulate --root streets --split val --streets 40 --first 100000
 
-  python tools/simulate.py --root vlp --split train --streets 300 --sensor vlp-16 --no-crop
-  python tools/simulate.py --root mine --split train --streets 300 --sensor mine.yaml --no-crop
-  python tools/simulate.py --root robot --split train --streets 100 --layout folder \\
+  millisecond simulate --root vlp --split train --streets 300 --sensor vlp-16 --no-crop
+  millisecond simulate --root mine --split train --streets 300 --sensor mine.yaml --no-crop
+  millisecond simulate --root robot --split train --streets 100 --layout folder \\
       --sensor robot.yaml --site hall.yaml --clouds .pcd
 
-  python tools/simulate.py --root drive --drive 7
+  millisecond simulate --root drive --drive 7
 
 Street number 7 is always the same street, and frame 000007 of the data set. A drive is that street
 for 5 s: 50 successive scans from the car that moves in it.

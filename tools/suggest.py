@@ -1,12 +1,7 @@
 """Order scans that have no labels by what they would teach a network most."""
 
 if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-    from tools import program
+    from millisecond.tools import program
 
     program.begin()
 
@@ -18,21 +13,28 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from data.datasets import Dataset, open_dataset
-from data.files import replacing, require_own_json, write_json
-from data.folder.dataset import FolderDataset
-from detector.config import Config
-from detector.detector import Detector
-from detector.uncertainty import MEASURES, Uncertainty, examine, values
-from tools.columns import HELP, columns_of
-from tools.program import number, output_path, run
+from millisecond.data.checks.scans import Tally
+from millisecond.data.datasets import Dataset, open_dataset
+from millisecond.data.files import replacing, require_own_json, write_json
+from millisecond.detector.config import Config
+from millisecond.detector.detector import Detector
+from millisecond.detector.uncertainty import MEASURES, Uncertainty, examine, values
+from millisecond.tools.program import (
+    COLUMN_CONFIG,
+    add_mounting,
+    columns_of,
+    mounting_of,
+    number,
+    output_path,
+    run,
+)
 
 EXAMPLE = """example:
-  python tools/suggest.py weights.safetensors --root mine --count 50 --output next.txt
+  millisecond suggest weights.safetensors --root mine --count 50 --output next.txt
 
 A scan is worth more where the network is unsure: scores far from 0 and 1 (entropy), and other
 boxes in the scan's mirror image (disagreement under flips). detector/uncertainty.py defines both.
-NEXT.txt names the best scans, one per line, as the lists in ImageSets do. docs/few_labels.md shows
+OUTPUT names the best scans, one per line, as the lists in ImageSets do. docs/few_labels.md shows
 how to go on.
 """
 COLUMNS = ("value", "entropy", "disagreement", "boxes")
@@ -70,8 +72,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=output_path, help="write the names of those scans here")
     parser.add_argument("--json", type=output_path, help="write the figures of all scans here")
-    parser.add_argument("--config", type=Path, help=HELP)
+    parser.add_argument("--config", type=Path, help=COLUMN_CONFIG)
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
+    add_mounting(parser)
     return parser.parse_args(arguments)
 
 
@@ -83,11 +86,15 @@ def suggest(options: argparse.Namespace) -> None:
         require_own_json(options.json, lambda old: set(old) == {"most_first"})
     detector = Detector.from_weights(options.weights, options.device)
     dataset = find_scans(options, detector.config)
+    mounting = mounting_of(options)
     rows = unlabelled(dataset) if options.split == "all" else range(len(dataset))
-    found = [
-        examine(detector, dataset[row].points)
-        for row in tqdm(rows, desc="examining", unit="scan", disable=None)
-    ]
+    found, notes = [], Tally()
+    for row in tqdm(rows, desc="examining", unit="scan", disable=None):
+        points = mounting.to_network(dataset[row].points)
+        found.append(examine(detector, points))
+        notes.add(dataset.frame_ids[row], detector.examine(points))
+    for line in notes.lines():
+        print(f"warning: {line}", file=sys.stderr)
     worth = values(found, options.by)
     order = np.argsort(-worth, kind="stable")
     names = [dataset.frame_ids[row] for row in rows]
@@ -117,10 +124,7 @@ def find_scans(options: argparse.Namespace, config: Config) -> Dataset:
 def unlabelled(dataset: Dataset) -> list[int]:
     """The numbers of the frames that have no label file. Raises ValueError where there are none."""
     ids = dataset.frame_ids
-    if isinstance(dataset, FolderDataset):
-        without = set(dataset.layout.unlabelled)
-    else:
-        without = set() if dataset.layout.labelled else set(ids)
+    without = set(dataset.layout.unlabelled)
     rows = [row for row, name in enumerate(ids) if name in without]
     if not rows:
         raise ValueError(

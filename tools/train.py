@@ -1,47 +1,39 @@
 """Train a network on a data set in KITTI's layout, or of plain files."""
 
 if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-    from tools import program
+    from millisecond.tools import program
 
     program.begin()
 
 import argparse
 import shlex
 import sys
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from data.datasets import Dataset, open_dataset
-from data.files import locked
-from data.gt_database import GroundTruthDatabase
-from data.prepare import open_database
-from data.simulator.dataset import SimulatedStreets
-from data.simulator.sensors import find_sensor
-from detector.config import Config, load_config
-from detector.training.data_warnings import data_warnings
-from detector.training.distributed import Processes, first_to_say, processes
-from detector.training.finite_guard import NotFinite
-from detector.training.run import build_training
-from detector.training.stop_signal import EXIT_CODE
-from ops import Tuned, read_tuned
-from tools.program import number, output_path, run
+from millisecond.data.augment import GroundTruthDatabase
+from millisecond.data.datasets import Dataset, open_dataset, require_apart
+from millisecond.data.datasets.prepare import open_database
+from millisecond.data.files import locked
+from millisecond.data.simulator.recording import SimulatedStreets
+from millisecond.data.simulator.sensors import find_sensor
+from millisecond.detector.config import Config, load_config
+from millisecond.detector.config_check import data_warnings
+from millisecond.detector.training.distributed import EXIT_CODE, Processes, first_to_say, processes
+from millisecond.detector.training.finite_guard import NotFinite
+from millisecond.detector.training.run import build_training
+from millisecond.tools.program import number, output_path, run
 
 EXAMPLE = """examples:
-  python tools/prepare_kitti.py --root kitti
-  python tools/train.py configs/second_kitti.yaml --root kitti --output output/second
+  millisecond prepare --root kitti
+  millisecond train configs/second_kitti.yaml --root kitti --output output/second
   torchrun --nproc-per-node 8 tools/train.py configs/second_kitti.yaml --root kitti \\
       --output output/second --resume --set train.precision=fp16
-  python tools/train.py mine.yaml --root mine --output output/mine --from weights.safetensors
+  millisecond train mine.yaml --root mine --output output/mine --from weights.safetensors
 
 Ctrl-C and SIGTERM save a checkpoint; the same command with --resume goes on from it as if it had
-never stopped. detector/config_sections.py explains the keys of CONFIG. tensorboard --logdir OUTPUT
+never stopped. detector/config.py explains the keys of CONFIG. tensorboard --logdir OUTPUT
 shows the curves.
 """
 
@@ -89,7 +81,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--prepared",
         type=Path,
         metavar="DIR",
-        help="what prepare.py wrote (default: ROOT/millisecond)",
+        help="what millisecond prepare wrote (default: ROOT/millisecond)",
     )
     parser.add_argument("--device", help="cpu or cuda; the GPU where there is one")
     options = parser.parse_args(arguments)
@@ -120,13 +112,6 @@ def _add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="values that replace those of CONFIG, e.g. train.lr=0.001",
     )
-    parser.add_argument(
-        "--dataflows",
-        type=Path,
-        metavar="FILE",
-        help="what tools/tune.py measured: the fastest dataflow of each sparse convolution on this "
-        "GPU (default: implicit GEMMs); see docs/dataflows.md",
-    )
 
 
 def _add_streets_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +123,7 @@ def _add_streets_arguments(parser: argparse.ArgumentParser) -> None:
         "for validation then, and no objects are pasted",
     )
     parser.add_argument(
-        "--sensor", help="that scans the streets, see tools/simulate.py (default: hdl-64e)"
+        "--sensor", help="that scans the streets, see millisecond simulate (default: hdl-64e)"
     )
 
 
@@ -151,8 +136,8 @@ def train(options: argparse.Namespace, group: Processes) -> int:
             f"--train-split {options.train_split}: --streets {options.streets} trains on no split; "
             "leave one of them out"
         )
+    require_apart(options.output, options.root)
     config = load_config(options.config, options.set)
-    tuned = _tuned(options.dataflows, group)
     validation_frames = _dataset(options, config, options.val_split)
     frames: Dataset | SimulatedStreets
     database = None
@@ -179,7 +164,6 @@ def train(options: argparse.Namespace, group: Processes) -> int:
             group,
             options.resume,
             options.start,
-            tuned,
         )
         stopped_by = training.run()
     if stopped_by and group.first:
@@ -187,20 +171,19 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         print(f"stopped at step {training.state.step}; {again} goes on")
     elif group.first:
         weights = options.output / "weights.safetensors"
-        print(f"weights: {weights}; best.safetensors beside it had the best AP in validation")
+        print(f"weights: {weights}; best.safetensors beside it {praise(training.state.best)}")
         print(f"every figure: {evaluation(options, weights)}")
     return EXIT_CODE.get(stopped_by, 0)
 
 
-def _tuned(path: Path | None, group: Processes) -> Tuned | None:
-    if path is None:
-        return None
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        tuned = read_tuned(path, group.device)
-    for warning in caught:
-        say_once(f"warning: {warning.message}")
-    return tuned
+def praise(best: float) -> str:
+    """The worth of the weights of the best validation. best: their mean AP."""
+    if best > 0:
+        return f"had the best AP in validation, {best:.1f}"
+    return (
+        "is of the last validation: none found anything (AP 0); see what "
+        "millisecond check says of the data, or train for longer"
+    )
 
 
 def _dataset(options: argparse.Namespace, config: Config, split: str) -> Dataset:
@@ -230,7 +213,7 @@ def _warn(
 
 def evaluation(options: argparse.Namespace, weights: Path) -> str:
     """The command line that prints the whole table for the weights."""
-    words = ["python", "tools/evaluate.py", weights, "--root", options.root]
+    words = ["millisecond", "evaluate", weights, "--root", options.root]
     return shlex.join(map(str, [*words, "--split", options.val_split]))
 
 

@@ -4,12 +4,7 @@ Each step is one of the other programs; its command line is shown, to be used on
 """
 
 if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-    from tools import program
+    from millisecond.tools import program
 
     program.begin()
 
@@ -26,23 +21,24 @@ from pathlib import Path
 
 from PIL import Image
 
-from data.files import replacing
-from tools.program import output_path, run
+import millisecond
+from millisecond.data.files import replacing
+from millisecond.tools.program import output_path, run
 
 EXAMPLE = """example:
-  python tools/train_demo.py --output output/train_demo
+  millisecond train_demo --output output/train_demo
 
 After Ctrl-C, the same command continues where it was stopped.
 """
-TOOLS = Path(__file__).resolve().parent
-CONFIG = TOOLS.parent / "configs" / "second_small.yaml"
+CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_small.yaml"
+HOME = Path(str(millisecond.__file__)).resolve().parents[1]  # where the package is
 SPLITS = {"train": (0, 240), "val": (100_000, 40), "unseen": (200_030, 4)}  # first street, how many
 POSTER, HEIGHT = "200032", 576  # the street of the picture in README, pixels
 SURE = 0.3  # least score of the cars in the report
 BIN = Path(sys.executable).parent
 Command = list[str | Path]
 STOPPED = "stopped; the same command goes on from here"
-SAY_SO = ("simulate", "prepare_kitti", "train")  # these print such a line themselves
+SAY_SO = ("simulate", "prepare", "train")  # these print such a line themselves
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,7 +87,7 @@ def steps(output: Path) -> list[tuple[str, list[Command]]]:
     found_with = ["--weights", weights, "--calib", kitti / "calib"]
     return [
         ("Scan simulated streets", [simulation(root, split) for split in missing(root)]),
-        ("Pack the scans and cut out the objects", [["prepare_kitti", "--root", root]]),
+        ("Pack the scans and cut out the objects", [["prepare", "--root", root]]),
         ("Train", [["train", CONFIG, "--root", root, "--output", training, "--resume"]]),
         (
             "Evaluate on streets that the training did not see",
@@ -129,13 +125,13 @@ def missing(root: Path) -> list[str]:
 def execute(command: Command) -> int:
     """Shows a command line and runs it; returns its exit code."""
     program, *arguments = map(str, command)
-    line = [f"tools/{program}.py", *arguments]
-    print(f"$ python {shlex.join(line)}", flush=True)
+    print(f"$ millisecond {shlex.join([program, *arguments])}", flush=True)
     # So small a network gains little by a second thread, and where the cores have other work too
     # the threads wait for each other most of the time.
-    environment = {"OMP_NUM_THREADS": "1"} | os.environ
-    script = TOOLS / f"{program}.py"
-    process = subprocess.Popen([sys.executable, str(script), *arguments], env=environment)
+    paths = os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH")]))
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": paths}
+    line = [sys.executable, "-m", "millisecond", program, *arguments]
+    process = subprocess.Popen(line, env=environment)
     try:
         return process.wait()
     except KeyboardInterrupt:
@@ -183,7 +179,7 @@ def report(output: Path) -> str:
 
 
 def describe(frame: dict) -> str:
-    """The cars of a frame that detect.py found."""
+    """The cars of a frame that millisecond detect found."""
     sure = [
         box for box, score in zip(frame["boxes"], frame["scores"], strict=True) if score >= SURE
     ]

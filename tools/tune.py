@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-    from tools import program
+    from millisecond.tools import program
 
     program.begin()
 
@@ -22,16 +17,16 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tools.program import number, output_path, run
+from millisecond.tools.program import number, output_path, run
 
 if TYPE_CHECKING:
-    from ops.tuned import Choice, Work
-    from tools.benchmarks.layer_times import Layer, Maps
-    from tools.benchmarks.scans import Scans
+    from millisecond.ops.lab.tuned import Choice, Work
+    from millisecond.tools.benchmarks.layer_times import Layer, Maps
+    from millisecond.tools.benchmarks.timing import Scans
 
 EXAMPLE = """examples:
-  python tools/tune.py scans/ --output tuned.json --precision fp16
-  python tools/tune.py scans/ --output tuned.json --network unet --batch 1 2 4 8
+  millisecond tune scans/ --output tuned.json --precision fp16
+  millisecond tune scans/ --output tuned.json --network unet --batch 1 2 4 8
 """
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 NETWORKS = ("second", "unet")
@@ -64,9 +59,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def tune(options: argparse.Namespace) -> None:
     import torch
 
-    from data.files import require_own_json, write_json
-    from ops.tuned_file import FORMAT, Origin, as_json
-    from tools.benchmarks.scans import load_scans
+    from millisecond.data.files import require_own_json, write_json
+    from millisecond.ops.lab.tuned import FORMAT, Origin, as_json
+    from millisecond.tools.benchmarks.timing import load_scans
 
     require_own_json(options.output, lambda old: str(old.get("format")).startswith(FORMAT[:-1]))
     if not torch.cuda.is_available():
@@ -87,8 +82,8 @@ def tune(options: argparse.Namespace) -> None:
 def measure(options: argparse.Namespace, scans: Scans) -> dict[Work, dict[str, float]]:
     """Median microseconds of each work by dataflow, of the implicit GEMM on rows in order (where a
     layer of ops.spconv gains by it), and to list the pairs of the map."""
-    from ops.tuned import Work
-    from tools.benchmarks.layer_times import Maps
+    from millisecond.ops.lab.tuned import Work
+    from millisecond.tools.benchmarks.layer_times import Maps
 
     samples: dict[Work, dict[str, list[float]]] = {}
     for layers, batch in batches(options, scans):
@@ -106,10 +101,10 @@ def measure(options: argparse.Namespace, scans: Scans) -> dict[Work, dict[str, f
 
 def times_of(layer: Layer, maps: Maps, precision: str, training: bool) -> dict[str, float]:
     """Microseconds, see `measure`."""
-    from ops import pair_map
-    from ops.dataflow import IMPLICIT_GEMM
-    from tools.benchmarks.layer_times import CANDIDATES, dataflow_times, in_order
-    from tools.benchmarks.timing import Times, wall
+    from millisecond.ops.lab import pair_map
+    from millisecond.ops.lab.dataflow import IMPLICIT_GEMM
+    from millisecond.tools.benchmarks.layer_times import CANDIDATES, dataflow_times, in_order
+    from millisecond.tools.benchmarks.timing import Times, wall
 
     candidates = [dataflow for dataflow in CANDIDATES if dataflow.kind != "direct"]
     us = dataflow_times(layer, maps, precision, candidates, training)
@@ -125,10 +120,10 @@ def batches(options: argparse.Namespace, scans: Scans) -> Iterator[tuple[list[La
     """The layers of each network on each batch, and the size of the batch."""
     import torch
 
-    from detector.config import load_config
-    from ops.voxelize import voxelize
-    from tools.benchmarks.dataflows import SEMANTIC
-    from tools.benchmarks.layer_times import second_layers, unet_layers
+    from millisecond.detector.config import load_config
+    from millisecond.ops.voxelize import voxelize
+    from millisecond.tools.benchmarks.dataflows import SEMANTIC
+    from millisecond.tools.benchmarks.layer_times import second_layers, unet_layers
 
     config = load_config(options.config)
     encoder = config.model.encoder
@@ -145,8 +140,8 @@ def batches(options: argparse.Namespace, scans: Scans) -> Iterator[tuple[list[La
 def choose(us: dict[str, float]) -> Choice:
     """The fastest, if it is clearly faster than the implicit GEMM: on listed pairs, and together
     with the time to list them."""
-    from ops.dataflow import IMPLICIT_GEMM, Dataflow
-    from ops.tuned import Choice
+    from millisecond.ops.lab.dataflow import IMPLICIT_GEMM, Dataflow
+    from millisecond.ops.lab.tuned import Choice
 
     flows = {name: time for name, time in us.items() if name not in (ORDERED, PAIRS)}
     best, implicit = min(flows, key=lambda name: flows[name]), us[str(IMPLICIT_GEMM)]

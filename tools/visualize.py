@@ -1,12 +1,7 @@
 """Draw scans with ground truth and detections: in a window, or without a display into PNGs."""
 
 if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-    from tools import program
+    from millisecond.tools import program
 
     program.begin()
 
@@ -15,25 +10,31 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from data.kitti.metric.judge import METRICS
-from detector.draw.scene_content import COLOUR_BY
-from detector.draw.window import Window, WindowUnavailable
-from tools.drawing import Account
-from tools.program import WEIGHTS, output_path, run
-from tools.program import score as shown_score
-from tools.visualizing.browser import Browser, keys_of
-from tools.visualizing.content import BOXES, Studio
-from tools.visualizing.judge import Judge, Rank, report_ranking, require_judged
-from tools.visualizing.pictures import KINDS, Artist, write_pictures
-from tools.visualizing.source import Source, find_source
+from millisecond.data.metric.verdicts import METRICS
+from millisecond.detector.draw.scene import COLOUR_BY
+from millisecond.detector.draw.window import Window, WindowUnavailable
+from millisecond.tools.pictures import KINDS, Artist, Browser, keys_of, write_pictures
+from millisecond.tools.program import WEIGHTS, add_mounting, output_path, run
+from millisecond.tools.program import score as shown_score
+from millisecond.tools.visualizing import (
+    BOXES,
+    Account,
+    Judge,
+    Rank,
+    Source,
+    Studio,
+    find_source,
+    report_ranking,
+    require_judged,
+)
 
 EXAMPLE = """examples:
-  python tools/visualize.py --root /data/kitti --frames 000008
-  python tools/visualize.py --root /data/kitti --split val --detections results --order worst
-  python tools/visualize.py --root /data/kitti --detections results --pictures sheets --output out
-  python tools/visualize.py scan.bin --detections results
+  millisecond visualize --root /data/kitti --frames 000008
+  millisecond visualize --root /data/kitti --split val --detections results --order worst
+  millisecond visualize --root /data/kitti --detections results --pictures sheets --output out
+  millisecond visualize scan.bin --detections results
 
-Detections come from a folder of tools/detect.py's .json files or of KITTI result files (.txt), the
+Detections come from a folder of detect's .json files or of KITTI result files (.txt), the
 newer where a frame has both, or from a network that is run here. Where there is a display and
 no --output, a window opens: left and right show another frame, h shows all keys. Otherwise three
 pictures per frame are written: NAME_birds_eye.png, NAME_scene.png and, if there is an image,
@@ -150,6 +151,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="that makes a match (default: KITTI's, 0.7 for cars, 0.5 for others)",
     )
     _add_picture_arguments(parser)
+    add_mounting(parser)
     return parser.parse_args(arguments)
 
 

@@ -10,20 +10,23 @@ from pathlib import Path
 
 import numpy as np
 
-from data.boxes import wrap_angle
-from data.cloud_files import read_scan
-from data.folder.json_labels import read_json_labels
-from data.folder.labels import Objects, checked_box, objects, read_text_labels
-from data.folder.layout import FolderLayout
-from data.frame import Frame
-from data.kitti.calibration import Calibration
-from data.kitti.dataset import DONT_CARE
-from data.kitti.labels import Labels, read_labels
-from data.kitti.no_camera import boxes_to_labels
-from data.kitti.splits import some
-from data.packed import index_path
-from data.packed_clouds import PackedClouds
-from data.point_columns import KITTI_POINTS, PointColumns
+from millisecond.data.boxes import wrap_angle
+from millisecond.data.calibration import Calibration
+from millisecond.data.folder.labels import (
+    Objects,
+    checked_box,
+    objects,
+    read_json_labels,
+    read_text_labels,
+)
+from millisecond.data.folder.layout import FolderLayout
+from millisecond.data.formats.clouds import read_scan
+from millisecond.data.formats.points import KITTI_POINTS, PointColumns
+from millisecond.data.frame import Frame
+from millisecond.data.kitti.dataset import DONT_CARE
+from millisecond.data.kitti.labels import Labels, boxes_to_labels, read_labels
+from millisecond.data.kitti.layout import some
+from millisecond.data.packed import PackedClouds, index_path
 
 
 class FolderDataset:
@@ -51,7 +54,7 @@ class FolderDataset:
             split: name of a list in root/ImageSets, a path to a list (.txt), or "all".
             classes: that the network finds; labels may have others, but no two that differ by
                 upper and lower case only.
-            prepared: folder of tools/prepare.py's files; root/millisecond unless given.
+            prepared: folder of millisecond prepare's files; root/millisecond unless given.
             packed: False to read the data set's own clouds in any case.
             labels: False to keep the frames that have no label file.
             points: the columns of the clouds.
@@ -74,7 +77,7 @@ class FolderDataset:
 
     def prepare_command(self) -> str:
         """The command line that makes the packs."""
-        words = ["python", "tools/prepare.py", "--config", "CONFIG"]
+        words = ["millisecond", "prepare", "--config", "CONFIG"]
         words += ["--root", str(self.layout.root), "--splits", self.layout.split]
         if self.prepared != self.layout.root / "millisecond":
             words += ["--output", str(self.prepared)]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from data.cloud_files import SUFFIXES
-from data.kitti.splits import check_name, read_split, some, split_name
+from millisecond.data.formats.clouds import SUFFIXES
+from millisecond.data.kitti.layout import check_name, read_split, some, split_name
 
 CLOUDS = ("points", "pointclouds", "lidar")  # of OpenPCDet, labelCloud and SUSTechPOINTS
 LABELS = ("labels", "label", "label_2")  # the last: of KITTI, with calibrations
@@ -71,6 +71,9 @@ class FolderLayout:
     @property
     def labelled(self) -> bool:
         return bool(self._label_of)
+
+    def has_cloud(self, frame_id: str) -> bool:
+        return frame_id in self._cloud_of
 
     def cloud(self, frame_id: str) -> Path:
         return self._cloud_of[frame_id]

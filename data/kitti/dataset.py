@@ -10,15 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data.cloud_files import read_scan
-from data.frame import Frame
-from data.kitti.calibration import Calibration
-from data.kitti.labels import TYPES, Labels, read_labels
-from data.kitti.layout import USUAL_IMAGE, Layout, image_shape
-from data.kitti.road_plane import read_plane
-from data.packed import index_path
-from data.packed_clouds import PackedClouds
-from data.point_columns import KITTI_POINTS, PointColumns
+from millisecond.data.calibration import Calibration, read_plane
+from millisecond.data.formats.clouds import read_scan
+from millisecond.data.formats.points import KITTI_POINTS, PointColumns
+from millisecond.data.frame import Frame
+from millisecond.data.kitti.labels import TYPES, Labels, boxes_to_labels, read_labels
+from millisecond.data.kitti.layout import USUAL_IMAGE, Layout, image_shape
+from millisecond.data.packed import PackedClouds, index_path
 
 DONT_CARE = "DontCare"
 
@@ -28,7 +26,7 @@ class KittiDataset:
     camera sees, so the points are cropped to the image; where a data set has no images, they are
     taken to be of the usual 1242 x 375 pixels.
 
-    The layout is told in `data.kitti.layout`. Clouds come from the pack that tools/prepare_kitti.py
+    The layout is told in `data.kitti.layout`. Clouds come from the pack that millisecond prepare
     made, where there is one and it was made from these very files.
     """
 
@@ -48,10 +46,10 @@ class KittiDataset:
             root: folder of the data set.
             split: name of a list in root/ImageSets, a path to a list (.txt), or "all".
             classes: names that labels may have beside KITTI's own.
-            prepared: folder of prepare_kitti's files; root/millisecond unless given.
+            prepared: folder of millisecond prepare's files; root/millisecond unless given.
             packed: False to read the data set's own clouds in any case.
             crop: False for all points of a scan, where there is no camera.
-            labels: False where frames without ground truth will do: label_2 need not be there.
+            labels: False where frames without ground truth will do: not all need a label file.
             points: the columns of the clouds.
 
         Raises:
@@ -73,7 +71,7 @@ class KittiDataset:
 
     def prepare_command(self) -> str:
         """The command line that makes the packs."""
-        words = ["python", "tools/prepare_kitti.py", "--root", str(self.layout.root)]
+        words = ["millisecond", "prepare", "--root", str(self.layout.root)]
         words += ["--splits", self.layout.split]
         words += ["--classes", *self.classes] if set(self.classes) - set(TYPES) else []
         words += ["--no-crop"] if not (self.crop or self.layout.cropped) else []
@@ -99,7 +97,7 @@ class KittiDataset:
     def __getitem__(self, index: int) -> Frame:
         frame_id = self.layout.ids[index]
         calibration = self.calibration(index)
-        labels = self.labels(index) if self.layout.labelled else None
+        labels = None if frame_id in self.layout.unlabelled else self.labels(index)
         boxes, names, difficulty = self._objects(labels, calibration, frame_id)
         shape = self.image_shape(index)
         plane = self.layout.plane(frame_id)
@@ -116,10 +114,13 @@ class KittiDataset:
         )
 
     def labels(self, index: int) -> Labels:
-        """The label file as it is, DontCare regions too: the metric's ground truth."""
+        """The label file as it is, DontCare regions too: the metric's ground truth. Nothing where
+        only some frames have one and this one has none."""
         frame_id = self.layout.ids[index]
         if not self.layout.labelled:
             raise ValueError(f"frame {frame_id}: the split '{self.layout.split}' has no labels")
+        if frame_id in self.layout.unlabelled:
+            return boxes_to_labels(np.zeros((0, 7)), ())
         return read_labels(self.layout.label(frame_id))
 
     def calibration(self, index: int) -> Calibration:

@@ -2,17 +2,21 @@
 
 A line is: type truncated occluded alpha x1 y1 x2 y2 h w l x y z rotation_y [score]. Labels have 15
 fields, results for the benchmark 16.
+
+`boxes_to_labels` gives boxes of a data set without a camera the form that KITTI's metric takes.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 
-from data.files import read_text, replacing
+from millisecond.data.calibration import Calibration, observation_angle
+from millisecond.data.files import plain_number, read_text, replacing
 
 TYPES = (
     "Car",
@@ -124,7 +128,7 @@ def write_labels(path: Path | str, labels: Labels) -> None:
 
 def _number(word: str, field: int, path: Path, line: int) -> float:
     try:
-        value = float(word)
+        value = plain_number(word)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
@@ -151,4 +155,33 @@ def _columns(types: list[str], numbers: np.ndarray) -> Labels:
         location=numbers[:, 10:13],
         rotation_y=numbers[:, 13],
         score=numbers[:, 14] if numbers.shape[1] == 15 else None,
+    )
+
+
+# A camera at the LiDAR that looks along x; only its axes are used.
+CALIBRATION = Calibration(
+    p2=np.array([[700.0, 0, 600, 0], [0, 700, 180, 0], [0, 0, 1, 0]]),
+    r0_rect=np.eye(3),
+    velo_to_cam=np.array([[0.0, -1, 0, 0], [0, 0, -1, 0], [1, 0, 0, 0]]),
+)
+SEEN = (0.0, 0.0, 100.0, 100.0)  # image box of every object: high enough for each difficulty
+
+
+def boxes_to_labels(
+    boxes: np.ndarray, names: Sequence[str], scores: np.ndarray | None = None
+) -> Labels:
+    """Boxes [M, 7] in the LiDAR frame -> Labels that are easy for KITTI's metric, wherever they
+    are: of its figures those of bird's-eye view and 3-D mean something."""
+    camera = CALIBRATION.boxes_to_camera(boxes).round(DECIMALS)
+    count = len(camera)
+    return Labels(
+        types=np.array(names, dtype=str),
+        truncated=np.zeros(count),
+        occluded=np.zeros(count, np.int64),
+        alpha=observation_angle(camera).round(DECIMALS),
+        bbox=np.tile(SEEN, (count, 1)),
+        size=camera[:, 3:6],
+        location=camera[:, :3],
+        rotation_y=camera[:, 6],
+        score=None if scores is None else np.asarray(scores, np.float64),
     )

@@ -9,13 +9,45 @@ from typing import Any
 
 import numpy as np
 
-from data.intensity import IntensityScale
-from data.live.optional import require
-from data.live.point_cloud2 import read_point_cloud2
-from data.live.recording import Recording
-from data.live.scan import LiveScan, Trouble, Troubles
-from data.live.velodyne import FASTEST, SLOWEST, USUAL_RATE, Packet, Turns
-from data.scan_checks import require_scan
+from millisecond.data.checks.sensor import IntensityScale
+from millisecond.data.formats.points import (
+    Cloud,
+    Field,
+    cloud_of,
+    columns_of,
+    require_scan,
+    require_size,
+)
+from millisecond.data.live.recording import Recording
+from millisecond.data.live.scan import LiveScan, Trouble, Troubles, require
+from millisecond.data.live.velodyne import FASTEST, SLOWEST, USUAL_RATE, Packet, Turns
+
+TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8: "f8"}  # by datatype
+
+
+def read_point_cloud2(message: Any, source: object) -> Cloud:
+    """Raises ValueError for sizes that do not fit together, or missing fields."""
+    width, height, step = int(message.width), int(message.height), int(message.point_step)
+    row = int(message.row_step)
+    require_size(width * height * step, source)
+    content = np.ascontiguousarray(message.data, np.uint8)
+    if row != width * step and height > 1:
+        if row < width * step or len(content) < height * row:
+            raise ValueError(
+                f"{source}: {len(content)} bytes are not {height} rows of {row}, with {width} "
+                f"points of {step} each"
+            )
+        rows = content[: height * row].reshape(height, row)
+        content = np.ascontiguousarray(rows[:, : width * step]).reshape(-1)
+    order = ">" if message.is_bigendian else "<"
+    fields = [
+        Field(str(field.name), np.dtype(order + TYPES[field.datatype]), int(field.offset))
+        for field in message.fields
+        if field.datatype in TYPES
+    ]
+    columns = columns_of(content.data, fields, width * height, step, source)
+    return cloud_of(columns, source)
+
 
 CLOUD = "sensor_msgs/msg/PointCloud2"
 PACKETS = "velodyne_msgs/msg/VelodyneScan"
@@ -62,7 +94,7 @@ class BagSource:
                 continue
             points, notes = scale(cloud)
             for note in notes:
-                yield from troubles.add(note.kind, f"{self._path}: {note.text}")
+                yield from troubles.add(note.kind, f"{self._path}: {note.text}", lost=False)
             yield LiveScan(points, time, f"{number:06d}")
             number += 1
         yield from troubles.rest()
@@ -93,7 +125,7 @@ class BagSource:
                 yield from troubles.add("message", text)
                 continue
             stamp = message.header.stamp.sec + message.header.stamp.nanosec / 1e9
-            yield stamp or item.time, message
+            yield stamp or item.time / 1e9, message
 
     def _measured_rate(self) -> float:
         """Turns per second. Raises ValueError for packets of no model that is known."""
@@ -106,7 +138,9 @@ class BagSource:
                         pass
                     if turns.rate:
                         return turns.rate
-            return USUAL_RATE
+            for _ in turns.finish():
+                pass
+            return turns.rate or USUAL_RATE
         steps = np.diff([time for time, _ in islice(messages, PROBE)])
         step = float(np.median(steps)) if len(steps) else 0.0
         return 1 / step if 1 / FASTEST <= step <= 1 / SLOWEST else USUAL_RATE

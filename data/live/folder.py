@@ -3,18 +3,140 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from data.cloud_files import SUFFIXES, read_cloud, read_scan
-from data.intensity import IntensityScale
-from data.live.companions import RATE, Companions, companions_of, find_clouds
-from data.live.scan import LiveScan, Trouble, Troubles
-from data.point_columns import KITTI_POINTS, PointColumns
-from data.scan_checks import Note
+from millisecond.data.calibration import Calibration
+from millisecond.data.checks.scans import Note
+from millisecond.data.checks.sensor import IntensityScale
+from millisecond.data.files import read_text
+from millisecond.data.folder.layout import CLOUDS as PLAIN
+from millisecond.data.formats.clouds import SUFFIXES, read_cloud, read_scan
+from millisecond.data.formats.points import KITTI_POINTS, PointColumns
+from millisecond.data.kitti.layout import CLOUDS
+from millisecond.data.live.scan import LiveScan, Trouble, Troubles
+
+RATE = 10.0  # turns per second, where nothing tells the time
+PICTURES = (".png", ".jpg", ".jpeg")
+INNER = ("velodyne_points/data", *CLOUDS, *(f"training/{name}" for name in CLOUDS), *PLAIN)
+NUMBER = re.compile("[0-9]{6}|[0-9]{10}")  # as KITTI counts scans
+MICROSECONDS = len("2011-09-26 13:02:25.964389")  # KITTI gives three more digits
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Companions:
+    """The files beside a folder of clouds; those of a scan have its name."""
+
+    pictures: Path | None = None
+    shared_calibration: Calibration | None = None  # of all scans
+    calibrations: Path | None = None
+    numbered: bool = False  # whether the scans' names count the turns
+    times: tuple[float, ...] = ()  # seconds, by those numbers
+    troubles: tuple[Trouble, ...] = ()
+
+    def picture(self, name: str) -> Path | None:
+        if self.pictures is None:
+            return None
+        paths = (self.pictures / f"{name}{suffix}" for suffix in PICTURES)
+        return next((path for path in paths if path.is_file()), None)
+
+    def calibration(self, name: str) -> Calibration | None:
+        """Raises ValueError or OSError where the scan's own file cannot be read."""
+        if self.calibrations is None:
+            return self.shared_calibration
+        return Calibration.from_file(self.calibrations / f"{name}.txt")
+
+    def time(self, name: str) -> float | None:
+        """When the scan was made, where that is known."""
+        if not (self.numbered and NUMBER.fullmatch(name)):
+            return None
+        number = int(name)
+        if not self.times:
+            return number / RATE
+        return self.times[number] if number < len(self.times) else None
+
+    def missing(self, names: Sequence[str]) -> int:
+        """How many scans of the recording are not there."""
+        if not self.numbered or not all(NUMBER.fullmatch(name) for name in names):
+            return 0
+        first = 0 if self.times else int(names[0])
+        return max(int(names[-1]) + 1, len(self.times)) - first - len(set(names))
+
+
+def find_clouds(folder: Path) -> Path:
+    """The folder of clouds inside that of a drive or a data set; otherwise the folder itself.
+
+    Raises ValueError for a folder of several sequences.
+    """
+    clouds = next((folder / name for name in INNER if (folder / name).is_dir()), folder)
+    if clouds.name in CLOUDS and not any(path.is_file() for path in clouds.iterdir()):
+        sequences = sorted(path for path in clouds.iterdir() if path.is_dir())
+        if sequences:
+            raise ValueError(f"{clouds}: {len(sequences)} sequences; name one, e.g. {sequences[0]}")
+    return clouds
+
+
+def companions_of(clouds: Path) -> Companions:
+    """By the names of the folders around: those of a raw drive, of a tracking sequence, of a drive
+    with one calib.txt, of the object benchmark, or none. What cannot be read is a trouble."""
+    clouds = clouds.absolute()
+    parent, root = clouds.parent, clouds.parent.parent
+    if (parent.name, clouds.name) == ("velodyne_points", "data"):
+        return _raw_drive(root)
+    if parent.name in CLOUDS:
+        pictures, file = root / "image_02" / clouds.name, root / "calib" / f"{clouds.name}.txt"
+        return _sequence(pictures, lambda: Calibration.from_file(file))
+    if clouds.name in CLOUDS and (file := parent / "calib.txt").is_file():
+        return _sequence(parent / "image_2", lambda: Calibration.from_file(file))
+    if clouds.name in CLOUDS:
+        return Companions(_folder(parent / "image_2"), calibrations=_folder(parent / "calib"))
+    return Companions()
+
+
+def _raw_drive(drive: Path) -> Companions:
+    found = _sequence(drive / "image_02" / "data", lambda: Calibration.from_raw(drive.parent))
+    times, troubles = _attempt(lambda: _read_times(drive / "velodyne_points" / "timestamps.txt"))
+    return Companions(
+        found.pictures,
+        found.shared_calibration,
+        numbered=True,
+        times=times or (),
+        troubles=found.troubles + troubles,
+    )
+
+
+def _sequence(pictures: Path, read: Callable[[], Calibration]) -> Companions:
+    calibration, troubles = _attempt(read)
+    return Companions(_folder(pictures), calibration, numbered=True, troubles=troubles)
+
+
+def _folder(path: Path) -> Path | None:
+    return path if path.is_dir() else None
+
+
+def _attempt(read: Callable[[], T]) -> tuple[T | None, tuple[Trouble, ...]]:
+    try:
+        return read(), ()
+    except (ValueError, OSError) as error:
+        lost = not isinstance(error, FileNotFoundError)
+        return None, (Trouble(f"{error}; played without it", lost),)
+
+
+def _read_times(path: Path) -> tuple[float, ...]:
+    times = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        try:
+            moment = datetime.fromisoformat(line.strip()[:MICROSECONDS])
+        except ValueError:
+            raise ValueError(f"{path}, line {number}: {line[:40]!r} is no time") from None
+        times.append(moment.replace(tzinfo=timezone.utc).timestamp())
+    return tuple(times)
 
 
 class FolderSource:
@@ -41,7 +163,7 @@ class FolderSource:
                 yield Trouble(str(error))
                 continue
             for note in notes:
-                yield from troubles.add(note.kind, f"{file}: {note.text}")
+                yield from troubles.add(note.kind, f"{file}: {note.text}", lost=False)
             scan = LiveScan(points, number / RATE, file.stem)
             yield from self._with_companions(scan, troubles)
         yield from troubles.rest()
@@ -63,7 +185,7 @@ class FolderSource:
             yield from troubles.add("calibration", str(error))
         if image is None and self._companions.pictures is not None:
             folder = self._companions.pictures
-            yield from troubles.add("image", f"{folder}: no image of scan {scan.name}")
+            yield from troubles.add("image", f"{folder}: no image of scan {scan.name}", lost=False)
         time = self._companions.time(scan.name)
         yield scan._replace(
             time=scan.time if time is None else time, image=image, calibration=calibration
@@ -85,7 +207,8 @@ def open_folder(path: Path, points: PointColumns = KITTI_POINTS) -> FolderSource
     files.sort(key=_by_number)
     companions = companions_of(folder)
     if missing := companions.missing([file.stem for file in files]):
-        trouble = Trouble(f"{folder}: scans of this recording that are not there: {missing}")
+        text = f"{folder}: scans of this recording that are not there: {missing}"
+        trouble = Trouble(text, lost=False)
         companions = replace(companions, troubles=(*companions.troubles, trouble))
     return FolderSource(files, companions, points)
 

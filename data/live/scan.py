@@ -1,14 +1,17 @@
-"""What a source gives: scans, and a line for each trouble on the way."""
+"""What a source is and gives: scans, and a line for each trouble on the way."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from types import ModuleType
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from data.kitti.calibration import Calibration
+from millisecond.data.calibration import Calibration
 
 
 class LiveScan(NamedTuple):
@@ -22,9 +25,10 @@ class LiveScan(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """Something that could not be read; the source goes on."""
+    """A line for the user; the source goes on."""
 
-    text: str  # one line
+    text: str
+    lost: bool = True  # whether something could not be read; otherwise it is a note
 
 
 class Troubles:
@@ -35,21 +39,44 @@ class Troubles:
 
     def __init__(self):
         self._count: Counter[str] = Counter()
-        self._told: dict[str, tuple[int, str]] = {}  # the count that was last reported, and how
+        # the count that was last reported, and how
+        self._told: dict[str, tuple[int, Trouble]] = {}
 
-    def add(self, kind: str, text: str) -> list[Trouble]:
+    def add(self, kind: str, text: str, lost: bool = True) -> list[Trouble]:
         """kind: a word, the same for the same fault. Returns what is to be reported now."""
         self._count[kind] += 1
         count = self._count[kind]
         if count != 10 ** (len(str(count)) - 1):
             return []
-        self._told[kind] = (count, text)
-        return [Trouble(text if count == 1 else f"{text} (the {count}th such case)")]
+        self._told[kind] = (count, Trouble(text, lost))
+        return [Trouble(text if count == 1 else f"{text} (the {count}th such case)", lost)]
 
     def rest(self) -> list[Trouble]:
         """The totals that were not reported yet, for the end of a source."""
         return [
-            Trouble(f"{text} (so {self._count[kind]} times in all)")
-            for kind, (told, text) in self._told.items()
+            trouble._replace(text=f"{trouble.text} (so {self._count[kind]} times in all)")
+            for kind, (told, trouble) in self._told.items()
             if told < self._count[kind]
         ]
+
+
+class Source(Protocol):
+    """Turns of a sensor in the order in which it made them."""
+
+    rate: float  # turns per second
+    live: bool  # the sensor sets the pace; otherwise scans are there when they are asked for
+
+    def __iter__(self) -> Iterator[LiveScan | Trouble]: ...
+
+    def close(self) -> None:
+        """Ends a running iteration, from another thread too."""
+
+
+def require(module: str, library: str) -> ModuleType:
+    """The module of a library. Raises ValueError with the line to type where it is missing."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ValueError(
+            f"{library} is needed for this source ({error}); type: pip install -e '.[live]'"
+        ) from None

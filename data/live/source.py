@@ -3,21 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
-from typing import Protocol
 
-from data.cloud_files import SUFFIXES as CLOUDS
-from data.live.bag import BagSource
-from data.live.folder import open_folder
-from data.live.loop import Loop
-from data.live.pcap import PcapSource
-from data.live.recording import SUFFIXES as BAGS
-from data.live.recording import is_bag
-from data.live.scan import LiveScan, Trouble
-from data.live.streets import StreetSource
-from data.live.udp import UdpSource
-from data.live.velodyne import NAMES
-from data.point_columns import KITTI_POINTS, PointColumns
+from millisecond.data.formats.clouds import SUFFIXES as CLOUDS
+from millisecond.data.formats.points import KITTI_POINTS, PointColumns
+from millisecond.data.live.bag import BagSource
+from millisecond.data.live.folder import open_folder
+from millisecond.data.live.network import PcapSource, UdpSource
+from millisecond.data.live.queue import Loop
+from millisecond.data.live.recording import SUFFIXES as BAGS
+from millisecond.data.live.recording import is_bag
+from millisecond.data.live.scan import LiveScan, Source, Trouble
+from millisecond.data.live.velodyne import NAMES
+from millisecond.data.simulator import simulate, simulated_calibration
+
+TURNS = 50  # of a street: it is built for about 5 s
+
+
+class StreetSource:
+    """One street after the other, made up from seed, seed + 1 and so on."""
+
+    live = False
+    rate = 10.0
+
+    def __init__(self, name: str):
+        """name: street:SEED. Raises ValueError for another one."""
+        seed = name.removeprefix("street:")
+        if not (seed.isascii() and seed.isdecimal() and len(seed) < 10):
+            raise ValueError(f"{name}: say street:SEED with a number of at most 9 digits")
+        self._seed = int(seed)
+
+    def __iter__(self) -> Iterator[LiveScan | Trouble]:
+        for number in count():
+            street, turn = divmod(number, TURNS)
+            frame = simulate(self._seed + street, turn / self.rate)
+            name = f"{frame.frame_id}_{turn:02d}"
+            calibration = simulated_calibration()
+            yield LiveScan(frame.points, number / self.rate, name, None, calibration)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
 
 PACKETS = (".pcap", ".pcapng")
 MODEL = "?model="
@@ -25,18 +52,6 @@ KINDS = (
     f"a folder of {', '.join(CLOUDS)} files, a drive of KITTI, a bag ({', '.join(BAGS)}), a .pcap "
     "file, udp:PORT or street:SEED"
 )
-
-
-class Source(Protocol):
-    """Turns of a sensor in the order in which it made them."""
-
-    rate: float  # turns per second
-    live: bool  # the sensor sets the pace; otherwise scans are there when they are asked for
-
-    def __iter__(self) -> Iterator[LiveScan | Trouble]: ...
-
-    def close(self) -> None:
-        """Ends a running iteration, from another thread too."""
 
 
 def open_source(name: str, loop: bool = False, points: PointColumns = KITTI_POINTS) -> Source:

@@ -1,32 +1,44 @@
-"""Turns of a Velodyne sensor from its packets: HDL-64E, HDL-32E, VLP-16, VLP-32C.
+"""Turns of a Velodyne sensor from its packets.
 
-velodyne-decoder cuts the turns and decodes them. Here the model is found, and packets are checked.
+`Followed` chooses the sensor whose packets count. velodyne-decoder cuts the turns and decodes
+them. An HDL-64E sends its series and its calibration itself, a byte per packet.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 
-from data.live.hdl64e import SERIES, STATUS, calibrated, model_of
-from data.live.optional import require
-from data.live.scan import LiveScan, Trouble, Troubles
+from millisecond.data.live.scan import LiveScan, Trouble, Troubles, require
 
 PACKET = 1206  # bytes
 TELEMETRY = 512  # bytes of the other packet that a sensor sends; it has no points
 BLOCKS = 12
 BLOCK = np.dtype([("bank", "<u2"), ("azimuth", "<u2"), ("echoes", "V96")])
-UPPER, LOWER = 0xEEFF, 0xDDFF  # banks of lasers; only the HDL-64E has a lower one
+UPPER, LOWER, THIRD, FOURTH = 0xEEFF, 0xDDFF, 0xCCFF, 0xBBFF  # banks of 32 lasers
+DUAL = 0x39  # last byte but one where a block comes for the last and for the strongest echo
 FULL_TURN = 36000  # hundredths of a degree
-FULL_INTENSITY = 255
-USUAL_RATE = 10.0  # turns per second
-SLOWEST, FASTEST = 2.0, 25.0
-PROBE = 12  # packets by which the model is found
-MODELS = {0x21: "HDL-32E", 0x22: "VLP-16", 0x24: "Puck-Hi-Res", 0x28: "VLP-32C"}  # by last byte
-NAMES = ("HDL-64E", *SERIES, *MODELS.values())
+HDL_64E, VLS_128 = "HDL-64E", "VLS-128"
+# by last byte, which is another thing in an HDL-64E
+NUMBERS = {0x21: "HDL-32E", 0x22: "VLP-16", 0x24: "Puck-Hi-Res", 0x28: "VLP-32C", 0xA1: VLS_128}
+UNREAD = {0x23: "VLP-32A or VLP-32B", 0x31: "Velarray"}  # by last byte too
+PROBE = 12  # packets by which the sensor is chosen
+WINDOW = 1.0  # seconds over which the packets of the sensors are compared
+
+
+class Sensor(NamedTuple):
+    """Where packets come from."""
+
+    model: str  # of MODELS, or the name of another one
+    sender: str  # its address; empty in a bag
+
+    def __str__(self) -> str:
+        return f"the {self.model} at {self.sender}" if self.sender else f"the {self.model}"
 
 
 class Packet(NamedTuple):
@@ -38,16 +50,116 @@ class Packet(NamedTuple):
 
     @property
     def blocks(self) -> np.ndarray:
-        return np.frombuffer(self.data, BLOCK, BLOCKS)
+        """Those that hold echoes: with dual returns a VLS-128 fills its packets up."""
+        used = 8 if NUMBERS.get(self.data[-1]) == VLS_128 and self.data[-2] == DUAL else BLOCKS
+        return np.frombuffer(self.data, BLOCK, used)
 
     @property
     def device_time(self) -> float:
         """Seconds since the full hour, by the clock of the sensor."""
         return int.from_bytes(self.data[-6:-2], "little") / 1e6
 
+    @property
+    def sensor(self) -> Sensor:
+        """Which sensor sent it; the packet has no fault."""
+        banks, number = set(self.blocks["bank"].tolist()), self.data[-1]
+        if LOWER in banks and banks <= {UPPER, LOWER}:
+            return Sensor(HDL_64E, self.sender)
+        names = NUMBERS | UNREAD
+        return Sensor(names.get(number, f"model with the number {number}"), self.sender)
+
+    @property
+    def fault(self) -> tuple[str, str]:
+        """A word and a line for what is wrong in itself; empty where nothing is."""
+        if len(self.data) != PACKET:
+            return "size", f"a packet of {len(self.data)} bytes, a Velodyne's has {PACKET}"
+        banks, model = set(self.blocks["bank"].tolist()), NUMBERS.get(self.data[-1], VLS_128)
+        if not banks <= ({UPPER, LOWER, THIRD, FOURTH} if model == VLS_128 else {UPPER, LOWER}):
+            return "blocks", "a packet of damaged blocks"
+        if self.blocks["azimuth"].max() >= FULL_TURN:
+            return "azimuth", f"a packet of {self.blocks['azimuth'].max() / 100:g} degrees"
+        return "", ""
+
+
+class Followed:
+    """The sensor whose packets count, of all that send to one place.
+
+    It is the one that sends most of the first packets. Another one takes its place when, within a
+    second, the followed one sends next to nothing and the other one more.
+    """
+
+    def __init__(self) -> None:
+        self.sensor: Sensor | None = None
+        self._counts: Counter[Sensor] = Counter()
+        self._begin = 0.0
+
+    def count(self, sensor: Sensor, time: float) -> None:
+        """Takes note of a packet, at so many seconds by the clock of the computer."""
+        if self.sensor is None:
+            self._counts[sensor] += 1
+            if self._counts.total() == PROBE:
+                self.choose(time)
+        else:
+            if not 0 <= time - self._begin < WINDOW:
+                self.choose(time)
+            self._counts[sensor] += 1
+
+    def choose(self, time: float = 0.0) -> None:
+        """Follows the sensor that sent most, unless the followed one still sends."""
+        for most, often in self._counts.most_common(1):
+            if self.sensor is None or self._counts[self.sensor] < PROBE <= often:
+                self.sensor = most
+        self._counts.clear()
+        self._begin = time
+
+
+STATUS = 2 * 4160  # packets in which the whole calibration comes once at least
+# by series: the calibration of another sensor of it, for want of the own one
+SERIES = {
+    "HDL-64E-S1": "HDL-64E_S1-utexas.yml",
+    "HDL-64E-S2": "HDL-64E_S2.1-sztaki.yml",
+    "HDL-64E-S3": "HDL-64E_S3-VeloView.yml",
+}
+USUAL = "HDL-64E-S3"
+
+
+def calibrated(packets: Sequence[bytes], said: str) -> tuple[str, Any, str]:
+    """The series, its calibration for velodyne-decoder, and a note where that is not the own one.
+
+    said: what is known: one of SERIES, or HDL-64E.
+    """
+    library = require("velodyne_decoder", "velodyne-decoder")
+    bundled = require("velodyne_decoder.calibrations", "velodyne-decoder").get_bundled_calibration
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it tells of each try
+            status = library.hdl64e.read_status_info(packets)
+            lasers = library.hdl64e.status_info_to_calib_dict(status)
+    except (ValueError, KeyError):
+        series = said if said in SERIES else USUAL
+        note = f"no calibration in the packets; that of another {series} is used"
+        if said not in SERIES:
+            note += "; say another series by e.g. ?model=HDL-64E-S2"
+        return series, bundled(SERIES[series]), note
+    series = f"HDL-64E-{status['Model']}"
+    return series, library.Calibration.from_string(yaml.dump(lasers)), ""
+
+
+def model_of(series: str) -> Any:
+    """What velodyne-decoder calls it."""
+    models = require("velodyne_decoder", "velodyne-decoder").Model
+    return getattr(models, series.replace("HDL-64E-", "HDL64E_"))
+
+
+FULL_INTENSITY = 255
+USUAL_RATE = 10.0  # turns per second
+SLOWEST, FASTEST = 2.0, 25.0
+MODELS = (HDL_64E, *NUMBERS.values())
+NAMES = (HDL_64E, *SERIES, *NUMBERS.values())
+
 
 class Turns:
-    """Puts packets together to turns; what is no packet of the sensor is reported and left out.
+    """Puts packets together to turns; what is not a packet of the sensor is reported and left out.
 
     Args:
         source: what the user calls it.
@@ -57,106 +169,125 @@ class Turns:
 
     def __init__(self, source: str, model: str = "", live: bool = False):
         self._library = require("velodyne_decoder", "velodyne-decoder")
-        self._source, self._model, self._live = source, model, live
-        self._sender: str | None = None
+        self._source, self._said, self._live = source, model, live
+        self._followed = Followed()
         self._waiting: list[Packet] = []  # for the decoder
         self._decoder: Any = None
         self._count = 0
         self._troubles = Troubles()
+        self._refusal = ""  # of a sensor that cannot be read
         self.rate = 0.0  # turns per second; 0 until it is known
 
     def add(self, packet: Packet) -> Iterator[LiveScan | Trouble]:
-        """The turn that this packet ends, if it does, and what is wrong with the packet.
-
-        Raises ValueError for a model that is not known, or not the one that was said.
-        """
+        """The turn that this packet ends, if it does, and what is wrong with the packet."""
         if len(packet.data) == TELEMETRY:
             return
-        kind, fault = self._fault(packet)
+        kind, fault = packet.fault
         if kind:
-            yield from self._trouble(kind, f"{fault}; left out")
+            yield from self._left_out(kind, fault)
             return
-        self._sender = packet.sender
-        if self._decoder is None:
-            self._waiting.append(packet)
-            if len(self._waiting) == PROBE:
-                self._find_model()
-            if len(self._waiting) >= (STATUS if self._hdl64e else PROBE):
-                yield from self._start()
+        sensor, before = packet.sensor, self._followed.sensor
+        refusal = self._refused(sensor)
+        if refusal:
+            self._refusal = self._refusal or refusal
+            yield from self._left_out("unread", refusal)
+            return
+        self._followed.count(sensor, packet.time)
+        ours = self._followed.sensor
+        if ours is not None and ours != before:
+            yield from self._begin(ours, before)
+        if ours in (None, sensor):
+            yield from self._take(packet)
         else:
-            yield from self._decoded(lambda: self._decoder.decode(packet.time, packet.data, False))
+            yield from self._foreign(sensor, ours)
 
     def finish(self) -> Iterator[LiveScan | Trouble]:
-        """What is left of the last turn, and the totals of the troubles."""
+        """What is left of the last turn, and the totals of the troubles.
+
+        Raises ValueError where all packets were of sensors that cannot be read.
+        """
+        before = self._followed.sensor
+        if before is None:  # few packets
+            self._followed.choose()
+        ours = self._followed.sensor
+        if before is None and ours is not None:
+            yield from self._begin(ours, None)
         if self._waiting:
-            if not self.rate:
-                self._find_model()
             yield from self._start()
         if self._decoder is not None:
             yield from self._decoded(lambda: self._decoder.finish(False))
+        if ours is None and self._refusal:
+            raise ValueError(f"{self._source}: {self._refusal}")
         yield from self._troubles.rest()
 
     @property
-    def _hdl64e(self) -> bool:
-        return self._model in ("HDL-64E", *SERIES)
+    def _is_hdl64e(self) -> bool:
+        return self._followed.sensor is not None and self._followed.sensor.model == HDL_64E
 
-    def _trouble(self, kind: str, text: str) -> list[Trouble]:
-        return self._troubles.add(kind, f"{self._source}: {text}")
+    def _left_out(self, kind: str, fault: str) -> list[Trouble]:
+        return self._troubles.add(kind, f"{self._source}: {fault}; left out")
 
-    def _fault(self, packet: Packet) -> tuple[str, str]:
-        """A word and a line for what is wrong; empty where nothing is."""
-        if self._sender not in (None, packet.sender):
-            return "sender", f"packets of {packet.sender} beside those of {self._sender}"
-        if len(packet.data) != PACKET:
-            return "size", f"a packet of {len(packet.data)} bytes, a Velodyne's has {PACKET}"
-        blocks, model = packet.blocks, packet.data[-1]
-        banks = (UPPER, LOWER) if self._hdl64e or not self.rate else (UPPER,)
-        if not np.isin(blocks["bank"], banks).all():
-            return "blocks", "a packet of damaged blocks"
-        if blocks["azimuth"].max() >= FULL_TURN:
-            return "azimuth", f"a packet of {blocks['azimuth'].max() / 100:g} degrees"
-        if self.rate and not self._hdl64e and MODELS.get(model) != self._model:
-            return "model", f"a packet of model {MODELS.get(model, model)}, not {self._model}"
-        return "", ""
+    def _refused(self, sensor: Sensor) -> str:
+        """Why packets of this sensor are not read; empty where they are."""
+        if sensor.model not in MODELS:
+            return f"packets of a {sensor.model}, which is none of {', '.join(MODELS)}"
+        wanted = HDL_64E if self._said in SERIES else self._said
+        if sensor.model != (wanted or sensor.model):
+            return f"packets of a {sensor.model}, not of a {self._said}; leave out ?model="
+        return ""
 
-    def _find_model(self) -> None:
-        first = self._waiting[:PROBE]
-        [(code, often)] = Counter(packet.data[-1] for packet in first).most_common(1)
-        lower = sum((packet.blocks["bank"] == LOWER).any() for packet in first)
-        if 2 * lower > len(first):
-            found = self._model if self._model in SERIES else "HDL-64E"
-        elif 2 * often > len(first) and code in MODELS:
-            found = MODELS[code]
-        else:
-            raise ValueError(
-                f"{self._source}: packets of a model with the number {code}, which is none of "
-                f"{', '.join(('HDL-64E', *MODELS.values()))}"
+    def _foreign(self, sensor: Sensor, ours: Sensor) -> list[Trouble]:
+        """Reports a packet of another sensor than the followed one, ours."""
+        if ours.sender != sensor.sender:
+            fault = f"packets of {sensor.sender} beside those of {ours.sender}"
+            return self._left_out("sender", fault)
+        return self._left_out("model", f"a packet of model {sensor.model}, not {ours.model}")
+
+    def _begin(self, sensor: Sensor, before: Sensor | None) -> Iterator[Trouble]:
+        """Follows a sensor; before: the one that was followed."""
+        waited, self._waiting, self._decoder = self._waiting, [], None
+        if before is not None:
+            yield Trouble(
+                f"{self._source}: {before} sends no more; {sensor} is followed", lost=False
             )
-        if self._model not in ("", found):
-            raise ValueError(
-                f"{self._source}: these are packets of a {found}, not of a {self._model}; leave "
-                "out ?model="
-            )
-        self._model, self.rate = found, _turning_rate(first)
+            return
+        for packet in waited:
+            if packet.sensor == sensor:
+                self._waiting.append(packet)
+            else:
+                yield from self._foreign(packet.sensor, sensor)
+        self.rate = _turning_rate(self._waiting)
+
+    def _take(self, packet: Packet) -> Iterator[LiveScan | Trouble]:
+        """Hands a packet to the decoder; the first ones wait for it."""
+        if self._decoder is not None:
+            yield from self._decoded(lambda: self._decoder.decode(packet.time, packet.data, False))
+            return
+        self._waiting.append(packet)
+        wanted = STATUS if self._is_hdl64e else 1
+        if self._followed.sensor is not None and len(self._waiting) >= wanted:
+            yield from self._start()
 
     def _start(self) -> Iterator[LiveScan | Trouble]:
         """Makes the decoder, and gives it the packets that waited."""
-        config = self._library.Config()
-        if self._hdl64e:
-            packets = [packet.data for packet in self._waiting]
-            self._model, config.calibration, note = calibrated(packets, self._model)
-            config.model = model_of(self._model)
-            yield from self._trouble("calibration", note) if note else ()
-        self._decoder = self._library.StreamDecoder(config)
-        waiting, self._waiting = self._waiting, []
-        for packet in waiting if not (self._hdl64e and self._live) else ():
-            yield from self.add(packet)
+        config, waiting = self._library.Config(), self._waiting
+        if self._is_hdl64e:
+            packets = [packet.data for packet in waiting]
+            series, config.calibration, note = calibrated(packets, self._said or HDL_64E)
+            config.model = model_of(series)
+            if note:
+                text = f"{self._source}: {note}"
+                yield from self._troubles.add("calibration", text, lost=False)
+        self._decoder, self._waiting = self._library.StreamDecoder(config), []
+        for packet in waiting if not (self._is_hdl64e and self._live) else ():
+            yield from self._take(packet)
 
     def _decoded(self, decode: Callable[[], Any]) -> Iterator[LiveScan | Trouble]:
         try:
             turn = decode()
         except (RuntimeError, ValueError) as error:
-            yield from self._trouble("decoder", f"a turn cannot be decoded ({str(error)[:100]})")
+            text = f"{self._source}: a turn cannot be decoded ({str(error)[:100]})"
+            yield from self._troubles.add("decoder", text)
             return
         if turn is None:
             return

@@ -1,1 +1,1 @@
-"""Scores of boxes in the LiDAR frame, for any sensor: neither camera nor image is needed."""
+"""Scores of detections and tracks: the KITTI benchmark's metric, and scores that need no camera."""

@@ -1,18 +1,70 @@
-"""The scores of boxes in the LiDAR frame: by class, by distance, by points on the object."""
+"""Scores of boxes in the LiDAR frame, by class, distance and points on the object; the confusion
+of classes; their tables.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.kitti.metric.judge import default_overlap
-from data.metric.boxes import ALL, Boxes, FrameBoxes, Group
-from data.metric.centre_distance import DISTANCES, CentreMatches
-from data.metric.confusion import confusion
-from data.metric.overlap import Errors, OverlapMatches
-from data.metric.pairs import Pairs, find_pairs
+from millisecond.data.metric.kitti import OPERATING_SCORE
+from millisecond.data.metric.matching import SAMPLES
+from millisecond.data.metric.overlap import (
+    ALL,
+    DISTANCES,
+    Boxes,
+    CentreMatches,
+    Errors,
+    FrameBoxes,
+    Group,
+    OverlapMatches,
+    Pairs,
+    find_pairs,
+    match_greedily,
+)
+from millisecond.data.metric.verdicts import default_overlap
+
+LIMIT = 2.0  # metres between the centres of a pair, as for the errors of the nuScenes metric
+MISSED, NOTHING = "missed", "nothing"
+
+
+class Confusion(NamedTuple):
+    """Numbers of objects by their class and the detected class."""
+
+    rows: tuple[str, ...]  # classes of the objects, then NOTHING: where no object is
+    columns: tuple[str, ...]  # classes of the detections, then MISSED
+    counts: np.ndarray  # [rows, columns] int64
+
+
+def confusion(truth: Boxes, detections: Boxes, pairs: Pairs, classes: Sequence[str]) -> Confusion:
+    """Of the detections that score at least 0.5 and the objects that hold points.
+
+    A detection goes with an object within 2 m, nearest pairs first. In a first round both have the
+    same class. In a second round the remaining detections go with the remaining objects of any
+    class. Objects of classes that are not among `classes` have a row if there are any.
+    """
+    others = sorted(set(truth.names[truth.points > 0].tolist()) - set(classes))
+    rows, columns = (*classes, *others, NOTHING), (*classes, MISSED)
+    sure = (detections.scores >= OPERATING_SCORE) & np.isin(detections.names, classes)
+    there = truth.points > 0
+    near = pairs.select(there[pairs.truth] & sure[pairs.detections] & (pairs.distance <= LIMIT))
+    unlike = truth.names[near.truth] != detections.names[near.detections]
+    taken = match_greedily(near, np.lexsort((near.distance, unlike)))
+
+    counts = np.zeros((len(rows), len(columns)), np.int64)
+    row_of, column_of = ({name: i for i, name in enumerate(names)} for names in (rows, columns))
+    found = np.full(len(truth.names), MISSED, dtype=object)
+    found[near.truth[taken]] = detections.names[near.detections[taken]]
+    for name, column in zip(truth.names[there].tolist(), found[there].tolist(), strict=True):
+        counts[row_of[name], column_of[column]] += 1
+    free = sure.copy()
+    free[near.detections[taken]] = False
+    for name in detections.names[free].tolist():
+        counts[row_of[NOTHING], column_of[name]] += 1
+    return Confusion(rows, columns, counts)
+
 
 WORST = 10  # frames of the list
 
@@ -36,20 +88,20 @@ def evaluate(
 
     Args:
         overlaps: least overlaps of a match, for each class that is scored.
-        groups: of objects that get figures beside those of all.
+        groups: of objects that get figures of their own, beside the figures of all objects.
         frame_ids: the names of the frames, their numbers unless given.
 
     Returns:
-        - classes: class -> group -> figures: count (objects that hold points), empty (those that
-          do not, which no figure counts), bev@IoU and 3d@IoU as of `OverlapMatches.score`, and
-          centre, the nuScenes AP in percent by its distance in metres, and the mean of those.
-        - mean: the mean over the classes that have objects of R40 in 3-D and from above at the
+        - classes: class -> group -> figures. count: objects that hold points. empty: objects
+          without points, which no figure counts. bev@IoU and 3d@IoU: see `OverlapMatches.score`.
+          centre: the nuScenes AP in percent by its distance in metres, and their mean.
+        - mean: the means, over the classes that have objects, of R40 in 3-D and from above at the
           first overlap, and of centre's mean; None without objects.
         - confusion: see `data.metric.confusion`.
         - worst: the ten frames with most errors at a score of 0.5, in 3-D: frame, missed, false,
           and badness, 1 for each missed object and its score for each false detection.
 
-    Raises ValueError for other numbers of frames.
+    Raises ValueError if both do not have as many frames.
     """
     if len(detections) != len(objects):
         raise ValueError(f"detections of {len(detections)} frames, objects of {len(objects)}")
@@ -133,3 +185,95 @@ def _worst(
         for row in order
         if badness[row] > 0
     ]
+
+
+TITLE = 16  # characters
+NOTE = (
+    f"* fewer than {SAMPLES} objects: the {SAMPLES} places of recall cap R40 (20 found perfectly "
+    "give 47.5)"
+)
+
+
+def format_tables(result: Result, overlaps: Overlaps) -> str:
+    """The AP of every class, then the confusion of classes and the worst frames; in percent."""
+    blocks = [_ap_table(result, overlaps), _confusion_table(result["confusion"])]
+    if result["worst"]:
+        blocks.append(_worst_table(result["worst"]))
+    return "\n\n".join(blocks)
+
+
+def _ap_table(result: Result, overlaps: Overlaps) -> str:
+    distances = "".join(f"{f'{limit:g} m':>7}" for limit in DISTANCES)
+    sure = f"3-D, score >= {OPERATING_SCORE:g}"
+    lines = [
+        f"{'':{TITLE}}{'':8}{'AP R40':>14}{'':6}{'nuScenes AP, centre within':>33}{sure:>23}",
+        f"{'':{TITLE}}{'objects':>8}{'BEV':>8} {'3-D':>8}   {distances}{'mean':>7}"
+        f"{'recall':>10}{'precision':>11}",
+    ]
+    marked = empty = 0
+    for name, groups in result["classes"].items():
+        for number, least in enumerate(overlaps[name]):
+            lines.append(f"{name}, overlap {least:g}")
+            for title, figures in groups.items():
+                lines.append(_row(title, figures, least, with_centre=number == 0))
+                marked += 0 < figures["count"] < SAMPLES
+        empty += groups["all"]["empty"]
+    mean = result["mean"]
+    if len(result["classes"]) > 1:
+        capped = any(0 < groups["all"]["count"] < SAMPLES for groups in result["classes"].values())
+        values = f"{'':8}{_ap(mean['bev'], capped)}{_ap(mean['3d'], capped)}"
+        lines.append(f"{'mean':{TITLE}}{values}  {'':28}{_number(mean['centre']):>7}")
+    lines += [NOTE] * bool(marked)
+    if empty:
+        lines.append(f"left out, for they hold no point of the scan: {empty}")
+    return "\n".join(lines)
+
+
+def _row(title: str, figures: Mapping[str, Any], least: float, with_centre: bool) -> str:
+    bev, volume, count = figures[f"bev@{least:g}"], figures[f"3d@{least:g}"], figures["count"]
+    capped = 0 < count < SAMPLES
+    row = f"  {title:{TITLE - 2}}{count:8}{_ap(bev['R40'], capped)}{_ap(volume['R40'], capped)}  "
+    centre = figures["centre"].values()  # the same at every overlap
+    row += "".join(f"{_number(value) if with_centre else '':>7}" for value in centre)
+    if count:
+        row += f"{100 * volume['recall']:10.0f}{100 * volume['precision']:11.0f}"
+    return row.rstrip()
+
+
+def _ap(value: float | None, capped: bool = False) -> str:
+    return f"{_number(value):>8}{'*' if capped else ' '}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _confusion_table(confusion: Mapping[str, Any]) -> str:
+    rows: Sequence[str] = confusion["rows"]
+    columns: Sequence[str] = confusion["columns"]
+    wide = max(len("found:"), *map(len, rows)) + 2
+    widths = [max(7, len(name) + 2) for name in columns]
+    heads = "".join(f"{name:>{w}}" for name, w in zip(columns, widths, strict=True))
+    lines = [
+        f"confusion of classes: objects, and detections within {LIMIT:g} m that score at least "
+        f"{OPERATING_SCORE}",
+        f"{'found:':{wide}}{heads}",
+    ]
+    for name, counts in zip(rows, confusion["counts"], strict=True):
+        learnt = name in columns
+        if not (learnt or name == rows[-1] or any(counts[:-1])):
+            continue
+        shown = [*map(str, counts[:-1]), str(counts[-1]) if learnt else ""]
+        cells = "".join(f"{text:>{w}}" for text, w in zip(shown, widths, strict=True))
+        lines.append(f"{name:{wide}}{cells}".rstrip())
+    return "\n".join(lines)
+
+
+def _worst_table(worst: Sequence[Mapping[str, Any]]) -> str:
+    wide = max(len("worst frame"), *(len(row["frame"]) for row in worst))
+    lines = [f"{'worst frame':{wide}}  missed  false  badness"]
+    for row in worst:
+        lines.append(
+            f"{row['frame']:{wide}}  {row['missed']:6}  {row['false']:5}  {row['badness']:7.2f}"
+        )
+    return "\n".join(lines)

@@ -1,9 +1,13 @@
-"""Streets made up at random and scanned by a simulated LiDAR."""
+"""Random streets, scanned by a simulated LiDAR."""
 
-from data.simulator.dataset import SimulatedStreets
-from data.simulator.drive import write_drive
-from data.simulator.kitti_tree import write_kitti_tree
-from data.simulator.recording import Recording, record, simulate, simulated_calibration
+from millisecond.data.simulator.recording import (
+    Recording,
+    SimulatedStreets,
+    record,
+    simulate,
+    simulated_calibration,
+)
+from millisecond.data.simulator.trees import write_drive, write_kitti_tree
 
 __all__ = [
     "Recording",

@@ -1,4 +1,4 @@
-"""Cars and vans: a hull lofted over cross-sections along a side profile, glass, wheels, mirrors."""
+"""Cars, and their ends: how nose and tail bend, and the parts that stand out of them."""
 
 from bisect import bisect_left
 from functools import partial
@@ -6,15 +6,93 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.simulator.bumpers import NUMBERS, outline, parts
-from data.simulator.materials import Material
-from data.simulator.solids import Hulls, Solids, boxes, limbs, loft, solids
-from data.simulator.statistics import BOTTOM, FRONT_GAP, SIDE_GAP, SIZES, TOP_GAP, UNSEEN
-from data.simulator.things import Thing
+from millisecond.data.simulator.solids import (
+    Hulls,
+    Material,
+    Solids,
+    Thing,
+    boxes,
+    limbs,
+    loft,
+    solids,
+)
+from millisecond.data.simulator.statistics import (
+    BOTTOM,
+    FRONT_GAP,
+    SIDE_GAP,
+    SIZES,
+    TOP_GAP,
+    UNSEEN,
+)
 
-# Side profiles: x from the nose (0) to the tail (1), z of the top as a share of the height:
-# z of the nose; x, z of the windscreen's foot; x of its top; x, z of the roof's end; x, z of the
-# rear screen's foot; z of the tail.
+
+class End(NamedTuple):
+    """Nose or tail, half of it as seen from above; the other half is its mirror image."""
+
+    depth: tuple[float, ...]  # metres behind the middle of the end
+    half: tuple[float, ...]  # half the width there, as a share of its largest
+    parts: tuple[tuple[float, float], ...]  # place as a share of half the width, most metres out
+
+
+# On labelled scans, points at 0.4, 0.6 and 0.9 of half the width lie 0.04, 0.11 and 0.28 m behind
+# the middle of a nose, and 0.03, 0.05 and 0.20 m behind the middle of a tail. Parts are plates,
+# grilles, lamps.
+NOSE = End(
+    (0.0, 0.04, 0.11, 0.25, 0.4, 1.0),
+    (0.12, 0.38, 0.64, 0.88, 0.95, 1.0),
+    ((0.0, 0.08), (0.35, 0.08), (0.65, 0.1)),
+)
+TAIL = End(
+    (0.0, 0.03, 0.06, 0.20, 0.3, 0.8),
+    (0.12, 0.38, 0.68, 0.88, 0.94, 1.0),
+    ((0.0, 0.05), (0.4, 0.04), (0.75, 0.06)),
+)
+NUMBERS = 3 * (len(NOSE.parts) + len(TAIL.parts))  # random ones that the parts of a car take
+BACK = 0.15  # metres that a part reaches into the body
+
+
+def outline(length: float, bend: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+    """x from nose (0) to tail (1), and half the width there as a share of its largest.
+
+    length: metres; bend: of nose and tail, about 1, how far their corners lie back.
+    """
+    nose, tail = (
+        np.array(end.depth) * far / length for end, far in zip((NOSE, TAIL), bend, strict=True)
+    )
+    return np.append(nose, 1 - tail[::-1]), np.append(NOSE.half, TAIL.half[::-1])
+
+
+def parts(
+    size: tuple[float, float, float],
+    tops: tuple[float, float],
+    bend: tuple[float, float],
+    u: tuple[float, ...],
+) -> Hulls:
+    """The parts that stand out of nose and tail, random in place and size.
+
+    size: of the body, metres; tops: of nose and tail, as shares of the height; bend: see `outline`;
+    u: NUMBERS from 0 to 1.
+    """
+    length, width, height = size
+    rows, numbers = [], iter(u)
+    for sign, end, top, far in zip((1, -1), (NOSE, TAIL), tops, bend, strict=True):
+        for place, most in end.parts:
+            out, wide, high = next(numbers), next(numbers), next(numbers)
+            depth = float(np.interp(place, end.half, end.depth)) * far - out * most
+            x = sign * (length / 2 - depth)
+            ends = sorted((x, x - sign * BACK))
+            raised = (top - 0.32) * high if place else 0.0  # a plate stays low
+            z, half = (0.27 + 0.1 * wide + raised) * height, (0.05 + 0.08 * wide) * width
+            tall = 0.06 + 0.1 * high
+            for side in (-1, 1) if place else (1,):
+                y = side * place * width / 2
+                rows.append((*ends, y - half, y + half, z - tall / 2, z + tall / 2))
+    return boxes(rows, Material.PAINT)
+
+
+# Side profiles. x runs from the nose (0) to the tail (1), z is the top as a share of the height.
+# The numbers: z of the nose; x, z of the windscreen's foot; x of its top; x, z of the roof's end;
+# x, z of the rear screen's foot; z of the tail.
 STYLES = {
     "hatchback": (0.46, (0.25, 0.66), 0.45, (0.88, 0.96), (0.975, 0.71), 0.56),
     "saloon": (0.46, (0.29, 0.66), 0.47, (0.72, 0.97), (0.87, 0.72), 0.62),
@@ -27,10 +105,10 @@ STYLES = {
 CAR_STYLES = ("hatchback", "saloon", "estate", "suv", "mpv", "pickup")
 CAR_SHARES = (0.4, 0.2, 0.18, 0.1, 0.1, 0.02)
 CAR_BOUNDS = np.cumsum(CAR_SHARES)[:-1].tolist()
-SWEPT = 0.75  # width of a bonnet's front and of lamps as a share of that of the bumper below
+SWEPT = 0.75  # width of a bonnet's front and of lamps as a share of the bumper's width below
 CORNERS = 10
 # Seen from behind, labelled cars return 60 to 75 % of the pulses from 0.08 to 0.16 m below the top
-# of the box: so the roof is flat but for its ends, and metal frames the screens.
+# of the box. So the roof is flat except at its ends, and the screens have frames of metal.
 BROW = 0.98  # z of the front of the roof
 FRAME = 0.09  # metres between the glass of a screen and the roof
 
@@ -80,7 +158,7 @@ class _Shape(NamedTuple):
     axles: np.ndarray  # [2] x
     edges: tuple[float, float]  # x between which the roof is flat
     bend: tuple[float, float]  # of nose and tail, about 1: how far their corners lie back
-    bumper: tuple[float, float]  # metres by which those of nose and tail stand out
+    bumper: tuple[float, float]  # metres by which the nose's and the tail's bumper stand out
 
     @property
     def belt(self) -> float:
@@ -99,12 +177,12 @@ class _Shape(NamedTuple):
 
     @property
     def steps(self) -> tuple[float, float]:
-        """x where the bumper of the nose ends, and where that of the tail begins."""
+        """x where the nose's bumper ends, and where the tail's bumper begins."""
         return self.bumper[0] / self.length, 1 - self.bumper[1] / self.length
 
     @property
     def glass(self) -> tuple[float, float]:
-        """x where the glass of the windscreen ends, and where that of the rear screen begins."""
+        """x where the windscreen's glass ends, and where the rear screen's glass begins."""
         front = FRAME / (self.height * (BROW - self.cowl[1])) * (self.top - self.cowl[0])
         rear = FRAME / (self.height * (self.roof[1] - self.foot[1])) * (self.foot[0] - self.roof[0])
         return self.top - front, self.roof[0] + rear
@@ -214,7 +292,7 @@ def _materials(car: _Shape, x: np.ndarray) -> np.ndarray:
 
 
 def _inside(length, width, height, cabin, belt, top) -> Hulls:
-    """What a pulse meets behind the glass: a floor below the windows, and seats."""
+    """The inside behind the glass: a floor below the windows, and seats."""
     front, back = length * (0.5 - cabin[0]) - 0.05, length * (0.5 - cabin[1]) + 0.1
     deck = (belt - 0.1) * height
     y = 0.4 * width

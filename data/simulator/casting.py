@@ -1,22 +1,27 @@
-"""What the rays of a sensor hit first: every surface of a street in one pass."""
+"""The first hits of a sensor's rays: every surface of a street in one pass."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from data.simulator import fast_casting, plain_casting
-from data.simulator.layers import GROUND, MISS, Layer
-from data.simulator.seen import SeenVolumes, in_sight, placed_at, surfaces_of, volumes_of
-from data.simulator.street import Street
-from data.simulator.windows import Grid
-from ops.ray_casting import has_kernels
+from millisecond.data.simulator import fast_casting, plain_casting
+from millisecond.data.simulator.fast_casting import has_kernels
+from millisecond.data.simulator.rays import GROUND, MISS, Grid, Layer
+from millisecond.data.simulator.seen import (
+    SeenVolumes,
+    in_sight,
+    placed_at,
+    surfaces_of,
+    volumes_of,
+)
+from millisecond.data.simulator.street import Street
 
 __all__ = ["GROUND", "Hits", "Layer", "cast", "cast_blocks"]
 
 
 class Hits(NamedTuple):
-    """What R rays meet; a pulse that goes through glass meets what lies behind it."""
+    """The hits of R rays; a pulse that goes through glass meets the surface behind it."""
 
     solid: Layer  # the first surface that is not glass
     glass: Layer  # the first glass in front of that
@@ -24,7 +29,7 @@ class Hits(NamedTuple):
 
 
 def cast(street: Street, time: float, grid: Grid, reach: float, rng: np.random.Generator) -> Hits:
-    """What every ray meets within `reach` metres at `time` seconds.
+    """The hits of every ray within `reach` metres at `time` seconds.
 
     rng draws how far a pulse goes into each volume.
     """
@@ -74,7 +79,7 @@ def cast_blocks(
 
 
 def _enter(volumes: SeenVolumes, number: np.ndarray, crossed, solid: Layer, touched, rng) -> None:
-    """Lets pulses into the volumes; each ends after a way that is drawn, or comes out again."""
+    """Lets pulses into the volumes; each ends after a random way, or comes out again."""
     i, ray, near, far = crossed
     depth = near + rng.standard_exponential(len(i), np.float32) * volumes.path[i]
     ends = depth < far

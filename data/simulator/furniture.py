@@ -1,12 +1,19 @@
-"""What stands on pavements and verges: posts, signs, lights, bins, benches, shelters, cabinets."""
+"""Things on pavements and verges: posts, signs, lights, bins, benches, shelters, cabinets."""
 
 from functools import partial
 
 import numpy as np
 
-from data.simulator.materials import Material
-from data.simulator.solids import Rows, Solids, boxes, limbs, solids
-from data.simulator.things import Thing, upright
+from millisecond.data.simulator.solids import (
+    Material,
+    Rows,
+    Solids,
+    Thing,
+    boxes,
+    limbs,
+    solids,
+    upright,
+)
 
 
 def lamp(rng: np.random.Generator) -> Thing:
@@ -68,7 +75,7 @@ def column(rng: np.random.Generator) -> Thing:
 
 
 def person_like(rng: np.random.Generator) -> Thing:
-    """A thing of a person's size that is none: a machine, a pump, a plant in a tub."""
+    """A thing that has a person's size: a machine, a pump, a plant in a tub."""
     parts = rng.uniform((0.2, 0.2, 0.5, 0.1, 0.1, 0.4), (0.7, 0.6, 1.1, 0.5, 0.5, 0.9)).tolist()
     make = partial(_stack, parts, tuple(rng.uniform(-0.1, 0.1, 2).tolist()))
     return Thing(make, upright(0.8, 0.8, parts[2] + parts[5]))
@@ -82,7 +89,7 @@ def bench(rng: np.random.Generator) -> Thing:
 
 
 def table(rng: np.random.Generator) -> Thing:
-    """A table of a street cafe with chairs that nobody sits on, sometimes a parasol."""
+    """A table of a street cafe with empty chairs, sometimes a parasol."""
     make = partial(_table, bool(rng.random() < 0.3), int(rng.integers(0, 4)))
     return Thing(make, upright(2.4, 2.4, 2.6))
 

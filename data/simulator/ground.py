@@ -4,18 +4,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.simulator.materials import Material
+from millisecond.data.simulator.solids import Material
 
-STEPS = 4  # of the search for where a ray meets the ground
+STEPS = 4  # of the search for the point where a ray meets the ground
 MARCH = tuple(round(5 * 1.2**step, 2) for step in range(18))  # metres, 5 to 111
 
 
 @dataclass(frozen=True)
 class Ground:
-    """Height over the plane through the wheels, and what the ground is made of.
+    """Height over the plane through the wheels, and the material of the ground.
 
-    The cross-section is the same all along the street: height and material change with v, the way
-    to the left of the street's axis.
+    The cross-section is the same all along the street: height and material change with v, the
+    distance to the left of the street's axis.
     """
 
     plane: np.ndarray  # [4] float32 (a, b, c, d): a x + b y + c z + d = 0, LiDAR frame

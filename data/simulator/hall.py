@@ -1,22 +1,90 @@
-"""A hall made up at random and scanned: walls, pillars, shelves, and things of a user's classes."""
+"""A random hall, scanned: walls, pillars, shelves, and things of a user's own classes, as a YAML
+file describes them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
-from data.boxes import wrap_angle
-from data.frame import Frame
-from data.simulator.ground import flat_ground
-from data.simulator.lidar import as_scanned, scan
-from data.simulator.materials import Material
-from data.simulator.sensors import Sensor
-from data.simulator.site import LIKE, Site, SiteClass
-from data.simulator.solids import Solids, boxes, solids
-from data.simulator.street import SENSOR_HEIGHT, Placed, Street
-from data.simulator.things import Thing
+from millisecond.data.boxes import wrap_angle
+from millisecond.data.files import read_text
+from millisecond.data.frame import Frame
+from millisecond.data.schema import ConfigError, build, read_yaml, require
+from millisecond.data.simulator.cars import car, van
+from millisecond.data.simulator.ground import flat_ground
+from millisecond.data.simulator.lidar import as_scanned, scan
+from millisecond.data.simulator.lorries import truck
+from millisecond.data.simulator.people import cyclist, pedestrian, sitting_person
+from millisecond.data.simulator.sensors import Sensor
+from millisecond.data.simulator.solids import Material, Solids, Thing, boxes, solids
+from millisecond.data.simulator.street import SENSOR_HEIGHT, Placed, Street
+
+LARGEST = 200.0  # metres, of a hall
+MOST = 100  # things of a class
+LIKE = {
+    "car": car,
+    "van": van,
+    "truck": truck,
+    "pedestrian": pedestrian,
+    "sitting_person": sitting_person,
+    "cyclist": cyclist,
+}
+
+
+@dataclass(frozen=True)
+class SiteClass:
+    """Things of a class. `count`: least and most of them in a scan. `like`: a thing of the
+    simulated streets. `parts`: or boxes (x, x, y, y, z, z: lowest and highest, metres; x along the
+    heading, z from the ground). `vary`: share by which their size varies."""
+
+    count: tuple[int, int]
+    like: str = ""
+    parts: tuple[tuple[float, float, float, float, float, float], ...] = ()
+    vary: float = 0.05
+
+    def __post_init__(self):
+        low, high = self.count
+        require(0 <= low <= high <= MOST, "count", f"{[low, high]} is not a range in 0 to {MOST}")
+        require(bool(self.like) != bool(self.parts), "parts", "give either parts or like")
+        known = not self.like or self.like in LIKE
+        require(known, "like", f"{self.like!r} is none of {', '.join(LIKE)}")
+        for part in self.parts:
+            x0, x1, y0, y1, z0, z1 = part
+            right = x0 < x1 and y0 < y1 and 0 <= z0 < z1 and max(map(abs, part)) <= LARGEST
+            require(right, "parts", f"{list(part)} is not a box of x, x, y, y, z, z")
+        require(0 <= self.vary <= 0.5, "vary", f"{self.vary:g} is not from 0 to 0.5")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A hall of this size (length, width, height, metres) with walls, pillars and shelves, and the
+    classes of things in it."""
+
+    size: tuple[float, float, float]
+    classes: Mapping[str, SiteClass]
+    shelves: int = 6
+
+    def __post_init__(self):
+        fits = all(3 <= side <= LARGEST for side in self.size)
+        require(fits, "size", f"{list(self.size)} m: sides are from 3 to {LARGEST:g}")
+        require(len(self.classes) > 0, "classes", "needs at least one class")
+        for name in self.classes:
+            require(name.split() == [name], f"classes.{name}", "a name is one word")
+        require(0 <= self.shelves <= MOST, "shelves", f"{self.shelves} is not from 0 to {MOST}")
+
+
+def read_site(path: Path) -> Site:
+    """Raises ValueError or FileNotFoundError, one line that names file, key and value."""
+    try:
+        return build(Site, read_yaml(read_text(path)), "")
+    except ConfigError as error:
+        raise ValueError(f"{path}: {error}") from None
+
 
 MIN_POINTS = 5  # of a labelled thing
 CLEAR = 1.0  # metres around the sensor without things
@@ -26,8 +94,8 @@ THICK = 0.3  # metres, of walls
 
 
 def simulate_hall(seed: int, site: Site, sensor: Sensor) -> Frame:
-    """A scan from somewhere in the hall made up from `seed`, with the boxes of the site's classes
-    that have at least MIN_POINTS points; the same arguments give the same frame."""
+    """A scan from a random place in the hall of `seed`, with the boxes of the site's classes that
+    have at least MIN_POINTS points; the same arguments give the same frame."""
     rng = np.random.default_rng(seed)
     hall = as_scanned(_make_hall(rng, site), 0.0, sensor)
     seen = scan(hall, 0.0, rng, sensor)
@@ -53,7 +121,7 @@ def simulate_hall(seed: int, site: Site, sensor: Sensor) -> Frame:
 
 
 def _make_hall(rng: np.random.Generator, site: Site) -> Street:
-    """In the frame of a sensor that stands and looks anywhere."""
+    """In the frame of a sensor with a random place and heading."""
     length, width, height = site.size
     own = rng.uniform((CLEAR, CLEAR), (max(length - CLEAR, CLEAR), max(width - CLEAR, CLEAR)))
     heading = rng.uniform(-np.pi, np.pi)
@@ -85,7 +153,7 @@ def _make_hall(rng: np.random.Generator, site: Site) -> Street:
 def _put(
     rng: np.random.Generator, site: Site, taken: list, thing: Thing, turn: float
 ) -> list[tuple[Thing, float, float, float]]:
-    """The thing where there is room for it; nowhere in a hall that is full."""
+    """The thing at a random free place; an empty list in a hall that is full."""
     x0, y0, x1, y1 = thing.foot
     radius = float(np.hypot(max(-x0, x1), max(-y0, y1)))
     length, width, _ = site.size

@@ -1,4 +1,6 @@
-"""Strips along a road, filled one thing after the other, so that nothing ever overlaps."""
+"""Strips along a road, filled one thing after the other, so that nothing ever overlaps; and the
+shares of the things that stand together along a street.
+"""
 
 from bisect import bisect, bisect_left
 from collections.abc import Callable
@@ -6,13 +8,40 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.simulator.street import Placed
-from data.simulator.things import Thing
+from millisecond.data.simulator.buildings import fence, house, noise_barrier, shed, stairs, wall
+from millisecond.data.simulator.cars import car, van
+from millisecond.data.simulator.furniture import (
+    bench,
+    big_sign,
+    bin_box,
+    bollard,
+    column,
+    container,
+    delineator,
+    lamp,
+    person_like,
+    sign,
+    table,
+)
+from millisecond.data.simulator.lorries import trailer, truck
+from millisecond.data.simulator.people import bicycle, motorcycle, sitting_person
+from millisecond.data.simulator.plants import (
+    bush,
+    fir,
+    hedge,
+    tall_grass,
+    thicket,
+    tree,
+    young_tree,
+)
+from millisecond.data.simulator.solids import Thing
+from millisecond.data.simulator.street import Placed
 
-OPEN = (np.inf, np.inf)  # a lane closed nowhere
+OPEN = (np.inf, np.inf)  # a lane without a closed part
 Maker = Callable[[np.random.Generator], Thing]
 
-# Labels grow rare with the distance (KITTI's labels): share that is kept at metres along the road.
+# In KITTI's labels, objects grow rare with the distance: share that is kept at metres along the
+# road.
 KEPT = {
     "Car": ((25, 31, 48, 65, 80), (1.0, 0.75, 0.4, 0.16, 0.05)),
     "Van": ((30, 45, 60, 80), (1.0, 0.6, 0.4, 0.1)),
@@ -30,7 +59,7 @@ class Lane:
     half: float
     heading: float
     make: Maker
-    gap: tuple[float, float]  # smallest one, and the mean of what exponentially comes on top
+    gap: tuple[float, float]  # smallest gap, and the mean of the exponential length added to it
     start: float = -30.0
     end: float = 90.0
     speed: float = 0.0
@@ -70,7 +99,7 @@ def _kept(thing: Thing, distance: float, rng: np.random.Generator) -> bool:
 
 
 def _between(x: float, places: tuple[float, ...], values: tuple[float, ...]) -> float:
-    """np.interp of a number, sooner."""
+    """np.interp of a number, but faster."""
     k = bisect(places, x)
     if k in (0, len(places)):
         return values[max(k - 1, 0)]
@@ -98,3 +127,31 @@ def mixed(*choices: tuple[float, Maker]) -> Maker:
         return makers[bisect_left(weights, rng.random() * weights[-1])](rng)
 
     return make
+
+
+PARKED = mixed((0.87, car), (0.08, van), (0.015, truck), (0.015, trailer), (0.02, motorcycle))
+FURNITURE = mixed(
+    (3, tree),
+    (2, young_tree),
+    (3, lamp),
+    (3, sign),
+    (3, bollard),
+    (2, bin_box),
+    (1, column),
+    (2, person_like),
+    (1, bench),
+    (2, bicycle),
+    (1, motorcycle),
+    (1, bush),
+)
+CAFE = mixed((3, table), (2, sitting_person), (1, bench), (1, person_like), (1, column))
+GARDEN = mixed((3, hedge), (3, fence), (2, wall), (2, bush), (1, tree), (1, stairs), (1, bin_box))
+GREEN = mixed((4, bush), (3, tree), (2, thicket), (1, hedge), (1, fir), (1, young_tree))
+WILD = mixed((5, thicket), (2, tree), (2, bush), (1, fir), (1, tall_grass))
+VERGE = mixed((4, tall_grass), (3, delineator), (1, sign), (0.3, big_sign))
+FRONTS = mixed((6, house), (1, shed), (0.5, noise_barrier))
+TOWN_BEHIND = mixed((4, house), (4, tree), (1, fir), (0.5, shed))
+WOODS = mixed((6, tree), (2, fir), (3, thicket), (0.5, house))
+CLUTTER = mixed(
+    (2, bicycle), (1, motorcycle), (2, bin_box), (2, person_like), (1, container), (1, bollard)
+)

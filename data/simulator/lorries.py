@@ -4,10 +4,19 @@ from functools import partial
 
 import numpy as np
 
-from data.simulator.materials import Material
-from data.simulator.solids import Hulls, Rows, Solids, boxes, limbs, loft, solids
-from data.simulator.statistics import BOTTOM, SIDE_GAP, SIZES, TOP_GAP
-from data.simulator.things import Thing, upright
+from millisecond.data.simulator.solids import (
+    Hulls,
+    Material,
+    Rows,
+    Solids,
+    Thing,
+    boxes,
+    limbs,
+    loft,
+    solids,
+    upright,
+)
+from millisecond.data.simulator.statistics import BOTTOM, SIDE_GAP, SIZES, TOP_GAP
 
 
 def truck(rng: np.random.Generator) -> Thing:

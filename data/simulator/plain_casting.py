@@ -1,19 +1,25 @@
-"""Rays against triangles and volumes in plain numpy: what ops.ray_casting is measured against, and
-what computes where that cannot be built.
+"""Rays against triangles and volumes in plain numpy. It is the reference of fast_casting, and
+replaces it where fast_casting cannot be built.
 
 A triangle is looked for only in the window of beams and azimuths that can see it. All rays start in
-the sensor, so a ray d is inside the triangle (a, b, c) where d . (a x b), d . (b x c) and
-d . (c x a) have one sign, and it meets the plane at a . (b x c) / d . (a x b + b x c + c x a).
-No sum runs through a library whose order of adding differs between machines.
+the sensor. So a ray d is inside the triangle (a, b, c) where d . (a x b), d . (b x c) and d .
+(c x a) have one sign. It meets the plane at a . (b x c) / d . (a x b + b x c + c x a). No sum runs
+through a library whose order of adding differs between machines.
 """
 
 import numpy as np
 
-from data.simulator.ground import Ground
-from data.simulator.layers import MISS, Layer
-from data.simulator.materials import Material
-from data.simulator.seen import SeenVolumes, Surfaces
-from data.simulator.windows import Grid, pairs, sphere_windows, triangle_windows
+from millisecond.data.simulator.ground import Ground
+from millisecond.data.simulator.rays import (
+    MISS,
+    Grid,
+    Layer,
+    pairs,
+    sphere_windows,
+    triangle_windows,
+)
+from millisecond.data.simulator.seen import SeenVolumes, Surfaces
+from millisecond.data.simulator.solids import Material
 
 CHUNK = 1 << 16  # pairs of item and ray at once, so that they stay in the cache
 
@@ -28,7 +34,7 @@ def cast_ground(
 def met_cylinders(
     grid: Grid, centre: np.ndarray, radius: np.ndarray, rise: np.ndarray
 ) -> np.ndarray:
-    """The numbers of the upright cylinders [3, M] that may have a ray; some come twice."""
+    """The numbers of the upright cylinders [3, M] that a ray may hit; some come twice."""
     return sphere_windows(grid, centre, radius, rise).item
 
 
@@ -81,9 +87,9 @@ def cast_meshes(
 
 
 def _reach(corners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """No point of a triangle is nearer, or farther away, than these [T]. Where one is seen edge-on,
-    rounding ruins the depth itself. With weights w of the corners, |p|^2 = sum w |corner|^2 - sum
-    w w' |side|^2, and the sum of all w w' is at most a third.
+    """Bounds [T]: each point of a triangle is at least and at most so far away. Where a triangle is
+    seen edge-on, rounding ruins the depth itself. With weights w of the corners, |p|^2 = sum w
+    |corner|^2 - sum w w' |side|^2, and the sum of all w w' is at most a third.
     """
     squares = [_dot(corner, corner) for corner in corners]
     sides = [corners[k] - corners[(k + 1) % 3] for k in range(3)]

@@ -1,4 +1,6 @@
-"""From a plan to a street: lanes filled, crossings, what a street ends at, bridges over it."""
+"""From a plan to a street: lanes filled, the ground made from the sides, crossings, the end of a
+street, bridges over it.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,17 +8,61 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.simulator.buildings import overpass
-from data.simulator.cars import car, van
-from data.simulator.furniture import traffic_light
-from data.simulator.lanes import OPEN, Lane, mixed
-from data.simulator.lorries import bus, trailer, truck
-from data.simulator.mixtures import FRONTS, FURNITURE, GREEN
-from data.simulator.people import pedestrian
-from data.simulator.riders import cyclist
-from data.simulator.sides import Side
-from data.simulator.street import Placed, Street
-from data.simulator.surface import make_ground
+from millisecond.data.simulator.buildings import overpass
+from millisecond.data.simulator.cars import car, van
+from millisecond.data.simulator.furniture import traffic_light
+from millisecond.data.simulator.ground import Ground
+from millisecond.data.simulator.lanes import FRONTS, FURNITURE, GREEN, OPEN, Lane, mixed
+from millisecond.data.simulator.lorries import bus, trailer, truck
+from millisecond.data.simulator.people import cyclist, pedestrian
+from millisecond.data.simulator.sides import Side
+from millisecond.data.simulator.solids import Material
+from millisecond.data.simulator.street import SENSOR_HEIGHT, Placed, Street
+
+LINE_WIDTH = 0.14  # of painted lines, metres
+
+
+def make_ground(
+    rng: np.random.Generator,
+    sides: tuple[Side, Side],
+    lines: list[float],
+    yaw: float,
+    bend: float,
+) -> Ground:
+    """Cross-section of both sides, the camber of the road, painted lines, hills and bumps."""
+    right, left = sides
+    profile = [(-d, h) for d, h in reversed(right.heights)] + [(0.0, 0.0)] + left.heights
+    v, height = np.array(profile).T
+    v = v + 1e-4 * np.arange(len(v))
+    middle, camber = (left.inner - right.inner) / 2, rng.uniform(0.0, 0.02)
+    knots = np.unique([*v, middle, middle - 4, middle + 4])
+    drop = camber * (np.minimum(np.abs(knots - middle), 4) - min(abs(middle), 4))
+    across = np.array([knots, np.interp(knots, v, height) - drop])
+    bounds, materials = _strips(right, left, lines)
+    # Hills: on them cars lie as high and as low as labelled cars 10 to 70 m away.
+    a, b = rng.normal(0, 0.006, 2)
+    size = rng.uniform(0.004, 0.025, 5) * np.array([5.0, 2.0, 1.0, 0.6, 0.4])
+    length = np.array([60.0, 25.0, 9.0, 4.0, 2.5]) * rng.uniform(0.7, 1.4, 5)
+    turn = rng.uniform(-0.6, 0.6, 5)
+    waves = np.array([size, 2 / length, 2 * turn / length, rng.uniform(0, 2, 5)])
+    plane = np.array([a, b, 1.0, SENSOR_HEIGHT + rng.normal(0, 0.05)], dtype=np.float32)
+    return Ground(plane, yaw, across, bounds, materials, waves, bend)
+
+
+def _strips(right: Side, left: Side, lines: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Where the material changes, v ascending, and the materials in between."""
+    bounds = [-d for d, _ in reversed(right.strips)] + [-right.inner, left.inner]
+    bounds += [d for d, _ in left.strips]
+    kinds = [Material.GRASS, *(m for _, m in reversed(right.strips)), Material.ASPHALT]
+    kinds += [m for _, m in left.strips] + [Material.GRASS]
+    half = LINE_WIDTH / 2
+    for line in lines:
+        at = min(max(line, -right.inner + half + 0.05), left.inner - half - 0.05)
+        k = int(np.searchsorted(bounds, at))
+        bounds[k:k] = [at - half, at + half]
+        kinds[k:k] = [kinds[k], Material.MARKING]
+    return np.array(bounds), np.array(kinds, dtype=np.int64)
+
 
 TRAFFIC = mixed((0.82, car), (0.1, van), (0.06, truck), (0.012, bus), (0.008, trailer))
 
@@ -39,7 +85,7 @@ def bridge_over(rng: np.random.Generator, right: Side, left: Side) -> Placed:
 
 
 def some_end(rng: np.random.Generator) -> float | None:
-    """Where a street ends, metres ahead; None where it goes on."""
+    """Metres ahead to the end of a street; None where it goes on."""
     return rng.uniform(25, 70) if rng.random() < 0.6 else None
 
 
@@ -49,7 +95,7 @@ def some_bend(rng: np.random.Generator, share: float) -> float:
 
 
 class Plan(NamedTuple):
-    """What a street is made from."""
+    """The input of a street."""
 
     lanes: list[Lane]
     sides: tuple[Side, Side]  # right, left
@@ -73,14 +119,14 @@ class Plan(NamedTuple):
         placed = [p for lane in every for p in lane.fill(rng, closed)] + more()
         if end is not None:
             placed += _closing(rng, end)
-        # Who stands may look aside; who drives looks along the road.
+        # A thing that stands may look aside; a thing that drives looks along the road.
         wide = 0.35 if self.speed == 0 and rng.random() < 0.4 else 0.05
         ground = make_ground(rng, self.sides, self.lines, float(rng.normal(0, wide)), bend)
         return Street(tuple(placed), ground, self.speed, name)
 
 
 def _closing(rng: np.random.Generator, end: float) -> list[Placed]:
-    """What a street ends at: a cross street with cars and people, houses or trees behind it."""
+    """The end of a street: a cross street with cars and people, houses or trees behind it."""
     turn = -np.pi / 2
     rows = [
         Lane(-3.0, 1.3, turn, mixed((3, car), (1, FURNITURE), (1, van)), (0.6, 15.0), -30, 30),
@@ -94,7 +140,7 @@ def _closing(rng: np.random.Generator, end: float) -> list[Placed]:
 
 
 def _across(lanes: list[Lane], rng: np.random.Generator, middle: float) -> list[Placed]:
-    """Lanes that run along v around s = middle: what a lane calls s is v here, and back."""
+    """Lanes that run along v around s = middle: s of a lane is v here, and v is s."""
     return [
         Placed(p.thing, middle + p.v, p.s, p.heading, p.speed, p.course)
         for lane in lanes
@@ -105,7 +151,7 @@ def _across(lanes: list[Lane], rng: np.random.Generator, middle: float) -> list[
 def cross_traffic(
     rng: np.random.Generator, middle: float, crowd: float, right: Side, left: Side
 ) -> list[Placed]:
-    """What moves across the street around s = middle: two lanes, two cycle paths, two zebras, and
+    """Traffic across the street around s = middle: two lanes, two cycle paths, two zebras, and
     lights at the corners.
     """
     quarter, traffic, people = np.pi / 2, rng.choice((8.0, 30.0)), 6.0 / crowd

@@ -4,9 +4,15 @@ from functools import partial
 
 import numpy as np
 
-from data.simulator.materials import Material
-from data.simulator.solids import Solids, join_volumes, limbs, solids, volumes
-from data.simulator.things import Thing
+from millisecond.data.simulator.solids import (
+    Material,
+    Solids,
+    Thing,
+    join_volumes,
+    limbs,
+    solids,
+    volumes,
+)
 
 
 def tree(rng: np.random.Generator) -> Thing:

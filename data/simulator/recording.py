@@ -1,18 +1,25 @@
-"""A simulated scan with its labels, as a KITTI camera beside the LiDAR would have them."""
+"""A simulated scan with the labels that a KITTI camera beside the LiDAR would have; an endless
+data set of such scans, without files.
+"""
 
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from data.boxes import wrap_angle
-from data.frame import Frame
-from data.kitti.calibration import Calibration, observation_angle
-from data.kitti.labels import Labels
-from data.simulator.lidar import as_scanned, default_sensor, scan
-from data.simulator.scenes import make_street
-from data.simulator.sensors import Sensor
-from data.simulator.street import Street
+from millisecond.data.boxes import wrap_angle
+from millisecond.data.calibration import Calibration, observation_angle
+from millisecond.data.frame import Frame
+from millisecond.data.kitti.labels import Labels
+from millisecond.data.simulator.fast_casting import has_kernels
+from millisecond.data.simulator.lidar import as_scanned, default_sensor, scan
+from millisecond.data.simulator.scenes import make_street
+from millisecond.data.simulator.sensors import Sensor
+from millisecond.data.simulator.street import WORLD, Street
 
 IMAGE_SHAPE = (375, 1242)  # height, width in pixels
 # KITTI's public calibration of its left colour camera, seen from the LiDAR.
@@ -28,7 +35,8 @@ MIN_POINTS = 5  # with fewer points the occlusion is unknown
 
 
 class Recording(NamedTuple):
-    """A frame and its KITTI labels: those of `frame.boxes` in the same order, then DontCare."""
+    """A frame and its KITTI labels: the labels of `frame.boxes` in the same order, then
+    DontCare."""
 
     frame: Frame
     labels: Labels
@@ -49,7 +57,7 @@ def simulated_calibration() -> Calibration:
 def simulate(
     seed: int, time: float = 0.0, sensor: Sensor | None = None, crop: bool = True
 ) -> Frame:
-    """A scan of the street made up from `seed`; the same arguments give the same frame.
+    """A scan of the random street of `seed`; the same arguments give the same frame.
 
     Args:
         seed: any integer from 0 to 2^64 - 1.
@@ -71,8 +79,8 @@ def record(
     """`simulate`, with KITTI labels: occlusion from blocked rays, truncation, image boxes.
 
     An object with fewer than 5 points has occlusion 3 (unknown), so it counts at no difficulty;
-    one in the image without any point is a DontCare region. Without the crop, an object out of the
-    image has an empty image box.
+    an object in the image without any point is a DontCare region. Without the crop, an object out
+    of the image has an empty image box.
     """
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed {seed}: is not from 0 to {LARGEST_SEED}")
@@ -160,7 +168,7 @@ def _labels(
 
 
 def _dont_care(bbox: np.ndarray) -> Labels:
-    """Regions [D, 4] of the image where something is that has no box."""
+    """Regions [D, 4] of the image with a thing that has no box."""
     count = len(bbox)
     return Labels(
         types=np.full(count, "DontCare"),
@@ -178,3 +186,55 @@ def _join(first: Labels, second: Labels) -> Labels:
     """The rows of both; neither has scores."""
     columns = ("types", "truncated", "occluded", "alpha", "bbox", "size", "location", "rotation_y")
     return Labels(*(np.concatenate([getattr(x, c) for x in (first, second)]) for c in columns))
+
+
+MOST = 10_000_000  # streets per epoch: an epoch is a permutation in memory
+
+
+@dataclass(frozen=True)
+class SimulatedStreets:
+    """`count` frames per epoch, each made on demand, in the workers of a loader.
+
+    Frame `index` of an epoch is the street with the seed first + epoch * count + index, so no
+    street comes twice, and a resumed training sees the same ones.
+
+    Raises ValueError for no frames, for more than MOST, and for seeds that are beyond 64 bits.
+    """
+
+    count: int
+    first: int = 10_000_000  # beyond the streets that millisecond simulate writes
+    sensor: Sensor | None = None  # KITTI's unless given
+    crop: bool = True  # to the camera's image
+    epoch: int = 0
+
+    def __post_init__(self):
+        if not 1 <= self.count <= MOST:
+            raise ValueError(
+                f"{self.count} streets per epoch: give 1 to {MOST}; every epoch has new ones"
+            )
+        last = self._seed(self.count - 1)
+        if not 0 <= self.first <= last <= LARGEST_SEED:
+            raise ValueError(f"streets {self.first} to {last}: seeds are 0 to {LARGEST_SEED}")
+        has_kernels()  # builds them here, once, and not in every worker
+
+    def of_epoch(self, epoch: int) -> SimulatedStreets:
+        """The streets of another epoch."""
+        return replace(self, epoch=epoch)
+
+    @property
+    def signature(self) -> str:
+        """All on which the frames depend: the version of the world, and a digest of the rest."""
+        sensor = self.sensor or default_sensor()
+        digest = zlib.crc32(repr((self.count, self.first, sensor, self.crop)).encode())
+        return f"world {WORLD}, streets {digest:08x}"
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Frame:
+        if not 0 <= index < self.count:
+            raise IndexError(f"street {index} of {self.count}")
+        return simulate(self._seed(index), sensor=self.sensor, crop=self.crop)
+
+    def _seed(self, index: int) -> int:
+        return self.first + self.epoch * self.count + index

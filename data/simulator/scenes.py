@@ -1,16 +1,13 @@
-"""Streets made up at random: town, junction, square, park, country road, motorway, car park."""
+"""Random streets: town, junction, square, park, country road, motorway, car park."""
 
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from data.simulator.cars import car, van
-from data.simulator.furniture import gantry, lamp
-from data.simulator.lanes import Lane, mixed
-from data.simulator.lorries import tram, truck
-from data.simulator.materials import Material
-from data.simulator.mixtures import (
+from millisecond.data.simulator.cars import car, van
+from millisecond.data.simulator.furniture import gantry, lamp
+from millisecond.data.simulator.lanes import (
     CAFE,
     CLUTTER,
     FRONTS,
@@ -18,9 +15,12 @@ from data.simulator.mixtures import (
     GREEN,
     PARKED,
     TOWN_BEHIND,
+    Lane,
+    mixed,
 )
-from data.simulator.people import pedestrian
-from data.simulator.plans import (
+from millisecond.data.simulator.lorries import tram, truck
+from millisecond.data.simulator.people import bicycle, cyclist, pedestrian
+from millisecond.data.simulator.plans import (
     TRAFFIC,
     Plan,
     bridge_over,
@@ -30,9 +30,8 @@ from data.simulator.plans import (
     some_bend,
     some_end,
 )
-from data.simulator.plants import hedge, young_tree
-from data.simulator.riders import bicycle, cyclist
-from data.simulator.sides import (
+from millisecond.data.simulator.plants import hedge, young_tree
+from millisecond.data.simulator.sides import (
     Side,
     behind,
     country_side,
@@ -44,7 +43,8 @@ from data.simulator.sides import (
     town_side,
     walled_side,
 )
-from data.simulator.street import Placed, Street
+from millisecond.data.simulator.solids import Material
+from millisecond.data.simulator.street import Placed, Street
 
 FAST = mixed((0.72, car), (0.1, van), (0.18, truck))
 
@@ -91,7 +91,7 @@ def _town(
 
 
 def _junction(rng: np.random.Generator, name: str) -> Street:
-    """A town street where the traffic along it waits for what crosses."""
+    """A town street where the traffic along it waits for the crossing traffic."""
     return _town(rng, name, rng.uniform(13, 40))
 
 

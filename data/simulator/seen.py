@@ -1,16 +1,16 @@
-"""The things of a street that a sensor may see, and what they are made of."""
+"""The things of a street that a sensor may see, and their surfaces and volumes."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from data.simulator.solids import Hulls
-from data.simulator.street import Street
-from data.simulator.things import Thing
-from data.simulator.windows import Grid
+from millisecond.data.simulator.rays import Grid
+from millisecond.data.simulator.solids import Hulls, Thing
+from millisecond.data.simulator.street import Street
 
-# of cylinders (grid, centre [3, M], radius [M], half the height [M]) those that have a ray
+# from cylinders (grid, centre [3, M], radius [M], half the height [M]) to the numbers of cylinders
+# with a ray
 Cylinders = Callable[[Grid, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 

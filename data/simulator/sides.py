@@ -1,24 +1,21 @@
-"""What lies beside the driving lanes: strip after strip from the inner edge outwards."""
+"""The sides of the driving lanes: strip after strip from the inner edge outwards."""
 
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from data.simulator.buildings import (
+from millisecond.data.simulator.buildings import (
     concrete_barrier,
     fence,
     guard_rail,
+    house,
     noise_barrier,
     shed,
     wall,
 )
-from data.simulator.cars import car
-from data.simulator.furniture import bench, big_sign, delineator, lamp, shelter
-from data.simulator.houses import house
-from data.simulator.lanes import Lane, Maker, mixed
-from data.simulator.lorries import truck
-from data.simulator.materials import Material
-from data.simulator.mixtures import (
+from millisecond.data.simulator.cars import car
+from millisecond.data.simulator.furniture import bench, big_sign, delineator, lamp, shelter
+from millisecond.data.simulator.lanes import (
     CAFE,
     CLUTTER,
     FRONTS,
@@ -30,10 +27,14 @@ from data.simulator.mixtures import (
     VERGE,
     WILD,
     WOODS,
+    Lane,
+    Maker,
+    mixed,
 )
-from data.simulator.people import pedestrian
-from data.simulator.plants import bush, hedge, tall_grass
-from data.simulator.riders import cyclist
+from millisecond.data.simulator.lorries import truck
+from millisecond.data.simulator.people import cyclist, pedestrian
+from millisecond.data.simulator.plants import bush, hedge, tall_grass
+from millisecond.data.simulator.solids import Material
 
 FRONT_DEPTH = 6.4  # of a house that stands at the street, metres
 
@@ -107,8 +108,8 @@ def town_side(rng: np.random.Generator, side: Side, speed: float, crowd: float) 
 
 
 def walled_side(rng: np.random.Generator, side: Side, speed: float, crowd: float) -> None:
-    """A wall, a fence or a hedge half a metre from parked cars, or from people on a narrow path:
-    24 % of the cars on labelled scans have something within 0.6 m.
+    """A wall, a fence or a hedge half a metre from parked cars, or from people on a narrow path. On
+    labelled scans 24 % of the cars have something within 0.6 m.
     """
     _kerbside(rng, side, speed, crowd, 2.2)
     side.step(rng.uniform(0.08, 0.16))
@@ -127,7 +128,7 @@ def walled_side(rng: np.random.Generator, side: Side, speed: float, crowd: float
 def _kerbside(
     rng: np.random.Generator, side: Side, speed: float, crowd: float, strip: float = 2.7
 ) -> None:
-    """What is left of the road beside the driving lanes; cars park in a strip of this width."""
+    """The rest of the road beside the driving lanes; cars park in a strip of this width."""
     if rng.random() < 0.6:
         pace = min(speed, 5.0)
         bikes = (2.0, 25.0 / crowd)
@@ -145,7 +146,7 @@ def _kerbside(
 def _pavement(rng: np.random.Generator, side: Side, speed: float, crowd: float) -> None:
     """One or two rows of people, all walking or all standing about."""
     people = rng.choice((1.5, 4.0, 20.0), p=(0.3, 0.35, 0.35)) / crowd
-    pace = rng.choice((0.0, 1.2)) if speed else 0.0  # nobody walks into a crossing
+    pace = rng.choice((0.0, 1.2)) if speed else 0.0  # people do not walk into a crossing
     turn, wobble = np.pi * rng.integers(2), 0.25 if pace else 1.2
     for row in range(int(rng.integers(1, 3))):
         side.add(
@@ -246,7 +247,7 @@ def behind(rng: np.random.Generator, side: Side, make: Maker, share: float) -> N
 
 
 def median(rng: np.random.Generator, side: Side) -> None:
-    """What parts the two halves of a motorway."""
+    """The strip between the two halves of a motorway."""
     barrier = concrete_barrier if rng.random() < 0.3 else guard_rail
     side.add(0.8, Material.ASPHALT)
     side.add(0.7, Material.GRASS, barrier, (0.0, 0.01), wobble=0.0)

@@ -1,17 +1,39 @@
-"""What a ray can hit: closed hulls of triangles, and volumes that let pulses in.
+"""Things that a ray can hit, and their materials: closed hulls of triangles, and volumes that let
+pulses in.
 
 All builders work in the frame of the thing that they are a part of: x along the heading, y left, z
 up from the ground, metres. Triangles run counter-clockwise as seen from outside. A builder only
-notes what it is told: the vertices of all hulls in sight are computed together.
+notes its arguments: the vertices of all hulls in sight are computed together.
 """
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from data.simulator.materials import Material
+
+class Material(IntEnum):
+    """Every surface of a street has one of these; foliage is a volume into which pulses go."""
+
+    PAINT = 0
+    GLASS = 1
+    RUBBER = 2
+    METAL = 3
+    CLOTH = 4
+    SKIN = 5
+    FOLIAGE = 6
+    WOOD = 7
+    ASPHALT = 8
+    MARKING = 9
+    GRASS = 10
+    CONCRETE = 11
+    SIGN = 12
+    PLASTIC = 13
+    INTERIOR = 14  # of a vehicle, behind its glass
+
 
 Rows = list[tuple[float, ...]]
 
@@ -111,7 +133,7 @@ class Volumes(NamedTuple):
 
 
 class Solids(NamedTuple):
-    """All that a thing is made of."""
+    """All hulls and volumes of a thing."""
 
     hulls: tuple[Hulls, ...]
     volumes: Volumes
@@ -163,8 +185,8 @@ def boxes(rows: Sequence[tuple], material: Material | Sequence[Material]) -> Hul
 def limbs(rows: Sequence[tuple], material: Material, sides: int = 6) -> Hulls:
     """Tapered rods, each (x, y, z of its start, x, y, z of its end, radius there, radius here).
 
-    A radius is a number, the same for all around, or a row has four: across at the start, across
-    at the end, deep at the start, deep at the end; 'across' is the direction nearest to y.
+    A radius is one number, equal all around. Or a row has four radii: across at the start, across
+    at the end, deep at the start, deep at the end. 'Across' is the direction nearest to y.
     """
     return Limbs(rows, _each(material, len(rows)), sides)
 
@@ -243,3 +265,49 @@ def volumes(rows: Sequence[tuple], rounded: bool, path, material=Material.FOLIAG
 def join_volumes(parts: Sequence[Volumes]) -> Volumes:
     """One set of volumes of several."""
     return Volumes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+Extent = tuple[float, float, float, float, float, float]  # x, y, z, x, y, z: lowest, highest
+
+
+@dataclass(eq=False)  # not frozen: a frozen one would take four times as long to make
+class Thing:
+    """A thing in its own frame: x along the heading, y left, z up from the ground below the origin.
+
+    Its solids are made when something needs them: most things of a street are never in sight.
+    """
+
+    make: Callable[[], Solids]
+    extent: Extent  # no solid reaches out of it
+    kind: str | None = None  # KITTI type, None for scenery
+    box: Extent | None = None  # as an annotator draws it; None without a label
+    # metres that annotators leave out of its tail, nose or side where the sensor never sees these
+    unseen: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    stem: tuple[float, float] | None = None  # length, width at the ground, metres
+
+    @cached_property
+    def solids(self) -> Solids:
+        """Made once."""
+        return self.make()
+
+    @property
+    def foot(self) -> tuple[float, float, float, float]:
+        """Its area on the ground: x_min, y_min, x_max, y_max."""
+        if self.stem is not None:
+            x, y = self.stem[0] / 2, self.stem[1] / 2
+            return -x, -y, x, y
+        return self.extent[0], self.extent[1], self.extent[3], self.extent[4]
+
+    def bounds(self) -> np.ndarray:
+        """Where the thing is, [2, 3]: lowest and highest corner, metres."""
+        return np.array(self.extent).reshape(2, 3)
+
+    def label_bounds(self) -> np.ndarray:
+        """The box of the label of a thing in full sight, [2, 3]: lowest and highest corner,
+        metres."""
+        return np.array(self.box if self.box is not None else self.extent).reshape(2, 3)
+
+
+def upright(length: float, width: float, height: float, bottom: float = 0.0) -> Extent:
+    """A box of this size around the origin."""
+    return (-length / 2, -width / 2, bottom, length / 2, width / 2, bottom + height)

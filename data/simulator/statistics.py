@@ -51,7 +51,7 @@ SIZES = {
         (10.11, 2.59, 3.25), (2.86, 0.22, 0.45), (0.41, 0.21, 0.38),
         (5.42, 2.06, 2.32), (16.79, 2.97, 4.19),
     ),
-    # Without the few whose length is that of one visible end.
+    # Without the few whose labelled length is the length of one visible end.
     "Tram": Sizes(
         (16.09, 2.54, 3.53), (7.85, 0.22, 0.18), (0.02, -0.21, 0.10),
         (12.0, 2.17, 3.17), (35.24, 2.81, 3.84),
@@ -77,21 +77,22 @@ PER_FRAME = {
 }  # fmt: skip
 MEDIAN_DEPTH = {"Car": 25.4, "Van": 32.2, "Pedestrian": 14.7, "Cyclist": 21.6}
 
-# How an annotator's box lies about the object, measured on near objects of labelled scans: the
-# ground is 0.02 to 0.06 m below the bottom of a vehicle's box, 0.03 m below that of a cyclist, 0 to
-# 0.03 m below that of a person; the highest point 0.05 to 0.09 m below the top; half of the points
-# on a car's bumper 0.11 m inside in front and 0.06 m behind, on its doors 0.07 m; a walking body
-# 0.1 to 0.2 m inside in every direction.
+# How an annotator's box lies about the object, measured on near objects of labelled scans. The
+# ground is below the bottom of the box: 0.02 to 0.06 m for a vehicle, 0.03 m for a cyclist, 0 to
+# 0.03 m for a person. The highest point is 0.05 to 0.09 m below the top. Half of the points on a
+# car's bumper are at least 0.11 m inside in front and 0.06 m behind, on its doors 0.07 m. A walking
+# body is 0.1 to 0.2 m inside in every direction.
 BOTTOM = 0.04
 TOP_GAP = 0.06
 SIDE_GAP = 0.05
 FRONT_GAP = 0.085
 BODY_GAP = 0.12
 
-# What annotators leave out of a vehicle's tail where it comes towards the sensor, of its nose where
-# it goes ahead, of the side that is turned away: from 0 to these metres. Labels of cars that cross
-# (heading within 20 degrees, at most partly occluded) are 4.06 m long on average, of those that
-# come 3.96 m, of those ahead 3.79 m. On labelled scans the seen side reaches nearer to the far face
-# of the box, by 0.27 m and 0.29 m (vans: 0.24 to 0.48 m), and the near face nearer to the hidden
-# side, by 0.05 to 0.1 m, than on simulated ones with a box of the whole body.
+# Annotators leave out a part of the unseen end of a vehicle, from 0 to these metres. It is the tail
+# of a vehicle that comes towards the sensor, the nose of a vehicle ahead, and the side that is
+# turned away. Labels of cars that cross (heading within 20 degrees, at most partly occluded) are
+# 4.06 m long on average, of oncoming cars 3.96 m, of cars ahead 3.79 m. Labelled scans are compared
+# with simulated scans whose boxes hold the whole body. On labelled scans the seen side reaches
+# nearer to the far face of the box, by 0.27 m and 0.29 m (vans: 0.24 to 0.48 m). The near face
+# reaches nearer to the hidden side, by 0.05 to 0.1 m.
 UNSEEN = (0.44, 0.62, 0.12)

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.simulator.ground import Ground
-from data.simulator.things import Thing
+from millisecond.data.simulator.ground import Ground
+from millisecond.data.simulator.solids import Thing
 
 SENSOR_HEIGHT = 1.73  # KITTI's, metres
 ALONG = 0.35  # cosine of the heading from which on a thing goes along the road, not across
-WORLD = 11  # version of the streets: to be raised where a seed gives another one
+WORLD = 11  # version of the streets: raise it when a seed gives another street
 
 
 class Placed(NamedTuple):
@@ -22,12 +22,13 @@ class Placed(NamedTuple):
     v: float
     heading: float
     speed: float = 0.0  # metres per second
-    course: float = 0.0  # of its lane, radians: it stays in there though its heading wobbles
+    course: float = 0.0  # of its lane, radians: it stays in the lane though its heading wobbles
 
     def label_bounds(self) -> np.ndarray:
-        """The box of the label, [2, 3] as `Thing.label_bounds`, without what is never seen.
+        """The box of the label, [2, 3] as `Thing.label_bounds`, without the parts that are never
+        seen.
 
-        A sensor sees neither the end of a car that is turned away from it, nor the side that is.
+        A sensor sees neither the end nor the side of a car that is turned away from it.
         """
         bounds = self.thing.label_bounds()
         tail, nose, side = self.thing.unseen
@@ -89,7 +90,7 @@ class Street:
         return self._with(delays=delays)
 
     def tilted(self, degrees: float) -> "Street":
-        """The street in a frame that looks down by so much."""
+        """The street in a frame that looks down by this angle."""
         rise = np.array([-np.tan(np.radians(degrees)) * self.plane[2], 0, 0, 0], dtype=np.float32)
         return self._with(ground=replace(self.ground, plane=self.plane + rise))
 

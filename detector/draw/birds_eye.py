@@ -3,10 +3,8 @@
 import numpy as np
 from PIL import Image, ImageDraw
 
-from data.boxes import box_corners
-from detector.draw.captions import FreeSpace
-from detector.draw.strips import legend
-from detector.draw.style import (
+from millisecond.data.boxes import box_corners
+from millisecond.detector.draw.style import (
     BACKGROUND,
     EMPTY,
     FAINT,
@@ -20,8 +18,8 @@ from detector.draw.style import (
     ramp,
     tint,
 )
-from detector.draw.text import width, wrapped, write
-from detector.draw.view import View
+from millisecond.detector.draw.text import FreeSpace, legend, width, wrapped, write
+from millisecond.detector.draw.view import View
 
 SMOOTH = 2  # drawn this many times larger, then shrunk
 LEFT, TOP, RIGHT, BOTTOM = 44, 40, 16, 50  # margins in pixels, without the legend
@@ -42,7 +40,7 @@ def draw_birds_eye(
 
     Args:
         colour_by: "height" or "intensity" of the points.
-        view: None for one that shows all there is.
+        view: None for a view that shows everything.
 
     Returns:
         [H, W, 3] uint8 RGB. Ground truth is a faint area with a dashed edge, a detection a solid
@@ -205,7 +203,7 @@ def _titled(picture: Image.Image, title: str, room: float) -> Image.Image:
     rows, size = [title], TITLE
     if width(title, size) > room:
         rows, size = wrapped(title, SMALL_TITLE, room), SMALL_TITLE
-    # Two rows leave the plot where it is, so that it keeps still in a film.
+    # Two rows leave the plot in its place, so that it does not move in a film.
     higher = ROW * max(0, len(rows) - 2)
     whole = Image.new("RGB", (picture.width, picture.height + higher), BACKGROUND)
     whole.paste(picture, (0, higher))

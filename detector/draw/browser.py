@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import socket
-from collections.abc import Mapping
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import replace
 from html import escape
+from http import HTTPStatus
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from data.boxes import box_corners
-from data.kitti.calibration import EDGES
-from detector.draw.scene import EYE, FIELD_OF_VIEW, TARGET
-from detector.draw.scene_content import COLOUR_BY, point_colours, within_reach
-from detector.draw.style import BACKGROUND, EMPTY, BoxSet
-from detector.draw.tubes import GROUND, RING, RINGS, trail_colours
+from millisecond.data.boxes import box_corners
+from millisecond.data.calibration import EDGES
+from millisecond.detector.draw.scene import (
+    COLOUR_BY,
+    EYE,
+    FIELD_OF_VIEW,
+    GROUND,
+    RING,
+    RINGS,
+    TARGET,
+    point_colours,
+    trail_colours,
+    within_reach,
+)
+from millisecond.detector.draw.style import BACKGROUND, EMPTY, BoxSet
 
-HOST = "127.0.0.1"  # reached by SSH; the page asks for no password
+HOST = "127.0.0.1"  # reached by SSH
+NAMES = ("localhost", HOST)  # that a browser may call it by
 PORT = 8080
 THICK, THIN = 2.5, 1.5  # pixels
 MISSING = "the view in a browser needs viser: pip install -e '.[live]'"
@@ -27,7 +41,8 @@ MISSING = "the view in a browser needs viser: pip install -e '.[live]'"
 class BrowserView:
     """Serves a page that shows a scan and its boxes, and can show another one at any time.
 
-    Use it as a context manager: the server ends with the block.
+    Only requests with the `token`, a word of the page's address, are answered. Use it as a context
+    manager: the server ends with the block.
     """
 
     def __init__(self, port: int, score: float):
@@ -40,10 +55,14 @@ class BrowserView:
         except ModuleNotFoundError:
             raise ValueError(MISSING) from None
         _require_free(port)
-        self.port = port
-        logging.getLogger("websockets").setLevel(logging.CRITICAL)  # strangers that are no browser
-        with redirect_stdout(None):  # the program says itself where the page is
-            self._server = viser.ViserServer(HOST, port, label="millisecond", verbose=False)
+        self.port, self.token = port, secrets.token_urlsafe(16)
+        logging.getLogger("websockets").setLevel(logging.CRITICAL)  # other clients than browsers
+        # The program says itself where the page is.
+        with redirect_stdout(None), ExitStack() as stack:
+            with guarded(self.token):
+                self._server = viser.ViserServer(HOST, port, label="millisecond", verbose=False)
+                stack.callback(self._server.stop)
+            stack.pop_all()  # it is guarded, and goes on
         self._labels: list[Any] = []
         self._image: Any = None
         self._prepare_scene()
@@ -177,10 +196,58 @@ def legend(shown: BoxSet) -> str:
     return f'<div style="padding: 0 0.8em">{" &nbsp; ".join(squares)}</div>'
 
 
-def invitation(port: int) -> str:
+@contextmanager
+def guarded(token: str) -> Iterator[None]:
+    """A server of websockets that starts in the block answers only requests that `admitted` admits.
+
+    viser has no place for such a check, so the check is put between viser and websockets. Raises
+    ValueError where viser started its server past it.
+    """
+    server: Any = import_module("websockets.asyncio.server")
+    serve, guards = server.serve, []
+
+    def serve_guarded(*arguments: Any, process_request: Callable[..., Any], **options: Any) -> Any:
+        def check(connection: Any, request: Any) -> Any:
+            path = admitted(request.path, request.headers, token)
+            if path is None:
+                return connection.respond(HTTPStatus.FORBIDDEN, "open the address as printed\n")
+            answer = process_request(connection, replace(request, path=path))
+            if answer is not None:
+                answer.headers["Referrer-Policy"] = "no-referrer"  # would give the token to others
+            return answer
+
+        guards.append(check)
+        return serve(*arguments, process_request=check, **options)
+
+    server.serve = serve_guarded
+    try:
+        yield
+    finally:
+        server.serve = serve
+    if not guards:
+        raise ValueError(f"this version of viser cannot be guarded; {MISSING}")
+
+
+def admitted(path: str, headers: Any, token: str) -> str | None:
+    """The path behind the token; None for a request that is not from the page itself.
+
+    Any site in the user's browser can send requests to this machine, and can have its own name
+    point to it. Host then is that name, and Origin that site.
+    """
+    hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
+    word, _, rest = path.removeprefix("/").partition("/")
+    if len(hosts) != 1 or hosts[0].partition(":")[0] not in NAMES:
+        return None
+    if origins not in ([], [f"http://{hosts[0]}"]):
+        return None
+    known = secrets.compare_digest(word.partition("?")[0].encode(), token.encode())
+    return f"/{rest}" if known else None
+
+
+def invitation(port: int, token: str) -> str:
     """Two lines: where the page is, and how to reach it from another machine."""
     return (
-        f"open http://localhost:{port} in a browser; from another machine first type\n"
+        f"open http://localhost:{port}/{token}/ in a browser; from another machine first type\n"
         f"  ssh -L {port}:localhost:{port} {socket.gethostname()}"
     )
 

@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from data.boxes import box_corners
-from data.kitti.calibration import EDGES, Calibration
-from detector.draw.captions import FreeSpace
-from detector.draw.strips import legend
-from detector.draw.style import BACKGROUND, EMPTY, BoxSet, dash, draw_lines, tint
-from detector.draw.text import width, write
+from millisecond.data.boxes import box_corners
+from millisecond.data.calibration import EDGES, Calibration
+from millisecond.detector.draw.style import BACKGROUND, EMPTY, BoxSet, dash, draw_lines, tint
+from millisecond.detector.draw.text import FreeSpace, legend, width, write
 
 SMOOTH = 2  # lines are drawn this many times larger, then shrunk
 NEAR = 0.5  # metres in front of the camera where edges are cut off
@@ -24,7 +22,7 @@ FRONT = [0, 4, 7, 3]  # corners of the front face
 
 
 def read_image(path: Path) -> np.ndarray:
-    """An image file as [H, W, 3] uint8 RGB; ValueError, naming the file, for what is none."""
+    """An image file as [H, W, 3] uint8 RGB; ValueError, naming the file, for another file."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -50,8 +48,8 @@ def project_edges(boxes: np.ndarray, calibration: Calibration) -> tuple[np.ndarr
         boxes: [M, 7] LiDAR frame.
 
     Returns:
-        End points [M, 12, 2, 2] in pixels, and [M, 12] bool: what of the edge lies in front of the
-        near plane. The order of the edges is that of `data.kitti.calibration.EDGES`.
+        End points [M, 12, 2, 2] in pixels, and [M, 12] bool: whether a part of the edge lies in
+        front of the near plane. The edges are in the order of `data.kitti.calibration.EDGES`.
     """
     corners = box_corners(np.asarray(boxes, np.float64)).reshape(-1, 3)
     ends = calibration.lidar_to_rect(corners).reshape(-1, 8, 3)[:, EDGES]  # [M, 12, 2, 3]
@@ -122,7 +120,7 @@ def _draw_set(large: Image.Image, calibration: Calibration, shown: BoxSet, dashe
     fronts, wrong = box_corners(shown.boxes)[:, FRONT], shown.wrong()
     for i in _far_first(shown):
         lines, colour = edges[i, seen[i]] * SMOOTH, shown.colours[i]
-        # Boxes far away get finer lines, or there would be nothing to see inside.
+        # Boxes far away get finer lines, so that their inside stays visible.
         thick = 3 if shown.boxes[i, 0] > THIN else 6 - 2 * dashed
         pixels, depth = calibration.lidar_to_image(fronts[i])
         in_front = (depth > NEAR).all()
@@ -141,7 +139,8 @@ def _draw_set(large: Image.Image, calibration: Calibration, shown: BoxSet, dashe
 def _captions(
     draw: ImageDraw.ImageDraw, shape: tuple[int, int], calibration: Calibration, shown: BoxSet
 ) -> None:
-    """The score above each box, the near ones first; one that would cover another is left out."""
+    """The score above each box, the near boxes first; a score that would cover another is left
+    out."""
     space = FreeSpace((0, 0, shape[1], shape[0]))
     boxes = calibration.image_boxes(shown.boxes, shape)
     captions = shown.captions()

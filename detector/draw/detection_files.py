@@ -1,4 +1,4 @@
-"""The detections of a frame, as tools/detect.py and KITTI's results have them in files."""
+"""The detections of a frame, as millisecond detect and KITTI's results have them in files."""
 
 import json
 from collections.abc import Sequence
@@ -7,18 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from data.detections import NamedDetections
-from data.files import read_text
-from data.kitti.calibration import Calibration
-from data.kitti.labels import read_labels
+from millisecond.data.boxes import NamedDetections, detections_of
+from millisecond.data.calibration import Calibration
+from millisecond.data.files import read_text
+from millisecond.data.kitti.labels import read_labels
 
 KINDS = ("json", "txt")
-FARTHEST = 1e4  # metres
 COPYING = 60  # seconds by which the files of one run may differ once they are copied
 
 
 def find_detections(folder: Path, names: Sequence[str]) -> None:
-    """Raise FileNotFoundError where there is no such folder, or it has a file for no frame."""
+    """Raise FileNotFoundError where there is no such folder, or no frame has a file there."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder of detections")
     if not any((folder / f"{name}.{kind}").is_file() for name in names for kind in KINDS):
@@ -75,15 +74,7 @@ def _newer(one: Path, other: Path, margin: float = 0) -> bool:
 
 def _read_json(path: Path) -> NamedDetections:
     try:
-        result = json.loads(read_text(path))
-        boxes = np.array(result["boxes"], np.float64).reshape(-1, 7)
-        scores, names = np.array(result["scores"], float), tuple(map(str, result["names"]))
-        if not (scores.shape == (len(boxes),) and len(names) == len(boxes)):
-            raise ValueError("boxes, scores and names are not equally many")
-        if not (boxes[:, 3:6] > 0).all():
-            raise ValueError("a size is not positive")
-        if not ((np.abs(boxes) < FARTHEST).all() and np.isfinite(scores).all()):
-            raise ValueError("a number is not finite, or too large for metres")
+        found = detections_of(json.loads(read_text(path)))
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-        raise ValueError(f"{path}: not a result of tools/detect.py ({error})") from None
-    return NamedDetections(boxes.astype(np.float32), scores, names)
+        raise ValueError(f"{path}: not a result of millisecond detect ({error})") from None
+    return found._replace(boxes=found.boxes.astype(np.float32))

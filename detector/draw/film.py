@@ -3,86 +3,121 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from data.files import make_folder
-from detector.draw.png import SOFTWARE
-from detector.draw.style import BACKGROUND
+from millisecond.data.files import make_folder
+from millisecond.detector.draw.png import SOFTWARE
+from millisecond.detector.draw.style import BACKGROUND
 
 KEY = "comment"  # MP4's own keyword
 CODECS = ("libx264", "mpeg4")  # the first that the build has
-QUALITY = {"libx264": {"crf": "23", "preset": "veryfast"}, "mpeg4": {"qscale": "4"}}
+# zerolatency: no picture waits in the encoder for later ones
+QUALITY = {
+    "libx264": {"crf": "23", "preset": "veryfast", "tune": "zerolatency"},
+    "mpeg4": {"qscale": "4"},
+}
+# each picture is a fragment of its own, and on the disk at once
+FRAGMENTED = {"movflags": "frag_every_frame+empty_moov+default_base_moof", "flush_packets": "1"}
 MISSING = "films need PyAV: pip install -e '.[live]'"
 
 
 class Film:
     """Writes pictures one after the other.
 
-    Use it as a context manager. The file is whole or not there: it takes its name at the end of
-    the block, after an interruption too, with the pictures so far. Without any picture there is no
-    file.
+    Use it as a context manager. The file plays at any time: after an error, an interruption or a
+    kill it holds the pictures until then, except the last few. Without any picture there is no
+    file, and an earlier film stays.
     """
 
     def __init__(self, path: Path, rate: float):
         """rate: pictures per second.
 
         Raises ValueError where PyAV is missing, the folder cannot be written to, or the file is
-        there and is no film of this program.
+        there and is not a film of this program.
         """
         self._av = _import_av()
         require_own_film(path)
         make_folder(path.parent)
         self.path, self.pictures = path, 0
         self._rate = Fraction(rate).limit_denominator(1000)
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         self._container: Any = None
         self._stream: Any = None
+        self._whole = 0  # bytes of the file that play
 
     def __enter__(self) -> Film:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            if self._stream is not None:
-                for packet in self._stream.encode():
-                    self._container.mux(packet)
-                self._container.close()
-                self._temporary.replace(self.path)
-        finally:
-            with suppress(FileNotFoundError):
-                self._temporary.unlink()
+        self.close()
 
     def add(self, picture: np.ndarray) -> None:
-        """One more picture [H, W, 3] uint8; all are shown in the size of the first."""
+        """One more picture [H, W, 3] uint8; all are shown in the size of the first.
+
+        Raises OSError, with the path, if the picture cannot be written.
+        """
         if self._stream is None:
-            self._begin(picture)
+            with self._whole_pictures():
+                self._begin(picture)
         canvas = np.full((self._stream.height, self._stream.width, 3), BACKGROUND, np.uint8)
         part = picture[: canvas.shape[0], : canvas.shape[1]]
         canvas[: part.shape[0], : part.shape[1]] = part
         frame = self._av.VideoFrame.from_ndarray(canvas, format="rgb24")
         frame.pts = self.pictures
         frame.time_base = 1 / self._rate
-        for packet in self._stream.encode(frame):
-            self._container.mux(packet)
+        with self._whole_pictures():
+            self._write(self._stream.encode(frame))
         self.pictures += 1
+
+    def close(self) -> None:
+        """Writes the rest; raises as `add`."""
+        if self._container is None:
+            return
+        with self._whole_pictures():
+            self._write(self._stream.encode())
+            self._container.close()
+        self._container = None
+
+    def _write(self, packets: Iterable[Any]) -> None:
+        for packet in packets:
+            self._container.mux(packet)
+            self._whole = self.path.stat().st_size
+
+    @contextmanager
+    def _whole_pictures(self) -> Iterator[None]:
+        """After an error of the disk the file ends with its last whole picture."""
+        try:
+            yield
+        except OSError as error:
+            container, self._container = self._container, None
+            if container is not None:
+                with suppress(OSError):
+                    container.close()
+            with suppress(OSError):
+                os.truncate(self.path, self._whole)
+            self.pictures = max(0, self.pictures - 1)  # each one is written with the next
+            text = f"{error.strerror}; the film plays up to there"
+            raise OSError(error.errno, text, str(self.path)) from None
 
     def _begin(self, picture: np.ndarray) -> None:
         codec = next(name for name in CODECS if name in self._av.codecs_available)
-        self._container = self._av.open(str(self._temporary), "w", format="mp4")
+        self._container = self._av.open(str(self.path), "w", format="mp4", options=FRAGMENTED)
         self._container.metadata[KEY] = SOFTWARE
         stream = self._container.add_stream(codec, rate=self._rate, options=QUALITY[codec])
         stream.height, stream.width = (side // 2 * 2 for side in picture.shape[:2])
         stream.pix_fmt = "yuv420p"
         self._stream = stream
+        self._container.start_encoding()
+        self._whole = self.path.stat().st_size
 
 
 def require_own_film(path: Path) -> None:
-    """Raise ValueError where a file exists that is no film of this program."""
+    """Raise ValueError where a file exists that is not a film of this program."""
     if path.exists() and not is_own_film(path):
         raise ValueError(
             f"{path}: is there and is not a film of this program; move it away, or give another "
@@ -93,7 +128,7 @@ def require_own_film(path: Path) -> None:
 def is_own_film(path: Path) -> bool:
     """Whether a file is a film that `Film` wrote."""
     av = _import_av()
-    if not path.is_file():  # a pipe would be waited for
+    if not path.is_file():  # opening a pipe would wait
         return False
     try:
         with av.open(str(path), format="mp4") as container:

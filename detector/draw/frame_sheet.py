@@ -1,4 +1,4 @@
-"""One picture with all there is of a frame, and one of many frames side by side."""
+"""One picture with all views of a frame, and one picture of many frames side by side."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw
 
-from detector.draw.style import BACKGROUND, TEXT
-from detector.draw.text import shortened, write
+from millisecond.detector.draw.style import BACKGROUND, TEXT
+from millisecond.detector.draw.text import shortened, write
 
 GAP = 16  # pixels between two pictures
-RIGHT = 1280  # pixels, width of what stands beside the bird's-eye view
+RIGHT = 1280  # pixels, width of the column beside the bird's-eye view
 CELL = (400, 440)  # pixels, of a frame of the contact sheet
 CAPTION = 26  # pixels above each
 

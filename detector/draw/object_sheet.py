@@ -1,4 +1,4 @@
-"""A sheet of objects, each with the points around it, seen from above."""
+"""A sheet of objects, each with the points around it, from above and from the side."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,12 +6,13 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from data.boxes import box_corners
-from detector.draw.style import BACKGROUND, FAINT, GRID, TEXT, Colour, ramp
-from detector.draw.text import shortened, write
+from millisecond.data.boxes import box_corners
+from millisecond.detector.draw.style import BACKGROUND, FAINT, GRID, TEXT, Colour, ramp
+from millisecond.detector.draw.text import shortened, write
 
-CELL, CAPTION, GAP = 200, 34, 8  # pixels
+CELL, SIDE, CAPTION, GAP = 200, 100, 34, 8  # pixels
 MARGIN = 2.0  # metres around the object's longest side
+HEADROOM, BESIDE = 1.0, 0.5  # metres over, under and beside the object, seen from the side
 
 
 class Portrait(NamedTuple):
@@ -24,45 +25,77 @@ class Portrait(NamedTuple):
 
 
 def draw_object_sheet(rows: Sequence[Sequence[Portrait]]) -> np.ndarray:
-    """Draw a row of objects for each sequence; forward is up, left is left.
+    """Draw a row of objects for each sequence, each from above and, below it, from the side.
 
-    Returns [H, W, 3] uint8 RGB. Bright points are those between the box's bottom and top.
+    Returns [H, W, 3] uint8 RGB.
     """
     columns = max((len(row) for row in rows), default=0)
     width = GAP + max(columns, 1) * (CELL + GAP)
-    height = GAP + max(len(rows), 1) * (CELL + CAPTION + GAP)
+    height = GAP + max(len(rows), 1) * (CELL + SIDE + CAPTION + GAP)
     sheet = Image.new("RGB", (width, height), BACKGROUND)
     draw = ImageDraw.Draw(sheet)
     for i, row in enumerate(rows):
         for j, portrait in enumerate(row):
-            left, top = GAP + j * (CELL + GAP), GAP + i * (CELL + CAPTION + GAP)
-            sheet.paste(_cell(portrait), (left, top))
-            draw.rectangle((left, top, left + CELL - 1, top + CELL - 1), outline=GRID)
+            left, top = GAP + j * (CELL + GAP), GAP + i * (CELL + SIDE + CAPTION + GAP)
+            bottom = top + CELL + SIDE
+            sheet.paste(_from_above(portrait), (left, top))
+            sheet.paste(_from_the_side(portrait), (left, top + CELL))
+            draw.rectangle((left, top, left + CELL - 1, bottom - 1), outline=GRID)
+            draw.line((left, top + CELL, left + CELL - 1, top + CELL), fill=GRID)
             first, second = portrait.caption
-            write(draw, (left, top + CELL + 10), shortened(first, 13, CELL), TEXT, 13)
-            write(draw, (left, top + CELL + 25), shortened(second, 12, CELL), FAINT, 12)
+            write(draw, (left, bottom + 10), shortened(first, 13, CELL), TEXT, 13)
+            write(draw, (left, bottom + 25), shortened(second, 12, CELL), FAINT, 12)
     return np.asarray(sheet)
 
 
-def _cell(portrait: Portrait) -> Image.Image:
-    cell = Image.new("RGB", (CELL, CELL), BACKGROUND)
-    draw = ImageDraw.Draw(cell)
+def _from_above(portrait: Portrait) -> Image.Image:
+    """Forward is up, left is left; bright points are between the box's bottom and top."""
     box = portrait.box.astype(np.float64)
     scale = CELL / (max(box[3:5].max(), 1.0) + 2 * MARGIN)  # pixels per metre
-
-    def pixels(at: np.ndarray) -> np.ndarray:
-        right, down = box[1] - at[..., 1], box[0] - at[..., 0]
-        return np.stack([right, down], axis=-1) * scale + CELL / 2
-
-    at = pixels(portrait.points[:, :2])
-    near = ((at > 1) & (at < CELL - 2)).all(axis=1)
-    level = np.abs(portrait.points[near, 2] - box[2]) <= box[5] / 2
-    shades = ramp(np.where(level, 1.0, 0.3), 0.0, 1.0)
-    for (u, v), shade in zip(at[near], shades, strict=True):
-        draw.rectangle((u - 1, v - 1, u, v), fill=tuple(shade.tolist()))
     corners = box_corners(box[None])[0, :4, :2]
-    colour = portrait.colour
-    draw.polygon([tuple(corner) for corner in pixels(corners)], outline=colour, width=2)
     front = corners[[0, 3]].mean(axis=0)
-    draw.line([tuple(at) for at in pixels(np.stack([box[:2], front]))], colour, 2)
-    return cell
+    at, outline, line = (
+        np.stack([box[1] - place[:, 1], box[0] - place[:, 0]], axis=-1) * scale
+        for place in (portrait.points, corners, np.stack([box[:2], front]))
+    )
+    level = np.abs(portrait.points[:, 2] - box[2]) <= box[5] / 2
+    return _view(at, level, outline, line, portrait.colour, CELL)
+
+
+def _from_the_side(portrait: Portrait) -> Image.Image:
+    """The heading is to the right, up is up; bright points are between the box's long sides."""
+    box = portrait.box.astype(np.float64)
+    scale = min(CELL / (max(box[3], 1.0) + 2 * MARGIN), SIDE / (box[5] + 2 * HEADROOM))
+    offset = portrait.points[:, :3] - box[:3]
+    cos, sin = np.cos(box[6]), np.sin(box[6])
+    along = offset[:, 0] * cos + offset[:, 1] * sin
+    across = offset[:, 1] * cos - offset[:, 0] * sin
+    near = np.abs(across) <= box[4] / 2 + BESIDE
+    at = np.stack([along, -offset[:, 2]], axis=-1)[near] * scale
+    outline = np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]]) * box[[3, 5]] / 2 * scale
+    line = np.array([[0, 0], [box[3] / 2 * scale, 0]])
+    inside = np.abs(across[near]) <= box[4] / 2
+    return _view(at, inside, outline, line, portrait.colour, SIDE)
+
+
+def _view(
+    at: np.ndarray,
+    bright: np.ndarray,
+    outline: np.ndarray,
+    line: np.ndarray,
+    colour: Colour,
+    height: int,
+) -> Image.Image:
+    """Points, the box's outline and the line to its front; places [N, 2] in pixels right of and
+    below the middle."""
+    view = Image.new("RGB", (CELL, height), BACKGROUND)
+    draw = ImageDraw.Draw(view)
+    middle = np.array([CELL, height]) / 2
+    at = at + middle
+    shown = ((at > 1) & (at < (CELL - 2, height - 2))).all(axis=1)
+    shades = ramp(np.where(bright[shown], 1.0, 0.3), 0.0, 1.0)
+    for (u, v), shade in zip(at[shown], shades, strict=True):
+        draw.rectangle((u - 1, v - 1, u, v), fill=tuple(shade.tolist()))
+    draw.polygon([tuple(corner) for corner in outline + middle], outline=colour, width=2)
+    draw.line([tuple(end) for end in line + middle], colour, 2)
+    return view

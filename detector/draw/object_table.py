@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from data.boxes import points_in_boxes
-from data.kitti.metric.verdicts import FALSE, MATCHED, MISSED
-from detector.draw.style import BACKGROUND, FAINT, GRID, TEXT, BoxSet, Colour
-from detector.draw.text import shortened, write
+from millisecond.data.boxes import points_in_boxes
+from millisecond.data.metric.verdicts import FALSE, MATCHED, MISSED
+from millisecond.detector.draw.style import BACKGROUND, FAINT, GRID, TEXT, BoxSet, Colour
+from millisecond.detector.draw.text import shortened, write
 
 SIZE, ROW, GAP = 14, 22, 24  # of letters, of a row and between two blocks, pixels
 HEADINGS = ("class", "distance, m", "points", "score", "overlap", "verdict")

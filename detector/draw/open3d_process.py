@@ -1,10 +1,12 @@
-"""Open3D in a process of its own, behind a pipe.
+"""Open3D in a process of its own, behind a pipe; whether there is a display for its windows.
 
-Its native code ends its process where there is no usable OpenGL or Vulkan driver, waits for ever
-for some displays, and may crash when Python's interpreter goes down with a window open. None of
-that reaches the program, which sees a pipe that closes.
+Open3D's native code ends its process where there is no usable OpenGL or Vulkan driver. It waits for
+ever for some displays. It may crash when Python's interpreter ends with a window open. The program
+itself is safe: it only sees a pipe that closes.
 """
 
+import ctypes
+import ctypes.util
 import multiprocessing
 import os
 import signal
@@ -12,7 +14,39 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from threading import Thread
 from typing import Any
+
+PATIENCE = 10.0  # seconds, enough for a busy machine
+
+
+def display_problem() -> str:
+    """Why there is no usable display; empty where there is one."""
+    if sys.platform != "linux":
+        return ""
+    display = os.environ.get("DISPLAY")
+    if not display and os.environ.get("WAYLAND_DISPLAY"):
+        return "no display: under Wayland too Open3D needs an X server (XWayland); DISPLAY is empty"
+    if not display:
+        return "no display: DISPLAY is empty"
+    answers: list[bool] = []
+    probe = Thread(target=lambda: answers.append(_x_server_answers()), daemon=True)
+    probe.start()
+    probe.join(PATIENCE)  # a server that hangs takes the connection and says nothing
+    return "" if any(answers) else f"no display: no X server answers at DISPLAY={display}"
+
+
+def _x_server_answers() -> bool:
+    library = ctypes.util.find_library("X11")
+    if library is None:
+        return False
+    x11 = ctypes.CDLL(library)
+    x11.XOpenDisplay.restype = ctypes.c_void_p
+    display = x11.XOpenDisplay(None)
+    if display:
+        x11.XCloseDisplay(ctypes.c_void_p(display))
+    return bool(display)
+
 
 LIBRARIES = "libusb-1.0-0 libgl1 libegl1 libx11-6 libgomp1 libvulkan1 mesa-vulkan-drivers"
 REMEDY = f"try: apt-get install -y {LIBRARIES}"
@@ -27,13 +61,13 @@ class Open3DProcess:
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_run, args=(serve, other, *arguments), daemon=True)
         # Ctrl-C reaches all processes of the terminal; this one ends when the program says so. It
-        # inherits the signal's being ignored, for it might come during the first imports.
+        # inherits that the signal is ignored, since Ctrl-C might come during the first imports.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             self._process.start()
         finally:
             signal.signal(signal.SIGINT, before)
-            other.close()  # now only the process holds it, so its end is seen here
+            other.close()  # only the process holds it now, so the pipe shows its end
 
     def send(self, message: Any) -> None:
         """Raises OSError where the process has ended."""

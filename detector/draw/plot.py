@@ -1,4 +1,4 @@
-"""Curves in panels: axes, lines of several colours, and what each of them is."""
+"""Curves in panels: axes, lines of several colours, and their names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from detector.draw.style import (
+from millisecond.detector.draw.style import (
     BACKGROUND,
     FAINT,
     GRID,
@@ -18,7 +18,7 @@ from detector.draw.style import (
     dash,
     draw_lines,
 )
-from detector.draw.text import shortened, write
+from millisecond.detector.draw.text import shortened, write
 
 SMOOTH = 3  # drawn this many times larger, then shrunk
 SIZE = (420, 300)  # pixels of the area of the curves
@@ -36,7 +36,7 @@ COLOURS: tuple[Colour, ...] = (
 
 
 class Line(NamedTuple):
-    """A curve through points, or, where they are `marked`, dots that it connects. One without a
+    """A curve through points, or, where they are `marked`, dots that it connects. A curve without a
     name is not in the list of lines."""
 
     name: str
@@ -48,7 +48,7 @@ class Line(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """One axis: what it measures, its ends, and where it has numbers; logarithmic or not."""
+    """One axis: its label, its ends, and the places of its numbers; logarithmic or not."""
 
     name: str
     low: float

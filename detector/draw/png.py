@@ -6,14 +6,14 @@ import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from data.files import replacing
+from millisecond.data.files import replacing
 
 KEY, SOFTWARE = "Software", "millisecond"  # PNG's own keyword for the program that made a file
 
 
 def is_own(path: Path | str) -> bool:
     """Whether a file is a picture that `save_png` wrote."""
-    if not Path(path).is_file():  # a pipe would be waited for
+    if not Path(path).is_file():  # opening a pipe would wait
         return False
     try:
         with Image.open(path, formats=["PNG"]) as image:
@@ -32,7 +32,7 @@ def require_own(path: Path | str) -> None:
 
 
 def save_png(path: Path | str, picture: np.ndarray) -> None:
-    """Write a picture [H, W, 3] uint8; the file is whole or not there.
+    """Write a picture [H, W, 3] uint8; the file is complete or does not exist.
 
     Raises ValueError where that would replace a file that is not a picture of this program.
     """

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw
 
-from detector.draw.style import BACKGROUND, FAINT, HEIGHTS, TEXT, ramp
-from detector.draw.text import shortened, write
-from detector.draw.viewpoint import Viewpoint
+from millisecond.detector.draw.style import BACKGROUND, FAINT, HEIGHTS, TEXT, ramp
+from millisecond.detector.draw.text import shortened, write
+from millisecond.detector.draw.view import Viewpoint
 
 SIZE, CAPTION, GAP = (860, 420), 26, 8  # pixels
 EYE, TARGET = np.array([-9.0, 0.0, 8.0]), np.array([16.0, 0.0, -1.0])  # metres, LiDAR frame

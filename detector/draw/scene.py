@@ -1,23 +1,315 @@
-"""A scan and its boxes in 3-D, seen from behind and above the sensor, rendered by Open3D.
+"""A scan and its boxes in 3-D, seen from behind and above the sensor, rendered by Open3D. The cloud
+keeps its place in the graphics memory. Lines are meshes of tubes. Texts are drawn on the picture.
 
 Open3D is imported inside the functions that need it, which run in a process of their own.
 """
 
 import os
+from collections import deque
 from collections.abc import Mapping
 from functools import cache
 from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw
 
-from detector.draw.display import display_problem
-from detector.draw.open3d_process import REMEDY, Open3DProcess
-from detector.draw.overlay import Overlay, lay_over
-from detector.draw.scene_content import SceneContent
-from detector.draw.style import BACKGROUND, EMPTY, BoxSet
-from detector.draw.tubes import GROUND, RINGS
-from detector.draw.viewpoint import Viewpoint
+from millisecond.data.boxes import box_corners
+from millisecond.data.calibration import EDGES
+from millisecond.detector.draw.open3d_process import REMEDY, Open3DProcess, display_problem
+from millisecond.detector.draw.style import (
+    BACKGROUND,
+    EMPTY,
+    FAINT,
+    GRID,
+    HEIGHTS,
+    INTENSITIES,
+    TEXT,
+    BoxSet,
+    dash,
+    ramp,
+    tint,
+)
+from millisecond.detector.draw.text import FreeSpace, legend, panel, shortened, write
+from millisecond.detector.draw.view import Viewpoint, take
+
+RINGS, GROUND = (10, 20, 30, 40, 50, 60, 70), -1.75  # metres from and below the sensor
+RING = (66, 75, 92)  # colour
+SIDES = 6  # of a tube
+TOP_CROSS = [[4, 6], [5, 7]]  # corners: the diagonals of the top face
+
+
+class Mesh(NamedTuple):
+    """Triangles with a colour per vertex."""
+
+    vertices: np.ndarray  # [V, 3] float64
+    triangles: np.ndarray  # [T, 3] int32
+    colours: np.ndarray  # [V, 3] float64, 0 to 1
+
+
+def box_tubes(shown: BoxSet, dashed: bool, eye: np.ndarray) -> Mesh:
+    """Box edges and heading lines as tubes, thicker with the distance to the eye [3].
+
+    dashed: thin and dashed, for ground truth; detections are thick and solid. Missed objects and
+    false detections have a cross on top.
+    """
+    corners = box_corners(np.asarray(shown.boxes, np.float64))
+    middle, front = corners.mean(1), corners[:, [0, 3, 4, 7]].mean(1)
+    out = (front - middle) / np.maximum(np.linalg.norm(front - middle, axis=1), 1e-6)[:, None]
+    heading = np.stack([middle, front + 0.7 * out], axis=1)[:, None]
+    lines = np.concatenate([corners[:, EDGES], heading], axis=1)  # [M, 13, 2, 3]
+    thin, slope = (0.016, 0.0008) if dashed else (0.03, 0.0012)
+    radius = thin + slope * np.linalg.norm(middle - eye, axis=1)
+    colours = _shares([tint(colour) if dashed else colour for colour in shown.colours])
+    pieces = [dash(edges, 0.25) for edges in lines] if dashed else list(lines)
+    for i in np.flatnonzero(shown.wrong()):
+        pieces[i] = np.concatenate([pieces[i], corners[i][TOP_CROSS]])
+    counts = [len(piece) for piece in pieces]
+    segments = np.concatenate([np.zeros((0, 2, 3)), *pieces])
+    return _tubes(segments, np.repeat(radius, counts), np.repeat(colours, counts, axis=0))
+
+
+def trail_tubes(shown: BoxSet, eye: np.ndarray) -> Mesh:
+    """The paths of the boxes' centres."""
+    segments, colours = trail_colours(shown)
+    radius = 0.02 + 0.0012 * np.linalg.norm(segments.mean(axis=1) - eye, axis=1)
+    return _tubes(segments, radius, colours)
+
+
+def trail_colours(shown: BoxSet) -> tuple[np.ndarray, np.ndarray]:
+    """The paths of the boxes' centres as segments [S, 2, 3], and colours [S, 3] from 0 to 1 that
+    are fainter towards the past."""
+    trails = [np.asarray(trail, np.float64) for trail in shown.trails]
+    pieces = [np.stack([trail[:-1], trail[1:]], axis=1) for trail in trails]
+    ages = [np.linspace(0.9, 0.1, len(piece))[:, None] for piece in pieces]
+    now, past = _shares(shown.colours[: len(trails)]), _shares([BACKGROUND])
+    colours = [age * past + (1 - age) * colour for age, colour in zip(ages, now, strict=True)]
+    segments = np.concatenate([np.zeros((0, 2, 3)), *pieces])
+    return segments, np.concatenate([np.zeros((0, 3)), *colours])
+
+
+def ground_rings(all_round: bool) -> Mesh:
+    """Thin circles on the ground, or arcs ahead, one every 10 m, as the scale of the scene."""
+    reach = 180 if all_round else 50  # degrees
+    angle = np.radians(np.arange(-reach, reach + 1, 2))
+    arcs = [
+        np.stack([metres * np.cos(angle), metres * np.sin(angle), 0 * angle + GROUND], axis=1)
+        for metres in RINGS
+    ]
+    segments = np.concatenate([np.stack([arc[:-1], arc[1:]], axis=1) for arc in arcs])
+    radius = np.repeat(0.012 + 0.0006 * np.array(RINGS), len(angle) - 1)
+    return _tubes(segments, radius, np.tile(_shares([RING]), (len(segments), 1)))
+
+
+def _shares(colours) -> np.ndarray:
+    """Colours as [N, 3] from 0 to 1."""
+    return np.array(colours, np.float64).reshape(-1, 3) / 255
+
+
+def _tubes(segments: np.ndarray, radius: np.ndarray, colours: np.ndarray) -> Mesh:
+    """Prisms of SIDES sides around segments [S, 2, 3], longer than the segments by a radius at each
+    end.
+
+    radius: [S] metres. colours: [S, 3].
+    """
+    along = segments[:, 1] - segments[:, 0]
+    along = along / np.maximum(np.linalg.norm(along, axis=1, keepdims=True), 1e-9)
+    helper = np.where(np.abs(along[:, 2:]) > 0.9, (1.0, 0, 0), (0, 0, 1.0))
+    first = np.cross(along, helper)
+    first /= np.maximum(np.linalg.norm(first, axis=1, keepdims=True), 1e-9)
+    second = np.cross(along, first)
+    turn = np.arange(SIDES) * 2 * np.pi / SIDES
+    ring = np.cos(turn)[:, None] * first[:, None] + np.sin(turn)[:, None] * second[:, None]
+    ring *= radius[:, None, None]
+    ends = segments + np.stack([-along, along], axis=1) * radius[:, None, None]
+    vertices = (ends[:, :, None] + ring[:, None]).reshape(-1, 3)  # [S * 2 * SIDES, 3]
+    i = np.arange(SIDES)
+    j = (i + 1) % SIDES
+    sides = np.concatenate([np.stack([i, j, j + SIDES], 1), np.stack([i, j + SIDES, i + SIDES], 1)])
+    caps = np.stack([np.zeros(SIDES - 2, int), i[1:-1], i[2:]], 1)
+    one = np.concatenate([sides, caps[:, ::-1], caps + SIDES])
+    triangles = (one + np.arange(len(segments))[:, None, None] * 2 * SIDES).reshape(-1, 3)
+    return Mesh(vertices, triangles.astype(np.int32), np.repeat(colours, 2 * SIDES, axis=0))
+
+
+COLOUR_BY = ("height", "intensity")
+REACH = 300.0  # metres: points farther away are not drawn
+BEHIND = 0.01  # share of the points behind the sensor from which rings go all round
+LEAST = 1 << 14  # points for which there is room
+COLOURS = ramp(np.arange(256), 0, 255).astype(np.float32) / 255  # [256, 3]
+KEPT = 8  # clouds; the renderer reads their memory while it is behind
+
+
+class SceneContent:
+    """Changes only the parts that differ from before: a new view or caption builds nothing again.
+
+    The geometries are "points", "rings", "trails", "ground truth" and "detections"; an empty one
+    does not exist.
+    """
+
+    def __init__(self, scene, eye: np.ndarray, point_size: float):
+        """scene: an Open3DScene. eye [3]: the place from which lines have the right thickness."""
+        self._scene, self._eye = scene, eye
+        self._material = material(point_size)
+        self._room = 0  # points
+        self._clouds: deque = deque(maxlen=KEPT)
+        self._made: dict[str, object] = {}  # the input of each geometry
+
+    def show(
+        self,
+        points: np.ndarray,
+        ground_truth: BoxSet,
+        detections: BoxSet,
+        colour_by: str = "height",
+    ) -> None:
+        """Points [P, 4], coloured by "height" or "intensity", and boxes."""
+        points = within_reach(points)
+        if self._is_new("points", (colour_by, points.tobytes())):
+            self._show_points(points, colour_by)
+        all_round = bool(len(points)) and bool((points[:, 0] < -1).mean() > BEHIND)
+        if self._is_new("rings", all_round):
+            self._show_mesh("rings", ground_rings(all_round))
+        if self._is_new("ground truth", _key(ground_truth)):
+            self._show_mesh("ground truth", box_tubes(ground_truth, True, self._eye))
+        if self._is_new("detections", _key(detections)):
+            self._show_mesh("detections", box_tubes(detections, False, self._eye))
+        if self._is_new("trails", (_key(detections), *(t.tobytes() for t in detections.trails))):
+            self._show_mesh("trails", trail_tubes(detections, self._eye))
+
+    def _is_new(self, name: str, made_of: object) -> bool:
+        if name in self._made and self._made[name] == made_of:
+            return False
+        self._made[name] = made_of
+        return True
+
+    def _show_points(self, points: np.ndarray, colour_by: str) -> None:
+        import open3d as o3d
+        from open3d.visualization import rendering
+
+        if not len(points):
+            self._scene.remove_geometry("points")
+            self._room = 0
+            return
+        grown = len(points) > self._room
+        if grown:
+            self._room = max(LEAST, 1 << (len(points) - 1).bit_length())
+        # The rest repeats the first point: the renderer cannot change the number of points.
+        places, colours = np.empty((2, self._room, 3), np.float32)
+        places[: len(points)], places[len(points) :] = points[:, :3], points[0, :3]
+        colours[: len(points)] = point_colours(points, colour_by)
+        colours[len(points) :] = colours[0]
+        tensor: Any = o3d.core.Tensor  # its types leave out arrays
+        cloud = o3d.t.geometry.PointCloud(tensor(places))
+        cloud.point.colors = tensor(colours)
+        self._clouds.append(cloud)
+        if grown:
+            self._scene.remove_geometry("points")
+            self._scene.add_geometry("points", cloud, self._material, False)
+            self._scene.scene.set_geometry_culling("points", False)  # by the first cloud's bounds
+        else:
+            flags = rendering.Scene.UPDATE_POINTS_FLAG | rendering.Scene.UPDATE_COLORS_FLAG
+            self._scene.scene.update_geometry("points", cloud, flags)
+
+    def _show_mesh(self, name: str, tube: Mesh) -> None:
+        import open3d as o3d
+
+        vector = o3d.utility.Vector3dVector
+        self._scene.remove_geometry(name)
+        if len(tube.triangles):
+            mesh = o3d.geometry.TriangleMesh(
+                vector(tube.vertices), o3d.utility.Vector3iVector(tube.triangles)
+            )
+            mesh.vertex_colors = vector(tube.colours)
+            # Without these the shader samples its (blank) texture at random places, and a software
+            # driver may filter for minutes.
+            mesh.triangle_uvs = o3d.utility.Vector2dVector(np.zeros((3 * len(tube.triangles), 2)))
+            self._scene.add_geometry(name, mesh, self._material)
+
+
+def within_reach(points: np.ndarray) -> np.ndarray:
+    """The points [P, 4] that are drawn: only finite ones."""
+    x, y, z = np.abs(points[:, :3].T)
+    near = (x < REACH) & (y < REACH) & (z < REACH)
+    return points if near.all() else points[near]
+
+
+def point_colours(points: np.ndarray, colour_by: str) -> np.ndarray:
+    """[P, 3] float32 from 0 to 1 for points [P, 4] by "height" or "intensity"."""
+    low, high = HEIGHTS if colour_by == "height" else INTENSITIES
+    value = np.nan_to_num(points[:, 2 if colour_by == "height" else 3])
+    return COLOURS[((value - low) * (255 / (high - low)) + 0.5).clip(0, 255).astype(np.uint8)]
+
+
+def _key(shown: BoxSet) -> tuple:
+    return (shown.boxes.tobytes(), shown.colours, shown.verdicts)
+
+
+def material(point_size: float):
+    """Colours as they are, points of so many pixels."""
+    from open3d.visualization import rendering
+
+    plain = rendering.MaterialRecord()
+    plain.shader, plain.point_size = "defaultUnlit", point_size
+    return plain
+
+
+MARGIN = 20  # pixels to the picture's edges
+TITLE = 17  # pixels, size of its letters
+
+
+class Overlay(NamedTuple):
+    """The content of one picture besides points and lines."""
+
+    sets: Mapping[str, BoxSet]  # "ground truth" and "detections", as far as shown
+    title: str = ""
+    figures: Mapping[str, str] = {}  # names and values, at the upper left
+    inset: np.ndarray | None = None  # [h, w, 3] uint8, at the upper right
+
+
+def lay_over(
+    picture: np.ndarray, view: Viewpoint, marks: np.ndarray, overlay: Overlay
+) -> np.ndarray:
+    """The picture [H, W, 3] uint8, as seen from `view`, with all texts; marks: [R, 3] where the
+    distances of the rings are written."""
+    image = Image.fromarray(picture)
+    draw = ImageDraw.Draw(image)
+    wide, high = view.size
+    strip = legend(overlay.sets, wide - 2 * MARGIN)
+    top = high - strip.height - 12
+    image.paste(strip, (MARGIN, top), strip)
+    taken: list[tuple[int, ...]] = [(0, 0, wide, 40)]
+    room = wide - 2 * MARGIN
+    if overlay.inset is not None:
+        inset = framed(overlay.inset)
+        taken.append(_paste(image, inset, wide - MARGIN - inset.width, MARGIN))
+        room -= inset.width + MARGIN
+    if overlay.figures:
+        taken.append(_paste(image, panel(overlay.figures), MARGIN, 40))
+    space = FreeSpace((0, 0, wide, top), np.array(taken, np.float64))
+    found = overlay.sets.get("detections", EMPTY)
+    captions = found.captions()
+    for i, place, _ in view.place_captions(found, space):
+        write(draw, tuple(place), captions[i], found.colours[i], 14, "mm", outlined=True)
+    for metres, place, depth in zip(RINGS, *view.project(marks), strict=True):
+        if depth > 0 and take(space, place, f"{metres} m"):
+            write(draw, tuple(place), f"{metres} m", FAINT, 14, "mm", outlined=True)
+    title = shortened(overlay.title, TITLE, room)
+    write(draw, (MARGIN, 24), title, TEXT, TITLE, outlined=True)
+    return np.asarray(image)
+
+
+def framed(inset: np.ndarray) -> Image.Image:
+    """The inset [h, w, 3] with a thin frame."""
+    image = Image.new("RGBA", (inset.shape[1] + 2, inset.shape[0] + 2), (*GRID, 255))
+    image.paste(Image.fromarray(inset), (1, 1))
+    return image
+
+
+def _paste(image: Image.Image, part: Image.Image, left: int, top: int) -> tuple[int, ...]:
+    """Returns the place that it takes."""
+    image.paste(part, (left, top), part)
+    return left, top, left + part.width, top + part.height
+
 
 EYE, TARGET = np.array([-11.0, 0.0, 8.0]), np.array([14.0, 0.0, -1.0])  # metres, LiDAR frame
 FIELD_OF_VIEW = 42.0  # degrees, from top to bottom
@@ -111,7 +403,7 @@ def ring_marks(size: tuple[int, int]) -> np.ndarray:
 
 
 def _serve(pipe: Connection, size: tuple[int, int], has_display: bool) -> None:
-    """The rendering process: a picture for each scene that comes, or a line on what is wrong."""
+    """The rendering process: a picture for each scene that comes, or a line with the error."""
     if not has_display:  # it would wait for ever for an X server that hangs
         os.environ.pop("DISPLAY", None)
     renderer = content = None

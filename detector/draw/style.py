@@ -1,4 +1,4 @@
-"""What all pictures share: what is drawn, its colours, its line styles."""
+"""The common parts of all pictures: boxes to draw, their colours, their line styles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import ImageDraw
 
-from data.kitti.metric.verdicts import FALSE, IGNORED, MATCHED, MISSED
+from millisecond.data.metric.verdicts import FALSE, IGNORED, MATCHED, MISSED
 
 Colour = tuple[int, int, int]
 
@@ -53,9 +53,9 @@ class BoxSet(NamedTuple):
     scores: np.ndarray | None = None  # [M], detections only
     ids: np.ndarray | None = None  # [M] int64 numbers of tracks, 0 for none
     trails: tuple[np.ndarray, ...] = ()  # M paths [T, 3] of the centres, oldest first; or none
-    verdicts: tuple[str, ...] = ()  # M of data.kitti.metric.verdicts, where errors are judged
+    verdicts: tuple[str, ...] = ()  # M of data.metric.verdicts, where errors are judged
     overlaps: np.ndarray | None = None  # [M] of matched detections with their objects, else NaN
-    by_error: bool = False  # whether the colours are those of the verdicts, not of the classes
+    by_error: bool = False  # whether boxes have the colours of the verdicts, not of the classes
 
     def captions(self) -> list[str]:
         """For each box its track's number, if any, its score with two decimals and, of a match,
@@ -121,7 +121,7 @@ class Palette:
 
 
 def tint(colour: Colour, share: float = 0.25) -> Colour:
-    """The colour moved towards white: that of ground truth lines."""
+    """The colour moved towards white, as ground truth lines have it."""
     red, green, blue = (round(c + (255 - c) * share) for c in colour)
     return red, green, blue
 
@@ -131,7 +131,7 @@ INTENSITIES = (0.0, 0.8)
 
 
 def ramp(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """[P] values -> [P, 3] uint8 colours between those of low and high."""
+    """[P] values -> [P, 3] uint8 colours on the ramp from low to high."""
     place = ((values - low) / (high - low)).clip(0, 1)
     stops = np.linspace(0, 1, len(RAMP))
     return np.stack([np.interp(place, stops, RAMP[:, c]) for c in range(3)], 1).astype(np.uint8)

@@ -1,14 +1,29 @@
-"""Text in pictures, in a font that has its letters, whatever the script."""
+"""Text in pictures: fonts for any script, captions beside boxes, strips laid over pictures."""
 
 import string
 import sys
-from functools import cache
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from PIL import ImageDraw, ImageFont
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
-from detector.draw.style import BACKGROUND, Colour
+from millisecond.data.metric.verdicts import FALSE, IGNORED, MATCHED, MISSED
+from millisecond.detector.draw.style import (
+    BACKGROUND,
+    CLASS_COLOURS,
+    FAINT,
+    GRID,
+    TEXT,
+    VERDICT_COLOURS,
+    BoxSet,
+    Colour,
+    dash,
+    draw_lines,
+)
 
 PLAIN = frozenset(map(ord, string.ascii_letters + string.digits))
 
@@ -21,8 +36,8 @@ class Typeface(NamedTuple):
 
 
 def legible(text: str) -> str:
-    """The text as it will be written: letters that no font here has, as their Unicode numbers,
-    such as [U+8ECA], which is said once on stderr."""
+    """The text as it will be written: letters that no font here has become their Unicode numbers,
+    such as [U+8ECA]; a note on stderr says this once."""
     return _prepare(text, 12)[0]
 
 
@@ -73,7 +88,7 @@ def wrapped(text: str, size: int, room: float) -> list[str]:
 
 
 def _prepare(text: str, size: int) -> tuple[str, ImageFont.FreeTypeFont]:
-    """What is written, and the font to write it in."""
+    """The text as it will be written, and its font."""
     letters = frozenset(c for c in text if not c.isascii())
     if not letters:
         return text, _font(size, None)
@@ -131,3 +146,160 @@ def _letters(path: Path) -> frozenset[int]:
 def _tell(letters: str) -> None:
     line = f"note: no font here has the letters {letters}; install one, such as fonts-noto-cjk"
     print(line, file=sys.stderr)
+
+
+class FreeSpace:
+    """The part of a picture that nothing has taken yet; rectangles are (left, top, right, bottom)
+    in pixels."""
+
+    def __init__(self, area: tuple[float, float, float, float], taken: np.ndarray | None = None):
+        """taken: [N, 4] rectangles that captions keep off."""
+        self._area = area
+        self._taken = np.zeros((0, 4)) if taken is None else taken
+
+    def take(self, places: np.ndarray) -> np.ndarray | None:
+        """The first free one of the rectangles [K, 4], which is then taken; or None."""
+        left, top, right, bottom = self._area
+        for place in places:
+            inside = place[0] >= left and place[1] >= top and place[2] <= right
+            apart = (place[:2] >= self._taken[:, 2:]) | (place[2:] <= self._taken[:, :2])
+            if inside and place[3] <= bottom and apart.any(axis=1).all():
+                self._taken = np.concatenate([self._taken, place[None]])
+                return place
+        return None
+
+
+SIZE, ROW = 14, 24  # of the letters and of a row, pixels
+GAP = 20  # pixels between two entries
+CROSSED, CAPTIONS = "missed or false", "0.00 (0.00): score (overlap)"
+VALUE = 64  # pixels for a value of a panel
+
+# An entry draws itself at (left, middle) of its row.
+Entry = tuple[float, Callable[[ImageDraw.ImageDraw, float, float], None]]
+
+
+def legend(sets: Mapping[str, BoxSet], room: int, title: str = "") -> Image.Image:
+    """The title, a square for every class (or verdict) that occurs and the line styles, in as many
+    rows as fit them all into `room` pixels. Where errors are judged they are counted.
+
+    Args:
+        sets: "ground truth" and "detections", as far as shown.
+
+    Returns:
+        An RGBA image, transparent but for the text, not wider than needed.
+    """
+    entries: list[Entry] = []
+    if title:
+        title = shortened(title, SIZE, room)
+        entries.append((width(title, SIZE) + 10, partial(_text, text=title)))
+    for name, colour in _colours(sets).items():
+        name = shortened(name + _counts(sets, name), SIZE, room - 16)
+        entries.append((16 + width(name, SIZE), partial(_square, text=name, colour=colour)))
+    for name in sets:
+        solid = name == "detections"
+        entries.append((41 + width(name, SIZE), partial(_line, text=name, solid=solid)))
+    if any(shown.wrong().any() for shown in sets.values()):
+        entries.append((16 + width(CROSSED, SIZE), _cross))
+    if any(shown.overlaps is not None for shown in sets.values()):
+        entries.append((width(CAPTIONS, SIZE) + 2, partial(_text, text=CAPTIONS)))
+    places, left, row, used = [], 0.0, 0, 1.0
+    for size, _ in entries:
+        if left and left + size > room:
+            left, row = 0.0, row + 1
+        places.append((left, (row + 0.5) * ROW))
+        used = max(used, left + size + 2)
+        left += size + GAP
+    strip = Image.new("RGBA", (round(used), (row + 1) * ROW), (*BACKGROUND, 0))
+    draw = ImageDraw.Draw(strip)
+    for (_, paint), place in zip(entries, places, strict=True):
+        paint(draw, *place)
+    return strip
+
+
+def line(text: str, size: int, colour: Colour) -> Image.Image:
+    """One line of text as an RGBA image that is not wider than it."""
+    strip = Image.new("RGBA", (max(1, round(width(text, size)) + 4), ROW), (*BACKGROUND, 0))
+    write(ImageDraw.Draw(strip), (2, ROW / 2), text, colour, size, outlined=True)
+    return strip
+
+
+def table(rows: Mapping[str, str]) -> Image.Image:
+    """Two columns on a ground of their own, as an RGBA image."""
+    split = round(max(width(name, SIZE) for name in rows)) + GAP
+    room = split + round(max(width(text, SIZE) for text in rows.values()))
+    size = (room + 2 * GAP, len(rows) * ROW + GAP)
+    strip = Image.new("RGBA", size, (*BACKGROUND, 235))
+    draw = ImageDraw.Draw(strip)
+    draw.rectangle((0, 0, size[0] - 1, size[1] - 1), outline=(*GRID, 255))
+    for row, (name, text) in enumerate(rows.items()):
+        middle = GAP / 2 + (row + 0.5) * ROW
+        write(draw, (GAP, middle), name, TEXT, SIZE)
+        write(draw, (GAP + split, middle), text, FAINT, SIZE)
+    return strip
+
+
+def panel(rows: Mapping[str, str]) -> Image.Image:
+    """Names and values below each other on a dim ground, as an RGBA image.
+
+    It is as wide for values of any usual length, so that it keeps its place while they change.
+    """
+    split = round(max(width(name, SIZE) for name in rows)) + GAP
+    room = split + max(VALUE, *(round(width(text, SIZE)) + 4 for text in rows.values()))
+    strip = Image.new("RGBA", (room, len(rows) * ROW), (*BACKGROUND, 190))
+    draw = ImageDraw.Draw(strip)
+    for row, (name, text) in enumerate(rows.items()):
+        middle = (row + 0.5) * ROW
+        write(draw, (2, middle), name, FAINT, SIZE)
+        write(draw, (split, middle), text, TEXT, SIZE)
+    return strip
+
+
+def _colours(sets: Mapping[str, BoxSet]) -> dict[str, Colour]:
+    """The meaning of the colours of the sets: verdicts or classes, KITTI's four first."""
+    if any(shown.by_error for shown in sets.values()):
+        occur = {verdict for shown in sets.values() for verdict in shown.verdicts}
+        return {verdict: colour for verdict, colour in VERDICT_COLOURS.items() if verdict in occur}
+    found: dict[str, Colour] = {}
+    for shown in sets.values():
+        found |= zip(shown.names, shown.colours, strict=True)
+    order = [*CLASS_COLOURS, *sorted(found.keys() - CLASS_COLOURS.keys())]
+    return {name: found[name] for name in order if name in found}
+
+
+def _counts(sets: Mapping[str, BoxSet], name: str) -> str:
+    """The text after the name of a class or of a verdict: their number, where errors are judged."""
+    judged = [
+        (kind, verdict)
+        for of, shown in sets.items()
+        for kind, verdict in zip(shown.names, shown.verdicts or shown.names, strict=True)
+        # A match is an object and a detection: it is counted once.
+        if verdict != MATCHED or of == "detections" or "detections" not in sets
+    ]
+    if any(shown.by_error for shown in sets.values()):
+        kinds = Counter(kind for kind, verdict in judged if verdict == name != IGNORED)
+        text = ", ".join(f"{kind} {kinds[kind]}" for kind in sorted(kinds))
+    else:
+        verdicts = Counter(verdict for kind, verdict in judged if kind == name)
+        text = ", ".join(f"{verdicts[v]} {v}" for v in (MATCHED, MISSED, FALSE) if verdicts[v])
+    return f": {text}" if text else ""
+
+
+def _text(draw: ImageDraw.ImageDraw, x: float, y: float, text: str) -> None:
+    write(draw, (x, y), text, TEXT, SIZE, outlined=True)
+
+
+def _square(draw: ImageDraw.ImageDraw, x: float, y: float, text: str, colour: Colour) -> None:
+    draw.rectangle((x, y - 5, x + 10, y + 5), fill=colour)
+    write(draw, (x + 16, y), text, TEXT, SIZE, outlined=True)
+
+
+def _cross(draw: ImageDraw.ImageDraw, x: float, y: float) -> None:
+    lines = np.array([[[x, y - 5], [x + 10, y + 5]], [[x, y + 5], [x + 10, y - 5]]])
+    draw_lines(draw, lines, TEXT, 2)
+    write(draw, (x + 16, y), CROSSED, TEXT, SIZE, outlined=True)
+
+
+def _line(draw: ImageDraw.ImageDraw, x: float, y: float, text: str, solid: bool) -> None:
+    line = np.array([[[x, y], [x + 34, y]]])
+    draw_lines(draw, line if solid else dash(line, 5), TEXT, 3 if solid else 2)
+    write(draw, (x + 41, y), text, TEXT, SIZE, outlined=True)

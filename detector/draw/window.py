@@ -4,17 +4,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from detector.draw.display import display_problem
-from detector.draw.open3d_process import REMEDY, Open3DProcess
-from detector.draw.style import BoxSet
-from detector.draw.text import legible
-from detector.draw.window_view import CLOSED, SCREENSHOT, serve
+from millisecond.detector.draw.open3d_process import REMEDY, Open3DProcess, display_problem
+from millisecond.detector.draw.style import BoxSet
+from millisecond.detector.draw.text import legible
+from millisecond.detector.draw.window_view import CLOSED, SCREENSHOT, serve
 
 STARTING, OPENING = 120.0, 15.0  # seconds
 
 
 class WindowUnavailable(RuntimeError):
-    """No window can be opened here; the text is one line that says why."""
+    """No window can be opened here; the text is one line with the reason."""
 
 
 class Window:
@@ -24,10 +23,10 @@ class Window:
     """
 
     def __init__(self, keys: Mapping[str, str], colour_by: str = "height"):
-        """keys: what the program's own keys do, for the help, e.g. {"left, right": "turn pages"},
-        by Open3D's names (gui.KeyName) in lower case; `wait` hands them to the program. With
-        SCREENSHOT among them, what the window showed is then in `screenshots`. colour_by: "height"
-        or "intensity" of the points, at first.
+        """keys: the actions of the program's own keys, for the help, e.g. {"left, right": "turn
+        pages"}, by Open3D's names (gui.KeyName) in lower case; `wait` hands them to the program.
+        With SCREENSHOT among them, the picture of the window is then in `screenshots`. colour_by:
+        "height" or "intensity" of the points, at first.
 
         Raises WindowUnavailable where no window can be opened.
         """
@@ -35,7 +34,7 @@ class Window:
         if problem:
             raise WindowUnavailable(problem)
         self.open = True
-        self.screenshots: list[np.ndarray] = []  # [H, W, 3] uint8, those that were not taken yet
+        self.screenshots: list[np.ndarray] = []  # [H, W, 3] uint8, not yet taken by the program
         self._process = Open3DProcess(serve, dict(keys), colour_by)
         try:
             for patience in (STARTING, OPENING):  # imported, then opened
@@ -64,7 +63,7 @@ class Window:
         figures: Mapping[str, str] | None = None,
         inset: np.ndarray | None = None,
     ) -> None:
-        """Replace what the window shows by points [P, 4] and boxes; the view stays as it is.
+        """Replace the content of the window by points [P, 4] and boxes; the view stays.
 
         figures: names and values at the upper left. inset: [h, w, 3] uint8, at the upper right.
         Raises OSError where the window was lost.

@@ -1,4 +1,4 @@
-"""What a `Window`'s process does: Open3D's own window, its keys and the texts on it."""
+"""Open3D's own window, in its process: the camera, the keys, captions and texts."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,18 +9,142 @@ from tempfile import NamedTemporaryFile
 import numpy as np
 from PIL import Image
 
-from detector.draw.captions import FreeSpace
-from detector.draw.overlay import Overlay, framed, lay_over
-from detector.draw.scene import EYE, prepare_scene, ring_marks
-from detector.draw.scene_content import COLOUR_BY, SceneContent, material
-from detector.draw.strips import SIZE, legend, line, panel, table
-from detector.draw.style import EMPTY, FAINT, TEXT, BoxSet
-from detector.draw.text import shortened
-from detector.draw.tubes import RINGS
-from detector.draw.viewpoint import Viewpoint, take
-from detector.draw.window_camera import WindowCamera
-from detector.draw.window_captions import WindowCaptions
-from detector.draw.window_text import WindowText
+from millisecond.detector.draw.scene import (
+    COLOUR_BY,
+    EYE,
+    FIELD_OF_VIEW,
+    REACH,
+    RINGS,
+    TARGET,
+    Overlay,
+    SceneContent,
+    framed,
+    lay_over,
+    material,
+    prepare_scene,
+    ring_marks,
+)
+from millisecond.detector.draw.style import EMPTY, FAINT, TEXT, BoxSet, Colour
+from millisecond.detector.draw.text import SIZE, FreeSpace, legend, line, panel, shortened, table
+from millisecond.detector.draw.view import View, Viewpoint, extent, take
+
+
+class WindowText:
+    """An image on the window, in pixels of a screen without scaling."""
+
+    def __init__(self, gui, image: Image.Image):
+        """gui: the module open3d.visualization.gui."""
+        self._gui, self.size = gui, image.size
+        self.widget = gui.ImageWidget(_pixels(image))
+        self.widget.background_color = gui.Color(0, 0, 0, 0)
+
+    def show(self, image: Image.Image) -> None:
+        """Replaces the image."""
+        self.size = image.size
+        self.widget.update_image(_pixels(image))
+
+    def put(self, left: float, top: float, scale: float) -> None:
+        """Moves the upper left corner to a pixel of the window; scale: the screen's scale."""
+        wide, high = self.size
+        corner = round(left), round(top)
+        self.widget.frame = self._gui.Rect(*corner, round(wide * scale), round(high * scale))
+
+
+def _pixels(image: Image.Image):
+    import open3d as o3d
+
+    return o3d.geometry.Image(np.array(image))  # type: ignore[call-overload]  # takes any array
+
+
+class WindowCaptions:
+    """Texts in a SceneWidget; texts that are no longer needed are used again."""
+
+    def __init__(self, gui, widget):
+        """gui: the module open3d.visualization.gui."""
+        self._gui, self._widget = gui, widget
+        self._labels: list = []
+        self._used = 0
+
+    def clear(self) -> None:
+        """Begin anew: none is shown."""
+        for label in self._labels[: self._used]:
+            label.text = ""
+        self._used = 0
+
+    def put(
+        self, text: str, colour: Colour, view: Viewpoint, place: np.ndarray, depth: float
+    ) -> None:
+        """Write around a pixel; Open3D begins a text at its point, downwards and to the right."""
+        if self._used == len(self._labels):
+            self._labels.append(self._widget.add_3d_label(np.zeros(3, np.float32), ""))
+        label = self._labels[self._used]
+        self._used += 1
+        corner = place - extent(text) / 2 + np.array([3, 0])
+        label.text, label.color = text, self._gui.Color(*(c / 255 for c in colour))
+        label.position = view.point(corner, depth).astype(np.float32)
+
+
+BEHIND = np.array([-12.0, 0.0, 7.0])  # metres from the object that is followed to the eye
+UP, FORWARD = (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)
+
+
+class WindowCamera:
+    """The camera of a SceneWidget."""
+
+    def __init__(self, widget):
+        self._widget = widget
+        self._followed = 0  # number of a track
+
+    def viewpoint(self) -> Viewpoint:
+        """The viewpoint of the scene now."""
+        camera, frame = self._widget.scene.camera, self._widget.frame
+        focal = camera.get_projection_matrix()[1, 1] * frame.height / 2
+        matrix = np.asarray(camera.get_view_matrix(), np.float64)
+        return Viewpoint(matrix, float(focal), (frame.width, frame.height))
+
+    def look_from_behind(self) -> None:
+        """From behind and above the sensor, as at first."""
+        self._followed = 0
+        self._look(TARGET, EYE, UP)
+
+    def look_down(self, points: np.ndarray, sets: Mapping[str, BoxSet]) -> None:
+        """From above onto everything, forward is up."""
+        self._followed = 0
+        view = View.of_data(points, [shown.boxes for shown in sets.values()])
+        target = np.array([sum(view.x) / 2, sum(view.y) / 2, 0.0])
+        reach = max((view.x[1] - view.x[0]), (view.y[1] - view.y[0]) * 9 / 16) / 2
+        height = 1.2 * reach / np.tan(np.radians(FIELD_OF_VIEW) / 2)
+        self._look(target, target + np.array([-0.01, 0.0, height]), FORWARD)
+
+    def follow_next(self, sets: Mapping[str, BoxSet]) -> None:
+        """Follow the nearest track or, after one, the next farther one; after the last, none."""
+        found = sets.get("detections", EMPTY)
+        ids = np.zeros(0, np.int64) if found.ids is None else found.ids
+        order = [i for i in np.argsort(np.hypot(*found.boxes[:, :2].T)) if i < len(ids) and ids[i]]
+        numbers = [int(ids[i]) for i in order]
+        place = numbers.index(self._followed) + 1 if self._followed in numbers else 0
+        if place < len(numbers):
+            self._followed = numbers[place]
+            self.follow(sets)
+        else:
+            self.look_from_behind()
+
+    def follow(self, sets: Mapping[str, BoxSet]) -> None:
+        """Move with the followed track; where it is lost, the camera stays."""
+        found = sets.get("detections", EMPTY)
+        if not self._followed or found.ids is None:
+            return
+        for i in np.flatnonzero(found.ids == self._followed):
+            target = np.asarray(found.boxes[i, :3], np.float64)
+            self._look(target, target + BEHIND, UP)
+
+    def _look(self, target: np.ndarray, eye: np.ndarray, up: tuple[float, float, float]) -> None:
+        import open3d as o3d
+
+        bounds = o3d.geometry.AxisAlignedBoundingBox(np.full(3, -REACH), np.full(3, REACH))
+        self._widget.setup_camera(FIELD_OF_VIEW, bounds, np.zeros(3, np.float32))
+        self._widget.look_at(target, eye, np.array(up))
+
 
 NAME = "millisecond"
 AT_FIRST = (1280, 720)  # pixels
@@ -28,7 +152,7 @@ MARGIN = 16  # pixels between the texts and the window's edges
 TITLE = 17  # pixels, size of its letters
 POINT_SIZES = (2.5, 4.0, 0.0, 1.5)  # pixels, in the order in which `p` shows them; 0 is none
 # Seconds after a change at which the window is drawn. Once is not enough: while the renderer is
-# behind, as it is at the start, it drops frames without a word.
+# behind, as it is at the start, it drops frames without a notice.
 DRAWN_AFTER = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
 HELP = "h: keys     q: quit"
 KEYS = {
@@ -45,7 +169,7 @@ KEYS = {
 TRACK_KEYS = {"f": "follow a track, the next one, none", "l": "trails off, on"}
 SCREENSHOT = "s"  # where it is a key of the program, the picture comes with it
 TOGGLES = {"g": "ground truth", "d": "detections", "l": "trails"}
-CLOSED = "closed"  # what is sent when the user has closed the window
+CLOSED = "closed"  # sent when the user has closed the window
 SIGNS = {"[": "LEFT_BRACKET", "]": "RIGHT_BRACKET"} | {
     str(digit): name
     for digit, name in enumerate(
@@ -119,14 +243,14 @@ class WindowView:
         self._colour_by = COLOUR_BY.index(colour_by)
         self._placed: Viewpoint | None = None  # from where the captions were placed
         self._redraws: list[float] = []  # when the window is to be drawn again, seconds
-        self._screenshot = False  # whether one is on its way
+        self._screenshot = False  # whether one is wanted
         self._window.set_on_layout(self._layout)
         self._window.set_on_close(self._close)
         self._window.set_on_key(self._key)
         self._camera.look_from_behind()
 
     def tick(self) -> bool:
-        """Handle what the user did and draw; False once the window is closed."""
+        """Handle the user's input and draw; False once the window is closed."""
         if not (self._app.run_one_tick() and self._open):
             return False
         view = self._camera.viewpoint()
@@ -137,7 +261,9 @@ class WindowView:
         if self._redraws and time.monotonic() >= self._redraws[0]:
             del self._redraws[0]
             self._window.post_redraw()
-        if self._screenshot:  # it comes with one of the next drawings
+        # It comes with the next drawing, or never: a request is lost with a frame that is dropped.
+        if self._screenshot:
+            self._scene.scene.render_to_image(self._send_screenshot)
             self._window.post_redraw()
         return True
 
@@ -150,7 +276,7 @@ class WindowView:
         figures: Mapping[str, str],
         inset: np.ndarray | None,
     ) -> None:
-        """Replace what the window shows by points [P, 4] and boxes; the view stays as it is."""
+        """Replace the content of the window by points [P, 4] and boxes; the view stays."""
         sets = {"ground truth": ground_truth, "detections": detections}
         given = {name: shown for name, shown in sets.items() if shown is not None}
         self._points, self._overlay = points, Overlay(given, title, figures, inset)
@@ -173,7 +299,7 @@ class WindowView:
         return {name: shown for name, shown in sets.items() if name not in self._hidden}
 
     def _refresh(self, view: Viewpoint) -> None:
-        """Show what the keys have not hidden, and the texts for it."""
+        """Show all parts that the keys have not hidden, and their texts."""
         size, sets = POINT_SIZES[self._point_size], self._shown()
         for name in ("ground truth", "detections"):
             self._scene.show_geometry(name, name in sets)
@@ -210,7 +336,6 @@ class WindowView:
             return False
         if name == SCREENSHOT:
             self._screenshot = True
-            self._scene.scene.render_to_image(self._send_screenshot)
         elif name in TOGGLES:
             self._hidden ^= {TOGGLES[name]}
         elif name == "q":
@@ -234,7 +359,9 @@ class WindowView:
         return True
 
     def _send_screenshot(self, image) -> None:
-        """What the window shows, with the texts as on other pictures."""
+        """The picture of the window, with the texts as on other pictures."""
+        if not self._screenshot:  # an earlier request was answered
+            return
         self._screenshot = False
         picture = np.array(image)[..., :3]
         view = self._camera.viewpoint()

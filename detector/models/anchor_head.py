@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from detector.models.branched_conv import convolve_cells
+from millisecond.detector.models.layers import convolve_cells
 
 
 class Predictions(NamedTuple):

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from detector.models.batch_norm import MapNorm
-from detector.models.branched_conv import convolve
-from ops import norm_relu
+from millisecond.detector.models.layers import MapNorm, convolve
+from millisecond.ops import norm_relu
 
 
 class ConvBlock(nn.Module):

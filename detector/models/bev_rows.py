@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detector.models.anchor_head import AnchorHead, Predictions
-from detector.models.bev_backbone import BevBackbone, ConvBlock
-from detector.models.bev_cells import Cells, Window, planned, upsampled
-from detector.models.second import Second
-from ops import BevHeads, ConvChain, bev_cells, bev_map, bev_spread, sparse_conv
-from ops.rulebook import BevCells, CellPlan, CellValues, KernelMap, Level, Table
+from millisecond.detector.models.anchor_head import AnchorHead, Predictions
+from millisecond.detector.models.bev_backbone import BevBackbone, ConvBlock
+from millisecond.detector.models.second import Second
+from millisecond.ops import BevHeads, ConvChain, bev_cells, bev_map, bev_spread, sparse_conv
+from millisecond.ops.bev import BevCells, CellPlan, CellValues, Window, joined_cells, planned
+from millisecond.ops.rulebook import KernelMap, Level, Table
+
+Layer = tuple[Tensor, Tensor]  # of rows: weight [V, C_in, C_out], bias [C_out] float32
 
 
 class BevRows:
@@ -40,7 +42,12 @@ class BevRows:
             bias = _bias(upsample).repeat(factor * factor)
             self._upsamples.append((factor, ConvChain([weight], [bias])))
             self._widths.append(upsample.conv.out_channels)
-        self._ends = self._joined_ends(backbone)
+        self._ends = [
+            BevHeads(up[0], up_bias, head[0], head_bias, factor**2)
+            for ((up, up_bias), (head, head_bias)), factor in zip(
+                self.ends(), self.factors, strict=True
+            )
+        ]
 
     @classmethod
     def of(cls, model: Second) -> BevRows:
@@ -81,23 +88,18 @@ class BevRows:
             kernel_maps = [KernelMap(next(tables), None) for _ in windows]
             rows = chain(rows, kernel_maps)
             values.append(end(rows, kernel_maps[-1].forward.count))
-        factors = [factor for factor, _ in self._upsamples]
-        return CellValues(values, cells.rows, factors, self._head.groups())
+        return CellValues(values, cells.rows, self.factors, self._head.groups())
 
     def _predict_on_cpu(self, rows: Tensor, level: Level, batch_size: int) -> Predictions:
-        cells = Cells.of_sites(level, batch_size)
-        maps, features = [], []
-        for (windows, chain), (factor, upsample), width in zip(
+        plan, features = self.plan(level), []
+        cells = bev_cells(level, batch_size, plan)
+        tables = iter(cells.tables)
+        for (windows, chain), (_, upsample), width in zip(
             self._blocks, self._upsamples, self._widths, strict=True
         ):
-            kernel_maps = []
-            for window in windows:
-                cells, kernel_map = cells.convolved(window)
-                kernel_maps.append(kernel_map)
-            rows = chain(rows, kernel_maps)
+            rows = chain(rows, [KernelMap(next(tables), None) for _ in windows])
             features.append(upsample(rows, [_each(len(rows))]).view(-1, width))
-            maps.append((cells, factor))
-        whole, kernel_maps = upsampled(maps)
+        whole, kernel_maps = joined_cells(cells, plan, [factor for factor, _ in self._upsamples])
         weight, bias = self._head.joined()
         pieces = weight.flatten(1).T.split(self._widths)
         values: Tensor | None = None
@@ -105,21 +107,26 @@ class BevRows:
             once = bias if values is None else None
             values = sparse_conv(feature, piece[None], kernel_map, once, values)
         assert values is not None
-        return self._head.predictions(values, whole.row[:batch_size].flatten(1))
+        return self._head.predictions(values, whole.flatten(1))
 
-    def _joined_ends(self, backbone: BevBackbone) -> list[BevHeads]:
-        """Of each block: its up-sampling and the part of the heads that reads it."""
+    def ends(self) -> list[tuple[Layer, Layer]]:
+        """Of each block: its up-sampling of a row by itself, [1, C_in, factor * factor * width],
+        and the part of the heads that reads it, [1, width, C_out]. The first has their bias."""
         weight, bias = self._head.joined()
         pieces = weight.flatten(1).T.split(self._widths)
-        ends: list[BevHeads] = []
-        for (factor, _), upsample, piece in zip(
-            self._upsamples, backbone.upsamples, pieces, strict=True
-        ):
-            assert isinstance(upsample, ConvBlock)
-            parts, up = factor**2, upsample.conv.weight.permute(0, 2, 3, 1).flatten(1)
-            once = bias if not ends else torch.zeros_like(bias)
-            ends.append(BevHeads(up, _bias(upsample).repeat(parts), piece, once, parts))
-        return ends
+        biases = [bias.float(), *[torch.zeros_like(bias).float()] * (len(pieces) - 1)]
+        heads = [(piece[None], part) for piece, part in zip(pieces, biases, strict=True)]
+        ups = [chain.layers()[0] for _, chain in self._upsamples]
+        return list(zip(ups, heads, strict=True))
+
+    def layers(self) -> list[list[Layer]]:
+        """The convolutions of each block."""
+        return [chain.layers() for _, chain in self._blocks]
+
+    @property
+    def factors(self) -> list[int]:
+        """Of the up-sampling of each block, along y and x."""
+        return [factor for factor, _ in self._upsamples]
 
     def plan(self, level: Level) -> CellPlan:
         """What the network computes for maps of the size of `level`: made once, before a graph is

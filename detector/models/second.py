@@ -3,21 +3,47 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from detector.anchors import ROTATIONS
-from detector.config import Config
-from detector.models.anchor_head import AnchorHead, Predictions
-from detector.models.bev_backbone import BevBackbone, ConvBlock
-from detector.models.sparse_encoder import SparseEncoder
-from ops.kernel_map import Pyramid
-from ops.voxelize import VoxelGrid, Voxels, voxelize
+from millisecond.detector.anchors import ROTATIONS
+from millisecond.detector.config import Config
+from millisecond.detector.models.anchor_head import AnchorHead, Predictions
+from millisecond.detector.models.bev_backbone import BevBackbone, ConvBlock
+from millisecond.detector.models.sparse_encoder import SparseEncoder
+from millisecond.ops.kernel_map import Pyramid
+from millisecond.ops.voxelize import VoxelGrid, Voxels, voxelize
+
+
+class Fixed(NamedTuple):
+    """Memory that calls share, and sizes that make a call the same for every batch, so that nothing
+    is read back to the host (CUDA graph capture)."""
+
+    workspace: Tensor | None = None  # of `Second.workspace`: saves zeroing one in every call
+    rows: Sequence[int] | None = None  # of each level of the encoder, in the whole batch
+    voxels: int | None = None  # rows of the voxels: those of level 0, or more
+    cap: int | None = None  # voxels per frame, where it is not the network's
+
+
+FREE = Fixed()  # nothing is fixed
+
+
+class Sites(NamedTuple):
+    """The voxels of a batch, and the index of the sites that they make active."""
+
+    voxels: Voxels
+    pyramid: Pyramid
 
 
 class Second(nn.Module):
-    """From points to predictions: voxelizer, sparse encoder, bird's-eye-view backbone, heads."""
+    """From points to predictions: voxelizer (mean VFE), sparse encoder, bird's-eye-view backbone,
+    heads.
+
+    >>> predictions = model(*model.sites(points, offsets))
+    """
 
     def __init__(
         self,
@@ -34,28 +60,46 @@ class Second(nn.Module):
         self.encoder, self.backbone, self.head = encoder, backbone, head
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's lack it
 
-    def forward(self, points: Tensor, offsets: Tensor) -> Predictions:
-        """points [P, C] float32 of all frames one after another (x, y, z in metres, intensity in
-        [0, 1], further features); offsets [B + 1] int32: frame b has the rows offsets[b] to
-        offsets[b + 1]."""
-        voxels = self.voxelize(points, offsets)
-        pyramid = self.index(voxels)
+    def forward(
+        self, voxels: Voxels, pyramid: Pyramid, ready: Callable[[], object] | None = None
+    ) -> Predictions:
+        """What `sites` returns -> predictions. ready: called between encoder and backbone, e.g. to
+        wait for what runs beside the encoder."""
         bev = self.encode(voxels, pyramid)
+        if ready is not None:
+            ready()
         return self.predict(bev)
 
-    def voxelize(self, points: Tensor, offsets: Tensor, workspace: Tensor | None = None) -> Voxels:
-        """Points as in `forward` -> the cells that hold points.
+    def sites(
+        self,
+        points: Tensor,
+        offsets: Tensor,
+        fixed: Fixed = FREE,
+        clear_on: torch.cuda.Stream | None = None,
+    ) -> Sites:
+        """All that needs no weights: voxels and their index.
 
-        workspace: from `workspace`, saves zeroing one in every call.
+        points [P, C] float32 of all frames one after another (x, y, z in metres, intensity in
+        [0, 1], further features); offsets [B + 1] int32: frame b has the rows offsets[b] to
+        offsets[b + 1]. clear_on: see `index_pyramid`.
         """
-        max_voxels = self.max_voxels[0 if self.training else 1]
-        return voxelize(
-            points, offsets, self.grid, self.max_points, max_voxels, workspace=workspace
-        )
+        voxels = self.voxelize(points, offsets, fixed)
+        return Sites(voxels, self.index(voxels, fixed, clear_on))
 
-    def index(self, voxels: Voxels, workspace: Tensor | None = None) -> Pyramid:
+    def voxelize(self, points: Tensor, offsets: Tensor, fixed: Fixed = FREE) -> Voxels:
+        """Points as in `sites` -> the cells that hold points."""
+        cap = self.max_voxels[0 if self.training else 1] if fixed.cap is None else fixed.cap
+        memory = fixed.voxels, fixed.workspace
+        return voxelize(points, offsets, self.grid, self.max_points, cap, *memory)
+
+    def index(
+        self,
+        voxels: Voxels,
+        fixed: Fixed = FREE,
+        clear_on: torch.cuda.Stream | None = None,
+    ) -> Pyramid:
         """Voxels -> the sites of every level of the encoder and the kernel maps between them."""
-        return self.encoder.index(voxels, workspace=workspace)
+        return self.encoder.index(voxels, fixed.rows, fixed.workspace, clear_on)
 
     def encode(self, voxels: Voxels, pyramid: Pyramid) -> Tensor:
         """Voxels and their pyramid -> the bird's-eye-view map [B, C, Y, X], channels last."""

@@ -10,14 +10,18 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from detector.models.batch_norm import RowNorm
-from ops import bev_map, conv_blocks
-from ops.conv_chain import ConvChain
-from ops.dataflow import IMPLICIT_GEMM, Dataflow, PairMap
-from ops.kernel_map import ConvGeometry, KernelMap, Pyramid, index_pyramid, index_workspace
-from ops.sparse_conv import sparse_conv
-from ops.tuned import PairLists, Tunable, Tuned, precision_of, product_type
-from ops.voxelize import Voxels
+from millisecond.detector.models.layers import RowNorm
+from millisecond.ops import bev_map, conv_blocks
+from millisecond.ops.conv_chain import ConvChain
+from millisecond.ops.kernel_map import (
+    ConvGeometry,
+    KernelMap,
+    Pyramid,
+    index_pyramid,
+    index_workspace,
+)
+from millisecond.ops.sparse_conv import sparse_conv
+from millisecond.ops.voxelize import Voxels
 
 # The strided convolutions between the levels. Three halve all axes, the last one z alone: the 41
 # cells of KITTI along z become 21, 11, 5 and 2.
@@ -42,15 +46,6 @@ def last_level_shape(sparse_shape: Sequence[int]) -> tuple[int, int, int]:
     return z, y, x
 
 
-def no_graphs(layers: Sequence[str]) -> str:
-    """What layers of `SparseEncoder.by_other_dataflows` mean, as the end of a warning."""
-    more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
-    return (
-        f"{layers[0]}{more}: a CUDA graph cannot hold that, so there is none, and the host has "
-        "more to do; without the file all layers are implicit GEMMs in a graph"
-    )
-
-
 class SparseBlock(nn.Module):
     """Sparse convolution, BatchNorm, ReLU on rows."""
 
@@ -61,12 +56,9 @@ class SparseBlock(nn.Module):
         bound = 1 / math.sqrt(kernel_volume * in_channels)
         nn.init.uniform_(self.weight, -bound, bound)
 
-    def forward(
-        self, features: Tensor, kernel_map: KernelMap | PairMap, dataflow: Dataflow | None = None
-    ) -> Tensor:
+    def forward(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
         """[N_in, C_in] -> [N_out, C_out]."""
-        out = sparse_conv(features, self.weight, kernel_map, dataflow=dataflow)
-        return torch.relu(self.norm(out))
+        return torch.relu(self.norm(sparse_conv(features, self.weight, kernel_map)))
 
     def folded(self) -> tuple[Tensor, Tensor]:
         """Weight and bias with the running statistics of the BatchNorm in them."""
@@ -74,12 +66,11 @@ class SparseBlock(nn.Module):
         return self.weight * scale, self.norm.bias - self.norm.running_mean * scale
 
 
-class SparseEncoder(Tunable, nn.Module):
+class SparseEncoder(nn.Module):
     """Four levels with two submanifold convolutions each, and `DOWNS`: a strided convolution after
     each level.
 
     The index, i.e. the active sites and kernel maps of all levels, is built once from the voxels.
-    Layers that `use_tuned` gives another dataflow than the implicit GEMM run one by one.
     """
 
     def __init__(
@@ -155,89 +146,28 @@ class SparseEncoder(Tunable, nn.Module):
 
     def encode(self, features: Tensor, pyramid: Pyramid) -> Tensor:
         """The map [B, Z * C, Y, X], channels last, of voxels' features [N, C] and their pyramid."""
-        level, batch_size, maps = pyramid.levels[-1], pyramid.batch_size, _kernel_maps(pyramid)
-        flows = self._flows(features, maps)
-        if self.chain is not None and not any(flows):
-            return self.chain.bev_map(features, maps, level, batch_size)
-        through = self._through_blocks if self.chain is None else self._through_chain
-        features = through(features, maps, flows)
-        return bev_map(features, level.coords, level.spatial_shape, batch_size, count=level.count)
+        rows, level = self.rows(features, pyramid), pyramid.levels[-1]
+        return bev_map(rows, level.coords, level.spatial_shape, pyramid.batch_size, level.count)
 
     def rows(self, features: Tensor, pyramid: Pyramid) -> Tensor:
-        """As `encode`, but the rows [N, C] of the last level's sites; of the folded encoder."""
-        assert self.chain is not None, "not folded"
-        maps = _kernel_maps(pyramid)
-        flows = self._flows(features, maps)
-        if any(flows):
-            return self._through_chain(features, maps, flows)
-        return self.chain(features, maps)
+        """As `encode`, but the rows [N, C] of the last level's sites."""
+        convolved = self._through_blocks if self.chain is None else self.chain
+        return convolved(features, _kernel_maps(pyramid))
 
     def fold(self) -> None:
         """Turns the blocks into a chain of convolutions with bias and ReLU, in place."""
         self.chain = ConvChain(*zip(*(block.folded() for block in self._blocks()), strict=True))
         self.levels, self.downs = nn.ModuleList(), nn.ModuleList()
 
-    def by_other_dataflows(self, precision: str, training: bool) -> list[str]:
-        """Layers that are not implicit GEMMs at some size, by what `use_tuned` was given. Their
-        pairs are counted on the host, so a CUDA graph cannot hold them.
-
-        precision: fp32 (of which torch may be set to make tf32), bf16 or fp16.
-        """
-        if not isinstance(self.dataflow, Tuned):
-            return []
-        if precision == "fp32":
-            precision = precision_of(torch.float32)
-        layers = {(kind, *shape) for kind, shape in self._layers()}
-        return [
-            f"{work.kind} {work.offsets} x {work.c_in}-{work.c_out} by {choice.unlisted}, "
-            f"{1 << work.size >> 1}+ rows"
-            for work, choice in self.dataflow.fastest.items()
-            if choice.unlisted != IMPLICIT_GEMM
-            and work[:4] in layers
-            and (work.precision, work.training) == (precision, training)
-        ]
-
-    def _layers(self) -> list[tuple[str, torch.Size]]:
-        """Kind and shape of the weight of each convolution."""
-        if self.chain is not None:
-            weights = [weight for weight, _ in self.chain.layers()]
-        else:
-            weights = [block.weight for block in self._blocks()]
-        kinds = ["submanifold", "submanifold", "strided"] * len(DOWNS)
-        return [(kind, weight.shape) for kind, weight in zip(kinds, weights, strict=True)]
-
-    def _flows(self, features: Tensor, maps: Sequence[KernelMap]) -> list[Dataflow | None]:
-        """Of each layer; None for the implicit GEMM."""
-        if self.dataflow is None:
-            return [None] * len(maps)
-        dtype = product_type(features) if self.chain is None else self.chain.weight_0.dtype
-        layers = zip(self._layers(), maps, strict=True)
-        return [self.chosen(*layer, dtype, kernel_map) for layer, kernel_map in layers]
-
-    def _through_chain(
-        self, features: Tensor, maps: Sequence[KernelMap], flows: Sequence[Dataflow | None]
-    ) -> Tensor:
-        """The folded encoder one layer after the other."""
-        assert self.chain is not None
-        layers, lists = self.chain.layers(), PairLists()
-        features = features.to(layers[0][0].dtype)
-        for (weight, bias), kernel_map, flow in zip(layers, maps, flows, strict=True):
-            taken = lists(kernel_map) if flow else kernel_map
-            features = sparse_conv(features, weight, taken, bias, relu=True, dataflow=flow)
-        return features
-
-    def _through_blocks(
-        self, features: Tensor, maps: Sequence[KernelMap], flows: Sequence[Dataflow | None]
-    ) -> Tensor:
+    def _through_blocks(self, features: Tensor, maps: Sequence[KernelMap]) -> Tensor:
         blocks = self._blocks()
         norms = [block.norm for block in blocks]
         rows = min(kernel_map.forward.neighbours.shape[1] for kernel_map in maps)
         plain = all(type(norm) is RowNorm for norm in norms)  # not synchronised over processes
-        if features.is_cuda and self.training and plain and rows > 1 and not any(flows):
+        if features.is_cuda and self.training and plain and rows > 1:
             return conv_blocks(features, [block.weight for block in blocks], maps, norms)
-        lists = PairLists()
-        for block, kernel_map, flow in zip(blocks, maps, flows, strict=True):
-            features = block(features, lists(kernel_map) if flow else kernel_map, flow)
+        for block, kernel_map in zip(blocks, maps, strict=True):
+            features = block(features, kernel_map)
         return features
 
     def _blocks(self) -> list[SparseBlock]:

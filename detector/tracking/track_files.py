@@ -1,4 +1,4 @@
-"""Results with tracks, as tools/detect.py --track writes them."""
+"""Results with tracks, as millisecond detect --track writes them."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.detections import NamedDetections
-from data.files import read_text
-
-FARTHEST = 1e4  # metres
+from millisecond.data.boxes import NamedDetections, detections_of
+from millisecond.data.files import read_text
 
 
 class Result(NamedTuple):
@@ -20,25 +18,19 @@ class Result(NamedTuple):
 
 
 def read_result(path: Path) -> Result:
-    """Read a .json file of tools/detect.py. Raises FileNotFoundError or ValueError, naming it."""
+    """Read a result of `millisecond detect`. Raises FileNotFoundError or ValueError, naming it."""
     text = read_text(path)
     try:
         content = json.loads(text)
-        boxes = np.array(content["boxes"], np.float64).reshape(-1, 7)
-        scores, names = np.array(content["scores"], float), tuple(map(str, content["names"]))
+        found = detections_of(content)
         ids = np.array(content["ids"]) if "ids" in content else None
-        fitting = scores.shape == (len(boxes),) and len(names) == len(boxes)
-        if not fitting or (ids is not None and len(ids) != len(boxes)):
-            raise ValueError("boxes, scores, names and ids are not equally many")
-        if not ((boxes[:, 3:6] > 0).all() and (np.abs(boxes) < FARTHEST).all()):
-            raise ValueError("a size is not positive, or a number too large for metres")
-        if not np.isfinite(scores).all():
-            raise ValueError("a score is not finite")
+        if ids is not None and len(ids) != len(found.boxes):
+            raise ValueError("boxes and ids are not equally many")
         if ids is not None:
             ids = _whole(ids)
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-        raise ValueError(f"{path}: not a result of tools/detect.py ({error})") from None
-    return Result(NamedDetections(boxes, scores, names), ids)
+        raise ValueError(f"{path}: not a result of millisecond detect ({error})") from None
+    return Result(found, ids)
 
 
 def _whole(ids: np.ndarray) -> np.ndarray:

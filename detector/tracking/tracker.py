@@ -1,23 +1,145 @@
 """Tracking by detection: boxes of successive scans become tracks with an id and a velocity.
 
 Weng et al., "3D Multi-Object Tracking: A Baseline and New Evaluation Metrics", IROS 2020: predict
-every track, match it with a detection, correct it; begin and end tracks.
+every track (Kalman filter), match it with a detection (Hungarian algorithm), correct it; begin and
+end tracks.
+
+The filter is one of constant velocity, for many boxes at once. Its state is (x, y, z, yaw, l, w, h,
+vx, vy), the measurement a box. x and y move with the velocity; velocity, height, yaw and size are
+random walks, so that the noise grows with time and not with the number of scans. Weng et al. have
+the same filter with noise per scan.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from data.boxes import wrap_angle
-from data.detections import NamedDetections
-from detector.tracking import kalman
-from detector.tracking.association import assign, distances, hungarian
-from detector.tracking.kalman import YAW, Estimates
-from detector.tracking.poses import check_pose, inverse, move_boxes
+from millisecond.data.boxes import NamedDetections, wrap_angle
+from millisecond.detector.tracking.ego_motion import check_pose, inverse, move_boxes
+from millisecond.ops.transfer import require_unmasked
+
+STATE, MEASURED = 9, 7  # numbers of a state; the first of them are measured
+YAW = 3
+COLUMNS = [0, 1, 2, 4, 5, 6, 3]  # of a state that make a box: x, y, z, l, w, h, yaw
+ORDER = [0, 1, 2, 6, 3, 4, 5]  # of a box that make a measurement: x, y, z, yaw, l, w, h
+
+# Standard deviations of a measured x, y, z, yaw, l, w, h in metres and radians.
+NOISE = np.array([0.15, 0.15, 0.2, 0.2, 0.3, 0.2, 0.2])
+# Of z, yaw, l, w, h, vx, vy: standard deviations of the change within one second.
+WALK = np.array([0.3, 0.5, 0.1, 0.1, 0.1, 1.5, 1.5])
+# Of the unknown velocity of a new object. Along its heading it may be fast, the faster the longer
+# the object is (per metre of length, and at most); across it is slow. Metres per second.
+SPEED_PER_LENGTH, LARGEST_SPEED, SIDEWAYS = 5.0, 20.0, 3.0
+
+
+class Estimates(NamedTuple):
+    """What is known of n boxes."""
+
+    mean: np.ndarray  # [n, 9]
+    covariance: np.ndarray  # [n, 9, 9]
+
+    @property
+    def boxes(self) -> np.ndarray:
+        """[n, 7] (x, y, z, l, w, h, yaw)."""
+        return self.mean[:, COLUMNS]
+
+    @property
+    def velocities(self) -> np.ndarray:
+        """[n, 2] metres per second."""
+        return self.mean[:, MEASURED:]
+
+    @classmethod
+    def begin(cls, boxes: np.ndarray) -> Estimates:
+        """Estimates from one measurement each: boxes [n, 7]."""
+        mean = np.zeros((len(boxes), STATE))
+        mean[:, COLUMNS] = boxes
+        covariance = np.zeros((len(boxes), STATE, STATE))
+        covariance[:, range(MEASURED), range(MEASURED)] = NOISE**2
+        along = np.minimum(SPEED_PER_LENGTH * boxes[:, 3], LARGEST_SPEED) ** 2
+        heading = np.stack([np.cos(boxes[:, 6]), np.sin(boxes[:, 6])], axis=1)  # [n, 2]
+        stretch = (along - SIDEWAYS**2)[:, None, None] * heading[:, :, None] * heading[:, None, :]
+        covariance[:, MEASURED:, MEASURED:] = stretch + SIDEWAYS**2 * np.eye(2)
+        return cls(mean, covariance)
+
+    def predict(self, seconds: float) -> Estimates:
+        """The estimates after a time without measurements. Two steps give the same as one."""
+        move = np.eye(STATE)
+        move[[0, 1], [7, 8]] = seconds
+        mean = self.mean @ move.T
+        return Estimates(mean, move @ self.covariance @ move.T + _process_noise(seconds))
+
+    def correct(self, boxes: np.ndarray) -> Estimates:
+        """The estimates after one measurement each: boxes [n, 7]."""
+        error = boxes[:, ORDER] - self.mean[:, :MEASURED]
+        error[:, YAW] = wrap_angle(error[:, YAW])
+        shared = self.covariance[:, :MEASURED]  # [n, 7, 9] of measurement and state
+        expected = self.covariance[:, :MEASURED, :MEASURED] + np.diag(NOISE**2)
+        gain = np.linalg.solve(expected, shared).transpose(0, 2, 1)  # [n, 9, 7]
+        mean = self.mean + (gain @ error[:, :, None])[:, :, 0]
+        covariance = self.covariance - gain @ shared
+        return Estimates(mean, (covariance + covariance.transpose(0, 2, 1)) / 2)
+
+
+def _process_noise(seconds: float) -> np.ndarray:
+    """[9, 9] covariance that random walks add; that of the velocity moves x and y with it (Bar-
+    Shalom et al., "Estimation with Applications to Tracking and Navigation", 2001, 6.2.2)."""
+    noise = np.diag(np.concatenate([np.zeros(2), WALK**2 * seconds]))
+    for place, velocity in ((0, 7), (1, 8)):
+        rate = WALK[velocity - 2] ** 2
+        noise[place, place] = rate * seconds**3 / 3
+        noise[place, velocity] = noise[velocity, place] = rate * seconds**2 / 2
+    return noise
+
+
+MARGIN = 0.5  # metres around a box
+DEVIATIONS = 2.0  # of the predicted position
+MISSING = "tracking needs SciPy; install it: pip install -e '.[live]'"
+
+
+def hungarian() -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """SciPy's solver. Raises ValueError with the line to type where SciPy is missing."""
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ModuleNotFoundError:
+        raise ValueError(MISSING) from None
+    return linear_sum_assignment
+
+
+def assign(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs (rows, columns) of a matrix [n, m] (Hungarian algorithm): as many as possible, of the
+    least total cost. Those of infinite cost are never a pair."""
+    allowed = np.isfinite(cost)
+    if not allowed.any():
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    # One forbidden pair costs more than all allowed ones together.
+    forbidden = 1 + min(cost.shape) * cost[allowed].max()
+    rows, columns = hungarian()(np.where(allowed, cost, forbidden))
+    kept = allowed[rows, columns]
+    return rows[kept], columns[kept]
+
+
+def distances(known: Estimates, boxes: np.ndarray) -> np.ndarray:
+    """[n, m] metres from n predicted boxes to the centres of boxes [m, 7] seen from above.
+
+    Infinite outside of an ellipse along the predicted box: its half axes are half of the length
+    and of the width, a margin, and two standard deviations of the position in their direction. So
+    a new object, whose speed is unknown, may be found again far along its heading, but not aside.
+    """
+    mean, spread = known.mean, known.covariance[:, :2, :2]
+    offsets = boxes[None, :, :2] - mean[:, None, :2]  # [n, m, 2]
+    cos, sin = np.cos(mean[:, 3]), np.sin(mean[:, 3])
+    inside = np.zeros(offsets.shape[:2])
+    for axis, size in ((np.stack([cos, sin], axis=1), 4), (np.stack([-sin, cos], axis=1), 5)):
+        deviation = np.sqrt(np.einsum("ni,nij,nj->n", axis, spread, axis))
+        reach = mean[:, size] / 2 + MARGIN + DEVIATIONS * deviation
+        inside += (np.einsum("nmi,ni->nm", offsets, axis) / reach[:, None]) ** 2
+    return np.where(inside <= 1, np.hypot(offsets[..., 0], offsets[..., 1]), np.inf)
+
 
 LARGEST_DOUBT = 5  # detections: so many of the opposite heading, and one more, turn a track
 
@@ -39,7 +161,7 @@ class Tracks(NamedTuple):
 class _Live:
     """All live tracks as columns, oldest first; boxes and velocities are in the world."""
 
-    mean: np.ndarray  # [n, 9], see kalman
+    mean: np.ndarray  # [n, 9], see Estimates
     covariance: np.ndarray  # [n, 9, 9]
     names: np.ndarray  # [n] str
     scores: np.ndarray  # [n] of the latest detection
@@ -78,6 +200,8 @@ class Tracker:
     max_gap: seconds without a detection of birth_score after which a confirmed track ends.
     coast: seconds for which a track without a detection is reported where it should be. The default
         bridges one scan at 10 Hz.
+
+    Raises ValueError for values out of their range, and where SciPy is missing.
     """
 
     def __init__(
@@ -87,6 +211,13 @@ class Tracker:
         max_gap: float = 1.0,
         coast: float = 0.15,
     ):
+        if not 0 <= birth_score <= 1:
+            raise ValueError(f"birth_score: expected a score from 0 to 1, got {birth_score}")
+        if isinstance(confirm, bool) or not isinstance(confirm, int | np.integer) or confirm < 1:
+            raise ValueError(f"confirm: expected a whole number of scans from 1, got {confirm}")
+        for name, seconds in (("max_gap", max_gap), ("coast", coast)):
+            if not 0 <= seconds < math.inf:
+                raise ValueError(f"{name}: expected finite seconds from 0, got {seconds}")
         hungarian()  # without it nothing can be tracked: say so before the first scan
         self._birth_score, self._confirm = birth_score, confirm
         self._max_gap, self._coast = max_gap, coast
@@ -158,7 +289,7 @@ class Tracker:
 def _begin(found: NamedDetections, time: float) -> _Live:
     count = len(found.scores)
     return _Live(
-        *kalman.begin(found.boxes),
+        *Estimates.begin(found.boxes),
         names=np.array(found.names, dtype=str),
         scores=found.scores,
         ids=np.zeros(count, np.int64),
@@ -173,7 +304,7 @@ def _begin(found: NamedDetections, time: float) -> _Live:
 def _predict(live: _Live, seconds: float) -> _Live:
     if not len(live):
         return live
-    mean, covariance = kalman.predict(live.known, seconds)
+    mean, covariance = live.known.predict(seconds)
     return replace(live, mean=mean, covariance=covariance, ages=live.ages + 1)
 
 
@@ -193,7 +324,7 @@ def _correct(
     live.facing[rows] = np.abs(votes)
     boxes = found.boxes.copy()
     boxes[:, 6] += np.pi * (opposite & ~turned)
-    live.mean[rows], live.covariance[rows] = kalman.correct(live.select(rows).known, boxes)
+    live.mean[rows], live.covariance[rows] = live.select(rows).known.correct(boxes)
     live.scores[rows], live.seen[rows] = found.scores, time
     live.sure[rows[strong]] = time
     live.hits[rows] += 1
@@ -212,6 +343,8 @@ def _report(live: _Live, to_lidar: np.ndarray) -> Tracks:
 
 def _checked(found: NamedDetections) -> NamedDetections:
     """The detections in float64. Raises ValueError for what cannot be tracked."""
+    require_unmasked("boxes", found.boxes)
+    require_unmasked("scores", found.scores)
     boxes, scores = np.asarray(found.boxes, np.float64), np.asarray(found.scores, np.float64)
     if not (boxes.shape == (len(scores), 7) and len(found.names) == len(scores)):
         raise ValueError(

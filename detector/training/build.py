@@ -1,24 +1,96 @@
-"""A trainer from a configuration."""
+"""A trainer from a configuration: seeds, weights of another training to begin with (fine-tuning),
+optimiser and schedule."""
 
 from __future__ import annotations
 
-import sys
+import os
+from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from detector.config_sections import TrainConfig
-from detector.models.second import Second
-from detector.models.sparse_encoder import no_graphs
-from detector.training.distributed import Processes
-from detector.training.ema import Ema
-from detector.training.fused_adamw import FusedAdamW
-from detector.training.gpu_trainer import GpuTrainer
-from detector.training.losses import Criterion
-from detector.training.schedule import OneCycle
-from detector.training.state import TrainState
-from detector.training.trainer import Trainer
-from ops import Recipe
+from millisecond.detector.config import Config, TrainConfig
+from millisecond.detector.models.second import Second
+from millisecond.detector.training.checkpoints import Ema, TrainState
+from millisecond.detector.training.distributed import Processes
+from millisecond.detector.training.gpu_trainer import FusedAdamW, GpuTrainer
+from millisecond.detector.training.losses import Criterion
+from millisecond.detector.training.trainer import OneCycle, Trainer
+from millisecond.detector.weights import load_weights, restore
+from millisecond.ops import Recipe
+
+
+def fix_randomness(seed: int, deterministic: bool) -> None:
+    """Seeds torch; `deterministic` makes it choose kernels whose results are always the same."""
+    torch.manual_seed(seed)
+    torch.backends.cudnn.benchmark = not deterministic
+    torch.use_deterministic_algorithms(deterministic)
+    if deterministic:
+        # no operator here reads what it has not written, and a fill per tensor takes its time
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
+
+
+PARTS = ("encoder", "backbone", "head.classes", "head.boxes", "head.directions")
+
+
+def start_from(model: Second, config: Config, source: Path) -> list[str]:
+    """Copies into a fresh model the weights of a file that fit it by name and shape.
+
+    The heads belong to the classes and their anchors: they are kept only where both networks have
+    the same classes in the same order. What does not fit stays as it was initialised.
+
+    Returns one line per part of the network that says what was kept and what is new. Raises
+    FileNotFoundError, or ValueError where the file is damaged, holds values that are not finite,
+    or where nothing of it fits; the model is unchanged then.
+    """
+    theirs, given = load_weights(source)
+    own = model.state_dict()
+    same_classes = theirs.class_names == config.class_names
+    kept = {
+        name: tensor
+        for name, tensor in given.items()
+        if name in own
+        and tensor.shape == own[name].shape
+        and (same_classes or not name.startswith("head."))
+    }
+    if not any(tensor.ndim > 1 for tensor in kept.values()):  # convolutions, not BatchNorms
+        raise ValueError(
+            f"{source}: no weight fits this network by name and shape; leave --from out, or take "
+            f"the sizes of its configuration: model.encoder.channels "
+            f"{list(theirs.model.encoder.channels)}, model.bev.channels "
+            f"{list(theirs.model.bev.channels)}"
+        )
+    restore(model, own | kept, source)
+    lines = [f"weights: {source}"]
+    for part in PARTS:
+        if part.startswith("head.") and not same_classes:
+            old, new = ", ".join(theirs.class_names), ", ".join(config.class_names)
+            lines.append(f"  {part}: new, for the classes are {new} instead of {old}")
+        else:
+            lines.append(f"  {part}: {_told(part, own, given, kept)}")
+    return lines
+
+
+def _told(
+    part: str, own: dict[str, Tensor], given: dict[str, Tensor], kept: dict[str, Tensor]
+) -> str:
+    """What of a part was kept, and the shapes of what is new."""
+    names = [name for name in own if name.startswith(f"{part}.")]
+    new = [name for name in names if name not in kept]
+    if not new:
+        return "kept"
+    told = [f"{name.removeprefix(f'{part}.')} {_shapes(name, own, given)}" for name in new[:3]]
+    told += [f"{len(new) - 3} more"] * (len(new) > 3)
+    some = "new" if len(new) == len(names) else f"{len(names) - len(new)} of {len(names)} kept, new"
+    return f"{some}: {', '.join(told)}"
+
+
+def _shapes(name: str, own: dict[str, Tensor], given: dict[str, Tensor]) -> str:
+    if name not in given:
+        return f"{list(own[name].shape)}"
+    return f"{list(own[name].shape)} instead of {list(given[name].shape)}"
+
 
 EPS = 1e-8  # of AdamW, torch's default
 
@@ -30,8 +102,7 @@ def build_trainer(
     total_steps: int,
     processes: Processes,
 ) -> Trainer:
-    """A trainer at its first step; the model of rank 0 is the one that all start from. A model with
-    dataflows that a CUDA graph cannot hold is trained without graphs, which a line says."""
+    """A trainer at its first step; the model of rank 0 is the one that all start from."""
     device = processes.device
     synchronised = settings.sync_batchnorm and processes.count > 1
     if synchronised:
@@ -50,10 +121,7 @@ def build_trainer(
     if device.type == "cuda":
         recipe = Recipe(settings.beta2, EPS, settings.weight_decay, settings.clip_norm)
         state = TrainState(model, FusedAdamW(model, recipe, scaler, ema), scaler, ema)
-        others = model.encoder.by_other_dataflows(settings.precision, training=True)
-        if others and processes.first:
-            print(f"warning: dataflows: {no_graphs(others)}", file=sys.stderr, flush=True)
-        graphs = not synchronised and not others  # other processes are no part of a graph
+        graphs = not synchronised  # other processes are no part of a graph
         return GpuTrainer(state, criterion, schedule, settings, processes, graphs)
     decay = settings.weight_decay
     optimizer = torch.optim.AdamW(model.parameters(), eps=EPS, weight_decay=decay)

@@ -1,9 +1,17 @@
-"""The processes that train together: started by torchrun, or just this one."""
+"""The processes that train together: started by torchrun, or just this one.
+
+A process ends when another one has died. A request to stop (SIGTERM, a closed terminal, Ctrl-C, or
+one of the processes) is followed by all of them at the same step.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
+import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,16 +19,46 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-
-# The compiler, which the optimizer imports at its first step otherwise: of several processes one
-# then aborts at its end now and then.
 import torch._dynamo
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from detector.device import parse_device
-from detector.training.peer_watch import peers_watched
+from millisecond.detector.device import parse_device
+
+FOREVER = timedelta(days=3650)
+GRACE = 2  # seconds to end by itself, with an error of its own
+
+
+@contextmanager
+def peers_watched(rank: int, count: int) -> Iterator[None]:
+    """Ends this process with exit status 1 some seconds after another one died.
+
+    By itself it would not end: a sum of NCCL waits on the GPU for the dead process, and the host
+    waits for the GPU. So a thread of every process waits for a word that the next process says when
+    it leaves. A death closes the connection instead, and one process after the other ends.
+    """
+    ring = dist.new_group(backend="gloo", timeout=FOREVER)
+    watch = threading.Thread(target=_watch, args=((rank + 1) % count, ring), daemon=True)
+    watch.start()
+    yield
+    dist.send(torch.zeros(1), dst=(rank - 1) % count, group=ring)
+    watch.join()
+
+
+def _watch(peer: int, ring: dist.ProcessGroup) -> None:
+    try:
+        dist.recv(torch.zeros(1), src=peer, group=ring)
+    except RuntimeError:
+        time.sleep(GRACE)
+        print(f"process {peer} of the training died, so this one ends", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(1)
+
+
+# The compiler, which the optimizer imports at its first step otherwise: of several processes one
+# then aborts at its end now and then.
+
 
 TIMEOUT = timedelta(minutes=30)  # longer than rank 0 takes to score the whole validation split
 
@@ -149,3 +187,61 @@ def _device(name: str | None, local_rank: int) -> torch.device:
             "at most that many processes on this machine, or say --device cpu"
         )
     return torch.device("cuda", index)
+
+
+INSIST = 2.0  # seconds
+EXIT_CODE = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: 130}
+NOT_FINITE = 255  # larger than any signal: a process found a loss that is infinite or NaN
+
+
+class StopSignal:
+    """Notes the signals while it is entered. One that comes INSIST seconds later acts as it would
+    have without this; sooner it is the same once more, by way of torchrun or a scheduler.
+
+    Processes get a signal at different steps, so each step shares the notes of the step before with
+    a reduction that runs on the host while the device works: nobody waits, and all see the same
+    answer.
+    """
+
+    def __init__(self, processes: Processes):
+        self._processes = processes
+        self._noted, self._when = 0, 0.0
+        self._previous: dict[int, Any] = {}  # number -> handler
+        self._pending: tuple[torch.Tensor, dist.Work] | None = None
+
+    def __enter__(self) -> StopSignal:
+        for number in EXIT_CODE:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: stays so
+                self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        if self._pending and error == (None, None, None):
+            self._pending[1].wait()
+        self._pending = None
+
+    def ask(self, number: int) -> None:
+        """As if this process had got that signal."""
+        self._noted = number
+
+    def _note(self, number: int, _) -> None:
+        if not self._noted:
+            self._noted, self._when = number, time.monotonic()
+        elif time.monotonic() - self._when > INSIST:
+            signal.signal(number, self._previous[number])
+            signal.raise_signal(number)
+
+    def agreed(self) -> int:
+        """The signal to stop for, 0 for none: called by every process, equally often."""
+        if self._processes.count == 1:
+            return self._noted
+        answer = 0
+        if self._pending:
+            shared, work = self._pending
+            work.wait()
+            answer = int(shared)
+        shared = torch.tensor(self._noted)
+        self._pending = shared, dist.all_reduce(shared, dist.ReduceOp.MAX, async_op=True)
+        return answer

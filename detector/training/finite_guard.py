@@ -10,9 +10,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from data.files import replacing
-from data.frame import Batch
-from detector.training.distributed import Processes
+from millisecond.data.files import replacing
+from millisecond.data.frame import Batch
+from millisecond.detector.training.distributed import Processes
 
 
 class NotFinite(RuntimeError):
@@ -34,7 +34,7 @@ class NotFinite(RuntimeError):
         }
         metadata = {"step": str(self.step), "frame_ids": " ".join(self.frame_ids)}
         with replacing(path) as temporary:
-            safetensors.torch.save_file(tensors, temporary, metadata)
+            temporary.write_bytes(safetensors.torch.save(tensors, metadata))
 
 
 class FiniteGuard:

@@ -1,28 +1,161 @@
-"""A training step on a GPU, with as few calls of the host as it takes."""
+"""A training step on a GPU, with as few calls of the host as it takes: AdamW over flat memory, with
+clipping, loss scale and averaged weights in one call; the next batch indexed on a second stream.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from data.frame import Batch
-from detector.config import PRECISIONS
-from detector.config_sections import TrainConfig
-from detector.models.branched_conv import Branch, Place
-from detector.models.second import Second
-from detector.training.distributed import Processes
-from detector.training.flat import flat_size, move_into, parts_of
-from detector.training.fused_adamw import FusedAdamW
-from detector.training.indexed import Indexed
-from detector.training.losses import Criterion
-from detector.training.schedule import OneCycle
-from detector.training.side_stream import SideStream
-from detector.training.state import TrainState
-from detector.training.step_graphs import Room, StepGraphs
-from detector.training.trainer import Outcome, Trainer
+from millisecond.data.frame import Batch
+from millisecond.detector.config import PRECISIONS, TrainConfig
+from millisecond.detector.cuda_graph import Capacity
+from millisecond.detector.models.layers import Branch, Place
+from millisecond.detector.models.second import Fixed, Second
+from millisecond.detector.training.checkpoints import Ema, TrainState
+from millisecond.detector.training.distributed import Processes
+from millisecond.detector.training.losses import Criterion
+from millisecond.detector.training.step_graphs import StepGraphs, grown, has_room, needed
+from millisecond.detector.training.trainer import Indexed, OneCycle, Outcome, Trainer
+from millisecond.ops import LossScale, Moments, Recipe, adamw_update
+
+ALIGNMENT = 64  # elements: 256 bytes, where torch would let a tensor of its own begin
+
+
+def flat_size(tensors: Sequence[Tensor]) -> int:
+    """Elements of a flat tensor with a part for each of the tensors."""
+    return sum(_room(tensor) for tensor in tensors)
+
+
+def parts_of(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The parts of a flat tensor, each with the shape and strides of its tensor, which are dense in
+    any order of axes."""
+    parts, begin = [], flat.storage_offset()
+    for tensor in tensors:
+        parts.append(flat.as_strided(tensor.shape, tensor.stride(), begin))
+        begin += _room(tensor)
+    return parts
+
+
+@torch.no_grad()
+def move_into(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Copies the tensors into the flat one, which from then on is their memory."""
+    for tensor, part in zip(tensors, parts_of(flat, tensors), strict=True):
+        part.copy_(tensor)
+        tensor.data = part
+
+
+def flatten(tensors: Sequence[Tensor]) -> Tensor:
+    """The flat tensor [N] float32 that the tensors become parts of, zero between them."""
+    flat = torch.zeros(flat_size(tensors), device=tensors[0].device)
+    move_into(flat, tensors)
+    return flat
+
+
+def _room(tensor: Tensor) -> int:
+    return -(-tensor.numel() // ALIGNMENT) * ALIGNMENT
+
+
+class FusedAdamW(torch.optim.Optimizer):
+    """Moves the weights of a model, which become parts of one flat tensor, by `update`.
+
+    The state of each weight has the names of torch.optim.AdamW's, and is a part of flat tensors as
+    well.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        scaler: torch.amp.GradScaler,
+        ema: Ema | None,
+    ):
+        """recipe: all but the growth of the loss scale, which is the scaler's."""
+        weights = list(model.parameters())
+        super().__init__(weights, {"lr": 0.0, "weight_decay": recipe.weight_decay})
+        self.flat = flatten(weights)
+        self._average = flatten(list(ema.model.parameters())) if ema else None
+        steps = torch.zeros((), device=self.flat.device)
+        self._moments = Moments(torch.zeros_like(self.flat), torch.zeros_like(self.flat), steps)
+        self._schedule = torch.zeros(3, dtype=torch.float64, device=self.flat.device)
+        self._scaler, self._recipe = scaler, recipe
+        if scaler.is_enabled():
+            scaler.scale(torch.zeros((), device=self.flat.device))  # makes its tensors
+            self._recipe = recipe._replace(
+                growth_factor=scaler.get_growth_factor(),
+                backoff_factor=scaler.get_backoff_factor(),
+                growth_interval=scaler.get_growth_interval(),
+            )
+        means, squares = (parts_of(flat, weights) for flat in self._moments[:2])
+        for weight, mean, square in zip(weights, means, squares, strict=True):
+            self.state[weight] = {"step": steps, "exp_avg": mean, "exp_avg_sq": square}
+
+    def update(self, gradient: Tensor, rate: float, beta1: float, share: float) -> Tensor:
+        """The norm of the gradient, which is as flat as the weights, before it is clipped.
+
+        share: of the weights in their new average. Nothing waits for the device.
+        """
+        pinned = {"dtype": torch.float64, "pin_memory": self.flat.is_cuda}
+        numbers = torch.tensor([rate, beta1, share], **pinned)  # type: ignore[arg-type]
+        self._schedule.copy_(numbers, non_blocking=True)
+        loss_scale = None
+        if self._scaler.is_enabled():  # torch has no public names for its tensors
+            scale, growth = self._scaler._scale, self._scaler._growth_tracker
+            assert scale is not None and growth is not None  # made with this optimizer
+            loss_scale = LossScale(scale, growth)
+        state = self.flat, gradient, self._moments, self._schedule, self._recipe
+        return adamw_update(*state, self._average, loss_scale)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Of this class or of torch.optim.AdamW; weights without a state begin with zeros. The
+        number of updates is one for all weights: the greatest."""
+        states = state_dict["state"]
+        for index, weight in enumerate(self.param_groups[0]["params"]):
+            saved = states.get(index, {})
+            for name in ("exp_avg", "exp_avg_sq"):
+                part = self.state[weight][name]
+                part.copy_(saved[name]) if name in saved else part.zero_()
+        steps = [float(saved["step"]) for saved in states.values() if "step" in saved]
+        self._moments.steps.fill_(max(steps, default=0))
+
+
+Result = TypeVar("Result")
+
+
+class SideStream:
+    """A CUDA stream for copying, voxelizing and indexing a batch.
+
+    The index reads its sizes back to the host. On the main stream it would wait for the previous
+    step, and the device would then be idle until the host has launched the next one. On its own
+    stream it runs during the previous step.
+    """
+
+    def __init__(self, device: torch.device):
+        # of high priority: its kernels are small, and the host waits for them
+        self.stream = torch.cuda.Stream(device, priority=-1)
+        self._begun: torch.cuda.Event | None = None
+        self._held: object = None
+
+    def run(self, work: Callable[[], Result]) -> Result:
+        """Calls `work` on the stream; the current stream then waits for it.
+
+        The memory of a result may be used again two calls later: it is held until the next call has
+        allocated its own, and the call after that waits until the current stream is past it. So the
+        host is never more than two steps ahead of the device.
+        """
+        current = torch.cuda.current_stream()
+        begun = self._begun or current.record_event()
+        with torch.cuda.stream(self.stream):
+            self.stream.wait_event(begun)
+            result = work()
+        current.wait_stream(self.stream)
+        self._begun, self._held = current.record_event(), result
+        return result
+
 
 TOO_LARGE = (
     "warning: the GPU's memory does not hold the CUDA graphs of a step: training goes on without "
@@ -64,13 +197,13 @@ class GpuTrainer(Trainer):
         dtype = PRECISIONS[settings.precision]
         self._cast = self._optimizer.flat.to(dtype)  # the flat tensor itself where it is float32
         self._branch = Branch(device, self._places())
-        self._wanted: Room | None = None  # of graphs to be made
+        self._wanted: Capacity | None = None  # of graphs to be made
         self._captured: StepGraphs | None = None
 
     @property
-    def room(self) -> Room | None:
+    def capacity(self) -> Capacity | None:
         """What the graphs are made for; None where there are none."""
-        return self._captured.room if self._captured else None
+        return self._captured.capacity if self._captured else None
 
     def _places(self) -> dict[Tensor, Place]:
         """Of the weights of the backbone."""
@@ -85,9 +218,8 @@ class GpuTrainer(Trainer):
 
         def index() -> Indexed:
             moved = batch.to(self.processes.device, non_blocking=True)
-            voxels = model.voxelize(moved.points, moved.offsets, self._workspace)
-            pyramid = model.index(voxels, self._workspace)
-            return Indexed(voxels, pyramid, moved.boxes, moved.labels)
+            sites = model.sites(moved.points, moved.offsets, Fixed(self._workspace))
+            return Indexed(*sites, moved.boxes, moved.labels)
 
         return self._side_stream.run(index)
 
@@ -101,9 +233,7 @@ class GpuTrainer(Trainer):
                 if self._cast is not self._optimizer.flat:
                     self._cast.copy_(self._optimizer.flat)
             with self.autocast():
-                bev = model.encode(indexed.voxels, indexed.pyramid)
-                branch.join()
-                predictions = model.predict(bev)
+                predictions = model(indexed.voxels, indexed.pyramid, branch.join)
             with branch.fork(*predictions, boxes, *match), torch.no_grad():
                 losses = self.criterion.losses(predictions, boxes, match)
                 record = Outcome(predictions, losses, indexed.voxels.dropped).record()
@@ -176,9 +306,9 @@ class GpuTrainer(Trainer):
         model = self.state.model
         indexed = self.index(model, batch)
         if self.graphs and model.training and len(batch.labels) == self.settings.batch_size:
-            need = Room.of(batch, indexed)
-            if self.room is None or not self.room.holds(need):
-                self._wanted = need.grown(self.room)
+            need = needed(batch, indexed)
+            if self.capacity is None or not has_room(self.capacity, need):
+                self._wanted = grown(need, self.capacity)
         return self.differentiate(indexed)
 
     def _share(self) -> None:

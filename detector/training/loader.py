@@ -1,23 +1,174 @@
-"""Training batches: which frames a step reads, and the workers that read and augment them."""
+"""Training batches: which frames a step reads, and the workers that read and augment them.
+
+The next batch goes to the worker that is free, and the batches still keep their order. torch's
+loader deals its batches out by turns, so the slowest worker sets the pace of all of them: one that
+shares its core, or one with a slow frame. The workers ignore signals to stop, and end with the
+training.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import gc
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
-from data.augment import Augmentation, drop_outside, shuffle_points
-from data.collate import collate
-from data.frame import Batch, Frame, Frames
-from data.gt_database import GroundTruthDatabase
-from data.simulator.dataset import SimulatedStreets
-from detector.config import Config
-from detector.training.distributed import Processes
-from detector.training.ordered_loader import OrderedLoader
-from detector.training.workers import prepare_worker
+from millisecond.data.augment import Augmentation, GroundTruthDatabase, drop_outside, shuffle_points
+from millisecond.data.frame import Batch, Frame, Frames, collate
+from millisecond.data.simulator.recording import SimulatedStreets
+from millisecond.detector.config import Config
+from millisecond.detector.training.distributed import Processes
+
+
+def prepare_worker(_) -> None:
+    """For a worker to begin with: leaves signals to stop to the process that started it, and what
+    it was born with out of garbage collections."""
+    # A signal to the whole group is the training's to answer: it still needs the workers for its
+    # last step.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # With torch these are 300,000 objects: to look through them took 5 % of a simulated street,
+    # and a look copies the memory that the processes share.
+    gc.freeze()
+
+
+@contextmanager
+def batches_of(loader: DataLoader) -> Iterator[Iterator[Any]]:
+    """The batches of a loader, whose workers end with the block.
+
+    The loader would end them when the iterator is dropped. But the traceback of an error, also of
+    one after the block, holds it until Python exits. Python would then send SIGTERM to the workers,
+    which ignore it, and wait for them forever.
+    """
+    others = set(multiprocessing.active_children())
+    batches: Any = iter(loader)
+    workers = [child for child in multiprocessing.active_children() if child not in others]
+    try:
+        yield batches
+    except BaseException:
+        _kill(workers)
+        raise
+    if workers:
+        batches._shutdown_workers()  # what dropping it does; torch has no public name for it
+
+
+def _kill(workers: Sequence[BaseProcess]) -> None:
+    # else the loader's handler would take the end of its workers for a crash
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.join()
+    signal.signal(signal.SIGCHLD, handler or signal.SIG_DFL)
+
+
+PREFETCH = 4  # batches that a worker has before it
+AHEAD = 2 * PREFETCH  # batches per worker that may be made before the one that is waited for
+REST = 0.005  # seconds
+
+Keys = Sequence[tuple[int, int]]
+Task = tuple[int, Keys] | None  # the batch's number and frames; None: nothing to do for a REST
+
+
+class OrderedLoader(DataLoader[Batch]):
+    """Batches of the sampler's keys, in its order; each is collate(frames.__getitems__(keys)).
+
+    workers: processes; 0: the calling one makes them. options: of torch's loader.
+    """
+
+    def __init__(
+        self,
+        frames: Any,
+        sampler: Iterable[Keys],
+        collate: Callable[[Sequence[Frame]], Batch],
+        workers: int,
+        **options: Any,
+    ):
+        self.tasks = Tasks(sampler, AHEAD * max(workers, 1))
+        super().__init__(
+            _Made(frames, collate),
+            batch_size=None,
+            sampler=self.tasks,
+            num_workers=workers,
+            collate_fn=_unchanged,
+            prefetch_factor=PREFETCH if workers else None,
+            in_order=False,
+            **options,
+        )
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        return _InOrder(super().__iter__(), self.tasks)
+
+
+class Tasks(Sampler[Task]):
+    """Numbers the batches. While one that is waited for is far behind, there is nothing to do: the
+    other workers would fill the memory."""
+
+    def __init__(self, sampler: Iterable[Keys], ahead: int):
+        self.sampler, self.ahead, self.taken = sampler, ahead, 0
+
+    def __len__(self) -> int:
+        return len(self.sampler)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Task]:
+        self.taken = 0
+        for number, keys in enumerate(self.sampler):
+            while number - self.taken >= self.ahead:
+                yield None
+            yield number, keys
+
+    def in_order(self, made: Iterable[tuple[int, Batch] | None]) -> Iterator[Batch]:
+        """The batches that workers have made of the tasks, by number."""
+        waiting: dict[int, Batch] = {}
+        for numbered in made:
+            if numbered is not None:
+                waiting[numbered[0]] = numbered[1]
+            while self.taken in waiting:
+                self.taken += 1
+                yield waiting.pop(self.taken - 1)
+
+
+class _Made(Dataset):
+    """What the workers make of tasks."""
+
+    def __init__(self, frames: Any, collate: Callable[[Sequence[Frame]], Batch]):
+        self.frames, self.collate = frames, collate
+
+    def __getitem__(self, task: Task) -> tuple[int, Batch] | None:
+        if task is None:
+            time.sleep(REST)
+            return None
+        number, keys = task
+        try:
+            return number, self.collate(self.frames.__getitems__(keys))
+        except StopIteration as error:  # which would end the epoch
+            raise RuntimeError(f"frames {keys}: StopIteration while they were made") from error
+
+
+class _InOrder(Iterator[Batch]):
+    """The iterator of an `OrderedLoader`."""
+
+    def __init__(self, made: Any, tasks: Tasks):
+        self._made, self._batches = made, tasks.in_order(made)
+
+    def __next__(self) -> Batch:
+        return next(self._batches)
+
+    def _shutdown_workers(self) -> None:  # as torch's own iterator has it, see `batches_of`
+        self._made._shutdown_workers()
+
+
+def _unchanged(made: Any) -> Any:
+    return made
 
 
 class StepSampler(Sampler[list[tuple[int, int]]]):

@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from data.datasets import Dataset
-from data.files import make_folder
-from data.gt_database import GroundTruthDatabase
-from data.prepare import signature_of
-from data.simulator.dataset import SimulatedStreets
-from detector.config import Config
-from detector.models.second import Second, build_second
-from detector.postprocess import build_postprocessor
-from detector.training.build import build_trainer
-from detector.training.distributed import Processes
-from detector.training.finite_guard import NotFinite
-from detector.training.identity import RunIdentity
-from detector.training.loader import (
+from millisecond.data.augment import GroundTruthDatabase
+from millisecond.data.datasets import Dataset
+from millisecond.data.datasets.prepare import signature_of
+from millisecond.data.files import make_folder
+from millisecond.data.simulator.recording import SimulatedStreets
+from millisecond.detector.config import Config
+from millisecond.detector.models.second import build_second
+from millisecond.detector.postprocess import build_postprocessor
+from millisecond.detector.training.build import build_trainer, fix_randomness, start_from
+from millisecond.detector.training.checkpoints import BEST, WEIGHTS, RunFolder, RunIdentity
+from millisecond.detector.training.distributed import NOT_FINITE, Processes, StopSignal
+from millisecond.detector.training.finite_guard import NotFinite
+from millisecond.detector.training.loader import (
     StepSampler,
     TrainingFrames,
+    batches_of,
     build_training_frames,
     training_loader,
 )
-from detector.training.losses import build_criterion, loss_names
-from detector.training.meters import Meters
-from detector.training.monitor import Monitor, SilentMonitor
-from detector.training.pictures import draw_first_frames
-from detector.training.randomness import fix_randomness
-from detector.training.run_folder import BEST, WEIGHTS, RunFolder
-from detector.training.stop_signal import NOT_FINITE, StopSignal
-from detector.training.trainer import Trainer
-from detector.training.transfer import start_from
-from detector.training.validation import Validation
-from detector.training.workers import batches_of
-from ops.tuned import Tuned, use_tuned
+from millisecond.detector.training.losses import build_criterion, loss_names
+from millisecond.detector.training.monitor import Meters, Monitor, SilentMonitor, draw_first_frames
+from millisecond.detector.training.trainer import Trainer
+from millisecond.detector.training.validation import Validation
 
 FIRST_FRAMES = 10  # validated before the first step, so that nothing breaks hours later
 
@@ -172,14 +164,12 @@ def build_training(
     processes: Processes,
     resume: bool = False,
     start: Path | None = None,
-    tuned: Tuned | None = None,
 ) -> Training:
     """A run in the folder `output`, which is made, from its newest checkpoint on with `resume`.
 
     database: of objects to paste into the frames. start: weights file of another training, see
-    `start_from`, whose report is printed. tuned: dataflows of the encoder's layers. Seeds torch.
-    Raises ValueError where the folder holds a run and `resume` is not said, or one that was made
-    otherwise.
+    `start_from`, whose report is printed. Seeds torch. Raises ValueError where the folder holds a
+    run and `resume` is not said, or one that was made otherwise.
     """
     train, names = config.train, config.class_names
     processes.of_first(partial(make_folder, output))
@@ -195,13 +185,12 @@ def build_training(
     augmented, total = build_training_frames(config, frames, database), sampler.total_steps
     model, criterion = build_second(config), build_criterion(config)
     kept = start_from(model, config, start) if start else []
-    use_tuned(model, tuned)
     trainer = build_trainer(model, criterion, train, total, processes)
     postprocess = build_postprocessor(config).to(processes.device)
     validation = Validation(
         validation_frames, names, postprocess, train.batch_size, train.workers, processes
     )
-    identity = _identity(config, frames, model, processes)
+    identity = _identity(config, frames, processes)
     folder, state = RunFolder(output, config, identity, processes), trainer.state
     folder.restore(state, resume)
     monitor: Monitor | SilentMonitor = SilentMonitor()
@@ -212,13 +201,10 @@ def build_training(
 
 
 def _identity(
-    config: Config, frames: Dataset | SimulatedStreets, model: Second, processes: Processes
+    config: Config, frames: Dataset | SimulatedStreets, processes: Processes
 ) -> RunIdentity:
     """What a run must share with the one that it goes on with."""
     if isinstance(frames, SimulatedStreets):  # their names would be made up for nothing
-        identity = RunIdentity(config, processes.count, len(frames), 0, frames.signature)
-    else:
-        signature = processes.of_first(partial(signature_of, frames))
-        identity = RunIdentity.of(config, processes.count, frames.frame_ids, signature)
-    others = model.encoder.by_other_dataflows(config.train.precision, training=True)
-    return replace(identity, dataflows="; ".join(others))
+        return RunIdentity(config, processes.count, len(frames), 0, frames.signature)
+    signature = processes.of_first(partial(signature_of, frames))
+    return RunIdentity.of(config, processes.count, frames.frame_ids, signature)

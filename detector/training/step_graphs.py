@@ -1,48 +1,42 @@
-"""Forward and backward of a batch as CUDA graphs, for batches that fit a fixed room."""
+"""Forward and backward of a batch as CUDA graphs, for batches within a fixed capacity."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from data.frame import Batch
-from detector.models.second import Second
-from detector.training.indexed import Indexed
-from ops import Voxels, voxelize
+from millisecond.data.frame import Batch
+from millisecond.detector.cuda_graph import Capacity, captured
+from millisecond.detector.models.second import Fixed, Second
+from millisecond.detector.training.trainer import Indexed
 
 HEADROOM = 1.5  # of what the batches so far have needed
 
 
-class Room(NamedTuple):
-    """What a batch needs, or what there is for one: points, boxes per frame, rows per level."""
+def needed(batch: Batch, indexed: Indexed) -> Capacity:
+    """The capacity that a batch needs."""
+    rows = tuple(len(level.coords) for level in indexed.pyramid.levels)
+    return Capacity(len(batch.points), rows, batch.boxes.shape[1])
 
-    points: int
-    boxes: int
-    levels: tuple[int, ...]
 
-    @classmethod
-    def of(cls, batch: Batch, indexed: Indexed) -> Room:
-        """What this batch needs."""
-        levels = tuple(len(level.coords) for level in indexed.pyramid.levels)
-        return cls(len(batch.points), batch.boxes.shape[1], levels)
+def grown(need: Capacity, other: Capacity | None) -> Capacity:
+    """For batches somewhat larger than what is needed, and for all that `other` is for."""
+    points, boxes, *rows = (
+        int(HEADROOM * size) + 1 for size in (need.points, need.boxes, *need.rows)
+    )
+    if other is not None:
+        points, boxes = max(points, other.points), max(boxes, other.boxes)
+        rows = [*map(max, rows, other.rows)]
+    return Capacity(points, tuple(rows), boxes)
 
-    def grown(self, other: Room | None) -> Room:
-        """Room for batches somewhat larger than this, and for all that `other` is for."""
-        wide = [int(HEADROOM * need) + 1 for need in (self.points, self.boxes, *self.levels)]
-        if other is not None:
-            old = (other.points, other.boxes, *other.levels)
-            wide = [max(pair) for pair in zip(wide, old, strict=True)]
-        return Room(wide[0], wide[1], tuple(wide[2:]))
 
-    def holds(self, need: Room) -> bool:
-        """Whether a batch that needs this fits."""
-        levels = all(a <= b for a, b in zip(need.levels, self.levels, strict=True))
-        few = need.points <= self.points and need.boxes <= self.boxes
-        # the voxelizer cuts off without a word: a full level 0 may have lost some
-        return few and levels and need.levels[0] < self.levels[0]
+def has_room(capacity: Capacity, need: Capacity) -> bool:
+    """Whether a batch that needs so much fits for certain."""
+    # the voxelizer cuts off without a word: a full level 0 may have lost some
+    return capacity.holds(*need) and need.rows[0] < capacity.rows[0]
 
 
 class StepGraphs:
@@ -56,7 +50,7 @@ class StepGraphs:
         self,
         model: Second,
         differentiate: Callable[[Indexed], Tensor],
-        room: Room,
+        capacity: Capacity,
         batch_size: int,
         side_stream: torch.cuda.Stream,
         workspace: Tensor,
@@ -68,10 +62,10 @@ class StepGraphs:
         pool = torch.cuda.graph_pool_handle()
         streams = side_stream, torch.cuda.Stream(priority=-1)
         self._slots = [
-            _Slot(model, differentiate, room, batch_size, workspace, streams, pool)
+            _Slot(model, differentiate, capacity, batch_size, workspace, streams, pool)
             for _ in range(2)
         ]
-        self.room, self._side_stream = room, side_stream
+        self.capacity, self._side_stream = capacity, side_stream
 
     def run(self, batch: Batch) -> Tensor | None:
         """The batch's record; None, and nothing is done, where it does not fit."""
@@ -88,51 +82,38 @@ class StepGraphs:
 
 
 class _Slot:
-    """The memory of a batch, its room, and the two graphs that work on it."""
+    """The memory of a batch, its capacity, and the two graphs that work on it."""
 
     def __init__(
         self,
         model: Second,
         differentiate: Callable[[Indexed], Tensor],
-        room: Room,
+        capacity: Capacity,
         batch_size: int,
         workspace: Tensor,
         streams: tuple[torch.cuda.Stream, torch.cuda.Stream],
         pool: Any,
     ):
         device = workspace.device
-        self._room, self._model, self._workspace = room, model, workspace
-        self._points = torch.zeros(room.points, model.encoder.features, device=device)
+        self._capacity, self._model = capacity, model
+        self._fixed = Fixed(workspace, capacity.rows, capacity.rows[0], model.max_voxels[0])
+        self._points = torch.zeros(capacity.points, model.encoder.features, device=device)
         self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, device=device)
-        self._boxes = torch.zeros(batch_size, room.boxes, 7, device=device)
-        self._labels = torch.zeros(batch_size, room.boxes, dtype=torch.int64, device=device)
-        self._sizes = torch.zeros(len(room.levels) + 1, dtype=torch.int32).pin_memory()
+        self._boxes = torch.zeros(batch_size, capacity.boxes, 7, device=device)
+        self._labels = torch.zeros(batch_size, capacity.boxes, dtype=torch.int64, device=device)
+        self._sizes = torch.zeros(len(capacity.rows) + 1, dtype=torch.int32).pin_memory()
         self._arrived = torch.cuda.Event(blocking=True)  # the host sleeps: it has other processes
         self._free: torch.cuda.Event | None = None
         torch.cuda.synchronize()
-        with torch.cuda.stream(streams[0]):
-            self._indexed()  # what is loaded on first use cannot be captured
-        torch.cuda.synchronize()
-        mode = "thread_local"  # other threads may be pinning the memory of batches meanwhile
-        self._index, self._differentiate = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._index, None, streams[0], capture_error_mode=mode):
-            indexed, self._found = self._indexed()
-        with torch.cuda.graph(self._differentiate, pool, streams[1], capture_error_mode=mode):
-            self._record = differentiate(indexed)
+        # called before it is captured: what is loaded on first use cannot be
+        self._index, (indexed, self._found) = captured(self._indexed, streams[0], warm_up=1)
+        self._differentiate, self._record = captured(
+            lambda: differentiate(indexed), streams[1], warm_up=0, pool=pool
+        )
         self._kept = indexed  # the graphs' memory
 
     def _indexed(self) -> tuple[Indexed, Tensor]:
-        model, room = self._model, self._room
-        voxels: Voxels = voxelize(
-            self._points,
-            self._offsets,
-            model.grid,
-            model.max_points,
-            model.max_voxels[0],
-            room.levels[0],
-            self._workspace,
-        )
-        pyramid = model.encoder.index(voxels, room.levels, self._workspace)
+        voxels, pyramid = self._model.sites(self._points, self._offsets, self._fixed)
         counts = [voxels.count, *(level.count for level in pyramid.levels[1:]), pyramid.overflow]
         found = torch.cat([count for count in counts if count is not None])  # all have one here
         return Indexed(voxels, pyramid, self._boxes, self._labels), found
@@ -140,8 +121,7 @@ class _Slot:
     def takes(self, batch: Batch) -> bool:
         """Whether there is room for the batch's points and boxes."""
         frames, boxes = batch.labels.shape
-        need = Room(len(batch.points), boxes, (0,) * len(self._room.levels))
-        return self._room.holds(need) and frames == len(self._labels)
+        return self._capacity.holds(len(batch.points), (), boxes) and frames == len(self._labels)
 
     def index(self, batch: Batch) -> None:
         """Starts to copy and to index a batch, once the device is done with the last one here."""
@@ -162,8 +142,8 @@ class _Slot:
         """Waits for the index; whether it had room, and every level has two rows to normalise."""
         self._arrived.synchronize()  # sync: what does not fit takes another way
         *sizes, overflow = self._sizes.tolist()
-        need = Room(0, 0, tuple(sizes))
-        return overflow == 0 and self._room.holds(need) and min(sizes) > 1
+        fitting = has_room(self._capacity, Capacity(0, tuple(sizes)))
+        return overflow == 0 and fitting and min(sizes) > 1
 
     def differentiate(self) -> Tensor:
         """Forward and backward of what was indexed; the record."""

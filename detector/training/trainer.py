@@ -1,24 +1,66 @@
-"""A training step: forward, losses, backward, update of the weights."""
+"""A training step: forward, losses, backward, update of the weights; the one-cycle schedule of
+learning rate and momentum.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from data.frame import Batch
-from detector.config import PRECISIONS
-from detector.config_sections import TrainConfig
-from detector.models.anchor_head import Predictions
-from detector.models.second import Second
-from detector.training.distributed import Processes
-from detector.training.finite_guard import FiniteGuard
-from detector.training.indexed import Indexed
-from detector.training.losses import Criterion, Losses
-from detector.training.schedule import OneCycle
-from detector.training.state import TrainState
+from millisecond.data.frame import Batch
+from millisecond.detector.config import PRECISIONS, TrainConfig
+from millisecond.detector.models.anchor_head import Predictions
+from millisecond.detector.models.second import Second
+from millisecond.detector.training.checkpoints import TrainState
+from millisecond.detector.training.distributed import Processes
+from millisecond.detector.training.finite_guard import FiniteGuard
+from millisecond.detector.training.losses import Criterion, Losses
+from millisecond.ops import Pyramid, Voxels
+
+
+@dataclass(frozen=True)
+class OneCycle:
+    """Learning rate and momentum at a step of a run of `total_steps` optimiser steps.
+
+    Rate: lr / div -> lr over the first `warmup` share of the steps, then lr -> lr / (div * 1e4),
+    both along half a cosine. Momentum runs the other way: high -> low -> high.
+    L. N. Smith, "Super-convergence", 2017, in fastai's form with cosine annealing.
+    """
+
+    total_steps: int
+    lr: float
+    div: float = 10.0
+    warmup: float = 0.4
+    momentum: tuple[float, float] = (0.95, 0.85)
+
+    def __call__(self, step: int) -> tuple[float, float]:
+        """(learning rate, momentum) of the step with this 0-based number; no state is kept."""
+        peak = int(self.total_steps * self.warmup)
+        start = self.lr / self.div
+        high, low = self.momentum
+        if step < peak:
+            share = step / peak
+            return _cosine(start, self.lr, share), _cosine(high, low, share)
+        share = min((step - peak) / max(self.total_steps - peak, 1), 1.0)
+        return _cosine(self.lr, start / 1e4, share), _cosine(low, high, share)
+
+
+def _cosine(begin: float, end: float, share: float) -> float:
+    return end + (begin - end) / 2 * (1 + math.cos(math.pi * share))
+
+
+class Indexed(NamedTuple):
+    """A batch on the device, its points as voxels with the index of their sites."""
+
+    voxels: Voxels
+    pyramid: Pyramid
+    boxes: Tensor  # [B, M, 7] float32
+    labels: Tensor  # [B, M] int64, from 1, 0 is padding
 
 
 class Outcome(NamedTuple):
@@ -58,14 +100,12 @@ class Trainer:
 
     def index(self, model: Second, batch: Batch) -> Indexed:
         """A batch on the host, copied to the device and indexed there."""
-        voxels = model.voxelize(batch.points, batch.offsets)
-        return Indexed(voxels, model.index(voxels), batch.boxes, batch.labels)
+        return Indexed(*model.sites(batch.points, batch.offsets), batch.boxes, batch.labels)
 
     def outcome(self, model: Second, batch: Indexed) -> Outcome:
         """Predictions and losses of a network, in the chosen precision."""
         with self.autocast():
-            bev = model.encode(batch.voxels, batch.pyramid)
-            predictions = model.predict(bev)
+            predictions = model(batch.voxels, batch.pyramid)
         losses = self.criterion(predictions, batch.boxes, batch.labels)
         return Outcome(predictions, losses, batch.voxels.dropped)
 

@@ -14,19 +14,18 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from data.collate import collate
-from data.datasets import Dataset as LabelledDataset
-from data.folder.dataset import FolderDataset
-from data.frame import Batch, Frame
-from data.kitti.labels import Labels
-from data.kitti.metric.evaluation import MIN_OVERLAP, OTHER_OVERLAP, Result, evaluate
-from data.kitti.results import detections_to_labels
-from detector.models.second import Second
-from detector.postprocess import Detections, PostProcessor
-from detector.training.distributed import Processes
-from detector.training.losses import loss_names
-from detector.training.trainer import Outcome
-from detector.training.workers import batches_of, prepare_worker
+from millisecond.data.datasets import Dataset as LabelledDataset
+from millisecond.data.folder.dataset import FolderDataset
+from millisecond.data.frame import Batch, Frame, collate
+from millisecond.data.kitti.labels import Labels
+from millisecond.data.kitti.results import detections_to_labels
+from millisecond.data.metric.kitti import MIN_OVERLAP, OTHER_OVERLAP, Result, evaluate
+from millisecond.detector.models.second import Second
+from millisecond.detector.postprocess import Detections, PostProcessor
+from millisecond.detector.training.distributed import Processes
+from millisecond.detector.training.loader import batches_of, prepare_worker
+from millisecond.detector.training.losses import loss_names
+from millisecond.detector.training.trainer import Outcome
 
 Forward = Callable[[Second, Batch], Outcome]
 Numbered = tuple[Batch | None, list[tuple[int, Frame]]]  # a batch, its frames with their indices
@@ -117,7 +116,7 @@ class Validation:
         largest_share = math.ceil(frames / self.processes.count)
         count = math.ceil(largest_share / self.batch_size)
         quiet = not self.processes.first
-        for _ in tqdm(range(count), desc="validating", leave=False, disable=quiet):
+        for _ in tqdm(range(count), desc="validating", leave=False, disable=quiet or None):
             yield next(batches, (None, []))
 
     def _gather(self, frames: int, losses: Tensor, capped: int, found: dict[int, Labels]) -> Scores:

@@ -24,7 +24,7 @@ from docs.drawings.pieces import (
     frame,
     grid,
 )
-from ops import ConvGeometry, sparse_conv, strided_map, submanifold_map
+from millisecond.ops import ConvGeometry, sparse_conv, strided_map, submanifold_map
 
 WINDOW = ConvGeometry((3, 3), (1, 1), (0, 0), (1, 1))
 

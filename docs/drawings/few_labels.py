@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from detector.draw.plot import COLOURS, Line, Panel, Scale, draw_panels
-from detector.draw.png import save_png
+from millisecond.detector.draw.plot import COLOURS, Line, Panel, Scale, draw_panels
+from millisecond.detector.draw.png import save_png
 
 # BEV AP R40 at overlap 0.5 by labelled frames, as in few_labels.md
 FINE_TUNED = {20: 46.6, 100: 51.9, 500: 52.2}
@@ -43,7 +43,7 @@ def _fine_tuning() -> Panel:
 def _suggestion(title: str, suggested: Series, at_random: Series) -> Panel:
     """The mean of the series, and each of them dashed."""
     frames = Scale("labelled frames", 17, 94, (20, 40, 80), logarithmic=True)
-    choices = (("chosen by suggest.py", suggested), ("chosen at random", at_random))
+    choices = (("chosen by millisecond suggest", suggested), ("chosen at random", at_random))
     lines = []
     for (name, series), colour in zip(choices, COLOURS, strict=False):
         means = {count: float(np.mean(values)) for count, values in series.items()}

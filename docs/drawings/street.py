@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from data.simulator import simulate
 from docs.drawings.pieces import ACCENT, ACTIVE, EMPTY, FAINT, FIRST, INK, SKIPPED, frame
-from ops import VoxelGrid, submanifold_map, voxelize
+from millisecond.data.simulator import simulate
+from millisecond.ops import VoxelGrid, submanifold_map, voxelize
 
 
 def draw_cloud() -> Figure:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ops.cpu.library import loaded, threads
-from ops.rulebook import Table
+from millisecond.ops.cpu.library import loaded, threads
+from millisecond.ops.rulebook import Table
 
 
 class PackedWeight(NamedTuple):

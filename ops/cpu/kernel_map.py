@@ -9,11 +9,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ops.cpu.library import loaded, threads
-from ops.geometry import ConvGeometry
-from ops.reference.coords import check_coords
-from ops.reference.kernel_map import with_capacities
-from ops.rulebook import KernelMap, Level, Pyramid, Table
+from millisecond.ops.cpu.library import loaded, threads
+from millisecond.ops.geometry import ConvGeometry, check_coords
+from millisecond.ops.rulebook import KernelMap, Table
 
 MOST_LINES = 1 << 24  # of sites along x: 64 MiB of their starts
 LONGEST_LINE = 1 << 16  # cells
@@ -34,56 +32,7 @@ def fits(batch_size: int, shapes: Sequence[tuple[int, ...]]) -> bool:
     return len(shapes[0]) <= 3 and lines <= MOST_LINES and longest <= LONGEST_LINE
 
 
-def submanifold_map(
-    coords: Tensor,
-    spatial_shape: tuple[int, ...],
-    batch_size: int,
-    kernel_size: tuple[int, ...],
-    dilation: tuple[int, ...],
-) -> KernelMap:
-    """See ops.kernel_map.submanifold_map."""
-    return _Sites(coords, spatial_shape, batch_size).submanifold_map(kernel_size, dilation)
-
-
-def strided_map(
-    coords: Tensor, spatial_shape: tuple[int, ...], batch_size: int, geometry: ConvGeometry
-) -> tuple[Tensor, tuple[int, ...], KernelMap]:
-    """See ops.kernel_map.strided_map."""
-    sites, kernel_map = _Sites(coords, spatial_shape, batch_size).strided_map(geometry, True)
-    return sites.coords, sites.shape, kernel_map
-
-
-def index_pyramid(
-    coords: Tensor,
-    spatial_shape: tuple[int, ...],
-    batch_size: int,
-    downs: Sequence[ConvGeometry],
-    submanifold_kernel: tuple[int, ...],
-    last_submanifold: bool,
-    capacities: Sequence[int] | None,
-    count: Tensor | None,
-    transposed: bool,
-    workspace: Tensor | None,  # not needed here
-    clear_on: torch.cuda.Stream | None,  # nor that
-) -> Pyramid:
-    """See ops.kernel_map.index_pyramid."""
-    coords = coords if count is None else coords[: int(count)]
-    sites, down = _Sites(coords, spatial_shape, batch_size), None
-    levels = []
-    for depth in range(len(downs) + 1):
-        submanifold = None
-        if depth < len(downs) or last_submanifold:
-            dilation = (1,) * len(spatial_shape)
-            submanifold = sites.submanifold_map(submanifold_kernel, dilation)
-        levels.append(Level(sites.coords, None, sites.shape, submanifold, down))
-        if depth < len(downs):
-            sites, down = sites.strided_map(downs[depth], transposed)
-    if capacities is None:
-        return Pyramid(tuple(levels), None, batch_size)
-    return Pyramid(*with_capacities(levels, capacities), batch_size)
-
-
-class _Sites:
+class WalkedSites:
     """The sites of a level and where each of their lines starts."""
 
     def __init__(self, coords: Tensor, shape: tuple[int, ...], batch_size: int):
@@ -116,7 +65,9 @@ class _Sites:
         table = Table(neighbours)
         return KernelMap(table, table.reversed())
 
-    def strided_map(self, geometry: ConvGeometry, transposed: bool) -> tuple[_Sites, KernelMap]:
+    def strided_map(
+        self, geometry: ConvGeometry, transposed: bool
+    ) -> tuple[WalkedSites, KernelMap]:
         """The sites of the outputs, and the map to them."""
         shape = geometry.output_shape(self.shape)
         window, rows = self._window(*geometry), len(self.coords)
@@ -144,7 +95,7 @@ class _Sites:
         if self._spare:
             coords = torch.cat((coords[:, :1], coords[:, 1 + self._spare :]), dim=1)
         table = None if backward is None else Table(backward)
-        return _Sites(coords, shape, self.batch_size), KernelMap(Table(forward), table)
+        return WalkedSites(coords, shape, self.batch_size), KernelMap(Table(forward), table)
 
     def _lines(self, shape: tuple[int, ...]) -> int:
         return self.batch_size * prod(shape[:-1])

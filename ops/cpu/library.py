@@ -22,21 +22,24 @@ import torch
 
 SOURCES = Path(__file__).resolve().parents[1] / "csrc" / "cpu"
 FLAGS = ["-O3", "-std=c++17", "-fPIC"]
-# plain numpy must give the same bits; the other two change none and let loops become vectors
-EXACT = {"ray_casting.cpp": ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]}
 ANOTHER_FOLDER = "export TORCH_EXTENSIONS_DIR to a folder that can be written"
 
 
 @functools.cache
-def kernels() -> ctypes.CDLL | None:
-    """The kernels; None, said once, where they cannot be built: plain torch computes then."""
+def kernels(sources: Path = SOURCES, exact: tuple[str, ...] = ()) -> ctypes.CDLL | None:
+    """The kernels of a folder, compiled with FLAGS and `exact`. None, said once, where the kernels
+    cannot be built: plain torch or numpy computes then."""
     try:
-        path = library_path()
+        path = library_path(sources, exact)
         if not path.exists():
-            _compile(path)
+            _compile(path, sources, exact)
         return _load(path)
     except OSError as error:
-        print(f"no CPU kernels, plain torch is slower: {error}", file=sys.stderr, flush=True)
+        print(
+            f"no CPU kernels, plain torch and numpy are slower: {error}",
+            file=sys.stderr,
+            flush=True,
+        )
         return None
 
 
@@ -76,10 +79,11 @@ def _parallel() -> int | None:
         return None
 
 
-def library_path() -> Path:
+def library_path(sources: Path = SOURCES, exact: tuple[str, ...] = ()) -> Path:
     """Where the library of these sources for this processor is, or will be once it is built."""
-    digest = hashlib.sha256("\0".join([_compiler(), *_flags(), str(EXACT), _processor()]).encode())
-    for path in sorted(SOURCES.iterdir()):
+    parts = [_compiler(), *_flags(), *exact, _processor()]
+    digest = hashlib.sha256("\0".join(parts).encode())
+    for path in sorted(sources.iterdir()):
         content = path.read_bytes()
         digest.update(b"%s\0%d\0" % (path.name.encode(), len(content)) + content)
     return _cache_folder() / "millisecond_cpu" / f"{digest.hexdigest()[:16]}.so"
@@ -120,7 +124,7 @@ def _run(compiler: str, arguments: list[str]) -> None:
         raise OSError(f"{compiler} fails: {first.strip()}")
 
 
-def _compile(path: Path) -> None:
+def _compile(path: Path, sources: Path, exact: tuple[str, ...]) -> None:
     """Raises OSError in one line with the reason."""
     compiler = _compiler()
     if shutil.which(compiler.split()[0]) is None:
@@ -135,10 +139,9 @@ def _compile(path: Path) -> None:
     with own_folder as folder:
         built = Path(folder) / path.name
         objects = []
-        for source in sorted(SOURCES.glob("*.cpp")):
+        for source in sorted(sources.glob("*.cpp")):
             objects.append(str(Path(folder) / f"{source.stem}.o"))
-            flags = [*_flags(), *EXACT.get(source.name, ())]
-            _run(compiler, [*flags, "-c", str(source), "-o", objects[-1]])
+            _run(compiler, [*_flags(), *exact, "-c", str(source), "-o", objects[-1]])
         _run(compiler, [*_flags(), "-shared", *objects, "-o", str(built)])
         os.replace(built, path)  # whole or not there
     print(f"built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)

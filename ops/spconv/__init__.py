@@ -1,12 +1,12 @@
-"""spconv 2 on these operators: `import ops.spconv as spconv` in place of `spconv.pytorch`.
+"""spconv 2 on these operators: `import millisecond.ops.spconv as spconv` replaces `spconv.pytorch`.
 
-`install()` stands in for `spconv` in every import of a program, and `python -m ops.spconv SCRIPT`
-does so for a script as it is. docs/from_spconv.md says what is the same and what differs.
+`install()` stands in for `spconv` in every import of a program. `python -m millisecond.ops.spconv
+SCRIPT` does so for a script as it is. docs/from_spconv.md says what is the same and what differs.
 """
 
 from typing import Any
 
-from ops.spconv import (
+from millisecond.ops.spconv import (
     constants,
     conv,
     core,
@@ -19,7 +19,7 @@ from ops.spconv import (
     tables,
     utils,
 )
-from ops.spconv.conv import (
+from millisecond.ops.spconv.conv import (
     SparseConv1d,
     SparseConv2d,
     SparseConv3d,
@@ -38,9 +38,9 @@ from ops.spconv.conv import (
     SubMConv3d,
     SubMConv4d,
 )
-from ops.spconv.core import AlgoHint, ConvAlgo, SparseConvTensor
-from ops.spconv.identity import Identity
-from ops.spconv.modules import (
+from millisecond.ops.spconv.core import AlgoHint, ConvAlgo, SparseConvTensor
+from millisecond.ops.spconv.identity import Identity
+from millisecond.ops.spconv.modules import (
     RemoveGrid,
     SparseBatchNorm,
     SparseIdentity,
@@ -50,7 +50,7 @@ from ops.spconv.modules import (
     ToDense,
     assign_name_for_sparse_modules,
 )
-from ops.spconv.pool import (
+from millisecond.ops.spconv.pool import (
     SparseAvgPool1d,
     SparseAvgPool2d,
     SparseAvgPool3d,
@@ -61,9 +61,9 @@ from ops.spconv.pool import (
     SparseMaxPool3d,
     SparseMaxPool4d,
 )
-from ops.spconv.stand_in import VERSION as __version__
-from ops.spconv.stand_in import install
-from ops.spconv.tables import AddTable, ConcatTable, JoinTable
+from millisecond.ops.spconv.stand_in import VERSION as __version__
+from millisecond.ops.spconv.stand_in import install
+from millisecond.ops.spconv.tables import AddTable, ConcatTable, JoinTable
 
 __all__ = [
     "AddTable",

@@ -1,6 +1,6 @@
-"""`python -m ops.spconv SCRIPT ...`: runs a script whose spconv is this package.
+"""`python -m millisecond.ops.spconv SCRIPT ...`: runs a script whose spconv is this package.
 
-`python -m ops.spconv -m MODULE ...` runs a module.
+`python -m millisecond.ops.spconv -m MODULE ...` runs a module.
 """
 
 import os
@@ -8,9 +8,9 @@ import runpy
 import sys
 from importlib.util import find_spec
 
-from ops.spconv import install
+from millisecond.ops.spconv import install
 
-USAGE = "usage: python -m ops.spconv SCRIPT ARGUMENTS...  or  -m MODULE ARGUMENTS..."
+USAGE = "usage: python -m millisecond.ops.spconv SCRIPT ARGUMENTS...  or  -m MODULE ARGUMENTS..."
 
 
 def main() -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops.spconv.convolution import Numbers, SparseConvolution
-from ops.spconv.indice_data import ConvAlgo
+from millisecond.ops.spconv.convolution import Numbers, SparseConvolution
+from millisecond.ops.spconv.indice_data import ConvAlgo
 
 
 class _SubM(SparseConvolution):

@@ -5,27 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from ops.dataflow import Dataflow, PairMap
-from ops.rulebook import KernelMap
-from ops.spconv.core import SparseConvTensor, expand_nd
-from ops.spconv.indice_data import ConvAlgo
-from ops.spconv.layer_map import check_dimensions, shared_map
-from ops.spconv.modules import SparseModule
-from ops.spconv.product import Kept, gains_by_order, has_work, product, segment_of
-from ops.spconv.sites import Sites
-from ops.tuned import Tunable, product_type
+from millisecond.ops.geometry import ConvGeometry, check_channels, same_device, submanifold_window
+from millisecond.ops.layers import KeepsWeight, ordered, product
+from millisecond.ops.rulebook import KernelMap
+from millisecond.ops.sites import Sites
+from millisecond.ops.spconv.core import Shared, SparseConvTensor, expand_nd
+from millisecond.ops.spconv.indice_data import ConvAlgo, SharedMap
+from millisecond.ops.spconv.modules import SparseModule
 
 Numbers = int | Sequence[int]
 MAX_NUM_VOXELS = "max_num_voxels_during_training"
-_KEPT: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()  # not copied, not saved
 
 
-class SparseConvolution(Tunable, SparseModule):
+class SparseConvolution(KeepsWeight, SparseModule):
     """A sparse convolution in 2 or 3 dimensions; `weight` is [C_out, *kernel, C_in].
 
     `indice_key` names the sites and map for layers that share them. `algo`, `fp32_accum` and
@@ -92,6 +88,8 @@ class SparseConvolution(Tunable, SparseModule):
             )
         if not self.subm and self.conv1x1 and any(self.padding):
             raise ValueError(f"{kind}: padding is {self.padding}, a kernel of size 1 takes none")
+        check_window(self)
+        check_channels(self.kernel_size, self.in_channels, self.out_channels)
 
     @property
     def conv1x1(self) -> bool:
@@ -149,6 +147,7 @@ class SparseConvolution(Tunable, SparseModule):
         add_input: SparseConvTensor | None,
     ) -> SparseConvTensor:
         features, (weight, bias) = input.features, parameters
+        check_rows(input)
         if features.shape[1] != self.in_channels:
             raise ValueError(
                 f"features: {features.shape[1]} channels, {type(self).__name__} takes "
@@ -159,12 +158,8 @@ class SparseConvolution(Tunable, SparseModule):
             out = input.replace_feature(self._matrix_product(features, weight, bias))
         else:
             out, kernel_map, sites = self.mapped(input)
-            kept = None if torch.is_grad_enabled() else _KEPT.setdefault(self, Kept())
-            taken: KernelMap | PairMap = kernel_map
-            flow = self.flow(features, kernel_map)
-            if flow is not None:
-                taken = (sites if self.inverse else input.sites).pairs(kernel_map)
-            out = out.on(sites, product(features, weight, taken, bias, kept, flow))
+            kept = None if torch.is_grad_enabled() else self._kept_weight()
+            out = out.on(sites, product(features, weight, kernel_map, bias, kept, True))
             self.record(len(sites.indices))
         if add_input is not None:
             out.features = out.features + add_input.features
@@ -182,45 +177,16 @@ class SparseConvolution(Tunable, SparseModule):
         The `indice_dict` is a new one: another branch from the same input may use the key for
         itself.
         """
-        data = shared_map(self, input)
+        data, channels = shared_map(self, input), (self.in_channels, self.out_channels)
         if self.inverse:
             back = data.inputs.inverted(data.geometry, data.kernel_map)
-            return input, self._ordered(back, input, data.outputs, data.inputs), data.inputs
+            back = ordered(back, input.features, channels, data.outputs, data.inputs)
+            return input, back, data.inputs
         if self.indice_key is not None and self.indice_key not in input.indice_dict:
             input = input.shadow_copy()
             input.indice_dict = input.indice_dict | {self.indice_key: data}
-        kernel_map = self._ordered(data.kernel_map, input, data.inputs, data.outputs)
-        return input, kernel_map, data.outputs
-
-    def _ordered(
-        self, kernel_map: KernelMap, input: SparseConvTensor, inputs: Sites, outputs: Sites
-    ) -> KernelMap:
-        """The map with orders of its rows where the layer gains by them."""
-        c_in, c_out = self.in_channels, self.out_channels
-        if not has_work(kernel_map, c_in, c_out):  # the host's time counts
-            return kernel_map
-        forward, backward = kernel_map
-        dtype = product_type(input.features)
-        if gains_by_order(forward, dtype, c_in, c_out):
-            forward = outputs.with_order(forward, segment_of(dtype, c_in, c_out))
-        if backward is None or not torch.is_grad_enabled():
-            return KernelMap(forward, backward)
-        if gains_by_order(backward, dtype, c_out, c_in):
-            backward = inputs.with_order(backward, segment_of(dtype, c_in, c_out))
-        return KernelMap(forward, backward)
-
-    def flow(self, features: Tensor, kernel_map: KernelMap) -> Dataflow | None:
-        """What `ops.use_tuned` chooses; None for the implicit GEMM."""
-        if self.dataflow is None or self.transposed:  # of which nothing is measured
-            return None
-        kind = "submanifold" if self.subm else "inverse" if self.inverse else "strided"
-        shape = self.kernel_volume, self.in_channels, self.out_channels
-        return self.chosen(kind, shape, product_type(features), kernel_map)
-
-    def train(self, mode: bool = True) -> SparseConvolution:
-        """As any module's; forgets the prepared weight."""
-        _KEPT.pop(self, None)
-        return super().train(mode)
+        sites = data.inputs, data.outputs
+        return input, ordered(data.kernel_map, input.features, channels, *sites), data.outputs
 
     def record(self, rows: int) -> None:
         """Notes the largest number of outputs, where `record_voxel_count` asks for it."""
@@ -248,3 +214,115 @@ def _uncompiled(
     add_input: SparseConvTensor | None,
 ) -> SparseConvTensor:
     return layer._forward(input, parameters, add_input)
+
+
+# ---- sites and map of a call: those that the indice_key names, or new ones ----------------------
+
+
+def shared_map(layer: SparseConvolution, input: SparseConvTensor) -> SharedMap:
+    """Sites and map of this layer on its input; ValueError where those of its key do not fit."""
+    found = _own(layer, input.find_indice_pair(layer.indice_key))
+    if layer.inverse:
+        return _inverted(layer, input, found)
+    sites = input.sites
+    sites.follow(layer)
+    if found is not None:
+        _check_shared(layer, sites, found)
+        return found
+    check_dimensions(layer, input)
+    geometry = window(layer)
+    outputs = sites
+    if layer.subm:
+        kernel_map = sites.submanifold(geometry.kernel_size, geometry.dilation)
+    else:
+        more = layer.output_padding if layer.transposed else ()
+        outputs, kernel_map = sites.strided(geometry, layer.transposed, more)
+    return SharedMap(sites, outputs, kernel_map, layer.subm, geometry, layer.algo)
+
+
+def check_dimensions(layer: Any, input: SparseConvTensor) -> None:
+    """ValueError unless a convolution or pooling has the dimensions of its input."""
+    if layer.ndim != len(input.spatial_shape):
+        raise ValueError(
+            f"spatial_shape: {input.spatial_shape}, {type(layer).__name__} takes one of "
+            f"{layer.ndim} numbers"
+        )
+
+
+def check_rows(input: SparseConvTensor) -> None:
+    """ValueError unless there is a row of features for each site, on one device."""
+    same_device(features=input.features, indices=input.indices)
+    if len(input.features) != len(input.indices):
+        raise ValueError(
+            f"features: {list(input.features.shape)}, indices have {len(input.indices)} rows"
+        )
+
+
+def check_window(layer: Any) -> None:
+    """ValueError where a number of a convolution's or pooling's window is out of its range. A
+    submanifold one has stride and padding without effect."""
+    if layer.subm:
+        submanifold_window(layer.kernel_size, layer.dilation, layer.ndim)
+    else:
+        ConvGeometry.of(*window(layer), dims=layer.ndim)
+
+
+def window(layer: Any) -> ConvGeometry:
+    """That of a convolution or pooling."""
+    return ConvGeometry(
+        tuple(layer.kernel_size), tuple(layer.stride), tuple(layer.padding), tuple(layer.dilation)
+    )
+
+
+def _own(layer: SparseConvolution, found: Shared | None) -> SharedMap | None:
+    if found is None or isinstance(found, SharedMap):
+        return found
+    raise ValueError(
+        f"indice_key {layer.indice_key!r}: {type(found).__name__} that a layer of the program "
+        f"has left; {type(layer).__name__} needs a key of its own"
+    )
+
+
+def _inverted(
+    layer: SparseConvolution, input: SparseConvTensor, found: SharedMap | None
+) -> SharedMap:
+    key = layer.indice_key
+    if found is None or found.is_subm:
+        what = "no layer" if found is None else "a submanifold layer"
+        raise ValueError(
+            f"indice_key {key!r}: {what} of this name before an inverse convolution, which "
+            "needs a strided convolution or pooling"
+        )
+    if found.ksize != layer.kernel_size:
+        raise ValueError(
+            f"indice_key {key!r}: kernel_size is {layer.kernel_size}, that of the convolution "
+            f"to invert {found.ksize}"
+        )
+    rows, shape = len(found.out_indices), found.out_spatial_shape
+    if len(input.indices) != rows or list(input.spatial_shape) != shape:
+        raise ValueError(
+            f"indice_key {key!r}: {len(input.indices)} rows of {input.spatial_shape}, the "
+            f"convolution to invert has {rows} of {shape}"
+        )
+    return found
+
+
+def _check_shared(layer: SparseConvolution, sites: Sites, found: SharedMap) -> None:
+    key = layer.indice_key
+    if not (layer.subm and found.is_subm):
+        raise ValueError(
+            f"indice_key {key!r}: there already, only submanifold convolutions share one"
+        )
+    if found.inputs is sites and found.geometry == window(layer):  # most often
+        return
+    for name, mine, theirs in (
+        ("kernel_size", layer.kernel_size, found.ksize),
+        ("dilation", layer.dilation, found.dilation),
+        ("spatial_shape", list(sites.shape), found.spatial_shape),
+        ("rows", len(sites.indices), len(found.indices)),
+    ):
+        if mine != theirs:
+            raise ValueError(
+                f"indice_key {key!r}: {name} is {mine}, that of the first layer with this key "
+                f"{theirs}"
+            )

@@ -1,6 +1,6 @@
 """`SparseConvTensor` of spconv 2: features on active sites, with the maps that were built on them.
 
-Rows stay in the order in which the caller gave them. `ops.spconv.sites` sorts for the operators.
+Rows stay in the order in which the caller gave them. `ops.sites` sorts for the operators.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ops.dense import dense
-from ops.spconv.indice_data import (
+from millisecond.ops.dense import dense
+from millisecond.ops.geometry import check_cells, whole
+from millisecond.ops.sites import PlainSites, Sites, sites_of
+from millisecond.ops.spconv.indice_data import (
     AlgoHint,
     ConvAlgo,
     ImplicitGemmIndiceData,
     IndiceData,
     SharedMap,
 )
-from ops.spconv.plain_sites import PlainSites, sites_of
-from ops.spconv.sites import Sites
-from ops.spconv.tools import CUDAKernelTimer
+from millisecond.ops.spconv.tools import CUDAKernelTimer
 
 __all__ = [
     "AlgoHint",
@@ -189,7 +189,7 @@ def whole_numbers(values: Iterable) -> list[int]:
 
 def expand_nd(ndim: int, val: int | Sequence[int] | Tensor) -> list[int]:
     """One number for each of `ndim` axes."""
-    numbers = [val] * ndim if isinstance(val, int) else whole_numbers(val)
+    numbers = [int(val)] * ndim if isinstance(val, int) else whole_numbers(val)
     if len(numbers) != ndim:
         raise ValueError(f"expected one number or {ndim}, one for each axis, got {val}")
     return numbers
@@ -210,3 +210,6 @@ def check_indices(indices: Tensor, shape: list[int], batch_size: int) -> None:
         raise ValueError(f"indices: expected int32 or int64, got {indices.dtype}")
     if batch_size < 1:
         raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
+    for size in shape:
+        whole("spatial_shape", size, 0)
+    check_cells(batch_size, [shape])

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ops.reference.coords import coords_of_keys, linear_keys
-from ops.spconv.core import SparseConvTensor
+from millisecond.ops.geometry import coords_of_keys, linear_keys
+from millisecond.ops.spconv.core import SparseConvTensor
 
 
 def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ops.conv_chain import ConvChain
-from ops.cuda.conv_blocks import conv_blocks
-from ops.cuda.precision import tf32_allowed
-from ops.rulebook import KernelMap
-from ops.spconv.convolution import SparseConvolution
-from ops.spconv.core import SparseConvTensor
-from ops.spconv.product import NARROW, TILE
+from millisecond.ops.conv_blocks import train_blocks
+from millisecond.ops.conv_chain import ConvChain
+from millisecond.ops.dispatch import tf32_allowed
+from millisecond.ops.layers import NARROW, TILE
+from millisecond.ops.rulebook import KernelMap
+from millisecond.ops.spconv.convolution import SparseConvolution
+from millisecond.ops.spconv.core import SparseConvTensor
 
 
 class Block(NamedTuple):
@@ -144,8 +144,7 @@ def _is_whole(block: Block) -> bool:
 
 
 def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseConvTensor | None:
-    """The result of the blocks; None where a level has too few rows to be normalised, or a layer
-    has a dataflow of its own.
+    """The result of the blocks; None where a level has too few rows to be normalised.
 
     `folded` keeps the weights for inference between calls.
     """
@@ -153,8 +152,6 @@ def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseCon
     features = x.features.contiguous()
     for conv, _, _ in blocks:
         out, kernel_map, sites = conv.mapped(out)
-        if conv.dataflow is not None and conv.flow(features, kernel_map) is not None:
-            return None
         out.move(sites)
         maps.append(kernel_map)
         rows.append(kernel_map.forward.neighbours.shape[1])
@@ -173,7 +170,7 @@ def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseCon
 def _trained(blocks: Sequence[Block], features: Tensor, maps: Sequence[KernelMap]) -> Tensor:
     weights = [block.conv._parameters["weight"] for block in blocks]
     norms = [block.norm for block in blocks]
-    return conv_blocks(features, weights, maps, norms)  # type: ignore[arg-type]  # see _may_train
+    return train_blocks(features, weights, maps, norms)  # type: ignore[arg-type]  # see _may_train
 
 
 def _chain(blocks: Sequence[Block], features: Tensor, folded: dict) -> ConvChain:

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ops.geometry import ConvGeometry
-from ops.rulebook import KernelMap
-from ops.spconv.sites import Sites
+from millisecond.ops.geometry import ConvGeometry
+from millisecond.ops.rulebook import KernelMap
+from millisecond.ops.sites import Sites
 
 
 class ConvAlgo(Enum):

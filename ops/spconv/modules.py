@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import _has_any_global_hook
 
-from ops.spconv.core import SparseConvTensor
+from millisecond.ops.spconv.core import SparseConvTensor
 
 
 class SparseModule(nn.Module):
@@ -56,7 +56,9 @@ class SparseSequential(SparseModule):
         self.add_module(name, module)
 
     def forward(self, input: Any) -> Any:
-        from ops.spconv import fusion  # it knows convolutions, which are modules of this file
+        from millisecond.ops.spconv import (
+            fusion,  # it knows convolutions, which are modules of this file
+        )
 
         modules = _flat(self, fusion.is_plain)
         if modules != self._structure[0]:
@@ -157,7 +159,7 @@ def is_spconv_module(module: Any) -> bool:
 
 
 def is_sparse_conv(module: Any) -> bool:
-    from ops.spconv.convolution import SparseConvolution
+    from millisecond.ops.spconv.convolution import SparseConvolution
 
     return isinstance(module, SparseConvolution)
 

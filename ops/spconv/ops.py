@@ -10,11 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ops.geometry import ConvGeometry, per_axis
-from ops.spconv.core import ConvAlgo, check_indices, whole_numbers
-from ops.spconv.indice_data import SharedMap
-from ops.spconv.plain_sites import sites_of
-from ops.spconv.transposed import transposed_shape
+from millisecond.ops.geometry import ConvGeometry, per_axis
+from millisecond.ops.sites import sites_of, transposed_shape
+from millisecond.ops.spconv.core import ConvAlgo, check_indices, whole_numbers
+from millisecond.ops.spconv.indice_data import SharedMap
 
 __all__ = [
     "ConvAlgo",

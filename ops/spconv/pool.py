@@ -8,13 +8,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ops.max_pool import sparse_max_pool
-from ops.rulebook import KernelMap
-from ops.spconv.convolution import MAX_NUM_VOXELS, Numbers
-from ops.spconv.core import SparseConvTensor, expand_nd
-from ops.spconv.indice_data import ConvAlgo, SharedMap
-from ops.spconv.layer_map import check_dimensions, window
-from ops.spconv.modules import SparseModule
+from millisecond.ops.max_pool import sparse_max_pool
+from millisecond.ops.rulebook import KernelMap
+from millisecond.ops.spconv.convolution import (
+    MAX_NUM_VOXELS,
+    Numbers,
+    check_dimensions,
+    check_rows,
+    check_window,
+    window,
+)
+from millisecond.ops.spconv.core import SparseConvTensor, expand_nd
+from millisecond.ops.spconv.indice_data import ConvAlgo, SharedMap
+from millisecond.ops.spconv.modules import SparseModule
 
 
 class _Pool(SparseModule):
@@ -39,6 +45,7 @@ class _Pool(SparseModule):
         self.stride = expand_nd(ndim, kernel_size if stride is None else stride)
         self.padding, self.dilation = expand_nd(ndim, padding), expand_nd(ndim, dilation)
         self.subm, self.indice_key, self.algo = subm, indice_key, algo
+        check_window(self)
         if record_voxel_count and not subm:
             self.register_buffer(MAX_NUM_VOXELS, torch.zeros(1, dtype=torch.int32))
 
@@ -49,6 +56,7 @@ class _Pool(SparseModule):
 
     def _forward(self, input: SparseConvTensor) -> SparseConvTensor:
         check_dimensions(self, input)
+        check_rows(input)
         key, geometry = self.indice_key, window(self)
         if input.find_indice_pair(key) is not None:
             raise ValueError(f"indice_key {key!r}: there already, pooling shares none")

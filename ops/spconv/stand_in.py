@@ -11,7 +11,7 @@ from typing import Any
 
 VERSION = "2.3.8"  # of spconv's face; programs ask for it
 
-PACKAGE = "ops.spconv"
+PACKAGE = "millisecond.ops.spconv"
 PARTS = (  # one module here for both places where spconv has it
     "constants",
     "conv",
@@ -71,7 +71,7 @@ def _package() -> ModuleType:
 
 def _install_tensorview() -> None:
     """`cumm.tensorview`, which programs import for `Point2VoxelCPU3d` alone."""
-    from ops.spconv.utils import HostArray
+    from millisecond.ops.spconv.utils import HostArray
 
     cumm, tensorview = ModuleType("cumm"), ModuleType("cumm.tensorview")
     cumm.__path__ = []

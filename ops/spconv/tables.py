@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from ops.spconv.core import SparseConvTensor
-from ops.spconv.functional import check_same_grid, sparse_add
-from ops.spconv.modules import SparseModule
+from millisecond.ops.spconv.core import SparseConvTensor
+from millisecond.ops.spconv.functional import check_same_grid, sparse_add
+from millisecond.ops.spconv.modules import SparseModule
 
 
 class JoinTable(SparseModule):

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ops.reference.coords import coords_of_keys, linear_keys
+from millisecond.ops.geometry import coords_of_keys, linear_keys, whole
+from millisecond.ops.transfer import require_unmasked
 
 
 class PointVoxels(NamedTuple):
@@ -40,17 +41,22 @@ class PointToVoxel:
         device: torch.device | str = "cpu",
     ):
         self.ndim, self.device = len(vsize_xyz), torch.device(device)
-        self.num_point_features = num_point_features
-        self.max_num_voxels = max_num_voxels
-        self.max_num_points_per_voxel = max_num_points_per_voxel
+        self.num_point_features = whole("num_point_features", num_point_features, 1)
+        self.max_num_voxels = whole("max_num_voxels", max_num_voxels, 0)
+        self.max_num_points_per_voxel = whole(
+            "max_num_points_per_voxel", max_num_points_per_voxel, 1
+        )
         low, high = list(coors_range_xyz[: self.ndim]), list(coors_range_xyz[self.ndim :])
         # in the order of the indices: z first
         self.vsize = [float(size) for size in reversed(list(vsize_xyz))]
         self.coors_range = [float(x) for x in (*reversed(low), *reversed(high))]
-        self.grid_size = [
-            round((b - a) / size)
-            for a, b, size in zip(reversed(low), reversed(high), self.vsize, strict=True)
-        ]
+        axes = zip(reversed(low), reversed(high), self.vsize, strict=True)
+        try:
+            self.grid_size = [round((b - a) / size) for a, b, size in axes]
+        except ArithmeticError:
+            raise ValueError(
+                f"vsize_xyz: {vsize_xyz} does not divide the range {coors_range_xyz}"
+            ) from None
 
     def __call__(
         self, pc: Tensor, clear_voxels: bool = True, empty_mean: bool = False
@@ -234,5 +240,6 @@ def _on_host(points: Any) -> Tensor:
     """float32 of an array, a tensor or what `cumm.tensorview.from_numpy` gives."""
     if isinstance(points, Tensor):
         return points.detach().cpu().float()
+    require_unmasked("points", points)
     array = points.numpy() if hasattr(points, "numpy") else points
     return torch.as_tensor(array).float()

@@ -1,4 +1,4 @@
-"""The library, built once, what its parts without a GPU print, and weights for both."""
+"""The library, built once, what its parts without a GPU read, and weights and network files."""
 
 import fcntl
 import hashlib
@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from data.point_columns import KITTI, PointColumns
-from detector.config import load_config
-from detector.models.second import build_second
-from detector.weights import save_weights
-from ops.cuda.library import cache_folder
+from millisecond.data.formats.points import KITTI, PointColumns
+from millisecond.detector import network_file
+from millisecond.detector.config import load_config
+from millisecond.detector.models.second import build_second
+from millisecond.detector.weights import load_weights, restore, save_weights
+from millisecond.ops.library import cache_folder
+from millisecond.tools.exporting import Library
 from tests.helpers.small_detector import build_small_network
-from tools.exporting.library import Library
 
 ROOT = Path(__file__).resolve().parents[2]
 CPP = ROOT / "detector" / "cpp"
@@ -51,10 +52,34 @@ def weights(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def network_of(tmp_path_factory):
+    """The network file of weights; each is made once."""
+    folder, made = tmp_path_factory.mktemp("networks"), {}
+
+    def file_of(weights):
+        if weights not in made:
+            config, state = load_weights(weights)
+            model = build_second(config)
+            restore(model, state, weights)
+            made[weights] = folder / f"{len(made)}.network"
+            network_file.write(made[weights], config, model)
+        return made[weights]
+
+    return file_of
+
+
+@pytest.fixture(scope="session")
+def network(network_of, weights):
+    """Of `weights`."""
+    return network_of(weights)
+
+
+@pytest.fixture(scope="session")
 def inspect(tmp_path_factory):
-    """Runs inspect.cpp, whose parts of detector/cpp need no GPU."""
+    """Runs inspect.cpp, whose parts of detector/cpp need no GPU; any wrong access ends it."""
     program = tmp_path_factory.mktemp("cpp") / "inspect"
-    flags = ["-std=c++17", "-O0", "-ffp-contract=off", f"-I{CPP / 'src'}", f"-I{CPP / 'include'}"]
+    flags = ["-std=c++17", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    flags += [f"-I{CPP / 'src'}", f"-I{CPP / 'include'}"]
     source = str(Path(__file__).with_name("inspect.cpp"))
     subprocess.run(["g++", *flags, source, "-o", str(program)], check=True)
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from detector.config import PRECISIONS
-from detector.inference import Inference
-from detector.models.second import build_second
-from detector.weights import find_weights, load_weights, restore
-from ops.reference.load_points import clamp_intensity
+from millisecond.detector.config import PRECISIONS
+from millisecond.detector.inference import Inference
+from millisecond.detector.models.second import build_second
+from millisecond.detector.weights import find_weights, load_weights, restore
+from millisecond.ops.transfer import clamp_intensity
+from millisecond.tools.exporting import TYPES
 from tests.cpp.structures import EncoderInfo, at, on_stream
 from tests.helpers.small_detector import cloud
-from tools.exporting.library import TYPES
 
 pytestmark = pytest.mark.gpu
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.gpu
 class Encoder:
     """ms_encoder on torch's tensors."""
 
-    def __init__(self, library, weights, precision, points):
+    def __init__(self, library, network, precision, points):
         self._library, self._handle, self.info = library, c_void_p(), EncoderInfo()
-        path = str(weights).encode()
+        path = str(network).encode()
         library("ms_encoder_describe", path, ctypes.byref(self.info))
         handle = ctypes.byref(self._handle)
         library("ms_encoder_open", path, TYPES[precision], 0, c_int64(points), handle)
@@ -64,14 +64,14 @@ def of_python(weights, precision, points):
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32", "bf16"])
 @pytest.mark.parametrize("name", ["small", "second"])
-def test_the_map_of_python_bit_for_bit(library, weights, precision, name):
+def test_the_map_of_python_bit_for_bit(library, weights, network_of, precision, name):
     path = weights if name == "small" else find_weights(name)
     points = cloud(12_000, seed=2)
     points[:, :3] *= 0.2  # as dense as a scan: every level has room for its sites
     points[5::100, 2] = np.nan
     points[:3, 3] = 1e5  # an intensity that is clamped
     wanted, rows = of_python(path, precision, points)
-    encoder = Encoder(library, path, precision, 20_000)
+    encoder = Encoder(library, network_of(path), precision, 20_000)
     assert wanted.shape == (1, encoder.info.channels, encoder.info.height, encoder.info.width)
     room = torch.full((20_000, 4), 7.0, device="cuda")  # behind the count there is anything
     room[:12_000] = torch.from_numpy(points)
@@ -83,10 +83,10 @@ def test_the_map_of_python_bit_for_bit(library, weights, precision, name):
     encoder.close()
 
 
-def test_without_a_count_all_points_are_there(library, weights):
+def test_without_a_count_all_points_are_there(library, weights, network):
     points = cloud(5_000, seed=4)
     wanted, rows = of_python(weights, "fp16", points)
-    encoder = Encoder(library, weights, "fp16", 5_000)
+    encoder = Encoder(library, network, "fp16", 5_000)
     found, report = encoder(torch.from_numpy(points).cuda())
     assert torch.equal(found, wanted)
     assert report.tolist() == [*rows, 0, 0, 0]
@@ -97,8 +97,8 @@ def test_without_a_count_all_points_are_there(library, weights):
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_a_graph_of_it_takes_other_points(library, weights, channels_last):
-    encoder = Encoder(library, weights, "fp16", 6_000)
+def test_a_graph_of_it_takes_other_points(library, weights, network, channels_last):
+    encoder = Encoder(library, network, "fp16", 6_000)
     points = torch.zeros(6_000, 4, device="cuda")
     count = torch.zeros(1, dtype=torch.int32, device="cuda")
     graph = torch.cuda.CUDAGraph()
@@ -115,12 +115,12 @@ def test_a_graph_of_it_takes_other_points(library, weights, channels_last):
     encoder.close()
 
 
-def test_a_level_without_room_is_reported(library, weights):
+def test_a_level_without_room_is_reported(library, weights, network):
     """30,000 points far from each other: the second level has more sites than LiDARs give."""
     points = cloud(30_000, seed=9)
     _, rows = of_python(weights, "fp16", points)
     assert rows[1] > 48_000
-    encoder = Encoder(library, weights, "fp16", 30_000)
+    encoder = Encoder(library, network, "fp16", 30_000)
     _, report = encoder(torch.from_numpy(points).cuda())
     assert report[5] != 0
     few = cloud(3_000, seed=10)
@@ -133,18 +133,18 @@ def test_a_level_without_room_is_reported(library, weights):
     encoder.close()
 
 
-def test_mistakes_are_told(library, weights, tmp_path):
-    none = str(tmp_path / "none.safetensors").encode()
-    with pytest.raises(OSError, match=r"none\.safetensors: cannot be opened"):
+def test_mistakes_are_told(library, network, tmp_path):
+    none = str(tmp_path / "none.network").encode()
+    with pytest.raises(OSError, match=r"none\.network: cannot be opened"):
         library("ms_encoder_describe", none, ctypes.byref(EncoderInfo()))
     with pytest.raises(OSError, match="points: 0 is not from 1 to 16777216"):
-        Encoder(library, weights, "fp16", 0)
-    path, handle = str(weights).encode(), ctypes.byref(c_void_p())
-    with pytest.raises(OSError, match="precision: 7 is no ms_type"):
+        Encoder(library, network, "fp16", 0)
+    path, handle = str(network).encode(), ctypes.byref(c_void_p())
+    with pytest.raises(OSError, match="precision: 7 is not an ms_type"):
         library("ms_encoder_open", path, 7, 0, c_int64(10), handle)
     with pytest.raises(OSError, match="device 99 is not there"):
         library("ms_encoder_open", path, 1, 99, c_int64(10), handle)
-    encoder = Encoder(library, weights, "fp16", 100)
+    encoder = Encoder(library, network, "fp16", 100)
     points = torch.zeros(101, 4, device="cuda")
     with pytest.raises(OSError, match="points: must start at a multiple of 16 bytes"):
         encoder(points.view(-1)[1:401])

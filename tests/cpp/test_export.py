@@ -1,12 +1,17 @@
 """The folder of a robot, where there is no GPU."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
-from tools.export import main
+from millisecond.tools.export import main
+from tests.cpp import network_arrays
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_folder_needs_nothing_of_the_repository(tmp_path, monkeypatch, capsys):
@@ -15,7 +20,9 @@ def test_a_folder_needs_nothing_of_the_repository(tmp_path, monkeypatch, capsys)
     assert main(["second_small", str(robot)]) == 0
     assert "no library and no parity report" in capsys.readouterr().out
     assert not (robot / "parity.md").exists()
-    assert (robot / "weights.safetensors").stat().st_size > 1e6
+    network = network_arrays.read(robot / "detector.network")
+    assert bytes(network["classes"]) == b"Car Pedestrian Cyclist"
+    assert not list(robot.glob("*.safetensors"))  # one file is all that the robot needs
     files = [path for path in robot.rglob("*") if path.suffix in (".h", ".cpp", ".cu", ".cuh")]
     roots = [robot / "include", robot / "src", robot / "csrc"]
     for path in files:
@@ -32,6 +39,31 @@ def test_a_folder_needs_nothing_of_the_repository(tmp_path, monkeypatch, capsys)
         "voxelize.cu",
         "encoder_plugin.cpp",
     } <= sources
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake")
+@pytest.mark.parametrize(
+    ("asked", "built"),
+    [
+        ("native", "90a-real"),
+        ("90", "90a-real;90-virtual"),  # as CMake: code and PTX
+        ("90-real;87", "90a-real;87"),
+        ("80;90a", "80;90a-real"),
+        ("87;90-virtual", "87;90-virtual"),
+        ("all-major", "80-real;90a-real;120"),
+    ],
+)
+def test_the_code_for_hopper_has_products_of_warpgroups(tmp_path, asked, built):
+    lists = (ROOT / "detector" / "cpp" / "CMakeLists.txt").read_text()
+    part = re.search(r"^if\(CMAKE_CUDA_ARCHITECTURES MATCHES.*?^$", lists, re.M | re.S)
+    script = tmp_path / "targets.cmake"
+    script.write_text(
+        f"set(CMAKE_CUDA_ARCHITECTURES {asked})\nset(CMAKE_CUDA_ARCHITECTURES_NATIVE 90-real)\n"
+        f"set(CMAKE_CUDA_ARCHITECTURES_ALL_MAJOR 80-real 90-real 120)\n{part[0]}\n"
+        'message("${CMAKE_CUDA_ARCHITECTURES}")\n'
+    )
+    done = subprocess.run(["cmake", "-P", script], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == built
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from ops import ConvGeometry, sparse_conv, strided_map, submanifold_map, voxelize
-from ops.boxes import iou_bev, nms
-from ops.furthest_point_sampling import furthest_point_sampling
-from ops.point_features import group_points
-from ops.point_neighbours import ball_query, three_nearest
-from ops.voxelize import VoxelGrid
+from millisecond.ops import ConvGeometry, sparse_conv, strided_map, submanifold_map, voxelize
+from millisecond.ops.boxes import iou_bev, nms
+from millisecond.ops.points import (
+    ball_query,
+    furthest_point_sampling,
+    group_points,
+    three_nearest,
+)
+from millisecond.ops.voxelize import VoxelGrid
 from tests.cpp.dlpack import address
 from tests.cpp.structures import Grid, Table, Window, three
 from tests.helpers.small_detector import cloud

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from detector import Detector
+from millisecond.detector import Detector
+from millisecond.tools.exporting import CppDetector
 from tests.cpp.dlpack import address
 from tests.cpp.structures import Scans
 from tests.helpers.small_detector import cloud
-from tools.exporting.library import CppDetector
 
 pytestmark = pytest.mark.gpu
 
@@ -27,11 +27,11 @@ def clouds() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32", "bf16"])
-def test_finds_the_boxes_of_python_bit_for_bit(library, weights, precision, monkeypatch):
+def test_finds_the_boxes_of_python_bit_for_bit(library, weights, network, precision, monkeypatch):
     python = Detector.from_weights(weights, "cuda", precision)
     # Python takes cuDNN's dense network in fp32, which no other library has: here its own rows
     monkeypatch.setattr(python._inference, "on_cells", True)
-    cpp = CppDetector(library, weights, precision)
+    cpp = CppDetector(library, network, precision)
     assert cpp.class_names() == list(python.config.class_names)
     for name, points in clouds().items():
         wanted, _ = python.detect(points)
@@ -46,8 +46,8 @@ def test_finds_the_boxes_of_python_bit_for_bit(library, weights, precision, monk
     cpp.close()
 
 
-def test_calls_from_several_threads(library, weights):
-    cpp, points = CppDetector(library, weights), [cloud(2_000 + 50 * i, seed=i) for i in range(8)]
+def test_calls_from_several_threads(library, network):
+    cpp, points = CppDetector(library, network), [cloud(2_000 + 50 * i, seed=i) for i in range(8)]
     wanted = [cpp(scan) for scan in points]
 
     def one(number):
@@ -67,12 +67,12 @@ def test_calls_from_several_threads(library, weights):
     cpp.close()
 
 
-def test_mistakes_are_told(library, weights, tmp_path):
+def test_mistakes_are_told(library, network, tmp_path):
     with pytest.raises(OSError, match="cannot be opened"):
-        CppDetector(library, tmp_path / "none.safetensors")
+        CppDetector(library, tmp_path / "none.network")
     with pytest.raises(OSError, match="null"):
         library("ms_detect", None, None, 0, None, None, None, 0, None, None, None)
-    cpp, points, found = CppDetector(library, weights), cloud(12_000, seed=2), ctypes.c_int64()
+    cpp, points, found = CppDetector(library, network), cloud(12_000, seed=2), ctypes.c_int64()
     everything, _, _ = cpp(points)
     few = np.zeros((3, 7), np.float32)
     out = few.ctypes.data, None, None, 3, ctypes.byref(found), None, None
@@ -89,12 +89,12 @@ def test_mistakes_are_told(library, weights, tmp_path):
     cpp.close()
 
 
-def test_detects_in_arrays_of_jax(library, weights, monkeypatch):
+def test_detects_in_arrays_of_jax(library, network, monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     jax = pytest.importorskip("jax")
     if jax.default_backend() != "gpu":
         pytest.skip("JAX sees no GPU")
-    cpp, points = CppDetector(library, weights), cloud(12_000, seed=2)
+    cpp, points = CppDetector(library, network), cloud(12_000, seed=2)
     wanted = cpp(points)
     array = jax.block_until_ready(jax.numpy.asarray(points) * 1.0)
     cpp.detect(address(array), len(points))
@@ -124,10 +124,12 @@ def batch_of(cpp, scans, capacity=None):
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
-def test_a_batch_finds_the_boxes_of_python_s_bit_for_bit(library, weights, precision, monkeypatch):
+def test_a_batch_finds_the_boxes_of_python_s_bit_for_bit(
+    library, weights, network, precision, monkeypatch
+):
     python = Detector.from_weights(weights, "cuda", precision)
     monkeypatch.setattr(python._inference, "on_cells", True)
-    cpp = CppDetector(library, weights, precision)
+    cpp = CppDetector(library, network, precision)
     of = clouds()
     for names in (("a", "b", "none"), ("b",), ("larger", "a"), ("none", "none"), ("broken", "b")):
         scans = [of[name] for name in names]
@@ -142,8 +144,8 @@ def test_a_batch_finds_the_boxes_of_python_s_bit_for_bit(library, weights, preci
     cpp.close()
 
 
-def test_mistakes_in_a_batch_are_told(library, weights):
-    cpp, scans = CppDetector(library, weights), [cloud(12_000, seed=2), cloud(3_000)]
+def test_mistakes_in_a_batch_are_told(library, network):
+    cpp, scans = CppDetector(library, network), [cloud(12_000, seed=2), cloud(3_000)]
     with pytest.raises(OSError, match="room for 3"):
         batch_of(cpp, scans, capacity=3)
     with pytest.raises(OSError, match=r"scans\.batch: 65 is not from 1 to 64"):

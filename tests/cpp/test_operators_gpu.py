@@ -8,11 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ops import ConvGeometry, bev_map, sparse_conv, strided_map, submanifold_map
-from ops.boxes import iou_3d, iou_bev, nms, overlap_bev
-from ops.point_features import interpolate
-from ops.reference.max_pool import SparseMaxPool
-from ops.select_boxes import select_boxes
+from millisecond.ops import ConvGeometry, bev_map, sparse_conv, strided_map, submanifold_map
+from millisecond.ops.boxes import iou_3d, iou_bev, nms, overlap_bev, select_boxes
+from millisecond.ops.max_pool import PlainMaxPool
+from millisecond.ops.points import interpolate
 from tests.conftest import CONVOLUTION, OVERLAP
 from tests.cpp.structures import TYPES, Predictions, Table, Window, at, on_stream, table_of, three
 from tests.helpers.sparse import error, poison_bits, random_coords
@@ -91,7 +90,7 @@ def test_max_pool(library, dtype):
     _, _, kernel_map = strided_map(coords, SHAPE, 2, DOWN)
     sources = []
     context = SimpleNamespace(save_for_backward=sources.append)
-    wanted = SparseMaxPool.forward(context, features, kernel_map)
+    wanted = PlainMaxPool.forward(context, features, kernel_map)
     given, neighbours = features.cuda(), kernel_map.forward.neighbours.cuda()
     found, source = like(wanted), like(sources[0])
     table = table_of(neighbours)
@@ -222,7 +221,7 @@ def test_mistakes_are_told(library):
     calls = {
         "table.neighbours: is null": ("ms_max_pool", 0, at(some), 4, table, None, None, on),
         "batch: 0 is not from 1": ("ms_three_nearest", *no_batch, 3, at(some), at(some), on),
-        "type: 9 is no ms_type": ("ms_bev_map", 9, *map_of, three(1), at(some), on),
+        "type: 9 is not an ms_type": ("ms_bev_map", 9, *map_of, three(1), at(some), on),
         "shape: 0 is not from 1": ("ms_bev_map", 0, *map_of, three(0), at(some), on),
         "is above 2^63 bytes": ("ms_bev_map", 0, *map_of, three(1 << 29), at(some), on),
         "10 is not from 1 to 9": ("ms_furthest_points", at(some), at(some), 1, 9, 10, at(some), on),

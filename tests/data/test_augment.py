@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
-from data.augment import (
+from millisecond.data.augment import (
+    COLUMNS,
     Augmentation,
+    GroundTruthDatabase,
+    add_objects,
     drop_outside,
     flip,
     paste_objects,
@@ -12,10 +15,9 @@ from data.augment import (
     scale,
     thin_objects,
 )
-from data.boxes import box_corners, points_in_boxes
-from data.frame import Frame
-from data.gt_database import COLUMNS, GroundTruthDatabase, add_objects
-from data.packed import PackWriter
+from millisecond.data.boxes import box_corners, points_in_boxes
+from millisecond.data.frame import Frame
+from millisecond.data.packed import PackWriter
 
 NAMES = ("Car", "Pedestrian", "Cyclist", "Van")
 SAMPLE = {"Car": 6, "Pedestrian": 5, "Cyclist": 3}

@@ -5,9 +5,9 @@ import tarfile
 import numpy as np
 import pytest
 
-from data.kitti.calibration import Calibration, observation_angle
-from data.kitti.labels import read_labels
-from data.kitti.points import read_points
+from millisecond.data.calibration import Calibration, observation_angle
+from millisecond.data.formats.clouds import read_points
+from millisecond.data.kitti.labels import read_labels
 from tests.helpers.kitti_miniature import CALIBRATION, CAR, FOCAL, IMAGE, PEDESTRIAN
 
 
@@ -129,7 +129,9 @@ def test_tracking_names_of_the_matrices(tmp_path, simple):
     [
         ("Tr_velo_to_cam", "Tr_other", "Tr_velo_to_cam is missing"),
         ("P2: 700 0", "P2: 700", "P2 has 11 numbers, it needs 12"),
-        ("P2: 700", "P2: x", "P2: could not convert string to float: 'x'"),
+        ("P2: 700", "P2: x", "P2: 'x' is not a number"),
+        ("P2: 700", "P2: 7_00", "P2: '7_00' is not a number"),
+        ("P2: 700", "P2: \uff17", "is not a number"),
         ("P2: 700", "P2: nan", "it needs 12 finite ones"),
         ("P2: 700 0 600 0 0 700 180 0 0 0 1 0", "P2:" + " 0" * 12, "P2 does not project"),
         ("P2: 700", "P2: -700", "focal lengths above 0 (has -700 700)"),

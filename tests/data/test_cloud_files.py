@@ -5,9 +5,9 @@ import struct
 import numpy as np
 import pytest
 
-from data.cloud_files import read_cloud
-from data.intensity import IntensityScale
-from data.point_fields import Cloud
+from millisecond.data.checks.sensor import IntensityScale
+from millisecond.data.formats.clouds import read_cloud, read_scan
+from millisecond.data.formats.points import Cloud
 
 
 def some_points(count: int, seed: int = 0) -> np.ndarray:
@@ -136,16 +136,21 @@ def test_a_cloud_without_intensities(tmp_path):
     )
     cloud = read_cloud(path)
     assert cloud.points.tolist() == [[1, 2, 3, 0]] and cloud.intensity is None
-    assert [note.kind for note in IntensityScale()(cloud)[1]] == ["no intensity"]
+    assert IntensityScale()(cloud)[1] == []  # the detector says it, see data.scan_checks
+    assert read_scan(path).tolist() == [[1, 2, 3, 0]]
 
 
 PLY = "ply\nformat ascii 1.0\nelement vertex 2\nproperty float x\n{more}end_header\n"
 XYZ = "property float y\nproperty float z\n"
+FACES = XYZ + "element face 2\nproperty list uchar int a\nproperty uchar red\n"
 MISTAKES = {
     "no header.pcd": ("1 2 3\n", "no line DATA"),
     "lists.ply": (PLY.format(more=XYZ + "property list uchar int a\n"), "vertex has a list"),
-    "short.ply": (PLY.format(more=XYZ) + "1 2 3 4 5", "5 numbers are not 2 points of 3"),
-    "words.ply": (PLY.format(more=XYZ) + "1 2 3 4 5 six", "could not convert"),
+    "short.ply": (PLY.format(more=XYZ) + "1 2 3 4 5", "5 numbers do not hold 2 rows of vertex"),
+    "words.ply": (PLY.format(more=XYZ) + "1 2 3 4 5 six", "'six' is not a number"),
+    "grouped.ply": (PLY.format(more=XYZ) + "1 2 3 4 5 1_0", "'1_0' is not a number"),
+    "more.ply": (PLY.format(more=XYZ) + "1 2 3 4 5 6 7 8 9", "3 numbers are behind 2 points"),
+    "float count.ply": (PLY.format(more=FACES.replace("uchar", "float")), "'property list float"),
     "no y.ply": (PLY.format(more="") + "1 2", "no field y; a cloud has the fields x, y, z"),
     "odd.ply": (PLY.format(more="property color y\n"), "'property color y'"),
     "no vertex.ply": ("ply\nformat ascii 1.0\nend_header\n", "no element vertex"),
@@ -163,6 +168,62 @@ MISTAKES = {
         "are more than a scan has",
     ),
 }
+
+
+def ply_of(form: str, vertices: int, faces: list[list[int]]) -> bytes:
+    """Two points as float32, and faces of any length, each with a colour."""
+    header = PLY.format(more=FACES).replace("ascii", form).replace("vertex 2", f"vertex {vertices}")
+    points = [(1.0, 2.0, 3.0), (4.0, 5.0, 6.0)]
+    if form == "ascii":
+        lines = [*points, *([len(face), *face, 9] for face in faces)]
+        return (header + "\n".join(" ".join(map(str, line)) for line in lines)).encode()
+    order = "<" if "little" in form else ">"
+    body = b"".join(struct.pack(f"{order}3f", *point) for point in points)
+    for face in faces:
+        body += struct.pack(f"{order}B{len(face)}iB", len(face), *face, 9)
+    return header.encode() + body
+
+
+FORMS = ("ascii", "binary_little_endian", "binary_big_endian")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_ply_file_is_read_with_faces_behind_its_points(tmp_path, form):
+    path = tmp_path / "a.ply"
+    path.write_bytes(ply_of(form, 2, [[0, 1, 0], [1, 0, 1, 0, 0]]))
+    assert read_cloud(path).points.tolist() == [[1, 2, 3, 0], [4, 5, 6, 0]]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("what", ["points", "faces", "lists", "negative", "junk", "cut"])
+def test_a_ply_file_that_is_not_as_its_header_says(tmp_path, form, what):
+    """Fewer points than there are, other faces, a list that does not end, bytes behind all."""
+    faces = [[0, 1, 0], [1, 0, 1, 0, 0]]
+    content = ply_of(form, 1 if what == "points" else 2, faces)
+    if what == "faces":
+        content = ply_of(form, 2, faces * 2)
+    elif what == "lists":
+        content = content.replace(b"face 2", b"face 2000000")
+    elif what == "negative":
+        content = content.replace(b"uchar int", b"char int").replace(b"\x05", b"\xff")
+        content = content.replace(b"\n5 ", b"\n-1 ")
+    elif what == "junk":
+        content += b" 7 7 7"
+    elif what == "cut":
+        content = content[:-3]
+    path = tmp_path / "a.ply"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"\A[^\n]*header[^\n]*\Z"):
+        read_cloud(path)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("suffix", [".ply", ".pcd"])
+def test_numbers_that_their_type_does_not_hold_are_no_points(tmp_path, suffix):
+    path, body = tmp_path / f"a{suffix}", "1 2 3\n1e300 5 6\n"
+    header = "FIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nWIDTH 2\nDATA ascii\n"
+    path.write_text((PLY.format(more=XYZ) if suffix == ".ply" else header) + body)
+    assert read_cloud(path).points.tolist() == [[1, 2, 3, 0]]
 
 
 @pytest.mark.parametrize("name", MISTAKES)

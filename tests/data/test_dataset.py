@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from data.collate import collate
-from data.frame import Frame
-from data.kitti.dataset import KittiDataset
-from data.kitti.points import read_points
+from millisecond.data.formats.clouds import read_points
+from millisecond.data.frame import Frame, collate
+from millisecond.data.kitti.dataset import KittiDataset
 from tests.helpers.kitti_miniature import CAR, IDS, IMAGE, PEDESTRIAN, PLANE, write_miniature
 
 

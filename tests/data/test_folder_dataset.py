@@ -6,17 +6,15 @@ import re
 import numpy as np
 import pytest
 
-from data.boxes import wrap_angle
-from data.cloud_files import read_scan
-from data.datasets import open_dataset
-from data.detections import NamedDetections
-from data.folder.json_labels import labelcloud_json
-from data.kitti.dataset import KittiDataset
-from data.kitti.labels import write_labels
-from data.kitti.no_camera import boxes_to_labels
-from data.pcd import write_pcd
-from data.point_columns import PointColumns
-from data.schema import ConfigError
+from millisecond.data.boxes import NamedDetections, wrap_angle
+from millisecond.data.datasets import open_dataset
+from millisecond.data.folder.labels import labelcloud_json
+from millisecond.data.formats.clouds import read_scan
+from millisecond.data.formats.pcd import write_pcd
+from millisecond.data.formats.points import PointColumns
+from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.data.kitti.labels import boxes_to_labels, write_labels
+from millisecond.data.schema import ConfigError
 from tests.helpers.plain_files import make_boxes, make_points, write, write_plain_files
 
 COLUMNS = ("x", "y", "z", "intensity", "ring", "time")
@@ -150,6 +148,8 @@ MISTAKES = {  # a file, its new content, the message
     "fields": ("labels/000001.txt", f"{BOX} Car\n1 2 3 Car\n", "000001.txt, line 2: 4 fields"),
     "NaN": ("labels/000001.txt", "1 nan 0 4 2 1.5 0.3 Car\n", "line 1: y is nan"),
     "word": ("labels/000001.txt", "1 two 0 4 2 1.5 0.3 Car\n", "line 1: 'two' is not a number"),
+    "grouped": ("labels/000001.txt", "1_0.5 2 0 4 2 1 0 Car\n", "line 1: '1_0.5' is not a number"),
+    "digits of Arabic": ("labels/000001.txt", "1 2 0 4 2 1 \u0663 Car\n", "is not a number"),
     "negative size": ("labels/000001.txt", "1 2 0 4 -2 1.5 0 Car\n", "line 1: width is -2"),
     "far": ("labels/000001.txt", "1e9 2 0 4 2 1.5 0 Car\n", "line 1: x is 1e"),
     "class of another case": (
@@ -190,6 +190,10 @@ def test_two_spellings_of_a_class(root):
 
 
 JSON_MISTAKES = {
+    "grouped": (
+        '[{"obj_id": "7", "psr": {"rotation": {"x": 0, "y": 0, "z": "1_0"}}}]',
+        "object 1: '1_0' is not a number",
+    ),
     "nothing": ("{}", "neither labels of labelCloud nor"),
     "damaged": ("{", "not JSON"),
     "no size": ('{"objects": [{"name": "a", "centroid": {"x": 0, "y": 0, "z": 0}}]}', "object 1"),
@@ -240,7 +244,7 @@ def test_mistakes_in_json_give_one_line(root, name):
             lambda p: p.with_suffix(".pcd").write_bytes(
                 b"FIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nWIDTH 1\nDATA ascii\n1 2 3\n"
             ),
-            "no field intensity",
+            "no field time, which points.features",
         ),
     ],
 )

@@ -6,9 +6,9 @@ import pickle
 import numpy as np
 import pytest
 
-from data.frame import Frame
-from data.gt_database import COLUMNS, GroundTruthDatabase, add_objects
-from data.packed import Pack, PackWriter
+from millisecond.data.augment import COLUMNS, GroundTruthDatabase, add_objects
+from millisecond.data.frame import Frame
+from millisecond.data.packed import Pack, PackWriter
 
 
 def make_frame(frame_id: str, counts: list[int]) -> Frame:
@@ -124,7 +124,7 @@ def test_other_work_is_begun_anew(tmp_path):
 
 
 def test_missing_and_damaged(path):
-    with pytest.raises(FileNotFoundError, match="make it with tools/prepare"):
+    with pytest.raises(FileNotFoundError, match="make it with millisecond prepare"):
         GroundTruthDatabase(path.with_name("other"))
     data = path.with_suffix(".bin")
     data.write_bytes(data.read_bytes()[:-16])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data.kitti.labels import read_labels, write_labels
+from millisecond.data.kitti.labels import read_labels, write_labels
 
 CAR = "Car 0.10 1 -1.33 597.59 176.18 720.90 261.14 1.47 1.60 3.66 1.07 1.55 14.44 -1.25"
 DONT_CARE = "DontCare -1 -1 -10 800.38 163.67 825.45 184.07 -1 -1 -1 -1000 -1000 -1000 -10"
@@ -46,6 +46,8 @@ def test_no_objects(read, text):
         (f"{CAR} 0.5 7", "line 2: 17 fields"),
         (CAR.replace("3.66", "long"), "line 2: length is 'long', not a finite number"),
         (CAR.replace("14.44", "nan"), "line 2: z is 'nan', not a finite number"),
+        (CAR.replace("3.66", "3_6.6"), "line 2: length is '3_6.6', not a finite number"),
+        (CAR.replace("14.44", "\uff11\uff14"), "not a finite number"),
         (f"{CAR} 0.5", "line 2: some lines have a score and some have none"),
     ],
 )

@@ -5,17 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data.boxes import points_in_boxes
-from data.simulator import record, simulate
-from data.simulator.ground import flat_ground
-from data.simulator.lidar import as_scanned, scan
-from data.simulator.materials import Material
-from data.simulator.pulses import SURFACES, Echoes, at_edges, noisy_range, returning, through_glass
-from data.simulator.rays import sensor_rays
-from data.simulator.sensors import Sensor, find_sensor, sensor_names
-from data.simulator.solids import boxes, solids
-from data.simulator.street import Placed, Street
-from data.simulator.things import Thing, upright
+from millisecond.data.boxes import points_in_boxes
+from millisecond.data.simulator import record, simulate
+from millisecond.data.simulator.ground import flat_ground
+from millisecond.data.simulator.lidar import (
+    SURFACES,
+    Echoes,
+    as_scanned,
+    at_edges,
+    noisy_range,
+    returning,
+    scan,
+    through_glass,
+)
+from millisecond.data.simulator.rays import sensor_rays
+from millisecond.data.simulator.sensors import Sensor, find_sensor, sensor_names
+from millisecond.data.simulator.solids import Material, Thing, boxes, solids, upright
+from millisecond.data.simulator.street import Placed, Street
 
 EXACT = {"range_noise": 0.0, "divergence": 0.0}
 SPARSE = Sensor(elevations=(-12.0, -3.0, 4.0), azimuth_step=0.5, height=1.73, max_range=60)

@@ -3,13 +3,18 @@
 import numpy as np
 import pytest
 
-from data.kitti.labels import Labels
-from data.kitti.metric import evaluation as kitti
-from data.kitti.metric.objects import Objects
-from data.metric.boxes import ALL, FrameBoxes, point_groups, rings
-from data.metric.centre_distance import DISTANCES, average_precision
-from data.metric.evaluation import default_overlaps, evaluate
-from data.metric.table import format_tables
+from millisecond.data.kitti.labels import Labels
+from millisecond.data.metric import kitti
+from millisecond.data.metric.evaluation import default_overlaps, evaluate, format_tables
+from millisecond.data.metric.matching import Objects
+from millisecond.data.metric.overlap import (
+    ALL,
+    DISTANCES,
+    FrameBoxes,
+    average_precision,
+    point_groups,
+    rings,
+)
 from tests.helpers import lidar_oracle
 
 NAMES = ("Car", "Pallet", "Person")
@@ -188,6 +193,7 @@ def test_confusion_and_worst_frames():
     assert worst["b"]["false"] == 3 and worst["b"]["badness"] == pytest.approx(2.4)
     assert [row["frame"] for row in result["worst"]] == ["a", "b"]
     table = format_tables(result, default_overlaps(["Car", "Person"]))
+    assert max(map(len, table.splitlines())) <= 100
     assert (
         "Car, overlap 0.7" in table and "left out, for they hold no point of the scan: 1" in table
     )

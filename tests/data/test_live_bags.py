@@ -1,13 +1,25 @@
 """Bags as sources: written by rosbags, of any kind, field layout and fault."""
 
+import bz2
 import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
+from struct import pack, unpack
+from threading import Timer
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
+import yaml
 
-from data.live.scan import LiveScan, Trouble
-from data.live.source import open_source
+from millisecond.data.live.recording import Database
+from millisecond.data.live.scan import LiveScan, Trouble
+from millisecond.data.live.source import open_source
 from tests.helpers.ros_bags import CLOUD, COMPRESSED, KINDS, Bag, records, write_clouds
 from tests.helpers.velodyne_packets import turning
 
@@ -93,7 +105,7 @@ def test_any_layout_of_the_fields(tmp_path, name, rows):
     np.testing.assert_allclose(scan.points[:, :3], points[:, :3], rtol=1e-6)
     wanted = 0 if name == "no intensity" else points[:, 3] / 255
     np.testing.assert_allclose(scan.points[:, 3], wanted, rtol=1e-6)
-    assert len(troubles) == (0 if name == "bytes" else 1)  # on the intensities
+    assert len(troubles) == (name not in ("bytes", "no intensity"))  # on the scale
 
 
 def test_rays_without_an_echo_are_left_out(tmp_path):
@@ -260,3 +272,182 @@ def test_files_that_are_no_bags(tmp_path, name, content):
     with pytest.raises(ValueError, match=f"{name}: no messages in this bag") as error:
         open_source(str(tmp_path / name))
     assert "\n" not in str(error.value)
+
+
+ENDLESS = "WITH RECURSIVE count(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM count) "
+PROGRAMS = {
+    "messages is a view": "CREATE VIEW messages AS " + ENDLESS + "SELECT x AS id, 1 AS topic_id, "
+    "x AS timestamp, zeroblob(1000000) AS data FROM count",
+    "messages is a virtual table": "CREATE VIRTUAL TABLE messages USING fts4(topic_id, timestamp, "
+    "data)",
+    "messages.data is computed": "CREATE TABLE messages (id INTEGER PRIMARY KEY, topic_id INTEGER, "
+    "timestamp INTEGER, data BLOB AS (zeroblob(1000000000)) VIRTUAL)",
+}
+TOPICS = "CREATE TABLE topics (id INTEGER PRIMARY KEY, name TEXT, type TEXT, "
+TOPICS += "serialization_format TEXT, offered_qos_profiles TEXT)"
+
+
+@pytest.mark.parametrize("fault", PROGRAMS)
+def test_a_database_that_is_a_program_is_refused(tmp_path, fault):
+    path = tmp_path / "a.db3"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(TOPICS)
+        database.execute("INSERT INTO topics VALUES (1, '/points', ?, 'cdr', '')", (CLOUD,))
+        database.execute(PROGRAMS[fault])
+        if "TABLE messages (" in PROGRAMS[fault]:
+            database.execute("INSERT INTO messages (topic_id, timestamp) VALUES (1, 1)")
+        database.commit()
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=fault) as error:
+        open_source(str(path))
+    assert "\n" not in str(error.value) and path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["a.db3"]
+
+
+def test_a_database_whose_pages_have_no_end_is_refused(tmp_path):
+    """Pages that lead to pages, each one some fifty times."""
+    path, size = tmp_path / "a.db3", 512
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"PRAGMA page_size = {size}")
+        database.execute(TOPICS)
+        database.execute(
+            "CREATE TABLE messages (id INTEGER PRIMARY KEY, topic_id INTEGER, "
+            "timestamp INTEGER, data BLOB)"
+        )
+        database.execute("INSERT INTO topics VALUES (1, '/points', ?, 'cdr', '')", (CLOUD,))
+        rows = [(1, number, bytes(100)) for number in range(200)]
+        database.executemany(
+            "INSERT INTO messages (topic_id, timestamp, data) VALUES (?, ?, ?)", rows
+        )
+        [(root,)] = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'messages'")
+        database.commit()
+    content = bytearray(path.read_bytes())
+    pages, start = len(content) // size, (root - 1) * size
+    inner = content[start : start + size]
+    assert inner[0] == 5  # it leads to leaves
+    cells = unpack(f">{int.from_bytes(inner[3:5], 'big')}H", inner[12 : 12 + 2 * inner[4]])
+    for level in range(1, 6):  # the root leads to the first copy only, that to the second, ...
+        page = bytearray(inner)
+        if level < 5:
+            for at in (8, *cells):
+                page[at : at + 4] = pack(">I", pages + level + 1)
+        content += page
+    for at in (8, *cells):
+        content[start + at : start + at + 4] = pack(">I", pages + 1)
+    content[28:32] = pack(">I", pages + 5)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="too many to be true"):
+        open_source(str(path))
+
+
+def test_values_of_other_types_in_a_database_are_reported(tmp_path):
+    path = write_clouds(tmp_path / "bag", "sqlite3", CLOUDS)
+    file = next(path.glob("*.db3"))
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("UPDATE messages SET data = 'text' WHERE id = 2")
+        database.execute("UPDATE messages SET timestamp = 'noon' WHERE id = 3")
+        database.execute("INSERT INTO topics SELECT 7, x'00ff', 1, 'cdr', '', '' FROM topics")
+        database.commit()
+    for name in (path, file):
+        scans, troubles = opened(name)
+        assert [len(scan.points) for scan in scans] == [200, 203, 204]
+        assert len(troubles) == 1 and "a message cannot be read" in troubles[0]
+
+
+def test_ctrl_c_is_heard_while_a_database_is_searched(tmp_path):
+    path = tmp_path / "a.db3"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(TOPICS)
+        database.execute("CREATE TABLE messages (id INTEGER, topic_id INTEGER, timestamp, data)")
+        database.commit()
+    with pytest.raises(KeyboardInterrupt), Database(path)._opened() as database:
+        alarm = Timer(0.2, signal.raise_signal, (signal.SIGINT,))
+        alarm.start()
+        database.execute(ENDLESS + "SELECT max(x) FROM count").fetchone()
+
+
+def test_a_bag_that_was_compressed_as_a_whole(tmp_path):
+    zstd = pytest.importorskip("rosbags.rosbag2.storage_mcap").zstd
+    path = write_clouds(tmp_path / "bag", "sqlite3", CLOUDS)
+    file, description = next(path.glob("*.db3")), path / "metadata.yaml"
+    whole = zstd.compress(file.read_bytes())
+    file.with_suffix(".db3.zstd").write_bytes(whole)
+    file.unlink()
+    told = yaml.safe_load(description.read_text())
+    inside = told["rosbag2_bagfile_information"]
+    inside |= {"compression_format": "zstd", "compression_mode": "FILE"}
+    inside["relative_file_paths"] = [f"{name}.zstd" for name in inside["relative_file_paths"]]
+    description.write_text(yaml.safe_dump(told))
+    assert [len(scan.points) for scan in opened(path)[0]] == [200, 201, 202, 203, 204]
+    full = mock.patch("shutil.disk_usage", return_value=SimpleNamespace(free=4000))
+    with full, pytest.raises(ValueError, match=r"zstd: inflates to more than half of the free"):
+        open_source(str(path))
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_a_chunk_of_a_whole_bag_has_a_limit_too(tmp_path, monkeypatch, kind):
+    path = write_clouds(name_of(tmp_path, kind), kind, CLOUDS)
+    monkeypatch.setattr("millisecond.data.live.recording.LARGEST_CHUNK", 1000)
+    scans, troubles = opened(path)
+    assert not scans
+    if "sqlite3" in kind:
+        assert "a message cannot be read" in troubles[0]
+    else:
+        [trouble] = troubles
+        assert "inflates to" in trouble and "more than 1000" in trouble
+
+
+BOMBED = """
+import resource, sys
+import bz2, lz4.frame, rosbags.rosbag1, rosbags.rosbag2
+from millisecond.data.live.source import open_source
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for name in sys.argv[1:]:
+    try:
+        print(*open_source(name))
+    except ValueError as error:
+        print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+HUGE = 420 << 20  # bytes, of which compression leaves a few
+
+
+def write_bomb(path: Path, kind: str, size: int) -> Path:
+    """A cut-off bag with a chunk of HUGE bytes that says that it has so many."""
+    zstd = pytest.importorskip("rosbags.rosbag2.storage_mcap").zstd
+    lz4 = pytest.importorskip("lz4.frame")
+    kind, packing = kind.split()
+    packed = {"bz2": lambda: 20 * bz2.compress(bytes(HUGE // 20), 1)}
+    packed |= {"lz4": lambda: lz4.compress(bytes(HUGE)), "zstd": lambda: zstd.compress(bytes(HUGE))}
+    content, name = packed[packing](), packing.encode()
+    good = write_clouds(path, kind, CLOUDS[:1])
+    if kind == "ros1":
+        fields = (b"op=\x05", b"compression=" + name, b"size=" + pack("<I", size))
+        header = b"".join(pack("<I", len(field)) + field for field in fields)
+        old = good.read_bytes()
+        start = old[: old.index(b"op=\x05") - 8]
+        chunk = pack("<I", len(header)) + header + pack("<I", len(content)) + content
+    else:
+        good = next(good.glob("*.mcap"))
+        start = good.read_bytes()
+        start = start[: 9 + 8 + int.from_bytes(start[9:17], "little")]
+        record = pack("<QQQI", 0, 1, size, 0) + pack("<I", len(name)) + name
+        record += pack("<Q", len(content)) + content
+        chunk = b"\x06" + pack("<Q", len(record)) + record
+    good.write_bytes(start + chunk)
+    return good
+
+
+def test_chunks_that_inflate_to_too_much_are_refused_before_they_fill_the_memory(tmp_path):
+    files = []
+    for kind in ("ros1 bz2", "ros1 lz4", "mcap zstd", "mcap lz4"):
+        for size in (HUGE, 3000) if "mcap" in kind else (HUGE,):
+            (tmp_path / f"{kind} {size}").mkdir()
+            files.append(write_bomb(name_of(tmp_path / f"{kind} {size}", kind), kind, size))
+    done = subprocess.run(
+        [sys.executable, "-c", BOMBED, *map(str, files)], capture_output=True, text=True, timeout=90
+    )
+    assert not done.stderr and done.returncode == 0
+    *lines, kilobytes = done.stdout.splitlines()
+    assert len(lines) == len(files) and all("no messages in this bag" in line for line in lines)
+    assert int(kilobytes) < 300 << 10

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.kitti.calibration import Calibration
-from data.live.scan import LiveScan, Trouble, Troubles
-from data.live.source import open_source
-from data.simulator import simulate, simulated_calibration
+from millisecond.data.calibration import Calibration
+from millisecond.data.live.scan import LiveScan, Trouble, Troubles
+from millisecond.data.live.source import open_source
+from millisecond.data.simulator import simulate, simulated_calibration
 
 PNG = b"\x89PNG\r\n\x1a\n"
 RAW_CAMERAS = """calib_time: 09-Jan-2012 13:57:47
@@ -210,7 +210,7 @@ def test_a_loop_without_a_scan_ends(tmp_path):
 
 
 def test_streets_one_after_the_other(monkeypatch):
-    monkeypatch.setattr("data.live.streets.TURNS", 3)  # for speed
+    monkeypatch.setattr("millisecond.data.live.source.TURNS", 3)  # for speed
     scans = list(islice(open_source("street:7"), 5))
     assert [scan.name for scan in scans[1:]] == ["000007_01", "000007_02", "000008_00", "000008_01"]
     np.testing.assert_allclose([scan.time for scan in scans], [0, 0.1, 0.2, 0.3, 0.4])

@@ -2,21 +2,18 @@
 
 import queue
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from data.live.queue import CAPACITY, ScanQueue
-from data.live.scan import LiveScan, Trouble
+from millisecond.data.live.queue import CAPACITY, ScanQueue
+from millisecond.data.live.scan import LiveScan, Trouble
+from tests.helpers.warm_processes import WarmProcess
 
-ROOT = Path(__file__).resolve().parents[2]
 HANG = 60  # seconds after which something has gone wrong
 NONE = np.zeros((0, 4), np.float32)
 
@@ -234,27 +231,23 @@ def test_a_paused_sensor_drops_without_counting():
 
 
 PROGRAM = """
-from data.live.queue import ScanQueue
-from data.live.source import open_source
+import sys
+from pathlib import Path
+from millisecond.data.live.queue import ScanQueue
+from millisecond.data.live.source import open_source
 with ScanQueue(open_source("street:1")) as scans:
-    print(scans.get(60).name, flush=True)
+    Path(sys.argv[1], scans.get(60).name).touch()
     while True:
         scans.get(60)
 """
 
 
-def test_ctrl_c():
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as program:
-        try:
-            assert program.stdout.readline() == "000001_00\n"
-            program.send_signal(signal.SIGINT)
-            _, errors = program.communicate(timeout=HANG)
-        finally:
-            program.kill()  # otherwise the block waits for it
+def test_ctrl_c(tmp_path):
+    program = WarmProcess(["-c", PROGRAM, str(tmp_path)], {})
+    try:
+        wait_until((tmp_path / "000001_00").exists)
+        program.send_signal(signal.SIGINT)
+        errors, _ = program.communicate(timeout=HANG)
+    finally:
+        program.kill()
     assert errors.strip().endswith("KeyboardInterrupt") and errors.count("Traceback") == 1

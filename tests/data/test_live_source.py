@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from data.live.source import open_source
+from millisecond.data.live.source import open_source
 from tests.helpers.ros_bags import write_clouds
 from tests.helpers.velodyne_packets import frame, turning, write_pcap
 

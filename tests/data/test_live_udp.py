@@ -7,11 +7,11 @@ import time
 import numpy as np
 import pytest
 
-from data.live.queue import ScanQueue
-from data.live.scan import LiveScan
-from data.live.source import open_source
-from data.live.velodyne import Turns
-from tests.helpers.velodyne_packets import HEADER, read_pcap
+from millisecond.data.live.queue import ScanQueue
+from millisecond.data.live.scan import LiveScan
+from millisecond.data.live.source import open_source
+from millisecond.data.live.velodyne import Turns
+from tests.helpers.velodyne_packets import HEADER, read_pcap, turning
 
 pytest.importorskip("velodyne_decoder")
 
@@ -22,7 +22,7 @@ class Sender:
     """Sends packets to a port of this computer, no faster than they are taken."""
 
     def __init__(self, monkeypatch, packets: list[bytes]):
-        self._packets, self._taken = packets, 0
+        self.packets, self._taken = packets, 0
         add = Turns.add
 
         def counted(turns, packet):
@@ -40,7 +40,7 @@ class Sender:
 
     def _send(self) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-            for number, data in enumerate(self._packets):
+            for number, data in enumerate(self.packets):
                 end = time.monotonic() + HANG
                 while number - self._taken > 40 and time.monotonic() < end:
                     time.sleep(0.0005)  # a busy machine loses packets otherwise
@@ -54,7 +54,8 @@ def test_packets_of_the_network_give_the_turns_of_the_file(sensors, monkeypatch,
     packets = [content[HEADER:] for _, content in read_pcap(path)]
     packets[100:100] = [b"not a packet"] * 3
     sender = Sender(monkeypatch, packets)
-    monkeypatch.setattr("data.live.queue.CAPACITY", len(wanted))  # however late this thread takes
+    # however late this thread takes
+    monkeypatch.setattr("millisecond.data.live.queue.CAPACITY", len(wanted))
     scans, troubles = [], []
     source = open_source(f"udp://127.0.0.1:{sender.port}")
     assert source.live
@@ -74,8 +75,20 @@ def test_packets_of_the_network_give_the_turns_of_the_file(sensors, monkeypatch,
     assert source.rate == pytest.approx(10, abs=0.05)
 
 
+def test_a_stray_packet_of_another_computer_does_not_keep_the_sensor_out(monkeypatch):
+    sender = Sender(monkeypatch, [data for _, data in turning("VLP-16", 4)])
+    with ScanQueue(open_source(f"udp:{sender.port}")) as queue:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            stranger.bind(("127.0.0.2", 0))
+            stranger.sendto(sender.packets[0], ("127.0.0.1", sender.port))
+        sender.start()
+        trouble, scan = queue.get(HANG), queue.get(HANG)
+    assert "packets of 127.0.0.2 beside those of 127.0.0.1; left out" in trouble.text
+    assert len(scan.points) > 20_000
+
+
 def test_a_silent_sensor_is_reported(monkeypatch):
-    monkeypatch.setattr("data.live.udp.SILENCE", 0.1)
+    monkeypatch.setattr("millisecond.data.live.network.SILENCE", 0.1)
     sender = Sender(monkeypatch, [])
     with ScanQueue(open_source(f"udp:{sender.port}")) as queue:
         assert "no packets for 0.1 s" in queue.get(HANG).text

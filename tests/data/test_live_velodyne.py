@@ -2,16 +2,17 @@
 closed forms, and against each other."""
 
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from data.cloud_files import read_cloud
-from data.live.scan import LiveScan, Trouble
-from data.live.source import open_source
-from data.live.velodyne import Packet, Turns
-from tests.helpers.velodyne_packets import HEADER, frame, packet, turning, write_pcap
+from millisecond.data.formats.clouds import read_cloud
+from millisecond.data.live.scan import LiveScan, Trouble
+from millisecond.data.live.source import open_source
+from millisecond.data.live.velodyne import Packet, Turns
+from tests.helpers.velodyne_packets import BANKS, HEADER, PERIOD, frame, packet, turning, write_pcap
 
 pytest.importorskip("velodyne_decoder")
 
@@ -76,18 +77,20 @@ def assert_same(scans: list[LiveScan], wanted: list[LiveScan]) -> None:
         np.testing.assert_array_equal(scan.points, other.points)
 
 
-ELEVATIONS = {  # degrees, from the manuals; of the VLP-32C the outermost
+ELEVATIONS = {  # degrees, from the manuals; of the two last ones the outermost
     "VLP-16": np.arange(-15, 16, 2),
     "HDL-32E": -30.67 + 4 / 3 * np.arange(32),
     "VLP-32C": np.array([-25, -15.639, 10.333, 15]),
+    "VLS-128": np.array([-25, -19.582, 11.75, 15]),
 }
+FOUR_MILLIMETRES = ("VLP-32C", "VLS-128")  # per unit of length
 
 
 @pytest.mark.parametrize("model", ELEVATIONS)
 def test_a_round_room(tmp_path, model):
     """All rays of one length: the model is found, and the points lie where the manual says."""
     length = 5000
-    metres = length * (0.004 if model == "VLP-32C" else 0.002)
+    metres = length * (0.004 if model in FOUR_MILLIMETRES else 0.002)
     frames = [(at, frame(data)) for at, data in turning(model, 2.5, length)]
     scans, troubles = opened(write_pcap(tmp_path / "room.pcap", frames))
     assert not troubles and len(scans) == 3
@@ -98,7 +101,7 @@ def test_a_round_room(tmp_path, model):
         elevation = np.degrees(np.arcsin(points[:, 2] / distance))
         apart = np.abs(elevation[:, None] - ELEVATIONS[model]).min(axis=0)
         assert apart.max() < 0.15
-        if model != "VLP-32C":
+        if model not in FOUR_MILLIMETRES:
             assert np.abs(elevation[:, None] - ELEVATIONS[model]).min(axis=1).max() < 0.15
         azimuth = np.degrees(np.arctan2(points[:, 1], points[:, 0]))
         share = np.histogram(azimuth, 36, (-180, 180))[0] / len(points)
@@ -140,6 +143,29 @@ def test_both_echoes_of_a_ray_that_are_one_come_once(tmp_path):
     assert sizes[5000] == 2 * sizes[3000]
 
 
+def test_dual_returns_of_a_vls_128(tmp_path):
+    """Each packet has one azimuth: two blocks per bank, and four that hold nothing."""
+
+    def data(number, far):
+        lengths = np.where(np.arange(12) % 2, 3000, far)
+        made = packet(np.full(12, 20 * number), lengths[:, None], 0xA1, number / 18000, 0x39)
+        blocks = np.frombuffer(made, np.uint8)[:1200].reshape(12, 100).copy()
+        blocks[:8, :2] = np.repeat(np.array(BANKS, "<u2"), 2)[:, None].view(np.uint8)
+        blocks[8:, :2] = blocks[8:, 4:] = 0
+        return blocks.tobytes() + made[1200:]
+
+    sizes = {}
+    for far in (3000, 5000):
+        frames = [(number / 18000, frame(data(number, far))) for number in range(3700)]
+        scans, troubles = opened(write_pcap(tmp_path / "a.pcap", frames))
+        assert not troubles and len(scans) == 3
+        points = scans[0].points
+        sizes[far] = len(points)
+        distances = np.round(np.linalg.norm(points[:, :3], axis=1)).astype(int)
+        assert set(distances) == {12, round(0.004 * far)}
+    assert sizes[5000] == 2 * sizes[3000] and abs(sizes[3000] - 128 * 1800) < 128 * 4
+
+
 def status_of_an_hdl64e(vertical: np.ndarray) -> bytes:
     """What an HDL-64E S2 says of itself, a byte per packet: vertical [64] degrees of its lasers."""
     lasers = b"".join(
@@ -165,7 +191,7 @@ def turning_hdl64e(packets: int, vertical: np.ndarray) -> list[tuple[float, byte
         azimuths = np.repeat(6 * number + np.arange(6), 2) * 17
         seconds = 6 * number * 17 / 36000 * 0.1
         kind, value = (status[(2 * number + place) % len(status)] for place in (0, 1))
-        result.append((seconds, packet(azimuths, 5000, value, seconds, kind, lower=True)))
+        result.append((seconds, packet(azimuths, 5000, value, seconds, kind, banks=2)))
     return result
 
 
@@ -201,7 +227,7 @@ def test_an_hdl64e_with_the_calibration_of_another(tmp_path):
 
 def test_a_live_hdl64e_shows_nothing_old(monkeypatch):
     """The turns while its calibration comes in would come all at once."""
-    monkeypatch.setattr("data.live.velodyne.STATUS", 4160)
+    monkeypatch.setattr("millisecond.data.live.velodyne.STATUS", 4160)
     turns = Turns("udp:2368", live=True)
     times = [
         (at, item.time)
@@ -334,6 +360,20 @@ def test_cut_off_anywhere(tmp_path):
         )
 
 
+def test_a_frame_of_gigabytes_is_not_waited_for(tmp_path):
+    frames = [(at, frame(data)) for at, data in turning("VLP-16", 1.2)]
+    path = write_pcap(tmp_path / "a.pcap", frames)
+    with path.open("ab") as file:
+        file.write(struct.pack("<IIII", 1, 0, 0xFFFFFFF0, 0xFFFFFFF0) + bytes(3000))
+    tracemalloc.start()
+    try:
+        scans, troubles = opened(path)
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(scans) == 2 and "cut off or damaged" in troubles[0]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -357,6 +397,80 @@ def test_models_that_do_not_fit(tmp_path):
         open_source(f"{path}?model=HDL-32E")
     with pytest.raises(ValueError, match="the model OS1 is not one of HDL-64E, HDL-64E-S1, "):
         open_source(f"{path}?model=OS1")
-    frames = [(at, frame(data[:-1] + b"\x77")) for at, data in turning("VLP-16", 0.5)]
-    with pytest.raises(ValueError, match="a model with the number 119, which is none of HDL-64E"):
-        open_source(str(write_pcap(path, frames)))
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(0x77, "model with the number 119"), (0x31, "Velarray"), (0x23, "VLP-32A or VLP-32B")],
+)
+def test_models_that_are_not_read_are_named(tmp_path, number, name):
+    strange = [(at, data[:-1] + bytes((number,))) for at, data in turning("VLP-16", 2)]
+    path = write_pcap(tmp_path / "a.pcap", [(at, frame(data)) for at, data in strange])
+    with pytest.raises(ValueError, match=f"packets of a {name}, which is none of HDL-64E, HDL-3"):
+        open_source(str(path))
+    turns, good = Turns("udp:2368", live=True), list(turning("VLP-16", 4))
+    taken = [data for pair in zip(strange, good[150:], strict=False) for data in pair]
+    scans, troubles = split(item for at, data in taken for item in turns.add(Packet(data, at)))
+    assert len(scans) == 1 and len(troubles) == 3 and name in troubles[0]
+
+
+SENSOR, STRAY, OTHER = "192.168.1.201", "127.0.0.2", "192.168.1.202"
+
+
+def sent(model: str, sender: str, begin: float, end: float, length=5000) -> list[Packet]:
+    """What a sensor sends between two times, in seconds."""
+    packets = turning(model, (end - begin) / PERIOD, length)
+    return [Packet(data, begin + at, sender) for at, data in packets]
+
+
+def lengths_of(scans: list[LiveScan]) -> list[int]:
+    """Of the rays of each scan, all of one length, in metres."""
+    return [round(float(np.median(np.linalg.norm(scan.points[:, :3], axis=1)))) for scan in scans]
+
+
+def added(packets: list[Packet]) -> tuple[list[LiveScan], list[str]]:
+    """What a live sensor gives: packets in the order of their times."""
+    turns = Turns("udp:2368", live=True)
+    packets = sorted(packets, key=lambda packet: packet.time)
+    return split(item for packet in packets for item in turns.add(packet))
+
+
+@pytest.mark.parametrize("strays", [1, 5, 60])
+def test_strays_before_the_sensor_do_not_keep_it_out(strays):
+    first = sent("VLP-16", STRAY, 0, 1)[:strays]
+    scans, troubles = added(first + sent("VLP-16", SENSOR, 2, 4.5, 4000))
+    assert len(scans) >= (23 if strays < 12 else 12) and set(lengths_of(scans)) == {8}
+    if strays > 12:
+        assert f"udp:2368: the VLP-16 at {STRAY} sends no more" in " ".join(troubles)
+    else:
+        assert f"packets of {STRAY} beside those of {SENSOR}" in troubles[0]
+
+
+def test_the_followed_sensor_changes_when_it_is_silent_and_not_before():
+    packets = sent("VLP-16", SENSOR, 0, 3.2, 4000) + sent("HDL-32E", OTHER, 0.1, 8)
+    scans, troubles = added(packets + sent("VLP-16", SENSOR, 7, 8, 4000))
+    lengths = lengths_of(scans)
+    change = lengths.index(10)
+    assert set(lengths[:change]) == {8} and set(lengths[change:]) == {10}
+    assert 29 <= change <= 33 and len(lengths) - change >= 25
+    [line] = [line for line in troubles if "beside" not in line]
+    assert line == (
+        f"udp:2368: the VLP-16 at {SENSOR} sends no more; the HDL-32E at {OTHER} is followed"
+    )
+
+
+def test_a_silence_of_everything_changes_nothing():
+    scans, troubles = added(
+        sent("VLP-16", SENSOR, 0, 1)
+        + sent("VLP-16", STRAY, 20, 21)[:3]
+        + sent("VLP-16", SENSOR, 30, 31)
+    )
+    assert len(scans) >= 17 and len(troubles) == 1 and "beside" in troubles[0]
+
+
+def test_of_two_models_at_one_address_the_one_that_sends_more_is_followed():
+    packets = sent("HDL-32E", SENSOR, 0, 3) + sent("VLP-16", SENSOR, 0.0001, 3, 4000)
+    scans, troubles = added(packets)
+    assert len(scans) >= 28 and set(lengths_of(scans)) == {10}
+    assert troubles[0] == "udp:2368: a packet of model VLP-16, not HDL-32E; left out"
+    assert all("VLP-16, not HDL-32E" in line for line in troubles) and len(troubles) == 4

@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data.kitti.labels import Labels, read_labels
-from data.kitti.metric.ap_table import format_table
-from data.kitti.metric.average_precision import average, recall_thresholds
-from data.kitti.metric.evaluation import MIN_OVERLAP, evaluate
+from millisecond.data.kitti.labels import Labels, read_labels
+from millisecond.data.metric.kitti import MIN_OVERLAP, evaluate, format_table
+from millisecond.data.metric.matching import average, recall_thresholds
 from tests.helpers.kitti_oracle import official
 
 MAIN = ("bbox", "aos", "bev", "3d")
@@ -118,16 +117,23 @@ def test_equals_the_official_rules_written_as_loops(seed):
     assert compared > 20
 
 
-def test_agrees_with_the_benchmarks_evaluators(golden, kitti, tmp_path):
-    with tarfile.open(golden / "kitti_ap" / "detections.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+@pytest.fixture(scope="module")
+def real(kitti, tmp_path_factory):
+    """The folder of all label files of KITTI's training frames."""
+    folder = tmp_path_factory.mktemp("kitti")
     with tarfile.open(kitti / "label_2_all.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "label_2"
+
+
+def test_agrees_with_the_benchmarks_evaluators(golden, real, tmp_path):
+    with tarfile.open(golden / "kitti_ap" / "detections.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     files = sorted((tmp_path / "data").glob("*.txt"))
     assert len(files) == 400
     result = evaluate(
         [read_labels(path) for path in files],
-        [read_labels(tmp_path / "label_2" / path.name) for path in files],
+        [read_labels(real / path.name) for path in files],
     )
     expected = json.loads((golden / "kitti_ap" / "expected.json").read_text())
     for name, metrics in expected.items():
@@ -136,11 +142,9 @@ def test_agrees_with_the_benchmarks_evaluators(golden, kitti, tmp_path):
                 np.testing.assert_allclose(result[name][metric][curve], values, atol=1e-4)
 
 
-def test_ground_truth_against_itself_is_100(kitti, tmp_path):
-    with tarfile.open(kitti / "label_2_all.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+def test_ground_truth_against_itself_is_100(kitti, real):
     ids = (kitti / "ImageSets" / "val.txt").read_text().split()[:800]
-    truth = [read_labels(tmp_path / "label_2" / f"{frame_id}.txt") for frame_id in ids]
+    truth = [read_labels(real / f"{frame_id}.txt") for frame_id in ids]
     result = evaluate([as_detections(labels) for labels in truth], truth)
     assert set(result) == {"Car", "Pedestrian", "Cyclist"}
     for metrics in result.values():
@@ -263,5 +267,7 @@ def test_table_shows_counts_and_says_where_ap_is_capped():
     assert "47.50* (20)" in table and "fewer than 41 ground truths" in table
     assert "- (0)" in table and "no ground truth of this class" in table
     many = row_of_cars(60)
+    assert max(map(len, table.splitlines())) <= 100
     table = format_table(evaluate([as_detections(many)], [many], classes=["Car"]))
+    assert max(map(len, table.splitlines())) <= 100
     assert "100.00  (60)" in table and "*" not in table

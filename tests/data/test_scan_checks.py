@@ -1,16 +1,19 @@
 """What is no scan is refused, what is odd is told, what is neither passes without a word."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from data.cloud_files import find_scans
-from data.kitti.points import read_points
-from data.scan_checks import Tally, oddities, require_scan
-from data.simulator import simulate
-from ops.reference.load_points import clamp_intensity
+from millisecond.data.checks.scans import Tally, oddities
+from millisecond.data.checks.sensor import Mounting
+from millisecond.data.formats.clouds import find_scans, read_cloud, read_points, read_scan
+from millisecond.data.formats.points import require_scan
+from millisecond.data.simulator import simulate
+from millisecond.data.simulator.lidar import default_sensor
+from millisecond.ops.transfer import clamp_intensity
 
 RANGE, FEET = (0, -40, -3, 70.4, 40, 1), -1.78
 
@@ -97,6 +100,72 @@ def test_what_is_odd_is_told(street, said):
     notes = oddities(points, RANGE, FEET)
     assert any(said in note.text for note in notes), notes
     assert all("\n" not in note.text for note in notes)
+
+
+@pytest.mark.parametrize("height", [0.5, 1.0, 3.0])
+def test_a_sensor_at_another_height_is_told_with_the_remedy(height):
+    """The network's sensor was at 1.73 m; a shift by the remedy makes the scan usual."""
+    sensor = replace(default_sensor(), height=height, roof=())
+    for seed in range(12):
+        points = simulate(seed, sensor=sensor).points
+        (note,) = oddities(points, RANGE, FEET)
+        shift = float(note.text.rpartition("--shift-z ")[2])
+        assert abs(shift - (height - 1.73)) < 0.5, (seed, note)
+        assert oddities(points + np.float32([0, 0, shift, 0]), RANGE, FEET) == []
+
+
+def test_the_ground_of_frames_on_the_ground_is_found(sensors):
+    """Real frames of cars whose origin is at the ground, or on the rear axle."""
+    for path in sorted((sensors / "other").glob("*/*.npy")):
+        kinds = [note.kind for note in oddities(np.load(path), RANGE, FEET)]
+        assert "ground" in kinds, path
+
+
+def test_a_turned_scan_is_told_with_the_remedy(street):
+    for turn in (-90, 90):
+        mounting = Mounting(turn=turn)
+        (note,) = [
+            n for n in oddities(mounting.to_network(street), RANGE, FEET) if n.kind == "axes"
+        ]
+        assert note.text.endswith(f"--turn {-turn}")
+
+
+def test_intensities_that_are_all_0_are_told_where_the_network_takes_them(street):
+    points = street * np.float32([1, 1, 1, 0])
+    assert [note.kind for note in oddities(points, RANGE, FEET)] == ["no intensity"]
+    assert oddities(points, RANGE, FEET, ("x", "y", "z")) == []
+
+
+def write_cloud(path, points: np.ndarray) -> None:
+    """Points in a file, as float64 where it can hold them."""
+    if path.suffix == ".bin":
+        points.astype("<f4").tofile(path)
+    elif path.suffix == ".npy":
+        np.save(path, points)
+    elif path.suffix == ".npz":
+        np.savez(path, points)
+    elif path.suffix == ".pcd":
+        fields = "FIELDS x y z intensity\nSIZE 8 8 8 8\nTYPE F F F F\n"
+        header = f"{fields}WIDTH {len(points)}\nDATA binary\n"
+        path.write_bytes(header.encode() + points.astype("<f8").tobytes())
+    else:
+        names = "".join(f"property double {name}\n" for name in ("x", "y", "z", "intensity"))
+        header = f"ply\nformat binary_little_endian 1.0\nelement vertex {len(points)}\n{names}"
+        path.write_bytes(header.encode() + b"end_header\n" + points.astype("<f8").tobytes())
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".npy", ".npz", ".pcd", ".ply"])
+@pytest.mark.parametrize("place", [(458123, 5428456), (-30211, 250)])
+@pytest.mark.parametrize("read", [read_scan, read_cloud])
+def test_coordinates_of_a_map_are_told_with_their_offset(tmp_path, street, suffix, place, read):
+    path = tmp_path / f"scan{suffix}"
+    write_cloud(path, street + np.array([*place, 0, 0], np.float64))
+    with pytest.raises(ValueError, match=r"\A[^\n]*of a map \(UTM[^\n]*\Z") as caught:
+        read(path)
+    x, y = (float(n) for n in str(caught.value).rpartition("-= (")[2].rstrip(")").split(","))
+    assert str(caught.value).startswith(str(path))
+    write_cloud(path, street + np.array([place[0] - x, place[1] - y, 0, 0]))
+    read(path)
 
 
 def test_wild_intensities_are_clamped_and_scales_kept(street):

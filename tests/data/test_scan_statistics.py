@@ -6,12 +6,19 @@ from itertools import product
 import numpy as np
 import pytest
 
-from data.frame import Frame
-from data.scan_comparison import compare, tell_apart
-from data.scan_statistics import HEIGHTS, RINGS, Measure, nearest_beam, spacing_per_ring
-from data.simulator.sensors import Sensor, find_sensor
-from ops.geometry import ConvGeometry
-from ops.voxelize import VoxelGrid
+from millisecond.data.checks.comparison import (
+    HEIGHTS,
+    RINGS,
+    Measure,
+    compare,
+    nearest_beam,
+    spacing_per_ring,
+    tell_apart,
+)
+from millisecond.data.frame import Frame
+from millisecond.data.simulator.sensors import Sensor, find_sensor
+from millisecond.ops.geometry import ConvGeometry
+from millisecond.ops.voxelize import VoxelGrid
 
 GRID = VoxelGrid((0, -8, -3, 16, 8, 1), (0.5, 0.5, 0.5))
 DOWN = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))

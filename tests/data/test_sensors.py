@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from data.simulator.sensors import find_sensor, sensor_names
-from tools import simulate
+from millisecond.data.simulator.sensors import find_sensor, sensor_names
+from millisecond.tools import simulate
 
 GOOD = "elevations: [-15, -5, 5]\nazimuth_step: 0.2\nheight: 1.6\n"
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from data.kitti.dataset import KittiDataset
-from data.simulator import simulate, write_drive, write_kitti_tree
-from tools import simulate as program
+from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.data.simulator import simulate, write_drive, write_kitti_tree
+from millisecond.tools import simulate as program
 
 STREET = 200_086
 

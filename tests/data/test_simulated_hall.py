@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from data.boxes import points_in_boxes
-from data.cloud_files import read_scan
-from data.datasets import open_dataset
-from data.simulator.folder_tree import write_folder_tree
-from data.simulator.hall import MIN_POINTS, simulate_hall
-from data.simulator.sensors import Sensor
-from data.simulator.site import Site, SiteClass, read_site
+from millisecond.data.boxes import points_in_boxes
+from millisecond.data.datasets import open_dataset
+from millisecond.data.formats.clouds import read_scan
+from millisecond.data.simulator.hall import MIN_POINTS, Site, SiteClass, read_site, simulate_hall
+from millisecond.data.simulator.sensors import Sensor
+from millisecond.data.simulator.trees import write_folder_tree
 
 SENSOR = Sensor(elevations=tuple(range(-24, 16, 2)), azimuth_step=1.0, height=0.9, range_noise=0.0)
 CRATE = SiteClass((3, 5), parts=((-1.0, 0.5, -0.5, 0.5, 0.0, 1.0), (0.5, 1.0, -0.2, 0.2, 0.0, 0.5)))
@@ -58,7 +57,7 @@ def test_files_give_the_frames_back(tmp_path, suffix):
         ("size: [20, 14, 5]\nclasses: {A: {count: [1, 2], like: cat}}", "'cat' is none of"),
         (
             "size: [20, 14, 5]\nclasses: {A: {count: [1, 2], parts: [[1, 0, 0, 1, 0, 1]]}}",
-            "is no box",
+            "is not a box",
         ),
     ],
 )

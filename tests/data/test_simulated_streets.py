@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from data.simulator import SimulatedStreets, simulate
-from data.simulator.sensors import find_sensor
+from millisecond.data.simulator import SimulatedStreets, simulate
+from millisecond.data.simulator.sensors import find_sensor
 
 
 def test_every_epoch_has_new_streets():

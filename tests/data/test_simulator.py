@@ -9,23 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from data.boxes import points_in_boxes
-from data.kitti.calibration import Calibration
-from data.kitti.labels import read_labels
-from data.simulator import record, simulate, write_kitti_tree
-from data.simulator.cars import car
-from data.simulator.casting import GROUND
-from data.simulator.ground import flat_ground
-from data.simulator.lidar import default_sensor, scan
-from data.simulator.materials import Material
-from data.simulator.scenes import make_street
-from data.simulator.solids import boxes, solids
-from data.simulator.statistics import SIZES
-from data.simulator.street import Placed, Street
-from data.simulator.things import Thing, upright
-from ops import overlap_bev
+from millisecond.data.boxes import points_in_boxes
+from millisecond.data.calibration import Calibration
+from millisecond.data.kitti.labels import read_labels
+from millisecond.data.simulator import record, simulate, write_kitti_tree
+from millisecond.data.simulator.cars import car
+from millisecond.data.simulator.casting import GROUND
+from millisecond.data.simulator.ground import flat_ground
+from millisecond.data.simulator.lidar import default_sensor, scan
+from millisecond.data.simulator.scenes import make_street
+from millisecond.data.simulator.solids import Material, Thing, boxes, solids, upright
+from millisecond.data.simulator.statistics import SIZES
+from millisecond.data.simulator.street import Placed, Street
+from millisecond.ops import overlap_bev
+from millisecond.tools import simulate as simulate_tool
 from tests.helpers.kitti_miniature import write_miniature
-from tools import simulate as simulate_tool
 
 SEEDS = range(8)
 
@@ -216,7 +214,7 @@ def test_an_interrupted_simulation_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return record(seed, **options)
 
-    monkeypatch.setattr("data.simulator.kitti_tree.record", stop)
+    monkeypatch.setattr("millisecond.data.simulator.trees.record", stop)
     with pytest.raises(KeyboardInterrupt):
         write_kitti_tree(tmp_path / "parts", [1, 2, 3], "train")
     assert not (tmp_path / "parts" / "ImageSets").exists()

@@ -5,14 +5,21 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from data.simulator.casting import GROUND, cast
-from data.simulator.ground import flat_ground
-from data.simulator.materials import Material
-from data.simulator.scenes import make_street
-from data.simulator.solids import Mesh, boxes, limbs, solids, volumes
-from data.simulator.street import Placed, Street
-from data.simulator.things import Thing, upright
-from data.simulator.windows import Grid
+from millisecond.data.simulator.casting import GROUND, cast
+from millisecond.data.simulator.ground import flat_ground
+from millisecond.data.simulator.rays import Grid
+from millisecond.data.simulator.scenes import make_street
+from millisecond.data.simulator.solids import (
+    Material,
+    Mesh,
+    Thing,
+    boxes,
+    limbs,
+    solids,
+    upright,
+    volumes,
+)
+from millisecond.data.simulator.street import Placed, Street
 
 AROUND = Grid.of(np.radians(np.linspace(-24, 14, 30)), np.radians(np.arange(-180, 180, 1.7)))
 AHEAD = Grid.of(np.radians(np.linspace(-12, 2, 60)), np.radians(np.arange(-20, 20, 0.25)))

@@ -2,17 +2,15 @@
 
 import numpy as np
 import pytest
-import torch
 
-from data.simulator import casting
-from data.simulator.scenes import make_street
-from data.simulator.windows import Grid
-from ops import ray_casting
+from millisecond.data.simulator import casting, fast_casting
+from millisecond.data.simulator.rays import Grid
+from millisecond.data.simulator.scenes import make_street
 
 AROUND = Grid.of(np.radians(np.linspace(-24, 14, 24)), np.radians(np.arange(-180, 180, 1.1)))
 SEEDS = [0, 4, 5, 13, 17]  # bends, banks, bridges, crossings
 
-needs_kernels = pytest.mark.skipif(not ray_casting.has_kernels(), reason="no C++ compiler")
+needs_kernels = pytest.mark.skipif(not fast_casting.has_kernels(), reason="no C++ compiler")
 
 
 @needs_kernels
@@ -30,11 +28,12 @@ def test_kernels_give_the_bits_of_plain_numpy(seed, monkeypatch):
 
 @needs_kernels
 def test_kernels_take_only_what_fits():
-    grid = ray_casting.RayGrid(*map(torch.from_numpy, (AROUND.directions, *AROUND[1::-1])))
-    with pytest.raises(ValueError, match=r"contiguous \[2, 5\] torch.float64"):
-        ray_casting.cylinder_windows(torch.zeros(2, 4, dtype=torch.float64), grid)
-    with pytest.raises(ValueError, match="float32 on cpu"):
-        ray_casting.cylinder_windows(torch.zeros(2, 5), grid)
+    centre, radius = np.zeros((3, 2)), np.ones(2)
+    with pytest.raises(ValueError, match=r"float32: the kernel takes contiguous \[2, 5\] float64"):
+        fast_casting.met_cylinders(AROUND, *(a.astype("f4") for a in (centre, radius, radius)))
+    with pytest.raises(ValueError, match=r"contiguous \[3, 7872\] float32"):
+        short = AROUND._replace(directions=AROUND.directions[:, :-1])
+        fast_casting.met_cylinders(short, centre, radius, radius)
     with pytest.raises(ValueError, match="contiguous"):
-        short = grid._replace(directions=grid.directions[:, :-1])
-        ray_casting.cylinder_windows(torch.zeros(2, 5, dtype=torch.float64), short)
+        turned = AROUND._replace(directions=np.asfortranarray(AROUND.directions))
+        fast_casting.met_cylinders(turned, centre, radius, radius)

@@ -11,18 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from data.boxes import points_in_boxes
-from data.simulator import Recording, record
-from data.simulator.cars import car, van
-from data.simulator.lidar import default_sensor, scan
-from data.simulator.lorries import bus, trailer, tram, truck
-from data.simulator.people import pedestrian, sitting_person
-from data.simulator.riders import cyclist
-from data.simulator.scenes import SCENES, make_street
-from data.simulator.statistics import MEDIAN_DEPTH, PER_FRAME, SIZES
-from data.simulator.street import WORLD, Placed, Street
-from ops import overlap_bev
-from ops.ray_casting import has_kernels
+from millisecond.data.boxes import points_in_boxes
+from millisecond.data.simulator import Recording, record
+from millisecond.data.simulator.cars import car, van
+from millisecond.data.simulator.fast_casting import has_kernels
+from millisecond.data.simulator.lidar import default_sensor, scan
+from millisecond.data.simulator.lorries import bus, trailer, tram, truck
+from millisecond.data.simulator.people import cyclist, pedestrian, sitting_person
+from millisecond.data.simulator.scenes import SCENES, make_street
+from millisecond.data.simulator.statistics import MEDIAN_DEPTH, PER_FRAME, SIZES
+from millisecond.data.simulator.street import WORLD, Placed, Street
+from millisecond.ops import overlap_bev
 from tests.helpers.world_fingerprint import fingerprint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -225,7 +224,7 @@ def test_streets_are_those_of_their_version(kernels, monkeypatch):
     """Where they should be others, raise WORLD and write the new hash down."""
     if kernels and not has_kernels():
         pytest.skip("no C++ compiler")
-    monkeypatch.setattr("data.simulator.casting.has_kernels", lambda: kernels)
+    monkeypatch.setattr("millisecond.data.simulator.casting.has_kernels", lambda: kernels)
     assert fingerprint() == STREETS[WORLD]
 
 

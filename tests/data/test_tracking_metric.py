@@ -5,10 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
-from data.kitti.labels import Labels, read_labels
-from data.kitti.metric.identities import nearest_identities
-from data.kitti.metric.track_counts import FrameOverlaps, count_tracks
-from data.kitti.metric.tracking import Identified, evaluate_tracks
+from millisecond.data.kitti.labels import Labels, read_labels
+from millisecond.data.metric.tracking import (
+    FrameOverlaps,
+    Identified,
+    count_tracks,
+    evaluate_tracks,
+    nearest_identities,
+)
 
 
 def frame(truth, tracks, pairs):

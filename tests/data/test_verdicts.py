@@ -6,10 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data.kitti.labels import Labels
-from data.kitti.metric.evaluation import MIN_OVERLAP, OPERATING_SCORE, evaluate
-from data.kitti.metric.judge import default_overlap, judge
-from data.kitti.metric.verdicts import badness, count
+from millisecond.data.kitti.labels import Labels
+from millisecond.data.metric.kitti import MIN_OVERLAP, OPERATING_SCORE, evaluate
+from millisecond.data.metric.verdicts import badness, count, default_overlap, judge
 from tests.helpers.kitti_oracle import det_state, gt_state, overlap
 
 TYPES = ["Car"] * 4 + ["Pedestrian"] * 3 + ["Cyclist"] * 3 + ["Van", "Person_sitting", "DontCare"]

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector.anchors import build_anchors
-from detector.config import load_config
+from millisecond.detector.anchors import build_anchors
+from millisecond.detector.config import load_config
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 

@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from detector.models import bev_cells
-from detector.models.anchor_head import AnchorHead
-from detector.models.bev_backbone import BevBackbone, ConvBlock
-from detector.models.bev_rows import BevRows
-from ops import bev_map
-from ops.rulebook import Level
+from millisecond.detector.models.anchor_head import AnchorHead
+from millisecond.detector.models.bev_backbone import BevBackbone, ConvBlock
+from millisecond.detector.models.bev_rows import BevRows
+from millisecond.ops import Level, bev, bev_cells, bev_map
+from millisecond.ops.bev import Window, planned
 
 NETWORKS = {  # layers, channels, strides, upsample_channels
     "second": ([5, 5], [12, 16], [1, 2], [8, 8]),
@@ -79,8 +78,8 @@ def test_computing_every_cell_gives_the_same_bits(monkeypatch, dtype):
     network_of_rows = BevRows(backbone, head, CHANNELS)
     skipping = network_of_rows.predict(rows.to(dtype), level, 2)
 
-    reached = bev_cells.reached
-    monkeypatch.setattr(bev_cells, "reached", lambda *given: torch.ones_like(reached(*given)))
+    reached = bev.reached
+    monkeypatch.setattr(bev, "reached", lambda *given: torch.ones_like(reached(*given)))
     whole = network_of_rows.predict(rows.to(dtype), level, 2)
     assert all(torch.equal(a, b) for a, b in zip(skipping, whole, strict=True))
     assert skipping.class_logits.dtype == dtype
@@ -88,8 +87,8 @@ def test_computing_every_cell_gives_the_same_bits(monkeypatch, dtype):
 
 def test_few_cells_are_computed_where_little_is_seen():
     coords = torch.tensor([[0, 0, 100, 80]], dtype=torch.int32)
-    cells = bev_cells.Cells.of_sites(Level(coords, None, (DEPTH, 200, 176), None, None), 1)
-    for reach in range(1, 6):
-        cells, _ = cells.convolved(bev_cells.Window(3, 1, 1))
+    plan = planned([[Window(3, 1, 1)] * 5], (200, 176), coords.device)
+    cells = bev_cells(Level(coords, None, (DEPTH, 200, 176), None, None), 1, plan)
+    for reach, table in enumerate(cells.tables, start=1):
         kinds = (2 * reach - 1) ** 2
-        assert len(cells.where) == (2 * reach + 1) ** 2 + kinds
+        assert table.neighbours.shape[1] == (2 * reach + 1) ** 2 + kinds

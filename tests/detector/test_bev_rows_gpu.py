@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from detector.config import load_config
-from detector.cuda_graph import captured
-from detector.import_openpcdet import convert
-from detector.models import bev_cells, bev_rows
-from detector.models.bev_rows import BevRows
-from detector.models.second import build_second
-from detector.postprocess import build_postprocessor
-from detector.weights import restore
-from ops import BevCells, Level, Table, bev_map
+from millisecond.detector.config import load_config
+from millisecond.detector.cuda_graph import captured
+from millisecond.detector.import_openpcdet import convert
+from millisecond.detector.models import bev_rows
+from millisecond.detector.models.bev_rows import BevRows
+from millisecond.detector.models.second import build_second
+from millisecond.detector.postprocess import build_postprocessor
+from millisecond.detector.weights import restore
+from millisecond.ops import BevCells, Level, Table, bev, bev_map
+from millisecond.ops.bev import bev_cells_definition
 from tests.detector.test_bev_rows import NETWORKS, network
 
 pytestmark = pytest.mark.gpu
@@ -61,16 +62,9 @@ def test_it_is_the_dense_network(name, shape, dtype):
 
 
 def every_cell(level, batch_size, plan) -> BevCells:
-    """As ops.bev_cells, but of a scan that is nowhere as an empty map."""
-    coords = level.coords[: int(level.count)].cpu()
-    cells = bev_cells.Cells.of_sites(Level(coords, None, *level[2:]), batch_size)
-    tables, rows = [], []
-    for layer, window in enumerate(plan.windows):
-        cells, kernel_map = cells.convolved(bev_cells.Window(*window))
-        tables.append(Table(kernel_map.forward.neighbours.cuda()))
-        if layer in plan.kept:
-            rows.append(cells.row[:-1, 0].contiguous().cuda())
-    return BevCells(tables, rows)
+    """As ops.bev_cells, by its definition: a test makes that compute every cell."""
+    found = bev_cells_definition(level, batch_size, plan)
+    return BevCells([Table(table.neighbours) for table in found.tables], found.rows)
 
 
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
@@ -81,8 +75,8 @@ def test_computing_every_cell_gives_the_same_bits(monkeypatch, name, dtype):
     network_of_rows = BevRows(backbone, head, channels)
     rows, level = sites(2, (80, 72), channels, 0.002)
     skipping = network_of_rows.predict(rows.to(dtype), level, 2)
-    reached = bev_cells.reached
-    monkeypatch.setattr(bev_cells, "reached", lambda *given: torch.ones_like(reached(*given)))
+    reached = bev.reached
+    monkeypatch.setattr(bev, "reached", lambda *given: torch.ones_like(reached(*given)))
     monkeypatch.setattr(bev_rows, "bev_cells", every_cell)
     whole = network_of_rows.predict(rows.to(dtype), level, 2)
     assert all(torch.equal(a, b) for a, b in zip(skipping, whole, strict=True))

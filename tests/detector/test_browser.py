@@ -1,15 +1,23 @@
 """The page for a browser: what it serves, and that it ends."""
 
+import http.client
 import socket
 import urllib.request
 
 import numpy as np
 import pytest
 
-from data.boxes import box_corners
-from data.kitti.calibration import EDGES
-from detector.draw.browser import HOST, BrowserView, box_lines, invitation, legend
-from detector.draw.style import CLASS_COLOURS, Palette
+from millisecond.data.boxes import box_corners
+from millisecond.data.calibration import EDGES
+from millisecond.detector.draw.browser import (
+    HOST,
+    BrowserView,
+    box_lines,
+    guarded,
+    invitation,
+    legend,
+)
+from millisecond.detector.draw.style import CLASS_COLOURS, Palette
 
 pytest.importorskip("viser")
 
@@ -37,8 +45,9 @@ def test_a_page_is_served_while_frames_come(capfd):
         for count, inset in ((3, None), (5, image), (0, image), (1, None)):
             browser.show(points, None, found(count), "000001", {"latency": "5 ms"}, inset)
         browser.show(points[:0])
-        with urllib.request.urlopen(f"http://{HOST}:{port}/", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://{HOST}:{port}/{browser.token}/", timeout=60) as answer:
             assert b"<html" in answer.read()[:500].lower()
+            assert answer.headers["Referrer-Policy"] == "no-referrer"
         with pytest.raises(OSError, match=f"port {port}: .*another one to --browser"):
             BrowserView(port, 0.3)
     with socket.socket() as probe:  # nobody listens any more
@@ -46,9 +55,56 @@ def test_a_page_is_served_while_frames_come(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_only_the_page_itself_is_answered():
+    """A foreign site in the user's browser, by its own name too, and other users of the machine."""
+    client = pytest.importorskip("websockets.sync.client")
+    refused = pytest.importorskip("websockets.exceptions").InvalidStatus
+    port = free_port()
+    own, site = {"Host": f"localhost:{port}"}, f"evil.example:{port}"
+    protocol = f"viser-v{pytest.importorskip('viser').__version__}"
+    with BrowserView(port, 0.3) as browser, BrowserView(free_port(), 0.3) as other:
+        assert browser.token != other.token
+        for path, headers, status in (
+            (f"/{browser.token}/", own, 200),
+            (f"/{browser.token}", own, 200),
+            (f"/{browser.token}/?darkMode", own, 200),
+            (f"/{browser.token}/", own | {"Origin": f"http://localhost:{port}"}, 200),
+            (f"/{browser.token}/none.js", own, 404),
+            (f"/{browser.token}/../../../etc/passwd", own, 404),
+            ("/", own, 403),
+            (f"/?{browser.token}", own, 403),
+            (f"/{other.token}/", own, 403),
+            (f"/{browser.token}x/", own, 403),
+            (f"/{browser.token}/", {"Host": site}, 403),
+            (f"/{browser.token}/", own | {"Origin": f"http://{site}"}, 403),
+            (f"/{browser.token}/", own | {"Origin": "null"}, 403),
+            (f"/{browser.token}/", {"Host": site, "Origin": f"http://{site}"}, 403),
+            (f"/{browser.token}/", own | {"Origin": f"http://localhost:{other.port}"}, 403),
+        ):
+            connection = http.client.HTTPConnection(HOST, port, timeout=60)
+            connection.request("GET", path, headers=headers)
+            assert connection.getresponse().status == status, (path, headers)
+            connection.close()
+            origin, name = headers.get("Origin"), headers["Host"]
+            if status == 404 or name != own["Host"]:
+                continue  # the client sends the name that it connects to
+            address = f"ws://{name}{path}"
+            if status == 200:
+                with client.connect(address, origin=origin, subprotocols=[protocol]) as page:
+                    assert len(page.recv(60)) > 100
+            else:
+                with pytest.raises(refused, match="HTTP 403"):
+                    client.connect(address, origin=origin, subprotocols=[protocol])
+
+
+def test_a_viser_that_cannot_be_guarded_does_not_serve():
+    with pytest.raises(ValueError, match="cannot be guarded"), guarded("token"):
+        pass
+
+
 def test_the_invitation_names_the_port_of_both_machines():
-    assert "http://localhost:8091" in invitation(8091)
-    assert f"ssh -L 8091:localhost:8091 {socket.gethostname()}" in invitation(8091)
+    assert "http://localhost:8091/word/" in invitation(8091, "word")
+    assert f"ssh -L 8091:localhost:8091 {socket.gethostname()}" in invitation(8091, "word")
 
 
 def test_lines_are_edges_and_headings():

@@ -1,15 +1,16 @@
 import hashlib
 import os
 import random
-import subprocess
-import sys
 import time
 
 import pytest
 import safetensors
 import torch
 
-from detector.training.checkpoints import Checkpoint, CheckpointStore, read
+from millisecond.detector.config import parse_config
+from millisecond.detector.training.checkpoints import Checkpoint, CheckpointStore, RunIdentity, read
+from tests.helpers.minute_training import CONFIG as MINUTE
+from tests.helpers.warm_processes import WarmProcess
 
 
 def _checkpoint(seed: int) -> Checkpoint:
@@ -106,7 +107,7 @@ def test_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
 
 WRITER = """
 import sys, torch
-from detector.training.checkpoints import Checkpoint, CheckpointStore
+from millisecond.detector.training.checkpoints import Checkpoint, CheckpointStore
 store = CheckpointStore(sys.argv[1], keep=2)
 tensors = {"weight": torch.zeros(1_000_000)}
 for step in range(1, 10_000):
@@ -118,11 +119,19 @@ for step in range(1, 10_000):
 def test_killed_while_writing(tmp_path):
     """After SIGKILL at any moment the newest file is whole, and no older than the last reported
     save."""
-    command = [sys.executable, "-c", WRITER, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        process.stdout.readline()
-        time.sleep(0.3)
-        process.kill()
-        reported = [int(line) for line in process.stdout.read().split()] or [1]
+    process = WarmProcess(["-c", WRITER, str(tmp_path)], {})
+    while not list(tmp_path.glob("step_*")) and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.kill()
+    reported = [int(line) for line in process.communicate()[0].split()] or [1]
     newest = CheckpointStore(tmp_path, keep=2).newest(pytest.fail)
     assert newest.numbers["step"] >= reported[-1]
+
+
+def test_a_checkpoint_of_a_version_with_dataflows_is_read():
+    identity = RunIdentity(parse_config(MINUTE), 1, 9, 0, "data")
+    texts = identity.to_metadata()
+    for dataflows in ("", "strided 27 x 8-16 by fetch_on_demand, 0+ rows"):
+        found = RunIdentity.from_metadata(texts | {"dataflows": dataflows})
+        assert found == identity and found.changes(identity) == []

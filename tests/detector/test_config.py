@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from detector.config import load_config, parse_config
-from detector.memory import least_bytes
-from detector.models.second import build_second
+from millisecond.detector.config import least_bytes, load_config, parse_config
+from millisecond.detector.models.second import build_second
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 KITTI = CONFIGS / "second_kitti.yaml"

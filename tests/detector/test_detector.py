@@ -1,19 +1,27 @@
 """The Detector, as another program calls it."""
 
+import contextlib
+import copy
+import os
+import pickle
+import signal
 import warnings
 
 import numpy as np
 import pytest
 import torch
 
-from data.kitti.points import read_points
-from data.scan_checks import ScanWarning
-from detector import Detector
-from detector.config import load_config
-from detector.models.second import build_second
-from detector.postprocess import build_postprocessor
-from detector.weights import save_weights
-from ops.voxelize import voxelize
+from millisecond.data.boxes import points_in_boxes
+from millisecond.data.checks.scans import ScanWarning
+from millisecond.data.checks.sensor import Mounting
+from millisecond.data.formats.clouds import read_points
+from millisecond.data.frame import Frame
+from millisecond.detector import Detector
+from millisecond.detector.config import load_config
+from millisecond.detector.models.second import build_second
+from millisecond.detector.postprocess import build_postprocessor
+from millisecond.detector.weights import save_weights
+from millisecond.ops.voxelize import voxelize
 from tests.helpers.small_detector import CONFIG, cloud
 
 
@@ -21,9 +29,8 @@ def test_the_detector_is_the_network_and_its_postprocessor(weights, trained):
     config, model = trained
     points = cloud(5000)
     with torch.inference_mode():
-        predictions = model.eval()(
-            torch.from_numpy(points), torch.tensor([0, 5000], dtype=torch.int32)
-        )
+        offsets = torch.tensor([0, 5000], dtype=torch.int32)
+        predictions = model.eval()(*model.sites(torch.from_numpy(points), offsets))
     (expected,) = build_postprocessor(config)(predictions)
     for given in (points, torch.from_numpy(points), np.frombuffer(points, "f4").reshape(-1, 4)):
         found = Detector.from_weights(weights, "cpu")(given)
@@ -149,6 +156,60 @@ def test_points_of_another_shape_or_type_are_one_line(weights, points):
         Detector.from_weights(weights, "cpu")(points)
 
 
+@pytest.mark.parametrize(("shift", "turn"), [(1.25, 0), (0, 90), (-0.5, -90), (1.25, 180), (0, 30)])
+def test_boxes_come_back_in_the_frame_of_the_points(weights, shift, turn):
+    """Of a sensor that stands otherwise than that of the training: the same boxes hold the same
+    points."""
+    points = cloud(5000)
+    angle = np.radians(turn)
+    given = points.copy()
+    given[:, 0] = np.cos(angle) * points[:, 0] + np.sin(angle) * points[:, 1]
+    given[:, 1] = np.cos(angle) * points[:, 1] - np.sin(angle) * points[:, 0]
+    given[:, 2] -= shift
+    kept = given.copy()
+    plain = Detector.from_weights(weights, "cpu")
+    moved = Detector.from_weights(weights, "cpu", mounting=Mounting(shift, turn))
+    expected, found = plain(points), moved(given)
+    assert np.array_equal(given, kept)
+    if turn % 90 == 0:
+        assert len(found.boxes) == len(expected.boxes) > 0
+        torch.testing.assert_close(found.scores, expected.scores, rtol=1e-3, atol=1e-4)
+        inside = points_in_boxes(points, expected.boxes.numpy()).sum(axis=1)
+        assert inside.any()
+        same = points_in_boxes(given, found.boxes.numpy()).sum(axis=1)
+        assert (np.abs(inside - same) <= 1).mean() > 0.95  # points on faces, equal scores
+        turned = (expected.boxes[:, 6] - found.boxes[:, 6] - angle + 0.1) % (2 * np.pi) - 0.1
+        assert (turned.abs() < 1e-3).float().mean() > 0.95
+        assert ((found.boxes[:, 6] >= np.pi / 4) & (found.boxes[:, 6] < 9 / 4 * np.pi)).all()
+    ((batched, _), _) = moved.detect_batch([given, given])
+    assert torch.equal(batched.boxes, found.boxes)
+    ((torched, _),) = moved.stream([torch.from_numpy(given)])
+    assert torch.equal(torched.boxes, found.boxes)
+    assert [note.kind for note in moved.examine(given)] == [n.kind for n in plain.examine(points)]
+    x0, y0, z0, x1, y1, z1 = moved.range
+    assert (given[:, :3] >= np.float32([x0, y0, z0]) - 2).all()
+    assert (given[:, :3] <= np.float32([x1, y1, z1]) + 2).all()
+
+
+def test_a_mounting_is_finite():
+    for wrong in ({"shift_z": np.nan}, {"turn": np.inf}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Mounting(**wrong)
+
+
+def test_masked_points_are_refused(weights):
+    """Torch would take the numbers under the mask for measured ones."""
+    detector = Detector.from_weights(weights, "cpu")
+    points = np.ma.masked_less(cloud(300), -1)
+    for call in (detector, detector.detect, detector.examine, lambda p: detector.detect_batch([p])):
+        with pytest.raises(ValueError, match=r"\Apoints: a masked array, [^\n]*\.filled\("):
+            call(points)
+    with pytest.raises(ValueError, match="points: a masked array"):
+        Frame("000001", points)
+    with pytest.raises(ValueError, match="boxes: a masked array"):
+        Frame("000001", points.data, np.ma.zeros((0, 7)))
+
+
 def test_wrong_devices_and_precisions_are_one_line(weights):
     with pytest.raises(ValueError, match="abacus"):
         Detector.from_weights(weights, "abacus")
@@ -160,3 +221,136 @@ def test_wrong_devices_and_precisions_are_one_line(weights):
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="no GPU"):
             Detector.from_weights(weights, "cuda")
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"precision": "int8"}, "precision 'int8' is none of fp32, bf16, fp16"),
+        ({"precision": ["fp32"]}, "precision .* is none of"),
+        ({"device": "cuda:99"}, "device 'cuda:99' is not there: torch sees "),
+        ({"device": "meta"}, "say cpu"),
+        ({"device": 1.5}, "device 1.5 is unknown"),
+    ],
+)
+def test_wrong_options_of_a_detector_are_one_line(trained, options, fault):
+    config, model = trained
+    for given in ((), (model, config)):
+        with pytest.raises(ValueError, match=fault) as error:
+            Detector(*given, **{"device": "cpu", **options})
+        assert "\n" not in str(error.value)
+
+
+def test_other_objects_in_the_place_of_model_and_points_are_one_line(trained):
+    config, model = trained
+    with pytest.raises(TypeError, match="takes a Second and its Config, got Config and Second"):
+        Detector(config, model, "cpu")
+    with pytest.raises(ValueError, match="points: on meta, which is neither a CPU nor a GPU"):
+        Detector(model, config, "cpu")(torch.zeros(5, 4, device="meta"))
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"]
+)
+def test_a_detector_is_neither_copied_nor_pickled(weights, copied):
+    detector = Detector.from_weights(weights, "cpu")
+    with pytest.raises(TypeError, match="cannot be pickled or copied: make one by"):
+        copied(detector)
+
+
+@contextlib.contextmanager
+def setting(change, value, back):
+    change(value)
+    try:
+        yield
+    finally:
+        change(back)
+
+
+AROUND = {  # what a program may set: how to enter it, on this kind of device
+    "autocast bf16": lambda kind: torch.autocast(kind, torch.bfloat16),
+    "autocast fp16": lambda kind: torch.autocast(kind, torch.float16),
+    "inference mode": lambda kind: torch.inference_mode(),
+    "no grad": lambda kind: torch.no_grad(),
+    "grad": lambda kind: torch.enable_grad(),
+    "default device": lambda kind: torch.device("meta"),
+    "default type": lambda kind: setting(torch.set_default_dtype, torch.float16, torch.float32),
+    "float64": lambda kind: setting(torch.set_default_dtype, torch.float64, torch.float32),
+    "one thread": lambda kind: setting(torch.set_num_threads, 1, torch.get_num_threads()),
+    "three threads": lambda kind: setting(torch.set_num_threads, 3, torch.get_num_threads()),
+    "deterministic": lambda kind: setting(torch.use_deterministic_algorithms, True, False),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_a_program_sets_does_not_change_the_results(weights, precision, device):
+    points = cloud(1000)
+    before = Detector.from_weights(weights, device, precision)
+    expected = before(points)
+    assert len(expected.scores)
+    names = AROUND if precision == "fp32" else ("autocast fp16", "float64", "three threads")
+    for name in names:
+        if (name, device) == ("deterministic", "cuda"):
+            continue  # torch then refuses cuBLAS
+        with AROUND[name](device):
+            random = torch.random.get_rng_state()
+            made_inside = Detector.from_weights(weights, device, precision)
+            assert torch.equal(random, torch.random.get_rng_state())
+            found = [before(points), made_inside(points)]
+        if name == "inference mode":
+            found.append(made_inside(points))
+        for result in found:
+            for values, wanted in zip(result, expected, strict=True):
+                assert values.dtype == wanted.dtype, name
+                assert torch.equal(values, wanted), name
+
+
+def test_a_detection_leaves_what_a_training_has_set(weights):
+    detector, points = Detector.from_weights(weights, "cpu"), cloud(3000)
+    layer, inputs = torch.nn.Linear(8, 8), torch.randn(4, 8)
+    gradients = []
+    for detects in (False, True):
+        layer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16), setting(torch.set_default_dtype, *FLOATS):
+            result = layer(inputs)
+            if detects:
+                detector(points)
+            assert torch.is_grad_enabled() and torch.is_autocast_enabled("cpu")
+            assert torch.get_default_dtype() == FLOATS[0]
+            result = layer(result)
+            assert result.dtype == torch.bfloat16
+            result.float().square().sum().backward()
+        gradients.append(layer.weight.grad.clone())
+    assert torch.equal(*gradients)
+
+
+FLOATS = torch.float64, torch.float32
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_detects(weights):
+    points = cloud(3000)
+    with setting(torch.set_num_threads, 2, torch.get_num_threads()):
+        detector = Detector.from_weights(weights, "cpu")
+        expected = detector(points)
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)  # ends it where it waits for threads that are not there
+            same = False
+            try:
+                found = [detector(points), Detector.from_weights(weights, "cpu")(points)]
+                same = all(torch.equal(one.boxes, expected.boxes) for one in found)
+            finally:
+                os._exit(0 if same else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert torch.get_num_threads() == 2
+
+
+def test_a_forked_process_of_a_detector_on_a_gpu_is_one_line(weights, monkeypatch):
+    detector = Detector.from_weights(weights, "cpu")
+    detector.device = torch.device("cuda")
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match="start processes by spawn and make a Detector in each"):
+        detector(cloud(3000))

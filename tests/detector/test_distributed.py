@@ -1,7 +1,4 @@
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -10,15 +7,15 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from data.kitti.dataset import KittiDataset
-from detector.models.second import build_second
-from detector.postprocess import build_postprocessor
-from detector.training.build import build_trainer
-from detector.training.checkpoints import CheckpointStore
-from detector.training.distributed import Processes
-from detector.training.losses import build_criterion
-from detector.training.validation import Validation
-from detector.weights import load_weights
+from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.detector.models.second import build_second
+from millisecond.detector.postprocess import build_postprocessor
+from millisecond.detector.training.build import build_trainer
+from millisecond.detector.training.checkpoints import CheckpointStore
+from millisecond.detector.training.distributed import Processes
+from millisecond.detector.training.losses import build_criterion
+from millisecond.detector.training.validation import Validation
+from millisecond.detector.weights import load_weights
 from tests.helpers.minute_training import (
     ENVIRONMENT,
     REPOSITORY,
@@ -27,6 +24,7 @@ from tests.helpers.minute_training import (
     succeed,
     write_minute_training,
 )
+from tests.helpers.warm_processes import WarmProcess
 
 PATIENCE = 180  # seconds, on a busy machine; a process that waits for a dead one waits 30 minutes
 
@@ -113,7 +111,7 @@ def test_dead_process_ends_all(minute, tmp_path):
 # Of three processes the second dies while the others wait for something else than one another.
 WAITING = """
 import os, time
-from detector.training.distributed import processes
+from millisecond.detector.training.distributed import processes
 
 with processes("cpu") as group:
     group.wait()
@@ -131,24 +129,31 @@ def test_process_that_waits_elsewhere_ends_after_a_dead_one():
     assert "process 0 of the training died" in ends[2]
 
 
+# What torchrun does, with processes that it forks instead of programs that import torch.
+TORCHRUN = """
+import sys
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from millisecond.tools.train import main
+
+rendezvous = {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "max_restarts": 0}
+codes = elastic_launch(LaunchConfig(1, 1, 2, start_method="fork", **rendezvous), main)(sys.argv[1:])
+assert codes == {0: 2, 1: 2}
+"""
+
+
 def test_mistake_under_torchrun_is_said_once(minute, tmp_path):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-    said = subprocess.run(
-        [*torchrun, *_arguments(minute, tmp_path, "--set", "train.epoch=3")],
-        env=os.environ | ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    ).stderr
+    _, *arguments = _arguments(minute, tmp_path, "--set", "train.epoch=3")
+    torchrun = WarmProcess(["-c", TORCHRUN, *arguments], ENVIRONMENT)
+    said, _ = torchrun.communicate(timeout=PATIENCE)
+    assert torchrun.returncode == 0, said
     assert said.count("train.epoch: unknown key") == 1
 
 
 # No scan that passes the readers makes a loss infinite: the batch of one frame is spoiled.
 SPOILED = """
 import sys
-from detector.training.loader import Collate
-from tools.train import main
+from millisecond.detector.training.loader import Collate
+from millisecond.tools.train import main
 
 collate = Collate.__call__
 
@@ -179,8 +184,8 @@ def test_loss_that_one_process_finds_not_finite_stops_both(minute, tmp_path):
 
 AGREE = """
 import torch
-from detector.training.distributed import first_to_say, processes
-from detector.training.state import TrainState
+from millisecond.detector.training.distributed import first_to_say, processes
+from millisecond.detector.training.checkpoints import TrainState
 with processes("cpu") as group:
     print(first_to_say("what all notice"), first_to_say(f"what {group.rank} notices"))
     torch.manual_seed(group.rank)

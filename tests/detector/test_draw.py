@@ -1,22 +1,26 @@
 """Pictures, looked at where something must be."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
 
-from data.boxes import box_corners
-from data.kitti.calibration import EDGES
-from data.simulator import simulate, simulated_calibration
-from detector.draw.birds_eye import draw_birds_eye
-from detector.draw.camera import NEAR, draw_camera, project_edges, read_image
-from detector.draw.captions import FreeSpace
-from detector.draw.png import save_png
-from detector.draw.scene import TARGET, SceneRenderer, SceneUnavailable, usual_view
-from detector.draw.style import (
+from millisecond.data.boxes import box_corners
+from millisecond.data.calibration import EDGES
+from millisecond.data.simulator import simulate, simulated_calibration
+from millisecond.detector.draw.birds_eye import draw_birds_eye
+from millisecond.detector.draw.camera import NEAR, draw_camera, project_edges, read_image
+from millisecond.detector.draw.object_sheet import CELL, GAP, SIDE, Portrait, draw_object_sheet
+from millisecond.detector.draw.png import save_png
+from millisecond.detector.draw.scene import (
+    RINGS,
+    TARGET,
+    SceneRenderer,
+    SceneUnavailable,
+    box_tubes,
+    ground_rings,
+    usual_view,
+)
+from millisecond.detector.draw.style import (
     BACKGROUND,
     CLASS_COLOURS,
     EMPTY,
@@ -24,11 +28,11 @@ from detector.draw.style import (
     Palette,
     dash,
 )
-from detector.draw.tubes import RINGS, box_tubes, ground_rings
-from detector.draw.view import View
+from millisecond.detector.draw.text import FreeSpace
+from millisecond.detector.draw.view import View
 from tests.helpers.kitti_miniature import png
+from tests.helpers.warm_processes import WarmProcess
 
-ROOT = Path(__file__).resolve().parents[2]
 NO_POINTS = np.zeros((0, 4), dtype=np.float32)
 CAMERA = simulated_calibration()
 
@@ -281,7 +285,9 @@ def test_the_rendered_scene_shows_a_box_where_it_projects():
 def test_nothing_imports_open3d_before_it_is_needed():
     modules = "detector, detector.draw.birds_eye, detector.draw.camera, detector.draw.window"
     code = f"import sys, {modules}\nassert 'open3d' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    process = WarmProcess(["-c", code], {})
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
 
 
 def test_a_picture_is_written_whole(tmp_path):
@@ -307,3 +313,19 @@ def test_only_pictures_of_this_program_are_replaced(tmp_path):
             save_png(tmp_path / name, white)
         assert (tmp_path / name).read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_objects_are_drawn_from_above_and_from_the_side():
+    """A row of points along the top edge of a box that heads to the left, one half at its front."""
+    box = np.array([10, 5, 0, 4, 2, 3, np.pi / 2], np.float32)
+    points = np.zeros((20, 4), np.float32)
+    points[:, :3] = np.column_stack([np.full(20, 10), np.linspace(5, 7, 20), np.full(20, 1.4)])
+    sheet = draw_object_sheet([[Portrait(points, box, (255, 0, 0), ("Car", "20 points"))]])
+    from_above = sheet[GAP : GAP + CELL, GAP : GAP + CELL]
+    from_the_side = sheet[GAP + CELL + 1 : GAP + CELL + SIDE, GAP : GAP + CELL]
+    for view, (right, down) in ((from_above, (-1, 0)), (from_the_side, (1, -1))):
+        rows, columns = np.nonzero(view.min(axis=2) > 200)
+        height, width = view.shape[:2]
+        assert len(rows) and (np.sign(columns.mean() - width / 2) == right)
+        assert abs(rows.mean() - height / 2) < 3 if down == 0 else rows.max() < height / 2
+        assert (view == (255, 0, 0)).all(axis=2).sum() > 100

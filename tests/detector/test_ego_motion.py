@@ -5,9 +5,9 @@ import sys
 import numpy as np
 import pytest
 
-from data.detections import NamedDetections
-from data.kitti.dataset import KittiDataset
-from detector.tracking import EgoMotion, Tracker
+from millisecond.data.boxes import NamedDetections
+from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.detector.tracking import EgoMotion, Tracker
 
 
 def walls(rng):

@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 
-from detector.models.encoder_graph import EncoderGraph
-from detector.models.sparse_encoder import DOWNS, SparseEncoder
-from ops import VoxelGrid, Voxels, index_pyramid, index_workspace, voxelize
+from millisecond.detector.cuda_graph import captured
+from millisecond.detector.models.sparse_encoder import DOWNS, SparseEncoder
+from millisecond.ops import VoxelGrid, Voxels, index_pyramid, index_workspace, voxelize
 
 pytestmark = pytest.mark.gpu
 
@@ -85,26 +85,25 @@ def test_compiles_to_one_graph(encoder):
 @torch.inference_mode()
 def test_one_cuda_graph_for_every_scan(encoder):
     model = copy.deepcopy(encoder).cuda().half()
-    graph = EncoderGraph(model, 1, CAPACITIES)
+    workspace = model.workspace(1, torch.device("cuda"))
+    held = street(3)  # where the graph reads
+    graph, bev = captured(lambda: model(held, CAPACITIES, workspace))
     for seed in (1, 2, 0):
         voxels = street(seed)
-        n = int(voxels.count)
-        exact = Voxels(voxels.features[:n], voxels.coords[:n], None, None, 1)
-        assert torch.equal(graph(exact), model(voxels, CAPACITIES))
-        assert not graph.overflowed()
+        for to, values in zip(held[:3], voxels[:3], strict=True):
+            to.copy_(values)
+        graph.replay()
+        assert torch.equal(bev, model(voxels, CAPACITIES))
 
 
 @torch.inference_mode()
-def test_a_graph_tells_of_voxels_that_do_not_fit(encoder):
+def test_a_graph_tells_of_rows_that_do_not_fit(encoder):
     model = copy.deepcopy(encoder).cuda().half()
-    voxels = street(1)
-    n = int(voxels.count)
-    exact = Voxels(voxels.features[:n], voxels.coords[:n], None, None, 1)
-    with pytest.raises(ValueError, match=r"do not fit a graph of 1 frames and 100 rows"):
-        EncoderGraph(model, 1, (100, *CAPACITIES[1:])).load(exact)
-    small = EncoderGraph(model, 1, (*CAPACITIES[:4], 10))
-    small(exact)
-    assert small.overflowed()
+    workspace, voxels = model.workspace(1, torch.device("cuda")), street(1)
+    for capacities, over in ((CAPACITIES, False), ((*CAPACITIES[:4], 10), True)):
+        graph, pyramid = captured(lambda rows=capacities: model.index(voxels, rows, workspace))
+        graph.replay()
+        assert bool(pyramid.overflow.item()) == over
 
 
 def test_training_gives_the_same_bits(encoder):

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from ops import ConvGeometry, sparse_conv, strided_map, submanifold_map
+from millisecond.ops import ConvGeometry, sparse_conv, strided_map, submanifold_map
 
 pytestmark = pytest.mark.gpu
 

@@ -1,9 +1,17 @@
 """Films are what was put into them, whole, and nobody else's."""
 
+import errno
+import itertools
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from detector.draw.film import Film
+from millisecond.detector.draw.film import Film
 
 av = pytest.importorskip("av")
 
@@ -67,3 +75,65 @@ def test_a_film_replaces_films_of_this_program_only(tmp_path):
         container.mux(stream.encode())
     with pytest.raises(ValueError, match="not a film of this program"):
         Film(tmp_path / "camera.mp4", 10)
+
+
+NOISE = """
+import itertools, sys
+from pathlib import Path
+import errno
+import itertools
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from millisecond.detector.draw.film import Film
+rng = np.random.default_rng(0)
+with Film(Path(sys.argv[1]), 10) as film:
+    for number in itertools.count(1):
+        film.add(rng.integers(0, 256, (120, 160, 3), dtype=np.uint8))
+        print(number, flush=True)
+"""
+
+
+def recording(path: Path) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", NOISE, str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_killed_recording_plays(tmp_path):
+    path = tmp_path / "film.mp4"
+    with recording(path) as process:
+        for _ in range(30):
+            assert process.stdout.readline()
+        process.kill()
+    with av.open(str(path)) as container:
+        shown = list(itertools.islice(container.decode(video=0), 28))
+    assert len(shown) == 28  # of the last two the program may not have heard yet
+    with Film(path, 10) as film:  # it is known as this program's
+        film.add(shade(0))
+
+
+def test_a_film_on_a_full_disk_plays_up_to_there(tmp_path):
+    path, rng = tmp_path / "film.mp4", np.random.default_rng(0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="plays up to there") as error, Film(path, 10) as film:
+            for _ in range(1000):
+                film.add(rng.integers(0, 256, (120, 160, 3), dtype=np.uint8))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert error.value.filename == str(path) and error.value.errno == errno.EFBIG
+    with av.open(str(path)) as container:
+        count = len(list(container.decode(video=0)))
+    assert count == film.pictures > 3
+    assert [file.name for file in tmp_path.iterdir()] == ["film.mp4"]

@@ -6,32 +6,32 @@ import numpy as np
 import pytest
 import torch
 
-from detector import Detector, frame_graph
-from detector.buckets import Bucket, buckets_of, first_that_holds
-from detector.config import load_config
-from detector.inference import Outcome
-from detector.models.second import build_second
+from millisecond.detector import Detector, frame_graph
+from millisecond.detector.config import load_config
+from millisecond.detector.cuda_graph import Capacity, capacities_of, first_that_holds
+from millisecond.detector.inference import Outcome
+from millisecond.detector.models.second import build_second
 from tests.helpers.small_detector import CONFIG, cloud
 
-LADDER = Bucket(100, (50, 80)), Bucket(300, (150, 200)), Bucket(900, (400, 500))
+LADDER = Capacity(100, (50, 80)), Capacity(300, (150, 200)), Capacity(900, (400, 500))
 
 
 @pytest.mark.parametrize("name", ["second_small", "second_kitti"])
 @pytest.mark.parametrize("cap", [1, 1000, 24_000, 60_001, 10**9])
-def test_buckets_rise_to_the_cap_on_voxels(name, cap):
+def test_capacities_rise_to_the_cap_on_voxels(name, cap):
     config = load_config(CONFIG.with_name(f"{name}.yaml"), [f"grid.max_voxels_test={cap}"])
     model = build_second(config)
-    buckets = buckets_of(model)
+    capacities = capacities_of(model)
     z, y, x = config.grid.voxel_grid.sparse_shape
-    assert buckets[-1].rows[0] == min(cap, z * y * x)
-    for a, b in itertools.pairwise(buckets):
+    assert capacities[-1].rows[0] == min(cap, z * y * x)
+    for a, b in itertools.pairwise(capacities):
         assert a.points < b.points and a.rows[0] < b.rows[0]
         assert all(m <= n for m, n in zip(a.rows, b.rows, strict=True))
     last = np.prod(config.bev_cells)
-    assert all(1 <= bucket.rows[-1] <= last and len(bucket.rows) == 5 for bucket in buckets)
+    assert all(1 <= each.rows[-1] <= last and len(each.rows) == 5 for each in capacities)
 
 
-def test_the_first_bucket_that_holds_all_of_a_frame():
+def test_the_first_capacity_that_holds_all_of_a_frame():
     for points, rows, number in (
         (0, (), 0),
         (100, (50, 80), 0),
@@ -49,13 +49,13 @@ class Stand:
 
     made: list  # one list per test
 
-    def __init__(self, inference, bucket, batch_size):
-        self.bucket, self.batch_size = bucket, batch_size
-        Stand.made.append((LADDER.index(bucket), batch_size))
+    def __init__(self, inference, capacity, batch_size):
+        self.capacity, self.batch_size = capacity, batch_size
+        Stand.made.append((LADDER.index(capacity), batch_size))
 
     def launch(self, clouds, beside, busy):
         assert len(clouds) == self.batch_size
-        assert max(map(len, clouds)) <= self.bucket.points
+        assert max(map(len, clouds)) <= self.capacity.points
         self.rows = int(sum(cloud[0, 0] for cloud in clouds))
         self.taken = [cloud.clone() for cloud in clouds]
 
@@ -63,7 +63,7 @@ class Stand:
         return self.taken
 
     def outcome(self):
-        if self.rows > self.bucket.rows[0] * self.batch_size:
+        if self.rows > self.capacity.rows[0] * self.batch_size:
             return None
         return Outcome(["graph"], 0, 0, (self.rows, self.rows))
 
@@ -82,7 +82,7 @@ class Calls:
 def graphs(monkeypatch):
     Stand.made = []
     monkeypatch.setattr(frame_graph, "FrameGraph", Stand)
-    monkeypatch.setattr(frame_graph, "buckets_of", lambda model: LADDER)
+    monkeypatch.setattr(frame_graph, "capacities_of", lambda model: LADDER)
     monkeypatch.setattr(frame_graph, "indexable", lambda model, batch_size: batch_size < 9)
     return frame_graph.FrameGraphs(Calls())
 

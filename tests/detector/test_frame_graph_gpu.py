@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from data.kitti.points import read_points
-from data.point_columns import KITTI, PointColumns
-from detector import Detector, frame_graph
-from detector.buckets import Bucket
-from detector.config import load_config
-from detector.frame_graph import FrameGraph
-from detector.import_openpcdet import convert
-from detector.models.second import build_second
-from detector.weights import restore, save_weights
+from millisecond.data.formats.clouds import read_points
+from millisecond.data.formats.points import KITTI, PointColumns
+from millisecond.detector import Detector, frame_graph
+from millisecond.detector.config import load_config
+from millisecond.detector.cuda_graph import Capacity
+from millisecond.detector.frame_graph import FrameGraph
+from millisecond.detector.import_openpcdet import convert
+from millisecond.detector.models.second import build_second
+from millisecond.detector.weights import restore, save_weights
 from tests.helpers.small_detector import CONFIG, cloud
 
 pytestmark = pytest.mark.gpu
@@ -91,9 +91,12 @@ def test_an_array_may_be_used_again_for_the_next_cloud(weights, monkeypatch):
     clouds = [street(3000 + 700 * seed, seed) for seed in range(7)]
     expected = [detector.detect(points)[0] for points in clouds]
     rows = [detector._inference([torch.from_numpy(points)]).rows for points in clouds]
-    ladder = Bucket(9000, rows[3]), Bucket(9000, tuple(map(max, *rows)))
-    for buckets in (detector._graphs._buckets, ladder):  # later clouds do not fit the first graph
-        monkeypatch.setattr(detector._graphs, "_buckets", buckets)
+    ladder = Capacity(9000, rows[3]), Capacity(9000, tuple(map(max, *rows)))
+    for capacities in (
+        detector._graphs._capacities,
+        ladder,
+    ):  # later clouds do not fit the first graph
+        monkeypatch.setattr(detector._graphs, "_capacities", capacities)
         monkeypatch.setattr(detector._graphs, "_rows", ())
         memory = np.zeros((9000, 4), np.float32)
 
@@ -119,23 +122,23 @@ def test_arrays_and_tensors_of_any_layout(weights):
         assert_same(detector.detect(same)[0], expected)
 
 
-def test_over_a_capacity_the_next_bucket_runs(weights, monkeypatch):
+def test_over_a_capacity_the_next_one_runs(weights, monkeypatch):
     detector = Detector.from_weights(weights, "cuda", "fp16")
     graphs = detector._graphs
     rows = detector._inference([torch.from_numpy(street(9000, 1))]).rows
     for small in range(6):  # what is too small: the points, or one of the levels
         tight = [count - (level == small) for level, count in enumerate(rows)]
         points = 8999 if small == 5 else 9000
-        ladder = Bucket(points, tuple(tight)), Bucket(9000, rows)
-        monkeypatch.setattr(graphs, "_buckets", ladder)
+        ladder = Capacity(points, tuple(tight)), Capacity(9000, rows)
+        monkeypatch.setattr(graphs, "_capacities", ladder)
         monkeypatch.setattr(graphs, "_rows", ())
         graphs._idle.clear()
         found, notes = detector.detect(street(9000, 1))
         assert notes == []
         assert_same(found, by_calls(detector, [street(9000, 1)])[0])
-        assert [bucket for bucket, _ in graphs._idle] == list(ladder)[small == 5 :]
+        assert [capacity for capacity, _ in graphs._idle] == list(ladder)[small == 5 :]
         detector.detect(street(8000, 1))
-    monkeypatch.setattr(graphs, "_buckets", (Bucket(9000, (*tight[:4], 1)),))
+    monkeypatch.setattr(graphs, "_capacities", (Capacity(9000, (*tight[:4], 1)),))
     for _ in range(2):  # none holds it
         assert_same(detector.detect(street(9000, 1))[0], found)
 

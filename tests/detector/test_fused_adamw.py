@@ -5,12 +5,10 @@ import copy
 import torch
 from torch import nn
 
-from detector.training.distributed import Processes
-from detector.training.ema import Ema
-from detector.training.flat import flat_size, move_into, parts_of
-from detector.training.fused_adamw import FusedAdamW
-from detector.training.state import TrainState
-from ops import Recipe
+from millisecond.detector.training.checkpoints import Ema, TrainState
+from millisecond.detector.training.distributed import Processes
+from millisecond.detector.training.gpu_trainer import FusedAdamW, flat_size, move_into, parts_of
+from millisecond.ops import Recipe
 
 RECIPE = Recipe(beta2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=0.5)
 ALONE = Processes(0, 1, torch.device("cpu"))

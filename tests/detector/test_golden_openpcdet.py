@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from detector.anchors import build_anchors
-from detector.config import load_config
-from detector.detector import Detector
-from detector.import_openpcdet import convert
-from detector.models.second import build_second
-from detector.postprocess import build_postprocessor
-from detector.training.losses import build_criterion
-from detector.weights import restore
-from ops import Targets, apply_direction, decode, voxelize
+from millisecond.detector.anchors import build_anchors
+from millisecond.detector.config import load_config
+from millisecond.detector.detector import Detector
+from millisecond.detector.import_openpcdet import convert
+from millisecond.detector.models.second import build_second
+from millisecond.detector.postprocess import build_postprocessor
+from millisecond.detector.training.losses import build_criterion
+from millisecond.detector.weights import restore
+from millisecond.ops import Targets, apply_direction, decode, voxelize
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "second_kitti.yaml"
 
@@ -58,6 +58,7 @@ def inference(setup, folder):
         bev = model.encoder(voxels)
         features = model.backbone(bev.contiguous(memory_format=torch.channels_last))
         predictions = model.head(features)
+        folded = model.fold()
         (detections,) = build_postprocessor(setup.config).to(setup.device)(predictions)
         return SimpleNamespace(
             golden=golden,
@@ -66,7 +67,7 @@ def inference(setup, folder):
             features=features,
             predictions=predictions,
             detections=detections,
-            folded=model.fold()(points, offsets),
+            folded=folded(*folded.sites(points, offsets)),
         )
 
 
@@ -140,7 +141,9 @@ def training(setup, folder):
     truth = torch.from_numpy(golden["gt"]).float().to(setup.device)
     boxes, labels = truth[..., :7], truth[..., 7].long()
     losses = criterion(
-        model(torch.cat(clouds).to(setup.device), offsets.to(setup.device)), boxes, labels
+        model(*model.sites(torch.cat(clouds).to(setup.device), offsets.to(setup.device))),
+        boxes,
+        labels,
     )
     losses.total.backward()
     targets = criterion.assigner(boxes, labels)

@@ -1,6 +1,4 @@
 import multiprocessing
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
@@ -8,13 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from data.simulator import simulate
-from detector.config import parse_config
-from detector.training.distributed import Processes
-from detector.training.loader import StepSampler, build_training_frames, training_loader
-from detector.training.ordered_loader import AHEAD, PREFETCH, OrderedLoader
-from detector.training.workers import batches_of, prepare_worker
-from tests.helpers.minute_training import CONFIG, REPOSITORY
+from millisecond.data.simulator import simulate
+from millisecond.detector.config import parse_config
+from millisecond.detector.training.distributed import Processes
+from millisecond.detector.training.loader import (
+    AHEAD,
+    PREFETCH,
+    OrderedLoader,
+    StepSampler,
+    batches_of,
+    build_training_frames,
+    prepare_worker,
+    training_loader,
+)
+from tests.helpers.minute_training import CONFIG
+from tests.helpers.warm_processes import WarmProcess
 
 CPU = torch.device("cpu")
 
@@ -199,7 +205,7 @@ def test_an_error_ends_the_workers_and_no_other_child():
 
 
 BROKEN = """
-from detector.training.workers import batches_of
+from millisecond.detector.training.loader import batches_of
 from tests.detector.test_loader import _loader
 with batches_of(_loader()) as batches:
     next(batches)
@@ -209,15 +215,10 @@ with batches_of(_loader()) as batches:
 
 def test_a_program_ends_with_the_error_though_workers_ignore_signals():
     running = [
-        subprocess.Popen(
-            [sys.executable, "-c", BROKEN.format(indent=indent)],
-            cwd=REPOSITORY,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        WarmProcess(["-c", BROKEN.format(indent=indent)], {})
         for indent in ("    ", "")  # in the block, after it
     ]
     for process in running:
-        _, said = process.communicate(timeout=180)
+        said, _ = process.communicate(timeout=180)
         assert process.returncode == 1
         assert said.splitlines()[-1] == "RuntimeError: broken"

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from detector.config import load_config, parse_config
-from detector.models.anchor_head import Predictions
-from detector.training.losses import build_criterion, loss_names
-from ops.reference.losses import box_loss, focal_loss
+from millisecond.detector.config import load_config, parse_config
+from millisecond.detector.models.anchor_head import Predictions
+from millisecond.detector.training.losses import build_criterion, loss_names
+from millisecond.ops.anchors import box_loss, focal_loss
 from tests.helpers.minute_training import CONFIG as TWO_CLASSES
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "second_small.yaml"

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from detector.config import load_config
-from detector.models.anchor_head import Predictions
-from detector.training.losses import Losses, build_criterion
-from ops.cuda.library import extension
-from ops.reference.losses import anchor_losses
+from millisecond.detector.config import load_config
+from millisecond.detector.models.anchor_head import Predictions
+from millisecond.detector.training.losses import Losses, build_criterion
+from millisecond.ops.anchors import anchor_losses_definition
+from millisecond.ops.library import extension
 from tests.conftest import LOSS_GRADIENT
 from tests.helpers.criterion import WEIGHTS, build, random_predictions, scenes
 from tests.helpers.sparse import poison_bits
@@ -43,7 +43,9 @@ def wanted_of(criterion, predictions, boxes, labels, factors) -> tuple[Losses, l
     """The same in float64 by the definition."""
     leaves = Predictions(*(p.double().requires_grad_() for p in predictions))
     match = criterion.assigner.match(boxes, labels)
-    losses = Losses(*anchor_losses(*leaves, criterion.assigner.anchors, boxes, *match, WEIGHTS))
+    losses = Losses(
+        *anchor_losses_definition(*leaves, criterion.assigner.anchors, boxes, *match, WEIGHTS)
+    )
     combined = sum(f * loss for f, loss in zip(factors, losses[:4], strict=True))
     gradients = torch.autograd.grad(combined, leaves, allow_unused=True, materialize_grads=True)
     return losses, list(gradients)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from detector.config import load_config
-from detector.training.losses import Criterion, build_criterion
+from millisecond.detector.config import load_config
+from millisecond.detector.training.losses import Criterion, build_criterion
 from tests.helpers.criterion import build, scenes
 from tests.helpers.sparse import poison_bits
 

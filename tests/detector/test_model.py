@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from detector.config import load_config
-from detector.models.batch_norm import MapNorm, RowNorm
-from detector.models.second import build_second
-from ops import Voxels, voxelize
+from millisecond.detector.config import load_config
+from millisecond.detector.models.layers import MapNorm, RowNorm
+from millisecond.detector.models.second import build_second
+from millisecond.ops import Voxels, voxelize
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
@@ -62,7 +62,7 @@ def test_size_of_second_on_kitti():
 
 def test_shapes(small):
     with torch.inference_mode():
-        out = small(torch.cat((cloud(3000, 0), cloud(2000, 1))), offsets(3000, 2000))
+        out = small(*small.sites(torch.cat((cloud(3000, 0), cloud(2000, 1))), offsets(3000, 2000)))
     assert out.class_logits.shape == (2, 48 * 60 * 2, 1)
     assert out.box_residuals.shape == (2, 48 * 60 * 2, 7)
     assert out.direction_logits.shape == (2, 48 * 60 * 2, 2)
@@ -77,7 +77,7 @@ def test_a_forward_pass_is_its_stages(small):
     bev = small.encode(voxels, pyramid)
     assert bev.shape == (2, *small.encoder.bev_shape)
     assert bev.is_contiguous(memory_format=torch.channels_last)
-    for got, want in zip(small.predict(bev), small(points, starts), strict=True):
+    for got, want in zip(small.predict(bev), small(*small.sites(points, starts)), strict=True):
         assert torch.equal(got, want)
     capacities = [len(level.coords) for level in pyramid.levels]
     assert small.encoder.index(voxels, capacities).batch_size == 2
@@ -86,9 +86,9 @@ def test_a_forward_pass_is_its_stages(small):
 @torch.inference_mode()
 def test_frames_of_a_batch_do_not_see_each_other(small):
     clouds = [cloud(3000, 0), cloud(0, 1), cloud(2000, 2)]
-    together = small(torch.cat(clouds), offsets(*map(len, clouds)))
+    together = small(*small.sites(torch.cat(clouds), offsets(*map(len, clouds))))
     for b, points in enumerate(clouds):
-        alone = small(points, offsets(len(points)))
+        alone = small(*small.sites(points, offsets(len(points))))
         close([p[b : b + 1] for p in together], alone, 1e-5)
 
 
@@ -97,7 +97,11 @@ def test_folding_changes_nothing_but_rounding(small):
     before = {name: tensor.clone() for name, tensor in small.state_dict().items()}
     folded = small.fold()
     points = cloud(4000, 3)
-    close(folded(points, offsets(4000)), small(points, offsets(4000)), 1e-5)
+    close(
+        folded(*folded.sites(points, offsets(4000))),
+        small(*small.sites(points, offsets(4000))),
+        1e-5,
+    )
     norms = [m for m in folded.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
     assert not norms
     assert all(torch.equal(tensor, before[name]) for name, tensor in small.state_dict().items())
@@ -106,9 +110,9 @@ def test_folding_changes_nothing_but_rounding(small):
 @torch.inference_mode()
 def test_nothing_is_kept_between_calls(small):
     points = cloud(3000, 4)
-    first = small(points, offsets(3000))
-    small(cloud(500, 5), offsets(500))
-    again = small(points, offsets(3000))
+    first = small(*small.sites(points, offsets(3000)))
+    small(*small.sites(cloud(500, 5), offsets(500)))
+    again = small(*small.sites(points, offsets(3000)))
     for a, b in zip(first, again, strict=True):
         assert torch.equal(a, b)
 
@@ -165,7 +169,7 @@ def test_batch_statistics_on_the_cpu_are_accurate():
 @pytest.mark.parametrize("points", [torch.zeros(0, 4), torch.tensor([[5.0, 0, -1, 0.5]])])
 def test_training_on_a_cloud_of_hardly_any_points_is_finite(points):
     model = build_second(load_config(CONFIGS / "second_small.yaml"))
-    sum(p.sum() for p in model(points, offsets(len(points)))).backward()
+    sum(p.sum() for p in model(*model.sites(points, offsets(len(points))))).backward()
     for tensor in (*model.parameters(), *model.buffers()):
         assert tensor.isfinite().all()
         assert tensor.grad is None or tensor.grad.isfinite().all()
@@ -174,7 +178,7 @@ def test_training_on_a_cloud_of_hardly_any_points_is_finite(points):
 def test_gradients_reach_every_parameter():
     torch.manual_seed(0)
     model = build_second(load_config(CONFIGS / "second_small.yaml"))
-    out = model(cloud(3000, 7), offsets(3000))
+    out = model(*model.sites(cloud(3000, 7), offsets(3000)))
     sum((p * torch.randn_like(p)).sum() for p in out).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     assert all(p.grad.any() for p in model.parameters())

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from detector.draw.style import (
+from millisecond.detector.draw.style import (
     BACKGROUND,
     CLASS_COLOURS,
     OTHER_COLOURS,

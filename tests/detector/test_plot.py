@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from detector.draw.plot import LEFT, SIZE, TOP, Line, Panel, Scale, draw_panels
+from millisecond.detector.draw.plot import LEFT, SIZE, TOP, Line, Panel, Scale, draw_panels
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 UNIT = Scale("x", 0, 1, (0, 0.5, 1))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from detector.config import load_config
-from detector.models.anchor_head import Predictions
-from detector.postprocess import Detections, PostProcessor, build_postprocessor
-from ops import direction_bin, encode, iou_bev
+from millisecond.detector.config import load_config
+from millisecond.detector.models.anchor_head import Predictions
+from millisecond.detector.postprocess import Detections, PostProcessor, build_postprocessor
+from millisecond.ops import direction_bin, encode, iou_bev
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "second_small.yaml"
 

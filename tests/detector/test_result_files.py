@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from detector.draw.detection_files import read_detections
-from detector.tracking.track_files import read_result
+from millisecond.detector.draw.detection_files import read_detections
+from millisecond.detector.tracking.track_files import read_result
 
 GOOD = {"boxes": [[10, 0, -1, 4, 2, 1.5, 0]], "scores": [0.5], "names": ["Car"]}
 READERS = (
@@ -23,6 +23,8 @@ def test_wrong_values_are_a_mistake(tmp_path, read):
     for wrong in (
         {"scores": [[0.5]]},
         {"scores": 0.5},
+        {"scores": ["0_0"]},
+        {"boxes": [["1_0", 0, -1, 4, 2, 1.5, 0]]},
         {"scores": [0.5, 0.5]},
         {"scores": [float("nan")]},
         {"names": 1},
@@ -31,5 +33,5 @@ def test_wrong_values_are_a_mistake(tmp_path, read):
         {"boxes": [[10, 0, -1, 4]]},
     ):
         path.write_text(json.dumps(GOOD | wrong))
-        with pytest.raises(ValueError, match=r"\A[^\n]*a.json: not a result of tools/detect.py"):
+        with pytest.raises(ValueError, match=r"\A[^\n]*a.json: not a result of millisecond detect"):
             read(path)

@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 
-from data.simulator import simulated_calibration
-from detector.draw import scene_content
-from detector.draw.camera import draw_inset, project_edges
-from detector.draw.scene import EYE
-from detector.draw.scene_content import SceneContent, point_colours
-from detector.draw.style import BACKGROUND, EMPTY, RAMP, BoxSet, Palette
-from detector.draw.tubes import trail_colours, trail_tubes
+from millisecond.data.simulator import simulated_calibration
+from millisecond.detector.draw.camera import draw_inset, project_edges
+from millisecond.detector.draw.scene import (
+    EYE,
+    SceneContent,
+    point_colours,
+    trail_colours,
+    trail_tubes,
+)
+from millisecond.detector.draw.style import BACKGROUND, EMPTY, RAMP, BoxSet, Palette
 
 CAMERA = simulated_calibration()
 
@@ -28,7 +31,8 @@ class Renderer:
 def test_a_scene_builds_again_only_what_differs(monkeypatch):
     scene, found = Renderer(), boxes_of((15, 3, -1, 4, 1.8, 1.5, 0.0), scores=np.array([0.7]))
     points = np.random.default_rng(0).uniform(-9, 9, (50, 4)).astype(np.float32)
-    monkeypatch.setattr(scene_content, "material", lambda _: None)  # without Open3D
+    no_material = "millisecond.detector.draw.scene.material"  # without Open3D
+    monkeypatch.setattr(no_material, lambda _: None)
     monkeypatch.setattr(SceneContent, "_show_points", lambda *_: scene.drawn.append("points"))
     monkeypatch.setattr(SceneContent, "_show_mesh", lambda _, name, mesh: scene.drawn.append(name))
     content = SceneContent(scene, EYE, 2.5)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from detector.training.schedule import OneCycle
+from millisecond.detector.training.trainer import OneCycle
 
 
 @pytest.mark.parametrize(("total", "warmup"), [(10, 0.4), (37, 0.4), (1000, 0.4), (64, 0.25)])

@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from data.simulator import simulate
-from detector import Detector, tensor_file
-from detector.config import load_config
-from detector.models.second import build_second
-from detector.weights import SHIPPED, find_weights, load_weights, save_halved, save_weights
-from ops.boxes import iou_3d
+from millisecond.data.simulator import simulate
+from millisecond.detector import Detector, tensor_file
+from millisecond.detector.config import load_config
+from millisecond.detector.models.second import build_second
+from millisecond.detector.weights import (
+    SHIPPED,
+    find_weights,
+    load_weights,
+    save_halved,
+    save_weights,
+)
+from millisecond.ops.boxes import iou_3d
 from tests.helpers.small_detector import CONFIG
 
 ROOT = Path(__file__).resolve().parents[2]

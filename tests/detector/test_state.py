@@ -3,14 +3,14 @@ import copy
 import pytest
 import torch
 
-from data.collate import collate
-from data.simulator import simulate
-from detector.config import parse_config
-from detector.models.second import build_second
-from detector.training.build import build_trainer
-from detector.training.distributed import Processes
-from detector.training.ema import Ema
-from detector.training.losses import build_criterion
+from millisecond.data.frame import collate
+from millisecond.data.simulator import simulate
+from millisecond.detector.config import parse_config
+from millisecond.detector.models.second import build_second
+from millisecond.detector.training.build import build_trainer
+from millisecond.detector.training.checkpoints import Ema
+from millisecond.detector.training.distributed import Processes
+from millisecond.detector.training.losses import build_criterion
 from tests.helpers.minute_training import CONFIG
 
 ALONE = Processes(0, 1, torch.device("cpu"))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from detector.anchors import make_anchors
-from detector.training.target_assigner import TargetAssigner
+from millisecond.detector.anchors import make_anchors
+from millisecond.detector.training.losses import TargetAssigner
 
 SIZES = [(3.9, 1.6, 1.56), (0.8, 0.6, 1.73)]
 MATCHED, UNMATCHED = (0.6, 0.5), (0.45, 0.35)

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from detector.draw import text
-from detector.draw.strips import ROW, legend
-from detector.draw.style import Palette
-from detector.draw.text import legible, shortened, width, wrapped, write
+from millisecond.detector.draw import text
+from millisecond.detector.draw.style import Palette
+from millisecond.detector.draw.text import ROW, legend, legible, shortened, width, wrapped, write
 
 NOWHERE = "\U0010fffd"  # a private code point that no font has
 

@@ -6,10 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from data.boxes import wrap_angle
-from data.detections import NamedDetections
-from detector.tracking import Tracker, kalman
-from detector.tracking.association import assign, distances
+from millisecond.data.boxes import NamedDetections, wrap_angle
+from millisecond.detector.tracking import Tracker, tracker
+from millisecond.detector.tracking.tracker import NOISE, Estimates, assign, distances
 
 CAR, PEDESTRIAN = (4.0, 1.8, 1.5), (0.8, 0.6, 1.7)
 
@@ -233,6 +232,8 @@ def test_scans_without_detections():
         (0.3, scan(box(1, 0, size=(4, 0, 1))), None, "sizes above 0"),
         (0.3, scan(box(1, 0), names=["Car", "Van"]), None, "do not fit together"),
         (0.3, scan(), np.eye(4), "for none"),
+        (0.3, scan()._replace(boxes=np.ma.zeros((0, 7))), None, "boxes: a masked array"),
+        (0.3, scan()._replace(scores=np.ma.zeros(0)), None, "scores: a masked array"),
     ],
 )
 def test_bad_input_is_said_and_changes_nothing(time, found, where, word):
@@ -254,6 +255,7 @@ def test_bad_input_is_said_and_changes_nothing(time, found, where, word):
         (np.eye(4) * 2, "no rigid motion"),
         (np.diag([1.0, 1, -1, 1]), "no rigid motion"),
         (np.full((4, 4), np.nan), "no rigid motion"),
+        (np.ma.array(np.eye(4)), "pose: a masked array"),
     ],
 )
 def test_a_pose_that_is_none(wrong, word):
@@ -287,7 +289,7 @@ def test_the_assignment_is_the_best_of_all(seed):
 
 
 def test_distances_are_of_centres_and_end_at_the_gate():
-    known = kalman.begin(np.array([box(0, 0, np.pi / 2, (4, 2, 1.5))]))
+    known = Estimates.begin(np.array([box(0, 0, np.pi / 2, (4, 2, 1.5))]))
     known.covariance[:] = 0
     # half of the size and half a metre: 2.5 m along y, 1.5 m along x
     boxes = np.array([box(0, 2.4), box(0, -2.6), box(1.4, 0), box(-1.6, 0), box(1.4, 2.4)])
@@ -296,30 +298,30 @@ def test_distances_are_of_centres_and_end_at_the_gate():
 
 
 def test_two_steps_of_time_are_one():
-    known = kalman.begin(np.array([box(1, 2, 0.3), box(5, -2, 2.0, PEDESTRIAN)]))
-    known = kalman.correct(kalman.predict(known, 0.1), known.boxes + 0.1)
-    once, twice = kalman.predict(known, 0.7), kalman.predict(kalman.predict(known, 0.25), 0.45)
+    known = Estimates.begin(np.array([box(1, 2, 0.3), box(5, -2, 2.0, PEDESTRIAN)]))
+    known = known.predict(0.1).correct(known.boxes + 0.1)
+    once, twice = known.predict(0.7), known.predict(0.25).predict(0.45)
     np.testing.assert_allclose(once.mean, twice.mean, atol=1e-12)
     np.testing.assert_allclose(once.covariance, twice.covariance, atol=1e-12)
 
 
 def test_without_random_walks_the_filter_is_least_squares(monkeypatch):
     """All measurements and what is known of the velocity at first, in one system of equations."""
-    monkeypatch.setattr(kalman, "WALK", np.zeros(7))
+    monkeypatch.setattr(tracker, "WALK", np.zeros(7))
     rng, times = np.random.default_rng(0), np.array([0.0, 0.1, 0.25, 0.3, 0.5])
     measured = rng.normal([10, 3, 0, 4, 2, 1.5, 0.5], 0.2, (len(times), 7))
-    known = kalman.begin(measured[:1])
+    known = Estimates.begin(measured[:1])
     prior = known.covariance[0, 7:, 7:]
     for step, boxes in zip(np.diff(times), measured[1:], strict=True):
-        known = kalman.correct(kalman.predict(known, step), boxes[None])
+        known = known.predict(step).correct(boxes[None])
     # unknown: x, y, vx, vy at the last time
     rows, values = [], []
     for time, found in zip(times - times[-1], measured, strict=True):
         rows += [[1, 0, time, 0], [0, 1, 0, time]]
         values += [found[0], found[1]]
     root = np.linalg.inv(np.linalg.cholesky(prior))
-    rows = np.concatenate([np.array(rows) / kalman.NOISE[0], np.pad(root, ((0, 0), (2, 0)))])
-    values = np.concatenate([np.array(values) / kalman.NOISE[0], [0, 0]])
+    rows = np.concatenate([np.array(rows) / NOISE[0], np.pad(root, ((0, 0), (2, 0)))])
+    values = np.concatenate([np.array(values) / NOISE[0], [0, 0]])
     solution = np.linalg.lstsq(rows, values, rcond=None)[0]
     covariance = np.linalg.inv(rows.T @ rows)
     index = [0, 1, 7, 8]
@@ -327,3 +329,24 @@ def test_without_random_walks_the_filter_is_least_squares(monkeypatch):
     np.testing.assert_allclose(known.covariance[0][np.ix_(index, index)], covariance, atol=1e-9)
     others = measured[:, [2, 3, 4, 5, 6]].mean(axis=0)
     np.testing.assert_allclose(known.boxes[0, [2, 3, 4, 5, 6]], others, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"birth_score": value} for value in (2, -0.1, np.nan, np.inf)),
+        *({"confirm": value} for value in (0, -1, 1.5, np.nan, True)),
+        *({"max_gap": value} for value in (-1, np.nan, np.inf)),
+        *({"coast": value} for value in (-0.1, np.nan, np.inf)),
+    ],
+)
+def test_a_tracker_that_would_never_report_is_a_mistake(wrong):
+    ((name, value),) = wrong.items()
+    with pytest.raises(ValueError, match=rf"\A{name}: expected [^\n]*, got {value}\Z"):
+        Tracker(**wrong)
+
+
+def test_the_ends_of_the_ranges_are_fine():
+    tracker = Tracker(birth_score=0, confirm=np.int64(1), max_gap=0, coast=0)
+    assert len(tracker.update(scan(box(0, 0)), 0.0).ids) == 1
+    Tracker(birth_score=1)

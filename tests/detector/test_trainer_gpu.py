@@ -6,20 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from data.collate import collate
-from data.simulator import simulate
-from detector.config import parse_config
-from detector.models.second import build_second
-from detector.training.build import build_trainer
-from detector.training.distributed import Processes
-from detector.training.flat import parts_of
-from detector.training.gpu_trainer import GpuTrainer
-from detector.training.losses import build_criterion
-from detector.training.randomness import fix_randomness
-from ops import Dataflow, use_tuned
+from millisecond.data.frame import collate
+from millisecond.data.simulator import simulate
+from millisecond.detector.config import parse_config
+from millisecond.detector.models.second import build_second
+from millisecond.detector.training.build import build_trainer, fix_randomness
+from millisecond.detector.training.distributed import Processes
+from millisecond.detector.training.gpu_trainer import GpuTrainer, parts_of
+from millisecond.detector.training.losses import build_criterion
 from tests.helpers.minute_training import CONFIG
-from tests.helpers.sparse import error
-from tests.helpers.tuned import FETCH, every_size
 
 pytestmark = pytest.mark.gpu
 
@@ -50,15 +45,11 @@ def batches():
     return [collate([frames[i] for i in pair], classes).pin_memory() for pair in pairs]
 
 
-def build(*overrides: str, dataflow: Dataflow | None = None):
+def build(*overrides: str):
     config = parse_config(CONFIG, overrides)
     torch.manual_seed(0)
     alone = Processes(0, 1, torch.device("cuda", torch.cuda.current_device()))
-    model = build_second(config)
-    if dataflow is not None:
-        shapes = [tuple(shape) for _, shape in model.encoder._layers()]
-        use_tuned(model, every_size(True, config.train.precision, shapes, dataflow))
-    return build_trainer(model, build_criterion(config), config.train, 60, alone)
+    return build_trainer(build_second(config), build_criterion(config), config.train, 60, alone)
 
 
 def plain(*overrides: str):
@@ -105,8 +96,8 @@ def test_batches_without_room_make_more(batches):
     rooms = []
     for batch in (*batches, *batches):
         trainer.step([batch])
-        if trainer.room not in rooms:
-            rooms.append(trainer.room)
+        if trainer.capacity not in rooms:
+            rooms.append(trainer.capacity)
     assert rooms[0] is None and len(rooms) > 2
     largest = max(len(batch.points) for batch in batches)
     assert rooms[-1].points > largest
@@ -129,7 +120,7 @@ def test_without_memory_for_graphs_training_goes_on(batches, capsys):
 
     trainer.differentiate = greedy
     assert_same_bits(want, train(trainer, batches, 3))
-    assert not trainer.graphs and trainer.room is None
+    assert not trainer.graphs and trainer.capacity is None
     assert capsys.readouterr().err.count("warning: the GPU's memory does not hold the CUDA") == 1
 
 
@@ -203,24 +194,3 @@ def test_validation_in_between_changes_nothing(batches):
         model.train()
     got = [torch.stack(records), *model.state_dict().values()]
     assert_same_bits(want[: len(got)], got)
-
-
-def test_dataflows_that_no_graph_holds(batches, capsys, monkeypatch):
-    """Named in one line, and trained without graphs: the same but for rounding, and twice to the
-    same bits."""
-    # tf32 in the dense backbone would round what differs by 1e-6 to what differs by 1e-3
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    precision, gradients = "train.precision=fp32", []
-    for dataflow in (None, FETCH, FETCH):
-        trainer = build(precision, dataflow=dataflow)
-        assert trainer.graphs == (dataflow is None)
-        warning = "warning: dataflows: " if dataflow else ""
-        assert capsys.readouterr().err.startswith(warning)
-        trainer.step([batches[0]])
-        gradients.append(trainer.gradient.clone())
-    want, first, again = gradients
-    assert torch.equal(first, again)
-    names, weights = zip(*trainer.state.model.named_parameters(), strict=True)
-    pairs = zip(names, parts_of(first, weights), parts_of(want, weights), strict=True)
-    errors = {name: error(found, wanted) for name, found, wanted in pairs}
-    assert error(first, want) < 1e-4, errors

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from detector.config import load_config
-from detector.models.second import build_second
-from detector.training.transfer import PARTS, start_from
-from detector.weights import save_weights
+from millisecond.detector.config import load_config
+from millisecond.detector.models.second import build_second
+from millisecond.detector.training.build import PARTS, start_from
+from millisecond.detector.weights import save_weights
 from tests.helpers.small_detector import CONFIG
 
 FORKLIFT = "{name: Forklift, size: [3, 1.2, 2], bottom: -1.7, matched: 0.6, unmatched: 0.4}"

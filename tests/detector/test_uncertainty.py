@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from data.detections import NamedDetections
-from detector.detector import Detector
-from detector.uncertainty import (
+from millisecond.data.boxes import NamedDetections
+from millisecond.detector.detector import Detector
+from millisecond.detector.uncertainty import (
     Uncertainty,
     disagreement,
     examine,

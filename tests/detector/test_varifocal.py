@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from detector.models.anchor_head import Predictions
-from detector.training import varifocal
-from detector.training.losses import Criterion
-from ops.box_coder import decode
-from ops.boxes import iou_3d
+from millisecond.detector.models.anchor_head import Predictions
+from millisecond.detector.training import losses
+from millisecond.detector.training.losses import Criterion
+from millisecond.ops.anchors import decode
+from millisecond.ops.boxes import iou_3d
 from tests.helpers.criterion import WEIGHTS, build, random_predictions, scenes
 
 
@@ -98,9 +98,9 @@ def test_gradients_without_losses_are_those_of_backward(scene, dtype):
 def test_positives_beyond_the_room_keep_the_focal_loss(scene, monkeypatch):
     criterion, predictions, boxes, labels = scene
     whole = quality(criterion)(predictions, boxes, labels).classification
-    monkeypatch.setattr(varifocal, "MOST", 3)
+    monkeypatch.setattr(losses, "MOST", 3)
     match = criterion.assigner.match(boxes, labels)
-    found, overlaps = varifocal.overlaps_of_positives(
+    found, overlaps = losses.overlaps_of_positives(
         predictions.box_residuals, criterion.assigner.anchors, boxes, match
     )
     for which, overlap, rows in zip(found, overlaps, match.rows, strict=True):

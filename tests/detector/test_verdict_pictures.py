@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from data.kitti.metric.verdicts import FALSE, IGNORED, MATCHED, MISSED
-from detector.draw.birds_eye import draw_birds_eye, draw_thumbnail
-from detector.draw.camera import draw_camera
-from detector.draw.strips import legend
-from detector.draw.style import VERDICT_COLOURS, BoxSet, Palette
-from detector.draw.tubes import box_tubes
-from detector.draw.view import View
+from millisecond.data.metric.verdicts import FALSE, IGNORED, MATCHED, MISSED
+from millisecond.detector.draw.birds_eye import draw_birds_eye, draw_thumbnail
+from millisecond.detector.draw.camera import draw_camera
+from millisecond.detector.draw.scene import box_tubes
+from millisecond.detector.draw.style import VERDICT_COLOURS, BoxSet, Palette
+from millisecond.detector.draw.text import legend
+from millisecond.detector.draw.view import View
 from tests.detector.test_draw import CAMERA, NO_POINTS, above, is_near
 
 PLACES = ((20, 5), (30, -8), (40, 10))

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from data.kitti.points import read_points
-from detector.draw.birds_eye import draw_birds_eye
-from detector.draw.style import Palette
-from detector.draw.view import View
+from millisecond.data.formats.clouds import read_points
+from millisecond.detector.draw.birds_eye import draw_birds_eye
+from millisecond.detector.draw.style import Palette
+from millisecond.detector.draw.view import View
 
 SCAN = "training/velodyne/000008.bin"
 

@@ -7,9 +7,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from detector import Detector, tensor_file
-from detector.config import load_config
-from detector.weights import load_weights
+from millisecond.detector import Detector, tensor_file
+from millisecond.detector.config import load_config
+from millisecond.detector.weights import load_weights
 from tests.helpers.small_detector import CONFIG
 
 

@@ -10,21 +10,24 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from data.simulator import simulate
-from detector.draw import display
-from detector.draw.open3d_process import Open3DProcess
-from detector.draw.scene import SceneRenderer, SceneUnavailable
-from detector.draw.style import VERDICT_COLOURS
-from detector.draw.window import Window, WindowUnavailable
+from millisecond.data.simulator import simulate
+from millisecond.detector.draw import open3d_process
+from millisecond.detector.draw.open3d_process import Open3DProcess
+from millisecond.detector.draw.scene import Overlay, SceneRenderer, SceneUnavailable
+from millisecond.detector.draw.style import VERDICT_COLOURS
+from millisecond.detector.draw.view import Viewpoint
+from millisecond.detector.draw.window import Window, WindowUnavailable
+from millisecond.detector.draw.window_view import WindowView
+from millisecond.tools import visualize
 from tests.helpers.judged_results import write_judged_results
 from tests.helpers.kitti_miniature import write_miniature
 from tests.helpers.weights import write_weights
-from tools import visualize
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="X servers and /proc")
 ROOT = Path(__file__).resolve().parents[2]
@@ -198,6 +201,32 @@ def test_keys_lead_to_numbers_to_the_worst_frames_and_save_sheets(tools):
     assert (pictures / "ranking.json").is_file() and out.count("000007_sheet.png written") == 1
 
 
+def test_a_screenshot_is_asked_for_until_it_comes():
+    """A renderer that is behind drops a frame, and the requests with it."""
+    sent, asked = [], []
+    view = object.__new__(WindowView)
+    view._gui = SimpleNamespace(KeyEvent=SimpleNamespace(Type=SimpleNamespace(DOWN=1)))
+    view._key_names, view._send, view._open = {7: "s"}, sent.append, True
+    view._screenshot, view._hidden, view._redraws = False, set(), []
+    view._app = SimpleNamespace(run_one_tick=lambda: True)
+    view._window = SimpleNamespace(post_redraw=lambda: None)
+    scene = SimpleNamespace(render_to_image=asked.append)
+    view._scene, view._overlay = SimpleNamespace(scene=scene), Overlay({})
+    seen = Viewpoint(np.eye(4), 500.0, (64, 36))
+    view._camera = SimpleNamespace(viewpoint=lambda: seen)
+    view._key(SimpleNamespace(key=7, type=1))
+    view._placed = seen
+    for _ in range(3):
+        view.tick()
+    assert len(asked) == 3 and not sent
+    for answer in asked[1:]:
+        answer(np.zeros((36, 64, 3), np.uint8))
+    [path] = sent
+    path.unlink()
+    view.tick()
+    assert len(asked) == 3 and len(sent) == 1
+
+
 def test_wayland_without_an_x_server_gives_pictures(tmp_path, monkeypatch, capsys):
     def late(*_):
         raise TimeoutError("no end in sight")
@@ -222,7 +251,7 @@ def test_wayland_without_an_x_server_gives_pictures(tmp_path, monkeypatch, capsy
 
 
 def test_a_display_that_says_nothing_is_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(display, "PATIENCE", 0.5)
+    monkeypatch.setattr(open3d_process, "PATIENCE", 0.5)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     folder, number = Path("/tmp/.X11-unix"), os.getpid()
     folder.mkdir(exist_ok=True)
@@ -239,7 +268,7 @@ def test_a_display_that_says_nothing_is_none(tmp_path, monkeypatch):
     Path(f"{folder}/X{number}").unlink()
     for name, said in ((":99999", "no X server answers"), ("", "DISPLAY is empty")):
         monkeypatch.setenv("DISPLAY", name)
-        assert said in display.display_problem()
+        assert said in open3d_process.display_problem()
 
 
 def idle(pipe: Connection) -> None:

@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
-from detector.anchors import make_anchors
-from detector.models.anchor_head import Predictions
-from detector.training.losses import Criterion
-from detector.training.target_assigner import TargetAssigner
+from millisecond.detector.anchors import make_anchors
+from millisecond.detector.models.anchor_head import Predictions
+from millisecond.detector.training.losses import Criterion, TargetAssigner
 
 SIZES = torch.tensor([(3.9, 1.6, 1.56), (0.8, 0.6, 1.73), (1.76, 0.6, 1.73)])
 BOTTOMS = -1.78, -0.6, -0.6

@@ -18,18 +18,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import ops
-from detector.models.bev_cells import Window, planned
-from ops import ConvGeometry, KernelMap, Level, VoxelGrid
-from ops.cuda import naive
-from ops.cuda.streams import own_stream
-from ops.dense_conv3d import RUNGS
-from ops.kernel_map import pyramid_builder
-from ops.line_table import line_table, site_table
-from ops.locations import output_sites
-from ops.reached_sites import reached_sites
-from ops.row_order import row_order
-from ops.site_order import site_order
+from millisecond import ops
+from millisecond.ops import ConvGeometry, KernelMap, Level, VoxelGrid, lab
+from millisecond.ops.bev import Window, planned
+from millisecond.ops.kernel_map import pyramid_builder
+from millisecond.ops.lab import naive
+from millisecond.ops.lab.dense_conv3d import RUNGS
+from millisecond.ops.lab.locations import output_sites
+from millisecond.ops.line_maps import line_table, reached_sites, site_order, site_table
+from millisecond.ops.row_order import row_order
+from millisecond.ops.transfer import own_stream
 
 GRID = VoxelGrid((0, -4, -2, 12, 4, 2), (0.2, 0.2, 0.2))
 DOWN = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
@@ -96,15 +94,18 @@ def voxelize(scene: Scene) -> None:
     ops.voxelize(scene.points, scene.offsets, GRID, max_voxels=300, capacity=700)
 
 
-@runs("index_bounded", "index_workspace_words")
+@runs("index_bounded", "index_clear", "index_workspace_words")
 def index_with_capacities(scene: Scene) -> None:
     workspace = ops.index_workspace(GRID.sparse_shape, 2, [DOWN], scene.points.device)
     count = torch.tensor([len(scene.coords)], dtype=torch.int32).cuda()
     bounded = {"capacities": (2000, 2500), "count": count, "workspace": workspace}
     ops.index_pyramid(scene.coords, GRID.sparse_shape, 2, [DOWN], **bounded)
+    side = torch.cuda.Stream()
+    ops.index_pyramid(scene.coords, GRID.sparse_shape, 2, [DOWN], **bounded, clear_on=side)
+    torch.cuda.current_stream().wait_stream(side)
 
 
-@runs("index_count", "index_exact", "index_clear")
+@runs("index_exact")
 def index_exactly(scene: Scene) -> None:
     workspace = ops.index_workspace(GRID.sparse_shape, 2, [DOWN], scene.points.device)
     ops.index_pyramid(scene.coords, GRID.sparse_shape, 2, [DOWN], workspace=workspace)
@@ -113,7 +114,7 @@ def index_exactly(scene: Scene) -> None:
     ops.submanifold_map(scene.coords, GRID.sparse_shape, 2, 5)
 
 
-@runs("index_sites")
+@runs("index_exact", "index_workspace_words")
 def index_in_one_call(scene: Scene) -> None:
     grid = GRID.sparse_shape, 2, [DOWN], 3, True, True
     pyramid_builder(*grid, scene.points.device)(scene.coords)
@@ -144,8 +145,8 @@ def sparse_conv(scene: Scene) -> None:
 def dataflows_over_pairs(scene: Scene) -> None:
     half = ConvGeometry.of(2, 2)
     *_, apart = ops.strided_map(scene.coords, GRID.sparse_shape, 2, half)
-    maps = [ops.pair_map(kernel_map) for kernel_map in (*kernel_maps(scene), apart.reversed())]
-    dataflows = ops.Dataflow("gather_scatter"), ops.Dataflow("fetch_on_demand")
+    maps = [lab.pair_map(kernel_map) for kernel_map in (*kernel_maps(scene), apart.reversed())]
+    dataflows = lab.Dataflow("gather_scatter"), lab.Dataflow("fetch_on_demand")
     kinds = [*((dtype, "highest") for dtype in DTYPES), (torch.float32, "high")]
     channels = [(48, 16), (16, 32), (64, 64), (32, 128), (3, 5)]
     options = product(maps, dataflows, kinds, channels)
@@ -155,7 +156,7 @@ def dataflows_over_pairs(scene: Scene) -> None:
         x = torch.randn(rows, c_in, device="cuda", dtype=dtype, requires_grad=True)
         w = torch.randn(len(listed.forward.neighbours), c_in, c_out, device="cuda")
         w = w.to(dtype).requires_grad_()
-        ops.sparse_conv(x, w, listed, relu=True, dataflow=dataflow).sum().backward()
+        lab.sparse_conv(x, w, listed, relu=True, dataflow=dataflow).sum().backward()
 
 
 @runs("hash_sites", "reach_outputs", "locate", "conv_direct")
@@ -167,11 +168,11 @@ def direct(scene: Scene) -> None:
     ):
         if geometry is DOWN:
             output_sites(scene.coords, GRID.sparse_shape, 2, DOWN)
-        found = ops.location_map(scene.coords, GRID.sparse_shape, 2, geometry, out, table)
+        found = lab.location_map(scene.coords, GRID.sparse_shape, 2, geometry, out, table)
         for dtype, (c_in, c_out) in product(DTYPES, ((4, 16), (33, 40))):
             x = torch.randn(len(scene.coords), c_in, device="cuda", dtype=dtype, requires_grad=True)
             w = torch.randn(27, c_in, c_out, device="cuda", dtype=dtype, requires_grad=True)
-            ops.sparse_conv(x, w, found, relu=True).sum().backward()
+            lab.sparse_conv(x, w, found, relu=True).sum().backward()
 
 
 @runs("row_order")
@@ -251,9 +252,8 @@ def conv_chain(scene: Scene) -> None:
     rows = torch.randn(len(level.coords), 16, device="cuda")
     with torch.no_grad():
         chain(rows, [level.submanifold] * 2)
-        chain.bev_map(rows, [level.submanifold] * 2, level, 2)
         narrow = ops.ConvChain([torch.randn(27, 4, 16)], [torch.randn(16)]).cuda().half()
-        narrow.bev_map(rows[:, :4].contiguous(), [level.submanifold], level, 2)
+        narrow(rows[:, :4].contiguous(), [level.submanifold])
 
 
 @runs("dense_conv3d")
@@ -262,7 +262,7 @@ def dense_conv3d(scene: Scene) -> None:
     for rung, dtype, kernel, channels in options:
         volume = torch.randn(1, 2, 9, 10, 33).cuda().to(dtype)
         weight = torch.randn(channels, 2, kernel, kernel, kernel).cuda().to(dtype)
-        ops.dense_conv3d(volume, weight, rung)
+        lab.dense_conv3d(volume, weight, rung)
 
 
 @runs("conv_naive")
@@ -423,8 +423,8 @@ class Called(TorchDispatchMode):
         self.names: set[str] = set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function.namespace == "millisecond":
-            self.names.add(function._schema.name.removeprefix("millisecond::"))
+        if function.namespace in ("millisecond", "millisecond_lab"):
+            self.names.add(function._schema.name.partition("::")[2])
         return function(*args, **(kwargs or {}))
 
 

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from ops import ConvGeometry
-from ops.reference.coords import coords_of_keys
+from millisecond.ops import ConvGeometry
+from millisecond.ops.geometry import coords_of_keys
 
 KITTI = (41, 1600, 1408)
 SECOND = (

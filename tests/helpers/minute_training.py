@@ -2,15 +2,16 @@
 that train together."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from data.kitti.dataset import KittiDataset
-from data.prepare import prepare
-from data.simulator import write_kitti_tree
+from torch.distributed import TCPStore
+
+from millisecond.data.datasets.prepare import prepare
+from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.data.simulator import write_kitti_tree
 from tests.helpers.warm_processes import WarmProcess
 
 REPOSITORY = Path(__file__).parents[2]
@@ -63,13 +64,13 @@ STREETS = {"train": (3, 4, 12, 18, 29, 32, 33, 36, 48), "val": (102, 103, 112)}
 UPDATE = """
 import sys, torch
 from pathlib import Path
-from data.kitti.dataset import KittiDataset
-from detector.config import load_config
-from detector.training.distributed import processes
-from detector.training.build import build_trainer
-from detector.training.loader import StepSampler, build_training_frames, training_loader
-from detector.training.losses import build_criterion
-from detector.models.second import build_second
+from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.detector.config import load_config
+from millisecond.detector.training.distributed import processes
+from millisecond.detector.training.build import build_trainer
+from millisecond.detector.training.loader import StepSampler, build_training_frames, training_loader
+from millisecond.detector.training.losses import build_criterion
+from millisecond.detector.models.second import build_second
 
 torch.set_num_threads(1)
 torch.backends.cudnn.allow_tf32 = False
@@ -124,12 +125,15 @@ def start_on_gpus(count: int, program: list[str]) -> list[subprocess.Popen]:
     ]
 
 
+_STORES: list[TCPStore] = []  # they live longer than the processes that meet there
+
+
 def _environments(count: int) -> list[dict[str, str]]:
-    """Of each process, as torchrun sets them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    """Of each process, as torchrun sets them: the store is kept by none of them."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    _STORES.append(store)
+    common = {"MASTER_ADDR": store.host, "MASTER_PORT": str(store.port), "WORLD_SIZE": str(count)}
+    common |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     common |= ENVIRONMENT
     return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 

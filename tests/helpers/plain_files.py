@@ -59,12 +59,14 @@ def make_points(rng: np.random.Generator, boxes: np.ndarray) -> np.ndarray:
 
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # it may be a link to the file of another data set
     path.write_text(text, encoding="utf-8")
 
 
 def write_cloud(root: Path, name: str, points: np.ndarray) -> None:
     path = root / "points" / f"{name}.bin"
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
     points.astype("<f4").tofile(path)
 
 

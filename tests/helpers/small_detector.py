@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from detector.config import Config, load_config
-from detector.models.second import Second, build_second
+from millisecond.detector.config import Config, load_config
+from millisecond.detector.models.second import Second, build_second
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "second_small.yaml"
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from ops import KernelMap
+from millisecond.ops import KernelMap
 
 
 def random_coords(generator, shape, batch_size, density) -> torch.Tensor:

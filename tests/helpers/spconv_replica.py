@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-import ops.spconv as spconv
+import millisecond.ops.spconv as spconv
 
 SHAPE = (6, 24, 24)
 
@@ -64,6 +64,7 @@ def main(kind: str, folder: str) -> None:
     network = DistributedDataParallel(build(device), [rank] if kind == "cuda" else None)
     passes = [gradients_of(network, rank, device) for _ in range(2)]
     torch.save(passes, Path(folder, f"{rank}.pt"))
+    del network  # or it owns the group last, whose end then holds the lock that gloo waits for
     torch.distributed.destroy_process_group()
 
 

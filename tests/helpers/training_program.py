@@ -1,4 +1,4 @@
-"""tools/train.py as a user calls it, for a minute."""
+"""millisecond train as a user calls it, for a minute."""
 
 import json
 from pathlib import Path

@@ -9,22 +9,20 @@ import numpy as np
 BLOCK = np.dtype(
     [("bank", "<u2"), ("azimuth", "<u2"), ("echo", [("range", "<u2"), ("i", "u1")], 32)]
 )
-MODELS = {"HDL-32E": 0x21, "VLP-16": 0x22, "VLP-32C": 0x28}
+MODELS = {"HDL-32E": 0x21, "VLP-16": 0x22, "VLP-32C": 0x28, "VLS-128": 0xA1}
+BANKS = (0xEEFF, 0xDDFF, 0xCCFF, 0xBBFF)  # of 32 lasers each
 HEADER = 14 + 20 + 8  # bytes of Ethernet, IPv4 and UDP
 PERIOD = 0.1  # seconds per turn
 
 
-def packet(azimuths, lengths, code: int, seconds: float, kind: int = 0x37, lower=False) -> bytes:
+def packet(azimuths, lengths, code: int, seconds: float, kind: int = 0x37, banks=1) -> bytes:
     """Twelve blocks.
 
     azimuths: [12] hundredths of a degree; lengths: [32] or [12, 32] in units of the sensor, 0 is
-    no echo; code, kind: the last byte and the one before; lower: every other block is of the lower
-    lasers, as in an HDL-64E.
+    no echo; code, kind: the last byte and the one before; banks: so many take turns in the blocks.
     """
     blocks = np.zeros(12, BLOCK)
-    blocks["bank"] = 0xEEFF
-    if lower:
-        blocks["bank"][1::2] = 0xDDFF
+    blocks["bank"] = np.resize(BANKS[:banks], 12)
     blocks["azimuth"] = np.asarray(azimuths) % 36000
     blocks["echo"]["range"], blocks["echo"]["i"] = lengths, 51
     return blocks.tobytes() + struct.pack("<IBB", round(1e6 * seconds) % 3_600_000_000, kind, code)
@@ -32,11 +30,13 @@ def packet(azimuths, lengths, code: int, seconds: float, kind: int = 0x37, lower
 
 def turning(model: str, turns: float, length: int = 5000) -> Iterator[tuple[float, bytes]]:
     """Time and packet of a sensor in a room where each ray is of one length, in its units."""
-    step = 40 if model == "VLP-16" else 20  # per block: two firings, one firing
-    for number in range(int(turns * 36000 / (12 * step))):
-        azimuths = (12 * number + np.arange(12)) * step
-        seconds = 12 * number * step / 36000 * PERIOD
-        yield seconds, packet(azimuths, length, MODELS[model], seconds)
+    step = 40 if model == "VLP-16" else 20  # per azimuth: two firings, one firing
+    banks = 4 if model == "VLS-128" else 1
+    count = 12 // banks  # azimuths per packet
+    for number in range(int(turns * 36000 / (count * step))):
+        azimuths = (count * number + np.arange(12) // banks) * step
+        seconds = count * number * step / 36000 * PERIOD
+        yield seconds, packet(azimuths, length, MODELS[model], seconds, banks=banks)
 
 
 def frame(data: bytes, sender: bytes = bytes((192, 168, 1, 201))) -> bytes:

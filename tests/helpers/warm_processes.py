@@ -12,7 +12,7 @@ import torch
 
 # Forked from a process that has done nothing but imports, so it has no threads.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["pytest", "torch._dynamo", "tools.train"])
+_CONTEXT.set_forkserver_preload(["pytest", "torch._dynamo", "millisecond.tools.train"])
 
 
 class WarmProcess:

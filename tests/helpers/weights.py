@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from detector.config import load_config
-from detector.models.second import build_second
-from detector.weights import save_weights
+from millisecond.detector.config import load_config
+from millisecond.detector.models.second import build_second
+from millisecond.detector.weights import save_weights
 
 ROOT = Path(__file__).resolve().parents[2]
 

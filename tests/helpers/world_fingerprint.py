@@ -4,9 +4,9 @@ import hashlib
 
 import numpy as np
 
-from data.simulator.casting import cast
-from data.simulator.scenes import make_street
-from data.simulator.windows import Grid
+from millisecond.data.simulator.casting import cast
+from millisecond.data.simulator.rays import Grid
+from millisecond.data.simulator.scenes import make_street
 
 STREETS = 12
 

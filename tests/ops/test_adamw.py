@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ops import LossScale, Moments, Recipe, adamw_update
-from ops.cuda.library import extension
+from millisecond.ops import LossScale, Moments, Recipe, adamw_update
+from millisecond.ops.library import extension
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 RECIPE = Recipe(beta2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=3.0, growth_interval=2)

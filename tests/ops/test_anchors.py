@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ops import anchor_losses, anchor_sides, anchor_targets, match_anchors
+from millisecond.ops import anchor_losses, anchor_sides, anchor_targets, match_anchors
 
 ANCHOR = (0.0, 0.0, 0.0, 4.0, 2.0, 1.5, 0.0)
 
@@ -48,5 +48,5 @@ def test_wrong_input_is_named():
         match_anchors(*sides, limits, torch.zeros(1, 2, 7), labels)
     predictions = (torch.zeros(1, 8, n) for n in (1, 7, 2))
     rows, positives = torch.zeros(1, 8).int(), torch.ones(1).int()
-    with pytest.raises(ValueError, match=r"weights: expected those of class, box and direction"):
+    with pytest.raises(ValueError, match=r"weights: expected 3 \(class, box, direction\)"):
         anchor_losses(*predictions, anchors(), torch.zeros(1, 1, 7), rows, positives, (1, 2))

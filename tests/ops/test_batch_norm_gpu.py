@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ops.cuda.library import extension
+from millisecond.ops.library import extension
 from tests.conftest import ROUNDED_ONCE
 from tests.helpers.sparse import error, poison
 

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from detector.models.bev_cells import planned
-from ops import BevHeads, ConvChain, KernelMap, Level, Table, bev_cells, bev_spread
-from ops.reference import bev_heads as reference
+from millisecond.ops import BevHeads, ConvChain, KernelMap, Level, Table, bev_cells, bev_spread
+from millisecond.ops.bev import bev_heads_definition, planned
 from tests.conftest import ROUNDED_ONCE
 from tests.ops.test_bev_cells import CASES, DENSITIES, DOWN, SAME, sites
 
@@ -124,11 +123,10 @@ def test_heads_are_those_of_the_reference(dtype, c_in, width, parts, outputs):
     up, head = normal(c_in, parts * width).to(dtype), normal(width, outputs).to(dtype)
     biases = normal(parts * width), normal(outputs)
     heads = BevHeads(up, biases[0], head, biases[1], parts)
-    weights = reference.pack_heads(up, biases[0], head, biases[1])
     for rows in (1, 700, 20_000):
         features, count = normal(rows, c_in).to(dtype), -(-rows * 4 // 5)
         found = heads(features, torch.tensor([count], dtype=torch.int32).cuda())
-        wanted = reference.bev_heads(features[:count], weights, parts, None)
+        wanted = bev_heads_definition(features[:count], up, biases[0], head, biases[1], parts)
         error = (found[: count * parts, :outputs].double() - wanted.double()).norm()
         # the features between the two products are rounded, too: near 0.5 one way or the other
         assert error <= 2 * ROUNDED_ONCE[dtype] * wanted.double().norm()

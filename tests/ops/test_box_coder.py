@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ops import apply_direction, decode, direction_bin, encode, limit_period
+from millisecond.ops import apply_direction, decode, direction_bin, encode, limit_period
 
 
 def random_boxes(count: int, generator: torch.Generator) -> torch.Tensor:

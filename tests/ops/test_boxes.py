@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ops import iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
-from ops.reference import boxes as reference
+from millisecond.ops import iou_3d, iou_bev, nms, overlap_bev, paired_overlap_bev
 from tests.conftest import OVERLAP
 from tests.helpers.boxes import box, random_boxes
 
@@ -186,8 +185,8 @@ def test_pairs_are_the_diagonal_of_the_matrix(monkeypatch):
     generator = torch.Generator().manual_seed(6)
     a, b = random_boxes(300, generator), random_boxes(300, generator)
     whole = overlap_bev(a, b)
-    monkeypatch.setattr(reference, "MATRIX_CHUNK", 1000)
-    monkeypatch.setattr(reference, "PAIR_CHUNK", 7)
+    monkeypatch.setattr("millisecond.ops.boxes.MATRIX_CHUNK", 1000)
+    monkeypatch.setattr("millisecond.ops.boxes.PAIR_CHUNK", 7)
     assert torch.equal(overlap_bev(a, b), whole)
     assert torch.equal(paired_overlap_bev(a, b), whole.diagonal())
 

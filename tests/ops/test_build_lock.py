@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ops.cuda import library
+from millisecond.ops import library
 
 HOLD = "import fcntl, os, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX)\n"
 HOLD += "f.write(str(os.getpid())); f.flush(); print('held', flush=True); time.sleep(60)"

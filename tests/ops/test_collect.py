@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ops import collect
+from millisecond.ops import collect
 
 PARTS = [
     torch.arange(5) - 2**40,

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ops import ConvGeometry, conv_blocks, strided_map, submanifold_map
+from millisecond.ops import ConvGeometry, conv_blocks, strided_map, submanifold_map
 from tests.helpers.dense_oracle import dense_weight, draws, random_sites, read, scatter
 
 SHAPE = (5, 6, 7)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch._functorch.config as functorch
 
-from ops import ConvGeometry, conv_blocks, strided_map, submanifold_map
+from millisecond.ops import ConvGeometry, conv_blocks, strided_map, submanifold_map
 from tests.conftest import CONV_BLOCKS
 from tests.helpers.dense_oracle import draws, random_sites
 from tests.helpers.sparse import error

@@ -5,7 +5,14 @@ import itertools
 import pytest
 import torch
 
-from ops import ConvGeometry, conv_blocks, index_pyramid, sparse_conv, strided_map, submanifold_map
+from millisecond.ops import (
+    ConvGeometry,
+    conv_blocks,
+    index_pyramid,
+    sparse_conv,
+    strided_map,
+    submanifold_map,
+)
 from tests.conftest import CONV_BLOCKS
 from tests.helpers.sparse import error, on_cuda, random_coords
 

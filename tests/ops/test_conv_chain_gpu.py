@@ -1,11 +1,11 @@
-"""Convolutions that end in a bird's-eye-view map, against the same rows scattered afterwards."""
+"""Convolutions one after another: CUDA graphs, precisions, weights that are loaded anew."""
 
 import copy
 
 import pytest
 import torch
 
-from ops import ConvChain, ConvGeometry, Level, dense, index_pyramid, sparse_conv
+from millisecond.ops import ConvChain, ConvGeometry, Level, index_pyramid, sparse_conv
 from tests.conftest import CONV_CHAIN
 
 pytestmark = pytest.mark.gpu
@@ -29,70 +29,21 @@ def chain(dtype: torch.dtype, c_out: int) -> ConvChain:
     return ConvChain(weights, biases).cuda().to(dtype)
 
 
-@pytest.fixture(params=["highest", "high"])
-def precision(request):
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(request.param)
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
-@pytest.mark.usefixtures("precision")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("c_out", [16, 48, 128, 20])
-@torch.inference_mode()
-def test_equals_the_rows_scattered(dtype, c_out):
-    model = chain(dtype, c_out)
-    for seed, capacities in ((0, None), (1, (12000, 4000)), (2, (700, 300))):
-        above, below = levels(seed, 0.02 if seed else 0.3, capacities)
-        maps = [above.submanifold, above.submanifold, below.down]
-        features = torch.randn(len(above.coords), 4, device="cuda")
-        rows = model(features, maps)
-        grid = dense(rows, below.coords, below.spatial_shape, BATCH, below.count)
-        want = grid.transpose(1, 2).flatten(1, 2)
-        spoiled = torch.full_like(want, torch.nan)  # what the map's memory held before
-        del spoiled
-        got = model.bev_map(features, maps, below, BATCH)
-        assert got.dtype == dtype
-        assert got.is_contiguous(memory_format=torch.channels_last)
-        assert torch.equal(got, want)
-
-
-@torch.inference_mode()
-def test_a_map_without_rows_is_zero():
-    above, below = levels(0, 0.0)
-    features = torch.zeros(0, 4, device="cuda")
-    maps = [above.submanifold, above.submanifold, below.down]
-    out = chain(torch.float16, 64).bev_map(features, maps, below, BATCH)
-    assert out.shape == (BATCH, 64 * below.spatial_shape[0], *below.spatial_shape[1:])
-    assert not out.any()
-
-
 @torch.inference_mode()
 def test_graph_replays_over_what_was_there():
     model = chain(torch.float16, 128)
     above, below = levels(4, 0.1)
     maps = [above.submanifold, above.submanifold, below.down]
     features = torch.randn(len(above.coords), 4, device="cuda")
-    want = model.bev_map(features, maps, below, BATCH).clone()
+    want = model(features, maps).clone()
     stream = torch.cuda.Stream()  # not the one that the operators were first used on
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
-        out = model.bev_map(features, maps, below, BATCH)
+        out = model(features, maps)
     for _ in range(20):
         out.fill_(torch.nan)
         graph.replay()
         assert torch.equal(out, want)
-
-
-@torch.inference_mode()
-def test_wrong_sites_are_refused():
-    model = chain(torch.float16, 64)
-    above, below = levels(5, 0.1)
-    maps = [above.submanifold, above.submanifold, below.down]
-    features = torch.randn(len(above.coords), 4, device="cuda")
-    with pytest.raises(RuntimeError, match="coords must have"):
-        model.bev_map(features, maps, above, BATCH)
 
 
 @pytest.mark.parametrize("made_under", ["highest", "high"])

@@ -5,15 +5,14 @@ import shutil
 import pytest
 import torch
 
-import ops
-from ops import ConvChain, ConvGeometry, strided_map, submanifold_map
-from ops.cpu import library
-from ops.cpu.convolution import convolve, pack_weight
-from ops.dispatch import on_cpu_kernels
-from ops.reference import kernel_map
-from ops.reference import sparse_conv as reference
-from ops.rulebook import KernelMap, Table
-from ops.sparse_conv import sparse_conv
+from millisecond import ops
+from millisecond.ops import ConvChain, ConvGeometry, strided_map, submanifold_map
+from millisecond.ops.cpu import library
+from millisecond.ops.cpu.convolution import convolve, pack_weight
+from millisecond.ops.dispatch import on_cpu_kernels
+from millisecond.ops.kernel_map import index_pyramid_definition
+from millisecond.ops.rulebook import KernelMap, Table
+from millisecond.ops.sparse_conv import sparse_conv, sparse_conv_definition
 from tests.conftest import CONVOLUTION
 from tests.helpers.dense_oracle import random_sites
 
@@ -47,7 +46,7 @@ def random_case(seed: int):
 def expected(features, weight, bias, residual, table, relu: bool) -> torch.Tensor:
     double = (None if t is None else t.double() for t in (features, weight, bias, residual))
     features, weight, *added = double
-    return reference.sparse_conv(features, weight, KernelMap(table, None), *added, relu)
+    return sparse_conv_definition(features, weight, KernelMap(table, None), *added, relu)
 
 
 @needs_kernels
@@ -122,9 +121,7 @@ def test_the_index_does_not_depend_on_the_threads(seed):
     finally:
         torch.set_num_threads(threads)
     kernel = (3,) * len(shape)
-    wanted = kernel_map.index_pyramid(
-        coords, shape, 2, downs, kernel, True, None, None, True, None, None
-    )
+    wanted = index_pyramid_definition(coords, shape, 2, downs, kernel, True, None, None, True)
     for ours, theirs in zip(got.levels, wanted.levels, strict=True):
         assert torch.equal(ours.coords, theirs.coords)
         for one, other in ((ours.submanifold, theirs.submanifold), (ours.down, theirs.down)):
@@ -226,7 +223,7 @@ def test_without_a_compiler_it_is_said_once_and_plain_torch_computes(monkeypatch
         for _ in range(2):
             assert not on_cpu_kernels(features)
             got = ConvChain([weight], [torch.zeros(8)])(features, [maps])
-            wanted = reference.sparse_conv(features, weight, maps, None, None, True)
+            wanted = sparse_conv_definition(features, weight, maps, None, None, True)
             assert torch.equal(got, wanted)
         told = capfd.readouterr().err
         assert told.count("no C++ compiler (no-such-compiler): apt install g++") == 1

@@ -2,7 +2,7 @@
 
 import torch
 
-from ops import bev_map, dense
+from millisecond.ops import bev_map, dense
 from tests.helpers.dense_oracle import assert_same_gradients, draws, random_sites
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ops import bev_map, dense
-from ops.reference.coords import coords_of_keys
+from millisecond.ops import bev_map, dense
+from millisecond.ops.geometry import coords_of_keys
 
 pytestmark = pytest.mark.gpu
 

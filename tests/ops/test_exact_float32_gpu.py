@@ -4,8 +4,8 @@ ends of its range."""
 import pytest
 import torch
 
-from ops import ConvGeometry, KernelMap, Table, sparse_conv, submanifold_map
-from ops.cuda import naive
+from millisecond.ops import ConvGeometry, KernelMap, Table, sparse_conv, submanifold_map
+from millisecond.ops.lab import naive
 from tests.helpers.sparse import on_cuda, random_coords
 
 pytestmark = pytest.mark.gpu

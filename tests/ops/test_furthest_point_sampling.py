@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ops import furthest_point_sampling
+from millisecond.ops import furthest_point_sampling
 
 
 def by_loops(cloud: np.ndarray, samples: int, start: int) -> list[int]:

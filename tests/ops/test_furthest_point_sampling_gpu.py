@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ops import furthest_point_sampling
+from millisecond.ops import furthest_point_sampling
 from tests.ops.test_furthest_point_sampling import clouds
 
 pytestmark = pytest.mark.gpu

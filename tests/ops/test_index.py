@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ops import KernelMap, Table, index_pyramid, strided_map, submanifold_map
+from millisecond.ops import KernelMap, Table, index_pyramid, strided_map, submanifold_map
 from tests.helpers.dense_oracle import random_sites
 from tests.helpers.levels import KITTI, SECOND
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from ops import index_pyramid, index_workspace, submanifold_map
-from ops.reference.coords import coords_of_keys
+from millisecond.ops import index_pyramid, index_workspace, submanifold_map
+from millisecond.ops.geometry import coords_of_keys
 from tests.helpers.levels import SECOND, assert_same, random_coords
 
 pytestmark = pytest.mark.gpu

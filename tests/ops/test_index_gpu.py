@@ -6,9 +6,15 @@ import random
 import pytest
 import torch
 
-from ops import ConvGeometry, index_pyramid, index_workspace, strided_map, submanifold_map
-from ops.cuda.bitmap import workspace_words
-from ops.reference.coords import coords_of_keys
+from millisecond.ops import (
+    ConvGeometry,
+    index_pyramid,
+    index_workspace,
+    strided_map,
+    submanifold_map,
+)
+from millisecond.ops.geometry import coords_of_keys
+from millisecond.ops.kernel_map import workspace_words
 from tests.helpers.levels import (
     KITTI,
     SECOND,

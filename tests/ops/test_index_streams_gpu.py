@@ -5,11 +5,9 @@ import re
 import pytest
 import torch
 
-from ops import ConvGeometry, index_pyramid, index_workspace
-from ops.cuda.bitmap import new_workspace
-from ops.cuda.kernel_map import Plan
-from ops.cuda.library import extension
-from ops.kernel_map import pyramid_builder
+from millisecond.ops import ConvGeometry, index_pyramid, index_workspace
+from millisecond.ops.kernel_map import Plan, new_workspace, pyramid_builder
+from millisecond.ops.library import extension
 from tests.helpers.graphs import captured_without_sync
 from tests.helpers.levels import KITTI, SECOND, assert_same_pyramid, random_coords, street_coords
 
@@ -23,13 +21,8 @@ def test_operators_are_well_behaved():
     workspace = new_workspace(2, shapes, coords.device)
     extension()
     operators = torch.ops.millisecond
-    torch.library.opcheck(
-        operators.index_count.default, (coords, None, workspace.clone(), *plan[:3])
-    )
-    *sizes, _, _ = operators.index_count(coords, None, workspace, *plan[:3]).tolist()
-    torch.library.opcheck(operators.index_exact.default, (coords, workspace, *plan, sizes))
+    *sizes, _, _ = operators.index_exact(coords, None, workspace, *plan)[1].tolist()
     torch.library.opcheck(operators.index_clear.default, (workspace, *plan[:2]))
-    operators.index_clear(workspace, *plan[:2])
     torch.library.opcheck(  # rows behind a level's count would be anything
         operators.index_bounded.default, (coords, None, workspace, *plan, sizes, True)
     )
@@ -49,8 +42,11 @@ def test_an_index_in_one_call():
             build(wrong)
     plan = Plan.of(2, [shape], [], ConvGeometry.of(3, padding=1), 1, True)
     checks = "test_schema", "test_faketensor"
-    arguments = coords, *plan
-    torch.library.opcheck(torch.ops.millisecond.index_sites.default, arguments, test_utils=checks)
+    count = torch.tensor([len(coords)], dtype=torch.int32).cuda()
+    for given in ((None, None), (count, new_workspace(2, [shape], coords.device))):
+        arguments = coords, *given, *plan
+        operator = torch.ops.millisecond.index_exact.default
+        torch.library.opcheck(operator, arguments, test_utils=checks)
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from ops import (
+from millisecond.ops import (
     InverseConv,
     SparseMaxPool,
     SparseTensor,
@@ -99,3 +99,45 @@ def test_initialisation_is_that_of_the_dense_module():
 def test_even_submanifold_kernel_is_named():
     with pytest.raises(ValueError, match="kernel_size: a submanifold kernel has odd sizes only"):
         SubmanifoldConv(4, 4, 2)
+
+
+def test_layers_build_the_maps_that_are_passed_by_hand(x):
+    """A second input gets its maps as the first one asked for them."""
+    around, narrowing, pool = SubmanifoldConv(4, 6), StridedConv(6, 5, 3, 2, 1), SparseMaxPool(2)
+    back = InverseConv(5, 4, 3)
+    for number in range(3):
+        coords = x.coords[number:]
+        given = SparseTensor(x.features[number:], coords, SHAPE, 2)
+        first = around(given)
+        below = narrowing(first)
+        by_hand = around(given, submanifold_map(coords, SHAPE, 2))
+        out, shape, kernel_map = strided_map(coords, SHAPE, 2, narrowing.geometry)
+        wanted = narrowing(by_hand, out, shape, kernel_map)
+        assert torch.equal(first.features, by_hand.features)
+        assert torch.equal(below.coords, out) and below.spatial_shape == shape
+        assert torch.equal(below.features, wanted.features)
+        returned, expected = back(below, first), back(wanted, by_hand, kernel_map)
+        assert torch.equal(returned.features, expected.features)
+        assert torch.equal(returned.coords, coords)
+        assert torch.equal(pool(given).features, down(given, pool).features)
+        (returned.features.sum() + pool(first).features.sum()).backward()
+        for layer in (around, narrowing, back):
+            assert layer.weight.grad is not None
+
+
+def test_maps_are_shared_by_layers_on_the_same_sites(x):
+    layers = [SubmanifoldConv(4, 4) for _ in range(2)]
+    out = layers[1](layers[0](x))
+    assert out.sites is x.sites
+    kernel, dilation = layers[0].kernel_size, layers[0].dilation
+    assert x.sites.submanifold(kernel, dilation) is out.sites.submanifold(kernel, dilation)
+
+
+def test_no_half_of_a_map_and_no_unknown_way_back(x):
+    layer = StridedConv(4, 4, 3, 2, 1)
+    coords, shape, kernel_map = strided_map(x.coords, SHAPE, 2, layer.geometry)
+    with pytest.raises(ValueError, match="pass all that strided_map returns, or none"):
+        layer(x, coords, shape)
+    below = layer(x, coords, shape, kernel_map)
+    with pytest.raises(ValueError, match="pass that layer's kernel_map"):
+        InverseConv(4, 4, 3)(below, x)

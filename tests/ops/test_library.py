@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -10,11 +11,10 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
-from ops import check
-from ops.cuda import library
-from ops.cuda.toolchain import Toolchain, architectures
+from millisecond.ops import check, library
+from millisecond.ops.toolchain import Toolchain, gencode
 
-COMPLETE = Toolchain(Path("/cuda"), "13.0", ("75", "90"), "c++ 12", sys.executable)
+COMPLETE = Toolchain(Path("/cuda"), "13.0", ("75", "80", "90"), "c++ 12", sys.executable)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
     monkeypatch.setattr(Toolchain, "find", lambda: COMPLETE)
-    monkeypatch.setattr(library, "register_fakes", lambda: None)
+    monkeypatch.setattr(library, "register_fakes", lambda name: None)
     library._outcome.cache_clear()
     yield tmp_path
     library._outcome.cache_clear()
@@ -91,7 +91,6 @@ def test_a_built_library_is_loaded_without_a_compiler(machine, compiler, monkeyp
 def test_the_folder_follows_flags_and_machine_and_the_library_its_sources(machine, monkeypatch):
     folders = {library.cache_folder()}
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0;8.6+PTX")
-    assert architectures() == ("8.0", "8.6+PTX")
     folders.add(library.cache_folder())
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     folders.add(library.cache_folder())
@@ -118,13 +117,130 @@ def test_the_folder_follows_flags_and_machine_and_the_library_its_sources(machin
     assert library.read_sources() == {"a.cu": b"1", "room/b.h": b"2"}
 
 
+CODE_90A = "-gencode=arch=compute_90a,code=sm_90a"
+CODE_80 = "-gencode=arch=compute_80,code=sm_80"
+PTX_90 = "-gencode=arch=compute_90,code=compute_90"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "flags"),
+    [
+        (None, [CODE_90A]),
+        ("", [CODE_90A]),
+        ("native", [CODE_90A]),
+        ("9.0", [CODE_90A]),
+        ("9.0a", [CODE_90A]),
+        ("9.0;9.0a 9.0", [CODE_90A]),
+        ("9.0+PTX", [CODE_90A, PTX_90]),
+        ("9.0a+PTX", [CODE_90A, PTX_90]),
+        ("Hopper", [CODE_90A, PTX_90]),
+        ("8.0 9.0", [CODE_80, CODE_90A]),
+        ("9.0; 8.0 ", [CODE_80, CODE_90A]),
+        ("8.0;native", [CODE_80, CODE_90A]),
+    ],
+)
+def test_the_code_for_hopper_has_products_of_warpgroups(
+    machine, compiler, monkeypatch, wanted, flags
+):
+    plain = library.cache_folder()
+    if wanted is not None:
+        monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", wanted)
+    assert gencode() == flags
+    library.extension()
+    (build,) = compiler
+    assert [flag for flag in build["extra_cuda_cflags"] if "arch" in flag] == flags
+    assert os.environ.get("TORCH_CUDA_ARCH_LIST") == wanted
+    # the folder is that of the same flags, however they were asked for
+    assert (library.cache_folder() == plain) == (flags == [CODE_90A])
+
+
+def test_torch_adds_no_code_of_its_own(small, monkeypatch):
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0+PTX")
+    (library.SOURCES / "c.cu").write_text('extern "C" int c() { return 3; }\n')
+    monkeypatch.setattr(cpp_extension, "_run_ninja_build", lambda *_, **__: None)
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", "/cuda")
+    with pytest.raises(OSError):
+        small()  # nothing was compiled
+    (ninja,) = library.cache_folder().glob("build*/build.ninja")
+    targets = [word for word in ninja.read_text().split() if "gencode" in word]
+    assert targets == [CODE_90A, PTX_90]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "wanted", "runs"),
+    [
+        ((9, 0), None, "9.0: wgmma kernels"),
+        ((9, 0), "9.0", "9.0: wgmma kernels"),
+        ((9, 0), "8.0+PTX", "9.0: mma.sync kernels; wgmma, .* is left out: .* or add 9.0"),
+        ((8, 6), None, "8.6: mma.sync kernels"),
+        ((8, 6), "8.0", "8.6: mma.sync kernels"),
+        ((8, 0), "8.6", "8.0: no kernels"),
+        ((12, 0), "9.0", "12.0: no kernels"),
+        ((12, 0), "9.0+PTX", "12.0: mma.sync kernels"),
+        ((7, 5), None, "7.5: general kernels"),
+        ((7, 5), "9.0;8.0", "7.5: no kernels"),
+        ((9, 0), "7.5+PTX", "9.0: no kernels"),  # those for tensor cores are empty there
+    ],
+)
+def test_check_says_which_kernels_a_gpu_runs(
+    machine, compiler, monkeypatch, capsys, gpu, wanted, runs
+):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: gpu)
+    complete = COMPLETE._replace(known=("75", "80", "86", "90", "120"))
+    monkeypatch.setattr(Toolchain, "find", lambda: complete)
+    if wanted:
+        monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", wanted)
+    covered = "no kernels" not in runs
+    assert check.main() == (0 if covered else 1)
+    text = capsys.readouterr().out
+    assert re.search(f"H200, {runs}", text)
+    if covered:
+        assert len(compiler) == 1
+        return
+    number = f"{gpu[0]}.{gpu[1]}"
+    remedy = f"{wanted} has no code for a GPU of {number}: unset it, add {number}, or hide"
+    assert remedy in text
+    library._outcome.cache_clear()
+    with pytest.raises(library.BuildError, match=f"has no code for a GPU of {number}"):
+        library.extension()
+    assert not compiler
+
+
+def test_an_unknown_architecture_is_named(machine, monkeypatch):
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0 sm_80")
+    with pytest.raises(library.BuildError, match="names sm_80, which is not an architecture"):
+        library.extension()
+
+
+def test_an_annex_is_a_library_of_its_own_on_the_headers_of_csrc(machine, compiler, monkeypatch):
+    for folder, name in (("csrc", "a.cu"), ("csrc", "b.h"), ("annex/room", "c.cu")):
+        (machine / folder).mkdir(parents=True, exist_ok=True)
+        (machine / folder / name).write_text(name)
+    monkeypatch.setattr(library, "SOURCES", machine / "csrc")
+    annex = library.Annex("other", machine / "annex")
+    assert library.read_sources(annex) == {"b.h": b"b.h", "room/c.cu": b"c.cu"}
+    named = []
+    monkeypatch.setattr(library, "register_fakes", named.append)
+    library.extension(annex)
+    library.extension()
+    assert named == ["other", "millisecond"]
+    assert [[Path(path).name for path in call["sources"]] for call in compiler] == [
+        ["c.cu"],
+        ["a.cu"],
+    ]
+    folder = library.cache_folder(annex)
+    assert folder.name.startswith("other_") and folder != library.cache_folder()
+    assert library.library_path(library.read_sources(annex), annex).parent == folder
+    assert library.library_path(library.read_sources(annex), annex).exists()
+
+
 @pytest.fixture
 def small(machine, monkeypatch):
     """A library of two functions on a header, built by the ninja and the compiler that are here;
     returns what builds it and says which objects were written and what the functions answer."""
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
     monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
-    monkeypatch.setattr(library, "register_fakes", lambda: None)
+    monkeypatch.setattr(library, "register_fakes", lambda name: None)
     monkeypatch.setattr(library, "SOURCES", machine / "csrc")
     library.SOURCES.mkdir()
     (library.SOURCES / "one.h").write_text("inline int one() { return 1; }\n")

@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from ops import ConvGeometry, strided_map, submanifold_map
-from ops.line_table import line_table, site_table
-from ops.site_order import NOT_INCREASING, OUTSIDE
-from ops.spconv import line_maps
+from millisecond.ops import ConvGeometry, line_maps, strided_map, submanifold_map
+from millisecond.ops.line_maps import NOT_INCREASING, OUTSIDE, line_table, site_table
 from tests.helpers.dense_oracle import STRIDED, random_sites
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ops import load_points, load_workspace, stage_points
+from millisecond.ops import load_points, load_workspace, stage_points
 
 WORKSPACE = load_workspace(3, torch.device("cpu"))
 

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from ops import load_points, load_workspace, stage_points
+from millisecond.ops import load_points, load_workspace, stage_points
 
 pytestmark = pytest.mark.gpu
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ops import ConvGeometry, sparse_max_pool, strided_map, submanifold_map
+from millisecond.ops import ConvGeometry, sparse_max_pool, strided_map, submanifold_map
 from tests.helpers.dense_oracle import (
     STRIDED,
     assert_same,

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ops import ConvGeometry, index_pyramid, sparse_max_pool, strided_map
-from ops.reference.coords import coords_of_keys
+from millisecond.ops import ConvGeometry, index_pyramid, sparse_max_pool, strided_map
+from millisecond.ops.geometry import coords_of_keys
 
 pytestmark = pytest.mark.gpu
 

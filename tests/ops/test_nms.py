@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from ops import iou_bev, nms
-from ops.reference import boxes as reference
+from millisecond.ops import iou_bev, nms
 from tests.helpers.boxes import box, random_boxes
 
 
@@ -19,7 +18,7 @@ def brute_force_nms(boxes, scores, threshold: float, max_output: int) -> list[in
 
 
 def test_nms_matches_a_loop_over_all_pairs(monkeypatch):
-    monkeypatch.setattr(reference, "NMS_BLOCK", 16)
+    monkeypatch.setattr("millisecond.ops.boxes.NMS_BLOCK", 16)
     generator = torch.Generator().manual_seed(7)
     for case in range(60):
         n = int(torch.randint(1, 80, (1,), generator=generator))

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from ops import iou_bev, nms
-from ops.reference import boxes as reference
+from millisecond.ops import iou_bev, nms
+from millisecond.ops.boxes import nms_definition
 from tests.helpers.boxes import scene, seeded_boxes
 from tests.helpers.sparse import poison_bits
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 
 
 def check_nms(boxes, scores, threshold: float, max_output: int, count=None) -> None:
-    expected = reference.nms(boxes, scores, threshold, max_output, count)
+    expected = nms_definition(boxes, scores, threshold, max_output, count)
     poison_bits()
     rows = None if count is None else count.cuda()
     kept = nms(boxes.cuda(), scores.cuda(), threshold, max_output, rows)

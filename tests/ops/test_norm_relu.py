@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ops import norm_relu
-from ops.cuda.library import extension
+from millisecond.ops import norm_relu
+from millisecond.ops.library import extension
 from tests.conftest import ROUNDED_ONCE
 from tests.helpers.sparse import error
 

@@ -10,21 +10,22 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-import ops
-from ops.cuda import library
-from ops.cuda.fakes import FAKES, register_fakes
-from ops.cuda.kernel_map import Plan
+from millisecond import ops
+from millisecond.ops import library
+from millisecond.ops.dispatch import FAKES, register_fakes
+from millisecond.ops.kernel_map import Plan
+from millisecond.tools.benchmarks import operators as benchmark
 from tests.helpers import every_kernel
-from tools.benchmarks import operators as benchmark
 
 ROOT = Path(__file__).resolve().parents[2]
+OPS = ROOT / "ops"
 DEFINITION = re.compile(r'm\.def\(\s*((?:"[^"]*"\s*)+)[,)]')
 
 
-def read_schemas() -> dict[str, str]:
-    """The schemas that the bindings register, by the operator's name."""
+def read_schemas(folder: Path) -> dict[str, str]:
+    """The schemas that the bindings in the folder register, by the operator's name."""
     found = {}
-    for path in sorted((ROOT / "ops" / "csrc" / "bindings").glob("*.cpp")):
+    for path in sorted(folder.rglob("*.cpp")):
         for match in DEFINITION.finditer(path.read_text(encoding="utf-8")):
             schema = "".join(re.findall(r'"([^"]*)"', match[1]))
             found[schema.partition("(")[0]] = schema
@@ -36,17 +37,17 @@ def arguments_of(schema: str) -> list[str]:
     return [part.split()[1].partition("=")[0] for part in inside.split(", ")]
 
 
-def callers_of(operator: str) -> list[str]:
-    """Names of the modules of ops.cuda that call it."""
+def callers_of(operator: str) -> list[Path]:
+    """Files of ops that call it."""
     call = re.compile(rf"\bmillisecond\.{operator}\b")
-    paths = sorted((ROOT / "ops" / "cuda").glob("*.py"))
-    return [path.stem for path in paths if call.search(path.read_text(encoding="utf-8"))]
+    paths = sorted(OPS.glob("*.py"))
+    return [path for path in paths if call.search(path.read_text(encoding="utf-8"))]
 
 
-SCHEMAS = read_schemas()
+SCHEMAS = read_schemas(ROOT / "ops" / "csrc")
 ON_TENSORS = [name for name, schema in SCHEMAS.items() if "Tensor " in schema]
-# the naive rung is called by its own name, and has no public one
-NAMES = sorted({name for operator in ON_TENSORS for name in callers_of(operator)} - {"naive"})
+CALLERS = sorted({path for operator in ON_TENSORS for path in callers_of(operator)})
+NAMES = [path.stem for path in CALLERS]
 
 
 def test_schemas_are_found():
@@ -56,20 +57,33 @@ def test_schemas_are_found():
 
 @pytest.mark.parametrize("operator", ON_TENSORS)
 def test_there_is_a_fake_of_the_same_arguments(operator):
-    assert operator in FAKES, f"ops/cuda: no @fake({operator!r})"
-    inspect.signature(FAKES[operator]).bind(*arguments_of(SCHEMAS[operator]))
+    fakes = FAKES[library.NAME]
+    assert operator in fakes, f"ops: no @fake({operator!r})"
+    inspect.signature(fakes[operator]).bind(*arguments_of(SCHEMAS[operator]))
 
 
 def test_there_are_no_fakes_of_operators_that_are_gone():
-    assert FAKES.keys() <= SCHEMAS.keys()
+    assert FAKES[library.NAME].keys() <= SCHEMAS.keys()
 
 
 @pytest.mark.parametrize("operator", ON_TENSORS)
-def test_a_wrapper_calls_it_and_a_reference_stands_beside(operator):
-    callers = callers_of(operator)
-    assert callers, "nothing in ops/cuda calls it"
-    for name in callers:
-        assert (ROOT / "ops" / "reference" / f"{name}.py").is_file(), f"ops/reference/{name}.py"
+def test_a_function_calls_it(operator):
+    assert callers_of(operator), "nothing in ops calls it"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_definition_in_plain_torch_stands_beside(name):
+    """`f_definition` in the file, with the arguments of `f`."""
+    module = importlib.import_module(f"millisecond.ops.{name}")
+    functions = {
+        key: list(inspect.signature(getattr(module, key)).parameters) for key in defined(module)
+    }
+    definitions = {key for key in functions if key.endswith("_definition")}
+    assert definitions
+    for key in definitions:
+        public = functions.get(key.removesuffix("_definition"))
+        # a public function may take more, e.g. what it chooses by
+        assert public is None or public[: len(functions[key])] == functions[key], key
 
 
 @pytest.mark.parametrize("operator", SCHEMAS)
@@ -92,28 +106,6 @@ def test_a_benchmark_times_it(operator):
     assert operator in timed, "tools/benchmarks/operators.py: no @line of it"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_three_files_have_one_signature(name):
-    """Public functions of ops/<name>.py, ops/reference/<name>.py and ops/cuda/<name>.py."""
-    modules = [importlib.import_module(f"{p}.{name}") for p in ("ops", "ops.reference", "ops.cuda")]
-    functions = [
-        {
-            key: list(inspect.signature(value).parameters)
-            for key, value in vars(module).items()
-            if inspect.isfunction(value) and not key.startswith("_") and key in defined(module)
-        }
-        for module in modules
-    ]
-    public, reference, cuda = functions
-    shared = reference.keys() & cuda.keys()
-    assert shared
-    for key in shared:
-        assert reference[key] == cuda[key], key
-        if key in public:
-            # a public function may take more, e.g. what it chooses by
-            assert public[key][: len(cuda[key])] == cuda[key], key
-
-
 def defined(module) -> set[str]:
     tree = ast.parse(inspect.getsource(module))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -123,9 +115,7 @@ def test_a_plan_is_what_the_operators_of_the_index_take():
     arguments = arguments_of(SCHEMAS["index_bounded"])
     first = arguments.index("batch_size")
     assert arguments[first : first + len(Plan._fields)] == list(Plan._fields)
-    assert arguments_of(SCHEMAS["index_exact"])[2:-1] == list(Plan._fields)
-    assert arguments_of(SCHEMAS["index_sites"])[1:] == list(Plan._fields)
-    assert arguments_of(SCHEMAS["index_count"])[3:] == list(Plan._fields[:3])
+    assert arguments_of(SCHEMAS["index_exact"])[3:] == list(Plan._fields)
     assert arguments_of(SCHEMAS["index_clear"])[1:] == list(Plan._fields[:2])
 
 
@@ -137,8 +127,8 @@ def on_fakes():
         for schema in SCHEMAS.values():
             definitions.define(schema)
         definitions.impl("index_workspace_words", lambda *_: 64, "CompositeExplicitAutograd")
-        register_fakes()
-        patch.setattr(library, "_outcome", lambda: None)
+        register_fakes(library.NAME)
+        patch.setattr(library, "_outcome", lambda annex: None)
         patch.setattr(torch.Tensor, "is_cuda", property(lambda self: True), raising=False)
         with FakeTensorMode():
             yield
@@ -186,13 +176,31 @@ class TestWrappersOnFakes:
         out = ops.conv_blocks(features, weights, [above.submanifold] * 2, norms)
         assert out.shape == (10, 16)  # its autograd is C++, which is not here
 
+    @pytest.mark.parametrize("grad", [True, False])
+    def test_layers_fill_channels_up(self, grad):
+        above, below = self.pyramid()
+        features = torch.zeros(10, 5, dtype=torch.half)
+        x = ops.SparseTensor(features, above.coords, above.spatial_shape, 2)
+        around = ops.SubmanifoldConv(5, 7, bias=True)
+        narrowing = ops.StridedConv(7, 33, (3, 1, 1), 2, 1)
+        for layer in (around, narrowing):
+            layer.weight = torch.nn.Parameter(layer.weight.detach().half())
+        with torch.set_grad_enabled(grad):
+            out = around(x, above.submanifold)
+            assert out.features.shape == (10, 7)
+            out = narrowing(out, below.coords, below.spatial_shape, below.down)
+            assert out.features.shape == (20, 33)
+        if grad:
+            out.features.sum().backward()
+            assert around.weight.grad.shape == (27, 5, 7)
+        with pytest.raises(ValueError, match=r"weight: expected \[3, 5, C_out\]"):
+            around(x, below.down)
+
     def test_chain_and_maps(self):
         above, _ = self.pyramid()
         chain = ops.ConvChain([torch.zeros(27, 4, 16)], [torch.zeros(16)])
         features = torch.zeros(10, 4)
         assert chain(features, [above.submanifold]).shape == (10, 16)
-        bev = chain.bev_map(features, [above.submanifold], above, 2)
-        assert bev.shape == (2, 80, 16, 14)
         rows = torch.zeros(10, 16, requires_grad=True)
         for function, shape in ((ops.dense, (2, 16, 5, 16, 14)), (ops.bev_map, (2, 80, 16, 14))):
             out = function(rows, above.coords, above.spatial_shape, 2, above.count)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ops import group_points, interpolate, inverse_distance_weights, three_nearest
+from millisecond.ops import group_points, interpolate, inverse_distance_weights, three_nearest
 from tests.ops.test_furthest_point_sampling import clouds
 
 

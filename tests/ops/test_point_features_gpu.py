@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ops import dynamic_voxelize, group_points, interpolate, voxel_pool
+from millisecond.ops import dynamic_voxelize, group_points, interpolate, voxel_pool
 from tests.conftest import ROUNDED_ONCE
 from tests.ops.test_point_features import case
 from tests.ops.test_voxel_pool import GRID

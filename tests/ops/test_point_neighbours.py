@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ops import ball_query, three_nearest
+from millisecond.ops import ball_query, three_nearest
 from tests.ops.test_furthest_point_sampling import clouds
 
 SIZES = [(1, 1), (2, 5), (3, 1), (70, 40), (400, 33)]  # points, centres
@@ -69,7 +69,7 @@ def test_empty_clouds():
 def test_large_clouds_are_cut_into_parts(monkeypatch):
     points, centres = clouds(3, 2, 90), clouds(4, 2, 50)
     balls, nearest = ball_query(points, centres, 9.0, 3), three_nearest(points, centres)
-    monkeypatch.setattr("ops.reference.point_neighbours.PAIRS", 90 * 2 * 7)
+    monkeypatch.setattr("millisecond.ops.points.PAIRS", 90 * 2 * 7)
     assert torch.equal(ball_query(points, centres, 9.0, 3), balls)
     assert all(map(torch.equal, three_nearest(points, centres), nearest))
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ops import ball_query, three_nearest
+from millisecond.ops import ball_query, three_nearest
 from tests.ops.test_furthest_point_sampling import clouds
 from tests.ops.test_point_neighbours import lattice
 

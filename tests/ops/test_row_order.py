@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from ops.cuda.sparse_conv import mixed_conv, pack_weight
-from ops.reference.row_order import row_order as reference
-from ops.row_order import ALL, row_order
-from ops.rulebook import KernelMap, Table
-from ops.sparse_conv import sparse_conv
+from millisecond.ops.row_order import ALL, row_order
+from millisecond.ops.row_order import row_order_definition as reference
+from millisecond.ops.rulebook import KernelMap, Table
+from millisecond.ops.sparse_conv import mixed_conv, pack_weight, sparse_conv
 from tests.conftest import CONVOLUTION, ROUNDED_ONCE
 from tests.helpers.sparse import error
 

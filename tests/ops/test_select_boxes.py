@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ops import CellValues, bev_spread, select_boxes, select_boxes_of_cells
+from millisecond.ops import CellValues, bev_spread, select_boxes, select_boxes_of_cells
 
 
 @pytest.mark.parametrize(
@@ -13,8 +13,8 @@ from ops import CellValues, bev_spread, select_boxes, select_boxes_of_cells
         ({"direction_logits": torch.zeros(2, 4, 2)}, "direction_logits: expected"),
         ({"anchors": torch.zeros(4, 7)}, r"anchors: expected \[5, 7\] float32, got \[4, 7\]"),
         ({"anchors": torch.zeros(5, 7).double()}, "float64"),
-        ({"before_nms": 0}, "before_nms is 0"),
-        ({"after_nms": -1}, "after_nms is -1"),
+        ({"before_nms": 0}, "before_nms: expected at least 1, got 0"),
+        ({"after_nms": -1}, "after_nms: expected at least 1, got -1"),
         ({"iou_threshold": 1.5}, "iou_threshold is 1.5"),
     ],
 )

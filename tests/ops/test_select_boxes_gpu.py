@@ -5,13 +5,23 @@ import math
 import pytest
 import torch
 
-from ops import CellValues, bev_spread, select_boxes, select_boxes_of_cells
-from ops.reference import select_boxes as reference
+from millisecond.ops import CellValues, bev_spread, nms, select_boxes, select_boxes_of_cells
+from millisecond.ops.boxes import nms_definition, select_boxes_definition
 from tests.helpers.sparse import poison_bits
 
 pytestmark = pytest.mark.gpu
 
 ANCHORS = 9000
+
+
+@pytest.fixture(autouse=True)
+def _suppress_on_the_kernels(monkeypatch):
+    """Other roundings of an overlap must not show here: tests/ops/test_nms_gpu.py judges them."""
+
+    def suppress(boxes, *rest):
+        return (nms if boxes.is_cuda else nms_definition)(boxes, *rest)
+
+    monkeypatch.setattr("millisecond.ops.boxes.nms_definition", suppress)
 
 
 def anchors_of(count: int) -> torch.Tensor:
@@ -35,7 +45,7 @@ def predictions_of(seed, batch, classes, dtype, mean=-2.0, step=0.0, count=ANCHO
 def check(predictions, *limits) -> torch.Tensor:
     """The same as the reference, twice; returns the number of boxes."""
     anchors = anchors_of(predictions[0].shape[1])
-    want = reference.select_boxes(*predictions, anchors, *limits)
+    want = select_boxes_definition(*predictions, anchors, *limits)
     for _ in range(2):
         poison_bits()
         got = select_boxes(*predictions, anchors, *limits)
@@ -100,7 +110,7 @@ def test_near_the_reference_on_the_host():
     anchors = anchors_of(ANCHORS)
     limits = 0.1, 4096, 0.01, 500, False
     found = select_boxes(*predictions, anchors, *limits)
-    want = reference.select_boxes(*(tensor.cpu() for tensor in (*predictions, anchors)), *limits)
+    want = select_boxes_definition(*(tensor.cpu() for tensor in (*predictions, anchors)), *limits)
     torch.testing.assert_close(found.boxes.cpu(), want[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found.scores.cpu(), want[1], rtol=1e-6, atol=0)
     assert torch.equal(found.labels.cpu(), want[2])
@@ -140,6 +150,8 @@ def test_what_the_operator_refuses():
         operator(logits, residuals.float(), directions, anchors, *rest)
     with pytest.raises(RuntimeError, match="before_nms must be"):
         operator(*predictions, anchors, 0.1, ANCHORS + 1, *rest[2:])
+    with pytest.raises(ValueError, match=r"iou_threshold is 1\.5"):
+        select_boxes(*predictions, anchors, 0.1, 10, 1.5, 10)
     with pytest.raises(ValueError, match="direction_logits: expected"):
         select_boxes(logits, residuals, directions[:, :5], anchors, 0.1, 10, 0.1, 10)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ops.site_order import NOT_INCREASING, OUTSIDE, site_order
+from millisecond.ops.line_maps import NOT_INCREASING, OUTSIDE, site_order
 from tests.helpers.dense_oracle import random_sites
 
 SHAPE = (5, 6, 7)

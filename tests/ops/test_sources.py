@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
-from ops.cuda import library
+from millisecond.ops import library
+from millisecond.ops.lab.library import LAB
 
 NVCC = shutil.which("nvcc")
+FOLDERS = (library.SOURCES, LAB.folder)
+INCLUDES = [f"-I{folder}" for folder in FOLDERS]
 
 
 def read_with_headers(source: Path) -> str:
@@ -22,21 +25,26 @@ def read_with_headers(source: Path) -> str:
             continue
         texts[path] = path.read_text()
         for name in re.findall(r'#include "(.+)"', texts[path]):
-            waiting += [path.parent / name, library.SOURCES / name]
+            waiting += [path.parent / name, *(folder / name for folder in FOLDERS)]
     return "".join(texts.values())
 
 
 def kernel_sources() -> tuple[list[Path], list[Path]]:
     """All, and those that ask for which GPU they are compiled."""
-    sources = sorted(library.SOURCES.rglob("*.cu"))
+    sources = [path for folder in FOLDERS for path in sorted(folder.rglob("*.cu"))]
     return sources, [source for source in sources if "__CUDA_ARCH" in read_with_headers(source)]
 
 
 def host_sources() -> tuple[list[Path], list[Path]]:
     """The bindings, and all others."""
     sources = sorted(library.SOURCES.rglob("*.cpp"))
-    bindings = [source for source in sources if source.parent.name == "bindings"]
-    return bindings, [source for source in sources if source not in bindings]
+    bindings = [source for source in sources if knows_torch(source)]
+    others = [source for source in sources if source not in bindings]
+    return bindings + sorted(LAB.folder.rglob("*.cpp")), others
+
+
+def knows_torch(source: Path) -> bool:
+    return source.parent.name == "bindings" or source.name.endswith(("_torch.cpp", "_checks.h"))
 
 
 def kernel_jobs(folder: Path) -> list[list[object]]:
@@ -46,7 +54,7 @@ def kernel_jobs(folder: Path) -> list[list[object]]:
         out = folder / f"{source.parent.name}_{source.stem}_{architecture}.cubin"
         target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
         flags = [*cpp_extension.COMMON_NVCC_FLAGS, *library.CUDA_FLAGS, "-Xcicc=-O0", "-Xptxas=-O1"]
-        job = [NVCC, "-std=c++17", f"-I{library.SOURCES}", *flags, target]
+        job = [NVCC, "-std=c++17", *INCLUDES, *flags, target]
         return [*job, "-cubin", source, "-o", out]
 
     # nvcc parses the code of the host too; to translate it would take as long again
@@ -67,7 +75,7 @@ def host_jobs(folder: Path) -> list[list[object]]:
     together.write_text("".join(f'#include "{binding}"\n' for binding in bindings))
 
     def command(source: Path) -> list[object]:
-        job = [NVCC, "-std=c++20", "-Xcompiler", "-fsyntax-only", f"-I{library.SOURCES}"]
+        job = [NVCC, "-std=c++20", "-Xcompiler", "-fsyntax-only", *INCLUDES]
         job += ["-c", source, "-o", folder / f"{source.stem}.o"]
         return job + ([f"-I{root}", f"-I{folder}"] if source == together else [])
 
@@ -89,11 +97,15 @@ def test_every_source_compiles(background_compiler):
 def test_only_the_bindings_include_torch():
     for name, content in library.read_sources().items():
         torch_headers = re.findall(rb'#include [<"](?:torch|ATen|c10)/', content)
-        assert name.startswith("bindings/") or not torch_headers, f"{name} includes torch"
+        assert knows_torch(Path(name)) or not torch_headers, f"{name} includes torch"
+    for path in LAB.folder.rglob("*"):
+        if path.is_file() and not knows_torch(path):
+            assert not re.search(r"#include [<\"](?:torch|ATen|c10)/", path.read_text()), path
 
 
-def test_no_two_sources_share_an_object_file():
+@pytest.mark.parametrize("annex", [None, LAB], ids=["main", "lab"])
+def test_no_two_sources_share_an_object_file(annex):
     # ninja's objects are named by torch: the name of the source without its folder
-    sources = (Path(name) for name in library.read_sources())
+    sources = (Path(name) for name in library.read_sources(annex))
     names = [(path.stem, path.suffix) for path in sources if path.suffix in (".cpp", ".cu")]
     assert len(set(names)) == len(names)

@@ -1,13 +1,11 @@
 """What sparse convolution rounds, and when: types, autocast, settings of torch."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
-from ops import sparse_conv, submanifold_map
+from millisecond.ops import sparse_conv, submanifold_map
 from tests.helpers.dense_oracle import draws, gradients, random_sites
+from tests.helpers.warm_processes import WarmProcess
 
 
 @pytest.mark.parametrize("dtype, unit", [(torch.float16, 2**-11), (torch.bfloat16, 2**-8)])
@@ -64,10 +62,10 @@ def test_autocast_computes_in_its_dtype():
 def test_the_newer_setting_of_torch_is_read():
     """torch.get_float32_matmul_precision raises once torch.backends...fp32_precision was used."""
     program = (
-        "import torch; from ops.cuda.precision import tf32_allowed; "
+        "import torch; from millisecond.ops.dispatch import tf32_allowed; "
         "print(tf32_allowed()); torch.backends.cuda.matmul.fp32_precision = 'tf32'; "
         "print(tf32_allowed()); torch.backends.cuda.matmul.fp32_precision = 'ieee'; "
         "print(tf32_allowed())"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.split() == ["False", "True", "False"], done.stderr
+    said, _ = WarmProcess(["-c", program], {}).communicate(timeout=60)
+    assert said.split() == ["False", "True", "False"]

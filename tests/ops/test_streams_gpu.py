@@ -5,8 +5,8 @@ import threading
 import pytest
 import torch
 
-from detector.cuda_graph import captured
-from ops.cuda.streams import own_stream
+from millisecond.detector.cuda_graph import captured
+from millisecond.ops.transfer import own_stream
 
 pytestmark = pytest.mark.gpu
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from ops import VoxelGrid, dynamic_voxelize, voxel_pool, voxelize
+from millisecond.ops import VoxelGrid, dynamic_voxelize, voxel_pool, voxelize
 
 GRID = VoxelGrid((0, -2, -1, 4, 2, 1), (0.5, 0.5, 1.0))
 OFFSETS = torch.tensor([0, 150, 150, 400], dtype=torch.int32)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ops import VoxelGrid, voxelize
+from millisecond.ops import VoxelGrid, dynamic_voxelize, voxelize
 
 KITTI = VoxelGrid((0, -40, -3, 70.4, 40, 1), (0.05, 0.05, 0.1))
 SMALL = VoxelGrid((0, -1, -1, 2, 1, 1), (0.5, 0.5, 1.0))
@@ -157,6 +157,42 @@ def test_wrong_input_is_named(points, offsets, message):
 def test_wrong_caps_are_named():
     with pytest.raises(ValueError, match="max_voxels: expected at least 1, got 0"):
         voxelize(torch.zeros(3, 4), offsets_of(3), SMALL, max_voxels=0)
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("point_range", "voxel_size", "message"),
+    [
+        ((0, 0, 0, -1, 1, 1), (1, 1, 1), "point_range: along x 0 is not below -1"),
+        ((0, 0, 0, 1, 1, 0), (1, 1, 1), "point_range: along z 0 is not below 0"),
+        ((0, 0, 0, 1, INF, 1), (1, 1, 1), "point_range: expected 6 finite"),
+        ((0, 0, NAN, 1, 1, 1), (1, 1, 1), "point_range: expected 6 finite"),
+        ((0, 0, 1, 1), (1, 1), "point_range: expected 6"),
+        ((0, 0, 0, 1, 1, 1), (1, 1), "voxel_size: expected 3"),
+        *(
+            ((0, 0, 0, 1, 1, 1), (1, size, 1), "voxel_size: expected 3 finite numbers above 0")
+            for size in (0, -0.1, INF, NAN)
+        ),
+        ((0, -40, -3, 70, 40, 1), (1e-8, 1, 1), "along x is 7e"),
+        ((0, 0, 0, 1, 1, 1), (1, 1, 9), "along z is 0.111 cells of 9 m"),
+        ((0, 0, 0, 16, 16, 16), (1e-6, 1e-6, 1e-6), "1 grids of (16000000, 16000000, 16000000)"),
+    ],
+)
+def test_a_grid_that_cannot_be_counted_is_one_line(point_range, voxel_size, message):
+    with pytest.raises(ValueError, match=r"\A[^\n]*\Z") as error:
+        VoxelGrid(point_range, voxel_size)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("voxelize", [voxelize, dynamic_voxelize])
+def test_more_frames_than_keys_are_one_line(voxelize):
+    fine = VoxelGrid((0, 0, 0, 1, 1, 1), (1e-6, 1e-6, 1e-6))
+    found = voxelize(torch.rand(9, 4), offsets_of(9), fine)
+    assert (found.coords[:, 0] == 0).all() and (found.coords >= 0).all()
+    with pytest.raises(ValueError, match="2 grids of"):
+        voxelize(torch.rand(9, 4), offsets_of(4, 5), fine)
 
 
 def test_a_cap_on_points_that_no_voxel_reaches_costs_nothing():

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from ops import VoxelGrid, Voxels, index_workspace, voxelize
+from millisecond.ops import VoxelGrid, Voxels, index_workspace, voxelize
 from tests.helpers.graphs import captured_without_sync
 
 pytestmark = pytest.mark.gpu

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ops.cuda.library import extension
+from millisecond.ops.library import extension
 from tests.helpers.sparse import error, poison
 
 pytestmark = pytest.mark.gpu

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
-from ops import KernelMap, Table, sparse_conv
+from millisecond.ops import KernelMap, Table, sparse_conv
 from tests.conftest import CONVOLUTION
 from tests.helpers.sparse import error, poison
 

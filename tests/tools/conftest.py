@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from detector.draw.scene import SceneRenderer, SceneUnavailable
+from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
+from millisecond.tools.train import main as train
 from tests.helpers.kitti_miniature import write_miniature
 from tests.helpers.minute_training import write_minute_training
 from tests.helpers.training_program import arguments
 from tests.helpers.weights import write_weights
-from tools.train import main as train
 
 
 @pytest.fixture
@@ -54,6 +54,12 @@ def _one_thread():
 def one_thread():
     with _one_thread():
         yield
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """Trainings of a test draw none, which takes a third of their time; `uninterrupted` does."""
+    monkeypatch.setattr("millisecond.detector.training.run.draw_first_frames", lambda *_: {})
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,19 @@ written configuration says."""
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from data.datasets import open_dataset
-from data.survey import survey
-from detector.config import load_config
-from detector.training.data_check import advice
+from millisecond.data.boxes import box_corners
+from millisecond.data.checks.sensor import guess_points
+from millisecond.data.checks.survey import survey
+from millisecond.data.datasets import open_dataset
+from millisecond.detector.config import load_config
+from millisecond.detector.config_check import advice
+from millisecond.detector.config_choice import choose_config
+from millisecond.tools.check import main
 from tests.helpers.plain_files import (
     FLOOR,
     FRAMES,
@@ -19,9 +24,9 @@ from tests.helpers.plain_files import (
     spoil_clouds,
     write,
     write_cloud,
+    write_labels,
     write_plain_files,
 )
-from tools.check_data import main
 
 SMALL = "configs/second_small.yaml"
 
@@ -62,7 +67,7 @@ def test_the_written_configuration_fits_the_data(sound):
     boxes = np.concatenate([frame.boxes for frame in open_dataset(root, "all")])
     low, high = np.array(config.grid.range).reshape(2, 3)
     assert ((boxes[:, :3] > low) & (boxes[:, :3] < high)).all()
-    assert low[0] == -high[0] == low[1] == -high[1], "boxes all around"
+    assert low[0] == -high[0] and low[1] == -high[1], "boxes all around"
     # 9 training frames, and the template's 3 epochs of 250 at least
     assert config.train.epochs == 84 and config.augment.sample["Forklift"] == 6
     reasons = [line for line in path.read_text().splitlines() if "#" in line]
@@ -107,6 +112,9 @@ SPOILED_BOXES = {
     "bottom face": (change(2, lambda b: b[:, 2] - b[:, 5] / 2), "z seems to be that of the lower"),
     "turned axes": (quarter, "turned by a quarter to the left"),
     "y to the right": (mirrored, "y points to the other side"),
+    "millimetres": (change(slice(0, 6), lambda b: b[:, :6] * 1000), "seem to be in millimetres"),
+    "centimetres": (change(slice(0, 6), lambda b: b[:, :6] * 100), "seem to be in centimetres"),
+    "feet": (change(slice(0, 6), lambda b: b[:, :6] / 0.3048), "seem to be in feet"),
     "elsewhere": (change(0, lambda b: b[:, 0] + 300), "60 of 60 boxes hold no point"),
 }
 
@@ -117,6 +125,89 @@ def test_spoiled_boxes_are_told(root, sound, name):
     spoil_boxes(root, spoil)
     lines = advised(root, sound[1])
     assert any(expected in line for line in lines), lines
+
+
+@pytest.mark.parametrize("name", ["bottom face", "degrees", "turned axes", "feet"])
+def test_the_configuration_fits_the_labels_as_they_are_meant(root, sound, tmp_path, capsys, name):
+    spoil_boxes(root, SPOILED_BOXES[name][0])
+    path = tmp_path / "spoiled.yaml"
+    arguments = ["--root", root, "--config", SMALL, "--write-config", path, "--output", tmp_path]
+    assert main(list(map(str, arguments))) == 0
+    meant, written = load_config(sound[1]), load_config(path)
+    assert written.classes == meant.classes and written.grid == meant.grid
+    out = capsys.readouterr().out
+    assert "- labels: " in out and "of boxes corrected so" in out and "hold no point" not in out
+    assert "fits the labels only after this correction: write " in path.read_text()
+
+
+def test_two_mistakes_in_the_labels_are_told(root, sound):
+    spoil_boxes(
+        root, lambda boxes: [SPOILED_BOXES[n][0](boxes) for n in ("bottom face", "degrees")]
+    )
+    lines = "\n".join(advised(root, sound[1]))
+    assert "write z + h/2 for z" in lines and "write yaw * pi/180 for yaw" in lines
+
+
+QUADRANT = {
+    "all around": lambda places: np.ones(len(places), bool),
+    "ahead": lambda places: places[:, 0] > 0,
+    "left": lambda places: places[:, 1] > 0,
+    "ahead on the left": lambda places: (places[:, :2] > 0).all(axis=1),
+    "behind on the right": lambda places: (places[:, :2] < 0).all(axis=1),
+    "far ahead": lambda places: places[:, 0] > 9,
+}
+
+
+@pytest.mark.parametrize("name", QUADRANT)
+def test_the_grid_is_where_the_points_and_the_boxes_are(root, tmp_path, name):
+    """Objects and points of a part of the surroundings: no cells farther than 3 m beside them."""
+    seen = QUADRANT[name]
+    spoil_clouds(root, lambda points: points[seen(points)])
+    every = []
+    for path in sorted((root / "labels").iterdir()):
+        boxes, kinds = read_boxes(path)
+        kept = seen(boxes)
+        every.append(boxes[kept])
+        write_labels(root, path.stem, boxes[kept], np.array(kinds)[kept].tolist())
+    path = tmp_path / "part.yaml"
+    arguments = ["--root", root, "--config", SMALL, "--write-config", path, "--output", tmp_path]
+    assert main(list(map(str, arguments))) == 0
+    config = load_config(path)
+    low, high = np.array(config.grid.range).reshape(2, 3)
+    points = np.concatenate([frame.points for frame in open_dataset(root, "all")])[:, :3]
+    corners = box_corners(np.concatenate(every)).reshape(-1, 3)
+    assert (low <= corners.min(axis=0)).all() and (corners.max(axis=0) <= high).all()
+    assert (low > np.minimum(points, 0).min(axis=0) - 3).all(), "a range without points"
+    assert (high < np.maximum(points, 0).max(axis=0) + 3).all(), "a range without points"
+    if name == "far ahead":
+        assert low[0] > 3
+    both = points[:, 1].min() < -5 and points[:, 1].max() > 5
+    assert (config.augment.flip > 0) == both
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3])
+@pytest.mark.parametrize("template", sorted(Path("configs").glob("*.yaml")), ids=lambda p: p.stem)
+def test_few_frames_and_every_template(sound, template, frames):
+    root, _ = sound
+    found = survey(open_dataset(root, "all"))
+    guess = guess_points(sorted((root / "points").iterdir()))
+    chosen = choose_config(load_config(template), found, guess, frames)
+    train = chosen.config.train
+    assert train.batch_size % train.views == 0 and train.batch_size // train.views <= frames
+
+
+@pytest.mark.parametrize("left", [0, 10, 150])
+def test_a_cloud_with_too_few_points_is_blamed_and_not_its_labels(root, sound, left):
+    """As a file whose header names fewer points than it holds."""
+    for name in ("000000", "000001", "000002"):
+        cloud = np.fromfile(root / f"points/{name}.bin", "<f4").reshape(-1, 4)
+        write_cloud(root, name, cloud[len(cloud) - left :])
+    lines = advised(root, sound[1])
+    (line,) = (line for line in lines if "points for a scan" in line)
+    assert "the clouds of 3 of 12 frames have too few points for a scan" in line
+    assert f"such as {left} in frame 000000" in line
+    assert not any("hold no point" in line or line.startswith("labels") for line in lines)
+    assert left > 100 or lines == [line], "so few points have no axes and no ground"
 
 
 def test_degrees_and_radians_of_labelcloud(root, sound):
@@ -169,12 +260,65 @@ def test_spoiled_frames_and_splits_are_told(root, sound):
         write_cloud(root, unseen, cloud + np.float32([0.1, 0.05, 0, 0]))
     lines = "\n".join(advised(root, sound[1]))
     assert "the same cloud as another frame, such as 000004 as 000001" in lines
-    assert "1 frames have no points (000005" in lines
+    assert (
+        "clouds of 1 of 11 frames have too few points for a scan, such as 0 in frame 000005"
+        in lines
+    )
     assert "000006 is without a label file" in lines
     assert "2 of 3 frames of val show a scene that train has too" in lines
     write(root / "ImageSets/val.txt", "000000\n000003\n000011\n")
     lines = "\n".join(advised(root, sound[1]))
     assert "000000, 000003 are in train and in val" in lines
+
+
+def test_axes_of_the_clouds_come_before_the_labels(root, sound):
+    """Turned upside down, a cloud suits boxes that are mirrored; that is not the labels' fault."""
+    spoil_clouds(root, lambda points: points * (1, -1, -1, 1))
+    lines = advised(root, sound[1])
+    assert lines[0].startswith("data: turn the clouds first") and "labels: " in lines[1]
+
+
+def test_lists_with_suffixes_are_told(root, sound):
+    write(root / "ImageSets/train.txt", "000000.bin\n000001\n")
+    (line,) = advised(root, sound[1])
+    assert "train.txt: 000000.bin is without a cloud; the list has names of frames" in line
+
+
+def test_labels_elsewhere_are_doubted_before_the_range(root, sound):
+    spoil_boxes(root, SPOILED_BOXES["elsewhere"][0])
+    lines = advised(root, sound[1])
+    assert "do labels and clouds have the same names, axes and unit" in lines[0]
+
+
+def all_empty(root):
+    spoil_clouds(root, lambda points: points[:0])
+
+
+def one_folder_deeper(root):
+    for name in ("points", "labels"):
+        shutil.move(root / name, root / "data" / name)
+
+
+def huge(root):
+    spoil_boxes(root, change(slice(3, 6), lambda b: b[:, 3:6] * 12345))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (all_empty, "points: all clouds are empty files; get them again"),
+        (one_folder_deeper, "/mine/data meant?"),
+        (huge, "class Forklift: the median box is 32"),
+    ],
+)
+def test_a_hopeless_data_set_gives_one_line(root, tmp_path, capsys, spoil, message):
+    (root / "data").mkdir()
+    spoil(root)
+    arguments = ["--root", root, "--write-config", tmp_path / "new.yaml", "--output", tmp_path]
+    assert main(list(map(str, arguments))) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and message in errors[0]
+    assert not (tmp_path / "new.yaml").exists()
 
 
 def test_columns_are_told_from_their_numbers(root, tmp_path):

@@ -1,4 +1,4 @@
-"""demo.py as a user calls it, without a display; and its keys, on a window of paper."""
+"""millisecond demo as a user calls it, without a display; and its keys, on a window of paper."""
 
 import queue
 import threading
@@ -6,17 +6,15 @@ import threading
 import numpy as np
 import pytest
 
-from data.detections import NamedDetections
-from data.live.scan import LiveScan, Trouble
-from data.simulator import simulate
-from detector.draw.png import save_png
-from detector.draw.window_view import SCREENSHOT, names_of
-from detector.live import LiveFrame, Statistics
+from millisecond.data.boxes import NamedDetections
+from millisecond.data.live.scan import LiveScan, Trouble
+from millisecond.data.simulator import simulate
+from millisecond.detector.draw.png import save_png
+from millisecond.detector.draw.window_view import SCREENSHOT, names_of
+from millisecond.detector.following import LiveFrame, Statistics
+from millisecond.tools import demo, playing
+from millisecond.tools.playing import Choices, LiveView, Player, keys_for
 from tests.helpers.kitti_miniature import png
-from tools import demo
-from tools.live import player
-from tools.live.player import Player, keys_for
-from tools.live.view import Choices, LiveView
 
 av = pytest.importorskip("av")
 
@@ -37,6 +35,23 @@ def test_a_folder_of_scans_becomes_pictures_and_a_film(tmp_path, plain, untraine
     assert err.count("note:") == 1
     for line in ("frames     3,", "dropped    0", "troubles   0", "latency    p50 "):
         assert line in out
+
+    # What is no error is a note: intensities up to 255, an image that is not there.
+    for k in range(3):
+        points = np.fromfile(tmp_path / f"{k}.bin", "<f4").reshape(-1, 4)
+        (points * np.float32([1, 1, 1, 255])).tofile(tmp_path / f"{k}.bin")
+    drive = tmp_path / "drive" / "velodyne"
+    drive.mkdir(parents=True)
+    (drive.parent / "image_2").mkdir()
+    for k in range(3):
+        (tmp_path / f"{k}.bin").rename(drive / f"00000{2 * k}.bin")
+    assert demo.main([str(drive.parent), "--weights", str(untrained), *written]) == 0
+    out, err = capsys.readouterr()
+    assert "troubles   0" in out and "error:" not in err
+    for text in ("divided by 255", "no image of scan 000000"):
+        assert any(line.startswith("note:") and text in line for line in err.splitlines()), err
+    for k in range(3):
+        (drive / f"00000{2 * k}.bin").rename(tmp_path / f"{k}.bin")
 
     # A second film, shorter and with a scan that cannot be read, leaves nothing of the first.
     (tmp_path / "0.bin").write_bytes(b"cut off")
@@ -174,7 +189,7 @@ def test_a_pause_holds_the_scans_and_a_step_lets_one_through():
 
 
 def test_keys_choose_what_is_shown(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(player, "SCREENSHOTS", tmp_path / "screenshots")
+    monkeypatch.setattr(playing, "SCREENSHOTS", tmp_path / "screenshots")
     keys = [None, "up", "2", "2", "down", "[", "]", "]", "s", "s", None]
     window, scans = play(keys, [frame(0), Trouble("a bad packet")])
     every, sure, cars = [0.9, 0.4, 0.31], [0.9, 0.4], [0.9]
@@ -194,7 +209,7 @@ def test_keys_choose_what_is_shown(monkeypatch, tmp_path, capsys):
 
 def test_a_screenshot_that_cannot_be_written_does_not_end_the_view(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("no folder")
-    monkeypatch.setattr(player, "SCREENSHOTS", tmp_path / "file" / "screenshots")
+    monkeypatch.setattr(playing, "SCREENSHOTS", tmp_path / "file" / "screenshots")
     window, _ = play([None, "s", "up", None], [frame(0)])
     assert len(window.shown) == 2 and not window.screenshots
     assert capsys.readouterr().err.count("error: ") == 1

@@ -1,6 +1,7 @@
-"""detect.py as a user calls it."""
+"""millisecond detect as a user calls it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.kitti.labels import read_labels
-from detector import Detector
-from detector.config import load_config
-from detector.models.second import build_second
-from detector.weights import save_weights
+from millisecond.data.kitti.labels import read_labels
+from millisecond.detector import Detector
+from millisecond.detector.config import load_config
+from millisecond.detector.models.second import build_second
+from millisecond.detector.weights import save_weights
+from millisecond.tools import detect as tool
 from tests.helpers.small_detector import CONFIG, cloud
-from tools import detect as tool
 
 CALIBRATION = """P2: 700 0 600 0 0 700 180 0 0 0 1 0
 R0_rect: 1 0 0 0 1 0 0 0 1
@@ -45,6 +46,31 @@ def test_the_tool_writes_a_json_a_scan(tmp_path, weights):
         np.testing.assert_allclose(boxes[:, :6], found.boxes.cpu()[:, :6], atol=1e-4)
         np.testing.assert_allclose(result["scores"], found.scores.cpu(), atol=1e-4)
         assert result["milliseconds"] > 0
+
+
+def test_a_shift_and_a_turn_leave_boxes_in_the_frame_of_the_scan(tmp_path, weights):
+    """The car's front is to the left of this sensor, and the sensor stands 1.25 m higher."""
+    points = cloud(4000, 1)
+    points.tofile(tmp_path / "a.bin")
+    other = np.stack([points[:, 1], -points[:, 0], points[:, 2] - 1.25, points[:, 3]], axis=1)
+    other.tofile(tmp_path / "b.bin")
+    output, options = tmp_path / "out", ("--turn", 90, "--shift-z", 1.25)
+    assert run("--weights", weights, tmp_path / "a.bin", "--output", output / "a") == 0
+    assert run("--weights", weights, tmp_path / "b.bin", "--output", output / "b", *options) == 0
+    a, b = (json.loads((output / f"{name}/{name}.json").read_text()) for name in "ab")
+    a_boxes, b_boxes = np.array(a["boxes"])[:20], np.array(b["boxes"])[:20]
+    np.testing.assert_allclose(b_boxes[:, 0], a_boxes[:, 1], atol=0.01)
+    np.testing.assert_allclose(b_boxes[:, 1], -a_boxes[:, 0], atol=0.01)
+    np.testing.assert_allclose(b_boxes[:, 2], a_boxes[:, 2] - 1.25, atol=0.01)
+    turned = np.abs(a_boxes[:, 6] - b_boxes[:, 6] - np.pi / 2) % (2 * np.pi)
+    assert (np.minimum(turned, 2 * np.pi - turned) < 0.01).all()
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "1_0", "9" * 9, "up", "\uff11"])
+def test_a_shift_is_a_number(tmp_path, weights, capsys, value):
+    with pytest.raises(SystemExit, match="2"):
+        run("--weights", weights, tmp_path, "--output", tmp_path / "out", "--shift-z", value)
+    assert "is not a number from -1000 to 1000" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("folder", [True, False])
@@ -118,6 +144,29 @@ def test_one_bad_scan_does_not_stop_the_others(tmp_path, weights, capsys):
     assert len(errors) == 2 and "b.bin" in errors[0] and "d.npy" in errors[1]
     assert "2 of 5 scans could not be read" in errors[1]
     assert sorted(path.name for path in output.glob("[!.]*")) == ["a.json", "c.json", "e.json"]
+
+
+@pytest.mark.parametrize("form", ["json", "text", "labelcloud"])
+def test_a_name_that_is_not_utf8_does_not_stop_the_others(tmp_path, weights, capsys, form):
+    scans, output = tmp_path / "scans", tmp_path / "out"
+    scans.mkdir()
+    for name in ("a", "b", os.fsdecode(b"b\xff\xfe"), "c"):
+        cloud(500).tofile(scans / f"{name}.bin")
+    for _ in range(2 if form == "json" else 1):  # a second run replaces the first
+        options = ("--output", output, "--format", form)
+        assert run("--weights", weights, scans, *options) == 2
+        out, err = capsys.readouterr()
+        assert [line for line in err.splitlines() if line.startswith("error:")] == [
+            f"error: {scans}/b\\udcff\\udcfe.bin: its name is not UTF-8; rename it (1 of 4 scans "
+            "could not be read)"
+        ]
+        assert "in 3 scans" in out
+        assert sorted(path.stem for path in output.glob("[!.]*")) == ["a", "b", "c"]
+    program = str(Path(tool.__file__))
+    alone = [sys.executable, program, scans / "a.bin", "--weights", weights, "--output"]
+    other = tmp_path / os.fsdecode(b"o\xff")
+    done = subprocess.run([*alone, other], capture_output=True, text=True)
+    assert done.returncode == 0 and "written to" in done.stdout and "o\\udcff" in done.stdout
 
 
 def test_yaws_and_scores_of_the_json(tmp_path, weights):

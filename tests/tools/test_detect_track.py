@@ -1,4 +1,4 @@
-"""detect.py --track as a user calls it."""
+"""millisecond detect --track as a user calls it."""
 
 import json
 
@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from data.kitti.labels import read_labels
-from detector import Detector
-from detector.postprocess import Detections
-from detector.tracking import EgoMotion, Tracker
+from millisecond.data.kitti.labels import read_labels
+from millisecond.detector import Detector
+from millisecond.detector.postprocess import Detections
+from millisecond.detector.tracking import EgoMotion, Tracker
+from millisecond.tools import detect as tool
 from tests.helpers.small_detector import cloud
-from tools import detect as tool
 
 CALIBRATION = """P2: 700 0 600 0 0 700 180 0 0 0 1 0
 R0_rect: 1 0 0 0 1 0 0 0 1

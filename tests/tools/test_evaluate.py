@@ -1,9 +1,7 @@
 import importlib.util
 import io
 import json
-import os
-import subprocess
-import sys
+import shutil
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,23 +9,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from data.simulator.kitti_tree import write_kitti_tree
-from detector.config import load_config
-from detector.models.second import build_second
-from detector.weights import save_weights
+from millisecond.data.simulator.trees import write_kitti_tree
+from millisecond.detector.config import load_config
+from millisecond.detector.models.second import build_second
+from millisecond.detector.weights import save_weights
+from tests.helpers.warm_processes import WarmProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "evaluate.py"
 CAR = "Car 0.00 0 1.85 {} 173.33 {} 224.14 1.67 1.87 3.69 {} 1.91 22.45 1.57"
-
-
-def in_a_process(*arguments) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, TOOL, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )
 
 
 def run(*arguments) -> SimpleNamespace:
@@ -139,14 +129,15 @@ def test_json_that_cannot_be_written_keeps_the_table(folders, tmp_path):
 
 def test_help_has_an_example():
     done = run("--help")
-    assert done.returncode == 0 and "python tools/evaluate.py" in done.stdout
+    assert done.returncode == 0 and "millisecond evaluate" in done.stdout
 
 
 def test_as_a_process_it_exits_with_2_and_one_line(folders):
     (folders[3] / "000000.txt").unlink()
-    done = in_a_process(*folders)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.count("\n") == 1 and "000000.txt" in done.stderr
+    process = WarmProcess([str(TOOL), *map(str, folders)], {})
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert said.count("\n") == 1 and said.startswith("error: ") and "000000.txt" in said
 
 
 def test_weights_on_a_data_set_write_results_that_score_the_same(tmp_path):
@@ -216,9 +207,8 @@ def test_files_of_others_are_not_written_over(folders, tmp_path):
     write_kitti_tree(tmp_path / "kitti", [1], "val")
     labels = tmp_path / "kitti" / "training" / "label_2"
     before = {path.name: path.read_bytes() for path in labels.iterdir()}
-    line = refused(
-        *(tmp_path / "small.safetensors", "--root", tmp_path / "kitti", "--device", "cpu"),
-        *("--output", labels),
-    )
-    assert "000001.txt is labels, not results" in line
+    network = tmp_path / "small.safetensors", "--root", tmp_path / "kitti", "--device", "cpu"
+    assert "is among the files of the data set" in refused(*network, "--output", labels)
+    copied = shutil.copytree(labels, tmp_path / "copied")
+    assert "000001.txt is labels, not results" in refused(*network, "--output", copied)
     assert {path.name: path.read_bytes() for path in labels.iterdir()} == before

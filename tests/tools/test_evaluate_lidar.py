@@ -1,14 +1,14 @@
-"""tools/evaluate.py without a camera: folders of plain files, result files, what it writes."""
+"""millisecond evaluate without a camera: folders of plain files, result files, what it writes."""
 
 import json
 
 import numpy as np
 import pytest
 
-from detector.draw.png import is_own
+from millisecond.detector.draw.png import is_own
+from millisecond.tools.evaluate import main
 from tests.helpers.judged_results import STRANGER, write_judged_results, write_results
 from tests.helpers.kitti_miniature import CAR, IDS, PEDESTRIAN
-from tools.evaluate import main
 
 
 @pytest.fixture

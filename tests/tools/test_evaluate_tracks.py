@@ -1,15 +1,15 @@
-"""evaluate_tracks.py as a user calls it."""
+"""millisecond evaluate_tracks as a user calls it."""
 
 import json
 import shutil
 
 import pytest
 
-from data.kitti.calibration import Calibration
-from data.kitti.labels import read_labels
+from millisecond.data.calibration import Calibration
+from millisecond.data.kitti.labels import read_labels
+from millisecond.tools import evaluate_tracks as tool
 from tests.helpers.kitti_miniature import CALIBRATION, write
 from tests.helpers.small_detector import cloud
-from tools import evaluate_tracks as tool
 
 LINE = "{} 0.00 0 {} 500 170 600 240 1.50 1.80 4.00 {:.2f} 1.60 {:.2f} -1.57\n"
 
@@ -35,7 +35,7 @@ def drive(tmp_path):
 
 
 def write_results(folder, drive, ids=None):
-    """The labels of the drive as detect.py writes boxes."""
+    """The labels of the drive as millisecond detect writes boxes."""
     calibration = Calibration.from_file(drive / "calib.txt")
     for path in sorted((drive / "label_2").glob("*.txt")):
         labels = read_labels(path)
@@ -101,7 +101,7 @@ def test_mistakes_are_one_line(tmp_path, drive, capsys):
         ([tracks, "--root", tmp_path / "none"], "none"),
         ([tmp_path / "none", "--root", drive], "000000.json"),
         ([twice, "--root", drive], "twice"),
-        ([odd, "--root", drive], "000000.json: not a result of tools/detect.py"),
+        ([odd, "--root", drive], "000000.json: not a result of millisecond detect"),
         ([few, "--root", drive], "not equally many"),
         ([part, "--root", drive], "000005.json"),
         ([mixed, "--root", drive], "000003.json has no ids"),

@@ -7,11 +7,11 @@ import zipfile
 import pytest
 import torch
 
-from detector.config import load_config
-from detector.import_openpcdet import import_openpcdet
-from detector.models.second import build_second
-from detector.weights import load_weights, restore
-from tools import import_openpcdet as tool
+from millisecond.detector.config import load_config
+from millisecond.detector.import_openpcdet import import_openpcdet
+from millisecond.detector.models.second import build_second
+from millisecond.detector.weights import load_weights, restore
+from millisecond.tools import import_openpcdet as tool
 
 NARROW = [
     "model.encoder={channels: [4, 6, 8, 8], out_channels: 10}",
@@ -222,7 +222,7 @@ def test_what_is_there_is_not_written_over(tmp_path, state, config, capsys):
 
 
 def test_a_bomb_is_not_unpacked(tmp_path, config, monkeypatch):
-    monkeypatch.setattr("detector.import_openpcdet.LARGEST", 1 << 26)
+    monkeypatch.setattr("millisecond.detector.import_openpcdet.LARGEST", 1 << 26)
     path = tmp_path / "bomb.pth"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({}))

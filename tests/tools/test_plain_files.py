@@ -9,21 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from data.datasets import open_dataset
-from data.folder.json_labels import read_json_labels
-from data.folder.labels import read_text_labels
-from data.packed import Pack
-from data.point_columns import PointColumns
-from detector.config import load_config
-from detector.detector import Detector
-from detector.models.second import build_second
+from millisecond.data.datasets import open_dataset
+from millisecond.data.folder.labels import read_json_labels, read_text_labels
+from millisecond.data.formats.points import PointColumns
+from millisecond.data.packed import Pack
+from millisecond.detector.config import load_config
+from millisecond.detector.detector import Detector
+from millisecond.detector.models.second import build_second
+from millisecond.tools.detect import main as detect
+from millisecond.tools.prepare import main as prepare
+from millisecond.tools.train import main as train
+from millisecond.tools.visualize import main as visualize
+from millisecond.tools.visualize import parse
+from millisecond.tools.visualizing import find_source
 from tests.helpers.plain_files import spoil_clouds, write_plain_files
-from tools.detect import main as detect
-from tools.prepare import main as prepare
-from tools.train import main as train
-from tools.visualize import main as visualize
-from tools.visualize import parse
-from tools.visualizing.source import find_source
 
 COLUMNS = PointColumns(
     ("x", "y", "z", "intensity", "ring", "time"), ("x", "y", "z", "intensity", "time"), 255.0
@@ -157,8 +156,9 @@ def assert_near(found, expected, tolerance):
 def test_folded_network_of_five_features(trained, dtype, tolerance):
     """The CPU kernels against the layers as they were trained."""
     _, model, points, offsets = network_and_points(trained)
-    expected = model(points, offsets).class_logits
-    assert_near(model.fold().to(dtype)(points, offsets).class_logits, expected, tolerance)
+    expected = model(*model.sites(points, offsets)).class_logits
+    folded = model.fold().to(dtype)
+    assert_near(folded(*folded.sites(points, offsets)).class_logits, expected, tolerance)
 
 
 @pytest.mark.gpu
@@ -166,9 +166,11 @@ def test_folded_network_of_five_features(trained, dtype, tolerance):
 def test_network_of_five_features_on_a_gpu(trained):
     """The general kernels, and from points to boxes in half precision."""
     config, model, points, offsets = network_and_points(trained)
-    expected = model(points, offsets).class_logits
+    expected = model(*model.sites(points, offsets)).class_logits
     detector = Detector(model, config, torch.device("cuda"), "fp16")
-    assert_near(model.cuda()(points.cuda(), offsets.cuda()).class_logits, expected, 1e-3)
+    model.cuda()
+    found = model(*model.sites(points.cuda(), offsets.cuda()))
+    assert_near(found.class_logits, expected, 1e-3)
     boxes, scores, _ = detector(points)
     assert len(boxes) and boxes.isfinite().all() and scores.isfinite().all()
 

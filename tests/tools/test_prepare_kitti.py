@@ -1,4 +1,4 @@
-"""tools/prepare_kitti.py as a user runs it."""
+"""millisecond prepare as a user runs it."""
 
 import os
 import shlex
@@ -8,13 +8,14 @@ import warnings
 import numpy as np
 import pytest
 
-from data.gt_database import GroundTruthDatabase
-from data.kitti.dataset import KittiDataset
-from data.packed import Pack
-from data.prepare import open_database
+from millisecond.data.augment import GroundTruthDatabase
+from millisecond.data.datasets.prepare import open_database
+from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.data.packed import Pack
+from millisecond.tools.prepare import main
 from tests.helpers.files import contents
 from tests.helpers.kitti_miniature import IDS
-from tools.prepare_kitti import main
+from tests.helpers.plain_files import write_plain_files
 
 
 def test_packs(root, capsys):
@@ -50,7 +51,7 @@ def test_pack_of_older_files_is_not_used(root):
     path = root / "training/velodyne/000005.bin"
     path.write_bytes(path.read_bytes()[: 16 * 500])
     dataset = KittiDataset(root, "train")
-    with pytest.warns(UserWarning, match=r"run python tools/prepare_kitti\.py .* again"):
+    with pytest.warns(UserWarning, match=r"run millisecond prepare .* again"):
         assert len(dataset[1].points) <= 500
     main(["--root", str(root)])
     assert len(KittiDataset(root, "train")[1].points) <= 500
@@ -173,7 +174,7 @@ def test_objects_of_changed_data_are_not_pasted(root, change):
     change(root)
     with pytest.raises(ValueError, match="made from other labels") as caught:
         open_database(KittiDataset(root, "train"))
-    command = f"python tools/prepare_kitti.py --root {root} --splits train"
+    command = f"millisecond prepare --root {root} --splits train"
     assert str(caught.value).endswith(command)
     assert main(shlex.split(command)[2:]) == 0
     open_database(KittiDataset(root, "train"))
@@ -198,7 +199,7 @@ def test_the_remedy_for_a_missing_database_makes_it(root):
         KittiDataset(root, "all", crop=False),
         KittiDataset(root, "val", ["Forklift"], root / "else where"),
     ):
-        with pytest.raises(FileNotFoundError, match="make it with python tools") as caught:
+        with pytest.raises(FileNotFoundError, match="make it with millisecond prepare") as caught:
             open_database(dataset)
         command = shlex.split(str(caught.value).partition("make it with ")[2])
         assert main(command[2:]) == 0
@@ -211,3 +212,19 @@ def test_a_strange_type_names_both_remedies(root, capsys):
     assert main(["--root", str(root)]) == 2
     assert "after --classes" in capsys.readouterr().err
     assert main(["--root", str(root), "--classes", "Forklift"]) == 0
+
+
+def test_what_the_configuration_says_is_not_said_twice(root, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["--root", str(root), "--config", "configs/second_kitti.yaml", "--no-crop"])
+    assert "--no-crop do not go with --config" in capsys.readouterr().err
+    plain = write_plain_files(tmp_path / "plain", frames=1)
+    assert main(["--root", str(plain)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and f"{plain}: plain files; give --config" in error
+
+
+def test_a_configuration_of_kitti_packs_the_same(root, tmp_path):
+    for number, more in enumerate(([], ["--config", "configs/second_kitti.yaml"])):
+        assert main(["--root", str(root), "--output", str(tmp_path / str(number)), *more]) == 0
+    assert contents(tmp_path / "0") == contents(tmp_path / "1")

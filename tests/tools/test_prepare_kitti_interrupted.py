@@ -1,6 +1,5 @@
-"""tools/prepare_kitti.py stopped, killed, damaged, called twice: in the end the same bytes."""
+"""millisecond prepare stopped, killed, damaged, called twice: in the end the same bytes."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from data.kitti.dataset import KittiDataset
+from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.tools.prepare import main
 from tests.helpers.files import contents
-from tools.prepare_kitti import main
+from tests.helpers.warm_processes import WarmProcess
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -50,20 +50,13 @@ def test_killed_process(root, tmp_path):
     (root / "ImageSets/many.txt").write_text("\n".join(ids))
     arguments = ["--root", str(root), "--splits", "many", "--output"]
     assert main([*arguments, str(tmp_path / "whole")]) == 0
-    command = [sys.executable, "tools/prepare_kitti.py", *arguments, str(tmp_path / "parts")]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command,
-        cwd=REPOSITORY,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    program = str(REPOSITORY / "tools" / "prepare.py")
+    process = WarmProcess([program, *arguments, str(tmp_path / "parts")], {})
     journal = tmp_path / "parts/database_many.journal"
     while process.poll() is None and not (journal.exists() and journal.stat().st_size > 3000):
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate()
     assert main([*arguments, str(tmp_path / "parts")]) == 0
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
 
@@ -96,7 +89,7 @@ def test_two_at_once(root, capsys):
 HOLD = """
 import sys
 from pathlib import Path
-from data.files import locked
+from millisecond.data.files import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -1,13 +1,13 @@
-"""tools/prepare_kitti.py and lists of frames."""
+"""millisecond prepare and lists of frames."""
 
 import shutil
 
 import pytest
 
-from data.kitti.dataset import KittiDataset
-from data.prepare import open_database
+from millisecond.data.datasets.prepare import open_database
+from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.tools.prepare import main
 from tests.helpers.kitti_miniature import IDS
-from tools.prepare_kitti import main
 
 
 def test_lists_of_one_name_have_packs_of_their_own(root, tmp_path):

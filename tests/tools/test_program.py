@@ -1,32 +1,39 @@
 """How the programs begin and end: from a bare checkout, on Ctrl-C, on a mistake."""
 
+import argparse
 import ast
+import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tools import program
+from millisecond.data.files import replacing, write_json
+from millisecond.data.formats.clouds import read_scan
+from millisecond.data.packed import PackWriter
+from millisecond.detector.weights import load_weights
+from millisecond.tools import program
+from tests.helpers.warm_processes import WarmProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = [path for path in sorted((ROOT / "tools").glob("*.py")) if "main(" in path.read_text()]
 BEGIN = """if __name__ == '__main__':
-    import sys
-    from pathlib import Path
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from tools import program
+    from millisecond.tools import program
     program.begin()"""
 
 
-def start(tool: str, *arguments: object, **options: object) -> subprocess.Popen:
-    # -I: neither PYTHONPATH nor the folder of the tests nor the user's packages are searched
-    command = [sys.executable, "-I", str(ROOT / "tools" / f"{tool}.py"), *map(str, arguments)]
+def start(tool: str, *arguments: object) -> subprocess.Popen:
+    # -E -s: neither PYTHONPATH nor the user's packages are searched
+    command = [sys.executable, "-E", "-s", str(ROOT / "tools" / f"{tool}.py"), *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, **pipes, **options)
+    return subprocess.Popen(command, **pipes)
 
 
 # One program after the other, each with the project as if it were not imported yet, and with the
@@ -37,7 +44,7 @@ import contextlib, runpy, sys, torch
 others, path = set(sys.modules), list(sys.path)
 for program in sys.argv[1:]:
     for name in set(sys.modules) - others:
-        if name.split(".")[0] in ("data", "detector", "ops", "tools"):
+        if name.split(".")[0] == "millisecond":
             del sys.modules[name]
     sys.argv, sys.path[:] = [program, "--help"], [program.rsplit("/", 1)[0], *path[1:]]
     with open(program.rsplit("/", 1)[1] + ".txt", "w") as file, contextlib.redirect_stdout(file):
@@ -57,7 +64,39 @@ def test_every_program_runs_from_a_checkout_that_is_not_installed(tmp_path):
     assert (run.returncode, run.stderr) == (0, "")
     for path in PROGRAMS:
         text = (tmp_path / f"{path.name}.txt").read_text()
-        assert "usage" in text and (path.stem == "benchmark" or "example" in text), path
+        assert "usage" in text and (path.stem == "bench" or "example" in text), path
+        assert str(ROOT) not in text, path  # a default that is a file of this project
+
+
+OF_OTHERS = {  # options of other programs that a help names
+    "evaluate_tracks": {"--weights", "--track", "--output"},  # of detect
+    "train": {"--logdir", "--nproc-per-node"},  # of tensorboard and torchrun
+}
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_every_option_that_a_help_names_is_there(path, monkeypatch, capsys):
+    """In the epilogue, the descriptions and the lines of options."""
+    monkeypatch.setenv("COLUMNS", "100")
+    module = importlib.import_module(f"millisecond.tools.{path.stem}")
+    made: list[argparse.ArgumentParser] = []
+    original = argparse.ArgumentParser.__init__
+
+    def keep(self, *args, **kwargs):
+        made.append(self)
+        original(self, *args, **kwargs)
+
+    monkeypatch.setattr(argparse.ArgumentParser, "__init__", keep)
+    with pytest.raises(SystemExit):
+        module.main(["--help"])
+    text = capsys.readouterr().out + (module.__doc__ or "")
+    known = {option for parser in made for option in parser._option_string_actions}
+    named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text))
+    assert named <= known | OF_OTHERS.get(path.stem, set())
+    assert max(map(len, text.splitlines())) <= 100
+    metavars = set(re.findall(r"\b[A-Z]{3,}\b", text.partition("\n\n")[0]))
+    outputs = set(re.findall(r"\b([A-Z]{3,})(?:/|\.txt)", module.__dict__.get("EXAMPLE", "")))
+    assert outputs <= metavars | {"NAME", "FRAME"}
 
 
 def test_every_program_begins_alike():
@@ -80,7 +119,7 @@ def maps(process: subprocess.Popen) -> str:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ctrl_c_while_a_program_is_importing_is_no_traceback():
-    tools = ("check_data", "train", "visualize")  # all begin alike
+    tools = ("check", "train", "visualize")  # all begin alike
     running = {tool: start(tool, "--help") for tool in tools}
     waiting = dict(running)
     deadline = time.monotonic() + 180
@@ -98,15 +137,24 @@ def test_ctrl_c_while_a_program_is_importing_is_no_traceback():
     assert set(codes) <= {0, 130} and codes.count(130) >= 2, codes
 
 
+IN_ITS_OWN_GROUP = """
+import os, runpy, sys
+os.setsid()
+_, *sys.argv = sys.argv
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_ctrl_c_at_work_is_one_line(tmp_path, processes):
     """The signal goes to the whole group, the processes that simulate too."""
-    command = ["--root", tmp_path / "a", "--split", "train", "--streets", 9999]
-    with start("simulate", *command, "--processes", processes, start_new_session=True) as process:
-        while len(list(tmp_path.rglob("*.bin"))) < 4 and process.poll() is None:
-            time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=180)
+    command = [str(ROOT / "tools" / "simulate.py"), "--root", str(tmp_path / "a")]
+    command += ["--split", "train", "--streets", "9999", "--processes", str(processes)]
+    process = WarmProcess(["-c", IN_ITS_OWN_GROUP, *command], {})
+    while len(list(tmp_path.rglob("*.bin"))) < 4 and process.poll() is None:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    err, _ = process.communicate(timeout=180)
     lines = [line for line in err.replace("\r", "\n").splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith("simulating ")]  # the progress bar
     assert process.returncode == 130 and said == ["stopped; the same command goes on from here"]
@@ -136,6 +184,56 @@ def test_how_an_action_ends(error, code, said, capsys):
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert said is None or err == said
+
+
+def test_a_full_disk_behind_standard_output_has_a_name():
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from tools.program import run; "
+        "sys.exit(run(lambda: print('figures')))"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(ROOT)], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: standard output: No space left on device\n",
+    )
+
+
+def onto_a_full_disk(path: Path) -> None:
+    with replacing(path) as temporary:
+        temporary.symlink_to("/dev/full")
+        temporary.write_text("figures")
+
+
+def onto_a_folder(path: Path) -> None:
+    path.mkdir()
+    write_json(path, {})
+
+
+def a_pack(path: Path) -> None:
+    with PackWriter(path, "", {}) as writer:
+        writer._data.close()
+        writer._data = open("/dev/full", "ab")  # noqa: SIM115 - the writer closes it
+        writer.append([np.zeros((9, 4), np.float32)])
+
+
+@pytest.mark.parametrize("write", [onto_a_full_disk, onto_a_folder, a_pack])
+def test_what_cannot_be_written_has_its_own_name(tmp_path, capsys, write):
+    path = tmp_path / "figures.json"
+    assert program.run(partial(write, path)) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {path}") and ".tmp" not in err
+    assert "No space left on device" in err or "Is a directory" in err
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_folder_that_is_named_like_a_file_is_said_to_be_one(tmp_path):
+    for path, read in ((tmp_path / "x.bin", read_scan), (tmp_path / "w.safetensors", load_weights)):
+        path.mkdir()
+        with pytest.raises(FileNotFoundError, match=f"^{path}: is a folder, not a"):
+            read(path)
 
 
 def test_a_fault_of_the_program_is_not_hidden():

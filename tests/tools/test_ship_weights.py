@@ -1,14 +1,14 @@
-"""ship_weights.py as a user calls it."""
+"""millisecond ship_weights as a user calls it."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
-from detector.config import load_config
-from detector.models.second import build_second
-from detector.weights import load_weights, restore, save_weights
-from tools import ship_weights
+from millisecond.detector.config import load_config
+from millisecond.detector.models.second import build_second
+from millisecond.detector.weights import load_weights, restore, save_weights
+from millisecond.tools import ship_weights
 
 ROOT = Path(__file__).resolve().parents[2]
 

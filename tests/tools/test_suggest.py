@@ -1,14 +1,17 @@
-"""tools/suggest.py: which scans it orders, and what it writes."""
+"""millisecond suggest: which scans it orders, and what it writes."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
-from detector.weights import save_weights
+from millisecond.data.datasets import open_dataset
+from millisecond.detector.weights import save_weights
+from millisecond.tools.suggest import main
+from tests.helpers.kitti_miniature import IDS, write_miniature
 from tests.helpers.small_detector import build_small_network
-from tools.suggest import main
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,45 @@ def test_orders_what_has_no_labels(folder, weights, tmp_path, capsys):
     again = [*options[:-2], "--split", str(lists), "--count", "9", "--json", str(figures)]
     assert main(again) == 0
     assert {row["frame"] for row in json.loads(figures.read_text())["most_first"]} == set(best)
+
+
+@pytest.mark.parametrize("missing", [2, 4])
+@pytest.mark.parametrize("folder_of_labels", [True, False])
+def test_orders_what_has_no_labels_in_kittis_layout(
+    tmp_path, weights, capsys, missing, folder_of_labels
+):
+    """Half of the frames labelled, none, or no folder for labels."""
+    root, figures = write_miniature(tmp_path / "kitti"), tmp_path / "all.json"
+    for name in IDS[:missing]:
+        (root / f"training/label_2/{name}.txt").unlink()
+    if not folder_of_labels:
+        shutil.rmtree(root / "training/label_2")
+        missing = 4
+    assert main([str(weights), "--root", str(root), "--json", str(figures), "--device", "cpu"]) == 0
+    rows = json.loads(figures.read_text())["most_first"]
+    assert {row["frame"] for row in rows} == set(IDS[:missing])
+    frames = open_dataset(root, "all", labels=False)
+    labelled = [name for name, frame in zip(IDS, frames, strict=True) if len(frame.boxes)]
+    assert labelled == list(IDS[missing:])
+    if folder_of_labels:
+        assert [len(frames.labels(i)) for i in range(4)] == [0] * missing + [3] * (4 - missing)
+        with pytest.raises(FileNotFoundError, match=r"000002\.txt"):
+            open_dataset(root, "all")
+
+
+def test_a_turned_sensor_suggests_the_same(folder, weights, tmp_path):
+    figures = [tmp_path / "a.json", tmp_path / "b.json"]
+    options = [str(weights), "--root", str(folder), "--device", "cpu"]
+    assert main([*options, "--json", str(figures[0])]) == 0
+    for path in (folder / "points").iterdir():
+        points = np.load(path)
+        np.save(
+            path, points[:, [1, 0, 2, 3]] * np.float32([1, -1, 1, 1]) - np.float32([0, 0, 1, 0])
+        )
+    assert main([*options, "--json", str(figures[1]), "--turn", "90", "--shift-z", "1"]) == 0
+    one, other = (json.loads(path.read_text())["most_first"] for path in figures)
+    assert [row["frame"] for row in one] == [row["frame"] for row in other]
+    np.testing.assert_allclose([row["value"] for row in one], [row["value"] for row in other], 0.05)
 
 
 def test_mistakes_are_one_line(folder, weights, capsys):

@@ -1,4 +1,4 @@
-"""tools/train.py: it learns, validates, and says what it does."""
+"""millisecond train: it learns, validates, and says what it does."""
 
 from pathlib import Path
 
@@ -6,12 +6,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from data.kitti.metric.evaluation import evaluate
-from detector.training.checkpoints import read
+from millisecond.data.metric.kitti import evaluate
+from millisecond.detector.training.checkpoints import read
+from millisecond.tools.evaluate import main as evaluate_program
+from millisecond.tools.prepare import main as prepare
+from millisecond.tools.train import main, parse
 from tests.helpers.training_program import arguments, assert_same_weights, last_step, read_log
-from tools.train import main, parse
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "no_pictures")
 
 
 def test_learns(minute, tmp_path):
@@ -38,7 +40,9 @@ def test_tells(uninterrupted):
     assert validated == [8, 16, 20]
     assert (uninterrupted / "best.safetensors").is_file()
     assert len(list((uninterrupted / "checkpoints").iterdir())) == 2
-    assert list((uninterrupted / "tensorboard").iterdir())
+    (events,) = (uninterrupted / "tensorboard").iterdir()
+    for shown in (b"AP Car/3d/moderate", b"frame 000102", b"frame 000112"):
+        assert shown in events.read_bytes()
 
 
 def test_best_is_that_of_the_highest_ap(minute, tmp_path, monkeypatch):
@@ -50,15 +54,16 @@ def test_best_is_that_of_the_highest_ap(minute, tmp_path, monkeypatch):
             metrics["3d"]["R40"][1] = ap
         return result
 
-    monkeypatch.setattr("detector.training.validation.evaluate", scored)
-    assert main(arguments(minute, tmp_path, "--set", "train.keep=9")) == 0
+    monkeypatch.setattr("millisecond.detector.training.validation.evaluate", scored)
+    settings = ("--set", "train.epochs=3", "train.validate_every=1", "train.keep=9")
+    assert main(arguments(minute, tmp_path, *settings)) == 0
     best = load_file(tmp_path / "best.safetensors")
-    checkpoint = read(tmp_path / "checkpoints" / "step_000000016.safetensors")
+    checkpoint = read(tmp_path / "checkpoints" / "step_000000008.safetensors")
     assert all(torch.equal(best[name], checkpoint.tensors[f"ema.{name}"]) for name in best)
 
 
 def test_first_frames_are_validated_before_the_first_step(minute, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("detector.training.run.FIRST_FRAMES", 2)
+    monkeypatch.setattr("millisecond.detector.training.run.FIRST_FRAMES", 2)
     frames = []
 
     def broken_at_the_end(found, *args):
@@ -67,7 +72,7 @@ def test_first_frames_are_validated_before_the_first_step(minute, tmp_path, monk
             raise ValueError("broken")
         return evaluate(found, *args)
 
-    monkeypatch.setattr("detector.training.validation.evaluate", broken_at_the_end)
+    monkeypatch.setattr("millisecond.detector.training.validation.evaluate", broken_at_the_end)
     assert main(arguments(minute, tmp_path / "late", "--set", "train.epochs=1")) == 2
     assert frames == [2, 3]
     assert last_step(tmp_path / "late") == 4
@@ -128,17 +133,45 @@ def test_mistakes_get_one_line(minute, tmp_path, capsys, more, named):
     assert error.startswith("error: ") and error.count("\n") == 1
 
 
-def test_a_validation_is_one_line(minute, tmp_path, capsys):
+@pytest.mark.parametrize("inside", ["training/velodyne", "training/velodyne/run", "ImageSets"])
+def test_nothing_is_written_among_clouds(minute, tmp_path, capsys, inside):
+    _, root = minute
+    output = root / inside
+    before = sorted(root.rglob("*"))
+    assert main(arguments(minute, output)) == 2
+    assert prepare(["--root", str(root), "--output", str(output)]) == 2
+    assert evaluate_program(["second_small", "--root", str(root), "--output", str(output)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert all(
+        line.startswith(f"error: {output}: is among the files of the data set") for line in lines
+    )
+    assert sorted(root.rglob("*")) == before
+
+
+def test_weights_that_found_nothing_are_not_praised(minute, tmp_path, monkeypatch, capsys):
+    def scored(*args):
+        result = evaluate(*args)
+        for metrics in result.values():
+            metrics["3d"]["R40"][1] = 0.0
+        return result
+
+    monkeypatch.setattr("millisecond.detector.training.validation.evaluate", scored)
     assert main(arguments(minute, tmp_path)) == 0
+    out, err = capsys.readouterr()
+    assert "none found anything (AP 0)" in out and "the best AP" not in out
+    assert "training:" not in err and "validating" not in err  # no bars in what is no terminal
+
+
+def test_a_validation_is_one_line(minute, tmp_path, capsys):
+    assert main(arguments(minute, tmp_path, "--set", "train.epochs=3")) == 0
     captured = capsys.readouterr()
     told = [line for line in captured.err.splitlines() if "validation loss" in line]
-    assert [line.split(":")[0].split("\r")[-1].strip() for line in told] == [
-        *("step 8", "step 16", "step 20")
-    ]
+    assert [line.split(":")[0].split("\r")[-1].strip() for line in told] == [*("step 8", "step 12")]
     assert all("Car" in line and "Cyclist" in line and "best mean" in line for line in told)
-    assert "overlap" not in captured.out  # the table is evaluate.py's
+    assert "overlap" not in captured.out  # the table is millisecond evaluate's
     command = captured.out.partition("every figure: ")[2].split()
-    assert command[1] == "tools/evaluate.py" and Path(command[2]).is_file()
+    assert command[:2] == ["millisecond", "evaluate"] and Path(command[2]).is_file()
     first = next(line for line in read_log(tmp_path) if "train/total" in line)
     assert first["step"] == 1
 

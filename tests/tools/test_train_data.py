@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from millisecond.tools.prepare import main as prepare
+from millisecond.tools.train import main
 from tests.helpers.training_program import arguments
-from tools.prepare_kitti import main as prepare_kitti
-from tools.train import main
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "no_pictures")
 
 
 def copy_data(minute, folder: Path) -> tuple[Path, Path]:
@@ -24,8 +24,9 @@ def test_changed_labels_are_not_pasted_nor_learnt_unsaid(minute, tmp_path, capsy
     labels.write_text(labels.read_text().replace("Car 0", "Van 0"))
     assert main(arguments(copied, tmp_path / "run")) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "database_train" in error and "tools/prepare_kitti.py --root" in error
-    assert main(arguments(copied, tmp_path / "run", "--set", "augment.sample={}")) == 0
+    assert "database_train" in error and "millisecond prepare --root" in error
+    without = ("--set", "augment.sample={}", "train.epochs=1")
+    assert main(arguments(copied, tmp_path / "run", *without)) == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*made before")
@@ -78,7 +79,7 @@ def test_a_class_that_cannot_be_pasted_is_said(minute, tmp_path, capsys):
         lines = [line.split() for line in path.read_text().splitlines()]
         flat = [" ".join([*line[:4], *(["0", "0", "0", "0"]), *line[8:]]) for line in lines]
         path.write_text("".join(f"{line}\n" for line in flat))
-    assert prepare_kitti(["--root", str(copied[1])]) == 0
+    assert prepare(["--root", str(copied[1])]) == 0
     capsys.readouterr()
     assert main(arguments(copied, tmp_path / "run", "--set", "train.epochs=1")) == 0
     assert "no Car to paste (augment.sample.Car: 4)" in capsys.readouterr().err

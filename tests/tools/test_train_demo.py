@@ -1,19 +1,17 @@
 import importlib
 import json
 
-from detector.config import load_config
-from tools import train_demo
+from millisecond.detector.config import load_config
+from millisecond.tools import train_demo
 
 
 def test_every_command_line_is_understood(tmp_path):
     """The programs take what the first run gives them, and each finds what the one before left."""
     commands = [command for _, group in train_demo.steps(tmp_path) for command in group]
     programs = [command[0] for command in commands]
-    assert programs == ["simulate"] * 3 + [
-        *("prepare_kitti", "train", "evaluate", "detect", "visualize")
-    ]
+    assert programs == ["simulate"] * 3 + [*("prepare", "train", "evaluate", "detect", "visualize")]
     for program, *arguments in commands:
-        module = importlib.import_module(f"tools.{program}")
+        module = importlib.import_module(f"millisecond.tools.{program}")
         module.parse([str(argument) for argument in arguments])
     load_config(train_demo.CONFIG)
 

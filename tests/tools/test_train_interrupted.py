@@ -1,20 +1,18 @@
 """A training that is stopped, killed or hindered, and what it goes on from."""
 
-import fcntl
 import json
 import os
 import random
 import select
 import signal
-import subprocess
-import sys
-import termios
 import time
 from shutil import copytree
 
 import pytest
 
-from detector.training.monitor import Monitor
+from millisecond.detector.training.monitor import Monitor
+from millisecond.tools.program import PIPE_CLOSED
+from millisecond.tools.train import main
 from tests.helpers.training_program import (
     PROGRAM,
     STEPS,
@@ -25,10 +23,9 @@ from tests.helpers.training_program import (
     read_log,
     start,
 )
-from tools.program import PIPE_CLOSED
-from tools.train import main
+from tests.helpers.warm_processes import WarmProcess
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "no_pictures")
 
 
 def test_stopped_and_killed_and_resumed(minute, uninterrupted, tmp_path):
@@ -122,26 +119,31 @@ def test_what_another_training_left_is_not_written_over(minute, tmp_path, capsys
     assert (tmp_path / name).read_text() == "of days"
 
 
+IN_A_TERMINAL = """
+import fcntl, os, runpy, sys, termios
+_, terminal, *sys.argv = sys.argv
+os.setsid()
+end = os.open(terminal, os.O_RDWR)
+fcntl.ioctl(end, termios.TIOCSCTTY, 0)
+for stream in range(3):
+    os.dup2(end, stream)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
 def test_a_closed_terminal_saves_what_is_done(minute, uninterrupted, tmp_path):
     """SIGHUP comes, and nothing can be printed any more."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     terminal, end = os.openpty()
-    process = subprocess.Popen(
-        [sys.executable, str(PROGRAM), *arguments(minute, tmp_path)],
-        env=environment,
-        stdin=end,
-        stdout=end,
-        stderr=end,
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )
-    os.close(end)
+    command = [os.ttyname(end), str(PROGRAM), *arguments(minute, tmp_path)]
+    process = WarmProcess(["-c", IN_A_TERMINAL, *command], {})
     while last_step(tmp_path) < 4 and process.poll() is None:
         if select.select([terminal], [], [], 0.01)[0]:
             os.read(terminal, 1 << 16)
+    os.close(end)
     os.close(terminal)
-    assert process.wait(60) in (0, PIPE_CLOSED)
+    process.communicate(timeout=60)
+    assert process.returncode in (0, PIPE_CLOSED)
     assert 4 <= last_step(tmp_path) < STEPS
     finish(start(minute, tmp_path, "--resume"))
     assert_same_weights(tmp_path, uninterrupted)

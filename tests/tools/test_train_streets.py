@@ -2,11 +2,11 @@
 
 import pytest
 
-from data.simulator.street import WORLD
+from millisecond.data.simulator.street import WORLD
+from millisecond.tools.train import main
 from tests.helpers.training_program import arguments, assert_same_weights
-from tools.train import main
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "no_pictures")
 SHORT = ("--streets", "4", "--set", "train.epochs=1")
 
 
@@ -19,7 +19,7 @@ def test_streets_are_made_in_the_workers(minute, tmp_path, capsys, monkeypatch):
     other = (*SHORT, "--resume", "--sensor", "hdl-32e")
     assert main(arguments(minute, tmp_path / "one", *other)) == 2
     assert "changed since" in capsys.readouterr().err
-    monkeypatch.setattr("data.simulator.dataset.WORLD", 1000)
+    monkeypatch.setattr("millisecond.data.simulator.recording.WORLD", 1000)
     assert main(arguments(minute, tmp_path / "one", *SHORT, "--resume")) == 2
     err = capsys.readouterr().err
     assert f"world {WORLD}" in err and "world 1000" in err and err.count("\n") == 1
@@ -32,7 +32,7 @@ def test_trainings_of_other_seeds_see_other_streets(minute, tmp_path, monkeypatc
         seen.append(set(range(frames.first, frames.first + len(frames))))
         raise ValueError("noted")
 
-    monkeypatch.setattr("tools.train.build_training", note)
+    monkeypatch.setattr("millisecond.tools.train.build_training", note)
     for seed in (0, 0, 1):
         more = (*SHORT, f"train.seed={seed}")
         assert main(arguments(minute, tmp_path / str(len(seen)), *more)) == 2

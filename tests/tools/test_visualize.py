@@ -1,25 +1,24 @@
-"""visualize.py as a user calls it, without a display."""
+"""millisecond visualize as a user calls it, without a display."""
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from data.detections import NamedDetections
-from data.kitti.calibration import Calibration
-from data.kitti.dataset import KittiDataset
-from data.kitti.labels import write_labels
-from data.kitti.results import detections_to_labels
-from data.simulator import simulate
-from detector.draw.style import CLASS_COLOURS, OTHER_COLOURS
+from millisecond.data.boxes import NamedDetections
+from millisecond.data.calibration import Calibration
+from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.data.kitti.labels import write_labels
+from millisecond.data.kitti.results import detections_to_labels
+from millisecond.data.simulator import simulate
+from millisecond.detector.draw.style import CLASS_COLOURS, OTHER_COLOURS
+from millisecond.tools import demo, visualize
 from tests.helpers.kitti_miniature import CAR, png, write_miniature
+from tests.helpers.warm_processes import WarmProcess
 from tests.helpers.weights import write_weights
-from tools import demo, visualize
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,19 +46,14 @@ def write_json(path: Path, boxes, scores, names) -> None:
 
 def test_pictures_of_a_data_set_come_from_the_command_line(tmp_path):
     root = write_miniature(tmp_path / "kitti")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "VK_ICD_FILENAMES": "/nonexistent"}
-    command = ["--root", root, "--frames", "000002", "--output", tmp_path / "out"]
-    command += ["--no-detections"]
-    done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "visualize.py", *command],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    command = [str(ROOT / "tools" / "visualize.py"), "--root", str(root), "--frames", "000002"]
+    command += ["--output", str(tmp_path / "out"), "--no-detections"]
+    process = WarmProcess(command, {"VK_ICD_FILENAMES": "/nonexistent"})
+    said, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, said
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"000002_birds_eye.png", "000002_camera.png"} <= written
-    note = [line for line in done.stderr.splitlines() if line.startswith("note:")]
+    note = [line for line in said.splitlines() if line.startswith("note:")]
     assert "000002_scene.png" in written or (len(note) == 1 and "apt-get install" in note[0])
     assert opened(tmp_path / "out" / "000002_camera.png").shape[1] == 1224
 

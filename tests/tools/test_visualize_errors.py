@@ -1,4 +1,4 @@
-"""visualize.py says what is missed and false, and shows the worst frames first."""
+"""millisecond visualize says what is missed and false, and shows the worst frames first."""
 
 import json
 from pathlib import Path
@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data.detections import NamedDetections
-from data.kitti.calibration import Calibration
-from data.kitti.labels import read_labels, write_labels
-from data.kitti.metric.evaluation import MIN_OVERLAP, OPERATING_SCORE, evaluate
-from data.kitti.results import detections_to_labels
-from data.simulator import write_kitti_tree
-from detector.draw.frame_sheet import RIGHT
-from detector.draw.object_table import object_rows
-from detector.draw.style import VERDICT_COLOURS, Palette
+from millisecond.data.boxes import NamedDetections
+from millisecond.data.calibration import Calibration
+from millisecond.data.kitti.labels import read_labels, write_labels
+from millisecond.data.kitti.results import detections_to_labels
+from millisecond.data.metric.kitti import MIN_OVERLAP, OPERATING_SCORE, evaluate
+from millisecond.data.simulator import write_kitti_tree
+from millisecond.detector.draw.frame_sheet import RIGHT
+from millisecond.detector.draw.object_table import object_rows
+from millisecond.detector.draw.style import VERDICT_COLOURS, Palette
+from millisecond.tools import visualize
+from millisecond.tools.pictures import keys_of
 from tests.helpers.judged_results import STRANGER, write_judged_results, write_results
 from tests.helpers.kitti_miniature import CAR, IDS, PEDESTRIAN, write_miniature
-from tools import visualize
-from tools.visualizing.browser import keys_of
 
 CROWDED = (6, 8, 22, 29, 33, 38, 65, 68, 81, 102)  # streets with objects of all classes
 ALONE = ["--no-detections"]

@@ -1,1 +1,1 @@
-"""The measurements behind tools/benchmark.py, one file per subject."""
+"""The measurements behind millisecond bench, one file per subject."""

@@ -10,12 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from detector.config import Config
-from detector.models.bev_rows import BevRows
-from detector.models.second import Second, build_second
-from ops import BevHeads, ConvChain, KernelMap, Level, Table, bev_cells, bev_spread
-from tools.benchmarks.scans import Scans
-from tools.benchmarks.timing import kernel_time
+from millisecond.detector.config import Config
+from millisecond.detector.models.bev_rows import BevRows
+from millisecond.detector.models.second import Second, build_second
+from millisecond.ops import BevHeads, ConvChain, KernelMap, Level, Table, bev_cells, bev_spread
+from millisecond.tools.benchmarks.timing import Scans, kernel_time
 
 
 @torch.inference_mode()
@@ -122,8 +121,7 @@ def whole(model: Second, scans: Scans, batch: int) -> dict:
 def encoded(model: Second, scans: Scans, first: int, batch: int) -> tuple[Tensor, Level, Tensor]:
     """The encoder's rows of some scans, their sites, and their map."""
     frames = [(first + i) % len(scans.points) for i in range(batch)]
-    voxels = model.voxelize(*scans.batch(frames, torch.device("cuda")))
-    pyramid = model.index(voxels)
+    voxels, pyramid = model.sites(*scans.batch(frames, torch.device("cuda")))
     rows = model.encoder.rows(voxels.features, pyramid)
     return rows, pyramid.levels[-1], model.encode(voxels, pyramid)
 

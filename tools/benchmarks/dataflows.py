@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import torch
 
-import ops
-from ops import Dataflow
-from ops.dataflow import GROUPINGS
-from ops.locations import kernel_map, location_map
-from ops.voxelize import VoxelGrid, voxelize
-from tools.benchmarks.layer_times import (
+from millisecond import ops
+from millisecond.ops.lab import Dataflow, location_map, pair_map
+from millisecond.ops.lab.dataflow import GROUPINGS
+from millisecond.ops.lab.locations import kernel_map
+from millisecond.ops.voxelize import VoxelGrid, voxelize
+from millisecond.tools.benchmarks.layer_times import (
     AROUND,
     Layer,
     Maps,
@@ -22,9 +22,8 @@ from tools.benchmarks.layer_times import (
     spconv_time,
     unet_layers,
 )
-from tools.benchmarks.ops import GRID
-from tools.benchmarks.scans import Scans, simulated_sweeps
-from tools.benchmarks.timing import Times, wall
+from millisecond.tools.benchmarks.ops import GRID
+from millisecond.tools.benchmarks.timing import Scans, Times, simulated_sweeps, wall
 
 SEMANTIC = VoxelGrid((-80, -80, -4, 80, 80, 8), (0.05, 0.05, 0.05))  # as SemanticKITTI is cut
 SITES = 100_000  # of a cube of random sites
@@ -93,7 +92,7 @@ def search_times(case: Case) -> dict:
     calls = {"bitmap": lambda: ops.submanifold_map(*place)}
     for table in ("hash", "array"):
         calls[table] = lambda t=table: kernel_map(location_map(*place, AROUND, level.coords, t))
-    calls["pairs"] = lambda: ops.pair_map(layer.kernel_map)
+    calls["pairs"] = lambda: pair_map(layer.kernel_map)
     row: dict = {"case": case.name, "batch": case.batch, "rows": len(level.coords)}
     for name, call in calls.items():
         try:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv3d
 
-from ops import dense_conv3d, sparse_conv, submanifold_map
-from ops.dense_conv3d import DTYPES, KERNELS, RUNGS
-from tools.benchmarks.timing import Times, kernel_time, wall
+from millisecond.ops import sparse_conv, submanifold_map
+from millisecond.ops.lab import dense_conv3d
+from millisecond.ops.lab.dense_conv3d import DTYPES, KERNELS, RUNGS
+from millisecond.tools.benchmarks.timing import Times, kernel_time, wall
 
 NAMES = {torch.float32: "fp32", torch.float16: "fp16"}
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3}  # largest error against cuDNN

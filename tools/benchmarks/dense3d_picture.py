@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from detector.draw.plot import COLOURS, Line, Panel, Scale, draw_panels
+from millisecond.detector.draw.plot import COLOURS, Line, Panel, Scale, draw_panels
 
 OCCUPANCY = Scale("occupied sites, %", 0.1, 100, (0.1, 1, 10, 100), logarithmic=True)
 

@@ -20,7 +20,8 @@ def first_box(weights: Path, device: str, precision: str, cloud: Tensor) -> dict
     with tempfile.TemporaryDirectory() as folder:
         scan = Path(folder) / "scan.bin"
         cloud.numpy().tofile(scan)
-        command = [sys.executable, "-m", "tools.benchmarks.first_box", repr(time.time())]
+        module = "millisecond.tools.benchmarks.first_box"
+        command = [sys.executable, "-m", module, repr(time.time())]
         command += [str(weights), device, precision, str(scan)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
@@ -29,8 +30,8 @@ def first_box(weights: Path, device: str, precision: str, cloud: Tensor) -> dict
 
 
 def _main(started: str, weights: str, device: str, precision: str, scan: str) -> None:
-    from data.kitti.points import read_points
-    from detector import Detector
+    from millisecond.data.formats.clouds import read_points
+    from millisecond.detector import Detector
 
     times = {"imported": time.time() - float(started)}
     detector = Detector.from_weights(weights, device, precision)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detector.models.sparse_encoder import DOWNS
-from ops import ConvGeometry, KernelMap, Level, index_pyramid, sparse_conv
-from ops.cuda import naive
-from tools.benchmarks.ops import GRID
-from tools.benchmarks.peers import LAYERS
-from tools.benchmarks.scans import Scans
-from tools.benchmarks.timing import kernel_time
+from millisecond.detector.models.sparse_encoder import DOWNS
+from millisecond.ops import ConvGeometry, KernelMap, Level, index_pyramid, sparse_conv
+from millisecond.ops.lab import naive
+from millisecond.tools.benchmarks.ops import GRID
+from millisecond.tools.benchmarks.peers import LAYERS
+from millisecond.tools.benchmarks.timing import Scans, kernel_time
 
 SUBMANIFOLD = ConvGeometry((3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1))
 # name, dtype, torch.set_float32_matmul_precision, largest error against the naive rung

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-import ops
-from detector.models.sparse_encoder import DOWNS
-from ops import ConvGeometry, Dataflow, KernelMap, Level, LocationMap, PairMap, sparse_conv
-from ops.row_order import row_order
-from ops.spconv.product import gains_by_order, segment_of
-from tools.benchmarks.peers import encoder_layers
-from tools.benchmarks.timing import kernel_time
+from millisecond import ops
+from millisecond.detector.models.sparse_encoder import DOWNS
+from millisecond.ops import ConvGeometry, KernelMap, Level, lab
+from millisecond.ops.lab import Dataflow, LocationMap, PairMap
+from millisecond.ops.layers import gains_by_order, segment_of
+from millisecond.ops.row_order import row_order
+from millisecond.tools.benchmarks.peers import encoder_layers
+from millisecond.tools.benchmarks.timing import kernel_time
 
 AROUND = ConvGeometry((3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1))
 HALF = ConvGeometry((2, 2, 2), (2, 2, 2), (0, 0, 0), (1, 1, 1))
@@ -25,7 +26,7 @@ TYPES = {
     "tf32": torch.float32,
     "fp32": torch.float32,
 }
-CANDIDATES = (  # what tools/tune.py chooses among
+CANDIDATES = (  # what millisecond tune chooses among
     Dataflow(),
     *(Dataflow("gather_scatter", grouping) for grouping in ("symmetric", "fixed")),
     *(Dataflow("gather_scatter", "adaptive", epsilon) for epsilon in (0.1, 0.3, 0.5)),
@@ -67,7 +68,7 @@ class Maps:
         direct = dataflow.kind == "direct"
         key = direct, layer.kind, layer.level, layer.kernel_map.forward.neighbours.data_ptr()
         if key not in self._made:
-            self._made[key] = self._located(layer) if direct else ops.pair_map(layer.kernel_map)
+            self._made[key] = self._located(layer) if direct else lab.pair_map(layer.kernel_map)
         return self._made[key]
 
     def _located(self, layer: Layer) -> LocationMap:
@@ -75,7 +76,7 @@ class Maps:
         if layer.kind == "inverse":
             above, below = below, above
         place = above.coords, above.spatial_shape, self.batch_size, layer.geometry, below.coords
-        found = ops.location_map(*place)
+        found = lab.location_map(*place)
         return found.reversed() if layer.kind == "inverse" else found
 
 
@@ -165,7 +166,7 @@ def dataflow_times(
         if dataflow.kind == "direct" and layer.c_in * layer.c_out > DIRECT_LIMIT:
             continue
         taken = maps.taken(layer, dataflow)
-        call = lambda: sparse_conv(features, weight, taken, dataflow=dataflow)  # noqa: B023, E731
+        call = lambda: lab.sparse_conv(features, weight, taken, dataflow=dataflow)  # noqa: B023, E731
         step = (lambda: _step(call, leaves, gradient)) if training else call  # noqa: B023
         with torch.inference_mode(not training):
             us = 1e3 * kernel_time(step, launches=5, repeats=5) if graph else launched_time(step, 5)
@@ -180,9 +181,9 @@ def in_order(layer: Layer, precision: str) -> Layer | None:
     c_in, c_out = layer.c_in, layer.c_out
     if not gains_by_order(forward, dtype, c_in, c_out):
         return None
-    forward = forward._replace(order=row_order(forward, segment_of(c_in, c_out)))
+    forward = forward._replace(order=row_order(forward, segment_of(dtype, c_in, c_out)))
     if backward is not None and gains_by_order(backward, dtype, c_out, c_in):
-        backward = backward._replace(order=row_order(backward, segment_of(c_in, c_out)))
+        backward = backward._replace(order=row_order(backward, segment_of(dtype, c_in, c_out)))
     return layer._replace(kernel_map=KernelMap(forward, backward))
 
 

@@ -10,15 +10,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from detector.config import PRECISIONS, Config
-from detector.detector import Detector
-from detector.models.bev_rows import BevRows
-from detector.models.second import Second
-from detector.postprocess import build_postprocessor
-from ops.voxelize import Voxels
-from tools.benchmarks.peers import available, encoder_layers
-from tools.benchmarks.scans import Scans
-from tools.benchmarks.timing import Times, timed
+from millisecond.detector.config import PRECISIONS, Config
+from millisecond.detector.detector import Detector
+from millisecond.detector.models.bev_rows import BevRows
+from millisecond.detector.models.second import Second
+from millisecond.detector.postprocess import build_postprocessor
+from millisecond.ops.voxelize import Voxels
+from millisecond.tools.benchmarks.peers import available, encoder_layers
+from millisecond.tools.benchmarks.timing import Scans, Times, timed
 
 WARM_UP = 3  # calls
 

@@ -8,23 +8,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-import ops
-from detector.models.bev_cells import Window, planned
-from detector.models.encoder_graph import KITTI_CAPACITIES
-from detector.models.sparse_encoder import DOWNS
-from ops import KernelMap, Level, Voxels
-from ops.cuda import naive
-from ops.cuda.streams import own_stream
-from ops.kernel_map import pyramid_builder
-from ops.line_table import line_table, site_table
-from ops.locations import kernel_map as kernel_map_of
-from ops.locations import output_sites
-from ops.reached_sites import reached_sites
-from ops.row_order import row_order
-from ops.site_order import site_order
-from tools.benchmarks.ops import GRID
-from tools.benchmarks.scans import Scans
-from tools.benchmarks.timing import Times, wall
+from millisecond import ops
+from millisecond.detector.cuda_graph import KITTI_ROWS
+from millisecond.detector.models.sparse_encoder import DOWNS
+from millisecond.ops import KernelMap, Level, Voxels, lab
+from millisecond.ops.bev import Window, planned
+from millisecond.ops.kernel_map import pyramid_builder
+from millisecond.ops.lab import naive
+from millisecond.ops.lab.locations import kernel_map as kernel_map_of
+from millisecond.ops.lab.locations import output_sites
+from millisecond.ops.line_maps import line_table, reached_sites, site_order, site_table
+from millisecond.ops.row_order import row_order
+from millisecond.ops.transfer import own_stream
+from millisecond.tools.benchmarks.ops import GRID
+from millisecond.tools.benchmarks.timing import Scans, Times, wall
 
 
 class Scan(NamedTuple):
@@ -86,15 +83,21 @@ def voxelize(scan: Scan) -> Calls:
     return {"voxelize": lambda: ops.voxelize(scan.points, scan.offsets, GRID)}
 
 
-@line("index_bounded", "index_workspace_words")
+@line("index_bounded", "index_clear", "index_workspace_words")
 def index_with_capacities(scan: Scan) -> Calls:
     coords, shape = scan.voxels.coords, GRID.sparse_shape
     workspace = ops.index_workspace(shape, 1, DOWNS, coords.device)
-    options = {"capacities": KITTI_CAPACITIES, "workspace": workspace}
-    return {"index, capacities": lambda: ops.index_pyramid(coords, shape, 1, DOWNS, **options)}
+    options = {"capacities": KITTI_ROWS, "workspace": workspace}
+    cleared_now = {**options, "clear_on": torch.cuda.current_stream()}
+    return {
+        "index, capacities": lambda: ops.index_pyramid(coords, shape, 1, DOWNS, **options),
+        "index, capacities, cleared apart": lambda: ops.index_pyramid(
+            coords, shape, 1, DOWNS, **cleared_now
+        ),
+    }
 
 
-@line("index_count", "index_exact", "index_clear")
+@line("index_exact")
 def index_exactly(scan: Scan) -> Calls:
     coords, shape = scan.voxels.coords, GRID.sparse_shape
     workspace = ops.index_workspace(shape, 1, DOWNS, coords.device)
@@ -102,7 +105,7 @@ def index_exactly(scan: Scan) -> Calls:
     return {"index, exact sizes": lambda: ops.index_pyramid(coords, shape, 1, DOWNS, **options)}
 
 
-@line("index_sites")
+@line("index_exact", "index_workspace_words")
 def index_in_one_call(scan: Scan) -> Calls:
     coords, shape = scan.voxels.coords, GRID.sparse_shape
     build = pyramid_builder(shape, 1, DOWNS, 3, False, True, coords.device)
@@ -139,10 +142,10 @@ def sparse_conv(scan: Scan) -> Calls:
 )
 def dataflows_over_pairs(scan: Scan) -> Calls:
     kernel_map, rows = submanifold(scan)
-    x, weight, listed = random(rows, 64), random(27, 64, 64), ops.pair_map(kernel_map)
-    calls: Calls = {"list the pairs of a map": lambda: ops.pair_map(kernel_map)}
-    for dataflow in (ops.Dataflow("gather_scatter"), ops.Dataflow("fetch_on_demand")):
-        call = lambda d=dataflow: ops.sparse_conv(x, weight, listed, dataflow=d)  # noqa: E731
+    x, weight, listed = random(rows, 64), random(27, 64, 64), lab.pair_map(kernel_map)
+    calls: Calls = {"list the pairs of a map": lambda: lab.pair_map(kernel_map)}
+    for dataflow in (lab.Dataflow("gather_scatter"), lab.Dataflow("fetch_on_demand")):
+        call = lambda d=dataflow: lab.sparse_conv(x, weight, listed, dataflow=d)  # noqa: E731
         calls[f"{dataflow.kind} 64-64 and backward"] = forward_and_backward(call)
     return calls
 
@@ -151,13 +154,13 @@ def dataflows_over_pairs(scan: Scan) -> Calls:
 def direct(scan: Scan) -> Calls:
     level, geometry = scan.levels[2], ops.ConvGeometry.of(3, padding=1)
     place = level.coords, level.spatial_shape, 1, geometry, level.coords
-    x, weight, found = random(len(level.coords), 64), random(27, 64, 64), ops.location_map(*place)
+    x, weight, found = random(len(level.coords), 64), random(27, 64, 64), lab.location_map(*place)
     down = level.coords, level.spatial_shape, 1, DOWNS[2]
     return {
         "outputs of a step down, hash": lambda: output_sites(*down),
-        "location map, hash": lambda: ops.location_map(*place),
+        "location map, hash": lambda: lab.location_map(*place),
         "kernel map by search in the hash": lambda: kernel_map_of(found),
-        "direct 64-64": lambda: ops.sparse_conv(x, weight, found),
+        "direct 64-64": lambda: lab.sparse_conv(x, weight, found),
     }
 
 
@@ -179,7 +182,7 @@ def conv_naive(scan: Scan) -> Calls:
 @line("dense_conv3d")
 def dense_conv3d(scan: Scan) -> Calls:
     volume, weight = (random(*n).detach() for n in ((1, 16, 64, 64, 64), (16, 16, 3, 3, 3)))
-    return {"dense conv 16-16, 64 x 64 x 64": lambda: ops.dense_conv3d(volume, weight)}
+    return {"dense conv 16-16, 64 x 64 x 64": lambda: lab.dense_conv3d(volume, weight)}
 
 
 @line("train_blocks", "conv_blocks", "conv_blocks_backward")
@@ -217,10 +220,8 @@ def conv_chain(scan: Scan) -> Calls:
     weights = [torch.randn(27, 64, 64) for _ in range(2)]
     chain = ops.ConvChain(weights, [torch.randn(64) for _ in weights]).cuda().half()
     x = random(rows, 64).detach()
-    level = scan.levels[2]
     return {
         "conv chain": lambda: chain(x, [kernel_map] * 2),
-        "conv chain to a map": lambda: chain.bev_map(x, [kernel_map] * 2, level, 1),
         "packing weights": chain.half,
     }
 

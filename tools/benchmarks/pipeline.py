@@ -1,29 +1,173 @@
 """From points on the host to boxes on the host, as a user's program calls it: latency, stages,
-frames per second, memory, start."""
+frames per second, memory, start; a picture of the latencies.
+
+On a GPU each stage is a CUDA graph of its own, else it is timed by the wall clock.
+"""
 
 from __future__ import annotations
 
 import gc
+import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image, ImageDraw
 from torch import Tensor
 
-from detector.config import Config
-from detector.detector import Detector
-from detector.inference import Inference
-from detector.models.second import Second
-from detector.weights import save_weights
-from tools.benchmarks.first_box import first_box
-from tools.benchmarks.network import hardware
-from tools.benchmarks.peer_network import PeerNetwork, peer_networks
-from tools.benchmarks.percentiles import Percentiles
-from tools.benchmarks.pipeline_stages import stages
-from tools.benchmarks.scans import Scans
+from millisecond.detector.config import Config
+from millisecond.detector.detector import Detector
+from millisecond.detector.draw.style import BACKGROUND, FAINT, GRID, TEXT, Colour
+from millisecond.detector.draw.text import shortened, width, write
+from millisecond.detector.frame_graph import FrameGraph, FrameGraphs
+from millisecond.detector.inference import Inference
+from millisecond.detector.models.second import Second
+from millisecond.detector.weights import save_weights
+from millisecond.ops import Pyramid, Voxels
+from millisecond.tools.benchmarks.first_box import first_box
+from millisecond.tools.benchmarks.network import hardware
+from millisecond.tools.benchmarks.peers import PeerNetwork, peer_networks
+from millisecond.tools.benchmarks.timing import Percentiles, Scans, kernel_time, wall
+
+REPEATS = 5  # calls, on a CPU
+Clock = Callable[[Callable[[], object]], float]
+
+
+def stages(inference: Inference, clouds: Sequence[Tensor]) -> dict[str, float]:
+    """Milliseconds of each stage, the median over the clouds."""
+    measured = _on_gpu if inference.device.type == "cuda" else _on_cpu
+    with torch.inference_mode():
+        times = [measured(inference, cloud) for cloud in clouds]
+    return {name: statistics.median(row[name] for row in times) for name in times[0]}
+
+
+def _on_cpu(inference: Inference, cloud: Tensor) -> dict[str, float]:
+    clock: Clock = lambda call: statistics.median(wall(call, REPEATS, warmup=1))  # noqa: E731
+    model, offsets = inference.model, torch.tensor([0, len(cloud)], dtype=torch.int32)
+    voxels, pyramid = model.sites(cloud, offsets)
+    times = {
+        "voxelize": clock(lambda: model.voxelize(cloud, offsets)),
+        "index": clock(lambda: model.index(voxels)),
+    }
+    return times | _network(inference, voxels, pyramid, clock)
+
+
+def _on_gpu(inference: Inference, cloud: Tensor) -> dict[str, float]:
+    graph = graph_of(inference, [cloud])
+    points, offsets, late = graph.load()
+    model, fixed = inference.model, graph.fixed
+    voxels, pyramid = model.sites(points, offsets, fixed)
+    times = {
+        "load": kernel_time(graph.load),
+        "voxelize": kernel_time(lambda: model.voxelize(points, offsets, fixed)),
+        "index": kernel_time(lambda: model.index(voxels, fixed)),
+    }
+    times |= _network(inference, voxels, pyramid, kernel_time)
+    cells = inference.cells(pyramid)
+    if cells is not None:
+        times["cells, beside the encoder"] = kernel_time(lambda: inference.cells(pyramid))
+    found = inference.postprocess.select(inference.forward(points, offsets, fixed).predictions)
+    bev = model.encode(voxels, pyramid)
+    times["dense BEV network"] = kernel_time(lambda: model.predict(bev))
+    times["report"] = kernel_time(lambda: graph.report(voxels, pyramid, found, late))
+    times["all in one graph"] = kernel_time(graph.run, launches=3)
+    return times
+
+
+def _network(
+    inference: Inference, voxels: Voxels, pyramid: Pyramid, clock: Clock
+) -> dict[str, float]:
+    features, cells = inference.encode(voxels, pyramid), inference.cells(pyramid)
+    predictions = inference.predict(features, pyramid, cells)
+    return {
+        "encoder": clock(lambda: inference.encode(voxels, pyramid)),
+        "BEV network": clock(lambda: inference.predict(features, pyramid, cells)),
+        "postprocess": clock(lambda: inference.postprocess.select(predictions)),
+    }
+
+
+def graph_of(inference: Inference, clouds: Sequence[Tensor]) -> FrameGraph:
+    """A graph that holds the clouds' points."""
+    graphs = FrameGraphs(inference)
+    graphs.finish(graphs.launch(clouds), clouds)  # from now on the capacity is known
+    graph = graphs.launch(clouds)
+    if graph is None:
+        raise ValueError(
+            f"a cloud of {max(map(len, clouds))} points fits no graph; raise grid.max_voxels_test"
+        )
+    graphs.finish(graph, clouds)
+    return graph
+
+
+WIDTH, LEFT, RIGHT = 1100, 40, 40  # pixels
+TITLE, ROW, BARS = 56, 150, 78  # heights: of the title, of a series, of its bars
+BAR = 4  # pixels of a bar
+FILL: Colour = (70, 110, 178)
+MARKS: dict[str, Colour] = {"p50": (52, 224, 108), "p90": (255, 214, 50), "p99": (255, 84, 84)}
+
+
+def draw_latencies(samples: Mapping[str, Sequence[float]], title: str) -> np.ndarray:
+    """Milliseconds by the name of their series -> a picture [H, W, 3] uint8.
+
+    Each series has its own scale: from its fastest call to its 99.9th percentile.
+    """
+    image = Image.new("RGB", (WIDTH, TITLE + ROW * len(samples)), BACKGROUND)
+    draw = ImageDraw.Draw(image)
+    write(draw, (LEFT, TITLE / 2), shortened(title, 18, WIDTH - LEFT - RIGHT), TEXT, 18)
+    for number, (name, milliseconds) in enumerate(samples.items()):
+        _series(draw, TITLE + ROW * number, name, milliseconds)
+    return np.asarray(image)
+
+
+def _series(
+    draw: ImageDraw.ImageDraw, top: float, name: str, milliseconds: Sequence[float]
+) -> None:
+    times = Percentiles.of(milliseconds)
+    low, high = min(milliseconds), times.p99_9
+    high = max(high, low * 1.01, low + 1e-3)  # calls that all took the same
+    room, base = WIDTH - LEFT - RIGHT, top + 26 + BARS
+    counts, _ = np.histogram(milliseconds, bins=room // BAR, range=(low, high))
+    write(draw, (LEFT, top + 10), f"{name}: {len(milliseconds)} calls", TEXT, 14)
+    slow = sum(time > high for time in milliseconds)
+    text = f"p99.9 {times.p99_9:.3f} ms" + (f", {slow} slower" if slow else "")
+    right: float = WIDTH - RIGHT
+    for said, colour in ((text, FAINT), *_percentiles(times)):
+        write(draw, (right, top + 10), said, colour, 14, "rm")
+        right -= width(said, 14) + 16
+
+    # ---- axis ----
+    step = _step(high - low)
+    for tick in np.arange(np.ceil(low / step) * step, high + step * 1e-6, step):
+        x = LEFT + room * (tick - low) / (high - low)
+        draw.line((x, base - BARS, x, base + 4), GRID)
+        write(draw, (x, base + 14), f"{tick:.6g}", FAINT, 12, "mm")
+    draw.line((LEFT, base, LEFT + room, base), FAINT)
+
+    # ---- bars and percentiles ----
+    for place, count in enumerate(counts):
+        if count:
+            x = LEFT + place * BAR
+            height = max(1, round(BARS * count / counts.max()))
+            draw.rectangle((x, base - height, x + BAR - 2, base - 1), FILL)
+    for mark, colour in MARKS.items():
+        x = LEFT + room * (getattr(times, mark) - low) / (high - low)
+        draw.line((x, base - BARS, x, base), colour)
+
+
+def _percentiles(times: Percentiles) -> list[tuple[str, Colour]]:
+    """Those that are marked, the slowest first, in the colours of their lines."""
+    return [(f"{mark} {getattr(times, mark):.3f}", MARKS[mark]) for mark in reversed(MARKS)]
+
+
+def _step(span: float) -> float:
+    """A round distance of the ticks: 1, 2 or 5 times a power of ten, six to fifteen of them."""
+    power = 10 ** np.floor(np.log10(span / 5))
+    return float(next(step for step in (power, 2 * power, 5 * power) if span / step < 15))
+
 
 SECONDS = 1.0  # for which frames are counted
 FEWER = 10  # the calls that are not the detector's own are fewer by this factor

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ops.cuda.library import BuildError
-from ops.cuda.toolchain import Toolchain
+from millisecond.ops.library import BuildError
+from millisecond.ops.toolchain import Toolchain
 
 
 def compiled(name: str) -> ctypes.CDLL:

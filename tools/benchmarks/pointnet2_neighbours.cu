@@ -1,6 +1,6 @@
 // Ball query, three nearest neighbours, grouping and interpolation as PointNet++ and most of its descendants have
 // them: a thread per centre or query that reads all points from global memory; features [batch, channels, points],
-// a thread per place and channel; gradients by atomic additions. The baseline of `tools/benchmark.py points`, no
+// a thread per place and channel; gradients by atomic additions. The baseline of `millisecond bench points`, no
 // part of the library. One thing is ours, so that rows are the same: no operation of a distance is fused with
 // another.
 #include <cuda_runtime.h>

@@ -1,6 +1,6 @@
 // Furthest point sampling as PointNet++ and most of its descendants have it: a block per cloud that reads all
 // coordinates and distances from global memory in every step and finds the furthest point by a tree in shared
-// memory, a barrier per level. The baseline of `tools/benchmark.py sampling`, no part of the library. Two things
+// memory, a barrier per level. The baseline of `millisecond bench sampling`, no part of the library. Two things
 // are ours, so that it chooses the same rows: ties go to the lower row, and no operation is fused with another.
 #include <cuda_runtime.h>
 

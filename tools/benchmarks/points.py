@@ -10,10 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-import ops
-from tools.benchmarks.pointnet2 import compiled, launcher
-from tools.benchmarks.scans import Scans
-from tools.benchmarks.timing import kernel_time
+from millisecond import ops
+from millisecond.tools.benchmarks.pointnet2 import compiled, launcher
+from millisecond.tools.benchmarks.timing import Scans, kernel_time
 
 # clouds, points of a cloud, centres or queries
 SIZES = ((1, 16_384, 4096), (16, 16_384, 4096), (1, 131_072, 16_384))

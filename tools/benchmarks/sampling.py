@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ops import furthest_point_sampling
-from tools.benchmarks.pointnet2 import compiled, launcher
-from tools.benchmarks.timing import Times, timed
+from millisecond.ops import furthest_point_sampling
+from millisecond.tools.benchmarks.pointnet2 import compiled, launcher
+from millisecond.tools.benchmarks.timing import Times, timed
 
 SIZES = ((1024, 16_384), (2048, 131_072))  # samples, points of a cloud
 BATCHES = (1, 16)

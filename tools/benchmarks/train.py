@@ -12,21 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data.frame import Batch, Frame
-from data.gt_database import GroundTruthDatabase
-from detector.config import Config
-from detector.models.anchor_head import Predictions
-from detector.models.second import build_second
-from detector.training.build import build_trainer
-from detector.training.distributed import Processes
-from detector.training.gpu_trainer import GpuTrainer
-from detector.training.indexed import Indexed
-from detector.training.loader import StepSampler, build_training_frames, training_loader
-from detector.training.losses import build_criterion
-from detector.training.randomness import fix_randomness
-from detector.training.trainer import Trainer
-from detector.training.workers import batches_of
-from tools.benchmarks.timing import Times, kernel_time, wall
+from millisecond.data.augment import GroundTruthDatabase
+from millisecond.data.frame import Batch, Frame
+from millisecond.detector.config import Config
+from millisecond.detector.models.anchor_head import Predictions
+from millisecond.detector.models.second import build_second
+from millisecond.detector.training.build import build_trainer, fix_randomness
+from millisecond.detector.training.distributed import Processes
+from millisecond.detector.training.gpu_trainer import GpuTrainer
+from millisecond.detector.training.loader import (
+    StepSampler,
+    batches_of,
+    build_training_frames,
+    training_loader,
+)
+from millisecond.detector.training.losses import build_criterion
+from millisecond.detector.training.trainer import Indexed, Trainer
+from millisecond.tools.benchmarks.timing import Times, kernel_time, wall
 
 WARM_UP = 5  # steps
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data.files import read_text
-from data.schema import ConfigError, build, nearest, read_yaml, require
+from millisecond.data.files import read_text
+from millisecond.data.schema import ConfigError, build, nearest, read_yaml, require
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yaml", ".yml")
@@ -19,15 +19,15 @@ APART = 0.005  # degrees: beams that are closer are the same one given twice
 
 @dataclass(frozen=True)
 class Sensor:
-    """What a LiDAR measures. Angles in degrees, lengths in metres.
+    """A LiDAR. Angles in degrees, lengths in metres.
 
-    Raises ConfigError, a ValueError, with the name of the value that is impossible.
+    Raises ConfigError, a ValueError, with the name of the impossible value.
     """
 
     elevations: tuple[float, ...]  # of the beams, in any order; up is positive
     azimuth_step: float  # between two firings of a beam
     height: float  # of the origin of its points above the ground
-    pitch: float = 0.0  # by which it looks down, so that a level road rises ahead
+    pitch: float = 0.0  # by which the sensor looks down, so that a level road rises ahead
     field_of_view: float = 360.0  # around straight ahead
     min_range: float = 0.5
     max_range: float = 100.0
@@ -38,7 +38,7 @@ class Sensor:
     laser_heights: tuple[float, ...] = ()  # of the beams above the origin of the points
     asphalt_range: float = 45.0  # at which half of the pulses onto a road come back
     range_spread: float = 0.0  # of the logarithm of that, from scan to scan
-    returns: int = 1  # points that a pulse brings at most; 2: one behind an edge too
+    returns: int = 1  # most points per pulse; 2: also a point behind an edge
     intensity: bool = True  # False: every point has intensity 0
     # the own car's roof: front and back edge (x), half of its width, height above the ground
     roof: tuple[float, ...] = ()
@@ -84,8 +84,8 @@ class Sensor:
             require(
                 back < front and side > 0 and 0 < roof < lowest,
                 "roof",
-                f"front {front:g}, back {back:g}, half width {side:g}, height {roof:g} are no roof "
-                f"below a laser at {lowest:g}",
+                f"front {front:g}, back {back:g}, half width {side:g}, height {roof:g} are not "
+                f"a roof below a laser at {lowest:g}",
             )
         rays = len(order) * self.field_of_view / self.azimuth_step
         require(rays <= MOST_RAYS, "azimuth_step", f"{rays:.0f} rays per scan are too many")

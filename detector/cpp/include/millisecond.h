@@ -1,6 +1,6 @@
 /* The detector and its operators without Python: C, pointers, sizes and a stream.
  *
- * Every function returns MS_OK or an error; ms_error_message() then says in one line what was wrong. Streams are
+ * Every function returns MS_OK or an error; ms_error_message() then describes the error in one line. Streams are
  * cudaStream_t handed over as void*, null for the default stream, so that this header needs no other. Device
  * memory belongs to the device that is current (operators) or that the detector was opened on. Nothing throws.
  */
@@ -22,7 +22,7 @@ extern "C" {
 typedef enum {
   MS_OK = 0,
   MS_ERROR_ARGUMENT = 1, /* a null pointer, a negative size, a value out of its range */
-  MS_ERROR_FILE = 2,     /* the weights file cannot be read, is damaged or is of another network */
+  MS_ERROR_FILE = 2,     /* the network file cannot be read, is damaged or of another version */
   MS_ERROR_CAPACITY = 3, /* more results than there is room for; the room is filled */
   MS_ERROR_MEMORY = 4,   /* no memory left, on the host or on the GPU */
   MS_ERROR_CUDA = 5,     /* anything else that CUDA reports */
@@ -31,14 +31,14 @@ typedef enum {
 
 typedef enum { MS_FP32 = 0, MS_FP16 = 1, MS_BF16 = 2 } ms_type;
 
-/* What went wrong in the last call of this thread that failed; valid until the thread's next call. */
+/* The error of this thread's last call that failed; valid until the thread's next call. */
 MS_API const char* ms_error_message(void);
 
 /* ---- detector ---- */
 
 typedef struct ms_detector ms_detector;
 
-/* A detector from a weights file, which holds its configuration too.
+/* A detector from a network file, which millisecond export makes of weights: for all precisions and kinds of GPU.
  * precision: of the network; boxes are always computed in fp32. device: number of the GPU. */
 MS_API ms_status ms_detector_open(const char* path, ms_type precision, int device, ms_detector** detector);
 
@@ -64,11 +64,12 @@ typedef struct {
 
 /* Boxes of one scan, best first.
  *
- * points [count, point_width] float32, on the host or on the detector's GPU: x, y, z in metres in the LiDAR frame
- * (x forward, y left, z up), the intensity from 0 to 1, further features. Written on the host, each unless null:
- * boxes [capacity, 7] (x, y, z of the centre, length, width, height, yaw counter-clockwise from x; metres and
- * radians), scores [capacity], labels [capacity] from 1. found: number of boxes; more than `capacity` are
- * MS_ERROR_CAPACITY, and the best are written. left_out may be null. A scan has at most 2^24 points.
+ * points [count, point_width] float32, on the host or on the detector's GPU. Columns: x, y, z in metres in the
+ * LiDAR frame (x forward, y left, z up), the intensity from 0 to 1, further features. These are written on the
+ * host, each unless null: boxes [capacity, 7] (x, y, z of the centre, length, width, height, yaw counter-clockwise
+ * from x; metres and radians), scores [capacity], labels [capacity] from 1. found: number of boxes. More than
+ * `capacity` boxes are MS_ERROR_CAPACITY, and the best are written. left_out may be null. A scan has at most 2^24
+ * points.
  *
  * The work goes to `stream`, and the call waits for it. Calls with one detector from several threads run side by
  * side if their streams differ; each takes GPU memory of its own. The first call of a kind records a CUDA graph,
@@ -108,7 +109,7 @@ typedef struct {
   int32_t channels, height, width; /* of the map; height is along y, width along x */
 } ms_encoder_info;
 
-/* What the encoder of a weights file takes and gives. Needs no GPU. */
+/* The inputs and outputs of a network file's encoder. Needs no GPU. */
 MS_API ms_status ms_encoder_describe(const char* path, ms_encoder_info* info);
 
 /* points: the most that a scan has, 1 to 2^24. It decides how many active sites each level has room for: enough
@@ -124,18 +125,18 @@ typedef enum {
   MS_CHANNELS_LAST = 1   /* [1, height, width, channels] */
 } ms_layout;
 
-/* What a call writes to the device about its scan. */
+/* A call's report on its scan, on the device. */
 typedef struct {
   int32_t rows[5];              /* active sites of each level */
   int32_t overflow;             /* not 0: a level has no room for all its sites, and the map is not valid */
   int32_t not_finite, over_cap; /* points that were left out: see ms_left_out */
 } ms_encoder_report;
 
-/* Points of one scan to its bird's-eye-view map. points [points of ms_encoder_open, point_width] float32 as in
- * ms_detect, count [1] int32 how many of them there are (null: all), map [...] in the encoder's precision, report
- * [1]: all on the encoder's GPU, points and map at multiples of 16 bytes. Channel z * c + i of the map is channel
- * i at height z, where every height has c channels. An encoder works on one scan at a time: its calls go to one
- * stream. */
+/* Points of one scan to its bird's-eye-view map. points: [points of ms_encoder_open, point_width] float32, as in
+ * ms_detect. count: [1] int32, the number of points (null: all). map: [...] in the encoder's precision. report:
+ * [1]. All are on the encoder's GPU, points and map at multiples of 16 bytes. Channel z * c + i of the map is
+ * channel i at height z, where every height has c channels. An encoder works on one scan at a time: its calls go
+ * to one stream. */
 MS_API ms_status ms_encode(ms_encoder* encoder, const float* points, const int32_t* count, ms_layout layout,
                            void* map, ms_encoder_report* report, void* stream);
 
@@ -178,8 +179,8 @@ MS_API ms_status ms_submanifold_map(const int32_t* coords, const int32_t* count,
                                     int32_t* neighbours, int32_t* state, void* stream);
 
 /* The sites that a strided convolution reaches, at most `capacity`, and its kernel map: out_coords [capacity, 4],
- * neighbours [volume, capacity]. state [4] int32 on the device: input rows; output rows, which serve as count; bit
- * 1 set where the capacity was too small, bit 30 where a site is wrong; then rows - (first wrong row). */
+ * neighbours [volume, capacity]. state [4] int32 on the device: input rows; output rows, which may be passed as a
+ * count; bit 1 set where the capacity was too small, bit 30 where a site is wrong; rows - (first wrong row). */
 MS_API ms_status ms_strided_map(const int32_t* coords, const int32_t* count, int64_t rows, int32_t batch,
                                 const int32_t shape[3], const ms_window* window, int64_t capacity,
                                 int32_t* out_coords, int32_t* neighbours, int32_t* state, void* stream);
@@ -193,9 +194,9 @@ typedef struct {
   int32_t flipped; /* 1: offset v meets weight[volume - 1 - v], as in the gradient of a submanifold convolution */
 } ms_table;
 
-/* out [rows, c_out] = features [., c_in] x weight [volume, c_in, c_out] over the table, in `type`; plus bias
- * [c_out] float32 and residual [rows, c_out], each unless null; then ReLU if relu is 1. transposed 1: weight is
- * [volume, c_out, c_in], as the gradient of the features takes it. Sums are in float32. */
+/* out [rows, c_out] = features [., c_in] x weight [volume, c_in, c_out] over the table, in `type`. bias
+ * [c_out] float32 and residual [rows, c_out] are added, each unless null. Then ReLU if relu is 1. transposed 1:
+ * weight is [volume, c_out, c_in], as the gradient of the features takes it. Sums are in float32. */
 MS_API ms_status ms_sparse_conv(ms_type type, const void* features, int32_t c_in, const void* weight,
                                 int32_t transposed, int32_t c_out, const ms_table* table, const float* bias,
                                 const void* residual, int32_t relu, void* out, void* stream);
@@ -248,7 +249,7 @@ MS_API ms_status ms_select_boxes(const ms_predictions* predictions, float* boxes
 
 /* ---- operators on points ----
  *
- * Clouds are float32 [batch, count, 3], finite. Rows are int64, those of a point in its cloud. */
+ * Clouds are float32 [batch, count, 3], finite. A row is the int64 number of a point in its cloud. */
 
 /* Furthest point sampling: points [batch, count, 3] float32, start [batch] int64 the first choices -> chosen
  * [batch, samples] int64. */

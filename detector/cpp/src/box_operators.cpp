@@ -1,10 +1,11 @@
 // The C API of boxes.
-#include "box_constants.h"
-#include "stream_scratch.h"
-#include "types.h"
+#include "operators.h"
 
 namespace millisecond::detector {
 namespace {
+
+// Constants of Python's ops/anchors.py; a test holds them equal.
+constexpr float DIRECTION_OFFSET = 0.78539f, LARGEST_LOG_SIZE = 10.0f;
 
 constexpr int MOST_FRAMES = 65535;  // of a batch: the limit of a grid's y
 

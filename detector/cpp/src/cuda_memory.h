@@ -1,4 +1,4 @@
-// Memory, devices and errors of CUDA.
+// Memory, devices, types and errors of CUDA.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common.h"
 #include "error.h"
 
 namespace millisecond::detector {
@@ -18,6 +19,11 @@ inline void check(cudaError_t error, const std::string& what) {
   cudaGetLastError();  // else the next call would report it again
   const ms_status status = error == cudaErrorMemoryAllocation ? MS_ERROR_MEMORY : MS_ERROR_CUDA;
   throw Error(status, what + ": " + cudaGetErrorString(error));
+}
+
+inline Scalar scalar_of(ms_type type) {
+  require_type(type, "type");
+  return type == MS_FP16 ? Scalar::float16 : type == MS_BF16 ? Scalar::bfloat16 : Scalar::float32;
 }
 
 // Makes a device current for as long as it lives.
@@ -104,18 +110,32 @@ PinnedArray<T> pinned_zeros(int64_t count) {
   return PinnedArray<T>(static_cast<T*>(memory));
 }
 
-// What a call needs, in one piece. A first run measures: its memory comes piece by piece. After settle() a run of
-// the same requests gets places in one allocation, so that a graph's addresses stay valid.
+// The memory of a call, in one piece. A first run measures its size: then memory comes piece by piece. After
+// settle() a run of the same requests gets places in one allocation, so that a graph's addresses stay valid.
 class Arena {
  public:
-  void* take(int64_t bytes);
+  void* take(int64_t bytes) {
+    const int64_t first = used_;
+    used_ += round_up(std::max<int64_t>(bytes, 1), ALIGNMENT);
+    if (!whole_) {
+      most_ = std::max(most_, used_);
+      pieces_.push_back(device_array<char>(bytes));
+      return pieces_.back().get();
+    }
+    if (used_ > most_) throw Error(MS_ERROR_INTERNAL, "a graph takes more memory than its first run");
+    return whole_.get() + first;
+  }
   template <typename T>
   T* array(int64_t count) {
     return static_cast<T*>(take(count * int64_t(sizeof(T))));
   }
-  void settle();  // no work may be under way
+  void settle() {  // no work may be under way
+    pieces_.clear();
+    used_ = 0;
+    whole_ = device_array<char>(most_);
+  }
 
-  // What is taken while it lives is free again afterwards, for later work on the same stream.
+  // Memory taken while this object lives is free afterwards, for later work on the same stream.
   class Scope {
    public:
     explicit Scope(Arena& arena) : arena_(arena), mark_(arena.used_) {}
@@ -129,6 +149,8 @@ class Arena {
   };
 
  private:
+  static constexpr int64_t ALIGNMENT = 512;  // bytes
+
   std::vector<DeviceArray<char>> pieces_;
   DeviceArray<char> whole_;
   int64_t used_ = 0, most_ = 0;

@@ -18,7 +18,7 @@ struct DeviceLayer {
 struct DeviceBlock {
   std::vector<DeviceLayer> layers;
   DeviceLayer up, head;
-  int factor, width;
+  int factor;
 };
 
 // Never changed once they are made: any number of graphs read them at the same time.
@@ -27,27 +27,27 @@ struct DeviceEncoder {
 
   // 32-bit words of the index of so many scans together. Throws Error where it holds fewer.
   int64_t index_words(int frames) const;
+  int out_channels() const { return encoder.back().c_out; }  // of a height of the map
 
   int device;
   Scalar type;
-  Network host;  // without the weights that are on the GPU
+  Network host;  // without the arrays that are on the GPU
   std::vector<DeviceLayer> encoder;
 };
 
 struct DeviceNetwork : DeviceEncoder {
   DeviceNetwork(Network network, ms_type precision, int device);
 
-  CellPlan plan;
   std::vector<DeviceBlock> blocks;
   DeviceArray<float> anchors;  // [anchors_count, 7]
   DeviceArray<int> kinds;      // of the plan
-  int anchors_count, before_nms, outputs;
+  int anchors_count, outputs;
 };
 
-// The network of a weights file on a GPU. Throws Error.
+// The network of a network file on a GPU. Throws Error.
 template <typename Made>
 std::unique_ptr<Made> open_network(const std::string& path, ms_type precision, int device) {
-  Network network = load_network(TensorFile(path), precision);
+  Network network = load_network(path, precision);
   int count = 0;
   check(cudaGetDeviceCount(&count), "no GPU");
   if (device < 0 || device >= count)

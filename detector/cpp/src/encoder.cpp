@@ -1,9 +1,11 @@
-#include "encoder.h"
-
+// From points to the bird's-eye-view map on a stream, for a network of another runtime; and its C API.
 #include <algorithm>
+#include <memory>
+#include <string>
 
-#include "bev/dense.h"
-#include "transfer/collect.h"
+#include "bev/bev.h"
+#include "encoder_stages.h"
+#include "transfer/transfer.h"
 
 namespace millisecond::detector {
 namespace {
@@ -12,14 +14,12 @@ constexpr int64_t MOST_ENCODED = INT32_MAX / 2;  // numbers of all points
 
 // The first bucket that holds so many points, with memory for no more of them.
 Bucket bucket_for(const DeviceEncoder& network, int64_t points) {
-  const Config& config = network.host.config;
-  const int64_t most = std::min<int64_t>(MOST_POINTS, MOST_ENCODED / config.point_width);
+  const int64_t most = std::min<int64_t>(MOST_POINTS, MOST_ENCODED / network.host.point_width);
   if (points < 1 || points > most)
     throw Error(MS_ERROR_ARGUMENT,
                 "points: " + std::to_string(points) + " is not from 1 to " + std::to_string(most));
-  int number = 0;
-  while (bucket_of(config, network.host.shapes, number).points < points) ++number;
-  Bucket bucket = bucket_of(config, network.host.shapes, number);
+  Bucket bucket = *std::find_if(network.host.buckets.begin(), network.host.buckets.end(),
+                                [&](const Bucket& each) { return each.points >= points; });
   bucket.points = static_cast<int>(points);
   return bucket;
 }
@@ -32,6 +32,29 @@ DenseLayout channels_first(int channels, const Shape& shape) {
 
 }  // namespace
 
+// Its memory is one call's: calls follow one another on a stream.
+class Encoder {
+ public:
+  Encoder(const std::string& path, ms_type precision, int device, int64_t points);
+  ~Encoder();
+  Encoder(const Encoder&) = delete;
+  Encoder& operator=(const Encoder&) = delete;
+
+  // As ms_encode says; launches only, so that it can be captured.
+  void encode(const float* points, const int32_t* count, ms_layout layout, void* map, ms_encoder_report* report,
+              cudaStream_t stream);
+
+ private:
+  void write_map(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index, ms_layout layout,
+                 void* map, cudaStream_t stream);
+  int64_t map_bytes() const;
+
+  std::unique_ptr<DeviceEncoder> network_;
+  Arena arena_;
+  std::unique_ptr<EncoderStages> stages_;
+  DeviceArray<int> offsets_;  // [2] of a call with a count, [2] of one without
+};
+
 Encoder::Encoder(const std::string& path, ms_type precision, int device, int64_t points)
     : network_(open_network<DeviceEncoder>(path, precision, device)) {
   const OnDevice guard(device);
@@ -39,7 +62,7 @@ Encoder::Encoder(const std::string& path, ms_type precision, int device, int64_t
   offsets_ = uploaded(std::vector<int>{0, 0, 0, static_cast<int>(points)});
 
   // a scan without points measures the memory and loads the kernels
-  const DeviceArray<float> none = device_zeros<float>(points * network_->host.config.point_width, nullptr);
+  const DeviceArray<float> none = device_zeros<float>(points * network_->host.point_width, nullptr);
   const DeviceArray<int> count = device_zeros<int>(1, nullptr);
   const DeviceArray<char> map = device_array<char>(map_bytes());
   const DeviceArray<ms_encoder_report> report = device_array<ms_encoder_report>(1);
@@ -62,7 +85,7 @@ Encoder::~Encoder() {
 
 int64_t Encoder::map_bytes() const {
   const Shape& shape = network_->host.shapes.back();
-  return int64_t(network_->host.config.out_channels) * shape[0] * shape[1] * shape[2] * bytes_of(network_->type);
+  return int64_t(network_->out_channels()) * shape[0] * shape[1] * shape[2] * bytes_of(network_->type);
 }
 
 void Encoder::encode(const float* points, const int32_t* count, ms_layout layout, void* map,
@@ -93,7 +116,7 @@ void Encoder::write_map(const EncoderStages::Voxels& voxels, const EncoderStages
                         void* map, cudaStream_t stream) {
   if (layout == MS_CHANNELS_LAST) return stages_->encode_map(voxels, index, map, stream);
   const void* const rows = stages_->encode(voxels, index, stream);
-  const int channels = network_->host.config.out_channels;
+  const int channels = network_->out_channels();
   check(cudaMemsetAsync(map, 0, map_bytes(), stream), "map");
   check(dense_scatter(rows, index.coords[LEVELS - 1], 3, index.counts + LEVELS - 1, stages_->rows(LEVELS - 1),
                       channels, static_cast<int>(bytes_of(network_->type)),
@@ -102,3 +125,48 @@ void Encoder::write_map(const EncoderStages::Voxels& voxels, const EncoderStages
 }
 
 }  // namespace millisecond::detector
+
+using namespace millisecond::detector;
+
+static_assert(sizeof(ms_encoder_report) == (LEVELS + 3) * sizeof(int32_t), "one word for each number");
+
+struct ms_encoder {
+  Encoder encoder;
+};
+
+extern "C" {
+
+ms_status ms_encoder_describe(const char* path, ms_encoder_info* info) {
+  return guarded([&] {
+    require(path && info, "path or info: is null");
+    const auto network = load_network(path, MS_FP32);
+    const Shape& map = network.shapes.back();
+    *info = {network.point_width, network.encoder.back().c_out * map[0], map[1], map[2]};
+  });
+}
+
+ms_status ms_encoder_open(const char* path, ms_type precision, int device, int64_t points, ms_encoder** encoder) {
+  return guarded([&] {
+    require(encoder != nullptr, "encoder: is null");
+    *encoder = nullptr;
+    require(path != nullptr, "path: is null");
+    require_type(precision, "precision");
+    *encoder = new ms_encoder{{path, precision, device, points}};
+  });
+}
+
+void ms_encoder_close(ms_encoder* encoder) { delete encoder; }
+
+ms_status ms_encode(ms_encoder* encoder, const float* points, const int32_t* count, ms_layout layout, void* map,
+                    ms_encoder_report* report, void* stream) {
+  return guarded([&] {
+    require(encoder != nullptr, "encoder: is null");
+    require(points && map && report, "points, map or report: is null");
+    require(layout == MS_CHANNELS_FIRST || layout == MS_CHANNELS_LAST, "layout: is unknown");
+    require_aligned(points, "points");
+    require_aligned(map, "map");
+    encoder->encoder.encode(points, count, layout, map, report, static_cast<cudaStream_t>(stream));
+  });
+}
+
+}  // extern "C"

@@ -2,20 +2,20 @@
 
 #include <algorithm>
 
-#include "transfer/load_points.h"
+#include "transfer/transfer.h"
 
 namespace millisecond::detector {
 namespace {
 
-// Of ops/reference/load_points.py.
+// Of ops/transfer.py.
 constexpr float SCALES[INTENSITY_SCALES] = {1, 255, 65535};
 constexpr double FEW = 0.01;
 
 Window window_of(const Step& step) {
   Window window = {{}, {}, {}, {1, 1, 1}};
-  std::copy_n(step.kernel, 3, window.kernel);
-  std::copy_n(step.stride, 3, window.stride);
-  std::copy_n(step.padding, 3, window.padding);
+  std::copy_n(step.kernel.begin(), 3, window.kernel);
+  std::copy_n(step.stride.begin(), 3, window.stride);
+  std::copy_n(step.padding.begin(), 3, window.padding);
   return window;
 }
 
@@ -60,7 +60,7 @@ void EncoderStages::load(const Points& points, float* loaded, int* loaded_offset
   LoadJob job = {};
   job.batch = frames_;
   job.capacity = this->points();
-  job.channels = network_.host.config.point_width;
+  job.channels = network_.host.point_width;
   job.from = points.points;
   job.from_offsets = points.offsets;
   job.staged = points.staged;
@@ -73,10 +73,10 @@ void EncoderStages::load(const Points& points, float* loaded, int* loaded_offset
   check(load_points(job, stream), "load_points");
 }
 
-// One row more than level 0 has, so that the index sees what does not fit.
+// One row more than level 0 has, so that the index detects voxels that do not fit.
 EncoderStages::Voxels EncoderStages::voxelize(const Points& points, cudaStream_t stream) {
-  const Config& config = network_.host.config;
-  const int rows = this->rows(0) + 1, width = config.point_width, most = this->points();
+  const Network& network = network_.host;
+  const int rows = this->rows(0) + 1, width = network.point_width, most = this->points();
   Voxels voxels = {arena_.array<float>(int64_t(rows) * width),
                    arena_.array<int>(int64_t(rows) * 4),
                    arena_.array<int>(3),
@@ -88,17 +88,17 @@ EncoderStages::Voxels EncoderStages::voxelize(const Points& points, cudaStream_t
   int* const loaded_offsets = arena_.array<int>(frames_ + 1);
   load(points, loaded, loaded_offsets, voxels.late, stream);
 
-  // where no frame can exceed the cap on voxels, nothing needs to look whether one does
-  const bool capped = bucket_.points > config.max_voxels;
+  // no check where a frame cannot exceed the cap on voxels
+  const bool capped = bucket_.points > network.max_voxels;
   VoxelizeJob job = {};
   job.points = loaded;
   job.offsets = loaded_offsets;
   job.points_count = most;
   job.channels = width;
-  job.max_points = config.max_points;
-  job.max_voxels = capped ? config.max_voxels : most;
+  job.max_points = network.max_points;
+  job.max_voxels = capped ? network.max_voxels : most;
   job.rows = rows;
-  job.slots = arena_.array<uint32_t>(int64_t(rows) * config.max_points);
+  job.slots = arena_.array<uint32_t>(int64_t(rows) * network.max_points);
   job.first = capped ? arena_.array<uint32_t>(most) : nullptr;
   job.sites = capped ? arena_.array<int>(int64_t(most) * 4) : nullptr;
   job.features = voxels.features;
@@ -106,11 +106,11 @@ EncoderStages::Voxels EncoderStages::voxelize(const Points& points, cudaStream_t
   job.counts = voxels.count;
   job.dropped = voxels.dropped;
   int shape[1][3];
-  std::copy_n(network_.host.shapes[0].begin(), 3, shape[0]);
+  std::copy_n(network.shapes[0].begin(), 3, shape[0]);
   shape[0][0] -= 1;  // the layer on top belongs to the encoder alone
   for (int axis = 0; axis < 3; ++axis) {
-    job.grid.lower[axis] = static_cast<float>(config.range[axis]);
-    job.grid.size[axis] = static_cast<float>(config.voxel_size[axis]);
+    job.grid.lower[axis] = network.range[axis];
+    job.grid.size[axis] = network.voxel_size[axis];
     job.grid.shape[axis] = shape[0][axis];
   }
   check(build_voxels(bitmap_at(workspace_.get(), frames_, 1, shape), job, stream), "voxelize");
@@ -128,7 +128,7 @@ EncoderStages::Index EncoderStages::index(const Voxels& voxels, bool clear, cuda
   }
   result.bitmap = bitmap_at(workspace_.get(), frames_, LEVELS, shapes);
   millisecond::Network levels = {result.bitmap, 3, {}, {}, 0, false};
-  for (int level = 1; level < LEVELS; ++level) levels.steps[level - 1] = window_of(STEPS[level - 1]);
+  for (int level = 1; level < LEVELS; ++level) levels.steps[level - 1] = window_of(network_.host.steps[level - 1]);
   levels.submanifold = {{3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
   levels.submanifold_levels = (1 << (LEVELS - 1)) - 1;
 
@@ -158,7 +158,7 @@ void EncoderStages::set_features(LayerChain& chain, const Voxels& voxels, cudaSt
   chain.job().features = voxels.features;
   chain.job().wide = takes_float32(network_.type, false, first);
   if (chain.job().wide || network_.type == Scalar::float32) return;
-  // a copy in the network's type: what packing into rows writes
+  // a copy in the network's type, written by packing into rows
   void* const narrow = arena_.take(int64_t(voxels.rows) * first.c_in * bytes_of(network_.type));
   const PackArguments copy = {voxels.features, {0, 1, first.c_in}, narrow, 1, first.c_in, voxels.rows, 0};
   check(pack_weight(Scalar::float32, network_.type, copy, stream), "features");
@@ -174,7 +174,7 @@ void* EncoderStages::encode(const Voxels& voxels, const Index& index, cudaStream
 void EncoderStages::encode_map(const Voxels& voxels, const Index& index, void* out, cudaStream_t stream) {
   LayerChain chain(network_.type, network_.encoder, index.tables);
   set_features(chain, voxels, stream);
-  const int channels = network_.host.config.out_channels;
+  const int channels = network_.out_channels();
   int shape[3];
   std::copy_n(network_.host.shapes.back().begin(), 3, shape);
   Chain& job = chain.job();

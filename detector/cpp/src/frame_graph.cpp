@@ -2,7 +2,8 @@
 
 #include <mutex>
 
-#include "transfer/stage.h"
+#include "conv/warpgroup.h"
+#include "transfer/transfer.h"
 
 namespace millisecond::detector {
 namespace {
@@ -19,15 +20,15 @@ FrameGraph::FrameGraph(const DeviceNetwork& network, int number, int frames)
       frames_(frames),
       offsets_(pinned_zeros<int>(frames + 1)),
       staged_(pinned_zeros<std::atomic<int>>(2)),
-      words_(frames, network.host.config.after_nms),
+      words_(frames, network.host.after_nms),
       results_(pinned_zeros<uint32_t>(words_.all())),
-      stages_(network, bucket_of(network.host.config, network.host.shapes, number), frames, arena_),
+      stages_(network, network.host.buckets[number], frames, arena_),
       done_(new_event()),
       sites_known_(new_event()),
       cells_known_(new_event()),
       side_(new_stream()),
       stream_(new_stream()) {
-  points_ = pinned_zeros<float>(int64_t(stages_.points()) * network.host.config.point_width);
+  points_ = pinned_zeros<float>(int64_t(stages_.points()) * network.host.point_width);
   const std::lock_guard<std::mutex> lock(making);
   run(stream_.get());  // measures the memory and loads the kernels
   check(cudaStreamSynchronize(stream_.get()), "the first run");
@@ -56,7 +57,7 @@ void FrameGraph::capture() {
 Outcome FrameGraph::find(const Scans& scans, cudaStream_t stream) {
   for (int frame = 0; frame < frames_; ++frame)
     offsets_.get()[frame + 1] = offsets_.get()[frame] + static_cast<int>(scans.counts[frame]);
-  const int count = offsets_.get()[frames_], point_bytes = network_.host.config.point_width * int(sizeof(float));
+  const int count = offsets_.get()[frames_], point_bytes = network_.host.point_width * int(sizeof(float));
   cudaPointerAttributes attributes = {};
   if (count > 0) check(cudaPointerGetAttributes(&attributes, scans.points), "points");
   if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged) {
@@ -94,6 +95,177 @@ void FrameGraph::launch(cudaStream_t stream) {
 void FrameGraph::wait(cudaStream_t stream) {
   check(cudaEventRecord(done_.get(), stream), "launch");
   check(cudaEventSynchronize(done_.get()), "the detector's kernels");
+}
+
+// ---- the stages of detector/inference.py, one after another on a stream
+// -----------------------------------------
+
+void FrameGraph::run(cudaStream_t stream) {
+  const Arena::Scope scope(arena_);
+  const EncoderStages::Voxels voxels =
+      stages_.voxelize({points_.get(), offsets_.get(), reinterpret_cast<int*>(staged_.get())}, stream);
+  const EncoderStages::Index sites = stages_.index(voxels, false, stream);
+  check(cudaEventRecord(sites_known_.get(), stream), "side stream");
+  check(cudaStreamWaitEvent(side_.get(), sites_known_.get(), 0), "side stream");
+  // beside the encoder: they need the sites alone
+  check(bitmap_clear(sites.bitmap, false, side_.get()), "index");
+  const CellJob map = cells(sites, side_.get());
+  void* const rows = stages_.encode(voxels, sites, stream);
+  check(cudaEventRecord(cells_known_.get(), side_.get()), "side stream");
+  check(cudaStreamWaitEvent(stream, cells_known_.get(), 0), "side stream");
+  const Found found = select(predict(rows, map, stream), stream);
+  report(voxels, sites, found, stream);
+}
+
+// Finds the tiles of wide layers ahead of their kernels. Either all layers are wide, or none.
+void FrameGraph::find_tiles(CellJob& cells, cudaStream_t stream) {
+  std::vector<TileJob> jobs;
+  for (const DeviceBlock& block : network_.blocks) {
+    for (const DeviceLayer& layer : block.layers) {
+      const Route route = route_of(network_.type, false, layer.volume, layer.c_in, layer.c_out);
+      if (!route.warpgroups || route.pieces > 1) return;
+      CellSet& set = cells.set[jobs.size() + 1];
+      const OffsetTable table = {set.neighbours, cells.totals + jobs.size(), set.capacity,
+                                 static_cast<int32_t>(set.capacity), layer.volume};
+      const int count = tile_count(table.rows, layer.c_out, route.multiprocessors);
+      jobs.push_back({table, count, arena_.take(int64_t(count) * tile_bytes(layer.volume))});
+    }
+  }
+  for (size_t i = 0; i < jobs.size(); ++i) cells.set[i + 1].tiles = jobs[i].tiles;
+  check(millisecond::find_tiles(jobs.data(), static_cast<int>(jobs.size()), stream), "cells");
+}
+
+// The cells' memory stays taken: the encoder uses its own memory at the same time.
+CellJob FrameGraph::cells(const EncoderStages::Index& index, cudaStream_t stream) {
+  const CellPlan& plan = network_.host.plan;
+  const Shape& map = network_.host.shapes.back();
+  CellJob job = {};
+  job.coords = index.coords[LEVELS - 1];
+  job.count = index.counts + LEVELS - 1;
+  job.rows = stages_.rows(LEVELS - 1);
+  job.frames = frames_;
+  job.depth = map[0];
+  job.sets = static_cast<int>(plan.windows.size()) + 1;
+  job.set[0].height = map[1];
+  job.set[0].width = map[2];
+  for (int s = 1; s < job.sets; ++s) {
+    const Square& window = plan.windows[s - 1];
+    job.set[s].window = {window.size, window.stride, window.padding};
+  }
+  size_cells(job);
+  job.totals = arena_.array<int>(job.sets - 1);
+  for (int s = 1; s < job.sets; ++s) {
+    CellSet& set = job.set[s];
+    const int volume = set.window.size * set.window.size * (s == 1 ? job.depth : 1);
+    set.capacity = plan.capacities[s - 1] + int64_t(frames_ - 1) * set.height * set.width;
+    set.neighbours = arena_.array<int>(volume * set.capacity);
+  }
+  for (int s : plan.kept) {
+    CellSet& set = job.set[s + 1];
+    set.rows = arena_.array<int>(int64_t(frames_) * set.height * set.width);
+  }
+  const CellRoom room = room_of(job);
+  uint2* const words = arena_.array<uint2>(room.words);
+  place_cells(job, words, arena_.array<int>(room.counts), network_.kinds.get(), plan.positions);
+  check(build_cells(job, stream), "cells");
+  find_tiles(job, stream);
+  return job;
+}
+
+// Values of all cells as sums over the blocks' maps.
+SpreadJob FrameGraph::predict(void* rows, const CellJob& cells, cudaStream_t stream) {
+  SpreadJob spreading = {};
+  spreading.type = network_.type;
+  spreading.maps = static_cast<int>(network_.blocks.size());
+  spreading.frames = frames_;
+  spreading.outputs = network_.outputs;
+  for (int channels : network_.host.head_channels) spreading.channels[spreading.groups++] = channels;
+  int set = 1;
+  for (int i = 0; i < spreading.maps; ++i) {
+    const DeviceBlock& block = network_.blocks[i];
+    std::vector<OffsetTable> tables;
+    for (const DeviceLayer& layer : block.layers) {
+      const CellSet& to = cells.set[set];
+      tables.push_back({to.neighbours, cells.totals + set - 1, to.capacity, static_cast<int32_t>(to.capacity),
+                        layer.volume, false, nullptr, to.tiles});
+      ++set;
+    }
+    LayerChain layers(network_.type, block.layers, tables);
+    layers.job().features = rows;
+    rows = layers.rows(arena_, stream);
+    const CellSet& last = cells.set[set - 1];
+    const int parts = block.factor * block.factor, capacity = tables.back().rows;
+    void* const values = arena_.take(int64_t(capacity) * parts * block.head.c_out * bytes_of(network_.type));
+    const HeadJob job = {rows,
+                         block.up.weight.get(),
+                         block.up.bias.get(),
+                         block.head.weight.get(),
+                         block.head.bias.get(),
+                         tables.back().count,
+                         values,
+                         capacity,
+                         block.up.c_in,
+                         block.head.c_in,
+                         parts,
+                         block.head.c_out,
+                         network_.outputs};
+    const Arena::Scope scope(arena_);
+    check(run_heads(
+              network_.type, false, job, [this](int64_t bytes) { return arena_.take(bytes); }, stream),
+          "heads");
+    spreading.values[i] = values;
+    spreading.rows[i] = last.rows;
+    spreading.factor[i] = block.factor;
+    spreading.stride = block.head.c_out;
+    spreading.height = last.height * block.factor;
+    spreading.width = last.width * block.factor;
+  }
+  return spreading;
+}
+
+FrameGraph::Found FrameGraph::select(const SpreadJob& predictions, cudaStream_t stream) {
+  const Network& network = network_.host;
+  const int64_t most = int64_t(frames_) * network.after_nms;
+  const Found found = {arena_.array<float>(most * 7), arena_.array<float>(most), arena_.array<int64_t>(most),
+                       arena_.array<int>(frames_)};
+  SelectJob job = {};
+  job.batch = frames_;
+  job.anchors_count = network_.anchors_count;
+  job.classes = static_cast<int>(network.classes.size());
+  job.type = network_.type;
+  job.cells = predictions;
+  job.anchors = network_.anchors.get();
+  job.score = network.score;
+  job.before_nms = network.before_nms;
+  job.direction_offset = network.direction_offset;
+  job.largest_log_size = network.largest_log_size;
+  job.nms.iou_threshold = network.iou;
+  job.nms.max_output = network.after_nms;
+  job.nms.kept = found.count;
+  job.nms.kept_boxes = found.boxes;
+  job.nms.kept_scores = found.scores;
+  job.nms.kept_classes = found.labels;
+  const Arena::Scope scope(arena_);
+  check(run_select(job, network.per_class, [this](int64_t bytes) { return arena_.take(bytes); }, stream), "boxes");
+  return found;
+}
+
+void FrameGraph::report(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index, const Found& found,
+                        cudaStream_t stream) {
+  CollectJob job = {};
+  const auto add = [&](const void* part, int end) {
+    job.part[job.count] = static_cast<const uint32_t*>(part);
+    job.end[job.count++] = end;
+  };
+  add(found.labels, words_.dropped);
+  add(voxels.dropped, words_.boxes);
+  add(found.boxes, words_.scores);
+  add(found.scores, words_.count);
+  add(found.count, words_.rows);
+  add(index.counts, words_.late);  // of all levels, and behind them the overflow
+  add(voxels.late, words_.all());
+  job.to = results_.get();
+  check(collect(job, stream), "results");
 }
 
 }  // namespace millisecond::detector

@@ -3,12 +3,12 @@
 
 #include <atomic>
 
-#include "bev/cells.h"
+#include "bev/bev.h"
 #include "encoder_stages.h"
 
 namespace millisecond::detector {
 
-// What a batch of scans gave, in pinned memory until the graph runs again.
+// The results of a batch of scans, in pinned memory until the graph runs again.
 struct Outcome {
   const float* boxes;     // [frames, after_nms, 7]
   const float* scores;    // [frames, after_nms]
@@ -86,7 +86,7 @@ class FrameGraph {
   EncoderStages stages_;
   GraphExec graph_;
   Event done_, sites_known_, cells_known_;
-  Stream side_, stream_;  // their work is awaited before what stands above is freed
+  Stream side_, stream_;  // their work is awaited before the members above are freed
 };
 
 }  // namespace millisecond::detector

@@ -1,201 +1,192 @@
 #include "network.h"
 
+#include <algorithm>
+#include <climits>
 #include <cmath>
-#include <cstring>
-#include <string>
-
-#include "weights_state.h"
+#include <numeric>
+#include <sstream>
+#include <utility>
 
 namespace millisecond::detector {
 namespace {
 
-const std::string FAMILY = "millisecond weights ";  // then the version of the format
-constexpr int WINDOW = 27;                          // offsets of a sparse convolution
+constexpr int WINDOW = 27;           // offsets of a submanifold convolution
+constexpr int HEAD_PANEL = 128;      // channels of the heads are filled up to a multiple of it
+constexpr int MOST_CELLS = 1 << 20;  // along an axis
+constexpr int MOST_SITES = 1 << 30;  // of a level
+constexpr int MOST_WINDOW = 16, MOST_STRIDE = 1 << 10;
 
-float from_bits(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
+// The cells along an axis after a convolution; 0 where it does not fit.
+int reduced(int size, int kernel, int stride, int padding) {
+  const int room = size + 2 * padding - kernel;
+  return room < 0 ? 0 : room / stride + 1;
 }
 
-uint32_t bits_of(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  return bits;
-}
-
-// To the nearest number with `dropped` bits fewer, to the even one of two.
-uint32_t shortened(uint32_t bits, int dropped) {
-  const uint32_t odd = bits >> dropped & 1;
-  return (bits + (1u << (dropped - 1)) - 1 + odd) >> dropped << dropped;
-}
-
-// The value after a way through the type.
-float rounded(float value, ms_type type) {
-  if (type == MS_FP32 || !std::isfinite(value)) return value;
-  if (type == MS_BF16) return from_bits(shortened(bits_of(value), 16));
-  if (std::fabs(value) < 0x1p-14f) return std::nearbyint(value * 0x1p24f) * 0x1p-24f;
-  const float half = from_bits(shortened(bits_of(value), 13));
-  return std::fabs(half) > 65504.f ? std::copysign(INFINITY, half) : half;
-}
-
-Convolution sparse_layer(WeightsState& state, const std::string& name, int volume, int c_in, int c_out) {
-  Convolution layer = {volume, c_in, c_out, state.take(name + ".weight", {volume, c_in, c_out}), {}};
-  const Norm norm(state, name + ".norm", c_out);
-  for (int c = 0; c < c_out; ++c) {
-    const float scale = norm.scale[c] * norm.inverse[c];
-    const float moved = norm.mean[c] * scale;
-    layer.bias.push_back(norm.shift[c] - moved);
-    for (size_t i = c; i < layer.weight.size(); i += c_out) layer.weight[i] *= scale;
-  }
+// A convolution whose volume and c_in are known.
+Convolution load_layer(const NetworkFile& file, const std::string& name, int volume, int c_in, ms_type precision) {
+  Convolution layer = {volume, c_in, 0, file.floats(name + ".weight", {volume, c_in, ANY}), {}};
+  layer.c_out = static_cast<int>(layer.weight.size() / (size_t(volume) * c_in));
+  const std::vector<float> biases = file.floats(name + ".bias", {3, layer.c_out});  // by ms_type
+  layer.bias.assign(biases.begin() + precision * layer.c_out, biases.begin() + (precision + 1) * layer.c_out);
   return layer;
 }
 
-// The order of operations is that of torch's fuse_conv_bn_weights.
-std::vector<float> folded_bias(const Norm& norm, ms_type precision) {
-  std::vector<float> bias;
-  for (size_t c = 0; c < norm.mean.size(); ++c) {
-    const float centred = (0.f - norm.mean[c]) * norm.inverse[c] * norm.scale[c];
-    bias.push_back(rounded(centred + norm.shift[c], precision));
-  }
-  return bias;
+void load_grid(const NetworkFile& file, Network& network) {
+  std::istringstream names(file.text("classes"));  // parted by spaces
+  for (std::string name; names >> name;) network.classes.push_back(name);
+  if (network.classes.empty()) throw file.wrong("classes: there is none");
+  network.point_width = file.whole("point_width", 4, 1 << 10);
+  const std::vector<float> range = file.floats("grid.range", {6}), size = file.floats("grid.voxel_size", {3});
+  for (int axis = 0; axis < 3; ++axis)
+    if (!(size[axis] > 0 && std::isfinite((range[axis + 3] - range[axis]) / size[axis]) &&
+          range[axis] < range[axis + 3]))
+      throw file.wrong("grid.range: there are no voxels between its corners");
+  std::copy(range.begin(), range.end(), network.range);
+  std::copy(size.begin(), size.end(), network.voxel_size);
+  network.max_points = file.whole("grid.max_points", 1, INT_MAX / 2);
+  network.max_voxels = file.whole("grid.max_voxels", 1, INT_MAX);
 }
 
-// Channel c * depth + z of the input in older files, z * channels + c in this network.
-void order_by_depth(std::vector<float>& weight, int c_out, int c_in, int depth) {
-  const std::vector<float> old = weight;
-  const int channels = c_in / depth;
-  for (int o = 0; o < c_out; ++o)
-    for (int i = 0; i < c_in; ++i)
-      for (int k = 0; k < 9; ++k) {
-        const int from = i % channels * depth + i / channels;
-        weight[(size_t(o) * c_in + i) * 9 + k] = old[(size_t(o) * c_in + from) * 9 + k];
-      }
-}
-
-// A 3x3 convolution; over_depth: of the heights of a cell, which are rows here and not channels.
-Convolution map_layer(WeightsState& state, const std::string& name, int c_in, int c_out, ms_type precision,
-                      int over_depth, bool older) {
-  std::vector<float> given = state.take(name + ".conv.weight", {c_out, c_in, 3, 3});
-  if (older) order_by_depth(given, c_out, c_in, over_depth);
-  const Norm norm(state, name + ".norm", c_out);
-  Convolution layer = {9 * over_depth, c_in / over_depth, c_out, std::vector<float>(given.size()),
-                       folded_bias(norm, precision)};
-  for (int o = 0; o < c_out; ++o) {
-    const float scale = norm.scale[o] * norm.inverse[o];
-    for (int i = 0; i < c_in; ++i)
-      for (int k = 0; k < 9; ++k)
-        layer.weight[(size_t(k) * c_in + i) * c_out + o] = given[(size_t(o) * c_in + i) * 9 + k] * scale;
-  }
-  return layer;
-}
-
-// A transposed convolution whose windows do not overlap: every row by itself.
-Convolution up_layer(WeightsState& state, const std::string& name, int c_in, int width, int factor,
-                     ms_type precision) {
-  const int parts = factor * factor;
-  const std::vector<float> given = state.take(name + ".conv.weight", {c_in, width, factor, factor});
-  const Norm norm(state, name + ".norm", width);
-  Convolution up = {1, c_in, parts * width, std::vector<float>(given.size()), {}};
-  for (int i = 0; i < c_in; ++i)
-    for (int o = 0; o < width; ++o)
-      for (int part = 0; part < parts; ++part)
-        up.weight[(size_t(i) * parts + part) * width + o] =
-            given[(size_t(i) * width + o) * parts + part] * (norm.scale[o] * norm.inverse[o]);
-  const std::vector<float> bias = folded_bias(norm, precision);
-  for (int part = 0; part < parts; ++part) up.bias.insert(up.bias.end(), bias.begin(), bias.end());
-  return up;
-}
-
-void load_encoder(WeightsState& state, Network& network) {
-  const Config& config = network.config;
-  int c_in = config.point_width;
-  for (int level = 0; level < LEVELS; ++level) {
-    const int c_out = level + 1 < LEVELS ? config.channels[level] : config.out_channels;
-    const std::string number = std::to_string(level), above = std::to_string(level - 1);
-    const auto add = [&](const std::string& name, int volume) {
-      network.encoder.push_back(sparse_layer(state, name, volume, c_in, c_out));
-      c_in = c_out;
-    };
-    if (level > 0) add("encoder.downs." + above, STEPS[level - 1].volume());
-    if (level + 1 == LEVELS) break;
-    add("encoder.levels." + number + ".0", WINDOW);
-    add("encoder.levels." + number + ".1", WINDOW);
-  }
-}
-
-void load_blocks(WeightsState& state, Network& network, ms_type precision, bool older) {
-  const Config& config = network.config;
-  const int depth = network.shapes.back()[0];
-  int c_in = config.out_channels * depth, factor = 1;
-  for (size_t b = 0; b < config.layers.size(); ++b) {
-    Block block = {};
-    const std::string number = std::to_string(b);
-    for (size_t i = 0; i < windows_of(config, b).size(); ++i) {
-      const std::string name = "backbone.blocks." + number + "." + std::to_string(i);
-      const bool first = b == 0 && i == 0;
-      block.layers.push_back(
-          map_layer(state, name, c_in, config.bev_channels[b], precision, first ? depth : 1, first && older));
-      c_in = config.bev_channels[b];
+void load_levels(const NetworkFile& file, Network& network) {
+  const std::vector<int> shapes = file.wholes("encoder.shapes", {LEVELS, 3}, 1, MOST_CELLS);
+  const std::vector<int> downs = file.wholes("encoder.downs", {LEVELS - 1, 3, 3}, 0, MOST_WINDOW);
+  for (int level = 0; level < LEVELS; ++level) std::copy_n(&shapes[3 * level], 3, network.shapes[level].begin());
+  if (network.shapes[0][0] < 2) throw file.wrong("encoder.shapes: the grid has no layer of voxels");
+  for (int level = 1; level < LEVELS; ++level) {
+    Step& step = network.steps[level - 1];
+    const int* const window = &downs[9 * (level - 1)];
+    for (int axis = 0; axis < 3; ++axis) {
+      const int kernel = step.kernel[axis] = window[axis], stride = step.stride[axis] = window[3 + axis];
+      const int padding = step.padding[axis] = window[6 + axis];
+      if (kernel < 1 || stride < 1 ||
+          network.shapes[level][axis] != reduced(network.shapes[level - 1][axis], kernel, stride, padding))
+        throw file.wrong("encoder.shapes: level " + std::to_string(level) + " does not follow from encoder.downs");
     }
-    factor *= config.strides[b];
-    block.factor = factor;
-    block.width = config.upsample_channels[b];
-    block.up = up_layer(state, "backbone.upsamples." + number, c_in, block.width, factor, precision);
+  }
+  const std::vector<int> rows = file.wholes("buckets", {ANY, 1 + LEVELS}, 1, MOST_SITES);
+  for (size_t first = 0; first < rows.size(); first += 1 + LEVELS) {
+    Bucket bucket = {rows[first], {}};
+    std::copy_n(&rows[first + 1], LEVELS, bucket.rows.begin());
+    for (size_t i = first; first > 0 && i <= first + LEVELS; ++i)
+      if (rows[i] < rows[i - 1 - LEVELS]) throw file.wrong("buckets: do not rise");
+    network.buckets.push_back(bucket);
+  }
+  if (network.buckets.back().points != MOST_POINTS)
+    throw file.wrong("buckets: the last holds " + std::to_string(network.buckets.back().points) +
+                     " points instead of " + std::to_string(MOST_POINTS));
+}
+
+void load_encoder(const NetworkFile& file, ms_type precision, Network& network) {
+  int c_in = network.point_width;
+  const auto add = [&](int volume) {
+    const std::string name = "encoder." + std::to_string(network.encoder.size());
+    network.encoder.push_back(load_layer(file, name, volume, c_in, precision));
+    c_in = network.encoder.back().c_out;
+  };
+  for (int level = 0; level < LEVELS; ++level) {
+    if (level > 0) add(network.steps[level - 1].volume());
+    for (int i = 0; i < 2 && level + 1 < LEVELS; ++i) add(WINDOW);
+  }
+}
+
+// How many kinds `size` positions from `first` on have, and the largest number of a kind.
+std::pair<int64_t, int> count_kinds(const NetworkFile& file, const CellPlan& plan, int first, int size) {
+  if (size == 0 || size > plan.positions - first) throw file.wrong("bev.kinds: do not fit the windows");
+  const auto is_first = plan.kinds.begin() + first, number = is_first + plan.positions;
+  if (*std::max_element(is_first, is_first + size) > 1) throw file.wrong("bev.kinds: the first row is not 0 or 1");
+  return {std::accumulate(is_first, is_first + size, int64_t(0)), *std::max_element(number, number + size)};
+}
+
+void load_plan(const NetworkFile& file, Network& network, const std::vector<int>& factors) {
+  CellPlan& plan = network.plan;
+  const std::vector<int> windows = file.wholes("bev.windows", {ANY, 3}, 0, MOST_STRIDE);
+  const int layers = static_cast<int>(windows.size() / 3);
+  for (int i = 0; i < layers; ++i)
+    plan.windows.push_back({windows[3 * i], windows[3 * i + 1], windows[3 * i + 2]});
+  plan.capacities = file.wholes("bev.capacities", {layers}, 1, MOST_SITES);
+  plan.kept = file.wholes("bev.kept", {int64_t(factors.size())}, 0, layers - 1);
+  plan.kinds = file.wholes("bev.kinds", {2, ANY}, 0, MOST_SITES);
+  plan.positions = static_cast<int>(plan.kinds.size() / 2);
+
+  const Shape& map = network.shapes.back();
+  int height = map[1], width = map[2], position = 0;
+  size_t block = 0;
+  for (int i = 0; i < layers; ++i) {
+    const auto& [size, stride, padding] = plan.windows[i];
+    if (size < 1 || size > MOST_WINDOW || stride < 1 || padding >= size)
+      throw file.wrong("bev.windows: number " + std::to_string(i) + " is impossible");
+    height = reduced(height, size, stride, padding), width = reduced(width, size, stride, padding);
+    const auto [along_y, last_y] = count_kinds(file, plan, position, height);
+    const auto [along_x, last_x] = count_kinds(file, plan, position + height, width);
+    position += height + width;
+    const int64_t kinds = along_y * along_x;
+    if (int64_t(last_y) + last_x >= kinds || plan.capacities[i] < int64_t(height) * width + kinds)
+      throw file.wrong("bev.capacities: map " + std::to_string(i) + " has no room for all its cells");
+    if (block == factors.size() || plan.kept[block] != i) continue;
+    if (int64_t(height) * factors[block] != map[1] || int64_t(width) * factors[block] != map[2])
+      throw file.wrong("bev.factors: block " + std::to_string(block) + " does not become as large as the map");
+    ++block;
+  }
+  if (block != factors.size() || plan.kept.back() != layers - 1 || position != plan.positions)
+    throw file.wrong("bev.kept: the blocks do not fit the windows");
+}
+
+void load_blocks(const NetworkFile& file, ms_type precision, Network& network) {
+  const std::vector<int> factors = file.wholes("bev.factors", {ANY}, 1, MOST_STRIDE);
+  load_plan(file, network, factors);
+  int c_in = network.encoder.back().c_out, depth = network.shapes.back()[0], number = 0;
+  for (size_t i = 0; i < factors.size(); ++i) {
+    Block block = {};
+    block.factor = factors[i];
+    for (; number <= network.plan.kept[i]; ++number) {
+      const int size = network.plan.windows[number].size;  // the heights of a cell are offsets of the first window
+      const int volume = size * size * std::exchange(depth, 1);
+      block.layers.push_back(load_layer(file, "bev." + std::to_string(number), volume, c_in, precision));
+      c_in = block.layers.back().c_out;
+    }
+    block.up = load_layer(file, "up." + std::to_string(i), 1, c_in, precision);
+    const int parts = block.factor * block.factor;
+    if (block.up.c_out % parts) throw file.wrong("up." + std::to_string(i) + ": does not fit its factor");
+    block.head = load_layer(file, "head." + std::to_string(i), 1, block.up.c_out / parts, precision);
     network.blocks.push_back(std::move(block));
   }
 }
 
-// The three heads as one convolution, cut into the channels that each block gives.
-void load_heads(WeightsState& state, Network& network, ms_type precision) {
-  const int classes = static_cast<int>(network.config.classes.size()), anchors = 2 * classes;
-  int all = 0, c_in = 0;
-  for (const Block& block : network.blocks) c_in += block.width;
-  std::vector<float> weight, bias;  // [outputs, c_in]
-  for (const auto& [name, values] :
-       {std::pair("classes", classes), std::pair("boxes", 7), std::pair("directions", 2)}) {
-    const std::string head = std::string("head.") + name;
-    const int outputs = anchors * values;
-    const std::vector<float> part = state.take(head + ".weight", {outputs, c_in, 1, 1});
-    const std::vector<float> own = state.take(head + ".bias", {outputs});
-    weight.insert(weight.end(), part.begin(), part.end());
-    bias.insert(bias.end(), own.begin(), own.end());
-    network.head_channels.push_back(outputs);
-    all += outputs;
-  }
-  const int filled = (all + HEAD_PANEL - 1) / HEAD_PANEL * HEAD_PANEL;
-  int first = 0;
-  for (Block& block : network.blocks) {
-    Convolution head = {1, block.width, filled, std::vector<float>(size_t(block.width) * filled),
-                        std::vector<float>(filled)};
-    for (int i = 0; i < block.width; ++i)
-      for (int o = 0; o < all; ++o) head.weight[size_t(i) * filled + o] = weight[size_t(o) * c_in + first + i];
-    for (int o = 0; o < all && first == 0; ++o) head.bias[o] = rounded(bias[o], precision);
-    first += block.width;
-    block.head = std::move(head);
-  }
+void load_boxes(const NetworkFile& file, Network& network) {
+  const Shape& map = network.shapes.back();
+  const int64_t classes = int64_t(network.classes.size()), cells = int64_t(map[1]) * map[2];
+  network.anchors = file.floats("anchors", {ANY, 7});
+  const int anchors = static_cast<int>(network.anchors.size() / 7);
+  const int64_t each = anchors / cells;  // of a cell
+  network.head_channels = file.wholes("head.channels", {3}, 1, MOST_CELLS);
+  const std::vector<int>& channels = network.head_channels;
+  if (anchors % cells || channels[0] != each * classes || channels[1] != each * 7 || channels[2] != each * 2)
+    throw file.wrong("head.channels: do not fit the classes and anchors");
+  const int filled = (channels[0] + channels[1] + channels[2] + HEAD_PANEL - 1) / HEAD_PANEL * HEAD_PANEL;
+  for (size_t i = 0; i < network.blocks.size(); ++i)
+    if (network.blocks[i].head.c_out != filled)
+      throw file.wrong("head." + std::to_string(i) + ": has " + std::to_string(network.blocks[i].head.c_out) +
+                       " channels instead of " + std::to_string(filled));
+  network.score = file.number("boxes.score", 0, 1);
+  network.iou = file.number("boxes.iou", 0, 1);
+  network.before_nms = file.whole("boxes.before_nms", 1, anchors);
+  network.after_nms = file.whole("boxes.after_nms", 1, INT_MAX / 16);  // ten words per box are counted in int
+  network.per_class = file.whole("boxes.per_class", 0, 1) == 1;
+  network.direction_offset = file.number("boxes.direction_offset", -10, 10);
+  network.largest_log_size = file.number("boxes.largest_log_size", 0, 80);  // its exp is a float
 }
 
 }  // namespace
 
-Config load_config(const TensorFile& file) {
-  const std::string *const format = file.text("format"), *const config = file.text("config");
-  const std::string version = format ? *format : "";
-  const bool known = version == FAMILY + "1" || version == FAMILY + "2" || version == FAMILY + "3";
-  if (!known || !config) throw Error(MS_ERROR_FILE, file.path() + ": not weights of this program");
-  if (version != FAMILY + "1" && !file.checked())
-    throw Error(MS_ERROR_FILE, file.path() + ": is damaged: its checksum is missing");
-  return parse_config(*config, file.path() + ", its configuration");
-}
-
-Network load_network(const TensorFile& file, ms_type precision) {
-  Network network = {load_config(file), {}, {}, {}, {}};
-  network.shapes = level_shapes(network.config);
-  WeightsState state(file);
-  load_encoder(state, network);
-  load_blocks(state, network, precision, *file.text("format") != FAMILY + "3");
-  load_heads(state, network, precision);
-  state.check_all_taken();
+Network load_network(const std::string& path, ms_type precision) {
+  const NetworkFile file(path);
+  Network network = {};
+  network.path = path;
+  load_grid(file, network);
+  load_levels(file, network);
+  load_encoder(file, precision, network);
+  load_blocks(file, precision, network);
+  load_boxes(file, network);
   return network;
 }
 

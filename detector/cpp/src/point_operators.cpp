@@ -1,9 +1,6 @@
 // The C API of clouds of points.
-#include "points/furthest_point_sampling.h"
-#include "points/gather.h"
-#include "points/neighbours.h"
-#include "stream_scratch.h"
-#include "types.h"
+#include "operators.h"
+#include "points/points.h"
 
 namespace millisecond::detector {
 namespace {

@@ -24,9 +24,9 @@ std::string text(const Dims& shape) {
 
 }  // namespace
 
-EncoderPlugin::EncoderPlugin(const std::string& weights, ms_type precision, const ms_encoder_info& info)
-    : weights_(weights), precision_(precision), info_(info) {
-  fields_[0] = {"weights", weights_.data(), PluginFieldType::kCHAR, static_cast<int32_t>(weights_.size())};
+EncoderPlugin::EncoderPlugin(const std::string& network, ms_type precision, const ms_encoder_info& info)
+    : network_(network), precision_(precision), info_(info) {
+  fields_[0] = {"network", network_.data(), PluginFieldType::kCHAR, static_cast<int32_t>(network_.size())};
   fields_[1] = {"precision", &precision_, PluginFieldType::kINT32, 1};
   collection_ = {2, fields_};
 }
@@ -47,10 +47,10 @@ IPluginCapability* EncoderPlugin::getCapabilityInterface(PluginCapabilityType ty
   return nullptr;
 }
 
-// The copy opens an encoder of its own when it is told its shapes.
+// The copy opens an encoder of its own when it gets its shapes.
 IPluginV3* EncoderPlugin::clone() noexcept {
   try {
-    return new EncoderPlugin(weights_, static_cast<ms_type>(precision_), info_);
+    return new EncoderPlugin(network_, static_cast<ms_type>(precision_), info_);
   } catch (const std::bad_alloc&) {
     failed("no memory left on the host");
     return nullptr;
@@ -109,7 +109,7 @@ int32_t EncoderPlugin::onShapeChange(PluginTensorDesc const* in, int32_t, Plugin
   int device = 0;
   if (const cudaError_t error = cudaGetDevice(&device)) return failed(cudaGetErrorString(error));
   ms_encoder* opened = nullptr;
-  if (ms_encoder_open(weights_.c_str(), static_cast<ms_type>(precision_), device, points, &opened))
+  if (ms_encoder_open(network_.c_str(), static_cast<ms_type>(precision_), device, points, &opened))
     return failed(ms_error_message());
   encoder_.reset(opened);
   points_ = points;

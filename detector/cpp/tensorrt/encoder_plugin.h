@@ -26,8 +26,8 @@ class EncoderPlugin final : public nvinfer1::IPluginV3,
                             public nvinfer1::IPluginV3OneBuild,
                             public nvinfer1::IPluginV3OneRuntime {
  public:
-  // info: of the weights file, from ms_encoder_describe.
-  EncoderPlugin(const std::string& weights, ms_type precision, const ms_encoder_info& info);
+  // info: of the network file, from ms_encoder_describe.
+  EncoderPlugin(const std::string& network, ms_type precision, const ms_encoder_info& info);
 
   // ---- IPluginV3 ----
   nvinfer1::IPluginCapability* getCapabilityInterface(nvinfer1::PluginCapabilityType type) noexcept override;
@@ -61,7 +61,7 @@ class EncoderPlugin final : public nvinfer1::IPluginV3,
  private:
   nvinfer1::DataType type() const noexcept;
 
-  const std::string weights_;
+  const std::string network_;  // path of the file
   const int32_t precision_;
   const ms_encoder_info info_;
   std::unique_ptr<ms_encoder, CloseEncoder> encoder_;

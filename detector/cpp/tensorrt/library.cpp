@@ -1,4 +1,4 @@
-// What TensorRT finds in the library: IPluginRegistry::loadLibrary, or trtexec --dynamicPlugins.
+// The functions that TensorRT looks for in the library: IPluginRegistry::loadLibrary, or trtexec --dynamicPlugins.
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -13,7 +13,7 @@ namespace {
 
 std::atomic<ILoggerFinder*> finder{nullptr};
 
-// Fields: `weights`, characters, the path of a weights file, which must be there whenever an engine is loaded;
+// Fields: `network`, characters, the path of a network file, which must be there whenever an engine is loaded;
 // `precision`, int32, an ms_type (default: MS_FP16).
 class EncoderCreator final : public IPluginCreatorV3One {
  public:
@@ -33,34 +33,34 @@ class EncoderCreator final : public IPluginCreatorV3One {
 
  private:
   static IPluginV3* create(const PluginFieldCollection& given) {
-    std::string weights;
+    std::string network;
     int32_t precision = MS_FP16;
     for (const PluginField* field = given.fields; field != given.fields + given.nbFields; ++field) {
-      const bool is_weights = std::strcmp(field->name, "weights") == 0;
+      const bool is_network = std::strcmp(field->name, "network") == 0;
       const bool is_precision = std::strcmp(field->name, "precision") == 0;
-      if (is_weights && field->type == PluginFieldType::kCHAR) {
-        weights.assign(static_cast<const char*>(field->data), field->length);
+      if (is_network && field->type == PluginFieldType::kCHAR) {
+        network.assign(static_cast<const char*>(field->data), field->length);
       } else if (is_precision && field->type == PluginFieldType::kINT32 && field->length == 1) {
         std::memcpy(&precision, field->data, sizeof precision);
       } else {
-        failed(std::string(field->name) + ": is no field; give weights (characters) and precision (int32)");
+        failed(std::string(field->name) + ": is not a field; give network (characters) and precision (int32)");
         return nullptr;
       }
     }
-    weights.resize(std::strlen(weights.c_str()));  // an end that was counted
+    network.resize(std::strlen(network.c_str()));  // an end that was counted
     if (precision != MS_FP32 && precision != MS_FP16 && precision != MS_BF16) {
-      failed("precision: " + std::to_string(precision) + " is no ms_type");
+      failed("precision: " + std::to_string(precision) + " is not an ms_type");
       return nullptr;
     }
     ms_encoder_info info;
-    if (ms_encoder_describe(weights.c_str(), &info)) {
+    if (ms_encoder_describe(network.c_str(), &info)) {
       failed(ms_error_message());
       return nullptr;
     }
-    return new EncoderPlugin(weights, static_cast<ms_type>(precision), info);
+    return new EncoderPlugin(network, static_cast<ms_type>(precision), info);
   }
 
-  PluginField fields_[2] = {{"weights", nullptr, PluginFieldType::kCHAR, 0},
+  PluginField fields_[2] = {{"network", nullptr, PluginFieldType::kCHAR, 0},
                             {"precision", nullptr, PluginFieldType::kINT32, 1}};
   PluginFieldCollection collection_ = {2, fields_};
 };

@@ -14,7 +14,7 @@ struct AnchorGrid {
   const float2* columns;  // [x, classes, rotations] lower and upper x
 };
 
-// Values of a match instead of the row of a box.
+// Values of a match where an anchor has no box.
 constexpr int BACKGROUND = -1, IGNORED = -2;
 
 // match [batch, anchors]: row of the anchor's box, BACKGROUND or IGNORED; positives [batch]: number of anchors

@@ -1,6 +1,6 @@
 // Matching of anchors with ground-truth boxes. The first kernel finds the largest overlap of each box; the second
 // one compares every anchor's overlap with it for equality. So both compute an overlap by the same operations, and
-// round after each one as ops/reference/anchors.py does.
+// round after each one as ops/anchors.py does.
 #include <climits>
 
 #include "anchors/anchors.h"
@@ -13,7 +13,7 @@ constexpr int BEST_THREADS = 128;
 constexpr int MATCH_THREADS = 128;
 constexpr float PI = 3.14159265f;
 
-// A ground-truth box as the matching sees it: the axis-aligned rectangle nearest to it.
+// The axis-aligned rectangle nearest to a ground-truth box.
 struct Truth {
   float2 x, y;  // lower, upper
   float area;
@@ -52,7 +52,8 @@ __device__ float overlap(float2 x, float2 y, const Truth& truth) {
   return __fdiv_rn(intersection, fmaxf(__fsub_rn(areas, intersection), 1e-6f));
 }
 
-// Cells first..last along an axis contain all whose anchors overlap the side; where there is none, last stays -1.
+// Cells first..last along an axis contain all cells with an anchor that overlaps the side. Without any, last stays
+// -1.
 __device__ void find_reach(const float2* __restrict__ sides, int cells, int kinds, int kind, float2 side,
                            int* first, int* last) {
   for (int cell = threadIdx.x; cell < cells; cell += BEST_THREADS) {
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(MATCH_THREADS)
   // ---- the best box, MATCH_THREADS boxes at a time ----
   float best = 0;
   int index = 0;
-  bool is_best = false;  // of all anchors for some box
+  bool is_best = false;  // this anchor has the largest overlap with some box
   for (int start = 0; start < boxes_count; start += MATCH_THREADS) {
     __syncthreads();
     if (threadIdx.x == 0) near_count = 0;

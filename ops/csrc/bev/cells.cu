@@ -1,9 +1,9 @@
-// Cells of a bird's-eye-view network, see cells.h: two kernels, whatever the number of convolutions.
+// Cells of a bird's-eye-view network, see bev.h: two kernels, whatever the number of convolutions.
 #include <algorithm>
 #include <atomic>
 
-#include "bev/cells.h"
-#include "bev/spread.cuh"
+#include "bev/bev.cuh"
+#include "bev/bev.h"
 #include "chained.cuh"
 #include "common.cuh"
 #include "conv/epilogue.cuh"
@@ -35,8 +35,8 @@ struct Shape {
   SquareWindow window;
 };
 
-// Which positions of a line a window touches that begins there, 32 of them from 32 * word - padding on. SIZE: of
-// the window, 0: any.
+// A bit for each of 32 positions of a line, from 32 * word - padding on: whether a window that begins there
+// touches a cell. SIZE: of the window, 0: any.
 template <int SIZE>
 __device__ __forceinline__ uint32_t touched(const uint32_t* bits, const Shape& from, const SquareWindow& w,
                                             int top, int word) {
@@ -197,7 +197,7 @@ __device__ __forceinline__ int row_of(uint2 word, int x, int base, int otherwise
   return word.x & bit ? base + int(word.y) + __popc(word.x & (bit - 1)) : otherwise;
 }
 
-// What one row of a table holds. SIZE: of the window, 0: any.
+// Writes one row of a table. SIZE: of the window, 0: any.
 template <int SIZE>
 __device__ __forceinline__ void fill_row(const CellSet& set, const CellSet& from, int depth, const Bases& bases,
                                          int frame, int y, int x, int* to) {

@@ -1,6 +1,6 @@
 // Sparse features to a dense grid (the bird's-eye-view map, too) and back: one warp per row. Elements are copied
 // as bytes, so they may have any type of 2, 4 or 8 bytes.
-#include "bev/dense.cuh"
+#include "bev/bev.cuh"
 #include "common.cuh"
 
 namespace millisecond {

@@ -1,7 +1,7 @@
 // Up-sampling and heads in one kernel on warpgroup products, see conv/warpgroup.cuh: the features between them
-// stay in shared memory. Each multiplying warpgroup has half of a tile's rows and all channels, so that one waits
-// for its features while the other multiplies.
-#include "bev/heads.h"
+// stay in shared memory. Each multiplying warpgroup has half of a tile's rows and all channels. So one waits for
+// its features while the other multiplies.
+#include "bev/bev.h"
 #include "common.cuh"
 #include "conv/warpgroup.cuh"
 
@@ -19,8 +19,8 @@ __device__ __forceinline__ void sync_group(int group) {
   asm volatile("bar.sync %0, 128;" ::"r"(2 + group) : "memory");
 }
 
-// The tiles of a launch: those of a block begin at rows blockIdx.x * rows, gridDim.x * rows further on, and so
-// forth.
+// The tiles of a launch. The first tile of a block begins at row blockIdx.x * rows, each next one gridDim.x * rows
+// further on.
 struct Tiling : Ring {
   int n;     // rows that hold something
   int rows;  // of a tile
@@ -54,8 +54,8 @@ __device__ __forceinline__ void supply(const HeadJob& p, const Tiling& tiling, B
   supply.finish();
 }
 
-// Adds the products of `steps` steps to the sums of all channels of a panel. lines: as this group's rows of step i
-// lie in shared memory.
+// Adds the products of `steps` steps to the sums of all channels of a panel. lines: where this group's rows of
+// step i lie in shared memory.
 template <typename T, int ROWS, typename LinesOf>
 __device__ __forceinline__ void multiply_panel(float (&sum)[2][ROWS / 2], int steps, const Ring& ring,
                                                Barriers& barriers, Position& at, LinesOf lines_of) {
@@ -81,7 +81,7 @@ __device__ __forceinline__ void multiply_panel(float (&sum)[2][ROWS / 2], int st
   barriers.release(before);
 }
 
-// Of the channels of a thread's sums in both halves of a panel. Read early: products hide its way.
+// Of the channels of a thread's sums in both halves of a panel. Read early: products hide the latency.
 struct HalfBiases {
   float of[2][2];
 
@@ -111,7 +111,7 @@ __device__ __forceinline__ void multiply_tile(const HeadJob& p, const Tiling& ti
                             [&](int, int stage) { return tiling.lines + (stage * GROUPS + group) * ROWS * LINE; });
 
     // ---- features to shared memory ----
-    sync_group(group);  // those of the panel before have been read
+    sync_group(group);  // the features of the panel before have been read
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int channel0 = half * 64 + warp * 16;

@@ -1,4 +1,5 @@
-// What every binding checks and asks of tensors. This folder is the only one that includes torch.
+// What every binding checks and asks of tensors. This folder and the files *_torch.cpp are the only ones that
+// include torch.
 // An operator takes CUDA tensors and runs on their device and on torch's current stream.
 #pragma once
 
@@ -20,6 +21,12 @@
 namespace millisecond {
 
 using at::Tensor;
+
+// Runs an operator for CUDA tensors: the second argument of its declaration.
+template <typename Function>
+inline torch::CppFunction on_cuda(Function* function) {
+  return torch::dispatch(c10::kCUDA, function);
+}
 
 inline cudaStream_t stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 

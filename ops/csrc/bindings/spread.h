@@ -1,7 +1,7 @@
 // Maps whose values are summed for every cell.
 #pragma once
 
-#include "bev/cells.h"
+#include "bev/bev.h"
 #include "bindings/checks.h"
 
 namespace millisecond {

@@ -1,7 +1,7 @@
-// Overlap of rotated boxes, and non-maximum suppression.
+// Overlap of rotated boxes, non-maximum suppression, and the boxes of predictions.
 #pragma once
 
-#include "common.h"
+#include "bev/bev.h"
 
 namespace millisecond {
 
@@ -30,7 +30,7 @@ struct SuppressJob {
   uint64_t* mask;    // scratch [batch, rows, ceil(rows / 64)]
   int64_t* indices;  // [batch, max_output] padded with -1
   int32_t* kept;     // [batch]
-  // What else is known of the boxes [batch, rows], and copies of those that are kept [batch, max_output], zeros
+  // Further values of the boxes [batch, rows], and their copies for the kept boxes [batch, max_output], zeros
   // behind the last one; null: no copies.
   const float* scores;
   const int64_t* classes;
@@ -38,5 +38,39 @@ struct SuppressJob {
   int64_t* kept_classes;
 };
 cudaError_t suppress(const SuppressJob& job, bool chained, cudaStream_t stream);
+
+// ---- from the predictions of all anchors to boxes --------------------------------------------------------------
+
+constexpr int SELECT_SEGMENT = 256;  // anchors whose keys are listed together
+__host__ __device__ constexpr int segments_of(int anchors) { return divide_up(anchors, SELECT_SEGMENT); }
+
+struct SelectJob {
+  int batch, anchors_count, classes;
+  Scalar type;             // of the predictions
+  const void* logits;      // [batch, anchors, classes]
+  const void* residuals;   // [batch, anchors, 7]
+  const void* directions;  // [batch, anchors, 2]
+  // Where it has maps, the predictions of a cell are their sums, as `spread` writes them, and the three above are
+  // null: groups 0 to 2, an anchor's channels side by side, anchors in the order (cell, number in it).
+  SpreadJob cells;
+  const float* anchors;  // [anchors, 7]
+  float score;           // least
+  uint32_t least_bits;   // bits of the least score; a key is (bits of the score - least_bits) above anchor_bits
+                         // bits of the anchor
+  int anchor_bits, key_bits;
+  int before_nms;                            // boxes of a frame that take part in it; at most `anchors_count`
+  float direction_offset, largest_log_size;  // of the box coder
+  uint64_t* keys;                            // scratch [batch, segments, SELECT_SEGMENT]
+  int* listed;                               // scratch [batch, segments] keys of each segment
+  uint64_t* best_keys;                       // scratch [batch, before_nms]
+  int* chosen;                               // scratch [batch]
+  float* boxes;                              // scratch [batch, before_nms, 7]
+  float* scores;                             // scratch [batch, before_nms]
+  int64_t* labels;                           // scratch [batch, before_nms]
+  SuppressJob nms;                           // of these boxes; its count is `chosen`, its copies are the results
+
+  void set_keys();  // least_bits, anchor_bits and key_bits from the rest
+};
+cudaError_t select_boxes(const SelectJob& job, cudaStream_t stream);
 
 }  // namespace millisecond

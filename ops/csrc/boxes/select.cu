@@ -7,14 +7,14 @@
 //     keep boxes by non-maximum suppression
 //
 // Few anchors pass the score, so everything after the first kernel works on a short list. An entry of it is a key:
-// the bits of the score, which have the order of positive floats, less those of the least score, and below them
-// the inverted number of the anchor. Keys are unique: the list may be filled in any order, and a box's place is
-// the number of greater keys.
+// the bits of the score less the bits of the least score, and below them the inverted number of the anchor.
+// Positive floats have the order of their bits. Keys are unique: the list may be filled in any order, and a box's
+// place is the number of greater keys.
 #include <cstring>
 #include <type_traits>
 
-#include "bev/spread.cuh"
-#include "boxes/select.h"
+#include "bev/bev.cuh"
+#include "boxes/boxes.h"
 #include "chained.cuh"
 #include "common.cuh"
 
@@ -34,7 +34,7 @@ constexpr float PI = 3.14159265358979f;
 
 enum Group { LOGITS, RESIDUALS, DIRECTIONS };
 
-// What is predicted of one anchor, as three arrays hold it.
+// The predictions of one anchor, from three arrays.
 template <typename T>
 struct FromArrays {
   struct Cells {  // of a block's anchors
@@ -59,7 +59,7 @@ struct FromArrays {
 // The same from the maps of its cell: sums that are rounded as if they had been written.
 template <typename T>
 struct FromMaps {
-  // Where their values begin: found once per cell, for it takes many divisions.
+  // Where their values begin: computed once per cell, since it takes many divisions.
   struct Cells {
     int64_t from[MAX_SPREAD][SEGMENT + 1];
 
@@ -139,8 +139,8 @@ __device__ __forceinline__ Best best_class(const Source& source) {
   return best;
 }
 
-// One thread per anchor. A block lists those that pass in a segment of its own: no counter has to be zeroed first.
-// So many blocks on a multiprocessor that all of a KITTI scan's 825 run at once.
+// One thread per anchor. A block lists the anchors that pass in a segment of its own, so no counter has to be
+// zeroed first. The number of blocks on a multiprocessor is such that all 825 blocks of a KITTI scan run at once.
 template <typename Source>
 __global__ void __launch_bounds__(SEGMENT, 8)
     list_candidates(const __grid_constant__ SelectJob job, bool chained) {
@@ -170,11 +170,11 @@ __global__ void __launch_bounds__(SEGMENT, 8)
       Key(__float_as_uint(score) - job.least_bits) << job.anchor_bits | unsigned(job.anchors_count - 1 - anchor);
 }
 
-// ---- those that take part --------------------------------------------------------------------------------------
+// ---- anchors that take part ------------------------------------------------------------------------------------
 
 // Calls call(key, there) for every key of a frame; all lanes of a warp make each call together. Each warp of the
-// block looks at 32 segments at a time, most of which are empty, and takes the others one after another. Those
-// near each other, which an object fills together, belong to different warps.
+// block looks at 32 segments at a time; most are empty, and it takes the others one after another. An object fills
+// neighbouring segments, so these belong to different warps.
 template <typename Call>
 __device__ void for_each_key(const SelectJob& job, int frame, Call call) {
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, segments = segments_of(job.anchors_count);
@@ -288,7 +288,7 @@ __device__ __forceinline__ float limit_period(float value, float offset, float p
   return __fsub_rn(value, __fmul_rn(turns, period));
 }
 
-// Every operation is rounded, as ops/box_coder.py does it.
+// Every operation is rounded, as ops/anchors.py does it.
 template <typename Source>
 __device__ void decode(const Source& source, int anchor, float* box) {
   const SelectJob& job = source.job;
@@ -364,7 +364,7 @@ void SelectJob::set_keys() {
   if (key_bits < anchor_bits) key_bits = anchor_bits;
 }
 
-// call(Source*) with where the predictions are read from.
+// call(Source*) with the source of the predictions.
 template <typename Call>
 static cudaError_t with_source(const SelectJob& job, Call call) {
   cudaError_t error = cudaSuccess;

@@ -1,11 +1,11 @@
 // Batch normalisation by the batch's own statistics and ReLU, forward and backward.
 //
-// A block takes a chunk of rows: a thread stays with one pack of channels and strides over the
-// rows; the threads of a pack are merged in a tree, the chunks in double by a warp. The partition follows
-// from the shape alone and every sum has one order, so the same input gives the same bits.
+// A block takes a chunk of rows. A thread keeps one pack of channels and strides over the rows. The threads of a
+// pack are merged in a tree. The chunks are merged in double by a warp. The partition follows from the shape alone
+// and every sum has one order, so the same input gives the same bits.
 //
-// Where chunks and channels are few, every block of the kernel that reads a merged sum merges it for itself: the
-// host is spared a launch.
+// Where chunks and channels are few, every block of the kernel that reads a merged sum merges it by itself. This
+// saves the host a launch.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr int THREADS = 256;
 constexpr int MERGE_THREADS = 128;
 constexpr int MAX_LANES = 64;     // packs of a row that a block takes
 constexpr int BATCH = 4;          // rows of a thread in the smallest chunk
-constexpr int MAX_CHUNKS = 1024;  // what the merge has to read
+constexpr int MAX_CHUNKS = 1024;  // the merge reads at most so many
 constexpr int TOGETHER = 4;       // channels that a warp merges at once: more loads in flight
 constexpr int FEW = 1 << 14;      // chunks times channels that every block may merge
 
@@ -36,7 +36,7 @@ struct Partition {
     chunks = static_cast<int>(divide_up(rows, chunk_rows));
   }
 
-  // For the rows that count. A sum has the same order whatever the number of rows besides them.
+  // For the rows that count. A sum has the same order, whatever the number of other rows is.
   __device__ Partition counted() const {
     Partition p = *this;
     if (count) {
@@ -79,7 +79,7 @@ __device__ __forceinline__ float normalised(float x, float centre, float slope, 
   return fmaf(x - centre, slope, offset);
 }
 
-// The part of a block that is this thread's: rows row, row + lines, ... before end; V channels.
+// This thread's part of a block: rows row, row + lines, ... before end; V channels.
 template <int V>
 struct Share {
   int line, channel;
@@ -147,7 +147,7 @@ __device__ __forceinline__ void merge_lines(State& state, const Share<V>& share,
       for (int w = 0; w < WORDS; ++w) other.word[w] = words[w][threadIdx.x + half * p.lanes];
       state.merge(other);
     }
-    lines = half;  // the next round writes words that nobody reads in this one
+    lines = half;  // the next round writes words that are not read in this round
   }
   if (share.line == 0 && share.channel < p.channels) {
 #pragma unroll
@@ -168,9 +168,9 @@ __device__ __forceinline__ void sum_chunks(int chunks, double (&sum)[N], Value v
   for (int i = 0; i < N; ++i) sum[i] = warp_sum(sum[i]);
 }
 
-// All channels that the block's packs hold, each in its turn a warp's: merge(first, left) for TOGETHER of them
-// from `first` on, of which `left` are there, returns a lane's pair of numbers of channel first + lane. The pairs
-// are known to all threads then, in the order of the packs.
+// Merges all channels of the block's packs; each warp takes TOGETHER channels at a time. merge(first, left) takes
+// the channels from `first` on; only `left` of them exist. It returns in each lane the pair of numbers of channel
+// first + lane. All threads can read all pairs then, in the order of the packs.
 template <int V, typename Merge>
 __device__ __forceinline__ const float2* merge_block(const Partition& p, Merge merge) {
   __shared__ float2 merged[MAX_LANES * V];

@@ -17,7 +17,7 @@ struct Sums {
   __device__ __forceinline__ float2 of(int i) const { return make_float2(word[i], word[V + i]); }
 };
 
-// What ReLU lets through of a gradient: its result as it was rounded was greater than zero.
+// The part of a gradient that ReLU passes on: where its rounded result was greater than zero.
 template <typename T>
 __device__ __forceinline__ float through_relu(T gradient, float argument) {
   return to_float(from_float<T>(argument)) > 0.0f ? to_float(gradient) : 0.0f;
@@ -53,8 +53,8 @@ __global__ void __launch_bounds__(THREADS, 2)
   merge_lines<V>(sums, share, p, partial);
 }
 
-// By a warp: gradients of shift and scale of N channels from `first` on, of which `left` are there; lane i has
-// those of channel first + i. `keep`: and writes them.
+// By a warp: gradients of shift and scale of N channels from `first` on; only `left` of them exist. Lane i returns
+// the gradients of channel first + i. `keep`: also writes them.
 template <int N>
 __device__ __forceinline__ float2 merge_sums(const BatchNormBackward& p, const float2* partial,
                                              const Partition& part, int first, int left, bool keep) {

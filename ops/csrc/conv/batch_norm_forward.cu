@@ -36,7 +36,7 @@ struct Moments {
   __device__ __forceinline__ float2 of(int i) const { return make_float2(word[1 + i], word[1 + V + i]); }
 };
 
-// Moments of x - x[0]: a mean far larger than the deviation would cost their digits.
+// Moments of x - x[0]: without x[0], a mean far larger than the deviation would cost digits.
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS, 2)
     moments_kernel(const T* __restrict__ x, float2* __restrict__ partial, const Partition most) {
@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(THREADS, 2)
   merge_lines<V>(moments, share, p, partial);
 }
 
-// By a warp: mean and inverse deviation of N channels from `first` on, of which `left` are there; lane i has those
-// of channel first + i. `keep`: and writes them, and moves the running ones.
+// By a warp: mean and inverse deviation of N channels from `first` on; only `left` of them exist. Lane i returns
+// both of channel first + i. `keep`: also writes them, and moves the running mean and variance.
 template <typename T, int N>
 __device__ __forceinline__ float2 merge_moments(const BatchNormForward& p, const float2* partial,
                                                 const Partition& part, int first, int left, bool keep) {
@@ -107,7 +107,7 @@ template <typename T, int V, bool FEW_CHUNKS>
 __global__ void __launch_bounds__(THREADS, 2)
     normalise_kernel(const BatchNormForward p, const float2* __restrict__ partial, const Partition most) {
   const Partition part = most.counted();
-  const bool first = blockIdx.x == 0;  // which keeps the statistics, even of no rows
+  const bool first = blockIdx.x == 0;  // this block writes the statistics, also without rows
   if (!first && blockIdx.x >= part.chunks) return;
   const Share<V> share(part);
   float centre[V], slope[V], factor[V], offset[V];

@@ -1,5 +1,5 @@
 // The tensor-core tiles of one element type (a file each, so that they compile side by side).
-#include "conv/tiles.cuh"
+#include "conv/tensor.cuh"
 
 namespace millisecond {
 

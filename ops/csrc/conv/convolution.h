@@ -1,7 +1,7 @@
 // Arguments of the convolution kernels, and their launchers.
 #pragma once
 
-#include "bev/dense.h"
+#include "bev/bev.h"
 #include "common.h"
 
 namespace millisecond {
@@ -17,7 +17,7 @@ struct OffsetTable {
   int32_t volume;
   bool flipped;  // offset v meets weight[volume - 1 - v]
   // [2, rows] or null: the rows in an order that puts rows with the same offsets side by side, and by row which
-  // offsets it has (bit v), see index/row_order.h; read by the tensor cores' kernels
+  // offsets it has (bit v), see RowOrder in index/index.h; read by the tensor cores' kernels
   // but the narrow one
   const int32_t* order;
   const void* tiles;  // found ahead for the wide kernel, see conv/warpgroup.h; or null

@@ -1,7 +1,7 @@
 // How a convolution's kernels store their sums.
 #pragma once
 
-#include "bev/dense.cuh"
+#include "bev/bev.cuh"
 #include "conv/table.cuh"
 #include "conv/tensor_core.cuh"
 
@@ -12,7 +12,7 @@ struct alignas(COUNT * sizeof(T) < 16 ? COUNT * sizeof(T) : 16) Pack {
   T value[COUNT];
 };
 
-// Each thread sets its share to zero: stores that nobody waits for, in kernels that wait for loads.
+// Each thread sets its share to zero. These stores cost nothing in kernels that wait for loads.
 template <int THREADS>
 __device__ __forceinline__ void zero_on_the_way(const ConvolutionArguments& p) {
   const int64_t step = int64_t(gridDim.x * gridDim.y) * THREADS;

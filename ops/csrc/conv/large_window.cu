@@ -2,8 +2,8 @@
 // of a U-Net has.
 //
 // As in narrow.cuh, lane 4 g + j holds the channels of neighbour 4 s + j of row g in step s, and each warp works
-// alone on 16 rows. Of 125 offsets a row has a dozen: steps that no row of a warp has are skipped. The weights of
-// all offsets are in shared memory, in the order of fragments.
+// alone on 16 rows. A row has about a dozen of the 125 offsets. So steps that no row of a warp has are skipped.
+// The weights of all offsets are in shared memory, in the order of fragments.
 #include "chained.cuh"
 #include "conv/epilogue.cuh"
 

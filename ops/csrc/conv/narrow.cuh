@@ -1,8 +1,8 @@
 // Convolution of 4 input channels on tensor cores: the first layer, which reads voxel features.
 //
 // Four channels fill a quarter of a product's reduction, so four offsets share one: lane 4g + j
-// holds the channels of neighbour 4s + j of row g in step s. Everything stays in registers, each
-// warp works alone on 16 rows.
+// holds the channels of neighbour 4s + j of row g in step s. Everything stays in registers. Each warp works alone
+// on 16 rows.
 #pragma once
 
 #include "chained.cuh"
@@ -13,7 +13,7 @@ namespace millisecond {
 
 constexpr int NARROW_STEPS = 7;  // volume <= 28
 constexpr int NARROW_WARPS = 4;
-constexpr int SHARED_PERCENT = 58;  // what the kernels of conv/tensor.cuh take of a multiprocessor's shared memory
+constexpr int SHARED_PERCENT = 58;  // shared memory of a multiprocessor that the kernels of conv/tensor.cuh take
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
@@ -160,7 +160,8 @@ cudaError_t launch_conv_narrow(const ConvolutionArguments& p, int multiprocessor
   const int slots = multiprocessors * 8;
   const dim3 grid(blocks < slots ? blocks : slots, p.c_out / 16);
   const auto kernel = p.wide ? conv_narrow_kernel<T, float, EXACT> : conv_narrow_kernel<T, T, EXACT>;
-  // This kernel needs no shared memory, but the next one does, and would else wait until a multiprocessor is idle.
+  // This kernel needs no shared memory, but the next kernel does. Without this setting the next kernel would wait
+  // until a multiprocessor is idle.
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, SHARED_PERCENT);
   if (error != cudaSuccess) return error;

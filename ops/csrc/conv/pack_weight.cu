@@ -11,13 +11,13 @@ namespace {
 
 constexpr int THREADS = 256;
 
-constexpr int MOST_WEIGHTS = 16;  // of a launch: those of a network's layers share it, for the host's sake
+constexpr int MOST_WEIGHTS = 16;  // of a launch: the layers of a network share it, to save the host's time
 
 struct Weights {
   PackArguments weight[MOST_WEIGHTS];
 };
 
-// Where the weight has an element of the result in tiles.
+// The index in the weight of an element of the result in tiles.
 __device__ __forceinline__ int64_t source_in_tiles(const PackArguments& p, int64_t at, int word) {
   const int products = p.row_bytes >= 64 ? 2 : 1;
   const int pieces = p.row_bytes >= 64 ? p.row_bytes / 64 : 1;

@@ -1,5 +1,5 @@
 // The tensor-core tiles of float32 in its full precision (a file each, so that they compile side by side).
-#include "conv/tiles.cuh"
+#include "conv/tensor.cuh"
 
 namespace millisecond {
 

@@ -1,14 +1,14 @@
 // Products of float32 numbers on tensor cores without losing their precision.
 //
-// A float32 number has 24 significant bits and is the sum of three bfloat16 numbers of 8 bits each: what remains
-// of x after its first part is taken, and then of that, is exact. Of the nine products of two such sums, those of
-// the first parts, of a first and a second, of the two second and of a first and a third are multiplied, six in
-// all; the other three together are under 2^-24 of the product. bfloat16 has the exponents of float32, so nothing
-// overflows or vanishes that would not in float32, but for parts under 2^-133 and numbers that round up to
-// infinity: `exact_or` computes results that are not finite again with plain multiply-adds.
+// A float32 number x has 24 significant bits and is the sum of three bfloat16 numbers, its parts, of 8 bits each.
+// The rest of x after its first part is exact, and so is the rest after the second part. Two such sums have nine
+// products of parts. Six are multiplied: first by first, first by second (two), second by second, first by third
+// (two). The other three together are under 2^-24 of the product. bfloat16 has the exponents of float32. So a
+// product overflows or vanishes as in float32, except for parts under 2^-133 and numbers that round up to
+// infinity. `exact_or` computes results that are not finite again, with plain multiply-adds.
 //
-// A tensor core cuts off what its accumulator cannot hold, always toward zero. So the six products of 16 numbers
-// start from zero, the smallest first, and their sum is added with a rounding addition.
+// A tensor core cuts off the bits that its accumulator cannot hold, always toward zero. So the six products of 16
+// numbers start from zero, the smallest first, and their sum is added with a rounding addition.
 #pragma once
 
 #include "conv/tensor_core.cuh"
@@ -53,7 +53,7 @@ __device__ __forceinline__ void multiply_parts(float (&sum)[NT][4], const uint32
   }
 }
 
-// x, or what again() computes where x is not finite.
+// x, or the result of again() where x is not finite.
 template <typename Again>
 __device__ __forceinline__ float exact_or(float x, Again again) {
   return isfinite(x) ? x : again();

@@ -6,7 +6,7 @@
 
 namespace millisecond {
 
-// Rows that hold something, read through the cache for what no kernel at work writes.
+// Number of rows that hold something, read through the read-only cache: no running kernel writes it.
 __device__ __forceinline__ int rows_of(const OffsetTable& table) {
   return table.count ? min(__ldg(table.count), table.rows) : table.rows;
 }

@@ -2,15 +2,16 @@
 //
 // A CTA owns a contiguous, balanced range of tiles of 32 output rows. Its warps each take one
 // tile, or one tile's share of the offsets when there are more warps than tiles; shares are added
-// in a fixed order. The product is taken transposed, channels x rows: a row's channels come from
-// global memory straight into the registers that the tensor core reads, and the weights, stored in
-// the order of its fragments, through L1. So a warp never waits for another until its sum is done.
-// Offsets that no row of a tile has are skipped. What limits these kernels is the number of
-// instructions between two products: addresses are one multiply-add each.
+// in a fixed order. The product is taken transposed, channels x rows. A row's channels come from global memory
+// straight into the registers that the tensor core reads. The weights are stored in the order of its fragments and
+// come through L1. So a warp never waits for another until its sum is done. Offsets that no row of a tile has are
+// skipped. The number of instructions between two products limits these kernels, so an address takes one
+// multiply-add.
 #pragma once
 
 #include "chained.cuh"
 #include "conv/epilogue.cuh"
+#include "conv/narrow.cuh"
 #include "conv/split.cuh"
 
 namespace millisecond {
@@ -60,8 +61,8 @@ struct Share {
   uint32_t weight;  // lane i: which weight the i-th of them meets
 };
 
-// Lists the share of every parts-th offset from `part` on, and the source rows of its offsets in shared memory:
-// that of row 8 t + g at word 4 g + t of the offset's 32.
+// Lists the share of every parts-th offset from `part` on, and the source rows of its offsets in shared memory.
+// Each offset has 32 words; the source of row 8 t + g is at word 4 g + t.
 __device__ __forceinline__ Share list_sources(const OffsetTable& table, uint32_t sources, int row0, int n,
                                               int part, int parts) {
   constexpr int BATCH = 7;  // loads in flight
@@ -69,7 +70,7 @@ __device__ __forceinline__ Share list_sources(const OffsetTable& table, uint32_t
   const bool inside = row0 + lane < n;
   const int row = inside ? row_at(table, row0 + lane) : 0;
   const int32_t* const from = table.neighbours + row;
-  // rows in an order lie apart: what they do not have is not read
+  // rows in an order lie apart: offsets that they do not have are not read
   const uint32_t mask = !inside ? 0u : table.order ? uint32_t(__ldg(table.order + table.rows + row)) : ~0u;
   uint32_t to = sources + (lane % 8 * 4 + lane / 8) * 4;
   Share share = {0, 0};
@@ -104,7 +105,7 @@ __device__ __forceinline__ int4 load_sources(uint32_t at) {
   return x;
 }
 
-// Hides from the compiler how a value came about: in a loop it would compute it anew in every step.
+// Hides the source of a value from the compiler, which would compute the value anew in every step of a loop.
 template <typename Value>
 __device__ __forceinline__ void opaque(Value& value) {
   if constexpr (sizeof(Value) == 8) {
@@ -373,6 +374,58 @@ cudaError_t launch_conv_tensor(const ConvolutionArguments& p, int multiprocessor
   const int slots = divide_up(multiprocessors * Tile::CTAS, blocks);
   return launch_chained(conv_tensor_kernel<Tile, PLACED>, p.chained, dim3(tiles < slots ? tiles : slots, blocks),
                         Tile::THREADS, bytes, stream, p);
+}
+
+// ---- which tile serves which channel counts --------------------------------------------------------------------
+
+// Warps, resident CTAs and look-ahead as measured (docs/performance.md): few warps per CTA balance best. Another
+// resident CTA hides more latency than a deeper look-ahead, except where a row takes few registers and its
+// channels many products.
+constexpr int ctas_of_half(int row_bytes, int nb) {
+  if (row_bytes == 32) return nb == 64 ? 4 : nb == 32 ? 6 : 8;
+  return nb == 64 ? 3 : nb == 32 ? 4 : 5;
+}
+
+constexpr int ctas_of_float(int row_bytes, int nb, bool exact) {
+  const int size = row_bytes * nb;
+  if (exact) return size >= 8192 ? 2 : size >= 4096 ? 3 : size >= 2048 ? 4 : 5;
+  return size >= 8192 ? 3 : size >= 4096 ? 4 : row_bytes == 128 ? 5 : 6;
+}
+
+template <typename T, int ROW_BYTES, int NB, bool EXACT>
+struct BestTile {
+  static constexpr bool HALF = sizeof(T) == 2;
+  static constexpr int CTAS = HALF ? ctas_of_half(ROW_BYTES, NB) : ctas_of_float(ROW_BYTES, NB, EXACT);
+  static constexpr int DEPTH = HALF && ROW_BYTES == 64 && NB >= 32 ? 2 : 1;
+  static constexpr int WORDS = NB / 16 * (ROW_BYTES == 32 ? 1 : 2);
+  static constexpr int EARLY = HALF ? (WORDS < 4 ? WORDS : 4) : 0;
+  using type = TensorTile<T, ROW_BYTES, NB, 4, CTAS, DEPTH, EARLY, EXACT>;
+};
+
+template <typename T, int ROW_BYTES, bool EXACT>
+cudaError_t launch_rows(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
+  if (p.coords) {
+    if constexpr (ROW_BYTES != 128) return cudaErrorInvalidValue;
+    return launch_conv_tensor<typename BestTile<T, 128, 64, EXACT>::type, true>(p, multiprocessors, stream);
+  }
+  if (p.c_out % 64 == 0) {
+    return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 64, EXACT>::type>(p, multiprocessors, stream);
+  }
+  if (p.c_out % 32 == 0) {
+    return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 32, EXACT>::type>(p, multiprocessors, stream);
+  }
+  return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 16, EXACT>::type>(p, multiprocessors, stream);
+}
+
+// EXACT: float32 products keep their precision.
+template <typename T, bool EXACT = false>
+cudaError_t launch_best_tile(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
+  if (p.c_in == 4) return launch_conv_narrow<T, EXACT>(p, multiprocessors, stream);
+  const int bytes = p.c_in * static_cast<int>(sizeof(T));
+  if (bytes % 128 == 0) return launch_rows<T, 128, EXACT>(p, multiprocessors, stream);
+  if (bytes % 64 == 0) return launch_rows<T, 64, EXACT>(p, multiprocessors, stream);
+  if constexpr (sizeof(T) == 2) return launch_rows<T, 32, EXACT>(p, multiprocessors, stream);
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace millisecond

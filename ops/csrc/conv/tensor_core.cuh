@@ -1,8 +1,8 @@
 // Warp-level matrix products and asynchronous copies, sm_80 and later.
 //
-// A "quad load" is the 16 (or 8) contiguous bytes that lane 4g + j reads of row g: the reduction
-// index of a matrix product may be permuted freely as long as both operands agree, and with the
-// permutation used here those bytes are already fragments: no shared memory, no shuffles for A.
+// A "quad load" is the 16 (or 8) contiguous bytes that lane 4g + j reads of row g. The reduction index of a matrix
+// product may be permuted freely if both operands agree. With the permutation used here these bytes are already
+// fragments, so A needs neither shared memory nor shuffles.
 #pragma once
 
 #include "common.cuh"

@@ -1,9 +1,10 @@
-// What kernels on warpgroup products share: the shape of a CTA, its tiles, the ring of steps in shared memory.
+// The common parts of kernels on warpgroup products: the shape of a CTA, its tiles, the ring of steps in shared
+// memory.
 //
-// A product is taken transposed, channels x rows: its number of rows may be any multiple of 16, so it is chosen
-// such that every multiprocessor has a tile of the same size, whatever the number of rows is. A CTA computes PANEL
-// channels of a tile. Four warps gather the rows of a step (one offset, LINE bytes) into swizzled shared
-// memory, one of their threads has the weights copied there, two warpgroups multiply, each half of the channels.
+// A product is taken transposed, channels x rows. Its number of rows may be any multiple of 16. It is chosen such
+// that every multiprocessor has a tile of the same size, whatever the number of all rows is. A CTA computes PANEL
+// channels of a tile. Four warps gather the rows of a step (one offset, LINE bytes) into swizzled shared memory.
+// One of their threads starts the copy of the weights. Two warpgroups multiply, each one half of the channels.
 #pragma once
 
 #include "chained.cuh"
@@ -87,8 +88,8 @@ __device__ __forceinline__ void round_four(uint32_t at) {
 }
 
 // Steps whose rows are under way: three less than there are stages. A stage is released when the products of the
-// next step have begun, and a step is announced when one more has been asked for: with two less, the multipliers
-// would wait for that at every step.
+// next step have begun. A step is announced when the copy of one more step has begun. With two less, the
+// multipliers would wait for this copy at every step.
 template <int ROWS>
 constexpr int UNDER_WAY = ROWS > 128  ? 1
                           : ROWS > 96 ? 2
@@ -147,7 +148,7 @@ struct Supply {
     return ring.lines + stage * ROWS * LINE + line * LINE + (piece ^ line % 8) * 16;
   }
 
-  // The rows of the oldest step that was pending are there. One arrival per warp: a barrier takes them one by one.
+  // The rows of the oldest pending step have arrived. One arrival per warp: a barrier takes them one by one.
   __device__ __forceinline__ void announce() {
     if constexpr (ROUND) {
 #pragma unroll
@@ -166,14 +167,15 @@ struct Supply {
   }
 };
 
-// Adds the products of `steps` steps, at least one, to `sum`. lines: as the rows of step i lie in shared memory.
+// Adds the products of `steps` steps, at least one, to `sum`. lines: where the rows of step i lie in shared
+// memory.
 template <typename T, int ROWS, typename LinesOf>
 __device__ __forceinline__ void multiply_steps(float (&sum)[ROWS / 2], int steps, const Ring& ring,
                                                Barriers& barriers, Position& at, LinesOf lines_of) {
   const int group = threadIdx.x / 128;
   int before = 0;
   int step = 0;
-  do {  // at least once: a zero for no step would be written between the products
+  do {  // at least once: else the compiler would write zeros for the case without a step between the products
     barrier_wait(&barriers.full[at.stage], at.phase);
     const uint64_t a = matrix_descriptor(ring.weights + at.stage * WEIGHT_BYTES + group * WEIGHT_BYTES / 2);
     const uint64_t b = matrix_descriptor(lines_of(step, at.stage));
@@ -201,7 +203,7 @@ __device__ __forceinline__ uint32_t rounded(float first, float second, bool relu
   return word;
 }
 
-// What is added to a sum besides the bias. at: of its element in the result.
+// The number that is added to a sum besides the bias. at: index of its element in the result.
 template <typename T>
 __device__ __forceinline__ float added(const ConvolutionArguments& p, int64_t at) {
   float more = 0.0f;

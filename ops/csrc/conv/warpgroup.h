@@ -61,6 +61,15 @@ constexpr int NARROW_PANEL = 64;
 cudaError_t conv_ordered(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                          cudaStream_t stream);
 
+// The convolution that keeps all weights in shared memory, see resident.cu.
+
+// Whether conv_resident takes this convolution: on sm_90a, rows in an order, 32 or 64 channels, weights in tiles
+// that fit shared memory.
+bool is_resident(Precision precision, const ConvolutionArguments& p);
+
+cudaError_t conv_resident(Precision precision, const ConvolutionArguments& p, int multiprocessors,
+                          cudaStream_t stream);
+
 // Weights in panels: [c_out / PANEL][c_in / slice][volume][PANEL][slice], each [PANEL][slice] as it lies in
 // shared memory, float rounded to tf32: piece i of 16 bytes of line m at piece i ^ m % 8; line m holds channel
 // `channel_of_line(m)`.

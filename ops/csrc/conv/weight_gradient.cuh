@@ -1,8 +1,8 @@
 // dW[v] = sum over pairs (in, out) of offset v of features[in]^T gradient[out], in fp32.
 //
-// A CTA takes one offset, some of its rows and one tile of channels: it lists the pairs of a slab of rows in their
-// order, gathers both rows of each pair into shared memory and multiplies. What is not an offset's whole sum goes
-// to a workspace and is added in order, so the result does not depend on scheduling.
+// A CTA takes one offset, some of its rows and one tile of channels. It lists the pairs of a slab of rows in their
+// order, gathers both rows of each pair into shared memory and multiplies. A partial sum of an offset goes to a
+// workspace; partial sums are added in order, so the result does not depend on scheduling.
 #pragma once
 
 #include "conv/table.cuh"
@@ -82,7 +82,7 @@ __device__ __forceinline__ Destination waiting(const WeightGradientArguments& p,
   return {p.partial + place * p.c_in * p.c_out, inputs_last ? 1 : p.c_out, inputs_last ? p.c_in : 1};
 }
 
-// Where the sum of a slab goes, without a plan.
+// The place for the sum of a slab, without a plan.
 __device__ __forceinline__ Destination destination(const WeightGradientArguments& p, int v) {
   return p.splits > 1 ? waiting(p, int64_t(v) * p.splits + blockIdx.x) : result_of(p, v);
 }

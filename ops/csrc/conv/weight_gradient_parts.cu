@@ -15,7 +15,7 @@ constexpr int THREADS = 256, PLANNERS = 1024;
 constexpr int LEAST_PAIRS = 256;  // of a part of several
 constexpr int MOST_TILES = 1024;  // of sums that wait
 constexpr int LEAST_PLACES = 8;
-constexpr int MOST_PLANS = 16;  // of a launch: those of a network's layers share it, for the host's sake
+constexpr int MOST_PLANS = 16;  // of a launch: the layers of a network share it, to save the host's time
 
 struct Plans {
   GradientPlan plan[MOST_PLANS];
@@ -60,7 +60,7 @@ __device__ void sum_granules(int32_t* pairs, int granules) {
   }
 }
 
-// What one block knows of all offsets.
+// The pairs of all offsets, as one block reads them.
 struct Offsets {
   const int32_t* pairs;  // [volume, stride] up to each granule
   int volume, granules, stride;
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(PLANNERS) plan_kernel(const __grid_constant__ 
     if (lane == 0) most_pairs = pairs;
   }
   __syncthreads();
-  // ---- the first place of each offset; those of one part have none ----
+  // ---- the first place of each offset; an offset of one part has no place ----
   if (warp == 0) {
     int places = 0;
     for (int first = 0; first < offsets.volume; first += WARP) {

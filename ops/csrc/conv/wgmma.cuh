@@ -17,7 +17,7 @@ __device__ __forceinline__ void barrier_init(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
 }
 
-// Others, and the copy engine, may use what this thread has initialized.
+// Other threads, and the copy engine, may use the barriers that this thread has initialized.
 __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -56,7 +56,7 @@ __device__ __forceinline__ void copy_4(uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
 }
 
-// A piece of memory by the copy engine, whose bytes a barrier expects.
+// The copy engine copies a piece of memory; a barrier expects its bytes.
 __device__ __forceinline__ void copy_announced(uint32_t shared, const void* global, int bytes, uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
@@ -64,7 +64,7 @@ __device__ __forceinline__ void copy_announced(uint32_t shared, const void* glob
       : "memory");
 }
 
-// What was written by ordinary stores and copies may now be read by the tensor cores.
+// Tensor cores may now read the data of ordinary stores and copies.
 __device__ __forceinline__ void fence_for_tensor_cores() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -144,8 +144,8 @@ PRODUCTS(128, 8, 64, 65);
 PRODUCTS(160, 10, 80, 81);
 PRODUCTS(192, 12, 96, 97);
 
-// The same with a [64, K] in registers, where lane 4 g + j of warp w holds words j and j + 4 of lines 16 w + g
-// (a[0] and a[2]) and 16 w + g + 8.
+// The same with a [64, K] in registers. Lane 4 g + j of warp w holds words j and j + 4 of lines 16 w + g (a[0] and
+// a[2]) and 16 w + g + 8.
 template <typename T, int ROWS>
 struct RegisterProduct;
 
@@ -176,7 +176,7 @@ REGISTER_PRODUCTS(128, 8, "%64, %65, %66, %67", 68);
 #undef REGISTER_PRODUCT
 #undef REGISTER_PRODUCTS
 
-// The transpose of an 8 x 8 matrix of half types, of which each lane holds two elements of line lane / 4.
+// The transpose of an 8 x 8 matrix of half types. Each lane holds two elements of line lane / 4.
 __device__ __forceinline__ uint32_t transposed_8x8(uint32_t pair) {
   uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));

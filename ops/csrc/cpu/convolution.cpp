@@ -2,11 +2,11 @@
 //
 //   for n: for v: if (table[v][n] >= 0) out[n] += source[table[v][n]] * weight[v]
 //
-// A task is a block of output rows. Its sums stay in the second-level cache. For one offset after another the rows
-// that have a neighbour are listed (nothing is computed for those that have none), and multiplied a few at a time
-// with a slice of the offset's weight that stays in the first-level cache; sums of that few rows times a panel of
-// output channels are in registers meanwhile. Every row adds up its products in the same order whatever else is
-// computed: results depend neither on the threads nor on the other rows.
+// A task is a block of output rows. Its sums stay in the second-level cache. For one offset after another, the
+// rows that have a neighbour are listed; nothing is computed for the other rows. The listed rows are multiplied, a
+// few at a time, with a slice of the offset's weight that stays in the first-level cache. Meanwhile the sums of
+// these rows, for a panel of output channels, are in registers. Every row adds up its products in the same order:
+// results depend neither on the threads nor on the other rows.
 #include "convolution.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ using Vector = float __attribute__((vector_size(4 * kLength)));
 constexpr int kDepth = 64;  // numbers of a source row that are multiplied together: 16 KiB of weights
 constexpr int kWidest = kRegisters == 32 ? 4 : 2;  // vectors of a panel
 
-// Rows of which the sums fit in registers, beside a panel's weights and one number of the source.
+// Number of rows whose sums fit in registers, beside a panel's weights and one number of the source.
 constexpr int rows_at_once(int vectors) {
   const int fit = (kRegisters - 1 - vectors) / vectors;
   return fit > 12 ? 12 : fit;
@@ -184,7 +184,7 @@ class Worker {
     for (int n = 0; n < rows; ++n) end_row(p_, first + n, panel * kLength, sums + n * kWidth, width);
   }
 
-  // Pointers to the rows of an offset's pairs; the last group is filled up with what nobody reads.
+  // Pointers to the rows of an offset's pairs; the last group is filled up with entries that are not used.
   template <int kVectors>
   void list_rows(int v, int count) {
     constexpr int kWidth = kVectors * kLength;
@@ -204,7 +204,7 @@ class Worker {
   const Convolution& p_;
   std::vector<Pair> pairs_;  // [offsets][kRows]
   std::vector<int> counts_;  // [offsets] pairs that there are
-  std::vector<float> sums_;  // [kRows + 1][panel], the last row is nobody's
+  std::vector<float> sums_;  // [kRows + 1][panel], the last row is not used
   std::vector<const Number*> source_;
   std::vector<float*> targets_;
 };

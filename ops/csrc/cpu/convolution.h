@@ -7,7 +7,7 @@
 
 struct Convolution {
   const void* source;    // [source_rows, c_in] float32, or bfloat16
-  const int32_t* table;  // [offsets, table_stride], the row of the source that offset v of row n reads, -1 = none
+  const int32_t* table;  // [offsets, table_stride], the source row that offset v of row n reads, -1 = none
   const void* weight;    // [panels][offsets][c_in][channels of the panel], of bfloat16 two of c_in side by side
   const float* bias;     // [c_out] or null
   const void* residual;  // as out, added to it before the ReLU, or null

@@ -15,7 +15,7 @@ int64_t line_of(const int32_t* site, Grid grid) {
   return (int64_t{site[0]} * grid.z + site[1]) * grid.y + site[2];
 }
 
-// For each offset along x and each input position the output that reads it so, or -1.
+// For each offset along x and each input position: the output that reads this position at this offset, or -1.
 std::vector<int32_t> outputs_along_x(Grid grid, Grid out, const Window& w) {
   std::vector<int32_t> table(int64_t{w.size[2]} * grid.x, -1);
   for (int o = 0; o < w.size[2]; ++o)

@@ -18,7 +18,7 @@ extern "C" {
 // out of order or there twice.
 int64_t line_starts(const int32_t* coords, int64_t rows, Grid grid, int32_t* starts);
 
-// neighbours [offsets, rows]: the row at a site plus (offset - size / 2) * dilation, -1 = none.
+// neighbours [offsets, rows]: the row at the position site + (offset - size / 2) * dilation, -1 = none.
 void submanifold_neighbours(const int32_t* coords, const int32_t* starts, int64_t rows, Grid grid, Window window,
                             int32_t* neighbours, Threads threads);
 

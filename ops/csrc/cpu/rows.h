@@ -1,4 +1,4 @@
-// What the sums of an output row begin with, and how they end.
+// The first and the last step of an output row's sums.
 #pragma once
 
 #include <algorithm>

@@ -36,7 +36,7 @@ cudaError_t block_backward(Scalar type, bool tf32, const BlockBackward& p, const
                                     p.table,    p.source_rows, p.weight.c_in, p.weight.c_out};
   error = weight_gradient(type, tf32, of_weight, p.plan, branch.allocate, branch.stream);
   if (error != cudaSuccess || !p.of_features) return error;
-  if (p.of_features == p.features) {  // which the weight's gradient has to read before
+  if (p.of_features == p.features) {  // the weight's gradient has to read it before
     error = cudaEventRecord(branch.event, branch.stream);
     if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, branch.event, 0);
     if (error != cudaSuccess) return error;

@@ -71,7 +71,7 @@ cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t
     layer.out = i + 1 == chain.count && !scattered ? chain.out : buffer[i % 2];
     x = layer.out;
     if (layer.table.rows == 0 || layer.c_out == 0) continue;
-    // the narrow kernel waits before it does anything: it may follow whatever there was
+    // the narrow kernel waits before it does anything: it may follow any kernel
     layer.chained = ((launched && routes[i].tiles) || routes[i].narrow) && routes[i].major >= 9;
     if (const cudaError_t error = launch_conv(layer, routes[i], allocate, stream)) return error;
     launched = true;

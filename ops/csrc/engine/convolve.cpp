@@ -1,7 +1,6 @@
 // Which kernel a convolution and its weight gradient run on, and in which order that kernel reads the weight.
 #include <algorithm>
 
-#include "conv/resident.h"
 #include "conv/warpgroup.h"
 #include "device.h"
 #include "engine/engine.h"
@@ -38,7 +37,7 @@ struct Device {
   int number, multiprocessors, major;
 };
 
-// The current one. A thread asks once what it is: routes are found several times for a layer.
+// The current device. A thread asks once for its properties, since a layer computes its route several times.
 const Device& current_device() {
   thread_local Device known = {-1, 0, 0};
   int number = -1;
@@ -147,7 +146,7 @@ cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, const
 
 namespace {
 
-// What packs a weight for any route but that of warpgroups.
+// Adds the packing jobs of a weight, for any route but the warpgroups.
 void add_packs(const Weight& weight, Scalar type, const Route& route, void* out,
                std::vector<PackArguments>& packs) {
   const int64_t bytes = weight.c_in * bytes_of(type);
@@ -189,7 +188,7 @@ cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* ou
 
 namespace {
 
-// Whether the weight is as the route's kernel reads it, which is up to 16 bytes at once.
+// Whether the route's kernel can read the weight as it is; it reads up to 16 bytes at once.
 bool is_packed(const Weight& weight, Scalar type, const Route& route) {
   const WeightStrides& strides = weight.strides;
   const bool aligned = reinterpret_cast<uintptr_t>(weight.data) % 16 == 0;  // a view may begin anywhere
@@ -207,7 +206,7 @@ cudaError_t pack_together(Scalar type, bool tf32, Weight* weights, int count, co
     Route route;
     int64_t begin;
   };
-  std::vector<Place> places;  // in one piece of memory, for the host's sake
+  std::vector<Place> places;  // in one piece of memory, to save the host's time
   int64_t bytes = 0;
   for (int i = 0; i < count; ++i) {
     Weight& weight = weights[i];

@@ -1,16 +1,15 @@
-// The engine chooses kernels and layouts of weights, zeroes memory, and decides which kernels may overlap. Plain
-// C++ over pointers, sizes and a stream; the kernels it launches are in the rooms beside it.
+// The engine chooses kernels and layouts of weights, sets memory to zero, and decides which kernels may overlap.
+// It is plain C++ over pointers, sizes and a stream. Its kernels are in the folders beside it.
 //
-// Memory that a call needs for itself comes from the caller's Allocate: device memory, aligned to 16 bytes, that
-// may be used until all that the call has launched is done, and that may hold anything.
+// Memory that a call needs for itself comes from the caller's Allocate. It is device memory, aligned to 16 bytes,
+// and may hold anything. It stays usable until all kernels of the call are done.
 #pragma once
 
 #include <functional>
 #include <vector>
 
-#include "bev/dense.h"
-#include "bev/heads.h"
-#include "boxes/select.h"
+#include "bev/bev.h"
+#include "boxes/boxes.h"
 #include "conv/batch_norm.h"
 #include "conv/convolution.h"
 #include "index/voxelize.h"
@@ -23,7 +22,7 @@ int64_t bytes_of(Scalar type);  // of an element
 
 // ---- index -----------------------------------------------------------------------------------------------------
 
-// A network's levels, the steps between them, and which tables it wants.
+// A network's levels, the steps between them, and its tables.
 struct Network {
   Bitmap bitmap;
   int dims;
@@ -39,8 +38,8 @@ int64_t volume_of(const Window& window);
 // the level above, and the backward table of that step. The caller sets sizes and pointers.
 std::vector<TableJob> tables_of(const Network& network, bool bounded);
 
-// A whole index with fixed sizes. Written are coords[l] [capacities[l], 1 + dims] of every level, counts
-// [levels + 2] and the tables of jobs, which are tables_of(network, true). given [rows, 1 + dims] are the voxels
+// A whole index with fixed sizes. It writes coords[l] [capacities[l], 1 + dims] of every level, counts
+// [levels + 2] and the tables of jobs. The jobs are tables_of(network, true). given [rows, 1 + dims]: the voxels
 // of level 0, up to *count. The workspace is zero before and, with `clear` or where something fails, after.
 struct BoundedIndex {
   const int* given;
@@ -58,8 +57,8 @@ cudaError_t build_bounded_index(const Network& network, const BoundedIndex& inde
 cudaError_t count_levels(const Network& network, const int* given, int rows, const int* count, int* counts,
                          cudaStream_t stream);
 
-// The second half, for the numbers of rows that the first has told: coords[l] of the levels after level 0 and
-// jobs, tables_of(network, false). coords[0] is read.
+// The second half, for the numbers of rows that the first half has computed: coords[l] of the levels after level
+// 0, and the jobs, which are tables_of(network, false). coords[0] is read.
 cudaError_t build_exact_index(const Network& network, const int* rows, int* const* coords,
                               std::vector<TableJob>& jobs, cudaStream_t stream);
 
@@ -68,16 +67,17 @@ cudaError_t build_voxels(const Bitmap& bitmap, const VoxelizeJob& job, cudaStrea
 
 // ---- grids -----------------------------------------------------------------------------------------------------
 
-// A grid [batch, channels, z, y, x] or, from above, [batch, channels * z, y, x] with channel i * channels + c
-// and channels last: each row in one piece.
+// A grid [batch, channels, z, y, x] or, from above, [batch, channels * z, y, x]. In the latter, channel c of
+// height i is channel i * channels + c, and channels are last, so that each row is in one piece.
 DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool from_above);
 
 // ---- convolution -----------------------------------------------------------------------------------------------
 
-// What a convolution runs on: tensor cores where their tiles fit (by warpgroups in wide layers on sm_90), kernels
-// of their own for 4 input channels and for 4 or 8 in large windows, else plain multiply-adds. tf32: whether
-// float32 may be rounded to it; else its products keep their precision on tensor cores too, see conv/split.cuh.
-// Callers say so: a setting could change between forward and backward, or between packing and use.
+// Which kernel serves a convolution: tensor cores where their tiles fit (by warpgroups in wide layers on sm_90),
+// special kernels for 4 input channels and for 4 or 8 in large windows, else plain multiply-adds. tf32: whether
+// float32 may be rounded to it. If not, float32 products keep their precision on tensor cores too, see
+// conv/split.cuh. Callers pass tf32, because a global setting could change between forward and backward, or
+// between packing and use.
 struct Route {
   Precision precision;
   bool tiles;
@@ -93,7 +93,7 @@ Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_o
 
 struct Weight {
   const void* data;
-  Scalar type;  // that of the features, or float32
+  Scalar type;  // type of the features, or float32
   WeightStrides strides;
   int32_t volume, c_in, c_out;
   const void* packed;  // as the kernel of its route reads it, from pack_together, or null
@@ -105,8 +105,9 @@ int64_t packed_size(const Route& route, int64_t volume, int64_t c_in, int64_t c_
 // Write the weight to out in the order and type that the route's kernel reads; see convolution.h.
 cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* out, cudaStream_t stream);
 
-// Does before what `convolve` would do itself, in one launch: packs the weights that their kernels do not read as
-// they are. Those of wide layers are left to it: that takes longer than a launch, and memory until the end.
+// Packs, in one launch, the weights that their kernels do not read as they are; else `convolve` packs each one
+// itself. Weights of wide layers are left to `convolve`: to pack one takes longer than a launch, and memory until
+// the end.
 cudaError_t pack_together(Scalar type, bool tf32, Weight* weights, int count, const Allocate& allocate,
                           cudaStream_t stream);
 
@@ -125,8 +126,8 @@ struct WeightGradient {
   int32_t c_in, c_out;
 };
 
-// What can be done before there is a gradient. p: [count], all but out, strides and gradient, of which features
-// are not read either. What is allocated stays with the plans.
+// The part of the work that can be done before there is a gradient. p: [count], without out, strides and gradient;
+// features are not read. The memory that is allocated stays with the plans.
 struct WeightGradientPlan {
   const GradientPart* parts;  // null: nothing is planned
   const GradientParts* sums;
@@ -208,9 +209,9 @@ struct BlockBackward {
   WeightGradientPlan plan;
   float *of_scale, *of_shift;
 };
-// The gradient of the weight is computed on the branch, which waits for what it reads: the blocks before this one
-// need not wait for it. The caller joins the branch before its memory is used again; what the gradient of one
-// block has allocated may serve that of the next.
+// The gradient of the weight is computed on the branch, which waits for its inputs: the blocks before this one
+// need not wait for it. The caller joins the branch before its memory is used again. The memory allocated for one
+// block's gradient may serve the next block's gradient.
 struct Branch {
   cudaStream_t stream;
   cudaEvent_t event;

@@ -23,7 +23,7 @@ cudaError_t filled_up(Scalar type, bool tf32, const WeightGradient& p, const Wei
   float* const out = static_cast<float*>(allocate(int64_t(p.table.volume) * TILE * p.c_out * sizeof(float)));
   cudaError_t error = resize_rows(type, p.features, NARROW, wide, TILE, p.source_rows, stream);
   if (error != cudaSuccess) return error;
-  // the channels of a row: those of each offset and output channel, or those of each offset
+  // a row: one per offset and output channel (of c_in numbers), or one per offset (of c_in * c_out numbers)
   const bool inputs_last = p.strides.in == 1;
   const int64_t width = inputs_last ? 1 : p.c_out, rows = int64_t(p.table.volume) * (inputs_last ? p.c_out : 1);
   WeightGradient padded = p;

@@ -67,7 +67,7 @@ __device__ inline int voxels_before(const uint4& cell, int bit) {
   return before;
 }
 
-// The bits from this one on, at most 32 of them; what lies beyond the cell is zero. 0 <= bit < 96.
+// The bits from this one on, at most 32 of them; bits beyond the cell are zero. 0 <= bit < 96.
 __device__ inline unsigned bits_from(const uint4& cell, int bit) {
   const int word = bit >> 5;
   return __funnelshift_r(bits_of(cell, word), bits_of(cell, word + 1), bit & 31);
@@ -100,7 +100,7 @@ __device__ inline int find_row(const BitmapLevel& level, const Site& s) {
   return bits_from(cell, bit) & 1 ? int(cell.w) + voxels_before(cell, bit) : -1;
 }
 
-// Set bits of one word of a cell; returns those that were not set before.
+// Set bits of one word of a cell; returns the bits that were not set before.
 __device__ inline unsigned set_bits(const BitmapLevel& level, int cell, int word, unsigned bits) {
   unsigned* target = &level.cell[cell].x + word;
   // Many points share a voxel, and reading is cheaper than an atomic.
@@ -115,10 +115,10 @@ __device__ inline unsigned word_before(const BitmapLevel& level, int cell, int w
   return *static_cast<volatile unsigned*>(&level.cell[cell].x + word);
 }
 
-// Set bits of one word of a cell, given what was read there, without asking which were set before.
+// Set bits of one word of a cell whose old value is given; does not return which bits are new.
 __device__ inline void set_word(const BitmapLevel& level, int cell, int word, unsigned bits, unsigned before) {
   if ((before & bits) != bits) atomicOr(&level.cell[cell].x + word, bits);
-  // Whoever makes a word nonzero has read it as zero, so somebody sets the summary.
+  // A thread that makes a word nonzero has read it as zero, so some thread sets the summary.
   if (before == 0) atomicOr(&level.summary[cell >> 5], 1u << (cell & 31));
 }
 

@@ -15,8 +15,9 @@ __device__ __forceinline__ unsigned inside_bits(int first, int size) {
 }
 
 // Table row of a window of the given size without dilation; the site lies in the grid. All runs of the window
-// along x begin at the same bit of their cells, so the masks below are computed once. Instructions are what limits
-// this kernel: runs outside of the grid are read at its border instead of being tested, and struck out at the end.
+// along x begin at the same bit of their cells, so the masks below are computed once. The number of instructions
+// limits this kernel. So runs outside of the grid are not tested: they are read at its border, and struck out at
+// the end.
 template <int KZ, int KY, int KX>
 __device__ __forceinline__ void fill_box(const BitmapLevel& source, const TableJob& job, int row,
                                          const Site& site) {
@@ -38,7 +39,7 @@ __device__ __forceinline__ void fill_box(const BitmapLevel& source, const TableJ
     cell[i] = __ldg(&source.cell[index[i]]);
   }
   // ---- per run: the bits of its voxels, and the row of the first one ----
-  // The same for all cells: which word the run starts in, and what lies before it in each.
+  // The same for all cells: the word in which the run starts, and the bits before it in each word.
   const unsigned in_x = bit < 32 ? FULL_WARP : 0, in_y = unsigned(bit - 32) < 32 ? FULL_WARP : 0;
   const unsigned below = (1u << (bit & 31)) - 1;
   const unsigned before_x = below | ~in_x, before_y = (below | ~in_y) & ~in_x, before_z = below & ~in_x & ~in_y;
@@ -64,13 +65,13 @@ __device__ __forceinline__ void fill_box(const BitmapLevel& source, const TableJ
     }
 #pragma unroll
     for (int i = 0; i < RUNS; ++i) {
-      // The rows of the next cell follow those of this one.
+      // The rows of the next cell follow this cell's rows.
       if ((mask >> i * KX & RUN) == 0) base[i] = next_base[i];
       mask |= (next[i] << (CELL_BITS - bit) & RUN) << i * KX;
     }
   }
-  // ---- what lies outside of the grid, or was cut off, is struck out ----
-  // The window may begin before the grid: shift bits from places in the grid to places in the window.
+  // ---- bits outside of the grid, or cut off, are struck out ---- The window may begin before the grid: shift
+  // bits from places in the grid to places in the window.
   const unsigned in_run = inside_bits<KX>(x0, source.x), in_row = inside_bits<KY>(y0, source.y);
   const unsigned in_plane = inside_bits<KZ>(z0, source.z);
   unsigned inside = 0;

@@ -1,9 +1,9 @@
 // for v = (kz, ky, kx): for row: neighbours[v][row] = the source at the site that offset v reads, or -1
 //
 // A thread has a row and some lines (kz, ky) of the window. It finds the lines of sources once, searches the few
-// sites of each for the first kx and goes on from there.
+// sites of each line for the first kx and continues from there.
 #include "index/bitmap.cuh"
-#include "index/lines.h"
+#include "index/index.h"
 
 namespace millisecond {
 namespace {
@@ -68,8 +68,8 @@ __device__ int first_of_line(const LineTable& p, int64_t line) {
   return low;
 }
 
-// The starts of LINES lines; behind the last one there is the end. Sources that begin a line note it, and a line
-// without any starts where the next one does.
+// The starts of LINES lines; behind the last one there is the end. Sources that begin a line write its start. A
+// line without sources starts where the next line starts.
 __global__ void __launch_bounds__(THREADS) line_starts_kernel(const __grid_constant__ LineTable p) {
   constexpr int OWN = LINES / THREADS;  // lines of a thread
   __shared__ int ends[2], starts[LINES], of_warp[THREADS / WARP];
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(THREADS) line_starts_kernel(const __grid_const
   for (int row = ends[0] + thread; row < ends[1]; row += THREADS) {
     const int64_t line = line_of(p, row);
     const bool begins = row == ends[0] || line_of(p, row - 1) != line;
-    // sources that are not sorted give a wrong table, which nobody reads
+    // sources that are not sorted give a wrong table, which is not used
     if (begins && line >= first && line < first + LINES) starts[line - first] = row;
   }
   __syncthreads();

@@ -29,7 +29,8 @@ __device__ bool same_cell(const Site& a, const Site& b) {
 __device__ int divide(int n, int d) { return d == 1 ? n : d == 2 ? n >> 1 : n / d; }
 
 // Replaces the interval lo..hi of inputs along an axis by the interval of the outputs that read them; false where
-// there is none. Needs dilation 1 and, unless lo equals hi, kernel >= stride: else the outputs would have gaps.
+// there is none. Needs dilation 1. Unless lo equals hi it also needs kernel >= stride: else the outputs would have
+// gaps.
 __device__ bool advance(int& lo, int& hi, int kernel, int stride, int padding, int size) {
   const int first = lo + padding - kernel + 1;
   lo = first <= 0 ? 0 : divide(first + stride - 1, stride);
@@ -145,7 +146,8 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
-// How many levels can be marked directly from level 0: the outputs of a voxel are a box, and not too large a one.
+// How many levels can be marked directly from level 0: in these the outputs of a voxel are a box that is not too
+// large.
 int direct_levels(const Window* steps, int count) {
   int reach[3] = {1, 1, 1};
   for (int l = 0; l < count; ++l) {

@@ -48,7 +48,8 @@ __device__ unsigned block_scan(unsigned value, unsigned (&sums)[RANK_THREADS / 3
 }
 
 // Numbers of voxels in this lane's cells of the next LOADS words that have any, and which words these are, -1
-// behind the last one. Lane i holds word i of the summary; `left`, the words still to come, loses theirs.
+// behind the last one. Lane i holds word i of the summary; Removes these words from `left`, the words still to
+// come.
 __device__ void load_counts(const uint4* cells, unsigned summary, unsigned& left, int (&word)[LOADS],
                             unsigned (&voxels)[LOADS]) {
   const int lane = threadIdx.x & 31;
@@ -63,8 +64,8 @@ __device__ void load_counts(const uint4* cells, unsigned summary, unsigned& left
 }
 
 // A block takes a tile of summary words, counts its voxels, publishes their number, and waits for the numbers of
-// the tiles before it. Tiles are taken in order, so those it waits for have started, and publish before they wait.
-// Most words are empty and are passed over.
+// the tiles before it. Tiles are taken in order. So the tiles that a block waits for have started, and they
+// publish before they wait. Most words are empty and are passed over.
 __global__ void __launch_bounds__(RANK_THREADS, RANK_BLOCKS)
     rank(const __grid_constant__ Bitmap bitmap, const __grid_constant__ RankTargets targets) {
   __shared__ unsigned of_words[RANK_THREADS / 32], of_tiles[RANK_THREADS / 32];
@@ -173,8 +174,8 @@ __device__ void write_word(const BitmapLevel& level, int word, unsigned summary,
   }
 }
 
-// Coords of the ranked levels that are asked for. Most words are empty, so a warp reads COORD_WORDS of them at
-// once. These lie far apart in the levels, because full words lie side by side.
+// Coords of the requested ranked levels. Most words are empty, so a warp reads COORD_WORDS of them at once. These
+// lie far apart in the levels, because full words lie side by side.
 __global__ void __launch_bounds__(THREADS)
     write_coords(const __grid_constant__ Bitmap bitmap, const __grid_constant__ CoordTargets targets) {
   const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % COORD_PARTS;

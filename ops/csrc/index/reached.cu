@@ -3,7 +3,7 @@
 #include <cub/device/device_select.cuh>
 
 #include "index/bitmap.cuh"
-#include "index/reached.h"
+#include "index/index.h"
 
 namespace millisecond {
 namespace {
@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(THREADS)
 __global__ void __launch_bounds__(THREADS)
     reached_coords_kernel(const __grid_constant__ ReachedSites p, const uint64_t* keys, const int* found) {
   const int64_t row = int64_t(blockIdx.x) * THREADS + threadIdx.x;
-  const int count = *found - (keys[*found - 1] == uint64_t(cells(p)));  // the last key may be that of no output
+  const int count =
+      *found - (keys[*found - 1] == uint64_t(cells(p)));  // the last key may be cells(p): not an output
   if (row == 0) *p.count = count;
   if (row >= count) return;
   int64_t key = int64_t(keys[row]);
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(THREADS)
 
 int64_t column_bytes(int64_t count) { return round_up(count * int64_t(sizeof(uint64_t)), 256); }
 
-// Sorts and selects within `bytes` of temporary memory; without it, says how many are needed.
+// Sorts and selects within `bytes` of temporary memory; without this memory, sets `bytes` to the size needed.
 cudaError_t sort_unique(void* temporary, size_t& bytes, uint64_t* keys, uint64_t* sorted, int* found, int count,
                         int bits, cudaStream_t stream) {
   size_t sort = bytes, select = bytes;

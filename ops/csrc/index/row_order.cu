@@ -1,14 +1,14 @@
 // Rows sorted by the offsets that they have, as spconv 2 sorts them by their masks: a tile of such rows multiplies
 // few offsets that only some of its rows have.
 //
-// A row's bin tells its four rarest offsets: there are 20,854 bins for 27 offsets. So one pass of a counting sort
-// is enough. A block sorts a run of rows in shared memory and counts its bins; a scan over the runs of a segment
-// gives each bin of each run its place. Three launches.
+// A row's bin is given by its four rarest offsets. There are 20,854 bins for 27 offsets, so one pass of a counting
+// sort is enough. A block sorts a run of rows in shared memory and counts its bins; a scan over the runs of a
+// segment gives each bin of each run its place. Three launches.
 #include <algorithm>
 #include <cstdlib>
 
 #include "common.cuh"
-#include "index/row_order.h"
+#include "index/index.h"
 
 namespace millisecond {
 namespace {
@@ -18,10 +18,10 @@ constexpr int DECIDING = 4;                        // offsets of a row that deci
 constexpr int MAX_VOLUME = 31;
 constexpr int SCANNERS = 1024, WARPS = SCANNERS / WARP;
 constexpr int GROUP = 4 * WARP;  // bins that a block scans, four per lane
-constexpr int MAX_GROUPS = 288;  // those of 31 offsets
+constexpr int MAX_GROUPS = 288;  // enough for 31 offsets
 constexpr int BATCH = 4;         // loads in flight
 
-// Words of so many bits of which at most `most` are set.
+// Number of words of `bits` bits with at most `most` set.
 __host__ __device__ constexpr int words(int bits, int most) {
   int sum = 1, chosen = 1;
 #pragma unroll
@@ -43,15 +43,15 @@ struct Workspace {
   int32_t segments, runs_of_segment;
 };
 
-// How rare each offset is: bit ranks[v] of a word that the rarest decides.
+// How rare each offset is: offset v is bit ranks[v] of a word, and the rarest offsets are the highest bits.
 struct Ranks {
   uint8_t of[MAX_VOLUME];
 };
 
 // ---- bins ------------------------------------------------------------------------------------------------------
 
-// The place of a word's highest set bits among all words of so few bits, by the reflected Gray code: words side by
-// side differ little, also where a high bit changes.
+// The place of a word among all words, by its highest DECIDING set bits and the reflected Gray code. Neighbouring
+// words differ little, also where a high bit changes.
 __device__ __forceinline__ int place_in_gray_code(uint32_t word) {
   int place = 0, sign = 1;
 #pragma unroll
@@ -66,8 +66,8 @@ __device__ __forceinline__ int place_in_gray_code(uint32_t word) {
   return place;
 }
 
-// Rows with rare offsets, which have many, come first: tiles that take long should begin early. Notes which
-// offsets the row has.
+// Rows with rare offsets have many offsets. They come first, so that tiles that take long begin early. Writes
+// which offsets the row has.
 __device__ __forceinline__ uint32_t bin_of(const RowOrder& p, const Ranks& ranks, int row) {
   uint32_t mask = 0, word = 0;
 #pragma unroll
@@ -147,7 +147,7 @@ __device__ __forceinline__ void add(int4& sum, const int4& more) {
   sum.w += more.w;
 }
 
-// Of runs [begin, end): call(the address, what is there).
+// For runs [begin, end): call(address, value there).
 template <typename Call>
 __device__ __forceinline__ void for_runs(int4* counts, int64_t stride, int begin, int end, Call call) {
   for (int run = begin; run < end; run += BATCH) {

@@ -18,7 +18,8 @@ struct Jobs {
   TableJob job[MAX_JOBS];
 };
 
-// Part of a window: consecutive voxels along x, the first `bits` of which are there as ranks base, base + 1, ...
+// Part of a window: consecutive cells along x. `bits` marks the voxels among them; their ranks are base, base + 1,
+// ...
 struct Run {
   int base;
   unsigned bits;
@@ -67,7 +68,7 @@ __device__ void fill_forward(const BitmapLevel& source, const TableJob& job, int
       Run run = {int(cell[i].w) + voxels_before(cell[i], bit), bits_from(cell[i], bit)};
       if (next[i] >= 0) {
         const uint4 second = __ldg(&source.cell[next[i]]);
-        // The rows of the second cell follow those of the first. But an empty cell has no rank: take the second's.
+        // The second cell's rows follow the first cell's rows. But an empty cell has no rank: take the second's.
         if (voxels_of(cell[i]) == 0) run.base = int(second.w);
         run.bits |= second.x << (CELL_BITS - bit);  // a run is at most 32 long, so bit > 64 here
       }
@@ -115,8 +116,8 @@ __device__ void fill_absent(const TableJob& job, int row) {
   for (int offset = 0; offset < volume; ++offset) job.neighbours[size_t(offset) * job.rows + row] = -1;
 }
 
-// The site of this lane's row. The rows of a warp follow one another from a multiple of 32 on, so the cell of each
-// is that of a lane up to this one.
+// The site of this lane's row. The rows of a warp follow one another from a multiple of 32 on, so the cell of this
+// row belongs to this lane or to one before it.
 __device__ Site find_site(const BitmapLevel& level, const int* cells, int row, bool there) {
   const int lane = threadIdx.x % 32;
   int number = there ? __ldg(cells + row) : -1;

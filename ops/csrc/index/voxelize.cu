@@ -50,7 +50,8 @@ __device__ bool locate(const VoxelizeJob& job, int point, Site& site) {
   return true;
 }
 
-// Site of a point that belongs to a voxel. Points before the first or behind the last frame belong to none.
+// Site of a point that belongs to a voxel. Points before the first or behind the last frame do not belong to a
+// voxel.
 __device__ bool site_of_point(const VoxelizeJob& job, int batch, int point, Site& site) {
   if (point >= job.points_count) return false;
   site.b = frame_of(job, batch, point);
@@ -177,13 +178,14 @@ __global__ void __launch_bounds__(THREADS)
   }
   uint32_t* slots = job.slots + size_t(row) * job.max_points;
   unsigned mine = unsigned(point);
-  // Slots only become smaller, and those before the last hold earlier points than it: a later point has no place.
+  // Slots only become smaller, and slots before the last hold earlier points than the last slot. So a later point
+  // has no place.
   if (*static_cast<volatile uint32_t*>(slots + job.max_points - 1) < mine) return;
   for (int i = 0; i < job.max_points && mine != NONE; ++i) mine = max(mine, atomicMin(slots + i, mine));
 }
 
 // One thread per voxel and channel: points are added in their order, then divided by their number. The voxel's
-// coordinates are those of its first point, which is cheaper than to look for them in the bitmap. A row without
+// coordinates are taken from its first point, which is cheaper than to look for them in the bitmap. A row without
 // points is behind the last voxel.
 __global__ void __launch_bounds__(THREADS)
     mean_points(const __grid_constant__ Bitmap bitmap, const __grid_constant__ VoxelizeJob job) {

@@ -10,7 +10,7 @@ constexpr int THREADS = 256;
 constexpr int SUMS = 1024;  // blocks of the first kernel
 static_assert(ADAMW_WORKSPACE * sizeof(double) >= SUMS * sizeof(double2) + 64);
 
-// What all elements share.
+// The numbers that all elements share.
 struct Factors {
   float unscale, clip, keep, mean_share, square_share, beta2, rate, root, eps, average_share;
   int skip;  // a gradient was not finite
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(SUMS)
   const float norm = float(sqrt(squares));
   *p.norm = norm;
   f.clip = fminf(float(p.clip_norm) / (norm + 1e-6f), 1.0f);
-  if (isnan(norm)) f.clip = norm;  // fminf would drop it
+  if (isnan(norm)) f.clip = norm;  // fminf would drop a NaN
   // ---- the scale of the loss, as torch.amp moves it ----
   if (p.scale && f.skip) {
     *p.scale = float(*p.scale * p.backoff_factor);

@@ -7,14 +7,98 @@
 // A step needs the one before it, so its latency counts. Coordinates stay in shared memory and nearest[] in
 // registers. A small cloud takes one block and one barrier per step. A larger one takes a cluster of blocks on
 // neighbouring multiprocessors (sm_90), which write their best points into each other's shared memory: one more
-// barrier per step. What fits neither is streamed through one block.
+// barrier per step. A cloud that is too large for both is streamed through one block.
+#include <cooperative_groups.h>
+
+#include <climits>
+
+#include "common.cuh"
 #include "device.h"
 #include "points/distance.cuh"
-#include "points/furthest.cuh"
-#include "points/furthest_point_sampling.h"
+#include "points/points.h"
 
 namespace millisecond {
 namespace {
+
+// ---- the furthest point of a warp, of a block and of a cluster of blocks; of equally far ones the first --------
+
+constexpr int MAX_THREADS = 1024;
+constexpr int MAX_WARPS = MAX_THREADS / 32;
+constexpr int CLUSTER = 8;       // blocks, the most that every sm_90 takes
+constexpr int NOBODY = INT_MAX;  // index that loses against every point
+
+// Bits of floats that are not negative are ordered as the floats are.
+struct Candidate {
+  unsigned distance;  // bits of the squared distance
+  int index;          // in the cloud
+};
+
+// The furthest of the warp's candidates, of equal ones the lowest index; every lane gets it.
+__device__ __forceinline__ Candidate furthest_of_warp(Candidate own) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  const unsigned distance = __reduce_max_sync(FULL_WARP, own.distance);
+  return {distance, __reduce_min_sync(FULL_WARP, own.distance == distance ? own.index : NOBODY)};
+#else
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    const unsigned distance = __shfl_xor_sync(FULL_WARP, own.distance, step);
+    const int index = __shfl_xor_sync(FULL_WARP, own.index, step);
+    if (distance > own.distance || (distance == own.distance && index < own.index)) own = {distance, index};
+  }
+  return own;
+#endif
+}
+
+// The same of the block. of_warp [MAX_WARPS] must be another one than in the step before: warps that are ahead
+// write into it while others still read.
+__device__ __forceinline__ Candidate furthest_of_block(Candidate own, Candidate* of_warp) {
+  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  own = furthest_of_warp(own);
+  if (lane == 0) of_warp[threadIdx.x / 32] = own;
+  __syncthreads();
+  return furthest_of_warp(lane < warps ? of_warp[lane] : Candidate{0, NOBODY});
+}
+
+// The message of a block to the other blocks of its cluster.
+struct Message {
+  Candidate best;
+  float x, y, z;
+};
+
+// A cluster's block writes its best point to all the others and takes the best of all; mail [CLUSTER] must be
+// another one than in the step before.
+__device__ __forceinline__ int furthest_of_cluster(Candidate best, float3& site, Message* mail) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const auto cluster = cooperative_groups::this_cluster();
+  if (threadIdx.x < CLUSTER) {
+    *cluster.map_shared_rank(mail + cluster.block_rank(), threadIdx.x) = {best, site.x, site.y, site.z};
+  }
+  cluster.sync();
+  const int lane = threadIdx.x % 32;
+  const Candidate own = lane < CLUSTER ? mail[lane].best : Candidate{0, NOBODY};
+  best = furthest_of_warp(own);
+  const Message& sender = mail[__ffs(__ballot_sync(FULL_WARP, own.index == best.index)) - 1];
+  site = make_float3(sender.x, sender.y, sender.z);
+#endif
+  return best.index;
+}
+
+__device__ __forceinline__ int rank_in_cluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  return static_cast<int>(cooperative_groups::this_cluster().block_rank());
+#else
+  return 0;
+#endif
+}
+
+// A block must have begun before others write to it.
+__device__ __forceinline__ void wait_for_cluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cooperative_groups::this_cluster().sync();
+#endif
+}
+
+// ---- sampling --------------------------------------------------------------------------------------------------
 
 constexpr int VECTOR = 4;        // points that a thread reads at once
 constexpr int ONE_BLOCK = 4096;  // points up to which a cluster's barrier costs more than it saves
@@ -26,8 +110,8 @@ __device__ __forceinline__ int first_choice(const FurthestPointSampling& p, int 
 
 // ---- resident: coordinates in shared memory, distances in registers --------------------------------------------
 
-// One step of the loop for the places of this thread, VECTOR * (v * threads + thread) and on; returns the furthest
-// of them. They rise, so the first of equal ones stays.
+// One step of the loop for the places of this thread: VECTOR places from VECTOR * (v * threads + thread) on.
+// Returns the furthest of them. The places rise, so the first of equal ones stays.
 template <int VECTORS>
 __device__ __forceinline__ Candidate update_nearest(float (&nearest)[VECTORS][VECTOR],
                                                     const float4* coordinates,  // [3, VECTORS * threads]
@@ -51,8 +135,8 @@ __device__ __forceinline__ Candidate update_nearest(float (&nearest)[VECTORS][VE
   return {__float_as_uint(furthest), VECTOR * (place / VECTOR * threads + thread) + place % VECTOR};
 }
 
-// One block or one cluster per cloud. A block has the points from `first` on, VECTORS * VECTOR of them per thread;
-// places behind the end of the cloud have distance 0 and an index that loses against the points already chosen.
+// One block or one cluster per cloud. A block has the points from `first` on, VECTORS * VECTOR of them per thread.
+// A place behind the end of the cloud has distance 0, and its index loses against the points already chosen.
 template <int VECTORS, bool CLUSTERED>
 __global__ void __launch_bounds__(MAX_THREADS, 1) sample_resident(const FurthestPointSampling p) {
   extern __shared__ float4 shared[];

@@ -1,7 +1,7 @@
-#include "transfer/stage.h"
-
 #include <algorithm>
 #include <cstring>
+
+#include "transfer/transfer.h"
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -9,14 +9,14 @@
 namespace millisecond {
 namespace {
 
-// The GPU has a piece while the host copies the next. Smaller ones cost more signals, larger ones a longer last
-// one.
+// The GPU reads a piece while the host copies the next. Smaller pieces cost more signals. With larger pieces the
+// GPU waits longer for the last one.
 constexpr int64_t PIECE_BYTES = 32 << 10;
 
 #ifdef __x86_64__
 constexpr size_t LINE = 64;
 
-// Past the cache: the GPU reads memory faster than what lies in the cache of a core.
+// Stores past the cache: the GPU reads memory faster than the cache of a core.
 __attribute__((target("avx512f"))) void copy_lines(char* to, const char* from, size_t bytes) {
   for (size_t at = 0; at < bytes; at += LINE) {
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), _mm512_loadu_si512(from + at));

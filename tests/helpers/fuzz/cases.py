@@ -18,11 +18,12 @@ from unittest import mock
 import numpy as np
 import torch
 
-from detector.draw.scene import SceneRenderer, SceneUnavailable
+from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
+from millisecond.tools import simulate
+from tests.helpers.fuzz.arrays import spoiled, wrong_with
 from tests.helpers.fuzz.judge import call, snapshot
-from tests.helpers.fuzz.mutations import spoil, spoil_argument
+from tests.helpers.fuzz.mutations import spoil, spoil_argument, spoil_data_set
 from tests.helpers.fuzz.world import COMMANDS, World
-from tools import simulate
 
 
 class Failure(NamedTuple):
@@ -48,6 +49,8 @@ def run_case(world: World, folder: Path, seed: int, case: int) -> Failure | None
     if rng.random() < 0.15:
         done.append(spoil_argument(arguments, rng))
         writes += [done[0].partition("/")[0], "output"]  # it may be the name of what is written
+    if "plain" in arguments and rng.random() < 0.6:
+        done.append(spoil_data_set(own / "plain", rng))
     if not done or rng.random() < 0.3:
         done += [spoil(own, rng) for _ in range(rng.choice([1, 1, 1, 2, 5]))]
     if command.tool is simulate and not any((own / "kitti").rglob("*")):
@@ -68,6 +71,14 @@ def run_case(world: World, folder: Path, seed: int, case: int) -> Failure | None
     return Failure(case, " ".join([tool, *arguments]), "; ".join(done), wrong) if wrong else None
 
 
+def run_call(world: World, seed: int, case: int) -> Failure | None:
+    """A detector that is handed a hostile array from Python."""
+    rng = np.random.default_rng((seed, case, 1))
+    what, given = spoiled(world.points, rng)
+    wrong = wrong_with(world.detectors[rng.integers(2)], given, rng)
+    return Failure(case, "Detector", what, wrong) if wrong else None
+
+
 def fuzz(seconds: float, seed: int, case: int | None = None) -> list[Failure]:
     """Runs cases until the time is over, or one case alone; returns those that failed."""
     failures, number, threads = [], case or 0, torch.get_num_threads()
@@ -79,8 +90,8 @@ def fuzz(seconds: float, seed: int, case: int | None = None) -> list[Failure]:
         cases.mkdir()
         began = time.monotonic()
         while number == case or (case is None and time.monotonic() - began < seconds):
-            failure = run_case(world, cases, seed, number)
-            if failure:
+            failures_here = [run_case(world, cases, seed, number), run_call(world, seed, number)]
+            for failure in filter(None, failures_here):
                 failures.append(failure)
                 print(json.dumps(failure._asdict(), indent=1).replace("\\n", "\n"), flush=True)
             number += 1

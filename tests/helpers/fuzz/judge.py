@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools import demo, detect, train, visualize
+from millisecond.tools import demo, detect, train, visualize
 
 PATIENCE = 60  # seconds for one call
 MEMORY = 3 << 30  # bytes that a call may add

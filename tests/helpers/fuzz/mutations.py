@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sqlite3
 from pathlib import Path
 
 import numpy as np
+
+from tests.helpers.plain_files import spoil_boxes, spoil_clouds
 
 EVIL = (
     *("nan", "inf", "-inf", "1e400", "1e30", "-1", "0", "-0.0", "", " ", "9" * 400, "1e-300", "٣"),
@@ -26,10 +30,14 @@ def spoil(world: Path, rng: np.random.Generator) -> str:
         kinds += [_spoil_bytes] * 6
         if path.suffix in (".txt", ".yaml", ".json", ".jsonl"):
             kinds += [_spoil_words] * 30
+        if path.suffix == ".ply":
+            kinds += [_spoil_header] * 20
         if path.suffix == ".bin":
             kinds += [_spoil_numbers] * 15
-        if path.suffix == ".safetensors":
+        if path.suffix in (".safetensors", ".bag", ".mcap", ".pcap"):
             kinds += [_spoil_bytes] * 10
+        if path.suffix == ".db3":
+            kinds += [_spoil_bytes] * 10 + [_spoil_database] * 20
     kind = kinds[rng.integers(len(kinds))]
     kind(path, rng)
     return f"{kind.__name__} {path.relative_to(world)}"
@@ -114,6 +122,17 @@ def _spoil_words(path: Path, rng: np.random.Generator) -> None:
     _write(path, text.encode(str(rng.choice(["utf-8", "utf-8", "utf-8-sig", "utf-16"]))))
 
 
+def _spoil_header(path: Path, rng: np.random.Generator) -> None:
+    """One word of the header of a PLY file."""
+    header, end, body = path.read_bytes().partition(b"end_header\n")
+    words = header.split(b" ")
+    place = int(rng.integers(len(words)))
+    known = (b"vertex", b"face", b"list", b"float", b"uchar", b"char", b"int", b"double", b"ascii")
+    evil = (*known, *(word.encode() for word in EVIL), b"0", b"1", b"17", b"100000", b"999999999")
+    words[place] = evil[int(rng.integers(len(evil)))] + b"\n" * words[place].count(b"\n")
+    _write(path, b" ".join(words) + end + body)
+
+
 def _spoil_numbers(path: Path, rng: np.random.Generator) -> None:
     numbers = np.frombuffer(path.read_bytes()[: path.stat().st_size // 16 * 16], "<f4").copy()
     points = numbers.reshape(-1, 4)
@@ -135,6 +154,65 @@ def _spoil_numbers(path: Path, rng: np.random.Generator) -> None:
                 kind = str(rng.choice([">f4", "<f8", "<f2", "<i4"]))
                 points = points.astype(kind).view(np.uint8)
     _write(path, points.tobytes())
+
+
+def _forget(boxes: np.ndarray) -> None:
+    boxes[:] = boxes[:1]
+
+
+def spoil_data_set(root: Path, rng: np.random.Generator) -> str:
+    """A whole data set of plain files as clumsy users hand it in: another unit, other axes or
+    columns, hardly any points. root: as `write_plain_files` makes it. Returns what was done."""
+    factor = float(rng.choice([0.001, 0.3048, 3.28084, 57.29578, 255, 1000, -1, 0, np.nan, 1e30]))
+    column, count = int(rng.integers(7)), int(rng.choice([0, 1, 2, 10, 150]))
+    order, width = rng.permutation(4), int(rng.integers(1, 4))
+
+    def scaled(boxes: np.ndarray) -> None:
+        boxes[:, column] *= factor
+
+    def shifted(boxes: np.ndarray) -> None:
+        boxes[:, column] += factor * boxes[:, 5]
+
+    clouds = {
+        "points times": lambda points: points * np.where(np.arange(4) == column % 4, factor, 1),
+        "unit times": lambda points: points * (factor, factor, factor, 1),
+        "few points": lambda points: points[:count],
+        "order of columns": lambda points: points[:, order],
+        "fewer columns": lambda points: points[:, :width],
+        "more columns": lambda points: np.column_stack([points, np.arange(len(points)) % 32]),
+    }
+    boxes = {"boxes times": scaled, "boxes shifted": shifted, "all boxes alike": _forget}
+    kind = str(rng.choice([*clouds, *boxes]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        if kind in clouds:
+            spoil_clouds(root, clouds[kind])
+        else:
+            spoil_boxes(root, boxes[kind])
+    return f"{kind} {factor:g} {column} {count}"
+
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x AS id, "
+STATEMENTS = (
+    *("UPDATE messages SET data = 'text'", "UPDATE messages SET timestamp = 'noon'"),
+    *("UPDATE messages SET topic_id = 9", "UPDATE messages SET data = zeroblob(3000000)"),
+    *("UPDATE messages SET data = substr(data, 40)", "UPDATE topics SET name = x'ff00', type = 1"),
+    *("UPDATE messages SET timestamp = timestamp << 40", "DELETE FROM topics"),
+    *("INSERT INTO topics SELECT 7, name, type, 1, 2, 3 FROM topics", "DROP TABLE topics"),
+    "ALTER TABLE messages RENAME TO m; CREATE VIEW messages AS " + ENDLESS + "1 AS topic_id, x AS "
+    "timestamp, zeroblob(100000) AS data FROM c",
+    "ALTER TABLE topics RENAME TO t; CREATE VIEW topics AS " + ENDLESS + "x AS name, x AS type "
+    "FROM c",
+    "ALTER TABLE messages RENAME TO m; CREATE TABLE messages (id INTEGER, topic_id INTEGER, "
+    "timestamp INTEGER, data AS (zeroblob(900000000))); INSERT INTO messages SELECT 1, 1, 1",
+)
+
+
+def _spoil_database(path: Path, rng: np.random.Generator) -> None:
+    content = path.read_bytes()
+    _write(path, content)
+    with contextlib.closing(sqlite3.connect(path)) as database, contextlib.suppress(sqlite3.Error):
+        database.executescript(str(rng.choice(STATEMENTS)))
+        database.commit()
 
 
 def spoil_argument(arguments: list[str], rng: np.random.Generator) -> str:

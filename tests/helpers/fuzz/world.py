@@ -6,31 +6,37 @@ import contextlib
 import io
 import os
 import shutil
+import struct
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from detector.config import load_config
-from detector.models.second import build_second
-from detector.weights import save_weights
-from tests.helpers.kitti_miniature import write_miniature
-from tests.helpers.minute_training import CONFIG
-from tools import (
-    benchmark,
-    check_data,
+from millisecond.data.checks.sensor import Mounting
+from millisecond.detector import Detector
+from millisecond.detector.config import load_config
+from millisecond.detector.models.second import build_second
+from millisecond.detector.weights import save_weights
+from millisecond.tools import (
+    bench,
+    check,
     demo,
     detect,
     evaluate,
     evaluate_tracks,
     import_openpcdet,
-    prepare_kitti,
+    prepare,
     simulate,
     suggest,
     train,
     visualize,
 )
+from tests.helpers.kitti_miniature import write_miniature
+from tests.helpers.minute_training import CONFIG
+from tests.helpers.plain_files import write_plain_files
+from tests.helpers.ros_bags import COMPRESSED, KINDS, write_clouds
+from tests.helpers.velodyne_packets import frame, turning, write_pcap
 
 
 class World:
@@ -41,6 +47,7 @@ class World:
         root = write_miniature(self.whole / "kitti")
         shutil.copytree(root / "training", root / "testing")
         (root / "ImageSets" / "test.txt").write_text("000005\n")
+        write_plain_files(self.whole / "plain", frames=4)
         (self.whole / "one.txt").write_text("000002\n")
         (self.whole / "minute.yaml").write_text(CONFIG)
         quick = ["train.epochs=1", "train.ema=0", "augment.sample={}", "postprocess.score=1e-4"]
@@ -56,13 +63,29 @@ class World:
             shutil.copy(root / f"training/velodyne/{name}.bin", scans)
         points = np.fromfile(scans / "000005.bin", "<f4").reshape(-1, 4)
         np.save(scans / "000007.npy", points)
+        self.points = points
+        stands = (Mounting(), Mounting(shift_z=1.0, turn=30.0))
+        self.detectors = [Detector(model, config, "cpu", mounting=stand) for stand in stands]
+        write_ply(scans / "000008.ply", points, "ascii")
+        write_ply(scans / "000009.ply", points, "binary_little_endian")
         self._call(
             train, self.whole / "minute.yaml", "--root", root, "--output", self.whole / "run"
         )
+        self._write_recordings(points[:2000])
         calib = ["--calib", root / "training/calib", "--output", self.whole / "results"]
         self._call(
             detect, scans / "000002.bin", "--weights", self.whole / "weights.safetensors", *calib
         )
+
+    def _write_recordings(self, points: np.ndarray) -> None:
+        for kind in (*KINDS, *COMPRESSED):
+            name = self.whole / f"bag_{kind.replace(' ', '_')}"
+            path = name.with_suffix(".bag") if kind.startswith("ros1") else name
+            write_clouds(path, kind, [points, points])
+            if kind in ("sqlite3", "mcap"):
+                shutil.copy(next(path.glob(f"*.{kind.replace('sqlite3', 'db3')}")), self.whole)
+        frames = [(at, frame(data)) for at, data in turning("VLP-16", 1.3)]
+        write_pcap(self.whole / "drive.pcap", frames)
 
     def _call(self, tool, *arguments: object) -> None:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -72,6 +95,19 @@ class World:
     def copy(self, to: Path) -> Path:
         shutil.copytree(self.whole, to, copy_function=os.link, symlinks=True)
         return to
+
+
+def write_ply(path: Path, points: np.ndarray, form: str) -> None:
+    """Points as a mesh's vertices, with a face behind them."""
+    names = "".join(f"property float {name}\n" for name in ("x", "y", "z", "intensity"))
+    face = "element face 1\nproperty list uchar int vertex_indices\n"
+    header = f"ply\nformat {form} 1.0\nelement vertex {len(points)}\n{names}{face}end_header\n"
+    if form == "ascii":
+        rows = "\n".join(" ".join(f"{value:.4f}" for value in point) for point in points)
+        path.write_text(f"{header}{rows}\n3 0 1 2\n")
+    else:
+        body = points.astype("<f4").tobytes() + struct.pack("<B3i", 3, 0, 1, 2)
+        path.write_bytes(header.encode() + body)
 
 
 class Command(NamedTuple):
@@ -122,9 +158,15 @@ COMMANDS = (
         "--device cpu",
         "out.txt out.json",
     ),
-    Command(check_data, "--root kitti --config minute.yaml --output out", "out"),
-    Command(prepare_kitti, "--root kitti", "kitti/millisecond"),
-    Command(prepare_kitti, "--root kitti --splits all val --no-crop --output out", "out"),
+    Command(check, "--root kitti --config minute.yaml --output out", "out"),
+    Command(
+        check,
+        "--root plain --config minute.yaml --write-config new.yaml --output out",
+        "out new.yaml",
+        3,
+    ),
+    Command(prepare, "--root kitti", "kitti/millisecond"),
+    Command(prepare, "--root kitti --splits all val --no-crop --output out", "out"),
     Command(train, f"{TRAINING} --output out --set augment.sample={{Car:3}}", "out", 0.5),
     Command(train, f"{TRAINING} --output run --resume", "run", 0.5),
     Command(train, f"{TRAINING} --output out --from weights.safetensors", "out", 0.5),
@@ -132,11 +174,19 @@ COMMANDS = (
     Command(visualize, "scans/000002.bin --detections results --output out", "out"),
     Command(demo, f"scans {DETECTOR} --output out", "out", 0.5),
     Command(demo, f"scans {DETECTOR} --frames 2 --no-tracks --record out/film.mp4", "out", 0.3),
+    *(
+        Command(demo, f"{source} {DETECTOR} --frames 2 --output out", "out", 0.4)
+        for source in (
+            *("bag_ros1.bag", "bag_ros1_lz4.bag", "bag_ros1_bz2.bag", "bag_sqlite3"),
+            *("bag_sqlite3.db3", "bag_sqlite3_zstd", "bag_mcap", "bag_mcap.mcap", "bag_mcap_zstd"),
+            "drive.pcap",
+        )
+    ),
     Command(simulate, "--root kitti --split more --streets 1 --processes 1", "", 0.5),
     Command(simulate, "--root out --split more --streets 1 --processes 1", "out", 0.3),
     Command(import_openpcdet, "other.pth out --config minute.yaml", "out"),
     Command(
-        benchmark,
+        bench,
         "network --frames scans --config minute.yaml --count 1 --repeats 1 --device cpu "
         "--json out.json",
         "out.json",

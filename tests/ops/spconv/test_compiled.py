@@ -7,7 +7,7 @@ import torch
 import torch._functorch.config as functorch
 from torch import nn
 
-import ops.spconv as spconv
+import millisecond.ops.spconv as spconv
 from tests.conftest import CONV_BLOCKS
 from tests.helpers.dense_oracle import draws, random_sites
 from tests.helpers.sparse import error

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-import ops.spconv as spconv
-from ops.geometry import ConvGeometry
+import millisecond.ops.spconv as spconv
+from millisecond.ops.geometry import ConvGeometry
 from tests.helpers.dense_oracle import (
     STRIDED,
     assert_same,

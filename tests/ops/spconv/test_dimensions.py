@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import conv1d, conv3d, conv_transpose1d, max_pool1d, pad
 
-import ops.spconv as spconv
+import millisecond.ops.spconv as spconv
 from tests.helpers.dense_oracle import (
     assert_same,
     assert_same_gradients,

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-import ops.kernel_map as kernel_map
-import ops.spconv as spconv
-from ops.spconv import line_maps
+import millisecond.ops.kernel_map as kernel_map
+import millisecond.ops.spconv as spconv
+from millisecond.ops import line_maps
+from millisecond.tools.benchmarks import from_spconv as models
 from tests.helpers.dense_oracle import draws, random_sites
-from tools.benchmarks import spconv_models as models
 
 SHAPE = (41, 18, 16)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ops.spconv.hash import HashTable
+from millisecond.ops.spconv.hash import HashTable
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

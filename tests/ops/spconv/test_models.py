@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-import ops.spconv as spconv
+import millisecond.ops.spconv as spconv
+from millisecond.tools.benchmarks import from_spconv as models
 from tests.helpers import dense_spconv
 from tests.helpers.dense_oracle import assert_same, draws, random_sites
-from tools.benchmarks import spconv_models as models
 
 SHAPE = (9, 10, 11)
 MODELS = {

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-import ops.spconv as spconv
-from ops.spconv.core import ImplicitGemmIndiceData, IndiceData
-from ops.spconv.functional import _indice_to_scalar
-from ops.spconv.ops import get_indice_pairs, get_indice_pairs_implicit_gemm
+import millisecond.ops.spconv as spconv
+from millisecond.ops.spconv.core import ImplicitGemmIndiceData, IndiceData
+from millisecond.ops.spconv.functional import _indice_to_scalar
+from millisecond.ops.spconv.ops import get_indice_pairs, get_indice_pairs_implicit_gemm
 from tests.helpers.dense_oracle import assert_same, draws, random_sites
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import ops.spconv as spconv
-from ops.spconv.functional import _indice_to_scalar
-from ops.spconv.hash import HashTable
+import millisecond.ops.spconv as spconv
+from millisecond.ops.spconv.functional import _indice_to_scalar
+from millisecond.ops.spconv.hash import HashTable
 from tests.helpers import dense_spconv
 from tests.helpers.dense_oracle import assert_same, draws, random_sites
 

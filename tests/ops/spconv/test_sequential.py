@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-import ops.spconv as spconv
+import millisecond.ops.spconv as spconv
 from tests.helpers.dense_oracle import draws, random_sites
 
 SHAPE = (7, 8, 9)
@@ -218,6 +218,9 @@ def test_under_ddp():
     try:
         wrapped = nn.parallel.DistributedDataParallel(net)
         wrapped(x).features.square().mean().backward()
+        # Where the module is the last owner of the group, the group ends under Python's lock and
+        # joins gloo's thread, which may wait for that lock.
+        del wrapped
     finally:
         torch.distributed.destroy_process_group()
     for parameter, gradient in zip(net.parameters(), expected, strict=True):

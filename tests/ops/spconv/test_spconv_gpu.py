@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-import ops.spconv as spconv
-from ops.spconv import line_maps
+import millisecond.ops.spconv as spconv
+from millisecond.ops import line_maps
+from millisecond.tools.benchmarks import from_spconv as models
 from tests.conftest import CONV_BLOCKS, CONVOLUTION
 from tests.helpers.dense_oracle import draws, random_sites
 from tests.helpers.sparse import error
-from tools.benchmarks import spconv_models as models
 
 pytestmark = pytest.mark.gpu
 SHAPE = (41, 18, 16)

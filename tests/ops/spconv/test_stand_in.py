@@ -6,8 +6,8 @@ from importlib import util
 
 import pytest
 
-from ops.spconv import install
-from ops.spconv.__main__ import main
+from millisecond.ops.spconv import install
+from millisecond.ops.spconv.__main__ import main
 
 PROGRAM = """
 import sys
@@ -25,7 +25,7 @@ from spconv.core import ConvAlgo
 from spconv.utils import Point2VoxelCPU3d, nullcontext
 from spconv.pytorch.hash import HashTable
 import cumm.tensorview as tv
-from ops.spconv import install
+from millisecond.ops.spconv import install
 
 install()  # once more changes nothing
 import beside
@@ -58,7 +58,7 @@ def no_spconv(monkeypatch):
     def find(name: str):
         return None if name == "cumm" and name not in sys.modules else found(name)
 
-    monkeypatch.setattr("ops.spconv.stand_in.find_spec", find)
+    monkeypatch.setattr("millisecond.ops.spconv.stand_in.find_spec", find)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     before = {*sys.modules}
@@ -72,10 +72,10 @@ def test_a_program_as_it_is(tmp_path, monkeypatch, capsys):
     script = tmp_path / "train.py"
     script.write_text(PROGRAM, encoding="utf-8")
     (tmp_path / "beside.py").write_text("import spconv.utils", encoding="utf-8")
-    monkeypatch.setattr(sys, "argv", ["ops.spconv", str(script), "--epochs", "3"])
+    monkeypatch.setattr(sys, "argv", ["millisecond.ops.spconv", str(script), "--epochs", "3"])
     assert main() == 0
     printed = capsys.readouterr().out.split()
-    assert printed == ["__main__", "['--epochs',", "'3']", "8", "ops.spconv"]
+    assert printed == ["__main__", "['--epochs',", "'3']", "8", "millisecond.ops.spconv"]
 
 
 def test_modules_that_are_not_here_get_one_line():
@@ -99,12 +99,12 @@ def test_whether_a_module_is_there_can_be_asked():
 
 
 def test_mistakes_get_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["ops.spconv", str(tmp_path / "none.py")])
+    monkeypatch.setattr(sys, "argv", ["millisecond.ops.spconv", str(tmp_path / "none.py")])
     assert main() == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "none.py: no such script" in said
-    monkeypatch.setattr(sys, "argv", ["ops.spconv"])
+    monkeypatch.setattr(sys, "argv", ["millisecond.ops.spconv"])
     assert main() == 2
     monkeypatch.setitem(sys.modules, "spconv", sys)
     with pytest.raises(RuntimeError, match="spconv: loaded already"):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import ops.spconv as spconv
-from ops.spconv.functional import sparse_add
+import millisecond.ops.spconv as spconv
+from millisecond.ops.spconv.functional import sparse_add
 from tests.helpers.dense_oracle import assert_same, draws, random_sites, scatter
 
 SHAPE = (5, 6, 7)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ops.spconv import utils
+from millisecond.ops.spconv import utils
 
 SIZE, RANGE = (0.5, 0.5, 1.0), (0.0, -1.0, 0.0, 4.0, 2.0, 2.0)
 

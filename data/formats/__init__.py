@@ -1,0 +1,1 @@
+"""Clouds in files of any kind: arrays, PCD, PLY, LAS."""

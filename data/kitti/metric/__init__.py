@@ -1,1 +1,0 @@
-"""The average precision of the KITTI benchmark."""

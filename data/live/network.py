@@ -1,0 +1,173 @@
+"""Packets of a sensor as a source: from the network (udp:PORT), or recorded (.pcap, .pcapng)."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from socket import inet_ntoa
+from typing import Any, BinaryIO
+
+from millisecond.data.live.scan import LiveScan, Trouble, Troubles, require
+from millisecond.data.live.velodyne import Packet, Turns
+
+NAME = re.compile(r"udp:(?://(?P<host>[^:/]*):)?(?P<port>[0-9]{1,5})$")
+WAKE = 0.2  # seconds after which a silent socket is left for a moment, to see whether to end
+SILENCE = 3.0  # seconds without packets that are reported
+LARGEST = 65535  # bytes of a packet
+BUFFER = 4 << 20  # bytes that the system keeps meanwhile: more than a turn
+
+
+class UdpSource:
+    """The turns of the sensor that sends to a port of this computer."""
+
+    live = True
+
+    def __init__(self, name: str, model: str = ""):
+        """name: udp:PORT or udp://ADDRESS:PORT. Raises ValueError or OSError where it cannot be
+        listened to."""
+        match = NAME.match(name)
+        if match is None or not 0 < int(match["port"]) < 1 << 16:
+            raise ValueError(f"{name}: say udp:PORT or udp://ADDRESS:PORT, e.g. udp:2368")
+        self.rate = 10.0
+        self._name, self._closed, self._reading = name, False, False
+        self._turns = Turns(name, model, live=True)
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.settimeout(WAKE)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+        try:
+            self._socket.bind((match["host"] or "", int(match["port"])))
+        except OSError as error:
+            self._socket.close()
+            raise OSError(
+                f"{name}: cannot listen there ({error.strerror}); another program may, or the "
+                "address is not of this computer"
+            ) from None
+
+    def __iter__(self) -> Iterator[LiveScan | Trouble]:
+        silences = Troubles()
+        last, told = time.monotonic(), False
+        self._reading = True
+        with self._socket:
+            while not self._closed:
+                try:
+                    data, (sender, _) = self._socket.recvfrom(LARGEST)
+                except TimeoutError:
+                    if not told and time.monotonic() - last > SILENCE:
+                        told = True
+                        yield from silences.add("silence", self._silence())
+                    continue
+                last, told = time.monotonic(), False
+                yield from self._turns.add(Packet(data, time.time(), sender))
+                self.rate = self._turns.rate or self.rate
+
+    def _silence(self) -> str:
+        return (
+            f"{self._name}: no packets for {SILENCE:g} s; does the sensor send to this port of "
+            "this computer?"
+        )
+
+    def close(self) -> None:
+        self._closed = True
+        if not self._reading:  # otherwise the reader closes it: its number may be another's by then
+            self._socket.close()
+
+
+LARGEST_FRAME = 1 << 24  # bytes of a frame of the network
+
+
+class PcapSource:
+    """The turns in a file of packets. Packets that are not UDP are passed over."""
+
+    live = False
+
+    def __init__(self, path: Path, model: str = ""):
+        """Raises ValueError where there are no packets of a Velodyne in it."""
+        self._path, self._model = path, model
+        turns = Turns(str(path), model)
+        for item in _packets(path):
+            if isinstance(item, Packet):
+                for _ in turns.add(item):
+                    pass
+            if turns.rate:
+                break
+        else:
+            for _ in turns.finish():  # of a file of few packets
+                pass
+        if not turns.rate:
+            raise ValueError(f"{path}: no packets of a Velodyne sensor in it")
+        self.rate = turns.rate
+
+    def __iter__(self) -> Iterator[LiveScan | Trouble]:
+        turns = Turns(str(self._path), self._model)
+        for item in _packets(self._path):
+            if isinstance(item, Trouble):
+                yield item
+            else:
+                yield from turns.add(item)
+        yield from turns.finish()
+
+    def close(self) -> None:
+        """Nothing to end: a packet is read at once."""
+
+
+class _Watched:
+    """A file that notices when it ends in the middle of what is read."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self.cut = False
+
+    def read(self, size: int) -> bytes:
+        content = self._file.read(size) if 0 < size <= LARGEST_FRAME else b""
+        self.cut = not 0 <= size <= LARGEST_FRAME or (0 < len(content) < size)
+        return content
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def _packets(path: Path) -> Iterator[Packet | Trouble]:
+    """The UDP packets of a file, and a trouble where it is cut off.
+
+    Raises ValueError for what is no such file.
+    """
+    dpkt = require("dpkt", "dpkt")
+    with path.open("rb") as opened:
+        file = _Watched(opened)
+        try:
+            reader = dpkt.pcap.UniversalReader(file)
+        except (ValueError, dpkt.Error, struct.error):
+            raise ValueError(f"{path}: not a file of network packets, or cut off") from None
+        try:
+            cut = False
+            for time, frame in reader:
+                if file.cut or not frame:
+                    cut = True
+                    break
+                packet = _udp(frame, float(time), reader)
+                if packet is not None:
+                    yield packet
+            cut = cut or file.cut
+        except (dpkt.Error, ValueError, struct.error):
+            cut = True
+        if cut:
+            yield Trouble(f"{path}: cut off or damaged; played as far as it goes")
+
+
+def _udp(frame: bytes, time: float, reader: Any) -> Packet | None:
+    """What a frame of the network carries; None where that is no UDP packet."""
+    dpkt = require("dpkt", "dpkt")
+    try:
+        if reader.datalink() == dpkt.pcap.DLT_EN10MB:
+            ip = dpkt.ethernet.Ethernet(frame).data
+        else:
+            ip = dpkt.ip.IP(frame[reader.dloff :])
+        if not isinstance(ip, dpkt.ip.IP) or not isinstance(ip.data, dpkt.udp.UDP):
+            return None
+        return Packet(bytes(ip.data.data), time, inet_ntoa(ip.src))
+    except (dpkt.Error, ValueError, struct.error):
+        return None

@@ -1,0 +1,193 @@
+"""The KITTI detection metric in numpy: average precision of boxes in the image, from above, in 3-D;
+and its table.
+
+The rules are the official ones (see matching.py). The numbers agree with the benchmark's own
+evaluators. Neither a GPU nor a compiler is needed.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from millisecond.data.kitti.labels import MIN_HEIGHT, Labels
+from millisecond.data.metric.matching import (
+    COUNTS,
+    SAMPLES,
+    Matcher,
+    Objects,
+    Overlaps,
+    average,
+    detection_roles,
+    find_overlaps,
+    recall_thresholds,
+    truth_roles,
+)
+
+# Overlaps that make a match: the benchmark's, and a loose one often reported beside it.
+MIN_OVERLAP = {"Car": (0.7, 0.5), "Pedestrian": (0.5, 0.25), "Cyclist": (0.5, 0.25)}
+OTHER_OVERLAP = (0.5, 0.25)  # of classes that the benchmark does not have
+OPERATING_SCORE = 0.5
+
+Result = dict[str, dict[str, dict[str, list]]]
+
+
+def evaluate(
+    detections: Sequence[Labels],
+    ground_truth: Sequence[Labels],
+    classes: Sequence[str] = tuple(MIN_OVERLAP),
+    min_overlap: Mapping[str, tuple[float, float]] = MIN_OVERLAP,
+) -> Result:
+    """Scores detections, one Labels per frame, against the ground truth of the same frames.
+
+    Returns class -> metric -> figure -> [easy, moderate, hard]. Metrics are bbox, aos, bev and 3d
+    at the benchmark's overlap, and the same at the loose one, named bbox@0.5 and so on. Figures:
+
+    - R11, R40: average precision in percent over 11 and 40 places of recall (aos: orientation
+      similarity). Fewer than 41 ground truths cap them: 20 found perfectly give 47.5 at R40.
+    - count: number of ground truths of this difficulty.
+    - recall, precision: shares, of the detections that score at least 0.5. Recall is hits / count,
+      precision hits / (hits + false ones); detections that the benchmark ignores count as neither.
+
+    aos is missing where a detection of the class has alpha = -10, KITTI's unknown orientation.
+    Raises ValueError for sequences of different length, a class KITTI does not evaluate, and
+    detections without a score.
+    """
+    if len(detections) != len(ground_truth):
+        raise ValueError(
+            f"detections of {len(detections)} frames and ground truth of {len(ground_truth)}: "
+            "give one Labels per frame on both sides"
+        )
+    for name in classes:
+        if name not in min_overlap:
+            raise ValueError(f"class {name!r} has no KITTI metric: use {', '.join(min_overlap)}")
+    truth, found = Objects.of(ground_truth), Objects.of(detections)
+    if np.isnan(found.scores).any():
+        frame = found.frames[np.isnan(found.scores)][0]
+        raise ValueError(f"detections of frame number {frame} have no score: add a 16th field")
+    overlaps = find_overlaps(truth, found)
+    return {
+        name: _evaluate_class(name, min_overlap[name], truth, found, overlaps) for name in classes
+    }
+
+
+def _evaluate_class(
+    name: str,
+    min_overlap: tuple[float, float],
+    truth: Objects,
+    detections: Objects,
+    overlaps: Overlaps,
+) -> dict[str, dict[str, list]]:
+    oriented = not (detections.alpha[detections.types == name.lower()] == -10).any()
+    result: dict[str, dict[str, list]] = {}
+    for loose, min_iou in enumerate(min_overlap):
+        suffix = f"@{min_iou}" if loose else ""
+        for difficulty in range(len(MIN_HEIGHT)):
+            for metric in overlaps.iou:
+                scored = _score(name, difficulty, metric, min_iou, truth, detections, overlaps)
+                for scored_metric, figures in scored.items():
+                    if scored_metric == "aos" and not oriented:
+                        continue
+                    columns = result.setdefault(scored_metric + suffix, {})
+                    for figure, value in figures.items():
+                        columns.setdefault(figure, []).append(value)
+    return result
+
+
+def _score(
+    name: str,
+    difficulty: int,
+    metric: str,
+    min_iou: float,
+    truth: Objects,
+    detections: Objects,
+    overlaps: Overlaps,
+) -> dict[str, dict[str, float]]:
+    """Figures of one metric at one difficulty; the figures of aos come with bbox."""
+    roles = truth_roles(truth, name, difficulty)
+    detected = detection_roles(detections, name, difficulty)
+    matcher = Matcher(overlaps, overlaps.iou[metric], min_iou, roles, detected, detections.scores)
+    count = int((roles == COUNTS).sum())
+    thresholds = np.append(recall_thresholds(matcher.hit_scores(), count), OPERATING_SCORE)
+
+    taken = matcher.taken(thresholds)
+    hits = taken[matcher.hits].sum(axis=0)
+    # Only the image metric has DontCare regions: they have no place in 3-D.
+    absorbed = (overlaps.dont_care > min_iou) & (metric == "bbox")
+    wrong_if_free = (detected == COUNTS) & ~absorbed
+    scores = np.sort(detections.scores[wrong_if_free])
+    false = len(scores) - np.searchsorted(scores, thresholds)
+    false = false - taken[wrong_if_free[matcher.detections]].sum(axis=0)
+    total = np.maximum(hits + false, 1)
+
+    plain = {
+        "count": count,
+        "recall": float(hits[-1] / max(count, 1)),
+        "precision": float(hits[-1] / total[-1]),
+    }
+    figures = {metric: average((hits / total)[:-1]) | plain}
+    if metric == "bbox":
+        turn = truth.alpha[matcher.truth] - detections.alpha[matcher.detections]
+        similarity = ((1 + np.cos(turn)) / 2) @ (taken & matcher.hits[:, None])
+        figures["aos"] = average((similarity / total)[:-1]) | plain
+    return figures
+
+
+LEVELS = ("easy", "mod.", "hard")
+HEADER = (
+    f"{'':9}{'AP R40 (ground truths)':<45}{'AP R11':<23}{'recall':<13}precision\n"
+    f"{'':9}{''.join(f'{level:<15}' for level in LEVELS)}"
+    f"{''.join(f'{level:<7}' for level in LEVELS)}   e   m   h    e   m   h"
+)
+NOTES = {
+    "*": f"fewer than {SAMPLES} ground truths: the {SAMPLES} places of recall cap the AP\n"
+    "  (20 found perfectly give 47.5 at R40, 45.5 at R11)",
+    "-": "no ground truth of this class and difficulty: see the limits of height in the\n"
+    "  image, occlusion and truncation",
+}
+
+
+def format_table(result: Result) -> str:
+    """A block per class and overlap, a row per metric; every AP beside its number of objects.
+
+    AP, recall and precision are in percent; recall and precision as evaluation.evaluate
+    defines them. Marks, explained below the table, show where AP is capped or where there are no
+    objects.
+    """
+    lines = [HEADER]
+    marks: set[str] = set()
+    for name, metrics in result.items():
+        block = None
+        for metric, figures in metrics.items():
+            kind, _, overlap = metric.partition("@")
+            if block != overlap:
+                block = overlap
+                lines.append(f"{name}, overlap {overlap or _benchmark_overlap(name)}")
+            marks |= {_mark(count) for count in figures["count"]} - {""}
+            lines.append(_row(kind, figures))
+    lines.append(f"recall and precision: of detections that score at least {OPERATING_SCORE}")
+    lines += [f"{mark} {note}" for mark, note in NOTES.items() if mark in marks]
+    return "\n".join(lines)
+
+
+def _benchmark_overlap(name: str) -> float:
+    return MIN_OVERLAP[name][0]
+
+
+def _mark(count: int) -> str:
+    if count == 0:
+        return "-"
+    return "*" if count < SAMPLES else ""
+
+
+def _row(kind: str, figures: dict[str, list]) -> str:
+    counts = figures["count"]
+    r40 = "".join(
+        f"{_ap(v, n) + f' ({n})':<15}" for v, n in zip(figures["R40"], counts, strict=True)
+    )
+    r11 = "".join(_ap(v, n) for v, n in zip(figures["R11"], counts, strict=True))
+    shares = ("".join(f"{100 * v:4.0f}" for v in figures[key]) for key in ("recall", "precision"))
+    return f"  {kind:<5}{r40}{r11}  {' '.join(shares)}"
+
+
+def _ap(value: float, count: int) -> str:
+    return f"{'' if count == 0 else f'{value:.2f}':>6}{_mark(count) or ' '}"

@@ -1,0 +1,250 @@
+"""Objects of many frames in flat columns, their matching by the rules of the KITTI benchmark, and
+average precision (AP): precision sampled at 41 places of recall, R11 and R40.
+
+Geiger, Lenz, Urtasun, "Are we ready for autonomous driving?", CVPR 2012, and the benchmark's
+development kit. An object, or a detection, has one of three roles for a class and difficulty.
+COUNTS: it is scored. NEUTRAL (the kit says ignored): a match with it is neither right nor wrong.
+OUT: it is left out.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from millisecond.data.kitti.labels import MIN_HEIGHT, Labels
+from millisecond.ops import paired_overlap_bev
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The objects of n_frames frames, frame after frame, each in file order."""
+
+    n_frames: int
+    frames: np.ndarray  # [n] int64: index of the object's frame, ascending
+    types: np.ndarray  # [n] str in lower case, since the benchmark's evaluators ignore the case
+    difficulty: np.ndarray  # [n]: 0 easy, 1 moderate, 2 hard, -1 none
+    alpha: np.ndarray  # [n] float64, radians
+    bbox: np.ndarray  # [n, 4] float64: image box x1, y1, x2, y2, pixels
+    boxes: np.ndarray  # [n, 7] float64: camera frame with z up, see `of`
+    scores: np.ndarray  # [n] float64; NaN where the labels have none
+
+    @classmethod
+    def of(cls, labels: Sequence[Labels]) -> "Objects":
+        """Boxes become (right, forward, up, l, w, h, yaw): the camera's axes relabelled rigidly."""
+        sizes = [len(frame) for frame in labels]
+
+        def column(values: Iterable[np.ndarray], *shape: int) -> np.ndarray:
+            flat = [np.zeros(0), *(np.asarray(rows, np.float64).ravel() for rows in values)]
+            return np.concatenate(flat).reshape(-1, *shape)
+
+        x, y, z, length, height, width, rotation = column((f.boxes for f in labels), 7).T
+        boxes = np.stack([x, z, height / 2 - y, length, width, height, -rotation], axis=1)
+        types = [kind.lower() for frame in labels for kind in frame.types]
+        return cls(
+            n_frames=len(sizes),
+            frames=np.repeat(np.arange(len(sizes)), sizes),
+            types=np.array(types, dtype=str),
+            difficulty=column(frame.difficulty for frame in labels),
+            alpha=column(frame.alpha for frame in labels),
+            bbox=column((frame.bbox for frame in labels), 4),
+            boxes=boxes,
+            scores=column(np.full(len(f), np.nan) if f.score is None else f.score for f in labels),
+        )
+
+    @property
+    def height(self) -> np.ndarray:
+        """[n] height of the image box, pixels."""
+        return self.bbox[:, 3] - self.bbox[:, 1]
+
+    def starts(self) -> np.ndarray:
+        """[n_frames + 1] int64: frame f holds the rows starts[f]:starts[f + 1]."""
+        return np.searchsorted(self.frames, np.arange(self.n_frames + 1))
+
+
+class Overlaps(NamedTuple):
+    """Every detection that touches a labelled object of its frame, and by how much."""
+
+    frames: np.ndarray  # [P] int64, ascending
+    truth: np.ndarray  # [P] int64: row of the ground truth
+    detections: np.ndarray  # [P] int64: row of the detections
+    iou: dict[str, np.ndarray]  # "bbox", "bev", "3d" -> [P] float64
+    dont_care: np.ndarray  # [D] float64: largest share of a detection's image box in one DontCare
+
+
+def find_overlaps(truth: Objects, detections: Objects) -> Overlaps:
+    """Overlaps of all detections with all labelled objects of the same frame."""
+    rows, columns = [], []
+    dont_care = np.zeros(len(detections.scores))
+    cared = truth.types != "dontcare"
+    truth_starts, starts = truth.starts(), detections.starts()
+    for frame in np.flatnonzero((np.diff(truth_starts) > 0) & (np.diff(starts) > 0)):
+        here = np.arange(truth_starts[frame], truth_starts[frame + 1])
+        candidates = np.arange(starts[frame], starts[frame + 1])
+        objects, regions = here[cared[here]], here[~cared[here]]
+        near = _may_touch(truth, objects, detections, candidates)
+        pair = np.nonzero(near)
+        rows.append(objects[pair[0]])
+        columns.append(candidates[pair[1]])
+        if len(regions):
+            shared = _image_overlap(truth.bbox[regions, None], detections.bbox[None, candidates])
+            area = _image_area(detections.bbox[candidates])
+            dont_care[candidates] = shared.max(axis=0) / area
+    a = np.concatenate([np.zeros(0, np.int64), *rows])
+    b = np.concatenate([np.zeros(0, np.int64), *columns])
+    iou = _image_iou(truth.bbox[a], detections.bbox[b])
+    bev, volume = box_iou(truth.boxes[a], detections.boxes[b])
+    return Overlaps(truth.frames[a], a, b, {"bbox": iou, "bev": bev, "3d": volume}, dont_care)
+
+
+def _may_touch(truth: Objects, a: np.ndarray, detections: Objects, b: np.ndarray) -> np.ndarray:
+    """[A, B] bool: image boxes overlap, or circles around the boxes seen from above do."""
+    boxes, others = truth.boxes[a, None], detections.boxes[None, b]
+    apart = np.hypot(boxes[..., 0] - others[..., 0], boxes[..., 1] - others[..., 1])
+    reach = np.hypot(boxes[..., 3], boxes[..., 4]) + np.hypot(others[..., 3], others[..., 4])
+    image = _image_overlap(truth.bbox[a, None], detections.bbox[None, b]) > 0
+    return image | (2 * apart < reach)
+
+
+def _image_area(boxes: np.ndarray) -> np.ndarray:
+    """[..., 4] -> [...] square pixels; never 0, so that it can divide."""
+    area = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
+    return np.maximum(area, np.finfo(np.float64).tiny)
+
+
+def _image_overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """[..., 4] x [..., 4] -> [...] square pixels that two image boxes share."""
+    low, high = np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])
+    return np.prod(np.maximum(high - low, 0), axis=-1)
+
+
+def _image_iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    shared = _image_overlap(a, b)
+    return shared / (_image_area(a) + _image_area(b) - shared)
+
+
+def box_iou(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[P, 7] x [P, 7] -> [P], [P]: overlap over union seen from above and of the volumes."""
+    area = paired_overlap_bev(torch.from_numpy(a), torch.from_numpy(b)).numpy()
+    top = np.minimum(a[:, 2] + a[:, 5] / 2, b[:, 2] + b[:, 5] / 2)
+    bottom = np.maximum(a[:, 2] - a[:, 5] / 2, b[:, 2] - b[:, 5] / 2)
+    volume = area * np.maximum(top - bottom, 0)
+
+    def over_union(shared: np.ndarray, dimensions: slice) -> np.ndarray:
+        union = a[:, dimensions].prod(axis=1) + b[:, dimensions].prod(axis=1) - shared
+        return np.where(shared > 0, shared / np.where(shared > 0, union, 1), 0)
+
+    return over_union(area, slice(3, 5)), over_union(volume, slice(3, 6))
+
+
+COUNTS, NEUTRAL, OUT = 0, 1, 2
+
+NEIGHBOURS = {"Car": "Van", "Pedestrian": "Person_sitting"}
+
+
+def truth_roles(truth: Objects, name: str, difficulty: int) -> np.ndarray:
+    """[G] role of every labelled object: too hard ones and the neighbouring class are neutral."""
+    fits = (truth.difficulty >= 0) & (truth.difficulty <= difficulty)
+    neighbour = truth.types == NEIGHBOURS.get(name, "").lower()
+    own = np.where(fits, COUNTS, NEUTRAL)
+    return np.select([truth.types == name.lower(), neighbour], [own, NEUTRAL], OUT)
+
+
+def detection_roles(detections: Objects, name: str, difficulty: int) -> np.ndarray:
+    """[D] role of every detection: too low ones in the image, of any class, are neutral."""
+    low = np.abs(detections.height) < MIN_HEIGHT[difficulty]
+    return np.select([low, detections.types == name.lower()], [NEUTRAL, COUNTS], OUT)
+
+
+class Matcher:
+    """The candidate pairs of one class, difficulty and overlap, and their matching."""
+
+    def __init__(
+        self,
+        overlaps: Overlaps,
+        iou: np.ndarray,  # [P]
+        min_iou: float,
+        truth: np.ndarray,  # [G] roles
+        detections: np.ndarray,  # [D] roles
+        scores: np.ndarray,  # [D]
+    ):
+        a, b = overlaps.truth, overlaps.detections
+        kept = (iou > min_iou) & (truth[a] != OUT) & (detections[b] != OUT)
+        self.frames, self.truth, self.detections = overlaps.frames[kept], a[kept], b[kept]
+        self.iou, self.scores = iou[kept], scores[self.detections]
+        self.neutral = detections[self.detections] == NEUTRAL
+        self.hits = (truth[self.truth] == COUNTS) & ~self.neutral  # a match of this pair is a hit
+
+    def hit_scores(self) -> np.ndarray:
+        """Scores of the hits when every object, in file order, takes its best-scored detection."""
+        order = np.lexsort((-self.scores, self.truth))
+        taken = self._assign(order, np.ones((len(order), 1), dtype=bool))[:, 0]
+        return self.scores[taken & self.hits]
+
+    def taken(self, thresholds: np.ndarray) -> np.ndarray:  # [T] -> [P, T]
+        """Pairs matched among the detections that score at least each threshold.
+
+        Every object, in file order, takes the detection of largest overlap. It takes a neutral
+        detection only where there is no other.
+        """
+        preference = np.where(self.neutral, 0, -self.iou)
+        order = np.lexsort((preference, self.truth))
+        return self._assign(order, self.scores[:, None] >= thresholds)
+
+    def _assign(self, order: np.ndarray, allowed: np.ndarray) -> np.ndarray:  # [P], [P, T]
+        """Greedy assignment, [P, T]: pairs in order take their object and detection where free.
+
+        The n-th pairs of all frames are handled at once: they share neither an object nor a
+        detection.
+        """
+        taken = np.zeros_like(allowed)
+        truth, detections = (
+            np.unique(column, return_inverse=True)[1] for column in (self.truth, self.detections)
+        )
+        free_truth = np.ones((len(allowed), allowed.shape[1]), dtype=bool)
+        free_detections = np.ones_like(free_truth)
+        frames = self.frames[order]
+        turns = np.arange(len(order)) - np.searchsorted(frames, frames)
+        by_turn = order[np.argsort(turns, kind="stable")]
+        for pairs in np.split(by_turn, np.cumsum(np.bincount(turns))[:-1]):
+            a, b = truth[pairs], detections[pairs]
+            match = allowed[pairs] & free_truth[a] & free_detections[b]
+            free_truth[a] &= ~match
+            free_detections[b] &= ~match
+            taken[pairs] = match
+        return taken
+
+
+SAMPLES = 41
+
+
+def recall_thresholds(scores: np.ndarray, count: int) -> np.ndarray:
+    """Scores, at most 41 of them, at which recall comes nearest to 0, 1/40, ... 1.
+
+    scores: of the hits, any order. count: number of ground truths, hit or not.
+    There are never more thresholds than hits, which caps the average below 41 ground truths.
+    """
+    scores = np.sort(scores)[::-1]
+    thresholds, wanted = [], 0.0
+    for i, score in enumerate(scores):
+        last = i == len(scores) - 1
+        recall, following = (i + 1) / count, (i + 2) / count
+        if not last and following - wanted < wanted - recall:
+            continue
+        thresholds.append(score)
+        # Summed up as the benchmark does it: multiples of 1/40 would round otherwise.
+        wanted += 1.0 / (SAMPLES - 1.0)
+    return np.array(thresholds, dtype=np.float64)
+
+
+def average(values: np.ndarray) -> dict[str, float]:
+    """R11 and R40 in percent of a curve [T] sampled at the T recall thresholds.
+
+    The curve is first made to fall: each sample becomes the largest from there on. Samples that
+    were not reached are 0. R11 averages samples 0, 4, ... 40, R40 samples 1 to 40.
+    """
+    curve = np.zeros(SAMPLES)
+    curve[: len(values)] = np.maximum.accumulate(values[::-1])[::-1]
+    return {"R11": 100 * float(curve[::4].mean()), "R40": 100 * float(curve[1:].mean())}

@@ -1,0 +1,286 @@
+// The C API of sparse tensors: voxels, kernel maps, convolution and pooling.
+#include "conv/max_pool.h"
+#include "operators.h"
+
+namespace millisecond::detector {
+namespace {
+
+Bitmap zero_bitmap(StreamScratch& scratch, int batch, int levels, const int (*shapes)[3]) {
+  require_from("batch", batch, 1, MOST_ROWS);
+  for (int level = 0; level < levels; ++level)
+    for (int size : shapes[level]) require_from("shape", size, 1, MOST_ROWS);
+  const int64_t words = bitmap_words(batch, levels, shapes);
+  require(words <= 1 << 28, "shape: the batch of grids has more voxels than the index holds");
+  uint32_t* const memory = scratch.array<uint32_t>(words);
+  check(cudaMemsetAsync(memory, 0, words * sizeof(uint32_t), scratch.stream()), "memory");
+  return bitmap_at(memory, batch, levels, shapes);
+}
+
+Window window_of(const ms_window* window) {
+  require_array(window, "window");
+  Window result;
+  for (int axis = 0; axis < 3; ++axis) {
+    require_from("window.kernel", window->kernel[axis], 1, MOST_ROWS);
+    require_from("window.stride", window->stride[axis], 1, MOST_ROWS);
+    require_from("window.padding", window->padding[axis], 0, MOST_ROWS);
+    require_from("window.dilation", window->dilation[axis], 1, MOST_ROWS);
+    result.kernel[axis] = window->kernel[axis];
+    result.stride[axis] = window->stride[axis];
+    result.padding[axis] = window->padding[axis];
+    result.dilation[axis] = window->dilation[axis];
+  }
+  return result;
+}
+
+void output_shape(const int32_t* shape, const Window& window, int (&out)[3]) {
+  for (int axis = 0; axis < 3; ++axis) {
+    const int64_t reach = int64_t(window.dilation[axis]) * (window.kernel[axis] - 1) + 1;
+    const int64_t room = int64_t(shape[axis]) + 2 * int64_t(window.padding[axis]) - reach;
+    require(room >= 0, "window: does not fit the grid");
+    out[axis] = static_cast<int>(room / window.stride[axis]) + 1;
+  }
+}
+
+// Tables of one level, or of the step to a second one whose coords are out_coords.
+void build_maps(StreamScratch& scratch, millisecond::Network& network, const int32_t* coords, const int32_t* count,
+                int rows, int capacity, int32_t* out_coords, int32_t* neighbours, int32_t* state) {
+  int capacities[2] = {std::max(rows, 1), capacity};
+  int* levels[2] = {scratch.array<int>(int64_t(capacities[0]) * 4), out_coords};
+  std::vector<TableJob> jobs = tables_of(network, true);
+  for (TableJob& job : jobs)
+    if (job.kind != TableKind::tail) job.neighbours = neighbours;
+  const auto allocate = [&](int64_t bytes) { return scratch(bytes); };
+  check(build_bounded_index(network, {coords, rows, count, capacities, levels, state, true}, jobs, allocate,
+                            scratch.stream()),
+        "index");
+}
+
+OffsetTable table_of(const ms_table* table) {
+  require_array(table, "table");
+  const int rows = rows_of(table->rows, "table.rows");
+  require_from("table.volume", table->volume, 1, MOST_ROWS);
+  require_array(table->neighbours, "table.neighbours", rows);
+  return {table->neighbours, table->count, rows, rows, table->volume, table->flipped != 0};
+}
+
+void require_channels(int c_in, int c_out) {
+  require_from("c_in", c_in, 1, MOST_ROWS);
+  require_from("c_out", c_out, 1, MOST_ROWS);
+}
+
+// Of [volume, c_in, c_out], transposed: [volume, c_out, c_in].
+WeightStrides strides_of(bool transposed, int64_t c_in, int64_t c_out) {
+  return transposed ? WeightStrides{c_in * c_out, 1, c_in} : WeightStrides{c_in * c_out, c_out, 1};
+}
+
+// Bytes of a grid, which the kernels index with 64 bits.
+size_t bytes_of_grid(int64_t batch, int64_t channels, const int (&shape)[3], int64_t each) {
+  int64_t bytes = each;
+  for (const int64_t factor : {batch, channels, int64_t(shape[0]), int64_t(shape[1]), int64_t(shape[2])}) {
+    if (factor > INT64_MAX / bytes) {
+      throw Error(MS_ERROR_ARGUMENT, "shape: batch x channels x shape is above 2^63 bytes; give a smaller grid");
+    }
+    bytes *= factor;
+  }
+  return size_t(bytes);
+}
+
+}  // namespace
+}  // namespace millisecond::detector
+
+using namespace millisecond;
+using namespace millisecond::detector;
+
+extern "C" {
+
+// ---- voxels and kernel maps ------------------------------------------------------------------------------------
+
+ms_status ms_voxelize(const float* points, const int32_t* offsets, int64_t point_rows, int32_t channels,
+                      int32_t batch, const ms_grid* grid, int32_t max_points, int32_t max_voxels, int64_t rows,
+                      float* features, int32_t* coords, int32_t* found, int64_t* dropped, void* stream) {
+  return guarded([&] {
+    require_array(points, "points", point_rows);
+    require_array(offsets, "offsets");
+    require_array(grid, "grid");
+    for (const auto& [array, name] : {std::pair<const void*, const char*>(features, "features"),
+                                      {coords, "coords"},
+                                      {found, "found"},
+                                      {dropped, "dropped"}})
+      require_array(array, name);
+    require_from("channels", channels, 3, MOST_ROWS);
+    require_from("max_points", max_points, 1, MOST_ROWS);
+    require_from("max_voxels", max_voxels, 1, INT32_MAX);
+    require(std::all_of(grid->size, grid->size + 3, [](float size) { return size > 0; }),
+            "grid.size: the sizes of a voxel must be positive");
+    StreamScratch scratch(stream);
+    int shape[1][3];
+    std::copy_n(grid->shape, 3, shape[0]);
+    const Bitmap bitmap = zero_bitmap(scratch, batch, 1, shape);
+    VoxelizeJob job = {};
+    job.points = points;
+    job.offsets = offsets;
+    job.points_count = rows_of(point_rows, "point_rows");
+    job.channels = channels;
+    job.max_points = max_points;
+    job.max_voxels = max_voxels;
+    job.rows = rows_of(rows, "rows");
+    std::copy_n(grid->lower, 3, job.grid.lower);
+    std::copy_n(grid->size, 3, job.grid.size);
+    std::copy_n(grid->shape, 3, job.grid.shape);
+    const bool capped = job.points_count > max_voxels;
+    job.slots = scratch.array<uint32_t>(rows * max_points);
+    job.first = capped ? scratch.array<uint32_t>(point_rows) : nullptr;
+    job.sites = capped ? scratch.array<int>(point_rows * 4) : nullptr;
+    job.features = features;
+    job.coords = coords;
+    job.counts = scratch.array<int>(3);
+    job.dropped = dropped;
+    check(build_voxels(bitmap, job, scratch.stream()), "voxelize");
+    check(cudaMemcpyAsync(found, job.counts, sizeof(int), cudaMemcpyDeviceToDevice, scratch.stream()), "voxelize");
+  });
+}
+
+ms_status ms_output_shape(const int32_t shape[3], const ms_window* window, int32_t out[3]) {
+  return guarded([&] {
+    require_array(shape, "shape");
+    require_array(out, "out");
+    int found[3];
+    output_shape(shape, window_of(window), found);
+    std::copy_n(found, 3, out);
+  });
+}
+
+ms_status ms_submanifold_map(const int32_t* coords, const int32_t* count, int64_t rows, int32_t batch,
+                             const int32_t shape[3], const int32_t kernel[3], const int32_t dilation[3],
+                             int32_t* neighbours, int32_t* state, void* stream) {
+  return guarded([&] {
+    require_array(coords, "coords", rows);
+    require_array(shape, "shape");
+    require_array(kernel, "kernel");
+    require_array(dilation, "dilation");
+    require_array(neighbours, "neighbours");
+    require_array(state, "state");
+    ms_window window = {};
+    for (int axis = 0; axis < 3; ++axis) {
+      require(kernel[axis] % 2 == 1, "kernel: a submanifold kernel has odd sizes only");
+      const int64_t padding = int64_t(kernel[axis] / 2) * dilation[axis];
+      require(padding < MOST_ROWS, "kernel: with its dilation it is too large");
+      window.kernel[axis] = kernel[axis];
+      window.stride[axis] = 1;
+      window.padding[axis] = static_cast<int32_t>(padding);
+      window.dilation[axis] = dilation[axis];
+    }
+    StreamScratch scratch(stream);
+    int shapes[1][3];
+    std::copy_n(shape, 3, shapes[0]);
+    millisecond::Network network = {zero_bitmap(scratch, batch, 1, shapes), 3, {}, window_of(&window), 1, false};
+    build_maps(scratch, network, coords, count, rows_of(rows, "rows"), 0, nullptr, neighbours, state);
+  });
+}
+
+ms_status ms_strided_map(const int32_t* coords, const int32_t* count, int64_t rows, int32_t batch,
+                         const int32_t shape[3], const ms_window* window, int64_t capacity, int32_t* out_coords,
+                         int32_t* neighbours, int32_t* state, void* stream) {
+  return guarded([&] {
+    require_array(coords, "coords", rows);
+    require_array(shape, "shape");
+    require_array(out_coords, "out_coords");
+    require_array(neighbours, "neighbours");
+    require_array(state, "state");
+    require_from("capacity", capacity, 1, MOST_ROWS - 1);
+    const int room = static_cast<int>(capacity);
+    StreamScratch scratch(stream);
+    const Window step = window_of(window);
+    int shapes[2][3];
+    std::copy_n(shape, 3, shapes[0]);
+    output_shape(shape, step, shapes[1]);
+    const Window none = {{1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}};
+    millisecond::Network network = {zero_bitmap(scratch, batch, 2, shapes), 3, {step}, none, 0, false};
+    build_maps(scratch, network, coords, count, rows_of(rows, "rows"), room, out_coords, neighbours, state);
+  });
+}
+
+// ---- rows over a kernel map ------------------------------------------------------------------------------------
+
+ms_status ms_sparse_conv(ms_type type, const void* features, int32_t c_in, const void* weight, int32_t transposed,
+                         int32_t c_out, const ms_table* table, const float* bias, const void* residual,
+                         int32_t relu, void* out, void* stream) {
+  return guarded([&] {
+    ConvolutionArguments p = {};
+    p.table = table_of(table);
+    require_channels(c_in, c_out);
+    require_array(weight, "weight");
+    require_array(out, "out", p.table.rows);
+    require_aligned(features, "features");
+    require_aligned(weight, "weight");
+    require_aligned(residual, "residual");
+    p.features = features;
+    p.bias = bias;
+    p.residual = residual;
+    p.relu = relu != 0;
+    p.out = out;
+    const Scalar scalar = scalar_of(type);
+    const WeightStrides strides = strides_of(transposed != 0, c_in, c_out);
+    const Weight kernel = {weight, scalar, strides, p.table.volume, c_in, c_out, nullptr};
+    StreamScratch scratch(stream);
+    check(convolve(scalar, false, kernel, p, std::ref(scratch), scratch.stream()), "convolution");
+  });
+}
+
+ms_status ms_sparse_conv_weight_gradient(ms_type type, const void* features, int64_t feature_rows, int32_t c_in,
+                                         const void* gradient, int32_t c_out, const ms_table* table, float* out,
+                                         void* stream) {
+  return guarded([&] {
+    require_channels(c_in, c_out);
+    rows_of(feature_rows, "feature_rows");
+    require_array(features, "features", feature_rows);
+    require_array(out, "out");
+    require_aligned(features, "features");
+    require_aligned(gradient, "gradient");
+    const Scalar scalar = scalar_of(type);
+    const WeightGradient p = {features,        gradient,     out,  strides_of(false, c_in, c_out),
+                              table_of(table), feature_rows, c_in, c_out};
+    StreamScratch scratch(stream);
+    WeightGradientPlan plan = {};
+    check(plan_weight_gradient(scalar, false, p, plan, std::ref(scratch), scratch.stream()), "weight gradient");
+    check(weight_gradient(scalar, false, p, plan, std::ref(scratch), scratch.stream()), "weight gradient");
+  });
+}
+
+ms_status ms_max_pool(ms_type type, const void* features, int32_t channels, const ms_table* table, void* out,
+                      int32_t* source, void* stream) {
+  return guarded([&] {
+    const OffsetTable map = table_of(table);
+    require_from("channels", channels, 1, MOST_ROWS);
+    require_array(out, "out", map.rows);
+    require_array(source, "source", map.rows);
+    check(max_pool(scalar_of(type), features, map.neighbours, map.count, map.volume, map.rows, channels, out,
+                   source, static_cast<cudaStream_t>(stream)),
+          "max_pool");
+  });
+}
+
+ms_status ms_bev_map(ms_type type, const void* features, const int32_t* coords, const int32_t* count, int64_t rows,
+                     int32_t channels, int32_t batch, const int32_t shape[3], void* out, void* stream) {
+  return guarded([&] {
+    require_array(shape, "shape");
+    require_array(out, "out");
+    require_array(features, "features", rows);
+    require_array(coords, "coords", rows);
+    require_from("channels", channels, 1, MOST_ROWS);
+    require_from("batch", batch, 1, MOST_ROWS);
+    for (int axis = 0; axis < 3; ++axis) require_from("shape", shape[axis], 1, MOST_ROWS);
+    const int most = rows_of(rows, "rows");
+    int axes[3];
+    std::copy_n(shape, 3, axes);
+    const int64_t bytes = bytes_of(scalar_of(type));
+    const size_t all = bytes_of_grid(batch, channels, axes, bytes);
+    const auto on = static_cast<cudaStream_t>(stream);
+    check(cudaMemsetAsync(out, 0, all, on), "bev_map");
+    check(dense_scatter(features, coords, 3, count, most, channels, int(bytes),
+                        grid_layout(batch, channels, axes, true), out, on),
+          "bev_map");
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,177 @@
+"""Layers that the parts of SECOND share: batch normalisation with its constants, of rows and of
+maps; dense convolutions whose gradients of weights may be computed beside the rest of backward.
+
+In training on the CPU the normalisation brings the data into channels-first order: torch's kernel
+for channels-last data adds up in float32 one number after another, which leaves a relative error of
+1e-4 in the variance of 70,000 numbers, while the one for channels-first data leaves 1e-7.
+
+The gradient of a map must be there before the layer below can go on, that of a weight only at the
+end. On a stream of its own it fills what the small kernels of other layers leave idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+EPS, MOMENTUM = 1e-3, 0.01
+
+
+class RowNorm(nn.BatchNorm1d):
+    """Normalises the columns of features [N, C]; fewer than two rows by the running statistics."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int):
+        super().__init__(channels, eps=EPS, momentum=MOMENTUM)
+
+    def forward(self, features: Tensor) -> Tensor:
+        if self.training and len(features) < 2:
+            statistics = (self.running_mean, self.running_var, self.weight, self.bias)
+            return F.batch_norm(features, *statistics, eps=self.eps)
+        if features.is_cuda or not self.training:
+            return super().forward(features)
+        return super().forward(features.t()[None].contiguous())[0].t().contiguous()
+
+
+class MapNorm(nn.BatchNorm2d):
+    """Normalises the channels of maps [B, C, H, W]."""
+
+    momentum: float
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int):
+        super().__init__(channels, eps=EPS, momentum=MOMENTUM)
+
+    def forward(self, features: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(features)
+        if not features.is_cuda:
+            features = features.contiguous()
+        # as in nn.BatchNorm2d, but batches are not counted: with a fixed momentum nothing asks for
+        # the number, and on a GPU it takes one kernel per layer
+        running = self.running_mean, self.running_var
+        parameters = self.weight, self.bias
+        return F.batch_norm(features, *running, *parameters, True, self.momentum, self.eps)
+
+
+Layout = tuple[tuple[int, ...], Any, tuple[int, ...], bool, tuple[int, ...], int]
+ONE_BY_ONE: Layout = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+
+
+class Place(NamedTuple):
+    """What belongs to a weight."""
+
+    cast: Tensor  # the weight in the type of autocast, which the owner keeps up to date
+    gradient: Tensor  # where its gradient is written; autograd then has none
+
+
+class Branch:
+    """A stream for the gradients of weights, for what runs forward within `with branch`.
+
+    Leaving the block, the stream that entered it waits for the branch. Until then nothing may read
+    those gradients: ask torch.autograd.grad for them. `backward()` would, where it adds them up.
+    """
+
+    _open: Branch | None = None  # the one that forward finds
+
+    def __init__(self, device: torch.device, places: Mapping[Tensor, Place]):
+        """places: of weights that have one; the others' gradients are autograd's."""
+        self.places = places
+        self._stream = torch.cuda.Stream(device)
+        self._held: list[Tensor] = []  # what the branch reads
+
+    def __enter__(self) -> Branch:
+        Branch._open = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        Branch._open = None
+        self.join()
+
+    def join(self) -> None:
+        """The current stream waits for all that was called on the branch."""
+        if self._held:
+            torch.cuda.current_stream().wait_stream(self._stream)
+            self._held.clear()
+
+    def fork(self, *tensors: Tensor) -> torch.cuda.StreamContext:
+        """What is called in the context runs on the branch and may read the tensors, and what the
+        current stream has done until now."""
+        self._held += tensors
+        self._stream.wait_stream(torch.cuda.current_stream())
+        return torch.cuda.stream(self._stream)
+
+
+def convolve(conv: nn.Conv2d | nn.ConvTranspose2d, features: Tensor) -> Tensor:
+    """conv(features), which has no bias."""
+    if Branch._open is None:
+        return conv(features)
+    transposed = isinstance(conv, nn.ConvTranspose2d)
+    layout = conv.stride, conv.padding, conv.dilation, transposed, conv.output_padding, conv.groups
+    return _BranchedConv.apply(features, conv.weight, None, layout, Branch._open)
+
+
+def convolve_cells(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The 1x1 convolution of a map with a weight [C_out, C_in, 1, 1] and a bias [C_out]."""
+    if Branch._open is None:
+        return nn.functional.conv2d(features, weight, bias)
+    return _BranchedConv.apply(features, weight, bias, ONE_BY_ONE, Branch._open)
+
+
+class _BranchedConv(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        layout: Layout,
+        branch: Branch,
+    ) -> Tensor:
+        ctx.place = branch.places.get(weight)
+        dtype = weight.dtype
+        if torch.is_autocast_enabled("cuda"):
+            dtype = torch.get_autocast_dtype("cuda")
+        features = features.to(dtype)
+        weight = ctx.place.cast if ctx.place else weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+        ctx.save_for_backward(features, weight)
+        ctx.layout, ctx.branch = layout, branch
+        ctx.biases = None if bias is None else [len(bias)]
+        return torch.ops.aten.convolution(features, weight, bias, *layout)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        features, weight = ctx.saved_tensors
+        backward = torch.ops.aten.convolution_backward
+        arguments = gradient, features, weight, ctx.biases, *ctx.layout
+        of_features = None
+        if ctx.needs_input_grad[0]:
+            of_features = backward(*arguments, [True, False, False])[0]
+        # After the other product, not beside it: both are bound by the tensor cores. The kernels of
+        # the normalisation that come next are bound by memory.
+        with ctx.branch.fork(gradient, features, weight):
+            wanted = [False, True, ctx.biases is not None]
+            _, of_weight, of_bias = backward(*arguments, wanted)
+            if ctx.place:
+                ctx.place.gradient.copy_(of_weight)
+                of_weight = None
+            else:
+                of_weight = of_weight.float()
+            of_bias = of_bias.float() if ctx.biases else None
+        return of_features, of_weight, of_bias, None, None

@@ -1,0 +1,51 @@
+// Between the host and the device: points that the host may still be writing, and small results.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "common.h"
+
+namespace millisecond {
+
+// Points from pinned memory to the device, intensities clamped. The host may still be writing them.
+constexpr int INTENSITY_SCALES = 3;
+
+struct LoadJob {
+  int batch, capacity, channels;  // channels: 4 or more
+  const float* from;        // [capacity, channels] x, y, z, intensity, ..., as the device sees the host's memory
+  const int* from_offsets;  // [batch + 1] likewise
+  const int* staged;        // [2] likewise: points that are there by now, and at the launch; null: all are
+  float* points;            // [capacity, channels]; `from` and it are aligned to 16 bytes
+  int* offsets;             // [batch + 1]
+  int* late;                // [1] whether points came too late, so that `points` are not valid; may be null
+  uint32_t* workspace;      // [load_words(batch)], zero before and after
+  float scales[INTENSITY_SCALES];  // rising
+  double few;                      // share of a frame's intensities that may be over its scale
+};
+constexpr int LOAD_LIMIT = 1024;  // of batch: the blocks count in shared memory
+constexpr int load_words(int batch) { return 3 + batch * (1 + INTENSITY_SCALES); }
+cudaError_t load_points(const LoadJob& job, cudaStream_t stream);
+
+// Pinned memory that the host fills while `load_points` already reads the staged points, batch after batch.
+struct Staging {
+  char* points;
+  int64_t point_bytes;
+  std::atomic<int>* staged;  // points that are there
+
+  // Copies points behind the staged ones; `staged` rises with every piece.
+  void add(const void* from, int64_t count) const;
+};
+
+// Small tensors of the device into pinned memory.
+constexpr int MOST_PARTS = 16;
+
+struct CollectJob {
+  int count;
+  const uint32_t* part[MOST_PARTS];
+  int end[MOST_PARTS];  // words of the parts up to this one
+  uint32_t* to;         // [end of the last], as the device sees the host's memory
+};
+cudaError_t collect(const CollectJob& job, cudaStream_t stream);
+
+}  // namespace millisecond

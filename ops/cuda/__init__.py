@@ -1,1 +1,0 @@
-"""The ops on the CUDA kernels: the names and results of ops.reference."""

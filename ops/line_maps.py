@@ -1,0 +1,245 @@
+"""Kernel maps from the lines of sorted sites, for large grids with few sites.
+
+They take memory for the lines of the grid, 4 bytes each, not for its cells as the bitmap of
+`ops.kernel_map` does. The kernels are in csrc/index/lines.cu and reached.cu.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+
+import torch
+from torch import Tensor
+
+from millisecond.ops.dispatch import fake, on_kernels
+from millisecond.ops.geometry import ConvGeometry, coords_of_keys, linear_keys, three_axes
+from millisecond.ops.kernel_map import workspace_words
+from millisecond.ops.library import extension
+from millisecond.ops.rulebook import KernelMap, Table
+
+NOT_INCREASING, OUTSIDE = 1, 2
+MOST_BYTES = 1 << 27  # of a bitmap
+MOST_BYTES_A_SITE = 100  # of a bitmap of one level, as many as the site's row in a table has
+
+
+def too_large(coords: Tensor, batch_size: int, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether the bitmap of levels of these shapes takes more memory than it saves time."""
+    if not coords.is_cuda:
+        return False
+    limit = MOST_BYTES if len(shapes) > 1 else min(MOST_BYTES, MOST_BYTES_A_SITE * len(coords))
+    return 4 * workspace_words(batch_size, shapes) > limit
+
+
+def submanifold_map(
+    coords: Tensor,  # [N, 1 + D] int32, sorted
+    shape: tuple[int, ...],
+    batch_size: int,
+    kernel: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> KernelMap:
+    """See ops.kernel_map.submanifold_map."""
+    table = Table(
+        line_table(coords, coords, batch_size, shape, ConvGeometry.around(kernel, dilation))
+    )
+    return KernelMap(table, table.reversed())
+
+
+def submanifold_map_if_sorted(
+    coords: Tensor,  # [N, 1 + D] int32
+    shape: tuple[int, ...],
+    batch_size: int,
+    kernel: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> KernelMap | None:
+    """The same of any sites; None where they are not sorted, twice there or outside."""
+    found, fault = site_table(coords, batch_size, shape, ConvGeometry.around(kernel, dilation))
+    table = Table(found)
+    return None if fault else KernelMap(table, table.reversed())
+
+
+def strided_map(
+    coords: Tensor,  # [N, 1 + D] int32, sorted
+    shape: tuple[int, ...],
+    batch_size: int,
+    geometry: ConvGeometry,
+    both_ways: bool = True,
+) -> tuple[Tensor, tuple[int, ...], KernelMap]:
+    """See ops.kernel_map.strided_map; without `both_ways` there is no way back."""
+    out_shape = geometry.output_shape(shape)
+    outputs = reached_sites(coords, batch_size, out_shape, geometry)
+    forward = Table(line_table(outputs, coords, batch_size, shape, geometry))
+    backward = way_back(coords, outputs, out_shape, batch_size, geometry) if both_ways else None
+    return outputs, out_shape, KernelMap(forward, backward)
+
+
+def way_back(
+    coords: Tensor,  # [N, 1 + D] int32, sorted
+    outputs: Tensor,  # [M, 1 + D] int32, sorted
+    out_shape: tuple[int, ...],
+    batch_size: int,
+    geometry: ConvGeometry,
+) -> Table:
+    """The table of the way back of a strided map from `coords` to `outputs`."""
+    return Table(line_table(coords, outputs, batch_size, out_shape, geometry, True))
+
+
+# ---- whether sites are sorted, unique and inside of their grid ----------------------------------
+
+
+NOT_INCREASING, OUTSIDE = 1, 2
+
+
+def site_order(coords: Tensor, batch_size: int, shape: Sequence[int]) -> Tensor:
+    """[1] int32 of coords [N, 1 + D] int32: 0, or the sum of NOT_INCREASING where a row does not
+    come after the one before it by (b, z, y, x), and OUTSIDE where one is out of the grid."""
+    if not on_kernels(coords):
+        return site_order_definition(coords, batch_size, shape)
+    extension()
+    return torch.ops.millisecond.site_order(coords.contiguous(), batch_size, three_axes(shape, 1))
+
+
+@fake("site_order")
+def _fake_site_order(coords, batch_size, shape) -> Tensor:
+    return coords.new_empty(1)
+
+
+def site_order_definition(coords: Tensor, batch_size: int, shape: Sequence[int]) -> Tensor:
+    """`site_order` in plain torch."""
+    limit = torch.tensor([batch_size, *shape], device=coords.device)
+    outside = ((coords < 0) | (coords >= limit)).any()
+    step = coords[1:].long() - coords[:-1]
+    first = (step != 0).int().argmax(dim=1, keepdim=True)  # the first axis in which rows differ
+    stays = (step.gather(1, first) <= 0).any()
+    return (stays + 2 * outside).int().view(1)
+
+
+# ---- tables of neighbours -----------------------------------------------------------------------
+
+
+def line_table(
+    coords: Tensor,  # [N, 1 + D] int32
+    source: Tensor,  # [M, 1 + D] int32, sorted and unique
+    batch_size: int,
+    shape: Sequence[int],
+    window: ConvGeometry,
+    transposed: bool = False,
+) -> Tensor:  # [V, N] int32
+    """The row of the sources that each offset of the window reads for each row, -1 = none.
+
+    The coords are the outputs of the window's convolution and the sources its inputs on a grid of
+    this shape; `transposed`: the other way round.
+    """
+    if not on_kernels(coords):
+        return line_table_definition(coords, source, batch_size, shape, window, transposed)
+    extension()
+    grid = batch_size, three_axes(shape, 1), window.numbers()
+    return torch.ops.millisecond.line_table(
+        coords.contiguous(), source.contiguous(), *grid, transposed
+    )
+
+
+def site_table(
+    coords: Tensor,  # [N, 1 + D] int32
+    batch_size: int,
+    shape: Sequence[int],
+    window: ConvGeometry,  # whose outputs are on the sites
+) -> tuple[Tensor, int]:  # [V, N] int32
+    """The table of sites that are likely to be sorted, and the number of `site_order`. Where
+    that is not 0 the table holds anything.
+
+    A GPU makes the table while the host waits for the number.
+    """
+    if not on_kernels(coords):
+        return site_table_definition(coords, batch_size, shape, window)
+    extension()
+    grid = batch_size, three_axes(shape, 1), window.numbers()
+    return torch.ops.millisecond.site_table(coords.contiguous(), *grid)
+
+
+@fake("line_table")
+def _fake_line_table(coords, source, batch_size, shape, window, transposed) -> Tensor:
+    return coords.new_empty(prod(window[:3]), coords.shape[0])
+
+
+@fake("site_table")
+def _fake_site_table(coords, batch_size, shape, window) -> tuple[Tensor, int]:
+    return coords.new_empty(prod(window[:3]), coords.shape[0]), 0
+
+
+def line_table_definition(
+    coords: Tensor,
+    source: Tensor,
+    batch_size: int,
+    shape: Sequence[int],
+    window: ConvGeometry,
+    transposed: bool,
+) -> Tensor:
+    """`line_table` in plain torch: by search in the keys of the sources."""
+    stride, padding, dilation = (coords.new_tensor(n) for n in window[1:])
+    size, keys = coords.new_tensor(shape), linear_keys(source, shape)
+    bounded = torch.cat((keys, keys.new_tensor([torch.iinfo(keys.dtype).max])))
+    table = []
+    for offset in product(*(range(k) for k in window.kernel_size)):
+        step = coords.new_tensor(offset) * dilation
+        if transposed:
+            at = coords[:, 1:] + padding - step
+            there = at % stride == 0
+            at = torch.div(at, stride, rounding_mode="floor")
+        else:
+            at = coords[:, 1:] * stride - padding + step
+            there = torch.ones_like(at, dtype=torch.bool)
+        there = (there & (at >= 0) & (at < size)).all(1)
+        wanted = linear_keys(torch.cat((coords[:, :1], at), 1), shape)
+        place = torch.searchsorted(keys, wanted)
+        table.append(torch.where(there & (bounded[place] == wanted), place, -1).int())
+    return torch.stack(table)
+
+
+def site_table_definition(
+    coords: Tensor, batch_size: int, shape: Sequence[int], window: ConvGeometry
+) -> tuple[Tensor, int]:
+    """`site_table` in plain torch."""
+    fault = int(site_order_definition(coords, batch_size, shape))
+    return line_table_definition(coords, coords, batch_size, shape, window, False), fault
+
+
+# ---- outputs of a strided convolution -----------------------------------------------------------
+
+
+def reached_sites(
+    coords: Tensor,  # [N, 1 + D] int32, unique
+    batch_size: int,
+    shape: Sequence[int],
+    window: ConvGeometry,
+) -> Tensor:  # [M, 1 + D] int32, sorted
+    """The outputs on a grid of this shape that some window with a site has; waits for the GPU."""
+    if not on_kernels(coords):
+        return reached_sites_definition(coords, batch_size, shape, window)
+    extension()
+    grid = batch_size, three_axes(shape, 1), window.numbers()
+    reached, count = torch.ops.millisecond.reached_sites(coords.contiguous(), *grid)
+    return reached[: int(count)].clone()  # sync: number of outputs; the room goes back
+
+
+@fake("reached_sites")
+def _fake_reached_sites(coords, batch_size, shape, window) -> tuple[Tensor, Tensor]:
+    kernels, strides, dilations = window[:3], window[3:6], window[9:]
+    axes = zip(kernels, strides, dilations, strict=True)
+    most = prod(-(-k // s) if d == 1 else (k - 1) * d // s + 1 for k, s, d in axes)
+    return coords.new_empty(most * coords.shape[0], coords.shape[1]), coords.new_empty(1)
+
+
+def reached_sites_definition(
+    coords: Tensor, batch_size: int, shape: Sequence[int], window: ConvGeometry
+) -> Tensor:
+    """`reached_sites` in plain torch: by sorting."""
+    stride, padding, dilation = (coords.new_tensor(numbers) for numbers in window[1:])
+    size, found = coords.new_tensor(shape), []
+    for offset in product(*(range(k) for k in window.kernel_size)):
+        at = coords[:, 1:] + padding - coords.new_tensor(offset) * dilation
+        out = torch.div(at, stride, rounding_mode="floor")
+        there = ((at % stride == 0) & (out >= 0) & (out < size)).all(1)
+        found.append(linear_keys(torch.cat((coords[:, :1], out), 1)[there], shape))
+    return coords_of_keys(torch.cat(found).unique(), shape)

@@ -1,1 +1,0 @@
-"""The ops in plain torch: their definition, and the CPU path."""

@@ -1,0 +1,533 @@
+"""Active sites in the caller's order, with the kernel maps that were built on them.
+
+The operators want rows sorted by (b, z, y, x). Sites are sorted once, and their maps are renumbered
+once for the caller's order: no convolution moves a row of features.
+
+Programs ask for one map at a time, and each strided one waits for the device. The maps depend on
+the sites and the windows alone, so those of the last input tell what to build for this one, in one
+call (foreseen maps). What was not foreseen is built when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from millisecond.ops import line_maps
+from millisecond.ops.dense import dense_definition
+from millisecond.ops.geometry import (
+    MOST,
+    ConvGeometry,
+    check_cells,
+    coords_of_keys,
+    level_shapes,
+    linear_keys,
+    submanifold_window,
+)
+from millisecond.ops.kernel_map import (
+    NO_OUTPUT,
+    index_pyramid,
+    pyramid_builder,
+    strided_map,
+    strided_map_definition,
+    submanifold_map,
+    submanifold_map_definition,
+)
+from millisecond.ops.line_maps import OUTSIDE, site_order, site_order_definition
+from millisecond.ops.row_order import row_order
+from millisecond.ops.rulebook import KernelMap, Pyramid, Table
+
+INDEXED = 2, 3  # dimensions that the kernels index
+Ordered = tuple[Tensor, Tensor | None]
+
+
+class Sites:
+    """Sites of a batch of grids; raises ValueError for one that is there twice or outside."""
+
+    def __init__(
+        self,
+        indices: Tensor,  # [N, 1 + D] int32 or int64, in any order
+        shape: tuple[int, ...],
+        batch_size: int,
+        is_sorted: bool = False,
+    ):
+        self.indices, self.shape, self.batch_size = indices, shape, batch_size
+        self._version = None if indices.is_inference() else indices._version
+        self._ordered: Ordered | None = (indices, None) if is_sorted else None
+        self._submanifold: dict[tuple, KernelMap] = {}
+        self._strided: dict[tuple, tuple[Sites, KernelMap]] = {}
+        # with the neighbours that have the id
+        self._orders: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._record: Record | None = None
+        self._foreseen: Foreseen | None = None
+        self._below: Foreseen | None = None  # what to foresee from the next level on
+        self._level = 0  # of the record
+
+    def are(self, indices: Tensor, shape: Sequence[int], batch_size: int) -> bool:
+        """Whether they are those of these indices, unchanged."""
+        return (
+            self.indices is indices
+            and (self._version is None or self._version == indices._version)
+            and self.shape == tuple(shape)
+            and self.batch_size == batch_size
+        )
+
+    def unchanged(self) -> bool:
+        """Whether no program has changed the indices in place."""
+        return self._version is None or self._version == self.indices._version
+
+    def follow(self, layer: Any) -> None:
+        """Foresee what will be asked for from what was asked for after this layer's last input,
+        and record it for the next one. The first layer on the sites of an input calls this."""
+        if self._record is not None:
+            return
+        last, self._record = layer.__dict__.get("_record"), Record()
+        layer.__dict__["_record"] = self._record
+        if last is not None:
+            self._foreseen, self._record.is_sorted = last.foreseen(), last.is_sorted
+
+    def ordered(self) -> Ordered:
+        """Coords [N, 1 + D] int32, sorted, and the caller's row [N] int64 of each; None where the
+        rows are sorted as they are."""
+        if self._ordered is None:
+            self._ordered = self._sort()
+        return self._ordered
+
+    def submanifold(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
+        """The map of a convolution whose outputs are these sites."""
+        if self._record is not None:
+            self._record.saw_submanifold(self._level, kernel, dilation)
+        if self._foreseen is not None:
+            self._build_foreseen(self._foreseen, torch.is_grad_enabled())
+        found = self._submanifold.get((kernel, dilation))
+        if found is None:
+            found = self._map_by_lines(kernel, dilation)
+        if found is None:
+            coords, order = self.ordered()
+            found = _submanifold_map(coords, self.shape, self.batch_size, kernel, dilation)
+            found = submanifold_in(order, found)
+        self._submanifold[kernel, dilation] = found
+        return found
+
+    def strided(
+        self,
+        geometry: ConvGeometry,
+        transposed: bool = False,
+        output_padding: Sequence[int] = (),
+        both_ways: bool | None = None,
+    ) -> tuple[Sites, KernelMap]:
+        """The sites of the outputs, and the map to them. Both ways where gradients are on, unless
+        given; else there may be no way back."""
+        both_ways = torch.is_grad_enabled() if both_ways is None else both_ways
+        goes_on = not transposed and self._record is not None
+        if goes_on:
+            goes_on = self._record.saw_strided(self._level, geometry)  # type: ignore[union-attr]
+            if self._foreseen is not None:
+                self._build_foreseen(self._foreseen, both_ways)
+        key = geometry, transposed, tuple(output_padding)
+        found = self._strided.get(key)
+        if found is not None and not found[0].unchanged():  # then all is built anew
+            found = None
+        elif found is not None and both_ways and found[1].backward is None:
+            found = self._with_way_back(geometry, *found)
+        if found is None:
+            coords, order = self.ordered()
+            # programs change `indices` in place: those made in inference mode would not tell
+            with _tracked():
+                if transposed:
+                    made = transposed_map(coords, self.shape, geometry, output_padding)
+                else:
+                    made = self._strided_map(coords, geometry, both_ways)
+            outputs, shape, kernel_map = made
+            sites = Sites(outputs, shape, self.batch_size, is_sorted=True)
+            found = sites, strided_in(order, kernel_map)
+        self._strided[key] = found
+        if goes_on:
+            found[0]._record, found[0]._level = self._record, self._level + 1
+            if self._below is not None and geometry == self._below.downs[0]:
+                found[0]._foreseen, self._below = self._below.below(), None
+        return found
+
+    def with_order(self, table: Table, segment: int) -> Table:
+        """A table of the outputs on these sites with an order of its rows, computed once; see
+        `ops.row_order`."""
+        key = id(table.neighbours), segment
+        if key not in self._orders:
+            self._orders[key] = table.neighbours, row_order(table, segment)
+        return table._replace(order=self._orders[key][1])
+
+    def inverted(self, geometry: ConvGeometry, kernel_map: KernelMap) -> KernelMap:
+        """The map back to these sites of a strided map that was built here."""
+        if self._record is not None:
+            self._record.inverted = True
+        if kernel_map.backward is None:
+            kernel_map = self.strided(geometry, both_ways=True)[1]
+        return kernel_map.reversed()
+
+    def way_back_from(self, outputs: Sites) -> KernelMap:
+        """The map back to these sites of the strided map from here to `outputs`."""
+        for (geometry, transposed, _), (found, kernel_map) in self._strided.items():
+            if found is outputs and not transposed:
+                return self.inverted(geometry, kernel_map)
+        raise ValueError(
+            "x: no strided layer made its sites from those of `like`; pass that layer's kernel_map"
+        )
+
+    def _with_way_back(
+        self, geometry: ConvGeometry, outputs: Sites, kernel_map: KernelMap
+    ) -> tuple[Sites, KernelMap]:
+        coords, order = self.ordered()
+        grid = outputs.shape, self.batch_size
+        with _tracked():  # see `strided`
+            back = line_maps.way_back(coords, outputs.ordered()[0], *grid, geometry)
+            return outputs, kernel_map._replace(backward=outputs_in(order, back))
+
+    def _strided_map(
+        self, coords: Tensor, geometry: ConvGeometry, both_ways: bool
+    ) -> tuple[Tensor, tuple[int, ...], KernelMap]:
+        grid = self.shape, self.batch_size
+        shapes = level_shapes(self.shape, [geometry])
+        if line_maps.too_large(coords, self.batch_size, shapes):
+            return line_maps.strided_map(coords, *grid, geometry, both_ways)
+        return strided_map(coords, *grid, geometry)
+
+    def _sort(self) -> Ordered:
+        coords = self.indices.int().contiguous()
+        fault = int(site_order(coords, self.batch_size, self.shape))  # sync: once for an input
+        if fault == 0:
+            return coords, None
+        keys, order = linear_keys(coords, self.shape).sort()
+        coords = coords.index_select(0, order)
+        if fault & OUTSIDE or (keys[1:] == keys[:-1]).any():  # sync: unsorted inputs only
+            raise self._fault()
+        if self._record is not None:
+            self._record.is_sorted = False
+        return coords, order
+
+    def _map_by_lines(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap | None:
+        """The map of sites that are likely to be sorted, on a GPU; None where they are not."""
+        if self._ordered is not None or self._record is None or not self._record.is_sorted:
+            return None
+        if not self.indices.is_cuda:
+            return None
+        coords = self.indices.int().contiguous()
+        grid = self.shape, self.batch_size
+        found = line_maps.submanifold_map_if_sorted(coords, *grid, kernel, dilation)
+        if found is not None:
+            self._ordered = coords, None
+        return found
+
+    def _build_foreseen(self, foreseen: Foreseen, both_ways: bool) -> None:
+        """All maps that the last input needed, where it went down: in one call that waits once."""
+        self._foreseen = None
+        if not foreseen.downs or self.indices.shape[0] == 0:
+            return
+        assert self._record is not None  # what has foreseen this follows a layer
+        if self._ordered is None and not self._record.is_sorted:
+            self._ordered = self._sort()
+        downs, kernel, last, inverted = foreseen
+        if self._too_large(downs):
+            self._below = foreseen  # whose grid is an eighth as large
+            return
+        coords, order = self._ordered or (self.indices.int().contiguous(), None)
+        wanted = downs, kernel, last, inverted or both_ways
+        try:
+            with _tracked():  # see `strided`
+                pyramid = _builder(self.shape, self.batch_size, *wanted, coords.device)(coords)
+        except ValueError:
+            # not sorted, or wrong, or a grid too small for a window: as if nothing was foreseen
+            return
+        self._ordered = coords, order
+        self._take(pyramid, downs, kernel)
+
+    def _too_large(self, downs: tuple[ConvGeometry, ...]) -> bool:
+        try:
+            shapes = _shapes(self.shape, downs)
+        except ValueError:  # a window does not fit: its own layer will say so
+            return True
+        return line_maps.too_large(self.indices, self.batch_size, shapes)
+
+    def _take(
+        self, pyramid: Pyramid, downs: Sequence[ConvGeometry], kernel: tuple[int, ...]
+    ) -> None:
+        """Keep the maps of a pyramid, at every level."""
+        assert self._ordered is not None  # they were built from it
+        sites, order = self, self._ordered[1]
+        dilation = (1,) * len(kernel)
+        for depth, level in enumerate(pyramid.levels):
+            if level.submanifold is not None:
+                sites._submanifold[kernel, dilation] = submanifold_in(order, level.submanifold)
+            if depth == len(downs):
+                break
+            below = pyramid.levels[depth + 1]
+            assert below.down is not None  # there is one from each level to the next
+            outputs = Sites(below.coords, below.spatial_shape, self.batch_size, is_sorted=True)
+            sites._strided[downs[depth], False, ()] = outputs, strided_in(order, below.down)
+            sites, order = outputs, None
+
+    def _fault(self) -> ValueError:
+        """The error for the first of the caller's rows that is outside or there twice."""
+        first: dict[tuple[int, ...], int] = {}
+        limit = [self.batch_size, *self.shape]
+        for row, site in enumerate(self.indices.tolist()):
+            if not all(0 <= c < n for c, n in zip(site, limit, strict=True)):
+                return ValueError(
+                    f"indices: row {row} is {site}, outside of {self.batch_size} grids of "
+                    f"{list(self.shape)}"
+                )
+            if first.setdefault(tuple(site), row) != row:
+                return ValueError(
+                    f"indices: row {row} is {site}, as row {first[tuple(site)]}: each site may be "
+                    "there once"
+                )
+        return ValueError(f"indices: no sites of {self.batch_size} grids of {list(self.shape)}")
+
+
+def _tracked() -> AbstractContextManager:
+    """Tensors that are made tell when they change."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+
+
+_builder = lru_cache(maxsize=256)(pyramid_builder)
+_shapes = lru_cache(maxsize=256)(level_shapes)
+
+
+def _submanifold_map(
+    coords: Tensor,
+    shape: tuple[int, ...],
+    batch_size: int,
+    kernel: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> KernelMap:
+    if line_maps.too_large(coords, batch_size, [shape]):
+        return line_maps.submanifold_map(coords, shape, batch_size, kernel, dilation)
+    if not coords.is_cuda or any(step != 1 for step in dilation) or len(coords) == 0:
+        return submanifold_map(coords, shape, batch_size, kernel, dilation)
+    # with a capacity nothing is read back: the number of outputs is known
+    sizes = [len(coords)]
+    found = index_pyramid(coords, shape, batch_size, (), kernel, True, sizes).levels[0].submanifold
+    assert found is not None  # asked for
+    table = Table(found.forward.neighbours)
+    return KernelMap(table, table.reversed())
+
+
+# ---- sites in one dimension or in four, which the kernels do not index: by plain torch ----------
+
+
+def sites_of(indices: Tensor, shape: Sequence[int], batch_size: int) -> Sites:
+    """The sites [N, 1 + D] of a batch of grids of 1 to 4 dimensions."""
+    kind = Sites if len(shape) in INDEXED else PlainSites
+    return kind(indices, tuple(shape), batch_size)
+
+
+class PlainSites(Sites):
+    """See Sites."""
+
+    def follow(self, layer: Any) -> None:
+        """Nothing is foreseen."""
+
+    def submanifold(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
+        if (kernel, dilation) not in self._submanifold:
+            coords, order = self.ordered()
+            window = submanifold_window(kernel, dilation, len(self.shape))
+            found = submanifold_map_definition(coords, self.shape, self.batch_size, *window)
+            self._submanifold[kernel, dilation] = submanifold_in(order, found)
+        return self._submanifold[kernel, dilation]
+
+    def strided(
+        self,
+        geometry: ConvGeometry,
+        transposed: bool = False,
+        output_padding: Sequence[int] = (),
+        both_ways: bool | None = None,
+    ) -> tuple[Sites, KernelMap]:
+        key = geometry, transposed, tuple(output_padding)
+        if key not in self._strided or not self._strided[key][0].unchanged():
+            coords, order = self.ordered()
+            geometry = ConvGeometry.of(*geometry, dims=len(self.shape))
+            with torch.inference_mode(False):  # as in Sites
+                if transposed:
+                    made = transposed_map(coords, self.shape, geometry, output_padding)
+                else:
+                    made = strided_map_definition(coords, self.shape, self.batch_size, geometry)
+            outputs, shape, kernel_map = made
+            sites = PlainSites(outputs, shape, self.batch_size, is_sorted=True)
+            self._strided[key] = sites, strided_in(order, kernel_map)
+        return self._strided[key]
+
+    def dense(self, features: Tensor) -> Tensor:
+        """Rows of the sorted sites as [B, C, *shape]."""
+        return dense_definition(features, self.ordered()[0], self.shape, self.batch_size, None)
+
+    def _sort(self) -> Ordered:
+        coords = self.indices.int().contiguous()
+        fault = (
+            int(site_order_definition(coords, self.batch_size, self.shape)) if len(coords) else 0
+        )
+        if fault == 0:
+            return coords, None
+        keys, order = linear_keys(coords, self.shape).sort()
+        if fault & OUTSIDE or (keys[1:] == keys[:-1]).any():
+            raise self._fault()
+        return coords.index_select(0, order), order
+
+
+# ---- which maps a network asks for --------------------------------------------------------------
+
+
+class Foreseen(NamedTuple):
+    """Arguments of `ops.index_pyramid`."""
+
+    downs: tuple[ConvGeometry, ...]
+    submanifold_kernel: tuple[int, ...]
+    last_submanifold: bool
+    transposed: bool  # an inverse convolution has asked for the way back
+
+    def below(self) -> Foreseen:
+        """What is left of it for the outputs of its first strided layer."""
+        return self._replace(downs=self.downs[1:])
+
+
+class Record:
+    """What was asked for on the sites of one input: along its first chain of strided layers."""
+
+    def __init__(self) -> None:
+        self.downs: list[ConvGeometry] = []
+        self.kernels: list[list[tuple[int, ...]]] = []  # submanifold, of every level
+        self.inverted = False
+        self.is_sorted = True  # the rows of the input
+
+    def saw_submanifold(
+        self, level: int, kernel: tuple[int, ...], dilation: tuple[int, ...]
+    ) -> None:
+        if max(dilation) > 1:
+            return
+        while len(self.kernels) <= level:
+            self.kernels.append([])
+        if kernel not in self.kernels[level]:
+            self.kernels[level].append(kernel)
+
+    def saw_strided(self, level: int, geometry: ConvGeometry) -> bool:
+        """Whether it goes on with the chain."""
+        if len(self.downs) == level:
+            self.downs.append(geometry)
+        return self.downs[level] == geometry
+
+    def foreseen(self) -> Foreseen | None:
+        """What one call can build: levels with submanifold maps of one kernel."""
+        kernels = self.kernels[0] if self.kernels else []
+        if not kernels:
+            return None
+        kernel = max(kernels, key=self._depth)
+        depth = self._depth(kernel)
+        downs = tuple(self.downs[:depth])
+        return Foreseen(downs, kernel, self._has(depth, kernel), self.inverted)
+
+    def _depth(self, kernel: tuple[int, ...]) -> int:
+        depth = 0
+        while depth < len(self.downs) and self._has(depth, kernel):
+            depth += 1
+        return depth
+
+    def _has(self, level: int, kernel: tuple[int, ...]) -> bool:
+        return level < len(self.kernels) and kernel in self.kernels[level]
+
+
+# ---- maps of sorted rows as maps of rows in the caller's order ----------------------------------
+
+
+def submanifold_in(order: Tensor | None, kernel_map: KernelMap) -> KernelMap:
+    """A map of sorted rows as one of the caller's rows."""
+    if order is None:
+        return kernel_map
+    columns = kernel_map.forward.neighbours.index_select(1, _inverse(order))
+    table = Table(_renumbered(columns, order))
+    return KernelMap(table, table.reversed())
+
+
+def strided_in(order: Tensor | None, kernel_map: KernelMap) -> KernelMap:
+    """The same for a map whose inputs alone are in the caller's order."""
+    if order is None:
+        return kernel_map
+    forward, backward = kernel_map
+    if backward is not None:
+        backward = outputs_in(order, backward)
+    return KernelMap(Table(_renumbered(forward.neighbours, order)), backward)
+
+
+def outputs_in(order: Tensor | None, table: Table) -> Table:
+    """The same for a table whose outputs alone are in the caller's order."""
+    return table if order is None else Table(table.neighbours.index_select(1, _inverse(order)))
+
+
+def _renumbered(neighbours: Tensor, order: Tensor) -> Tensor:
+    """Entries that are sorted rows as the caller's rows; -1 stays."""
+    rows = torch.cat((order.int(), order.new_full((1,), -1, dtype=torch.int32)))
+    return rows[neighbours]
+
+
+def _inverse(order: Tensor) -> Tensor:
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order), device=order.device)
+    return rank
+
+
+# ---- the map of a transposed convolution: output = input * stride - padding + offset * dilation -
+
+
+def transposed_shape(
+    shape: Sequence[int], geometry: ConvGeometry, output_padding: Sequence[int]
+) -> tuple[int, ...]:
+    """(in - 1) * stride - 2 padding + kernel + output padding on each axis, as spconv 2 has it: the
+    dilation does not enlarge the grid."""
+    axes = zip(
+        shape, geometry.kernel_size, geometry.stride, geometry.padding, output_padding, strict=True
+    )
+    found = tuple((n - 1) * s - 2 * p + k + more for n, k, s, p, more in axes)
+    if min(found) < 1 or max(found) >= MOST:
+        raise ValueError(
+            f"stride: {geometry.stride} with padding {geometry.padding} makes no grid of "
+            f"{tuple(shape)}"
+        )
+    check_cells(1, [found])
+    return found
+
+
+def transposed_map(
+    coords: Tensor,  # [N, 1 + D] int32, sorted
+    shape: Sequence[int],
+    geometry: ConvGeometry,
+    output_padding: Sequence[int],
+) -> tuple[Tensor, tuple[int, ...], KernelMap]:
+    """Output coords [M, 1 + D] int32, sorted, their grid, and the map to them."""
+    out_shape = transposed_shape(shape, geometry, output_padding)
+    reached = _transposed_outputs(coords, out_shape, geometry)
+    offsets, rows = reached.shape
+    pair = (reached >= 0).view(-1).nonzero().squeeze(1)  # sync: number of outputs
+    keys, out_row = reached.view(-1).index_select(0, pair).unique(return_inverse=True)
+    offset = pair // max(rows, 1)
+    forward = coords.new_full((offsets, len(keys)), -1)
+    forward.view(-1).scatter_(0, offset * len(keys) + out_row, (pair - offset * rows).int())
+    backward = coords.new_full((offsets, rows), -1)
+    backward.view(-1).scatter_(0, pair, out_row.int())
+    return coords_of_keys(keys, out_shape), out_shape, KernelMap(Table(forward), Table(backward))
+
+
+def _transposed_outputs(coords: Tensor, out_shape: Sequence[int], geometry: ConvGeometry) -> Tensor:
+    """[V, N] int64: linear key of the output that row n reaches by offset v, negative = none."""
+    volume = prod(out_shape)
+    reached = (coords[:, 0].long() * volume)[None]
+    for axis, size in enumerate(out_shape):
+        volume //= size
+        kernel, stride, padding, dilation = (numbers[axis] for numbers in geometry)
+        offset = torch.arange(kernel, device=coords.device)[:, None]
+        out = coords[:, 1 + axis].long() * stride - padding + offset * dilation
+        valid = (out >= 0) & (out < size)
+        reached = (reached[:, None] + torch.where(valid, out * volume, NO_OUTPUT)).flatten(0, 1)
+    return reached

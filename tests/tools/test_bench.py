@@ -1,0 +1,94 @@
+import json
+
+import pytest
+import torch
+
+from millisecond.tools.bench import main
+
+STAGES = ["voxelize", "encoder", "BEV network", "postprocess", "points to boxes"]  # on a CPU
+
+
+def test_network(tmp_path, capsys):
+    path = tmp_path / "network.json"
+    brief = ["--config", "configs/second_small.yaml", "--count", "1", "--repeats", "2"]
+    assert main(["network", *brief, "--device", "cpu", "--json", str(path)]) == 0
+    result = json.loads(path.read_text())
+    rows = {row["stage"]: row for row in result["stages"]}
+    assert [stage for stage in rows if not stage.startswith("encoder of")] == STAGES
+    for row in rows.values():
+        assert 0 < row["fastest_scan_ms"] <= row["slowest_scan_ms"] <= row["p99_ms"]
+    assert len(result["boxes"]) == 1
+    printed = capsys.readouterr().out
+    assert result["device"] in printed and all(stage in printed for stage in STAGES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--frames", "no_such_folder"], "no_such_folder"),
+        (["--weights", "no_such.safetensors", "--count", "1"], "no_such.safetensors"),
+        (["--device", "abacus", "--count", "1"], "abacus"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, named, capsys):
+    small = ["--config", "configs/second_small.yaml"]
+    assert main(["network", *small, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and named in error and error.count("\n") == 1
+
+
+def test_a_peer_that_fails_later_is_left_out(monkeypatch, tmp_path):
+    class Failing(torch.nn.Module):
+        calls = 0
+
+        def __init__(self, sparse_shape, layers):
+            super().__init__()
+
+        def forward(self, voxels):
+            Failing.calls += 1
+            if Failing.calls > 5:  # past the warm-up and the first calls
+                raise RuntimeError("out of table")
+
+    monkeypatch.setattr("millisecond.tools.benchmarks.network.available", lambda: {"weak": Failing})
+    path = tmp_path / "network.json"
+    brief = ["--config", "configs/second_small.yaml", "--count", "2", "--repeats", "2"]
+    assert main(["network", *brief, "--device", "cpu", "--json", str(path)]) == 0
+    result = json.loads(path.read_text())
+    assert result["peers_left_out"] == {"weak": "out of table"}
+    assert [row["stage"] for row in result["stages"]] == STAGES
+
+
+@pytest.mark.parametrize("content", ["[1]", '{"device": "mine"}', '{"benchmark": "train"}'])
+def test_figures_of_others_are_not_written_over(tmp_path, capsys, content):
+    path = tmp_path / "mine.json"
+    path.write_text(content)
+    assert main(["network", "--count", "1", "--json", str(path)]) == 2
+    assert "mine.json: already exists" in capsys.readouterr().err
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["network", "--repeats", "0"],
+        ["network", "--count", "-1"],
+        ["train", "--repeats", "1e3"],
+        ["train", "--precision", "fp8"],
+        ["ops", "--batch", "0"],
+        ["ops", "--precision", "fp64"],
+    ],
+)
+def test_numbers_and_precisions_that_are_none(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert arguments[1] in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("command", ["ops", "ladder", "sampling", "points", "operators"])
+def test_kernels_need_a_gpu(command, capsys):
+    assert main([command]) == 2
+    assert capsys.readouterr().err == (
+        f"error: benchmark {command}: needs a CUDA device, torch sees none\n"
+    )

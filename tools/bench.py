@@ -1,0 +1,342 @@
+"""Measures this system, and its peers in the same run where they are installed."""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from millisecond.tools import program
+
+    program.begin()
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millisecond.tools.program import number, output_path, run
+
+if TYPE_CHECKING:
+    from millisecond.detector.config import Config
+    from millisecond.detector.models.second import Second
+    from millisecond.tools.benchmarks.timing import Scans
+
+EXAMPLE = "example: millisecond bench ops --frames scans/ --json ops.json"
+NETWORK_EXAMPLE = "example: millisecond bench network --frames scans/ --device cpu"
+TRAIN_EXAMPLE = "example: millisecond bench train --root kitti --set train.workers=8"
+CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
+PRECISIONS = ["fp32", "bf16", "fp16"]
+SCALING_EXAMPLE = "example: millisecond bench scaling --root kitti --streets --workers 6 12"
+LADDER_EXAMPLE = "example: millisecond bench ladder --frames scans/"
+SAMPLING_EXAMPLE = "example: millisecond bench sampling --json sampling.json"
+POINTS_EXAMPLE = "example: millisecond bench points --frames scans/ --json points.json"
+SPCONV_EXAMPLE = "example: millisecond bench spconv --frames scans/ --precision fp16"
+PIPELINE_EXAMPLE = "example: millisecond bench pipeline --frames scans/ --plot latency.png"
+BEV_EXAMPLE = "example: millisecond bench bev --frames scans/ --json bev.json"
+DATAFLOWS_EXAMPLE = "example: millisecond bench dataflows --frames scans/ --training"
+DENSE3D_EXAMPLE = "example: millisecond bench dense3d --plot dense3d.png"
+OPERATORS_EXAMPLE = "example: millisecond bench operators --frames scans/"
+STREETS = 16  # simulated for the training step where there is no data set
+SWEEPS = 3  # scans of all directions, simulated for points to boxes
+BATCHES = [1, 2, 4, 8]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    return run(lambda: _run(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLE)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_network_commands(commands)
+    _add_operator_commands(commands)
+    known = commands.choices
+    framed = ("network", "spconv", "pipeline", "ops", "ladder", "bev", "operators", "points")
+    for name in (*framed, "dataflows"):
+        known[name].add_argument(
+            "--frames", type=Path, help="folder of .bin scans (default: simulated)"
+        )
+        known[name].add_argument(
+            "--count", type=number, default=10, help="scans to use (default: 10)"
+        )
+    for name in ("network", "spconv", "ops", "operators"):
+        known[name].add_argument(
+            "--repeats", type=number, default=20, help="calls per scan (default: 20)"
+        )
+    for command in known.values():
+        command.add_argument("--json", type=output_path, help="also write the figures there")
+    return parser
+
+
+def _add_network_commands(commands) -> None:
+    """Whole networks, from their points to their boxes or their gradients."""
+    network = commands.add_parser(
+        "network", help="one scan from points to boxes", epilog=NETWORK_EXAMPLE
+    )
+    _add_network_arguments(network)
+    train = commands.add_parser("train", help="a training step", epilog=TRAIN_EXAMPLE)
+    _add_training_arguments(train)
+    scaling = commands.add_parser(
+        "scaling", help="training on several GPUs", epilog=SCALING_EXAMPLE
+    )
+    _add_scaling_arguments(scaling)
+    spconv = commands.add_parser(
+        "spconv", help="networks on spconv and on what stands in for it", epilog=SPCONV_EXAMPLE
+    )
+    _add_spconv_arguments(spconv)
+    pipeline = commands.add_parser(
+        "pipeline", help="points on the host to boxes on the host", epilog=PIPELINE_EXAMPLE
+    )
+    _add_pipeline_arguments(pipeline)
+
+
+def _add_operator_commands(commands) -> None:
+    """Operators, alone and in the parts of the network that consist of them."""
+    ops = commands.add_parser("ops", help="the sparse encoder on a GPU", epilog=EXAMPLE)
+    ops.add_argument("--batch", type=number, nargs="+", default=[1, 4])
+    every = ["fp16", "bf16", "tf32", "fp32"]
+    ops.add_argument("--precision", nargs="+", choices=every, default=every)
+    ladder = commands.add_parser(
+        "ladder", help="naive and tensor-core convolution", epilog=LADDER_EXAMPLE
+    )
+    ladder.add_argument("--batch", type=number, default=1, help="scans in a batch (default: 1)")
+    sampling = commands.add_parser(
+        "sampling", help="furthest point sampling beside PointNet++'s", epilog=SAMPLING_EXAMPLE
+    )
+    sampling.add_argument("--repeats", type=number, default=20, help="calls (default: 20)")
+    points = commands.add_parser(
+        "points",
+        help="neighbours of points and their features beside PointNet++'s",
+        epilog=POINTS_EXAMPLE,
+    )
+    points.add_argument("--repeats", type=number, default=5, help="of a measurement (default: 5)")
+    bev = commands.add_parser(
+        "bev", help="the bird's-eye-view network on a GPU", epilog=BEV_EXAMPLE
+    )
+    bev.add_argument("--config", type=Path, default=CONFIG)
+    bev.add_argument("--batch", type=number, nargs="+", default=[1, 4, 8])
+    dataflows = commands.add_parser(
+        "dataflows", help="sparse convolution by every dataflow", epilog=DATAFLOWS_EXAMPLE
+    )
+    _add_dataflow_arguments(dataflows)
+    dense3d = commands.add_parser(
+        "dense3d", help="dense 3-D convolution beside cuDNN and sparse", epilog=DENSE3D_EXAMPLE
+    )
+    dense3d.add_argument("--plot", type=output_path, help="draw times over occupancy there, a PNG")
+    commands.add_parser("operators", help="every operator by itself", epilog=OPERATORS_EXAMPLE)
+
+
+def _add_network_arguments(network: argparse.ArgumentParser) -> None:
+    network.add_argument("--config", type=Path, default=CONFIG)
+    network.add_argument("--weights", type=Path, help="weights file (default: random, seed 0)")
+    network.add_argument("--precision", choices=PRECISIONS, default="fp32")
+    network.add_argument("--device", help="cpu or cuda; the GPU where there is one")
+
+
+def _add_spconv_arguments(spconv: argparse.ArgumentParser) -> None:
+    spconv.add_argument("--batch", type=number, nargs="+", default=[1, 4])
+    every = ["fp16", "bf16", "tf32"]
+    spconv.add_argument("--precision", nargs="+", choices=every, default=every)
+    widths = [16, 32, 64, 128, 256, 512]
+    spconv.add_argument("--channels", type=number, nargs="+", default=widths)
+
+
+def _add_dataflow_arguments(dataflows: argparse.ArgumentParser) -> None:
+    dataflows.add_argument("--batch", type=number, nargs="+", default=[1, 4])
+    every = ["fp16", "bf16", "tf32", "fp32"]
+    dataflows.add_argument("--precision", nargs="+", choices=every, default=["fp16"])
+    dataflows.add_argument("--training", action="store_true", help="with the backward pass")
+
+
+def _add_pipeline_arguments(pipeline: argparse.ArgumentParser) -> None:
+    pipeline.add_argument("--config", type=Path, default=CONFIG)
+    pipeline.add_argument("--weights", type=Path, help="weights file (default: random, seed 0)")
+    pipeline.add_argument(
+        "--precision", nargs="+", choices=PRECISIONS, help="default: all on a GPU, else fp32"
+    )
+    pipeline.add_argument("--device", help="cpu or cuda; the GPU where there is one")
+    pipeline.add_argument("--calls", type=number, default=1000, help="per table (default: 1000)")
+    pipeline.add_argument("--batch", type=number, nargs="+", default=BATCHES)
+    pipeline.add_argument("--plot", type=output_path, help="draw the latencies there, a PNG")
+
+
+def _add_training_arguments(train: argparse.ArgumentParser) -> None:
+    train.add_argument("--config", type=Path, default=CONFIG)
+    train.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="as of train")
+    train.add_argument("--root", type=Path, help="prepared data set (default: simulated streets)")
+    train.add_argument("--split", default="train")
+    train.add_argument("--prepared", type=Path, help="default: ROOT/millisecond")
+    train.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
+    train.add_argument("--repeats", type=number, default=50, help="steps (default: 50)")
+    train.add_argument("--device", help="cpu or cuda; the GPU where there is one")
+
+
+def _add_scaling_arguments(scaling: argparse.ArgumentParser) -> None:
+    scaling.add_argument("--config", type=Path, default=CONFIG)
+    scaling.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="as of train")
+    scaling.add_argument("--root", type=Path, required=True, help="prepared data set")
+    scaling.add_argument(
+        "--streets", action="store_true", help="train on simulated streets, made on the way"
+    )
+    scaling.add_argument("--processes", type=number, nargs="+", default=[1, 2, 4])
+    scaling.add_argument("--workers", type=number, nargs="+", default=[12], help="per process")
+    scaling.add_argument("--runs", type=number, default=3, help="of each (default: 3)")
+    scaling.add_argument("--steps", type=number, default=300, help="of a run (default: 300)")
+
+
+def _run(options: argparse.Namespace) -> None:
+    from millisecond.data.files import require_own_json, write_json
+
+    if options.json:
+        require_own_json(options.json, lambda old: old.get("benchmark") == options.command)
+    result = {"benchmark": options.command, **_measure(options)}
+    if options.json:
+        write_json(options.json, result)
+
+
+def _measure(options: argparse.Namespace) -> dict:
+    if options.command == "train":
+        return _measure_training(options)
+    if options.command == "scaling":
+        return _measure_scaling(options)
+    from millisecond.detector.config import load_config
+    from millisecond.tools.benchmarks import bev, ladder, operators, ops, points, sampling
+    from millisecond.tools.benchmarks.timing import load_scans
+
+    if options.command == "network":
+        return _measure_network(options, load_scans(options.frames, options.count))
+    if options.command == "pipeline":
+        return _measure_pipeline(options)
+    _require_cuda(options.command)
+    if options.command == "sampling":
+        return sampling.measure(options.repeats)
+    if options.command == "dense3d":
+        return _measure_dense3d(options)
+    scans = load_scans(options.frames, options.count)
+    if options.command == "points":
+        return points.measure(scans, options.repeats)
+    if options.command == "operators":
+        return operators.measure(scans, options.repeats)
+    if options.command == "spconv":
+        from millisecond.tools.benchmarks import from_spconv
+
+        sizes = options.batch, options.precision, options.channels
+        return from_spconv.measure(scans, *sizes, options.repeats)
+    if options.command == "dataflows":
+        from millisecond.tools.benchmarks import dataflows
+
+        return dataflows.measure(scans, options.batch, options.precision, options.training)
+    if options.command == "bev":
+        return bev.measure(load_config(options.config), scans, options.batch)
+    if options.command == "ladder":
+        return ladder.measure(scans, options.batch)
+    return ops.measure(
+        load_config(CONFIG), scans, options.batch, options.precision, options.repeats
+    )
+
+
+def _require_cuda(command: str) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ValueError(f"benchmark {command}: needs a CUDA device, torch sees none")
+
+
+def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:
+    from millisecond.detector.training.distributed import processes
+    from millisecond.tools.benchmarks.network import measure
+
+    config, model = _network(options)
+    with processes(options.device) as group:
+        return measure(config, model, scans, options.repeats, group.device, options.precision)
+
+
+def _measure_dense3d(options: argparse.Namespace) -> dict:
+    from millisecond.detector.draw.png import require_own, save_png
+    from millisecond.tools.benchmarks import dense3d
+    from millisecond.tools.benchmarks.dense3d_picture import draw_occupancies
+
+    if options.plot:
+        require_own(options.plot)
+    result = dense3d.measure([*dense3d.SINGLE, *dense3d.WIDE], dense3d.GRID)
+    if options.plot:
+        picture = draw_occupancies(result["occupancy"], result["crossings"], result["device"])
+        save_png(options.plot, picture)
+    return result
+
+
+def _measure_pipeline(options: argparse.Namespace) -> dict:
+    from millisecond.detector.draw.png import require_own, save_png
+    from millisecond.detector.training.distributed import processes
+    from millisecond.tools.benchmarks.pipeline import Benchmark, draw_latencies
+    from millisecond.tools.benchmarks.timing import load_scans, simulated_sweeps
+
+    if options.plot:
+        require_own(options.plot)
+    sets = [load_scans(options.frames, options.count), simulated_sweeps(SWEEPS)]
+    config, model = _network(options)
+    with processes(options.device) as group:
+        every = PRECISIONS if group.device.type == "cuda" else ["fp32"]
+        benchmark = Benchmark(config, model, group.device, sets, options.calls)
+        for precision in options.precision or every:
+            benchmark.measure(precision, options.batch)
+        benchmark.start((options.precision or every)[-1])
+    if options.plot:
+        title = f"Points to boxes, {benchmark.result['device']}"
+        save_png(options.plot, draw_latencies(benchmark.samples, title))
+    return benchmark.result
+
+
+def _network(options: argparse.Namespace) -> tuple[Config, Second]:
+    """The configuration and network of --weights, or of --config with random weights."""
+    import torch
+
+    from millisecond.detector.config import load_config
+    from millisecond.detector.models.second import build_second
+    from millisecond.detector.weights import load_weights, restore
+
+    torch.manual_seed(0)
+    if not options.weights:
+        config = load_config(options.config)
+        return config, build_second(config)
+    config, state = load_weights(options.weights)
+    model = build_second(config)
+    restore(model, state, options.weights)
+    return config, model
+
+
+def _measure_training(options: argparse.Namespace) -> dict:
+    from millisecond.data.datasets.prepare import open_database
+    from millisecond.data.kitti.dataset import KittiDataset
+    from millisecond.data.simulator import simulate
+    from millisecond.detector.config import load_config
+    from millisecond.detector.training.distributed import processes
+    from millisecond.tools.benchmarks.train import measure
+
+    config = load_config(options.config, options.set)
+    if options.root:
+        frames = KittiDataset(
+            options.root,
+            options.split,
+            config.class_names,
+            options.prepared,
+            crop=config.grid.crop_to_image,
+        )
+        database = open_database(frames)
+    else:
+        frames, database = [simulate(seed) for seed in range(STREETS)], None
+    with processes(options.device) as group:
+        return measure(config, frames, database, options.precision, options.repeats, group.device)
+
+
+def _measure_scaling(options: argparse.Namespace) -> dict:
+    from millisecond.tools.benchmarks.scaling import measure
+
+    _require_cuda(options.command)
+    kind = options.config, options.root, options.streets
+    numbers = options.processes, options.workers, options.runs, options.steps
+    return measure(*kind, *numbers, options.set)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,368 @@
+"""Parts of `millisecond visualize`: frames with their boxes, errors in them, reports."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from millisecond.data.boxes import NamedDetections
+from millisecond.data.checks.scans import Note, Tally
+from millisecond.data.datasets import is_folder, open_dataset
+from millisecond.data.files import make_folder, require_own_json, write_json
+from millisecond.data.folder.dataset import FolderDataset
+from millisecond.data.formats.clouds import find_scans, read_scan
+from millisecond.data.formats.points import KITTI_POINTS, PointColumns
+from millisecond.data.frame import Frame
+from millisecond.data.kitti.dataset import DONT_CARE
+from millisecond.data.kitti.labels import Labels
+from millisecond.data.kitti.layout import Layout
+from millisecond.data.kitti.results import detections_to_labels
+from millisecond.data.metric.verdicts import Count, Verdicts, badness, count, default_overlap, judge
+from millisecond.detector.config import load_config
+from millisecond.detector.detector import Detector
+from millisecond.detector.draw.detection_files import find_detections, names_in, read_detections
+from millisecond.detector.draw.style import BoxSet, Palette
+from millisecond.detector.draw.view import View
+from millisecond.tools.program import columns_of, mounting_of, one_line
+
+
+class Shown(NamedTuple):
+    """The content of the pictures of a frame."""
+
+    points: np.ndarray  # [P, 4]
+    ground_truth: BoxSet | None
+    detections: BoxSet | None
+    title: str
+
+
+NOTHING = Shown(np.zeros((0, 4), np.float32), None, None, "")
+
+
+def detect(detector: Detector, points: np.ndarray) -> tuple[NamedDetections, list[Note]]:
+    """Detections in points [P, 4], and notes on points that were left out."""
+    found, left_out = detector.detect(points)
+    return found.named(detector.config.class_names), left_out
+
+
+class Account:
+    """Counts frames that cannot be drawn, and detections whose score is too low to be drawn."""
+
+    def __init__(self, score: float, palette: Palette, at_once: bool):
+        """score: least score that is drawn. at_once: report a bad frame immediately, not at the
+        end."""
+        self._score, self._palette, self._at_once = score, palette, at_once
+        self.notes = Tally()  # on the scans
+        self._hidden: dict[str, int] = {}  # by frame
+        self._bad: dict[str, str] = {}
+
+    def best(self, frame: str, found: NamedDetections) -> tuple[BoxSet, str]:
+        """The detections with a sufficient score, and a text for the title about the others."""
+        best = self.sufficient(found)
+        hidden = self._hidden[frame] = len(found.scores) - len(best.scores)
+        shown = self._palette.paint(best.boxes, best.names, best.scores)
+        return shown, f"   {hidden} below {self._score:g} hidden" if hidden else ""
+
+    def sufficient(self, found: NamedDetections) -> NamedDetections:
+        """The detections that score enough to be drawn."""
+        return found.select(np.flatnonzero(found.scores >= self._score))
+
+    def bad(self, frame: str, error: Exception) -> str:
+        """Note a frame that cannot be drawn; returns a line that says why."""
+        line = f"frame {frame}: {one_line(error)}"
+        if self._at_once and frame not in self._bad:
+            print(f"error: {line}", file=sys.stderr)
+        self._bad[frame] = line
+        return line
+
+    def close(self, frames: int) -> int:
+        """Print the report after so many frames; returns the exit code."""
+        for line in self.notes.lines():
+            print(f"warning: {line}", file=sys.stderr)
+        hidden = sum(self._hidden.values())
+        if hidden:
+            print(f"detections below {self._score:g} that were not drawn (--score): {hidden}")
+        if self._bad and not self._at_once:
+            counted = f" ({len(self._bad)} of {frames} frames could not be drawn)"
+            lines = "\n".join(f"error: {line}" for line in self._bad.values())
+            print(lines + counted * (frames > 1), file=sys.stderr)
+        return 2 if self._bad else 0
+
+
+NO_POINTS = np.zeros((0, 4), np.float32)
+
+
+class Frames(NamedTuple):
+    """Frames by their place among the names; they are read when they are asked for."""
+
+    names: Sequence[str]
+    read: Callable[[int], Frame]
+    read_bare: Callable[[int], Frame]  # without points and boxes
+    labels: Callable[[int], Labels] | None  # without DontCare regions; None: no ground truth
+
+
+class Source(NamedTuple):
+    """All that the command line names."""
+
+    frames: Frames
+    detections: Callable[[Frame, Tally], NamedDetections] | None
+    needs_points: bool  # whether detections are found in points, not read from files
+    classes: Sequence[str]  # that are detected
+    palette: Palette
+    view: View | None  # of the bird's-eye view: the detector's grid
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self.frames.names
+
+    @property
+    def judged(self) -> bool:
+        """Whether it can be said what is missed or false."""
+        return self.frames.labels is not None and self.detections is not None
+
+
+def find_source(options: argparse.Namespace) -> Source:
+    """What the command line names; what is not there is found before any frame is drawn."""
+    if bool(options.scans) == bool(options.root):
+        raise ValueError("give either scans (or folders of them) or --root, not both")
+    detector, classes, view = None, list(options.classes), None
+    columns = load_config(options.config).points if options.config else KITTI_POINTS
+    if options.detections is None and not options.no_detections:
+        detector = Detector.from_weights(
+            options.weights, options.device, mounting=mounting_of(options)
+        )
+        columns = columns_of(options.config, detector.config)
+        classes = [*dict.fromkeys([*detector.config.class_names, *classes])]
+        view = View.of_grid(detector.range)
+    crop = detector and detector.config.grid.crop_to_image
+    frames = find_frames(options, classes, crop, columns)
+    detections, detected = None, ()
+    if detector is not None:
+        detections, detected = Found(detector), detector.config.class_names
+    elif options.detections is not None:
+        find_detections(options.detections, frames.names)
+        detections = partial(read_found, options.detections)
+        if frames.labels is not None:
+            detected = names_in(options.detections, frames.names)
+            if options.root and is_folder(options.root):  # as evaluate: missed classes too
+                detected = [*dict.fromkeys([*detected, *_labelled(frames)])]
+    return Source(frames, detections, detector is not None, detected, Palette(classes), view)
+
+
+def _labelled(frames: Frames) -> set[str]:
+    """The classes of all labels. Labels that cannot be read are told where they are judged."""
+    assert frames.labels is not None, "no ground truth"
+    found: set[str] = set()
+    for place in range(len(frames.names)):
+        with suppress(ValueError, OSError):
+            found |= set(map(str, frames.labels(place).types))
+    return found
+
+
+def find_frames(
+    options: argparse.Namespace, classes: Sequence[str], crop: bool | None, columns: PointColumns
+) -> Frames:
+    """crop: to the image, as the detector's training had it; None: where there are images."""
+    if options.scans:
+        scans = find_scans(options.scans)
+        names = [scan.stem for scan in scans]
+        return Frames(
+            names,
+            lambda place: Frame(names[place], read_scan(scans[place], columns)),
+            lambda place: Frame(names[place], NO_POINTS),
+            None,
+        )
+    if crop is None and not is_folder(options.root):
+        crop = Layout.find(options.root, options.split, labels=False).has_images
+    dataset = open_dataset(
+        options.root, options.split, classes, crop=bool(crop), labels=False, points=columns
+    )
+    if dataset.layout.labelled and not isinstance(dataset, FolderDataset):
+        Layout.find(
+            options.root, options.split
+        )  # a frame without its labels would be judged as empty
+    ids = dataset.frame_ids
+    for name in options.frames or ():
+        if name not in ids:
+            raise ValueError(
+                f"frame {name} is not in split '{options.split}' of {options.root}, whose "
+                f"{len(ids)} frames go from {ids[0]} to {ids[-1]}"
+            )
+    places = {name: row for row, name in enumerate(ids)}
+    rows = [places[name] for name in options.frames or ids]
+
+    def labels(place: int) -> Labels:
+        found = dataset.labels(rows[place])
+        return found.select(found.types != DONT_CARE)
+
+    def bare(place: int) -> Frame:
+        row = rows[place]
+        if isinstance(dataset, FolderDataset):
+            return Frame(ids[row], NO_POINTS)
+        calibration, shape = dataset.calibration(row), dataset.image_shape(row)
+        return Frame(ids[row], NO_POINTS, calibration=calibration, image_shape=shape)
+
+    return Frames(
+        [ids[row] for row in rows],
+        lambda place: dataset[rows[place]],
+        bare,
+        labels if dataset.layout.labelled else None,
+    )
+
+
+class Found:
+    """The detections of a network, found once per frame."""
+
+    def __init__(self, detector: Detector):
+        self._detector = detector
+        self._known: dict[str, NamedDetections] = {}  # by frame
+
+    def __call__(self, frame: Frame, notes: Tally) -> NamedDetections:
+        name = frame.frame_id
+        if name not in self._known:
+            self._known[name], left_out = detect(self._detector, frame.points)
+            notes.add(f"frame {name}", left_out + self._detector.examine(frame.points))
+        return self._known[name]
+
+
+def read_found(folder: Path, frame: Frame, _: Tally) -> NamedDetections:
+    return read_detections(folder, frame.frame_id, frame.calibration)
+
+
+PRINTED = 20  # frames of the ranking
+RANKING = "ranking.json"
+
+
+class Rank(NamedTuple):
+    """What is wrong in one frame."""
+
+    place: int  # of the frame in the source
+    badness: float
+    count: Count
+
+
+class Judge:
+    """Compares detections with ground truth by KITTI's rules."""
+
+    def __init__(self, source: Source, overlap: float | None, metric: str):
+        """overlap: that makes a match; None for KITTI's, by class."""
+        self._source, self._metric = source, metric
+        self._least = {name: overlap or default_overlap(name) for name in source.classes}
+
+    def verdicts(self, place: int, frame: Frame, found: NamedDetections) -> Verdicts:
+        """found: the detections that score enough."""
+        labels = self._source.frames.labels
+        assert labels is not None  # of a data set with ground truth
+        detections = detections_to_labels(found, frame.calibration, frame.image_shape)
+        return judge(detections, labels(place), self._least, self._metric)
+
+    def rank(self, account: Account) -> list[Rank]:
+        """All frames, the worst first; those that cannot be judged are told and come last."""
+        source, ranks = self._source, []
+        assert source.detections is not None
+        read = source.frames.read if source.needs_points else source.frames.read_bare
+        places = tqdm(range(len(source.names)), desc="judging", unit="frame", disable=None)
+        for place in places:
+            try:
+                frame = read(place)
+                found = account.sufficient(source.detections(frame, account.notes))
+                verdicts = self.verdicts(place, frame, found)
+            except (ValueError, OSError) as error:
+                account.bad(source.names[place], error)
+                ranks.append(Rank(place, -1.0, Count()))
+                continue
+            counted = count(verdicts.truth, verdicts.detections)
+            ranks.append(Rank(place, badness(verdicts, found.scores), counted))
+        return sorted(ranks, key=lambda rank: -rank.badness)
+
+
+def require_judged(options: argparse.Namespace, source: Source) -> None:
+    """Raise ValueError, with the remedy, where errors are asked for and cannot be known."""
+    asked = {
+        "--overlap": options.overlap is not None,
+        "--metric": options.metric is not None,
+        "--boxes error": options.boxes == "error",
+        "--order worst": options.order == "worst",
+    }
+    wanted = next((name for name, given in asked.items() if given), None)
+    if wanted is None or source.judged:
+        return
+    if options.root is None:
+        raise ValueError(f"{wanted} needs ground truth: give a data set with --root, not scans")
+    if source.frames.labels is None:
+        raise ValueError(f"{wanted} needs ground truth: {options.root} has no labels (label_2)")
+    raise ValueError(f"{wanted} needs detections: leave out --no-detections")
+
+
+def report_ranking(names: Sequence[str], ranks: Sequence[Rank], folder: Path) -> None:
+    """Print the worst frames, and write the ranking of all to a file."""
+    wide = max(5, *(len(names[rank.place]) for rank in ranks))
+    print(f"{'frame':{wide}}  matched  missed  false  badness")
+    judged = [rank for rank in ranks if rank.badness >= 0]
+    for rank in judged[:PRINTED]:
+        matched, missed, false = rank.count
+        name = names[rank.place]
+        print(f"{name:{wide}}  {matched:7}  {missed:6}  {false:5}  {rank.badness:7.2f}")
+    rows = [
+        {"frame": names[rank.place], **rank.count._asdict(), "badness": rank.badness}
+        for rank in judged
+    ]
+    make_folder(folder)
+    require_own_json(folder / RANKING, lambda old: set(old) == {"worst_first"})
+    write_json(folder / RANKING, {"worst_first": rows})
+    sums = Count(*np.sum([rank.count for rank in judged], axis=0).tolist()) if judged else Count()
+    print(f"{len(judged)} frames: {sums}; all of them are in {folder / RANKING}")
+
+
+BOXES = ("class", "error")  # what the colours of boxes say
+
+
+class Content(NamedTuple):
+    """A frame and what is drawn of it."""
+
+    frame: Frame | None  # None where it cannot be read
+    shown: Shown
+
+
+class Studio:
+    """Makes the content of any frame."""
+
+    def __init__(self, source: Source, judge: Judge, account: Account):
+        self.source, self.judge, self.account = source, judge, account
+
+    def content(self, place: int, by_error: bool) -> Content:
+        """Raises ValueError or OSError where the frame cannot be drawn.
+
+        by_error: boxes in the colours of their verdicts.
+        """
+        source, account = self.source, self.account
+        frame = source.frames.read(place)
+        labelled = source.frames.labels is not None
+        truth = source.palette.paint(frame.boxes, frame.names) if labelled else None
+        title = f"{frame.frame_id}   {len(frame.points)} points"
+        if source.detections is None:
+            return Content(frame, Shown(frame.points, truth, None, title))
+        all_found = source.detections(frame, account.notes)
+        found, left_out = account.best(frame.frame_id, all_found)
+        if truth is not None and found.scores is not None:
+            sufficient = NamedDetections(found.boxes, np.asarray(found.scores), found.names)
+            verdicts = self.judge.verdicts(place, frame, sufficient)
+            truth = truth.judged(verdicts.truth.tolist(), None, by_error)
+            found = found.judged(verdicts.detections.tolist(), verdicts.overlap, by_error)
+            title += f"   {count(truth.verdicts, found.verdicts)}"
+        return Content(frame, Shown(frame.points, truth, found, title + left_out))
+
+    def content_or_reason(self, place: int, by_error: bool) -> Content:
+        """Of a frame that cannot be drawn, nothing but a title that says why."""
+        try:
+            return self.content(place, by_error)
+        except (ValueError, OSError) as error:
+            title = self.account.bad(self.source.names[place], error)
+            return Content(None, NOTHING._replace(title=title))
