@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
@@ -48,27 +47,21 @@ def batches_of(loader: DataLoader) -> Iterator[Iterator[Any]]:
     The loader would end them when the iterator is dropped. But the traceback of an error, also of
     one after the block, holds it until Python exits. Python would then send SIGTERM to the workers,
     which ignore it, and wait for them forever.
+
+    Workers are first asked to end, and killed only if they do not. A worker that is killed while it
+    asks whether to end keeps the lock of that question, and torch would wait for the lock forever.
     """
     others = set(multiprocessing.active_children())
     batches: Any = iter(loader)
     workers = [child for child in multiprocessing.active_children() if child not in others]
     try:
         yield batches
-    except BaseException:
-        _kill(workers)
-        raise
-    if workers:
-        batches._shutdown_workers()  # what dropping it does; torch has no public name for it
-
-
-def _kill(workers: Sequence[BaseProcess]) -> None:
-    # else the loader's handler would take the end of its workers for a crash
-    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for worker in workers:
-        worker.kill()
-    for worker in workers:
-        worker.join()
-    signal.signal(signal.SIGCHLD, handler or signal.SIG_DFL)
+    finally:
+        if workers:
+            batches._shutdown_workers()  # what dropping it does; torch has no public name for it
+        for worker in workers:
+            worker.kill()
+            worker.join()
 
 
 PREFETCH = 4  # batches that a worker has before it

@@ -204,6 +204,24 @@ def test_an_error_ends_the_workers_and_no_other_child():
     other.join()
 
 
+class _Stuck(_Keys):
+    """Frames whose second batch is never made."""
+
+    def __getitems__(self, keys):
+        time.sleep(3600 * (keys[0][1] > 0))
+        return keys
+
+
+def test_workers_that_are_stuck_are_killed(monkeypatch):
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
+    batches = [[(0, number)] for number in range(10)]
+    loader = OrderedLoader(_Stuck(), batches, tuple, 2, worker_init_fn=prepare_worker)
+    with pytest.raises(RuntimeError, match="broken"), batches_of(loader) as made:
+        next(made)
+        raise RuntimeError("broken")
+    assert not multiprocessing.active_children()
+
+
 BROKEN = """
 from millisecond.detector.training.loader import batches_of
 from tests.detector.test_loader import _loader
