@@ -18,9 +18,8 @@ from millisecond.data.formats.points import KITTI, require_scan
 from millisecond.detector.config import PRECISIONS, Config
 from millisecond.detector.device import survive_forks, torch_defaults, usable_device, woken
 from millisecond.detector.frame_graph import FrameGraph, FrameGraphs
-from millisecond.detector.inference import Cloud, Inference, Outcome, as_tensor
+from millisecond.detector.inference import Cloud, Detections, Inference, Outcome, as_tensor
 from millisecond.detector.models.second import Second, build_second
-from millisecond.detector.postprocess import Detections
 from millisecond.detector.weights import load_weights, restore, usual_weights
 from millisecond.ops.transfer import require_unmasked
 

@@ -19,9 +19,8 @@ from millisecond.detector.cuda_graph import (
     indexable,
 )
 from millisecond.detector.device import torch_defaults
-from millisecond.detector.inference import Cloud, Inference, Outcome, as_tensor
+from millisecond.detector.inference import Cloud, Detections, Inference, Outcome, as_tensor
 from millisecond.detector.models.second import Fixed
-from millisecond.detector.postprocess import Detections
 from millisecond.ops import (
     Pyramid,
     SelectedBoxes,

@@ -2,8 +2,7 @@
 
 A file holds an operator or a small family of them: the public function `f`, which checks its
 arguments and chooses, `f_definition` in plain torch, which is the CPU path, the call of the kernel,
-its fake and its gradient. Where plain torch is too slow, `ops/cpu/<name>.py` runs the kernels of a
-CPU.
+its fake and its gradient. Where plain torch is too slow, `ops/cpu.py` runs the kernels of a CPU.
 """
 
 from millisecond.ops.anchors import (

@@ -6,7 +6,7 @@ import time
 import torch
 
 from millisecond.ops import library
-from millisecond.ops.cpu.library import library_path as cpu_library_path
+from millisecond.ops.cpu import library_path as cpu_library_path
 from millisecond.ops.toolchain import Toolchain, architectures, kernels_of
 
 

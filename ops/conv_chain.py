@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from millisecond.ops.cpu import convolution as cpu
+from millisecond.ops import cpu
 from millisecond.ops.dispatch import fake, on_cpu_kernels, on_kernels, tf32_allowed
 from millisecond.ops.library import extension
 from millisecond.ops.rulebook import KernelMap

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from millisecond.ops.cpu.library import kernels
+from millisecond.ops.cpu import kernels
 
 F = TypeVar("F", bound=Callable)
 FAKES: defaultdict[str, dict[str, Callable]] = defaultdict(dict)  # by library and operator

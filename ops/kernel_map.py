@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from millisecond.ops.cpu import kernel_map as cpu
+from millisecond.ops import cpu
 from millisecond.ops.dispatch import constant_when_traced, fake, on_cpu_kernels
 from millisecond.ops.geometry import (
     ConvGeometry,

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, pad
 from torch.nn.grad import conv2d_weight
 
-from millisecond.ops.cpu import convolution as cpu
+from millisecond.ops import cpu
 from millisecond.ops.dispatch import fake, on_cpu_kernels, on_kernels, tf32_allowed
 from millisecond.ops.library import extension
 from millisecond.ops.rulebook import KernelMap, Table

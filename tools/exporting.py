@@ -19,9 +19,8 @@ import torch
 
 from millisecond.detector import Detector, network_file
 from millisecond.detector.frame_graph import FrameGraphs
-from millisecond.detector.inference import Inference
+from millisecond.detector.inference import Detections, Inference
 from millisecond.detector.models.second import build_second
-from millisecond.detector.postprocess import Detections
 from millisecond.detector.weights import load_weights, restore
 from millisecond.tools.benchmarks.timing import Percentiles, Scans, load_scans
 

@@ -15,7 +15,7 @@ from millisecond.data.simulator.ground import MARCH, Ground
 from millisecond.data.simulator.rays import Grid, Layer
 from millisecond.data.simulator.seen import SeenVolumes, Surfaces
 from millisecond.data.simulator.solids import Material
-from millisecond.ops.cpu.library import kernels
+from millisecond.ops.cpu import kernels
 
 SOURCES = Path(__file__).with_name("csrc")
 # plain numpy must give the same bits; the other two change none and let loops become vectors

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from millisecond.detector.models.anchor_head import AnchorHead, Predictions
 from millisecond.detector.models.bev_backbone import BevBackbone, ConvBlock
-from millisecond.detector.models.second import Second
+from millisecond.detector.models.second import AnchorHead, Predictions, Second
 from millisecond.ops import BevHeads, ConvChain, bev_cells, bev_map, bev_spread, sparse_conv
 from millisecond.ops.bev import BevCells, CellPlan, CellValues, Window, joined_cells, planned
 from millisecond.ops.rulebook import KernelMap, Level, Table

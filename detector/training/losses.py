@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from millisecond.detector.anchors import build_anchors
 from millisecond.detector.config import Config
-from millisecond.detector.models.anchor_head import Predictions
+from millisecond.detector.models.second import Predictions
 from millisecond.ops import (
     Match,
     Targets,

@@ -14,8 +14,8 @@ from millisecond.data.datasets.prepare import signature_of
 from millisecond.data.files import make_folder
 from millisecond.data.simulator.recording import SimulatedStreets
 from millisecond.detector.config import Config
+from millisecond.detector.inference import build_postprocessor
 from millisecond.detector.models.second import build_second
-from millisecond.detector.postprocess import build_postprocessor
 from millisecond.detector.training.build import build_trainer, fix_randomness, start_from
 from millisecond.detector.training.checkpoints import BEST, WEIGHTS, RunFolder, RunIdentity
 from millisecond.detector.training.distributed import NOT_FINITE, Processes, StopSignal

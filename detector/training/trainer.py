@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from millisecond.data.frame import Batch
 from millisecond.detector.config import PRECISIONS, TrainConfig
-from millisecond.detector.models.anchor_head import Predictions
-from millisecond.detector.models.second import Second
+from millisecond.detector.models.second import Predictions, Second
 from millisecond.detector.training.checkpoints import TrainState
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.finite_guard import FiniteGuard

@@ -20,8 +20,8 @@ from millisecond.data.frame import Batch, Frame, collate
 from millisecond.data.kitti.labels import Labels
 from millisecond.data.kitti.results import detections_to_labels
 from millisecond.data.metric.kitti import MIN_OVERLAP, OTHER_OVERLAP, Result, evaluate
+from millisecond.detector.inference import Detections, PostProcessor
 from millisecond.detector.models.second import Second
-from millisecond.detector.postprocess import Detections, PostProcessor
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.loader import batches_of, prepare_worker
 from millisecond.detector.training.losses import loss_names

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from millisecond.detector.models.anchor_head import AnchorHead
 from millisecond.detector.models.bev_backbone import BevBackbone, ConvBlock
 from millisecond.detector.models.bev_rows import BevRows
+from millisecond.detector.models.second import AnchorHead
 from millisecond.ops import Level, bev, bev_cells, bev_map
 from millisecond.ops.bev import Window, planned
 

@@ -9,10 +9,10 @@ import torch
 from millisecond.detector.config import load_config
 from millisecond.detector.cuda_graph import captured
 from millisecond.detector.import_openpcdet import convert
+from millisecond.detector.inference import build_postprocessor
 from millisecond.detector.models import bev_rows
 from millisecond.detector.models.bev_rows import BevRows
 from millisecond.detector.models.second import build_second
-from millisecond.detector.postprocess import build_postprocessor
 from millisecond.detector.weights import restore
 from millisecond.ops import BevCells, Level, Table, bev, bev_map
 from millisecond.ops.bev import bev_cells_definition

@@ -18,8 +18,8 @@ from millisecond.data.formats.clouds import read_points
 from millisecond.data.frame import Frame
 from millisecond.detector import Detector
 from millisecond.detector.config import load_config
+from millisecond.detector.inference import build_postprocessor
 from millisecond.detector.models.second import build_second
-from millisecond.detector.postprocess import build_postprocessor
 from millisecond.detector.weights import save_weights
 from millisecond.ops.voxelize import voxelize
 from tests.helpers.small_detector import CONFIG, cloud

@@ -8,8 +8,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.detector.inference import build_postprocessor
 from millisecond.detector.models.second import build_second
-from millisecond.detector.postprocess import build_postprocessor
 from millisecond.detector.training.build import build_trainer
 from millisecond.detector.training.checkpoints import CheckpointStore
 from millisecond.detector.training.distributed import Processes

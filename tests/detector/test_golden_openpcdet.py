@@ -12,8 +12,8 @@ from millisecond.detector.anchors import build_anchors
 from millisecond.detector.config import load_config
 from millisecond.detector.detector import Detector
 from millisecond.detector.import_openpcdet import convert
+from millisecond.detector.inference import build_postprocessor
 from millisecond.detector.models.second import build_second
-from millisecond.detector.postprocess import build_postprocessor
 from millisecond.detector.training.losses import build_criterion
 from millisecond.detector.weights import restore
 from millisecond.ops import Targets, apply_direction, decode, voxelize

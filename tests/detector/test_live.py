@@ -21,7 +21,7 @@ from millisecond.detector.following import (
     Trails,
     milliseconds,
 )
-from millisecond.detector.postprocess import Detections
+from millisecond.detector.inference import Detections
 from millisecond.detector.tracking import Tracks
 
 PATIENCE = 60  # seconds

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from millisecond.detector.config import load_config, parse_config
-from millisecond.detector.models.anchor_head import Predictions
+from millisecond.detector.models.second import Predictions
 from millisecond.detector.training.losses import build_criterion, loss_names
 from millisecond.ops.anchors import box_loss, focal_loss
 from tests.helpers.minute_training import CONFIG as TWO_CLASSES

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from millisecond.detector.config import load_config
-from millisecond.detector.models.anchor_head import Predictions
+from millisecond.detector.models.second import Predictions
 from millisecond.detector.training.losses import Losses, build_criterion
 from millisecond.ops.anchors import anchor_losses_definition
 from millisecond.ops.library import extension

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from millisecond.detector.config import load_config
-from millisecond.detector.models.anchor_head import Predictions
-from millisecond.detector.postprocess import Detections, PostProcessor, build_postprocessor
+from millisecond.detector.inference import Detections, PostProcessor, build_postprocessor
+from millisecond.detector.models.second import Predictions
 from millisecond.ops import direction_bin, encode, iou_bev
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "second_small.yaml"

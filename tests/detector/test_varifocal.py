@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from millisecond.detector.models.anchor_head import Predictions
+from millisecond.detector.models.second import Predictions
 from millisecond.detector.training import losses
 from millisecond.detector.training.losses import Criterion
 from millisecond.ops.anchors import decode

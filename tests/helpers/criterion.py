@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from millisecond.detector.anchors import make_anchors
-from millisecond.detector.models.anchor_head import Predictions
+from millisecond.detector.models.second import Predictions
 from millisecond.detector.training.losses import Criterion, TargetAssigner
 
 SIZES = torch.tensor([(3.9, 1.6, 1.56), (0.8, 0.6, 1.73), (1.76, 0.6, 1.73)])

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from millisecond import ops
-from millisecond.ops import ConvChain, ConvGeometry, strided_map, submanifold_map
-from millisecond.ops.cpu import library
-from millisecond.ops.cpu.convolution import convolve, pack_weight
+from millisecond.ops import ConvChain, ConvGeometry, cpu, strided_map, submanifold_map
+from millisecond.ops.cpu import convolve, pack_weight
 from millisecond.ops.dispatch import on_cpu_kernels
 from millisecond.ops.kernel_map import index_pyramid_definition
 from millisecond.ops.rulebook import KernelMap, Table
@@ -18,7 +17,7 @@ from tests.helpers.dense_oracle import random_sites
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-needs_kernels = pytest.mark.skipif(library.kernels() is None, reason="no C++ compiler")
+needs_kernels = pytest.mark.skipif(cpu.kernels() is None, reason="no C++ compiler")
 
 
 def random_case(seed: int):
@@ -186,27 +185,27 @@ def test_torch_compile_sees_the_reference():
 def load_again(monkeypatch):
     """The library of the session, for the tests to come: they need not build one more."""
     monkeypatch.undo()
-    library.kernels.cache_clear()
-    library.kernels()
+    cpu.kernels.cache_clear()
+    cpu.kernels()
 
 
 @needs_kernels
 def test_a_built_library_needs_no_compiler_and_a_damaged_one_says_what_to_remove(
     monkeypatch, tmp_path, capfd
 ):
-    built = library.library_path()
+    built = cpu.library_path()
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
-    path = library.library_path()
+    path = cpu.library_path()
     path.parent.mkdir(parents=True)
-    library.kernels.cache_clear()
+    cpu.kernels.cache_clear()
     try:
         path.write_text("not a library")
-        assert library.kernels() is None
+        assert cpu.kernels() is None
         assert f"cannot load {path}" in capfd.readouterr().err
-        library.kernels.cache_clear()
+        cpu.kernels.cache_clear()
         shutil.copy(built, path)
-        assert library.kernels() is not None
+        assert cpu.kernels() is not None
         assert capfd.readouterr().err == ""
     finally:
         load_again(monkeypatch)
@@ -218,7 +217,7 @@ def test_without_a_compiler_it_is_said_once_and_plain_torch_computes(monkeypatch
     features, weight = torch.randn(len(coords), 4), torch.randn(27, 4, 8)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
-    library.kernels.cache_clear()
+    cpu.kernels.cache_clear()
     try:
         for _ in range(2):
             assert not on_cpu_kernels(features)
@@ -228,8 +227,8 @@ def test_without_a_compiler_it_is_said_once_and_plain_torch_computes(monkeypatch
         told = capfd.readouterr().err
         assert told.count("no C++ compiler (no-such-compiler): apt install g++") == 1
         monkeypatch.setenv("CXX", "false")
-        library.kernels.cache_clear()
-        assert library.kernels() is None and "false fails" in capfd.readouterr().err
+        cpu.kernels.cache_clear()
+        assert cpu.kernels() is None and "false fails" in capfd.readouterr().err
     finally:
         load_again(monkeypatch)
     assert not list(tmp_path.rglob("*.so"))
@@ -247,10 +246,10 @@ def test_without_a_folder_to_build_in_it_is_said_which_variable_names_another(
         for cache in ("", str(taken)):
             monkeypatch.setenv("TORCH_EXTENSIONS_DIR", cache)
             monkeypatch.setenv("CXX", "")  # as if it were not set
-            monkeypatch.setattr(library.Path, "home", nobody)
-            monkeypatch.setattr(library.shutil, "which", lambda name: name)
-            library.kernels.cache_clear()
-            assert library.kernels() is None
+            monkeypatch.setattr(cpu.Path, "home", nobody)
+            monkeypatch.setattr(cpu.shutil, "which", lambda name: name)
+            cpu.kernels.cache_clear()
+            assert cpu.kernels() is None
             told = capfd.readouterr().err
             assert "export TORCH_EXTENSIONS_DIR" in told and told.count("\n") == 1
     finally:

@@ -8,7 +8,7 @@ import torch
 
 from millisecond.data.kitti.labels import read_labels
 from millisecond.detector import Detector
-from millisecond.detector.postprocess import Detections
+from millisecond.detector.inference import Detections
 from millisecond.detector.tracking import EgoMotion, Tracker
 from millisecond.tools import detect as tool
 from tests.helpers.small_detector import cloud

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from millisecond.detector.config import PRECISIONS, Config
 from millisecond.detector.detector import Detector
+from millisecond.detector.inference import build_postprocessor
 from millisecond.detector.models.bev_rows import BevRows
 from millisecond.detector.models.second import Second
-from millisecond.detector.postprocess import build_postprocessor
 from millisecond.ops.voxelize import Voxels
 from millisecond.tools.benchmarks.peers import available, encoder_layers
 from millisecond.tools.benchmarks.timing import Scans, Times, timed

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from millisecond.detector.config import PRECISIONS, Config
+from millisecond.detector.inference import Detections, build_postprocessor
 from millisecond.detector.models.second import Second
 from millisecond.detector.models.sparse_encoder import DOWNS
-from millisecond.detector.postprocess import Detections, build_postprocessor
 from millisecond.ops import Voxels
 
 

@@ -15,8 +15,7 @@ from torch import Tensor
 from millisecond.data.augment import GroundTruthDatabase
 from millisecond.data.frame import Batch, Frame
 from millisecond.detector.config import Config
-from millisecond.detector.models.anchor_head import Predictions
-from millisecond.detector.models.second import build_second
+from millisecond.detector.models.second import Predictions, build_second
 from millisecond.detector.training.build import build_trainer, fix_randomness
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.gpu_trainer import GpuTrainer

@@ -1,1 +1,0 @@
-"""The operators on vectorised C++ for the cores of a CPU (csrc/cpu/)."""
