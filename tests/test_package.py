@@ -16,7 +16,7 @@ import pytest
 from millisecond.__main__ import COMMANDS, completion, page
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("millisecond", "ops", "data", "detector", "tools", "configs")
+PARTS = ("millisecond", "ops", "data", "detector", "tools", "configs", "examples")
 KINDS = (".py", ".yaml", ".cpp", ".cu", ".cuh", ".h", ".safetensors")
 DETECT = """
 import numpy, data, ops, tools
@@ -80,6 +80,13 @@ def test_it_works_beside_packages_of_the_same_names(installed, tmp_path):
 def test_a_command_runs_from_any_folder(installed, tmp_path):
     done = run("-m", "millisecond", "tune", "--help", site=installed, folder=tmp_path)
     assert done.returncode == 0 and done.stdout.startswith("usage: millisecond tune"), done
+
+
+def test_the_wheel_writes_what_a_robot_builds(installed, tmp_path):
+    done = run("-m", "millisecond", "export", "second", "robot", site=installed, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in ("LICENSE", "examples/detect.cpp"):
+        assert (tmp_path / "robot" / name).read_bytes() == (ROOT / name).read_bytes()
 
 
 def test_a_checkout_works_without_installing(tmp_path):

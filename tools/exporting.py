@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -286,7 +287,15 @@ def _copy_sources(place: Path) -> None:
     shutil.copytree(KERNELS, place / "csrc", ignore=shutil.ignore_patterns(*LEFT_OUT))
     (place / "examples").mkdir()
     shutil.copyfile(ROOT / "examples" / "detect.cpp", place / "examples" / "detect.cpp")
-    shutil.copyfile(ROOT / "LICENSE", place / "LICENSE")
+    shutil.copyfile(_licence(), place / "LICENSE")
+
+
+def _licence() -> Path:
+    """The project's licence: at the top of a checkout, otherwise in the metadata of the wheel."""
+    if (ROOT / "LICENSE").is_file():
+        return ROOT / "LICENSE"
+    files = importlib.metadata.files("millisecond") or []
+    return Path(next(file for file in files if file.name == "LICENSE").locate())
 
 
 def _build(place: Path) -> str | None:
