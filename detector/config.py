@@ -60,7 +60,7 @@ class ClassConfig:
         require(self.name != "DontCare", "name", "'DontCare' marks what has no box")
         small = all(0 < side <= LARGEST_SIDE for side in self.size)
         require(small, "size", f"{list(self.size)} m must be positive and at most {LARGEST_SIDE}")
-        require(abs(self.bottom) <= LARGEST_SIDE, "bottom", f"{self.bottom} m is no height")
+        require(abs(self.bottom) <= LARGEST_SIDE, "bottom", f"{self.bottom} m is not a height")
         require(
             0 <= self.unmatched <= self.matched <= 1,
             "matched",
@@ -297,7 +297,7 @@ class Config:
             require(
                 cells % multiple == 0,
                 "grid.range",
-                f"{cells} voxels along {name} are no multiple of {multiple}, the network's stride",
+                f"{cells} voxels along {name}: not a multiple of {multiple}, the network's stride",
             )
         try:
             last_level_shape(self.grid.voxel_grid.sparse_shape)
@@ -391,7 +391,7 @@ def least_bytes(config: Config) -> dict[str, int]:
     together = sum(bev.upsample_channels)
     head = 2 * classes * (classes + 7 + 2)  # channels of the predictions
     channels = widest + together + head + 2 * 7 * classes
-    # of a map's two sizes, the one that is further beyond that of SECOND for KITTI
+    # to blame: whichever size of the map is further beyond SECOND's map for KITTI
     parts = {"model": 0, "grid.range": 0}
     parts["grid.range" if cells / 35_200 > channels / 1_000 else "model"] = FLOAT * cells * channels
     parts["model"] += FLOAT * (weights + together * head)

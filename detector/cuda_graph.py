@@ -56,7 +56,7 @@ def captured(
 
 
 def side_stream() -> torch.cuda.Stream:
-    """For work beside that of a call which is captured, on the current device."""
+    """The current device's stream for work that runs beside a captured call."""
     return own_stream(torch.cuda.current_device(), SIDE)
 
 
@@ -64,7 +64,7 @@ class Capacity(NamedTuple):
     """The most that a graph holds: for inference of each frame, for training of the batch."""
 
     points: int
-    rows: tuple[int, ...]  # of each level of the encoder; those of level 0 are the voxels
+    rows: tuple[int, ...]  # of each level of the encoder; the rows of level 0 are the voxels
     boxes: int = 0  # of ground truth, per frame
 
     def holds(self, points: int, rows: Sequence[int] = (), boxes: int = 0) -> bool:

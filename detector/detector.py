@@ -129,7 +129,7 @@ class Detector:
 
     def detect_batch(self, clouds: Sequence[Cloud]) -> list[Result]:
         """As `detect` for each cloud. On a GPU up to 8 of them go through the network together,
-        which takes less time per cloud; results differ by rounding from those of one alone."""
+        which takes less time per cloud; results differ by rounding from what `detect` finds."""
         points = [self._checked(cloud) for cloud in clouds]
         most = MOST_TOGETHER if self._graphs is not None else 1
         batches = (points[first : first + most] for first in range(0, len(points), most))

@@ -54,7 +54,7 @@ class Statistics:
 
     @property
     def latency(self) -> float:
-        """That of the last frame, seconds; 0 before the first."""
+        """The latency of the last frame, seconds; 0 before the first."""
         return self._latencies[-1] if self._latencies else 0.0
 
     @property

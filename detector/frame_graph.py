@@ -95,7 +95,7 @@ class FrameGraph:
         beside: on the graph's own stream, beside what other graphs do; else on the current one.
         busy: the GPU has other work by then, and blocks that wait for points would take its room.
         """
-        # before the launch: a copy of what is on a GPU would wait for it, others for a core
+        # before the launch: a copy from a GPU would wait for the launch, any other for a core
         ready = [points.cpu().contiguous() for points in map(as_tensor, clouds)]
         for frame, cloud in enumerate(ready):
             self._starts[frame + 1] = self._starts[frame] + len(cloud)
@@ -121,7 +121,7 @@ class FrameGraph:
         self._done.record(torch.cuda.current_stream(self._stream.device))
 
     def clouds(self) -> list[np.ndarray]:
-        """Copies of those of the last launch, as they then were."""
+        """Copies of the last launch's clouds, as they then were."""
         points = self._points.numpy()[: self._starts[-1]]
         return np.split(points.copy(), self._starts[1:-1])
 

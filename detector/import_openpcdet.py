@@ -31,7 +31,7 @@ def import_openpcdet(path: str | Path, config: Config) -> nn.Module:
     """
     path = Path(path)
     if not path.is_file():
-        fault = "is no checkpoint" if path.exists() else "no such checkpoint"
+        fault = "is not a checkpoint" if path.exists() else "no such checkpoint"
         raise FileNotFoundError(f"{path}: {fault}")
     _check_size(path)
     try:

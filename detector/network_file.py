@@ -14,7 +14,7 @@ The CRC-32 finds every damage of up to 32 bits side by side, and of other damage
 
 BatchNorms are folded into the weights, which are float32: a GPU rounds and packs them when the file
 is opened, since both depend on the precision and on the kind of GPU. Biases [3, C_out] are as
-`Inference` has them in fp32, fp16 and bf16, where those of the bird's-eye-view map are rounded.
+`Inference` has them in fp32, fp16 and bf16; it rounds the biases of the bird's-eye-view map.
 """
 
 from __future__ import annotations

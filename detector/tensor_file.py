@@ -49,7 +49,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -
 def read(path: Path) -> TensorFile:
     """Reads a file; nothing is unpickled.
 
-    Raises ValueError where it is no safetensors file, or not as it was written.
+    Raises ValueError where it is not a safetensors file, or not as it was written.
     """
     require_file(Path(path))
     blob = Path(path).read_bytes()

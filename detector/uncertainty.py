@@ -27,8 +27,8 @@ def examine(detector: Detector, points: np.ndarray) -> Uncertainty:
     """The uncertainty of a network about a scan [P, C], from what it finds there and in the
     scan's mirror image.
 
-    Both measures, and their use together, are those of Elezi, Yu, Anandkumar and Leal-Taixe, "Not
-    all labels are equal", CVPR 2022. Here they are for boxes in 3-D whose scores are sigmoids. They
+    Both measures, and their use together, are from Elezi, Yu, Anandkumar and Leal-Taixe, "Not all
+    labels are equal", CVPR 2022. Here they are for boxes in 3-D whose scores are sigmoids. They
     are added up over a scan, as Haussmann et al., "Scalable active learning for object detection",
     IV 2020, add up entropies. `score_entropy` and `disagreement` define them.
     """
@@ -59,8 +59,8 @@ def score_entropy(scores: np.ndarray) -> float:
 def disagreement(a: NamedDetections, b: NamedDetections) -> float:
     """On how many boxes two views of a scan disagree, 0 for equal ones.
 
-    Boxes of the same class that overlap from above are pairs, those of largest IoU first, each box
-    in one pair at most. A pair with scores s and t counts |s - t| + min(s, t) (1 - IoU), a box
+    Boxes of the same class that overlap from above are pairs, the largest IoU first, each box in
+    one pair at most. A pair with scores s and t counts |s - t| + min(s, t) (1 - IoU), a box
     without a partner its score.
     """
     s, t = (np.asarray(found.scores, np.float64) for found in (a, b))

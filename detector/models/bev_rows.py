@@ -17,7 +17,7 @@ Layer = tuple[Tensor, Tensor]  # of rows: weight [V, C_in, C_out], bias [C_out] 
 class BevRows:
     """A folded backbone and its heads as convolutions of rows; a row is a cell that is computed.
 
-    Results are those of the dense network but for rounding, and do not depend on which cells are
+    Results equal the dense network's but for rounding, and do not depend on which cells are
     computed.
     """
 

@@ -5,8 +5,8 @@ In training on the CPU the normalisation brings the data into channels-first ord
 for channels-last data adds up in float32 one number after another, which leaves a relative error of
 1e-4 in the variance of 70,000 numbers, while the one for channels-first data leaves 1e-7.
 
-The gradient of a map must be there before the layer below can go on, that of a weight only at the
-end. On a stream of its own it fills what the small kernels of other layers leave idle.
+The gradient of a map must be there before the layer below can go on, the gradient of a weight only
+at the end. On a stream of its own it fills what the small kernels of other layers leave idle.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Fixed(NamedTuple):
 
     workspace: Tensor | None = None  # of `Second.workspace`: saves zeroing one in every call
     rows: Sequence[int] | None = None  # of each level of the encoder, in the whole batch
-    voxels: int | None = None  # rows of the voxels: those of level 0, or more
+    voxels: int | None = None  # rows of the voxels: as many as level 0 has, or more
     cap: int | None = None  # voxels per frame, where it is not the network's
 
 

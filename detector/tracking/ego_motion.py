@@ -13,7 +13,7 @@ LOOSE = 1e-3  # allowed error of a rotation's products
 
 
 def check_pose(pose: np.ndarray) -> np.ndarray:
-    """The pose in float64. Raises ValueError for what is no rigid motion."""
+    """The pose in float64. Raises ValueError for what is not a rigid motion."""
     require_unmasked("pose", pose)
     pose = np.asarray(pose, np.float64)
     if pose.shape != (4, 4):
@@ -22,8 +22,8 @@ def check_pose(pose: np.ndarray) -> np.ndarray:
     rigid = np.isfinite(pose).all() and np.abs(turn @ turn.T - np.eye(3)).max() <= LOOSE
     if not (rigid and np.linalg.det(turn) > 0 and (pose[3] == [0, 0, 0, 1]).all()):
         raise ValueError(
-            f"pose {pose.round(3).tolist()} is no rigid motion: a rotation, a shift and a last row "
-            "of 0 0 0 1"
+            f"pose {pose.round(3).tolist()} is not a rigid motion: a rotation, a shift and a last "
+            "row of 0 0 0 1"
         )
     return pose
 
@@ -68,14 +68,14 @@ class EgoMotion:
         self._step = math.inf  # seconds between the two scans before
 
     def __call__(self, points: np.ndarray, time: float) -> np.ndarray:
-        """points [P, 3 or more] of a scan in the LiDAR frame, time in seconds, after that of the
-        scan before -> pose [4, 4] float64 that takes its LiDAR frame to that of the first scan.
+        """points [P, 3 or more] of a scan in its LiDAR frame, time in seconds, after the time of
+        the scan before -> pose [4, 4] float64 from its LiDAR frame to the first scan's LiDAR frame.
 
         Points that are not finite are left out. A scan without points is taken to go on as before.
         """
         require_unmasked("points", points)
         if not (math.isfinite(time) and time > self._time):
-            raise ValueError(f"time {time} is not after {self._time}, that of the scan before")
+            raise ValueError(f"time {time} is not after {self._time}, the time of the scan before")
         step, odometry = time - self._time, self._odometry
         if math.isfinite(self._step) and not math.isclose(step, self._step, rel_tol=0.05):
             # its first guess is the motion before: for as long as has passed now

@@ -11,7 +11,7 @@ from millisecond.data.files import read_text
 
 
 class Result(NamedTuple):
-    """The boxes of a frame and, where they are those of tracks, the tracks' ids."""
+    """The boxes of a frame and, where a tracker gave them, the ids of their tracks."""
 
     found: NamedDetections
     ids: np.ndarray | None  # [N] int64, from 1

@@ -86,8 +86,8 @@ class Estimates(NamedTuple):
 
 
 def _process_noise(seconds: float) -> np.ndarray:
-    """[9, 9] covariance that random walks add; that of the velocity moves x and y with it (Bar-
-    Shalom et al., "Estimation with Applications to Tracking and Navigation", 2001, 6.2.2)."""
+    """[9, 9] covariance that random walks add; the velocity's walk moves x and y too (Bar-Shalom
+    et al., "Estimation with Applications to Tracking and Navigation", 2001, 6.2.2)."""
     noise = np.diag(np.concatenate([np.zeros(2), WALK**2 * seconds]))
     for place, velocity in ((0, 7), (1, 8)):
         rate = WALK[velocity - 2] ** 2
@@ -112,7 +112,7 @@ def hungarian() -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
 
 def assign(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Pairs (rows, columns) of a matrix [n, m] (Hungarian algorithm): as many as possible, of the
-    least total cost. Those of infinite cost are never a pair."""
+    least total cost. What costs infinitely much is never a pair."""
     allowed = np.isfinite(cost)
     if not allowed.any():
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -170,7 +170,7 @@ class _Live:
     ages: np.ndarray  # [n] int64: scans since the first
     seen: np.ndarray  # [n] time of the latest detection, seconds
     sure: np.ndarray  # [n] time of the latest strong detection
-    facing: np.ndarray  # [n] int64: detections of the track's heading less those of the opposite
+    facing: np.ndarray  # [n] int64: detections of the track's heading less opposite ones
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -229,16 +229,16 @@ class Tracker:
     def update(self, found: NamedDetections, time: float, pose: np.ndarray | None = None) -> Tracks:
         """The tracks with the detections of one more scan, in any order.
 
-        time: of the scan in seconds, after that of the scan before. pose [4, 4]: takes points from
-        the LiDAR frame of this scan to the world; for all scans or for none. A scan without
+        time: of the scan in seconds, after the scan before. pose [4, 4]: takes points from the
+        LiDAR frame of this scan to the world; for all scans or for none. A scan without
         detections is one too. Raises ValueError for other times or poses and for what is not
         finite; the tracks are then as before.
         """
         found = _checked(found)
         if not (math.isfinite(time) and time > self._time):
             raise ValueError(
-                f"time {time} is not after {self._time}, that of the scan before; begin another "
-                "recording with another Tracker"
+                f"time {time} is not after {self._time}, the time of the scan before; begin "
+                "another recording with another Tracker"
             )
         if self._posed not in (None, pose is not None):
             raise ValueError("pose: give one for every scan of a recording, or for none")
@@ -311,7 +311,7 @@ def _predict(live: _Live, seconds: float) -> _Live:
 def _correct(
     live: _Live, rows: np.ndarray, found: NamedDetections, strong: np.ndarray, time: float
 ) -> _Live:
-    """Tracks, of which those in rows [k] have been found again: k detections, strong or not.
+    """The tracks, after those in rows [k] have been found again: k detections, strong or not.
 
     Detectors confuse front and back. The majority of the detections decides where a track heads;
     the others are turned round.

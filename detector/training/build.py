@@ -75,7 +75,7 @@ def start_from(model: Second, config: Config, source: Path) -> list[str]:
 def _told(
     part: str, own: dict[str, Tensor], given: dict[str, Tensor], kept: dict[str, Tensor]
 ) -> str:
-    """What of a part was kept, and the shapes of what is new."""
+    """The line of a part: whether it was kept, or else the names and shapes that are new."""
     names = [name for name in own if name.startswith(f"{part}.")]
     new = [name for name in names if name not in kept]
     if not new:
@@ -117,11 +117,11 @@ def build_trainer(
         total_steps, settings.lr, settings.div_factor, settings.pct_start, settings.momentum
     )
     criterion = criterion.to(device)
-    # OpenPCDet decays every weight, those of the BatchNorms and the biases too.
+    # OpenPCDet decays every parameter, BatchNorms and biases too.
     if device.type == "cuda":
         recipe = Recipe(settings.beta2, EPS, settings.weight_decay, settings.clip_norm)
         state = TrainState(model, FusedAdamW(model, recipe, scaler, ema), scaler, ema)
-        graphs = not synchronised  # other processes are no part of a graph
+        graphs = not synchronised  # a graph cannot hold other processes
         return GpuTrainer(state, criterion, schedule, settings, processes, graphs)
     decay = settings.weight_decay
     optimizer = torch.optim.AdamW(model.parameters(), eps=EPS, weight_decay=decay)

@@ -325,7 +325,7 @@ class RunFolder:
         self._store = CheckpointStore(path / "checkpoints", config.train.keep)
 
     def restore(self, state: TrainState, resume: bool) -> None:
-        """Makes the state that of the newest checkpoint, if `resume` is said and there is one.
+        """Gives the state what the newest checkpoint has, if `resume` is said and there is one.
 
         Raises ValueError where the folder holds a run and `resume` is false, or where that run had
         another configuration, data or number of processes.

@@ -96,7 +96,7 @@ class Processes:
         torch._foreach_copy_(list(tensors), views)  # a launch for many tensors, not one for each
 
     def copy_first(self, tensors: Sequence[Tensor]) -> None:
-        """Copies the tensors of rank 0 into those of every other process."""
+        """Copies the tensors of rank 0 to every other process."""
         if self.count > 1:
             for tensor in tensors:
                 dist.broadcast(tensor.detach(), src=0)

@@ -16,8 +16,8 @@ from millisecond.detector.training.distributed import Processes
 
 
 class NotFinite(RuntimeError):
-    """The loss or the gradient of a step is infinite or not a number. The batches are those of the
-    process that found it; none in the others."""
+    """The loss or the gradient of a step is infinite or not a number. The process that found it
+    has its batches; in the others there are none."""
 
     def __init__(self, step: int, frame_ids: Sequence[str], batches: Sequence[Batch] = ()):
         self.step, self.frame_ids, self.batches = step, tuple(frame_ids), batches

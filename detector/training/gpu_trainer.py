@@ -190,7 +190,7 @@ class GpuTrainer(Trainer):
         self._shared = torch.zeros(size + flat_size(self._statistics), device=device)
         self.gradient = self._shared[:size]
         move_into(self._shared[size:], self._statistics)
-        # that of one batch, where those of several are added up
+        # the gradient of one batch, where the gradients of several are added up
         adds_up = settings.accumulate > 1
         self._latest = torch.zeros_like(self.gradient) if adds_up else self.gradient
         self._parts = parts_of(self._latest, self._weights)
@@ -324,7 +324,7 @@ class GpuTrainer(Trainer):
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Of an error, or of one that it hides: that of a capture which could not be ended."""
+    """Of an error, or of one that it hides: a capture that could not be ended hides it."""
     while error is not None and not isinstance(error, torch.cuda.OutOfMemoryError):
         error = error.__context__
     return error is not None

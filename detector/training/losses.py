@@ -39,7 +39,7 @@ class TargetAssigner(nn.Module):
     thresholds: Tensor  # [K, 2]
 
     def __init__(self, anchors: Tensor, matched: Sequence[float], unmatched: Sequence[float]):
-        """anchors: [Y, X, K, R, 7], those of a row at one y and those of a column at one x;
+        """anchors: [Y, X, K, R, 7], all of a row at one y and all of a column at one x;
         thresholds: K each."""
         super().__init__()
         columns, rows = anchor_sides(anchors)
@@ -101,8 +101,8 @@ def overlaps_of_positives(
 ) -> tuple[Tensor, Tensor]:
     """residuals [B, A, 7]; anchors [Y, X, K, R, 7]; boxes [B, M, 7] -> mask [B, A], IoU [B, A].
 
-    The mask has the first `MOST` positives of each frame. The 3-D IoU is that of their predicted
-    box with their own, 0 for all other anchors. Shapes are fixed: nothing waits for a GPU.
+    The mask has the first `MOST` positives of each frame. The 3-D IoU is between their predicted
+    box and their own, 0 for all other anchors. Shapes are fixed: nothing waits for a GPU.
     """
     batch, count = match.rows.shape
     most = min(MOST, count)
@@ -202,7 +202,7 @@ class Criterion(nn.Module):
     def gradients(
         self, predictions: Predictions, boxes: Tensor, match: Match, of_total: Tensor
     ) -> Predictions:
-        """Of the predictions, from that of the total loss: a scalar, float32."""
+        """The gradients of the predictions; of_total: float32 scalar, the gradient of the total."""
         truth = self.assigner.anchors, boxes, *match
         gradients = Predictions(
             *anchor_loss_gradients(*predictions, *truth, self.weights, of_total)

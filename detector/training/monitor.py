@@ -57,9 +57,9 @@ LEVELS = ("easy", "moderate", "hard")
 class Monitor:
     """Numbers and pictures by step in a folder: `log.jsonl` and `tensorboard/`.
 
-    Numbers from after `first_step`, of a run that was killed there, are dropped, and those of a
-    validation after step `validated`, which will be repeated. When the folder cannot be written any
-    more, a full disk for one, that is said once and training goes on without.
+    Numbers from after `first_step`, of a run that was killed there, are dropped. So are numbers of
+    a validation after step `validated`, which will be repeated. When the folder cannot be written
+    any more, a full disk for one, that is said once and training goes on without.
     """
 
     def __init__(self, folder: Path, first_step: int, validated: int, total_steps: int):

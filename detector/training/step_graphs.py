@@ -13,7 +13,7 @@ from millisecond.detector.cuda_graph import Capacity, captured
 from millisecond.detector.models.second import Fixed, Second
 from millisecond.detector.training.trainer import Indexed
 
-HEADROOM = 1.5  # of what the batches so far have needed
+HEADROOM = 1.5  # times as much as the batches so far have needed
 
 
 def needed(batch: Batch, indexed: Indexed) -> Capacity:
@@ -146,7 +146,7 @@ class _Slot:
         return overflow == 0 and fitting and min(sizes) > 1
 
     def differentiate(self) -> Tensor:
-        """Forward and backward of what was indexed; the record."""
+        """Runs forward and backward on the indexed batch; returns the record."""
         self._differentiate.replay()
         self._free = torch.cuda.current_stream().record_event()
         return self._record.clone()

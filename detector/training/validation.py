@@ -47,7 +47,7 @@ class Scores(NamedTuple):
 
 
 class Validation:
-    """Runs a model over the frames of a split, of which each process takes its share."""
+    """Runs a model over the frames of a split; each process takes its share of them."""
 
     def __init__(
         self,

@@ -158,8 +158,7 @@ def test_points_of_another_shape_or_type_are_one_line(weights, points):
 
 @pytest.mark.parametrize(("shift", "turn"), [(1.25, 0), (0, 90), (-0.5, -90), (1.25, 180), (0, 30)])
 def test_boxes_come_back_in_the_frame_of_the_points(weights, shift, turn):
-    """Of a sensor that stands otherwise than that of the training: the same boxes hold the same
-    points."""
+    """The sensor stands otherwise than in the training: the same boxes hold the same points."""
     points = cloud(5000)
     angle = np.radians(turn)
     given = points.copy()

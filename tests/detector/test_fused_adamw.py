@@ -73,7 +73,7 @@ def test_a_restored_state_goes_on_with_the_same_bits():
 
 
 def test_checkpoints_of_torch_s_optimizer_are_taken():
-    """Those of trainings before, and of a first step, where it has no moments yet."""
+    """Checkpoints of earlier trainings, and of a first step, before it has moments."""
     state, plain = fused(), network()
     update(state, 0)
     optimizer = torch.optim.AdamW(plain.parameters())

@@ -61,7 +61,7 @@ class Detector:
         self.begun.set()
         assert self.may_go_on.wait(PATIENCE)
         if len(points) == 2:
-            raise ValueError("two points are no scan")
+            raise ValueError("two points are not a scan")
         x, y, z, _ = points[0]
         boxes = torch.tensor([[x, y, z, 4, 2, 1.5, 0]])
         return Detections(boxes, torch.tensor([0.9]), torch.tensor([1])), []
@@ -93,7 +93,7 @@ def test_percentiles_and_rates_by_hand():
     assert statistics.percentiles(50, 90, 99, 100) == [0.05, 0.09, 0.099, 0.1]
     assert statistics.rate == pytest.approx(10) and statistics.frames == 100
     statistics.rest()
-    statistics.add(0.2, now + 1000)  # after a pause, which is no interval
+    statistics.add(0.2, now + 1000)  # after a pause, which does not count as an interval
     statistics.add(0.2, now + 1000.5)
     assert statistics.rate == pytest.approx(10 / (9 * 0.1 + 0.5))
     assert statistics.mean_rate == pytest.approx(100 / (99 * 0.1 + 0.5))
@@ -136,7 +136,7 @@ def test_troubles_are_handed_on_and_counted():
     with scans, LiveDetection(scans, Detector()) as frames:
         got = results(frames)
     texts = [item.text for item in got if isinstance(item, Trouble)]
-    assert texts[:2] == ["half a packet", "000001: two points are no scan"]
+    assert texts[:2] == ["half a packet", "000001: two points are not a scan"]
     assert len(texts) == 3 and "tracking begins anew" in texts[2]  # the time went back
     assert [item.scan.name for item in got if isinstance(item, LiveFrame)] == [
         *("000000", "000002", "000001")

@@ -29,8 +29,7 @@ LEAST = {torch.float32: 0.0, torch.float16: 2**-24, torch.bfloat16: 0.0}
 
 
 def found_of(criterion, predictions, boxes, labels, factors) -> tuple[Losses, list[Tensor | None]]:
-    """Losses on the GPU and the gradients of their sum with the factors, those of value 0 left
-    out."""
+    """Losses on the GPU and the gradients of their sum with the factors, without factors of 0."""
     leaves = Predictions(*(p.cuda().requires_grad_() for p in predictions))
     poison_bits()
     losses = copy.deepcopy(criterion).cuda()(leaves, boxes.cuda(), labels.cuda())

@@ -47,7 +47,7 @@ def test_colours_follow_the_order_of_the_classes_and_stay():
     before = {name: palette.colour(name) for name in ("Truck", "Tram", "Misc")}
     shown = palette.paint(np.zeros((3, 7), np.float32), ["Zebra", "Ape", "Truck"])
     assert len({*before.values(), *shown.colours[:2]}) == 5
-    # Names that nobody gave take colours in their order, not in that of the boxes.
+    # Names that nobody gave take colours in the order of the names, not of the boxes.
     assert Palette(["Pallet", "Forklift", "Truck"]).paint(
         np.zeros((2, 7), np.float32), ["Ape", "Zebra"]
     ).colours == (shown.colours[1], shown.colours[0])

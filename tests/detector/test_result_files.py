@@ -1,4 +1,4 @@
-"""Results in .json files: what is no result is named in one line."""
+"""Results in .json files: what is not a result is named in one line."""
 
 import json
 

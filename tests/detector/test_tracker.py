@@ -252,9 +252,9 @@ def test_bad_input_is_said_and_changes_nothing(time, found, where, word):
     ("wrong", "word"),
     [
         (np.eye(3), "shape"),
-        (np.eye(4) * 2, "no rigid motion"),
-        (np.diag([1.0, 1, -1, 1]), "no rigid motion"),
-        (np.full((4, 4), np.nan), "no rigid motion"),
+        (np.eye(4) * 2, "not a rigid motion"),
+        (np.diag([1.0, 1, -1, 1]), "not a rigid motion"),
+        (np.full((4, 4), np.nan), "not a rigid motion"),
         (np.ma.array(np.eye(4)), "pose: a masked array"),
     ],
 )

@@ -68,7 +68,7 @@ def test_is_the_formula_anchor_by_anchor(scene):
 
 
 def test_gradient_draws_the_score_to_the_overlap(scene):
-    """q (score - q) at the anchor's own class; all other gradients are those of the focal loss."""
+    """q (score - q) at the anchor's own class; all other gradients are the focal loss's."""
     criterion, predictions, boxes, labels = scene
     match = criterion.assigner.match(boxes, labels)
     of_total = torch.tensor(3.0)

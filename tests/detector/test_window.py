@@ -74,7 +74,7 @@ class Tool:
             time.sleep(0.05)
 
     def title(self) -> str:
-        """That of the program's window."""
+        """The title of the program's window."""
         return self._xdotool(*WINDOW, "getwindowname").strip()
 
     def press(self, key: str, title: str = "") -> None:
