@@ -4,8 +4,8 @@ The operators want rows sorted by (b, z, y, x). Sites are sorted once, and their
 once for the caller's order: no convolution moves a row of features.
 
 Programs ask for one map at a time, and each strided one waits for the device. The maps depend on
-the sites and the windows alone, so those of the last input tell what to build for this one, in one
-call (foreseen maps). What was not foreseen is built when it is asked for.
+the sites and the windows alone, so the maps of the last input tell what to build for this one, in
+one call (foreseen maps). What was not foreseen is built when it is asked for.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Sites:
         self._level = 0  # of the record
 
     def are(self, indices: Tensor, shape: Sequence[int], batch_size: int) -> bool:
-        """Whether they are those of these indices, unchanged."""
+        """Whether they are the sites of these indices, unchanged."""
         return (
             self.indices is indices
             and (self._version is None or self._version == indices._version)
@@ -123,7 +123,7 @@ class Sites:
         both_ways: bool | None = None,
     ) -> tuple[Sites, KernelMap]:
         """The sites of the outputs, and the map to them. Both ways where gradients are on, unless
-        given; else there may be no way back."""
+        given; else the way back may be missing."""
         both_ways = torch.is_grad_enabled() if both_ways is None else both_ways
         goes_on = not transposed and self._record is not None
         if goes_on:
@@ -176,7 +176,8 @@ class Sites:
             if found is outputs and not transposed:
                 return self.inverted(geometry, kernel_map)
         raise ValueError(
-            "x: no strided layer made its sites from those of `like`; pass that layer's kernel_map"
+            "x: no strided layer made its sites from the sites of `like`; pass that layer's "
+            "kernel_map"
         )
 
     def _with_way_back(

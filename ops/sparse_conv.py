@@ -335,7 +335,7 @@ class BareConv(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad):
         features, weight = ctx.saved_tensors
-        grad = grad.contiguous()  # that of a BatchNorm comes transposed: rows are slow to gather
+        grad = grad.contiguous()  # a BatchNorm gives it transposed: rows are slow to gather
         grad_features = grad_weight = None
         if ctx.needs_input_grad[0]:
             transposed = _wide(weight.transpose(1, 2))

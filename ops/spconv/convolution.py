@@ -220,7 +220,7 @@ def _uncompiled(
 
 
 def shared_map(layer: SparseConvolution, input: SparseConvTensor) -> SharedMap:
-    """Sites and map of this layer on its input; ValueError where those of its key do not fit."""
+    """Sites and map of this layer on its input; ValueError where what its key has does not fit."""
     found = _own(layer, input.find_indice_pair(layer.indice_key))
     if layer.inverse:
         return _inverted(layer, input, found)
@@ -268,7 +268,7 @@ def check_window(layer: Any) -> None:
 
 
 def window(layer: Any) -> ConvGeometry:
-    """That of a convolution or pooling."""
+    """The window of a convolution or pooling."""
     return ConvGeometry(
         tuple(layer.kernel_size), tuple(layer.stride), tuple(layer.padding), tuple(layer.dilation)
     )
@@ -295,8 +295,8 @@ def _inverted(
         )
     if found.ksize != layer.kernel_size:
         raise ValueError(
-            f"indice_key {key!r}: kernel_size is {layer.kernel_size}, that of the convolution "
-            f"to invert {found.ksize}"
+            f"indice_key {key!r}: kernel_size is {layer.kernel_size}, the convolution "
+            f"to invert has {found.ksize}"
         )
     rows, shape = len(found.out_indices), found.out_spatial_shape
     if len(input.indices) != rows or list(input.spatial_shape) != shape:
@@ -323,6 +323,5 @@ def _check_shared(layer: SparseConvolution, sites: Sites, found: SharedMap) -> N
     ):
         if mine != theirs:
             raise ValueError(
-                f"indice_key {key!r}: {name} is {mine}, that of the first layer with this key "
-                f"{theirs}"
+                f"indice_key {key!r}: {name} is {mine}, the first layer with this key has {theirs}"
             )

@@ -1,6 +1,6 @@
 """Convolution, normalisation and ReLU in a row as one operator call for all of them.
 
-The result is that of the modules one after another; the host, which is the limit, has less to do.
+The result is what the modules give one after another; the host, which is the limit, has less to do.
 In inference the normalisation is folded into weights, which are kept until one of the tensors that
 they come from changes.
 """
@@ -55,7 +55,7 @@ def _fits_tensor_cores(conv: SparseConvolution) -> bool:
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether nobody watches this module, and its forward is that of its class."""
+    """Whether nobody watches this module, and it has its class's forward."""
     own = module.__dict__  # attributes of modules take the host time
     return not (
         own["_forward_hooks"]

@@ -1,7 +1,7 @@
 """What layers share by an `indice_key`: sites, and the pairs of rows of each offset.
 
 `SharedMap` is what the layers here leave. Layers of a program's own leave `IndiceData` or
-`ImplicitGemmIndiceData`, as those of spconv 2 do.
+`ImplicitGemmIndiceData`, as the layers of spconv 2 do.
 """
 
 from __future__ import annotations

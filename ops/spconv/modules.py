@@ -96,7 +96,7 @@ class SparseSequential(SparseModule):
 
 
 def _flat(sequential: SparseSequential, is_plain: Callable) -> list[nn.Module]:
-    """Its modules, and those of plain sequences in it."""
+    """Its modules, with the modules of a plain sequence in its place."""
     modules: list[nn.Module] = []
     for module in sequential._modules.values():
         if type(module) is SparseSequential and is_plain(module):
