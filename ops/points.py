@@ -43,17 +43,11 @@ def furthest_point_sampling(
     Points must be finite. Points, and the values of a `start` tensor, are checked only on the CPU:
     on a GPU the host would have to wait for them.
     """
-    if points.ndim != 3 or points.shape[2] != 3 or points.dtype != torch.float32:
-        raise ValueError(
-            f"points: expected [B, P, 3] float32, got {list(points.shape)} {points.dtype}"
-        )
-    same_device(points=points)
+    _check_clouds(points)
     count = points.shape[1]
     if not 1 <= operator.index(samples) <= count:
         raise ValueError(f"samples: expected 1 to {count}, the points of a cloud, got {samples}")
     start = _starts(start, points)
-    if not points.is_cuda:
-        _check_values(points, start)
     if not on_kernels(points):
         return furthest_point_sampling_definition(points, samples, start)
     extension()
@@ -93,19 +87,10 @@ def _starts(start: int | Tensor, points: Tensor) -> Tensor:
         raise ValueError(f"start: expected [{batch}] int64, got {list(start.shape)} {start.dtype}")
     if start.device != points.device:
         raise ValueError(f"start: on {start.device}, points on {points.device}")
+    inside = start.is_cuda or not batch or 0 <= int(start.min()) <= int(start.max()) < count
+    if not inside:
+        raise ValueError(f"start: expected rows from 0 to {count - 1}, got {start.tolist()}")
     return start
-
-
-def _check_values(points: Tensor, start: Tensor) -> None:
-    finite = points.isfinite().all(2)
-    if not finite.all():
-        cloud, row = (~finite).nonzero()[0].tolist()
-        raise ValueError(
-            f"points[{cloud}, {row}] is {points[cloud, row].tolist()}: every value must be finite"
-        )
-    last = points.shape[1] - 1
-    if len(start) and not 0 <= int(start.min()) <= int(start.max()) <= last:
-        raise ValueError(f"start: expected rows from 0 to {last}, got {start.tolist()}")
 
 
 # ---- neighbours ---------------------------------------------------------------------------------
@@ -135,7 +120,7 @@ def ball_query(
     radius is rounded, too. So a CPU and a GPU find the same rows. Values must be finite. They are
     checked only on the CPU: on a GPU the host would have to wait for them.
     """
-    _check_clouds(points, centres, "centres")
+    _check_clouds(points, centres=centres)
     if not (math.isfinite(radius) and radius > 0):
         raise ValueError(f"radius: expected a number of metres above 0, got {radius}")
     whole("samples", samples, 1)
@@ -176,7 +161,7 @@ def three_nearest(
 
     Squared distances are rounded, and values are checked, as in `ball_query`. There is no gradient.
     """
-    _check_clouds(points, queries, "queries")
+    _check_clouds(points, queries=queries)
     if not on_kernels(points):
         return three_nearest_definition(points, queries)
     extension()
@@ -214,16 +199,17 @@ def _fake_three_nearest(points, queries) -> tuple[Tensor, Tensor]:
     return queries.new_empty(shape, dtype=torch.int64), queries.new_empty(shape)
 
 
-def _check_clouds(points: Tensor, others: Tensor, name: str) -> None:
-    """ValueError unless both are clouds of one batch on one device; on the CPU also for values."""
-    clouds = {"points": points, name: others}
+def _check_clouds(points: Tensor, **others: Tensor) -> None:
+    """ValueError unless all are clouds of one batch on one device; on the CPU also for values."""
+    clouds = {"points": points, **others}
     for of, cloud in clouds.items():
         if cloud.ndim != 3 or cloud.shape[2] != 3 or cloud.dtype != torch.float32:
             raise ValueError(
                 f"{of}: expected [B, P, 3] float32, got {list(cloud.shape)} {cloud.dtype}"
             )
-    if len(points) != len(others):
-        raise ValueError(f"{name}: {len(others)} clouds, points has {len(points)}")
+    for name, cloud in others.items():
+        if len(points) != len(cloud):
+            raise ValueError(f"{name}: {len(cloud)} clouds, points has {len(points)}")
     same_device(**clouds)
     for of, cloud in clouds.items():
         if not cloud.is_cuda and not cloud.isfinite().all():
