@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from millisecond.ops.dispatch import fake
-from millisecond.ops.geometry import check_cells, check_coords, grid_of, linear_keys, same_device
+from millisecond.ops.geometry import (
+    check_axes,
+    check_cells,
+    check_coords,
+    grid_of,
+    linear_keys,
+    same_device,
+)
 from millisecond.ops.library import extension
 
 
@@ -132,13 +139,7 @@ def _checked_grid(
 
 def check_rows(features: Tensor, coords: Tensor, spatial_shape: Sequence[int]) -> None:
     """ValueError unless there is one row of features for each of the coords."""
-    if coords.dtype != torch.int32:
-        raise ValueError(f"coords: expected int32, got {coords.dtype}")
-    if coords.ndim != 2 or coords.shape[1] != 1 + len(spatial_shape):
-        raise ValueError(
-            f"coords: expected [N, {1 + len(spatial_shape)}] for a grid of "
-            f"{tuple(spatial_shape)}, got {list(coords.shape)}"
-        )
+    check_axes(coords, spatial_shape)
     if features.ndim != 2 or len(features) != len(coords):
         raise ValueError(
             f"features: expected [{len(coords)}, C], one row for each of coords, "

@@ -201,13 +201,20 @@ def coords_of_keys(keys: Tensor, shape: Sequence[int]) -> Tensor:
     return coords
 
 
+def check_axes(coords: Tensor, shape: Sequence[int]) -> None:
+    """ValueError unless the coords are [N, 1 + D] int32 for the D axes of this grid."""
+    if coords.dtype != torch.int32:
+        raise ValueError(f"coords: expected int32, got {coords.dtype}")
+    if coords.ndim != 2 or coords.shape[1] != 1 + len(shape):
+        raise ValueError(
+            f"coords: expected [N, {1 + len(shape)}] for a grid of {tuple(shape)}, "
+            f"got {list(coords.shape)}"
+        )
+
+
 def check_coords(coords: Tensor, shape: Sequence[int], batch_size: int) -> None:
     """ValueError for the first row that is out of the grid, out of order or there twice."""
-    if coords.ndim != 2 or coords.shape[1] != 1 + len(shape) or coords.dtype != torch.int32:
-        raise ValueError(
-            f"coords: expected [N, {1 + len(shape)}] int32 for a grid of {tuple(shape)}, "
-            f"got {list(coords.shape)} {coords.dtype}"
-        )
+    check_axes(coords, shape)
     limit = torch.tensor([batch_size, *shape], dtype=coords.dtype, device=coords.device)
     outside = ((coords < 0) | (coords >= limit)).any(dim=1)
     if outside.any():

@@ -21,6 +21,7 @@ from millisecond.ops.cpu import kernel_map as cpu
 from millisecond.ops.dispatch import constant_when_traced, fake, on_cpu_kernels
 from millisecond.ops.geometry import (
     ConvGeometry,
+    check_axes,
     check_cells,
     check_coords,
     coords_of_keys,
@@ -177,13 +178,7 @@ def index_workspace(
 def _checked_grid(coords: Tensor, spatial_shape: Sequence[int]) -> tuple[int, ...]:
     shape = grid_of(spatial_shape)
     same_device(coords=coords)
-    if coords.dtype != torch.int32:
-        raise ValueError(f"coords: expected int32, got {coords.dtype}")
-    if coords.ndim != 2 or coords.shape[1] != 1 + len(shape):
-        raise ValueError(
-            f"coords: expected [N, {1 + len(shape)}] for a grid of {shape}, "
-            f"got {list(coords.shape)}"
-        )
+    check_axes(coords, shape)
     return shape
 
 
