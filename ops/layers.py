@@ -112,7 +112,7 @@ def product(
     features = features.contiguous()
     if fill:
         check_features(features, kernel_map)
-        out = mixed_conv(features, ready.weight, kernel_map, ready.bias, ready.packed)
+        out = mixed_conv(features, ready.weight, kernel_map, ready.bias, packed=ready.packed)
     else:
         out = sparse_conv(features, ready.weight, kernel_map, ready.bias)
     return out if out.shape[1] == c_out else out[:, :c_out].contiguous()
