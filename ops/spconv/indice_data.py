@@ -47,6 +47,22 @@ class SharedMap(NamedTuple):
     geometry: ConvGeometry
     algo: ConvAlgo | None = None
 
+    @classmethod
+    def on(
+        cls,
+        sites: Sites,
+        geometry: ConvGeometry,
+        subm: bool,
+        output_padding: Sequence[int] | None = None,  # of a transposed convolution
+        algo: ConvAlgo | None = None,
+    ) -> SharedMap:
+        """Of a layer with these sites as its input."""
+        if subm:
+            kernel_map = sites.submanifold(geometry.kernel_size, geometry.dilation)
+            return cls(sites, sites, kernel_map, subm, geometry, algo)
+        transposed, more = output_padding is not None, output_padding or ()
+        return cls(sites, *sites.strided(geometry, transposed, more), subm, geometry, algo)
+
     @property
     def ksize(self) -> list[int]:
         return list(self.geometry.kernel_size)
