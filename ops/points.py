@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from millisecond.ops.dispatch import fake, on_kernels
-from millisecond.ops.geometry import same_device, whole
+from millisecond.ops.geometry import check_tensor, same_device, whole
 from millisecond.ops.library import extension
 
 PAIRS = 1 << 18  # distances at a time: they fit in the caches of a CPU
@@ -83,8 +83,7 @@ def _starts(start: int | Tensor, points: Tensor) -> Tensor:
         if not 0 <= operator.index(start) < count:
             raise ValueError(f"start: expected a row from 0 to {count - 1}, got {start}")
         return torch.full((batch,), start, dtype=torch.int64, device=points.device)
-    if start.shape != (batch,) or start.dtype != torch.int64:
-        raise ValueError(f"start: expected [{batch}] int64, got {list(start.shape)} {start.dtype}")
+    check_tensor("start", start, (batch,), torch.int64)
     if start.device != points.device:
         raise ValueError(f"start: on {start.device}, points on {points.device}")
     inside = start.is_cuda or not batch or 0 <= int(start.min()) <= int(start.max()) < count
@@ -203,10 +202,7 @@ def _check_clouds(points: Tensor, **others: Tensor) -> None:
     """ValueError unless all are clouds of one batch on one device; on the CPU also for values."""
     clouds = {"points": points, **others}
     for of, cloud in clouds.items():
-        if cloud.ndim != 3 or cloud.shape[2] != 3 or cloud.dtype != torch.float32:
-            raise ValueError(
-                f"{of}: expected [B, P, 3] float32, got {list(cloud.shape)} {cloud.dtype}"
-            )
+        check_tensor(of, cloud, ("B", "P", 3), torch.float32)
     for name, cloud in others.items():
         if len(points) != len(cloud):
             raise ValueError(f"{name}: {len(cloud)} clouds, points has {len(points)}")
@@ -275,13 +271,7 @@ def interpolate(
     """
     _check_rows(features, rows)
     double = features.dtype == torch.float64
-    if weights.shape != rows.shape or weights.dtype != (
-        features.dtype if double else torch.float32
-    ):
-        raise ValueError(
-            f"weights: expected {list(rows.shape)} float{64 if double else 32}, "
-            f"got {list(weights.shape)} {weights.dtype}"
-        )
+    check_tensor("weights", weights, rows.shape, features.dtype if double else torch.float32)
     if weights.device != features.device:
         raise ValueError(f"weights: on {weights.device}, features on {features.device}")
     if weights.requires_grad:
@@ -350,14 +340,8 @@ def inverse_distance_weights(
 
 
 def _check_rows(features: Tensor, rows: Tensor) -> None:
-    if features.ndim != 3 or not features.is_floating_point():
-        raise ValueError(
-            f"features: expected [B, P, C] of floats, got {list(features.shape)} {features.dtype}"
-        )
-    if rows.ndim != 3 or len(rows) != len(features) or rows.dtype != torch.int64:
-        raise ValueError(
-            f"rows: expected [{len(features)}, M, S] int64, got {list(rows.shape)} {rows.dtype}"
-        )
+    check_tensor("features", features, ("B", "P", "C"), "of floats")
+    check_tensor("rows", rows, (len(features), "M", "S"), torch.int64)
     same_device(features=features, rows=rows)
     count = features.shape[1]
     if not rows.is_cuda and rows.numel() and not -1 <= int(rows.min()) <= int(rows.max()) < count:

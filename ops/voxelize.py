@@ -18,7 +18,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from millisecond.ops.dispatch import fake, on_kernels
-from millisecond.ops.geometry import check_cells, coords_of_keys, same_device, whole
+from millisecond.ops.geometry import (
+    check_cells,
+    check_offsets,
+    check_tensor,
+    coords_of_keys,
+    same_device,
+    whole,
+)
 from millisecond.ops.kernel_map import fits, new_workspace
 from millisecond.ops.library import extension
 
@@ -208,10 +215,7 @@ def _check_points(points: Tensor, offsets: Tensor, grid: VoxelGrid) -> None:
         raise ValueError(
             f"points: expected [P, 3 or more] float32, got {list(points.shape)} {points.dtype}"
         )
-    if offsets.dtype != torch.int32 or offsets.ndim != 1 or len(offsets) < 2:
-        raise ValueError(
-            f"offsets: expected [B + 1] int32, got {list(offsets.shape)} {offsets.dtype}"
-        )
+    check_offsets(offsets)
     same_device(points=points, offsets=offsets)
     check_cells(len(offsets) - 1, [grid.shape])
 
@@ -286,10 +290,7 @@ def voxel_pool(
     Sums are float32, in a fixed order. The gradient of the largest feature goes to its point, of
     equal ones to the point with the lowest row. NaN counts as larger than everything.
     """
-    if features.ndim != 2 or not features.is_floating_point():
-        raise ValueError(
-            f"features: expected [P, C] of floats, got {list(features.shape)} {features.dtype}"
-        )
+    check_tensor("features", features, ("P", "C"), "of floats")
     if len(features) != len(voxels.voxels):
         raise ValueError(f"features: {len(features)} rows for {len(voxels.voxels)} points")
     if features.device != voxels.voxels.device:
