@@ -432,23 +432,6 @@ def strided_map_definition(
     return outputs.coords, outputs.shape, kernel_map
 
 
-def index_pyramid_definition(
-    coords: Tensor,
-    spatial_shape: tuple[int, ...],
-    batch_size: int,
-    downs: Sequence[ConvGeometry],
-    submanifold_kernel: tuple[int, ...],
-    last_submanifold: bool,
-    capacities: Sequence[int] | None,
-    count: Tensor | None,
-    transposed: bool,
-) -> Pyramid:
-    """`index_pyramid` in plain torch."""
-    coords = coords if count is None else coords[: int(count)]
-    sites = SearchedSites(coords, spatial_shape, batch_size)
-    return _pyramid(sites, downs, submanifold_kernel, last_submanifold, capacities, transposed)
-
-
 class SearchedSites:
     """The sites of a level, by binary search in their sorted keys."""
 
