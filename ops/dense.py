@@ -45,7 +45,8 @@ def dense_definition(
     count: Tensor | None,
 ) -> Tensor:
     """`dense` in plain torch."""
-    features, coords = _counted(features, coords, spatial_shape, batch_size, count)
+    features, coords = _counted(features, coords, count)
+    check_coords(coords, spatial_shape, batch_size)
     volume = prod(spatial_shape)
     frame = coords[:, 0].long()
     cell = linear_keys(coords, spatial_shape) - frame * volume
@@ -81,7 +82,8 @@ def bev_map_definition(
     count: Tensor | None,
 ) -> Tensor:
     """`bev_map` in plain torch."""
-    features, coords = _counted(features, coords, spatial_shape, batch_size, count)
+    features, coords = _counted(features, coords, count)
+    check_coords(coords, spatial_shape, batch_size)
     depth, height, width = spatial_shape
     frame, z, y, x = coords.long().unbind(dim=1)
     grid = features.new_zeros(batch_size, height, width, depth, features.shape[1])
@@ -89,17 +91,9 @@ def bev_map_definition(
     return grid.flatten(3).permute(0, 3, 1, 2)
 
 
-def _counted(
-    features: Tensor,
-    coords: Tensor,
-    spatial_shape: Sequence[int],
-    batch_size: int,
-    count: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    if count is not None:
-        features, coords = features[: int(count)], coords[: int(count)]  # sync: rows that count
-    check_coords(coords, spatial_shape, batch_size)
-    return features, coords
+def _counted(features: Tensor, coords: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor]:
+    rows = None if count is None else int(count)  # sync: rows that count
+    return features[:rows], coords[:rows]
 
 
 def _scatter(features, coords, spatial_shape, batch_size, count, from_above) -> Tensor:

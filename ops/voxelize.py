@@ -138,7 +138,7 @@ def voxelize(
         return Voxels(features, coords, count, dropped, batch_size)
     # sync: exact sizes, and the offsets are checked on the way
     size, *starts = torch.cat([count, offsets]).tolist()
-    _check_offsets(starts, len(points))
+    _check_rise(starts, len(points))
     return Voxels(features[:size], coords[:size], None, dropped, batch_size)
 
 
@@ -152,7 +152,7 @@ def voxelize_definition(
 ) -> Voxels:
     """`voxelize` in plain torch."""
     batch_size = len(offsets) - 1
-    _check_offsets(offsets.tolist(), len(points))  # sync: the definition is driven from the host
+    _check_rise(offsets.tolist(), len(points))  # sync: the definition is driven from the host
     finite = points.isfinite().all(dim=1)
     keys, ids = _cells_of_points(points, finite, offsets, grid)
     keys, order = keys.sort(stable=True)
@@ -220,7 +220,7 @@ def _check_points(points: Tensor, offsets: Tensor, grid: VoxelGrid) -> None:
     check_cells(len(offsets) - 1, [grid.shape])
 
 
-def _check_offsets(offsets: list[int], points: int) -> None:
+def _check_rise(offsets: list[int], points: int) -> None:
     """ValueError unless they rise from 0 to the number of points."""
     steps = pairwise(offsets)
     if offsets[0] != 0 or offsets[-1] != points or any(b < a for a, b in steps):
@@ -267,7 +267,7 @@ def dynamic_voxelize(
     the points. Runs in plain torch on either device: one stable sort.
     """
     _check_points(points, offsets, grid)
-    _check_offsets(offsets.tolist(), len(points))  # sync: so is the number of voxels
+    _check_rise(offsets.tolist(), len(points))  # sync: so is the number of voxels
     finite = points.isfinite().all(dim=1)
     keys, inside = _cells_of_points(points, finite, offsets, grid)
     keys, place = keys.sort(stable=True)
