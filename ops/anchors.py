@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from millisecond.ops.dispatch import fake, on_kernels
-from millisecond.ops.geometry import same_device
+from millisecond.ops.geometry import check_tensor, same_device
 from millisecond.ops.library import extension
 
 DIRECTION_OFFSET = 0.78539  # radians: the border of the two bins, a heading that few objects have
@@ -120,10 +120,9 @@ class Targets(NamedTuple):
 def anchor_sides(anchors: Tensor) -> tuple[Tensor, Tensor]:  # [Y, X, K, R, 7]
     """Lower and upper x [X, K, R, 2] of the columns and y [Y, K, R, 2] of the rows of anchors, as
     axis-aligned boxes."""
-    if anchors.ndim != 5 or anchors.shape[4] != 7 or anchors.numel() == 0:
-        raise ValueError(f"anchors: expected [Y, X, K, R, 7], got {list(anchors.shape)}")
-    if not anchors.is_floating_point():
-        raise ValueError(f"anchors: expected a floating dtype, got {anchors.dtype}")
+    check_tensor("anchors", anchors, ("Y", "X", "K", "R", 7), "of floats")
+    if anchors.numel() == 0:
+        raise ValueError(f"anchors: expected one or more, got {list(anchors.shape)}")
     low, high = _aligned_corners(anchors)
     sides = torch.stack((low, high), dim=-1)  # [Y, X, K, R, 2 (x, y), 2]
     return sides[0, :, ..., 0, :].contiguous(), sides[:, 0, ..., 1, :].contiguous()
@@ -145,22 +144,18 @@ def match_anchors(
     is, unless it is zero. A positive anchor gets the box that *it* overlaps most (the first of
     equals), even where it is positive as the best anchor of another box.
     """
-    if boxes.ndim != 3 or boxes.shape[2] != 7:
-        raise ValueError(f"boxes: expected [B, M, 7], got {list(boxes.shape)}")
-    if labels.shape != boxes.shape[:2]:
-        raise ValueError(f"labels: expected {list(boxes.shape[:2])}, got {list(labels.shape)}")
+    check_tensor("boxes", boxes, ("B", "M", 7), "of floats")
+    check_tensor("labels", labels, boxes.shape[:2])
     kinds = tuple(columns.shape[1:])
     for name, sides in (("columns", columns), ("rows", rows)):
+        if not sides.is_floating_point():
+            raise ValueError(f"{name}: expected a floating dtype, got {sides.dtype}")
         if sides.ndim != 4 or 0 in sides.shape or tuple(sides.shape[1:]) != (*kinds[:-1], 2):
             raise ValueError(
                 f"{name}: expected [N, K, R, 2] of K classes and R rotations, with K and R of "
                 f"columns, got {list(sides.shape)}"
             )
-    for name, tensor in (("columns", columns), ("rows", rows), ("boxes", boxes)):
-        if not tensor.is_floating_point():
-            raise ValueError(f"{name}: expected a floating dtype, got {tensor.dtype}")
-    if thresholds.shape != (kinds[0], 2):
-        raise ValueError(f"thresholds: expected {[kinds[0], 2]}, got {list(thresholds.shape)}")
+    check_tensor("thresholds", thresholds, (kinds[0], 2))
     same_device(boxes=boxes, labels=labels, columns=columns, rows=rows, thresholds=thresholds)
     if boxes.shape[1] == 0:
         boxes, labels = _one_row_at_least(boxes), labels.new_zeros(len(labels), 1)
@@ -251,17 +246,13 @@ def anchor_targets(
     rows: Tensor,  # [B, A] int32 of `match_anchors`
 ) -> Targets:
     """Training targets of the anchors, given the rows of their boxes. Runs in plain torch."""
-    if anchors.ndim != 5 or anchors.shape[4] != 7:
-        raise ValueError(f"anchors: expected [Y, X, K, R, 7], got {list(anchors.shape)}")
-    if boxes.ndim != 3 or boxes.shape[2] != 7:
-        raise ValueError(f"boxes: expected [B, M, 7], got {list(boxes.shape)}")
+    check_tensor("anchors", anchors, ("Y", "X", "K", "R", 7))
+    check_tensor("boxes", boxes, ("B", "M", 7))
     if not (anchors.is_floating_point() and boxes.is_floating_point()):
         raise ValueError(
             f"anchors: expected floating dtypes, got {anchors.dtype} and boxes {boxes.dtype}"
         )
-    expected = [len(boxes), anchors.numel() // 7]
-    if list(rows.shape) != expected:
-        raise ValueError(f"rows: expected {expected}, got {list(rows.shape)}")
+    check_tensor("rows", rows, (len(boxes), anchors.numel() // 7))
     same_device(anchors=anchors, boxes=boxes, rows=rows)
     most = max(boxes.shape[1], 1) - 1
     if rows.is_cpu and rows.numel() and rows.max() > most:  # a GPU would have to wait
@@ -408,20 +399,14 @@ def _check_losses(
     weights: Sequence[float],
 ) -> None:
     class_logits, box_residuals, direction_logits = predictions
-    if anchors.ndim != 5 or anchors.shape[4] != 7:
-        raise ValueError(f"anchors: expected [Y, X, K, R, 7], got {list(anchors.shape)}")
-    if boxes.ndim != 3 or boxes.shape[2] != 7:
-        raise ValueError(f"boxes: expected [B, M, 7], got {list(boxes.shape)}")
+    check_tensor("anchors", anchors, ("Y", "X", "K", "R", 7))
+    check_tensor("boxes", boxes, ("B", "M", 7))
     batch, count = len(boxes), anchors.numel() // 7
-    for name, tensor, shape in (
-        ("class_logits", class_logits, (batch, count, anchors.shape[2])),
-        ("box_residuals", box_residuals, (batch, count, 7)),
-        ("direction_logits", direction_logits, (batch, count, 2)),
-        ("match", match, (batch, count)),
-        ("positives", positives, (batch,)),
-    ):
-        if tensor.shape != shape:
-            raise ValueError(f"{name}: expected {list(shape)}, got {list(tensor.shape)}")
+    check_tensor("class_logits", class_logits, (batch, count, anchors.shape[2]))
+    check_tensor("box_residuals", box_residuals, (batch, count, 7))
+    check_tensor("direction_logits", direction_logits, (batch, count, 2))
+    check_tensor("match", match, (batch, count))
+    check_tensor("positives", positives, (batch,))
     if not all(tensor.is_floating_point() for tensor in predictions):
         kinds = ", ".join(str(tensor.dtype) for tensor in predictions)
         raise ValueError(f"class_logits, box_residuals, direction_logits: not of floats: {kinds}")

@@ -189,9 +189,7 @@ def joined_cells(
         first = cells.tables[layer].neighbours.shape[1] - plan.kinds[layer]  # of the empty frame
         empty = first + along[0][2][:, None] + along[1][2]
         occupied.append(_enlarged(row < first, factor))
-        parts = _enlarged(torch.cat((row, empty[None])), factor) * factor**2
-        y, x = (torch.arange(size, dtype=torch.int32) % factor for size in parts.shape[1:])
-        maps.append(parts + (y[:, None] * factor + x))
+        maps.append(_rows_of_parts(torch.cat((row, empty[None])), factor))
         for lines, line in zip(alike, along, strict=True):
             lines.append((tuple(line[0].tolist()), factor))
     y, x = (torch.tensor(_alike_all(tuple(lines))) for lines in alike)
@@ -258,6 +256,13 @@ def _enlarged(maps: Tensor, factor: int) -> Tensor:
     """[B, Y, X] -> [B, Y * factor, X * factor]."""
     parts = maps[:, :, None, :, None].expand(-1, -1, factor, -1, factor)
     return parts.flatten(3).flatten(1, 2)
+
+
+def _rows_of_parts(rows: Tensor, factor: int) -> Tensor:
+    """Rows [B, Y * factor, X * factor] of the parts of enlarged cells, from the cells' rows."""
+    parts = _enlarged(rows, factor) * factor**2
+    y, x = (_numbers(size, rows.device) % factor for size in parts.shape[1:])
+    return parts + (y[:, None] * factor + x)
 
 
 def _divide(numbers: Tensor, divisor: int) -> tuple[Tensor, Tensor]:
@@ -399,9 +404,7 @@ def bev_spread_definition(
     """`bev_spread` in plain torch."""
     total: Tensor | None = None
     for value, row, factor in zip(values, rows, factors, strict=True):
-        enlarged = row.long().repeat_interleave(factor, dim=1).repeat_interleave(factor, dim=2)
-        y, x = (torch.arange(n, device=row.device) % factor for n in enlarged.shape[1:])
-        part = value[enlarged * factor**2 + y[:, None] * factor + x].float()
+        part = value[_rows_of_parts(row.long(), factor)].float()
         total = part if total is None else total + part
     assert total is not None
     parts = total[..., : sum(channels)].to(values[0].dtype).split(list(channels), dim=-1)

@@ -22,7 +22,7 @@ from torch import Tensor
 from millisecond.ops.anchors import DIRECTION_OFFSET, LARGEST_LOG_SIZE, apply_direction, decode
 from millisecond.ops.bev import CellValues, bev_spread_definition
 from millisecond.ops.dispatch import fake, on_kernels
-from millisecond.ops.geometry import same_device, whole
+from millisecond.ops.geometry import check_tensor, same_device, whole
 from millisecond.ops.library import extension
 
 MATRIX_CHUNK = 1 << 22  # pairs whose distance is tested together
@@ -248,10 +248,8 @@ def nms(
     if scores.shape != boxes.shape[:1]:
         raise ValueError(f"scores has shape {tuple(scores.shape)}, boxes {tuple(boxes.shape)}")
     _check_finite("scores", scores[:rows])
-    if labels is not None and (labels.shape != scores.shape or labels.dtype != torch.int64):
-        raise ValueError(
-            f"labels: expected {list(scores.shape)} int64, got {list(labels.shape)} {labels.dtype}"
-        )
+    if labels is not None:
+        check_tensor("labels", labels, scores.shape, torch.int64)
     _check_share("iou_threshold", iou_threshold)
     whole("max_output", max_output, 0)
     if not on_kernels(boxes):
@@ -350,23 +348,16 @@ def select_boxes(
     """
     if class_logits.ndim != 3 or class_logits.shape[2] == 0:
         raise ValueError(f"class_logits: expected [B, A, K], got {list(class_logits.shape)}")
-    for name, logits in (("class_logits", class_logits), ("direction_logits", direction_logits)):
-        if not logits.is_floating_point():
-            raise ValueError(f"{name}: expected a floating dtype, got {logits.dtype}")
-    batch, count, _ = class_logits.shape
+    batch, count, classes = class_logits.shape
+    check_tensor("class_logits", class_logits, (batch, count, classes), "of floats")
+    check_tensor("box_residuals", box_residuals, (batch, count, 7))
+    check_tensor("direction_logits", direction_logits, (batch, count, 2), "of floats")
     same_device(
         class_logits=class_logits,
         box_residuals=box_residuals,
         direction_logits=direction_logits,
         anchors=anchors,
     )
-    for name, tensor, width in (
-        ("box_residuals", box_residuals, 7),
-        ("direction_logits", direction_logits, 2),
-    ):
-        if tensor.shape != (batch, count, width):
-            expected = [batch, count, width]
-            raise ValueError(f"{name}: expected {expected}, got {list(tensor.shape)}")
     _check_limits(anchors, count, score, before_nms, iou_threshold, after_nms)
     limits = score, min(before_nms, count), iou_threshold, after_nms, per_class
     predictions = class_logits, box_residuals, direction_logits
@@ -483,10 +474,7 @@ def _check_limits(
     iou_threshold: float,
     after_nms: int,
 ) -> None:
-    if anchors.shape != (count, 7) or anchors.dtype != torch.float32:
-        raise ValueError(
-            f"anchors: expected [{count}, 7] float32, got {list(anchors.shape)} {anchors.dtype}"
-        )
+    check_tensor("anchors", anchors, (count, 7), torch.float32)
     for name, value in (("before_nms", before_nms), ("after_nms", after_nms)):
         whole(name, value, 1)
     _check_share("score", score)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from millisecond.ops import cpu
 from millisecond.ops.dispatch import fake, on_cpu_kernels, on_kernels, tf32_allowed
+from millisecond.ops.geometry import check_tensor
 from millisecond.ops.library import extension
 from millisecond.ops.rulebook import KernelMap
 from millisecond.ops.sparse_conv import sparse_conv
@@ -51,10 +52,7 @@ class ConvChain(nn.Module):
                 "each, and a chain one convolution"
             )
         for layer, weight in enumerate(weights):
-            if weight.ndim != 3:
-                raise ValueError(
-                    f"weights[{layer}]: expected [V, C_in, C_out], got {list(weight.shape)}"
-                )
+            check_tensor(f"weights[{layer}]", weight, ("V", "C_in", "C_out"))
         self.count = len(weights)
         for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             self.register_buffer(f"weight_{layer}", weight.detach().clone())

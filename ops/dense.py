@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from millisecond.ops.dispatch import fake
-from millisecond.ops.geometry import check_cells, check_coords, grid_of, linear_keys, same_device
+from millisecond.ops.geometry import (
+    check_axes,
+    check_cells,
+    check_coords,
+    grid_of,
+    linear_keys,
+    same_device,
+)
 from millisecond.ops.library import extension
 
 
@@ -38,7 +45,8 @@ def dense_definition(
     count: Tensor | None,
 ) -> Tensor:
     """`dense` in plain torch."""
-    features, coords = _counted(features, coords, spatial_shape, batch_size, count)
+    features, coords = _counted(features, coords, count)
+    check_coords(coords, spatial_shape, batch_size)
     volume = prod(spatial_shape)
     frame = coords[:, 0].long()
     cell = linear_keys(coords, spatial_shape) - frame * volume
@@ -74,7 +82,8 @@ def bev_map_definition(
     count: Tensor | None,
 ) -> Tensor:
     """`bev_map` in plain torch."""
-    features, coords = _counted(features, coords, spatial_shape, batch_size, count)
+    features, coords = _counted(features, coords, count)
+    check_coords(coords, spatial_shape, batch_size)
     depth, height, width = spatial_shape
     frame, z, y, x = coords.long().unbind(dim=1)
     grid = features.new_zeros(batch_size, height, width, depth, features.shape[1])
@@ -82,17 +91,9 @@ def bev_map_definition(
     return grid.flatten(3).permute(0, 3, 1, 2)
 
 
-def _counted(
-    features: Tensor,
-    coords: Tensor,
-    spatial_shape: Sequence[int],
-    batch_size: int,
-    count: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    if count is not None:
-        features, coords = features[: int(count)], coords[: int(count)]  # sync: rows that count
-    check_coords(coords, spatial_shape, batch_size)
-    return features, coords
+def _counted(features: Tensor, coords: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor]:
+    rows = None if count is None else int(count)  # sync: rows that count
+    return features[:rows], coords[:rows]
 
 
 def _scatter(features, coords, spatial_shape, batch_size, count, from_above) -> Tensor:
@@ -132,13 +133,7 @@ def _checked_grid(
 
 def check_rows(features: Tensor, coords: Tensor, spatial_shape: Sequence[int]) -> None:
     """ValueError unless there is one row of features for each of the coords."""
-    if coords.dtype != torch.int32:
-        raise ValueError(f"coords: expected int32, got {coords.dtype}")
-    if coords.ndim != 2 or coords.shape[1] != 1 + len(spatial_shape):
-        raise ValueError(
-            f"coords: expected [N, {1 + len(spatial_shape)}] for a grid of "
-            f"{tuple(spatial_shape)}, got {list(coords.shape)}"
-        )
+    check_axes(coords, spatial_shape)
     if features.ndim != 2 or len(features) != len(coords):
         raise ValueError(
             f"features: expected [{len(coords)}, C], one row for each of coords, "

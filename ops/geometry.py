@@ -130,6 +130,32 @@ def check_channels(kernel: Sequence[int], in_channels: int, out_channels: int) -
         )
 
 
+def check_tensor(
+    name: str,
+    tensor: Tensor,
+    shape: Sequence[int | str],  # of each axis a number, or a word for any number
+    kind: torch.dtype | str | None = None,  # "of floats": any floating type; None: any type
+) -> None:
+    """ValueError unless the tensor has this shape and type."""
+    axes = zip(shape, tensor.shape, strict=False)
+    fits = len(shape) == tensor.ndim and all(isinstance(n, str) or n == m for n, m in axes)
+    if kind is not None:
+        floats = isinstance(kind, str) and tensor.is_floating_point()
+        fits = fits and (floats or tensor.dtype == kind)
+    if not fits:
+        wanted = "" if kind is None else f" {kind}".replace("torch.", "")
+        expected = f"[{', '.join(map(str, shape))}]{wanted}"
+        raise ValueError(f"{name}: expected {expected}, got {list(tensor.shape)} {tensor.dtype}")
+
+
+def check_offsets(offsets: Tensor) -> None:
+    """ValueError unless they may be the rows [B + 1] where the points of each frame start."""
+    if offsets.dtype != torch.int32 or offsets.ndim != 1 or len(offsets) < 2:
+        raise ValueError(
+            f"offsets: expected [B + 1] int32, got {list(offsets.shape)} {offsets.dtype}"
+        )
+
+
 def same_device(**tensors: Tensor | None) -> None:
     """ValueError unless all of them, by their names, are on one CPU or GPU."""
     first, of_first = None, ""
@@ -201,13 +227,20 @@ def coords_of_keys(keys: Tensor, shape: Sequence[int]) -> Tensor:
     return coords
 
 
+def check_axes(coords: Tensor, shape: Sequence[int]) -> None:
+    """ValueError unless the coords are [N, 1 + D] int32 for the D axes of this grid."""
+    if coords.dtype != torch.int32:
+        raise ValueError(f"coords: expected int32, got {coords.dtype}")
+    if coords.ndim != 2 or coords.shape[1] != 1 + len(shape):
+        raise ValueError(
+            f"coords: expected [N, {1 + len(shape)}] for a grid of {tuple(shape)}, "
+            f"got {list(coords.shape)}"
+        )
+
+
 def check_coords(coords: Tensor, shape: Sequence[int], batch_size: int) -> None:
     """ValueError for the first row that is out of the grid, out of order or there twice."""
-    if coords.ndim != 2 or coords.shape[1] != 1 + len(shape) or coords.dtype != torch.int32:
-        raise ValueError(
-            f"coords: expected [N, {1 + len(shape)}] int32 for a grid of {tuple(shape)}, "
-            f"got {list(coords.shape)} {coords.dtype}"
-        )
+    check_axes(coords, shape)
     limit = torch.tensor([batch_size, *shape], dtype=coords.dtype, device=coords.device)
     outside = ((coords < 0) | (coords >= limit)).any(dim=1)
     if outside.any():

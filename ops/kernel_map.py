@@ -21,6 +21,7 @@ from millisecond.ops import cpu
 from millisecond.ops.dispatch import constant_when_traced, fake, on_cpu_kernels
 from millisecond.ops.geometry import (
     ConvGeometry,
+    check_axes,
     check_cells,
     check_coords,
     coords_of_keys,
@@ -177,13 +178,7 @@ def index_workspace(
 def _checked_grid(coords: Tensor, spatial_shape: Sequence[int]) -> tuple[int, ...]:
     shape = grid_of(spatial_shape)
     same_device(coords=coords)
-    if coords.dtype != torch.int32:
-        raise ValueError(f"coords: expected int32, got {coords.dtype}")
-    if coords.ndim != 2 or coords.shape[1] != 1 + len(shape):
-        raise ValueError(
-            f"coords: expected [N, {1 + len(shape)}] for a grid of {shape}, "
-            f"got {list(coords.shape)}"
-        )
+    check_axes(coords, shape)
     return shape
 
 
@@ -417,9 +412,6 @@ def _empty_tables(coords: Tensor, plan: Plan, sizes: Sequence[int]) -> list[Tens
 # ---- the definition, and levels one after another -----------------------------------------------
 
 
-# Makes a sum of per-axis keys negative where one axis has no output.
-
-
 def submanifold_map_definition(
     coords: Tensor,
     spatial_shape: tuple[int, ...],
@@ -440,23 +432,6 @@ def strided_map_definition(
     return outputs.coords, outputs.shape, kernel_map
 
 
-def index_pyramid_definition(
-    coords: Tensor,
-    spatial_shape: tuple[int, ...],
-    batch_size: int,
-    downs: Sequence[ConvGeometry],
-    submanifold_kernel: tuple[int, ...],
-    last_submanifold: bool,
-    capacities: Sequence[int] | None,
-    count: Tensor | None,
-    transposed: bool,
-) -> Pyramid:
-    """`index_pyramid` in plain torch."""
-    coords = coords if count is None else coords[: int(count)]
-    sites = SearchedSites(coords, spatial_shape, batch_size)
-    return _pyramid(sites, downs, submanifold_kernel, last_submanifold, capacities, transposed)
-
-
 class SearchedSites:
     """The sites of a level, by binary search in their sorted keys."""
 
@@ -473,10 +448,11 @@ class SearchedSites:
     ) -> tuple[SearchedSites, KernelMap]:
         """The sites of the outputs, and the map to them."""
         shape = geometry.output_shape(self.shape)
-        coords, forward, backward = _strided_neighbours(self.coords, shape, geometry, transposed)
+        reached = reached_outputs(self.coords, shape, geometry)
+        coords, kernel_map = map_of(reached, shape, transposed)
         outputs = object.__new__(SearchedSites)  # they are sorted
         outputs.coords, outputs.shape, outputs.batch_size = coords, shape, self.batch_size
-        return outputs, KernelMap(Table(forward), None if backward is None else Table(backward))
+        return outputs, kernel_map
 
 
 def _pyramid(
@@ -580,37 +556,43 @@ def _submanifold_neighbours(
     return neighbours
 
 
-def _strided_neighbours(
-    coords: Tensor, out_shape: tuple[int, ...], geometry: ConvGeometry, transposed: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Output coords [M, 1 + D], forward [V, M] and backward [V, N] neighbours, all int32.
+def reached_outputs(
+    coords: Tensor,  # [N, 1 + D] int32
+    out_shape: Sequence[int],
+    geometry: ConvGeometry,
+    transposed: bool = False,
+) -> Tensor:
+    """[V, N] int64: linear key of the output that reads row n with offset v, negative = none.
 
-    Without `transposed` there is no backward.
+    transposed: of a transposed convolution, output = input * stride - padding + offset * dilation.
     """
-    reached = _reached_outputs(coords, out_shape, geometry)
-    pair = (reached >= 0).view(-1).nonzero().squeeze(1)
-    out_keys, out_row = reached.view(-1).index_select(0, pair).unique(return_inverse=True)
-    offset = pair // max(len(coords), 1)
-    row = pair - offset * len(coords)
-    forward = coords.new_full((len(reached), len(out_keys)), -1)
-    forward.view(-1).scatter_(0, offset * len(out_keys) + out_row, row.int())
-    backward = None
-    if transposed:
-        backward = coords.new_full(reached.shape, -1)
-        backward.view(-1).scatter_(0, pair, out_row.int())
-    return coords_of_keys(out_keys, out_shape), forward, backward
-
-
-def _reached_outputs(coords: Tensor, out_shape: tuple[int, ...], geometry: ConvGeometry) -> Tensor:
-    """[V, N] int64: linear key of the output that reads row n with offset v, negative = none."""
     volume = prod(out_shape)
     reached = (coords[:, 0].long() * volume)[None]
     for axis, size in enumerate(out_shape):
         volume //= size
         kernel, stride, padding, dilation = (numbers[axis] for numbers in geometry)
-        offset = torch.arange(kernel, device=coords.device)[:, None]
-        start = coords[:, 1 + axis] + padding - offset * dilation
-        out = torch.div(start, stride, rounding_mode="floor")
-        valid = (start == out * stride) & (out >= 0) & (out < size)
+        step = torch.arange(kernel, device=coords.device)[:, None] * dilation
+        if transposed:
+            out = coords[:, 1 + axis].long() * stride - padding + step
+            valid = (out >= 0) & (out < size)
+        else:
+            start = coords[:, 1 + axis] + padding - step
+            out = torch.div(start, stride, rounding_mode="floor")
+            valid = (start == out * stride) & (out >= 0) & (out < size)
         reached = (reached[:, None] + torch.where(valid, out * volume, NO_OUTPUT)).flatten(0, 1)
     return reached
+
+
+def map_of(reached: Tensor, out_shape: Sequence[int], both_ways: bool) -> tuple[Tensor, KernelMap]:
+    """Output coords [M, 1 + D] int32, sorted, and the map to them, from `reached_outputs`."""
+    offsets, rows = reached.shape
+    pair = (reached >= 0).view(-1).nonzero().squeeze(1)  # sync: number of outputs
+    keys, out_row = reached.view(-1).index_select(0, pair).unique(return_inverse=True)
+    offset = pair // max(rows, 1)
+    forward = reached.new_full((offsets, len(keys)), -1, dtype=torch.int32)
+    forward.view(-1).scatter_(0, offset * len(keys) + out_row, (pair - offset * rows).int())
+    backward = None
+    if both_ways:
+        backward = Table(torch.full_like(reached, -1, dtype=torch.int32))
+        backward.neighbours.view(-1).scatter_(0, pair, out_row.int())
+    return coords_of_keys(keys, out_shape), KernelMap(Table(forward), backward)

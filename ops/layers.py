@@ -112,7 +112,7 @@ def product(
     features = features.contiguous()
     if fill:
         check_features(features, kernel_map)
-        out = mixed_conv(features, ready.weight, kernel_map, ready.bias, ready.packed)
+        out = mixed_conv(features, ready.weight, kernel_map, ready.bias, packed=ready.packed)
     else:
         out = sparse_conv(features, ready.weight, kernel_map, ready.bias)
     return out if out.shape[1] == c_out else out[:, :c_out].contiguous()
@@ -257,8 +257,8 @@ def gains_by_order(table: Table, dtype: torch.dtype, c_in: int, c_out: int) -> b
 
 
 def segment_of(dtype: torch.dtype, c_in: int, c_out: int) -> int:
-    """Rows of which an order is by itself: the reads of narrower layers limit their kernel, in wide
-    ones, and those of rows as wide in bytes, products in vain do."""
+    """So many rows are put in order by themselves. What limits the kernel of a narrow layer is its
+    reads; in wide layers, and where rows are as wide in bytes, it is products in vain."""
     return ALL if min(c_in, c_out) * dtype.itemsize >= WIDE_BYTES else SEGMENT
 
 

@@ -191,7 +191,7 @@ def _remove_killed_build(folder: Path) -> None:
 
 def _copy_changed(sources: dict[str, bytes], folder: Path) -> None:
     """Make the folder hold these files and no others, and write only those that differ: ninja goes
-    by times, and those of the originals may be older than an object (a checkout, an archive)."""
+    by times, and an original may be older than an object (a checkout, an archive)."""
     for name, content in sources.items():
         path = folder / name
         if not path.is_file() or path.read_bytes() != content:

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from millisecond.ops.dispatch import fake, on_kernels
 from millisecond.ops.geometry import ConvGeometry, coords_of_keys, linear_keys, three_axes
-from millisecond.ops.kernel_map import workspace_words
+from millisecond.ops.kernel_map import reached_outputs, workspace_words
 from millisecond.ops.library import extension
 from millisecond.ops.rulebook import KernelMap, Table
 
-NOT_INCREASING, OUTSIDE = 1, 2
 MOST_BYTES = 1 << 27  # of a bitmap
 MOST_BYTES_A_SITE = 100  # of a bitmap of one level, as many as the site's row in a table has
 
@@ -235,11 +234,5 @@ def reached_sites_definition(
     coords: Tensor, batch_size: int, shape: Sequence[int], window: ConvGeometry
 ) -> Tensor:
     """`reached_sites` in plain torch: by sorting."""
-    stride, padding, dilation = (coords.new_tensor(numbers) for numbers in window[1:])
-    size, found = coords.new_tensor(shape), []
-    for offset in product(*(range(k) for k in window.kernel_size)):
-        at = coords[:, 1:] + padding - coords.new_tensor(offset) * dilation
-        out = torch.div(at, stride, rounding_mode="floor")
-        there = ((at % stride == 0) & (out >= 0) & (out < size)).all(1)
-        found.append(linear_keys(torch.cat((coords[:, :1], out), 1)[there], shape))
-    return coords_of_keys(torch.cat(found).unique(), shape)
+    reached = reached_outputs(coords, shape, window)
+    return coords_of_keys(reached[reached >= 0].unique(), shape)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from millisecond.ops.dispatch import fake, on_kernels
-from millisecond.ops.geometry import same_device, whole
+from millisecond.ops.geometry import check_tensor, same_device, whole
 from millisecond.ops.library import extension
 
 PAIRS = 1 << 18  # distances at a time: they fit in the caches of a CPU
@@ -43,17 +43,11 @@ def furthest_point_sampling(
     Points must be finite. Points, and the values of a `start` tensor, are checked only on the CPU:
     on a GPU the host would have to wait for them.
     """
-    if points.ndim != 3 or points.shape[2] != 3 or points.dtype != torch.float32:
-        raise ValueError(
-            f"points: expected [B, P, 3] float32, got {list(points.shape)} {points.dtype}"
-        )
-    same_device(points=points)
+    _check_clouds(points)
     count = points.shape[1]
     if not 1 <= operator.index(samples) <= count:
         raise ValueError(f"samples: expected 1 to {count}, the points of a cloud, got {samples}")
     start = _starts(start, points)
-    if not points.is_cuda:
-        _check_values(points, start)
     if not on_kernels(points):
         return furthest_point_sampling_definition(points, samples, start)
     extension()
@@ -89,23 +83,13 @@ def _starts(start: int | Tensor, points: Tensor) -> Tensor:
         if not 0 <= operator.index(start) < count:
             raise ValueError(f"start: expected a row from 0 to {count - 1}, got {start}")
         return torch.full((batch,), start, dtype=torch.int64, device=points.device)
-    if start.shape != (batch,) or start.dtype != torch.int64:
-        raise ValueError(f"start: expected [{batch}] int64, got {list(start.shape)} {start.dtype}")
+    check_tensor("start", start, (batch,), torch.int64)
     if start.device != points.device:
         raise ValueError(f"start: on {start.device}, points on {points.device}")
+    inside = start.is_cuda or not batch or 0 <= int(start.min()) <= int(start.max()) < count
+    if not inside:
+        raise ValueError(f"start: expected rows from 0 to {count - 1}, got {start.tolist()}")
     return start
-
-
-def _check_values(points: Tensor, start: Tensor) -> None:
-    finite = points.isfinite().all(2)
-    if not finite.all():
-        cloud, row = (~finite).nonzero()[0].tolist()
-        raise ValueError(
-            f"points[{cloud}, {row}] is {points[cloud, row].tolist()}: every value must be finite"
-        )
-    last = points.shape[1] - 1
-    if len(start) and not 0 <= int(start.min()) <= int(start.max()) <= last:
-        raise ValueError(f"start: expected rows from 0 to {last}, got {start.tolist()}")
 
 
 # ---- neighbours ---------------------------------------------------------------------------------
@@ -135,7 +119,7 @@ def ball_query(
     radius is rounded, too. So a CPU and a GPU find the same rows. Values must be finite. They are
     checked only on the CPU: on a GPU the host would have to wait for them.
     """
-    _check_clouds(points, centres, "centres")
+    _check_clouds(points, centres=centres)
     if not (math.isfinite(radius) and radius > 0):
         raise ValueError(f"radius: expected a number of metres above 0, got {radius}")
     whole("samples", samples, 1)
@@ -176,7 +160,7 @@ def three_nearest(
 
     Squared distances are rounded, and values are checked, as in `ball_query`. There is no gradient.
     """
-    _check_clouds(points, queries, "queries")
+    _check_clouds(points, queries=queries)
     if not on_kernels(points):
         return three_nearest_definition(points, queries)
     extension()
@@ -214,16 +198,14 @@ def _fake_three_nearest(points, queries) -> tuple[Tensor, Tensor]:
     return queries.new_empty(shape, dtype=torch.int64), queries.new_empty(shape)
 
 
-def _check_clouds(points: Tensor, others: Tensor, name: str) -> None:
-    """ValueError unless both are clouds of one batch on one device; on the CPU also for values."""
-    clouds = {"points": points, name: others}
+def _check_clouds(points: Tensor, **others: Tensor) -> None:
+    """ValueError unless all are clouds of one batch on one device; on the CPU also for values."""
+    clouds = {"points": points, **others}
     for of, cloud in clouds.items():
-        if cloud.ndim != 3 or cloud.shape[2] != 3 or cloud.dtype != torch.float32:
-            raise ValueError(
-                f"{of}: expected [B, P, 3] float32, got {list(cloud.shape)} {cloud.dtype}"
-            )
-    if len(points) != len(others):
-        raise ValueError(f"{name}: {len(others)} clouds, points has {len(points)}")
+        check_tensor(of, cloud, ("B", "P", 3), torch.float32)
+    for name, cloud in others.items():
+        if len(points) != len(cloud):
+            raise ValueError(f"{name}: {len(cloud)} clouds, points has {len(points)}")
     same_device(**clouds)
     for of, cloud in clouds.items():
         if not cloud.is_cuda and not cloud.isfinite().all():
@@ -289,13 +271,7 @@ def interpolate(
     """
     _check_rows(features, rows)
     double = features.dtype == torch.float64
-    if weights.shape != rows.shape or weights.dtype != (
-        features.dtype if double else torch.float32
-    ):
-        raise ValueError(
-            f"weights: expected {list(rows.shape)} float{64 if double else 32}, "
-            f"got {list(weights.shape)} {weights.dtype}"
-        )
+    check_tensor("weights", weights, rows.shape, features.dtype if double else torch.float32)
     if weights.device != features.device:
         raise ValueError(f"weights: on {weights.device}, features on {features.device}")
     if weights.requires_grad:
@@ -364,14 +340,8 @@ def inverse_distance_weights(
 
 
 def _check_rows(features: Tensor, rows: Tensor) -> None:
-    if features.ndim != 3 or not features.is_floating_point():
-        raise ValueError(
-            f"features: expected [B, P, C] of floats, got {list(features.shape)} {features.dtype}"
-        )
-    if rows.ndim != 3 or len(rows) != len(features) or rows.dtype != torch.int64:
-        raise ValueError(
-            f"rows: expected [{len(features)}, M, S] int64, got {list(rows.shape)} {rows.dtype}"
-        )
+    check_tensor("features", features, ("B", "P", "C"), "of floats")
+    check_tensor("rows", rows, (len(features), "M", "S"), torch.int64)
     same_device(features=features, rows=rows)
     count = features.shape[1]
     if not rows.is_cuda and rows.numel() and not -1 <= int(rows.min()) <= int(rows.max()) < count:

@@ -76,7 +76,7 @@ def _ranks(volume: int) -> Tensor:
 
 
 def _highest_bits(words: Tensor) -> Tensor:
-    """Words of which only the highest set bits are left."""
+    """The words with their highest set bits alone."""
     left, rest = torch.zeros_like(words), words
     for _ in range(DECIDING):
         highest = rest

@@ -4,8 +4,8 @@ The operators want rows sorted by (b, z, y, x). Sites are sorted once, and their
 once for the caller's order: no convolution moves a row of features.
 
 Programs ask for one map at a time, and each strided one waits for the device. The maps depend on
-the sites and the windows alone, so those of the last input tell what to build for this one, in one
-call (foreseen maps). What was not foreseen is built when it is asked for.
+the sites and the windows alone, so the maps of the last input tell what to build for this one, in
+one call (foreseen maps). What was not foreseen is built when it is asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -25,15 +24,15 @@ from millisecond.ops.geometry import (
     MOST,
     ConvGeometry,
     check_cells,
-    coords_of_keys,
     level_shapes,
     linear_keys,
     submanifold_window,
 )
 from millisecond.ops.kernel_map import (
-    NO_OUTPUT,
     index_pyramid,
+    map_of,
     pyramid_builder,
+    reached_outputs,
     strided_map,
     strided_map_definition,
     submanifold_map,
@@ -49,6 +48,8 @@ Ordered = tuple[Tensor, Tensor | None]
 
 class Sites:
     """Sites of a batch of grids; raises ValueError for one that is there twice or outside."""
+
+    _site_order = staticmethod(site_order)
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Sites:
         self._level = 0  # of the record
 
     def are(self, indices: Tensor, shape: Sequence[int], batch_size: int) -> bool:
-        """Whether they are those of these indices, unchanged."""
+        """Whether they are the sites of these indices, unchanged."""
         return (
             self.indices is indices
             and (self._version is None or self._version == indices._version)
@@ -110,8 +111,7 @@ class Sites:
             found = self._map_by_lines(kernel, dilation)
         if found is None:
             coords, order = self.ordered()
-            found = _submanifold_map(coords, self.shape, self.batch_size, kernel, dilation)
-            found = submanifold_in(order, found)
+            found = submanifold_in(order, self._submanifold_map(coords, kernel, dilation))
         self._submanifold[kernel, dilation] = found
         return found
 
@@ -123,7 +123,7 @@ class Sites:
         both_ways: bool | None = None,
     ) -> tuple[Sites, KernelMap]:
         """The sites of the outputs, and the map to them. Both ways where gradients are on, unless
-        given; else there may be no way back."""
+        given; else the way back may be missing."""
         both_ways = torch.is_grad_enabled() if both_ways is None else both_ways
         goes_on = not transposed and self._record is not None
         if goes_on:
@@ -145,7 +145,7 @@ class Sites:
                 else:
                     made = self._strided_map(coords, geometry, both_ways)
             outputs, shape, kernel_map = made
-            sites = Sites(outputs, shape, self.batch_size, is_sorted=True)
+            sites = type(self)(outputs, shape, self.batch_size, is_sorted=True)
             found = sites, strided_in(order, kernel_map)
         self._strided[key] = found
         if goes_on:
@@ -176,7 +176,8 @@ class Sites:
             if found is outputs and not transposed:
                 return self.inverted(geometry, kernel_map)
         raise ValueError(
-            "x: no strided layer made its sites from those of `like`; pass that layer's kernel_map"
+            "x: no strided layer made its sites from the sites of `like`; pass that layer's "
+            "kernel_map"
         )
 
     def _with_way_back(
@@ -187,6 +188,21 @@ class Sites:
         with _tracked():  # see `strided`
             back = line_maps.way_back(coords, outputs.ordered()[0], *grid, geometry)
             return outputs, kernel_map._replace(backward=outputs_in(order, back))
+
+    def _submanifold_map(
+        self, coords: Tensor, kernel: tuple[int, ...], dilation: tuple[int, ...]
+    ) -> KernelMap:
+        grid = self.shape, self.batch_size
+        if line_maps.too_large(coords, self.batch_size, [self.shape]):
+            return line_maps.submanifold_map(coords, *grid, kernel, dilation)
+        if not coords.is_cuda or any(step != 1 for step in dilation) or len(coords) == 0:
+            return submanifold_map(coords, *grid, kernel, dilation)
+        # with a capacity nothing is read back: the number of outputs is known
+        sizes = [len(coords)]
+        found = index_pyramid(coords, *grid, (), kernel, True, sizes).levels[0].submanifold
+        assert found is not None  # asked for
+        table = Table(found.forward.neighbours)
+        return KernelMap(table, table.reversed())
 
     def _strided_map(
         self, coords: Tensor, geometry: ConvGeometry, both_ways: bool
@@ -199,7 +215,9 @@ class Sites:
 
     def _sort(self) -> Ordered:
         coords = self.indices.int().contiguous()
-        fault = int(site_order(coords, self.batch_size, self.shape))  # sync: once for an input
+        fault = int(
+            self._site_order(coords, self.batch_size, self.shape)
+        )  # sync: once for an input
         if fault == 0:
             return coords, None
         keys, order = linear_keys(coords, self.shape).sort()
@@ -298,25 +316,6 @@ _builder = lru_cache(maxsize=256)(pyramid_builder)
 _shapes = lru_cache(maxsize=256)(level_shapes)
 
 
-def _submanifold_map(
-    coords: Tensor,
-    shape: tuple[int, ...],
-    batch_size: int,
-    kernel: tuple[int, ...],
-    dilation: tuple[int, ...],
-) -> KernelMap:
-    if line_maps.too_large(coords, batch_size, [shape]):
-        return line_maps.submanifold_map(coords, shape, batch_size, kernel, dilation)
-    if not coords.is_cuda or any(step != 1 for step in dilation) or len(coords) == 0:
-        return submanifold_map(coords, shape, batch_size, kernel, dilation)
-    # with a capacity nothing is read back: the number of outputs is known
-    sizes = [len(coords)]
-    found = index_pyramid(coords, shape, batch_size, (), kernel, True, sizes).levels[0].submanifold
-    assert found is not None  # asked for
-    table = Table(found.forward.neighbours)
-    return KernelMap(table, table.reversed())
-
-
 # ---- sites in one dimension or in four, which the kernels do not index: by plain torch ----------
 
 
@@ -329,53 +328,26 @@ def sites_of(indices: Tensor, shape: Sequence[int], batch_size: int) -> Sites:
 class PlainSites(Sites):
     """See Sites."""
 
+    _site_order = staticmethod(site_order_definition)
+
     def follow(self, layer: Any) -> None:
         """Nothing is foreseen."""
-
-    def submanifold(self, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
-        if (kernel, dilation) not in self._submanifold:
-            coords, order = self.ordered()
-            window = submanifold_window(kernel, dilation, len(self.shape))
-            found = submanifold_map_definition(coords, self.shape, self.batch_size, *window)
-            self._submanifold[kernel, dilation] = submanifold_in(order, found)
-        return self._submanifold[kernel, dilation]
-
-    def strided(
-        self,
-        geometry: ConvGeometry,
-        transposed: bool = False,
-        output_padding: Sequence[int] = (),
-        both_ways: bool | None = None,
-    ) -> tuple[Sites, KernelMap]:
-        key = geometry, transposed, tuple(output_padding)
-        if key not in self._strided or not self._strided[key][0].unchanged():
-            coords, order = self.ordered()
-            geometry = ConvGeometry.of(*geometry, dims=len(self.shape))
-            with torch.inference_mode(False):  # as in Sites
-                if transposed:
-                    made = transposed_map(coords, self.shape, geometry, output_padding)
-                else:
-                    made = strided_map_definition(coords, self.shape, self.batch_size, geometry)
-            outputs, shape, kernel_map = made
-            sites = PlainSites(outputs, shape, self.batch_size, is_sorted=True)
-            self._strided[key] = sites, strided_in(order, kernel_map)
-        return self._strided[key]
 
     def dense(self, features: Tensor) -> Tensor:
         """Rows of the sorted sites as [B, C, *shape]."""
         return dense_definition(features, self.ordered()[0], self.shape, self.batch_size, None)
 
-    def _sort(self) -> Ordered:
-        coords = self.indices.int().contiguous()
-        fault = (
-            int(site_order_definition(coords, self.batch_size, self.shape)) if len(coords) else 0
-        )
-        if fault == 0:
-            return coords, None
-        keys, order = linear_keys(coords, self.shape).sort()
-        if fault & OUTSIDE or (keys[1:] == keys[:-1]).any():
-            raise self._fault()
-        return coords.index_select(0, order), order
+    def _submanifold_map(
+        self, coords: Tensor, kernel: tuple[int, ...], dilation: tuple[int, ...]
+    ) -> KernelMap:
+        window = submanifold_window(kernel, dilation, len(self.shape))
+        return submanifold_map_definition(coords, self.shape, self.batch_size, *window)
+
+    def _strided_map(
+        self, coords: Tensor, geometry: ConvGeometry, both_ways: bool
+    ) -> tuple[Tensor, tuple[int, ...], KernelMap]:
+        geometry = ConvGeometry.of(*geometry, dims=len(self.shape))
+        return strided_map_definition(coords, self.shape, self.batch_size, geometry)
 
 
 # ---- which maps a network asks for --------------------------------------------------------------
@@ -507,27 +479,6 @@ def transposed_map(
 ) -> tuple[Tensor, tuple[int, ...], KernelMap]:
     """Output coords [M, 1 + D] int32, sorted, their grid, and the map to them."""
     out_shape = transposed_shape(shape, geometry, output_padding)
-    reached = _transposed_outputs(coords, out_shape, geometry)
-    offsets, rows = reached.shape
-    pair = (reached >= 0).view(-1).nonzero().squeeze(1)  # sync: number of outputs
-    keys, out_row = reached.view(-1).index_select(0, pair).unique(return_inverse=True)
-    offset = pair // max(rows, 1)
-    forward = coords.new_full((offsets, len(keys)), -1)
-    forward.view(-1).scatter_(0, offset * len(keys) + out_row, (pair - offset * rows).int())
-    backward = coords.new_full((offsets, rows), -1)
-    backward.view(-1).scatter_(0, pair, out_row.int())
-    return coords_of_keys(keys, out_shape), out_shape, KernelMap(Table(forward), Table(backward))
-
-
-def _transposed_outputs(coords: Tensor, out_shape: Sequence[int], geometry: ConvGeometry) -> Tensor:
-    """[V, N] int64: linear key of the output that row n reaches by offset v, negative = none."""
-    volume = prod(out_shape)
-    reached = (coords[:, 0].long() * volume)[None]
-    for axis, size in enumerate(out_shape):
-        volume //= size
-        kernel, stride, padding, dilation = (numbers[axis] for numbers in geometry)
-        offset = torch.arange(kernel, device=coords.device)[:, None]
-        out = coords[:, 1 + axis].long() * stride - padding + offset * dilation
-        valid = (out >= 0) & (out < size)
-        reached = (reached[:, None] + torch.where(valid, out * volume, NO_OUTPUT)).flatten(0, 1)
-    return reached
+    reached = reached_outputs(coords, out_shape, geometry, transposed=True)
+    outputs, kernel_map = map_of(reached, out_shape, both_ways=True)
+    return outputs, out_shape, kernel_map

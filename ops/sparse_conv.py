@@ -41,7 +41,7 @@ def sparse_conv(
     features, weight = cast_by_autocast(features, weight)
     check_conv(features, weight, kernel_map, bias, residual)
     if on_kernels(features):
-        return _on_kernels(features, weight, kernel_map, bias, residual, relu)
+        return mixed_conv(features, weight, kernel_map, bias, residual, relu)
     if on_cpu_kernels(features):
         return _on_cpu_kernels(features, weight, kernel_map, bias, residual, relu)
     return sparse_conv_definition(features, weight, kernel_map, bias, residual, relu)
@@ -130,37 +130,24 @@ def check_conv(
 # ---- on a GPU -----------------------------------------------------------------------------------
 
 
-def _on_kernels(
-    features: Tensor,
-    weight: Tensor,
-    kernel_map: KernelMap,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    relu: bool,
-) -> Tensor:
-    extension()
-    bias = None if bias is None else bias.float()
-    tf32 = tf32_allowed()
-    if torch.is_grad_enabled():
-        return CudaConv.apply(features, weight, bias, residual, kernel_map, relu, tf32)
-    return _convolve(features, weight, kernel_map.forward, tf32, bias, residual, relu)
-
-
 def mixed_conv(
     features: Tensor,
     weight: Tensor,
     kernel_map: KernelMap,
     bias: Tensor | None,
+    residual: Tensor | None = None,
+    relu: bool = False,
     packed: Tensor | None = None,
 ) -> Tensor:
-    """The same in the type of the features with a weight that may be float32. packed: from
+    """`sparse_conv` in the type of the features with a weight that may be float32. packed: from
     `pack_weight`, which is read in its place where gradients are off."""
     extension()
     bias = None if bias is None else bias.float()
     tf32 = tf32_allowed()
     if torch.is_grad_enabled():
-        return CudaConv.apply(features, weight, bias, None, kernel_map, False, tf32)
-    return _convolve(features, weight, kernel_map.forward, tf32, bias, packed=packed)
+        return CudaConv.apply(features, weight, bias, residual, kernel_map, relu, tf32)
+    table = kernel_map.forward
+    return _convolve(features, weight, table, tf32, bias, residual, relu, packed=packed)
 
 
 def pack_weight(weight: Tensor) -> Tensor:  # [V, C_in, C_out]
@@ -234,19 +221,9 @@ def _convolve(
 
 @fake("conv")
 def _fake_conv(
-    features,
-    weight,
-    transposed,
-    neighbours,
-    count,
-    flipped,
-    bias,
-    residual,
-    relu,
-    tf32=False,
-    order=None,
-    packed=None,
-) -> Tensor:
+    features, weight, transposed, neighbours, count, flipped, bias, residual, relu, tf32=False,
+    order=None, packed=None,
+) -> Tensor:  # fmt: skip
     return features.new_empty(neighbours.shape[1], weight.shape[1 if transposed else 2])
 
 
@@ -335,7 +312,7 @@ class BareConv(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad):
         features, weight = ctx.saved_tensors
-        grad = grad.contiguous()  # that of a BatchNorm comes transposed: rows are slow to gather
+        grad = grad.contiguous()  # a BatchNorm gives it transposed: rows are slow to gather
         grad_features = grad_weight = None
         if ctx.needs_input_grad[0]:
             transposed = _wide(weight.transpose(1, 2))

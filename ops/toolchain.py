@@ -95,9 +95,9 @@ class Toolchain(NamedTuple):
 
 
 def architectures() -> tuple[str, ...]:
-    """Targets such as "8.6+PTX", sorted: TORCH_CUDA_ARCH_LIST, else those of the visible GPUs.
+    """Targets such as "8.6+PTX", sorted: TORCH_CUDA_ARCH_LIST, else what the visible GPUs are.
 
-    That of Hopper is always 9.0a: code for plain 9.0 has no products of warpgroups.
+    The target for Hopper is always 9.0a: code for plain 9.0 has no products of warpgroups.
     """
     wanted = os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split() or ["native"]
     here = tuple(f"{major}.{minor}" for major, minor in capabilities())
@@ -111,7 +111,7 @@ def gencode() -> list[str]:
     for target in architectures():
         number, _, ptx = target.replace(".", "").partition("+")
         flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
-        if ptx:  # that of a variant such as 90a would run on no newer GPU
+        if ptx:  # PTX of a variant such as 90a would run on no newer GPU
             plain = number.rstrip("af")
             flags.append(f"-gencode=arch=compute_{plain},code=compute_{plain}")
     return flags

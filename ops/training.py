@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from millisecond.ops.dispatch import fake, on_kernels
-from millisecond.ops.geometry import same_device
+from millisecond.ops.geometry import check_tensor, same_device
 from millisecond.ops.library import extension
 
 ALIGNMENT = 16  # bytes, of the kernels' reads
@@ -146,11 +146,7 @@ def norm_relu(
             norm.weight.dtype == torch.float64
         ):
             raise ValueError(f"maps[{number}]: {values.dtype}, its norm is {norm.weight.dtype}")
-        if values.ndim != 4 or list(values.shape) != expected or not values.is_floating_point():
-            raise ValueError(
-                f"maps[{number}]: expected {expected} of floats, got {list(values.shape)} "
-                f"{values.dtype}"
-            )
+        check_tensor(f"maps[{number}]", values, expected, "of floats")
     if not on_kernels(maps[0]):
         return norm_relu_definition(maps, norms)
     extension()

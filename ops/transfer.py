@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from millisecond.ops.dispatch import fake
-from millisecond.ops.geometry import whole
+from millisecond.ops.geometry import check_offsets, check_tensor, whole
 from millisecond.ops.library import extension
 
 SCALES = (1.0, 255.0, 65535.0)  # of intensities, as sensors give them
@@ -46,11 +46,9 @@ def load_points(
     if points.dtype != torch.float32 or points.ndim != 2 or points.shape[1] < 4:
         shape = list(points.shape)
         raise ValueError(f"points: expected [P, 4 or more] float32, got {shape} {points.dtype}")
-    if offsets.dtype != torch.int32 or offsets.ndim != 1 or len(offsets) < 2:
-        shape = list(offsets.shape)
-        raise ValueError(f"offsets: expected [B + 1] int32, got {shape} {offsets.dtype}")
-    if staged is not None and (staged.dtype != torch.int32 or len(staged) != 2):
-        raise ValueError(f"staged: expected [2] int32, got {list(staged.shape)} {staged.dtype}")
+    check_offsets(offsets)
+    if staged is not None:
+        check_tensor("staged", staged, (2,), torch.int32)
     for name, tensor in (("points", points), ("offsets", offsets)):
         if not tensor.is_cpu and tensor.device != workspace.device:
             raise ValueError(
@@ -144,11 +142,6 @@ def stage_points_definition(clouds: Sequence[Tensor], points: Tensor, staged: Te
         staged[0] += len(cloud)
 
 
-@fake("stage_points")
-def _fake_stage_points(clouds, points, staged) -> None:
-    return None
-
-
 def load_workspace(batch_size: int, device: torch.device) -> Tensor:
     """For `load_points` of up to `batch_size` frames: zeros that it leaves as zeros."""
     return torch.zeros(3 + 4 * whole("batch_size", batch_size, 0), dtype=torch.int32, device=device)
@@ -197,7 +190,8 @@ def collect_definition(parts: Sequence[Tensor], out: Tensor) -> None:
 
 
 @fake("collect")
-def _fake_collect(parts, out) -> None:
+@fake("stage_points")
+def _fake_nothing(*arguments) -> None:
     return None
 
 

@@ -18,7 +18,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from millisecond.ops.dispatch import fake, on_kernels
-from millisecond.ops.geometry import check_cells, coords_of_keys, same_device, whole
+from millisecond.ops.geometry import (
+    check_cells,
+    check_offsets,
+    check_tensor,
+    coords_of_keys,
+    same_device,
+    whole,
+)
 from millisecond.ops.kernel_map import fits, new_workspace
 from millisecond.ops.library import extension
 
@@ -131,7 +138,7 @@ def voxelize(
         return Voxels(features, coords, count, dropped, batch_size)
     # sync: exact sizes, and the offsets are checked on the way
     size, *starts = torch.cat([count, offsets]).tolist()
-    _check_offsets(starts, len(points))
+    _check_rise(starts, len(points))
     return Voxels(features[:size], coords[:size], None, dropped, batch_size)
 
 
@@ -145,7 +152,7 @@ def voxelize_definition(
 ) -> Voxels:
     """`voxelize` in plain torch."""
     batch_size = len(offsets) - 1
-    _check_offsets(offsets.tolist(), len(points))  # sync: the definition is driven from the host
+    _check_rise(offsets.tolist(), len(points))  # sync: the definition is driven from the host
     finite = points.isfinite().all(dim=1)
     keys, ids = _cells_of_points(points, finite, offsets, grid)
     keys, order = keys.sort(stable=True)
@@ -208,15 +215,12 @@ def _check_points(points: Tensor, offsets: Tensor, grid: VoxelGrid) -> None:
         raise ValueError(
             f"points: expected [P, 3 or more] float32, got {list(points.shape)} {points.dtype}"
         )
-    if offsets.dtype != torch.int32 or offsets.ndim != 1 or len(offsets) < 2:
-        raise ValueError(
-            f"offsets: expected [B + 1] int32, got {list(offsets.shape)} {offsets.dtype}"
-        )
+    check_offsets(offsets)
     same_device(points=points, offsets=offsets)
     check_cells(len(offsets) - 1, [grid.shape])
 
 
-def _check_offsets(offsets: list[int], points: int) -> None:
+def _check_rise(offsets: list[int], points: int) -> None:
     """ValueError unless they rise from 0 to the number of points."""
     steps = pairwise(offsets)
     if offsets[0] != 0 or offsets[-1] != points or any(b < a for a, b in steps):
@@ -263,7 +267,7 @@ def dynamic_voxelize(
     the points. Runs in plain torch on either device: one stable sort.
     """
     _check_points(points, offsets, grid)
-    _check_offsets(offsets.tolist(), len(points))  # sync: so is the number of voxels
+    _check_rise(offsets.tolist(), len(points))  # sync: so is the number of voxels
     finite = points.isfinite().all(dim=1)
     keys, inside = _cells_of_points(points, finite, offsets, grid)
     keys, place = keys.sort(stable=True)
@@ -286,10 +290,7 @@ def voxel_pool(
     Sums are float32, in a fixed order. The gradient of the largest feature goes to its point, of
     equal ones to the point with the lowest row. NaN counts as larger than everything.
     """
-    if features.ndim != 2 or not features.is_floating_point():
-        raise ValueError(
-            f"features: expected [P, C] of floats, got {list(features.shape)} {features.dtype}"
-        )
+    check_tensor("features", features, ("P", "C"), "of floats")
     if len(features) != len(voxels.voxels):
         raise ValueError(f"features: {len(features)} rows for {len(voxels.voxels)} points")
     if features.device != voxels.voxels.device:

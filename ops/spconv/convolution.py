@@ -15,7 +15,7 @@ from millisecond.ops.rulebook import KernelMap
 from millisecond.ops.sites import Sites
 from millisecond.ops.spconv.core import Shared, SparseConvTensor, expand_nd
 from millisecond.ops.spconv.indice_data import ConvAlgo, SharedMap
-from millisecond.ops.spconv.modules import SparseModule
+from millisecond.ops.spconv.modules import SparseModule, uncompiled
 
 Numbers = int | Sequence[int]
 MAX_NUM_VOXELS = "max_num_voxels_during_training"
@@ -136,8 +136,8 @@ class SparseConvolution(KeepsWeight, SparseModule):
         """The layer with another weight and bias, under the name by which layers of a program's own
         call it in spconv 2; what else they hand over names or tunes spconv's kernels."""
         parameters = weight, bias
-        if torch.compiler.is_compiling():  # the sizes of the outputs depend on values
-            return _uncompiled(self, input, parameters, add_input)
+        if torch.compiler.is_compiling():
+            return uncompiled(self, input, parameters, add_input)
         return self._forward(input, parameters, add_input)
 
     def _forward(
@@ -206,21 +206,11 @@ class SparseConvolution(KeepsWeight, SparseModule):
         return text if self.bias is not None else text + ", bias=False"
 
 
-@torch.compiler.disable
-def _uncompiled(
-    layer: SparseConvolution,
-    input: SparseConvTensor,
-    parameters: tuple[Tensor, Tensor | None],
-    add_input: SparseConvTensor | None,
-) -> SparseConvTensor:
-    return layer._forward(input, parameters, add_input)
-
-
 # ---- sites and map of a call: those that the indice_key names, or new ones ----------------------
 
 
 def shared_map(layer: SparseConvolution, input: SparseConvTensor) -> SharedMap:
-    """Sites and map of this layer on its input; ValueError where those of its key do not fit."""
+    """Sites and map of this layer on its input; ValueError where what its key has does not fit."""
     found = _own(layer, input.find_indice_pair(layer.indice_key))
     if layer.inverse:
         return _inverted(layer, input, found)
@@ -230,14 +220,8 @@ def shared_map(layer: SparseConvolution, input: SparseConvTensor) -> SharedMap:
         _check_shared(layer, sites, found)
         return found
     check_dimensions(layer, input)
-    geometry = window(layer)
-    outputs = sites
-    if layer.subm:
-        kernel_map = sites.submanifold(geometry.kernel_size, geometry.dilation)
-    else:
-        more = layer.output_padding if layer.transposed else ()
-        outputs, kernel_map = sites.strided(geometry, layer.transposed, more)
-    return SharedMap(sites, outputs, kernel_map, layer.subm, geometry, layer.algo)
+    more = layer.output_padding if layer.transposed else None
+    return SharedMap.on(sites, window(layer), layer.subm, more, layer.algo)
 
 
 def check_dimensions(layer: Any, input: SparseConvTensor) -> None:
@@ -268,7 +252,7 @@ def check_window(layer: Any) -> None:
 
 
 def window(layer: Any) -> ConvGeometry:
-    """That of a convolution or pooling."""
+    """The window of a convolution or pooling."""
     return ConvGeometry(
         tuple(layer.kernel_size), tuple(layer.stride), tuple(layer.padding), tuple(layer.dilation)
     )
@@ -295,8 +279,8 @@ def _inverted(
         )
     if found.ksize != layer.kernel_size:
         raise ValueError(
-            f"indice_key {key!r}: kernel_size is {layer.kernel_size}, that of the convolution "
-            f"to invert {found.ksize}"
+            f"indice_key {key!r}: kernel_size is {layer.kernel_size}, the convolution "
+            f"to invert has {found.ksize}"
         )
     rows, shape = len(found.out_indices), found.out_spatial_shape
     if len(input.indices) != rows or list(input.spatial_shape) != shape:
@@ -323,6 +307,5 @@ def _check_shared(layer: SparseConvolution, sites: Sites, found: SharedMap) -> N
     ):
         if mine != theirs:
             raise ValueError(
-                f"indice_key {key!r}: {name} is {mine}, that of the first layer with this key "
-                f"{theirs}"
+                f"indice_key {key!r}: {name} is {mine}, the first layer with this key has {theirs}"
             )

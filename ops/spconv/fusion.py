@@ -1,6 +1,6 @@
 """Convolution, normalisation and ReLU in a row as one operator call for all of them.
 
-The result is that of the modules one after another; the host, which is the limit, has less to do.
+The result is what the modules give one after another; the host, which is the limit, has less to do.
 In inference the normalisation is folded into weights, which are kept until one of the tensors that
 they come from changes.
 """
@@ -17,7 +17,6 @@ from millisecond.ops.conv_blocks import train_blocks
 from millisecond.ops.conv_chain import ConvChain
 from millisecond.ops.dispatch import tf32_allowed
 from millisecond.ops.layers import NARROW, TILE
-from millisecond.ops.rulebook import KernelMap
 from millisecond.ops.spconv.convolution import SparseConvolution
 from millisecond.ops.spconv.core import SparseConvTensor
 
@@ -44,18 +43,14 @@ def _block(modules: Sequence[nn.Module]) -> Block | None:
         and type(norm) is nn.BatchNorm1d
         and type(relu) is nn.ReLU
         and not conv.conv1x1
-        and _fits_tensor_cores(conv)
+        and conv.out_channels % TILE == 0
+        and (conv.in_channels == NARROW or conv.in_channels % TILE == 0)
     )
     return Block(conv, norm, relu) if plain else None  # type: ignore[arg-type]
 
 
-def _fits_tensor_cores(conv: SparseConvolution) -> bool:
-    c_in, c_out = conv.in_channels, conv.out_channels
-    return c_out % TILE == 0 and (c_in == NARROW or c_in % TILE == 0)
-
-
 def is_plain(module: nn.Module) -> bool:
-    """Whether nobody watches this module, and its forward is that of its class."""
+    """Whether nobody watches this module, and it has its class's forward."""
     own = module.__dict__  # attributes of modules take the host time
     return not (
         own["_forward_hooks"]
@@ -158,19 +153,15 @@ def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseCon
     if not torch.is_grad_enabled():
         features = _chain(blocks, features, folded)(features, maps)
     elif min(rows) > 1:
-        features = _trained(blocks, features, maps)
+        weights = [conv._parameters["weight"] for conv, _, _ in blocks]
+        norms = [norm for _, norm, _ in blocks]
+        features = train_blocks(features, weights, maps, norms)  # type: ignore[arg-type]  # see _may_train
     else:
         return None
     for (conv, _, _), count in zip(blocks, rows, strict=True):
         conv.record(count)
     out.features = features
     return out
-
-
-def _trained(blocks: Sequence[Block], features: Tensor, maps: Sequence[KernelMap]) -> Tensor:
-    weights = [block.conv._parameters["weight"] for block in blocks]
-    norms = [block.norm for block in blocks]
-    return train_blocks(features, weights, maps, norms)  # type: ignore[arg-type]  # see _may_train
 
 
 def _chain(blocks: Sequence[Block], features: Tensor, folded: dict) -> ConvChain:

@@ -42,8 +42,8 @@ class HashTable:
         self._keys, self._values = every[is_first], values[order[is_first]]
 
     def query(self, keys: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The values [N] of keys [N], and where one is missing [N] bool; the value of a missing key
-        is that of `values`, or 0."""
+        """The values [N] of keys [N], and where one is missing [N] bool; a missing key
+        has its value in `values`, or 0."""
         place, missing = self._find(keys)
         found = self._values.new_zeros(len(keys))
         if values is not None:  # the caller's: it is written to

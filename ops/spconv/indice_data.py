@@ -1,7 +1,7 @@
 """What layers share by an `indice_key`: sites, and the pairs of rows of each offset.
 
 `SharedMap` is what the layers here leave. Layers of a program's own leave `IndiceData` or
-`ImplicitGemmIndiceData`, as those of spconv 2 do.
+`ImplicitGemmIndiceData`, as the layers of spconv 2 do.
 """
 
 from __future__ import annotations
@@ -46,6 +46,22 @@ class SharedMap(NamedTuple):
     is_subm: bool
     geometry: ConvGeometry
     algo: ConvAlgo | None = None
+
+    @classmethod
+    def on(
+        cls,
+        sites: Sites,
+        geometry: ConvGeometry,
+        subm: bool,
+        output_padding: Sequence[int] | None = None,  # of a transposed convolution
+        algo: ConvAlgo | None = None,
+    ) -> SharedMap:
+        """Of a layer with these sites as its input."""
+        if subm:
+            kernel_map = sites.submanifold(geometry.kernel_size, geometry.dilation)
+            return cls(sites, sites, kernel_map, subm, geometry, algo)
+        transposed, more = output_padding is not None, output_padding or ()
+        return cls(sites, *sites.strided(geometry, transposed, more), subm, geometry, algo)
 
     @property
     def ksize(self) -> list[int]:

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import _has_any_global_hook
@@ -96,7 +97,7 @@ class SparseSequential(SparseModule):
 
 
 def _flat(sequential: SparseSequential, is_plain: Callable) -> list[nn.Module]:
-    """Its modules, and those of plain sequences in it."""
+    """Its modules, with the modules of a plain sequence in its place."""
     modules: list[nn.Module] = []
     for module in sequential._modules.values():
         if type(module) is SparseSequential and is_plain(module):
@@ -106,32 +107,26 @@ def _flat(sequential: SparseSequential, is_plain: Callable) -> list[nn.Module]:
     return modules
 
 
-def _on_features(compute: Callable[[Tensor], Tensor], x: Any) -> Any:
-    """Computed on the features of a sparse tensor, or on a tensor."""
-    if isinstance(x, SparseConvTensor):
-        return x.replace_feature(compute(x.features))
-    return compute(x)
+class _OfFeatures:
+    """Before a module of torch: it computes on the features of a sparse tensor, or on a tensor."""
+
+    def forward(self, input: Any) -> Any:
+        compute: Callable[[Tensor], Tensor] = super().forward  # type: ignore[misc]
+        if isinstance(input, SparseConvTensor):
+            return input.replace_feature(compute(input.features))
+        return compute(input)
 
 
-class SparseBatchNorm(nn.BatchNorm1d):
+class SparseBatchNorm(_OfFeatures, nn.BatchNorm1d):
     """BatchNorm1d of a sparse tensor's features."""
 
-    def forward(self, input: Any) -> Any:
-        return _on_features(super().forward, input)
 
-
-class SparseSyncBatchNorm(nn.SyncBatchNorm):
+class SparseSyncBatchNorm(_OfFeatures, nn.SyncBatchNorm):
     """SyncBatchNorm of a sparse tensor's features."""
 
-    def forward(self, input: Any) -> Any:
-        return _on_features(super().forward, input)
 
-
-class SparseReLU(nn.ReLU):
+class SparseReLU(_OfFeatures, nn.ReLU):
     """ReLU of a sparse tensor's features."""
-
-    def forward(self, input: Any) -> Any:
-        return _on_features(super().forward, input)
 
 
 class SparseIdentity(nn.Identity):
@@ -151,6 +146,12 @@ class RemoveGrid(SparseModule):
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:
         x.grid = None
         return x
+
+
+@torch.compiler.disable
+def uncompiled(layer: Any, *inputs: Any) -> SparseConvTensor:
+    """A layer's result where torch.compile traces: the sizes of the outputs depend on values."""
+    return layer._forward(*inputs)
 
 
 def is_spconv_module(module: Any) -> bool:

@@ -115,14 +115,10 @@ def _pairs(
     check_indices(indices, shape, batch_size)
     geometry = _geometry(len(shape), window)
     sites = sites_of(indices, shape, batch_size)
-    if subm:
-        kernel_map = sites.submanifold(geometry.kernel_size, geometry.dilation)
-        return SharedMap(sites, sites, kernel_map, subm, geometry)
-    more: Sequence[int] = ()
-    if transpose:
+    more = None
+    if transpose and not subm:
         more = per_axis("out_padding", _plain(out_padding), len(shape), least=0)
-    outputs, kernel_map = sites.strided(geometry, transpose, more)
-    return SharedMap(sites, outputs, kernel_map, subm, geometry)
+    return SharedMap.on(sites, geometry, subm, more)
 
 
 def _geometry(ndim: int, window: Sequence[Numbers]) -> ConvGeometry:

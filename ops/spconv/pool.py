@@ -20,7 +20,7 @@ from millisecond.ops.spconv.convolution import (
 )
 from millisecond.ops.spconv.core import SparseConvTensor, expand_nd
 from millisecond.ops.spconv.indice_data import ConvAlgo, SharedMap
-from millisecond.ops.spconv.modules import SparseModule
+from millisecond.ops.spconv.modules import SparseModule, uncompiled
 
 
 class _Pool(SparseModule):
@@ -50,29 +50,24 @@ class _Pool(SparseModule):
             self.register_buffer(MAX_NUM_VOXELS, torch.zeros(1, dtype=torch.int32))
 
     def forward(self, input: SparseConvTensor) -> SparseConvTensor:
-        if torch.compiler.is_compiling():  # the sizes of the outputs depend on values
-            return _uncompiled(self, input)
+        if torch.compiler.is_compiling():
+            return uncompiled(self, input)
         return self._forward(input)
 
     def _forward(self, input: SparseConvTensor) -> SparseConvTensor:
         check_dimensions(self, input)
         check_rows(input)
-        key, geometry = self.indice_key, window(self)
+        key = self.indice_key
         if input.find_indice_pair(key) is not None:
             raise ValueError(f"indice_key {key!r}: there already, pooling shares none")
-        sites = outputs = input.sites
-        sites.follow(self)
-        if self.subm:
-            kernel_map = sites.submanifold(geometry.kernel_size, geometry.dilation)
-        else:
-            outputs, kernel_map = sites.strided(geometry)
-        out = input.on(outputs, self._pooled(input.features, kernel_map))
+        input.sites.follow(self)
+        data = SharedMap.on(input.sites, window(self), self.subm, algo=self.algo)
+        out = input.on(data.outputs, self._pooled(input.features, data.kernel_map))
         if key is not None:
-            data = SharedMap(sites, outputs, kernel_map, self.subm, geometry, self.algo)
             out.indice_dict = input.indice_dict | {key: data}
         count = self.get_max_num_voxels()
         if count is not None:
-            count.clamp_(min=len(outputs.indices))
+            count.clamp_(min=len(data.out_indices))
         return out
 
     def _pooled(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
@@ -86,11 +81,6 @@ class _Pool(SparseModule):
             f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
             f"dilation={self.dilation}"
         )
-
-
-@torch.compiler.disable
-def _uncompiled(layer: _Pool, input: SparseConvTensor) -> SparseConvTensor:
-    return layer._forward(input)
 
 
 class SparseMaxPool(_Pool):

@@ -38,7 +38,7 @@ class AddTableMisaligned(SparseModule):
 
 
 class ConcatTable(SparseModule):
-    """A list of what each module makes of the input."""
+    """A list: each module's result on the input."""
 
     def forward(self, input: SparseConvTensor) -> list:
         return [module(input) for module in self._modules.values() if module is not None]

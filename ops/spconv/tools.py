@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 
 class CUDAKernelTimer:
-    """spconv's timer of its own kernels. torch.profiler measures those of this package."""
+    """spconv's timer of its own kernels. torch.profiler measures this package's."""
 
     def __init__(self, enable: bool = True):
         self.enable = False

@@ -1,4 +1,4 @@
-"""CUDA graphs of what a test calls."""
+"""CUDA graphs of a test's calls."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -60,7 +60,7 @@ train:
 STREETS = {"train": (3, 4, 12, 18, 29, 32, 33, 36, 48), "val": (102, 103, 112)}
 
 # Each process makes one update from its share of four frames, the statistics of BatchNorm frozen
-# or those of the batch.
+# or taken from the batch.
 UPDATE = """
 import sys, torch
 from pathlib import Path

@@ -18,7 +18,7 @@ PERIOD = 0.1  # seconds per turn
 def packet(azimuths, lengths, code: int, seconds: float, kind: int = 0x37, banks=1) -> bytes:
     """Twelve blocks.
 
-    azimuths: [12] hundredths of a degree; lengths: [32] or [12, 32] in units of the sensor, 0 is
+    azimuths: [12] hundredths of a degree; lengths: [32] or [12, 32] in units of the sensor, 0:
     no echo; code, kind: the last byte and the one before; banks: so many take turns in the blocks.
     """
     blocks = np.zeros(12, BLOCK)

@@ -1,4 +1,4 @@
-"""Weights for tests of what uses them."""
+"""Weights for the tests that need some."""
 
 from pathlib import Path
 

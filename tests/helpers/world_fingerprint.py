@@ -12,7 +12,7 @@ STREETS = 12
 
 
 def fingerprint() -> str:
-    """Of depths and boxes in centimetres and of what is hit, in streets of nearly all scenes."""
+    """Of depths and boxes in centimetres and the names of hits, in streets of nearly all scenes."""
     grid = Grid.of(np.radians(np.linspace(-24, 3, 24)), np.radians(np.arange(-180, 180, 1.0)))
     digest = hashlib.sha256()
     for seed in range(STREETS):

@@ -42,7 +42,7 @@ def test_a_box_on_an_anchor_is_its_match_and_a_batch_may_hold_none():
 def test_wrong_input_is_named():
     sides, limits = anchor_sides(anchors()), torch.tensor([[0.6, 0.45]])
     labels = torch.ones(1, 3, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"boxes: expected \[B, M, 7\], got \[3, 7\]"):
+    with pytest.raises(ValueError, match=r"boxes: expected \[B, M, 7\] of floats, got \[3, 7\]"):
         match_anchors(*sides, limits, torch.zeros(3, 7), labels)
     with pytest.raises(ValueError, match=r"labels: expected \[1, 2\], got \[1, 3\]"):
         match_anchors(*sides, limits, torch.zeros(1, 2, 7), labels)

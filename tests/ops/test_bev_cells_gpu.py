@@ -87,7 +87,7 @@ def test_tiles_are_of_wide_convolutions():
 def test_tiles_of_another_convolution_are_refused():
     chain = ConvChain([torch.zeros(9, 128, 128)], [torch.zeros(128)]).cuda().half()
     table = Table(torch.zeros(9, 50, dtype=torch.int32).cuda(), tiles=torch.zeros(16).byte().cuda())
-    with pytest.raises(RuntimeError, match="tiles are not those of 50 rows"):
+    with pytest.raises(RuntimeError, match="tiles were not made for 50 rows"):
         chain(torch.zeros(9, 128).cuda().half(), [KernelMap(table, None)])
 
 

@@ -1,4 +1,4 @@
-"""Training blocks through torch.compile: the gradients are those of eager."""
+"""Training blocks through torch.compile: the gradients are as in eager mode."""
 
 from itertools import pairwise
 

@@ -49,7 +49,7 @@ def test_graph_replays_over_what_was_there():
 @pytest.mark.parametrize("made_under", ["highest", "high"])
 @torch.inference_mode()
 def test_the_precision_is_that_of_packing(made_under):
-    """Whatever torch is set to when the chain is called: tiles for tf32 are no rows of float32."""
+    """Whatever torch is set to when the chain is called: tiles for tf32 are not rows of float32."""
     before = torch.get_float32_matmul_precision()
     above, below = levels(6, 0.2)
     maps = [above.submanifold, above.submanifold, below.down]

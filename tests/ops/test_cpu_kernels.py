@@ -6,10 +6,16 @@ import pytest
 import torch
 
 from millisecond import ops
-from millisecond.ops import ConvChain, ConvGeometry, cpu, strided_map, submanifold_map
+from millisecond.ops import (
+    ConvChain,
+    ConvGeometry,
+    cpu,
+    kernel_map,
+    strided_map,
+    submanifold_map,
+)
 from millisecond.ops.cpu import convolve, pack_weight
 from millisecond.ops.dispatch import on_cpu_kernels
-from millisecond.ops.kernel_map import index_pyramid_definition
 from millisecond.ops.rulebook import KernelMap, Table
 from millisecond.ops.sparse_conv import sparse_conv, sparse_conv_definition
 from tests.conftest import CONVOLUTION
@@ -108,7 +114,7 @@ def test_gradients(strided):
 
 @needs_kernels
 @pytest.mark.parametrize("seed", range(6))
-def test_the_index_does_not_depend_on_the_threads(seed):
+def test_the_index_does_not_depend_on_the_threads(seed, monkeypatch):
     """More sites than one thread takes at once; the reference has no threads."""
     shape = [(30, 90, 100), (3, 200, 300), (1500, 70), (300, 3, 90)][seed % 4]
     coords = random_sites(seed, 2, shape, 0.02 + 0.05 * seed)
@@ -119,8 +125,8 @@ def test_the_index_does_not_depend_on_the_threads(seed):
         got = ops.index_pyramid(coords, shape, 2, downs, 3, True)
     finally:
         torch.set_num_threads(threads)
-    kernel = (3,) * len(shape)
-    wanted = index_pyramid_definition(coords, shape, 2, downs, kernel, True, None, None, True)
+    monkeypatch.setattr(kernel_map, "on_cpu_kernels", lambda _: False)
+    wanted = ops.index_pyramid(coords, shape, 2, downs, 3, True)
     for ours, theirs in zip(got.levels, wanted.levels, strict=True):
         assert torch.equal(ours.coords, theirs.coords)
         for one, other in ((ours.submanifold, theirs.submanifold), (ours.down, theirs.down)):

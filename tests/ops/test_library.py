@@ -150,7 +150,7 @@ def test_the_code_for_hopper_has_products_of_warpgroups(
     (build,) = compiler
     assert [flag for flag in build["extra_cuda_cflags"] if "arch" in flag] == flags
     assert os.environ.get("TORCH_CUDA_ARCH_LIST") == wanted
-    # the folder is that of the same flags, however they were asked for
+    # the same flags have one folder, however they were asked for
     assert (library.cache_folder() == plain) == (flags == [CODE_90A])
 
 

@@ -1,4 +1,4 @@
-"""Tables from lines of sites against those of the kernel maps."""
+"""Tables from lines of sites against the tables of kernel maps."""
 
 import pytest
 import torch

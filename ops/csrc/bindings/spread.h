@@ -6,7 +6,7 @@
 
 namespace millisecond {
 
-// Everything but the results. values [N, C] of each map, of which the first channels are those of the groups.
+// Everything but the results. values [N, C] of each map; the groups are its first channels.
 inline SpreadJob spread_of(at::TensorList values, at::TensorList rows, at::IntArrayRef factors,
                            at::IntArrayRef channels) {
   const size_t maps = values.size();

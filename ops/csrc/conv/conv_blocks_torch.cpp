@@ -172,8 +172,8 @@ class Pieces {
   int64_t at_ = 0;
 };
 
-// Strides of the gradient of a weight: the weight's where these are those of its shape or, of [V, C_in, C_out],
-// those of [C_out, V, C_in], so that autograd takes it as it is.
+// Strides of the gradient of a weight, so that autograd takes it as it is: the strides of a [C_out, V, C_in] where
+// a weight [V, C_in, C_out] has them, else contiguous ones.
 at::DimVector gradient_strides(const Tensor& weight) {
   if (weight.dim() == 3) {
     const at::DimVector outputs_first = {weight.size(1), 1, weight.size(0) * weight.size(1)};
@@ -185,7 +185,7 @@ at::DimVector gradient_strides(const Tensor& weight) {
 int64_t gradient_room(const Tensor& parameter) { return Pieces::room(parameter.numel() * sizeof(float)); }
 
 // Gradients of weights, but the large ones, of scales and of shifts of all blocks, one kind after the other behind
-// a place for that of the features; in one allocation.
+// a place for the gradient of the features; in one allocation.
 std::vector<Tensor> joint_gradients(at::TensorList weights, at::TensorList scales) {
   const size_t blocks = weights.size();
   int64_t room = 0;
@@ -235,7 +235,7 @@ std::vector<Tensor> blocks_backward(const Tensor& gradient, const Tensor& featur
   check_same_device(statistics, "statistics", features, "features");
   TORCH_CHECK(statistics.size(0) == 2 && statistics.size(1) == channels, "statistics must be [2, ", channels,
               "], has shape ", statistics.sizes());
-  const float* mean = statistics.data_ptr<float>() + channels;  // behind that of the last block
+  const float* mean = statistics.data_ptr<float>() + channels;  // behind the last block's mean
   const ForkedStream fork(features.device());
   const std::vector<WeightGradientPlan> plans =
       plans_of(features, weights, saved, neighbours, counts, tf32, ahead, fork.branch());
@@ -311,7 +311,7 @@ struct Rest : torch::CustomClassHolder {
   bool tf32;
 };
 
-// As the operators take them: those of spconv 2 are contiguous.
+// As the operators take them: weights of spconv 2 must be contiguous.
 Tensors readable(at::TensorList weights) {
   Tensors out;
   for (const Tensor& weight : weights) out.push_back(weight.dim() == 3 ? weight : weight.contiguous());

@@ -39,7 +39,7 @@ const void* tiles_of(const Tensor& tiles, const OffsetTable& table, int64_t c_ou
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   const bool wide = c_out > 0 && c_out % PANEL == 0 && !table.order;
   const int count = wide ? tile_count(table.rows, static_cast<int>(c_out), multiprocessors) : 0;
-  TORCH_CHECK(wide && tiles.numel() == int64_t(count) * tile_bytes(table.volume), "tiles are not those of ",
+  TORCH_CHECK(wide && tiles.numel() == int64_t(count) * tile_bytes(table.volume), "tiles were not made for ",
               table.rows, " rows, ", table.volume, " offsets and ", c_out, " channels");
   check_same_device(tiles, "tiles", features, "features");
   check_aligned(tiles, "tiles");

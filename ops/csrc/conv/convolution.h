@@ -82,7 +82,7 @@ struct GradientParts {
 struct WeightGradientArguments {
   const void* features;   // [source rows, c_in]
   const void* gradient;   // [rows, c_out]
-  float* partial;         // [splits or places, ...] workspace, its axes in the order of those of out
+  float* partial;         // [splits or places, ...] workspace, its axes in the order of out's
   float* out;             // of volume, c_in and c_out
   WeightStrides strides;  // of out, of c_in or c_out is 1
   OffsetTable table;

@@ -1,7 +1,7 @@
 // Implicit GEMM on Hopper's warpgroup products for rows in an order that puts rows of the same offsets side by
 // side (index/row_order.cu): out[n] = sum over offsets v of features[neighbours[v][n]] W[v]. The first of the two
-// kernels below serves floats, but for wide layers of few rows; the second one, whose tiles are those of
-// warpgroup.cuh, the rest.
+// kernels below serves floats, but for wide layers of few rows; the second one, with the tiles of warpgroup.cuh,
+// the rest.
 #include "chained.cuh"
 #include "conv/epilogue.cuh"
 #include "conv/warpgroup.cuh"
@@ -16,8 +16,8 @@ namespace millisecond {
 // tensor core reads, so that it waits for no other warp's rows. A warpgroup skips offsets that none of its rows
 // has.
 
-// T: element type (float multiplies in tf32). CTAS: resident on one multiprocessor. STAGES: of the ring, of which
-// LAG are not asked for again before all warps have read them.
+// T: element type (float multiplies in tf32). CTAS: resident on one multiprocessor. STAGES: of the ring; LAG
+// of them are not asked for again before all warps have read them.
 template <typename T_, int NB_, int GROUPS_, int CTAS_, int STAGES_, int LAG_, int DEPTH_>
 struct OrderedTile {
   using T = T_;

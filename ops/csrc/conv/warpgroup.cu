@@ -41,7 +41,7 @@ struct TileShared {
   }
 };
 
-// Whether a table's offsets are those of a 3x3 window of one or two heights (y, x, z).
+// Whether a table's offsets are a 3x3 window of one or two heights (y, x, z).
 __device__ __forceinline__ bool is_window(int volume) {
   return volume == TAPS * TAPS || volume == 2 * TAPS * TAPS;
 }
@@ -70,8 +70,8 @@ struct TileRing {
   }
 };
 
-// Whether a row reads lines that do not follow those of the row before. sources: [volume][MAX_LINES] by step, from
-// the row on.
+// Whether a row reads lines that do not follow the lines of the row before. sources: [volume][MAX_LINES] by step,
+// from the row on.
 __device__ __forceinline__ bool is_apart(int volume, const int* sources) {
   for (int step = 0; step < volume; step += TAPS) {
     const int* const first = sources + step * MAX_LINES;
@@ -84,7 +84,7 @@ __device__ __forceinline__ bool is_apart(int volume, const int* sources) {
 __device__ __forceinline__ void find_tile(const OffsetTable& table, TileRows& tile, int row0, int end,
                                           int columns) {
   __shared__ int2 counts[MAX_COLUMNS / WARP];
-  __shared__ int place[MAX_LINES];  // of a line: where in the sources, from those of its group on
+  __shared__ int place[MAX_LINES];  // of a line: where in the sources, from its group's first on
   const int i = threadIdx.x, left = end - row0, volume = table.volume;
   if (left <= 0) {
     if (i == 0) tile.taps = 1, tile.lines = tile.columns = tile.count = 0, tile.first = tile.end = row0;
@@ -141,7 +141,7 @@ __device__ __forceinline__ void find_tile(const OffsetTable& table, TileRows& ti
     tile.first = row0, tile.count = rows, tile.end = end;
   }
 
-  // ---- sources of lines in the place of those of rows ----
+  // ---- sources of lines in the place of sources of rows ----
   if (taps > 1) {
     constexpr int EACH = divide_up(2 * TAPS * MAX_LINES, WARPGROUP_THREADS);
     int held[EACH];

@@ -30,7 +30,7 @@ constexpr int MAX_LINES = MAX_COLUMNS + 4;  // that it reads per offset, filled 
 struct alignas(32) TileRows {
   int taps;              // offsets that read the same lines
   int lines;             // so many are read
-  int columns;           // of the product, those of a block's largest: a multiple of 16, from 128 on of 32
+  int columns;           // of the product, as many as a block's largest has: a multiple of 16, from 128 on of 32
   int first, count;      // rows of the table, may be none
   int end;               // behind the last row of the block's tiles
   int row[MAX_COLUMNS];  // of a column, -1: none

@@ -48,7 +48,7 @@ def run_case(world: World, folder: Path, seed: int, case: int) -> Failure | None
     arguments, writes, done = command.arguments.split(), command.writes.split(), []
     if rng.random() < 0.15:
         done.append(spoil_argument(arguments, rng))
-        writes += [done[0].partition("/")[0], "output"]  # it may be the name of what is written
+        writes += [done[0].partition("/")[0], "output"]  # it may name the output
     if "plain" in arguments and rng.random() < 0.6:
         done.append(spoil_data_set(own / "plain", rng))
     if not done or rng.random() < 0.3:

@@ -17,7 +17,7 @@ from millisecond.tools import demo, detect, train, visualize
 
 PATIENCE = 60  # seconds for one call
 MEMORY = 3 << 30  # bytes that a call may add
-NOT_FINITE = 1  # exit code of a training whose loss is no number
+NOT_FINITE = 1  # exit code of a training whose loss is not a number
 
 
 def snapshot(world: Path, writes: list[str]) -> dict[str, object]:

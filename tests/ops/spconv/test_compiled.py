@@ -1,4 +1,4 @@
-"""Training of a network of ops.spconv through torch.compile: its gradients are those of eager."""
+"""Training of a network of ops.spconv through torch.compile: its gradients are as in eager mode."""
 
 import copy
 

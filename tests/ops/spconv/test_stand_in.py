@@ -49,7 +49,7 @@ print(__name__, sys.argv[1:], len(y.indices), spconv.pytorch.__name__)
 
 @pytest.fixture(autouse=True)
 def no_spconv(monkeypatch):
-    """Nothing has imported spconv yet, and nothing stays of what a test installs."""
+    """Nothing has imported spconv yet, and what a test installs goes after it."""
     for name in [*sys.modules]:
         if name.split(".")[0] in ("spconv", "cumm"):
             monkeypatch.delitem(sys.modules, name)

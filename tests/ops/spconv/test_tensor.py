@@ -173,7 +173,7 @@ def test_layers_of_one_key_share_the_map():
 
 
 WRONG = {
-    "indice_key 'a': kernel_size is [5, 5, 5], that of the first": lambda e, x: e.SubMConv3d(
+    "indice_key 'a': kernel_size is [5, 5, 5], the first layer": lambda e, x: e.SubMConv3d(
         4, 4, 5, indice_key="a"
     )(x),
     "indice_key 'a': dilation is [2, 2, 2]": lambda e, x: e.SubMConv3d(
