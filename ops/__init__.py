@@ -4,9 +4,6 @@ A file holds an operator or a small family of them: the public function `f`, whi
 arguments and chooses, `f_definition` in plain torch, which is the CPU path, the call of the kernel,
 its fake and its gradient. Where plain torch is too slow, `ops/cpu.py` runs the kernels of a CPU.
 """
-# ruff: noqa: F401
-
-import inspect
 
 from millisecond.ops.anchors import (
     Match,
@@ -76,9 +73,74 @@ from millisecond.ops.voxelize import (
     voxelize,
 )
 
-# All that is imported above is public, but for modules.
 __all__ = [
-    name
-    for name, value in list(globals().items())
-    if not name.startswith("_") and not inspect.ismodule(value)
+    "BevCells",
+    "BevHeads",
+    "CellPlan",
+    "CellValues",
+    "ConvChain",
+    "ConvGeometry",
+    "InverseConv",
+    "Kept",
+    "KernelMap",
+    "Level",
+    "LossScale",
+    "Match",
+    "Moments",
+    "Nearest",
+    "PointVoxels",
+    "Pyramid",
+    "Recipe",
+    "SelectedBoxes",
+    "SparseMaxPool",
+    "SparseTensor",
+    "StridedConv",
+    "SubmanifoldConv",
+    "Table",
+    "Targets",
+    "VoxelGrid",
+    "Voxels",
+    "adamw_update",
+    "anchor_loss_gradients",
+    "anchor_losses",
+    "anchor_sides",
+    "anchor_targets",
+    "apply_direction",
+    "ball_query",
+    "bev_cells",
+    "bev_map",
+    "bev_spread",
+    "collect",
+    "conv_blocks",
+    "decode",
+    "dense",
+    "direction_bin",
+    "dynamic_voxelize",
+    "encode",
+    "furthest_point_sampling",
+    "group_points",
+    "index_pyramid",
+    "index_workspace",
+    "interpolate",
+    "inverse_distance_weights",
+    "iou_3d",
+    "iou_bev",
+    "limit_period",
+    "load_points",
+    "load_workspace",
+    "match_anchors",
+    "nms",
+    "norm_relu",
+    "overlap_bev",
+    "paired_overlap_bev",
+    "select_boxes",
+    "select_boxes_of_cells",
+    "sparse_conv",
+    "sparse_max_pool",
+    "stage_points",
+    "strided_map",
+    "submanifold_map",
+    "three_nearest",
+    "voxel_pool",
+    "voxelize",
 ]

@@ -127,9 +127,20 @@ def _orders(tables: Sequence[Table]) -> list[Tensor | None]:
 
 @fake("conv_blocks")
 def _fake_conv_blocks(
-    features, weights, scales, shifts, running_means, running_vars, batches, neighbours, counts,
-    orders, momentum, eps, tf32=False,
-) -> list[Tensor]:  # fmt: skip
+    features,
+    weights,
+    scales,
+    shifts,
+    running_means,
+    running_vars,
+    batches,
+    neighbours,
+    counts,
+    orders,
+    momentum,
+    eps,
+    tf32=False,
+) -> list[Tensor]:
     outs = [
         features.new_empty(table.shape[1], scale.shape[0])
         for table, scale in zip(neighbours, scales, strict=True)
@@ -140,9 +151,23 @@ def _fake_conv_blocks(
 
 @fake("conv_blocks_backward")
 def _fake_conv_blocks_backward(
-    gradient, features, weights, scales, shifts, saved, neighbours, counts, back_neighbours,
-    back_counts, back_orders, back_flipped, eps, wants_features, tf32=False, overwrite=False,
-) -> list[Tensor]:  # fmt: skip
+    gradient,
+    features,
+    weights,
+    scales,
+    shifts,
+    saved,
+    neighbours,
+    counts,
+    back_neighbours,
+    back_counts,
+    back_orders,
+    back_flipped,
+    eps,
+    wants_features,
+    tf32=False,
+    overwrite=False,
+) -> list[Tensor]:
     of_features = torch.empty_like(features) if wants_features else features.new_empty(0)
     of_weights = [torch.empty_like(weight, dtype=torch.float32) for weight in weights]
     of_scales, of_shifts = ([torch.empty_like(scale) for scale in scales] for _ in range(2))
@@ -151,7 +176,22 @@ def _fake_conv_blocks_backward(
 
 @fake("train_blocks")
 def _fake_train_blocks(
-    features, weights, scales, shifts, running_means, running_vars, batches, neighbours, counts,
-    orders, back_neighbours, back_counts, back_orders, back_flipped, momentum, eps, tf32,
-) -> Tensor:  # fmt: skip
+    features,
+    weights,
+    scales,
+    shifts,
+    running_means,
+    running_vars,
+    batches,
+    neighbours,
+    counts,
+    orders,
+    back_neighbours,
+    back_counts,
+    back_orders,
+    back_flipped,
+    momentum,
+    eps,
+    tf32,
+) -> Tensor:
     return features.new_empty(neighbours[-1].shape[1], scales[-1].shape[0])

@@ -221,9 +221,19 @@ def _convolve(
 
 @fake("conv")
 def _fake_conv(
-    features, weight, transposed, neighbours, count, flipped, bias, residual, relu, tf32=False,
-    order=None, packed=None,
-) -> Tensor:  # fmt: skip
+    features,
+    weight,
+    transposed,
+    neighbours,
+    count,
+    flipped,
+    bias,
+    residual,
+    relu,
+    tf32=False,
+    order=None,
+    packed=None,
+) -> Tensor:
     return features.new_empty(neighbours.shape[1], weight.shape[1 if transposed else 2])
 
 

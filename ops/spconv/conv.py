@@ -29,10 +29,23 @@ class _SubM(SparseConvolution):
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
     ):
-        sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias
-        options = {"indice_key": indice_key, "algo": algo, "fp32_accum": fp32_accum, "name": name}
-        options["large_kernel_fast_algo"] = large_kernel_fast_algo
-        super().__init__(self.NDIM, *sizes, subm=True, **options)
+        super().__init__(
+            self.NDIM,
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            subm=True,
+            indice_key=indice_key,
+            algo=algo,
+            fp32_accum=fp32_accum,
+            large_kernel_fast_algo=large_kernel_fast_algo,
+            name=name,
+        )
 
 
 class _Strided(SparseConvolution):
@@ -58,11 +71,24 @@ class _Strided(SparseConvolution):
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
     ):
-        sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias
-        options = {"indice_key": indice_key, "algo": algo, "fp32_accum": fp32_accum, "name": name}
-        options["large_kernel_fast_algo"] = large_kernel_fast_algo
-        options["record_voxel_count"] = record_voxel_count
-        super().__init__(self.NDIM, *sizes, transposed=self.TRANSPOSED, **options)
+        super().__init__(
+            self.NDIM,
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            transposed=self.TRANSPOSED,
+            indice_key=indice_key,
+            algo=algo,
+            fp32_accum=fp32_accum,
+            large_kernel_fast_algo=large_kernel_fast_algo,
+            record_voxel_count=record_voxel_count,
+            name=name,
+        )
 
 
 class _Inverse(SparseConvolution):
@@ -82,10 +108,19 @@ class _Inverse(SparseConvolution):
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
     ):
-        sizes = in_channels, out_channels, kernel_size
-        options = {"indice_key": indice_key, "algo": algo, "fp32_accum": fp32_accum, "name": name}
-        options["large_kernel_fast_algo"] = large_kernel_fast_algo
-        super().__init__(self.NDIM, *sizes, bias=bias, inverse=True, **options)
+        super().__init__(
+            self.NDIM,
+            in_channels,
+            out_channels,
+            kernel_size,
+            bias=bias,
+            inverse=True,
+            indice_key=indice_key,
+            algo=algo,
+            fp32_accum=fp32_accum,
+            large_kernel_fast_algo=large_kernel_fast_algo,
+            name=name,
+        )
 
 
 class SubMConv1d(_SubM):
