@@ -105,7 +105,7 @@ class Validation:
     def _loader(self, share: range) -> DataLoader[Part]:
         """The batches of this process's share of the frames."""
         return DataLoader(
-            Subset(self.dataset, share),
+            Subset(self.dataset, share),  # type: ignore[arg-type]  # it only indexes
             batch_size=self.batch_size,
             num_workers=self.workers,
             collate_fn=partial(_collate, classes=self.classes),
