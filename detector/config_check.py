@@ -293,7 +293,9 @@ def data_warnings(
             "AP is too high, because training sees them too"
         )
     for name, wanted in config.augment.sample.items():
-        if database is not None and wanted and not len(_usable(database, name, config)):
+        if database is None or not wanted:
+            continue
+        if not len(database.select(name, config.augment.min_points)):
             owned = int((database.names == name).sum())
             lines.append(
                 f"no {name} to paste (augment.sample.{name}: {wanted}): of {owned} in the database "
@@ -301,10 +303,6 @@ def data_warnings(
                 "a box in the image of 25 pixels or more, columns 5 to 8 of a label"
             )
     return lines + _odd_scans(config, frames)
-
-
-def _usable(database: GroundTruthDatabase, name: str, config: Config):
-    return database.select(name, config.augment.min_points)
 
 
 def _odd_scans(config: Config, frames: Dataset) -> list[str]:

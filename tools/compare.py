@@ -28,7 +28,7 @@ from millisecond.data.simulator import simulate
 from millisecond.data.simulator.sensors import Sensor, find_sensor, sensor_names
 from millisecond.detector.config import load_config
 from millisecond.detector.draw.png import require_own, save_png
-from millisecond.detector.draw.scan_sheet import draw_scan_sheet
+from millisecond.detector.draw.sheets import draw_scan_sheet
 from millisecond.detector.models.sparse_encoder import DOWNS
 from millisecond.tools.program import add_mounting, mounting_of, number, output_path, run, shown
 

@@ -31,8 +31,8 @@ from millisecond.data.metric.tracking import (
     nearest_identities,
     sum_counts,
 )
+from millisecond.detector.detection_files import Result, read_result
 from millisecond.detector.tracking import EgoMotion, Tracker
-from millisecond.detector.tracking.track_files import Result, read_result
 from millisecond.tools.program import output_path, rate, run
 from millisecond.tools.program import score as least
 

@@ -40,8 +40,8 @@ from millisecond.data.metric.overlap import (
 )
 from millisecond.data.schema import nearest
 from millisecond.detector.config import load_config
+from millisecond.detector.detection_files import find_detections, names_in, read_detections
 from millisecond.detector.detector import Detector
-from millisecond.detector.draw.detection_files import find_detections, names_in, read_detections
 from millisecond.detector.draw.plot import COLOURS, Line, Panel, Scale, draw_panels
 from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.style import TEXT

@@ -13,10 +13,10 @@ from millisecond.data.files import make_folder
 from millisecond.data.metric.verdicts import count
 from millisecond.detector.draw.birds_eye import draw_birds_eye, draw_thumbnail
 from millisecond.detector.draw.camera import draw_camera, read_image
-from millisecond.detector.draw.frame_sheet import CELL, RIGHT, compose_contact_sheet, compose_sheet
 from millisecond.detector.draw.object_table import draw_object_table, object_rows
 from millisecond.detector.draw.png import save_png
 from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
+from millisecond.detector.draw.sheets import CELL, RIGHT, compose_contact_sheet, compose_sheet
 from millisecond.detector.draw.view import View
 from millisecond.detector.draw.window import Window
 from millisecond.tools.program import one_line

@@ -25,13 +25,13 @@ from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import read_labels
 from millisecond.data.live.scan import LiveScan
 from millisecond.data.metric.kitti import MIN_OVERLAP, evaluate
+from millisecond.detector.detection_files import read_result
 from millisecond.detector.draw.birds_eye import draw_birds_eye
 from millisecond.detector.draw.png import save_png
 from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
 from millisecond.detector.draw.style import BACKGROUND, Palette
 from millisecond.detector.following import LiveFrame, Trails
 from millisecond.detector.tracking import Tracker
-from millisecond.detector.tracking.track_files import read_result
 from millisecond.tools import detect, evaluate_tracks, simulate
 from millisecond.tools.program import output_path, run
 

@@ -27,8 +27,8 @@ from millisecond.data.kitti.layout import Layout
 from millisecond.data.kitti.results import detections_to_labels
 from millisecond.data.metric.verdicts import Count, Verdicts, badness, count, default_overlap, judge
 from millisecond.detector.config import load_config
+from millisecond.detector.detection_files import find_detections, names_in, read_detections
 from millisecond.detector.detector import Detector
-from millisecond.detector.draw.detection_files import find_detections, names_in, read_detections
 from millisecond.detector.draw.style import BoxSet, Palette
 from millisecond.detector.draw.view import View
 from millisecond.tools.program import columns_of, mounting_of, one_line

@@ -129,17 +129,14 @@ def _footprints(boxes: np.ndarray, view: View) -> tuple[np.ndarray, np.ndarray]:
     return view.pixels(corners), view.pixels(heading)
 
 
-def _edges(corners: np.ndarray) -> np.ndarray:
-    return np.stack([corners, np.roll(corners, -1, axis=0)], axis=1)
-
-
 def _areas(plot: Image.Image, view: View, shown: BoxSet) -> None:
     draw = ImageDraw.Draw(plot, "RGBA")
     footprints = zip(*_footprints(shown.boxes, view), strict=True)
     for colour, (corners, heading) in zip(shown.colours, footprints, strict=True):
         corners, heading = corners * SMOOTH, heading * SMOOTH
         draw.polygon([tuple(c) for c in corners.tolist()], fill=(*colour, 70))
-        draw_lines(draw, dash(_edges(corners), 5 * SMOOTH), tint(colour), 2 * SMOOTH - 1)
+        edges = np.stack([corners, np.roll(corners, -1, axis=0)], axis=1)
+        draw_lines(draw, dash(edges, 5 * SMOOTH), tint(colour), 2 * SMOOTH - 1)
         draw_lines(draw, heading[None], tint(colour), SMOOTH)
     _crosses(draw, view, shown, SMOOTH)
 

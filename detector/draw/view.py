@@ -50,7 +50,8 @@ class View(NamedTuple):
         within = [np.zeros((1, 2))]
         if len(places):
             within.append(np.percentile(places, (STRAY, 100 - STRAY), axis=0))
-        ends = np.concatenate([*within, *(_corners(some) for some in boxes)])
+        corners = (box_corners(some)[:, :4, :2].reshape(-1, 2) for some in boxes)  # lower faces
+        ends = np.concatenate([*within, *corners])
         low = np.floor(ends.min(axis=0) / STEP) * STEP
         high = np.maximum(np.ceil(ends.max(axis=0) / STEP) * STEP, low + STEP)
         (x0, y0), (x1, y1) = np.clip([low, high], -FARTHEST, FARTHEST).tolist()
@@ -67,11 +68,6 @@ class View(NamedTuple):
         """LiDAR points [..., 2 or more] -> [..., 2] pixels (right, down) from the plot's corner."""
         right = (self.y[1] - points[..., 1]) * self.scale
         return np.stack([right, (self.x[1] - points[..., 0]) * self.scale], axis=-1)
-
-
-def _corners(boxes: np.ndarray) -> np.ndarray:
-    """[M, 7] -> [4 M, 2] of the lower faces."""
-    return box_corners(boxes)[:, :4, :2].reshape(-1, 2)
 
 
 LETTER = (9.0, 18.0)  # pixels, width and height, with some room around

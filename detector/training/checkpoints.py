@@ -11,9 +11,8 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +23,6 @@ from millisecond.detector import tensor_file
 from millisecond.detector.config import Config, parse_config
 from millisecond.detector.models.second import Second
 from millisecond.detector.training.distributed import Processes
-from millisecond.detector.training.finite_guard import NotFinite
 from millisecond.detector.weights import save_weights
 
 
@@ -275,22 +273,16 @@ class CheckpointStore:
         Each damaged one is reported with a line. Raises ValueError where all are damaged.
         """
         paths = self.paths()
-        for checkpoint in self._undamaged(paths, report):
-            return checkpoint
+        for path in paths:
+            try:
+                return read(path)
+            except (ValueError, OSError) as error:
+                report(f"warning: {error}; trying the one before it")
         if paths:
             raise ValueError(
                 f"{self.folder}: all {len(paths)} checkpoints are damaged; start anew elsewhere"
             )
         return None
-
-    def _undamaged(self, paths: list[Path], report) -> Iterator[Checkpoint]:
-        for path in paths:
-            try:
-                checkpoint = read(path)
-            except (ValueError, OSError) as error:
-                report(f"warning: {error}; trying the one before it")
-            else:
-                yield checkpoint
 
 
 def read(path: Path) -> Checkpoint:
@@ -359,23 +351,15 @@ class RunFolder:
         if self.processes.first:
             save_weights(self.path / name, state.trained, self.config)
 
-    def save_batches(self, error: NotFinite) -> Path:
-        """The batches of a step that this process found not finite; returns the file."""
-        path = self.path / f"not_finite_{error.step}_{self.processes.rank}.safetensors"
-        error.save(path)
-        return path
-
     def _require_no_run(self) -> None:
-        found = self.processes.of_first(partial(_content_of, self.path))
+        found = self.processes.of_first(
+            lambda: [name for name in CONTENT if (self.path / name).exists()]
+        )
         if found:
             raise ValueError(
                 f"{self.path}: holds a training ({found[0]}); add --resume to continue it, "
                 "or give another --output"
             )
-
-
-def _content_of(folder: Path) -> list[str]:
-    return [name for name in CONTENT if (folder / name).exists()]
 
 
 def _warn(line: str) -> None:

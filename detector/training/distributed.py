@@ -19,6 +19,9 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+
+# The compiler, which the optimizer imports at its first step otherwise: of several processes one
+# then aborts at its end now and then.
 import torch._dynamo
 import torch.distributed as dist
 from torch import Tensor
@@ -54,10 +57,6 @@ def _watch(peer: int, ring: dist.ProcessGroup) -> None:
         print(f"process {peer} of the training died, so this one ends", file=sys.stderr)
         sys.stderr.flush()
         os._exit(1)
-
-
-# The compiler, which the optimizer imports at its first step otherwise: of several processes one
-# then aborts at its end now and then.
 
 
 TIMEOUT = timedelta(minutes=30)  # longer than rank 0 takes to score the whole validation split

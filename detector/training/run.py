@@ -144,7 +144,8 @@ class Training:
         self.folder.save_checkpoint(self.state)
 
     def _save_batches(self, error: NotFinite) -> None:
-        path = self.folder.save_batches(error)
+        path = self.folder.path / f"not_finite_{error.step}_{self.processes.rank}.safetensors"
+        error.save(path)
         self.monitor.say(f"the batch of step {error.step} is in {path}")
 
     def _try(self, write: Callable[[], None]) -> None:

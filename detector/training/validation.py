@@ -6,15 +6,16 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Subset
 from tqdm import tqdm
 
-from millisecond.data.datasets import Dataset as LabelledDataset
+from millisecond.data.datasets import Dataset
 from millisecond.data.folder.dataset import FolderDataset
 from millisecond.data.frame import Batch, Frame, collate
 from millisecond.data.kitti.labels import Labels
@@ -28,7 +29,7 @@ from millisecond.detector.training.losses import loss_names
 from millisecond.detector.training.trainer import Outcome
 
 Forward = Callable[[Second, Batch], Outcome]
-Numbered = tuple[Batch | None, list[tuple[int, Frame]]]  # a batch, its frames with their indices
+Part = tuple[Batch | None, list[Frame]]  # a batch, its frames without their points
 
 
 class Scores(NamedTuple):
@@ -51,7 +52,7 @@ class Validation:
 
     def __init__(
         self,
-        dataset: LabelledDataset,
+        dataset: Dataset,
         classes: Sequence[str],
         postprocess: PostProcessor,
         batch_size: int,
@@ -77,18 +78,20 @@ class Validation:
         found: dict[int, Labels] = {}
         capped = 0
         total = torch.zeros(len(loss_names(self.classes)), dtype=torch.float64)
-        with evaluating(model), batches_of(self._loader(frames)) as batches:
-            for batch, numbered in self._padded(batches, frames):
+        share = range(self.processes.rank, frames, self.processes.count)
+        indices = iter(share)
+        with evaluating(model), batches_of(self._loader(share)) as batches:
+            for batch, part in self._padded(batches, frames):
                 if stopped():
                     return None
                 if batch is None:
                     continue
                 predictions, losses, dropped = forward(model, batch)
-                total += losses.flat().cpu() * len(numbered)  # sync: so do the boxes below
+                total += losses.flat().cpu() * len(part)  # sync: so do the boxes below
                 capped += int(dropped[1])
                 detections = self.postprocess(predictions)
-                for (index, frame), boxes in zip(numbered, detections, strict=True):
-                    found[index] = detections_to_labels(
+                for frame, boxes in zip(part, detections, strict=True):
+                    found[next(indices)] = detections_to_labels(
                         boxes.named(self.classes), frame.calibration, frame.image_shape
                     )
         return self._gather(frames, total, capped, found)
@@ -99,19 +102,18 @@ class Validation:
             predictions = forward(model, collate([frame], self.classes)).predictions
             return self.postprocess(predictions)[0]
 
-    def _loader(self, frames: int) -> DataLoader[Numbered]:
-        """This process's batches of the first frames."""
-        share = range(self.processes.rank, frames, self.processes.count)
+    def _loader(self, share: range) -> DataLoader[Part]:
+        """The batches of this process's share of the frames."""
         return DataLoader(
-            _Share(self.dataset, share),
+            Subset(self.dataset, share),  # type: ignore[arg-type]  # it only indexes
             batch_size=self.batch_size,
             num_workers=self.workers,
-            collate_fn=_Collate(self.classes),
+            collate_fn=partial(_collate, classes=self.classes),
             worker_init_fn=prepare_worker,
             generator=torch.Generator(),  # else the loader would change the global one
         )
 
-    def _padded(self, batches: Iterator[Numbered], frames: int) -> Iterable[Numbered]:
+    def _padded(self, batches: Iterator[Part], frames: int) -> Iterable[Part]:
         """As many batches in each process: the last ones may be None and empty."""
         largest_share = math.ceil(frames / self.processes.count)
         count = math.ceil(largest_share / self.batch_size)
@@ -150,24 +152,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-class _Share(Dataset):
-    """Frames of the data set with their indices."""
-
-    def __init__(self, dataset: LabelledDataset, indices: Sequence[int]):
-        self.dataset, self.indices = dataset, indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, place: int) -> tuple[int, Frame]:
-        index = self.indices[place]
-        return index, self.dataset[index]
-
-
-class _Collate:
-    def __init__(self, classes: Sequence[str]):
-        self.classes = classes
-
-    def __call__(self, numbered: list[tuple[int, Frame]]) -> Numbered:
-        batch = collate([frame for _, frame in numbered], self.classes)
-        return batch, [(i, replace(frame, points=frame.points[:0].copy())) for i, frame in numbered]
+def _collate(frames: Sequence[Frame], classes: Sequence[str]) -> Part:
+    """The points are in the batch: a worker need not send them twice."""
+    return collate(frames, classes), [replace(f, points=f.points[:0].copy()) for f in frames]

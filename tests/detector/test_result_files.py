@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from millisecond.detector.draw.detection_files import read_detections
-from millisecond.detector.tracking.track_files import read_result
+from millisecond.detector.detection_files import read_detections, read_result
 
 GOOD = {"boxes": [[10, 0, -1, 4, 2, 1.5, 0]], "scores": [0.5], "names": ["Car"]}
 READERS = (

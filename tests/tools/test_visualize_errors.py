@@ -14,8 +14,8 @@ from millisecond.data.kitti.labels import read_labels, write_labels
 from millisecond.data.kitti.results import detections_to_labels
 from millisecond.data.metric.kitti import MIN_OVERLAP, OPERATING_SCORE, evaluate
 from millisecond.data.simulator import write_kitti_tree
-from millisecond.detector.draw.frame_sheet import RIGHT
 from millisecond.detector.draw.object_table import object_rows
+from millisecond.detector.draw.sheets import RIGHT
 from millisecond.detector.draw.style import VERDICT_COLOURS, Palette
 from millisecond.tools import visualize
 from millisecond.tools.pictures import keys_of

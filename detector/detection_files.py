@@ -1,9 +1,11 @@
-"""The detections of a frame, as millisecond detect and KITTI's results have them in files."""
+"""The detections of a frame, as millisecond detect (with ids of tracks by --track) and KITTI's
+results have them in files."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from millisecond.data.files import read_text
 from millisecond.data.kitti.labels import read_labels
 
 KINDS = ("json", "txt")
+T = TypeVar("T")
 COPYING = 60  # seconds by which the files of one run may differ once they are copied
 
 
@@ -56,7 +59,8 @@ def read_detections(folder: Path, name: str, calibration: Calibration | None) ->
             "the two, or draw with --root"
         )
     if ours.is_file() and (calibration is None or not _newer(result, ours)):
-        return _read_json(ours)
+        found = _read_json(ours, detections_of)
+        return found._replace(boxes=found.boxes.astype(np.float32))
     if calibration is None:
         raise ValueError(f"{result}: boxes of a KITTI result need a calibration; draw with --root")
     labels = read_labels(result)
@@ -72,9 +76,35 @@ def _newer(one: Path, other: Path, margin: float = 0) -> bool:
     return one.is_file() and one.stat().st_mtime > other.stat().st_mtime + margin
 
 
-def _read_json(path: Path) -> NamedDetections:
+class Result(NamedTuple):
+    """The boxes of a frame and, where a tracker gave them, the ids of their tracks."""
+
+    found: NamedDetections
+    ids: np.ndarray | None  # [N] int64, from 1
+
+
+def read_result(path: Path) -> Result:
+    """Read a result of `millisecond detect`. Raises FileNotFoundError or ValueError, naming it."""
+    return _read_json(path, _result)
+
+
+def _result(content: Any) -> Result:
+    found = detections_of(content)
+    if "ids" not in content:
+        return Result(found, None)
+    ids = np.array(content["ids"])
+    if len(ids) != len(found.boxes):
+        raise ValueError("boxes and ids are not equally many")
+    if len(ids) and (ids.ndim != 1 or ids.dtype.kind != "i" or ids.min() < 1):
+        raise ValueError("ids are not whole numbers from 1")
+    if len(np.unique(ids)) < len(ids):
+        raise ValueError("an id stands there twice")
+    return Result(found, ids.astype(np.int64))
+
+
+def _read_json(path: Path, parse: Callable[[Any], T]) -> T:
+    text = read_text(path)
     try:
-        found = detections_of(json.loads(read_text(path)))
+        return parse(json.loads(text))
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise ValueError(f"{path}: not a result of millisecond detect ({error})") from None
-    return found._replace(boxes=found.boxes.astype(np.float32))
