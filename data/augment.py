@@ -35,7 +35,7 @@ class GroundTruthDatabase:
         made it, ValueError where it is damaged."""
         self._pack = Pack(path)
         columns = self._pack.columns
-        self.signature = self._pack.signature  # of what it was made from
+        self.signature = self._pack.signature  # of the files that it was made from
         self.names: np.ndarray = columns["name"]  # [n] str
         self.frames: np.ndarray = columns["frame"]  # [n] str
         self.difficulty: np.ndarray = columns["difficulty"]  # [n] int8

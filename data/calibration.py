@@ -187,13 +187,13 @@ def _matrix(
 
 
 def _check(p2: np.ndarray, r0_rect: np.ndarray, velo_to_cam: np.ndarray, path: Path) -> None:
-    """Raise ValueError for a matrix that is no rotation, or no projection."""
+    """Raise ValueError for a matrix that is not a rotation, or not a projection."""
     for name, rotation in (("R0_rect", r0_rect), ("Tr_velo_to_cam", velo_to_cam[:, :3])):
         product = rotation @ rotation.T
         if np.abs(product - np.eye(3)).max() > LOOSE or np.linalg.det(rotation) < 0:
             raise ValueError(
-                f"{path}: {name} is no rotation: its rows must be of length 1 and at right angles "
-                f"(lengths {_list(np.linalg.norm(rotation, axis=1))}, determinant "
+                f"{path}: {name} is not a rotation: its rows must be of length 1 and at right "
+                f"angles (lengths {_list(np.linalg.norm(rotation, axis=1))}, determinant "
                 f"{np.linalg.det(rotation):.3g})"
             )
     far = np.abs(velo_to_cam[:, 3]).max()

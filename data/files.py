@@ -63,20 +63,20 @@ def require_file(path: Path) -> None:
     if not is_text(path.name):
         raise ValueError(f"{path}: its name is not UTF-8; rename it")
     if not path.is_file():
-        what = "is a folder, not a" if path.is_dir() else "is no" if path.exists() else "no such"
+        what = "is a folder, not a" if path.is_dir() else "is not a" if path.exists() else "no such"
         raise FileNotFoundError(f"{path}: {what} file")
 
 
 def read_text(path: Path | str) -> str:
     """The text of a file in UTF-8, with or without a byte-order mark.
 
-    Raises ValueError with one line for what is no text, or too large to be one.
+    Raises ValueError with one line for a file that is not text, or too large to be one.
     """
     path = Path(path)
     require_file(path)
     size = path.stat().st_size
     if size > MAX_TEXT:
-        raise ValueError(f"{path}: {size} bytes are no text file of this program")
+        raise ValueError(f"{path}: {size} bytes are not a text file of this program")
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -150,7 +150,7 @@ def _lock(path: Path):
         file.seek(0)
         if file.read(20).strip("0123456789\n"):
             file.close()
-            raise ValueError(f"{path}: already exists and is no lock; give another folder")
+            raise ValueError(f"{path}: already exists and is not a lock; give another folder")
         with suppress(FileNotFoundError), naming(path):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 file.truncate(0)

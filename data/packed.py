@@ -90,8 +90,8 @@ class PackWriter:
     def __init__(
         self, path: Path | str, signature: str, columns: Mapping[str, str], width: int = 4
     ):
-        """columns: name -> numpy type of what `append` is given beside the clouds; width: numbers
-        of their points."""
+        """columns: name -> numpy type of the values that `append` takes beside the clouds; width:
+        numbers of a point."""
         self.path, self.signature, self.types = Path(path), signature, dict(columns)
         self.width = width
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ class PackWriter:
         ]
         for path, wrong in foreign:
             if wrong:
-                raise ValueError(f"{path}: already exists and is no pack; give another folder")
+                raise ValueError(f"{path}: already exists and is not a pack; give another folder")
 
     @property
     def steps(self) -> int:

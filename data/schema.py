@@ -86,7 +86,7 @@ for _tag, _pattern in _NUMBERS.items():
 
 def read_yaml(text: str) -> Any:
     """The tree of a YAML text; raises ConfigError."""
-    require(len(text) <= MAX_TEXT, "text", f"{len(text)} characters are no configuration")
+    require(len(text) <= MAX_TEXT, "text", f"{len(text)} characters are not a configuration")
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader: plain values only
     except yaml.YAMLError as error:
@@ -121,7 +121,7 @@ def _position(tree: Any, key: str, path: str) -> str | int:
     above = f"unknown key: what is above it is the value {shown(tree)}"
     require(isinstance(tree, list), path, above)
     inside = key.isdecimal() and len(key) < 9 and int(key) < len(tree)
-    require(inside, path, f"'{key}' is no position in a list of {len(tree)}")
+    require(inside, path, f"'{key}' is not a position in a list of {len(tree)}")
     return int(key)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = {"data", "detector", "docs", "examples", "millisecond", "ops", "tests", "tools"}
-MOST = {"pages": 0, "comments": 162, "messages": 57}  # of both patterns together
+MOST = {"pages": 0, "comments": 0, "messages": 0}  # of both patterns together
 HARD = re.compile(
     r"\b(?:(?:that|those) of|of (?:which|what))\b"  # chain
     r"|\b(?<!there )(?:is|are|was|were|be|been) no\b(?! longer)",  # negation

@@ -154,7 +154,7 @@ def write_config(template: Config, options: argparse.Namespace) -> Config:
     title = [
         f"For {options.root}: {len(found.boxes)} boxes in {found.frames} frames. Written by "
         "millisecond check;",
-        f"network, losses and recipe are those of {options.config.name}.",
+        f"network, losses and recipe come from {options.config.name}.",
     ]
     if found.doubts:
         remedies = ", then ".join(doubt.reading.remedy for doubt in found.doubts)

@@ -36,8 +36,8 @@ EXAMPLE = """example:
   millisecond compare /data/kitti street:0-99 --output output/compare
 
 A set is a KITTI data set, a folder of .bin or .npy scans (without labels), or street:FIRST-LAST,
-streets of the simulator. Figures of B outside of 0.8 to 1.2 times those of A are marked. --shift-z
-and --turn move scans in files, not streets.
+streets of the simulator. Figures of B outside of 0.8 to 1.2 times A's are marked. --shift-z and
+--turn move scans in files, not streets.
 """
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 WITHIN = (0.8, 1.2)

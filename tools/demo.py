@@ -50,7 +50,7 @@ Scans are played at the pace of the sensor. When the detection is slower, the ol
 is dropped and counted. With --fast, and where a recording becomes a film, none is dropped. Latency
 is the time from points on the host to boxes on the host. What cannot be read is reported and left
 out; the exit code is then 2. Ctrl-C ends with a summary. In the window, h shows all keys. Without a
-display the pictures become numbered PNGs, which replace those of an earlier film in the folder.
+display the pictures become numbered PNGs, which replace the PNGs of an earlier film in the folder.
 """
 FOLDER = Path("output/film")
 Place = Window | BrowserView | Recorder
@@ -104,7 +104,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def port(text: str) -> int:
     """An argument that is the number of a port."""
     if number(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text} is no port; those end at 65535")
+        raise argparse.ArgumentTypeError(f"{text} is not a port; ports end at 65535")
     return int(text)
 
 

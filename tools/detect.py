@@ -50,18 +50,20 @@ a .pcd, .ply or .las file; other columns are named by `points` in a configuratio
 OUTPUT/000008.json holds boxes (x, y, z, l, w, h, yaw in the LiDAR frame, metres and radians),
 scores, names and the time taken. With --calib, points outside the camera's field of view are left
 out, as in training, and OUTPUT/000008.txt is the result file that KITTI's evaluation takes. The
-image's size is that of ../image_2/000008.png beside the scan's folder, 1242 x 375 where there is
-none. Scans that cannot be read are named at the end, and the exit code is 2.
+image's size is read from ../image_2/000008.png beside the scan's folder, 1242 x 375 where there
+is none. Scans that cannot be read are named at the end, and the exit code is 2.
 
 With --format text, OUTPUT/000008.txt holds lines `x y z l w h yaw class` instead; with --format
 labelcloud, OUTPUT/000008.json is what labelCloud opens. Both are labels of a data set of plain
 files, to be corrected by hand, and are never written over.
 
-With --track the scans are one recording, in the order of their names. The boxes are then those of
-tracks, with their ids, velocities (metres per second along x and y of the scan) and ages (scans).
+With --track the scans are one recording, in the order of their names. The boxes are then boxes
+of tracks, with their ids, velocities (metres per second along x and y of the scan) and ages
+(scans).
 """
 NOTHING_SEEN = Note(
-    "camera", "no point is in the camera's picture; is the calibration that of this scan's camera?"
+    "camera",
+    "no point is in the camera's picture; does the calibration belong to this scan's camera?",
 )
 RATE = 10.0  # scans per second
 LARGEST_YAW = 3.1415  # of four decimals within half a turn

@@ -1,4 +1,4 @@
-"""Score detections, those in result files or those of a weights file: by the KITTI metric, or by
+"""Score detections, from result files or from a weights file: by the KITTI metric, or by
 one that needs no camera."""
 
 if __name__ == "__main__":

@@ -71,7 +71,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--root", type=Path, required=True, help="folder of the drive")
     parser.add_argument("--split", default="all", help="list of successive frames (default: all)")
     parser.add_argument(
-        "--classes", nargs="+", default=[], metavar="NAME", help="(default: those of the results)"
+        "--classes",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="(default: the classes of the results)",
     )
     parser.add_argument(
         "--overlap", type=least, default=MIN_IOU, help="IoU of a match (default: %(default)s)"

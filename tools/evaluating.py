@@ -190,7 +190,7 @@ def score_lidar(options: argparse.Namespace) -> None:
 def overlaps_of(words: Sequence[str], classes: Sequence[str]) -> Overlaps:
     """From `0.5` for all classes and `Car=0.7,0.5` for one; what is not named has the default.
 
-    Raises ValueError for an unknown class, and for what is no overlap.
+    Raises ValueError for an unknown class, and for a value that is not an overlap.
     """
     overlaps: dict[str, tuple[float, ...]] = dict(default_overlaps(classes))
     for word in sorted(words, key=lambda word: "=" in word):

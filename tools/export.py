@@ -18,7 +18,7 @@ EXAMPLE = """example:
 
 The folder holds header, sources, CMakeLists.txt, an example program and detector.network, which the
 library reads: the network with all that it needs of the weights. Where there are cmake, nvcc and a
-GPU, the library is built for this GPU, its boxes are compared with those of Python on ten scans,
+GPU, the library is built for this GPU, its boxes are compared with Python's boxes on ten scans,
 and parity.md says how they agree.
 """
 

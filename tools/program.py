@@ -58,7 +58,7 @@ def shown(path: Path) -> str:
 def number(text: str) -> int:
     """An argument that counts something: a whole number from 1."""
     if not (text.isascii() and text.isdecimal()) or not 0 < int(text) < 1 << 31:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
     return int(text)
 
 
@@ -72,7 +72,7 @@ def score(text: str) -> float:
 def rate(text: str) -> float:
     """An argument in Hz: a finite number above 0."""
     if not 0 < (value := _number(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no frequency above 0 (Hz)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a frequency above 0 (Hz)")
     return value
 
 
@@ -84,7 +84,8 @@ def add_mounting(parser: argparse.ArgumentParser) -> None:
         default=0.0,
         metavar="METRES",
         help="added to z before the network sees the points: the sensor's height above ground less "
-        "that of the network's training (1.73 for the shipped weights); boxes are shifted back",
+        "the height in the network's training (1.73 for the shipped weights); boxes are "
+        "shifted back",
     )
     parser.add_argument(
         "--turn",

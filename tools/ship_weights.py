@@ -72,7 +72,7 @@ def _shift(bias: Tensor, names: Sequence[str], text: str) -> None:
         by = float("nan")
     if not abs(by) <= LARGEST:
         raise ValueError(
-            f"--shift {text}: {number!r} is no number from -{LARGEST:g} to {LARGEST:g}"
+            f"--shift {text}: {number!r} is not a number from -{LARGEST:g} to {LARGEST:g}"
         )
     bias.view(-1, len(names))[:, names.index(name)] += by
 

@@ -110,7 +110,7 @@ def _add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="values that replace those of CONFIG, e.g. train.lr=0.001",
+        help="values that replace values of CONFIG, e.g. train.lr=0.001",
     )
 
 

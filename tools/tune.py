@@ -76,7 +76,7 @@ def tune(options: argparse.Namespace) -> None:
         print(line(work, us, fastest[work]))
     write_json(options.output, as_json(origin, fastest, times))
     others = sum(choice.unlisted.kind != "implicit_gemm" for choice in fastest.values())
-    print(f"{options.output}: {len(fastest)} layers and sizes, {others} are no implicit GEMM")
+    print(f"{options.output}: {len(fastest)} layers and sizes, {others} are not an implicit GEMM")
 
 
 def measure(options: argparse.Namespace, scans: Scans) -> dict[Work, dict[str, float]]:

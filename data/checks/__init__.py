@@ -1,1 +1,1 @@
-"""Checks of what a data set holds: scans, labels, splits, the sensor, and its likeness."""
+"""Checks of the content of a data set: scans, labels, splits, the sensor, and its likeness."""

@@ -201,7 +201,7 @@ def _names(scan: ScanStatistics) -> dict[str, list[str]]:
 
 
 def _means(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics], name: str) -> list[np.ndarray]:
-    """Means over the scans, without the NaNs of what could not be measured."""
+    """Means over the scans, without NaNs, which stand for values that could not be measured."""
     means = []
     for scans in (a, b):
         values = np.array([getattr(scan, name) for scan in scans], dtype=np.float64)

@@ -75,13 +75,13 @@ READINGS = (
         _moved(yaw=lambda b: np.degrees(b[:, 6])),
     ),
     Reading(
-        "z seems to be that of the lower face; it is that of the box's centre",
+        "z seems to be the height of the lower face; it is the height of the box's centre",
         "write z + h/2 for z",
         _moved(z=lambda b: b[:, 2] + b[:, 5] / 2),
     ),
     Reading(
-        "z seems to be that of the upper face (in KITTI's form: y that of the centre); z is that "
-        "of the box's centre (in KITTI's form: y that of the lower face)",
+        "z seems to be the height of the upper face (in KITTI's form: y the height of the centre); "
+        "z is the height of the box's centre (in KITTI's form: y the height of the lower face)",
         "write z - h/2 for z (in KITTI's form: y + h/2 for y)",
         _moved(z=lambda b: b[:, 2] - b[:, 5] / 2),
     ),

@@ -36,7 +36,7 @@ class Survey:
     unreadable: tuple[str, ...]  # the errors, a line each
     without_points: tuple[str, ...]  # frame ids
     without_boxes: int
-    not_finite: int  # points with a coordinate or intensity that is no number
+    not_finite: int  # points with a coordinate or intensity that is not a number
     first_not_finite: str  # the first frame that has some, '' if none has
     intensity: tuple[float, float]  # lowest and highest
     largest_turn: float  # of the angles in the label files, either way
@@ -295,7 +295,7 @@ def doubled_advice(found: Survey) -> list[str]:
 
 
 APART = 1.6  # times, the medians of two groups of sizes that make two classes
-SMALL_GROUP = 0.15  # share of a class that is no outlier
+SMALL_GROUP = 0.15  # share of a class that is not an outlier
 
 
 def largest_group(sizes: np.ndarray) -> np.ndarray:

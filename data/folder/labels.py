@@ -58,7 +58,7 @@ def objects(boxes: list[list[float]], names: list[str], places: list[str]) -> Ob
 
 
 def checked_box(box: list[float], place: str) -> list[float]:
-    """The numbers of a box; raises ValueError, naming the place, for what is no box."""
+    """The numbers of a box; raises ValueError, naming the place, for an entry that is not a box."""
     for name, value in zip(NUMBERS, box, strict=True):
         if not math.isfinite(value):
             raise ValueError(f"{place}: {name} is {value}, not a finite number")
@@ -85,7 +85,7 @@ SIZES = ("length", "width", "height")
 
 def read_json_labels(path: Path) -> Objects:
     """The objects of a frame in labelCloud's form `centroid_abs` (the tool's default: angles in
-    degrees), or in that of SUSTechPOINTS (`psr`, angles in radians).
+    degrees), or in the form of SUSTechPOINTS (`psr`, angles in radians).
 
     Both have the centre of the box, x forward in its own frame, and turns about z. Raises
     ValueError, naming file and object, for anything else.

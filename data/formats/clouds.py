@@ -42,7 +42,7 @@ NO_ARRAY = (
     MemoryError,
 )
 LARGEST = 1 << 30  # bytes of a scan: 67 million points
-OTHERS = {  # the first bytes of other files, four at least: fewer may be those of a number
+OTHERS = {  # the first bytes of other files, four at least: fewer may be a number
     np.lib.format.MAGIC_PREFIX: ".npy",
     b"# .PCD": "PCD",
     b"VERSION": "PCD",
@@ -58,8 +58,8 @@ OTHERS = {  # the first bytes of other files, four at least: fewer may be those 
 def read_points(path: Path | str) -> np.ndarray:
     """Read a .bin or .npy file as [P, 4] float32; a .bin file of 0 bytes is a cloud of 0 points.
 
-    Raises ValueError for what is no scan: another kind of file, other columns, numbers that no
-    LiDAR measured.
+    Raises ValueError for a file that is not a scan: another kind of file, other columns, numbers
+    that no LiDAR measured.
     """
     points = read_rows(path, KITTI)
     require_scan(points, path)
@@ -127,7 +127,7 @@ def _read_npy(path: Path, columns: Sequence[str]) -> np.ndarray:
 def las_fields(path: Path) -> dict[str, np.ndarray]:
     """Coordinates in metres as the file scales them, and its other dimensions by name.
 
-    Raises ValueError for what is no LAS file, and where laspy is not installed.
+    Raises ValueError for a file that is not a LAS file, and where laspy is not installed.
     """
     require_file(path)
     require_size(path.stat().st_size, path)
@@ -173,8 +173,8 @@ def read_cloud(path: Path | str) -> Cloud:
     """Read a file by its suffix, the first four columns of a file without names. Intensities stay
     as they are there: see data.intensity.
 
-    Raises ValueError for what is no scan: another kind of file, a cut-off file, numbers that no
-    LiDAR measured.
+    Raises ValueError for a file that is not a scan: another kind of file, a cut-off file, numbers
+    that no LiDAR measured.
     """
     path = Path(path)
     if path.suffix.lower() in ROWS:
@@ -186,7 +186,7 @@ def read_cloud(path: Path | str) -> Cloud:
 
 def read_scan(path: Path | str, points: PointColumns = KITTI_POINTS) -> np.ndarray:
     """Read a file by its suffix as [P, points.width] float32: x, y, z, intensity / its scale (0
-    where it is no feature, or the file has none), other features.
+    where it is not a feature, or the file has none), other features.
 
     A point of a file with named fields whose x, y or z is not finite is left out: it stands for a
     ray without an echo. Raises ValueError as `read_cloud`, and for features that the file lacks.
@@ -287,6 +287,6 @@ def find_scans(inputs: Sequence[Path]) -> list[Path]:
         other = names.setdefault(scan.stem, scan)
         if other is not scan:
             raise ValueError(
-                f"{scan}: its results would overwrite those of {other}; detect it separately"
+                f"{scan}: its results would overwrite the results of {other}; detect it separately"
             )
     return scans

@@ -82,7 +82,7 @@ class Header(NamedTuple):
 
 
 def read_pcd(path: Path | str) -> Cloud:
-    """Raises ValueError for what is no PCD file, or is cut off."""
+    """Raises ValueError for a file that is not a PCD file, or is cut off."""
     return cloud_of(pcd_fields(path), path)
 
 

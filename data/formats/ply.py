@@ -108,7 +108,8 @@ class Body(NamedTuple):
 
 
 def read_ply(path: Path | str) -> Cloud:
-    """Raises ValueError for what is no PLY file, is not as its header says, or has no vertices."""
+    """Raises ValueError for a file that is not a PLY file, does not fit its header, or has no
+    vertices."""
     return cloud_of(ply_fields(path), path)
 
 

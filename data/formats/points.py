@@ -25,7 +25,7 @@ class PointColumns:
     """What a point has in the files, and which of it the network takes.
 
     A scan in memory is [P, width] float32: x, y, z in metres, the intensity from 0 to 1, then the
-    other features as they are in the files. The intensity is 0 where it is no feature.
+    other features as they are in the files. The intensity is 0 where it is not a feature.
     """
 
     columns: tuple[str, ...] = KITTI  # in the order of .bin and .npy; other files name their own
@@ -45,7 +45,7 @@ class PointColumns:
             require(axis in self.columns, "columns", f"{axis} is missing in {list(self.columns)}")
         for name in self.features:
             known = name in self.columns
-            require(known, "features", f"{name!r} is no column{nearest(name, self.columns)}")
+            require(known, "features", f"{name!r} is not a column{nearest(name, self.columns)}")
         require(
             self.features[:3] == AXES and INTENSITY not in self.features[4:],
             "features",
@@ -174,10 +174,10 @@ def cloud_of(columns: Mapping[str, np.ndarray], source: object) -> Cloud:
 
 
 FARTHEST = 500.0  # metres: half of a scan's points are nearer than that
-MAP = 1e4  # metres of x or y, of all points alike: those of a map, not of a sensor
+MAP = 1e4  # metres of x or y, of all points alike: a map has such coordinates, not a sensor
 ON_AXIS = 0.25  # share of points with y = z = 0 from which every other one is filling
 LEAST, MOST = 1e-6, 1e6  # metres: no LiDAR measures smaller or larger numbers
-WRONG = 0.05  # share of such values from which on it is no scan
+WRONG = 0.05  # share of such values from which on it is not a scan
 
 
 def require_scan(
@@ -192,14 +192,14 @@ def require_scan(
     if 2 * len(finite) < len(points):
         raise ValueError(
             f"{source}: {len(points) - len(finite)} of {len(points)} points are not finite "
-            "numbers; this is no scan of float32 (x, y, z, intensity)"
+            "numbers; this is not a scan of float32 (x, y, z, intensity)"
         )
     _require_no_map(finite, source)
     size = np.abs(finite)
     absurd = float(((size > MOST) | ((size > 0) & (size < LEAST))).mean())
     if absurd > WRONG:
         raise ValueError(
-            f"{source}: {absurd:.0%} of its numbers are far too large or too small; this is no "
+            f"{source}: {absurd:.0%} of its numbers are far too large or too small; this is not a "
             "scan of little-endian float32 (x, y, z, intensity)"
         )
     if (finite[:, 3] < 0).mean() > WRONG:
@@ -225,7 +225,7 @@ def require_scan(
 
 
 def _require_no_map(points: np.ndarray, source: object) -> None:
-    """Raises ValueError for points of which nearly all are at one far place: coordinates of a map,
+    """Raises ValueError for points that are nearly all at one far place: coordinates of a map,
     such as UTM."""
     low, middle, high = np.percentile(points[:, :2].astype(np.float64), (5, 50, 95), axis=0)
     if np.abs(middle).max() > MAP and (high - low).max() < FARTHEST:

@@ -177,7 +177,8 @@ class KittiDataset:
             length, height, width = labels.size[flat[0]]
             raise ValueError(
                 f"{path}: a {labels.types[flat[0]]} has height {height:g}, width {width:g}, length "
-                f"{length:g}; sizes are metres above 0 (DontCare is the type of what has no box)"
+                f"{length:g}; sizes are metres above 0 (DontCare is the type of an object without "
+                "a box)"
             )
         boxes = calibration.boxes_from_camera(labels.boxes)
         return boxes, tuple(labels.types.tolist()), labels.difficulty

@@ -171,7 +171,7 @@ def boxes_to_labels(
     boxes: np.ndarray, names: Sequence[str], scores: np.ndarray | None = None
 ) -> Labels:
     """Boxes [M, 7] in the LiDAR frame -> Labels that are easy for KITTI's metric, wherever they
-    are: of its figures those of bird's-eye view and 3-D mean something."""
+    are: of its figures only bird's-eye view and 3-D mean something."""
     camera = CALIBRATION.boxes_to_camera(boxes).round(DECIMALS)
     count = len(camera)
     return Labels(

@@ -41,7 +41,7 @@ def read_split(path: Path | str) -> tuple[str, ...]:
     for name, number in numbered:
         if not NAME.fullmatch(name):
             raise ValueError(
-                f"{path}:{number}: {name[:80]!r} is no frame id, the name of a scan without its "
+                f"{path}:{number}: {name[:80]!r} is not a frame id, the name of a scan without its "
                 ".bin: letters, digits, '-', '_' and '.' only"
             )
         if name in first:
@@ -199,7 +199,7 @@ def image_shape(path: Path) -> tuple[int, int]:
 
 
 def _of_testing(root: Path, split: str) -> bool:
-    """Whether the frames of a split are those of root/testing."""
+    """Whether a split takes its frames from root/testing."""
     if not split.endswith(".txt"):
         return split == "test"
     path = Path(split)

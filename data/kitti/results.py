@@ -138,7 +138,7 @@ def _is_result(path: Path) -> bool:
 
 
 def _columns(path: Path) -> int | None:
-    """Words in the first line of a text file, None for an empty one; 0 for what is no text."""
+    """Words in the first line of a text file, None for an empty one; 0 for another file."""
     with suppress(ValueError, OSError):
         lines = read_text(path).split("\n")
         return next((len(line.split()) for line in lines if line.strip()), None)

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Companions:
-    """The files beside a folder of clouds; those of a scan have its name."""
+    """The files beside a folder of clouds; the files of a scan have its name."""
 
     pictures: Path | None = None
     shared_calibration: Calibration | None = None  # of all scans
@@ -70,7 +70,7 @@ class Companions:
 
 
 def find_clouds(folder: Path) -> Path:
-    """The folder of clouds inside that of a drive or a data set; otherwise the folder itself.
+    """The folder of clouds inside the folder of a drive or a data set; otherwise the folder itself.
 
     Raises ValueError for a folder of several sequences.
     """
@@ -83,7 +83,7 @@ def find_clouds(folder: Path) -> Path:
 
 
 def companions_of(clouds: Path) -> Companions:
-    """By the names of the folders around: those of a raw drive, of a tracking sequence, of a drive
+    """By the names of the folders around it, as in a raw drive, of a tracking sequence, of a drive
     with one calib.txt, of the object benchmark, or none. What cannot be read is a trouble."""
     clouds = clouds.absolute()
     parent, root = clouds.parent, clouds.parent.parent
@@ -134,7 +134,7 @@ def _read_times(path: Path) -> tuple[float, ...]:
         try:
             moment = datetime.fromisoformat(line.strip()[:MICROSECONDS])
         except ValueError:
-            raise ValueError(f"{path}, line {number}: {line[:40]!r} is no time") from None
+            raise ValueError(f"{path}, line {number}: {line[:40]!r} is not a time") from None
         times.append(moment.replace(tzinfo=timezone.utc).timestamp())
     return tuple(times)
 

@@ -115,7 +115,7 @@ class PcapSource:
 
 
 class _Watched:
-    """A file that notices when it ends in the middle of what is read."""
+    """A file that notices when it ends in the middle of a read."""
 
     def __init__(self, file: BinaryIO):
         self._file = file
@@ -133,7 +133,7 @@ class _Watched:
 def _packets(path: Path) -> Iterator[Packet | Trouble]:
     """The UDP packets of a file, and a trouble where it is cut off.
 
-    Raises ValueError for what is no such file.
+    Raises ValueError for a file of another kind.
     """
     dpkt = require("dpkt", "dpkt")
     with path.open("rb") as opened:
@@ -159,7 +159,7 @@ def _packets(path: Path) -> Iterator[Packet | Trouble]:
 
 
 def _udp(frame: bytes, time: float, reader: Any) -> Packet | None:
-    """What a frame of the network carries; None where that is no UDP packet."""
+    """The content of a frame of the network; None where it is not a UDP packet."""
     dpkt = require("dpkt", "dpkt")
     try:
         if reader.datalink() == dpkt.pcap.DLT_EN10MB:

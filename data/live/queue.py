@@ -168,7 +168,7 @@ class ScanQueue:
     def _hold(self, last: float, gap: float) -> float:
         """Waits until `gap` seconds of the recording after `last`; returns when that was.
 
-        What comes too late is no reason to hurry: the next one is due a whole gap after it.
+        What comes too late does not make the next one hurry: that is due a whole gap later.
         """
         with self._changed:
             while not self._closed:

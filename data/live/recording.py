@@ -135,7 +135,7 @@ class Database:
             return dict(self._topics(database)[number] for number in used)
 
     def messages(self, topic: str = "") -> Iterator[Message]:
-        """Those of a topic, or all, by time. What is damaged is raised after the rows before it."""
+        """The messages of a topic, or all, by time. Damage is raised after the rows before it."""
         with self._opened() as database:
             topics, places, fault = self._topics(database), [], None
             try:
@@ -299,7 +299,7 @@ def _of_sqlite(path: Path) -> Iterator[Message]:
 
 
 SUFFIXES = (".bag", ".db3", ".mcap")
-ZSTD = b"\x28\xb5\x2f\xfd"  # the first bytes of what it has compressed
+ZSTD = b"\x28\xb5\x2f\xfd"  # the first bytes of compressed data
 
 
 class Recording:
@@ -317,7 +317,7 @@ class Recording:
             raise ValueError(f"{path}: no messages in this bag ({fault})")
 
     def messages(self, topic: str) -> Iterator[Message | Trouble]:
-        """Those of a topic; a trouble where the bag is cut off or damaged."""
+        """The messages of a topic; a trouble where the bag is cut off or damaged."""
         for file in self._files:
             yield from file.messages(topic)
 
@@ -364,7 +364,7 @@ class _File:
             self.topics = {found.topic: found.type for found in messages_of(path)}
 
     def messages(self, topic: str) -> Iterator[Message | Trouble]:
-        """Those of a topic; at last a trouble where the file is cut off or damaged."""
+        """The messages of a topic; at last a trouble where the file is cut off or damaged."""
         fault = self.fault
         if topic in self.topics:
             found = messages_of(self._path) if fault else self._messages(topic)
@@ -412,7 +412,7 @@ def _inflated(message: Message) -> Message:
 
 
 def bag_files(folder: Path) -> list[Path]:
-    """The files of a ROS 2 bag in their order; none where the folder is no bag."""
+    """The files of a ROS 2 bag in their order; none where the folder is not a bag."""
     return sorted(path for path in folder.iterdir() if path.suffix in (".db3", ".mcap"))
 
 

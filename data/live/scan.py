@@ -32,7 +32,7 @@ class Trouble(NamedTuple):
 
 
 class Troubles:
-    """Counts troubles by kind, so that a fault that returns is no flood of lines.
+    """Counts troubles by kind, so that a fault that returns does not flood the terminal.
 
     The first of a kind is reported, then the 10th, the 100th and so on.
     """

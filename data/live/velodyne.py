@@ -137,7 +137,7 @@ def calibrated(packets: Sequence[bytes], said: str) -> tuple[str, Any, str]:
             lasers = library.hdl64e.status_info_to_calib_dict(status)
     except (ValueError, KeyError):
         series = said if said in SERIES else USUAL
-        note = f"no calibration in the packets; that of another {series} is used"
+        note = f"no calibration in the packets; the calibration of another {series} is used"
         if said not in SERIES:
             note += "; say another series by e.g. ?model=HDL-64E-S2"
         return series, bundled(SERIES[series]), note
@@ -239,7 +239,7 @@ class Turns:
     def _foreign(self, sensor: Sensor, ours: Sensor) -> list[Trouble]:
         """Reports a packet of another sensor than the followed one, ours."""
         if ours.sender != sensor.sender:
-            fault = f"packets of {sensor.sender} beside those of {ours.sender}"
+            fault = f"packets of {sensor.sender} beside packets of {ours.sender}"
             return self._left_out("sender", fault)
         return self._left_out("model", f"a packet of model {sensor.model}, not {ours.model}")
 

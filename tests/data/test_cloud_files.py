@@ -49,7 +49,7 @@ def test_reads_what_open3d_writes(tmp_path, kind):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_compressed_clouds_that_repeat_themselves(tmp_path, seed):
-    """Long and short repeats, near and far, also of what was only just written."""
+    """Long and short repeats, near and far, also of bytes that were only just written."""
     rng = np.random.default_rng(seed)
     few = some_points(int(rng.integers(1, 300)), seed)
     points = few[rng.integers(0, len(few), int(rng.integers(1, 4000)))]

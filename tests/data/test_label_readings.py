@@ -11,13 +11,13 @@ from millisecond.data.checks.label_readings import CHANCE, READINGS, LabelReadin
 from millisecond.data.datasets import open_dataset
 from millisecond.data.simulator.recording import simulate
 
-LOWER_FACE = "z seems to be that of the lower face"
+LOWER_FACE = "z seems to be the height of the lower face"
 SPOILED = {
     "wrong sign": lambda b: np.column_stack([b[:, :6], -b[:, 6]]),
     "quarter turn": lambda b: np.column_stack([b[:, :3], b[:, [4, 3, 5, 6]]]),
     "in degrees": lambda b: np.column_stack([b[:, :6], np.degrees(b[:, 6])]),
     LOWER_FACE: lambda b: np.column_stack([b[:, :2], b[:, 2] - b[:, 5] / 2, b[:, 3:]]),
-    "z seems to be that of the upper face": lambda b: np.column_stack(
+    "z seems to be the height of the upper face": lambda b: np.column_stack(
         [b[:, :2], b[:, 2] + b[:, 5] / 2, b[:, 3:]]
     ),
     "quarter to the left": lambda b: np.column_stack(

@@ -409,7 +409,7 @@ for name in sys.argv[1:]:
         print(error)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
-HUGE = 420 << 20  # bytes, of which compression leaves a few
+HUGE = 420 << 20  # bytes; compression leaves a few of them
 
 
 def write_bomb(path: Path, kind: str, size: int) -> Path:

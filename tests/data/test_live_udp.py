@@ -83,7 +83,7 @@ def test_a_stray_packet_of_another_computer_does_not_keep_the_sensor_out(monkeyp
             stranger.sendto(sender.packets[0], ("127.0.0.1", sender.port))
         sender.start()
         trouble, scan = queue.get(HANG), queue.get(HANG)
-    assert "packets of 127.0.0.2 beside those of 127.0.0.1; left out" in trouble.text
+    assert "packets of 127.0.0.2 beside packets of 127.0.0.1; left out" in trouble.text
     assert len(scan.points) > 20_000
 
 

@@ -218,7 +218,7 @@ def test_an_hdl64e_with_the_calibration_of_another(tmp_path):
     path = write_pcap(tmp_path / "a.pcap", frames)
     scans, troubles = opened(path)
     assert len(scans) == 2
-    assert len(troubles) == 1 and "that of another HDL-64E-S3 is used" in troubles[0]
+    assert len(troubles) == 1 and "the calibration of another HDL-64E-S3 is used" in troubles[0]
     # by the manual -24.8 to 2 degrees; the lasers begin up to 0.2 m above the centre
     assert -26 < elevations(scans[0]).min() < -22 and 1 < elevations(scans[0]).max() < 4
     scans, troubles = opened(f"{path}?model=hdl-64e-s1")
@@ -292,7 +292,7 @@ def spoiled(data: bytes, at: int, value: int) -> bytes:
 
 
 def strangers(data: bytes) -> list[bytes]:
-    """Frames that are no packets of the sensor, one per kind; those of the first row are reported.
+    """Frames that are not the sensor's packets, one per kind; frames of the first row are told.
 
     data: a packet of the sensor.
     """
@@ -308,7 +308,7 @@ KINDS = (
     "a packet of damaged blocks",
     "a packet of 360 degrees",
     "a packet of model HDL-32E, not VLP-16",
-    "packets of 10.0.0.1 beside those of 192.168.1.201",
+    "packets of 10.0.0.1 beside packets of 192.168.1.201",
 )
 
 
@@ -443,7 +443,7 @@ def test_strays_before_the_sensor_do_not_keep_it_out(strays):
     if strays > 12:
         assert f"udp:2368: the VLP-16 at {STRAY} sends no more" in " ".join(troubles)
     else:
-        assert f"packets of {STRAY} beside those of {SENSOR}" in troubles[0]
+        assert f"packets of {STRAY} beside packets of {SENSOR}" in troubles[0]
 
 
 def test_the_followed_sensor_changes_when_it_is_silent_and_not_before():

@@ -1,4 +1,4 @@
-"""What is no scan is refused, what is odd is told, what is neither passes without a word."""
+"""A file that is not a scan is refused, an odd one is told, any other passes without a word."""
 
 import os
 from dataclasses import replace

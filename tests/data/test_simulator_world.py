@@ -158,7 +158,7 @@ def test_all_scenes_appear():
 
 
 def _on_the_ground(street: Street, time: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """Boxes [T, 7] of what everything takes of the ground, and which of them have labels."""
+    """Boxes [T, 7] of the ground that everything takes, and which of them have labels."""
     foot = np.array([p.thing.foot for p in street.placed])
     middle, size = (foot[:, :2] + foot[:, 2:]) / 2, foot[:, 2:] - foot[:, :2]
     x, y, z, yaw = street.poses(time).T

@@ -184,7 +184,9 @@ def test_32_and_64_channels_in_an_order(dtype, rows, c_in, c_out):
         ordered = KernelMap(table._replace(order=row_order(table, 1024)), None)
         with torch.no_grad():
             found = [sparse_conv(features, weight, ordered)[:counted] for _ in range(2)]
-            packed = mixed_conv(features, weight, ordered, None, packed=pack_weight(weight))[:counted]
+            packed = mixed_conv(features, weight, ordered, None, packed=pack_weight(weight))[
+                :counted
+            ]
         assert torch.equal(*found) and torch.equal(packed, found[0])
         assert error(found[0], wanted) <= tolerance
 

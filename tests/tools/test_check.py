@@ -49,7 +49,7 @@ def test_best_overlap_is_that_of_all_anchors(number):
     rng = np.random.default_rng(number)
     boxes = rng.uniform((0, -8, -2, 0.5, 0.4, 1, -4), (16, 8, 0, 5, 2, 2, 4), (60, 7))
     boxes = boxes.astype(np.float32)
-    # Turned to the nearest quarter turn, the exact overlap is that of the aligned boxes.
+    # Turned to the nearest quarter turn, the exact overlap is the overlap of the aligned boxes.
     anchors = build_anchors(config)[:, :, number].reshape(-1, 7).double()
     turned = torch.from_numpy(boxes).double()
     for rows in (anchors, turned):

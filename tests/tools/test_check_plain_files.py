@@ -109,7 +109,10 @@ SPOILED_BOXES = {
     "length and width exchanged": (columns(0, 1, 2, 4, 3, 5, 6), "off by a quarter turn"),
     "yaw of a camera": (change(6, lambda b: -b[:, 6] - np.pi / 2), "as rotation_y of a camera"),
     "degrees": (change(6, lambda b: np.degrees(b[:, 6])), "yaw seems to be in degrees"),
-    "bottom face": (change(2, lambda b: b[:, 2] - b[:, 5] / 2), "z seems to be that of the lower"),
+    "bottom face": (
+        change(2, lambda b: b[:, 2] - b[:, 5] / 2),
+        "z seems to be the height of the lower",
+    ),
     "turned axes": (quarter, "turned by a quarter to the left"),
     "y to the right": (mirrored, "y points to the other side"),
     "millimetres": (change(slice(0, 6), lambda b: b[:, :6] * 1000), "seem to be in millimetres"),

@@ -36,7 +36,7 @@ def test_a_folder_of_scans_becomes_pictures_and_a_film(tmp_path, plain, untraine
     for line in ("frames     3,", "dropped    0", "troubles   0", "latency    p50 "):
         assert line in out
 
-    # What is no error is a note: intensities up to 255, an image that is not there.
+    # What is not an error is a note: intensities up to 255, an image that is not there.
     for k in range(3):
         points = np.fromfile(tmp_path / f"{k}.bin", "<f4").reshape(-1, 4)
         (points * np.float32([1, 1, 1, 255])).tofile(tmp_path / f"{k}.bin")
@@ -118,7 +118,7 @@ def test_mistakes_are_one_line(tmp_path, untrained, capsys):
 
 class Paper:
     """A window on which one key is pressed before each look at the frames; it closes after the
-    last. None is no key."""
+    last. None is not a key."""
 
     def __init__(self, keys):
         self.open, self.screenshots = True, []

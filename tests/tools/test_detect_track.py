@@ -26,7 +26,7 @@ def run(*arguments):
         return end.code
 
 
-NAMES = ("a8", "a9", "a10", "a11", "a12")  # the order in time, not that of the letters
+NAMES = ("a8", "a9", "a10", "a11", "a12")  # the order in time, not in the alphabet
 
 
 @pytest.fixture

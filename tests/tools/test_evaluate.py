@@ -41,7 +41,7 @@ def cars(count: int, score: str = "") -> str:
 
 @pytest.fixture
 def folders(tmp_path):
-    """Three frames of 7 cars; all found but for those of the last frame, whose file is empty."""
+    """Three frames of 7 cars; all found but for the cars of the last frame, whose file is empty."""
     labels, detections = tmp_path / "label_2", tmp_path / "results"
     for folder in (labels, detections):
         folder.mkdir()
@@ -72,7 +72,7 @@ def test_result_files_give_table_and_json(folders, tmp_path):
     assert car["count"] == [21, 21, 21]
     assert car["recall"] == pytest.approx([14 / 21] * 3)
     assert car["precision"] == [1, 1, 1]
-    # 14 hits of 21 give 14 samples of the curve, of which R40 takes all but the first.
+    # 14 hits of 21 give 14 samples of the curve; R40 takes all but the first.
     assert car["R40"] == pytest.approx([100 * 13 / 40] * 3)
     assert result["Cyclist"]["bev"]["count"] == [0, 0, 0]
     assert not list((tmp_path / "made").glob(".*"))

@@ -113,7 +113,7 @@ def test_mistakes_are_one_line(tmp_path, drive, capsys):
         errors = [line for line in err.splitlines() if line.startswith("error: ")]
         assert not out and len(errors) == 1 and word in errors[0], err
     assert run("--root", drive, "--rate", "0") == 2
-    assert "'0' is no frequency" in capsys.readouterr().err
+    assert "'0' is not a frequency" in capsys.readouterr().err
     for path in (drive / "label_2").iterdir():
         path.write_text("")
     assert run("--root", drive) == 2

@@ -1,4 +1,4 @@
-"""The programs on plain files with six columns, five of which the network takes: prepare, train,
+"""The programs on plain files with six columns; the network takes five: prepare, train,
 detect and visualize."""
 
 import json
@@ -96,7 +96,7 @@ def test_training_validates_classes_that_kitti_does_not_know(trained):
 
 
 def test_detections_become_labels(trained, tmp_path):
-    """Written as labels, they are read back as those of a data set; what somebody may have
+    """Written as labels, they are read back as the labels of a data set; what somebody may have
     corrected is never written over."""
     root, _, weights = trained
     common = ["--weights", weights, "--device", "cpu", "--score", 0.002, root / "points"]

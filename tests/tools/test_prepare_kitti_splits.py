@@ -42,7 +42,7 @@ def test_a_frame_cannot_lead_out_of_the_folder(root, capsys, name):
     (root / "ImageSets/train.txt").write_text(f"000002\n{name}\n")
     assert main(["--root", str(root)]) == 2
     err = capsys.readouterr().err
-    assert f"{name!r} is no frame id" in err and err.count("\n") == 1
+    assert f"{name!r} is not a frame id" in err and err.count("\n") == 1
 
 
 def test_a_list_with_a_byte_order_mark(root):

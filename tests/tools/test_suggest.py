@@ -29,7 +29,7 @@ def weights(tmp_path_factory):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Five scans, of which the last has labels."""
+    """Five scans; the last has labels."""
     root, rng = tmp_path / "mine", np.random.default_rng(0)
     for name in ("points", "labels"):
         (root / name).mkdir(parents=True)

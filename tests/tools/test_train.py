@@ -160,7 +160,9 @@ def test_weights_that_found_nothing_are_not_praised(minute, tmp_path, monkeypatc
     assert main(arguments(minute, tmp_path)) == 0
     out, err = capsys.readouterr()
     assert "none found anything (AP 0)" in out and "the best AP" not in out
-    assert "training:" not in err and "validating" not in err  # no bars in what is no terminal
+    assert (
+        "training:" not in err and "validating" not in err
+    )  # no bars where the output is not a terminal
 
 
 def test_a_validation_is_one_line(minute, tmp_path, capsys):

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "no_pictures")
 
 def test_stopped_and_killed_and_resumed(minute, uninterrupted, tmp_path):
     """SIGTERM, Ctrl-C, SIGHUP and SIGKILL at any step, another number of workers each time: the
-    weights at the end are those of the run that was left alone, bit for bit."""
+    weights at the end are the weights of the run that was left alone, bit for bit."""
     codes = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGHUP: 0}
     codes[signal.SIGKILL] = -signal.SIGKILL
     for workers, (number, code) in enumerate(codes.items()):

@@ -194,7 +194,7 @@ KITTI = VoxelGrid((0, -40, -3, 70.4, 40, 1), (0.05, 0.05, 0.1))
 AROUND = VoxelGrid((-80, -80, -4, 80, 80, 8), (0.05, 0.05, 0.05))  # as SemanticKITTI is cut
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
 CHANNELS = (16, 32, 64, 128, 256, 512)
-PATIENCE = 200  # ms for the calls of one figure, of which there are three at least
+PATIENCE = 200  # ms for the calls of one figure, three at least
 
 
 class Case(NamedTuple):

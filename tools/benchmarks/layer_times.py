@@ -87,7 +87,7 @@ def second_layers(
     channels: Sequence[int] = (16, 32, 64, 64),
     out_channels: int = 128,
 ) -> list[Layer]:
-    """SECOND's encoder, by default that of second_kitti.yaml."""
+    """SECOND's encoder, by default as in second_kitti.yaml."""
     levels = ops.index_pyramid(coords, shape, batch_size, DOWNS).levels
     found: dict[tuple, Layer] = {}
     for c_in, c_out, place in encoder_layers(channels, out_channels):

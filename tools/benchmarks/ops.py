@@ -172,8 +172,8 @@ def _over(batches: list[Voxels], repeats: int, call) -> list[float]:
 def _replayed(
     model: Second, config: Config, scans: Scans, batch: int, precision: str, repeats: int
 ) -> list[float]:
-    """The encoder inside a frame graph, replayed for every batch; its rows are those of calls one
-    by one."""
+    """The encoder inside a frame graph, replayed for every batch; its rows equal the rows of calls
+    one by one."""
     device = torch.device("cuda")
     named = precision if precision in PRECISIONS else "fp32"  # tf32: as torch is set
     inference = Inference(model, config, device, named)

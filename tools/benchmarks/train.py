@@ -185,7 +185,7 @@ class _Run:
         }
 
     def _mean_step(self, batches: Iterator[Batch]) -> tuple[float, float]:
-        """Milliseconds per step, many on the way at once as in training, and those of them in which
+        """Milliseconds per step, many on the way at once as in training, and how many of them
         the calling thread was at work, not waiting."""
         own = 0.0
         record: Tensor | None = None
