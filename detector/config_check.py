@@ -98,6 +98,12 @@ def best_overlap(config: Config, number: int, boxes: np.ndarray) -> np.ndarray:
     return (shared / (areas - shared)).max(axis=1, initial=0)
 
 
+def reachable(overlap: np.ndarray) -> float:
+    """The threshold, in steps of 0.05, that enough of the overlaps [M] reach; see LEAST_MATCHED."""
+    reached = math.floor(float(np.quantile(overlap, 1 - RECALL_WISHED)) * 20) / 20
+    return max(reached, LEAST_MATCHED)
+
+
 def advice(config: Config, found: Survey) -> list[str]:
     """What to change, a line each: labels that are read otherwise than they were written, keys of
     the configuration, then the data."""
@@ -152,8 +158,7 @@ def _class_advice(kind: ClassConfig, check: ClassCheck) -> list[str]:
             "(a network that is trained already must keep its own)"
         )
     if check.recall < RECALL_WISHED:
-        reached = math.floor(np.quantile(check.overlap, 1 - RECALL_WISHED) * 20) / 20
-        matched = max(reached, LEAST_MATCHED)
+        matched = reachable(check.overlap)
         unmatched = max(matched - (kind.matched - kind.unmatched), 0)
         only = (
             f"only {check.recall:.0%} of the boxes reach {kind.matched:g} with an anchor, the "

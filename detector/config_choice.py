@@ -13,11 +13,7 @@ from millisecond.data.checks.sensor import Guess
 from millisecond.data.checks.survey import Survey, largest_group, seen_boxes
 from millisecond.data.schema import plain
 from millisecond.detector.config import LARGEST_SIDE, ClassConfig, Config, GridConfig
-from millisecond.detector.config_check import (
-    LEAST_MATCHED,
-    RECALL_WISHED,
-    best_overlap,
-)
+from millisecond.detector.config_check import best_overlap, reachable
 from millisecond.detector.models.sparse_encoder import STRIDE
 
 FEWEST = 5  # boxes of a class that can be learnt
@@ -252,8 +248,7 @@ def _thresholds(
     """So that an anchor reaches four of five boxes."""
     kind = config.classes[number]
     overlap = best_overlap(config, number, boxes)
-    reached = math.floor(float(np.quantile(overlap, 1 - RECALL_WISHED)) * 20) / 20
-    matched = min(max(reached, LEAST_MATCHED), MOST_MATCHED)
+    matched = min(reachable(overlap), MOST_MATCHED)
     share = float((overlap >= matched).mean())
     reasons[f"classes.{kind.name}"] += f"; an anchor matches {share:.0%} of them"
     return replace(kind, matched=round(matched, 2), unmatched=round(max(matched - GAP, 0), 2))

@@ -52,17 +52,14 @@ def save_halved(path: str | Path, state: Mapping[str, Tensor], config: Config) -
     Vectors stay in fp32: running variances may be too small for fp16, and they are few. Raises
     ValueError where a weight is too large for fp16.
     """
-    halved = {name: _narrow(value) for name, value in state.items()}
+    halved = dict(state)
+    for name, value in state.items():
+        if value.is_floating_point():
+            halved[name] = value.half() if value.ndim > 1 else value.float()
     for name, value in halved.items():
         if not torch.isfinite(value).all():
             raise ValueError(f"{name} has values beyond 65504, the largest of fp16")
     _write(path, halved, config)
-
-
-def _narrow(value: Tensor) -> Tensor:
-    if not value.is_floating_point():
-        return value
-    return value.half() if value.ndim > 1 else value.float()
 
 
 def _write(path: str | Path, state: Mapping[str, Tensor], config: Config) -> None:
