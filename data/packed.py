@@ -232,7 +232,7 @@ class Clouds(Protocol):
         ...
 
 
-class Source(NamedTuple):
+class CloudOrigin(NamedTuple):
     """What a packed cloud was made from."""
 
     size: int  # bytes of the cloud's file
@@ -241,7 +241,7 @@ class Source(NamedTuple):
     view: int  # see Clouds.view
 
     @classmethod
-    def of(cls, clouds: Clouds, frame_id: str) -> Source:
+    def of(cls, clouds: Clouds, frame_id: str) -> CloudOrigin:
         """As the files are now; reads them."""
         path = clouds.cloud_file(frame_id)
         status, content = path.stat(), zlib.crc32(path.read_bytes())
@@ -268,16 +268,16 @@ class PackedClouds:
         where there is none."""
         self._pack, self._command = Pack(path), clouds.prepare_command()
         self._row: dict[str, int] = {}
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, CloudOrigin] = {}
         columns = self._pack.columns
         if columns.keys() >= COLUMNS.keys():  # otherwise an older version wrote it
             rows = {name: row for row, name in enumerate(columns["frame"].tolist())}
-            fields = [columns[field] for field in Source._fields]
+            fields = [columns[field] for field in CloudOrigin._fields]
             for name in clouds.frame_ids:
                 row = rows.get(name)
                 if row is None:
                     continue
-                source = Source(*(int(field[row]) for field in fields))
+                source = CloudOrigin(*(int(field[row]) for field in fields))
                 if source.still_there(clouds, name):
                     self._row[name], self.sources[name] = row, source
         self.stale = [name for name in clouds.frame_ids if name not in self._row]

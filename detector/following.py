@@ -128,7 +128,7 @@ NONE = np.zeros(0, np.int64)
 NO_TRACKS = Tracks(np.zeros((0, 7)), np.zeros(0), (), NONE, np.zeros((0, 2)), NONE)
 
 
-class Objects(NamedTuple):
+class FollowedObjects(NamedTuple):
     """The tracks of a scan, then the detections that belong to none."""
 
     boxes: np.ndarray  # [n, 7] LiDAR frame
@@ -146,7 +146,9 @@ class LiveFrame(NamedTuple):
     tracks: Tracks | None = None
     trails: tuple[np.ndarray, ...] = ()  # of the tracks, see Trails
 
-    def objects(self, score: float, without: set[str] | frozenset[str] = frozenset()) -> Objects:
+    def objects(
+        self, score: float, without: set[str] | frozenset[str] = frozenset()
+    ) -> FollowedObjects:
         """Those that score as much, but for some classes."""
         found, tracks = self.found, self.tracks or NO_TRACKS
         free = untracked(found, tracks)
@@ -157,7 +159,7 @@ class LiveFrame(NamedTuple):
         ids = np.concatenate([tracks.ids, np.zeros(len(free), np.int64)])
         trails = (*self.trails, *[np.zeros((0, 3))] * len(free))
         rows = [i for i in np.flatnonzero(scores >= score) if names[i] not in without]
-        return Objects(
+        return FollowedObjects(
             boxes[rows],
             scores[rows],
             tuple(names[i] for i in rows),

@@ -27,7 +27,7 @@ from millisecond.ops.rulebook import KernelMap, Level, Table
 PANEL = 128  # outputs of a block of the wide kernels, conv/warpgroup.h
 
 
-class Window(NamedTuple):
+class SquareWindow(NamedTuple):
     """The window of a square convolution."""
 
     size: int
@@ -38,7 +38,7 @@ class Window(NamedTuple):
 class CellPlan(NamedTuple):
     """The convolutions over maps of one size: all facts that do not depend on a scan."""
 
-    windows: tuple[Window, ...]
+    windows: tuple[SquareWindow, ...]
     shapes: tuple[tuple[int, int], ...]  # (Y, X) cells of each result
     channels: tuple[int, ...]  # of each result, or none: then its tiles are not computed ahead
     kinds: tuple[int, ...]  # of each result: cells of an empty map that differ
@@ -69,7 +69,7 @@ class CellValues(NamedTuple):
 
 
 def planned(
-    blocks: Sequence[Sequence[Window]],
+    blocks: Sequence[Sequence[SquareWindow]],
     shape: Sequence[int],
     device: torch.device,
     channels: Sequence[int] = (),
@@ -222,7 +222,7 @@ def _numbered(occupied: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return where, row
 
 
-def _read(row: Tensor, where: Tensor, shape: Sequence[int], window: Window) -> Tensor:
+def _read(row: Tensor, where: Tensor, shape: Sequence[int], window: SquareWindow) -> Tensor:
     """Rows that each cell of a convolution's result reads: [size * size * Z, N], offsets in the
     order (y, x, z).
 
@@ -240,7 +240,7 @@ def _read(row: Tensor, where: Tensor, shape: Sequence[int], window: Window) -> T
     return source.view(-1).take(start + offset.view(-1, 1))
 
 
-def reached(occupied: Tensor, window: Window) -> Tensor:
+def reached(occupied: Tensor, window: SquareWindow) -> Tensor:
     """The outputs whose window touches an occupied cell: [B, Y, X] -> [B, Y', X'] bool."""
     size, stride, padding = window
     occupied = pad(occupied, (padding,) * 4)

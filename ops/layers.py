@@ -90,7 +90,7 @@ def product(
     weight: Tensor,  # [V, C_in, C_out] or, `outputs_first`, spconv's [C_out, *kernel, C_in]
     kernel_map: KernelMap,
     bias: Tensor | None,  # [C_out]
-    kept: Kept | None = None,  # where gradients are off, of this weight
+    kept: PreparedWeight | None = None,  # where gradients are off, of this weight
     outputs_first: bool = False,
 ) -> Tensor:  # [N_out, C_out]
     """The sparse convolution of a layer; differentiable. Under autocast in its type.
@@ -151,7 +151,7 @@ def _filled_up(volume: int, c_in: int) -> int:
     return c_in + -c_in % TILE
 
 
-class Kept:
+class PreparedWeight:
     """A prepared weight between calls, as long as the tensors that it comes from are the same."""
 
     def __init__(self) -> None:
@@ -188,10 +188,10 @@ class KeepsWeight(nn.Module):
     """A layer that keeps its weight between calls as the kernels read it, where gradients are off:
     what `product` takes as `kept`."""
 
-    def _kept_weight(self) -> Kept:
+    def _kept_weight(self) -> PreparedWeight:
         kept = _KEPT.get(self)
         if kept is None:
-            kept = _KEPT[self] = Kept()
+            kept = _KEPT[self] = PreparedWeight()
         return kept
 
     def train(self: Keeper, mode: bool = True) -> Keeper:
@@ -200,7 +200,7 @@ class KeepsWeight(nn.Module):
         return super().train(mode)
 
 
-_KEPT: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()  # not copied, not saved
+_KEPT: WeakKeyDictionary[nn.Module, PreparedWeight] = WeakKeyDictionary()  # not copied, not saved
 
 
 def _single(bias: Tensor) -> Tensor:

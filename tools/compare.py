@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 from tqdm import tqdm
 
-from millisecond.data.checks.comparison import Measure, Row, Verdict, compare, tell_apart
+from millisecond.data.checks.comparison import FigureRow, Measure, Verdict, compare, tell_apart
 from millisecond.data.checks.sensor import Mounting
 from millisecond.data.files import make_folder, write_json
 from millisecond.data.formats.clouds import find_scans, read_scan
@@ -126,7 +126,7 @@ def _unlabelled(path: Path) -> Frame:
     return Frame(path.stem, read_scan(path))
 
 
-def table(rows: Sequence[Row]) -> Iterator[str]:
+def table(rows: Sequence[FigureRow]) -> Iterator[str]:
     """The lines of all tables."""
     for name, group in groupby(sorted(rows, key=lambda row: row.table), key=lambda row: row.table):
         yield f"\n{name:<28}{'A':>10}{'B':>10}{'B / A':>9}"
@@ -140,7 +140,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
             )
 
 
-def judgement(rows: Sequence[Row], verdict: Verdict, a: int, b: int) -> Iterator[str]:
+def judgement(rows: Sequence[FigureRow], verdict: Verdict, a: int, b: int) -> Iterator[str]:
     """The lines that sum up the tables of a and b scans."""
     counted = [row for row in rows if row.table in ("rings", "beams", "heights", "voxels")]
     counted = [row for row in counted if max(row.a, row.b) >= 1]
@@ -152,7 +152,7 @@ def judgement(rows: Sequence[Row], verdict: Verdict, a: int, b: int) -> Iterator
     yield f"what differs most: {', '.join(verdict.telling)}"
 
 
-def _close(row: Row) -> bool:
+def _close(row: FigureRow) -> bool:
     same = row.a == row.b or (np.isnan(row.a) and np.isnan(row.b))
     return same or WITHIN[0] <= row.ratio <= WITHIN[1]
 
@@ -163,7 +163,7 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def figures(names: Sequence[str], rows: Sequence[Row], verdict: Verdict) -> dict:
+def figures(names: Sequence[str], rows: Sequence[FigureRow], verdict: Verdict) -> dict:
     """What the JSON file has; numbers that there are none of are null."""
     tables: dict[str, dict] = {}
     for row in rows:

@@ -187,7 +187,7 @@ def by_name(scan: Path) -> list[tuple[int, str]]:
     return [(int(part), part) if part.isdecimal() else (-1, part) for part in parts]
 
 
-class View(NamedTuple):
+class CameraView(NamedTuple):
     """A camera that looks at a scan."""
 
     calibration: Calibration
@@ -198,7 +198,7 @@ class View(NamedTuple):
 
 def read(
     scan: Path, calib: Path | None, crop: bool, columns: PointColumns = KITTI_POINTS
-) -> tuple[np.ndarray, View | None]:
+) -> tuple[np.ndarray, CameraView | None]:
     """The points of a scan, without those out of the camera's picture if asked for, and the camera
     where there is a calibration: the file itself, or the one of the scan's name in the folder."""
     points = read_scan(scan, columns)
@@ -213,7 +213,7 @@ def read(
     image = next((image for image in images if image.is_file()), None)
     shape = image_shape(image) if image else USUAL_IMAGE
     seen = points[calibration.in_image(points, shape)] if crop else points
-    return seen, View(calibration, shape, len(points) - len(seen), image is None)
+    return seen, CameraView(calibration, shape, len(points) - len(seen), image is None)
 
 
 def find(
@@ -232,7 +232,7 @@ def write(
     scan: Path,
     named: NamedDetections,
     milliseconds: float,
-    view: View | None,
+    view: CameraView | None,
     results: ResultFolder,
     form: str,
     tracks: Tracks | None,

@@ -158,7 +158,7 @@ RINGS, POINTS = (30.0, 50.0), (10, 50, 200)  # metres; numbers of points
 Find = Callable[[Frame], NamedDetections]
 
 
-class Found(NamedTuple):
+class SplitDetections(NamedTuple):
     """The frames of a split and what was found in them."""
 
     frame_ids: Sequence[str]
@@ -215,7 +215,7 @@ def _overlap(text: str, word: str) -> float:
     return value
 
 
-def from_weights(options: argparse.Namespace) -> Found:
+def from_weights(options: argparse.Namespace) -> SplitDetections:
     """What a network finds in the frames of a split; written as result files if asked for."""
     detector = Detector.from_weights(
         options.weights, options.device, options.precision, mounting=mounting_of(options)
@@ -245,7 +245,7 @@ def from_weights(options: argparse.Namespace) -> Found:
     return found
 
 
-def from_files(options: argparse.Namespace) -> Found:
+def from_files(options: argparse.Namespace) -> SplitDetections:
     """Result files, JSON or KITTI's, against the labels of a data set."""
     split, columns = options.split or "val", KITTI_POINTS
     if options.config:
@@ -265,12 +265,12 @@ def from_files(options: argparse.Namespace) -> Found:
     return found._replace(classes=sorted(names))
 
 
-def _collect(dataset: Dataset, find: Find, classes: Sequence[str] | None) -> Found:
+def _collect(dataset: Dataset, find: Find, classes: Sequence[str] | None) -> SplitDetections:
     objects, detections = [], []
     for frame in _frames(dataset):
         objects.append(objects_of(frame))
         detections.append(detections_in(frame, find(frame)))
-    return Found(dataset.frame_ids, objects, detections, list(classes or ()))
+    return SplitDetections(dataset.frame_ids, objects, detections, list(classes or ()))
 
 
 def _frames(dataset: Dataset) -> Iterator[Frame]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from millisecond.tools.program import number, output_path, run
 
 if TYPE_CHECKING:
-    from millisecond.ops.lab.tuned import Choice, Work
+    from millisecond.ops.lab.tuned import FastestDataflow, Work
     from millisecond.tools.benchmarks.layer_times import Layer, Maps
     from millisecond.tools.benchmarks.timing import Scans
 
@@ -137,21 +137,21 @@ def batches(options: argparse.Namespace, scans: Scans) -> Iterator[tuple[list[La
         yield layers_of(voxels.coords, grid.sparse_shape, batch), batch
 
 
-def choose(us: dict[str, float]) -> Choice:
+def choose(us: dict[str, float]) -> FastestDataflow:
     """The fastest, if it is clearly faster than the implicit GEMM: on listed pairs, and together
     with the time to list them."""
     from millisecond.ops.lab.dataflow import IMPLICIT_GEMM, Dataflow
-    from millisecond.ops.lab.tuned import Choice
+    from millisecond.ops.lab.tuned import FastestDataflow
 
     flows = {name: time for name, time in us.items() if name not in (ORDERED, PAIRS)}
     best, implicit = min(flows, key=lambda name: flows[name]), us[str(IMPLICIT_GEMM)]
     listed = flows[best] < MARGIN * implicit
     unlisted = flows[best] + us[PAIRS] < MARGIN * min(implicit, us.get(ORDERED, implicit))
     fastest = Dataflow.parse(best)
-    return Choice(*(fastest if worth else IMPLICIT_GEMM for worth in (listed, unlisted)))
+    return FastestDataflow(*(fastest if worth else IMPLICIT_GEMM for worth in (listed, unlisted)))
 
 
-def line(work: Work, us: dict[str, float], choice: Choice) -> str:
+def line(work: Work, us: dict[str, float], choice: FastestDataflow) -> str:
     """A row of the table."""
     pass_ = "training" if work.training else "inference"
     rows = f"{1 << work.size >> 1}+ rows"

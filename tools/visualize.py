@@ -19,9 +19,9 @@ from millisecond.tools.program import score as shown_score
 from millisecond.tools.visualizing import (
     BOXES,
     Account,
+    CommandSource,
     Judge,
     Rank,
-    Source,
     Studio,
     find_source,
     report_ranking,
@@ -69,7 +69,7 @@ def visualize(options: argparse.Namespace) -> int:
         return write_pictures(studio, order[first:], options.pictures, by_error, artist, folder)
 
 
-def browse(options: argparse.Namespace, source: Source, judge: Judge, start: int) -> int:
+def browse(options: argparse.Namespace, source: CommandSource, judge: Judge, start: int) -> int:
     """Raises WindowUnavailable where no window can be opened."""
     studio = Studio(source, judge, Account(options.score, source.palette, at_once=True))
     with (
@@ -83,7 +83,7 @@ def browse(options: argparse.Namespace, source: Source, judge: Judge, start: int
         )
 
 
-def find_start(name: str | None, source: Source) -> int:
+def find_start(name: str | None, source: CommandSource) -> int:
     """The place of the frame to start at."""
     if name is None:
         return 0

@@ -34,7 +34,7 @@ from millisecond.detector.draw.view import View
 from millisecond.tools.program import columns_of, mounting_of, one_line
 
 
-class Shown(NamedTuple):
+class ShownFrame(NamedTuple):
     """The content of the pictures of a frame."""
 
     points: np.ndarray  # [P, 4]
@@ -43,7 +43,7 @@ class Shown(NamedTuple):
     title: str
 
 
-NOTHING = Shown(np.zeros((0, 4), np.float32), None, None, "")
+NOTHING = ShownFrame(np.zeros((0, 4), np.float32), None, None, "")
 
 
 def detect(detector: Detector, points: np.ndarray) -> tuple[NamedDetections, list[Note]]:
@@ -99,7 +99,7 @@ class Account:
 NO_POINTS = np.zeros((0, 4), np.float32)
 
 
-class Frames(NamedTuple):
+class NamedFrames(NamedTuple):
     """Frames by their place among the names; they are read when they are asked for."""
 
     names: Sequence[str]
@@ -108,10 +108,10 @@ class Frames(NamedTuple):
     labels: Callable[[int], Labels] | None  # without DontCare regions; None: no ground truth
 
 
-class Source(NamedTuple):
+class CommandSource(NamedTuple):
     """All that the command line names."""
 
-    frames: Frames
+    frames: NamedFrames
     detections: Callable[[Frame, Tally], NamedDetections] | None
     needs_points: bool  # whether detections are found in points, not read from files
     classes: Sequence[str]  # that are detected
@@ -128,7 +128,7 @@ class Source(NamedTuple):
         return self.frames.labels is not None and self.detections is not None
 
 
-def find_source(options: argparse.Namespace) -> Source:
+def find_source(options: argparse.Namespace) -> CommandSource:
     """What the command line names; what is not there is found before any frame is drawn."""
     if bool(options.scans) == bool(options.root):
         raise ValueError("give either scans (or folders of them) or --root, not both")
@@ -153,10 +153,10 @@ def find_source(options: argparse.Namespace) -> Source:
             detected = names_in(options.detections, frames.names)
             if options.root and is_folder(options.root):  # as evaluate: missed classes too
                 detected = [*dict.fromkeys([*detected, *_labelled(frames)])]
-    return Source(frames, detections, detector is not None, detected, Palette(classes), view)
+    return CommandSource(frames, detections, detector is not None, detected, Palette(classes), view)
 
 
-def _labelled(frames: Frames) -> set[str]:
+def _labelled(frames: NamedFrames) -> set[str]:
     """The classes of all labels. Labels that cannot be read are told where they are judged."""
     assert frames.labels is not None, "no ground truth"
     found: set[str] = set()
@@ -168,12 +168,12 @@ def _labelled(frames: Frames) -> set[str]:
 
 def find_frames(
     options: argparse.Namespace, classes: Sequence[str], crop: bool | None, columns: PointColumns
-) -> Frames:
+) -> NamedFrames:
     """crop: to the image, as the detector's training had it; None: where there are images."""
     if options.scans:
         scans = find_scans(options.scans)
         names = [scan.stem for scan in scans]
-        return Frames(
+        return NamedFrames(
             names,
             lambda place: Frame(names[place], read_scan(scans[place], columns)),
             lambda place: Frame(names[place], NO_POINTS),
@@ -209,7 +209,7 @@ def find_frames(
         calibration, shape = dataset.calibration(row), dataset.image_shape(row)
         return Frame(ids[row], NO_POINTS, calibration=calibration, image_shape=shape)
 
-    return Frames(
+    return NamedFrames(
         [ids[row] for row in rows],
         lambda place: dataset[rows[place]],
         bare,
@@ -251,7 +251,7 @@ class Rank(NamedTuple):
 class Judge:
     """Compares detections with ground truth by KITTI's rules."""
 
-    def __init__(self, source: Source, overlap: float | None, metric: str):
+    def __init__(self, source: CommandSource, overlap: float | None, metric: str):
         """overlap: that makes a match; None for KITTI's, by class."""
         self._source, self._metric = source, metric
         self._least = {name: overlap or default_overlap(name) for name in source.classes}
@@ -283,7 +283,7 @@ class Judge:
         return sorted(ranks, key=lambda rank: -rank.badness)
 
 
-def require_judged(options: argparse.Namespace, source: Source) -> None:
+def require_judged(options: argparse.Namespace, source: CommandSource) -> None:
     """Raise ValueError, with the remedy, where errors are asked for and cannot be known."""
     asked = {
         "--overlap": options.overlap is not None,
@@ -328,13 +328,13 @@ class Content(NamedTuple):
     """A frame and what is drawn of it."""
 
     frame: Frame | None  # None where it cannot be read
-    shown: Shown
+    shown: ShownFrame
 
 
 class Studio:
     """Makes the content of any frame."""
 
-    def __init__(self, source: Source, judge: Judge, account: Account):
+    def __init__(self, source: CommandSource, judge: Judge, account: Account):
         self.source, self.judge, self.account = source, judge, account
 
     def content(self, place: int, by_error: bool) -> Content:
@@ -348,7 +348,7 @@ class Studio:
         truth = source.palette.paint(frame.boxes, frame.names) if labelled else None
         title = f"{frame.frame_id}   {len(frame.points)} points"
         if source.detections is None:
-            return Content(frame, Shown(frame.points, truth, None, title))
+            return Content(frame, ShownFrame(frame.points, truth, None, title))
         all_found = source.detections(frame, account.notes)
         found, left_out = account.best(frame.frame_id, all_found)
         if truth is not None and found.scores is not None:
@@ -357,7 +357,7 @@ class Studio:
             truth = truth.judged(verdicts.truth.tolist(), None, by_error)
             found = found.judged(verdicts.detections.tolist(), verdicts.overlap, by_error)
             title += f"   {count(truth.verdicts, found.verdicts)}"
-        return Content(frame, Shown(frame.points, truth, found, title + left_out))
+        return Content(frame, ShownFrame(frame.points, truth, found, title + left_out))
 
     def content_or_reason(self, place: int, by_error: bool) -> Content:
         """Of a frame that cannot be drawn, nothing but a title that says why."""

@@ -23,7 +23,7 @@ QUERIES = 2000  # points per scan whose nearest neighbour is looked for
 FEW = 20  # points in a ring with fewer have no typical spacing
 
 
-class Objects(NamedTuple):
+class ScanObjects(NamedTuple):
     """The labelled objects of a scan, M of them."""
 
     names: tuple[str, ...]
@@ -42,7 +42,7 @@ class ScanStatistics(NamedTuple):
     heights: np.ndarray  # [10] points between the HEIGHTS above the ground
     voxels: np.ndarray  # [L] active sites of each level of the encoder
     spacing: np.ndarray  # [9] per ring, median distance to the nearest other point, metres or NaN
-    objects: Objects
+    objects: ScanObjects
 
     def features(self) -> np.ndarray:
         """The figures that a classifier may use: all but the objects; counts as logarithms."""
@@ -132,12 +132,12 @@ def spacing_per_ring(points: np.ndarray, distance: np.ndarray) -> np.ndarray:
     return spacing
 
 
-def _objects(points: np.ndarray, frame: Frame, grid: VoxelGrid) -> Objects:
+def _objects(points: np.ndarray, frame: Frame, grid: VoxelGrid) -> ScanObjects:
     inside = points_in_boxes(points, frame.boxes)
     cells = np.floor(points / np.array(grid.voxel_size)).astype(np.int64)
     voxels = [len(np.unique(cells[row], axis=0)) for row in inside]
     distance = np.hypot(frame.boxes[:, 0], frame.boxes[:, 1]).astype(np.float64)
-    return Objects(frame.names, distance, inside.sum(axis=1), np.array(voxels, dtype=np.int64))
+    return ScanObjects(frame.names, distance, inside.sum(axis=1), np.array(voxels, dtype=np.int64))
 
 
 NEAR = (0.0, 10.0, 20.0, 30.0, 40.0, 70.0)  # metres: rings of objects
@@ -146,7 +146,7 @@ PENALTY = 1.0  # of the squared weights of the classifier
 STEPS = 30  # of Newton's method; it converges in about eight
 
 
-class Row(NamedTuple):
+class FigureRow(NamedTuple):
     """A figure of both sets, a mean per scan or per object."""
 
     table: str
@@ -168,21 +168,21 @@ class Verdict(NamedTuple):
     telling: tuple[str, ...]  # the figures that differ most, of their spread
 
 
-def compare(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics]) -> list[Row]:
+def compare(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics]) -> list[FigureRow]:
     """All tables, row by row."""
     scans = len(a), len(b)
     left, right = _means(a, b, "points")
-    rows = [Row("scan", "points", float(left), float(right), scans)]
+    rows = [FigureRow("scan", "points", float(left), float(right), scans)]
     for table, names in _names(a[0]).items():
         left, right = _means(a, b, table)
         rows += [
-            Row(table, name, float(x), float(y), scans)
+            FigureRow(table, name, float(x), float(y), scans)
             for name, x, y in zip(names, left, right, strict=True)
         ]
     left, right = _means(a, b, "free")
     seen = (np.array([left, right]) < 0.999).any(axis=0)  # the crop leaves out whole beams
     rows.append(
-        Row("scan", "free rays", float(left[seen].mean()), float(right[seen].mean()), scans)
+        FigureRow("scan", "free rays", float(left[seen].mean()), float(right[seen].mean()), scans)
     )
     return [*rows, *_object_rows(a, b)]
 
@@ -210,7 +210,7 @@ def _means(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics], name: str) 
     return means
 
 
-def _object_rows(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics]) -> Iterator[Row]:
+def _object_rows(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics]) -> Iterator[FigureRow]:
     sets = [[scan.objects for scan in scans] for scans in (a, b)]
     for name in sorted({name for objects in sets[0] + sets[1] for name in objects.names}):
         for near, far in pairwise(NEAR):
@@ -219,12 +219,16 @@ def _object_rows(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics]) -> It
             if max(count):
                 where = f"{name}, {near:g} to {far:g} m"
                 per_scan = count[0] / len(a), count[1] / len(b)
-                yield Row("objects per scan", where, *per_scan, count)
-                yield Row("points per object", where, _mean(left[:, 0]), _mean(right[:, 0]), count)
-                yield Row("voxels per object", where, _mean(left[:, 1]), _mean(right[:, 1]), count)
+                yield FigureRow("objects per scan", where, *per_scan, count)
+                yield FigureRow(
+                    "points per object", where, _mean(left[:, 0]), _mean(right[:, 0]), count
+                )
+                yield FigureRow(
+                    "voxels per object", where, _mean(left[:, 1]), _mean(right[:, 1]), count
+                )
 
 
-def _select(objects: Sequence[Objects], name: str, near: float, far: float) -> np.ndarray:
+def _select(objects: Sequence[ScanObjects], name: str, near: float, far: float) -> np.ndarray:
     """Points and voxels [M, 2] of the objects of a class and ring."""
     rows = [np.zeros((0, 2))]
     for some in objects:

@@ -12,7 +12,7 @@ from millisecond.data.datasets import Dataset
 from millisecond.data.files import locked
 from millisecond.data.kitti.layout import some
 from millisecond.data.packed import COLUMNS as CLOUD_COLUMNS
-from millisecond.data.packed import Pack, PackedClouds, PackWriter, Source
+from millisecond.data.packed import CloudOrigin, Pack, PackedClouds, PackWriter
 
 FORMAT = "3"  # of both packs; packs of another format are made again
 
@@ -74,7 +74,7 @@ def _prepare(dataset: Dataset, database: bool, progress: Progress) -> bool:
         for index in progress(range(min(w.steps for w in writers), len(dataset))):
             frame = dataset[index]
             if cloud_pack is not None and cloud_pack.steps == index:
-                source = Source.of(dataset, frame.frame_id)._asdict()
+                source = CloudOrigin.of(dataset, frame.frame_id)._asdict()
                 columns = {name: [value] for name, value in source.items()}
                 cloud_pack.append([frame.points], frame=[frame.frame_id], **columns)
             if object_pack is not None and object_pack.steps == index:
@@ -115,7 +115,7 @@ def signature_of(dataset: Dataset) -> str:
     with suppress(FileNotFoundError, ValueError):
         known = (packed or PackedClouds(dataset.pack_path("clouds"), dataset)).sources
     for name in dataset.frame_ids:
-        source = known.get(name) or Source.of(dataset, name)
+        source = known.get(name) or CloudOrigin.of(dataset, name)
         digest.update(f"{name} {source.content} {source.view} ".encode())
         for path in dataset.truth_files(name):
             digest.update(path.read_bytes())

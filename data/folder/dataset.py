@@ -13,7 +13,7 @@ import numpy as np
 from millisecond.data.boxes import wrap_angle
 from millisecond.data.calibration import Calibration
 from millisecond.data.folder.labels import (
-    Objects,
+    LabelledObjects,
     checked_box,
     objects,
     read_json_labels,
@@ -119,7 +119,7 @@ class FolderDataset:
             difficulty=np.zeros(len(boxes), np.int8),
         )
 
-    def objects(self, index: int) -> Objects:
+    def objects(self, index: int) -> LabelledObjects:
         """The labelled objects as they stand in the file; none of a frame without one."""
         found = self._read(self.layout.ids[index])
         for name, place in zip(found.names, found.places, strict=True):
@@ -129,7 +129,7 @@ class FolderDataset:
                 raise ValueError(f"{place}: class {name!r}; is {right!r} meant{seen}?")
         return found
 
-    def _read(self, frame_id: str) -> Objects:
+    def _read(self, frame_id: str) -> LabelledObjects:
         path = self.layout.label(frame_id)
         if path is None:
             return objects([], [], [])
@@ -164,7 +164,7 @@ class FolderDataset:
         return zlib.crc32(repr(self.columns).encode())
 
 
-def _of_kitti(path: Path, calibration: Path) -> Objects:
+def _of_kitti(path: Path, calibration: Path) -> LabelledObjects:
     """Labels in the camera's frame, without DontCare."""
     labels = read_labels(path)
     labels = labels.select(labels.types != DONT_CARE)

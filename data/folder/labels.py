@@ -19,7 +19,7 @@ NUMBERS = ("x", "y", "z", "length", "width", "height", "yaw")
 LARGEST = 1e6  # of any number in a label
 
 
-class Objects(NamedTuple):
+class LabelledObjects(NamedTuple):
     """The labelled objects of a frame, in the order of the file."""
 
     boxes: np.ndarray  # [M, 7] float32, LiDAR frame; yaw as it stands in the file, in radians
@@ -27,7 +27,7 @@ class Objects(NamedTuple):
     places: tuple[str, ...]  # M, where they stand: "labels/7.txt, line 3"
 
 
-def read_text_labels(path: Path) -> Objects:
+def read_text_labels(path: Path) -> LabelledObjects:
     """One line per object, `x y z l w h yaw class`: the centre of the box in metres, yaw in
     radians; OpenPCDet's custom data set. Raises ValueError naming file and line."""
     boxes, names, places = [], [], []
@@ -53,8 +53,8 @@ def label_lines(found: NamedDetections) -> list[str]:
     ]
 
 
-def objects(boxes: list[list[float]], names: list[str], places: list[str]) -> Objects:
-    return Objects(np.array(boxes, np.float32).reshape(-1, 7), tuple(names), tuple(places))
+def objects(boxes: list[list[float]], names: list[str], places: list[str]) -> LabelledObjects:
+    return LabelledObjects(np.array(boxes, np.float32).reshape(-1, 7), tuple(names), tuple(places))
 
 
 def checked_box(box: list[float], place: str) -> list[float]:
@@ -83,7 +83,7 @@ LARGEST_TILT = math.radians(10)  # of a box about x or y, which is left out
 SIZES = ("length", "width", "height")
 
 
-def read_json_labels(path: Path) -> Objects:
+def read_json_labels(path: Path) -> LabelledObjects:
     """The objects of a frame in labelCloud's form `centroid_abs` (the tool's default: angles in
     degrees), or in the form of SUSTechPOINTS (`psr`, angles in radians).
 

@@ -31,7 +31,7 @@ PROBE = 12  # packets by which the sensor is chosen
 WINDOW = 1.0  # seconds over which the packets of the sensors are compared
 
 
-class Sensor(NamedTuple):
+class PacketSource(NamedTuple):
     """Where packets come from."""
 
     model: str  # of MODELS, or the name of another one
@@ -60,13 +60,13 @@ class Packet(NamedTuple):
         return int.from_bytes(self.data[-6:-2], "little") / 1e6
 
     @property
-    def sensor(self) -> Sensor:
+    def sensor(self) -> PacketSource:
         """Which sensor sent it; the packet has no fault."""
         banks, number = set(self.blocks["bank"].tolist()), self.data[-1]
         if LOWER in banks and banks <= {UPPER, LOWER}:
-            return Sensor(HDL_64E, self.sender)
+            return PacketSource(HDL_64E, self.sender)
         names = NUMBERS | UNREAD
-        return Sensor(names.get(number, f"model with the number {number}"), self.sender)
+        return PacketSource(names.get(number, f"model with the number {number}"), self.sender)
 
     @property
     def fault(self) -> tuple[str, str]:
@@ -89,11 +89,11 @@ class Followed:
     """
 
     def __init__(self) -> None:
-        self.sensor: Sensor | None = None
-        self._counts: Counter[Sensor] = Counter()
+        self.sensor: PacketSource | None = None
+        self._counts: Counter[PacketSource] = Counter()
         self._begin = 0.0
 
-    def count(self, sensor: Sensor, time: float) -> None:
+    def count(self, sensor: PacketSource, time: float) -> None:
         """Takes note of a packet, at so many seconds by the clock of the computer."""
         if self.sensor is None:
             self._counts[sensor] += 1
@@ -227,7 +227,7 @@ class Turns:
     def _left_out(self, kind: str, fault: str) -> list[Trouble]:
         return self._troubles.add(kind, f"{self._source}: {fault}; left out")
 
-    def _refused(self, sensor: Sensor) -> str:
+    def _refused(self, sensor: PacketSource) -> str:
         """Why packets of this sensor are not read; empty where they are."""
         if sensor.model not in MODELS:
             return f"packets of a {sensor.model}, which is none of {', '.join(MODELS)}"
@@ -236,14 +236,14 @@ class Turns:
             return f"packets of a {sensor.model}, not of a {self._said}; leave out ?model="
         return ""
 
-    def _foreign(self, sensor: Sensor, ours: Sensor) -> list[Trouble]:
+    def _foreign(self, sensor: PacketSource, ours: PacketSource) -> list[Trouble]:
         """Reports a packet of another sensor than the followed one, ours."""
         if ours.sender != sensor.sender:
             fault = f"packets of {sensor.sender} beside packets of {ours.sender}"
             return self._left_out("sender", fault)
         return self._left_out("model", f"a packet of model {sensor.model}, not {ours.model}")
 
-    def _begin(self, sensor: Sensor, before: Sensor | None) -> Iterator[Trouble]:
+    def _begin(self, sensor: PacketSource, before: PacketSource | None) -> Iterator[Trouble]:
         """Follows a sensor; before: the one that was followed."""
         waited, self._waiting, self._decoder = self._waiting, [], None
         if before is not None:

@@ -19,8 +19,8 @@ from millisecond.data.metric.overlap import (
     Errors,
     FrameBoxes,
     Group,
+    NearPairs,
     OverlapMatches,
-    Pairs,
     find_pairs,
     match_greedily,
 )
@@ -38,7 +38,9 @@ class Confusion(NamedTuple):
     counts: np.ndarray  # [rows, columns] int64
 
 
-def confusion(truth: Boxes, detections: Boxes, pairs: Pairs, classes: Sequence[str]) -> Confusion:
+def confusion(
+    truth: Boxes, detections: Boxes, pairs: NearPairs, classes: Sequence[str]
+) -> Confusion:
     """Of the detections that score at least 0.5 and the objects that hold points.
 
     A detection goes with an object within 2 m, nearest pairs first. In a first round both have the
@@ -127,7 +129,7 @@ def _score_class(
     groups: Sequence[Group],
     truth: Boxes,
     found: Boxes,
-    pairs: Pairs,
+    pairs: NearPairs,
 ) -> dict[str, dict[str, Any]]:
     by_overlap = {
         f"{kind}@{least:g}": OverlapMatches(name, iou, least, truth, found, pairs)
@@ -165,7 +167,7 @@ def _means(classes: Mapping[str, dict], overlaps: Overlaps) -> dict[str, float |
 
 
 def _worst(
-    overlaps: Overlaps, truth: Boxes, found: Boxes, pairs: Pairs, names: Sequence[str]
+    overlaps: Overlaps, truth: Boxes, found: Boxes, pairs: NearPairs, names: Sequence[str]
 ) -> list[dict[str, Any]]:
     missed, false, badness = (np.zeros(truth.n_frames) for _ in range(3))
     for name, (least, *_) in overlaps.items():

@@ -145,7 +145,7 @@ def _bounds(
 FARTHEST = 4.0  # metres between centres: the largest that the nuScenes metric asks for
 
 
-class Pairs(NamedTuple):
+class NearPairs(NamedTuple):
     """Every detection that touches an object of its frame, or whose centre is within 4 m of it."""
 
     frames: np.ndarray  # [P] int64, ascending
@@ -155,12 +155,12 @@ class Pairs(NamedTuple):
     volume: np.ndarray  # [P] float64: IoU in 3-D
     distance: np.ndarray  # [P] float64: metres between the centres, seen from above
 
-    def select(self, kept: np.ndarray) -> Pairs:
+    def select(self, kept: np.ndarray) -> NearPairs:
         """The pairs of a mask or of indices."""
-        return Pairs(*(column[kept] for column in self))
+        return NearPairs(*(column[kept] for column in self))
 
 
-def find_pairs(truth: Boxes, detections: Boxes) -> Pairs:
+def find_pairs(truth: Boxes, detections: Boxes) -> NearPairs:
     """The pairs of all frames, by frame, then by object, then by detection."""
     rows, columns = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for objects, candidates in zip(truth.rows(), detections.rows(), strict=True):
@@ -174,10 +174,10 @@ def find_pairs(truth: Boxes, detections: Boxes) -> Pairs:
     one, other = truth.boxes[a], detections.boxes[b]
     bev, volume = box_iou(one, other)
     distance = np.hypot(one[:, 0] - other[:, 0], one[:, 1] - other[:, 1])
-    return Pairs(truth.frames[a], a, b, bev, volume, distance)
+    return NearPairs(truth.frames[a], a, b, bev, volume, distance)
 
 
-def match_greedily(pairs: Pairs, order: np.ndarray) -> np.ndarray:
+def match_greedily(pairs: NearPairs, order: np.ndarray) -> np.ndarray:
     """[P] bool: the pairs that are taken when each, in the given order of rows, takes its object
     and its detection where both are still free. Rows that are not in the order are not taken."""
     taken = np.zeros(len(pairs.frames), bool)
@@ -206,7 +206,7 @@ class OverlapMatches:
         min_iou: float,
         truth: Boxes,
         detections: Boxes,
-        pairs: Pairs,
+        pairs: NearPairs,
     ):
         """iou: [P] of the pairs, from above or in 3-D; more than min_iou makes a match."""
         self._truth, self._found, self._pairs = truth, detections, pairs
@@ -294,7 +294,7 @@ class CentreMatches:
     Objects without any point inside are left out.
     """
 
-    def __init__(self, name: str, limit: float, truth: Boxes, detections: Boxes, pairs: Pairs):
+    def __init__(self, name: str, limit: float, truth: Boxes, detections: Boxes, pairs: NearPairs):
         """limit: metres."""
         self._truth, self._found = truth, detections
         self._objects = (truth.names == name) & (truth.points > 0)

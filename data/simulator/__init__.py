@@ -1,7 +1,7 @@
 """Random streets, scanned by a simulated LiDAR."""
 
 from millisecond.data.simulator.recording import (
-    Recording,
+    RecordedFrame,
     SimulatedStreets,
     record,
     simulate,
@@ -10,7 +10,7 @@ from millisecond.data.simulator.recording import (
 from millisecond.data.simulator.trees import write_drive, write_kitti_tree
 
 __all__ = [
-    "Recording",
+    "RecordedFrame",
     "SimulatedStreets",
     "record",
     "simulate",

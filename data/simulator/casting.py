@@ -7,7 +7,7 @@ import numpy as np
 
 from millisecond.data.simulator import fast_casting, plain_casting
 from millisecond.data.simulator.fast_casting import has_kernels
-from millisecond.data.simulator.rays import GROUND, MISS, Grid, Layer
+from millisecond.data.simulator.rays import GROUND, MISS, FirstHits, Grid
 from millisecond.data.simulator.seen import (
     SeenVolumes,
     in_sight,
@@ -17,14 +17,14 @@ from millisecond.data.simulator.seen import (
 )
 from millisecond.data.simulator.street import Street
 
-__all__ = ["GROUND", "Hits", "Layer", "cast", "cast_blocks"]
+__all__ = ["GROUND", "FirstHits", "Hits", "cast", "cast_blocks"]
 
 
 class Hits(NamedTuple):
     """The hits of R rays; a pulse that goes through glass meets the surface behind it."""
 
-    solid: Layer  # the first surface that is not glass
-    glass: Layer  # the first glass in front of that
+    solid: FirstHits  # the first surface that is not glass
+    glass: FirstHits  # the first glass in front of that
     reachable: np.ndarray  # [T] rays that would hit the thing if it stood alone
 
 
@@ -46,7 +46,7 @@ def cast_blocks(
     """`cast` for rays from several heights above the origin; the hits come block after block."""
     casting = fast_casting if has_kernels() else plain_casting
     ends = np.cumsum([grid.directions.shape[1] for _, grid in blocks]).tolist()
-    solid, glass = Layer.empty(ends[-1]), Layer.empty(ends[-1])
+    solid, glass = FirstHits.empty(ends[-1]), FirstHits.empty(ends[-1])
     streets = [street.raised(height) for height, _ in blocks]
     poses = [raised.poses(time) for raised in streets]
     seen = [
@@ -78,7 +78,9 @@ def cast_blocks(
     return Hits(solid, glass, reachable)
 
 
-def _enter(volumes: SeenVolumes, number: np.ndarray, crossed, solid: Layer, touched, rng) -> None:
+def _enter(
+    volumes: SeenVolumes, number: np.ndarray, crossed, solid: FirstHits, touched, rng
+) -> None:
     """Lets pulses into the volumes; each ends after a random way, or comes out again."""
     i, ray, near, far = crossed
     depth = near + rng.standard_exponential(len(i), np.float32) * volumes.path[i]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from millisecond.data.simulator.ground import MARCH, Ground
-from millisecond.data.simulator.rays import Grid, Layer
+from millisecond.data.simulator.rays import FirstHits, Grid
 from millisecond.data.simulator.seen import SeenVolumes, Surfaces
 from millisecond.data.simulator.solids import Material
 from millisecond.ops.cpu import kernels
@@ -39,7 +39,7 @@ def cast_meshes(
     pose: np.ndarray,
     owner: np.ndarray,
     grid: Grid,
-    layers: tuple[Layer, Layer],
+    layers: tuple[FirstHits, FirstHits],
     touched: np.ndarray,
 ) -> None:
     """See plain_casting."""
@@ -87,7 +87,7 @@ def cross_volumes(
 
 
 def cast_ground(
-    ground: Ground, way: float, directions: np.ndarray, reach: float, layer: Layer
+    ground: Ground, way: float, directions: np.ndarray, reach: float, layer: FirstHits
 ) -> None:
     """See plain_casting."""
     knots, strips, materials, waves = ground.profile(way)
@@ -166,7 +166,7 @@ def _grid(grid: Grid) -> ctypes.Structure:
     )
 
 
-def _layer(layer: Layer, rays: int) -> ctypes.Structure:
+def _layer(layer: FirstHits, rays: int) -> ctypes.Structure:
     types = (np.float32, np.int32, np.int64, np.float32)
     return _HitLayer(*(_at(a, kind, (rays,)) for a, kind in zip(layer, types, strict=True)))
 

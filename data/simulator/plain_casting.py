@@ -12,8 +12,8 @@ import numpy as np
 from millisecond.data.simulator.ground import Ground
 from millisecond.data.simulator.rays import (
     MISS,
+    FirstHits,
     Grid,
-    Layer,
     pairs,
     sphere_windows,
     triangle_windows,
@@ -25,7 +25,7 @@ CHUNK = 1 << 16  # pairs of item and ray at once, so that they stay in the cache
 
 
 def cast_ground(
-    ground: Ground, way: float, directions: np.ndarray, reach: float, layer: Layer
+    ground: Ground, way: float, directions: np.ndarray, reach: float, layer: FirstHits
 ) -> None:
     """Writes the ground into a layer; see Ground.cast."""
     layer.depth[:], layer.material[:], layer.cosine[:] = ground.cast(way, directions, reach)
@@ -43,7 +43,7 @@ def cast_meshes(
     pose: np.ndarray,
     owner: np.ndarray,
     grid: Grid,
-    layers: tuple[Layer, Layer],
+    layers: tuple[FirstHits, FirstHits],
     touched: np.ndarray,
 ) -> None:
     """Puts the triangles that face the sensor into the layers (solid, glass).

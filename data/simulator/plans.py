@@ -94,7 +94,7 @@ def some_bend(rng: np.random.Generator, share: float) -> float:
     return float(rng.uniform(-1, 1) / 150) if rng.random() < share else 0.0
 
 
-class Plan(NamedTuple):
+class StreetPlan(NamedTuple):
     """The input of a street."""
 
     lanes: list[Lane]

@@ -12,7 +12,7 @@ MISS = np.float32(np.inf)
 GROUND = -1  # owner of a ray that ends on the ground
 
 
-class Layer(NamedTuple):
+class FirstHits(NamedTuple):
     """The first surface of a kind along each of R rays."""
 
     depth: np.ndarray  # [R] float32 metres, `MISS` where there is none
@@ -21,7 +21,7 @@ class Layer(NamedTuple):
     cosine: np.ndarray  # [R] float32, of the angle of incidence; 1 in a volume
 
     @classmethod
-    def empty(cls, count: int) -> "Layer":
+    def empty(cls, count: int) -> "FirstHits":
         """Nothing along any ray."""
         return cls(
             np.full(count, MISS),
@@ -30,9 +30,9 @@ class Layer(NamedTuple):
             np.ones(count, dtype=np.float32),
         )
 
-    def part(self, first: int, last: int) -> "Layer":
+    def part(self, first: int, last: int) -> "FirstHits":
         """A view of some rays."""
-        return Layer(*(values[first:last] for values in self))
+        return FirstHits(*(values[first:last] for values in self))
 
     def put(self, ray, depth, owner, material, cosine) -> None:
         """Hits [H], each written if it is not farther than the ray's hit so far; of equal ones the
@@ -170,7 +170,7 @@ def pairs(found: Windows, width: int) -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(found.item[item], columns), ray
 
 
-class Block(NamedTuple):
+class BeamBlock(NamedTuple):
     """Neighbouring beams whose lasers are equally high."""
 
     beams: slice
@@ -183,7 +183,7 @@ class Rays(NamedTuple):
 
     directions: np.ndarray  # [3, B, A] float32 unit vectors, beams and azimuths rising
     heights: np.ndarray  # [B] float32 of the lasers above the origin of the points, metres
-    blocks: tuple[Block, ...]
+    blocks: tuple[BeamBlock, ...]
     blocked: np.ndarray  # [B, A] bool: rays that meet the roof of the sensor's own car
 
 
@@ -194,7 +194,9 @@ def sensor_rays(sensor: Sensor, degrees: float = 360.0) -> Rays:
     heights = np.array(sensor.laser_heights)
     edges = np.flatnonzero(np.diff(heights)) + 1
     blocks = tuple(
-        Block(slice(*ends), float(heights[ends[0]]), Grid.of(elevations[slice(*ends)], azimuths))
+        BeamBlock(
+            slice(*ends), float(heights[ends[0]]), Grid.of(elevations[slice(*ends)], azimuths)
+        )
         for ends in pairwise([0, *edges.tolist(), len(heights)])
     )
     grids = [block.grid.directions.reshape(3, -1, len(azimuths)) for block in blocks]

@@ -34,7 +34,7 @@ UNKNOWN = 3  # KITTI's occlusion of an object that counts at no difficulty
 MIN_POINTS = 5  # with fewer points the occlusion is unknown
 
 
-class Recording(NamedTuple):
+class RecordedFrame(NamedTuple):
     """A frame and its KITTI labels: the labels of `frame.boxes` in the same order, then
     DontCare."""
 
@@ -75,7 +75,7 @@ def simulate(
 
 def record(
     seed: int, time: float = 0.0, sensor: Sensor | None = None, crop: bool = True
-) -> Recording:
+) -> RecordedFrame:
     """`simulate`, with KITTI labels: occlusion from blocked rays, truncation, image boxes.
 
     An object with fewer than 5 points has occlusion 3 (unknown), so it counts at no difficulty;
@@ -117,7 +117,7 @@ def record(
         image_shape=IMAGE_SHAPE,
         plane=street.plane,
     )
-    return Recording(frame, _join(known, _dont_care(labels.bbox[hidden])))
+    return RecordedFrame(frame, _join(known, _dont_care(labels.bbox[hidden])))
 
 
 def _in_image(camera: Calibration, points: np.ndarray) -> np.ndarray:

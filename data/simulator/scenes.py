@@ -22,7 +22,7 @@ from millisecond.data.simulator.lorries import tram, truck
 from millisecond.data.simulator.people import bicycle, cyclist, pedestrian
 from millisecond.data.simulator.plans import (
     TRAFFIC,
-    Plan,
+    StreetPlan,
     bridge_over,
     cross_traffic,
     lane_ahead,
@@ -82,7 +82,7 @@ def _town(
             town_side(rng, side, speed, crowd)
     lines = [] if rng.random() < 0.4 else [-0.5 * lane, inner * lane]
     lines += [] if one_way else [0.5 * lane]
-    plan = Plan(lanes, (right, left), lines, speed)
+    plan = StreetPlan(lanes, (right, left), lines, speed)
     if crossing is not None:
         more = partial(cross_traffic, rng, crossing, crowd, right, left)
         return plan.street(rng, name, more, crossing)
@@ -128,7 +128,7 @@ def _square(rng: np.random.Generator, name: str) -> Street:
         wobble=0.3,
         jitter=0.8,
     )
-    return Plan([ahead], (right, left), [], 0.0).street(rng, name, end=some_end(rng))
+    return StreetPlan([ahead], (right, left), [], 0.0).street(rng, name, end=some_end(rng))
 
 
 def _walkers(rng: np.random.Generator, side: Side, gap: float) -> float:
@@ -158,7 +158,7 @@ def _country(rng: np.random.Generator, name: str) -> Street:
             country_side(rng, side)
     lines = [-0.5 * lane, 0.5 * lane, 1.5 * lane] if rng.random() < 0.7 else []
     over = [bridge_over(rng, right, left)] if rng.random() < 0.1 else []
-    plan = Plan(lanes, (right, left), lines, 12.0)
+    plan = StreetPlan(lanes, (right, left), lines, 12.0)
     return plan.street(rng, name, lambda: over, bend=0.0 if over else some_bend(rng, 0.7))
 
 
@@ -179,7 +179,7 @@ def _motorway(rng: np.random.Generator, name: str) -> Street:
         over.append(Placed(gantry(rng), rng.uniform(25, 70), (count - 2 * own - 1) * lane / 2, 0.0))
     if rng.random() < 0.3:
         over.append(bridge_over(rng, right, left))
-    plan = Plan(lanes, (right, left), lines, speed)
+    plan = StreetPlan(lanes, (right, left), lines, speed)
     return plan.street(rng, name, lambda: over, bend=0.0 if over else some_bend(rng, 0.7) / 2)
 
 
@@ -207,7 +207,7 @@ def _car_park(rng: np.random.Generator, name: str) -> Street:
             side.add(4.5, Material.GRASS, GREEN, (0.3, 2.0), jitter=1.0)
             behind(rng, side, TOWN_BEHIND, 0.8)
     ahead = Lane(0.0, 1.4, 0.0, mixed((3, car), (2, pedestrian)), (6.0, 60.0), 9.0, wobble=0.1)
-    return Plan([ahead], (right, left), [], 0.0).street(rng, name, end=some_end(rng))
+    return StreetPlan([ahead], (right, left), [], 0.0).street(rng, name, end=some_end(rng))
 
 
 SCENES: dict[str, tuple[float, Callable[[np.random.Generator, str], Street]]] = {

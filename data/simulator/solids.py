@@ -46,7 +46,7 @@ class Mesh(NamedTuple):
     material: np.ndarray  # [T] int64, `Material`
 
 
-class Boxes(NamedTuple):
+class UprightBoxes(NamedTuple):
     """Upright boxes, each (x_min, x_max, y_min, y_max, z_min, z_max), metres."""
 
     rows: Sequence[tuple[float, ...]]
@@ -55,7 +55,7 @@ class Boxes(NamedTuple):
     @property
     def kind(self) -> tuple:
         """Hulls of one kind are computed together."""
-        return (Boxes,)
+        return (UprightBoxes,)
 
     @staticmethod
     def vertices(kind: tuple, rows: list) -> np.ndarray:
@@ -119,7 +119,7 @@ class Lofts(NamedTuple):
         return _loft_triangles(kind[1], kind[2])
 
 
-Hulls = Boxes | Limbs | Lofts
+Hulls = UprightBoxes | Limbs | Lofts
 
 
 class Volumes(NamedTuple):
@@ -179,7 +179,7 @@ def solids(*hulls: Hulls, volumes: Volumes = NO_VOLUMES) -> Solids:
 
 def boxes(rows: Sequence[tuple], material: Material | Sequence[Material]) -> Hulls:
     """Upright boxes, each (x_min, x_max, y_min, y_max, z_min, z_max), metres."""
-    return Boxes(rows, _each(material, len(rows)))
+    return UprightBoxes(rows, _each(material, len(rows)))
 
 
 def limbs(rows: Sequence[tuple], material: Material, sides: int = 6) -> Hulls:

@@ -27,7 +27,12 @@ from millisecond.data.schema import plain
 from millisecond.data.simulator.fast_casting import has_kernels
 from millisecond.data.simulator.hall import Site, simulate_hall
 from millisecond.data.simulator.lidar import default_sensor
-from millisecond.data.simulator.recording import Recording, record, simulate, simulated_calibration
+from millisecond.data.simulator.recording import (
+    RecordedFrame,
+    record,
+    simulate,
+    simulated_calibration,
+)
 from millisecond.data.simulator.sensors import Sensor
 from millisecond.data.simulator.street import WORLD
 
@@ -217,7 +222,7 @@ def _write_street(folder: Path, sensor: Sensor, crop: bool, seed: int) -> None:
     _write_frame(folder, record(seed, sensor=sensor, crop=crop))
 
 
-def _write_frame(folder: Path, recording: Recording) -> None:
+def _write_frame(folder: Path, recording: RecordedFrame) -> None:
     frame = recording.frame
     name, camera = frame.frame_id, frame.calibration
     assert camera is not None and frame.plane is not None  # `record` gives both

@@ -39,7 +39,7 @@ SIDES = 6  # of a tube
 TOP_CROSS = [[4, 6], [5, 7]]  # corners: the diagonals of the top face
 
 
-class Mesh(NamedTuple):
+class ColoredMesh(NamedTuple):
     """Triangles with a colour per vertex."""
 
     vertices: np.ndarray  # [V, 3] float64
@@ -47,7 +47,7 @@ class Mesh(NamedTuple):
     colours: np.ndarray  # [V, 3] float64, 0 to 1
 
 
-def box_tubes(shown: BoxSet, dashed: bool, eye: np.ndarray) -> Mesh:
+def box_tubes(shown: BoxSet, dashed: bool, eye: np.ndarray) -> ColoredMesh:
     """Box edges and heading lines as tubes, thicker with the distance to the eye [3].
 
     dashed: thin and dashed, for ground truth; detections are thick and solid. Missed objects and
@@ -69,7 +69,7 @@ def box_tubes(shown: BoxSet, dashed: bool, eye: np.ndarray) -> Mesh:
     return _tubes(segments, np.repeat(radius, counts), np.repeat(colours, counts, axis=0))
 
 
-def trail_tubes(shown: BoxSet, eye: np.ndarray) -> Mesh:
+def trail_tubes(shown: BoxSet, eye: np.ndarray) -> ColoredMesh:
     """The paths of the boxes' centres."""
     segments, colours = trail_colours(shown)
     radius = 0.02 + 0.0012 * np.linalg.norm(segments.mean(axis=1) - eye, axis=1)
@@ -88,7 +88,7 @@ def trail_colours(shown: BoxSet) -> tuple[np.ndarray, np.ndarray]:
     return segments, np.concatenate([np.zeros((0, 3)), *colours])
 
 
-def ground_rings(all_round: bool) -> Mesh:
+def ground_rings(all_round: bool) -> ColoredMesh:
     """Thin circles on the ground, or arcs ahead, one every 10 m, as the scale of the scene."""
     reach = 180 if all_round else 50  # degrees
     angle = np.radians(np.arange(-reach, reach + 1, 2))
@@ -106,7 +106,7 @@ def _shares(colours) -> np.ndarray:
     return np.array(colours, np.float64).reshape(-1, 3) / 255
 
 
-def _tubes(segments: np.ndarray, radius: np.ndarray, colours: np.ndarray) -> Mesh:
+def _tubes(segments: np.ndarray, radius: np.ndarray, colours: np.ndarray) -> ColoredMesh:
     """Prisms of SIDES sides around segments [S, 2, 3], longer than the segments by a radius at each
     end.
 
@@ -129,7 +129,7 @@ def _tubes(segments: np.ndarray, radius: np.ndarray, colours: np.ndarray) -> Mes
     caps = np.stack([np.zeros(SIDES - 2, int), i[1:-1], i[2:]], 1)
     one = np.concatenate([sides, caps[:, ::-1], caps + SIDES])
     triangles = (one + np.arange(len(segments))[:, None, None] * 2 * SIDES).reshape(-1, 3)
-    return Mesh(vertices, triangles.astype(np.int32), np.repeat(colours, 2 * SIDES, axis=0))
+    return ColoredMesh(vertices, triangles.astype(np.int32), np.repeat(colours, 2 * SIDES, axis=0))
 
 
 COLOUR_BY = ("height", "intensity")
@@ -210,7 +210,7 @@ class SceneContent:
             flags = rendering.Scene.UPDATE_POINTS_FLAG | rendering.Scene.UPDATE_COLORS_FLAG
             self._scene.scene.update_geometry("points", cloud, flags)
 
-    def _show_mesh(self, name: str, tube: Mesh) -> None:
+    def _show_mesh(self, name: str, tube: ColoredMesh) -> None:
         import open3d as o3d
 
         vector = o3d.utility.Vector3dVector

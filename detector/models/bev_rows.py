@@ -8,7 +8,7 @@ from torch import Tensor
 from millisecond.detector.models.bev_backbone import BevBackbone, ConvBlock
 from millisecond.detector.models.second import AnchorHead, Predictions, Second
 from millisecond.ops import BevHeads, ConvChain, bev_cells, bev_map, bev_spread, sparse_conv
-from millisecond.ops.bev import BevCells, CellPlan, CellValues, Window, joined_cells, planned
+from millisecond.ops.bev import BevCells, CellPlan, CellValues, SquareWindow, joined_cells, planned
 from millisecond.ops.rulebook import KernelMap, Level, Table
 
 Layer = tuple[Tensor, Tensor]  # of rows: weight [V, C_in, C_out], bias [C_out] float32
@@ -25,7 +25,7 @@ class BevRows:
         """channels: of a row of the encoder. The weights are copied."""
         self._backbone, self._head = backbone, head
         self._plans: dict[tuple[int, ...], CellPlan] = {}  # by the size of the map
-        self._blocks: list[tuple[list[Window], ConvChain]] = []
+        self._blocks: list[tuple[list[SquareWindow], ConvChain]] = []
         self._upsamples: list[tuple[int, ConvChain]] = []
         self._widths: list[int] = []
         for block, upsample in zip(backbone.blocks, backbone.upsamples, strict=True):
@@ -139,9 +139,9 @@ class BevRows:
         return self._plans[level.spatial_shape]
 
 
-def _window(layer: ConvBlock) -> Window:
+def _window(layer: ConvBlock) -> SquareWindow:
     conv = layer.conv
-    return Window(conv.kernel_size[0], conv.stride[0], int(conv.padding[0]))
+    return SquareWindow(conv.kernel_size[0], conv.stride[0], int(conv.padding[0]))
 
 
 def _weight(layer: ConvBlock) -> Tensor:

@@ -32,7 +32,7 @@ class Fixed(NamedTuple):
 FREE = Fixed()  # nothing is fixed
 
 
-class Sites(NamedTuple):
+class IndexedVoxels(NamedTuple):
     """The voxels of a batch, and the index of the sites that they make active."""
 
     voxels: Voxels
@@ -135,7 +135,7 @@ class Second(nn.Module):
         offsets: Tensor,
         fixed: Fixed = FREE,
         clear_on: torch.cuda.Stream | None = None,
-    ) -> Sites:
+    ) -> IndexedVoxels:
         """All that needs no weights: voxels and their index.
 
         points [P, C] float32 of all frames one after another (x, y, z in metres, intensity in
@@ -143,7 +143,7 @@ class Second(nn.Module):
         offsets[b + 1]. clear_on: see `index_pyramid`.
         """
         voxels = self.voxelize(points, offsets, fixed)
-        return Sites(voxels, self.index(voxels, fixed, clear_on))
+        return IndexedVoxels(voxels, self.index(voxels, fixed, clear_on))
 
     def voxelize(self, points: Tensor, offsets: Tensor, fixed: Fixed = FREE) -> Voxels:
         """Points as in `sites` -> the cells that hold points."""

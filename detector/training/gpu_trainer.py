@@ -20,7 +20,7 @@ from millisecond.detector.training.checkpoints import Ema, TrainState
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.losses import Criterion
 from millisecond.detector.training.step_graphs import StepGraphs, grown, has_room, needed
-from millisecond.detector.training.trainer import Indexed, OneCycle, Outcome, Trainer
+from millisecond.detector.training.trainer import Indexed, OneCycle, StepOutcome, Trainer
 from millisecond.ops import LossScale, Moments, Recipe, adamw_update
 
 ALIGNMENT = 64  # elements: 256 bytes, where torch would let a tensor of its own begin
@@ -236,7 +236,7 @@ class GpuTrainer(Trainer):
                 predictions = model(indexed.voxels, indexed.pyramid, branch.join)
             with branch.fork(*predictions, boxes, *match), torch.no_grad():
                 losses = self.criterion.losses(predictions, boxes, match)
-                record = Outcome(predictions, losses, indexed.voxels.dropped).record()
+                record = StepOutcome(predictions, losses, indexed.voxels.dropped).record()
             of_losses = self.criterion.gradients(predictions, boxes, match, of_total)
             gradients = torch.autograd.grad(
                 predictions, self._weights, of_losses, allow_unused=True

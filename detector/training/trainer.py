@@ -62,7 +62,7 @@ class Indexed(NamedTuple):
     labels: Tensor  # [B, M] int64, from 1, 0 is padding
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """Predictions and losses of a network for a batch."""
 
     predictions: Predictions
@@ -93,7 +93,7 @@ class Trainer:
         self._weights = list(state.model.parameters())
         self._statistics = [b for b in state.model.buffers() if b.is_floating_point()]
 
-    def forward(self, model: Second, batch: Batch) -> Outcome:
+    def forward(self, model: Second, batch: Batch) -> StepOutcome:
         """Predictions and losses of a network, in the chosen precision, for a batch on the host."""
         return self.outcome(model, self.index(model, batch))
 
@@ -101,12 +101,12 @@ class Trainer:
         """A batch on the host, copied to the device and indexed there."""
         return Indexed(*model.sites(batch.points, batch.offsets), batch.boxes, batch.labels)
 
-    def outcome(self, model: Second, batch: Indexed) -> Outcome:
+    def outcome(self, model: Second, batch: Indexed) -> StepOutcome:
         """Predictions and losses of a network, in the chosen precision."""
         with self.autocast():
             predictions = model(batch.voxels, batch.pyramid)
         losses = self.criterion(predictions, batch.boxes, batch.labels)
-        return Outcome(predictions, losses, batch.voxels.dropped)
+        return StepOutcome(predictions, losses, batch.voxels.dropped)
 
     def autocast(self) -> torch.autocast:
         """The chosen precision."""

@@ -26,9 +26,9 @@ from millisecond.detector.models.second import Second
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.loader import batches_of, prepare_worker
 from millisecond.detector.training.losses import loss_names
-from millisecond.detector.training.trainer import Outcome
+from millisecond.detector.training.trainer import StepOutcome
 
-Forward = Callable[[Second, Batch], Outcome]
+Forward = Callable[[Second, Batch], StepOutcome]
 Part = tuple[Batch | None, list[Frame]]  # a batch, its frames without their points
 
 

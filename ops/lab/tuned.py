@@ -50,7 +50,7 @@ class Work(NamedTuple):
         return cls(kind, volume, c_in, c_out, precision_of(dtype), training, rows.bit_length())
 
 
-class Choice(NamedTuple):
+class FastestDataflow(NamedTuple):
     """The fastest dataflow of a work."""
 
     listed: Dataflow  # on a map whose pairs are listed
@@ -61,7 +61,7 @@ class Choice(NamedTuple):
 class Tuned:
     """The fastest dataflow of each work, measured on one kind of GPU; `read_tuned` reads it."""
 
-    fastest: Mapping[Work, Choice]
+    fastest: Mapping[Work, FastestDataflow]
 
     def dataflow(
         self,
@@ -142,7 +142,7 @@ def read_tuned(path: str | Path, device: torch.device | str | None = None) -> Tu
 
 def as_json(
     origin: Origin,
-    fastest: Mapping[Work, Choice],
+    fastest: Mapping[Work, FastestDataflow],
     microseconds: Mapping[Work, Mapping[str, float]],
 ) -> dict[str, Any]:
     """The content of a file for `read_tuned`, with the measured times."""
@@ -168,7 +168,7 @@ def _parsed(path: Path, content: object) -> tuple[Origin, Tuned]:
     layers = content.get("layers")
     if not isinstance(layers, list):
         raise ValueError(f"{path}: layers: {layers!r} is not a list")
-    fastest: dict[Work, Choice] = {}
+    fastest: dict[Work, FastestDataflow] = {}
     for index, layer in enumerate(layers):
         try:
             work, choice = _layer(layer)
@@ -180,8 +180,8 @@ def _parsed(path: Path, content: object) -> tuple[Origin, Tuned]:
     return origin, Tuned(fastest)
 
 
-def _layer(layer: object) -> tuple[Work, Choice]:
-    wanted = {*Work._fields, *Choice._fields, "us"}
+def _layer(layer: object) -> tuple[Work, FastestDataflow]:
+    wanted = {*Work._fields, *FastestDataflow._fields, "us"}
     if not isinstance(layer, dict) or layer.keys() != wanted:
         raise ValueError(f"expected the keys {', '.join(sorted(wanted))}")
     work = Work(*(layer[key] for key in Work._fields))
@@ -195,7 +195,9 @@ def _layer(layer: object) -> tuple[Work, Choice]:
         value = getattr(work, name)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 31:
             raise ValueError(f"{name}: {value!r} is not a whole number from 0")
-    return work, Choice(*(_dataflow(name, layer[name]) for name in Choice._fields))
+    return work, FastestDataflow(
+        *(_dataflow(name, layer[name]) for name in FastestDataflow._fields)
+    )
 
 
 def _dataflow(name: str, value: object) -> Dataflow:

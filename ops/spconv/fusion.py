@@ -21,7 +21,7 @@ from millisecond.ops.spconv.convolution import SparseConvolution
 from millisecond.ops.spconv.core import SparseConvTensor
 
 
-class Block(NamedTuple):
+class FusedBlock(NamedTuple):
     """A convolution, the normalisation of its result and a ReLU."""
 
     conv: SparseConvolution
@@ -29,12 +29,12 @@ class Block(NamedTuple):
     relu: nn.ReLU
 
 
-def blocks_in(modules: Sequence[nn.Module]) -> list[Block | None]:
+def blocks_in(modules: Sequence[nn.Module]) -> list[FusedBlock | None]:
     """The block that starts at each module, None where its three modules are none."""
     return [_block(modules[at : at + 3]) for at in range(len(modules))]
 
 
-def _block(modules: Sequence[nn.Module]) -> Block | None:
+def _block(modules: Sequence[nn.Module]) -> FusedBlock | None:
     if len(modules) < 3:
         return None
     conv, norm, relu = modules
@@ -46,7 +46,7 @@ def _block(modules: Sequence[nn.Module]) -> Block | None:
         and conv.out_channels % TILE == 0
         and (conv.in_channels == NARROW or conv.in_channels % TILE == 0)
     )
-    return Block(conv, norm, relu) if plain else None  # type: ignore[arg-type]
+    return FusedBlock(conv, norm, relu) if plain else None  # type: ignore[arg-type]
 
 
 def is_plain(module: nn.Module) -> bool:
@@ -61,7 +61,7 @@ def is_plain(module: nn.Module) -> bool:
     )
 
 
-def _is_plain(block: Block) -> bool:
+def _is_plain(block: FusedBlock) -> bool:
     conv, norm, relu = block
     kind = type(conv)
     return (
@@ -73,9 +73,11 @@ def _is_plain(block: Block) -> bool:
     )
 
 
-def run_of(structure: Sequence[Block | None], at: int, x: SparseConvTensor) -> list[Block]:
+def run_of(
+    structure: Sequence[FusedBlock | None], at: int, x: SparseConvTensor
+) -> list[FusedBlock]:
     """The blocks from a module on that can be computed in one call; none: module by module."""
-    blocks: list[Block] = []
+    blocks: list[FusedBlock] = []
     features = x.features
     if features.dtype == torch.float64 or torch.compiler.is_compiling() or features.shape[0] == 0:
         return blocks
@@ -89,14 +91,14 @@ def run_of(structure: Sequence[Block | None], at: int, x: SparseConvTensor) -> l
     return blocks
 
 
-def _may_infer(block: Block, features: Tensor, before: Sequence[Block]) -> bool:
+def _may_infer(block: FusedBlock, features: Tensor, before: Sequence[FusedBlock]) -> bool:
     weight = block.conv._parameters.get("weight")
     if weight is None or block.norm.training or weight.is_inference() or not _is_whole(block):
         return False
     return weight.dtype == features.dtype or torch.is_autocast_enabled(weight.device.type)
 
 
-def _may_train(block: Block, features: Tensor, before: Sequence[Block]) -> bool:
+def _may_train(block: FusedBlock, features: Tensor, before: Sequence[FusedBlock]) -> bool:
     conv, norm, _ = block
     if not _is_whole(block) or conv._parameters["bias"] is not None:
         return False
@@ -123,7 +125,7 @@ def _alike(norm: nn.BatchNorm1d, other: nn.BatchNorm1d) -> bool:
     )
 
 
-def _is_whole(block: Block) -> bool:
+def _is_whole(block: FusedBlock) -> bool:
     """Whether weights and biases are parameters, none computed from others, and the normalisation
     has all of its tensors."""
     conv, norm = block.conv._parameters, block.norm
@@ -138,7 +140,7 @@ def _is_whole(block: Block) -> bool:
     )
 
 
-def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseConvTensor | None:
+def run(blocks: Sequence[FusedBlock], x: SparseConvTensor, folded: dict) -> SparseConvTensor | None:
     """The result of the blocks; None where a level has too few rows to be normalised.
 
     `folded` keeps the weights for inference between calls.
@@ -164,7 +166,7 @@ def run(blocks: Sequence[Block], x: SparseConvTensor, folded: dict) -> SparseCon
     return out
 
 
-def _chain(blocks: Sequence[Block], features: Tensor, folded: dict) -> ConvChain:
+def _chain(blocks: Sequence[FusedBlock], features: Tensor, folded: dict) -> ConvChain:
     """The folded blocks, new ones where a tensor or the precision is another."""
     tensors = [tensor for block in blocks for tensor in _tensors(block)]
     dtype, kind = tensors[0].dtype, features.device.type
@@ -180,7 +182,7 @@ def _chain(blocks: Sequence[Block], features: Tensor, folded: dict) -> ConvChain
     return kept[2]
 
 
-def _tensors(block: Block) -> list[Tensor]:
+def _tensors(block: FusedBlock) -> list[Tensor]:
     conv, norm = block.conv._parameters, block.norm
     parameters, buffers = norm._parameters, norm._buffers
     found = (
@@ -195,7 +197,7 @@ def _tensors(block: Block) -> list[Tensor]:
 
 
 @torch.no_grad()
-def _fold(blocks: Sequence[Block], dtype: torch.dtype) -> ConvChain:
+def _fold(blocks: Sequence[FusedBlock], dtype: torch.dtype) -> ConvChain:
     weights, biases = [], []
     for conv, norm, _ in blocks:
         mean, variance = norm.running_mean.float(), norm.running_var.float()  # type: ignore[union-attr]

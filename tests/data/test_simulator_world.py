@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from millisecond.data.boxes import points_in_boxes
-from millisecond.data.simulator import Recording, record
+from millisecond.data.simulator import RecordedFrame, record
 from millisecond.data.simulator.cars import car, van
 from millisecond.data.simulator.fast_casting import has_kernels
 from millisecond.data.simulator.lidar import default_sensor, scan
@@ -39,7 +39,7 @@ def streets() -> tuple[Street, ...]:
 
 
 @cache
-def recordings() -> tuple[Recording, ...]:
+def recordings() -> tuple[RecordedFrame, ...]:
     return tuple(record(seed) for seed in range(1000, 1150))
 
 

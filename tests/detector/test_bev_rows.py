@@ -7,7 +7,7 @@ from millisecond.detector.models.bev_backbone import BevBackbone, ConvBlock
 from millisecond.detector.models.bev_rows import BevRows
 from millisecond.detector.models.second import AnchorHead
 from millisecond.ops import Level, bev, bev_cells, bev_map
-from millisecond.ops.bev import Window, planned
+from millisecond.ops.bev import SquareWindow, planned
 
 NETWORKS = {  # layers, channels, strides, upsample_channels
     "second": ([5, 5], [12, 16], [1, 2], [8, 8]),
@@ -87,7 +87,7 @@ def test_computing_every_cell_gives_the_same_bits(monkeypatch, dtype):
 
 def test_few_cells_are_computed_where_little_is_seen():
     coords = torch.tensor([[0, 0, 100, 80]], dtype=torch.int32)
-    plan = planned([[Window(3, 1, 1)] * 5], (200, 176), coords.device)
+    plan = planned([[SquareWindow(3, 1, 1)] * 5], (200, 176), coords.device)
     cells = bev_cells(Level(coords, None, (DEPTH, 200, 176), None, None), 1, plan)
     for reach, table in enumerate(cells.tables, start=1):
         kinds = (2 * reach - 1) ** 2

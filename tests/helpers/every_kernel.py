@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from millisecond import ops
 from millisecond.ops import ConvGeometry, KernelMap, Level, VoxelGrid, lab
-from millisecond.ops.bev import Window, planned
+from millisecond.ops.bev import SquareWindow, planned
 from millisecond.ops.kernel_map import pyramid_builder
 from millisecond.ops.lab import naive
 from millisecond.ops.lab.dense_conv3d import RUNGS
@@ -305,7 +305,7 @@ def bev_network(scene: Scene) -> None:
     shape = scene.below.spatial_shape[1:]
     low = scene.below.coords[scene.below.coords[:, 1] < 2]  # tiles are found ahead
     level = Level(low, None, (2, *shape), None, None)
-    blocks = [[Window(3, 1, 1)] * 2, [Window(3, 2, 1), Window(2, 1, 1)]]
+    blocks = [[SquareWindow(3, 1, 1)] * 2, [SquareWindow(3, 2, 1), SquareWindow(2, 1, 1)]]
     plan = planned(blocks, shape, scene.coords.device, [128, 128, 128, 256])
     cells = ops.bev_cells(level, 2, plan)
     for dtype, (c_in, width) in product(DTYPES, [(128, 256), (64, 48)]):

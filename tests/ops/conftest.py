@@ -8,12 +8,17 @@ from tests.ops import test_sources
 COMPILER = pytest.StashKey[BackgroundCompiler]()
 
 
+def _start(session) -> None:
+    compiler = session.stash[COMPILER] = BackgroundCompiler()
+    compiler.start(test_sources.kernel_jobs)
+    compiler.start(test_sources.host_jobs)
+
+
 def pytest_collection_finish(session):
     chosen = any(item.name == "test_every_source_compiles" for item in session.items)
-    if chosen and test_sources.NVCC and not session.config.option.collectonly:
-        compiler = session.stash[COMPILER] = BackgroundCompiler()
-        compiler.start(test_sources.kernel_jobs)
-        compiler.start(test_sources.host_jobs)
+    one_of_several = hasattr(session.config, "workerinput")  # of pytest-xdist's processes
+    if chosen and test_sources.NVCC and not session.config.option.collectonly | one_of_several:
+        _start(session)
 
 
 def pytest_sessionfinish(session):
@@ -23,4 +28,6 @@ def pytest_sessionfinish(session):
 
 @pytest.fixture
 def background_compiler(request) -> BackgroundCompiler:
+    if COMPILER not in request.session.stash:  # no process knows before that the test is its own
+        _start(request.session)
     return request.session.stash[COMPILER]

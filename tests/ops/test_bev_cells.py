@@ -5,13 +5,13 @@ import torch
 import torch.nn.functional as F
 
 from millisecond.ops import BevHeads, Level, bev_cells, bev_spread
-from millisecond.ops.bev import Window, joined_cells, planned
+from millisecond.ops.bev import SquareWindow, joined_cells, planned
 
-SAME, DOWN = Window(3, 1, 1), Window(3, 2, 1)
+SAME, DOWN = SquareWindow(3, 1, 1), SquareWindow(3, 2, 1)
 CASES = [  # map, frames, blocks of convolutions
     ((200, 176), 1, [[SAME] * 6, [DOWN] + [SAME] * 5]),
     ((13, 37), 3, [[DOWN] * 2, [SAME] * 2]),
-    ((40, 33), 2, [[SAME], [Window(5, 3, 2)], [Window(2, 1, 0)]]),
+    ((40, 33), 2, [[SAME], [SquareWindow(5, 3, 2)], [SquareWindow(2, 1, 0)]]),
     ((5, 3), 40, [[SAME] * 2]),
 ]
 DENSITIES = (0.0, 0.001, 0.05, 1.0)
@@ -24,7 +24,7 @@ def sites(seed: int, batch_size: int, shape, density: float) -> Level:
     return Level(coords, None, (2, *shape), None, None)
 
 
-def windows_of(maps: torch.Tensor, window: Window, fill: int) -> torch.Tensor:
+def windows_of(maps: torch.Tensor, window: SquareWindow, fill: int) -> torch.Tensor:
     """[B, Z, Y, X] -> [B, Y', X', size * size * Z], in the order (y, x, z)."""
     size, stride, padding = window
     maps = F.pad(maps, (padding,) * 4, value=fill)

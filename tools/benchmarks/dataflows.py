@@ -37,7 +37,7 @@ SHOWN = (
 )
 
 
-class Case(NamedTuple):
+class LayerCase(NamedTuple):
     """Layers on the sites of one batch."""
 
     name: str
@@ -64,15 +64,15 @@ def measure(
     return result
 
 
-def cases(scans: Scans, batches: Sequence[int]) -> Iterator[Case]:
+def cases(scans: Scans, batches: Sequence[int]) -> Iterator[LayerCase]:
     """Two networks on scans, then layers on random sites."""
     device, sweeps = torch.device("cuda"), simulated_sweeps(max(batches))
     for batch in batches:
         voxels = scans.voxels(range(batch), GRID, device)
-        yield Case("SECOND", batch, second_layers(voxels.coords, GRID.sparse_shape, batch))
+        yield LayerCase("SECOND", batch, second_layers(voxels.coords, GRID.sparse_shape, batch))
     for batch in batches:
         voxels = voxelize(*sweeps.batch(range(batch), device), SEMANTIC, max_voxels=200_000)
-        yield Case("U-Net", batch, unet_layers(voxels.coords, SEMANTIC.sparse_shape, batch))
+        yield LayerCase("U-Net", batch, unet_layers(voxels.coords, SEMANTIC.sparse_shape, batch))
     for density in DENSITIES:
         side = round((SITES / density) ** (1 / 3))
         cells = torch.rand(side, side, side, device=device) < density
@@ -80,10 +80,10 @@ def cases(scans: Scans, batches: Sequence[int]) -> Iterator[Case]:
         (level,) = ops.index_pyramid(coords, (side,) * 3, 1, [], last_submanifold=True).levels
         place = level, level, AROUND, level.submanifold
         layers = [Layer("submanifold", 0, width, width, 1, *place) for width in WIDTHS]
-        yield Case(f"{density:.1%}", 1, layers)
+        yield LayerCase(f"{density:.1%}", 1, layers)
 
 
-def search_times(case: Case) -> dict:
+def search_times(case: LayerCase) -> dict:
     """Milliseconds by the wall clock of the map of the first layer, as a program calls for it: by
     the bitmap, by a location table, and of the list of its pairs; prints them."""
     layer = case.layers[0]
@@ -104,7 +104,7 @@ def search_times(case: Case) -> dict:
     return row
 
 
-def measured(case: Case, layer: Layer, maps: Maps, precision: str, training: bool) -> dict:
+def measured(case: LayerCase, layer: Layer, maps: Maps, precision: str, training: bool) -> dict:
     """A row of the table; prints it."""
     neighbours = layer.kernel_map.forward.neighbours
     times = dataflow_times(layer, maps, precision, SHOWN, training)
@@ -132,7 +132,7 @@ def measured(case: Case, layer: Layer, maps: Maps, precision: str, training: boo
     return row
 
 
-def print_sum(case: Case, precision: str, rows: list[dict]) -> None:
+def print_sum(case: LayerCase, precision: str, rows: list[dict]) -> None:
     """The convolutions of a network together."""
     if not case.layers or case.name.endswith("%"):
         return

@@ -197,7 +197,7 @@ CHANNELS = (16, 32, 64, 128, 256, 512)
 PATIENCE = 200  # ms for the calls of one figure, three at least
 
 
-class Case(NamedTuple):
+class NetworkCase(NamedTuple):
     """A network on the voxels of a batch."""
 
     name: str
@@ -238,7 +238,7 @@ def available() -> dict[str, ModuleType]:
     return engines
 
 
-def cases(scans: Scans, batches: list[int], channels: list[int]) -> Iterator[Case]:
+def cases(scans: Scans, batches: list[int], channels: list[int]) -> Iterator[NetworkCase]:
     """SECOND's encoder, a U-Net, PTv3's positional encoding, and layers of every width."""
     around = Scans([torch.from_numpy(simulate(seed, crop=False).points) for seed in range(4)], "")
     places = {"KITTI": (scans, KITTI), "360": (around, AROUND)}
@@ -247,15 +247,15 @@ def cases(scans: Scans, batches: list[int], channels: list[int]) -> Iterator[Cas
             points, offsets = clouds.batch(range(batch), torch.device("cuda"))
             voxels = voxelize(points, offsets, grid, max_voxels=200_000)
             place = scan, voxels, grid.sparse_shape
-            yield Case("SECOND", second, 4, *place)
-            yield Case("U-Net", unet, 4, *place)
-            yield Case("PTv3 CPE", positional_encoding, 6, *place)
+            yield NetworkCase("SECOND", second, 4, *place)
+            yield NetworkCase("U-Net", unet, 4, *place)
+            yield NetworkCase("PTv3 CPE", positional_encoding, 6, *place)
             for width in channels:
-                yield Case(f"2 x {width}", lambda e, c=width: stack(e, c), width, *place)
+                yield NetworkCase(f"2 x {width}", lambda e, c=width: stack(e, c), width, *place)
 
 
 def compare(
-    case: Case,
+    case: NetworkCase,
     state: dict[str, Tensor],
     engines: dict[str, ModuleType],
     precision: str,
@@ -294,7 +294,7 @@ def compare(
 
 
 @torch.no_grad()
-def settled(case: Case) -> dict[str, Tensor]:
+def settled(case: NetworkCase) -> dict[str, Tensor]:
     """Random weights, and the running statistics of these voxels: numbers as in a trained
     network."""
     torch.manual_seed(0)
@@ -312,7 +312,7 @@ class Step:
 
     def __init__(
         self,
-        case: Case,
+        case: NetworkCase,
         engine: ModuleType,
         network: nn.Module,
         dtype: torch.dtype,

@@ -12,7 +12,7 @@ from millisecond import ops
 from millisecond.detector.cuda_graph import KITTI_ROWS
 from millisecond.detector.models.sparse_encoder import DOWNS
 from millisecond.ops import KernelMap, Level, Voxels, lab
-from millisecond.ops.bev import Window, planned
+from millisecond.ops.bev import SquareWindow, planned
 from millisecond.ops.kernel_map import pyramid_builder
 from millisecond.ops.lab import naive
 from millisecond.ops.lab.locations import kernel_map as kernel_map_of
@@ -24,7 +24,7 @@ from millisecond.tools.benchmarks.ops import GRID
 from millisecond.tools.benchmarks.timing import Scans, Times, wall
 
 
-class Scan(NamedTuple):
+class PreparedScan(NamedTuple):
     """A scan on the GPU and what is made of it."""
 
     points: Tensor
@@ -34,7 +34,7 @@ class Scan(NamedTuple):
 
 
 Calls = dict[str, Callable[[], object]]  # what is timed, by the name in the table
-Line = Callable[[Scan], Calls]
+Line = Callable[[PreparedScan], Calls]
 LINES: dict[tuple[str, ...], Line] = {}  # by the operators that are called
 
 
@@ -52,7 +52,7 @@ def measure(scans: Scans, repeats: int) -> dict:
     points, offsets = scans.batch([0], torch.device("cuda"))
     voxels = ops.voxelize(points, offsets, GRID)
     levels = ops.index_pyramid(voxels.coords, GRID.sparse_shape, 1, DOWNS).levels
-    scan = Scan(points, offsets, voxels, levels)
+    scan = PreparedScan(points, offsets, voxels, levels)
     result: dict = {"device": torch.cuda.get_device_name(), "scans": scans.source, "rows": []}
     print(f"{result['device']}, torch {torch.__version__}, the first of {scans.source}")
     for operators, calls in LINES.items():
@@ -72,19 +72,19 @@ def random(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
     return torch.randn(*shape, device="cuda", dtype=dtype, requires_grad=True)
 
 
-def submanifold(scan: Scan) -> tuple[KernelMap, int]:
+def submanifold(scan: PreparedScan) -> tuple[KernelMap, int]:
     """The map of level 2, and its rows."""
     level = scan.levels[2]
     return level.submanifold, len(level.coords)
 
 
 @line("voxelize")
-def voxelize(scan: Scan) -> Calls:
+def voxelize(scan: PreparedScan) -> Calls:
     return {"voxelize": lambda: ops.voxelize(scan.points, scan.offsets, GRID)}
 
 
 @line("index_bounded", "index_clear", "index_workspace_words")
-def index_with_capacities(scan: Scan) -> Calls:
+def index_with_capacities(scan: PreparedScan) -> Calls:
     coords, shape = scan.voxels.coords, GRID.sparse_shape
     workspace = ops.index_workspace(shape, 1, DOWNS, coords.device)
     options = {"capacities": KITTI_ROWS, "workspace": workspace}
@@ -98,7 +98,7 @@ def index_with_capacities(scan: Scan) -> Calls:
 
 
 @line("index_exact")
-def index_exactly(scan: Scan) -> Calls:
+def index_exactly(scan: PreparedScan) -> Calls:
     coords, shape = scan.voxels.coords, GRID.sparse_shape
     workspace = ops.index_workspace(shape, 1, DOWNS, coords.device)
     options = {"workspace": workspace}
@@ -106,14 +106,14 @@ def index_exactly(scan: Scan) -> Calls:
 
 
 @line("index_exact", "index_workspace_words")
-def index_in_one_call(scan: Scan) -> Calls:
+def index_in_one_call(scan: PreparedScan) -> Calls:
     coords, shape = scan.voxels.coords, GRID.sparse_shape
     build = pyramid_builder(shape, 1, DOWNS, 3, False, True, coords.device)
     return {"index, one call": lambda: build(coords)}
 
 
 @line("line_table", "reached_sites", "site_order", "site_table")
-def lines_of_sites(scan: Scan) -> Calls:
+def lines_of_sites(scan: PreparedScan) -> Calls:
     coords, shape = scan.voxels.coords, GRID.sparse_shape
     window, down = ops.ConvGeometry.of(3, padding=1), ops.ConvGeometry.of(3, 2, 1)
     return {
@@ -125,7 +125,7 @@ def lines_of_sites(scan: Scan) -> Calls:
 
 
 @line("conv", "conv_weight_gradient")
-def sparse_conv(scan: Scan) -> Calls:
+def sparse_conv(scan: PreparedScan) -> Calls:
     kernel_map, rows = submanifold(scan)
     x, weight = random(rows, 64), random(27, 64, 64)
     call = lambda: ops.sparse_conv(x, weight, kernel_map)  # noqa: E731
@@ -140,7 +140,7 @@ def sparse_conv(scan: Scan) -> Calls:
     "conv_centre",
     "fetch_rows",
 )
-def dataflows_over_pairs(scan: Scan) -> Calls:
+def dataflows_over_pairs(scan: PreparedScan) -> Calls:
     kernel_map, rows = submanifold(scan)
     x, weight, listed = random(rows, 64), random(27, 64, 64), lab.pair_map(kernel_map)
     calls: Calls = {"list the pairs of a map": lambda: lab.pair_map(kernel_map)}
@@ -151,7 +151,7 @@ def dataflows_over_pairs(scan: Scan) -> Calls:
 
 
 @line("hash_sites", "reach_outputs", "locate", "conv_direct")
-def direct(scan: Scan) -> Calls:
+def direct(scan: PreparedScan) -> Calls:
     level, geometry = scan.levels[2], ops.ConvGeometry.of(3, padding=1)
     place = level.coords, level.spatial_shape, 1, geometry, level.coords
     x, weight, found = random(len(level.coords), 64), random(27, 64, 64), lab.location_map(*place)
@@ -165,13 +165,13 @@ def direct(scan: Scan) -> Calls:
 
 
 @line("row_order")
-def row_orders(scan: Scan) -> Calls:
+def row_orders(scan: PreparedScan) -> Calls:
     table = submanifold(scan)[0].forward
     return {"row order": lambda: row_order(table)}
 
 
 @line("conv_naive")
-def conv_naive(scan: Scan) -> Calls:
+def conv_naive(scan: PreparedScan) -> Calls:
     level = scan.levels[2]
     geometry = ops.ConvGeometry.of(3, padding=1)
     tables = naive.tables(level.coords, level.spatial_shape, 1, geometry, level.coords)
@@ -180,13 +180,13 @@ def conv_naive(scan: Scan) -> Calls:
 
 
 @line("dense_conv3d")
-def dense_conv3d(scan: Scan) -> Calls:
+def dense_conv3d(scan: PreparedScan) -> Calls:
     volume, weight = (random(*n).detach() for n in ((1, 16, 64, 64, 64), (16, 16, 3, 3, 3)))
     return {"dense conv 16-16, 64 x 64 x 64": lambda: lab.dense_conv3d(volume, weight)}
 
 
 @line("train_blocks", "conv_blocks", "conv_blocks_backward")
-def conv_blocks(scan: Scan) -> Calls:
+def conv_blocks(scan: PreparedScan) -> Calls:
     kernel_map, rows = submanifold(scan)
     x, weights = random(rows, 64), [random(27, 64, 64, dtype=torch.float32) for _ in range(2)]
     norms = [torch.nn.BatchNorm1d(64).cuda() for _ in weights]
@@ -195,7 +195,7 @@ def conv_blocks(scan: Scan) -> Calls:
 
 
 @line("batch_norm_relu", "batch_norm_relu_backward")
-def norm_relu(scan: Scan) -> Calls:
+def norm_relu(scan: PreparedScan) -> Calls:
     maps = random(4, 128, 200, 176).detach().to(memory_format=torch.channels_last)
     maps.requires_grad_()
     norm = torch.nn.BatchNorm2d(128).cuda()
@@ -204,7 +204,7 @@ def norm_relu(scan: Scan) -> Calls:
 
 
 @line("adamw_update")
-def adamw_update(scan: Scan) -> Calls:
+def adamw_update(scan: PreparedScan) -> Calls:
     size = 5_400_000  # about SECOND's weights
     weights, gradient, *moments = (torch.rand(size, device="cuda") for _ in range(4))
     state = ops.Moments(*moments, torch.zeros((), device="cuda"))
@@ -215,7 +215,7 @@ def adamw_update(scan: Scan) -> Calls:
 
 
 @line("pack_weight", "conv_chain")
-def conv_chain(scan: Scan) -> Calls:
+def conv_chain(scan: PreparedScan) -> Calls:
     kernel_map, rows = submanifold(scan)
     weights = [torch.randn(27, 64, 64) for _ in range(2)]
     chain = ops.ConvChain(weights, [torch.randn(64) for _ in weights]).cuda().half()
@@ -227,7 +227,7 @@ def conv_chain(scan: Scan) -> Calls:
 
 
 @line("max_pool", "max_pool_backward")
-def max_pool(scan: Scan) -> Calls:
+def max_pool(scan: PreparedScan) -> Calls:
     down = scan.levels[2].down
     x = random(len(scan.levels[1].coords), 64)
     call = lambda: ops.sparse_max_pool(x, down)  # noqa: E731
@@ -235,7 +235,7 @@ def max_pool(scan: Scan) -> Calls:
 
 
 @line("dense", "dense_backward")
-def bev_map(scan: Scan) -> Calls:
+def bev_map(scan: PreparedScan) -> Calls:
     level = scan.levels[-1]
     x = random(len(level.coords), 128)
     call = lambda: ops.bev_map(x, level.coords, level.spatial_shape, 1)  # noqa: E731
@@ -243,9 +243,9 @@ def bev_map(scan: Scan) -> Calls:
 
 
 @line("bev_cells", "tile_sizes", "bev_heads", "bev_spread", "select_boxes_of_cells")
-def bev_network(scan: Scan) -> Calls:
+def bev_network(scan: PreparedScan) -> Calls:
     level = scan.levels[-1]
-    blocks = [[Window(3, 1, 1)] * 6, [Window(3, 2, 1)] + [Window(3, 1, 1)] * 5]
+    blocks = [[SquareWindow(3, 1, 1)] * 6, [SquareWindow(3, 2, 1)] + [SquareWindow(3, 1, 1)] * 5]
     plan = planned(blocks, level.spatial_shape[1:], level.coords.device, [128] * 6 + [256] * 6)
     cells = ops.bev_cells(level, 1, plan)
     sizes, x = ((256, 1024), (1024,), (256, 72), (72,)), random(8800, 256).detach()
@@ -269,7 +269,7 @@ def bev_network(scan: Scan) -> Calls:
 
 
 @line("match_anchors", "anchor_losses", "anchor_losses_backward")
-def anchors(scan: Scan) -> Calls:
+def anchors(scan: PreparedScan) -> Calls:
     anchors = torch.rand(200, 176, 3, 2, 7, device="cuda")
     columns, rows = (torch.rand(n, 3, 2, 2, device="cuda").sort().values for n in (176, 200))
     limits = torch.tensor([[0.6, 0.45]] * 3, device="cuda")
@@ -287,7 +287,7 @@ def anchors(scan: Scan) -> Calls:
 
 
 @line("overlap", "paired_overlap", "nms")
-def boxes(scan: Scan) -> Calls:
+def boxes(scan: PreparedScan) -> Calls:
     boxes = torch.rand(4096, 7, device="cuda") * torch.tensor([70, 80, 2, 4, 2, 2, 6]).cuda()
     scores = torch.rand(4096, device="cuda")
     return {
@@ -298,7 +298,7 @@ def boxes(scan: Scan) -> Calls:
 
 
 @line("select_boxes")
-def select_boxes(scan: Scan) -> Calls:
+def select_boxes(scan: PreparedScan) -> Calls:
     anchors = torch.rand(200 * 176 * 6, 7, device="cuda")
     anchors *= torch.tensor([70, 80, 2, 4, 2, 2, 6]).cuda()
     logits, *others = (random(1, len(anchors), n).detach() for n in (3, 7, 2))
@@ -310,19 +310,19 @@ def select_boxes(scan: Scan) -> Calls:
 
 
 @line("own_stream")
-def stream_of_its_own(scan: Scan) -> Calls:
+def stream_of_its_own(scan: PreparedScan) -> Calls:
     return {"a stream that is there": lambda: own_stream(0, 0)}
 
 
 @line("load_points")
-def load_points(scan: Scan) -> Calls:
+def load_points(scan: PreparedScan) -> Calls:
     points, offsets = scan.points.cpu().pin_memory(), scan.offsets.cpu().pin_memory()
     workspace = ops.load_workspace(1, scan.points.device)
     return {"points from pinned memory": lambda: ops.load_points(points, offsets, workspace)}
 
 
 @line("stage_points")
-def stage_points(scan: Scan) -> Calls:
+def stage_points(scan: PreparedScan) -> Calls:
     points = scan.points.cpu()
     pinned, staged = points.pin_memory(), torch.zeros(2, dtype=torch.int32).pin_memory()
 
@@ -334,21 +334,21 @@ def stage_points(scan: Scan) -> Calls:
 
 
 @line("collect")
-def collect(scan: Scan) -> Calls:
+def collect(scan: PreparedScan) -> Calls:
     parts = [torch.rand(n, device="cuda") for n in (3500, 500, 500, 5)]
     out = torch.zeros(4505, dtype=torch.int32).pin_memory()
     return {"results to the host": lambda: ops.collect(parts, out)}
 
 
 @line("furthest_point_sampling")
-def furthest_point_sampling(scan: Scan) -> Calls:
+def furthest_point_sampling(scan: PreparedScan) -> Calls:
     points = torch.randn(1, 16_384, 3, device="cuda")
     name = "furthest points, 1024 of 16384"
     return {name: lambda: ops.furthest_point_sampling(points, 1024)}
 
 
 @line("ball_query", "three_nearest")
-def point_neighbours(scan: Scan) -> Calls:
+def point_neighbours(scan: PreparedScan) -> Calls:
     points = torch.rand(1, 16_384, 3, device="cuda") * torch.tensor([70, 80, 4]).cuda()
     centres = points[:, ::4].contiguous()
     return {
@@ -358,7 +358,7 @@ def point_neighbours(scan: Scan) -> Calls:
 
 
 @line("group_points", "interpolate", "segment_sum", "segment_max")
-def point_features(scan: Scan) -> Calls:
+def point_features(scan: PreparedScan) -> Calls:
     features, each = random(1, 16_384, 64), random(len(scan.points), 64)
     rows = torch.randint(16_384, (1, 4096, 32), device="cuda")
     few, weights = rows[..., :3], torch.rand(1, 4096, 3, device="cuda")

@@ -11,7 +11,7 @@ from torch import nn
 from millisecond import ops
 from millisecond.ops import lab, submanifold_map
 from millisecond.ops.lab import Dataflow, Tuned, layers, pair_map, read_tuned, use_tuned
-from millisecond.ops.lab.tuned import KINDS, Choice, Origin, Work, as_json
+from millisecond.ops.lab.tuned import KINDS, FastestDataflow, Origin, Work, as_json
 from tests.helpers.dense_oracle import draws, random_sites
 
 FETCH = Dataflow("fetch_on_demand")
@@ -23,7 +23,7 @@ def written(path, changed=None, **origin):
     assert work == ("submanifold", 27, 8, 16, "fp16", False, 17)
     other = work._replace(training=True)
     gather = Dataflow("gather_scatter", epsilon=0.1)
-    fastest = {work: Choice(FETCH, GEMM), other: Choice(gather, gather)}
+    fastest = {work: FastestDataflow(FETCH, GEMM), other: FastestDataflow(gather, gather)}
     times = {work: {"implicit_gemm": 3.5}, other: {}}
     content = as_json(Origin.here()._replace(**origin), fastest, times)
     content["layers"][0].update(changed or {})
@@ -93,7 +93,7 @@ def test_layers_take_what_was_measured_for_their_size():
     layer, features = lab.SubmanifoldConv(3, 5), torch.randn(len(coords), 3)
     work = Work.of("submanifold", layer.weight.shape, torch.float32, len(coords), True)
     other = Dataflow("gather_scatter")
-    use_tuned(nn.ModuleList([layer]), Tuned({work: Choice(FETCH, other)}))
+    use_tuned(nn.ModuleList([layer]), Tuned({work: FastestDataflow(FETCH, other)}))
     listed = pair_map(kernel_map)
     assert layer.flow(features, listed) == FETCH
     assert layer.flow(features, kernel_map) == other
@@ -138,7 +138,7 @@ def test_layers_compute_as_those_of_the_main_house(monkeypatch, dataflow, device
     )
     works = product(KINDS, [(27, 4, 16), (27, 16, 32), (27, 32, 16)], range(24))
     if dataflow is not None:
-        choice = Choice(dataflow, dataflow)
+        choice = FastestDataflow(dataflow, dataflow)
         tuned = {Work(kind, *sizes, "fp32", True, n): choice for kind, sizes, n in works}
         use_tuned(tunable, Tuned(tuned))
     results = []
