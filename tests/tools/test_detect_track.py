@@ -115,5 +115,5 @@ def test_ego_and_rate_without_track_and_odd_rates_are_refused(tmp_path, weights,
     assert "--rate goes with --track" in capsys.readouterr().err
     for rate in ("0", "-1", "nan", "inf", "fast"):
         assert run(*common, "--track", "--rate", rate) == 2
-        assert "no frequency above 0" in capsys.readouterr().err
+        assert "not a frequency above 0" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
