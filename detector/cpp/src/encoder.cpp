@@ -24,8 +24,9 @@ Bucket bucket_for(const DeviceEncoder& network, int64_t points) {
   return bucket;
 }
 
-// A map [1, z * channels, y, x]: channel z * channels + c.
-DenseLayout channels_first(int channels, const Shape& shape) {
+// A map of z * channels channels: channel z * channels + c.
+DenseLayout map_layout(int channels, const Shape& shape, ms_layout layout) {
+  if (layout == MS_CHANNELS_LAST) return grid_layout(1, channels, {shape[0], shape[1], shape[2]}, true);
   const int64_t plane = int64_t(shape[1]) * shape[2];
   return {1, {shape[0], shape[1], shape[2]}, plane * channels * shape[0], plane, {plane * channels, shape[2], 1}};
 }
@@ -114,13 +115,12 @@ void Encoder::encode(const float* points, const int32_t* count, ms_layout layout
 
 void Encoder::write_map(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index, ms_layout layout,
                         void* map, cudaStream_t stream) {
-  if (layout == MS_CHANNELS_LAST) return stages_->encode_map(voxels, index, map, stream);
   const void* const rows = stages_->encode(voxels, index, stream);
   const int channels = network_->out_channels();
   check(cudaMemsetAsync(map, 0, map_bytes(), stream), "map");
   check(dense_scatter(rows, index.coords[LEVELS - 1], 3, index.counts + LEVELS - 1, stages_->rows(LEVELS - 1),
                       channels, static_cast<int>(bytes_of(network_->type)),
-                      channels_first(channels, network_->host.shapes.back()), map, stream),
+                      map_layout(channels, network_->host.shapes.back(), layout), map, stream),
         "map");
 }
 

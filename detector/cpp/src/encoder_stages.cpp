@@ -32,17 +32,12 @@ LayerChain::LayerChain(Scalar type, const std::vector<DeviceLayer>& layers,
   job_.count = static_cast<int>(layers_.size());
 }
 
-void LayerChain::run(void* out, Arena& arena, cudaStream_t stream) {
-  job_.out = out;
-  const Arena::Scope scope(arena);
-  check(run_chain(job_, [&](int64_t bytes) { return arena.take(bytes); }, stream), "convolutions");
-}
-
 void* LayerChain::rows(Arena& arena, cudaStream_t stream) {
   const ChainLayer& last = layers_.back();
-  void* const out = arena.take(int64_t(last.table.rows) * last.c_out * bytes_of(job_.type));
-  run(out, arena, stream);
-  return out;
+  job_.out = arena.take(int64_t(last.table.rows) * last.c_out * bytes_of(job_.type));
+  const Arena::Scope scope(arena);
+  check(run_chain(job_, [&](int64_t bytes) { return arena.take(bytes); }, stream), "convolutions");
+  return job_.out;
 }
 
 EncoderStages::EncoderStages(const DeviceEncoder& network, const Bucket& bucket, int frames, Arena& arena)
@@ -169,19 +164,6 @@ void* EncoderStages::encode(const Voxels& voxels, const Index& index, cudaStream
   LayerChain chain(network_.type, network_.encoder, index.tables);
   set_features(chain, voxels, stream);
   return chain.rows(arena_, stream);
-}
-
-void EncoderStages::encode_map(const Voxels& voxels, const Index& index, void* out, cudaStream_t stream) {
-  LayerChain chain(network_.type, network_.encoder, index.tables);
-  set_features(chain, voxels, stream);
-  const int channels = network_.out_channels();
-  int shape[3];
-  std::copy_n(network_.host.shapes.back().begin(), 3, shape);
-  Chain& job = chain.job();
-  job.coords = index.coords[LEVELS - 1];
-  job.map = grid_layout(frames_, channels, shape, true);
-  job.map_bytes = int64_t(frames_) * channels * shape[0] * shape[1] * shape[2] * bytes_of(network_.type);
-  chain.run(out, arena_, stream);
 }
 
 }  // namespace millisecond::detector

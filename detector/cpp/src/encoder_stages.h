@@ -14,8 +14,7 @@ class LayerChain {
   LayerChain(const LayerChain&) = delete;
   LayerChain& operator=(const LayerChain&) = delete;
 
-  Chain& job() { return job_; }  // all but its features is set
-  void run(void* out, Arena& arena, cudaStream_t stream);
+  Chain& job() { return job_; }                   // all but its features is set
   void* rows(Arena& arena, cudaStream_t stream);  // runs into new memory of the arena
 
  private:
@@ -55,8 +54,6 @@ class EncoderStages {
   Voxels voxelize(const Points& points, cudaStream_t stream);
   Index index(const Voxels& voxels, bool clear, cudaStream_t stream);  // else the caller clears the bitmap
   void* encode(const Voxels& voxels, const Index& index, cudaStream_t stream);  // rows of the last level
-  // The same rows in out [frames, y, x, z * out_channels].
-  void encode_map(const Voxels& voxels, const Index& index, void* out, cudaStream_t stream);
 
  private:
   void load(const Points& points, float* loaded, int* loaded_offsets, int* late, cudaStream_t stream);

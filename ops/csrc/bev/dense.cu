@@ -1,6 +1,6 @@
 // Sparse features to a dense grid (the bird's-eye-view map, too) and back: one warp per row. Elements are copied
 // as bytes, so they may have any type of 2, 4 or 8 bytes.
-#include "bev/bev.cuh"
+#include "bev/bev.h"
 #include "common.cuh"
 
 namespace millisecond {
@@ -13,7 +13,11 @@ constexpr int LINES = 8;   // rows per block
 __device__ int64_t place(const DenseLayout& layout, const int* coords, int dims, const int* count, int row) {
   if (count && row >= *count) return -1;
   const int* p = coords + int64_t(row) * (1 + dims);
-  return place_of(layout, p[0], dims > 2 ? p[dims - 2] : 0, dims > 1 ? p[dims - 1] : 0, p[dims]);
+  const int b = p[0], z = dims > 2 ? p[dims - 2] : 0, y = dims > 1 ? p[dims - 1] : 0, x = p[dims];
+  const bool inside = unsigned(b) < unsigned(layout.batch) && unsigned(z) < unsigned(layout.shape[0]) &&
+                      unsigned(y) < unsigned(layout.shape[1]) && unsigned(x) < unsigned(layout.shape[2]);
+  if (!inside) return -1;
+  return b * layout.stride_b + z * layout.stride[0] + y * layout.stride[1] + x * layout.stride[2];
 }
 
 template <typename T>

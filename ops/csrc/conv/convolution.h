@@ -1,7 +1,6 @@
 // Arguments of the convolution kernels, and their launchers.
 #pragma once
 
-#include "bev/bev.h"
 #include "common.h"
 
 namespace millisecond {
@@ -35,13 +34,8 @@ struct ConvolutionArguments {
   int32_t c_in;
   int32_t c_out;
   bool relu;
-  bool chained;           // weights and table are older than the launch before this one: may overlap it
-  bool wide;              // the features are float32 whatever the weights are; c_in == 4 only
-  const int32_t* coords;  // [rows, 4] (b, z, y, x) or null: where in the grid `out` the rows go; for tensor
-                          // cores where c_in takes a multiple of 128 bytes and c_out is one of 64
-  DenseLayout layout;     // of that grid, its channels side by side
-  uint4* zeroed;          // this many words that are set to zero on the way, for a kernel further down the
-  int64_t zeroed_words;   // chain; with tiles only
+  bool chained;  // weights and table are older than the launch before this one: may overlap it
+  bool wide;     // the features are float32 whatever the weights are; c_in == 4 only
 };
 
 // How far apart the elements of a weight or of its gradient are along its axes.

@@ -1,7 +1,6 @@
 // How a convolution's kernels store their sums.
 #pragma once
 
-#include "bev/bev.cuh"
 #include "conv/table.cuh"
 #include "conv/tensor_core.cuh"
 
@@ -12,23 +11,14 @@ struct alignas(COUNT * sizeof(T) < 16 ? COUNT * sizeof(T) : 16) Pack {
   T value[COUNT];
 };
 
-// Each thread sets its share to zero. These stores cost nothing in kernels that wait for loads.
-template <int THREADS>
-__device__ __forceinline__ void zero_on_the_way(const ConvolutionArguments& p) {
-  const int64_t step = int64_t(gridDim.x * gridDim.y) * THREADS;
-  int64_t i = int64_t(blockIdx.y * gridDim.x + blockIdx.x) * THREADS + threadIdx.x;
-  for (; i < p.zeroed_words; i += step) __stcs(p.zeroed + i, make_uint4(0, 0, 0, 0));
-}
-
-// Adds bias and residual to WIDTH contiguous channels of a row, applies ReLU, rounds and stores. PLACED: at the
-// row's site in a grid.
-template <typename T, int WIDTH, bool PLACED = false>
+// Adds bias and residual to WIDTH contiguous channels of a row, applies ReLU, rounds and stores.
+template <typename T, int WIDTH>
 __device__ __forceinline__ void store(float (&x)[WIDTH], const ConvolutionArguments& p, int row, int channel) {
   if (p.bias) {
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) x[i] += __ldg(p.bias + channel + i);
   }
-  int64_t at = int64_t(row) * p.c_out;
+  const int64_t at = int64_t(row) * p.c_out;
   if (p.residual) {
     const T* const from = static_cast<const T*>(p.residual) + at + channel;
     const auto r = *reinterpret_cast<const Pack<T, WIDTH>*>(from);
@@ -52,11 +42,6 @@ __device__ __forceinline__ void store(float (&x)[WIDTH], const ConvolutionArgume
   for (int i = 0; i < WIDTH; ++i) {
     // a comparison that is false for NaN, so that NaN passes through as in torch.relu
     y.value[i] = from_float<T>(p.relu && x[i] < 0.0f ? 0.0f : x[i]);
-  }
-  if constexpr (PLACED) {
-    const int4 site = __ldg(reinterpret_cast<const int4*>(p.coords) + row);
-    at = place_of(p.layout, site.x, site.y, site.z, site.w);
-    if (at < 0) return;
   }
   *reinterpret_cast<Pack<T, WIDTH>*>(static_cast<T*>(p.out) + at + channel) = y;
 }

@@ -254,7 +254,6 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS)
   __shared__ OrderedShared<Tile> shared;
   __shared__ int rows[Tile::ROWS];
   const int n = rows_of(p.table), slices = p.c_in / SLICE_OF<typename Tile::T>;
-  zero_on_the_way<Tile::THREADS>(p);
   if (int(blockIdx.y) * Tile::ROWS >= n) {
     wait_for_previous_kernel(p.chained);
     return;

@@ -205,7 +205,6 @@ __global__ void __launch_bounds__(Tile::THREADS, 1)
   __shared__ int taken, tiles[Tile::WARPGROUPS];
   const uint32_t weights = round_up(shared_address(shared), uint32_t(Tile::ALIGNMENT));
   const uint32_t zero = reinterpret_cast<uintptr_t>(p.features) % 16;
-  zero_on_the_way<Tile::THREADS>(p);
   load_weights<Tile>(p, weights);
   if (threadIdx.x == 0) taken = 0;
   fence_for_tensor_cores();
@@ -258,7 +257,7 @@ cudaError_t launch(const ConvolutionArguments& p, int multiprocessors, cudaStrea
 }  // namespace
 
 bool is_resident(Precision precision, const ConvolutionArguments& p) {
-  if (!p.table.order || p.coords || precision == Precision::single) return false;
+  if (!p.table.order || precision == Precision::single) return false;
   const int bytes = row_bytes(precision, p), panel = bytes == 256 ? 32 : p.c_out;
   return (bytes == 128 || bytes == 256) && p.c_in <= 64 && (p.c_out == 32 || p.c_out == 64) &&
          1024 + p.table.volume * bytes * panel <= MOST_BYTES && has_warpgroups();

@@ -240,8 +240,7 @@ __device__ __noinline__ float plain_sum(const ConvolutionArguments& p, int row, 
 
 #endif
 
-// PLACED: the rows go to their sites in a grid.
-template <typename Tile, bool PLACED>
+template <typename Tile>
 __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
     conv_tensor_kernel(const __grid_constant__ ConvolutionArguments p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
@@ -264,7 +263,6 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
   int first = blockIdx.x * share + min(int(blockIdx.x), rest);
   const int last = first + share + (int(blockIdx.x) < rest);
   bool waited = false;
-  zero_on_the_way<Tile::THREADS>(p);
 
   while (first < last) {
     // tiles of this pass: a power of two, so that every tile has equally many warps
@@ -354,7 +352,7 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
           x[c] = exact_or(x[c], [&] { return plain_sum<Tile::ROW_BYTES>(p, row, n0 + channel + c); });
         }
       }
-      store<typename Tile::T, WIDTH, PLACED>(x, p, row, n0 + channel);
+      store<typename Tile::T, WIDTH>(x, p, row, n0 + channel);
     }
     first += here;
     __syncthreads();
@@ -363,16 +361,16 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
 #endif
 }
 
-template <typename Tile, bool PLACED = false>
+template <typename Tile>
 cudaError_t launch_conv_tensor(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
   const int bytes = Tile::shared_bytes(p.table.volume);
   cudaError_t error =
-      cudaFuncSetAttribute(conv_tensor_kernel<Tile, PLACED>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+      cudaFuncSetAttribute(conv_tensor_kernel<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   const int tiles = divide_up(p.table.rows, Tile::ROWS);
   const int blocks = p.c_out / Tile::NB;
   const int slots = divide_up(multiprocessors * Tile::CTAS, blocks);
-  return launch_chained(conv_tensor_kernel<Tile, PLACED>, p.chained, dim3(tiles < slots ? tiles : slots, blocks),
+  return launch_chained(conv_tensor_kernel<Tile>, p.chained, dim3(tiles < slots ? tiles : slots, blocks),
                         Tile::THREADS, bytes, stream, p);
 }
 
@@ -404,10 +402,6 @@ struct BestTile {
 
 template <typename T, int ROW_BYTES, bool EXACT>
 cudaError_t launch_rows(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
-  if (p.coords) {
-    if constexpr (ROW_BYTES != 128) return cudaErrorInvalidValue;
-    return launch_conv_tensor<typename BestTile<T, 128, 64, EXACT>::type, true>(p, multiprocessors, stream);
-  }
   if (p.c_out % 64 == 0) {
     return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 64, EXACT>::type>(p, multiprocessors, stream);
   }

@@ -98,7 +98,7 @@ cudaError_t launch_piece(const ConvolutionArguments& p, const Route& route, cuda
   if (route.large_window) return conv_large_window(route.precision, p, route.multiprocessors, stream);
   if (!route.tiles && !route.narrow) return conv_general(route.precision, p, stream);
   if (route.warpgroups && p.table.order) return conv_ordered(route.precision, p, route.multiprocessors, stream);
-  if (route.lines && p.table.order && !p.coords && has_warpgroups()) {
+  if (route.lines && p.table.order && has_warpgroups()) {
     ConvolutionArguments in_lines = p;
     in_lines.weight = static_cast<const float*>(p.weight) + int64_t(p.table.volume) * p.c_in * p.c_out;
     return conv_ordered(route.precision, in_lines, route.multiprocessors, stream);
@@ -137,7 +137,6 @@ cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, const
     part.bias = nullptr;
     part.residual = nullptr;
     part.earlier = sums;
-    part.zeroed_words = 0;
   }
   return cudaSuccess;
 }

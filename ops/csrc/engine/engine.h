@@ -1,4 +1,4 @@
-// The engine chooses kernels and layouts of weights, sets memory to zero, and decides which kernels may overlap.
+// The engine chooses kernels and layouts of weights, and decides which kernels may overlap.
 // It is plain C++ over pointers, sizes and a stream. Its kernels are in the folders beside it.
 //
 // Memory that a call needs for itself comes from the caller's Allocate. It is device memory, aligned to 16 bytes,
@@ -161,10 +161,7 @@ struct Chain {
   bool wide;  // the features are float32 whatever the type is: takes_float32
   const ChainLayer* layers;
   int count;
-  void* out;          // [rows, c_out] of the last layer or, with coords, their map
-  const int* coords;  // [rows, 4] of the last layer's rows, or null; aligned to 16 bytes
-  DenseLayout map;    // grid_layout of them, from above
-  int64_t map_bytes;  // all of it is written; 0: no map is wanted
+  void* out;  // [rows, c_out] of the last layer
 };
 cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t stream);
 
