@@ -164,10 +164,8 @@ CellJob FrameGraph::cells(const EncoderStages::Index& index, cudaStream_t stream
     CellSet& set = job.set[s + 1];
     set.rows = arena_.array<int>(int64_t(frames_) * set.height * set.width);
   }
-  const CellRoom room = room_of(job);
-  uint2* const words = arena_.array<uint2>(room.words);
-  place_cells(job, words, arena_.array<int>(room.counts), network_.kinds.get(), plan.positions);
-  check(build_cells(job, stream), "cells");
+  const auto allocate = [this](int64_t bytes) { return arena_.take(bytes); };
+  check(run_cells(job, network_.kinds.get(), allocate, stream), "cells");
   find_tiles(job, stream);
   return job;
 }

@@ -127,15 +127,11 @@ ms_status ms_voxelize(const float* points, const int32_t* offsets, int64_t point
     std::copy_n(grid->lower, 3, job.grid.lower);
     std::copy_n(grid->size, 3, job.grid.size);
     std::copy_n(grid->shape, 3, job.grid.shape);
-    const bool capped = job.points_count > max_voxels;
-    job.slots = scratch.array<uint32_t>(rows * max_points);
-    job.first = capped ? scratch.array<uint32_t>(point_rows) : nullptr;
-    job.sites = capped ? scratch.array<int>(point_rows * 4) : nullptr;
     job.features = features;
     job.coords = coords;
     job.counts = scratch.array<int>(3);
     job.dropped = dropped;
-    check(build_voxels(bitmap, job, scratch.stream()), "voxelize");
+    check(build_voxels(bitmap, job, std::ref(scratch), scratch.stream()), "voxelize");
     check(cudaMemcpyAsync(found, job.counts, sizeof(int), cudaMemcpyDeviceToDevice, scratch.stream()), "voxelize");
   });
 }

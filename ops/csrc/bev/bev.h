@@ -62,21 +62,6 @@ struct CellJob {
 
 cudaError_t build_cells(const CellJob& job, cudaStream_t stream);
 
-// Sizes of all sets from frames, depth, sets, the windows, and the size of set 0. A window that does not fit makes
-// a size 0.
-void size_cells(CellJob& job);
-
-// The memory of sized sets: `words` of all sets one after another, and their counts.
-struct CellRoom {
-  int64_t words, counts;
-};
-CellRoom room_of(const CellJob& job);
-
-// Sets the pointers of all sets into such memory, and into kinds [2, positions]. The positions are, per
-// convolution, along y and then x. kinds[0]: whether a position is the first of its kind; kinds[1]: the number of
-// its kind. Returns the number of positions.
-int64_t place_cells(CellJob& job, uint2* words, int* counts, const int* kinds, int64_t positions);
-
 // ---- predictions of all cells ----------------------------------------------------------------------------------
 
 constexpr int MAX_SPREAD = 8;

@@ -163,7 +163,7 @@ std::vector<Tensor> tiles_of(const std::vector<Tensor>& neighbours, const CellJo
   return tiles;
 }
 
-// kinds: see place_cells. capacities: rows of each convolution. tile_bytes: of tile_sizes, or none. kept: the
+// kinds: see run_cells. capacities: rows of each convolution. tile_bytes: of tile_sizes, or none. kept: the
 // convolutions whose rows of all cells are wanted.
 std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>, std::vector<Tensor>> bev_cells(
     const Tensor& coords, const std::optional<Tensor>& count, int64_t batch_size, at::IntArrayRef shape,
@@ -182,15 +182,12 @@ std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>, std::vector<Tensor>
   TORCH_CHECK(tile_bytes.empty() || tile_bytes.size() == convolutions, "tile_bytes must be ", convolutions,
               ", are ", tile_bytes.size());
   const auto ints = coords.options();
-  const CellRoom room = room_of(job);
-  const Tensor words = at::empty({2 * room.words}, ints), counts = at::empty({room.counts}, ints);
   Tensor totals = at::empty({job.sets - 1}, ints);
   job.coords = coords.data_ptr<int>();
   job.count = optional_pointer<int>(count);
   job.rows = static_cast<int>(coords.size(0));
   job.totals = totals.data_ptr<int>();
-  const int64_t positions = place_cells(job, reinterpret_cast<uint2*>(words.data_ptr<int>()),
-                                        counts.data_ptr<int>(), kinds.data_ptr<int>(), kinds.size(1));
+  const int64_t positions = positions_of(job);
   TORCH_CHECK(positions == kinds.size(1), "kinds must be [2, ", positions, "], has shape ", kinds.sizes());
   std::vector<Tensor> neighbours, rows;
   int64_t volume = job.depth;
@@ -208,7 +205,8 @@ std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>, std::vector<Tensor>
     set.rows = rows.back().data_ptr<int>();
   }
   if (job.sets == 1) return {neighbours, totals, rows, {}};
-  check(build_cells(job, stream()), "bev_cells");
+  Scratch scratch(coords);
+  check(run_cells(job, kinds.data_ptr<int>(), std::ref(scratch), stream()), "bev_cells");
   return {neighbours, totals, rows, tiles_of(neighbours, job, tile_bytes)};
 }
 

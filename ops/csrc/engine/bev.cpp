@@ -34,13 +34,18 @@ void size_cells(CellJob& job) {
   }
 }
 
-CellRoom room_of(const CellJob& job) {
-  CellRoom room = {0, int64_t(job.sets) * (job.frames + 1)};
-  for (int s = 0; s < job.sets; ++s) room.words += words_of(job, job.set[s]);
-  return room;
+int64_t positions_of(const CellJob& job) {
+  int64_t positions = 0;
+  for (int s = 1; s < job.sets; ++s) positions += job.set[s].height + job.set[s].width;
+  return positions;
 }
 
-int64_t place_cells(CellJob& job, uint2* words, int* counts, const int* kinds, int64_t positions) {
+cudaError_t run_cells(CellJob job, const int* kinds, const Allocate& allocate, cudaStream_t stream) {
+  int64_t all_words = 0;
+  for (int s = 0; s < job.sets; ++s) all_words += words_of(job, job.set[s]);
+  uint2* words = static_cast<uint2*>(allocate(all_words * sizeof(uint2)));
+  int* counts = static_cast<int*>(allocate(int64_t(job.sets) * (job.frames + 1) * sizeof(int)));
+  const int64_t positions = positions_of(job);
   int64_t position = 0;
   for (int s = 0; s < job.sets; ++s) {
     CellSet& set = job.set[s];
@@ -55,7 +60,7 @@ int64_t place_cells(CellJob& job, uint2* words, int* counts, const int* kinds, i
     set.kind_x = set.first_x + positions;
     position += set.height + set.width;
   }
-  return position;
+  return build_cells(job, stream);
 }
 
 // ---- heads: one kernel, or two convolutions of each row by itself ----------------------------------------------

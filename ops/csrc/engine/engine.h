@@ -62,8 +62,8 @@ cudaError_t count_levels(const Network& network, const int* given, int rows, con
 cudaError_t build_exact_index(const Network& network, const int* rows, int* const* coords,
                               std::vector<TableJob>& jobs, cudaStream_t stream);
 
-// Points to voxels; the workspace is zero before and after.
-cudaError_t build_voxels(const Bitmap& bitmap, const VoxelizeJob& job, cudaStream_t stream);
+// Points to voxels; the workspace is zero before and after. job: all but its scratch.
+cudaError_t build_voxels(const Bitmap& bitmap, VoxelizeJob job, const Allocate& allocate, cudaStream_t stream);
 
 // ---- grids -----------------------------------------------------------------------------------------------------
 
@@ -164,6 +164,19 @@ struct Chain {
   void* out;  // [rows, c_out] of the last layer
 };
 cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t stream);
+
+// ---- networks on the bird's-eye view ---------------------------------------------------------------------------
+
+// Sizes of all sets from frames, depth, sets, the windows, and the size of set 0. A window that does not fit makes
+// a size 0.
+void size_cells(CellJob& job);
+
+// Positions of sized sets: per convolution, along y and then x.
+int64_t positions_of(const CellJob& job);
+
+// job: sized, and all but the words, counts and positions of its sets. kinds: [2, positions]. kinds[0]: whether a
+// position is the first of its kind; kinds[1]: the number of its kind.
+cudaError_t run_cells(CellJob job, const int* kinds, const Allocate& allocate, cudaStream_t stream);
 
 // Up-sampling and heads; weights packed for the routes of the two.
 cudaError_t run_heads(Scalar type, bool tf32, const HeadJob& job, const Allocate& allocate, cudaStream_t stream);

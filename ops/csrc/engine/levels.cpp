@@ -84,7 +84,11 @@ cudaError_t build_exact_index(const Network& network, const int* rows, int* cons
   return bitmap_tables(network.bitmap, jobs.data(), static_cast<int>(jobs.size()), network.dims, nullptr, stream);
 }
 
-cudaError_t build_voxels(const Bitmap& bitmap, const VoxelizeJob& job, cudaStream_t stream) {
+cudaError_t build_voxels(const Bitmap& bitmap, VoxelizeJob job, const Allocate& allocate, cudaStream_t stream) {
+  const int64_t points = job.points_count;
+  job.slots = static_cast<uint32_t*>(allocate(int64_t(job.rows) * job.max_points * sizeof(uint32_t)));
+  job.first = job.may_exceed() ? static_cast<uint32_t*>(allocate(points * sizeof(uint32_t))) : nullptr;
+  job.sites = job.may_exceed() ? static_cast<int*>(allocate(points * 4 * sizeof(int))) : nullptr;
   const cudaError_t error = voxelize(bitmap, job, stream);
   const cudaError_t cleared = bitmap_clear(bitmap, error == cudaSuccess, stream);
   return error != cudaSuccess ? error : cleared;

@@ -229,7 +229,7 @@ cudaError_t voxelize(const Bitmap& bitmap, const VoxelizeJob& job, cudaStream_t 
   const bool chained = can_chain();
   cudaError_t error = launch_chained(mark_points, chained, dim3(grid), THREADS, 0, stream, bitmap, job);
   if (error != cudaSuccess) return error;
-  if (job.points_count > job.max_voxels) {
+  if (job.may_exceed()) {
     const int all[] = {job.points_count};
     error = bitmap_rank(bitmap, all, {}, job.counts, stream);
     if (error == cudaSuccess) error = bitmap_coords(bitmap, all, &job.sites, 3, stream);
