@@ -5,6 +5,7 @@ import torch
 
 from millisecond.ops import BevHeads, ConvChain, KernelMap, Level, Table, bev_cells, bev_spread
 from millisecond.ops.bev import bev_heads_definition, planned
+from millisecond.ops.toolchain import kernels_of
 from tests.conftest import ROUNDED_ONCE
 from tests.ops.test_bev_cells import CASES, DENSITIES, DOWN, SAME, sites
 
@@ -76,7 +77,7 @@ def test_cells_and_tiles_in_a_compiled_program():
 
 def test_tiles_are_of_wide_convolutions():
     blocks = torch.cuda.get_device_properties(0).multi_processor_count
-    has_tiles = torch.cuda.get_device_capability()[0] == 9
+    has_tiles = kernels_of(torch.cuda.get_device_capability()) == "wgmma"
     sizes = operators.tile_sizes(0, [64, 10**6, 10**6], [18, 9, 9], WIDE)
     counts = [(2, 18), (blocks, 9), (blocks // 2, 9)]
     assert sizes == [n * (800 + 784 * v) for n, v in counts][: 3 * has_tiles]

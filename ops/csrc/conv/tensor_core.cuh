@@ -51,6 +51,16 @@ __device__ __forceinline__ void mma<float>(float (&d)[4], const uint32_t (&a)[4]
         "r"(round_tf32(b0)), "r"(round_tf32(b1)));
 }
 
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// 16 bytes; zeros where they are not present.
+__device__ __forceinline__ void copy_16(uint32_t shared, const void* global, bool present) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(present ? 16 : 0)
+               : "memory");
+}
+
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool present) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int bytes = present ? 16 : 0;  // the rest is filled with zeros
@@ -62,6 +72,15 @@ __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.com
 template <int PENDING>
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING));
+}
+
+// Four matrices of 8 lines of 16 bytes: lane l gives the address of line l % 8 of matrix l / 8 and gets word l % 4
+// of line l / 4 of each.
+__device__ __forceinline__ void load_matrix_x4(uint32_t (&r)[4], uint32_t shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared)
+               : "memory");
 }
 
 __device__ __forceinline__ void load_matrix_x4_transposed(uint32_t (&r)[4], const void* shared) {

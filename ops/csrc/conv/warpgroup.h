@@ -1,4 +1,4 @@
-// Convolution of wide layers on warpgroup products, sm_90a.
+// Convolution of wide layers: on warpgroup products, sm_90a, or on warp-level products.
 #pragma once
 
 #include "conv/convolution.h"
@@ -20,6 +20,10 @@ bool has_warpgroups();
 // see below.
 cudaError_t conv_warpgroup(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                            cudaStream_t stream);
+
+// The same on warp-level products, sm_80 and later; also for a table with an order of its rows.
+cudaError_t conv_wide(Precision precision, const ConvolutionArguments& p, int multiprocessors,
+                      cudaStream_t stream);
 
 // ---- tiles -----------------------------------------------------------------------------------------------------
 

@@ -1,15 +1,11 @@
 // Warpgroup matrix products, barriers in shared memory and bulk copies, sm_90a.
 #pragma once
 
-#include "common.cuh"
+#include "conv/tensor_core.cuh"
 
 namespace millisecond {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
 
 // ---- barriers --------------------------------------------------------------------------------------------------
 
@@ -44,12 +40,6 @@ __device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
 }
 
 // ---- copies ----------------------------------------------------------------------------------------------------
-
-// 16 bytes; zeros where they are not present.
-__device__ __forceinline__ void copy_16(uint32_t shared, const void* global, bool present) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(present ? 16 : 0)
-               : "memory");
-}
 
 // 4 bytes.
 __device__ __forceinline__ void copy_4(uint32_t shared, const void* global) {

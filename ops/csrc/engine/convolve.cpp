@@ -53,7 +53,7 @@ const Device& current_device() {
 // ---- routes ----------------------------------------------------------------------------------------------------
 
 Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_out) {
-  Route route{Precision::single,     false, false, false, false, false, 1, current_device().multiprocessors,
+  Route route{Precision::single,     false, false, false, false, false, false, 1, current_device().multiprocessors,
               current_device().major};
   switch (type) {
     case Scalar::float16:
@@ -68,7 +68,8 @@ Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_o
   const bool tensor_cores = route.major >= 8 && c_in > 0 && c_out % 16 == 0;
   route.tiles = tensor_cores && c_in % 16 == 0;
   const bool wide = c_in >= PANEL && c_in % SLICE == 0 && c_out % PANEL == 0;
-  route.warpgroups = route.tiles && wide && route.precision != Precision::single && has_warpgroups();
+  route.wide = route.tiles && wide && route.precision != Precision::single;
+  route.warpgroups = route.wide && has_warpgroups();
   const bool large = volume > MOST_OFFSETS_NARROW && volume <= LARGE_WINDOW &&
                      device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= LARGE_WINDOW_BYTES;
   route.large_window = tensor_cores && (c_in == 4 || c_in == 8) && large && route.precision != Precision::single;
@@ -104,6 +105,7 @@ cudaError_t launch_piece(const ConvolutionArguments& p, const Route& route, cuda
     return conv_ordered(route.precision, in_lines, route.multiprocessors, stream);
   }
   if (route.warpgroups) return conv_warpgroup(route.precision, p, route.multiprocessors, stream);
+  if (route.wide) return conv_wide(route.precision, p, route.multiprocessors, stream);
   if (route.tiles && is_resident(route.precision, p)) {
     return conv_resident(route.precision, p, route.multiprocessors, stream);
   }
@@ -145,7 +147,7 @@ cudaError_t launch_conv(const ConvolutionArguments& p, const Route& route, const
 
 namespace {
 
-// Adds the packing jobs of a weight, for any route but the warpgroups.
+// Adds the packing jobs of a weight, for any route but the wide one.
 void add_packs(const Weight& weight, Scalar type, const Route& route, void* out,
                std::vector<PackArguments>& packs) {
   const int64_t bytes = weight.c_in * bytes_of(type);
@@ -181,8 +183,8 @@ cudaError_t pack(const Weight& weight, Scalar type, const Route& route, void* ou
   }
   std::vector<PackArguments> packs;
   add_packs(weight, type, route, out, packs);
-  return route.warpgroups ? pack_panels(weight.type, type, packs[0], stream)
-                          : pack_weights(weight.type, type, packs.data(), static_cast<int>(packs.size()), stream);
+  return route.wide ? pack_panels(weight.type, type, packs[0], stream)
+                    : pack_weights(weight.type, type, packs.data(), static_cast<int>(packs.size()), stream);
 }
 
 namespace {
@@ -210,7 +212,7 @@ cudaError_t pack_together(Scalar type, bool tf32, Weight* weights, int count, co
   for (int i = 0; i < count; ++i) {
     Weight& weight = weights[i];
     const Route route = route_of(type, tf32, weight.volume, weight.c_in, weight.c_out);
-    const bool apart = route.warpgroups || route.pieces > 1 || weight.type != weights[0].type;
+    const bool apart = route.wide || route.pieces > 1 || weight.type != weights[0].type;
     if (apart || weight.c_out == 0 || is_packed(weight, type, route)) continue;
     places.push_back({&weight, route, bytes});
     constexpr int64_t ALIGNMENT = 256;

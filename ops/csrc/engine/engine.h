@@ -73,7 +73,7 @@ DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool
 
 // ---- convolution -----------------------------------------------------------------------------------------------
 
-// Which kernel serves a convolution: tensor cores where their tiles fit (by warpgroups in wide layers on sm_90),
+// Which kernel serves a convolution: tensor cores where their tiles fit (wide layers by warpgroups on sm_90a),
 // special kernels for 4 input channels and for 4 or 8 in large windows, else plain multiply-adds. tf32: whether
 // float32 may be rounded to it. If not, float32 products keep their precision on tensor cores too, see
 // conv/split.cuh. Callers pass tf32, because a global setting could change between forward and backward, or
@@ -81,7 +81,8 @@ DenseLayout grid_layout(int batch, int64_t channels, const int (&shape)[3], bool
 struct Route {
   Precision precision;
   bool tiles;
-  bool warpgroups;  // tiles, too
+  bool wide;        // tiles, too: weights in panels
+  bool warpgroups;  // wide, on warpgroup products
   bool narrow;
   bool large_window;
   bool lines;  // behind the weight in tiles is the same in lines, for rows in an order
