@@ -1,11 +1,14 @@
 // Implicit GEMM for wide layers on warp-level products, sm_80 and later: where there are no warpgroup products,
 // see warpgroup.cuh.
 //
-// A product is taken transposed, channels x rows. A CTA computes PANEL channels of COLUMNS rows of the table. Its
-// steps, one offset and LINE bytes of input channels each, come through a ring in shared memory by asynchronous
-// copies: the weights as they lie in a panel, and the lines that the rows read, swizzled alike. Offsets that no
-// row of a tile has are skipped; the others follow in the order of the table. Each number is one sum in that
-// order, so the result has the same bits in any order of rows and for any size of tiles.
+// A product is taken transposed, channels x rows. A CTA computes PANEL channels of its share of the table's rows,
+// in tiles that are as large as every other CTA's. A step, one offset and LINE bytes of input channels, comes
+// through a ring in shared memory by asynchronous copies: the weights as they lie in a panel, and the lines that
+// the rows read, swizzled alike. Offsets that no row of a tile has are skipped; the others follow in the order of
+// the table. Each half of the warps reduces one half of every line, and the two sums are added at the end. So the
+// result has the same bits in any order of rows and for any size of tiles.
+#include <algorithm>
+
 #include "chained.cuh"
 #include "conv/epilogue.cuh"
 #include "conv/table.cuh"
@@ -15,49 +18,52 @@
 namespace millisecond {
 namespace {
 
-constexpr int STAGES = 3;  // of the ring
-constexpr int THREADS = 128, WARPS = THREADS / WARP;
+constexpr int THREADS = 256;
 constexpr int PIECES = LINE / 16;  // 16-byte pieces of a line
 constexpr int WEIGHT_BYTES = PANEL * LINE;
+constexpr int WIDEST = 128;  // rows of a tile
+constexpr int HALVES = 2;    // of the lines, the channels and the rows of a tile: a warp has one of each
+constexpr int MT = PANEL / HALVES / 16, NT = WIDEST / HALVES / 8;  // of a warp's products
+constexpr int SUM_STRIDE = PANEL + 4;                              // floats
 
-template <typename T_, int COLUMNS_>
-struct WideTile {
-  using T = T_;
-  static constexpr int COLUMNS = COLUMNS_;
-  static constexpr int WARPS_ACROSS = COLUMNS >= 64 ? 2 : 1;  // side by side along the rows of the table
-  static constexpr int WARP_COLUMNS = COLUMNS / WARPS_ACROSS;
-  static constexpr int WARP_LINES = PANEL * WARPS_ACROSS / WARPS;  // output channels of a warp
-  static constexpr int MT = WARP_LINES / 16, NT = WARP_COLUMNS / 8;
-  static constexpr int STAGE_BYTES = WEIGHT_BYTES + COLUMNS * LINE;
-  static constexpr int SUM_STRIDE = PANEL + 4;  // floats
-
-  static int shared_bytes(int volume) { return STAGES * STAGE_BYTES + volume * COLUMNS * int(sizeof(int)); }
-  static_assert(COLUMNS * SUM_STRIDE * 4 <= STAGES * STAGE_BYTES);
-};
+// Of tiles of up to `widest` rows.
+constexpr int shared_bytes(int stages, int widest, int volume) {
+  return stages * (WEIGHT_BYTES + widest * LINE) + volume * widest * int(sizeof(int));
+}
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+
+struct Tile {
+  int first, end;  // places of its rows in the table's order
+  int columns;     // a multiple of 16
+};
 
 // Where a piece of a line lies in swizzled memory.
 __device__ __forceinline__ uint32_t piece_of_line(uint32_t lines, int line, int piece) {
   return lines + line * LINE + (piece ^ line % 8) * 16;
 }
 
-// The sources of the tile's rows by offset, and which offsets some row has.
-template <typename Tile>
-__device__ __forceinline__ uint32_t list_offsets(const OffsetTable& table, int* sources, int row0, int n) {
+__device__ __forceinline__ int row_at(const OffsetTable& table, int place) {
+  return table.order ? __ldg(table.order + place) : place;
+}
+
+// Writes sources [volume][columns] of the tile's rows and returns which offsets some row has.
+__device__ __forceinline__ uint32_t list_offsets(const OffsetTable& table, const Tile& tile, int* sources) {
   __shared__ uint32_t present;
   if (threadIdx.x == 0) present = 0;
   __syncthreads();
-  const int column = threadIdx.x % Tile::COLUMNS, place = row0 + column;
-  const bool inside = place < n;
-  const int row = !inside ? 0 : table.order ? __ldg(table.order + place) : place;
-  // rows in an order lie apart: offsets that they do not have are not read
-  const uint32_t mask = !inside ? 0u : table.order ? uint32_t(__ldg(table.order + table.rows + row)) : ~0u;
+  const int column = threadIdx.x % WIDEST, place = tile.first + column;
   uint32_t mine = 0;
-  for (int v = threadIdx.x / Tile::COLUMNS; v < table.volume; v += THREADS / Tile::COLUMNS) {
-    const int source = mask >> v & 1 ? __ldg(table.neighbours + v * table.stride + row) : -1;
-    sources[v * Tile::COLUMNS + column] = source;
-    if (source >= 0) mine |= 1u << v;
+  if (column < tile.columns) {
+    const bool inside = place < tile.end;
+    const int row = inside ? row_at(table, place) : 0;
+    // rows in an order lie apart: offsets that they do not have are not read
+    const uint32_t mask = !inside ? 0u : table.order ? uint32_t(__ldg(table.order + table.rows + row)) : ~0u;
+    for (int v = threadIdx.x / WIDEST; v < table.volume; v += THREADS / WIDEST) {
+      const int source = mask >> v & 1 ? __ldg(table.neighbours + v * table.stride + row) : -1;
+      sources[v * tile.columns + column] = source;
+      if (source >= 0) mine |= 1u << v;
+    }
   }
   mine = __reduce_or_sync(FULL_WARP, mine);
   if (threadIdx.x % WARP == 0) atomicOr(&present, mine);
@@ -65,27 +71,23 @@ __device__ __forceinline__ uint32_t list_offsets(const OffsetTable& table, int* 
   return present;
 }
 
-// A step: an offset and a slice of c_in.
-struct Step {
-  uint32_t left;  // offsets that have not been taken
+// The steps that are still to be fetched: the offsets, and the slice of c_in of the first one.
+struct Steps {
+  uint32_t offsets;
   int slice = 0;
 
-  __device__ __forceinline__ bool is_there() const { return left != 0; }
-  __device__ __forceinline__ int offset() const { return __ffs(left) - 1; }
   __device__ __forceinline__ void advance(int slices) {
     if (++slice < slices) return;
     slice = 0;
-    left &= left - 1;
+    offsets &= offsets - 1;
   }
 };
 
-template <typename Tile>
-__device__ __forceinline__ void fetch(const ConvolutionArguments& p, const Step& step, const int* sources,
-                                      uint32_t stage) {
-  constexpr int LINES = THREADS / PIECES;
-  const int v = step.offset(), volume = p.table.volume, slices = p.c_in * int(sizeof(typename Tile::T)) / LINE;
-  const int64_t number =
-      (int64_t(blockIdx.y) * slices + step.slice) * volume + (p.table.flipped ? volume - 1 - v : v);
+__device__ __forceinline__ void fetch(const ConvolutionArguments& p, const Steps& steps, int slices,
+                                      const Tile& tile, const int* sources, uint32_t stage) {
+  constexpr int LINES = THREADS / PIECES;  // at a time
+  const int v = __ffs(steps.offsets) - 1, volume = p.table.volume, place = p.table.flipped ? volume - 1 - v : v;
+  const int64_t number = (int64_t(blockIdx.y) * slices + steps.slice) * volume + place;
   const unsigned char* const weights = static_cast<const unsigned char*>(p.weight) + number * WEIGHT_BYTES;
 #pragma unroll
   for (int i = 0; i < WEIGHT_BYTES / 16 / THREADS; ++i) {
@@ -93,125 +95,153 @@ __device__ __forceinline__ void fetch(const ConvolutionArguments& p, const Step&
     copy_16(stage + at, weights + at, true);
   }
   const int piece = threadIdx.x % PIECES;
-  const unsigned char* const from = static_cast<const unsigned char*>(p.features) + step.slice * LINE + piece * 16;
+  const unsigned char* const from =
+      static_cast<const unsigned char*>(p.features) + steps.slice * LINE + piece * 16;
 #pragma unroll
-  for (int i = 0; i < Tile::COLUMNS / LINES; ++i) {
-    const int line = i * LINES + threadIdx.x / PIECES, source = sources[v * Tile::COLUMNS + line];
-    const uint64_t row_bytes = uint64_t(slices) * LINE;
-    copy_16(piece_of_line(stage + WEIGHT_BYTES, line, piece), from + max(source, 0) * row_bytes, source >= 0);
+  for (int i = 0; i < WIDEST / LINES; ++i) {
+    const int line = i * LINES + threadIdx.x / PIECES;
+    if (line >= tile.columns) break;
+    const int source = sources[v * tile.columns + line];
+    copy_16(piece_of_line(stage + WEIGHT_BYTES, line, piece), from + int64_t(max(source, 0)) * slices * LINE,
+            source >= 0);
   }
 }
 
-template <typename Tile>
-__device__ __forceinline__ void multiply(float (&sum)[Tile::MT][Tile::NT][4], uint32_t stage, int line0,
-                                         int column0) {
+// This warp's part of a step: lines of weights from line0 on, nt times 8 rows from column0 on, pieces from piece0
+// on.
+template <typename T>
+__device__ __forceinline__ void multiply(float (&sum)[MT][NT][4], uint32_t stage, int line0, int column0,
+                                         int piece0, int nt) {
   const int lane = threadIdx.x % WARP;
 #pragma unroll
-  for (int k = 0; k < PIECES / 2; ++k) {
-    uint32_t a[Tile::MT][4], b[Tile::NT / 2][4];
+  for (int k = 0; k < PIECES / HALVES; k += 2) {
+    uint32_t a[MT][4];
 #pragma unroll
-    for (int m = 0; m < Tile::MT; ++m) {
-      load_matrix_x4(a[m], piece_of_line(stage, line0 + m * 16 + lane % 16, 2 * k + lane / 16));
+    for (int m = 0; m < MT; ++m) {
+      load_matrix_x4(a[m], piece_of_line(stage, line0 + m * 16 + lane % 16, piece0 + k + lane / 16));
     }
 #pragma unroll
-    for (int t = 0; t < Tile::NT / 2; ++t) {
-      const int column = column0 + t * 16 + lane / 16 * 8 + lane % 8;
-      load_matrix_x4(b[t], piece_of_line(stage + WEIGHT_BYTES, column, 2 * k + lane / 8 % 2));
-    }
+    for (int t = 0; t < NT; t += 2) {
+      if (t >= nt) break;
+      uint32_t b[4];
+      const int column = column0 + t * 8 + lane / 16 * 8 + lane % 8;
+      load_matrix_x4(b, piece_of_line(stage + WEIGHT_BYTES, column, piece0 + k + lane / 8 % 2));
 #pragma unroll
-    for (int m = 0; m < Tile::MT; ++m) {
+      for (int m = 0; m < MT; ++m) mma<T>(sum[m][t], a[m], b[0], b[1]);
+      if (t + 1 >= nt) break;
 #pragma unroll
-      for (int t = 0; t < Tile::NT; ++t) {
-        mma<typename Tile::T>(sum[m][t], a[m], b[t / 2][t % 2 * 2], b[t / 2][t % 2 * 2 + 1]);
-      }
+      for (int m = 0; m < MT; ++m) mma<T>(sum[m][t + 1], a[m], b[2], b[3]);
     }
   }
 }
 
-#endif
-
-template <typename Tile>
-__global__ void __launch_bounds__(THREADS, 2) conv_wide_kernel(const __grid_constant__ ConvolutionArguments p) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  extern __shared__ __align__(128) unsigned char shared[];
-  int* const sources = reinterpret_cast<int*>(shared + STAGES * Tile::STAGE_BYTES);
-  const uint32_t ring = shared_address(shared);
-  const int n = rows_of(p.table), row0 = blockIdx.x * Tile::COLUMNS;
-  if (row0 >= n) return wait_for_previous_kernel(p.chained);
-  const int slices = p.c_in * int(sizeof(typename Tile::T)) / LINE;
-  Step next = {list_offsets<Tile>(p.table, sources, row0, n)};
-  const int steps = __popc(next.left) * slices;
-  wait_for_previous_kernel(p.chained);
-
-  // ---- products, STAGES - 1 steps under way ----
-  const auto fetch_next = [&](int stage) {
-    if (next.is_there()) {
-      fetch<Tile>(p, next, sources, ring + stage * Tile::STAGE_BYTES);
-      next.advance(slices);
-    }
-    copy_async_commit();
-  };
-  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const int line0 = warp / Tile::WARPS_ACROSS * Tile::WARP_LINES;
-  const int column0 = warp % Tile::WARPS_ACROSS * Tile::WARP_COLUMNS;
-  float sum[Tile::MT][Tile::NT][4] = {};
-  for (int i = 0; i < STAGES - 1; ++i) fetch_next(i);
-  for (int step = 0, stage = 0; step < steps; ++step) {
-    copy_async_wait<STAGES - 2>();
-    __syncthreads();  // the step is there, and nobody reads the one before
-    fetch_next(stage == 0 ? STAGES - 1 : stage - 1);
-    multiply<Tile>(sum, ring + stage * Tile::STAGE_BYTES, line0, column0);
-    if (++stage == STAGES) stage = 0;
-  }
-
-  // ---- sums to rows, in the place of the steps, [column][channel] ----
-  copy_async_wait<0>();
-  __syncthreads();
-  float* const sums = reinterpret_cast<float*>(shared);
+// at(channel, column): where the sum of this place of the tile goes in shared memory.
+template <typename Action>
+__device__ __forceinline__ void for_each_sum(int line0, int column0, int nt, Action action) {
+  const int lane = threadIdx.x % WARP;
 #pragma unroll
-  for (int m = 0; m < Tile::MT; ++m) {
+  for (int m = 0; m < MT; ++m) {
 #pragma unroll
-    for (int t = 0; t < Tile::NT; ++t) {
+    for (int t = 0; t < NT; ++t) {
+      if (t >= nt) break;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int channel = channel_of_line(line0 + m * 16 + i / 2 * 8 + lane / 4);
-        sums[(column0 + t * 8 + lane % 4 * 2 + i % 2) * Tile::SUM_STRIDE + channel] = sum[m][t][i];
+        action(m, t, i, (column0 + t * 8 + lane % 4 * 2 + i % 2) * SUM_STRIDE + channel);
       }
     }
   }
-  __syncthreads();
-  constexpr int WIDTH = 8;  // channels that a thread stores at once
-  const int channel = threadIdx.x % (PANEL / WIDTH) * WIDTH;
-  for (int column = threadIdx.x / (PANEL / WIDTH); column < Tile::COLUMNS; column += THREADS / (PANEL / WIDTH)) {
-    if (row0 + column >= n) break;
-    const int row = p.table.order ? __ldg(p.table.order + row0 + column) : row0 + column;
-    float x[WIDTH];
+}
+
+#endif
+
+template <typename T, int STAGES>
+__global__ void __launch_bounds__(THREADS, 1)
+    conv_wide_kernel(const __grid_constant__ ConvolutionArguments p, int widest) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  extern __shared__ __align__(128) unsigned char shared[];
+  const int stage_bytes = WEIGHT_BYTES + widest * LINE;
+  int* const sources = reinterpret_cast<int*>(shared + STAGES * stage_bytes);
+  float* const sums = reinterpret_cast<float*>(shared);  // in the place of the steps, [column][channel]
+  const uint32_t ring = shared_address(shared);
+  const int slices = p.c_in * int(sizeof(T)) / LINE;
+  const int lane_group = threadIdx.x / WARP;
+  const int line0 = lane_group % HALVES * (PANEL / HALVES);
+  const int half = lane_group / HALVES % HALVES, part = lane_group / HALVES / HALVES;
+
+  const int n = rows_of(p.table), share = divide_up(n, int(gridDim.x));
+  const int end = min(n, (int(blockIdx.x) + 1) * share);
+  bool waited = false;
+  for (int first = blockIdx.x * share; first < end;) {
+    const int left = end - first, rows = divide_up(left, divide_up(left, widest));
+    const Tile tile = {first, first + rows, round_up(rows, 16)};
+    const int nt = tile.columns / (8 * HALVES), column0 = half * nt * 8;
+    Steps steps = {list_offsets(p.table, tile, sources)};
+    const int count = __popc(steps.offsets) * slices;
+    if (!waited) wait_for_previous_kernel(p.chained);
+    waited = true;
+
+    // ---- products, STAGES - 1 steps under way ----
+    const auto fetch_next = [&](int stage) {
+      if (steps.offsets != 0) {
+        fetch(p, steps, slices, tile, sources, ring + stage * stage_bytes);
+        steps.advance(slices);
+      }
+      copy_async_commit();
+    };
+    float sum[MT][NT][4] = {};
+    for (int i = 0; i < STAGES - 1; ++i) fetch_next(i);
+    for (int step = 0, stage = 0; step < count; ++step) {
+      copy_async_wait<STAGES - 2>();
+      __syncthreads();  // the step is there, and nobody reads the one before
+      fetch_next(stage == 0 ? STAGES - 1 : stage - 1);
+      multiply<T>(sum, ring + stage * stage_bytes, line0, column0, part * (PIECES / HALVES), nt);
+      if (++stage == STAGES) stage = 0;
+    }
+    copy_async_wait<0>();
+    __syncthreads();
+
+    // ---- sums of both halves of the lines, epilogue, store ----
+    if (part == 1) {
+      for_each_sum(line0, column0, nt, [&](int m, int t, int i, int at) { sums[at] = sum[m][t][i]; });
+    }
+    __syncthreads();
+    if (part == 0) {
+      for_each_sum(line0, column0, nt, [&](int m, int t, int i, int at) { sums[at] = sum[m][t][i] + sums[at]; });
+    }
+    __syncthreads();
+    constexpr int WIDTH = 8, ACROSS = PANEL / WIDTH;  // channels that a thread stores at once
+    const int channel = threadIdx.x % ACROSS * WIDTH;
+    for (int column = threadIdx.x / ACROSS; column < rows; column += THREADS / ACROSS) {
+      float x[WIDTH];
 #pragma unroll
-    for (int c = 0; c < WIDTH; ++c) x[c] = sums[column * Tile::SUM_STRIDE + channel + c];
-    store<typename Tile::T, WIDTH>(x, p, row, blockIdx.y * PANEL + channel);
+      for (int c = 0; c < WIDTH; ++c) x[c] = sums[column * SUM_STRIDE + channel + c];
+      store<T, WIDTH>(x, p, row_at(p.table, first + column), blockIdx.y * PANEL + channel);
+    }
+    first += rows;
+    __syncthreads();
   }
+  if (!waited) wait_for_previous_kernel(p.chained);
 #endif
 }
 
-template <typename Tile>
-cudaError_t launch(const ConvolutionArguments& p, cudaStream_t stream) {
-  const auto kernel = conv_wide_kernel<Tile>;
-  const int bytes = Tile::shared_bytes(p.table.volume);
+template <typename T, int STAGES>
+cudaError_t launch(const ConvolutionArguments& p, int multiprocessors, int widest, cudaStream_t stream) {
+  const auto kernel = conv_wide_kernel<T, STAGES>;
+  const int bytes = shared_bytes(STAGES, widest, p.table.volume);
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  const dim3 grid(divide_up(p.table.rows, Tile::COLUMNS), p.c_out / PANEL);
-  return launch_chained(kernel, p.chained, grid, THREADS, bytes, stream, p);
+  const int panels = p.c_out / PANEL;
+  const int tiles = std::min(divide_up(p.table.rows, 16), std::max(1, multiprocessors / panels));
+  return launch_chained(kernel, p.chained, dim3(tiles, panels), THREADS, bytes, stream, p, widest);
 }
 
-// The largest tiles that leave each multiprocessor two of them, and that fit its shared memory.
+// As much as the shared memory of a multiprocessor holds.
 template <typename T>
-cudaError_t launch_best(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
-  const int64_t rows = int64_t(p.table.rows) * (p.c_out / PANEL) / (2 * multiprocessors);
-  const int most_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  using Large = WideTile<T, 128>;
-  if (rows >= Large::COLUMNS && Large::shared_bytes(p.table.volume) <= most_bytes) return launch<Large>(p, stream);
-  if (rows >= 64) return launch<WideTile<T, 64>>(p, stream);
-  return launch<WideTile<T, 32>>(p, stream);
+cudaError_t launch_largest(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
+  const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (shared_bytes(4, WIDEST, p.table.volume) <= most) return launch<T, 4>(p, multiprocessors, WIDEST, stream);
+  return launch<T, 3>(p, multiprocessors, 96, stream);
 }
 
 }  // namespace
@@ -220,11 +250,11 @@ cudaError_t conv_wide(Precision precision, const ConvolutionArguments& p, int mu
                       cudaStream_t stream) {
   switch (precision) {
     case Precision::half:
-      return launch_best<__half>(p, multiprocessors, stream);
+      return launch_largest<__half>(p, multiprocessors, stream);
     case Precision::bfloat16:
-      return launch_best<__nv_bfloat16>(p, multiprocessors, stream);
+      return launch_largest<__nv_bfloat16>(p, multiprocessors, stream);
     default:
-      return launch_best<float>(p, multiprocessors, stream);
+      return launch_largest<float>(p, multiprocessors, stream);
   }
 }
 
