@@ -23,8 +23,9 @@ constexpr int PIECES = LINE / 16;  // 16-byte pieces of a line
 constexpr int WEIGHT_BYTES = PANEL * LINE;
 constexpr int WIDEST = 128;  // rows of a tile
 constexpr int HALVES = 2;    // of the lines, the channels and the rows of a tile: a warp has one of each
-constexpr int MT = PANEL / HALVES / 16, NT = WIDEST / HALVES / 8;  // of a warp's products
-constexpr int SUM_STRIDE = PANEL + 4;                              // floats
+constexpr int MT = PANEL / HALVES / 16;  // products of a warp along the channels
+constexpr int GRAIN = 8 * 2 * HALVES;    // rows of a tile are a multiple: pairs of products
+constexpr int SUM_STRIDE = PANEL + 4;    // floats
 
 // Of tiles of up to `widest` rows.
 constexpr int shared_bytes(int stages, int widest, int volume) {
@@ -35,7 +36,7 @@ constexpr int shared_bytes(int stages, int widest, int volume) {
 
 struct Tile {
   int first, end;  // places of its rows in the table's order
-  int columns;     // a multiple of 16
+  int columns;     // a multiple of GRAIN
 };
 
 // Where a piece of a line lies in swizzled memory.
@@ -49,20 +50,28 @@ __device__ __forceinline__ int row_at(const OffsetTable& table, int place) {
 
 // Writes sources [volume][columns] of the tile's rows and returns which offsets some row has.
 __device__ __forceinline__ uint32_t list_offsets(const OffsetTable& table, const Tile& tile, int* sources) {
+  constexpr int BATCH = 5, APART = THREADS / WIDEST;  // loads in flight, and how far apart their offsets are
   __shared__ uint32_t present;
   if (threadIdx.x == 0) present = 0;
   __syncthreads();
   const int column = threadIdx.x % WIDEST, place = tile.first + column;
+  const bool inside = column < tile.columns && place < tile.end;
+  const int row = inside ? row_at(table, place) : 0;
+  // rows in an order lie apart: offsets that they do not have are not read
+  const uint32_t mask = !inside ? 0u : table.order ? uint32_t(__ldg(table.order + table.rows + row)) : ~0u;
   uint32_t mine = 0;
-  if (column < tile.columns) {
-    const bool inside = place < tile.end;
-    const int row = inside ? row_at(table, place) : 0;
-    // rows in an order lie apart: offsets that they do not have are not read
-    const uint32_t mask = !inside ? 0u : table.order ? uint32_t(__ldg(table.order + table.rows + row)) : ~0u;
-    for (int v = threadIdx.x / WIDEST; v < table.volume; v += THREADS / WIDEST) {
-      const int source = mask >> v & 1 ? __ldg(table.neighbours + v * table.stride + row) : -1;
-      sources[v * tile.columns + column] = source;
-      if (source >= 0) mine |= 1u << v;
+  for (int v0 = threadIdx.x / WIDEST; v0 < table.volume; v0 += BATCH * APART) {
+    int source[BATCH];
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) {
+      const int v = v0 + i * APART;
+      source[i] = v < table.volume && (mask >> v & 1) ? __ldg(table.neighbours + v * table.stride + row) : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) {
+      const int v = v0 + i * APART;
+      if (v < table.volume && column < tile.columns) sources[v * tile.columns + column] = source[i];
+      if (source[i] >= 0) mine |= 1u << v;
     }
   }
   mine = __reduce_or_sync(FULL_WARP, mine);
@@ -107,49 +116,83 @@ __device__ __forceinline__ void fetch(const ConvolutionArguments& p, const Steps
   }
 }
 
-// This warp's part of a step: lines of weights from line0 on, nt times 8 rows from column0 on, pieces from piece0
-// on.
-template <typename T>
-__device__ __forceinline__ void multiply(float (&sum)[MT][NT][4], uint32_t stage, int line0, int column0,
-                                         int piece0, int nt) {
+// A warp's place in a tile: its first line of weights, row and piece of a line.
+struct Part {
+  int line, column, piece;
+};
+
+// This warp's part of a step, for 8 NT rows.
+template <typename T, int NT>
+__device__ __forceinline__ void multiply(float (&sum)[MT][NT][4], uint32_t stage, const Part& part) {
   const int lane = threadIdx.x % WARP;
 #pragma unroll
   for (int k = 0; k < PIECES / HALVES; k += 2) {
-    uint32_t a[MT][4];
+    uint32_t a[MT][4], b[NT / 2][4];
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
-      load_matrix_x4(a[m], piece_of_line(stage, line0 + m * 16 + lane % 16, piece0 + k + lane / 16));
+      load_matrix_x4(a[m], piece_of_line(stage, part.line + m * 16 + lane % 16, part.piece + k + lane / 16));
     }
 #pragma unroll
-    for (int t = 0; t < NT; t += 2) {
-      if (t >= nt) break;
-      uint32_t b[4];
-      const int column = column0 + t * 8 + lane / 16 * 8 + lane % 8;
-      load_matrix_x4(b, piece_of_line(stage + WEIGHT_BYTES, column, piece0 + k + lane / 8 % 2));
+    for (int t = 0; t < NT / 2; ++t) {
+      const int column = part.column + t * 16 + lane / 16 * 8 + lane % 8;
+      load_matrix_x4(b[t], piece_of_line(stage + WEIGHT_BYTES, column, part.piece + k + lane / 8 % 2));
+    }
 #pragma unroll
-      for (int m = 0; m < MT; ++m) mma<T>(sum[m][t], a[m], b[0], b[1]);
-      if (t + 1 >= nt) break;
+    for (int m = 0; m < MT; ++m) {
 #pragma unroll
-      for (int m = 0; m < MT; ++m) mma<T>(sum[m][t + 1], a[m], b[2], b[3]);
+      for (int t = 0; t < NT; ++t) mma<T>(sum[m][t], a[m], b[t / 2][t % 2 * 2], b[t / 2][t % 2 * 2 + 1]);
     }
   }
 }
 
-// at(channel, column): where the sum of this place of the tile goes in shared memory.
-template <typename Action>
-__device__ __forceinline__ void for_each_sum(int line0, int column0, int nt, Action action) {
-  const int lane = threadIdx.x % WARP;
+// Sums of a tile in shared memory, [column][channel], in the place of the steps.
+template <typename T, int STAGES, int NT>
+__device__ __forceinline__ void compute(const ConvolutionArguments& p, const Tile& tile, Steps steps,
+                                        const int* sources, unsigned char* shared, int stage_bytes) {
+  const int warp = threadIdx.x / WARP, half = warp / (HALVES * HALVES), lane = threadIdx.x % WARP;
+  const Part part = {warp % HALVES * (PANEL / HALVES), warp / HALVES % HALVES * NT * 8, half * PIECES / HALVES};
+  const uint32_t ring = shared_address(shared);
+  const int slices = p.c_in * int(sizeof(T)) / LINE, count = __popc(steps.offsets) * slices;
+
+  // ---- products, STAGES - 1 steps under way ----
+  const auto fetch_next = [&](int stage) {
+    if (steps.offsets != 0) {
+      fetch(p, steps, slices, tile, sources, ring + stage * stage_bytes);
+      steps.advance(slices);
+    }
+    copy_async_commit();
+  };
+  float sum[MT][NT][4] = {};
+  for (int i = 0; i < STAGES - 1; ++i) fetch_next(i);
+  for (int step = 0, stage = 0; step < count; ++step) {
+    copy_async_wait<STAGES - 2>();
+    __syncthreads();  // the step is there, and nobody reads the one before
+    fetch_next(stage == 0 ? STAGES - 1 : stage - 1);
+    multiply<T, NT>(sum, ring + stage * stage_bytes, part);
+    if (++stage == STAGES) stage = 0;
+  }
+  copy_async_wait<0>();
+  __syncthreads();
+
+  // ---- the second half of the lines, then the first one plus the second ----
+  float* const sums = reinterpret_cast<float*>(shared);
 #pragma unroll
-  for (int m = 0; m < MT; ++m) {
+  for (int turn = HALVES - 1; turn >= 0; --turn) {
+    if (half == turn) {
 #pragma unroll
-    for (int t = 0; t < NT; ++t) {
-      if (t >= nt) break;
+      for (int m = 0; m < MT; ++m) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int channel = channel_of_line(line0 + m * 16 + i / 2 * 8 + lane / 4);
-        action(m, t, i, (column0 + t * 8 + lane % 4 * 2 + i % 2) * SUM_STRIDE + channel);
+        for (int t = 0; t < NT; ++t) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int channel = channel_of_line(part.line + m * 16 + i / 2 * 8 + lane / 4);
+            float& at = sums[(part.column + t * 8 + lane % 4 * 2 + i % 2) * SUM_STRIDE + channel];
+            at = turn == 0 ? sum[m][t][i] + at : sum[m][t][i];
+          }
+        }
       }
     }
+    __syncthreads();
   }
 }
 
@@ -162,54 +205,29 @@ __global__ void __launch_bounds__(THREADS, 1)
   extern __shared__ __align__(128) unsigned char shared[];
   const int stage_bytes = WEIGHT_BYTES + widest * LINE;
   int* const sources = reinterpret_cast<int*>(shared + STAGES * stage_bytes);
-  float* const sums = reinterpret_cast<float*>(shared);  // in the place of the steps, [column][channel]
-  const uint32_t ring = shared_address(shared);
-  const int slices = p.c_in * int(sizeof(T)) / LINE;
-  const int lane_group = threadIdx.x / WARP;
-  const int line0 = lane_group % HALVES * (PANEL / HALVES);
-  const int half = lane_group / HALVES % HALVES, part = lane_group / HALVES / HALVES;
-
+  const float* const sums = reinterpret_cast<const float*>(shared);
   const int n = rows_of(p.table), share = divide_up(n, int(gridDim.x));
   const int end = min(n, (int(blockIdx.x) + 1) * share);
   bool waited = false;
   for (int first = blockIdx.x * share; first < end;) {
     const int left = end - first, rows = divide_up(left, divide_up(left, widest));
-    const Tile tile = {first, first + rows, round_up(rows, 16)};
-    const int nt = tile.columns / (8 * HALVES), column0 = half * nt * 8;
-    Steps steps = {list_offsets(p.table, tile, sources)};
-    const int count = __popc(steps.offsets) * slices;
+    const Tile tile = {first, first + rows, round_up(rows, GRAIN)};
+    const Steps steps = {list_offsets(p.table, tile, sources)};
     if (!waited) wait_for_previous_kernel(p.chained);
     waited = true;
-
-    // ---- products, STAGES - 1 steps under way ----
-    const auto fetch_next = [&](int stage) {
-      if (steps.offsets != 0) {
-        fetch(p, steps, slices, tile, sources, ring + stage * stage_bytes);
-        steps.advance(slices);
-      }
-      copy_async_commit();
-    };
-    float sum[MT][NT][4] = {};
-    for (int i = 0; i < STAGES - 1; ++i) fetch_next(i);
-    for (int step = 0, stage = 0; step < count; ++step) {
-      copy_async_wait<STAGES - 2>();
-      __syncthreads();  // the step is there, and nobody reads the one before
-      fetch_next(stage == 0 ? STAGES - 1 : stage - 1);
-      multiply<T>(sum, ring + stage * stage_bytes, line0, column0, part * (PIECES / HALVES), nt);
-      if (++stage == STAGES) stage = 0;
+    switch (tile.columns / GRAIN) {
+      case 1:
+        compute<T, STAGES, 2>(p, tile, steps, sources, shared, stage_bytes);
+        break;
+      case 2:
+        compute<T, STAGES, 4>(p, tile, steps, sources, shared, stage_bytes);
+        break;
+      case 3:
+        compute<T, STAGES, 6>(p, tile, steps, sources, shared, stage_bytes);
+        break;
+      default:
+        compute<T, STAGES, 8>(p, tile, steps, sources, shared, stage_bytes);
     }
-    copy_async_wait<0>();
-    __syncthreads();
-
-    // ---- sums of both halves of the lines, epilogue, store ----
-    if (part == 1) {
-      for_each_sum(line0, column0, nt, [&](int m, int t, int i, int at) { sums[at] = sum[m][t][i]; });
-    }
-    __syncthreads();
-    if (part == 0) {
-      for_each_sum(line0, column0, nt, [&](int m, int t, int i, int at) { sums[at] = sum[m][t][i] + sums[at]; });
-    }
-    __syncthreads();
     constexpr int WIDTH = 8, ACROSS = PANEL / WIDTH;  // channels that a thread stores at once
     const int channel = threadIdx.x % ACROSS * WIDTH;
     for (int column = threadIdx.x / ACROSS; column < rows; column += THREADS / ACROSS) {
@@ -232,7 +250,7 @@ cudaError_t launch(const ConvolutionArguments& p, int multiprocessors, int wides
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   const int panels = p.c_out / PANEL;
-  const int tiles = std::min(divide_up(p.table.rows, 16), std::max(1, multiprocessors / panels));
+  const int tiles = std::min(divide_up(p.table.rows, GRAIN), std::max(1, multiprocessors / panels));
   return launch_chained(kernel, p.chained, dim3(tiles, panels), THREADS, bytes, stream, p, widest);
 }
 
