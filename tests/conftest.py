@@ -11,6 +11,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import pytest
 import torch
 
+from tests.helpers.device_limits import stand_for
+
 # A job in the background, or under nohup, ignores these signals, and so would all programs that
 # the tests start and stop: a signal that is handled here has its default action there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -47,10 +49,14 @@ def pytest_addoption(parser):
     group.addoption("--seconds", type=float, default=6, help="how long (default: 6)")
     group.addoption("--seed", type=int, default=0, help="of the cases (default: 0)")
     group.addoption("--case", type=int, help="number of the only case")
+    group = parser.getgroup("devices", "tests of kernels")
+    group.addoption("--device-limits", metavar="8.6", help="run kernels as on a GPU that has less")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     if torch.cuda.is_available():
+        if device := config.getoption("--device-limits"):
+            stand_for(device)
         return
     for item in items:
         if "gpu" in item.keywords:

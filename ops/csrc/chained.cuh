@@ -20,10 +20,8 @@ __device__ __forceinline__ void wait_for_previous_kernel(bool chained) {
 #endif
 }
 
-// Whether the current device knows chained launches.
-inline bool can_chain() { return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9; }
-
-// Launches kernel(arguments...); where it is chained it may overlap the end of the kernel before it.
+// Launches kernel(arguments...); where it is chained it may overlap the end of the kernel before it. Chained only
+// where has_programmatic_launches(): in code for older devices the wait above is empty.
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch_chained(void (*kernel)(Parameters...), bool chained, dim3 grid, dim3 threads, int shared_bytes,
                            cudaStream_t stream, Arguments&&... arguments) {

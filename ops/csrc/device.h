@@ -1,15 +1,35 @@
-// What the current device is, for launchers.
+// What the current device allows, for routes and launchers.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace millisecond {
 
-// 0 where the device cannot be asked; the launch that follows then fails and says why.
-inline int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return 0;
-  return cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value : 0;
+// All are 0 where the device cannot be asked; the launch that follows then fails and says why.
+struct DeviceLimits {
+  int capability;  // 90: 9.0
+  int compiled;    // capability that the kernels were compiled for; less where the driver has translated PTX
+  int multiprocessors;
+  int shared_bytes;  // of a block, at most
+};
+
+// Of the current device. Routes, sizes of tiles and launches depend on these numbers alone, so that one device can
+// stand for others: after replace_device_limits(limits) they are given for every device, until it is called with
+// null. A device can stand for those that have less.
+DeviceLimits device_limits();
+void replace_device_limits(const DeviceLimits* limits);
+
+// Whether launches may overlap the kernel before them, see chained.cuh, and blocks form clusters.
+inline bool has_programmatic_launches() {
+  const DeviceLimits limits = device_limits();
+  return limits.capability >= 90 && limits.compiled >= 90;
+}
+
+// Lets a kernel have so many bytes of dynamic shared memory. An error where a block of the device has less.
+template <typename Kernel>
+cudaError_t allow_shared_memory(Kernel* kernel, int bytes) {
+  if (bytes > device_limits().shared_bytes) return cudaErrorInvalidConfiguration;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
 }  // namespace millisecond

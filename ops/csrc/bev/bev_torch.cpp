@@ -136,7 +136,7 @@ std::vector<int64_t> tile_sizes(int64_t device, at::IntArrayRef rows, at::IntArr
       !std::all_of(volumes.begin(), volumes.end(), whole)) {
     return {};
   }
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  const int multiprocessors = device_limits().multiprocessors;
   std::vector<int64_t> sizes;
   for (size_t i = 0; i < channels.size(); ++i) {
     const int volume = positive(volumes.at(i), "volume"), c_out = positive(channels[i], "channels");

@@ -1,6 +1,5 @@
 // Cells of a bird's-eye-view network, see bev.h: two kernels, whatever the number of convolutions.
 #include <algorithm>
-#include <atomic>
 
 #include "bev/bev.cuh"
 #include "bev/bev.h"
@@ -302,23 +301,6 @@ __global__ void __launch_bounds__(SPREAD_THREADS)
   }
 }
 
-// Lets `mark` have all the shared memory that a block may have, once per device.
-cudaError_t allow_shared_memory() {
-  static std::atomic<uint64_t> allowed{0};  // a bit per device
-  int device = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  const uint64_t bit = uint64_t(1) << device % 64;
-  if (error != cudaSuccess || (device < 64 && allowed & bit)) return error;
-  cudaFuncAttributes of_kernel;
-  error = cudaFuncGetAttributes(&of_kernel, mark);
-  if (error != cudaSuccess) return error;
-  const int bytes =
-      device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - static_cast<int>(of_kernel.sharedSizeBytes);
-  error = cudaFuncSetAttribute(mark, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (error == cudaSuccess) allowed |= bit;
-  return error;
-}
-
 }  // namespace
 
 cudaError_t build_cells(const CellJob& job, cudaStream_t stream) {
@@ -326,9 +308,15 @@ cudaError_t build_cells(const CellJob& job, cudaStream_t stream) {
   for (int s = 1; s < job.sets; ++s) words = std::max(words, job.set[s].lines * job.set[s].line_words);
   room = std::max(room, words);
   const int bytes = 2 * room * int(sizeof(uint32_t));
-  cudaError_t error = allow_shared_memory();
+  cudaFuncAttributes attributes;
+  cudaError_t error = cudaFuncGetAttributes(&attributes, mark);
   if (error != cudaSuccess) return error;
-  const bool chained = can_chain();
+  const int available = device_limits().shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
+  if (bytes > available) return cudaErrorInvalidConfiguration;
+  // the same number whatever the map, so that calls of other threads do not lower it before the launch
+  error = allow_shared_memory(mark, available);
+  if (error != cudaSuccess) return error;
+  const bool chained = has_programmatic_launches();
   error = launch_chained(mark, chained, dim3(job.frames + 1, job.sets), MARK_THREADS, bytes, stream, job, room,
                          chained);
   if (error != cudaSuccess) return error;
@@ -343,7 +331,7 @@ cudaError_t spread(const SpreadJob& job, cudaStream_t stream) {
   for (int group = 0; group < job.groups; ++group) pairs = pairs && job.channels[group] % 2 == 0;
   const int wide = std::min(job.outputs / (pairs ? 2 : 1), SPREAD_THREADS);
   const dim3 threads(wide, SPREAD_THREADS / wide), grid(blocks(cells, SPREAD_CELLS));
-  const bool chained = can_chain();
+  const bool chained = has_programmatic_launches();
   cudaError_t error = cudaSuccess;
   const cudaError_t last = with_type(job.type, [&](auto zero) {
     using T = decltype(zero);

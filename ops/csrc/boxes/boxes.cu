@@ -349,7 +349,7 @@ cudaError_t suppress(const SuppressJob& job, bool chained, cudaStream_t stream) 
             launch_chained(suppression_kernel, chained, grid, SUPPRESSION_THREADS, 0, stream, job, chained))
       return error;
   }
-  const bool follows = job.rows > 0 && can_chain();
+  const bool follows = job.rows > 0 && has_programmatic_launches();
   return launch_chained(sweep_kernel, follows, dim3(job.batch), SWEEP_THREADS, words * int(sizeof(Word)), stream,
                         job, follows);
 }

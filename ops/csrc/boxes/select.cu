@@ -378,7 +378,7 @@ static cudaError_t with_source(const SelectJob& job, Call call) {
 
 cudaError_t select_boxes(const SelectJob& job, cudaStream_t stream) {
   if (job.batch == 0) return cudaSuccess;
-  const bool chained = can_chain();
+  const bool chained = has_programmatic_launches();
   cudaError_t error = cudaSuccess;
   if (job.anchors_count > 0) {
     const dim3 grid(segments_of(job.anchors_count), job.batch);

@@ -36,7 +36,7 @@ OffsetTable table_of(const Tensor& neighbours, const std::optional<Tensor>& coun
 
 const void* tiles_of(const Tensor& tiles, const OffsetTable& table, int64_t c_out, const Tensor& features) {
   check_tensor(tiles, "tiles", at::kByte, 1);
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  const int multiprocessors = device_limits().multiprocessors;
   const bool wide = c_out > 0 && c_out % PANEL == 0 && !table.order;
   const int count = wide ? tile_count(table.rows, static_cast<int>(c_out), multiprocessors) : 0;
   TORCH_CHECK(wide && tiles.numel() == int64_t(count) * tile_bytes(table.volume), "tiles were not made for ",

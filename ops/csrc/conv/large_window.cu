@@ -154,7 +154,7 @@ template <typename Tile>
 cudaError_t launch(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
   const auto kernel = conv_large_window_kernel<Tile>;
   const int bytes = Tile::shared_bytes(p.table.volume);
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const cudaError_t error = allow_shared_memory(kernel, bytes);
   if (error != cudaSuccess) return error;
   const int wanted = divide_up(p.table.rows, 16 * THREADS / WARP), room = multiprocessors * Tile::CTAS;
   return launch_chained(kernel, p.chained, dim3(wanted < room ? wanted : room, p.c_out / Tile::NB), THREADS, bytes,

@@ -282,7 +282,7 @@ template <typename Tile>
 cudaError_t launch_ordered(const ConvolutionArguments& p, cudaStream_t stream) {
   const auto kernel = conv_ordered_kernel<Tile>;
   const int bytes = Tile::shared_bytes(p.table.volume);
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const cudaError_t error = allow_shared_memory(kernel, bytes);
   if (error != cudaSuccess) return error;
   return launch_chained(kernel, p.chained, dim3(p.c_out / Tile::NB, divide_up(p.table.rows, Tile::ROWS)),
                         Tile::THREADS, bytes, stream, p);
@@ -408,7 +408,7 @@ template <typename T, int ROWS>
 cudaError_t launch(const ConvolutionArguments& p, cudaStream_t stream) {
   const auto kernel = conv_gathered_kernel<T, ROWS>;
   const int bytes = ordered_bytes<ROWS>(p.table.volume);
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const cudaError_t error = allow_shared_memory(kernel, bytes);
   if (error != cudaSuccess) return error;
   return launch_chained(kernel, p.chained, dim3(p.c_out / PANEL, divide_up(p.table.rows, ROWS)), WARPGROUP_THREADS,
                         bytes, stream, p);

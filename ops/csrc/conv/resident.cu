@@ -226,7 +226,7 @@ template <typename Tile>
 cudaError_t launch_resident(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
   const auto kernel = conv_resident_kernel<Tile>;
   const int bytes = Tile::shared_bytes(p.table.volume);
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const cudaError_t error = allow_shared_memory(kernel, bytes);
   if (error != cudaSuccess) return error;
   const int panels = p.c_out / Tile::NB, room = multiprocessors / panels;
   const int wanted = divide_up(p.table.rows, Tile::ROWS);

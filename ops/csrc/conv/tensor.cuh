@@ -364,8 +364,7 @@ __global__ void __launch_bounds__(Tile::WARPS * 32, Tile::CTAS)
 template <typename Tile>
 cudaError_t launch_conv_tensor(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
   const int bytes = Tile::shared_bytes(p.table.volume);
-  cudaError_t error =
-      cudaFuncSetAttribute(conv_tensor_kernel<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const cudaError_t error = allow_shared_memory(conv_tensor_kernel<Tile>, bytes);
   if (error != cudaSuccess) return error;
   const int tiles = divide_up(p.table.rows, Tile::ROWS);
   const int blocks = p.c_out / Tile::NB;

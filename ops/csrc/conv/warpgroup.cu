@@ -408,7 +408,7 @@ cudaError_t launch_pack(const PackArguments& p, cudaStream_t stream) {
 }  // namespace
 
 bool has_warpgroups() {
-  if (device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
+  if (device_limits().capability != 90) return false;
   // only the real kernel has barriers in static shared memory, not its stub for other targets
   static const bool compiled = [] {
     cudaFuncAttributes attributes;

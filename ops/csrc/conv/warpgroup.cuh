@@ -275,8 +275,7 @@ __device__ __forceinline__ void store_tile(const ConvolutionArguments& p, const 
 template <typename Arguments>
 cudaError_t launch_warpgroups(void (*kernel)(Arguments), const Arguments& p, int tiles, int panels, bool chained,
                               cudaStream_t stream) {
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+  const cudaError_t error = allow_shared_memory(kernel, SHARED_BYTES);
   if (error != cudaSuccess) return error;
   return launch_chained(kernel, chained, dim3(tiles, panels), WARPGROUP_THREADS, SHARED_BYTES, stream, p);
 }

@@ -1,6 +1,7 @@
 // The weight gradient of float32 on tensor cores in its full precision, see split.cuh.
 #include "conv/split.cuh"
 #include "conv/weight_gradient.cuh"
+#include "device.h"
 
 namespace millisecond {
 namespace {
@@ -183,8 +184,7 @@ __global__ void __launch_bounds__(THREADS) single_kernel(const WeightGradientArg
 template <int MB, int NB>
 cudaError_t launch_tile(const WeightGradientArguments& p, cudaStream_t stream) {
   using Tile = SingleTile<MB, NB>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(single_kernel<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::SHARED_BYTES);
+  const cudaError_t error = allow_shared_memory(single_kernel<Tile>, Tile::SHARED_BYTES);
   if (error != cudaSuccess) return error;
   const dim3 grid(p.splits, p.table.volume, p.c_in / MB * (p.c_out / NB));
   single_kernel<Tile><<<grid, THREADS, Tile::SHARED_BYTES, stream>>>(p);

@@ -1,6 +1,7 @@
 // The weight gradient on tensor cores.
 #include "conv/tensor_core.cuh"
 #include "conv/weight_gradient.cuh"
+#include "device.h"
 
 namespace millisecond {
 namespace {
@@ -176,8 +177,7 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
 template <typename T, int MB, int NB>
 cudaError_t launch_tile(const WeightGradientArguments& p, cudaStream_t stream) {
   using Tile = GradientTile<T, MB, NB>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(tensor_kernel<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::SHARED_BYTES);
+  const cudaError_t error = allow_shared_memory(tensor_kernel<Tile>, Tile::SHARED_BYTES);
   if (error != cudaSuccess) return error;
   const dim3 grid(p.most_parts, p.c_in / MB * (p.c_out / NB));
   tensor_kernel<Tile><<<grid, THREADS, Tile::SHARED_BYTES, stream>>>(p);

@@ -247,7 +247,7 @@ template <typename T, int STAGES>
 cudaError_t launch(const ConvolutionArguments& p, int multiprocessors, int widest, cudaStream_t stream) {
   const auto kernel = conv_wide_kernel<T, STAGES>;
   const int bytes = shared_bytes(STAGES, widest, p.table.volume);
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const cudaError_t error = allow_shared_memory(kernel, bytes);
   if (error != cudaSuccess) return error;
   const int panels = p.c_out / PANEL;
   const int tiles = std::min(divide_up(p.table.rows, GRAIN), std::max(1, multiprocessors / panels));
@@ -257,7 +257,7 @@ cudaError_t launch(const ConvolutionArguments& p, int multiprocessors, int wides
 // As much as the shared memory of a multiprocessor holds.
 template <typename T>
 cudaError_t launch_largest(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
-  const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const int most = device_limits().shared_bytes;
   if (shared_bytes(4, WIDEST, p.table.volume) <= most) return launch<T, 4>(p, multiprocessors, WIDEST, stream);
   return launch<T, 3>(p, multiprocessors, 96, stream);
 }

@@ -1,6 +1,7 @@
 // A chain of convolutions: buffers of the results, and overlap of the kernels.
 #include <algorithm>
 
+#include "device.h"
 #include "engine/engine.h"
 #include "engine/launch.h"
 
@@ -34,6 +35,7 @@ cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t
 
   // ---- launches ----
   const void* x = chain.features;
+  const bool may_chain = has_programmatic_launches();
   bool launched = false;
   for (int i = 0; i < chain.count; ++i) {
     ConvolutionArguments& layer = layers[i];
@@ -42,7 +44,7 @@ cudaError_t run_chain(const Chain& chain, const Allocate& allocate, cudaStream_t
     x = layer.out;
     if (layer.table.rows == 0 || layer.c_out == 0) continue;
     // the narrow kernel waits before it does anything: it may follow any kernel
-    layer.chained = ((launched && routes[i].tiles) || routes[i].narrow) && routes[i].major >= 9;
+    layer.chained = ((launched && routes[i].tiles) || routes[i].narrow) && may_chain;
     if (const cudaError_t error = launch_conv(layer, routes[i], allocate, stream)) return error;
     launched = true;
   }

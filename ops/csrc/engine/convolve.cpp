@@ -33,28 +33,16 @@ namespace {
 
 constexpr int MOST_OFFSETS = 32, MOST_OFFSETS_NARROW = 28;
 
-struct Device {
-  int number, multiprocessors, major;
-};
-
-// The current device. A thread asks once for its properties, since a layer computes its route several times.
-const Device& current_device() {
-  thread_local Device known = {-1, 0, 0};
-  int number = -1;
-  if (cudaGetDevice(&number) != cudaSuccess || number != known.number) {
-    known = {number, device_attribute(cudaDevAttrMultiProcessorCount),
-             device_attribute(cudaDevAttrComputeCapabilityMajor)};
-  }
-  return known;
-}
-
 }  // namespace
 
 // ---- routes ----------------------------------------------------------------------------------------------------
 
 Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_out) {
-  Route route{Precision::single,     false, false, false, false, false, false, 1, current_device().multiprocessors,
-              current_device().major};
+  const DeviceLimits limits = device_limits();
+  Route route = {};
+  route.precision = Precision::single;
+  route.pieces = 1;
+  route.multiprocessors = limits.multiprocessors;
   switch (type) {
     case Scalar::float16:
       route.precision = Precision::half;
@@ -65,14 +53,14 @@ Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_o
     case Scalar::float32:
       route.precision = tf32 ? Precision::tf32 : Precision::single;
   }
-  const bool tensor_cores = route.major >= 8 && c_in > 0 && c_out % 16 == 0;
+  const bool tensor_cores = limits.capability >= 80 && c_in > 0 && c_out % 16 == 0;
   route.tiles = tensor_cores && c_in % 16 == 0;
   const bool wide = c_in >= PANEL && c_in % SLICE == 0 && c_out % PANEL == 0;
   route.warpgroups = route.tiles && wide && route.precision != Precision::single && has_warpgroups();
   // with one offset the tiles of all layers give the same bits in any order of rows
   route.wide = route.warpgroups || (route.tiles && wide && route.precision != Precision::single && volume > 1);
-  const bool large = volume > MOST_OFFSETS_NARROW && volume <= LARGE_WINDOW &&
-                     device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= LARGE_WINDOW_BYTES;
+  const bool large =
+      volume > MOST_OFFSETS_NARROW && volume <= LARGE_WINDOW && limits.shared_bytes >= LARGE_WINDOW_BYTES;
   route.large_window = tensor_cores && (c_in == 4 || c_in == 8) && large && route.precision != Precision::single;
   route.narrow = tensor_cores && c_in == 4 && !route.large_window;
   const int most = route.narrow ? MOST_OFFSETS_NARROW : MOST_OFFSETS;

@@ -88,7 +88,6 @@ struct Route {
   bool lines;  // behind the weight in tiles is the same in lines, for rows in an order
   int pieces;  // that the offsets are cut in: tiles and the narrow kernel take so many at a time
   int multiprocessors;
-  int major;  // of the compute capability
 };
 Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_out);
 

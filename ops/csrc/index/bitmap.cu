@@ -69,7 +69,8 @@ int64_t bitmap_words(int batch, int levels, const int (*shapes)[3]) {
 }
 
 cudaError_t bitmap_clear(const Bitmap& bitmap, bool chained, cudaStream_t stream) {
-  return launch_chained(clear, chained && can_chain(), dim3(tiles_of(bitmap)), THREADS, 0, stream, bitmap);
+  return launch_chained(clear, chained && has_programmatic_launches(), dim3(tiles_of(bitmap)), THREADS, 0, stream,
+                        bitmap);
 }
 
 }  // namespace millisecond

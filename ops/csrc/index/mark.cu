@@ -172,11 +172,11 @@ cudaError_t bitmap_mark(const Bitmap& bitmap, const int* coords, int dims, int r
   Steps direct = {direct_levels(steps, bitmap.levels - 1), {}};
   for (int l = 0; l < direct.count; ++l) direct.window[l] = steps[l];
   const dim3 grid(max(1, blocks(rows, THREADS)), 1 + direct.count * MARK_PARTS);
-  cudaError_t error = launch_chained(mark, can_chain(), grid, THREADS, 0, stream, bitmap, direct, coords, dims,
-                                     rows, count, capacity, counts, cells.all, cells.count);
+  cudaError_t error = launch_chained(mark, has_programmatic_launches(), grid, THREADS, 0, stream, bitmap, direct,
+                                     coords, dims, rows, count, capacity, counts, cells.all, cells.count);
   for (int l = direct.count; l < bitmap.levels - 1 && error == cudaSuccess; ++l) {
-    error = launch_chained(mark_below, can_chain(), dim3(blocks(bitmap.level[l].cells, THREADS)), THREADS, 0,
-                           stream, bitmap.level[l], bitmap.level[l + 1], steps[l]);
+    error = launch_chained(mark_below, has_programmatic_launches(), dim3(blocks(bitmap.level[l].cells, THREADS)),
+                           THREADS, 0, stream, bitmap.level[l], bitmap.level[l + 1], steps[l]);
   }
   return error;
 }

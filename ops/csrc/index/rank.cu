@@ -205,8 +205,8 @@ cudaError_t bitmap_rank(const Bitmap& bitmap, const int* capacities, const RowCe
     targets.cells[l] = cells.levels[l];
     targets.capacity[l] = capacities ? capacities[l] : INT32_MAX;
   }
-  return launch_chained(rank, can_chain(), dim3(max(1, tiles_of(bitmap, first))), RANK_THREADS, 0, stream, bitmap,
-                        targets);
+  return launch_chained(rank, has_programmatic_launches(), dim3(max(1, tiles_of(bitmap, first))), RANK_THREADS, 0,
+                        stream, bitmap, targets);
 }
 
 cudaError_t bitmap_coords(const Bitmap& bitmap, const int* capacities, int* const* coords, int dims,

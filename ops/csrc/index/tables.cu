@@ -212,7 +212,7 @@ template <bool BOXES>
 cudaError_t launch_tables(const Bitmap& bitmap, const Jobs& jobs, bool chained, cudaStream_t stream) {
   int64_t tiles = 0;
   for (int i = 0; i < jobs.count; ++i) tiles += blocks(jobs.job[i].rows, TILE_ROWS);
-  const int resident = device_attribute(cudaDevAttrMultiProcessorCount) * (BOXES ? BOX_BLOCKS : 2);
+  const int resident = device_limits().multiprocessors * (BOXES ? BOX_BLOCKS : 2);
   const int grid = max(1, min(blocks(tiles, THREADS / 32), resident));
   return launch_chained(fill_tables<BOXES>, chained, dim3(grid), THREADS, 0, stream, bitmap, jobs);
 }
@@ -229,7 +229,7 @@ cudaError_t bitmap_tables(const Bitmap& bitmap, const TableJob* jobs, int jobs_c
     Jobs& some = box ? boxes : others;
     if (jobs[i].rows > 0) some.job[some.count++] = jobs[i];
   }
-  const bool chained = counts && can_chain();
+  const bool chained = counts && has_programmatic_launches();
   cudaError_t error = cudaSuccess;
   if (boxes.count) error = launch_tables<true>(bitmap, boxes, chained, stream);
   if (others.count && error == cudaSuccess) error = launch_tables<false>(bitmap, others, chained, stream);

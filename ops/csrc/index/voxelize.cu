@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(THREADS)
 
 cudaError_t voxelize(const Bitmap& bitmap, const VoxelizeJob& job, cudaStream_t stream) {
   const int grid = max(1, blocks(job.points_count, THREADS));
-  const bool chained = can_chain();
+  const bool chained = has_programmatic_launches();
   cudaError_t error = launch_chained(mark_points, chained, dim3(grid), THREADS, 0, stream, bitmap, job);
   if (error != cudaSuccess) return error;
   if (job.may_exceed()) {

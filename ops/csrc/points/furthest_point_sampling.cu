@@ -221,14 +221,6 @@ struct Plan {
   int64_t available;  // the most of them that the kernel can have
 };
 
-// Whether the kernel was compiled for clusters and the device has them.
-bool can_cluster() {
-  cudaFuncAttributes attributes = {};
-  return device_attribute(cudaDevAttrClusterLaunch) != 0 &&
-         cudaFuncGetAttributes(&attributes, sample_resident<1, true>) == cudaSuccess &&
-         attributes.ptxVersion >= 90;
-}
-
 template <bool CLUSTERED>
 Plan resident_plan(int count) {
   const int blocks = CLUSTERED ? CLUSTER : 1;
@@ -242,14 +234,14 @@ Plan resident_plan(int count) {
   const int64_t bytes = threads * vectors * VECTOR * 3 * int64_t(sizeof(float));
   cudaFuncAttributes attributes = {};
   if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) attributes.sharedSizeBytes = SIZE_MAX / 2;
-  const int64_t available =
-      device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - int64_t(attributes.sharedSizeBytes);
+  const int64_t available = device_limits().shared_bytes - int64_t(attributes.sharedSizeBytes);
   if (threads > MAX_THREADS || bytes > available) return {sample_streamed, 1, MAX_THREADS, 0, 0};
   return {kernel, blocks, int(threads), bytes, available};
 }
 
 Plan plan_of(int count) {
-  return count > ONE_BLOCK && can_cluster() ? resident_plan<true>(count) : resident_plan<false>(count);
+  return count > ONE_BLOCK && has_programmatic_launches() ? resident_plan<true>(count)
+                                                          : resident_plan<false>(count);
 }
 
 }  // namespace
@@ -263,8 +255,7 @@ cudaError_t furthest_point_sampling(const FurthestPointSampling& p, cudaStream_t
   const Plan plan = plan_of(p.count);
   if (plan.bytes > 0) {
     // the same number whatever the cloud, so that calls of other threads do not lower it before the launch
-    const cudaError_t error = cudaFuncSetAttribute(plan.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   static_cast<int>(plan.available));
+    const cudaError_t error = allow_shared_memory(plan.kernel, static_cast<int>(plan.available));
     if (error != cudaSuccess) return error;
   }
   cudaLaunchAttribute attribute = {};

@@ -277,7 +277,7 @@ cudaError_t ball_query(const BallQuery& p, cudaStream_t stream) {
 cudaError_t three_nearest(const ThreeNearest& p, cudaStream_t stream) {
   if (p.batch == 0 || p.query_count == 0) return cudaSuccess;
   const int64_t warps = int64_t(p.batch) * blocks(p.query_count, WARP);
-  const int64_t wanted = int64_t(BUSY_WARPS) * device_attribute(cudaDevAttrMultiProcessorCount);
+  const int64_t wanted = int64_t(BUSY_WARPS) * device_limits().multiprocessors;
   int slices = 1;
   while (slices < TILE_WARPS && warps * slices < wanted) slices *= 2;
   const dim3 grid(blocks(p.query_count, WARP * (TILE_WARPS / slices)), p.batch);

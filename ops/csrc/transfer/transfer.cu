@@ -222,14 +222,14 @@ cudaError_t load_points(const LoadJob& job, cudaStream_t stream) {
   const int grid = 1 + (needed < 1 ? 1 : needed < LOAD_BLOCKS ? needed : LOAD_BLOCKS);
   const int shared_bytes = (job.batch + 1 + job.batch * COUNTS) * int(sizeof(int));
   const auto kernel = four ? load_kernel<true> : load_kernel<false>;
-  return launch_chained(kernel, can_chain(), dim3(grid), LOAD_THREADS, shared_bytes, stream, job);
+  return launch_chained(kernel, has_programmatic_launches(), dim3(grid), LOAD_THREADS, shared_bytes, stream, job);
 }
 
 cudaError_t collect(const CollectJob& job, cudaStream_t stream) {
   const int words = job.count > 0 ? job.end[job.count - 1] : 0;
   if (words == 0) return cudaSuccess;
-  return launch_chained(collect_kernel, can_chain(), dim3(blocks(words, COLLECT_THREADS)), COLLECT_THREADS, 0,
-                        stream, job);
+  return launch_chained(collect_kernel, has_programmatic_launches(), dim3(blocks(words, COLLECT_THREADS)),
+                        COLLECT_THREADS, 0, stream, job);
 }
 
 }  // namespace millisecond

@@ -15,9 +15,11 @@ namespace {
 cudaError_t launch(const PairLayout& layout, Scalar type, bool tf32, const FetchProducts& p, After after,
                    const AddProducts& sums, cudaStream_t stream) {
   if (layout.volume == 0 || p.c_out == 0) return cudaSuccess;
+  int device = 0, major = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   const bool multiples = p.c_in > 0 && p.c_in % 16 == 0 && p.c_out % 16 == 0;
-  if (!multiples || (type == Scalar::float32 && !tf32) ||
-      device_attribute(cudaDevAttrComputeCapabilityMajor) < 8) {
+  if (!multiples || (type == Scalar::float32 && !tf32) || major < 8) {
     return fetch_general(layout, type, p, after, sums, stream);
   }
   switch (type) {
