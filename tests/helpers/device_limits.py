@@ -4,7 +4,7 @@ import ctypes
 
 from millisecond.ops import library
 
-# capability, capability that the kernels were compiled for, multiprocessors, bytes of shared memory of a block
+# capability, what the kernels were compiled for, multiprocessors, bytes of shared memory of a block
 DEVICES = {
     "8.0": (80, 80, 108, 163 * 1024),  # A100
     "8.6": (86, 86, 28, 99 * 1024),  # RTX 3060
