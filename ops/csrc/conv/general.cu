@@ -118,14 +118,7 @@ cudaError_t launch(const ConvolutionArguments& p, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t conv_general(Precision precision, const ConvolutionArguments& p, cudaStream_t stream) {
-  switch (precision) {
-    case Precision::half:
-      return launch<__half>(p, stream);
-    case Precision::bfloat16:
-      return launch<__nv_bfloat16>(p, stream);
-    default:
-      return launch<float>(p, stream);
-  }
+  return with_element(precision, [&](auto zero) { return launch<decltype(zero)>(p, stream); });
 }
 
 }  // namespace millisecond

@@ -177,14 +177,8 @@ cudaError_t launch_type(const ConvolutionArguments& p, int multiprocessors, cuda
 
 cudaError_t conv_large_window(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                               cudaStream_t stream) {
-  switch (precision) {
-    case Precision::half:
-      return launch_type<__half>(p, multiprocessors, stream);
-    case Precision::bfloat16:
-      return launch_type<__nv_bfloat16>(p, multiprocessors, stream);
-    default:
-      return launch_type<float>(p, multiprocessors, stream);
-  }
+  return with_element(precision,
+                      [&](auto zero) { return launch_type<decltype(zero)>(p, multiprocessors, stream); });
 }
 
 }  // namespace millisecond

@@ -265,14 +265,7 @@ bool is_resident(Precision precision, const ConvolutionArguments& p) {
 
 cudaError_t conv_resident(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                           cudaStream_t stream) {
-  switch (precision) {
-    case Precision::half:
-      return launch<__half>(p, multiprocessors, stream);
-    case Precision::bfloat16:
-      return launch<__nv_bfloat16>(p, multiprocessors, stream);
-    default:
-      return launch<float>(p, multiprocessors, stream);
-  }
+  return with_element(precision, [&](auto zero) { return launch<decltype(zero)>(p, multiprocessors, stream); });
 }
 
 }  // namespace millisecond

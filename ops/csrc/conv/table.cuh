@@ -1,5 +1,7 @@
-// Reading an offset table from a kernel.
+// What kernels of a convolution and of its gradient share: their types, and reading an offset table.
 #pragma once
+
+#include <type_traits>
 
 #include "common.cuh"
 #include "conv/convolution.h"
@@ -9,6 +11,32 @@ namespace millisecond {
 // Number of rows that hold something, read through the read-only cache: no running kernel writes it.
 __device__ __forceinline__ int rows_of(const OffsetTable& table) {
   return table.count ? min(__ldg(table.count), table.rows) : table.rows;
+}
+
+// The row of the table at a place of its order.
+__device__ __forceinline__ int row_at(const OffsetTable& table, int place) {
+  return table.order ? __ldg(table.order + place) : place;
+}
+
+// call(T()) with the C++ type of the elements.
+template <typename Call>
+cudaError_t with_element(Precision precision, Call call) {
+  switch (precision) {
+    case Precision::half:
+      return call(__half());
+    case Precision::bfloat16:
+      return call(__nv_bfloat16());
+    default:
+      return call(float());
+  }
+}
+
+// call(width) with the most of 64, 32 and 16 channels that divide so many, a constant.
+template <typename Call>
+cudaError_t with_width(int channels, Call call) {
+  if (channels % 64 == 0) return call(std::integral_constant<int, 64>());
+  if (channels % 32 == 0) return call(std::integral_constant<int, 32>());
+  return call(std::integral_constant<int, 16>());
 }
 
 }  // namespace millisecond

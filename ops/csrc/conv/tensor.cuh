@@ -50,11 +50,6 @@ struct TensorTile {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
-// The row of the table at a place of its order.
-__device__ __forceinline__ int row_at(const OffsetTable& table, int place) {
-  return table.order ? __ldg(table.order + place) : place;
-}
-
 // The offsets of a warp's share that some row of its tile has.
 struct Share {
   int count;
@@ -401,13 +396,9 @@ struct BestTile {
 
 template <typename T, int ROW_BYTES, bool EXACT>
 cudaError_t launch_rows(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
-  if (p.c_out % 64 == 0) {
-    return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 64, EXACT>::type>(p, multiprocessors, stream);
-  }
-  if (p.c_out % 32 == 0) {
-    return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 32, EXACT>::type>(p, multiprocessors, stream);
-  }
-  return launch_conv_tensor<typename BestTile<T, ROW_BYTES, 16, EXACT>::type>(p, multiprocessors, stream);
+  return with_width(p.c_out, [&](auto nb) {
+    return launch_conv_tensor<typename BestTile<T, ROW_BYTES, nb, EXACT>::type>(p, multiprocessors, stream);
+  });
 }
 
 // EXACT: float32 products keep their precision.

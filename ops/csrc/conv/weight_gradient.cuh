@@ -53,6 +53,31 @@ __device__ __forceinline__ int list_pairs(const OffsetTable& table, int v, int b
   return count;
 }
 
+// Adds the sums of the warps that reduce over other pairs for the same place of the tile, in their order, to the
+// first one's. scratch: shared memory for all but the first ones' sums.
+template <typename Tile>
+__device__ __forceinline__ void add_shares(float (&sum)[Tile::MT][Tile::NT][4], float* scratch, int wk,
+                                           int place) {
+  constexpr int ITEMS = Tile::MT * Tile::NT * 4, PLACES = Tile::WM * Tile::WN;
+  const int lane = threadIdx.x % 32;
+  if (wk > 0) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      scratch[(((wk - 1) * PLACES + place) * ITEMS + i) * 32 + lane] =
+          sum[i / 4 / Tile::NT][i / 4 % Tile::NT][i % 4];
+    }
+  }
+  __syncthreads();
+  if (wk > 0) return;
+  for (int other = 0; other < Tile::WK - 1; ++other) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      sum[i / 4 / Tile::NT][i / 4 % Tile::NT][i % 4] +=
+          scratch[((other * PLACES + place) * ITEMS + i) * 32 + lane];
+    }
+  }
+}
+
 // Where this CTA's result goes.
 struct Destination {
   float* data;

@@ -84,14 +84,7 @@ cudaError_t launch_general(const WeightGradientArguments& p, cudaStream_t stream
 }  // namespace
 
 cudaError_t weight_gradient_general(Precision precision, const WeightGradientArguments& p, cudaStream_t stream) {
-  switch (precision) {
-    case Precision::half:
-      return launch_general<__half>(p, stream);
-    case Precision::bfloat16:
-      return launch_general<__nv_bfloat16>(p, stream);
-    default:
-      return launch_general<float>(p, stream);
-  }
+  return with_element(precision, [&](auto zero) { return launch_general<decltype(zero)>(p, stream); });
 }
 
 }  // namespace millisecond

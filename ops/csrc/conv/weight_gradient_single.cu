@@ -138,25 +138,9 @@ __global__ void __launch_bounds__(THREADS) single_kernel(const WeightGradientArg
   copy_async_wait<0>();
   __syncthreads();
 
-  // ---- the warps' shares of the pairs, added in order ----
-  constexpr int ITEMS = Tile::MT * Tile::NT * 4;
-  const int place = wm * Tile::WN + wn;
-  if (wk > 0) {
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      ring[(((wk - 1) * Tile::WM * Tile::WN + place) * ITEMS + i) * 32 + lane] =
-          sum[i / 4 / Tile::NT][i / 4 % Tile::NT][i % 4];
-    }
-  }
-  __syncthreads();
+  add_shares<Tile>(sum, ring, wk, wm * Tile::WN + wn);
   if (wk > 0) return;
-  for (int other = 0; other < Tile::WK - 1; ++other) {
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      sum[i / 4 / Tile::NT][i / 4 % Tile::NT][i % 4] +=
-          ring[((other * Tile::WM * Tile::WN + place) * ITEMS + i) * 32 + lane];
-    }
-  }
+
   // ---- store ----
   const Destination out = destination(p, v);
 #pragma unroll
@@ -191,19 +175,12 @@ cudaError_t launch_tile(const WeightGradientArguments& p, cudaStream_t stream) {
   return add_sums(p, stream);
 }
 
-template <int MB>
-cudaError_t launch_columns(const WeightGradientArguments& p, cudaStream_t stream) {
-  if (p.c_out % 64 == 0) return launch_tile<MB, 64>(p, stream);
-  if (p.c_out % 32 == 0) return launch_tile<MB, 32>(p, stream);
-  return launch_tile<MB, 16>(p, stream);
-}
-
 }  // namespace
 
 cudaError_t weight_gradient_single(const WeightGradientArguments& p, cudaStream_t stream) {
-  if (p.c_in % 64 == 0) return launch_columns<64>(p, stream);
-  if (p.c_in % 32 == 0) return launch_columns<32>(p, stream);
-  return launch_columns<16>(p, stream);
+  return with_width(p.c_in, [&](auto mb) {
+    return with_width(p.c_out, [&](auto nb) { return launch_tile<mb, nb>(p, stream); });
+  });
 }
 
 }  // namespace millisecond

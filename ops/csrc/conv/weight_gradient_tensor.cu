@@ -137,26 +137,9 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const WeightGradientArg
     __syncthreads();
   }
 
-  // ---- the warps' shares of the pairs, added in order ----
-  constexpr int ITEMS = Tile::MT * Tile::NT * 4;
-  float* const sums = reinterpret_cast<float*>(ring);
-  const int place = wm * Tile::WN + wn;
-  if (wk > 0) {
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      sums[(((wk - 1) * Tile::WM * Tile::WN + place) * ITEMS + i) * 32 + lane] =
-          sum[i / 4 / Tile::NT][i / 4 % Tile::NT][i % 4];
-    }
-  }
-  __syncthreads();
+  add_shares<Tile>(sum, reinterpret_cast<float*>(ring), wk, wm * Tile::WN + wn);
   if (wk > 0) return;
-  for (int other = 0; other < Tile::WK - 1; ++other) {
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      sum[i / 4 / Tile::NT][i / 4 % Tile::NT][i % 4] +=
-          sums[((other * Tile::WM * Tile::WN + place) * ITEMS + i) * 32 + lane];
-    }
-  }
+
   // ---- store ----
   const Destination out = part.place < 0 ? result_of(p, part.offset) : waiting(p, part.place);
 #pragma unroll
@@ -184,34 +167,20 @@ cudaError_t launch_tile(const WeightGradientArguments& p, cudaStream_t stream) {
   return add_sums(p, stream);
 }
 
-template <typename T, int MB>
-cudaError_t launch_columns(const WeightGradientArguments& p, cudaStream_t stream) {
-  if (p.c_out % 64 == 0) return launch_tile<T, MB, 64>(p, stream);
-  if (p.c_out % 32 == 0) return launch_tile<T, MB, 32>(p, stream);
-  return launch_tile<T, MB, 16>(p, stream);
-}
-
 template <typename T>
 cudaError_t launch_tensor(const WeightGradientArguments& p, cudaStream_t stream) {
   if constexpr (sizeof(T) == 2) {  // reads each row half as often
     if (p.c_in % 128 == 0 && p.c_out % 128 == 0) return launch_tile<T, 128, 128>(p, stream);
   }
-  if (p.c_in % 64 == 0) return launch_columns<T, 64>(p, stream);
-  if (p.c_in % 32 == 0) return launch_columns<T, 32>(p, stream);
-  return launch_columns<T, 16>(p, stream);
+  return with_width(p.c_in, [&](auto mb) {
+    return with_width(p.c_out, [&](auto nb) { return launch_tile<T, mb, nb>(p, stream); });
+  });
 }
 
 }  // namespace
 
 cudaError_t weight_gradient_tensor(Precision precision, const WeightGradientArguments& p, cudaStream_t stream) {
-  switch (precision) {
-    case Precision::half:
-      return launch_tensor<__half>(p, stream);
-    case Precision::bfloat16:
-      return launch_tensor<__nv_bfloat16>(p, stream);
-    default:
-      return launch_tensor<float>(p, stream);
-  }
+  return with_element(precision, [&](auto zero) { return launch_tensor<decltype(zero)>(p, stream); });
 }
 
 }  // namespace millisecond

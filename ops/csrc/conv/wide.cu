@@ -44,10 +44,6 @@ __device__ __forceinline__ uint32_t piece_of_line(uint32_t lines, int line, int 
   return lines + line * LINE + (piece ^ line % 8) * 16;
 }
 
-__device__ __forceinline__ int row_at(const OffsetTable& table, int place) {
-  return table.order ? __ldg(table.order + place) : place;
-}
-
 // Writes sources [volume][columns] of the tile's rows and returns which offsets some row has.
 __device__ __forceinline__ uint32_t list_offsets(const OffsetTable& table, const Tile& tile, int* sources) {
   constexpr int BATCH = 5, APART = THREADS / WIDEST;  // loads in flight, and how far apart their offsets are
@@ -266,14 +262,8 @@ cudaError_t launch_largest(const ConvolutionArguments& p, int multiprocessors, c
 
 cudaError_t conv_wide(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                       cudaStream_t stream) {
-  switch (precision) {
-    case Precision::half:
-      return launch_largest<__half>(p, multiprocessors, stream);
-    case Precision::bfloat16:
-      return launch_largest<__nv_bfloat16>(p, multiprocessors, stream);
-    default:
-      return launch_largest<float>(p, multiprocessors, stream);
-  }
+  return with_element(precision,
+                      [&](auto zero) { return launch_largest<decltype(zero)>(p, multiprocessors, stream); });
 }
 
 }  // namespace millisecond
