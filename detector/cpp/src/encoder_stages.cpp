@@ -34,9 +34,9 @@ LayerChain::LayerChain(Scalar type, const std::vector<DeviceLayer>& layers,
 
 void* LayerChain::rows(Arena& arena, cudaStream_t stream) {
   const ChainLayer& last = layers_.back();
-  job_.out = arena.take(int64_t(last.table.rows) * last.c_out * bytes_of(job_.type));
+  job_.out = arena(int64_t(last.table.rows) * last.c_out * bytes_of(job_.type));
   const Arena::Scope scope(arena);
-  check(run_chain(job_, [&](int64_t bytes) { return arena.take(bytes); }, stream), "convolutions");
+  check(run_chain(job_, std::ref(arena), stream), "convolutions");
   return job_.out;
 }
 
@@ -105,8 +105,7 @@ EncoderStages::Voxels EncoderStages::voxelize(const Points& points, cudaStream_t
     job.grid.size[axis] = network.voxel_size[axis];
     job.grid.shape[axis] = shape[0][axis];
   }
-  const auto allocate = [this](int64_t bytes) { return arena_.take(bytes); };
-  check(build_voxels(bitmap_at(workspace_.get(), frames_, 1, shape), job, allocate, stream), "voxelize");
+  check(build_voxels(bitmap_at(workspace_.get(), frames_, 1, shape), job, std::ref(arena_), stream), "voxelize");
   return voxels;
 }
 
@@ -141,8 +140,7 @@ EncoderStages::Index EncoderStages::index(const Voxels& voxels, bool clear, cuda
   }
   const BoundedIndex bounded = {voxels.coords, voxels.rows,   voxels.count, capacities,
                                 result.coords, result.counts, clear};
-  const auto allocate = [this](int64_t bytes) { return arena_.take(bytes); };
-  check(build_bounded_index(levels, bounded, jobs, allocate, stream), "index");
+  check(build_bounded_index(levels, bounded, jobs, std::ref(arena_), stream), "index");
   return result;
 }
 
@@ -152,7 +150,7 @@ void EncoderStages::set_features(LayerChain& chain, const Voxels& voxels, cudaSt
   chain.job().wide = takes_float32(network_.type, false, first);
   if (chain.job().wide || network_.type == Scalar::float32) return;
   // a copy in the network's type, written by packing into rows
-  void* const narrow = arena_.take(int64_t(voxels.rows) * first.c_in * bytes_of(network_.type));
+  void* const narrow = arena_(int64_t(voxels.rows) * first.c_in * bytes_of(network_.type));
   const PackArguments copy = {voxels.features, {0, 1, first.c_in}, narrow, 1, first.c_in, voxels.rows, 0};
   check(pack_weight(Scalar::float32, network_.type, copy, stream), "features");
   chain.job().features = narrow;

@@ -128,7 +128,7 @@ void FrameGraph::find_tiles(CellJob& cells, cudaStream_t stream) {
       const OffsetTable table = {set.neighbours, cells.totals + jobs.size(), set.capacity,
                                  static_cast<int32_t>(set.capacity), layer.volume};
       const int count = tile_count(table.rows, layer.c_out, route.multiprocessors);
-      jobs.push_back({table, count, arena_.take(int64_t(count) * tile_bytes(layer.volume))});
+      jobs.push_back({table, count, arena_(int64_t(count) * tile_bytes(layer.volume))});
     }
   }
   for (size_t i = 0; i < jobs.size(); ++i) cells.set[i + 1].tiles = jobs[i].tiles;
@@ -164,8 +164,7 @@ CellJob FrameGraph::cells(const EncoderStages::Index& index, cudaStream_t stream
     CellSet& set = job.set[s + 1];
     set.rows = arena_.array<int>(int64_t(frames_) * set.height * set.width);
   }
-  const auto allocate = [this](int64_t bytes) { return arena_.take(bytes); };
-  check(run_cells(job, network_.kinds.get(), allocate, stream), "cells");
+  check(run_cells(job, network_.kinds.get(), std::ref(arena_), stream), "cells");
   find_tiles(job, stream);
   return job;
 }
@@ -193,7 +192,7 @@ SpreadJob FrameGraph::predict(void* rows, const CellJob& cells, cudaStream_t str
     rows = layers.rows(arena_, stream);
     const CellSet& last = cells.set[set - 1];
     const int parts = block.factor * block.factor, capacity = tables.back().rows;
-    void* const values = arena_.take(int64_t(capacity) * parts * block.head.c_out * bytes_of(network_.type));
+    void* const values = arena_(int64_t(capacity) * parts * block.head.c_out * bytes_of(network_.type));
     const HeadJob job = {rows,
                          block.up.weight.get(),
                          block.up.bias.get(),
@@ -208,9 +207,7 @@ SpreadJob FrameGraph::predict(void* rows, const CellJob& cells, cudaStream_t str
                          block.head.c_out,
                          network_.outputs};
     const Arena::Scope scope(arena_);
-    check(run_heads(
-              network_.type, false, job, [this](int64_t bytes) { return arena_.take(bytes); }, stream),
-          "heads");
+    check(run_heads(network_.type, false, job, std::ref(arena_), stream), "heads");
     spreading.values[i] = values;
     spreading.rows[i] = last.rows;
     spreading.factor[i] = block.factor;
@@ -244,7 +241,7 @@ FrameGraph::Found FrameGraph::select(const SpreadJob& predictions, cudaStream_t 
   job.nms.kept_scores = found.scores;
   job.nms.kept_classes = found.labels;
   const Arena::Scope scope(arena_);
-  check(run_select(job, network.per_class, [this](int64_t bytes) { return arena_.take(bytes); }, stream), "boxes");
+  check(run_select(job, network.per_class, std::ref(arena_), stream), "boxes");
   return found;
 }
 

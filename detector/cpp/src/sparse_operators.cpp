@@ -49,9 +49,8 @@ void build_maps(StreamScratch& scratch, millisecond::Network& network, const int
   std::vector<TableJob> jobs = tables_of(network, true);
   for (TableJob& job : jobs)
     if (job.kind != TableKind::tail) job.neighbours = neighbours;
-  const auto allocate = [&](int64_t bytes) { return scratch(bytes); };
-  check(build_bounded_index(network, {coords, rows, count, capacities, levels, state, true}, jobs, allocate,
-                            scratch.stream()),
+  check(build_bounded_index(network, {coords, rows, count, capacities, levels, state, true}, jobs,
+                            std::ref(scratch), scratch.stream()),
         "index");
 }
 
