@@ -485,15 +485,12 @@ class AnchorLosses(torch.autograd.Function):
 
 
 @fake("anchor_losses")
-def _fake_anchor_losses(
-    logits, residuals, directions, anchors, boxes, match, positives, weights
-) -> Tensor:
+def _fake_anchor_losses(logits, residuals, directions, anchors, boxes, *_) -> Tensor:
     return boxes.new_empty(4 + 3 * logits.shape[2])
 
 
 @fake("anchor_losses_backward")
 def _fake_anchor_losses_backward(
-    total, classification, box, direction, logits, residuals, directions, anchors, boxes, match,
-    positives, weights,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    total, classification, box, direction, logits, residuals, directions, *_
+) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(logits), torch.empty_like(residuals), torch.empty_like(directions)

@@ -317,7 +317,7 @@ def _check_share(name: str, share: float) -> None:
 
 
 @fake("nms")
-def _fake_nms(boxes, order, iou_threshold, max_output, count, labels=None) -> tuple[Tensor, Tensor]:
+def _fake_nms(boxes, order, iou_threshold, max_output, *_) -> tuple[Tensor, Tensor]:
     return order.new_empty(max_output), order.new_empty(1, dtype=torch.int32)
 
 
@@ -483,17 +483,15 @@ def _check_limits(
 
 @fake("select_boxes")
 def _fake_select_boxes(
-    class_logits, box_residuals, direction_logits, anchors, score, before_nms, iou_threshold,
-    after_nms, per_class, direction_offset, largest_log_size,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return _empty(len(class_logits), after_nms, anchors)
+    logits, residuals, directions, anchors, score, before_nms, iou_threshold, after_nms, *_
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _empty(len(logits), after_nms, anchors)
 
 
 @fake("select_boxes_of_cells")
 def _fake_select_boxes_of_cells(
-    values, rows, factors, channels, anchors, score, before_nms, iou_threshold,
-    after_nms, per_class, direction_offset, largest_log_size,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    values, rows, factors, channels, anchors, score, before_nms, iou_threshold, after_nms, *_
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return _empty(len(rows[0]), after_nms, anchors)
 
 

@@ -54,7 +54,8 @@ def tf32_allowed() -> bool:
 
 
 def fake(operator: str, library: str = "millisecond") -> Callable[[Callable], Callable]:
-    """Declares the function below it the fake of an operator: the same arguments, empty results."""
+    """Declares the function below it the fake of an operator: of its arguments, empty results. The
+    arguments behind the last one that it reads need no names."""
 
     def declare(function: Callable) -> Callable:
         FAKES[library][operator] = function

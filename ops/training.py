@@ -119,10 +119,7 @@ def adamw_update_definition(
 
 
 @fake("adamw_update")
-def _fake_adamw_update(
-    weights, gradient, exp_avg, exp_avg_sq, steps, schedule, average, scale, growth,
-    beta2, eps, weight_decay, clip_norm, growth_factor, backoff_factor, growth_interval,
-) -> Tensor:  # fmt: skip
+def _fake_adamw_update(weights, *_) -> Tensor:
     return weights.new_empty(())
 
 
@@ -214,14 +211,10 @@ def _rows(maps: Tensor) -> Tensor:
 
 
 @fake("batch_norm_relu")
-def _fake_batch_norm_relu(
-    x, scale, shift, running_mean, running_var, out, momentum, eps
-) -> tuple[Tensor, Tensor]:
+def _fake_batch_norm_relu(x, scale, *_) -> tuple[Tensor, Tensor]:
     return torch.empty_like(scale), torch.empty_like(scale)
 
 
 @fake("batch_norm_relu_backward")
-def _fake_batch_norm_relu_backward(
-    gradient, x, scale, shift, mean, inv_std
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_batch_norm_relu_backward(gradient, x, scale, *_) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(x), torch.empty_like(scale), torch.empty_like(scale)

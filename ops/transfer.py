@@ -101,9 +101,7 @@ def intensity_scale(intensity: Tensor) -> float:  # [P]
 
 
 @fake("load_points")
-def _fake_load_points(
-    points, offsets, workspace, staged, scales, few
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_load_points(points, offsets, workspace, *_) -> tuple[Tensor, Tensor, Tensor]:
     return (
         workspace.new_empty(points.shape, dtype=torch.float32),
         workspace.new_empty(offsets.shape),
