@@ -195,6 +195,19 @@ def expand_nd(ndim: int, val: int | Sequence[int] | Tensor) -> list[int]:
     return numbers
 
 
+def of_dimensions(name: str, *bases: type, most: int = 4) -> list[Any]:
+    """The classes name1d, name2d and so on, which know their number of dimensions as NDIM."""
+    doc = bases[-1].__doc__
+    return [
+        type(
+            f"{name}{ndim}d",
+            bases,
+            {"NDIM": ndim, "__module__": bases[0].__module__, "__doc__": f"{ndim}-D. {doc}"},
+        )
+        for ndim in range(1, most + 1)
+    ]
+
+
 def _features_of(other: SparseConvTensor | Tensor) -> Tensor:
     return other.features if isinstance(other, SparseConvTensor) else other
 
