@@ -188,6 +188,16 @@ class KeepsWeight(nn.Module):
     """A layer that keeps its weight between calls as the kernels read it, where gradients are off:
     what `product` takes as `kept`."""
 
+    weight: nn.Parameter
+    bias: Tensor | None
+
+    def _draw(self, inputs: int) -> None:
+        """As torch's dense convolutions: Kaiming uniform with a = sqrt(5), fan in = V * C_in."""
+        bound = 1 / math.sqrt(max(inputs, 1))
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
+
     def _kept_weight(self) -> PreparedWeight:
         kept = _KEPT.get(self)
         if kept is None:
@@ -293,11 +303,8 @@ class Conv(KeepsWeight):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As torch's dense convolutions: Kaiming uniform with a = sqrt(5), fan in = V * C_in."""
-        bound = 1 / math.sqrt(self.weight.shape[0] * self.weight.shape[1])
-        nn.init.uniform_(self.weight, -bound, bound)
-        if self.bias is not None:
-            nn.init.uniform_(self.bias, -bound, bound)
+        """See `KeepsWeight._draw`."""
+        self._draw(self.weight.shape[0] * self.weight.shape[1])
 
     def convolve(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
         """[N_in, C_in] -> [N_out, C_out]."""

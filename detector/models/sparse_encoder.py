@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from millisecond.detector.models.layers import RowNorm
-from millisecond.ops import bev_map, conv_blocks
+from millisecond.ops import bev_map
+from millisecond.ops.conv_blocks import conv_blocks, conv_blocks_definition
 from millisecond.ops.conv_chain import ConvChain
 from millisecond.ops.kernel_map import (
     ConvGeometry,
@@ -20,7 +21,7 @@ from millisecond.ops.kernel_map import (
     index_pyramid,
     index_workspace,
 )
-from millisecond.ops.sparse_conv import sparse_conv
+from millisecond.ops.layers import Conv
 from millisecond.ops.voxelize import Voxels
 
 # The strided convolutions between the levels. Three halve all axes, the last one z alone: the 41
@@ -46,19 +47,14 @@ def last_level_shape(sparse_shape: Sequence[int]) -> tuple[int, int, int]:
     return z, y, x
 
 
-class SparseBlock(nn.Module):
-    """Sparse convolution, BatchNorm, ReLU on rows."""
+class SparseBlock(Conv):
+    """Sparse convolution, BatchNorm, ReLU on rows: `conv_blocks` runs them one after another."""
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_volume: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(kernel_volume, in_channels, out_channels))
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: tuple[int, ...] = (3, 3, 3)
+    ):
+        super().__init__(in_channels, out_channels, kernel_size, bias=False)
         self.norm = RowNorm(out_channels)
-        bound = 1 / math.sqrt(kernel_volume * in_channels)
-        nn.init.uniform_(self.weight, -bound, bound)
-
-    def forward(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
-        """[N_in, C_in] -> [N_out, C_out]."""
-        return torch.relu(self.norm(sparse_conv(features, self.weight, kernel_map)))
 
     def folded(self) -> tuple[Tensor, Tensor]:
         """Weight and bias with the running statistics of the BatchNorm in them."""
@@ -85,14 +81,14 @@ class SparseEncoder(nn.Module):
         super().__init__()
         self.sparse_shape, self.out_channels = sparse_shape, out_channels
         self.features = features
-        volumes = [math.prod(down.kernel_size) for down in DOWNS]
-        first = [SparseBlock(features, channels[0], 27), SparseBlock(channels[0], channels[0], 27)]
+        kernels = [down.kernel_size for down in DOWNS]
+        first = [SparseBlock(features, channels[0]), SparseBlock(channels[0], channels[0])]
         self.levels = nn.ModuleList([nn.ModuleList(first)])
         self.downs = nn.ModuleList()
-        for volume, (narrow, wide) in zip(volumes, pairwise(channels), strict=False):
-            self.downs.append(SparseBlock(narrow, wide, volume))
-            self.levels.append(nn.ModuleList([SparseBlock(wide, wide, 27) for _ in range(2)]))
-        self.downs.append(SparseBlock(channels[-1], out_channels, volumes[-1]))
+        for kernel, (narrow, wide) in zip(kernels, pairwise(channels), strict=False):
+            self.downs.append(SparseBlock(narrow, wide, kernel))
+            self.levels.append(nn.ModuleList([SparseBlock(wide, wide) for _ in range(2)]))
+        self.downs.append(SparseBlock(channels[-1], out_channels, kernels[-1]))
         self.chain: ConvChain | None = None  # of the folded encoder
 
     @property
@@ -161,14 +157,12 @@ class SparseEncoder(nn.Module):
 
     def _through_blocks(self, features: Tensor, maps: Sequence[KernelMap]) -> Tensor:
         blocks = self._blocks()
-        norms = [block.norm for block in blocks]
+        weights, norms = [block.weight for block in blocks], [block.norm for block in blocks]
         rows = min(kernel_map.forward.neighbours.shape[1] for kernel_map in maps)
         plain = all(type(norm) is RowNorm for norm in norms)  # not synchronised over processes
-        if features.is_cuda and self.training and plain and rows > 1:
-            return conv_blocks(features, [block.weight for block in blocks], maps, norms)
-        for block, kernel_map in zip(blocks, maps, strict=True):
-            features = block(features, kernel_map)
-        return features
+        together = features.is_cuda and self.training and plain and rows > 1
+        run = conv_blocks if together else conv_blocks_definition
+        return run(features, weights, maps, norms)
 
     def _blocks(self) -> list[SparseBlock]:
         blocks = list(self.levels[0])  # type: ignore[call-overload]  # modules have no types

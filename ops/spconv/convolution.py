@@ -29,7 +29,6 @@ class SparseConvolution(KeepsWeight, SparseModule):
     """
 
     __constants__ = ("stride", "padding", "dilation", "groups", "subm", "inverse", "transposed")
-    bias: Tensor | None
 
     def __init__(
         self,
@@ -107,11 +106,8 @@ class SparseConvolution(KeepsWeight, SparseModule):
         return ConvAlgo.MaskImplicitGemm if implicit else ConvAlgo.Native
 
     def reset_parameters(self) -> None:
-        """Kaiming uniform with a = sqrt(5), as torch's dense convolutions: fan in = V * C_in."""
-        bound = 1 / math.sqrt(max(self.in_channels * self.kernel_volume, 1))
-        nn.init.uniform_(self.weight, -bound, bound)
-        if self.bias is not None:
-            nn.init.uniform_(self.bias, -bound, bound)
+        """See `KeepsWeight._draw`."""
+        self._draw(self.in_channels * self.kernel_volume)
 
     def is_inverseable(self) -> bool:
         return self.indice_key is not None and not self.subm
