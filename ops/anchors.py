@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from millisecond.ops.dispatch import fake, on_kernels
+from millisecond.ops.dispatch import on_kernels
 from millisecond.ops.geometry import check_tensor, same_device
-from millisecond.ops.library import extension
+from millisecond.ops.library import fake
 
 DIRECTION_OFFSET = 0.78539  # radians: the border of the two bins, a heading that few objects have
 LARGEST_LOG_SIZE = 10.0  # limit of log(side / anchor's side): keeps wild predictions finite
@@ -161,7 +161,6 @@ def match_anchors(
         boxes, labels = _one_row_at_least(boxes), labels.new_zeros(len(labels), 1)
     if not on_kernels(boxes):
         return match_anchors_definition(columns, rows, thresholds, boxes, labels)
-    extension()
     found = torch.ops.millisecond.match_anchors(
         columns, rows, thresholds, boxes.contiguous(), labels.contiguous()
     )
@@ -307,7 +306,6 @@ def anchor_losses(
     weights = [float(weight) for weight in weights]
     if not on_kernels(class_logits):
         return anchor_losses_definition(*predictions, anchors, boxes, match, positives, weights)
-    extension()
     truth = anchors, _one_row_at_least(boxes), match, positives
     return AnchorLosses.apply(*predictions, *truth, weights)
 
@@ -361,7 +359,6 @@ def anchor_loss_gradients(
     if not on_kernels(class_logits):
         truth = anchors, boxes, match, positives
         return anchor_loss_gradients_definition(*predictions, *truth, weights, of_total)
-    extension()
     dense = (p.detach().contiguous() for p in predictions)
     truth = anchors, _one_row_at_least(boxes).contiguous(), match, positives
     return torch.ops.millisecond.anchor_losses_backward(

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from millisecond.ops.anchors import DIRECTION_OFFSET, LARGEST_LOG_SIZE, apply_direction, decode
 from millisecond.ops.bev import CellValues, bev_spread_definition
-from millisecond.ops.dispatch import fake, on_kernels
+from millisecond.ops.dispatch import on_kernels
 from millisecond.ops.geometry import check_tensor, same_device, whole
-from millisecond.ops.library import extension
+from millisecond.ops.library import fake
 
 MATRIX_CHUNK = 1 << 22  # pairs whose distance is tested together
 PAIR_CHUNK = 1 << 15  # pairs intersected together: their temporaries stay in the cache
@@ -79,12 +79,10 @@ def paired_overlap_bev(a: Tensor, b: Tensor) -> Tensor:  # [P, 7], [P, 7] -> [P]
         raise ValueError(f"a has {a.shape[0]} boxes but b has {b.shape[0]}: pairs need as many")
     if not on_kernels(a):
         return paired_overlap_bev_definition(a, b)
-    extension()
     return torch.ops.millisecond.paired_overlap(a.contiguous(), b.contiguous())
 
 
 def _overlap(a: Tensor, b: Tensor, kind: str) -> Tensor:
-    extension()
     return torch.ops.millisecond.overlap(a.contiguous(), b.contiguous(), kind)
 
 
@@ -254,7 +252,6 @@ def nms(
     whole("max_output", max_output, 0)
     if not on_kernels(boxes):
         return nms_definition(boxes, scores, iou_threshold, max_output, count, labels)
-    extension()
     if count is not None:
         row = torch.arange(scores.shape[0], device=scores.device)
         scores = scores.masked_fill(row >= count, -torch.inf)
@@ -365,7 +362,6 @@ def select_boxes(
         return select_boxes_definition(
             class_logits, box_residuals, direction_logits, anchors, *limits
         )
-    extension()
     dense = (tensor.contiguous() for tensor in (*predictions, anchors))
     coder = DIRECTION_OFFSET, LARGEST_LOG_SIZE
     return SelectedBoxes(*torch.ops.millisecond.select_boxes(*dense, *limits, *coder))
@@ -439,7 +435,6 @@ def select_boxes_of_cells(
     limits = score, min(before_nms, count), iou_threshold, after_nms, per_class
     if not on_kernels(anchors):
         return select_boxes_of_cells_definition(cells, anchors, *limits)
-    extension()
     coder = DIRECTION_OFFSET, LARGEST_LOG_SIZE
     found = torch.ops.millisecond.select_boxes_of_cells(
         *cells, anchors.contiguous(), *limits, *coder

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from millisecond.ops.dispatch import fake, on_kernels, tf32_allowed
+from millisecond.ops.dispatch import on_kernels, tf32_allowed
 from millisecond.ops.geometry import same_device
-from millisecond.ops.library import extension
+from millisecond.ops.library import extension, fake
 from millisecond.ops.rulebook import KernelMap, Table
 from millisecond.ops.sparse_conv import mixed_conv, sparse_conv
 

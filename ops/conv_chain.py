@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from millisecond.ops import cpu
-from millisecond.ops.dispatch import fake, on_cpu_kernels, on_kernels, tf32_allowed
+from millisecond.ops.dispatch import on_cpu_kernels, on_kernels, tf32_allowed
 from millisecond.ops.geometry import check_tensor
-from millisecond.ops.library import extension
+from millisecond.ops.library import fake
 from millisecond.ops.rulebook import KernelMap
 from millisecond.ops.sparse_conv import sparse_conv
 
@@ -136,7 +136,6 @@ def _on_cpu_kernels(
 
 
 def _packed_for_gpu(weights: Sequence[Tensor]) -> GpuWeights:
-    extension()
     tf32, pack = tf32_allowed(), torch.ops.millisecond.pack_weight
     return GpuWeights([pack(weight.contiguous(), tf32) for weight in weights], tf32)
 

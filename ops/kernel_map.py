@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from millisecond.ops import cpu
-from millisecond.ops.dispatch import constant_when_traced, fake, on_cpu_kernels
+from millisecond.ops.dispatch import on_cpu_kernels
 from millisecond.ops.geometry import (
     ConvGeometry,
     check_axes,
@@ -33,7 +33,7 @@ from millisecond.ops.geometry import (
     three_axes,
     whole,
 )
-from millisecond.ops.library import extension
+from millisecond.ops.library import constant_when_traced, extension, fake
 from millisecond.ops.rulebook import KernelMap, Level, Pyramid, Table
 
 MAX_WORDS = 1 << 28  # of a bitmap, 1 GiB: a batch of 32 KITTI grids takes half of it
@@ -183,7 +183,7 @@ def _checked_grid(coords: Tensor, spatial_shape: Sequence[int]) -> tuple[int, ..
 
 
 def _on_bitmap(coords: Tensor, batch_size: int, shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether the bitmap serves; then the operators are loaded."""
+    """Whether the bitmap serves; then the operators are loaded, as by `on_kernels`."""
     check_cells(batch_size, shapes)
     return coords.is_cuda and fits(batch_size, shapes)
 

@@ -13,10 +13,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-from millisecond.ops.dispatch import fake, on_kernels
+from millisecond.ops.dispatch import on_kernels
 from millisecond.ops.geometry import ConvGeometry, coords_of_keys, linear_keys, three_axes
 from millisecond.ops.kernel_map import reached_outputs, workspace_words
-from millisecond.ops.library import extension
+from millisecond.ops.library import fake
 from millisecond.ops.rulebook import KernelMap, Table
 
 MOST_BYTES = 1 << 27  # of a bitmap
@@ -95,7 +95,6 @@ def site_order(coords: Tensor, batch_size: int, shape: Sequence[int]) -> Tensor:
     come after the one before it by (b, z, y, x), and OUTSIDE where one is out of the grid."""
     if not on_kernels(coords):
         return site_order_definition(coords, batch_size, shape)
-    extension()
     return torch.ops.millisecond.site_order(coords.contiguous(), batch_size, three_axes(shape, 1))
 
 
@@ -132,7 +131,6 @@ def line_table(
     """
     if not on_kernels(coords):
         return line_table_definition(coords, source, batch_size, shape, window, transposed)
-    extension()
     grid = batch_size, three_axes(shape, 1), window.numbers()
     return torch.ops.millisecond.line_table(
         coords.contiguous(), source.contiguous(), *grid, transposed
@@ -152,7 +150,6 @@ def site_table(
     """
     if not on_kernels(coords):
         return site_table_definition(coords, batch_size, shape, window)
-    extension()
     grid = batch_size, three_axes(shape, 1), window.numbers()
     return torch.ops.millisecond.site_table(coords.contiguous(), *grid)
 
@@ -216,7 +213,6 @@ def reached_sites(
     """The outputs on a grid of this shape that some window with a site has; waits for the GPU."""
     if not on_kernels(coords):
         return reached_sites_definition(coords, batch_size, shape, window)
-    extension()
     grid = batch_size, three_axes(shape, 1), window.numbers()
     reached, count = torch.ops.millisecond.reached_sites(coords.contiguous(), *grid)
     return reached[: int(count)].clone()  # sync: number of outputs; the room goes back

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from millisecond.ops.dispatch import fake, on_kernels
+from millisecond.ops.dispatch import on_kernels
 from millisecond.ops.geometry import check_tensor, same_device, whole
-from millisecond.ops.library import extension
+from millisecond.ops.library import fake
 
 PAIRS = 1 << 18  # distances at a time: they fit in the caches of a CPU
 SMALLEST = 1e-10  # square metres: a query may lie on a point
@@ -50,7 +50,6 @@ def furthest_point_sampling(
     start = _starts(start, points)
     if not on_kernels(points):
         return furthest_point_sampling_definition(points, samples, start)
-    extension()
     return torch.ops.millisecond.furthest_point_sampling(
         points.contiguous(), start.contiguous(), samples
     )
@@ -125,7 +124,6 @@ def ball_query(
     whole("samples", samples, 1)
     if not on_kernels(points):
         return ball_query_definition(points, centres, radius, samples)
-    extension()
     return torch.ops.millisecond.ball_query(
         points.contiguous(), centres.contiguous(), radius, samples
     )
@@ -163,7 +161,6 @@ def three_nearest(
     _check_clouds(points, queries=queries)
     if not on_kernels(points):
         return three_nearest_definition(points, queries)
-    extension()
     return Nearest(*torch.ops.millisecond.three_nearest(points.contiguous(), queries.contiguous()))
 
 
@@ -231,7 +228,6 @@ def group_points(
     _check_rows(features, rows)
     if not on_kernels(features):
         return group_points_definition(features, rows)
-    extension()
     return GroupPoints.apply(features, rows.contiguous())
 
 
@@ -278,7 +274,6 @@ def interpolate(
         raise ValueError("weights: have no gradient, but require one; detach() them")
     if not on_kernels(features):
         return interpolate_definition(features, rows, weights)
-    extension()
     return Interpolate.apply(features, rows.contiguous(), weights.contiguous())
 
 

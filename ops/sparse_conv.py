@@ -16,8 +16,8 @@ from torch.nn.functional import conv2d, pad
 from torch.nn.grad import conv2d_weight
 
 from millisecond.ops import cpu
-from millisecond.ops.dispatch import fake, on_cpu_kernels, on_kernels, tf32_allowed
-from millisecond.ops.library import extension
+from millisecond.ops.dispatch import on_cpu_kernels, on_kernels, tf32_allowed
+from millisecond.ops.library import extension, fake
 from millisecond.ops.rulebook import KernelMap, Table
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

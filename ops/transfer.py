@@ -11,9 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from millisecond.ops.dispatch import fake
 from millisecond.ops.geometry import check_offsets, check_tensor, whole
-from millisecond.ops.library import extension
+from millisecond.ops.library import extension, fake
 
 SCALES = (1.0, 255.0, 65535.0)  # of intensities, as sensors give them
 FEW = 0.01  # share of intensities that may be wild
