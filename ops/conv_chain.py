@@ -88,7 +88,7 @@ class ConvChain(nn.Module):
         self._biases = [getattr(self, f"bias_{layer}") for layer in range(self.count)]
         self._packed: GpuWeights | CpuWeights | None = None
         if on_kernels(self.weight_0):  # now: tf32 is decided here, and graphs are captured later
-            self._packed = self._packed_weights()  # type: ignore[assignment]  # they are there
+            self._packed_weights()
 
     def _packed_weights(self) -> GpuWeights | CpuWeights | Sequence[Tensor]:
         """On a CPU first when they are used: most come there only to go on to a GPU."""
@@ -97,7 +97,7 @@ class ConvChain(nn.Module):
             return [weight for weight, _ in self.layers()]
         if self._packed is None:
             weights = [weight for weight, _ in self.layers()]
-            self._packed = _packed_for_gpu(weights) if on_gpu else _packed_for_cpu(weights)
+            self._packed = _for_gpu(weights) if on_gpu else _for_cpu(weights)
         return self._packed
 
     def _load_from_state_dict(self, *arguments) -> None:
@@ -118,7 +118,7 @@ def conv_chain_definition(
     return features
 
 
-def _packed_for_cpu(weights: Sequence[Tensor]) -> CpuWeights:
+def _for_cpu(weights: Sequence[Tensor]) -> CpuWeights:
     return CpuWeights([cpu.pack_weight(weight) for weight in weights], weights[0].dtype)
 
 
@@ -135,7 +135,7 @@ def _on_cpu_kernels(
     return features
 
 
-def _packed_for_gpu(weights: Sequence[Tensor]) -> GpuWeights:
+def _for_gpu(weights: Sequence[Tensor]) -> GpuWeights:
     tf32, pack = tf32_allowed(), torch.ops.millisecond.pack_weight
     return GpuWeights([pack(weight.contiguous(), tf32) for weight in weights], tf32)
 

@@ -352,7 +352,34 @@ class SubmanifoldConv(Conv):
         return x.replace(self.convolve_between(x.features, kernel_map, sites, sites))
 
 
-class StridedConv(Conv):
+class _Strided(nn.Module):
+    """Outputs wherever a window touches an input."""
+
+    geometry: ConvGeometry
+
+    def forward(
+        self,
+        x: SparseTensor,
+        coords: Tensor | None = None,
+        shape: tuple[int, ...] | None = None,
+        kernel_map: KernelMap | None = None,
+    ) -> SparseTensor:
+        if coords is None and shape is None and kernel_map is None:
+            x.sites.follow(self)
+            outputs, kernel_map = x.sites.strided(self.geometry)
+            return x.on(outputs, self._along(x.features, kernel_map, x.sites, outputs))
+        if coords is None or shape is None or kernel_map is None:
+            raise ValueError(
+                "coords, shape, kernel_map: pass all that strided_map returns, or none"
+            )
+        return SparseTensor(self._along(x.features, kernel_map), coords, shape, x.batch_size)
+
+    def _along(self, features: Tensor, kernel_map: KernelMap, *sites: Sites) -> Tensor:
+        """The outputs' features; sites: of the inputs and of the outputs, where they keep it."""
+        raise NotImplementedError
+
+
+class StridedConv(_Strided, Conv):
     """Outputs wherever the window touches an input: `conv(x)`, or by a map of one's own
     `conv(x, *strided_map(..., conv.geometry))`."""
 
@@ -371,31 +398,9 @@ class StridedConv(Conv):
         super().__init__(in_channels, out_channels, geometry.kernel_size, bias)
         self.geometry = geometry
 
-    def forward(
-        self,
-        x: SparseTensor,
-        coords: Tensor | None = None,
-        shape: tuple[int, ...] | None = None,
-        kernel_map: KernelMap | None = None,
-    ) -> SparseTensor:
-        if given := _given(coords, shape, kernel_map):
-            coords, shape, kernel_map = given
-            features = self.convolve(x.features, kernel_map)
-            return SparseTensor(features, coords, shape, x.batch_size)
-        x.sites.follow(self)
-        outputs, kernel_map = x.sites.strided(self.geometry)
-        return x.on(outputs, self.convolve_between(x.features, kernel_map, x.sites, outputs))
-
-
-def _given(
-    coords: Tensor | None, shape: tuple[int, ...] | None, kernel_map: KernelMap | None
-) -> tuple[Tensor, tuple[int, ...], KernelMap] | None:
-    """What `strided_map` has returned; None where the layer is to build its own map."""
-    if coords is None and shape is None and kernel_map is None:
-        return None
-    if coords is None or shape is None or kernel_map is None:
-        raise ValueError("coords, shape, kernel_map: pass all that strided_map returns, or none")
-    return coords, shape, kernel_map
+    def _along(self, features: Tensor, kernel_map: KernelMap, *sites: Sites) -> Tensor:
+        convolve = self.convolve_between if sites else self.convolve
+        return convolve(features, kernel_map, *sites)
 
 
 class InverseConv(Conv):
@@ -423,7 +428,7 @@ class InverseConv(Conv):
         return like.replace(self.convolve_between(x.features, back, x.sites, like.sites))
 
 
-class SparseMaxPool(nn.Module):
+class SparseMaxPool(_Strided):
     """Largest existing input of each window; called as `StridedConv`."""
 
     def __init__(
@@ -438,17 +443,5 @@ class SparseMaxPool(nn.Module):
         stride = kernel_size if stride is None else stride
         self.geometry = ConvGeometry.of(kernel_size, stride, padding, dilation, dims)
 
-    def forward(
-        self,
-        x: SparseTensor,
-        coords: Tensor | None = None,
-        shape: tuple[int, ...] | None = None,
-        kernel_map: KernelMap | None = None,
-    ) -> SparseTensor:
-        if given := _given(coords, shape, kernel_map):
-            coords, shape, kernel_map = given
-            pooled = sparse_max_pool(x.features, kernel_map)
-            return SparseTensor(pooled, coords, shape, x.batch_size)
-        x.sites.follow(self)
-        outputs, kernel_map = x.sites.strided(self.geometry)
-        return x.on(outputs, sparse_max_pool(x.features, kernel_map))
+    def _along(self, features: Tensor, kernel_map: KernelMap, *sites: Sites) -> Tensor:
+        return sparse_max_pool(features, kernel_map)

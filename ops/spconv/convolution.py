@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from millisecond.ops.geometry import ConvGeometry, check_channels, same_device, submanifold_window
+from millisecond.ops.geometry import ConvGeometry, check_channels, submanifold_window
 from millisecond.ops.layers import KeepsWeight, ordered, product
 from millisecond.ops.rulebook import KernelMap
 from millisecond.ops.sites import Sites
-from millisecond.ops.spconv.core import Shared, SparseConvTensor, expand_nd
+from millisecond.ops.spconv.core import Shared, SparseConvTensor, check_rows, expand_nd
 from millisecond.ops.spconv.indice_data import ConvAlgo, SharedMap
 from millisecond.ops.spconv.modules import SparseModule, uncompiled
 
@@ -226,15 +226,6 @@ def check_dimensions(layer: Any, input: SparseConvTensor) -> None:
         raise ValueError(
             f"spatial_shape: {input.spatial_shape}, {type(layer).__name__} takes one of "
             f"{layer.ndim} numbers"
-        )
-
-
-def check_rows(input: SparseConvTensor) -> None:
-    """ValueError unless there is a row of features for each site, on one device."""
-    same_device(features=input.features, indices=input.indices)
-    if len(input.features) != len(input.indices):
-        raise ValueError(
-            f"features: {list(input.features.shape)}, indices have {len(input.indices)} rows"
         )
 
 

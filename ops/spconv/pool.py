@@ -14,11 +14,10 @@ from millisecond.ops.spconv.convolution import (
     MAX_NUM_VOXELS,
     Numbers,
     check_dimensions,
-    check_rows,
     check_window,
     window,
 )
-from millisecond.ops.spconv.core import SparseConvTensor, expand_nd, of_dimensions
+from millisecond.ops.spconv.core import SparseConvTensor, check_rows, expand_nd, of_dimensions
 from millisecond.ops.spconv.indice_data import ConvAlgo, SharedMap
 from millisecond.ops.spconv.modules import SparseModule, uncompiled
 
