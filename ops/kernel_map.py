@@ -364,7 +364,7 @@ def _levels(
         same, down, up = [
             None if rows is None else Table(next(rest), counts[rows]) for rows in of_level
         ]
-        submanifold = None if same is None else KernelMap(same, same.reversed())
+        submanifold = None if same is None else KernelMap.around(same)
         down_map = None if down is None else KernelMap(down, up)
         levels.append(Level(coords[level], counts[level], shapes[level], submanifold, down_map))
     return tuple(levels)
@@ -440,8 +440,8 @@ class SearchedSites:
         self.coords, self.shape, self.batch_size = coords, shape, batch_size
 
     def submanifold_map(self, kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
-        table = Table(_submanifold_neighbours(self.coords, self.shape, kernel_size, dilation))
-        return KernelMap(table, table.reversed())
+        neighbours = _submanifold_neighbours(self.coords, self.shape, kernel_size, dilation)
+        return KernelMap.around(Table(neighbours))
 
     def strided_map(
         self, geometry: ConvGeometry, transposed: bool
@@ -497,7 +497,7 @@ def _with_capacities(
         submanifold = down = None
         if level.submanifold is not None:
             table = _with_capacity(level.submanifold.forward, rows, rows, counts[depth])
-            submanifold = KernelMap(table, table.reversed())
+            submanifold = KernelMap.around(table)
         if level.down is not None:
             above = capacities[depth - 1]
             forward, backward = level.down

@@ -39,23 +39,8 @@ def submanifold_map(
     dilation: tuple[int, ...],
 ) -> KernelMap:
     """See ops.kernel_map.submanifold_map."""
-    table = Table(
-        line_table(coords, coords, batch_size, shape, ConvGeometry.around(kernel, dilation))
-    )
-    return KernelMap(table, table.reversed())
-
-
-def submanifold_map_if_sorted(
-    coords: Tensor,  # [N, 1 + D] int32
-    shape: tuple[int, ...],
-    batch_size: int,
-    kernel: tuple[int, ...],
-    dilation: tuple[int, ...],
-) -> KernelMap | None:
-    """The same of any sites; None where they are not sorted, twice there or outside."""
-    found, fault = site_table(coords, batch_size, shape, ConvGeometry.around(kernel, dilation))
-    table = Table(found)
-    return None if fault else KernelMap(table, table.reversed())
+    window = ConvGeometry.around(kernel, dilation)
+    return KernelMap.around(Table(line_table(coords, coords, batch_size, shape, window)))
 
 
 def strided_map(
@@ -69,19 +54,10 @@ def strided_map(
     out_shape = geometry.output_shape(shape)
     outputs = reached_sites(coords, batch_size, out_shape, geometry)
     forward = Table(line_table(outputs, coords, batch_size, shape, geometry))
-    backward = way_back(coords, outputs, out_shape, batch_size, geometry) if both_ways else None
+    backward = None
+    if both_ways:
+        backward = Table(line_table(coords, outputs, batch_size, out_shape, geometry, True))
     return outputs, out_shape, KernelMap(forward, backward)
-
-
-def way_back(
-    coords: Tensor,  # [N, 1 + D] int32, sorted
-    outputs: Tensor,  # [M, 1 + D] int32, sorted
-    out_shape: tuple[int, ...],
-    batch_size: int,
-    geometry: ConvGeometry,
-) -> Table:
-    """The table of the way back of a strided map from `coords` to `outputs`."""
-    return Table(line_table(coords, outputs, batch_size, out_shape, geometry, True))
 
 
 # ---- whether sites are sorted, unique and inside of their grid ----------------------------------
