@@ -92,6 +92,8 @@ class ConvChain(nn.Module):
 
     def _packed_weights(self) -> GpuWeights | CpuWeights | Sequence[Tensor]:
         """On a CPU first when they are used: most come there only to go on to a GPU."""
+        if self._packed is not None and not torch.compiler.is_compiling():
+            return self._packed
         on_gpu = on_kernels(self.weight_0)
         if not on_gpu and not on_cpu_kernels(self.weight_0):
             return [weight for weight, _ in self.layers()]

@@ -142,6 +142,11 @@ def prepare(
     return Prepared(weight.contiguous(), bias)
 
 
+def are_whole(c_in: int, c_out: int) -> bool:
+    """Whether the tensor cores take these channels as they are."""
+    return (c_in == NARROW or c_in % TILE == 0) and c_out % TILE == 0
+
+
 def _filled_up(volume: int, c_in: int) -> int:
     """Input channels that the tensor cores take, at least these."""
     if c_in == NARROW:

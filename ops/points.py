@@ -83,8 +83,7 @@ def _starts(start: int | Tensor, points: Tensor) -> Tensor:
             raise ValueError(f"start: expected a row from 0 to {count - 1}, got {start}")
         return torch.full((batch,), start, dtype=torch.int64, device=points.device)
     check_tensor("start", start, (batch,), torch.int64)
-    if start.device != points.device:
-        raise ValueError(f"start: on {start.device}, points on {points.device}")
+    same_device(points=points, start=start)
     inside = start.is_cuda or not batch or 0 <= int(start.min()) <= int(start.max()) < count
     if not inside:
         raise ValueError(f"start: expected rows from 0 to {count - 1}, got {start.tolist()}")
@@ -268,8 +267,7 @@ def interpolate(
     _check_rows(features, rows)
     double = features.dtype == torch.float64
     check_tensor("weights", weights, rows.shape, features.dtype if double else torch.float32)
-    if weights.device != features.device:
-        raise ValueError(f"weights: on {weights.device}, features on {features.device}")
+    same_device(features=features, weights=weights)
     if weights.requires_grad:
         raise ValueError("weights: have no gradient, but require one; detach() them")
     if not on_kernels(features):

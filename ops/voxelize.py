@@ -292,8 +292,7 @@ def voxel_pool(
     check_tensor("features", features, ("P", "C"), "of floats")
     if len(features) != len(voxels.voxels):
         raise ValueError(f"features: {len(features)} rows for {len(voxels.voxels)} points")
-    if features.device != voxels.voxels.device:
-        raise ValueError(f"features: on {features.device}, voxels on {voxels.voxels.device}")
+    same_device(voxels=voxels.voxels, features=features)
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction: expected {' or '.join(REDUCTIONS)}, got {reduction!r}")
     if not on_kernels(features):
