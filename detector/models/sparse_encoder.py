@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from millisecond.detector.models.layers import RowNorm
-from millisecond.ops import bev_map
-from millisecond.ops.conv_blocks import conv_blocks, conv_blocks_definition
+from millisecond.ops import bev_map, conv_blocks
 from millisecond.ops.conv_chain import ConvChain
 from millisecond.ops.kernel_map import (
     ConvGeometry,
@@ -22,6 +21,7 @@ from millisecond.ops.kernel_map import (
     index_workspace,
 )
 from millisecond.ops.layers import Conv
+from millisecond.ops.sparse_conv import sparse_conv
 from millisecond.ops.voxelize import Voxels
 
 # The strided convolutions between the levels. Three halve all axes, the last one z alone: the 41
@@ -48,13 +48,17 @@ def last_level_shape(sparse_shape: Sequence[int]) -> tuple[int, int, int]:
 
 
 class SparseBlock(Conv):
-    """Sparse convolution, BatchNorm, ReLU on rows: `conv_blocks` runs them one after another."""
+    """Sparse convolution, BatchNorm, ReLU on rows."""
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: tuple[int, ...] = (3, 3, 3)
     ):
         super().__init__(in_channels, out_channels, kernel_size, bias=False)
         self.norm = RowNorm(out_channels)
+
+    def forward(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
+        """[N_in, C_in] -> [N_out, C_out]."""
+        return torch.relu(self.norm(sparse_conv(features, self.weight, kernel_map)))
 
     def folded(self) -> tuple[Tensor, Tensor]:
         """Weight and bias with the running statistics of the BatchNorm in them."""
@@ -157,12 +161,14 @@ class SparseEncoder(nn.Module):
 
     def _through_blocks(self, features: Tensor, maps: Sequence[KernelMap]) -> Tensor:
         blocks = self._blocks()
-        weights, norms = [block.weight for block in blocks], [block.norm for block in blocks]
+        norms = [block.norm for block in blocks]
         rows = min(kernel_map.forward.neighbours.shape[1] for kernel_map in maps)
         plain = all(type(norm) is RowNorm for norm in norms)  # not synchronised over processes
-        together = features.is_cuda and self.training and plain and rows > 1
-        run = conv_blocks if together else conv_blocks_definition
-        return run(features, weights, maps, norms)
+        if features.is_cuda and self.training and plain and rows > 1:
+            return conv_blocks(features, [block.weight for block in blocks], maps, norms)
+        for block, kernel_map in zip(blocks, maps, strict=True):
+            features = block(features, kernel_map)
+        return features
 
     def _blocks(self) -> list[SparseBlock]:
         blocks = list(self.levels[0])  # type: ignore[call-overload]  # modules have no types
