@@ -28,6 +28,7 @@ DIRECTION_OFFSET = 0.78539  # radians: the border of the two bins, a heading tha
 LARGEST_LOG_SIZE = 10.0  # limit of log(side / anchor's side): keeps wild predictions finite
 MATCH_BACKGROUND, MATCH_IGNORED = -1, -2
 LABEL_BACKGROUND, LABEL_IGNORED = 0, -1
+PREDICTIONS = "class_logits", "box_residuals", "direction_logits"  # of a network
 
 # ---- box coder ----------------------------------------------------------------------------------
 
@@ -395,31 +396,22 @@ def _check_losses(
     positives: Tensor,
     weights: Sequence[float],
 ) -> None:
-    class_logits, box_residuals, direction_logits = predictions
     check_tensor("anchors", anchors, ("Y", "X", "K", "R", 7))
     check_tensor("boxes", boxes, ("B", "M", 7))
     batch, count = len(boxes), anchors.numel() // 7
-    check_tensor("class_logits", class_logits, (batch, count, anchors.shape[2]))
-    check_tensor("box_residuals", box_residuals, (batch, count, 7))
-    check_tensor("direction_logits", direction_logits, (batch, count, 2))
+    named = dict(zip(PREDICTIONS, predictions, strict=True))
+    for (name, tensor), width in zip(named.items(), (anchors.shape[2], 7, 2), strict=True):
+        check_tensor(name, tensor, (batch, count, width))
     check_tensor("match", match, (batch, count))
     check_tensor("positives", positives, (batch,))
     if not all(tensor.is_floating_point() for tensor in predictions):
         kinds = ", ".join(str(tensor.dtype) for tensor in predictions)
-        raise ValueError(f"class_logits, box_residuals, direction_logits: not of floats: {kinds}")
-    wide = torch.float64 if class_logits.dtype == torch.float64 else torch.float32
+        raise ValueError(f"{', '.join(PREDICTIONS)}: not of floats: {kinds}")
+    wide = torch.float64 if predictions[0].dtype == torch.float64 else torch.float32
     for name, tensor in (("anchors", anchors), ("boxes", boxes)):
         if tensor.dtype != wide:
             raise ValueError(f"{name}: expected {wide}, got {tensor.dtype}")
-    same_device(
-        class_logits=class_logits,
-        box_residuals=box_residuals,
-        direction_logits=direction_logits,
-        anchors=anchors,
-        boxes=boxes,
-        match=match,
-        positives=positives,
-    )
+    same_device(**named, anchors=anchors, boxes=boxes, match=match, positives=positives)
     if len(weights) != 3:
         raise ValueError(f"weights: expected 3 (class, box, direction), got {weights}")
 

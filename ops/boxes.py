@@ -19,7 +19,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from millisecond.ops.anchors import DIRECTION_OFFSET, LARGEST_LOG_SIZE, apply_direction, decode
+from millisecond.ops.anchors import (
+    DIRECTION_OFFSET,
+    LARGEST_LOG_SIZE,
+    PREDICTIONS,
+    apply_direction,
+    decode,
+)
 from millisecond.ops.bev import CellValues, bev_spread_definition
 from millisecond.ops.dispatch import on_kernels
 from millisecond.ops.geometry import check_tensor, same_device, whole
@@ -349,15 +355,10 @@ def select_boxes(
     check_tensor("class_logits", class_logits, (batch, count, classes), "of floats")
     check_tensor("box_residuals", box_residuals, (batch, count, 7))
     check_tensor("direction_logits", direction_logits, (batch, count, 2), "of floats")
-    same_device(
-        class_logits=class_logits,
-        box_residuals=box_residuals,
-        direction_logits=direction_logits,
-        anchors=anchors,
-    )
+    predictions = class_logits, box_residuals, direction_logits
+    same_device(**dict(zip(PREDICTIONS, predictions, strict=True)), anchors=anchors)
     _check_limits(anchors, count, score, before_nms, iou_threshold, after_nms)
     limits = score, min(before_nms, count), iou_threshold, after_nms, per_class
-    predictions = class_logits, box_residuals, direction_logits
     if not on_kernels(class_logits):
         return select_boxes_definition(
             class_logits, box_residuals, direction_logits, anchors, *limits

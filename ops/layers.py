@@ -357,7 +357,7 @@ class SubmanifoldConv(Conv):
         return x.replace(self.convolve_between(x.features, kernel_map, sites, sites))
 
 
-class _Strided(nn.Module):
+class _OverStridedMap(nn.Module):
     """Outputs wherever a window touches an input."""
 
     geometry: ConvGeometry
@@ -384,7 +384,7 @@ class _Strided(nn.Module):
         raise NotImplementedError
 
 
-class StridedConv(_Strided, Conv):
+class StridedConv(_OverStridedMap, Conv):
     """Outputs wherever the window touches an input: `conv(x)`, or by a map of one's own
     `conv(x, *strided_map(..., conv.geometry))`."""
 
@@ -433,7 +433,7 @@ class InverseConv(Conv):
         return like.replace(self.convolve_between(x.features, back, x.sites, like.sites))
 
 
-class SparseMaxPool(_Strided):
+class SparseMaxPool(_OverStridedMap):
     """Largest existing input of each window; called as `StridedConv`."""
 
     def __init__(
