@@ -20,14 +20,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from millisecond.ops.dispatch import fake, on_kernels
+from millisecond.ops.dispatch import on_kernels
 from millisecond.ops.geometry import check_tensor, same_device
-from millisecond.ops.library import extension
+from millisecond.ops.library import fake
 
 DIRECTION_OFFSET = 0.78539  # radians: the border of the two bins, a heading that few objects have
 LARGEST_LOG_SIZE = 10.0  # limit of log(side / anchor's side): keeps wild predictions finite
 MATCH_BACKGROUND, MATCH_IGNORED = -1, -2
 LABEL_BACKGROUND, LABEL_IGNORED = 0, -1
+PREDICTIONS = "class_logits", "box_residuals", "direction_logits"  # of a network
 
 # ---- box coder ----------------------------------------------------------------------------------
 
@@ -161,7 +162,6 @@ def match_anchors(
         boxes, labels = _one_row_at_least(boxes), labels.new_zeros(len(labels), 1)
     if not on_kernels(boxes):
         return match_anchors_definition(columns, rows, thresholds, boxes, labels)
-    extension()
     found = torch.ops.millisecond.match_anchors(
         columns, rows, thresholds, boxes.contiguous(), labels.contiguous()
     )
@@ -307,7 +307,6 @@ def anchor_losses(
     weights = [float(weight) for weight in weights]
     if not on_kernels(class_logits):
         return anchor_losses_definition(*predictions, anchors, boxes, match, positives, weights)
-    extension()
     truth = anchors, _one_row_at_least(boxes), match, positives
     return AnchorLosses.apply(*predictions, *truth, weights)
 
@@ -361,7 +360,6 @@ def anchor_loss_gradients(
     if not on_kernels(class_logits):
         truth = anchors, boxes, match, positives
         return anchor_loss_gradients_definition(*predictions, *truth, weights, of_total)
-    extension()
     dense = (p.detach().contiguous() for p in predictions)
     truth = anchors, _one_row_at_least(boxes).contiguous(), match, positives
     return torch.ops.millisecond.anchor_losses_backward(
@@ -398,31 +396,22 @@ def _check_losses(
     positives: Tensor,
     weights: Sequence[float],
 ) -> None:
-    class_logits, box_residuals, direction_logits = predictions
     check_tensor("anchors", anchors, ("Y", "X", "K", "R", 7))
     check_tensor("boxes", boxes, ("B", "M", 7))
     batch, count = len(boxes), anchors.numel() // 7
-    check_tensor("class_logits", class_logits, (batch, count, anchors.shape[2]))
-    check_tensor("box_residuals", box_residuals, (batch, count, 7))
-    check_tensor("direction_logits", direction_logits, (batch, count, 2))
+    named = dict(zip(PREDICTIONS, predictions, strict=True))
+    for (name, tensor), width in zip(named.items(), (anchors.shape[2], 7, 2), strict=True):
+        check_tensor(name, tensor, (batch, count, width))
     check_tensor("match", match, (batch, count))
     check_tensor("positives", positives, (batch,))
     if not all(tensor.is_floating_point() for tensor in predictions):
         kinds = ", ".join(str(tensor.dtype) for tensor in predictions)
-        raise ValueError(f"class_logits, box_residuals, direction_logits: not of floats: {kinds}")
-    wide = torch.float64 if class_logits.dtype == torch.float64 else torch.float32
+        raise ValueError(f"{', '.join(PREDICTIONS)}: not of floats: {kinds}")
+    wide = torch.float64 if predictions[0].dtype == torch.float64 else torch.float32
     for name, tensor in (("anchors", anchors), ("boxes", boxes)):
         if tensor.dtype != wide:
             raise ValueError(f"{name}: expected {wide}, got {tensor.dtype}")
-    same_device(
-        class_logits=class_logits,
-        box_residuals=box_residuals,
-        direction_logits=direction_logits,
-        anchors=anchors,
-        boxes=boxes,
-        match=match,
-        positives=positives,
-    )
+    same_device(**named, anchors=anchors, boxes=boxes, match=match, positives=positives)
     if len(weights) != 3:
         raise ValueError(f"weights: expected 3 (class, box, direction), got {weights}")
 
@@ -485,15 +474,12 @@ class AnchorLosses(torch.autograd.Function):
 
 
 @fake("anchor_losses")
-def _fake_anchor_losses(
-    logits, residuals, directions, anchors, boxes, match, positives, weights
-) -> Tensor:
+def _fake_anchor_losses(logits, residuals, directions, anchors, boxes, *_) -> Tensor:
     return boxes.new_empty(4 + 3 * logits.shape[2])
 
 
 @fake("anchor_losses_backward")
 def _fake_anchor_losses_backward(
-    total, classification, box, direction, logits, residuals, directions, anchors, boxes, match,
-    positives, weights,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    total, classification, box, direction, logits, residuals, directions, *_
+) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(logits), torch.empty_like(residuals), torch.empty_like(directions)

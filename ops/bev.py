@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from millisecond.ops.dispatch import constant_when_traced, fake, on_kernels, tf32_allowed
+from millisecond.ops.dispatch import on_kernels, tf32_allowed
 from millisecond.ops.geometry import linear_keys
-from millisecond.ops.library import extension
+from millisecond.ops.library import constant_when_traced, fake
 from millisecond.ops.rulebook import KernelMap, Level, Table
 
 PANEL = 128  # outputs of a block of the wide kernels, conv/warpgroup.h
@@ -134,7 +134,6 @@ def bev_cells(level: Level, batch_size: int, plan: CellPlan) -> BevCells:
     """
     if not on_kernels(level.coords):
         return bev_cells_definition(level, batch_size, plan)
-    extension()
     capacities = [
         batch_size * y * x + kinds for (y, x), kinds in zip(plan.shapes, plan.kinds, strict=True)
     ]
@@ -358,7 +357,6 @@ class _Packed(NamedTuple):
 
 
 def _packed(up: Tensor, up_bias: Tensor, head: Tensor, head_bias: Tensor) -> _Packed:
-    extension()
     outputs, tf32 = head.shape[1], tf32_allowed()
     room = (0, -outputs % PANEL)
     pack = torch.ops.millisecond.pack_weight
@@ -373,7 +371,7 @@ def _packed(up: Tensor, up_bias: Tensor, head: Tensor, head_bias: Tensor) -> _Pa
 
 
 @fake("bev_heads")
-def _fake_bev_heads(features, up, up_bias, head, head_bias, parts, outputs, count, tf32) -> Tensor:
+def _fake_bev_heads(features, up, up_bias, head, head_bias, parts, *_) -> Tensor:
     return features.new_empty(len(features) * parts, head_bias.shape[0])
 
 
@@ -391,7 +389,6 @@ def bev_spread(
     """
     if not on_kernels(rows[0]):
         return bev_spread_definition(values, rows, factors, channels)
-    extension()
     return torch.ops.millisecond.bev_spread(values, rows, factors, channels)
 
 

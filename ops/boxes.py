@@ -19,11 +19,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from millisecond.ops.anchors import DIRECTION_OFFSET, LARGEST_LOG_SIZE, apply_direction, decode
+from millisecond.ops.anchors import (
+    DIRECTION_OFFSET,
+    LARGEST_LOG_SIZE,
+    PREDICTIONS,
+    apply_direction,
+    decode,
+)
 from millisecond.ops.bev import CellValues, bev_spread_definition
-from millisecond.ops.dispatch import fake, on_kernels
+from millisecond.ops.dispatch import on_kernels
 from millisecond.ops.geometry import check_tensor, same_device, whole
-from millisecond.ops.library import extension
+from millisecond.ops.library import fake
 
 MATRIX_CHUNK = 1 << 22  # pairs whose distance is tested together
 PAIR_CHUNK = 1 << 15  # pairs intersected together: their temporaries stay in the cache
@@ -79,12 +85,10 @@ def paired_overlap_bev(a: Tensor, b: Tensor) -> Tensor:  # [P, 7], [P, 7] -> [P]
         raise ValueError(f"a has {a.shape[0]} boxes but b has {b.shape[0]}: pairs need as many")
     if not on_kernels(a):
         return paired_overlap_bev_definition(a, b)
-    extension()
     return torch.ops.millisecond.paired_overlap(a.contiguous(), b.contiguous())
 
 
 def _overlap(a: Tensor, b: Tensor, kind: str) -> Tensor:
-    extension()
     return torch.ops.millisecond.overlap(a.contiguous(), b.contiguous(), kind)
 
 
@@ -254,7 +258,6 @@ def nms(
     whole("max_output", max_output, 0)
     if not on_kernels(boxes):
         return nms_definition(boxes, scores, iou_threshold, max_output, count, labels)
-    extension()
     if count is not None:
         row = torch.arange(scores.shape[0], device=scores.device)
         scores = scores.masked_fill(row >= count, -torch.inf)
@@ -317,7 +320,7 @@ def _check_share(name: str, share: float) -> None:
 
 
 @fake("nms")
-def _fake_nms(boxes, order, iou_threshold, max_output, count, labels=None) -> tuple[Tensor, Tensor]:
+def _fake_nms(boxes, order, iou_threshold, max_output, *_) -> tuple[Tensor, Tensor]:
     return order.new_empty(max_output), order.new_empty(1, dtype=torch.int32)
 
 
@@ -352,20 +355,14 @@ def select_boxes(
     check_tensor("class_logits", class_logits, (batch, count, classes), "of floats")
     check_tensor("box_residuals", box_residuals, (batch, count, 7))
     check_tensor("direction_logits", direction_logits, (batch, count, 2), "of floats")
-    same_device(
-        class_logits=class_logits,
-        box_residuals=box_residuals,
-        direction_logits=direction_logits,
-        anchors=anchors,
-    )
+    predictions = class_logits, box_residuals, direction_logits
+    same_device(**dict(zip(PREDICTIONS, predictions, strict=True)), anchors=anchors)
     _check_limits(anchors, count, score, before_nms, iou_threshold, after_nms)
     limits = score, min(before_nms, count), iou_threshold, after_nms, per_class
-    predictions = class_logits, box_residuals, direction_logits
     if not on_kernels(class_logits):
         return select_boxes_definition(
             class_logits, box_residuals, direction_logits, anchors, *limits
         )
-    extension()
     dense = (tensor.contiguous() for tensor in (*predictions, anchors))
     coder = DIRECTION_OFFSET, LARGEST_LOG_SIZE
     return SelectedBoxes(*torch.ops.millisecond.select_boxes(*dense, *limits, *coder))
@@ -439,7 +436,6 @@ def select_boxes_of_cells(
     limits = score, min(before_nms, count), iou_threshold, after_nms, per_class
     if not on_kernels(anchors):
         return select_boxes_of_cells_definition(cells, anchors, *limits)
-    extension()
     coder = DIRECTION_OFFSET, LARGEST_LOG_SIZE
     found = torch.ops.millisecond.select_boxes_of_cells(
         *cells, anchors.contiguous(), *limits, *coder
@@ -483,17 +479,15 @@ def _check_limits(
 
 @fake("select_boxes")
 def _fake_select_boxes(
-    class_logits, box_residuals, direction_logits, anchors, score, before_nms, iou_threshold,
-    after_nms, per_class, direction_offset, largest_log_size,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return _empty(len(class_logits), after_nms, anchors)
+    logits, residuals, directions, anchors, score, before_nms, iou_threshold, after_nms, *_
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _empty(len(logits), after_nms, anchors)
 
 
 @fake("select_boxes_of_cells")
 def _fake_select_boxes_of_cells(
-    values, rows, factors, channels, anchors, score, before_nms, iou_threshold,
-    after_nms, per_class, direction_offset, largest_log_size,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    values, rows, factors, channels, anchors, score, before_nms, iou_threshold, after_nms, *_
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return _empty(len(rows[0]), after_nms, anchors)
 
 

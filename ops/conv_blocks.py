@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from millisecond.ops.dispatch import fake, on_kernels, tf32_allowed
+from millisecond.ops.dispatch import on_kernels, tf32_allowed
 from millisecond.ops.geometry import same_device
-from millisecond.ops.library import extension
+from millisecond.ops.library import extension, fake
 from millisecond.ops.rulebook import KernelMap, Table
 from millisecond.ops.sparse_conv import mixed_conv, sparse_conv
 
@@ -127,19 +127,7 @@ def _orders(tables: Sequence[Table]) -> list[Tensor | None]:
 
 @fake("conv_blocks")
 def _fake_conv_blocks(
-    features,
-    weights,
-    scales,
-    shifts,
-    running_means,
-    running_vars,
-    batches,
-    neighbours,
-    counts,
-    orders,
-    momentum,
-    eps,
-    tf32=False,
+    features, weights, scales, shifts, means, variances, batches, neighbours, *_
 ) -> list[Tensor]:
     outs = [
         features.new_empty(table.shape[1], scale.shape[0])
@@ -151,23 +139,9 @@ def _fake_conv_blocks(
 
 @fake("conv_blocks_backward")
 def _fake_conv_blocks_backward(
-    gradient,
-    features,
-    weights,
-    scales,
-    shifts,
-    saved,
-    neighbours,
-    counts,
-    back_neighbours,
-    back_counts,
-    back_orders,
-    back_flipped,
-    eps,
-    wants_features,
-    tf32=False,
-    overwrite=False,
-) -> list[Tensor]:
+    gradient, features, weights, scales, shifts, saved, neighbours, counts, back_neighbours,
+    back_counts, back_orders, back_flipped, eps, wants_features, *_,
+) -> list[Tensor]:  # fmt: skip
     of_features = torch.empty_like(features) if wants_features else features.new_empty(0)
     of_weights = [torch.empty_like(weight, dtype=torch.float32) for weight in weights]
     of_scales, of_shifts = ([torch.empty_like(scale) for scale in scales] for _ in range(2))
@@ -176,22 +150,6 @@ def _fake_conv_blocks_backward(
 
 @fake("train_blocks")
 def _fake_train_blocks(
-    features,
-    weights,
-    scales,
-    shifts,
-    running_means,
-    running_vars,
-    batches,
-    neighbours,
-    counts,
-    orders,
-    back_neighbours,
-    back_counts,
-    back_orders,
-    back_flipped,
-    momentum,
-    eps,
-    tf32,
+    features, weights, scales, shifts, means, variances, batches, neighbours, *_
 ) -> Tensor:
     return features.new_empty(neighbours[-1].shape[1], scales[-1].shape[0])

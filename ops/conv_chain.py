@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from millisecond.ops import cpu
-from millisecond.ops.dispatch import fake, on_cpu_kernels, on_kernels, tf32_allowed
+from millisecond.ops.dispatch import on_cpu_kernels, on_kernels, tf32_allowed
 from millisecond.ops.geometry import check_tensor
-from millisecond.ops.library import extension
+from millisecond.ops.library import fake
 from millisecond.ops.rulebook import KernelMap
 from millisecond.ops.sparse_conv import sparse_conv
 
@@ -88,16 +88,18 @@ class ConvChain(nn.Module):
         self._biases = [getattr(self, f"bias_{layer}") for layer in range(self.count)]
         self._packed: GpuWeights | CpuWeights | None = None
         if on_kernels(self.weight_0):  # now: tf32 is decided here, and graphs are captured later
-            self._packed = self._packed_weights()  # type: ignore[assignment]  # they are there
+            self._packed_weights()
 
     def _packed_weights(self) -> GpuWeights | CpuWeights | Sequence[Tensor]:
         """On a CPU first when they are used: most come there only to go on to a GPU."""
+        if self._packed is not None and not torch.compiler.is_compiling():
+            return self._packed
         on_gpu = on_kernels(self.weight_0)
         if not on_gpu and not on_cpu_kernels(self.weight_0):
             return [weight for weight, _ in self.layers()]
         if self._packed is None:
             weights = [weight for weight, _ in self.layers()]
-            self._packed = _packed_for_gpu(weights) if on_gpu else _packed_for_cpu(weights)
+            self._packed = _for_gpu(weights) if on_gpu else _for_cpu(weights)
         return self._packed
 
     def _load_from_state_dict(self, *arguments) -> None:
@@ -118,7 +120,7 @@ def conv_chain_definition(
     return features
 
 
-def _packed_for_cpu(weights: Sequence[Tensor]) -> CpuWeights:
+def _for_cpu(weights: Sequence[Tensor]) -> CpuWeights:
     return CpuWeights([cpu.pack_weight(weight) for weight in weights], weights[0].dtype)
 
 
@@ -135,8 +137,7 @@ def _on_cpu_kernels(
     return features
 
 
-def _packed_for_gpu(weights: Sequence[Tensor]) -> GpuWeights:
-    extension()
+def _for_gpu(weights: Sequence[Tensor]) -> GpuWeights:
     tf32, pack = tf32_allowed(), torch.ops.millisecond.pack_weight
     return GpuWeights([pack(weight.contiguous(), tf32) for weight in weights], tf32)
 
@@ -161,5 +162,5 @@ def _on_kernels(
 
 
 @fake("conv_chain")
-def _fake_conv_chain(features, weights, biases, neighbours, counts, orders, tiles, tf32) -> Tensor:
+def _fake_conv_chain(features, weights, biases, neighbours, *_) -> Tensor:
     return weights[0].new_empty(neighbours[-1].shape[1], biases[-1].shape[0])

@@ -328,8 +328,7 @@ class WalkedSites:
             _pointer(neighbours),
             threads(),
         )
-        table = Table(neighbours)
-        return KernelMap(table, table.reversed())
+        return KernelMap.around(Table(neighbours))
 
     def strided_map(
         self, geometry: ConvGeometry, transposed: bool

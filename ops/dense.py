@@ -11,7 +11,6 @@ from math import prod
 import torch
 from torch import Tensor
 
-from millisecond.ops.dispatch import fake
 from millisecond.ops.geometry import (
     check_axes,
     check_cells,
@@ -20,7 +19,7 @@ from millisecond.ops.geometry import (
     linear_keys,
     same_device,
 )
-from millisecond.ops.library import extension
+from millisecond.ops.library import extension, fake
 
 
 def dense(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from millisecond.ops import cpu
-from millisecond.ops.dispatch import constant_when_traced, fake, on_cpu_kernels
+from millisecond.ops.dispatch import on_cpu_kernels
 from millisecond.ops.geometry import (
     ConvGeometry,
     check_axes,
@@ -33,7 +33,7 @@ from millisecond.ops.geometry import (
     three_axes,
     whole,
 )
-from millisecond.ops.library import extension
+from millisecond.ops.library import constant_when_traced, extension, fake
 from millisecond.ops.rulebook import KernelMap, Level, Pyramid, Table
 
 MAX_WORDS = 1 << 28  # of a bitmap, 1 GiB: a batch of 32 KITTI grids takes half of it
@@ -183,7 +183,7 @@ def _checked_grid(coords: Tensor, spatial_shape: Sequence[int]) -> tuple[int, ..
 
 
 def _on_bitmap(coords: Tensor, batch_size: int, shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether the bitmap serves; then the operators are loaded."""
+    """Whether the bitmap serves; then the operators are loaded, as by `on_kernels`."""
     check_cells(batch_size, shapes)
     return coords.is_cuda and fits(batch_size, shapes)
 
@@ -364,7 +364,7 @@ def _levels(
         same, down, up = [
             None if rows is None else Table(next(rest), counts[rows]) for rows in of_level
         ]
-        submanifold = None if same is None else KernelMap(same, same.reversed())
+        submanifold = None if same is None else KernelMap.around(same)
         down_map = None if down is None else KernelMap(down, up)
         levels.append(Level(coords[level], counts[level], shapes[level], submanifold, down_map))
     return tuple(levels)
@@ -440,8 +440,8 @@ class SearchedSites:
         self.coords, self.shape, self.batch_size = coords, shape, batch_size
 
     def submanifold_map(self, kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> KernelMap:
-        table = Table(_submanifold_neighbours(self.coords, self.shape, kernel_size, dilation))
-        return KernelMap(table, table.reversed())
+        neighbours = _submanifold_neighbours(self.coords, self.shape, kernel_size, dilation)
+        return KernelMap.around(Table(neighbours))
 
     def strided_map(
         self, geometry: ConvGeometry, transposed: bool
@@ -497,7 +497,7 @@ def _with_capacities(
         submanifold = down = None
         if level.submanifold is not None:
             table = _with_capacity(level.submanifold.forward, rows, rows, counts[depth])
-            submanifold = KernelMap(table, table.reversed())
+            submanifold = KernelMap.around(table)
         if level.down is not None:
             above = capacities[depth - 1]
             forward, backward = level.down

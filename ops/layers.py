@@ -142,6 +142,11 @@ def prepare(
     return Prepared(weight.contiguous(), bias)
 
 
+def are_whole(c_in: int, c_out: int) -> bool:
+    """Whether the tensor cores take these channels as they are."""
+    return (c_in == NARROW or c_in % TILE == 0) and c_out % TILE == 0
+
+
 def _filled_up(volume: int, c_in: int) -> int:
     """Input channels that the tensor cores take, at least these."""
     if c_in == NARROW:
@@ -187,6 +192,16 @@ Keeper = TypeVar("Keeper", bound="KeepsWeight")
 class KeepsWeight(nn.Module):
     """A layer that keeps its weight between calls as the kernels read it, where gradients are off:
     what `product` takes as `kept`."""
+
+    weight: nn.Parameter
+    bias: Tensor | None
+
+    def _draw(self, inputs: int) -> None:
+        """As torch's dense convolutions: Kaiming uniform with a = sqrt(5), fan in = V * C_in."""
+        bound = 1 / math.sqrt(max(inputs, 1))
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
 
     def _kept_weight(self) -> PreparedWeight:
         kept = _KEPT.get(self)
@@ -293,11 +308,8 @@ class Conv(KeepsWeight):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As torch's dense convolutions: Kaiming uniform with a = sqrt(5), fan in = V * C_in."""
-        bound = 1 / math.sqrt(self.weight.shape[0] * self.weight.shape[1])
-        nn.init.uniform_(self.weight, -bound, bound)
-        if self.bias is not None:
-            nn.init.uniform_(self.bias, -bound, bound)
+        """See `KeepsWeight._draw`."""
+        self._draw(self.weight.shape[0] * self.weight.shape[1])
 
     def convolve(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
         """[N_in, C_in] -> [N_out, C_out]."""
@@ -345,7 +357,34 @@ class SubmanifoldConv(Conv):
         return x.replace(self.convolve_between(x.features, kernel_map, sites, sites))
 
 
-class StridedConv(Conv):
+class _OverStridedMap(nn.Module):
+    """Outputs wherever a window touches an input."""
+
+    geometry: ConvGeometry
+
+    def forward(
+        self,
+        x: SparseTensor,
+        coords: Tensor | None = None,
+        shape: tuple[int, ...] | None = None,
+        kernel_map: KernelMap | None = None,
+    ) -> SparseTensor:
+        if coords is None and shape is None and kernel_map is None:
+            x.sites.follow(self)
+            outputs, kernel_map = x.sites.strided(self.geometry)
+            return x.on(outputs, self._along(x.features, kernel_map, x.sites, outputs))
+        if coords is None or shape is None or kernel_map is None:
+            raise ValueError(
+                "coords, shape, kernel_map: pass all that strided_map returns, or none"
+            )
+        return SparseTensor(self._along(x.features, kernel_map), coords, shape, x.batch_size)
+
+    def _along(self, features: Tensor, kernel_map: KernelMap, *sites: Sites) -> Tensor:
+        """The outputs' features; sites: of the inputs and of the outputs, where they keep it."""
+        raise NotImplementedError
+
+
+class StridedConv(_OverStridedMap, Conv):
     """Outputs wherever the window touches an input: `conv(x)`, or by a map of one's own
     `conv(x, *strided_map(..., conv.geometry))`."""
 
@@ -364,31 +403,9 @@ class StridedConv(Conv):
         super().__init__(in_channels, out_channels, geometry.kernel_size, bias)
         self.geometry = geometry
 
-    def forward(
-        self,
-        x: SparseTensor,
-        coords: Tensor | None = None,
-        shape: tuple[int, ...] | None = None,
-        kernel_map: KernelMap | None = None,
-    ) -> SparseTensor:
-        if given := _given(coords, shape, kernel_map):
-            coords, shape, kernel_map = given
-            features = self.convolve(x.features, kernel_map)
-            return SparseTensor(features, coords, shape, x.batch_size)
-        x.sites.follow(self)
-        outputs, kernel_map = x.sites.strided(self.geometry)
-        return x.on(outputs, self.convolve_between(x.features, kernel_map, x.sites, outputs))
-
-
-def _given(
-    coords: Tensor | None, shape: tuple[int, ...] | None, kernel_map: KernelMap | None
-) -> tuple[Tensor, tuple[int, ...], KernelMap] | None:
-    """What `strided_map` has returned; None where the layer is to build its own map."""
-    if coords is None and shape is None and kernel_map is None:
-        return None
-    if coords is None or shape is None or kernel_map is None:
-        raise ValueError("coords, shape, kernel_map: pass all that strided_map returns, or none")
-    return coords, shape, kernel_map
+    def _along(self, features: Tensor, kernel_map: KernelMap, *sites: Sites) -> Tensor:
+        convolve = self.convolve_between if sites else self.convolve
+        return convolve(features, kernel_map, *sites)
 
 
 class InverseConv(Conv):
@@ -416,7 +433,7 @@ class InverseConv(Conv):
         return like.replace(self.convolve_between(x.features, back, x.sites, like.sites))
 
 
-class SparseMaxPool(nn.Module):
+class SparseMaxPool(_OverStridedMap):
     """Largest existing input of each window; called as `StridedConv`."""
 
     def __init__(
@@ -431,17 +448,5 @@ class SparseMaxPool(nn.Module):
         stride = kernel_size if stride is None else stride
         self.geometry = ConvGeometry.of(kernel_size, stride, padding, dilation, dims)
 
-    def forward(
-        self,
-        x: SparseTensor,
-        coords: Tensor | None = None,
-        shape: tuple[int, ...] | None = None,
-        kernel_map: KernelMap | None = None,
-    ) -> SparseTensor:
-        if given := _given(coords, shape, kernel_map):
-            coords, shape, kernel_map = given
-            pooled = sparse_max_pool(x.features, kernel_map)
-            return SparseTensor(pooled, coords, shape, x.batch_size)
-        x.sites.follow(self)
-        outputs, kernel_map = x.sites.strided(self.geometry)
-        return x.on(outputs, sparse_max_pool(x.features, kernel_map))
+    def _along(self, features: Tensor, kernel_map: KernelMap, *sites: Sites) -> Tensor:
+        return sparse_max_pool(features, kernel_map)

@@ -16,13 +16,13 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
-from millisecond.ops.dispatch import constant_when_traced, register_fakes
 from millisecond.ops.toolchain import (
     Toolchain,
     architectures,
@@ -37,6 +37,9 @@ CXX_FLAGS = ["-O2"]
 CUDA_FLAGS = ["-O3", "-lineinfo"]
 HEADERS = (".cuh", ".h")
 LOCK_TIMEOUT = 600.0  # s; a cold build takes under a minute
+FAKES: defaultdict[str, dict[str, Callable]] = defaultdict(dict)  # by library and operator
+
+F = TypeVar("F", bound=Callable)
 
 
 class BuildError(OSError):
@@ -71,6 +74,16 @@ def _outcome(annex: Annex | None) -> BuildError | None:
     return None
 
 
+def constant_when_traced(function: F) -> F:
+    """torch.compile calls the function while it traces, and never again.
+
+    As torch.compiler.assume_constant_result, which imports the compiler: as long as torch itself
+    takes, in every program.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
 @constant_when_traced
 def extension(annex: Annex | None = None) -> None:
     """Make `torch.ops.millisecond` available, or an annex, compiling it first where needed.
@@ -80,6 +93,23 @@ def extension(annex: Annex | None = None) -> None:
     """
     if failure := _outcome(annex):
         raise failure
+
+
+def fake(operator: str, library: str = "millisecond") -> Callable[[Callable], Callable]:
+    """Declares the function below it the fake of an operator: of its arguments, empty results. The
+    arguments behind the last one that it reads need no names."""
+
+    def declare(function: Callable) -> Callable:
+        FAKES[library][operator] = function
+        return function
+
+    return declare
+
+
+def register_fakes(library: str) -> None:
+    """To be called once the library is loaded: torch wants the operators to exist."""
+    for operator, function in FAKES[library].items():
+        torch.library.register_fake(f"{library}::{operator}", function)
 
 
 def name_of(annex: Annex | None) -> str:

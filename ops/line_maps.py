@@ -13,10 +13,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-from millisecond.ops.dispatch import fake, on_kernels
+from millisecond.ops.dispatch import on_kernels
 from millisecond.ops.geometry import ConvGeometry, coords_of_keys, linear_keys, three_axes
 from millisecond.ops.kernel_map import reached_outputs, workspace_words
-from millisecond.ops.library import extension
+from millisecond.ops.library import fake
 from millisecond.ops.rulebook import KernelMap, Table
 
 MOST_BYTES = 1 << 27  # of a bitmap
@@ -39,23 +39,8 @@ def submanifold_map(
     dilation: tuple[int, ...],
 ) -> KernelMap:
     """See ops.kernel_map.submanifold_map."""
-    table = Table(
-        line_table(coords, coords, batch_size, shape, ConvGeometry.around(kernel, dilation))
-    )
-    return KernelMap(table, table.reversed())
-
-
-def submanifold_map_if_sorted(
-    coords: Tensor,  # [N, 1 + D] int32
-    shape: tuple[int, ...],
-    batch_size: int,
-    kernel: tuple[int, ...],
-    dilation: tuple[int, ...],
-) -> KernelMap | None:
-    """The same of any sites; None where they are not sorted, twice there or outside."""
-    found, fault = site_table(coords, batch_size, shape, ConvGeometry.around(kernel, dilation))
-    table = Table(found)
-    return None if fault else KernelMap(table, table.reversed())
+    window = ConvGeometry.around(kernel, dilation)
+    return KernelMap.around(Table(line_table(coords, coords, batch_size, shape, window)))
 
 
 def strided_map(
@@ -69,19 +54,10 @@ def strided_map(
     out_shape = geometry.output_shape(shape)
     outputs = reached_sites(coords, batch_size, out_shape, geometry)
     forward = Table(line_table(outputs, coords, batch_size, shape, geometry))
-    backward = way_back(coords, outputs, out_shape, batch_size, geometry) if both_ways else None
+    backward = None
+    if both_ways:
+        backward = Table(line_table(coords, outputs, batch_size, out_shape, geometry, True))
     return outputs, out_shape, KernelMap(forward, backward)
-
-
-def way_back(
-    coords: Tensor,  # [N, 1 + D] int32, sorted
-    outputs: Tensor,  # [M, 1 + D] int32, sorted
-    out_shape: tuple[int, ...],
-    batch_size: int,
-    geometry: ConvGeometry,
-) -> Table:
-    """The table of the way back of a strided map from `coords` to `outputs`."""
-    return Table(line_table(coords, outputs, batch_size, out_shape, geometry, True))
 
 
 # ---- whether sites are sorted, unique and inside of their grid ----------------------------------
@@ -95,7 +71,6 @@ def site_order(coords: Tensor, batch_size: int, shape: Sequence[int]) -> Tensor:
     come after the one before it by (b, z, y, x), and OUTSIDE where one is out of the grid."""
     if not on_kernels(coords):
         return site_order_definition(coords, batch_size, shape)
-    extension()
     return torch.ops.millisecond.site_order(coords.contiguous(), batch_size, three_axes(shape, 1))
 
 
@@ -132,7 +107,6 @@ def line_table(
     """
     if not on_kernels(coords):
         return line_table_definition(coords, source, batch_size, shape, window, transposed)
-    extension()
     grid = batch_size, three_axes(shape, 1), window.numbers()
     return torch.ops.millisecond.line_table(
         coords.contiguous(), source.contiguous(), *grid, transposed
@@ -152,7 +126,6 @@ def site_table(
     """
     if not on_kernels(coords):
         return site_table_definition(coords, batch_size, shape, window)
-    extension()
     grid = batch_size, three_axes(shape, 1), window.numbers()
     return torch.ops.millisecond.site_table(coords.contiguous(), *grid)
 
@@ -216,7 +189,6 @@ def reached_sites(
     """The outputs on a grid of this shape that some window with a site has; waits for the GPU."""
     if not on_kernels(coords):
         return reached_sites_definition(coords, batch_size, shape, window)
-    extension()
     grid = batch_size, three_axes(shape, 1), window.numbers()
     reached, count = torch.ops.millisecond.reached_sites(coords.contiguous(), *grid)
     return reached[: int(count)].clone()  # sync: number of outputs; the room goes back

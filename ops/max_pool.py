@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from millisecond.ops.dispatch import fake, on_kernels
-from millisecond.ops.library import extension
+from millisecond.ops.dispatch import on_kernels
+from millisecond.ops.library import fake
 from millisecond.ops.rulebook import KernelMap
 from millisecond.ops.sparse_conv import check_features
 
@@ -23,7 +23,6 @@ def sparse_max_pool(
     check_features(features, kernel_map)
     if not on_kernels(features):
         return sparse_max_pool_definition(features, kernel_map)
-    extension()
     if torch.is_grad_enabled():
         return KernelMaxPool.apply(features, kernel_map)
     return _max_pool(features, kernel_map)[0]

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from millisecond.ops.dispatch import fake, on_kernels
+from millisecond.ops.dispatch import on_kernels
 from millisecond.ops.geometry import check_tensor, same_device, whole
-from millisecond.ops.library import extension
+from millisecond.ops.library import fake
 
 PAIRS = 1 << 18  # distances at a time: they fit in the caches of a CPU
 SMALLEST = 1e-10  # square metres: a query may lie on a point
@@ -50,7 +50,6 @@ def furthest_point_sampling(
     start = _starts(start, points)
     if not on_kernels(points):
         return furthest_point_sampling_definition(points, samples, start)
-    extension()
     return torch.ops.millisecond.furthest_point_sampling(
         points.contiguous(), start.contiguous(), samples
     )
@@ -84,8 +83,7 @@ def _starts(start: int | Tensor, points: Tensor) -> Tensor:
             raise ValueError(f"start: expected a row from 0 to {count - 1}, got {start}")
         return torch.full((batch,), start, dtype=torch.int64, device=points.device)
     check_tensor("start", start, (batch,), torch.int64)
-    if start.device != points.device:
-        raise ValueError(f"start: on {start.device}, points on {points.device}")
+    same_device(points=points, start=start)
     inside = start.is_cuda or not batch or 0 <= int(start.min()) <= int(start.max()) < count
     if not inside:
         raise ValueError(f"start: expected rows from 0 to {count - 1}, got {start.tolist()}")
@@ -125,7 +123,6 @@ def ball_query(
     whole("samples", samples, 1)
     if not on_kernels(points):
         return ball_query_definition(points, centres, radius, samples)
-    extension()
     return torch.ops.millisecond.ball_query(
         points.contiguous(), centres.contiguous(), radius, samples
     )
@@ -163,7 +160,6 @@ def three_nearest(
     _check_clouds(points, queries=queries)
     if not on_kernels(points):
         return three_nearest_definition(points, queries)
-    extension()
     return Nearest(*torch.ops.millisecond.three_nearest(points.contiguous(), queries.contiguous()))
 
 
@@ -231,7 +227,6 @@ def group_points(
     _check_rows(features, rows)
     if not on_kernels(features):
         return group_points_definition(features, rows)
-    extension()
     return GroupPoints.apply(features, rows.contiguous())
 
 
@@ -272,13 +267,11 @@ def interpolate(
     _check_rows(features, rows)
     double = features.dtype == torch.float64
     check_tensor("weights", weights, rows.shape, features.dtype if double else torch.float32)
-    if weights.device != features.device:
-        raise ValueError(f"weights: on {weights.device}, features on {features.device}")
+    same_device(features=features, weights=weights)
     if weights.requires_grad:
         raise ValueError("weights: have no gradient, but require one; detach() them")
     if not on_kernels(features):
         return interpolate_definition(features, rows, weights)
-    extension()
     return Interpolate.apply(features, rows.contiguous(), weights.contiguous())
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from millisecond.ops.dispatch import fake, on_kernels
-from millisecond.ops.library import extension
+from millisecond.ops.dispatch import on_kernels
+from millisecond.ops.library import fake
 from millisecond.ops.rulebook import Table
 
 MOST_OFFSETS = 31
@@ -36,7 +36,6 @@ def row_order(table: Table, segment: int = ALL) -> Tensor:
         )
     if not on_kernels(table.neighbours):
         return row_order_definition(table, segment)
-    extension()
     return torch.ops.millisecond.row_order(table.neighbours, table.count, segment)
 
 

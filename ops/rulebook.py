@@ -22,7 +22,7 @@ class Table(NamedTuple):
     tiles: Tensor | None = None  # uint8: what a wide layer's kernel on a GPU finds out first
 
     def reversed(self) -> Table:
-        """The other direction of a submanifold map, whose neighbours are symmetric."""
+        """The other direction of a submanifold map."""
         return self._replace(flipped=not self.flipped)
 
 
@@ -31,6 +31,11 @@ class KernelMap(NamedTuple):
 
     forward: Table  # N_out rows, entries are input rows
     backward: Table | None  # N_in rows, entries are output rows
+
+    @classmethod
+    def around(cls, table: Table) -> KernelMap:
+        """The map of a submanifold convolution: its neighbours are symmetric."""
+        return cls(table, table.reversed())
 
     def reversed(self) -> KernelMap:
         """The map of the inverse convolution: outputs on the inputs' sites."""

@@ -38,7 +38,13 @@ from millisecond.ops.kernel_map import (
     submanifold_map,
     submanifold_map_definition,
 )
-from millisecond.ops.line_maps import OUTSIDE, site_order, site_order_definition
+from millisecond.ops.line_maps import (
+    OUTSIDE,
+    line_table,
+    site_order,
+    site_order_definition,
+    site_table,
+)
 from millisecond.ops.row_order import row_order
 from millisecond.ops.rulebook import KernelMap, Pyramid, Table
 
@@ -184,9 +190,9 @@ class Sites:
         self, geometry: ConvGeometry, outputs: Sites, kernel_map: KernelMap
     ) -> tuple[Sites, KernelMap]:
         coords, order = self.ordered()
-        grid = outputs.shape, self.batch_size
+        grid = self.batch_size, outputs.shape
         with _tracked():  # see `strided`
-            back = line_maps.way_back(coords, outputs.ordered()[0], *grid, geometry)
+            back = Table(line_table(coords, outputs.ordered()[0], *grid, geometry, True))
             return outputs, kernel_map._replace(backward=outputs_in(order, back))
 
     def _submanifold_map(
@@ -201,8 +207,7 @@ class Sites:
         sizes = [len(coords)]
         found = index_pyramid(coords, *grid, (), kernel, True, sizes).levels[0].submanifold
         assert found is not None  # asked for
-        table = Table(found.forward.neighbours)
-        return KernelMap(table, table.reversed())
+        return KernelMap.around(Table(found.forward.neighbours))
 
     def _strided_map(
         self, coords: Tensor, geometry: ConvGeometry, both_ways: bool
@@ -235,11 +240,12 @@ class Sites:
         if not self.indices.is_cuda:
             return None
         coords = self.indices.int().contiguous()
-        grid = self.shape, self.batch_size
-        found = line_maps.submanifold_map_if_sorted(coords, *grid, kernel, dilation)
-        if found is not None:
-            self._ordered = coords, None
-        return found
+        window = ConvGeometry.around(kernel, dilation)
+        neighbours, fault = site_table(coords, self.batch_size, self.shape, window)
+        if fault:
+            return None
+        self._ordered = coords, None
+        return KernelMap.around(Table(neighbours))
 
     def _build_foreseen(self, foreseen: Foreseen, both_ways: bool) -> None:
         """All maps that the last input needed, where it went down: in one call that waits once."""
@@ -419,8 +425,7 @@ def submanifold_in(order: Tensor | None, kernel_map: KernelMap) -> KernelMap:
     if order is None:
         return kernel_map
     columns = kernel_map.forward.neighbours.index_select(1, _inverse(order))
-    table = Table(_renumbered(columns, order))
-    return KernelMap(table, table.reversed())
+    return KernelMap.around(Table(_renumbered(columns, order)))
 
 
 def strided_in(order: Tensor | None, kernel_map: KernelMap) -> KernelMap:

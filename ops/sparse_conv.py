@@ -16,8 +16,8 @@ from torch.nn.functional import conv2d, pad
 from torch.nn.grad import conv2d_weight
 
 from millisecond.ops import cpu
-from millisecond.ops.dispatch import fake, on_cpu_kernels, on_kernels, tf32_allowed
-from millisecond.ops.library import extension
+from millisecond.ops.dispatch import on_cpu_kernels, on_kernels, tf32_allowed
+from millisecond.ops.library import extension, fake
 from millisecond.ops.rulebook import KernelMap, Table
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -220,27 +220,12 @@ def _convolve(
 
 
 @fake("conv")
-def _fake_conv(
-    features,
-    weight,
-    transposed,
-    neighbours,
-    count,
-    flipped,
-    bias,
-    residual,
-    relu,
-    tf32=False,
-    order=None,
-    packed=None,
-) -> Tensor:
+def _fake_conv(features, weight, transposed, neighbours, *_) -> Tensor:
     return features.new_empty(neighbours.shape[1], weight.shape[1 if transposed else 2])
 
 
 @fake("conv_weight_gradient")
-def _fake_conv_weight_gradient(
-    features, gradient, neighbours, count, flipped, tf32=False
-) -> Tensor:
+def _fake_conv_weight_gradient(features, gradient, neighbours, *_) -> Tensor:
     shape = neighbours.shape[0], features.shape[1], gradient.shape[1]
     return features.new_empty(shape, dtype=torch.float32)
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from millisecond.ops.dispatch import fake, on_kernels
+from millisecond.ops.dispatch import on_kernels
 from millisecond.ops.geometry import check_tensor, same_device
-from millisecond.ops.library import extension
+from millisecond.ops.library import fake
 
 ALIGNMENT = 16  # bytes, of the kernels' reads
 
@@ -72,7 +72,6 @@ def adamw_update(
     if not on_kernels(weights):
         state = moments, schedule, recipe, average, loss_scale
         return adamw_update_definition(weights, gradient, *state)
-    extension()
     scale, growth = loss_scale or (None, None)
     return torch.ops.millisecond.adamw_update(
         weights, gradient, *moments, schedule, average, scale, growth, *recipe
@@ -119,10 +118,7 @@ def adamw_update_definition(
 
 
 @fake("adamw_update")
-def _fake_adamw_update(
-    weights, gradient, exp_avg, exp_avg_sq, steps, schedule, average, scale, growth,
-    beta2, eps, weight_decay, clip_norm, growth_factor, backoff_factor, growth_interval,
-) -> Tensor:  # fmt: skip
+def _fake_adamw_update(weights, *_) -> Tensor:
     return weights.new_empty(())
 
 
@@ -149,7 +145,6 @@ def norm_relu(
         check_tensor(f"maps[{number}]", values, expected, "of floats")
     if not on_kernels(maps[0]):
         return norm_relu_definition(maps, norms)
-    extension()
     statistics = [(norm.running_mean, norm.running_var) for norm in norms]
     constants = [(norm.momentum, norm.eps) for norm in norms]
     parameters = [parameter for norm in norms for parameter in (norm.weight, norm.bias)]
@@ -214,14 +209,10 @@ def _rows(maps: Tensor) -> Tensor:
 
 
 @fake("batch_norm_relu")
-def _fake_batch_norm_relu(
-    x, scale, shift, running_mean, running_var, out, momentum, eps
-) -> tuple[Tensor, Tensor]:
+def _fake_batch_norm_relu(x, scale, *_) -> tuple[Tensor, Tensor]:
     return torch.empty_like(scale), torch.empty_like(scale)
 
 
 @fake("batch_norm_relu_backward")
-def _fake_batch_norm_relu_backward(
-    gradient, x, scale, shift, mean, inv_std
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_batch_norm_relu_backward(gradient, x, scale, *_) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(x), torch.empty_like(scale), torch.empty_like(scale)

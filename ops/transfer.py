@@ -11,9 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from millisecond.ops.dispatch import fake
 from millisecond.ops.geometry import check_offsets, check_tensor, whole
-from millisecond.ops.library import extension
+from millisecond.ops.library import extension, fake
 
 SCALES = (1.0, 255.0, 65535.0)  # of intensities, as sensors give them
 FEW = 0.01  # share of intensities that may be wild
@@ -101,9 +100,7 @@ def intensity_scale(intensity: Tensor) -> float:  # [P]
 
 
 @fake("load_points")
-def _fake_load_points(
-    points, offsets, workspace, staged, scales, few
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_load_points(points, offsets, workspace, *_) -> tuple[Tensor, Tensor, Tensor]:
     return (
         workspace.new_empty(points.shape, dtype=torch.float32),
         workspace.new_empty(offsets.shape),

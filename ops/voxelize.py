@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from millisecond.ops.dispatch import fake, on_kernels
+from millisecond.ops.dispatch import on_kernels
 from millisecond.ops.geometry import (
     check_cells,
     check_offsets,
@@ -27,7 +27,7 @@ from millisecond.ops.geometry import (
     whole,
 )
 from millisecond.ops.kernel_map import fits, new_workspace
-from millisecond.ops.library import extension
+from millisecond.ops.library import fake
 
 MOST_CELLS = 1 << 24  # on an axis: float32 counts exactly up to here
 REDUCTIONS = "max", "mean"
@@ -119,7 +119,6 @@ def voxelize(
     batch_size = len(offsets) - 1
     if not (points.is_cuda and fits(batch_size, [grid.shape])):
         return voxelize_definition(points, offsets, grid, max_points, max_voxels, capacity)
-    extension()
     if workspace is None:
         workspace = new_workspace(batch_size, [grid.shape], points.device)
     rows = min(len(points), batch_size * max_voxels) if capacity is None else capacity
@@ -293,13 +292,11 @@ def voxel_pool(
     check_tensor("features", features, ("P", "C"), "of floats")
     if len(features) != len(voxels.voxels):
         raise ValueError(f"features: {len(features)} rows for {len(voxels.voxels)} points")
-    if features.device != voxels.voxels.device:
-        raise ValueError(f"features: on {features.device}, voxels on {voxels.voxels.device}")
+    same_device(voxels=voxels.voxels, features=features)
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction: expected {' or '.join(REDUCTIONS)}, got {reduction!r}")
     if not on_kernels(features):
         return voxel_pool_definition(features, voxels, reduction)
-    extension()
     pool = MeanPool if reduction == "mean" else MaxPool
     return pool.apply(features, voxels)
 

@@ -20,6 +20,7 @@ from millisecond.ops.kernel_map import (
     index_pyramid,
     index_workspace,
 )
+from millisecond.ops.layers import Conv
 from millisecond.ops.sparse_conv import sparse_conv
 from millisecond.ops.voxelize import Voxels
 
@@ -46,15 +47,14 @@ def last_level_shape(sparse_shape: Sequence[int]) -> tuple[int, int, int]:
     return z, y, x
 
 
-class SparseBlock(nn.Module):
+class SparseBlock(Conv):
     """Sparse convolution, BatchNorm, ReLU on rows."""
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_volume: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(kernel_volume, in_channels, out_channels))
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: tuple[int, ...] = (3, 3, 3)
+    ):
+        super().__init__(in_channels, out_channels, kernel_size, bias=False)
         self.norm = RowNorm(out_channels)
-        bound = 1 / math.sqrt(kernel_volume * in_channels)
-        nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self, features: Tensor, kernel_map: KernelMap) -> Tensor:
         """[N_in, C_in] -> [N_out, C_out]."""
@@ -85,14 +85,14 @@ class SparseEncoder(nn.Module):
         super().__init__()
         self.sparse_shape, self.out_channels = sparse_shape, out_channels
         self.features = features
-        volumes = [math.prod(down.kernel_size) for down in DOWNS]
-        first = [SparseBlock(features, channels[0], 27), SparseBlock(channels[0], channels[0], 27)]
+        kernels = [down.kernel_size for down in DOWNS]
+        first = [SparseBlock(features, channels[0]), SparseBlock(channels[0], channels[0])]
         self.levels = nn.ModuleList([nn.ModuleList(first)])
         self.downs = nn.ModuleList()
-        for volume, (narrow, wide) in zip(volumes, pairwise(channels), strict=False):
-            self.downs.append(SparseBlock(narrow, wide, volume))
-            self.levels.append(nn.ModuleList([SparseBlock(wide, wide, 27) for _ in range(2)]))
-        self.downs.append(SparseBlock(channels[-1], out_channels, volumes[-1]))
+        for kernel, (narrow, wide) in zip(kernels, pairwise(channels), strict=False):
+            self.downs.append(SparseBlock(narrow, wide, kernel))
+            self.levels.append(nn.ModuleList([SparseBlock(wide, wide) for _ in range(2)]))
+        self.downs.append(SparseBlock(channels[-1], out_channels, kernels[-1]))
         self.chain: ConvChain | None = None  # of the folded encoder
 
     @property

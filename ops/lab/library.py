@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from millisecond.ops import dispatch, library
-from millisecond.ops.dispatch import constant_when_traced
+from millisecond.ops import library
 
 LAB = library.Annex("millisecond_lab", Path(__file__).resolve().parent / "csrc")
-fake = partial(dispatch.fake, library=LAB.name)
+fake = partial(library.fake, library=LAB.name)
 
 
-@constant_when_traced
+@library.constant_when_traced
 def extension() -> None:
     """Make `torch.ops.millisecond_lab` available; raises BuildError, see ops.library."""
     library.extension(LAB)

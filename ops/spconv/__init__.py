@@ -4,6 +4,8 @@
 SCRIPT` does so for a script as it is. docs/from_spconv.md says what is the same and what differs.
 """
 
+# ruff: noqa: F401 - programs take these names from here
+
 from typing import Any
 
 from millisecond.ops.spconv import (
@@ -64,63 +66,6 @@ from millisecond.ops.spconv.pool import (
 from millisecond.ops.spconv.stand_in import VERSION as __version__
 from millisecond.ops.spconv.stand_in import install
 from millisecond.ops.spconv.tables import AddTable, ConcatTable, JoinTable
-
-__all__ = [
-    "AddTable",
-    "AlgoHint",
-    "ConcatTable",
-    "ConvAlgo",
-    "Identity",
-    "JoinTable",
-    "RemoveGrid",
-    "SparseAvgPool1d",
-    "SparseAvgPool2d",
-    "SparseAvgPool3d",
-    "SparseBatchNorm",
-    "SparseConv1d",
-    "SparseConv2d",
-    "SparseConv3d",
-    "SparseConv4d",
-    "SparseConvTensor",
-    "SparseConvTranspose1d",
-    "SparseConvTranspose2d",
-    "SparseConvTranspose3d",
-    "SparseConvTranspose4d",
-    "SparseConvolution",
-    "SparseGlobalAvgPool",
-    "SparseGlobalMaxPool",
-    "SparseIdentity",
-    "SparseInverseConv1d",
-    "SparseInverseConv2d",
-    "SparseInverseConv3d",
-    "SparseInverseConv4d",
-    "SparseMaxPool1d",
-    "SparseMaxPool2d",
-    "SparseMaxPool3d",
-    "SparseMaxPool4d",
-    "SparseModule",
-    "SparseReLU",
-    "SparseSequential",
-    "SubMConv1d",
-    "SubMConv2d",
-    "SubMConv3d",
-    "SubMConv4d",
-    "ToDense",
-    "__version__",
-    "assign_name_for_sparse_modules",
-    "constants",
-    "conv",
-    "core",
-    "functional",
-    "hash",
-    "identity",
-    "install",
-    "modules",
-    "ops",
-    "pool",
-    "tables",
-    "utils",
-]
 
 SPCONV_VERSION_NUMBERS = [int(number) for number in __version__.split(".")]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from millisecond.ops.spconv.convolution import Numbers, SparseConvolution
+from millisecond.ops.spconv.core import of_dimensions
 from millisecond.ops.spconv.indice_data import ConvAlgo
 
 
 class _SubM(SparseConvolution):
     """Outputs on the inputs' sites; stride and padding are accepted and without effect."""
 
-    NDIM = 0
+    NDIM: int
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class _SubM(SparseConvolution):
 class _Strided(SparseConvolution):
     """Outputs wherever the window touches a site."""
 
-    NDIM = 0
+    NDIM: int
     TRANSPOSED = False
 
     def __init__(
@@ -91,10 +92,16 @@ class _Strided(SparseConvolution):
         )
 
 
+class _Transposed(_Strided):
+    """The convolution whose outputs are where a strided one has its inputs."""
+
+    TRANSPOSED = True
+
+
 class _Inverse(SparseConvolution):
     """Back to the sites, and their order, of the strided layer with this indice_key."""
 
-    NDIM = 0
+    NDIM: int
 
     def __init__(
         self,
@@ -123,65 +130,11 @@ class _Inverse(SparseConvolution):
         )
 
 
-class SubMConv1d(_SubM):
-    NDIM = 1
-
-
-class SubMConv2d(_SubM):
-    NDIM = 2
-
-
-class SubMConv3d(_SubM):
-    NDIM = 3
-
-
-class SubMConv4d(_SubM):
-    NDIM = 4
-
-
-class SparseConv1d(_Strided):
-    NDIM = 1
-
-
-class SparseConv2d(_Strided):
-    NDIM = 2
-
-
-class SparseConv3d(_Strided):
-    NDIM = 3
-
-
-class SparseConv4d(_Strided):
-    NDIM = 4
-
-
-class SparseConvTranspose1d(_Strided):
-    NDIM, TRANSPOSED = 1, True
-
-
-class SparseConvTranspose2d(_Strided):
-    NDIM, TRANSPOSED = 2, True
-
-
-class SparseConvTranspose3d(_Strided):
-    NDIM, TRANSPOSED = 3, True
-
-
-class SparseConvTranspose4d(_Strided):
-    NDIM, TRANSPOSED = 4, True
-
-
-class SparseInverseConv1d(_Inverse):
-    NDIM = 1
-
-
-class SparseInverseConv2d(_Inverse):
-    NDIM = 2
-
-
-class SparseInverseConv3d(_Inverse):
-    NDIM = 3
-
-
-class SparseInverseConv4d(_Inverse):
-    NDIM = 4
+SubMConv1d, SubMConv2d, SubMConv3d, SubMConv4d = of_dimensions("SubMConv", _SubM)
+SparseConv1d, SparseConv2d, SparseConv3d, SparseConv4d = of_dimensions("SparseConv", _Strided)
+SparseConvTranspose1d, SparseConvTranspose2d, SparseConvTranspose3d, SparseConvTranspose4d = (
+    of_dimensions("SparseConvTranspose", _Transposed)
+)
+SparseInverseConv1d, SparseInverseConv2d, SparseInverseConv3d, SparseInverseConv4d = of_dimensions(
+    "SparseInverseConv", _Inverse
+)

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from millisecond.ops.geometry import ConvGeometry, check_channels, same_device, submanifold_window
+from millisecond.ops.geometry import ConvGeometry, check_channels, submanifold_window
 from millisecond.ops.layers import KeepsWeight, ordered, product
 from millisecond.ops.rulebook import KernelMap
 from millisecond.ops.sites import Sites
-from millisecond.ops.spconv.core import Shared, SparseConvTensor, expand_nd
+from millisecond.ops.spconv.core import Shared, SparseConvTensor, check_rows, expand_nd
 from millisecond.ops.spconv.indice_data import ConvAlgo, SharedMap
 from millisecond.ops.spconv.modules import SparseModule, uncompiled
 
@@ -29,7 +29,6 @@ class SparseConvolution(KeepsWeight, SparseModule):
     """
 
     __constants__ = ("stride", "padding", "dilation", "groups", "subm", "inverse", "transposed")
-    bias: Tensor | None
 
     def __init__(
         self,
@@ -107,11 +106,8 @@ class SparseConvolution(KeepsWeight, SparseModule):
         return ConvAlgo.MaskImplicitGemm if implicit else ConvAlgo.Native
 
     def reset_parameters(self) -> None:
-        """Kaiming uniform with a = sqrt(5), as torch's dense convolutions: fan in = V * C_in."""
-        bound = 1 / math.sqrt(max(self.in_channels * self.kernel_volume, 1))
-        nn.init.uniform_(self.weight, -bound, bound)
-        if self.bias is not None:
-            nn.init.uniform_(self.bias, -bound, bound)
+        """See `KeepsWeight._draw`."""
+        self._draw(self.in_channels * self.kernel_volume)
 
     def is_inverseable(self) -> bool:
         return self.indice_key is not None and not self.subm
@@ -230,15 +226,6 @@ def check_dimensions(layer: Any, input: SparseConvTensor) -> None:
         raise ValueError(
             f"spatial_shape: {input.spatial_shape}, {type(layer).__name__} takes one of "
             f"{layer.ndim} numbers"
-        )
-
-
-def check_rows(input: SparseConvTensor) -> None:
-    """ValueError unless there is a row of features for each site, on one device."""
-    same_device(features=input.features, indices=input.indices)
-    if len(input.features) != len(input.indices):
-        raise ValueError(
-            f"features: {list(input.features.shape)}, indices have {len(input.indices)} rows"
         )
 
 

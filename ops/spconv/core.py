@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from millisecond.ops.dense import dense
-from millisecond.ops.geometry import check_cells, whole
+from millisecond.ops.geometry import check_cells, same_device, whole
 from millisecond.ops.sites import PlainSites, Sites, sites_of
 from millisecond.ops.spconv.indice_data import (
     AlgoHint,
@@ -133,10 +133,7 @@ class SparseConvTensor:
     def dense(self, channels_first: bool = True) -> Tensor:
         """[B, C, *spatial_shape], or [B, *spatial_shape, C]; zero where no site is active."""
         sites = self.sites
-        if len(self._features) != len(self.indices):
-            raise ValueError(
-                f"features: {list(self._features.shape)}, indices have {len(self.indices)} rows"
-            )
+        check_rows(self)
         coords, order = sites.ordered()
         features = self._features if order is None else self._features.index_select(0, order)
         if isinstance(sites, PlainSites):
@@ -193,6 +190,28 @@ def expand_nd(ndim: int, val: int | Sequence[int] | Tensor) -> list[int]:
     if len(numbers) != ndim:
         raise ValueError(f"expected one number or {ndim}, one for each axis, got {val}")
     return numbers
+
+
+def check_rows(input: SparseConvTensor) -> None:
+    """ValueError unless there is a row of features for each site, on one device."""
+    same_device(features=input.features, indices=input.indices)
+    if len(input.features) != len(input.indices):
+        raise ValueError(
+            f"features: {list(input.features.shape)}, indices have {len(input.indices)} rows"
+        )
+
+
+def of_dimensions(name: str, *bases: type, most: int = 4) -> list[Any]:
+    """The classes name1d, name2d and so on, which know their number of dimensions as NDIM."""
+    doc = bases[-1].__doc__
+    return [
+        type(
+            f"{name}{ndim}d",
+            bases,
+            {"NDIM": ndim, "__module__": bases[0].__module__, "__doc__": f"{ndim}-D. {doc}"},
+        )
+        for ndim in range(1, most + 1)
+    ]
 
 
 def _features_of(other: SparseConvTensor | Tensor) -> Tensor:

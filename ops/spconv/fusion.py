@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from millisecond.ops.conv_blocks import train_blocks
 from millisecond.ops.conv_chain import ConvChain
 from millisecond.ops.dispatch import tf32_allowed
-from millisecond.ops.layers import NARROW, TILE
+from millisecond.ops.layers import are_whole
 from millisecond.ops.spconv.convolution import SparseConvolution
 from millisecond.ops.spconv.core import SparseConvTensor
 
@@ -43,8 +43,7 @@ def _block(modules: Sequence[nn.Module]) -> FusedBlock | None:
         and type(norm) is nn.BatchNorm1d
         and type(relu) is nn.ReLU
         and not conv.conv1x1
-        and conv.out_channels % TILE == 0
-        and (conv.in_channels == NARROW or conv.in_channels % TILE == 0)
+        and are_whole(conv.in_channels, conv.out_channels)
     )
     return FusedBlock(conv, norm, relu) if plain else None  # type: ignore[arg-type]
 

@@ -14,11 +14,10 @@ from millisecond.ops.spconv.convolution import (
     MAX_NUM_VOXELS,
     Numbers,
     check_dimensions,
-    check_rows,
     check_window,
     window,
 )
-from millisecond.ops.spconv.core import SparseConvTensor, expand_nd
+from millisecond.ops.spconv.core import SparseConvTensor, check_rows, expand_nd, of_dimensions
 from millisecond.ops.spconv.indice_data import ConvAlgo, SharedMap
 from millisecond.ops.spconv.modules import SparseModule, uncompiled
 
@@ -138,8 +137,10 @@ class SparseGlobalAvgPool(_GlobalPool):
         return (total / rows.sum().clamp(min=1)).to(features.dtype)
 
 
-def _of_dimensions(base: type[_Pool], ndim: int) -> type[_Pool]:
-    """The class of pools of so many dimensions, whose constructor does not take their number."""
+class _OfDimensions(_Pool):
+    """A pool whose constructor does not take its number of dimensions."""
+
+    NDIM: int
 
     def __init__(
         self,
@@ -153,18 +154,12 @@ def _of_dimensions(base: type[_Pool], ndim: int) -> type[_Pool]:
         name: str | None = None,
     ):
         window = kernel_size, stride, padding, dilation
-        options = {"algo": algo, "record_voxel_count": record_voxel_count, "name": name}
-        base.__init__(self, ndim, *window, indice_key, **options)  # type: ignore[arg-type]
-
-    name = f"{base.__name__}{ndim}d"
-    content = {"__init__": __init__, "__module__": __name__, "__doc__": f"{ndim}-D {base.__doc__}"}
-    return type(name, (base,), content)
+        super().__init__(self.NDIM, *window, indice_key, False, algo, record_voxel_count, name)
 
 
-SparseMaxPool1d = _of_dimensions(SparseMaxPool, 1)
-SparseMaxPool2d = _of_dimensions(SparseMaxPool, 2)
-SparseMaxPool3d = _of_dimensions(SparseMaxPool, 3)
-SparseMaxPool4d = _of_dimensions(SparseMaxPool, 4)
-SparseAvgPool1d = _of_dimensions(SparseAvgPool, 1)
-SparseAvgPool2d = _of_dimensions(SparseAvgPool, 2)
-SparseAvgPool3d = _of_dimensions(SparseAvgPool, 3)
+SparseMaxPool1d, SparseMaxPool2d, SparseMaxPool3d, SparseMaxPool4d = of_dimensions(
+    "SparseMaxPool", _OfDimensions, SparseMaxPool
+)
+SparseAvgPool1d, SparseAvgPool2d, SparseAvgPool3d = of_dimensions(
+    "SparseAvgPool", _OfDimensions, SparseAvgPool, most=3
+)

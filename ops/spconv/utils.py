@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from millisecond.ops.geometry import coords_of_keys, linear_keys, whole
+from millisecond.ops.spconv.core import of_dimensions
 from millisecond.ops.transfer import require_unmasked
 
 
@@ -155,7 +156,7 @@ class HostArray:
 class _Point2VoxelCPU:
     """`spconv.utils.Point2VoxelCPU{1,2,3}d`: arrays on the host."""
 
-    NDIM = 0
+    NDIM: int
 
     def __init__(
         self,
@@ -186,16 +187,9 @@ class _Point2VoxelCPU:
         return tuple(HostArray(part.numpy()) for part in found)
 
 
-class Point2VoxelCPU1d(_Point2VoxelCPU):
-    NDIM = 1
-
-
-class Point2VoxelCPU2d(_Point2VoxelCPU):
-    NDIM = 2
-
-
-class Point2VoxelCPU3d(_Point2VoxelCPU):
-    NDIM = 3
+Point2VoxelCPU1d, Point2VoxelCPU2d, Point2VoxelCPU3d = of_dimensions(
+    "Point2VoxelCPU", _Point2VoxelCPU, most=3
+)
 
 
 class VoxelGenerator:

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from millisecond import ops
 from millisecond.ops import library
-from millisecond.ops.dispatch import FAKES, register_fakes
 from millisecond.ops.kernel_map import Plan
+from millisecond.ops.library import FAKES, register_fakes
 from millisecond.tools.benchmarks import operators as benchmark
 from tests.helpers import every_kernel
 

@@ -10,11 +10,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from millisecond import ops
 from millisecond.ops import lab, library
-from millisecond.ops.dispatch import FAKES, register_fakes
 from millisecond.ops.lab import naive
 from millisecond.ops.lab.dense_conv3d import RUNGS
 from millisecond.ops.lab.library import LAB
 from millisecond.ops.lab.locations import kernel_map as searched
+from millisecond.ops.library import FAKES, register_fakes
 from millisecond.tools.benchmarks import operators as benchmark
 from tests.helpers import every_kernel
 from tests.ops.test_operators import ROOT, arguments_of, read_schemas
