@@ -30,9 +30,9 @@ class FirstHits(NamedTuple):
             np.ones(count, dtype=np.float32),
         )
 
-    def part(self, first: int, last: int) -> "FirstHits":
-        """A view of some rays."""
-        return FirstHits(*(values[first:last] for values in self))
+    def at(self, rays: slice | np.ndarray) -> "FirstHits":
+        """Some rays: a view for a slice, a copy for numbers."""
+        return FirstHits(*(values[rays] for values in self))
 
     def put(self, ray, depth, owner, material, cosine) -> None:
         """Hits [H], each written if it is not farther than the ray's hit so far; of equal ones the

@@ -98,8 +98,3 @@ class Street:
         other = replace(self, **changes)
         other.__dict__.update(extents=self.extents, _motion=self._motion)  # computed once
         return other
-
-    def pose(self, placed: Placed, time: float) -> tuple[float, float, float, float]:
-        """(x, y, z of the ground, yaw) of one thing in the LiDAR frame of that time."""
-        x, y, z, yaw = Street((placed,), self.ground, self.ego_speed).poses(time)[0].tolist()
-        return x, y, z, yaw
