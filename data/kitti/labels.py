@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from millisecond.data.calibration import Calibration, observation_angle
-from millisecond.data.files import plain_number, read_text, replacing
+from millisecond.data.files import plain_number, read_text, write_text
 
 TYPES = (
     "Car",
@@ -122,8 +122,7 @@ def write_labels(path: Path | str, labels: Labels) -> None:
         words += [f"{number:.{DECIMALS}f}" for number in numbers]
         words += [] if labels.score is None else [f"{labels.score[i]:.9g}"]
         lines.append(" ".join(words) + "\n")
-    with replacing(path) as temporary:
-        temporary.write_text("".join(lines), encoding="utf-8")
+    write_text(path, "".join(lines))
 
 
 def _number(word: str, field: int, path: Path, line: int) -> float:

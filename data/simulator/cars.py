@@ -1,6 +1,7 @@
 """Cars, and their ends: how nose and tail bend, and the parts that stand out of them."""
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -230,7 +231,9 @@ def _solids(style: str, size: tuple[float, float, float], u: tuple[float, ...]) 
     return solids(
         hull,
         _inside(car.length, car.width, car.height, (car.cowl[0], car.foot[0]), car.belt, car.top),
-        _wheels(car.length, car.width, car.radius, car.axles),
+        wheels(
+            car.length * (0.5 - car.axles), 0.485 * car.width, 0.485 * car.width - 0.2, car.radius
+        ),
         _mirrors(car.length, car.width, car.cowl[0], car.belt * car.height),
         parts(size, (car.nose, car.tail), car.bend, u[12:]),
     )
@@ -313,11 +316,11 @@ def _inside(length, width, height, cabin, belt, top) -> Hulls:
     return boxes(rows, Material.INTERIOR)
 
 
-def _wheels(length, width, radius, axles) -> Hulls:
-    outer, inner = 0.485 * width, 0.485 * width - 0.2
+def wheels(places: Iterable[float], outer: float, inner: float, radius: float) -> Hulls:
+    """A pair of wheels at every x of `places`; outer, inner: y of their faces, metres."""
     rows = [
-        (length * (0.5 - x), side * a, radius, length * (0.5 - x), side * b, radius, radius, radius)
-        for x in axles
+        (x, side * a, radius, x, side * b, radius, radius, radius)
+        for x in places
         for side, a, b in ((1, inner, outer), (-1, outer, inner))
     ]
     return limbs(rows, Material.RUBBER, 10)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from millisecond.data.boxes import wrap_angle
 from millisecond.data.files import read_text
 from millisecond.data.frame import Frame
 from millisecond.data.schema import ConfigError, build, read_yaml, require
@@ -22,7 +21,7 @@ from millisecond.data.simulator.lorries import truck
 from millisecond.data.simulator.people import cyclist, pedestrian, sitting_person
 from millisecond.data.simulator.sensors import Sensor
 from millisecond.data.simulator.solids import Material, Solids, Thing, boxes, solids
-from millisecond.data.simulator.street import SENSOR_HEIGHT, Placed, Street
+from millisecond.data.simulator.street import SENSOR_HEIGHT, Placed, Street, boxes_at
 
 LARGEST = 200.0  # metres, of a hall
 MOST = 100  # things of a class
@@ -100,22 +99,19 @@ def simulate_hall(seed: int, site: Site, sensor: Sensor) -> Frame:
     hall = as_scanned(_make_hall(rng, site), 0.0, sensor)
     seen = scan(hall, 0.0, rng, sensor)
     count = np.bincount(seen.owner[seen.owner >= 0], minlength=len(hall.placed))
-    poses = hall.poses(0.0)
-    found, names = [], []
-    for placed, points, (x, y, z, yaw) in zip(hall.placed, count, poses, strict=True):
-        if placed.thing.kind is None or points < MIN_POINTS:
-            continue
-        low, high = placed.thing.label_bounds()
-        (u, v, w), cos, sin = (low + high) / 2, np.cos(yaw), np.sin(yaw)
-        centre = (x + cos * u - sin * v, y + sin * u + cos * v, z + w)
-        found.append((*centre, *(high - low), wrap_angle(float(yaw))))
-        names.append(placed.thing.kind)
+    objects = [
+        row
+        for row, (placed, points) in enumerate(zip(hall.placed, count, strict=True))
+        if placed.thing.kind is not None and points >= MIN_POINTS
+    ]
+    things = [hall.placed[row].thing for row in objects]
+    bounds = [thing.label_bounds() for thing in things]
     return Frame(
         frame_id=f"{seed:06d}",
         points=seen.points,
-        boxes=np.array(found, np.float32).reshape(-1, 7),
-        names=tuple(names),
-        difficulty=np.zeros(len(names), np.int8),
+        boxes=boxes_at(bounds, hall.poses(0.0)[objects]),
+        names=tuple(str(thing.kind) for thing in things),
+        difficulty=np.zeros(len(things), np.int8),
         plane=hall.plane,
     )
 

@@ -56,10 +56,11 @@ def make_street(rng: np.random.Generator) -> Street:
     return SCENES[name][1](rng, name)
 
 
-def _town(
-    rng: np.random.Generator, name: str, crossing: float | None = None, walled: bool = False
-) -> Street:
-    """A street with a lane or two, houses, gardens or a park at its sides, sometimes a tram."""
+def _town(rng: np.random.Generator, name: str) -> Street:
+    """A street with a lane or two, houses, gardens or a park at its sides, sometimes a tram. At a
+    junction the traffic along it waits for the crossing traffic. A walled one lies between walls,
+    fences and hedges, which cars and people are close to."""
+    crossing, walled = rng.uniform(13, 40) if name == "junction" else None, name == "walled"
     lane, waits = rng.uniform(2.8, 3.6), crossing is not None or rng.random() < 0.4
     speed = 0.0 if waits else 8.0
     traffic = rng.choice((5.0, 13.0, 40.0), p=(0.4, 0.4, 0.2))
@@ -88,16 +89,6 @@ def _town(
         return plan.street(rng, name, more, crossing)
     end = rng.uniform(22, 70) if waits and rng.random() < 0.6 else None
     return plan.street(rng, name, end=end, bend=0.0 if tracks else some_bend(rng, 0.6))
-
-
-def _junction(rng: np.random.Generator, name: str) -> Street:
-    """A town street where the traffic along it waits for the crossing traffic."""
-    return _town(rng, name, rng.uniform(13, 40))
-
-
-def _walled(rng: np.random.Generator, name: str) -> Street:
-    """A town street between walls, fences and hedges, which cars and people are close to."""
-    return _town(rng, name, walled=True)
 
 
 def _square(rng: np.random.Generator, name: str) -> Street:
@@ -212,8 +203,8 @@ def _car_park(rng: np.random.Generator, name: str) -> Street:
 
 SCENES: dict[str, tuple[float, Callable[[np.random.Generator, str], Street]]] = {
     "town": (0.3, _town),
-    "walled": (0.15, _walled),
-    "junction": (0.16, _junction),
+    "walled": (0.15, _town),
+    "junction": (0.16, _town),
     "square": (0.09, _square),
     "country": (0.17, _country),
     "motorway": (0.09, _motorway),
