@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,16 +19,15 @@ from millisecond.data.folder.labels import (
     read_text_labels,
 )
 from millisecond.data.folder.layout import FolderLayout
-from millisecond.data.formats.clouds import read_scan
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.frame import Frame
 from millisecond.data.kitti.dataset import DONT_CARE
 from millisecond.data.kitti.labels import Labels, boxes_to_labels, read_labels
 from millisecond.data.kitti.layout import some
-from millisecond.data.packed import PackedClouds, index_path
+from millisecond.data.packed import Split
 
 
-class FolderDataset:
+class FolderDataset(Split):
     """The frames of a split: points of all directions, boxes in the LiDAR frame.
 
     The layout is told in `data.folder.layout`. Every object has difficulty 0: nothing is known of
@@ -37,6 +35,7 @@ class FolderDataset:
     """
 
     crop = False
+    layout: FolderLayout
 
     def __init__(
         self,
@@ -63,30 +62,17 @@ class FolderDataset:
             FileNotFoundError, ValueError: one line naming what is missing or wrong.
         """
         self.layout = FolderLayout.find(root, split, labels)
-        self.classes, self.columns = tuple(classes), points
         # by name in lower case: the name, and where it stands first
         self._spelled = {name.lower(): (name, "") for name in classes}
-        self.prepared = self.layout.root / "millisecond" if prepared is None else Path(prepared)
-        path = self.pack_path("clouds")
-        has_pack = packed and index_path(path).is_file()
-        self.packed_clouds = PackedClouds(path, self) if has_pack else None
-
-    def pack_path(self, kind: str) -> Path:
-        """The pack (a path without suffix) of the split's "clouds", or its "database"."""
-        return self.prepared / f"{kind}_{self.layout.name}"
+        super().__init__(classes, prepared, packed, points)
 
     def prepare_command(self) -> str:
-        """The command line that makes the packs."""
-        words = ["millisecond", "prepare", "--config", "CONFIG"]
-        words += ["--root", str(self.layout.root), "--splits", self.layout.split]
-        if self.prepared != self.layout.root / "millisecond":
-            words += ["--output", str(self.prepared)]
-        return shlex.join(words)
+        where = ("--root", str(self.layout.root), "--splits", self.layout.split)
+        return self._command("--config", "CONFIG", *where)
 
     def warn_of_changes(self) -> None:
         """Warns of frames that have no labels, and of clouds that are not as they were packed."""
-        if self.packed_clouds is not None:
-            self.packed_clouds.warn()
+        super().warn_of_changes()
         left_out = self.layout.unlabelled
         if left_out and left_out[0] not in self.layout.ids:
             warnings.warn(
@@ -94,16 +80,6 @@ class FolderDataset:
                 "empty file says that a frame has no objects",
                 stacklevel=2,
             )
-
-    @property
-    def frame_ids(self) -> tuple[str, ...]:
-        return self.layout.ids
-
-    def __len__(self) -> int:
-        return len(self.layout.ids)
-
-    def __iter__(self) -> Iterator[Frame]:
-        return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: int) -> Frame:
         found, frame_id = self.objects(index), self.layout.ids[index]
@@ -144,15 +120,7 @@ class FolderDataset:
         found = self.objects(index)
         return boxes_to_labels(found.boxes, found.names)
 
-    def whole_points(self, index: int) -> np.ndarray:
-        """[P, width] float32: the points of a scan."""
-        return read_scan(self.layout.cloud(self.layout.ids[index]), self.columns)
-
-    def cloud_file(self, frame_id: str) -> Path:
-        return self.layout.cloud(frame_id)
-
     def truth_files(self, frame_id: str) -> list[Path]:
-        """All that a training learns from, beside the cloud."""
         label = self.layout.label(frame_id)
         if label is None:
             return []
@@ -160,7 +128,7 @@ class FolderDataset:
         return [label, self.layout.calibration(frame_id)] if of_kitti else [label]
 
     def view(self, frame_id: str) -> int:
-        """A checksum of the columns."""
+        """Of the columns."""
         return zlib.crc32(repr(self.columns).encode())
 
 
