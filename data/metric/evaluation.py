@@ -16,7 +16,6 @@ from millisecond.data.metric.overlap import (
     DISTANCES,
     Boxes,
     CentreMatches,
-    Errors,
     FrameBoxes,
     Group,
     NearPairs,
@@ -171,10 +170,11 @@ def _worst(
 ) -> list[dict[str, Any]]:
     missed, false, badness = (np.zeros(truth.n_frames) for _ in range(3))
     for name, (least, *_) in overlaps.items():
-        errors: Errors = OverlapMatches(name, pairs.volume, least, truth, found, pairs).errors()
-        np.add.at(missed, truth.frames[errors.missed], 1)
-        np.add.at(false, found.frames[errors.false], 1)
-        np.add.at(badness, found.frames[errors.false], found.scores[errors.false])
+        matches = OverlapMatches(name, pairs.volume, least, truth, found, pairs)
+        lost, wrong = matches.errors()
+        np.add.at(missed, truth.frames[lost], 1)
+        np.add.at(false, found.frames[wrong], 1)
+        np.add.at(badness, found.frames[wrong], found.scores[wrong])
     badness += missed
     order = np.argsort(-badness, kind="stable")[:WORST]
     return [

@@ -105,18 +105,14 @@ def _score(
     """Figures of one metric at one difficulty; the figures of aos come with bbox."""
     roles = truth_roles(truth, name, difficulty)
     detected = detection_roles(detections, name, difficulty)
-    matcher = Matcher(overlaps, overlaps.iou[metric], min_iou, roles, detected, detections.scores)
+    iou = overlaps.iou[metric]
+    matcher = Matcher(overlaps[:3], iou, min_iou, roles, detected, detections.scores)
     count = int((roles == COUNTS).sum())
     thresholds = np.append(recall_thresholds(matcher.hit_scores(), count), OPERATING_SCORE)
 
-    taken = matcher.taken(thresholds)
-    hits = taken[matcher.hits].sum(axis=0)
     # Only the image metric has DontCare regions: they have no place in 3-D.
     absorbed = (overlaps.dont_care > min_iou) & (metric == "bbox")
-    wrong_if_free = (detected == COUNTS) & ~absorbed
-    scores = np.sort(detections.scores[wrong_if_free])
-    false = len(scores) - np.searchsorted(scores, thresholds)
-    false = false - taken[wrong_if_free[matcher.detections]].sum(axis=0)
+    hits, false, taken = matcher.count(thresholds, (detected == COUNTS) & ~absorbed)
     total = np.maximum(hits + false, 1)
 
     plain = {

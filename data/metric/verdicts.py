@@ -87,7 +87,7 @@ def judge(
     )
     for name, least in min_overlap.items():
         roles, detected = truth_roles(objects, name, HARD), detection_roles(found, name, HARD)
-        matcher = Matcher(overlaps, overlaps.iou[metric], least, roles, detected, found.scores)
+        matcher = Matcher(overlaps[:3], overlaps.iou[metric], least, roles, detected, found.scores)
         taken = matcher.taken(np.array([-np.inf]))[:, 0]
         hit = taken & matcher.hits
         a, b = matcher.truth[hit], matcher.detections[hit]
