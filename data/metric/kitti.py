@@ -157,16 +157,12 @@ def format_table(result: Result) -> str:
             kind, _, overlap = metric.partition("@")
             if block != overlap:
                 block = overlap
-                lines.append(f"{name}, overlap {overlap or _benchmark_overlap(name)}")
+                lines.append(f"{name}, overlap {overlap or MIN_OVERLAP[name][0]}")
             marks |= {_mark(count) for count in figures["count"]} - {""}
             lines.append(_row(kind, figures))
     lines.append(f"recall and precision: of detections that score at least {OPERATING_SCORE}")
     lines += [f"{mark} {note}" for mark, note in NOTES.items() if mark in marks]
     return "\n".join(lines)
-
-
-def _benchmark_overlap(name: str) -> float:
-    return MIN_OVERLAP[name][0]
 
 
 def _mark(count: int) -> str:
