@@ -167,11 +167,15 @@ SEEN = (0.0, 0.0, 100.0, 100.0)  # image box of every object: high enough for ea
 
 
 def boxes_to_labels(
-    boxes: np.ndarray, names: Sequence[str], scores: np.ndarray | None = None
+    boxes: np.ndarray,
+    names: Sequence[str],
+    scores: np.ndarray | None = None,
+    calibration: Calibration = CALIBRATION,
 ) -> Labels:
     """Boxes [M, 7] in the LiDAR frame -> Labels that are easy for KITTI's metric, wherever they
-    are: of its figures only bird's-eye view and 3-D mean something."""
-    camera = CALIBRATION.boxes_to_camera(boxes).round(DECIMALS)
+    are: of its figures only bird's-eye view and 3-D mean something. calibration: of the camera
+    whose frame they are in, one at the LiDAR unless given."""
+    camera = calibration.boxes_to_camera(boxes).round(DECIMALS)
     count = len(camera)
     return Labels(
         types=np.array(names, dtype=str),

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from millisecond.data.boxes import NamedDetections
-from millisecond.data.calibration import Calibration, observation_angle
+from millisecond.data.calibration import Calibration
 from millisecond.data.files import make_folder, read_text, write_lines, write_text
 from millisecond.data.kitti.labels import DECIMALS, Labels, boxes_to_labels, write_labels
 from millisecond.data.kitti.layout import some
@@ -31,17 +32,12 @@ def detections_to_labels(
     """
     if calibration is None:
         return boxes_to_labels(found.boxes, found.names, found.scores)
-    camera = calibration.boxes_to_camera(found.boxes).round(DECIMALS)
-    return Labels(
-        types=np.array(found.names, dtype=str),
-        truncated=np.full(len(camera), -1.0),
-        occluded=np.full(len(camera), -1, np.int64),
-        alpha=observation_angle(camera).round(DECIMALS),
+    labels = boxes_to_labels(found.boxes, found.names, found.scores, calibration)
+    return replace(
+        labels,
+        truncated=np.full(len(labels), -1.0),
+        occluded=np.full(len(labels), -1, np.int64),
         bbox=calibration.image_boxes(found.boxes, image_shape).round(DECIMALS),
-        size=camera[:, 3:6],
-        location=camera[:, :3],
-        rotation_y=camera[:, 6],
-        score=np.asarray(found.scores, np.float64),
     )
 
 

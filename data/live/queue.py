@@ -12,7 +12,7 @@ from threading import Condition, Thread
 from millisecond.data.live.scan import LiveScan, Source, Trouble
 
 
-class Loop:
+class Loop(Source):
     """Another source without end. Times go on increasing; a trouble is reported in one round only.
 
     A round without any scan is the last one.

@@ -69,7 +69,7 @@ class Source(Protocol):
     def __iter__(self) -> Iterator[LiveScan | Trouble]: ...
 
     def close(self) -> None:
-        """Ends a running iteration, from another thread too."""
+        """Ends a running iteration, from another thread too; what is read at once needs no end."""
 
 
 def require(module: str, library: str) -> ModuleType:
