@@ -69,7 +69,8 @@ class Source(Protocol):
     def __iter__(self) -> Iterator[LiveScan | Trouble]: ...
 
     def close(self) -> None:
-        """Ends a running iteration, from another thread too; what is read at once needs no end."""
+        """Ends a running iteration, from another thread too."""
+        return  # a file is read at once: there is nothing to end
 
 
 def require(module: str, library: str) -> ModuleType:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -156,9 +156,10 @@ def _labels(
 
 def _with_dont_care(labels: Labels, bbox: np.ndarray) -> Labels:
     """The labels, then regions [D, 4] of the image with a thing that has no box."""
-    unknown = {"truncated": -1, "occluded": -1, "alpha": -10, "size": -1, "location": -1000}
+    unknown: dict[str, Any] = {"types": "DontCare", "bbox": bbox, "size": -1, "location": -1000}
+    unknown |= {"truncated": -1, "occluded": -1, "alpha": -10, "rotation_y": -10}
     columns = {}
-    for name, value in {"types": "DontCare", "bbox": bbox, **unknown, "rotation_y": -10}.items():
+    for name, value in unknown.items():
         known = getattr(labels, name)
         rows = np.broadcast_to(value, (len(bbox), *known.shape[1:]))
         columns[name] = np.concatenate([known, rows])

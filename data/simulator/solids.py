@@ -41,7 +41,8 @@ Rows = list[tuple[float, ...]]
 class Kind(NamedTuple):
     """Hulls of one kind have the same triangles, and their vertices are computed together."""
 
-    vertices: Callable[[Sequence, int], np.ndarray]  # rows, corners -> [N, rings * corners, 3]
+    # from rows and corners to [N, rings * corners, 3] float32
+    vertices: Callable[[Sequence | np.ndarray, int], np.ndarray]
     rings: int
     corners: int  # of a ring
     numbers: int = 0  # of a row
@@ -56,8 +57,8 @@ class Hulls(NamedTuple):
     """Closed hulls, see `boxes`, `limbs` and `loft`."""
 
     kind: Kind
-    rows: Sequence  # N
-    materials: Sequence  # N, `Material`: of each hull, or [N, T] of its triangles
+    rows: Sequence | np.ndarray  # N
+    materials: Sequence | np.ndarray  # N, `Material`: of each hull, or [N, T] of its triangles
 
 
 class Volumes(NamedTuple):
@@ -121,15 +122,15 @@ def _each(material: Material | Sequence[Material], count: int) -> Sequence[int]:
 _BOX_CORNERS = np.array([[x, y, z] for z in (4, 5) for x, y in ((0, 2), (1, 2), (1, 3), (0, 3))])
 
 
-def _box_vertices(rows: Sequence, _: int) -> np.ndarray:
+def _box_vertices(rows: Sequence | np.ndarray, _: int) -> np.ndarray:
     return np.array(rows, dtype=np.float32)[:, _BOX_CORNERS]
 
 
-def _loft_vertices(rows: Sequence, _: int) -> np.ndarray:
+def _loft_vertices(rows: Sequence | np.ndarray, _: int) -> np.ndarray:
     return np.array(rows, dtype=np.float32).reshape(len(rows), -1, 3)
 
 
-def _rod_vertices(rows: Sequence, sides: int) -> np.ndarray:
+def _rod_vertices(rows: Sequence | np.ndarray, sides: int) -> np.ndarray:
     values = np.array(rows, dtype=np.float64).T[..., None]  # [8 or 10, N, 1]
     start, end = values[:3], values[3:6]
     across, deep = values[6:8], values[8:] if len(values) == 10 else values[6:8]
