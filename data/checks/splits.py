@@ -48,7 +48,7 @@ class FolderChecks:
                 "no ImageSets/train.txt and val.txt; docs/own_data.md shows how to make them"
             )
         for path in lists:
-            lost = [name for name in read_split(path) if not self._layout.has_cloud(name)]
+            lost = [name for name in read_split(path) if name not in self._layout.cloud_of]
             if lost:
                 found.append(
                     f"{path}: {some(lost)} without a cloud; the list has names of frames without "

@@ -47,19 +47,10 @@ class FolderDataset(Split):
         labels: bool = True,
         points: PointColumns = KITTI_POINTS,
     ):
-        """
-        Args:
-            root: folder of the data set.
-            split: name of a list in root/ImageSets, a path to a list (.txt), or "all".
-            classes: that the network finds; labels may have others, but no two that differ by
-                upper and lower case only.
-            prepared: folder of millisecond prepare's files; root/millisecond unless given.
-            packed: False to read the data set's own clouds in any case.
-            labels: False to keep the frames that have no label file.
-            points: the columns of the clouds.
+        """As `KittiDataset`, but for two arguments.
 
-        Raises:
-            FileNotFoundError, ValueError: one line naming what is missing or wrong.
+        classes: that the network finds; labels may have others, but no two that differ by upper and
+        lower case only. labels: False to keep the frames that have no label file.
         """
         self.layout = FolderLayout.find(root, split, labels)
         # by name in lower case: the name, and where it stands first

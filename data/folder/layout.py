@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from millisecond.data.formats.clouds import SUFFIXES
-from millisecond.data.kitti.layout import check_name, read_split, some, split_name
+from millisecond.data.kitti.layout import listed_ids, some, split_name
 
 CLOUDS = ("points", "pointclouds", "lidar")  # of OpenPCDet, labelCloud and SUSTechPOINTS
 LABELS = ("labels", "label", "label_2")  # the last: of KITTI, with calibrations
@@ -29,9 +28,10 @@ class FolderLayout:
     root: Path
     split: str
     clouds: Path
-    labels: Path | None  # folder
     ids: tuple[str, ...]
     unlabelled: tuple[str, ...]  # frames of the split that have no label file
+    cloud_of: Mapping[str, Path] = field(repr=False)  # of all frames, not only of the split
+    label_of: Mapping[str, Path] = field(repr=False)
 
     @classmethod
     def find(cls, root: Path | str, split: str, labels: bool = True) -> FolderLayout:
@@ -61,7 +61,7 @@ class FolderLayout:
             ids = tuple(name for name in ids if name in label_of)
             if not ids:
                 raise FileNotFoundError(f"{label_folder}: no labels of any frame of '{split}'")
-        return cls(root, split, clouds, label_folder, ids, unlabelled)
+        return cls(root, split, clouds, ids, unlabelled, cloud_of, label_of)
 
     @property
     def name(self) -> str:
@@ -70,30 +70,19 @@ class FolderLayout:
 
     @property
     def labelled(self) -> bool:
-        return bool(self._label_of)
-
-    def has_cloud(self, frame_id: str) -> bool:
-        return frame_id in self._cloud_of
+        return bool(self.label_of)
 
     def cloud(self, frame_id: str) -> Path:
-        return self._cloud_of[frame_id]
+        return self.cloud_of[frame_id]
 
     def label(self, frame_id: str) -> Path | None:
         """None of a frame that has no label file."""
-        return self._label_of.get(frame_id)
+        return self.label_of.get(frame_id)
 
     def calibration(self, frame_id: str) -> Path:
         """Of labels in KITTI's form."""
         shared = self.root / "calib.txt"
         return shared if shared.is_file() else self.root / "calib" / f"{frame_id}.txt"
-
-    @cached_property
-    def _cloud_of(self) -> dict[str, Path]:
-        return _by_name(self.clouds, SUFFIXES)
-
-    @cached_property
-    def _label_of(self) -> dict[str, Path]:
-        return _by_name(self.labels, LABEL_SUFFIXES) if self.labels else {}
 
 
 def cloud_folder(root: Path) -> Path | None:
@@ -118,12 +107,7 @@ def _ids(root: Path, split: str, clouds: Path, cloud_of: dict[str, Path]) -> tup
         if not cloud_of:
             raise FileNotFoundError(f"{clouds}: no clouds ({', '.join(SUFFIXES)}) in it")
         return tuple(cloud_of)
-    if split.endswith(".txt"):
-        check_name(Path(split).stem)
-        ids = read_split(split)
-    else:
-        check_name(split)
-        ids = read_split(root / "ImageSets" / f"{split}.txt")
+    ids = listed_ids(root, split)
     missing = [name for name in ids if name not in cloud_of]
     if missing:
         raise FileNotFoundError(

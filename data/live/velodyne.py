@@ -145,12 +145,6 @@ def calibrated(packets: Sequence[bytes], said: str) -> tuple[str, Any, str]:
     return series, library.Calibration.from_string(yaml.dump(lasers)), ""
 
 
-def model_of(series: str) -> Any:
-    """What velodyne-decoder calls it."""
-    models = require("velodyne_decoder", "velodyne-decoder").Model
-    return getattr(models, series.replace("HDL-64E-", "HDL64E_"))
-
-
 FULL_INTENSITY = 255
 USUAL_RATE = 10.0  # turns per second
 SLOWEST, FASTEST = 2.0, 25.0
@@ -274,7 +268,7 @@ class Turns:
         if self._is_hdl64e:
             packets = [packet.data for packet in waiting]
             series, config.calibration, note = calibrated(packets, self._said or HDL_64E)
-            config.model = model_of(series)
+            config.model = getattr(self._library.Model, series.replace("HDL-64E-", "HDL64E_"))
             if note:
                 text = f"{self._source}: {note}"
                 yield from self._troubles.add("calibration", text, lost=False)

@@ -54,11 +54,6 @@ class Objects:
             scores=column(np.full(len(f), np.nan) if f.score is None else f.score for f in labels),
         )
 
-    @property
-    def height(self) -> np.ndarray:
-        """[n] height of the image box, pixels."""
-        return self.bbox[:, 3] - self.bbox[:, 1]
-
     def starts(self) -> np.ndarray:
         """[n_frames + 1] int64: frame f holds the rows starts[f]:starts[f + 1]."""
         return np.searchsorted(self.frames, np.arange(self.n_frames + 1))
@@ -154,7 +149,8 @@ def truth_roles(truth: Objects, name: str, difficulty: int) -> np.ndarray:
 
 def detection_roles(detections: Objects, name: str, difficulty: int) -> np.ndarray:
     """[D] role of every detection: too low ones in the image, of any class, are neutral."""
-    low = np.abs(detections.height) < MIN_HEIGHT[difficulty]
+    height = detections.bbox[:, 3] - detections.bbox[:, 1]
+    low = np.abs(height) < MIN_HEIGHT[difficulty]
     return np.select([low, detections.types == name.lower()], [NEUTRAL, COUNTS], OUT)
 
 

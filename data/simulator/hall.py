@@ -7,13 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-from millisecond.data.files import read_text
 from millisecond.data.frame import Frame
-from millisecond.data.schema import ConfigError, build, read_yaml, require
+from millisecond.data.schema import require
 from millisecond.data.simulator.cars import car, van
 from millisecond.data.simulator.ground import flat_ground
 from millisecond.data.simulator.lidar import as_scanned, scan
@@ -75,14 +73,6 @@ class Site:
         for name in self.classes:
             require(name.split() == [name], f"classes.{name}", "a name is one word")
         require(0 <= self.shelves <= MOST, "shelves", f"{self.shelves} is not from 0 to {MOST}")
-
-
-def read_site(path: Path) -> Site:
-    """Raises ValueError or FileNotFoundError, one line that names file, key and value."""
-    try:
-        return build(Site, read_yaml(read_text(path)), "")
-    except ConfigError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 MIN_POINTS = 5  # of a labelled thing

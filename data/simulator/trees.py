@@ -37,15 +37,8 @@ from millisecond.data.simulator.street import WORLD
 
 MARK = "simulated.txt"  # in the root: the frames that were simulated, one per line
 SENSOR = "simulated_sensor.yaml"  # in the root: the sensor, and whether cropped to the image
-PARTS = {
-    f"training/{folder}": suffix
-    for folder, suffix in (
-        ("velodyne", ".bin"),
-        ("calib", ".txt"),
-        ("label_2", ".txt"),
-        ("planes", ".txt"),
-    )
-}
+PARTS = {"training/velodyne": ".bin"}
+PARTS |= {f"training/{folder}": ".txt" for folder in ("calib", "label_2", "planes")}
 OTHERS = ("training", "testing", "ImageSets", "velodyne", "velodyne_reduced", "calib.txt", "points")
 
 
