@@ -286,31 +286,18 @@ def _pavement(rng: np.random.Generator, side: Side, speed: float, crowd: float) 
     people = rng.choice((1.5, 4.0, 20.0), p=(0.3, 0.35, 0.35)) / crowd
     pace = rng.choice((0.0, 1.2)) if speed else 0.0  # people do not walk into a crossing
     turn, wobble = np.pi * rng.integers(2), 0.25 if pace else 1.2
+    ways = {"jitter": 0.1, "wobble": wobble, "speed": pace}
     for row in range(int(rng.integers(1, 3))):
-        side.add(
-            rng.uniform(1.0, 1.4),
-            Material.CONCRETE,
-            pedestrian,
-            (0.1, people * (1 + row)),
-            turn + row * np.pi,
-            jitter=0.1,
-            wobble=wobble,
-            speed=pace,
-        )
+        width, gap = rng.uniform(1.0, 1.4), (0.1, people * (1 + row))
+        side.add(width, Material.CONCRETE, pedestrian, gap, turn + row * np.pi, **ways)
 
 
 def gardens(rng: np.random.Generator, side: Side) -> None:
     """Hedges, fences and walls, gardens with drives, houses behind."""
     side.add(1.7, Material.GRASS, GARDEN, (0.3, rng.uniform(0.2, 4.0)), wobble=0.01)
     if rng.random() < 0.3:
-        side.add(
-            5.8,
-            Material.GRASS,
-            mixed((1, car), (3, GREEN), (1, shed)),
-            (1.0, 12.0),
-            rng.choice((-1, 1)) * np.pi / 2,
-            jitter=0.4,
-        )
+        drives, nose = mixed((1, car), (3, GREEN), (1, shed)), rng.choice((-1, 1)) * np.pi / 2
+        side.add(5.8, Material.GRASS, drives, (1.0, 12.0), nose, jitter=0.4)
     else:
         side.add(4.6, Material.GRASS, GREEN, (0.5, 6.0), jitter=1.5)
     side.add(FRONT_DEPTH, Material.GRASS, FRONTS, (1.0, 6.0), wobble=0.0)
@@ -322,15 +309,8 @@ def park_side(rng: np.random.Generator, side: Side, crowd: float) -> None:
     if rng.random() < 0.5:
         side.step(rng.uniform(0.08, 0.16))
     side.add(1.5, Material.GRASS, FURNITURE, (2.0, 12.0), jitter=0.3, wobble=0.3)
-    side.add(
-        1.8,
-        Material.CONCRETE,
-        mixed((3, pedestrian), (1, cyclist)),
-        (0.5, 70.0 / crowd),
-        np.pi * rng.integers(2),
-        jitter=0.5,
-        wobble=0.2,
-    )
+    people, gap, turn = mixed((3, pedestrian), (1, cyclist)), (0.5, 70.0 / crowd), rng.integers(2)
+    side.add(1.8, Material.CONCRETE, people, gap, np.pi * turn, jitter=0.5, wobble=0.2)
     side.add(4.5, Material.GRASS, GREEN, (0.5, rng.uniform(1, 8)), jitter=2.0)
     side.add(4.5, Material.GRASS, mixed((4, GREEN), (1, bench)), (0.5, 4.0), jitter=2.0)
     side.add(6.5, Material.GRASS, mixed((2, WILD), (1, house)), (0.5, 5.0))
@@ -347,14 +327,8 @@ def country_side(rng: np.random.Generator, side: Side) -> None:
     bank = rng.uniform(-1.0, 1.6) if rng.random() < 0.7 else 0.0
     side.step(bank, 2.5)
     if rng.random() < 0.25:
-        side.add(
-            2.2,
-            Material.ASPHALT,
-            mixed((2, cyclist), (1, pedestrian)),
-            (2.0, 25.0),
-            side.along,
-            jitter=0.4,
-        )
+        people = mixed((2, cyclist), (1, pedestrian))
+        side.add(2.2, Material.ASPHALT, people, (2.0, 25.0), side.along, jitter=0.4)
     side.add(4.5, Material.GRASS, WILD, (0.2, rng.exponential(8.0)), jitter=0.5)
     far = mixed((4, WILD), (1, fence), (0.3, house))
     side.add(9.0, Material.GRASS, far, (0.5, rng.exponential(9.0)), jitter=3.0)
@@ -365,9 +339,8 @@ def motorway_side(rng: np.random.Generator, side: Side) -> None:
     """Hard shoulder, guard rail, bank, noise barrier or bushes."""
     side.add(2.6, Material.ASPHALT, mixed((1, truck), (1, car)), (20.0, 900.0), side.along)
     side.add(0.6, Material.GRASS, guard_rail, (0.0, 0.01), wobble=0.0)
-    side.add(
-        1.6, Material.GRASS, mixed((3, tall_grass), (1, big_sign), (1, delineator)), (2.0, 15.0)
-    )
+    verge = mixed((3, tall_grass), (1, big_sign), (1, delineator))
+    side.add(1.6, Material.GRASS, verge, (2.0, 15.0))
     side.step(rng.uniform(-2.0, 2.5), 3.5)
     if rng.random() < 0.3:
         side.add(0.6, Material.GRASS, noise_barrier, (0.0, 0.01), wobble=0.0)

@@ -262,16 +262,8 @@ def _square(rng: np.random.Generator, name: str) -> Street:
         else:
             side.add(5.0, Material.GRASS, GREEN, (0.5, 4.0), jitter=1.5)
             behind(rng, side, TOWN_BEHIND, 0.8)
-    ahead = Lane(
-        0.0,
-        1.6,
-        0.0,
-        mixed((4, pedestrian), (3, cyclist), (2, car), (1, van)),
-        (2.0, 3 * crowd),
-        6.0,
-        wobble=0.3,
-        jitter=0.8,
-    )
+    traffic = mixed((4, pedestrian), (3, cyclist), (2, car), (1, van))
+    ahead = Lane(0.0, 1.6, 0.0, traffic, (2.0, 3 * crowd), 6.0, wobble=0.3, jitter=0.8)
     return StreetPlan([ahead], (right, left), [], 0.0).street(rng, name, end=some_end(rng))
 
 
@@ -331,19 +323,13 @@ def _car_park(rng: np.random.Generator, name: str) -> Street:
     """Rows of parked cars on both sides of the aisle, more rows behind, people between."""
     free = rng.choice((2.0, 6.0, 15.0))
     right, left = Side(2.8, -1), Side(3.2, 1)
+    parked, between = mixed((12, car), (1, van)), mixed((2, young_tree), (1, lamp), (1, hedge))
     for side in (right, left):
         nose = rng.choice((-1, 1)) * np.pi / 2
         for row in range(2):
-            side.add(
-                5.4, Material.ASPHALT, mixed((12, car), (1, van)), (0.5, free), nose, jitter=0.2
-            )
+            side.add(5.4, Material.ASPHALT, parked, (0.5, free), nose, jitter=0.2)
             if row == 0:
-                side.add(
-                    1.2,
-                    Material.CONCRETE,
-                    mixed((2, young_tree), (1, lamp), (1, hedge)),
-                    (2.0, 8.0),
-                )
+                side.add(1.2, Material.CONCRETE, between, (2.0, 8.0))
             side.add(1.1, Material.ASPHALT, pedestrian, (0.5, 45.0), 0.0, wobble=1.0)
         if rng.random() < 0.5:
             side.add(6.4, Material.CONCRETE, FRONTS, (0.0, 5.0), wobble=0.0)
