@@ -33,6 +33,8 @@ from millisecond.data.formats.clouds import read_scan
 from millisecond.data.formats.points import PointColumns
 from millisecond.data.frame import Frame
 
+__all__ = ["Split"]
+
 FLOAT = 4  # bytes
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from millisecond.data.folder.dataset import FolderDataset
-from millisecond.data.folder.layout import CLOUDS, LABELS, cloud_folder
+from millisecond.data.folder.dataset import CLOUDS, LABELS, FolderDataset, cloud_folder
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.layout import CLOUDS as KITTI_CLOUDS

@@ -108,7 +108,7 @@ class KittiDataset(Split):
         return [label] * self.layout.labelled + [plane] * plane.is_file()
 
     def view(self, frame_id: str) -> int:
-        """Of the calibration, the image's size and the columns."""
+        """A checksum of the calibration, the image's size and the columns."""
         key = zlib.crc32(self.layout.calibration(frame_id).read_bytes())
         image = self.layout.image(frame_id)
         if image is not None:

@@ -173,8 +173,10 @@ def boxes_to_labels(
     calibration: Calibration = CALIBRATION,
 ) -> Labels:
     """Boxes [M, 7] in the LiDAR frame -> Labels that are easy for KITTI's metric, wherever they
-    are: of its figures only bird's-eye view and 3-D mean something. calibration: of the camera
-    whose frame they are in, one at the LiDAR unless given."""
+    are: of its figures only bird's-eye view and 3-D mean something.
+
+    calibration: of the camera whose frame they are in, one at the LiDAR unless given.
+    """
     camera = calibration.boxes_to_camera(boxes).round(DECIMALS)
     count = len(camera)
     return Labels(

@@ -15,7 +15,7 @@ from millisecond.data.calibration import Calibration
 from millisecond.data.checks.scans import Note
 from millisecond.data.checks.sensor import IntensityScale
 from millisecond.data.files import read_text
-from millisecond.data.folder.layout import CLOUDS as PLAIN
+from millisecond.data.folder.dataset import CLOUDS as PLAIN
 from millisecond.data.formats.clouds import SUFFIXES, read_cloud, read_scan
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.kitti.layout import CLOUDS

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from millisecond.data.metric.kitti import OPERATING_SCORE
+from millisecond.data.metric.kitti import OPERATING_SCORE, default_overlap
 from millisecond.data.metric.matching import SAMPLES
 from millisecond.data.metric.overlap import (
     ALL,
@@ -23,7 +23,6 @@ from millisecond.data.metric.overlap import (
     find_pairs,
     match_greedily,
 )
-from millisecond.data.metric.verdicts import default_overlap
 
 LIMIT = 2.0  # metres between the centres of a pair, as for the errors of the nuScenes metric
 MISSED, NOTHING = "missed", "nothing"

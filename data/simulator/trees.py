@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
@@ -94,10 +94,7 @@ def write_tree(
         listed = _listed(root, ids, split, made)
         _check_note(root, note, bool(made))
         write_lines(root / MARK, dict.fromkeys([*made, *ids]))
-        streets = each(write, seeds, processes)
-        bar = tqdm(streets, f"simulating {split}", len(ids), unit="street", disable=None)
-        for _ in bar:
-            pass
+        write_all(write, seeds, processes, f"simulating {split}", "street")
         write_lines(root / "ImageSets" / f"{split}.txt", dict.fromkeys([*listed, *ids]))
 
 
@@ -182,17 +179,23 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def each(write, seeds: Sequence[int], processes: int) -> Iterator[None]:
-    """Writes street by street, in this process or several, but no more than there are cores."""
+def write_all(
+    write: Callable[[int], None], seeds: Sequence[int], processes: int, title: str, unit: str
+) -> None:
+    """Writes one by one, in this process or several, but no more than there are cores. title, unit:
+    of the progress bar."""
+    bar = partial(tqdm, desc=title, total=len(seeds), unit=unit, disable=None)
     has_kernels()  # builds them here, once, and not in every process
     processes = min(processes, usable_cores(), len(seeds))
     if processes <= 1:
-        yield from map(write, seeds)
+        for _ in bar(map(write, seeds)):
+            pass
         return
     pool = ProcessPoolExecutor(processes, initializer=_leave_signals)
     try:
         chunk = min(8, max(1, len(seeds) // (4 * processes)))  # small: no long wait at the end
-        yield from pool.map(write, seeds, chunksize=chunk)
+        for _ in bar(pool.map(write, seeds, chunksize=chunk)):
+            pass
     except BrokenProcessPool:
         raise OSError("a simulating process ended without a message; is memory full?") from None
     finally:
@@ -312,9 +315,8 @@ def write_drive(
                 path.unlink(missing_ok=True)
         write_lines(root / MARK, names)
         write_text(root / "calib.txt", calibration_text(simulated_calibration()))
-        written = each(partial(_write_scan, root, seed, sensor), range(scans), processes)
-        for _ in tqdm(written, desc="simulating", total=scans, unit="scan", disable=None):
-            pass
+        write = partial(_write_scan, root, seed, sensor)
+        write_all(write, range(scans), processes, "simulating", "scan")
 
 
 def _write_scan(root: Path, seed: int, sensor: Sensor | None, number: int) -> None:

@@ -170,7 +170,8 @@ def _on_the_ground(street: Street, time: float = 0.0) -> tuple[np.ndarray, np.nd
     x = x + cos * middle[:, 0] - sin * middle[:, 1]
     y = y + sin * middle[:, 0] + cos * middle[:, 1]
     place = np.stack([x, y, z, *size.T, np.ones_like(x), yaw], axis=1)
-    spans = np.array([p.thing.make.func.__name__ in ABOVE for p in street.placed])
+    makers = (getattr(p.thing.make, "func", p.thing.make) for p in street.placed)
+    spans = np.array([make.__name__ in ABOVE for make in makers])
     labelled = np.array([p.thing.kind is not None for p in street.placed])
     return place[~spans], labelled[~spans]
 
