@@ -101,7 +101,18 @@ def read_labels(path: Path | str) -> Labels:
             raise ValueError(f"{path}, line {number}: some lines have a score and some have none")
         types.append(words[0])
         rows.append([_number(word, i, path, number) for i, word in enumerate(words[1:])])
-    return _columns(types, np.array(rows, np.float64))
+    numbers = np.array(rows, np.float64) if rows else np.zeros((0, 15))
+    return Labels(
+        types=np.array(types, dtype=str),
+        truncated=numbers[:, 0],
+        occluded=numbers[:, 1].astype(np.int64),
+        alpha=numbers[:, 2],
+        bbox=numbers[:, 3:7],
+        size=numbers[:, [9, 7, 8]],
+        location=numbers[:, 10:13],
+        rotation_y=numbers[:, 13],
+        score=numbers[:, 14] if numbers.shape[1] == 15 else None,
+    )
 
 
 def write_labels(path: Path | str, labels: Labels) -> None:
@@ -139,22 +150,6 @@ def _number(word: str, field: int, path: Path, line: int) -> float:
             f"within {LARGEST:g}"
         )
     return value
-
-
-def _columns(types: list[str], numbers: np.ndarray) -> Labels:
-    if not types:
-        numbers = np.zeros((0, 15))
-    return Labels(
-        types=np.array(types, dtype=str),
-        truncated=numbers[:, 0],
-        occluded=numbers[:, 1].astype(np.int64),
-        alpha=numbers[:, 2],
-        bbox=numbers[:, 3:7],
-        size=numbers[:, [9, 7, 8]],
-        location=numbers[:, 10:13],
-        rotation_y=numbers[:, 13],
-        score=numbers[:, 14] if numbers.shape[1] == 15 else None,
-    )
 
 
 # A camera at the LiDAR that looks along x; only its axes are used.

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from millisecond.data.simulator.lidar import as_scanned, scan
 from millisecond.data.simulator.lorries import truck
 from millisecond.data.simulator.people import cyclist, pedestrian, sitting_person
 from millisecond.data.simulator.sensors import Sensor
-from millisecond.data.simulator.solids import Material, Solids, Thing, boxes, solids
+from millisecond.data.simulator.solids import Material, Thing, boxes, solids
 from millisecond.data.simulator.street import SENSOR_HEIGHT, Placed, Street, boxes_at
 
 LARGEST = 200.0  # metres, of a hall
@@ -163,11 +162,8 @@ def _thing(rng: np.random.Generator, name: str, kind: SiteClass) -> Thing:
     parts[:, 2:4] -= (low[1] + high[1]) / 2
     half = (high - low) / 2
     x, y, z, top = (float(value) for value in (*half[:2], low[2], high[2]))
-    return Thing(partial(_made_of, parts), (-x, -y, z, x, y, top), name)
-
-
-def _made_of(parts: np.ndarray) -> Solids:
-    return solids(boxes([tuple(part) for part in parts], Material.PAINT))
+    rows = [tuple(part) for part in parts]
+    return Thing(lambda: solids(boxes(rows, Material.PAINT)), (-x, -y, z, x, y, top), name)
 
 
 def _block(length: float, width: float, height: float) -> Thing:

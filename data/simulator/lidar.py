@@ -4,7 +4,6 @@ Rays are numbered beam by beam. Each effect on the pulses is a function of its o
 docs/sensors.md has the change that each makes against real scans.
 """
 
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -166,7 +165,6 @@ class Scan(NamedTuple):
     seen: np.ndarray  # [T] rays that hit it first
 
 
-@cache
 def default_sensor() -> Sensor:
     """KITTI's."""
     return find_sensor("hdl-64e")

@@ -8,7 +8,7 @@ from millisecond.data.simulator.solids import (
     Material,
     Solids,
     Thing,
-    join_volumes,
+    Volumes,
     limbs,
     solids,
     volumes,
@@ -126,8 +126,8 @@ def _hedge(length, width, height, path, u) -> Solids:
         (x + each * (a - 0.5) * 0.2, 0.3 * (b - 0.5) * width, low * (0.75 + 0.25 * c), *lump)
         for x, (a, b, c) in zip(xs, u[::-1].tolist(), strict=False)
     ]
-    boxy, round_ = volumes(square, False, path), volumes(lumps, True, path)
-    return solids(volumes=join_volumes([boxy, round_]))
+    parts = zip(volumes(square, False, path), volumes(lumps, True, path), strict=True)
+    return solids(volumes=Volumes(*map(np.concatenate, parts)))
 
 
 def _thicket(length, deep, height, path, u) -> Solids:

@@ -186,11 +186,6 @@ def volumes(rows: Sequence[tuple], rounded: bool, path, material=Material.FOLIAG
     )
 
 
-def join_volumes(parts: Sequence[Volumes]) -> Volumes:
-    """One set of volumes of several."""
-    return Volumes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
 Extent = tuple[float, float, float, float, float, float]  # x, y, z, x, y, z: lowest, highest
 
 

@@ -191,7 +191,9 @@ def write_all(
         for _ in bar(map(write, seeds)):
             pass
         return
-    pool = ProcessPoolExecutor(processes, initializer=_leave_signals)
+    # Ctrl-C is answered by the process that started these
+    ignored = (signal.SIGINT, signal.SIG_IGN)
+    pool = ProcessPoolExecutor(processes, initializer=signal.signal, initargs=ignored)
     try:
         chunk = min(8, max(1, len(seeds) // (4 * processes)))  # small: no long wait at the end
         for _ in bar(pool.map(write, seeds, chunksize=chunk)):
@@ -200,11 +202,6 @@ def write_all(
         raise OSError("a simulating process ended without a message; is memory full?") from None
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _leave_signals() -> None:
-    """Ctrl-C is answered by the process that started this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _write_street(folder: Path, sensor: Sensor, crop: bool, seed: int) -> None:
