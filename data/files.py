@@ -4,7 +4,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -107,10 +107,20 @@ def require_own_json(path: Path, ours: Callable[[dict], bool]) -> None:
         raise ValueError(f"{path}: already exists and is another file; give another name")
 
 
+def write_text(path: Path | str, text: str) -> None:
+    """Writes a text in UTF-8, all of it or nothing."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Writes a text of these lines."""
+    write_text(path, "".join(f"{line}\n" for line in lines))
+
+
 def write_json(path: Path, content: Any) -> None:
     """Writes figures as JSON."""
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 @contextmanager

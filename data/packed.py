@@ -16,17 +16,24 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 
 from millisecond.data.files import naming, replacing
+from millisecond.data.formats.clouds import read_scan
+from millisecond.data.formats.points import PointColumns
+from millisecond.data.frame import Frame
+
+__all__ = ["Split"]
 
 FLOAT = 4  # bytes
 
@@ -215,39 +222,22 @@ def _damaged(path: Path, why: object) -> str:
 COLUMNS = {"frame": "U", "size": "i8", "time": "i8", "content": "i8", "view": "i8"}
 
 
-class Clouds(Protocol):
-    """The frames of a data set that can be packed."""
-
-    @property
-    def frame_ids(self) -> tuple[str, ...]: ...
-
-    def cloud_file(self, frame_id: str) -> Path: ...
-
-    def view(self, frame_id: str) -> int:
-        """A checksum of all that decides which numbers of the file the frame has."""
-        ...
-
-    def prepare_command(self) -> str:
-        """The command line that makes the packs."""
-        ...
-
-
 class CloudOrigin(NamedTuple):
     """What a packed cloud was made from."""
 
     size: int  # bytes of the cloud's file
     time: int  # of its last change, ns
     content: int  # CRC of its bytes
-    view: int  # see Clouds.view
+    view: int  # see Split.view
 
     @classmethod
-    def of(cls, clouds: Clouds, frame_id: str) -> CloudOrigin:
+    def of(cls, clouds: Split, frame_id: str) -> CloudOrigin:
         """As the files are now; reads them."""
         path = clouds.cloud_file(frame_id)
         status, content = path.stat(), zlib.crc32(path.read_bytes())
         return cls(status.st_size, status.st_mtime_ns, content, clouds.view(frame_id))
 
-    def still_there(self, clouds: Clouds, frame_id: str) -> bool:
+    def still_there(self, clouds: Split, frame_id: str) -> bool:
         """Whether the files are unchanged.
 
         A cloud of the same size and time counts as unchanged. One of another time is read and
@@ -263,7 +253,7 @@ class CloudOrigin(NamedTuple):
 class PackedClouds:
     """The packed clouds of those frames whose files have not changed since."""
 
-    def __init__(self, path: Path, clouds: Clouds):
+    def __init__(self, path: Path, clouds: Split):
         """Open the pack of this name. Raises ValueError where it is damaged, FileNotFoundError
         where there is none."""
         self._pack, self._command = Pack(path), clouds.prepare_command()
@@ -303,3 +293,71 @@ class PackedClouds:
             f"{self._command} again",
             stacklevel=3,
         )
+
+
+class Split(ABC):
+    """The frames of a split; their clouds may be packed, see `pack_path`."""
+
+    crop: bool  # whether points out of the camera's image are left out
+    layout: Any  # where its files are
+
+    def __init__(
+        self,
+        classes: Sequence[str],
+        prepared: Path | str | None,
+        packed: bool,
+        points: PointColumns,
+    ):
+        """For the arguments see the data sets; they set `crop` and `layout` before."""
+        self.classes, self.columns = tuple(classes), points
+        self.prepared = self.layout.root / "millisecond" if prepared is None else Path(prepared)
+        path = self.pack_path("clouds")
+        has_pack = packed and index_path(path).is_file()
+        self.packed_clouds = PackedClouds(path, self) if has_pack else None
+
+    def pack_path(self, kind: str) -> Path:
+        """The pack (a path without suffix) of the split's "clouds", or its "database"."""
+        return self.prepared / f"{kind}_{self.layout.name}"
+
+    @abstractmethod
+    def prepare_command(self) -> str:
+        """The command line that makes the packs."""
+
+    def _command(self, *more: str) -> str:
+        words = ["millisecond", "prepare", *more]
+        if self.prepared != self.layout.root / "millisecond":
+            words += ["--output", str(self.prepared)]
+        return shlex.join(words)
+
+    def warn_of_changes(self) -> None:
+        """Warns, once, where clouds are not as they were packed."""
+        if self.packed_clouds is not None:
+            self.packed_clouds.warn()
+
+    @property
+    def frame_ids(self) -> tuple[str, ...]:
+        return self.layout.ids
+
+    def __len__(self) -> int:
+        return len(self.layout.ids)
+
+    def __iter__(self) -> Iterator[Frame]:
+        return (self[index] for index in range(len(self)))
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Frame: ...
+
+    def whole_points(self, index: int) -> np.ndarray:
+        """[P, 4 or more] float32: the points of a scan before a crop."""
+        return read_scan(self.cloud_file(self.layout.ids[index]), self.columns)
+
+    def cloud_file(self, frame_id: str) -> Path:
+        return self.layout.cloud(frame_id)
+
+    @abstractmethod
+    def truth_files(self, frame_id: str) -> list[Path]:
+        """All that a training learns from, beside the cloud and what `view` covers."""
+
+    @abstractmethod
+    def view(self, frame_id: str) -> int:
+        """A checksum of all that decides which numbers of the file the frame has."""

@@ -7,9 +7,14 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
+
+from millisecond.data.files import read_text
+
+T = TypeVar("T")
 
 MAX_TEXT = 1 << 20  # characters; a configuration has two thousand
 MAX_SHOWN = 60  # characters of a wrong value in a message
@@ -153,6 +158,15 @@ def build(kind: Any, value: Any, path: str) -> Any:
     if kind is int:
         require(abs(value) <= LARGEST, path, f"{shown(value)} is beyond {LARGEST}")
     return value
+
+
+def read_file(kind: type[T], path: Path) -> T:
+    """A YAML file as a dataclass. Raises ValueError or FileNotFoundError, one line that names file,
+    key and value."""
+    try:
+        return build(kind, read_yaml(read_text(path)), "")
+    except ConfigError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _build_dataclass(kind: type, value: Any, path: str) -> Any:

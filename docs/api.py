@@ -29,6 +29,7 @@ MODULES = {
     "data.boxes": "Boxes in numpy, detections by name",
     "data.formats.clouds": "Files of scans",
     "data.datasets": "Data sets",
+    "data.packed": "What all data sets have",
     "data.folder.dataset": "Plain files",
     "data.kitti.dataset": "KITTI's layout",
     "data.calibration": "KITTI's calibrations",

@@ -10,7 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 from millisecond.data.files import make_folder
-from millisecond.data.metric.verdicts import count
+from millisecond.data.metric.kitti import count
 from millisecond.detector.draw.birds_eye import draw_birds_eye, draw_thumbnail
 from millisecond.detector.draw.camera import draw_camera, read_image
 from millisecond.detector.draw.object_table import draw_object_table, object_rows

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from millisecond.data.schema import read_file
 from millisecond.data.simulator import write_drive, write_kitti_tree
-from millisecond.data.simulator.hall import read_site
+from millisecond.data.simulator.hall import Site
 from millisecond.data.simulator.sensors import find_sensor, sensor_names
 from millisecond.data.simulator.trees import SUFFIXES, usable_cores, write_folder_tree
 from millisecond.tools.program import output_path, run
@@ -55,7 +56,7 @@ def simulate(options: argparse.Namespace) -> None:
         )
     seeds = range(options.first, last + 1)
     if options.layout == "folder":
-        site = None if options.site is None else read_site(options.site)
+        site = None if options.site is None else read_file(Site, options.site)
         write_folder_tree(
             options.root, seeds, options.split, options.processes, sensor, site, options.clouds
         )

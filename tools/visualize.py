@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from millisecond.data.metric.verdicts import METRICS
+from millisecond.data.metric.kitti import METRICS
 from millisecond.detector.draw.scene import COLOUR_BY
 from millisecond.detector.draw.window import Window, WindowUnavailable
 from millisecond.tools.pictures import KINDS, Artist, Browser, keys_of, write_pictures

@@ -25,7 +25,7 @@ from millisecond.data.kitti.dataset import DONT_CARE
 from millisecond.data.kitti.labels import Labels
 from millisecond.data.kitti.layout import Layout
 from millisecond.data.kitti.results import detections_to_labels
-from millisecond.data.metric.verdicts import Count, Verdicts, badness, count, default_overlap, judge
+from millisecond.data.metric.kitti import Count, Verdicts, badness, count, default_overlap, judge
 from millisecond.detector.config import load_config
 from millisecond.detector.detection_files import find_detections, names_in, read_detections
 from millisecond.detector.detector import Detector

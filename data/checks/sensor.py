@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from millisecond.data.checks.scans import Note
-from millisecond.data.formats.clouds import NO_ARRAY, ROWS, read_fields, read_scan
+from millisecond.data.formats.clouds import ROWS, mapped_array, read_fields, read_scan
 from millisecond.data.formats.points import (
     AXES,
     INTENSITY,
@@ -99,12 +99,7 @@ def _of_rows(files: Sequence[Path], chosen: Sequence[Path]) -> tuple[tuple[str, 
 
 
 def _array(path: Path) -> np.ndarray:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except NO_ARRAY as error:
-        raise ValueError(
-            f"{path}: not an array in a .npy file ({' '.join(str(error).split())[:80]})"
-        ) from None
+    array = mapped_array(path)
     if array.ndim != 2 or not 3 <= array.shape[1] <= MOST_WIDTH:
         raise ValueError(f"{path}: an array of shape {list(array.shape)}; a scan is [P, columns]")
     return array

@@ -17,20 +17,55 @@ SAME_SCENE = 0.35  # share of occupied columns that two frames have in common
 MOST = 400  # frames per split that are compared
 
 
-class Fingerprints:
-    """What identifies each frame: its very numbers, and the columns that things stand in."""
+class FolderChecks:
+    """Looks at frame after frame; `lines` says what was odd.
 
-    def __init__(self):
+    A frame is known by its very numbers, and by the columns that things stand in."""
+
+    def __init__(self, dataset: FolderDataset):
+        self._layout = dataset.layout
         self._content: dict[str, int] = {}
         self._columns: dict[str, np.ndarray] = {}  # [SIDE * SIDE / 8] uint8, bits
 
-    def add(self, frame_id: str, points: np.ndarray) -> None:
-        """points [P, 4 or more]."""
-        if len(points):
-            self._content[frame_id] = zlib.crc32(np.ascontiguousarray(points).tobytes())
-            self._columns[frame_id] = np.packbits(occupied_columns(points))
+    def add(self, frame: Frame) -> None:
+        if len(frame.points):
+            content = np.ascontiguousarray(frame.points).tobytes()
+            self._content[frame.frame_id] = zlib.crc32(content)
+            self._columns[frame.frame_id] = np.packbits(occupied_columns(frame.points))
 
-    def duplicates(self) -> list[tuple[str, str]]:
+    def lines(self) -> list[str]:
+        """One line per oddity."""
+        found = []
+        twice = self._duplicates()
+        if twice:
+            found.append(
+                f"{some([name for _, name in twice])} the same cloud as another frame, such as "
+                f"{twice[0][1]} as {twice[0][0]}; keep one of each"
+            )
+        lists = sorted((self._layout.root / "ImageSets").glob("*.txt"))
+        if not lists:
+            found.append(
+                "no ImageSets/train.txt and val.txt; docs/own_data.md shows how to make them"
+            )
+        for path in lists:
+            lost = [name for name in read_split(path) if name not in self._layout.cloud_of]
+            if lost:
+                found.append(
+                    f"{path}: {some(lost)} without a cloud; the list has names of frames without "
+                    "suffix or folder, such as 000001"
+                )
+        leak = self._leak({path.stem: read_split(path) for path in lists})
+        if leak is not None:
+            found.append(leak)
+        left_out = self._layout.unlabelled
+        if left_out:
+            found.append(
+                f"{some(left_out)} without a label file, and left out; an empty file says that a "
+                "frame has no objects"
+            )
+        return found
+
+    def _duplicates(self) -> list[tuple[str, str]]:
         """Frames whose clouds are the same, the first one of each group with every other."""
         first: dict[int, str] = {}
         found = []
@@ -40,7 +75,7 @@ class Fingerprints:
                 found.append((other, name))
         return found
 
-    def leak(self, splits: Mapping[str, Iterable[str]]) -> str | None:
+    def _leak(self, splits: Mapping[str, Iterable[str]]) -> str | None:
         """A line where train and val share frames or scenes; splits: their frames by name."""
         if not {"train", "val"} <= splits.keys():
             return None
@@ -89,46 +124,3 @@ def _likeness(one: np.ndarray, others: np.ndarray) -> np.ndarray:
     both = np.bitwise_count(one & others).sum(axis=1)
     either = np.bitwise_count(one | others).sum(axis=1)
     return both / np.maximum(either, 1)
-
-
-class FolderChecks:
-    """Looks at frame after frame; `lines` says what was odd."""
-
-    def __init__(self, dataset: FolderDataset):
-        self._layout = dataset.layout
-        self._fingerprints = Fingerprints()
-
-    def add(self, frame: Frame) -> None:
-        self._fingerprints.add(frame.frame_id, frame.points)
-
-    def lines(self) -> list[str]:
-        """One line per oddity."""
-        found = []
-        twice = self._fingerprints.duplicates()
-        if twice:
-            found.append(
-                f"{some([name for _, name in twice])} the same cloud as another frame, such as "
-                f"{twice[0][1]} as {twice[0][0]}; keep one of each"
-            )
-        lists = sorted((self._layout.root / "ImageSets").glob("*.txt"))
-        if not lists:
-            found.append(
-                "no ImageSets/train.txt and val.txt; docs/own_data.md shows how to make them"
-            )
-        for path in lists:
-            lost = [name for name in read_split(path) if not self._layout.has_cloud(name)]
-            if lost:
-                found.append(
-                    f"{path}: {some(lost)} without a cloud; the list has names of frames without "
-                    "suffix or folder, such as 000001"
-                )
-        leak = self._fingerprints.leak({path.stem: read_split(path) for path in lists})
-        if leak is not None:
-            found.append(leak)
-        left_out = self._layout.unlabelled
-        if left_out:
-            found.append(
-                f"{some(left_out)} without a label file, and left out; an empty file says that a "
-                "frame has no objects"
-            )
-        return found

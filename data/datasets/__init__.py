@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from millisecond.data.folder.dataset import FolderDataset
-from millisecond.data.folder.layout import CLOUDS, LABELS, cloud_folder
+from millisecond.data.folder.dataset import CLOUDS, LABELS, FolderDataset, cloud_folder
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.layout import CLOUDS as KITTI_CLOUDS
@@ -53,7 +52,7 @@ def is_folder(root: Path) -> bool:
         return False
     if cloud_folder(root) is None:
         inner = (path for path in sorted(root.iterdir()) if path.is_dir())
-        meant = next((path for path in inner if _holds_data(path)), None)
+        meant = next((path for path in inner if _holds_kitti(path) or cloud_folder(path)), None)
         raise FileNotFoundError(
             f"{root}: no data set: neither {CLOUDS[0]}/ with clouds nor training/velodyne"
             + (f"; is {meant} meant?" if meant else "")
@@ -63,7 +62,3 @@ def is_folder(root: Path) -> bool:
 
 def _holds_kitti(root: Path) -> bool:
     return any((root / name).is_dir() for name in ("training", "testing", *KITTI_CLOUDS))
-
-
-def _holds_data(root: Path) -> bool:
-    return _holds_kitti(root) or cloud_folder(root) is not None

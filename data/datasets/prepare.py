@@ -52,36 +52,32 @@ def prepare(dataset: Dataset, database: bool, progress: Progress) -> bool:
         progress: wraps the indices of the frames that are left, for a progress bar.
     """
     with locked(dataset.prepared):
-        return _prepare(dataset, database, progress)
-
-
-def _prepare(dataset: Dataset, database: bool, progress: Progress) -> bool:
-    signature = signature_of(dataset)
-    clouds, objects = dataset.pack_path("clouds"), dataset.pack_path("database")
-    clouds_due = not _made(clouds, signature)
-    objects_due = database and dataset.layout.labelled and not _made(objects, signature)
-    if not (clouds_due or objects_due):
-        return False
-    with (
-        PackWriter(clouds, signature, CLOUD_COLUMNS, dataset.columns.width)
-        if clouds_due
-        else nullcontext() as cloud_pack,
-        PackWriter(objects, signature, COLUMNS, dataset.columns.width)
-        if objects_due
-        else nullcontext() as object_pack,
-    ):
-        writers = [writer for writer in (cloud_pack, object_pack) if writer is not None]
-        for index in progress(range(min(w.steps for w in writers), len(dataset))):
-            frame = dataset[index]
-            if cloud_pack is not None and cloud_pack.steps == index:
-                source = CloudOrigin.of(dataset, frame.frame_id)._asdict()
-                columns = {name: [value] for name, value in source.items()}
-                cloud_pack.append([frame.points], frame=[frame.frame_id], **columns)
-            if object_pack is not None and object_pack.steps == index:
-                add_objects(object_pack, frame)
-        for writer in writers:
-            writer.finish()
-    return True
+        signature = signature_of(dataset)
+        clouds, objects = dataset.pack_path("clouds"), dataset.pack_path("database")
+        clouds_due = not _made(clouds, signature)
+        objects_due = database and dataset.layout.labelled and not _made(objects, signature)
+        if not (clouds_due or objects_due):
+            return False
+        with (
+            PackWriter(clouds, signature, CLOUD_COLUMNS, dataset.columns.width)
+            if clouds_due
+            else nullcontext() as cloud_pack,
+            PackWriter(objects, signature, COLUMNS, dataset.columns.width)
+            if objects_due
+            else nullcontext() as object_pack,
+        ):
+            writers = [writer for writer in (cloud_pack, object_pack) if writer is not None]
+            for index in progress(range(min(w.steps for w in writers), len(dataset))):
+                frame = dataset[index]
+                if cloud_pack is not None and cloud_pack.steps == index:
+                    source = CloudOrigin.of(dataset, frame.frame_id)._asdict()
+                    columns = {name: [value] for name, value in source.items()}
+                    cloud_pack.append([frame.points], frame=[frame.frame_id], **columns)
+                if object_pack is not None and object_pack.steps == index:
+                    add_objects(object_pack, frame)
+            for writer in writers:
+                writer.finish()
+        return True
 
 
 def open_database(dataset: Dataset) -> GroundTruthDatabase:

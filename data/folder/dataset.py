@@ -1,11 +1,11 @@
-"""Frames of a data set of plain files: any LiDAR, no camera, any classes."""
+"""Data sets of plain files, any LiDAR, no camera, any classes: their files and their frames."""
 
 from __future__ import annotations
 
-import shlex
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -19,24 +19,133 @@ from millisecond.data.folder.labels import (
     read_json_labels,
     read_text_labels,
 )
-from millisecond.data.folder.layout import FolderLayout
-from millisecond.data.formats.clouds import read_scan
+from millisecond.data.formats.clouds import SUFFIXES
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.frame import Frame
 from millisecond.data.kitti.dataset import DONT_CARE
 from millisecond.data.kitti.labels import Labels, boxes_to_labels, read_labels
-from millisecond.data.kitti.layout import some
-from millisecond.data.packed import PackedClouds, index_path
+from millisecond.data.kitti.layout import listed_ids, some, split_name
+from millisecond.data.packed import Split
+
+__all__ = ["FolderDataset"]
+
+CLOUDS = ("points", "pointclouds", "lidar")  # of OpenPCDet, labelCloud and SUSTechPOINTS
+LABELS = ("labels", "label", "label_2")  # the last: of KITTI, with calibrations
+LABEL_SUFFIXES = (".txt", ".json")
 
 
-class FolderDataset:
+@dataclass(frozen=True)
+class FolderLayout:
+    """The files of one split.
+
+    root/points has a cloud per frame, root/labels a label file of the same name, and
+    root/ImageSets/SPLIT.txt the names of the split's frames, one per line. A split that ends in
+    .txt is the path of such a list; `all` is every frame that has a cloud. Where labels are wanted,
+    frames without a label file are left out: nobody has said what is in them. An empty label file
+    is a frame without objects.
+    """
+
+    root: Path
+    split: str
+    clouds: Path
+    ids: tuple[str, ...]
+    unlabelled: tuple[str, ...]  # frames of the split that have no label file
+    cloud_of: Mapping[str, Path] = field(repr=False)  # of all frames, not only of the split
+    label_of: Mapping[str, Path] = field(repr=False)
+
+    @classmethod
+    def find(cls, root: Path | str, split: str, labels: bool = True) -> FolderLayout:
+        """Look for the split's files. labels: False to keep the frames that have none.
+
+        Raises FileNotFoundError or ValueError naming what is missing or twice there.
+        """
+        root = Path(root)
+        clouds = cloud_folder(root)
+        if clouds is None:
+            raise FileNotFoundError(f"{root / CLOUDS[0]}: no such folder; clouds belong there")
+        label_folder = next((root / name for name in LABELS if (root / name).is_dir()), None)
+        if labels and label_folder is None:
+            raise FileNotFoundError(f"{root / LABELS[0]}: no such folder; labels belong there")
+        cloud_of = _by_name(clouds, SUFFIXES)
+        label_of = _by_name(label_folder, LABEL_SUFFIXES) if label_folder else {}
+        homeless = sorted(set(label_of) - set(cloud_of))
+        if homeless:
+            first = label_of[homeless[0]]
+            raise ValueError(
+                f"{first}: no cloud of this name in {clouds}; labels without a cloud: "
+                f"{len(homeless)}"
+            )
+        ids = _ids(root, split, clouds, cloud_of)
+        unlabelled = tuple(name for name in ids if name not in label_of)
+        if labels:
+            ids = tuple(name for name in ids if name in label_of)
+            if not ids:
+                raise FileNotFoundError(f"{label_folder}: no labels of any frame of '{split}'")
+        return cls(root, split, clouds, ids, unlabelled, cloud_of, label_of)
+
+    @property
+    def name(self) -> str:
+        """Of the split, see `split_name`."""
+        return split_name(self.root, self.split, self.ids)
+
+    @property
+    def labelled(self) -> bool:
+        return bool(self.label_of)
+
+    def cloud(self, frame_id: str) -> Path:
+        return self.cloud_of[frame_id]
+
+    def label(self, frame_id: str) -> Path | None:
+        """None of a frame that has no label file."""
+        return self.label_of.get(frame_id)
+
+    def calibration(self, frame_id: str) -> Path:
+        """Of labels in KITTI's form."""
+        shared = self.root / "calib.txt"
+        return shared if shared.is_file() else self.root / "calib" / f"{frame_id}.txt"
+
+
+def cloud_folder(root: Path) -> Path | None:
+    """The folder of the clouds of a data set of plain files."""
+    return next((root / name for name in CLOUDS if (root / name).is_dir()), None)
+
+
+def _by_name(folder: Path, suffixes: Iterable[str]) -> dict[str, Path]:
+    """Files by their names without suffix. Raises ValueError for two of one name."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        # labelCloud keeps its list of classes beside the labels, in _classes.json
+        if path.suffix.lower() in suffixes and path.is_file() and path.name[0] not in "._":
+            other = found.setdefault(path.stem, path)
+            if other is not path:
+                raise ValueError(f"{path}: frame {path.stem} has {other.name} too; keep one")
+    return found
+
+
+def _ids(root: Path, split: str, clouds: Path, cloud_of: dict[str, Path]) -> tuple[str, ...]:
+    if split == "all":
+        if not cloud_of:
+            raise FileNotFoundError(f"{clouds}: no clouds ({', '.join(SUFFIXES)}) in it")
+        return tuple(cloud_of)
+    ids = listed_ids(root, split)
+    missing = [name for name in ids if name not in cloud_of]
+    if missing:
+        raise FileNotFoundError(
+            f"{clouds}: {some(missing)} not there, of {len(ids)} frames that split '{split}' "
+            "names; add the clouds or take the names out of the list"
+        )
+    return ids
+
+
+class FolderDataset(Split):
     """The frames of a split: points of all directions, boxes in the LiDAR frame.
 
-    The layout is told in `data.folder.layout`. Every object has difficulty 0: nothing is known of
+    `FolderLayout` describes the files. Every object has difficulty 0: nothing is known of
     how well a camera sees it.
     """
 
     crop = False
+    layout: FolderLayout
 
     def __init__(
         self,
@@ -48,45 +157,23 @@ class FolderDataset:
         labels: bool = True,
         points: PointColumns = KITTI_POINTS,
     ):
-        """
-        Args:
-            root: folder of the data set.
-            split: name of a list in root/ImageSets, a path to a list (.txt), or "all".
-            classes: that the network finds; labels may have others, but no two that differ by
-                upper and lower case only.
-            prepared: folder of millisecond prepare's files; root/millisecond unless given.
-            packed: False to read the data set's own clouds in any case.
-            labels: False to keep the frames that have no label file.
-            points: the columns of the clouds.
+        """As `KittiDataset`, but for two arguments.
 
-        Raises:
-            FileNotFoundError, ValueError: one line naming what is missing or wrong.
+        classes: that the network finds; labels may have others, but no two that differ by upper and
+        lower case only. labels: False to keep the frames that have no label file.
         """
         self.layout = FolderLayout.find(root, split, labels)
-        self.classes, self.columns = tuple(classes), points
         # by name in lower case: the name, and where it stands first
         self._spelled = {name.lower(): (name, "") for name in classes}
-        self.prepared = self.layout.root / "millisecond" if prepared is None else Path(prepared)
-        path = self.pack_path("clouds")
-        has_pack = packed and index_path(path).is_file()
-        self.packed_clouds = PackedClouds(path, self) if has_pack else None
-
-    def pack_path(self, kind: str) -> Path:
-        """The pack (a path without suffix) of the split's "clouds", or its "database"."""
-        return self.prepared / f"{kind}_{self.layout.name}"
+        super().__init__(classes, prepared, packed, points)
 
     def prepare_command(self) -> str:
-        """The command line that makes the packs."""
-        words = ["millisecond", "prepare", "--config", "CONFIG"]
-        words += ["--root", str(self.layout.root), "--splits", self.layout.split]
-        if self.prepared != self.layout.root / "millisecond":
-            words += ["--output", str(self.prepared)]
-        return shlex.join(words)
+        where = ("--root", str(self.layout.root), "--splits", self.layout.split)
+        return self._command("--config", "CONFIG", *where)
 
     def warn_of_changes(self) -> None:
         """Warns of frames that have no labels, and of clouds that are not as they were packed."""
-        if self.packed_clouds is not None:
-            self.packed_clouds.warn()
+        super().warn_of_changes()
         left_out = self.layout.unlabelled
         if left_out and left_out[0] not in self.layout.ids:
             warnings.warn(
@@ -94,16 +181,6 @@ class FolderDataset:
                 "empty file says that a frame has no objects",
                 stacklevel=2,
             )
-
-    @property
-    def frame_ids(self) -> tuple[str, ...]:
-        return self.layout.ids
-
-    def __len__(self) -> int:
-        return len(self.layout.ids)
-
-    def __iter__(self) -> Iterator[Frame]:
-        return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: int) -> Frame:
         found, frame_id = self.objects(index), self.layout.ids[index]
@@ -144,15 +221,7 @@ class FolderDataset:
         found = self.objects(index)
         return boxes_to_labels(found.boxes, found.names)
 
-    def whole_points(self, index: int) -> np.ndarray:
-        """[P, width] float32: the points of a scan."""
-        return read_scan(self.layout.cloud(self.layout.ids[index]), self.columns)
-
-    def cloud_file(self, frame_id: str) -> Path:
-        return self.layout.cloud(frame_id)
-
     def truth_files(self, frame_id: str) -> list[Path]:
-        """All that a training learns from, beside the cloud."""
         label = self.layout.label(frame_id)
         if label is None:
             return []

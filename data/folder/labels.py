@@ -149,10 +149,7 @@ def _of_sustech(entry: Any, place: str) -> tuple[Any, list[float], list[float]]:
 
 
 def _numbers(values: Any, keys: Sequence[str], place: str) -> list[float]:
-    try:
-        return [plain_number(str(values[key])) for key in keys]
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
+    return [_number(str(values[key]), place) for key in keys]
 
 
 def labelcloud_json(cloud: Path, found: NamedDetections) -> dict[str, Any]:

@@ -30,7 +30,6 @@ from millisecond.data.formats.points import (
     require_size,
 )
 
-POINT_BYTES = 16
 NO_ARRAY = (
     ValueError,
     EOFError,
@@ -105,21 +104,30 @@ def _read_bin(path: Path, size: int, columns: Sequence[str]) -> np.ndarray:
     return np.fromfile(path, "<f4").astype(np.float32, copy=False).reshape(-1, width)
 
 
-def _read_npy(path: Path, columns: Sequence[str]) -> np.ndarray:
+def mapped_array(path: Path) -> np.ndarray:
+    """The array of a .npy file. Raises ValueError for another file."""
     try:
         # mapped: a header that promises more than the file has then fails before it takes memory
-        points = np.load(path, mmap_mode="r", allow_pickle=False)
+        return np.load(path, mmap_mode="r", allow_pickle=False)
     except NO_ARRAY as error:
         raise ValueError(
             f"{path}: not an array in a .npy file ({' '.join(str(error).split())[:80]})"
         ) from None
-    if not isinstance(points, np.ndarray) or points.dtype.kind != "f":
-        raise ValueError(f"{path}: not an array of floating-point numbers")
-    if points.ndim != 2 or points.shape[1] != len(columns):
+
+
+def _require_columns(table: np.ndarray, columns: Sequence[str], path: Path) -> None:
+    if table.ndim != 2 or table.shape[1] != len(columns):
         raise ValueError(
-            f"{path}: an array of shape {list(points.shape)}; a scan is [P, {len(columns)}]: "
+            f"{path}: an array of shape {list(table.shape)}; a scan is [P, {len(columns)}]: "
             f"{', '.join(columns)}"
         )
+
+
+def _read_npy(path: Path, columns: Sequence[str]) -> np.ndarray:
+    points = mapped_array(path)
+    if not isinstance(points, np.ndarray) or points.dtype.kind != "f":
+        raise ValueError(f"{path}: not an array of floating-point numbers")
+    _require_columns(points, columns, path)
     with np.errstate(over="ignore"):
         return np.array(points, np.float32, order="C")  # not mapped any more
 
@@ -250,11 +258,7 @@ def _npz_fields(path: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
     tables = [array for array in arrays.values() if array.ndim == 2]
     if len(arrays) == 1 and tables:
         (table,) = tables
-        if table.shape[1] != len(columns):
-            raise ValueError(
-                f"{path}: an array of shape {list(table.shape)}; a scan is [P, {len(columns)}]: "
-                f"{', '.join(columns)}"
-            )
+        _require_columns(table, columns, path)
         return dict(zip(columns, table.T, strict=True))
     lengths = {len(array) for array in arrays.values() if array.ndim == 1}
     if tables or len(lengths) != 1 or any(array.ndim != 1 for array in arrays.values()):

@@ -12,13 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millisecond.data.files import require_file
 from millisecond.data.formats.points import (
-    Cloud,
     Field,
-    cloud_of,
     columns_of,
     columns_of_table,
+    content_of,
     numbers_of,
     require_size,
 )
@@ -81,17 +79,10 @@ class Header(NamedTuple):
         return sum(self.widths)
 
 
-def read_pcd(path: Path | str) -> Cloud:
-    """Raises ValueError for a file that is not a PCD file, or is cut off."""
-    return cloud_of(pcd_fields(path), path)
-
-
-def pcd_fields(path: Path | str) -> dict[str, np.ndarray]:
-    """The first number of each field, by its name. Raises as `read_pcd`."""
-    path = Path(path)
-    require_file(path)
-    require_size(path.stat().st_size, path)
-    content = path.read_bytes()
+def pcd_fields(path: Path) -> dict[str, np.ndarray]:
+    """The first number of each field, by its name. Raises ValueError for a file that is not a PCD
+    file, or is cut off."""
+    content = content_of(path)
     header = _header(content, path)
     require_size(header.points * header.size, path)
     body = memoryview(content)[header.end :]

@@ -8,13 +8,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from millisecond.data.files import require_file
 from millisecond.data.formats.points import (
-    Cloud,
     Field,
-    cloud_of,
     columns_of,
     columns_of_table,
+    content_of,
     numbers_of,
     require_size,
 )
@@ -107,18 +105,10 @@ class Body(NamedTuple):
         return end
 
 
-def read_ply(path: Path | str) -> Cloud:
-    """Raises ValueError for a file that is not a PLY file, does not fit its header, or has no
-    vertices."""
-    return cloud_of(ply_fields(path), path)
-
-
-def ply_fields(path: Path | str) -> dict[str, np.ndarray]:
-    """The properties of the vertices, by name. Raises as `read_ply`."""
-    path = Path(path)
-    require_file(path)
-    require_size(path.stat().st_size, path)
-    content = path.read_bytes()
+def ply_fields(path: Path) -> dict[str, np.ndarray]:
+    """The properties of the vertices, by name. Raises ValueError for a file that is not a PLY file,
+    does not fit its header, or has no vertices."""
+    content = content_of(path)
     order, elements, end = _header(content, path)
     vertex = next((element for element in elements if element.name == "vertex"), None)
     if vertex is None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from millisecond.data.files import plain_number
+from millisecond.data.files import plain_number, require_file
 from millisecond.data.schema import nearest, require
 
 AXES = ("x", "y", "z")
@@ -91,6 +92,13 @@ def require_size(size: int, source: object) -> None:
     """Raises ValueError for more bytes than a scan has."""
     if size > LARGEST:
         raise ValueError(f"{source}: {size} bytes are more than a scan has")
+
+
+def content_of(path: Path) -> bytes:
+    """The bytes of a file. Raises ValueError for more than a scan has."""
+    require_file(path)
+    require_size(path.stat().st_size, path)
+    return path.read_bytes()
 
 
 def numbers_of(text: bytes | memoryview, source: object) -> np.ndarray:

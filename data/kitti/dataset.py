@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import shlex
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,12 @@ from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.frame import Frame
 from millisecond.data.kitti.labels import TYPES, Labels, boxes_to_labels, read_labels
 from millisecond.data.kitti.layout import USUAL_IMAGE, Layout, image_shape
-from millisecond.data.packed import PackedClouds, index_path
+from millisecond.data.packed import Split
 
 DONT_CARE = "DontCare"
 
 
-class KittiDataset:
+class KittiDataset(Split):
     """The frames of a split: raw points, boxes in the LiDAR frame. KITTI labels only what its
     camera sees, so the points are cropped to the image; where a data set has no images, they are
     taken to be of the usual 1242 x 375 pixels.
@@ -29,6 +28,8 @@ class KittiDataset:
     The layout is told in `data.kitti.layout`. Clouds come from the pack that millisecond prepare
     made, where there is one and it was made from these very files.
     """
+
+    layout: Layout
 
     def __init__(
         self,
@@ -56,43 +57,19 @@ class KittiDataset:
             FileNotFoundError, ValueError: one line naming what is missing or wrong.
         """
         self.layout = Layout.find(root, split, labels)
-        self.classes, self.crop = tuple(classes), crop and not self.layout.cropped
-        self.columns = points
-        self.prepared = self.layout.root / "millisecond" if prepared is None else Path(prepared)
-        path = self.pack_path("clouds")
-        has_pack = packed and index_path(path).is_file()
-        self.packed_clouds = PackedClouds(path, self) if has_pack else None
+        self.crop = crop and not self.layout.cropped
+        super().__init__(classes, prepared, packed, points)
 
     def pack_path(self, kind: str) -> Path:
-        """The pack (a path without suffix) of the split's "clouds", or its "database"."""
+        path = super().pack_path(kind)
         # cut to the image, clouds have other points
-        whole = "" if self.crop or self.layout.cropped else "_whole"
-        return self.prepared / f"{kind}_{self.layout.name}{whole}"
+        return path if self.crop or self.layout.cropped else path.with_name(f"{path.name}_whole")
 
     def prepare_command(self) -> str:
-        """The command line that makes the packs."""
-        words = ["millisecond", "prepare", "--root", str(self.layout.root)]
-        words += ["--splits", self.layout.split]
+        words = ["--root", str(self.layout.root), "--splits", self.layout.split]
         words += ["--classes", *self.classes] if set(self.classes) - set(TYPES) else []
         words += ["--no-crop"] if not (self.crop or self.layout.cropped) else []
-        if self.prepared != self.layout.root / "millisecond":
-            words += ["--output", str(self.prepared)]
-        return shlex.join(words)
-
-    def warn_of_changes(self) -> None:
-        """Warns, once, where clouds are not as they were packed."""
-        if self.packed_clouds is not None:
-            self.packed_clouds.warn()
-
-    @property
-    def frame_ids(self) -> tuple[str, ...]:
-        return self.layout.ids
-
-    def __len__(self) -> int:
-        return len(self.layout.ids)
-
-    def __iter__(self) -> Iterator[Frame]:
-        return (self[index] for index in range(len(self)))
+        return self._command(*words)
 
     def __getitem__(self, index: int) -> Frame:
         frame_id = self.layout.ids[index]
@@ -126,15 +103,7 @@ class KittiDataset:
     def calibration(self, index: int) -> Calibration:
         return Calibration.from_file(self.layout.calibration(self.layout.ids[index]))
 
-    def whole_points(self, index: int) -> np.ndarray:
-        """[P, 4 or more] float32: the points of a scan before the crop."""
-        return read_scan(self.layout.cloud(self.layout.ids[index]), self.columns)
-
-    def cloud_file(self, frame_id: str) -> Path:
-        return self.layout.cloud(frame_id)
-
     def truth_files(self, frame_id: str) -> list[Path]:
-        """All that a training learns from, beside the cloud and its calibration."""
         label, plane = self.layout.label(frame_id), self.layout.plane(frame_id)
         return [label] * self.layout.labelled + [plane] * plane.is_file()
 
@@ -158,7 +127,7 @@ class KittiDataset:
         if self.packed_clouds is not None and frame_id in self.packed_clouds:
             return self.packed_clouds[frame_id]
         self.warn_of_changes()
-        points = read_scan(self.layout.cloud(frame_id), self.columns)
+        points = read_scan(self.cloud_file(frame_id), self.columns)
         return points[calibration.in_image(points, shape)] if self.crop else points
 
     def _objects(

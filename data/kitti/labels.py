@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from millisecond.data.calibration import Calibration, observation_angle
-from millisecond.data.files import plain_number, read_text, replacing
+from millisecond.data.files import plain_number, read_text, write_text
 
 TYPES = (
     "Car",
@@ -101,7 +101,18 @@ def read_labels(path: Path | str) -> Labels:
             raise ValueError(f"{path}, line {number}: some lines have a score and some have none")
         types.append(words[0])
         rows.append([_number(word, i, path, number) for i, word in enumerate(words[1:])])
-    return _columns(types, np.array(rows, np.float64))
+    numbers = np.array(rows, np.float64) if rows else np.zeros((0, 15))
+    return Labels(
+        types=np.array(types, dtype=str),
+        truncated=numbers[:, 0],
+        occluded=numbers[:, 1].astype(np.int64),
+        alpha=numbers[:, 2],
+        bbox=numbers[:, 3:7],
+        size=numbers[:, [9, 7, 8]],
+        location=numbers[:, 10:13],
+        rotation_y=numbers[:, 13],
+        score=numbers[:, 14] if numbers.shape[1] == 15 else None,
+    )
 
 
 def write_labels(path: Path | str, labels: Labels) -> None:
@@ -122,8 +133,7 @@ def write_labels(path: Path | str, labels: Labels) -> None:
         words += [f"{number:.{DECIMALS}f}" for number in numbers]
         words += [] if labels.score is None else [f"{labels.score[i]:.9g}"]
         lines.append(" ".join(words) + "\n")
-    with replacing(path) as temporary:
-        temporary.write_text("".join(lines), encoding="utf-8")
+    write_text(path, "".join(lines))
 
 
 def _number(word: str, field: int, path: Path, line: int) -> float:
@@ -142,22 +152,6 @@ def _number(word: str, field: int, path: Path, line: int) -> float:
     return value
 
 
-def _columns(types: list[str], numbers: np.ndarray) -> Labels:
-    if not types:
-        numbers = np.zeros((0, 15))
-    return Labels(
-        types=np.array(types, dtype=str),
-        truncated=numbers[:, 0],
-        occluded=numbers[:, 1].astype(np.int64),
-        alpha=numbers[:, 2],
-        bbox=numbers[:, 3:7],
-        size=numbers[:, [9, 7, 8]],
-        location=numbers[:, 10:13],
-        rotation_y=numbers[:, 13],
-        score=numbers[:, 14] if numbers.shape[1] == 15 else None,
-    )
-
-
 # A camera at the LiDAR that looks along x; only its axes are used.
 CALIBRATION = Calibration(
     p2=np.array([[700.0, 0, 600, 0], [0, 700, 180, 0], [0, 0, 1, 0]]),
@@ -168,11 +162,17 @@ SEEN = (0.0, 0.0, 100.0, 100.0)  # image box of every object: high enough for ea
 
 
 def boxes_to_labels(
-    boxes: np.ndarray, names: Sequence[str], scores: np.ndarray | None = None
+    boxes: np.ndarray,
+    names: Sequence[str],
+    scores: np.ndarray | None = None,
+    calibration: Calibration = CALIBRATION,
 ) -> Labels:
     """Boxes [M, 7] in the LiDAR frame -> Labels that are easy for KITTI's metric, wherever they
-    are: of its figures only bird's-eye view and 3-D mean something."""
-    camera = CALIBRATION.boxes_to_camera(boxes).round(DECIMALS)
+    are: of its figures only bird's-eye view and 3-D mean something.
+
+    calibration: of the camera whose frame they are in, one at the LiDAR unless given.
+    """
+    camera = calibration.boxes_to_camera(boxes).round(DECIMALS)
     count = len(camera)
     return Labels(
         types=np.array(names, dtype=str),

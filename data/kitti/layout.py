@@ -50,6 +50,15 @@ def read_split(path: Path | str) -> tuple[str, ...]:
     return tuple(first)
 
 
+def listed_ids(root: Path, split: str) -> tuple[str, ...]:
+    """The frames of root/ImageSets/SPLIT.txt, or of the list whose path is given."""
+    if split.endswith(".txt"):
+        check_name(Path(split).stem)
+        return read_split(split)
+    check_name(split)
+    return read_split(root / "ImageSets" / f"{split}.txt")
+
+
 def split_name(root: Path, split: str, ids: Sequence[str]) -> str:
     """What files of a split are called. A list outside of root/ImageSets gets a number too, made
     from its frames: several lists may be called train.txt."""
@@ -121,10 +130,7 @@ class Layout:
         part = root / ("testing" if _of_testing(root, split) else "training")
         sequence = not part.is_dir() and any((root / name).is_dir() for name in CLOUDS)
         folder = root if sequence else part
-        clouds = next(
-            (folder / name for name in CLOUDS if (folder / name).is_dir()),
-            None,
-        )
+        clouds = next((folder / name for name in CLOUDS if (folder / name).is_dir()), None)
         if clouds is None:
             raise FileNotFoundError(f"{folder / 'velodyne'}: no such folder; clouds belong there")
         ids = _ids(root, split, clouds)
@@ -213,8 +219,4 @@ def _ids(root: Path, split: str, clouds: Path) -> tuple[str, ...]:
         if not ids:
             raise FileNotFoundError(f"{clouds}: no .bin files in it")
         return ids
-    if split.endswith(".txt"):
-        check_name(Path(split).stem)
-        return read_split(split)
-    check_name(split)
-    return read_split(root / "ImageSets" / f"{split}.txt")
+    return listed_ids(root, split)

@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from millisecond.data.boxes import NamedDetections
-from millisecond.data.calibration import Calibration, observation_angle
-from millisecond.data.files import make_folder, read_text, replacing
+from millisecond.data.calibration import Calibration
+from millisecond.data.files import make_folder, read_text, write_lines, write_text
 from millisecond.data.kitti.labels import DECIMALS, Labels, boxes_to_labels, write_labels
 from millisecond.data.kitti.layout import some
 
@@ -31,17 +32,12 @@ def detections_to_labels(
     """
     if calibration is None:
         return boxes_to_labels(found.boxes, found.names, found.scores)
-    camera = calibration.boxes_to_camera(found.boxes).round(DECIMALS)
-    return Labels(
-        types=np.array(found.names, dtype=str),
-        truncated=np.full(len(camera), -1.0),
-        occluded=np.full(len(camera), -1, np.int64),
-        alpha=observation_angle(camera).round(DECIMALS),
+    labels = boxes_to_labels(found.boxes, found.names, found.scores, calibration)
+    return replace(
+        labels,
+        truncated=np.full(len(labels), -1.0),
+        occluded=np.full(len(labels), -1, np.int64),
         bbox=calibration.image_boxes(found.boxes, image_shape).round(DECIMALS),
-        size=camera[:, 3:6],
-        location=camera[:, :3],
-        rotation_y=camera[:, 6],
-        score=np.asarray(found.scores, np.float64),
     )
 
 
@@ -97,8 +93,7 @@ class ResultFolder:
     def _replace_old(self) -> None:
         for path in self._old or ():
             path.unlink(missing_ok=True)
-        with replacing(self.folder / MARK) as temporary:
-            temporary.write_text("".join(f"{name}\n" for name in self._own), encoding="utf-8")
+        write_lines(self.folder / MARK, self._own)
         self._old = None
 
     def _files(self) -> list[Path]:
@@ -117,15 +112,13 @@ class ResultFolder:
         if labels is not None:
             write_labels(self.folder / f"{frame_id}.txt", labels)
         if result is not None:  # last: the newer is the one that is drawn, and it says more
-            with replacing(self.folder / f"{frame_id}.json") as temporary:
-                temporary.write_text(json.dumps(result) + "\n", encoding="utf-8")
+            write_text(self.folder / f"{frame_id}.json", json.dumps(result) + "\n")
 
     def write_lines(self, frame_id: str, lines: Sequence[str]) -> None:
         """What was found in a frame, as NAME.txt."""
         if self._old is not None:
             self._replace_old()
-        with replacing(self.folder / f"{frame_id}.txt") as temporary:
-            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_lines(self.folder / f"{frame_id}.txt", lines)
 
 
 def _is_result(path: Path) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from millisecond.data.formats.points import (
     require_size,
 )
 from millisecond.data.live.recording import Recording
-from millisecond.data.live.scan import LiveScan, Trouble, Troubles, require
-from millisecond.data.live.velodyne import FASTEST, SLOWEST, USUAL_RATE, Packet, Turns
+from millisecond.data.live.scan import LiveScan, Source, Trouble, Troubles, require
+from millisecond.data.live.velodyne import FASTEST, SLOWEST, USUAL_RATE, Packet, rate_of, turns_of
 
 TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8: "f8"}  # by datatype
 
@@ -58,7 +58,7 @@ DEFINITIONS = {  # of velodyne_msgs, which are not among the usual ones
 }
 
 
-class BagSource:
+class BagSource(Source):
     """The turns of one topic."""
 
     live = False
@@ -75,9 +75,6 @@ class BagSource:
         if self._recording.topics[self._topic] == PACKETS:
             return self._turns()
         return self._clouds()
-
-    def close(self) -> None:
-        """Nothing to end: a message is read at once."""
 
     def _clouds(self) -> Iterator[LiveScan | Trouble]:
         scale, troubles, number = IntensityScale(), Troubles(), 0
@@ -100,14 +97,8 @@ class BagSource:
         yield from troubles.rest()
 
     def _turns(self) -> Iterator[LiveScan | Trouble]:
-        turns, troubles = Turns(str(self._path), self._model), Troubles()
-        for item in self._messages(troubles):
-            if isinstance(item, Trouble):
-                yield item
-            else:
-                for packet in _packets(item[1]):
-                    yield from turns.add(packet)
-        yield from turns.finish()
+        troubles = Troubles()
+        yield from turns_of(_packets(self._messages(troubles)), str(self._path), self._model)
         yield from troubles.rest()
 
     def _messages(self, troubles: Troubles) -> Iterator[tuple[float, Any] | Trouble]:
@@ -130,25 +121,22 @@ class BagSource:
     def _measured_rate(self) -> float:
         """Turns per second. Raises ValueError for packets of no model that is known."""
         messages = (item for item in self._messages(Troubles()) if not isinstance(item, Trouble))
+        probe = islice(messages, PROBE)
         if self._recording.topics[self._topic] == PACKETS:
-            turns = Turns(str(self._path), self._model)
-            for _, message in islice(messages, PROBE):
-                for packet in _packets(message):
-                    for _ in turns.add(packet):
-                        pass
-                    if turns.rate:
-                        return turns.rate
-            for _ in turns.finish():
-                pass
-            return turns.rate or USUAL_RATE
-        steps = np.diff([time for time, _ in islice(messages, PROBE)])
+            return rate_of(_packets(probe), str(self._path), self._model) or USUAL_RATE
+        steps = np.diff([time for time, _ in probe])
         step = float(np.median(steps)) if len(steps) else 0.0
         return 1 / step if 1 / FASTEST <= step <= 1 / SLOWEST else USUAL_RATE
 
 
-def _packets(message: Any) -> Iterator[Packet]:
-    for packet in message.packets:
-        yield Packet(bytes(packet.data), packet.stamp.sec + packet.stamp.nanosec / 1e9)
+def _packets(items: Iterable[tuple[float, Any] | Trouble]) -> Iterator[Packet | Trouble]:
+    """The packets of messages."""
+    for item in items:
+        if isinstance(item, Trouble):
+            yield item
+            continue
+        for packet in item[1].packets:
+            yield Packet(bytes(packet.data), packet.stamp.sec + packet.stamp.nanosec / 1e9)
 
 
 def _types(ros1: bool) -> Any:

@@ -15,11 +15,11 @@ from millisecond.data.calibration import Calibration
 from millisecond.data.checks.scans import Note
 from millisecond.data.checks.sensor import IntensityScale
 from millisecond.data.files import read_text
-from millisecond.data.folder.layout import CLOUDS as PLAIN
+from millisecond.data.folder.dataset import CLOUDS as PLAIN
 from millisecond.data.formats.clouds import SUFFIXES, read_cloud, read_scan
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.kitti.layout import CLOUDS
-from millisecond.data.live.scan import LiveScan, Trouble, Troubles
+from millisecond.data.live.scan import LiveScan, Source, Trouble, Troubles
 
 RATE = 10.0  # turns per second, where nothing tells the time
 PICTURES = (".png", ".jpg", ".jpeg")
@@ -139,7 +139,7 @@ def _read_times(path: Path) -> tuple[float, ...]:
     return tuple(times)
 
 
-class FolderSource:
+class FolderSource(Source):
     """The clouds of some files in their order."""
 
     live = False
@@ -167,9 +167,6 @@ class FolderSource:
             scan = LiveScan(points, number / RATE, file.stem)
             yield from self._with_companions(scan, troubles)
         yield from troubles.rest()
-
-    def close(self) -> None:
-        """Nothing to end: a file is read at once."""
 
     def _read(self, file: Path, scale: IntensityScale) -> tuple[np.ndarray, list[Note]]:
         """With KITTI's columns, the scale of the intensities is found out."""

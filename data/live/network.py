@@ -11,8 +11,8 @@ from pathlib import Path
 from socket import inet_ntoa
 from typing import Any, BinaryIO
 
-from millisecond.data.live.scan import LiveScan, Trouble, Troubles, require
-from millisecond.data.live.velodyne import Packet, Turns
+from millisecond.data.live.scan import LiveScan, Source, Trouble, Troubles, require
+from millisecond.data.live.velodyne import Packet, Turns, rate_of, turns_of
 
 NAME = re.compile(r"udp:(?://(?P<host>[^:/]*):)?(?P<port>[0-9]{1,5})$")
 WAKE = 0.2  # seconds after which a silent socket is left for a moment, to see whether to end
@@ -21,7 +21,7 @@ LARGEST = 65535  # bytes of a packet
 BUFFER = 4 << 20  # bytes that the system keeps meanwhile: more than a turn
 
 
-class UdpSource:
+class UdpSource(Source):
     """The turns of the sensor that sends to a port of this computer."""
 
     live = True
@@ -58,17 +58,15 @@ class UdpSource:
                 except TimeoutError:
                     if not told and time.monotonic() - last > SILENCE:
                         told = True
-                        yield from silences.add("silence", self._silence())
+                        text = (
+                            f"{self._name}: no packets for {SILENCE:g} s; does the sensor send to "
+                            "this port of this computer?"
+                        )
+                        yield from silences.add("silence", text)
                     continue
                 last, told = time.monotonic(), False
                 yield from self._turns.add(Packet(data, time.time(), sender))
                 self.rate = self._turns.rate or self.rate
-
-    def _silence(self) -> str:
-        return (
-            f"{self._name}: no packets for {SILENCE:g} s; does the sensor send to this port of "
-            "this computer?"
-        )
 
     def close(self) -> None:
         self._closed = True
@@ -79,7 +77,7 @@ class UdpSource:
 LARGEST_FRAME = 1 << 24  # bytes of a frame of the network
 
 
-class PcapSource:
+class PcapSource(Source):
     """The turns in a file of packets. Packets that are not UDP are passed over."""
 
     live = False
@@ -87,31 +85,12 @@ class PcapSource:
     def __init__(self, path: Path, model: str = ""):
         """Raises ValueError where there are no packets of a Velodyne in it."""
         self._path, self._model = path, model
-        turns = Turns(str(path), model)
-        for item in _packets(path):
-            if isinstance(item, Packet):
-                for _ in turns.add(item):
-                    pass
-            if turns.rate:
-                break
-        else:
-            for _ in turns.finish():  # of a file of few packets
-                pass
-        if not turns.rate:
+        self.rate = rate_of(_packets(path), str(path), model)
+        if not self.rate:
             raise ValueError(f"{path}: no packets of a Velodyne sensor in it")
-        self.rate = turns.rate
 
     def __iter__(self) -> Iterator[LiveScan | Trouble]:
-        turns = Turns(str(self._path), self._model)
-        for item in _packets(self._path):
-            if isinstance(item, Trouble):
-                yield item
-            else:
-                yield from turns.add(item)
-        yield from turns.finish()
-
-    def close(self) -> None:
-        """Nothing to end: a packet is read at once."""
+        return turns_of(_packets(self._path), str(self._path), self._model)
 
 
 class _Watched:

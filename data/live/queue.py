@@ -12,7 +12,7 @@ from threading import Condition, Thread
 from millisecond.data.live.scan import LiveScan, Source, Trouble
 
 
-class Loop:
+class Loop(Source):
     """Another source without end. Times go on increasing; a trouble is reported in one round only.
 
     A round without any scan is the last one.
@@ -196,11 +196,12 @@ class ScanQueue:
             self._changed.notify_all()
 
     def _make_room(self) -> None:
-        scans = [item for item in self._waiting if isinstance(item, LiveScan)]
-        while self._blocking and len(scans) >= CAPACITY and not self._closed:
+        while self._blocking and len(self._places()) >= CAPACITY and not self._closed:
             self._changed.wait()
-            scans = [item for item in self._waiting if isinstance(item, LiveScan)]
-        if not self._blocking and len(scans) >= CAPACITY:
-            oldest = next(i for i, item in enumerate(self._waiting) if isinstance(item, LiveScan))
-            del self._waiting[oldest]
+        if not self._blocking and len(places := self._places()) >= CAPACITY:
+            del self._waiting[places[0]]
             self.dropped += 1
+
+    def _places(self) -> list[int]:
+        """Of the scans among all that waits."""
+        return [i for i, item in enumerate(self._waiting) if isinstance(item, LiveScan)]

@@ -70,6 +70,7 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Ends a running iteration, from another thread too."""
+        return  # a file is read at once: there is nothing to end
 
 
 def require(module: str, library: str) -> ModuleType:

@@ -21,7 +21,7 @@ from millisecond.data.simulator import simulate, simulated_calibration
 TURNS = 50  # of a street: it is built for about 5 s
 
 
-class StreetSource:
+class StreetSource(Source):
     """One street after the other, made up from seed, seed + 1 and so on."""
 
     live = False
@@ -41,9 +41,6 @@ class StreetSource:
             name = f"{frame.frame_id}_{turn:02d}"
             calibration = simulated_calibration()
             yield LiveScan(frame.points, number / self.rate, name, None, calibration)
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 PACKETS = (".pcap", ".pcapng")

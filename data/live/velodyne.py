@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -145,12 +145,6 @@ def calibrated(packets: Sequence[bytes], said: str) -> tuple[str, Any, str]:
     return series, library.Calibration.from_string(yaml.dump(lasers)), ""
 
 
-def model_of(series: str) -> Any:
-    """What velodyne-decoder calls it."""
-    models = require("velodyne_decoder", "velodyne-decoder").Model
-    return getattr(models, series.replace("HDL-64E-", "HDL64E_"))
-
-
 FULL_INTENSITY = 255
 USUAL_RATE = 10.0  # turns per second
 SLOWEST, FASTEST = 2.0, 25.0
@@ -274,7 +268,7 @@ class Turns:
         if self._is_hdl64e:
             packets = [packet.data for packet in waiting]
             series, config.calibration, note = calibrated(packets, self._said or HDL_64E)
-            config.model = model_of(series)
+            config.model = getattr(self._library.Model, series.replace("HDL-64E-", "HDL64E_"))
             if note:
                 text = f"{self._source}: {note}"
                 yield from self._troubles.add("calibration", text, lost=False)
@@ -296,6 +290,34 @@ class Turns:
         points[:, 3] = (points[:, 3] / FULL_INTENSITY).clip(0, 1)
         yield LiveScan(points, float(stamp.device), f"{self._count:06d}")
         self._count += 1
+
+
+def turns_of(
+    items: Iterable[Packet | Trouble], source: str, model: str
+) -> Iterator[LiveScan | Trouble]:
+    """The turns of recorded packets, and the troubles among them; see `Turns`."""
+    turns = Turns(source, model)
+    for item in items:
+        if isinstance(item, Trouble):
+            yield item
+        else:
+            yield from turns.add(item)
+    yield from turns.finish()
+
+
+def rate_of(items: Iterable[Packet | Trouble], source: str, model: str) -> float:
+    """Turns per second of recorded packets; 0 where no packet is of a Velodyne. Raises as
+    `Turns.finish`."""
+    turns = Turns(source, model)
+    for item in items:
+        if isinstance(item, Packet):
+            for _ in turns.add(item):
+                pass
+        if turns.rate:
+            return turns.rate
+    for _ in turns.finish():  # of few packets
+        pass
+    return turns.rate
 
 
 def _turning_rate(packets: Sequence[Packet]) -> float:

@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from millisecond.data.metric.kitti import OPERATING_SCORE
+from millisecond.data.metric.kitti import OPERATING_SCORE, default_overlap
 from millisecond.data.metric.matching import SAMPLES
 from millisecond.data.metric.overlap import (
     ALL,
     DISTANCES,
     Boxes,
     CentreMatches,
-    Errors,
     FrameBoxes,
     Group,
     NearPairs,
@@ -24,7 +23,6 @@ from millisecond.data.metric.overlap import (
     find_pairs,
     match_greedily,
 )
-from millisecond.data.metric.verdicts import default_overlap
 
 LIMIT = 2.0  # metres between the centres of a pair, as for the errors of the nuScenes metric
 MISSED, NOTHING = "missed", "nothing"
@@ -171,10 +169,11 @@ def _worst(
 ) -> list[dict[str, Any]]:
     missed, false, badness = (np.zeros(truth.n_frames) for _ in range(3))
     for name, (least, *_) in overlaps.items():
-        errors: Errors = OverlapMatches(name, pairs.volume, least, truth, found, pairs).errors()
-        np.add.at(missed, truth.frames[errors.missed], 1)
-        np.add.at(false, found.frames[errors.false], 1)
-        np.add.at(badness, found.frames[errors.false], found.scores[errors.false])
+        matches = OverlapMatches(name, pairs.volume, least, truth, found, pairs)
+        lost, wrong = matches.errors()
+        np.add.at(missed, truth.frames[lost], 1)
+        np.add.at(false, found.frames[wrong], 1)
+        np.add.at(badness, found.frames[wrong], found.scores[wrong])
     badness += missed
     order = np.argsort(-badness, kind="stable")[:WORST]
     return [

@@ -54,11 +54,6 @@ class Objects:
             scores=column(np.full(len(f), np.nan) if f.score is None else f.score for f in labels),
         )
 
-    @property
-    def height(self) -> np.ndarray:
-        """[n] height of the image box, pixels."""
-        return self.bbox[:, 3] - self.bbox[:, 1]
-
     def starts(self) -> np.ndarray:
         """[n_frames + 1] int64: frame f holds the rows starts[f]:starts[f + 1]."""
         return np.searchsorted(self.frames, np.arange(self.n_frames + 1))
@@ -154,7 +149,8 @@ def truth_roles(truth: Objects, name: str, difficulty: int) -> np.ndarray:
 
 def detection_roles(detections: Objects, name: str, difficulty: int) -> np.ndarray:
     """[D] role of every detection: too low ones in the image, of any class, are neutral."""
-    low = np.abs(detections.height) < MIN_HEIGHT[difficulty]
+    height = detections.bbox[:, 3] - detections.bbox[:, 1]
+    low = np.abs(height) < MIN_HEIGHT[difficulty]
     return np.select([low, detections.types == name.lower()], [NEUTRAL, COUNTS], OUT)
 
 
@@ -163,17 +159,17 @@ class Matcher:
 
     def __init__(
         self,
-        overlaps: Overlaps,
+        pairs: Sequence[np.ndarray],  # [P] each: frame, row of the truth, row of the detections
         iou: np.ndarray,  # [P]
         min_iou: float,
         truth: np.ndarray,  # [G] roles
         detections: np.ndarray,  # [D] roles
         scores: np.ndarray,  # [D]
     ):
-        a, b = overlaps.truth, overlaps.detections
+        frames, a, b = pairs
         kept = (iou > min_iou) & (truth[a] != OUT) & (detections[b] != OUT)
-        self.frames, self.truth, self.detections = overlaps.frames[kept], a[kept], b[kept]
-        self.iou, self.scores = iou[kept], scores[self.detections]
+        self.frames, self.truth, self.detections = frames[kept], a[kept], b[kept]
+        self.every_score, self.iou, self.scores = scores, iou[kept], scores[self.detections]
         self.neutral = detections[self.detections] == NEUTRAL
         self.hits = (truth[self.truth] == COUNTS) & ~self.neutral  # a match of this pair is a hit
 
@@ -192,6 +188,17 @@ class Matcher:
         preference = np.where(self.neutral, 0, -self.iou)
         order = np.lexsort((preference, self.truth))
         return self._assign(order, self.scores[:, None] >= thresholds)
+
+    def count(
+        self, thresholds: np.ndarray, wrong_if_free: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Hits [T] and false detections [T] that score at least each threshold, and the pairs
+        `taken` [P, T]. wrong_if_free: [D] bool, detections that are false without an object."""
+        taken = self.taken(thresholds)
+        scores = np.sort(self.every_score[wrong_if_free])
+        false = len(scores) - np.searchsorted(scores, thresholds)
+        false = false - taken[wrong_if_free[self.detections]].sum(axis=0)
+        return taken[self.hits].sum(axis=0), false, taken
 
     def _assign(self, order: np.ndarray, allowed: np.ndarray) -> np.ndarray:  # [P], [P, T]
         """Greedy assignment, [P, T]: pairs in order take their object and detection where free.

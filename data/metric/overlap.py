@@ -24,7 +24,6 @@ from millisecond.data.metric.matching import (
     NEUTRAL,
     OUT,
     Matcher,
-    Overlaps,
     average,
     box_iou,
     recall_thresholds,
@@ -85,19 +84,14 @@ class FrameBoxes(NamedTuple):
 
 def objects_of(frame: Frame) -> FrameBoxes:
     """The labelled objects of a frame."""
-    return _counted(frame, frame.boxes, frame.names, np.zeros(len(frame.boxes)))
+    found = NamedDetections(frame.boxes, np.zeros(len(frame.boxes)), frame.names)
+    return detections_in(frame, found)
 
 
 def detections_in(frame: Frame, found: NamedDetections) -> FrameBoxes:
     """The detections of a frame."""
-    return _counted(frame, found.boxes, found.names, np.asarray(found.scores, np.float64))
-
-
-def _counted(
-    frame: Frame, boxes: np.ndarray, names: Sequence[str], scores: np.ndarray
-) -> FrameBoxes:
-    counts = points_in_boxes(frame.points, boxes).sum(axis=1, dtype=np.int64)
-    return FrameBoxes(boxes, names, counts, scores)
+    counts = points_in_boxes(frame.points, found.boxes).sum(axis=1, dtype=np.int64)
+    return FrameBoxes(found.boxes, found.names, counts, np.asarray(found.scores, np.float64))
 
 
 class Group(NamedTuple):
@@ -224,10 +218,11 @@ class OverlapMatches:
         A detection counts in the group of its object; a detection without an object counts in its
         own group.
         """
-        matched = self._match(group)
-        count = int((matched.roles == COUNTS).sum())
-        thresholds = recall_thresholds(matched.matcher.hit_scores(), max(count, 1))
-        hits, false = self._counts(matched, np.append(thresholds, OPERATING_SCORE))
+        roles, matcher = self._match(group)
+        count = int((roles == COUNTS).sum())
+        thresholds = recall_thresholds(matcher.hit_scores(), max(count, 1))
+        wrong_if_free = self._own & group.holds(self._found)
+        hits, false, _ = matcher.count(np.append(thresholds, OPERATING_SCORE), wrong_if_free)
         recall, precision = hits / max(count, 1), hits / np.maximum(hits + false, 1)
         return {
             "count": count,
@@ -238,48 +233,23 @@ class OverlapMatches:
             "curve_precision": precision[:-1].tolist(),
         }
 
-    def errors(self) -> Errors:
-        """The missed objects and the false detections at a score of 0.5."""
-        roles, own, matcher = self._match(ALL)
+    def errors(self) -> tuple[np.ndarray, np.ndarray]:
+        """The missed objects [G] and the false detections [D] at a score of 0.5, bool."""
+        roles, matcher = self._match(ALL)
         taken = matcher.taken(np.array([OPERATING_SCORE]))[:, 0]
         missed = roles == COUNTS
         missed[matcher.truth[taken]] = False
-        false = own & (self._found.scores >= OPERATING_SCORE)
+        false = self._own & (self._found.scores >= OPERATING_SCORE)
         false[matcher.detections[taken]] = False
-        return Errors(missed, false)
+        return missed, false
 
-    def _match(self, group: Group) -> Matched:
+    def _match(self, group: Group) -> tuple[np.ndarray, Matcher]:
+        """Roles [G] of the objects, see data.metric.matching, and the matcher of a group."""
         counts = group.holds(self._truth) & (self._truth.points > 0)
         roles = np.select([~self._objects, counts], [OUT, COUNTS], NEUTRAL)
         detected = np.where(self._own, COUNTS, OUT)
-        frames, truth, detections = self._pairs[:3]
-        overlaps = Overlaps(frames, truth, detections, {}, np.zeros(0))
-        matcher = Matcher(overlaps, self._iou, self._min_iou, roles, detected, self._found.scores)
-        return Matched(roles, self._own & group.holds(self._found), matcher)
-
-    def _counts(self, matched: Matched, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Hits and false ones [T] of the detections that score at least each threshold."""
-        matcher, wrong_if_free = matched.matcher, matched.wrong_if_free
-        taken = matcher.taken(thresholds)
-        scores = np.sort(self._found.scores[wrong_if_free])
-        false = len(scores) - np.searchsorted(scores, thresholds)
-        false = false - taken[wrong_if_free[matcher.detections]].sum(axis=0)
-        return taken[matcher.hits].sum(axis=0), false
-
-
-class Matched(NamedTuple):
-    """Objects and detections of a group, and which of them may match."""
-
-    roles: np.ndarray  # [G] of the objects, see data.metric.matching
-    wrong_if_free: np.ndarray  # [D] bool
-    matcher: Matcher
-
-
-class Errors(NamedTuple):
-    """G objects and D detections at one score."""
-
-    missed: np.ndarray  # [G] bool
-    false: np.ndarray  # [D] bool
+        pairs, scores = self._pairs[:3], self._found.scores
+        return roles, Matcher(pairs, self._iou, self._min_iou, roles, detected, scores)
 
 
 DISTANCES = (0.5, 1.0, 2.0, 4.0)  # metres

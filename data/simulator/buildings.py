@@ -163,19 +163,19 @@ def fence(rng: np.random.Generator) -> Thing:
 
 def guard_rail(rng: np.random.Generator) -> Thing:
     """A steel beam on posts, as beside motorways; sometimes two beams."""
-    make = partial(_guard_rail, 8.0, bool(rng.random() < 0.4))
+    make = partial(_guard_rail, bool(rng.random() < 0.4))
     return Thing(make, (-4.0, -0.2, 0.0, 4.0, 0.2, 0.8))
 
 
 def concrete_barrier(rng: np.random.Generator) -> Thing:
     """A concrete step barrier of a motorway's median."""
-    return Thing(partial(_barrier, 8.0, rng.uniform(0.8, 1.0)), (-4.0, -0.3, 0.0, 4.0, 0.3, 1.0))
+    return Thing(partial(_barrier, rng.uniform(0.8, 1.0)), (-4.0, -0.3, 0.0, 4.0, 0.3, 1.0))
 
 
 def noise_barrier(rng: np.random.Generator) -> Thing:
     """A tall wall of panels between steel posts."""
-    length, height = 12.0, rng.uniform(2.5, 5.0)
-    return Thing(partial(_noise_barrier, length, height), (-6.0, -0.2, 0.0, 6.0, 0.2, height))
+    height = rng.uniform(2.5, 5.0)
+    return Thing(partial(_noise_barrier, height), (-6.0, -0.2, 0.0, 6.0, 0.2, height))
 
 
 def overpass(rng: np.random.Generator, width: float) -> Thing:
@@ -249,35 +249,22 @@ def _fence(length, height, kind: str, pitch: float) -> Solids:
     return solids(boxes(rows, of))
 
 
-def _guard_rail(length, double: bool) -> Solids:
-    half = length / 2
-    rows: Rows = [
-        (x - 0.05, x + 0.05, -0.08, 0.08, 0, 0.72) for x in (-half + 1, -half + 3, 1, half - 1)
-    ]
-    rows += [
-        (-half, half, s - 0.04, s + 0.04, z, z + 0.12)
-        for s in ((-0.12, 0.12) if double else (-0.12,))
-        for z in (0.44, 0.6)
-    ]
-    rows += [
-        (-half, half, s * 0.75 - 0.02, s * 0.75 + 0.02, 0.46, 0.7)
-        for s in ((-0.12, 0.12) if double else (-0.12,))
-    ]
+def _guard_rail(double: bool) -> Solids:
+    rows: Rows = [(x - 0.05, x + 0.05, -0.08, 0.08, 0, 0.72) for x in (-3, -1, 1, 3)]
+    beams = (-0.12, 0.12) if double else (-0.12,)
+    rows += [(-4, 4, y - 0.04, y + 0.04, z, z + 0.12) for y in beams for z in (0.44, 0.6)]
+    rows += [(-4, 4, y * 0.75 - 0.02, y * 0.75 + 0.02, 0.46, 0.7) for y in beams]
     return solids(boxes(rows, Material.METAL))
 
 
-def _barrier(length, height) -> Solids:
-    half = length / 2
-    rows: Rows = [(-half, half, -0.28, 0.28, 0, 0.25), (-half, half, -0.13, 0.13, 0.25, height)]
+def _barrier(height) -> Solids:
+    rows: Rows = [(-4, 4, -0.28, 0.28, 0, 0.25), (-4, 4, -0.13, 0.13, 0.25, height)]
     return solids(boxes(rows, Material.CONCRETE))
 
 
-def _noise_barrier(length, height) -> Solids:
-    half = length / 2
-    rows: Rows = [(-half, half, -0.06, 0.06, 0, height)]
-    rows += [
-        (x - 0.1, x + 0.1, -0.15, 0.15, 0, height) for x in (-half + 0.1, -half + 4, -half + 8)
-    ]
+def _noise_barrier(height) -> Solids:
+    rows: Rows = [(-6, 6, -0.06, 0.06, 0, height)]
+    rows += [(x - 0.1, x + 0.1, -0.15, 0.15, 0, height) for x in (-5.9, -2, 2)]
     return solids(boxes(rows, Material.CONCRETE))
 
 

@@ -1,6 +1,7 @@
 """Cars, and their ends: how nose and tail bend, and the parts that stand out of them."""
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -49,45 +50,6 @@ TAIL = End(
 )
 NUMBERS = 3 * (len(NOSE.parts) + len(TAIL.parts))  # random ones that the parts of a car take
 BACK = 0.15  # metres that a part reaches into the body
-
-
-def outline(length: float, bend: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """x from nose (0) to tail (1), and half the width there as a share of its largest.
-
-    length: metres; bend: of nose and tail, about 1, how far their corners lie back.
-    """
-    nose, tail = (
-        np.array(end.depth) * far / length for end, far in zip((NOSE, TAIL), bend, strict=True)
-    )
-    return np.append(nose, 1 - tail[::-1]), np.append(NOSE.half, TAIL.half[::-1])
-
-
-def parts(
-    size: tuple[float, float, float],
-    tops: tuple[float, float],
-    bend: tuple[float, float],
-    u: tuple[float, ...],
-) -> Hulls:
-    """The parts that stand out of nose and tail, random in place and size.
-
-    size: of the body, metres; tops: of nose and tail, as shares of the height; bend: see `outline`;
-    u: NUMBERS from 0 to 1.
-    """
-    length, width, height = size
-    rows, numbers = [], iter(u)
-    for sign, end, top, far in zip((1, -1), (NOSE, TAIL), tops, bend, strict=True):
-        for place, most in end.parts:
-            out, wide, high = next(numbers), next(numbers), next(numbers)
-            depth = float(np.interp(place, end.half, end.depth)) * far - out * most
-            x = sign * (length / 2 - depth)
-            ends = sorted((x, x - sign * BACK))
-            raised = (top - 0.32) * high if place else 0.0  # a plate stays low
-            z, half = (0.27 + 0.1 * wide + raised) * height, (0.05 + 0.08 * wide) * width
-            tall = 0.06 + 0.1 * high
-            for side in (-1, 1) if place else (1,):
-                y = side * place * width / 2
-                rows.append((*ends, y - half, y + half, z - tall / 2, z + tall / 2))
-    return boxes(rows, Material.PAINT)
 
 
 # Side profiles. x runs from the nose (0) to the tail (1), z is the top as a share of the height.
@@ -173,7 +135,11 @@ class _Shape(NamedTuple):
     @property
     def outline(self) -> tuple[np.ndarray, np.ndarray]:
         """x, and half the width there as a share of its largest."""
-        return outline(self.length, self.bend)
+        nose, tail = (
+            np.array(end.depth) * far / self.length
+            for end, far in zip((NOSE, TAIL), self.bend, strict=True)
+        )
+        return np.append(nose, 1 - tail[::-1]), np.append(NOSE.half, TAIL.half[::-1])
 
     @property
     def steps(self) -> tuple[float, float]:
@@ -227,12 +193,13 @@ def _solids(style: str, size: tuple[float, float, float], u: tuple[float, ...]) 
     caps = np.full(2 * (CORNERS - 2), int(Material.PAINT))
     of = np.concatenate([_materials(car, x)[::-1].repeat(2), caps])
     hull = loft(_rings(car, x)[None, ::-1], of[None])
+    y = 0.485 * car.width
     return solids(
         hull,
-        _inside(car.length, car.width, car.height, (car.cowl[0], car.foot[0]), car.belt, car.top),
-        _wheels(car.length, car.width, car.radius, car.axles),
-        _mirrors(car.length, car.width, car.cowl[0], car.belt * car.height),
-        parts(size, (car.nose, car.tail), car.bend, u[12:]),
+        _inside(car),
+        wheels(car.length * (0.5 - car.axles), y, y - 0.2, car.radius),
+        _mirrors(car),
+        _parts(car, u[12:]),
     )
 
 
@@ -291,43 +258,53 @@ def _materials(car: _Shape, x: np.ndarray) -> np.ndarray:
     return material
 
 
-def _inside(length, width, height, cabin, belt, top) -> Hulls:
+def _inside(car: _Shape) -> Hulls:
     """The inside behind the glass: a floor below the windows, and seats."""
-    front, back = length * (0.5 - cabin[0]) - 0.05, length * (0.5 - cabin[1]) + 0.1
-    deck = (belt - 0.1) * height
-    y = 0.4 * width
+    front = car.length * (0.5 - car.cowl[0]) - 0.05
+    back = car.length * (0.5 - car.foot[0]) + 0.1
+    deck, top = (car.belt - 0.1) * car.height, min(car.belt + 0.17, 0.9) * car.height
+    y = 0.4 * car.width
     rows = [(back, front, -y, y, 0.25, deck)]
-    for x in (length * (0.5 - top) - 0.55, length * (0.5 - top) - 1.4):
+    for behind in (0.55, 1.4):
+        x = car.length * (0.5 - car.top) - behind
         if x > back + 0.2:
-            rows += [
-                (
-                    x,
-                    x + 0.14,
-                    side * 0.2 * width - 0.24,
-                    side * 0.2 * width + 0.24,
-                    deck,
-                    min(belt + 0.17, 0.9) * height,
-                )
-                for side in (-1, 1)
-            ]
+            middles = [side * 0.2 * car.width for side in (-1, 1)]
+            rows += [(x, x + 0.14, at - 0.24, at + 0.24, deck, top) for at in middles]
     return boxes(rows, Material.INTERIOR)
 
 
-def _wheels(length, width, radius, axles) -> Hulls:
-    outer, inner = 0.485 * width, 0.485 * width - 0.2
+def wheels(places: Iterable[float], outer: float, inner: float, radius: float) -> Hulls:
+    """A pair of wheels at every x of `places`; outer, inner: y of their faces, metres."""
     rows = [
-        (length * (0.5 - x), side * a, radius, length * (0.5 - x), side * b, radius, radius, radius)
-        for x in axles
+        (x, side * a, radius, x, side * b, radius, radius, radius)
+        for x in places
         for side, a, b in ((1, inner, outer), (-1, outer, inner))
     ]
     return limbs(rows, Material.RUBBER, 10)
 
 
-def _mirrors(length, width, cowl, belt) -> Hulls:
-    x = length * (0.5 - cowl) - 0.3
-    y = width / 2 - 0.02
-    rows = [
-        (x, x + 0.12, y, y + 0.17, belt - 0.02, belt + 0.13),
-        (x, x + 0.12, -y - 0.17, -y, belt - 0.02, belt + 0.13),
-    ]
+def _mirrors(car: _Shape) -> Hulls:
+    x, y = car.length * (0.5 - car.cowl[0]) - 0.3, car.width / 2 - 0.02
+    low, high = car.belt * car.height - 0.02, car.belt * car.height + 0.13
+    rows = [(x, x + 0.12, y, y + 0.17, low, high), (x, x + 0.12, -y - 0.17, -y, low, high)]
+    return boxes(rows, Material.PAINT)
+
+
+def _parts(car: _Shape, u: tuple[float, ...]) -> Hulls:
+    """The parts that stand out of nose and tail, random in place and size. u: NUMBERS from 0 to
+    1."""
+    rows, numbers = [], iter(u)
+    ends = ((1, NOSE, car.nose, car.bend[0]), (-1, TAIL, car.tail, car.bend[1]))
+    for sign, end, top, far in ends:
+        for place, most in end.parts:
+            out, wide, high = next(numbers), next(numbers), next(numbers)
+            depth = float(np.interp(place, end.half, end.depth)) * far - out * most
+            x = sign * (car.length / 2 - depth)
+            low, up = sorted((x, x - sign * BACK))
+            raised = (top - 0.32) * high if place else 0.0  # a plate stays low
+            z, half = (0.27 + 0.1 * wide + raised) * car.height, (0.05 + 0.08 * wide) * car.width
+            tall = 0.06 + 0.1 * high
+            for side in (-1, 1) if place else (1,):
+                y = side * place * car.width / 2
+                rows.append((low, up, y - half, y + half, z - tall / 2, z + tall / 2))
     return boxes(rows, Material.PAINT)

@@ -17,8 +17,6 @@ from millisecond.data.simulator.seen import (
 )
 from millisecond.data.simulator.street import Street
 
-__all__ = ["GROUND", "FirstHits", "Hits", "cast", "cast_blocks"]
-
 
 class Hits(NamedTuple):
     """The hits of R rays; a pulse that goes through glass meets the surface behind it."""
@@ -28,22 +26,18 @@ class Hits(NamedTuple):
     reachable: np.ndarray  # [T] rays that would hit the thing if it stood alone
 
 
-def cast(street: Street, time: float, grid: Grid, reach: float, rng: np.random.Generator) -> Hits:
-    """The hits of every ray within `reach` metres at `time` seconds.
-
-    rng draws how far a pulse goes into each volume.
-    """
-    return cast_blocks(street, time, [(0.0, grid)], reach, rng)
-
-
-def cast_blocks(
+def cast(
     street: Street,
     time: float,
     blocks: Sequence[tuple[float, Grid]],
     reach: float,
     rng: np.random.Generator,
 ) -> Hits:
-    """`cast` for rays from several heights above the origin; the hits come block after block."""
+    """The hits of every ray within `reach` metres at `time` seconds, block after block.
+
+    blocks: heights above the origin, and the rays from there. rng draws how far a pulse goes into
+    each volume.
+    """
     casting = fast_casting if has_kernels() else plain_casting
     ends = np.cumsum([grid.directions.shape[1] for _, grid in blocks]).tolist()
     solid, glass = FirstHits.empty(ends[-1]), FirstHits.empty(ends[-1])
@@ -60,7 +54,7 @@ def cast_blocks(
     for raised, pose, (_, grid), first, last in zip(
         streets, poses, blocks, [0, *ends[:-1]], ends, strict=True
     ):
-        layers = solid.part(first, last), glass.part(first, last)
+        layers = solid.at(slice(first, last)), glass.at(slice(first, last))
         way = street.ego_speed * time
         casting.cast_ground(raised.ground, way, grid.directions, reach, layers[0])
         touched = np.zeros((len(things), last - first), dtype=bool)

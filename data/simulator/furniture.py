@@ -38,8 +38,7 @@ def big_sign(rng: np.random.Generator) -> Thing:
 
 def gantry(rng: np.random.Generator) -> Thing:
     """A sign bridge over a motorway's half; its posts stand at both ends of y."""
-    width = 11.0
-    return Thing(partial(_gantry, width), (-0.3, -width / 2, 0.0, 0.3, width / 2, 8.0))
+    return Thing(_gantry, (-0.3, -5.5, 0.0, 0.3, 5.5, 8.0))
 
 
 def traffic_light(rng: np.random.Generator) -> Thing:
@@ -121,16 +120,8 @@ def _cabinet(length: float, width: float, height: float) -> Solids:
 def _stack(parts, shift) -> Solids:
     rows, z, at = [], 0.0, (0.0, 0.0)
     for length, width, height in (parts[:3], parts[3:]):
-        rows.append(
-            (
-                at[0] - length / 2,
-                at[0] + length / 2,
-                at[1] - width / 2,
-                at[1] + width / 2,
-                z,
-                z + height,
-            )
-        )
+        x, y = length / 2, width / 2
+        rows.append((at[0] - x, at[0] + x, at[1] - y, at[1] + y, z, z + height))
         z, at = z + height, shift
     return solids(boxes(rows, Material.METAL))
 
@@ -163,16 +154,12 @@ def _big_sign(width: float, bottom: float, height: float) -> Solids:
     )
 
 
-def _gantry(width: float) -> Solids:
-    y = width / 2
-    rows: Rows = [
-        (-0.15, 0.15, s * (y - 0.2) - 0.15, s * (y - 0.2) + 0.15, 0, 6.8) for s in (-1, 1)
-    ]
+def _gantry() -> Solids:
+    y = 5.5
+    rows: Rows = [(-0.15, 0.15, at - 0.15, at + 0.15, 0, 6.8) for at in (-y + 0.2, y - 0.2)]
     rows += [(-0.15, 0.15, -y, y, 6.2, 6.6)]
-    panels: Rows = [
-        (-0.25, -0.18, -0.8 * y, -0.1 * y, 5.2, 7.6),
-        (-0.25, -0.18, 0.1 * y, 0.8 * y, 5.2, 7.6),
-    ]
+    sides = ((-0.8 * y, -0.1 * y), (0.1 * y, 0.8 * y))
+    panels: Rows = [(-0.25, -0.18, *ends, 5.2, 7.6) for ends in sides]
     return solids(boxes(rows, Material.METAL), boxes(panels, Material.SIGN))
 
 

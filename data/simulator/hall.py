@@ -6,23 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-from millisecond.data.boxes import wrap_angle
-from millisecond.data.files import read_text
 from millisecond.data.frame import Frame
-from millisecond.data.schema import ConfigError, build, read_yaml, require
+from millisecond.data.schema import require
 from millisecond.data.simulator.cars import car, van
 from millisecond.data.simulator.ground import flat_ground
 from millisecond.data.simulator.lidar import as_scanned, scan
 from millisecond.data.simulator.lorries import truck
 from millisecond.data.simulator.people import cyclist, pedestrian, sitting_person
 from millisecond.data.simulator.sensors import Sensor
-from millisecond.data.simulator.solids import Material, Solids, Thing, boxes, solids
-from millisecond.data.simulator.street import SENSOR_HEIGHT, Placed, Street
+from millisecond.data.simulator.solids import Material, Thing, boxes, solids
+from millisecond.data.simulator.street import SENSOR_HEIGHT, Placed, Street, boxes_at
 
 LARGEST = 200.0  # metres, of a hall
 MOST = 100  # things of a class
@@ -78,14 +74,6 @@ class Site:
         require(0 <= self.shelves <= MOST, "shelves", f"{self.shelves} is not from 0 to {MOST}")
 
 
-def read_site(path: Path) -> Site:
-    """Raises ValueError or FileNotFoundError, one line that names file, key and value."""
-    try:
-        return build(Site, read_yaml(read_text(path)), "")
-    except ConfigError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
 MIN_POINTS = 5  # of a labelled thing
 CLEAR = 1.0  # metres around the sensor without things
 TRIES = 40  # places that are tried for a thing
@@ -100,22 +88,19 @@ def simulate_hall(seed: int, site: Site, sensor: Sensor) -> Frame:
     hall = as_scanned(_make_hall(rng, site), 0.0, sensor)
     seen = scan(hall, 0.0, rng, sensor)
     count = np.bincount(seen.owner[seen.owner >= 0], minlength=len(hall.placed))
-    poses = hall.poses(0.0)
-    found, names = [], []
-    for placed, points, (x, y, z, yaw) in zip(hall.placed, count, poses, strict=True):
-        if placed.thing.kind is None or points < MIN_POINTS:
-            continue
-        low, high = placed.thing.label_bounds()
-        (u, v, w), cos, sin = (low + high) / 2, np.cos(yaw), np.sin(yaw)
-        centre = (x + cos * u - sin * v, y + sin * u + cos * v, z + w)
-        found.append((*centre, *(high - low), wrap_angle(float(yaw))))
-        names.append(placed.thing.kind)
+    objects = [
+        row
+        for row, (placed, points) in enumerate(zip(hall.placed, count, strict=True))
+        if placed.thing.kind is not None and points >= MIN_POINTS
+    ]
+    things = [hall.placed[row].thing for row in objects]
+    bounds = [thing.label_bounds() for thing in things]
     return Frame(
         frame_id=f"{seed:06d}",
         points=seen.points,
-        boxes=np.array(found, np.float32).reshape(-1, 7),
-        names=tuple(names),
-        difficulty=np.zeros(len(names), np.int8),
+        boxes=boxes_at(bounds, hall.poses(0.0)[objects]),
+        names=tuple(str(thing.kind) for thing in things),
+        difficulty=np.zeros(len(things), np.int8),
         plane=hall.plane,
     )
 
@@ -177,11 +162,8 @@ def _thing(rng: np.random.Generator, name: str, kind: SiteClass) -> Thing:
     parts[:, 2:4] -= (low[1] + high[1]) / 2
     half = (high - low) / 2
     x, y, z, top = (float(value) for value in (*half[:2], low[2], high[2]))
-    return Thing(partial(_made_of, parts), (-x, -y, z, x, y, top), name)
-
-
-def _made_of(parts: np.ndarray) -> Solids:
-    return solids(boxes([tuple(part) for part in parts], Material.PAINT))
+    rows = [tuple(part) for part in parts]
+    return Thing(lambda: solids(boxes(rows, Material.PAINT)), (-x, -y, z, x, y, top), name)
 
 
 def _block(length: float, width: float, height: float) -> Thing:

@@ -1,21 +1,19 @@
 """A scan of a street by a LiDAR: where pulses end, and which pulses come back.
 
-Arrays are [B, A], beams by azimuths. Each effect on the pulses is a function of its own;
+Rays are numbered beam by beam. Each effect on the pulses is a function of its own;
 docs/sensors.md has the change that each makes against real scans.
 """
 
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from millisecond.data.simulator.casting import GROUND, cast_blocks
-from millisecond.data.simulator.rays import Rays, sensor_rays
+from millisecond.data.simulator.casting import cast
+from millisecond.data.simulator.rays import FirstHits, Rays, sensor_rays
 from millisecond.data.simulator.sensors import Sensor, find_sensor
 from millisecond.data.simulator.solids import Material
 from millisecond.data.simulator.street import SENSOR_HEIGHT, Street
 
-MISS = np.float32(np.inf)
 BLUR = 0.6  # spread of the logarithm of a returned pulse's power, about a factor of 1.8
 EDGE = 0.15  # metres between neighbouring rays from which on a pulse that hits both has two echoes
 SEPARATE = 1.0  # metres between two echoes from which on a receiver separates them
@@ -60,51 +58,33 @@ _REFLECTIVITY, _SPREAD, _LOST, _SMOOTH = np.array(
 ).T
 
 
-class Echoes(NamedTuple):
-    """The first surface on each ray; it gives how much light returns."""
-
-    depth: np.ndarray  # [B, A] float32 metres, MISS where a ray meets nothing
-    owner: np.ndarray  # [B, A] int32
-    material: np.ndarray  # [B, A] int64, `Material`
-    cosine: np.ndarray  # [B, A] float32, of the angle of incidence
-
-    def at(self, rays: np.ndarray) -> "Echoes":
-        """The echoes of some rays, numbered beam by beam: arrays [N]."""
-        return Echoes(*(values.ravel()[rays] for values in self))
-
-    def put(self, rays: np.ndarray, others: "Echoes") -> "Echoes":
-        """A copy in which these rays have other echoes [N]."""
-        new = Echoes(*(values.copy() for values in self))
-        for values, other in zip(new, others, strict=True):
-            values.ravel()[rays] = other
-        return new
-
-
-def through_glass(solid: Echoes, glass: Echoes, rng: np.random.Generator) -> Echoes:
-    """A pane mirrors: it returns a pulse that meets it squarely; another pulse goes on inside."""
-    drawn = _uniform(glass.depth, rng).ravel()
+def through_glass(solid: FirstHits, glass: FirstHits, rng: np.random.Generator) -> None:
+    """Writes the panes that return a pulse into `solid`: a pane mirrors, it returns a pulse that
+    meets it squarely; another pulse goes on inside."""
+    drawn = rng.random(len(glass.depth), np.float32)
     panes = np.flatnonzero(glass.depth < solid.depth)
-    answers = 0.08 + 0.8 * np.maximum(glass.cosine.ravel()[panes] - 0.9, 0) / 0.1
+    answers = 0.08 + 0.8 * np.maximum(glass.cosine[panes] - 0.9, 0) / 0.1
     panes = panes[drawn[panes] < answers]
-    return solid.put(panes, glass.at(panes))
+    solid.put(panes, *glass.at(panes))
 
 
-def at_edges(echoes: Echoes, sensor: Sensor, rng: np.random.Generator) -> tuple[Echoes, Echoes]:
+def at_edges(
+    echoes: FirstHits, columns: int, sensor: Sensor, rng: np.random.Generator
+) -> tuple[FirstHits, FirstHits]:
     """The first and the second echo of pulses over an edge, which hit two surfaces.
 
     A receiver separates two echoes that are SEPARATE metres apart; the larger share of the pulse is
     the first echo. For closer echoes it measures one range between them (a mixed pixel), without a
-    second echo. A sensor with one return never has a second echo.
+    second echo. A sensor with one return never has a second echo. columns: rays of a beam.
     """
-    nothing = echoes._replace(depth=np.full_like(echoes.depth, MISS))
-    columns = echoes.depth.shape[1]
+    depth = echoes.depth
+    second = FirstHits.empty(len(depth))
     if sensor.divergence == 0 or columns < 2:
-        return echoes, nothing
+        return echoes, second
     width = np.degrees(sensor.divergence / 1000) / sensor.azimuth_step
     # the edge lies anywhere between the two rays; the part beyond it hits the neighbour's surface
-    share = (0.5 - _uniform(echoes.depth, rng) / np.float32(max(width, 1e-6))).ravel()
-    right = _uniform(echoes.depth, rng).ravel() < 0.5
-    depth = echoes.depth.ravel()
+    share = 0.5 - rng.random(len(depth), np.float32) / np.float32(max(width, 1e-6))
+    right = rng.random(len(depth), np.float32) < 0.5
     rays = np.flatnonzero((share > 0) & np.isfinite(depth))
     column = rays % columns
     side = np.where(right[rays], 1, -1)
@@ -114,11 +94,10 @@ def at_edges(echoes: Echoes, sensor: Sensor, rng: np.random.Generator) -> tuple[
     mixed = (far > EDGE) & (far < SEPARATE)
     first = depth.copy()
     first[rays[mixed]] += share[rays[mixed]] * gap[mixed]
-    apart = (far >= SEPARATE) & np.isfinite(far)
-    second = nothing
     if sensor.returns == 2:
-        second = nothing.put(rays[apart], echoes.at(other[apart]))
-    return echoes._replace(depth=first.reshape(echoes.depth.shape)), second
+        apart = (far >= SEPARATE) & np.isfinite(far)
+        second.put(rays[apart], *echoes.at(other[apart]))
+    return echoes._replace(depth=first), second
 
 
 class Returns(NamedTuple):
@@ -132,14 +111,14 @@ class Returns(NamedTuple):
 
 
 def returning(
-    echoes: Echoes, sensor: Sensor, tone: np.ndarray, reach: float, rng: np.random.Generator
+    echoes: FirstHits, sensor: Sensor, tone: np.ndarray, reach: float, rng: np.random.Generator
 ) -> Returns:
     """The pulses that come back: by material, incidence and range.
 
     Half of the pulses onto a road come back from `reach` metres. Power falls with the square of the
     distance and with the cosine of the angle, see `Surface.smooth`. tone: from `tones`.
     """
-    drawn = _uniform(echoes.depth, rng).ravel()
+    drawn = rng.random(len(echoes.depth), np.float32)
     near, far = np.float32(sensor.min_range), np.float32(sensor.max_range)
     ray = np.flatnonzero((echoes.depth >= near) & (echoes.depth <= far))
     depth, owner, material, cosine = echoes.at(ray)
@@ -168,20 +147,13 @@ def noisy_range(depth: np.ndarray, sensor: Sensor, rng: np.random.Generator) -> 
     return depth + sigma * rng.standard_normal(len(depth), dtype=np.float32)
 
 
-def intensity(back: Returns, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+def intensity(back: Returns, rays: int, rng: np.random.Generator) -> np.ndarray:
     """Intensity [N] from 0 to 1: reflectivity, less at a grazing angle, and noise.
 
-    shape: of the scan, (beams, azimuths).
+    rays: of the scan.
     """
-    noise = rng.standard_normal(shape, dtype=np.float32).ravel()[back.ray]
+    noise = rng.standard_normal(rays, dtype=np.float32)[back.ray]
     return (back.reflected * (0.5 + 0.5 * back.cosine) * (1 + 0.2 * noise)).clip(0, 1)
-
-
-def _uniform(like: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return rng.random(like.shape, dtype=np.float32)
-
-
-__all__ = ["GROUND", "Scan", "as_scanned", "default_sensor", "scan"]
 
 
 class Scan(NamedTuple):
@@ -193,7 +165,6 @@ class Scan(NamedTuple):
     seen: np.ndarray  # [T] rays that hit it first
 
 
-@cache
 def default_sensor() -> Sensor:
     """KITTI's."""
     return find_sensor("hdl-64e")
@@ -232,13 +203,14 @@ def scan(
     sensor = sensor or default_sensor()
     rays = sensor_rays(sensor, degrees)
     reach = sensor.asphalt_range * np.exp(sensor.range_spread * rng.standard_normal())
-    solid, glass, reachable = _cast(street, time, rays, sensor.max_range, rng)
+    blocks = [(block.height, block.grid) for block in rays.blocks]
+    solid, glass, reachable = cast(street, time, blocks, sensor.max_range, rng)
     count = len(street.placed)
-    echoes = through_glass(solid, glass, rng)
     front = np.where(np.isfinite(glass.depth), glass.owner, solid.owner)
     seen = np.bincount(front[front >= 0], minlength=count)
+    through_glass(solid, glass, rng)
     tone = tones(count, rng)
-    first, second = at_edges(echoes, sensor, rng)
+    first, second = at_edges(solid, rays.directions.shape[2], sensor, rng)
     offset = sensor.beam_noise * rng.standard_normal(len(rays.heights), dtype=np.float32)
     points, owner = _measure(first, rays, sensor, tone, reach, offset, rng)
     if sensor.returns == 2:
@@ -248,7 +220,7 @@ def scan(
 
 
 def _measure(
-    echoes: Echoes,
+    echoes: FirstHits,
     rays: Rays,
     sensor: Sensor,
     tone: np.ndarray,
@@ -273,19 +245,5 @@ def _measure(
         points[:, axis] = way[back.ray] * depth
     points[:, 2] += rays.heights[beam]
     if sensor.intensity:
-        points[:, 3] = intensity(back, echoes.depth.shape, rng)
+        points[:, 3] = intensity(back, len(echoes.depth), rng)
     return points, back.owner
-
-
-def _cast(
-    street: Street, time: float, rays: Rays, reach: float, rng: np.random.Generator
-) -> tuple[Echoes, Echoes, np.ndarray]:
-    """The hits of all rays: the solid surfaces, the glass before them, and reachable rays [T]."""
-    width = rays.directions.shape[2]
-    blocks = [(block.height, block.grid) for block in rays.blocks]
-    hits = cast_blocks(street, time, blocks, reach, rng)
-    solid, glass = (
-        Echoes(*(values.reshape(-1, width) for values in layer))
-        for layer in (hits.solid, hits.glass)
-    )
-    return solid, glass, hits.reachable

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 
+from millisecond.data.simulator.cars import wheels
 from millisecond.data.simulator.solids import (
     Hulls,
     Material,
@@ -54,16 +55,6 @@ def _labelled(rng: np.random.Generator, box, kind: str, make) -> Thing:
     )
 
 
-def _wheels(places, width: float, radius: float) -> Hulls:
-    outer, inner = width / 2 - 0.02, width / 2 - 0.32
-    rows: Rows = [
-        (x, side * a, radius, x, side * b, radius, radius, radius)
-        for x in places
-        for side, a, b in ((1, inner, outer), (-1, outer, inner))
-    ]
-    return limbs(rows, Material.RUBBER, 10)
-
-
 def _cab(front: float, depth: float, width: float, height: float, slope: float) -> Hulls:
     """A cab whose windscreen leans; glass in front and at the sides."""
     y, back = width / 2, front - depth
@@ -100,7 +91,7 @@ def _truck(size, u) -> Solids:
     if gap - back > 4.5:
         parts.append(boxes(guard, Material.METAL))
     places = [front - 0.55 * depth, back + 1.2] + ([back + 2.4] if length > 8 else [])
-    parts.append(_wheels(places, width, 0.48))
+    parts.append(wheels(places, y - 0.02, y - 0.32, 0.48))
     parts.append(_mirrors(front - 0.35, y + 0.12, cab_height))
     return solids(*parts)
 
@@ -171,7 +162,7 @@ def _tram(size, u) -> Solids:
         hull,
         boxes(inside, Material.CLOTH),
         boxes(posts, Material.PAINT),
-        _wheels(places, width, 0.42),
+        wheels(places, y - 0.02, y - 0.32, 0.42),
     )
 
 
@@ -183,5 +174,5 @@ def _trailer(size, u) -> Solids:
     drawbar = (front - bar, front, -0.05, 0.05, 0.4, 0.5)
     return solids(
         boxes([body, drawbar], (Material.PAINT, Material.METAL)),
-        _wheels([back + 0.45 * (length - bar)], width, 0.3),
+        wheels([back + 0.45 * (length - bar)], y - 0.02, y - 0.32, 0.3),
     )

@@ -7,20 +7,17 @@ the sensor. So a ray d is inside the triangle (a, b, c) where d . (a x b), d . (
 through a library whose order of adding differs between machines.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from millisecond.data.simulator.ground import Ground
-from millisecond.data.simulator.rays import (
-    MISS,
-    FirstHits,
-    Grid,
-    pairs,
-    sphere_windows,
-    triangle_windows,
-)
+from millisecond.data.simulator.rays import MISS, FirstHits, Grid
 from millisecond.data.simulator.seen import SeenVolumes, Surfaces
 from millisecond.data.simulator.solids import Material
 
+PI = np.pi
+MARGIN = 1e-5  # radians and tangents; a window may be too large, never too small
 CHUNK = 1 << 16  # pairs of item and ray at once, so that they stay in the cache
 
 
@@ -167,3 +164,95 @@ def _cross(u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 def _dot(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     return u[0] * v[0] + u[1] * v[1] + u[2] * v[2]
+
+
+class Windows(NamedTuple):
+    """Beams row[0] to row[1] and azimuths column[0] to column[1] of an item, ends excluded."""
+
+    item: np.ndarray  # [W]; an item behind the sensor has two windows
+    row: np.ndarray  # [2, W]
+    column: np.ndarray  # [2, W]
+
+
+def windows(grid: Grid, azimuth: np.ndarray, height: np.ndarray, distance: np.ndarray) -> Windows:
+    """Windows of items.
+
+    Args:
+        grid: the rays.
+        azimuth: [2, W] lowest and highest, radians. They are more than half a turn apart where the
+            item lies across the azimuth pi, and a whole turn apart where it is above or below the
+            sensor.
+        height: [2, W] lowest and highest, metres above the sensor.
+        distance: [2, W] nearest and farthest, metres in the horizontal plane.
+    """
+    near, far = np.maximum(distance[0], 1e-3), np.maximum(distance[1], 1e-3)
+    low = height[0] / np.where(height[0] < 0, near, far) - MARGIN
+    high = height[1] / np.where(height[1] > 0, near, far) + MARGIN
+    row = np.array([np.searchsorted(grid.tangents, low), np.searchsorted(grid.tangents, high)])
+    first = np.searchsorted(grid.azimuths, azimuth[0] - MARGIN)
+    last = np.searchsorted(grid.azimuths, azimuth[1] + MARGIN)
+    index = np.arange(len(low))
+    width = azimuth[1] - azimuth[0]
+    # From the higher azimuth up to pi, and from -pi up to the lower one.
+    behind = np.flatnonzero((width > PI) & (width < 2 * PI - 1e-9))
+    ends = np.searchsorted(grid.azimuths, azimuth[1, behind] - MARGIN)
+    starts = np.searchsorted(grid.azimuths, azimuth[0, behind] + MARGIN)
+    last[behind], first[behind] = len(grid.azimuths), ends
+    index = np.concatenate([index, behind])
+    column = np.array(
+        [np.concatenate([first, np.zeros_like(starts)]), np.concatenate([last, starts])]
+    )
+    row = row[:, index]
+    kept = (row[1] > row[0]) & (column[1] > column[0])
+    return Windows(index[kept], row[:, kept], column[:, kept])
+
+
+def triangle_windows(grid: Grid, corners: np.ndarray) -> Windows:
+    """Windows of triangles [3, 3, T] (corner, coordinate, triangle), sensor frame."""
+    x, y, z = corners[:, 0], corners[:, 1], corners[:, 2]
+    azimuth = np.arctan2(y.astype(np.float64), x)
+    turned = np.roll(np.arange(3), -1)
+    u, v = x[turned] - x, y[turned] - y
+    along = -(x * u + y * v) / np.maximum(u * u + v * v, 1e-12)
+    along = np.clip(along, 0, 1)
+    nearest = np.hypot(x + along * u, y + along * v).min(0)
+    side = x * v - y * u
+    around = ((side >= 0).all(0) | (side <= 0).all(0)) & (nearest < 30)
+    # Edge-on and outside, all sides may be near zero: then the corners span less than half a turn.
+    around &= azimuth.max(0) - azimuth.min(0) > PI - 1e-6
+    nearest = np.where(around, 0.0, nearest)
+    limits = np.where(around, [[-PI], [PI]], [azimuth.min(0), azimuth.max(0)])
+    farthest = np.hypot(x, y).max(0)
+    return windows(grid, limits, np.array([z.min(0), z.max(0)]), np.array([nearest, farthest]))
+
+
+def sphere_windows(grid: Grid, centre: np.ndarray, radius: np.ndarray, rise: np.ndarray) -> Windows:
+    """Windows of upright cylinders [3, M] (coordinate, cylinder) of a radius and half a height."""
+    x, y, z = centre
+    away = np.hypot(x, y)
+    middle = np.arctan2(y, x)
+    half = np.where(away > radius, np.arcsin(np.minimum(radius / np.maximum(away, 1e-6), 1)), PI)
+    low, high = middle - half, middle + half
+    inside = half >= PI
+    wrapped = ((low < -PI) | (high > PI)) & ~inside
+    lower = np.where(
+        inside, -PI, np.where(low < -PI, high, np.where(high > PI, high - 2 * PI, low))
+    )
+    upper = np.where(inside, PI, np.where(low < -PI, low + 2 * PI, np.where(high > PI, low, high)))
+    # A wrapped item spans less than half a turn through pi, so its limits lie further apart.
+    upper = np.where(wrapped & (upper - lower <= PI), lower + PI + 1e-6, upper)
+    distance = np.array([np.maximum(away - radius, 0), away + radius])
+    return windows(grid, np.array([lower, upper]), np.array([z - rise, z + rise]), distance)
+
+
+def pairs(found: Windows, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every (item, ray) of the windows; a ray's number is beam * width + azimuth."""
+    rows = found.row[1] - found.row[0]
+    item = np.repeat(np.arange(len(rows)), rows)
+    ends = np.cumsum(rows)
+    beam = np.arange(len(item)) - np.repeat(ends - rows, rows) + found.row[0][item]
+    columns = (found.column[1] - found.column[0])[item]
+    base = beam * width + found.column[0][item]
+    ends = np.cumsum(columns)
+    ray = np.arange(ends[-1] if len(ends) else 0) + np.repeat(base - (ends - columns), columns)
+    return np.repeat(found.item[item], columns), ray

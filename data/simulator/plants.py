@@ -8,7 +8,7 @@ from millisecond.data.simulator.solids import (
     Material,
     Solids,
     Thing,
-    join_volumes,
+    Volumes,
     limbs,
     solids,
     volumes,
@@ -118,22 +118,16 @@ def _hedge(length, width, height, path, u) -> Solids:
     xs = (-length / 2 + each * (np.arange(count) + 0.5)).tolist()
     low = 0.88 * height
     square = [
-        (x, 0.1 * (v[0] - 0.5) * width, low / 2, each / 2, width / 2, low / 2)
-        for x, v in zip(xs, u.tolist(), strict=False)
+        (x, 0.1 * (a - 0.5) * width, low / 2, each / 2, width / 2, low / 2)
+        for x, (a, _, _) in zip(xs, u.tolist(), strict=False)
     ]
+    lump = 0.4 * each, 0.55 * width, 0.22 * height
     lumps = [
-        (
-            x + each * (v[0] - 0.5) * 0.2,
-            0.3 * (v[1] - 0.5) * width,
-            low * (0.75 + 0.25 * v[2]),
-            0.4 * each,
-            0.55 * width,
-            0.22 * height,
-        )
-        for x, v in zip(xs, u[::-1].tolist(), strict=False)
+        (x + each * (a - 0.5) * 0.2, 0.3 * (b - 0.5) * width, low * (0.75 + 0.25 * c), *lump)
+        for x, (a, b, c) in zip(xs, u[::-1].tolist(), strict=False)
     ]
-    boxy, round_ = volumes(square, False, path), volumes(lumps, True, path)
-    return solids(volumes=join_volumes([boxy, round_]))
+    parts = zip(volumes(square, False, path), volumes(lumps, True, path), strict=True)
+    return solids(volumes=Volumes(*map(np.concatenate, parts)))
 
 
 def _thicket(length, deep, height, path, u) -> Solids:
@@ -150,15 +144,8 @@ def _thicket(length, deep, height, path, u) -> Solids:
 
 def _grass(length, width, height, path, u) -> Solids:
     xs = np.linspace(-length / 2, length / 2, 9)[:-1] + length / 16
-    rows = [
-        (
-            x,
-            0.4 * width * (v[0] - 0.5),
-            0.0,
-            length / 16 * 1.0,
-            width * (0.4 + 0.4 * v[1]),
-            height * (0.5 + 0.5 * v[2]),
-        )
-        for x, v in zip(xs.tolist(), u.tolist(), strict=True)
-    ]
+    rows = []
+    for x, (a, b, c) in zip(xs.tolist(), u.tolist(), strict=True):
+        half = length / 16, width * (0.4 + 0.4 * b), height * (0.5 + 0.5 * c)
+        rows.append((x, 0.4 * width * (a - 0.5), 0.0, *half))
     return solids(volumes=volumes(rows, True, path))

@@ -7,11 +7,10 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from millisecond.data.boxes import wrap_angle
 from millisecond.data.calibration import Calibration, observation_angle
 from millisecond.data.frame import Frame
 from millisecond.data.kitti.labels import Labels
@@ -19,7 +18,7 @@ from millisecond.data.simulator.fast_casting import has_kernels
 from millisecond.data.simulator.lidar import as_scanned, default_sensor, scan
 from millisecond.data.simulator.scenes import make_street
 from millisecond.data.simulator.sensors import Sensor
-from millisecond.data.simulator.street import WORLD, Street
+from millisecond.data.simulator.street import WORLD, Street, boxes_at
 
 IMAGE_SHAPE = (375, 1242)  # height, width in pixels
 # KITTI's public calibration of its left colour camera, seen from the LiDAR.
@@ -102,7 +101,8 @@ def record(
     # A thing that no ray could reach is too far away, or out of sight.
     labelled = np.array([placed.thing.kind is not None for placed in street.placed], dtype=bool)
     objects = np.flatnonzero(labelled & (seen.reachable > 0))
-    boxes = _boxes(street, objects, time)
+    bounds = [street.placed[index].label_bounds() for index in objects]
+    boxes = boxes_at(bounds, street.poses(time)[objects])
     labels = _labels(street, objects, boxes, occluded, calibration)
     height, width = (labels.bbox[:, 2:] - labels.bbox[:, :2]).T
     scanned, hidden = count[objects] > 0, (count[objects] == 0) & (height > 1) & (width > 1)
@@ -117,7 +117,7 @@ def record(
         image_shape=IMAGE_SHAPE,
         plane=street.plane,
     )
-    return RecordedFrame(frame, _join(known, _dont_care(labels.bbox[hidden])))
+    return RecordedFrame(frame, _with_dont_care(known, labels.bbox[hidden]))
 
 
 def _in_image(camera: Calibration, points: np.ndarray) -> np.ndarray:
@@ -130,19 +130,6 @@ def _in_image(camera: Calibration, points: np.ndarray) -> np.ndarray:
     height, width = IMAGE_SHAPE
     inside = (u >= 0) & (u < width * depth) & (v >= 0) & (v < height * depth)
     return inside & (depth >= 0)
-
-
-def _boxes(street: Street, objects: np.ndarray, time: float) -> np.ndarray:
-    """The labels' boxes [M, 7] of the things with these indices, LiDAR frame."""
-    boxes = np.zeros((len(objects), 7))
-    poses = street.poses(time)
-    for row, index in zip(boxes, objects, strict=True):
-        low, high = street.placed[index].label_bounds()
-        x, y, z, yaw = poses[index]
-        (u, v, w), cos, sin = (low + high) / 2, np.cos(yaw), np.sin(yaw)
-        centre = (x + cos * u - sin * v, y + sin * u + cos * v, z + w)
-        row[:] = (*centre, *(high - low), wrap_angle(yaw))
-    return boxes.astype(np.float32)
 
 
 def _labels(
@@ -167,25 +154,16 @@ def _labels(
     )
 
 
-def _dont_care(bbox: np.ndarray) -> Labels:
-    """Regions [D, 4] of the image with a thing that has no box."""
-    count = len(bbox)
-    return Labels(
-        types=np.full(count, "DontCare"),
-        truncated=np.full(count, -1.0),
-        occluded=np.full(count, -1),
-        alpha=np.full(count, -10.0),
-        bbox=bbox,
-        size=np.full((count, 3), -1.0),
-        location=np.full((count, 3), -1000.0),
-        rotation_y=np.full(count, -10.0),
-    )
-
-
-def _join(first: Labels, second: Labels) -> Labels:
-    """The rows of both; neither has scores."""
-    columns = ("types", "truncated", "occluded", "alpha", "bbox", "size", "location", "rotation_y")
-    return Labels(*(np.concatenate([getattr(x, c) for x in (first, second)]) for c in columns))
+def _with_dont_care(labels: Labels, bbox: np.ndarray) -> Labels:
+    """The labels, then regions [D, 4] of the image with a thing that has no box."""
+    unknown: dict[str, Any] = {"types": "DontCare", "bbox": bbox, "size": -1, "location": -1000}
+    unknown |= {"truncated": -1, "occluded": -1, "alpha": -10, "rotation_y": -10}
+    columns = {}
+    for name, value in unknown.items():
+        known = getattr(labels, name)
+        rows = np.broadcast_to(value, (len(bbox), *known.shape[1:]))
+        columns[name] = np.concatenate([known, rows])
+    return Labels(**columns)
 
 
 MOST = 10_000_000  # streets per epoch: an epoch is a permutation in memory

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from millisecond.data.simulator.rays import Grid
-from millisecond.data.simulator.solids import Hulls, Thing
+from millisecond.data.simulator.solids import Kind, Thing
 from millisecond.data.simulator.street import Street
 
 # from cylinders (grid, centre [3, M], radius [M], half the height [M]) to the numbers of cylinders
@@ -74,28 +74,15 @@ def placed_at(poses: np.ndarray) -> np.ndarray:
     return np.stack([x, y, z, np.cos(yaw), np.sin(yaw)], axis=1)
 
 
-class _Kind(NamedTuple):
-    """Hulls that are computed together."""
-
-    one: Hulls
-    rows: list
-    materials: list
-    things: list[int]
-    counts: list[int]
-
-
 def surfaces_of(things: Sequence[Thing]) -> Surfaces:
     """All surfaces of the things in sight."""
-    kinds: dict[tuple, _Kind] = {}
+    kinds: dict[Kind, tuple[list, list, list[int]]] = {}
     for number, thing in enumerate(things):
         for hulls in thing.solids.hulls:
-            kind = kinds.get(hulls.kind)
-            if kind is None:
-                kind = kinds[hulls.kind] = _Kind(hulls, [], [], [], [])
-            kind.rows.extend(hulls.rows)
-            kind.materials.extend(hulls.materials)
-            kind.things.append(number)
-            kind.counts.append(len(hulls.rows))
+            rows, materials, owners = kinds.setdefault(hulls.kind, ([], [], []))
+            rows.extend(hulls.rows)
+            materials.extend(hulls.materials)
+            owners.extend([number] * len(hulls.rows))
     nothing = Surfaces(
         np.zeros((0, 3), np.float32),
         np.zeros((0, 3), np.int64),
@@ -103,22 +90,23 @@ def surfaces_of(things: Sequence[Thing]) -> Surfaces:
         np.zeros((0, 7), np.int64),
     )
     parts, at = [nothing], (0, 0, 0)  # vertices, triangles, materials so far
-    for kind in kinds.values():
-        parts.append(_of_kind(kind, at))
-        sizes = (len(parts[-1].vertices), len(parts[-1].corners), len(parts[-1].material))
-        at = (at[0] + sizes[0], at[1] + sizes[1], at[2] + sizes[2])
+    for kind, columns in kinds.items():
+        part = _of_kind(kind, *columns, at)
+        parts.append(part)
+        at = at[0] + len(part.vertices), at[1] + len(part.corners), at[2] + len(part.material)
     return Surfaces(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-def _of_kind(kind: _Kind, at: tuple[int, int, int]) -> Surfaces:
-    """at: how many vertices, triangles and materials come before."""
-    key = kind.one.kind
-    points, triangles = kind.one.vertices(key, kind.rows), kind.one.triangles(key)
-    material = np.array(kind.materials, dtype=np.int64)
+def _of_kind(
+    kind: Kind, rows: list, materials: list, things: list[int], at: tuple[int, int, int]
+) -> Surfaces:
+    """things: of each hull; at: how many vertices, triangles and materials come before."""
+    points, triangles = kind.vertices(rows, kind.corners), kind.triangles
+    material = np.array(materials, dtype=np.int64)
     count, size = points.shape[:2]
     each = material.size // count
     hulls = np.empty((count, 7), np.int64)
-    hulls[:, 0] = np.repeat(kind.things, kind.counts)
+    hulls[:, 0] = things
     hulls[:, 1] = at[0] + size * np.arange(count)
     hulls[:, 2:5] = size, at[1], len(triangles)
     hulls[:, 5] = at[2] + each * np.arange(count)

@@ -38,88 +38,27 @@ class Material(IntEnum):
 Rows = list[tuple[float, ...]]
 
 
-class Mesh(NamedTuple):
-    """Closed surfaces."""
+class Kind(NamedTuple):
+    """Hulls of one kind have the same triangles, and their vertices are computed together."""
 
-    vertices: np.ndarray  # [V, 3] float32
-    triangles: np.ndarray  # [T, 3] int64 indices of vertices
-    material: np.ndarray  # [T] int64, `Material`
-
-
-class UprightBoxes(NamedTuple):
-    """Upright boxes, each (x_min, x_max, y_min, y_max, z_min, z_max), metres."""
-
-    rows: Sequence[tuple[float, ...]]
-    materials: Sequence[int]  # N
+    # from rows and corners to [N, rings * corners, 3] float32
+    vertices: Callable[[Sequence | np.ndarray, int], np.ndarray]
+    rings: int
+    corners: int  # of a ring
+    numbers: int = 0  # of a row
 
     @property
-    def kind(self) -> tuple:
-        """Hulls of one kind are computed together."""
-        return (UprightBoxes,)
-
-    @staticmethod
-    def vertices(kind: tuple, rows: list) -> np.ndarray:
-        """[N, 8, 3] float32: the ring below, the ring above."""
-        return np.array(rows, dtype=np.float32)[:, _BOX_CORNERS]
-
-    @staticmethod
-    def triangles(kind: tuple) -> np.ndarray:
-        """[T, 3] of one hull."""
-        return _loft_triangles(2, 4)
+    def triangles(self) -> np.ndarray:
+        """[T, 3] int64 indices of the vertices of one hull."""
+        return _loft_triangles(self.rings, self.corners)
 
 
-# Columns of (x_min, x_max, y_min, y_max, z_min, z_max) at the corners: ring below, ring above.
-_BOX_CORNERS = np.array(
-    [[x, y, z] for z in (4, 5) for x, y in ((0, 2), (1, 2), (1, 3), (0, 3))], dtype=np.int64
-)
+class Hulls(NamedTuple):
+    """Closed hulls, see `boxes`, `limbs` and `loft`."""
 
-
-class Limbs(NamedTuple):
-    """Tapered rods; see `limbs`."""
-
-    rows: Sequence[tuple[float, ...]]
-    materials: Sequence[int]  # N
-    sides: int
-
-    @property
-    def kind(self) -> tuple:
-        """Hulls of one kind are computed together."""
-        return (Limbs, self.sides, len(self.rows[0]))
-
-    @staticmethod
-    def vertices(kind: tuple, rows: list) -> np.ndarray:
-        """[N, 2 * sides, 3] float32: the ring at the start, the ring at the end."""
-        return _rod_vertices(np.array(rows, dtype=np.float64), kind[1])
-
-    @staticmethod
-    def triangles(kind: tuple) -> np.ndarray:
-        """[T, 3] of one hull."""
-        return _loft_triangles(2, kind[1])
-
-
-class Lofts(NamedTuple):
-    """Hulls over rings [N, S, K, 3]; see `loft`."""
-
-    rows: np.ndarray
-    materials: np.ndarray  # [N, T]
-
-    @property
-    def kind(self) -> tuple:
-        """Hulls of one kind are computed together."""
-        return (Lofts, *self.rows.shape[1:3])
-
-    @staticmethod
-    def vertices(kind: tuple, rows: list) -> np.ndarray:
-        """[N, S * K, 3] float32."""
-        return np.array(rows, dtype=np.float32).reshape(-1, kind[1] * kind[2], 3)
-
-    @staticmethod
-    def triangles(kind: tuple) -> np.ndarray:
-        """[T, 3] of one hull."""
-        return _loft_triangles(kind[1], kind[2])
-
-
-Hulls = UprightBoxes | Limbs | Lofts
+    kind: Kind
+    rows: Sequence | np.ndarray  # N
+    materials: Sequence | np.ndarray  # N, `Material`: of each hull, or [N, T] of its triangles
 
 
 class Volumes(NamedTuple):
@@ -138,34 +77,6 @@ class Solids(NamedTuple):
     hulls: tuple[Hulls, ...]
     volumes: Volumes
 
-    @property
-    def mesh(self) -> Mesh:
-        """All hulls as one mesh."""
-        vertices, triangles, material, start = [np.zeros((0, 3), np.float32)], [], [], 0
-        for hulls in self.hulls:
-            corners = hulls.vertices(hulls.kind, list(hulls.rows))
-            one = hulls.triangles(hulls.kind)
-            count, size = corners.shape[:2]
-            starts = start + size * np.arange(count)
-            vertices.append(corners.reshape(-1, 3))
-            triangles.append((one + starts[:, None, None]).reshape(-1, 3))
-            of = np.array(hulls.materials, dtype=np.int64).reshape(count, -1)
-            material.append(np.broadcast_to(of, (count, len(one))).reshape(-1))
-            start += size * count
-        none = np.zeros((0, 3), np.int64), np.zeros(0, np.int64)
-        return Mesh(
-            np.concatenate(vertices),
-            np.concatenate([none[0], *triangles]),
-            np.concatenate([none[1], *material]),
-        )
-
-    def bounds(self) -> np.ndarray:
-        """The axis-aligned extent, [2, 3]: lowest and highest corner."""
-        vertices = self.mesh.vertices
-        low = [vertices, self.volumes.centre - self.volumes.half]
-        high = [vertices, self.volumes.centre + self.volumes.half]
-        return np.array([np.concatenate(low).min(0), np.concatenate(high).max(0)])
-
 
 NO_VOLUMES = Volumes(
     np.zeros((0, 3)), np.zeros((0, 3)), np.zeros(0, bool), np.zeros(0), np.zeros(0, np.int64)
@@ -179,7 +90,7 @@ def solids(*hulls: Hulls, volumes: Volumes = NO_VOLUMES) -> Solids:
 
 def boxes(rows: Sequence[tuple], material: Material | Sequence[Material]) -> Hulls:
     """Upright boxes, each (x_min, x_max, y_min, y_max, z_min, z_max), metres."""
-    return UprightBoxes(rows, _each(material, len(rows)))
+    return Hulls(Kind(_box_vertices, 2, 4), rows, _each(material, len(rows)))
 
 
 def limbs(rows: Sequence[tuple], material: Material, sides: int = 6) -> Hulls:
@@ -188,7 +99,8 @@ def limbs(rows: Sequence[tuple], material: Material, sides: int = 6) -> Hulls:
     A radius is one number, equal all around. Or a row has four radii: across at the start, across
     at the end, deep at the start, deep at the end. 'Across' is the direction nearest to y.
     """
-    return Limbs(rows, _each(material, len(rows)), sides)
+    kind = Kind(_rod_vertices, 2, sides, len(rows[0]))
+    return Hulls(kind, rows, _each(material, len(rows)))
 
 
 def loft(rings: np.ndarray, material: np.ndarray) -> Hulls:
@@ -199,15 +111,27 @@ def loft(rings: np.ndarray, material: np.ndarray) -> Hulls:
             side of the last ring.
         material: [N, T] of the triangles, quad after quad and ring after ring, then both caps.
     """
-    return Lofts(rings, material)
+    return Hulls(Kind(_loft_vertices, *rings.shape[1:3]), rings, material)
 
 
 def _each(material: Material | Sequence[Material], count: int) -> Sequence[int]:
     return [int(material)] * count if isinstance(material, Material) else material
 
 
-def _rod_vertices(rows: np.ndarray, sides: int) -> np.ndarray:
-    values = rows.T[..., None]  # [8 or 10, N, 1]
+# Columns of (x_min, x_max, y_min, y_max, z_min, z_max) at the corners: ring below, ring above.
+_BOX_CORNERS = np.array([[x, y, z] for z in (4, 5) for x, y in ((0, 2), (1, 2), (1, 3), (0, 3))])
+
+
+def _box_vertices(rows: Sequence | np.ndarray, _: int) -> np.ndarray:
+    return np.array(rows, dtype=np.float32)[:, _BOX_CORNERS]
+
+
+def _loft_vertices(rows: Sequence | np.ndarray, _: int) -> np.ndarray:
+    return np.array(rows, dtype=np.float32).reshape(len(rows), -1, 3)
+
+
+def _rod_vertices(rows: Sequence | np.ndarray, sides: int) -> np.ndarray:
+    values = np.array(rows, dtype=np.float64).T[..., None]  # [8 or 10, N, 1]
     start, end = values[:3], values[3:6]
     across, deep = values[6:8], values[8:] if len(values) == 10 else values[6:8]
     x, y, z = end - start
@@ -262,11 +186,6 @@ def volumes(rows: Sequence[tuple], rounded: bool, path, material=Material.FOLIAG
     )
 
 
-def join_volumes(parts: Sequence[Volumes]) -> Volumes:
-    """One set of volumes of several."""
-    return Volumes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
 Extent = tuple[float, float, float, float, float, float]  # x, y, z, x, y, z: lowest, highest
 
 
@@ -297,10 +216,6 @@ class Thing:
             x, y = self.stem[0] / 2, self.stem[1] / 2
             return -x, -y, x, y
         return self.extent[0], self.extent[1], self.extent[3], self.extent[4]
-
-    def bounds(self) -> np.ndarray:
-        """Where the thing is, [2, 3]: lowest and highest corner, metres."""
-        return np.array(self.extent).reshape(2, 3)
 
     def label_bounds(self) -> np.ndarray:
         """The box of the label of a thing in full sight, [2, 3]: lowest and highest corner,

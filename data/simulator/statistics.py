@@ -1,4 +1,4 @@
-"""Sizes of labelled objects and how many there are, fitted to the labels of KITTI.
+"""Sizes of labelled objects, fitted to the labels of KITTI.
 
 Source of every figure: the labels of the 7,481 training frames of the KITTI object benchmark
 (Geiger, Lenz, Urtasun, CVPR 2012). Means, standard deviations and correlations are of all labels of
@@ -69,13 +69,6 @@ SIZES = {
         (1.19, 0.34, 1.44), (2.12, 0.88, 1.97),
     ),
 }  # fmt: skip
-
-# Labels per frame, and the median distance along the view of a label, metres.
-PER_FRAME = {
-    "Car": 3.84, "Van": 0.39, "Truck": 0.15, "Tram": 0.07,
-    "Pedestrian": 0.60, "Person_sitting": 0.03, "Cyclist": 0.22,
-}  # fmt: skip
-MEDIAN_DEPTH = {"Car": 25.4, "Van": 32.2, "Pedestrian": 14.7, "Cyclist": 21.6}
 
 # How an annotator's box lies about the object, measured on near objects of labelled scans. The
 # ground is below the bottom of the box: 0.02 to 0.06 m for a vehicle, 0.03 m for a cyclist, 0 to

@@ -1,11 +1,13 @@
 """A street: things placed along a road, and the ground they stand on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
+from millisecond.data.boxes import wrap_angle
 from millisecond.data.simulator.ground import Ground
 from millisecond.data.simulator.solids import Thing
 
@@ -99,7 +101,12 @@ class Street:
         other.__dict__.update(extents=self.extents, _motion=self._motion)  # computed once
         return other
 
-    def pose(self, placed: Placed, time: float) -> tuple[float, float, float, float]:
-        """(x, y, z of the ground, yaw) of one thing in the LiDAR frame of that time."""
-        x, y, z, yaw = Street((placed,), self.ground, self.ego_speed).poses(time)[0].tolist()
-        return x, y, z, yaw
+
+def boxes_at(bounds: Sequence[np.ndarray], poses: np.ndarray) -> np.ndarray:
+    """[M, 7] float32 boxes in the LiDAR frame, of label bounds [2, 3] each, at poses [M, 4]."""
+    boxes = np.zeros((len(bounds), 7))
+    for row, (low, high), (x, y, z, yaw) in zip(boxes, bounds, poses, strict=True):
+        (u, v, w), cos, sin = (low + high) / 2, np.cos(yaw), np.sin(yaw)
+        centre = (x + cos * u - sin * v, y + sin * u + cos * v, z + w)
+        row[:] = (*centre, *(high - low), wrap_angle(yaw))
+    return boxes.astype(np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from millisecond.data.boxes import NamedDetections
 from millisecond.data.calibration import Calibration
-from millisecond.data.files import locked, read_text, replacing
+from millisecond.data.files import locked, read_text, replacing, write_lines, write_text
 from millisecond.data.folder.labels import label_lines
 from millisecond.data.formats.pcd import write_pcd
 from millisecond.data.frame import Frame
@@ -28,7 +28,6 @@ from millisecond.data.simulator.fast_casting import has_kernels
 from millisecond.data.simulator.hall import Site, simulate_hall
 from millisecond.data.simulator.lidar import default_sensor
 from millisecond.data.simulator.recording import (
-    RecordedFrame,
     record,
     simulate,
     simulated_calibration,
@@ -38,15 +37,8 @@ from millisecond.data.simulator.street import WORLD
 
 MARK = "simulated.txt"  # in the root: the frames that were simulated, one per line
 SENSOR = "simulated_sensor.yaml"  # in the root: the sensor, and whether cropped to the image
-PARTS = {
-    f"training/{folder}": suffix
-    for folder, suffix in (
-        ("velodyne", ".bin"),
-        ("calib", ".txt"),
-        ("label_2", ".txt"),
-        ("planes", ".txt"),
-    )
-}
+PARTS = {"training/velodyne": ".bin"}
+PARTS |= {f"training/{folder}": ".txt" for folder in ("calib", "label_2", "planes")}
 OTHERS = ("training", "testing", "ImageSets", "velodyne", "velodyne_reduced", "calib.txt", "points")
 
 
@@ -102,10 +94,7 @@ def write_tree(
         listed = _listed(root, ids, split, made)
         _check_note(root, note, bool(made))
         write_lines(root / MARK, dict.fromkeys([*made, *ids]))
-        streets = each(write, seeds, processes)
-        bar = tqdm(streets, f"simulating {split}", len(ids), unit="street", disable=None)
-        for _ in bar:
-            pass
+        write_all(write, seeds, processes, f"simulating {split}", "street")
         write_lines(root / "ImageSets" / f"{split}.txt", dict.fromkeys([*listed, *ids]))
 
 
@@ -159,8 +148,7 @@ def _check_note(root: Path, text: str, made: bool) -> None:
         raise ValueError(
             f"{path}: says another sensor, or another crop; give a folder of its own for this one"
         )
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, text)
 
 
 def _listed(root: Path, ids: Sequence[str], split: str, made: Sequence[str]) -> tuple[str, ...]:
@@ -191,48 +179,47 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def each(write, seeds: Sequence[int], processes: int) -> Iterator[None]:
-    """Writes street by street, in this process or several, but no more than there are cores."""
+def write_all(
+    write: Callable[[int], None], seeds: Sequence[int], processes: int, title: str, unit: str
+) -> None:
+    """Writes one by one, in this process or several, but no more than there are cores. title, unit:
+    of the progress bar."""
+    bar = partial(tqdm, desc=title, total=len(seeds), unit=unit, disable=None)
     has_kernels()  # builds them here, once, and not in every process
     processes = min(processes, usable_cores(), len(seeds))
     if processes <= 1:
-        yield from map(write, seeds)
+        for _ in bar(map(write, seeds)):
+            pass
         return
-    pool = ProcessPoolExecutor(processes, initializer=_leave_signals)
+    # Ctrl-C is answered by the process that started these
+    ignored = (signal.SIGINT, signal.SIG_IGN)
+    pool = ProcessPoolExecutor(processes, initializer=signal.signal, initargs=ignored)
     try:
         chunk = min(8, max(1, len(seeds) // (4 * processes)))  # small: no long wait at the end
-        yield from pool.map(write, seeds, chunksize=chunk)
+        for _ in bar(pool.map(write, seeds, chunksize=chunk)):
+            pass
     except BrokenProcessPool:
         raise OSError("a simulating process ended without a message; is memory full?") from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _leave_signals() -> None:
-    """Ctrl-C is answered by the process that started this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
 def _write_street(folder: Path, sensor: Sensor, crop: bool, seed: int) -> None:
-    _write_frame(folder, record(seed, sensor=sensor, crop=crop))
-
-
-def _write_frame(folder: Path, recording: RecordedFrame) -> None:
-    frame = recording.frame
+    frame, labels = record(seed, sensor=sensor, crop=crop)
     name, camera = frame.frame_id, frame.calibration
     assert camera is not None and frame.plane is not None  # `record` gives both
-    with replacing(folder / "velodyne" / f"{name}.bin") as temporary:
-        frame.points.astype("<f4").tofile(temporary)
-    with replacing(folder / "calib" / f"{name}.txt") as temporary:
-        temporary.write_text(calibration_text(camera), encoding="utf-8")
-    with replacing(folder / "planes" / f"{name}.txt") as temporary:
-        temporary.write_text(_plane_text(frame.plane, camera), encoding="utf-8")
-    write_labels(folder / "label_2" / f"{name}.txt", recording.labels)
+    _write_cloud(folder / "velodyne" / f"{name}.bin", frame.points)
+    write_text(folder / "calib" / f"{name}.txt", calibration_text(camera))
+    write_text(folder / "planes" / f"{name}.txt", _plane_text(frame.plane, camera))
+    write_labels(folder / "label_2" / f"{name}.txt", labels)
+
+
+def _write_cloud(path: Path, points: np.ndarray) -> None:
+    with replacing(path) as temporary:
+        if path.suffix == ".pcd":
+            write_pcd(temporary, points)
+        else:
+            points.astype("<f4").tofile(temporary)
 
 
 def calibration_text(camera: Calibration) -> str:
@@ -274,13 +261,9 @@ def write_folder_tree(
     note += yaml.safe_dump(plain(parts), sort_keys=False, default_flow_style=None)
     for seed in seeds[:1]:
         require_points(_scan(sensor, site, seed))
-    write = partial(_write, Path(root), sensor, site, suffix)
+    write = partial(_write_frame, Path(root), sensor, site, suffix)
     files = {"points": suffix, "labels": ".txt"}
     write_tree(Path(root), seeds, split, processes, files, note, write)
-
-
-def _write(root: Path, sensor: Sensor, site: Site | None, suffix: str, seed: int) -> None:
-    write_frame(root, _scan(sensor, site, seed), suffix)
 
 
 def _scan(sensor: Sensor, site: Site | None, seed: int) -> Frame:
@@ -289,17 +272,11 @@ def _scan(sensor: Sensor, site: Site | None, seed: int) -> Frame:
     return simulate(seed, sensor=sensor, crop=False)
 
 
-def write_frame(root: Path, frame: Frame, suffix: str) -> None:
-    """The cloud and the labels of a frame."""
-    with replacing(root / "points" / f"{frame.frame_id}{suffix}") as temporary:
-        if suffix == ".pcd":
-            write_pcd(temporary, frame.points)
-        else:
-            frame.points.astype("<f4").tofile(temporary)
+def _write_frame(root: Path, sensor: Sensor, site: Site | None, suffix: str, seed: int) -> None:
+    frame = _scan(sensor, site, seed)
+    _write_cloud(root / "points" / f"{frame.frame_id}{suffix}", frame.points)
     found = NamedDetections(frame.boxes, np.ones(len(frame.boxes)), frame.names)
-    with replacing(root / "labels" / f"{frame.frame_id}.txt") as temporary:
-        text = "".join(f"{line}\n" for line in label_lines(found))
-        temporary.write_text(text, encoding="utf-8")
+    write_lines(root / "labels" / f"{frame.frame_id}.txt", label_lines(found))
 
 
 RATE = 10.0  # scans per second
@@ -334,18 +311,15 @@ def write_drive(
             for path in _paths(root, name):
                 path.unlink(missing_ok=True)
         write_lines(root / MARK, names)
-        with replacing(root / "calib.txt") as temporary:
-            temporary.write_text(calibration_text(simulated_calibration()), encoding="utf-8")
-        written = each(partial(_write_scan, root, seed, sensor), range(scans), processes)
-        for _ in tqdm(written, desc="simulating", total=scans, unit="scan", disable=None):
-            pass
+        write_text(root / "calib.txt", calibration_text(simulated_calibration()))
+        write = partial(_write_scan, root, seed, sensor)
+        write_all(write, range(scans), processes, "simulating", "scan")
 
 
 def _write_scan(root: Path, seed: int, sensor: Sensor | None, number: int) -> None:
     recording = record(seed, number / RATE, sensor)
     cloud, labels = _paths(root, f"{number:06d}")
-    with replacing(cloud) as temporary:
-        recording.frame.points.astype("<f4").tofile(temporary)
+    _write_cloud(cloud, recording.frame.points)
     write_labels(labels, recording.labels)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from millisecond.data.boxes import points_in_boxes
-from millisecond.data.metric.verdicts import FALSE, MATCHED, MISSED
+from millisecond.data.metric.kitti import FALSE, MATCHED, MISSED
 from millisecond.detector.draw.style import BACKGROUND, FAINT, GRID, TEXT, BoxSet, Colour
 from millisecond.detector.draw.text import shortened, write
 

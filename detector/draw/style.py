@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import ImageDraw
 
-from millisecond.data.metric.verdicts import FALSE, IGNORED, MATCHED, MISSED
+from millisecond.data.metric.kitti import FALSE, IGNORED, MATCHED, MISSED
 
 Colour = tuple[int, int, int]
 
@@ -53,7 +53,7 @@ class BoxSet(NamedTuple):
     scores: np.ndarray | None = None  # [M], detections only
     ids: np.ndarray | None = None  # [M] int64 numbers of tracks, 0 for none
     trails: tuple[np.ndarray, ...] = ()  # M paths [T, 3] of the centres, oldest first; or none
-    verdicts: tuple[str, ...] = ()  # M of data.metric.verdicts, where errors are judged
+    verdicts: tuple[str, ...] = ()  # M of data.metric.kitti, where errors are judged
     overlaps: np.ndarray | None = None  # [M] of matched detections with their objects, else NaN
     by_error: bool = False  # whether boxes have the colours of the verdicts, not of the classes
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from millisecond.data.metric.verdicts import FALSE, IGNORED, MATCHED, MISSED
+from millisecond.data.metric.kitti import FALSE, IGNORED, MATCHED, MISSED
 from millisecond.detector.draw.style import (
     BACKGROUND,
     CLASS_COLOURS,

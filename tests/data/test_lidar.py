@@ -10,7 +10,6 @@ from millisecond.data.simulator import record, simulate
 from millisecond.data.simulator.ground import flat_ground
 from millisecond.data.simulator.lidar import (
     SURFACES,
-    Echoes,
     as_scanned,
     at_edges,
     noisy_range,
@@ -18,7 +17,7 @@ from millisecond.data.simulator.lidar import (
     scan,
     through_glass,
 )
-from millisecond.data.simulator.rays import sensor_rays
+from millisecond.data.simulator.rays import FirstHits, sensor_rays
 from millisecond.data.simulator.sensors import Sensor, find_sensor, sensor_names
 from millisecond.data.simulator.solids import Material, Thing, boxes, solids, upright
 from millisecond.data.simulator.street import Placed, Street
@@ -99,16 +98,16 @@ def test_the_points_of_a_beam_share_an_error():
 def test_lost_pulses_have_their_share(distance):
     """Against the formula in plain Python: power falls with distance squared and with the angle."""
     sensor = replace(SPARSE, max_range=100.0)
-    shape = (300, 300)
+    shape = 300 * 300
     cosine = sensor.height / distance
-    echoes = Echoes(
+    echoes = FirstHits(
         np.full(shape, distance, np.float32),
         np.full(shape, -1, np.int32),
         np.full(shape, int(Material.ASPHALT)),
         np.full(shape, cosine, np.float32),
     )
 
-    def share(some: Echoes) -> float:
+    def share(some: FirstHits) -> float:
         rng, none = np.random.default_rng(0), np.zeros(1, np.float32)
         return len(returning(some, sensor, none, 50.0, rng).ray) / some.depth.size
 
@@ -128,28 +127,30 @@ def test_noise_grows_with_distance():
     assert abs(near.mean()) < 1e-3
 
 
-def _edge(gap: float) -> Echoes:
+def _edge(gap: float) -> FirstHits:
     """Left half of the rays at 10 m, right half behind it."""
     depth = np.full((400, 50), 10.0, dtype=np.float32)
     depth[:, 25:] += gap
     owner = (depth > 10).astype(np.int32)
-    return Echoes(depth, owner, np.zeros_like(owner), np.ones_like(depth))
+    every = depth, owner, np.zeros_like(owner), np.ones_like(depth)
+    return FirstHits(*(values.ravel() for values in every))
 
 
 def test_pulses_over_an_edge():
     wide = replace(SPARSE, divergence=1000 * np.radians(0.5), returns=2)  # as wide as the step
-    close, nothing = at_edges(_edge(0.6), wide, np.random.default_rng(0))
-    moved = close.depth != _edge(0.6).depth
+    close, nothing = at_edges(_edge(0.6), 50, wide, np.random.default_rng(0))
+    moved = (close.depth != _edge(0.6).depth).reshape(400, 50)
     assert (
         not moved[:, :24].any() and not moved[:, 26:].any() and 0.15 < moved[:, 24:26].mean() < 0.35
     )
     assert ((close.depth >= 10) & (close.depth <= 10.6)).all()
     assert not np.isfinite(nothing.depth).any()
-    far, second = at_edges(_edge(5.0), wide, np.random.default_rng(0))
+    far, second = at_edges(_edge(5.0), 50, wide, np.random.default_rng(0))
     np.testing.assert_array_equal(far.depth, _edge(5.0).depth)
-    rows, columns = np.nonzero(np.isfinite(second.depth))
+    rays = np.flatnonzero(np.isfinite(second.depth))
+    columns = rays % 50
     assert set(columns) == {24, 25}
-    assert (second.owner[rows, columns] == (columns == 24)).all()
+    assert (second.owner[rays] == (columns == 24)).all()
 
 
 def test_a_second_return_adds_points():
@@ -169,19 +170,19 @@ def test_a_second_return_adds_points():
 
 
 def test_glass_lets_pulses_through():
-    shape = (300, 300)
+    shape = 300 * 300
     behind = _edge(1.0)
-    pane = Echoes(
+    pane = FirstHits(
         np.full(shape, 5, np.float32),
         np.zeros(shape, np.int32),
         np.full(shape, int(Material.GLASS)),
         np.full(shape, 0.5, np.float32),
     )
-    solid = Echoes(*(np.resize(values, shape) for values in behind))
-    slanted = through_glass(solid, pane, np.random.default_rng(0))
-    squarely = through_glass(
-        solid, pane._replace(cosine=np.ones(shape, np.float32)), np.random.default_rng(0)
-    )
+    solid = FirstHits(*(np.resize(values, shape) for values in behind))
+    slanted, squarely = (FirstHits(*(values.copy() for values in solid)) for _ in range(2))
+    through_glass(slanted, pane, np.random.default_rng(0))
+    facing = pane._replace(cosine=np.ones(shape, np.float32))
+    through_glass(squarely, facing, np.random.default_rng(0))
     assert (slanted.depth == 5).mean() < 0.15 < 0.6 < (squarely.depth == 5).mean()
     np.testing.assert_array_equal(
         slanted.depth[slanted.depth != 5], solid.depth[slanted.depth != 5]

@@ -6,7 +6,8 @@ import pytest
 from millisecond.data.boxes import points_in_boxes
 from millisecond.data.datasets import open_dataset
 from millisecond.data.formats.clouds import read_scan
-from millisecond.data.simulator.hall import MIN_POINTS, Site, SiteClass, read_site, simulate_hall
+from millisecond.data.schema import read_file
+from millisecond.data.simulator.hall import MIN_POINTS, Site, SiteClass, simulate_hall
 from millisecond.data.simulator.sensors import Sensor
 from millisecond.data.simulator.trees import write_folder_tree
 
@@ -65,6 +66,6 @@ def test_mistakes_in_a_site(tmp_path, text, expected):
     path = tmp_path / "hall.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError) as error:
-        read_site(path)
+        read_file(Site, path)
     assert str(error.value).startswith(f"{path}: ") and expected in str(error.value)
     assert "\n" not in str(error.value)

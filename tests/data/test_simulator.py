@@ -14,9 +14,9 @@ from millisecond.data.calibration import Calibration
 from millisecond.data.kitti.labels import read_labels
 from millisecond.data.simulator import record, simulate, write_kitti_tree
 from millisecond.data.simulator.cars import car
-from millisecond.data.simulator.casting import GROUND
 from millisecond.data.simulator.ground import flat_ground
 from millisecond.data.simulator.lidar import default_sensor, scan
+from millisecond.data.simulator.rays import GROUND
 from millisecond.data.simulator.scenes import make_street
 from millisecond.data.simulator.solids import Material, Thing, boxes, solids, upright
 from millisecond.data.simulator.statistics import SIZES
@@ -76,11 +76,11 @@ def test_points_lie_on_what_they_hit(seed):
     assert kerb.mean() < 0.03 and np.abs(ground[:, 2] - height).max() < 0.4
     for index in np.unique(seen.owner[seen.owner >= 0]):
         placed = street.placed[index]
-        x, y, z, yaw = street.pose(placed, 0.0)
+        x, y, z, yaw = street.poses(0.0)[index]
         offset = seen.points[seen.owner == index, :3] - (x, y, z)
         cos, sin = np.cos(yaw), np.sin(yaw)
         local = offset @ np.array([(cos, -sin, 0), (sin, cos, 0), (0, 0, 1)])
-        low, high = placed.thing.bounds()
+        low, high = np.reshape(placed.thing.extent, (2, 3))
         assert (local > low - 0.12).all() and (local < high + 0.12).all()
 
 
@@ -108,8 +108,8 @@ def test_a_seed_makes_one_frame():
 def test_traffic_moves_with_time():
     moving = next(seed for seed in range(20) if make_street(np.random.default_rng(seed)).ego_speed)
     street = make_street(np.random.default_rng(moving))
-    for placed in street.placed:
-        before, after = (np.array(street.pose(placed, t)[:2]) for t in (0.0, 0.5))
+    poses = street.poses(0.0)[:, :2], street.poses(0.5)[:, :2]
+    for placed, before, after in zip(street.placed, *poses, strict=True):
         ego = (
             0.5
             * street.ego_speed

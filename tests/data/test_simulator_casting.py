@@ -1,58 +1,36 @@
 """What rays hit, against every triangle tried one by one, marching, and closed forms."""
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 
-from millisecond.data.simulator.casting import GROUND, cast
+from millisecond.data.simulator.casting import cast
 from millisecond.data.simulator.ground import flat_ground
-from millisecond.data.simulator.rays import Grid
+from millisecond.data.simulator.rays import GROUND, Grid
 from millisecond.data.simulator.scenes import make_street
 from millisecond.data.simulator.solids import (
+    Hulls,
     Material,
-    Mesh,
     Thing,
     boxes,
     limbs,
+    loft,
     solids,
     upright,
     volumes,
 )
 from millisecond.data.simulator.street import Placed, Street
+from tests.helpers.meshes import mesh_of
 
 AROUND = Grid.of(np.radians(np.linspace(-24, 14, 30)), np.radians(np.arange(-180, 180, 1.7)))
 AHEAD = Grid.of(np.radians(np.linspace(-12, 2, 60)), np.radians(np.arange(-20, 20, 0.25)))
 PLANE = np.array([0, 0, 1, 1.73], dtype=np.float32)
 
 
-class _Surface(NamedTuple):
-    """Any mesh as a hull."""
-
-    rows: list[np.ndarray]
-    materials: list[np.ndarray]
-    kind: tuple
-
-    @classmethod
-    def of(cls, mesh: Mesh) -> "_Surface":
-        kind = (cls, mesh.triangles.tobytes())
-        return cls([mesh.vertices] if len(mesh.vertices) else [], [mesh.material], kind)
-
-    @staticmethod
-    def vertices(kind: tuple, rows: list) -> np.ndarray:
-        return np.array(rows)
-
-    @staticmethod
-    def triangles(kind: tuple) -> np.ndarray:
-        return np.frombuffer(kind[1], np.int64).reshape(-1, 3).copy()
-
-
 def _first_triangle(street: Street, rays: np.ndarray, glass: bool) -> np.ndarray:
     """Depth of the first front face along rays [N, 3]: Moeller and Trumbore, all with all."""
     nearest = np.full(len(rays), np.inf)
-    for placed in street.placed:
-        mesh = placed.thing.solids.mesh
-        x, y, z, yaw = street.pose(placed, 0.0)
+    for placed, (x, y, z, yaw) in zip(street.placed, street.poses(0.0).tolist(), strict=True):
+        mesh = mesh_of(placed.thing.solids)
         cos, sin = np.cos(yaw), np.sin(yaw)
         turn = np.array([(cos, -sin, 0), (sin, cos, 0), (0, 0, 1)])
         chosen = mesh.triangles[(mesh.material == Material.GLASS) == glass]
@@ -70,6 +48,14 @@ def _first_triangle(street: Street, rays: np.ndarray, glass: bool) -> np.ndarray
     return nearest
 
 
+def _lifted(hulls: Hulls, rise: float) -> Hulls:
+    kind, count = hulls.kind, len(hulls.rows)
+    corners = kind.vertices(hulls.rows, kind.corners) + np.array([0, 0, rise], np.float32)
+    of = np.array(hulls.materials).reshape(count, -1)
+    materials = np.broadcast_to(of, (count, len(kind.triangles)))
+    return loft(corners.reshape(count, kind.rings, kind.corners, 3), materials)
+
+
 def _without_volumes(street: Street) -> Street:
     """Only the meshes, where they are at time 0; the ground is out of reach."""
     bare = [
@@ -81,10 +67,9 @@ def _without_volumes(street: Street) -> Street:
     far = flat_ground(np.array([0, 0, 1, 500], dtype=np.float32))  # of no ray
     moved = []
     for placed, (x, y, z, yaw) in zip(bare, street.poses(0.0).tolist(), strict=True):
-        mesh = placed.thing.solids.mesh
-        lifted = mesh._replace(vertices=mesh.vertices + np.array([0, 0, z + 500], np.float32))
-        low, high = placed.thing.bounds() + np.array([0, 0, z + 500])
-        thing = Thing(lambda m=lifted: solids(_Surface.of(m)), (*low, *high))
+        lifted = [_lifted(hulls, z + 500) for hulls in placed.thing.solids.hulls]
+        extent = np.array(placed.thing.extent) + (0, 0, z + 500) * 2
+        thing = Thing(lambda parts=lifted: solids(*parts), tuple(extent))
         moved.append(Placed(thing, x, y, yaw))
     return Street(tuple(moved), far)
 
@@ -92,7 +77,7 @@ def _without_volumes(street: Street) -> Street:
 @pytest.mark.parametrize("seed", [0, 3, 4, 6, 11])
 def test_rays_hit_what_all_triangles_one_by_one_give(seed):
     street = _without_volumes(make_street(np.random.default_rng(seed)))
-    hits = cast(street, 0.0, AROUND, 80.0, np.random.default_rng(0))
+    hits = cast(street, 0.0, [(0.0, AROUND)], 80.0, np.random.default_rng(0))
     chosen = np.random.default_rng(seed).choice(AROUND.directions.shape[1], 250, replace=False)
     rays = AROUND.directions[:, chosen].T.astype(np.float64)
     solid, pane = (_first_triangle(street, rays, glass) for glass in (False, True))
@@ -110,7 +95,7 @@ def test_pulses_go_into_volumes_as_far_as_they_should():
         lambda: solids(volumes=volumes([row], False, path)), (-0.25, -8.0, -5.0, 0.25, 8.0, 7.0)
     )
     street = Street((Placed(leaves, 20.0, 0.0, 0.0),), flat_ground(PLANE))
-    hits = cast(street, 0.0, AHEAD, 80.0, np.random.default_rng(1))
+    hits = cast(street, 0.0, [(0.0, AHEAD)], 80.0, np.random.default_rng(1))
     x = AHEAD.directions[0] * np.where(np.isfinite(hits.solid.depth), hits.solid.depth, 0)
     met = hits.solid.owner == 0
     assert x[met].min() > 19.74 and x[met].max() < 20.26
@@ -130,8 +115,8 @@ def test_rays_enter_balls_where_marching_does(seed):
         (-2.5, -2.5, -1.0, 2.5, 2.5, 4.0),
     )
     street = Street((Placed(ball, 12.0, 1.0, rng.uniform(0, 6)),), flat_ground(PLANE))
-    hits = cast(street, 0.0, AHEAD, 80.0, rng)
-    x, y, z, yaw = street.pose(street.placed[0], 0.0)
+    hits = cast(street, 0.0, [(0.0, AHEAD)], 80.0, rng)
+    x, y, z, yaw = street.poses(0.0)[0].tolist()
     steps = np.arange(5, 20, 0.01)
     chosen = rng.choice(np.flatnonzero(AHEAD.directions[2] > -0.12), 300, replace=False)
     for ray in chosen:
@@ -171,7 +156,7 @@ def test_behind_glass_there_is_more():
     rows = [(-0.01, 0.01, -3, 3, 0, 3), (1.0, 1.5, -3, 3, 0, 3)]
     window = Thing(lambda: solids(boxes(rows, (Material.GLASS, Material.WOOD))), upright(3.2, 6, 3))
     street = Street((Placed(window, 10.0, 0.0, 0.0),), flat_ground(PLANE))
-    hits = cast(street, 0.0, AHEAD, 80.0, np.random.default_rng(0))
+    hits = cast(street, 0.0, [(0.0, AHEAD)], 80.0, np.random.default_rng(0))
     x = AHEAD.directions[0] * np.where(np.isfinite(hits.solid.depth), hits.solid.depth, 0)
     pane = np.isfinite(hits.glass.depth) & (hits.solid.owner == 0)
     assert pane.sum() > 500
@@ -181,7 +166,7 @@ def test_behind_glass_there_is_more():
 
 
 def test_a_rod_is_as_thick_as_its_radii():
-    mesh = solids(limbs([(0, 0, 0, 1, 0.5, 2, 0.3, 0.2)], Material.METAL, 16)).mesh
+    mesh = mesh_of(solids(limbs([(0, 0, 0, 1, 0.5, 2, 0.3, 0.2)], Material.METAL, 16)))
     axis = np.array([1, 0.5, 2]) / np.linalg.norm([1, 0.5, 2])
     along = mesh.vertices @ axis
     away = np.linalg.norm(mesh.vertices - along[:, None] * axis, axis=1)

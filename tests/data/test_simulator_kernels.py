@@ -20,7 +20,7 @@ def test_kernels_give_the_bits_of_plain_numpy(seed, monkeypatch):
     for kernels in (True, False):
         monkeypatch.setattr(casting, "has_kernels", lambda kernels=kernels: kernels)
         rng = np.random.default_rng(seed)
-        hits.append(casting.cast(make_street(rng), 1.0, AROUND, 80.0, rng))
+        hits.append(casting.cast(make_street(rng), 1.0, [(0.0, AROUND)], 80.0, rng))
     for fast, plain in zip(*([*h.solid, *h.glass, h.reachable] for h in hits), strict=True):
         np.testing.assert_array_equal(fast, plain)
     assert np.isfinite(hits[0].solid.depth).mean() > 0.3

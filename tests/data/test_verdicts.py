@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 
 from millisecond.data.kitti.labels import Labels
-from millisecond.data.metric.kitti import MIN_OVERLAP, OPERATING_SCORE, evaluate
-from millisecond.data.metric.verdicts import badness, count, default_overlap, judge
+from millisecond.data.metric.kitti import (
+    MIN_OVERLAP,
+    OPERATING_SCORE,
+    badness,
+    count,
+    default_overlap,
+    evaluate,
+    judge,
+)
 from tests.helpers.kitti_oracle import det_state, gt_state, overlap
 
 TYPES = ["Car"] * 4 + ["Pedestrian"] * 3 + ["Cyclist"] * 3 + ["Van", "Person_sitting", "DontCare"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from millisecond.data.metric.verdicts import FALSE, IGNORED, MATCHED, MISSED
+from millisecond.data.metric.kitti import FALSE, IGNORED, MATCHED, MISSED
 from millisecond.detector.draw.birds_eye import draw_birds_eye, draw_thumbnail
 from millisecond.detector.draw.camera import draw_camera
 from millisecond.detector.draw.scene import box_tubes

@@ -20,7 +20,7 @@ def fingerprint() -> str:
         street = make_street(rng)
         boxes = [placed.label_bounds() for placed in street.placed if placed.thing.kind]
         digest.update(np.round(np.array(boxes) * 100).astype(np.int64).tobytes())
-        hits = cast(street, 1.0, grid, 80.0, rng)
+        hits = cast(street, 1.0, [(0.0, grid)], 80.0, rng)
         for layer in hits[:2]:
             depth = np.where(np.isfinite(layer.depth), layer.depth, 0).astype(np.float64)
             digest.update(np.round(depth * 100).astype(np.int64).tobytes())

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from millisecond.data.files import read_text
-from millisecond.data.schema import ConfigError, build, nearest, read_yaml, require
+from millisecond.data.schema import ConfigError, nearest, read_file, require
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yaml", ".yml")
@@ -117,7 +116,4 @@ def find_sensor(name: str | Path) -> Sensor:
             f"sensor '{name}': is neither one of {', '.join(names)} nor a .yaml file"
             f"{nearest(name, names)}"
         )
-    try:
-        return build(Sensor, read_yaml(read_text(path)), "")
-    except ConfigError as error:
-        raise ValueError(f"{path}: {error}") from None
+    return read_file(Sensor, path)
