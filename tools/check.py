@@ -25,7 +25,7 @@ from millisecond.detector.config_choice import choose_config, config_text, with_
 from millisecond.detector.draw.object_sheet import Portrait, draw_object_sheet
 from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.style import Colour, Palette
-from millisecond.tools.program import output_path, run, shown
+from millisecond.tools.program import output_path, parser_of, run, shown
 
 EXAMPLE = """examples:
   millisecond check --root /data/kitti --split train --output output/check
@@ -45,9 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
     parser.add_argument(
         "--split", default="all", help="list in ROOT/ImageSets, a file, or all (the default)"

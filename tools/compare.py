@@ -30,7 +30,15 @@ from millisecond.detector.config import load_config
 from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.sheets import draw_scan_sheet
 from millisecond.detector.models.sparse_encoder import DOWNS
-from millisecond.tools.program import add_mounting, mounting_of, number, output_path, run, shown
+from millisecond.tools.program import (
+    add_mounting,
+    mounting_of,
+    number,
+    output_path,
+    parser_of,
+    run,
+    shown,
+)
 
 EXAMPLE = """example:
   millisecond compare /data/kitti street:0-99 --output output/compare
@@ -52,9 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument("sets", nargs=2, metavar="SET", help="A and B")
     parser.add_argument(
         "--sensor",

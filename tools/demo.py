@@ -37,9 +37,10 @@ from millisecond.tools.program import (
     mounting_of,
     number,
     output_path,
+    parser_of,
     run,
+    share,
 )
-from millisecond.tools.program import score as shown_score
 
 EXAMPLE = """examples:
   millisecond demo 2011_09_26_drive_0005_sync
@@ -62,9 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     add = parser.add_argument
     add("source", help="see docs/live.md: a folder, a drive, a bag, a pcap, udp:PORT, street:SEED")
     add("--weights", type=Path, help=WEIGHTS)
@@ -73,7 +72,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--precision", choices=sorted(PRECISIONS), help="of the network (default: fp32)")
     add(
         "--score",
-        type=shown_score,
+        type=share,
         default=0.3,
         help="least score that is shown at first (default: %(default)s)",
     )

@@ -37,10 +37,11 @@ from millisecond.tools.program import (
     mounting_of,
     one_line,
     output_path,
+    parser_of,
     rate,
     run,
+    share,
 )
-from millisecond.tools.program import score as shown_score
 
 EXAMPLE = """example:
   millisecond detect kitti/training/velodyne --calib kitti/training/calib --output results
@@ -75,9 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument("input", nargs="+", type=Path, help="scans, or folders of them")
     parser.add_argument("--weights", type=Path, help=WEIGHTS)
     parser.add_argument("--output", type=output_path, required=True, help="folder to write to")
@@ -92,7 +91,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="of the files (default: json)",
     )
     parser.add_argument(
-        "--score", type=shown_score, default=0.0, help="least score that is written (default: all)"
+        "--score", type=share, default=0.0, help="least score that is written (default: all)"
     )
     parser.add_argument("--track", action="store_true", help="follow objects from scan to scan")
     parser.add_argument(

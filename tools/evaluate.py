@@ -31,6 +31,7 @@ from millisecond.tools.program import (
     mounting_of,
     number,
     output_path,
+    parser_of,
     run,
 )
 
@@ -55,9 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     add_input(parser)
     parser.add_argument(
         "--output", type=output_path, help="with weights: write result files into this folder"

@@ -5,13 +5,12 @@ if __name__ == "__main__":
 
     program.begin()
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from millisecond.tools.exporting import export
-from millisecond.tools.program import WEIGHTS, output_path, run
+from millisecond.tools.program import WEIGHTS, output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond export second robot --frames scans/
@@ -24,9 +23,7 @@ and parity.md says how they agree.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument("weights", metavar="WEIGHTS", help=WEIGHTS.partition(" (")[0])
     parser.add_argument("folder", type=output_path, metavar="FOLDER", help="a new folder")
     parser.add_argument(

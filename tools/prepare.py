@@ -20,7 +20,7 @@ from millisecond.data.datasets.prepare import check_clouds, prepare
 from millisecond.data.formats.points import KITTI_POINTS
 from millisecond.data.packed import Pack
 from millisecond.detector.config import load_config
-from millisecond.tools.program import output_path, run
+from millisecond.tools.program import output_path, parser_of, run
 
 EXAMPLE = """examples:
   millisecond prepare --root kitti
@@ -39,9 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
     parser.add_argument(
         "--config", type=Path, help="of the training (default: KITTI's classes and points)"

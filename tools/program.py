@@ -42,6 +42,12 @@ def begin() -> None:
             sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: names may be any bytes
 
 
+def parser_of(description: str | None, examples: str) -> argparse.ArgumentParser:
+    """The parser of a program's command line; its help keeps the lines of the examples."""
+    kept = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(description=description, epilog=examples, formatter_class=kept)
+
+
 def output_path(text: str) -> Path:
     """An argument that names a file or folder to write. An empty one is refused: it would mean the
     current folder, and often comes from an unset shell variable."""
@@ -62,7 +68,7 @@ def number(text: str) -> int:
     return int(text)
 
 
-def score(text: str) -> float:
+def share(text: str) -> float:
     """An argument from 0 to 1."""
     if not 0 <= (value := _number(text)) <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not from 0 to 1")

@@ -15,7 +15,7 @@ from millisecond.data.simulator import write_drive, write_kitti_tree
 from millisecond.data.simulator.hall import read_site
 from millisecond.data.simulator.sensors import find_sensor, sensor_names
 from millisecond.data.simulator.trees import SUFFIXES, usable_cores, write_folder_tree
-from millisecond.tools.program import output_path, run
+from millisecond.tools.program import output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond simulate --root streets --split train --streets 300
@@ -65,9 +65,7 @@ def simulate(options: argparse.Namespace) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument("--root", type=output_path, required=True, help="folder of the data set")
     parser.add_argument("--split", help="name of their list in ROOT/ImageSets")
     parser.add_argument("--streets", type=int, metavar="N", help="how many")

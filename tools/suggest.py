@@ -26,6 +26,7 @@ from millisecond.tools.program import (
     mounting_of,
     number,
     output_path,
+    parser_of,
     run,
 )
 
@@ -46,9 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument(
         "weights",
         type=Path,

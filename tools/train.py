@@ -23,7 +23,7 @@ from millisecond.detector.config_check import data_warnings
 from millisecond.detector.training.distributed import EXIT_CODE, Processes, first_to_say, processes
 from millisecond.detector.training.finite_guard import NotFinite
 from millisecond.detector.training.run import build_training
-from millisecond.tools.program import number, output_path, run
+from millisecond.tools.program import number, output_path, parser_of, run
 
 EXAMPLE = """examples:
   millisecond prepare --root kitti
@@ -62,9 +62,7 @@ def say_once(line: str) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument(
         "config", nargs="?", type=Path, metavar="CONFIG", help="YAML file, see configs/"
     )

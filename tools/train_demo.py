@@ -23,7 +23,7 @@ from PIL import Image
 
 import millisecond
 from millisecond.data.files import replacing
-from millisecond.tools.program import output_path, run
+from millisecond.tools.program import output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond train_demo --output output/train_demo
@@ -67,9 +67,7 @@ def demonstrate(output: Path) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument(
         "--output", type=output_path, required=True, help="folder for all that is written"
     )

@@ -14,8 +14,7 @@ from millisecond.data.metric.verdicts import METRICS
 from millisecond.detector.draw.scene import COLOUR_BY
 from millisecond.detector.draw.window import Window, WindowUnavailable
 from millisecond.tools.pictures import KINDS, Artist, Browser, keys_of, write_pictures
-from millisecond.tools.program import WEIGHTS, add_mounting, output_path, run
-from millisecond.tools.program import score as shown_score
+from millisecond.tools.program import WEIGHTS, add_mounting, output_path, parser_of, run, share
 from millisecond.tools.visualizing import (
     BOXES,
     Account,
@@ -109,16 +108,14 @@ def find_order(
 
 def overlap(text: str) -> float:
     """An argument above 0 and below 1."""
-    value = shown_score(text)
+    value = share(text)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 1")
     return value
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument("scans", nargs="*", type=Path, help="clouds, or folders of them")
     parser.add_argument("--root", type=Path, help="folder of a data set, instead of scans")
     parser.add_argument("--split", default="all", help="list in ROOT/ImageSets (default: all)")
@@ -140,7 +137,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", help="to detect on: cpu, cuda (a GPU if there is one)")
     parser.add_argument(
         "--score",
-        type=shown_score,
+        type=share,
         default=0.3,
         help="least score that is drawn (default: %(default)s)",
     )
