@@ -34,7 +34,7 @@ from millisecond.tools.program import (
     WEIGHTS,
     add_mounting,
     columns_of,
-    mounting_of,
+    detector_of,
     one_line,
     output_path,
     parser_of,
@@ -120,9 +120,7 @@ def detect_all(options: argparse.Namespace) -> None:
         scans = sorted(scans, key=by_name)
     if options.calib and not options.calib.exists():
         raise FileNotFoundError(f"{options.calib}: no such calibration file or folder")
-    detector = Detector.from_weights(
-        options.weights, options.device, options.precision, mounting=mounting_of(options)
-    )
+    detector = detector_of(options)
     columns = columns_of(options.config, detector.config)
     with locked(options.output):
         detect_and_write(detector, scans, columns, options)

@@ -56,7 +56,7 @@ from millisecond.tools.program import (
     WEIGHTS,
     add_mounting,
     columns_of,
-    mounting_of,
+    detector_of,
     number,
     output_path,
     parser_of,
@@ -230,13 +230,6 @@ def evaluate_weights(options: argparse.Namespace) -> kitti.Result:
             if results:
                 results.write(frame.frame_id, labels=labels)
     return kitti.evaluate(detections, truth, scored)
-
-
-def detector_of(options: argparse.Namespace) -> Detector:
-    mounting = mounting_of(options)
-    return Detector.from_weights(
-        options.weights, options.device, options.precision, mounting=mounting
-    )
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from millisecond.data.files import plain_number
 if TYPE_CHECKING:
     from millisecond.data.checks.sensor import Mounting
     from millisecond.data.formats.points import PointColumns
+    from millisecond.detector import Detector
     from millisecond.detector.config import Config
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
@@ -115,6 +116,16 @@ def mounting_of(options: argparse.Namespace) -> Mounting:
     from millisecond.data.checks.sensor import Mounting
 
     return Mounting(options.shift_z, options.turn)
+
+
+def detector_of(options: argparse.Namespace) -> Detector:
+    """The network of --weights, --device and --precision, for the sensor of `mounting_of`."""
+    from millisecond.detector import Detector
+
+    mounting = mounting_of(options)
+    return Detector.from_weights(
+        options.weights, options.device, options.precision, mounting=mounting
+    )
 
 
 def columns_of(path: Path | None, network: Config) -> PointColumns:
