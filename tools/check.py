@@ -40,11 +40,6 @@ COUNTED = 60  # frames whose voxels are counted for a written configuration
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = parse(argv)
-    return run(lambda: check(options))
-
-
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
     parser.add_argument(
@@ -80,7 +75,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.columns and options.write_config is None:
         parser.error("--columns goes with --write-config; a configuration names them itself")
-    return options
+    return run(lambda: check(options))
 
 
 def check(options: argparse.Namespace) -> None:

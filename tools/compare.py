@@ -55,11 +55,6 @@ T = TypeVar("T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse(arguments)
-    return run(lambda: compare_sets(options))
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument("sets", nargs=2, metavar="SET", help="A and B")
     parser.add_argument(
@@ -77,7 +72,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="folder for comparison.json and the pictures of comparison.png",
     )
     add_mounting(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    return run(lambda: compare_sets(options))
 
 
 def compare_sets(options: argparse.Namespace) -> None:

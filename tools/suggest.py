@@ -42,11 +42,6 @@ COLUMNS = ("value", "entropy", "disagreement", "boxes")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse(arguments)
-    return run(lambda: suggest(options))
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument(
         "weights",
@@ -74,7 +69,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--config", type=Path, help=COLUMN_CONFIG)
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
     add_mounting(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    return run(lambda: suggest(options))
 
 
 def suggest(options: argparse.Namespace) -> None:

@@ -8,7 +8,6 @@ if __name__ == "__main__":
 
     program.begin()
 
-import argparse
 import json
 import math
 import os
@@ -42,7 +41,11 @@ SAY_SO = ("simulate", "prepare", "train")  # these print such a line themselves
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    output = parse(arguments).output
+    parser = parser_of(__doc__, EXAMPLE)
+    parser.add_argument(
+        "--output", type=output_path, required=True, help="folder for all that is written"
+    )
+    output = parser.parse_args(arguments).output
     return run(lambda: demonstrate(output))
 
 
@@ -64,14 +67,6 @@ def demonstrate(output: Path) -> int:
     )
     print(f"all in {time.monotonic() - begin:.0f} s: {parts}")
     return 0
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, EXAMPLE)
-    parser.add_argument(
-        "--output", type=output_path, required=True, help="folder for all that is written"
-    )
-    return parser.parse_args(arguments)
 
 
 def steps(output: Path) -> list[tuple[str, list[Command]]]:
