@@ -41,31 +41,30 @@ COUNTED = 60  # frames whose voxels are counted for a written configuration
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__, EXAMPLE)
-    parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
-    parser.add_argument(
-        "--split", default="all", help="list in ROOT/ImageSets, a file, or all (the default)"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--root", type=Path, required=True, help="folder of the data set")
+    add("--split", default="all", help="list in ROOT/ImageSets, a file, or all (the default)")
+    add(
         "--config",
         type=Path,
         default=CONFIG,
         help="to check against; with --write-config the template of network and recipe (default: "
         f"{shown(CONFIG)})",
     )
-    parser.add_argument(
+    add(
         "--write-config",
         type=output_path,
         metavar="FILE",
         help="write a configuration that fits the data, and check against that",
     )
-    parser.add_argument(
+    add(
         "--columns",
         nargs="+",
         metavar="NAME",
         help="with --write-config: what the columns of .bin and .npy files are, e.g. x y z "
         "intensity ring (default: told from their numbers)",
     )
-    parser.add_argument(
+    add(
         "--output",
         type=output_path,
         default=Path("output/check_data"),

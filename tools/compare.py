@@ -56,16 +56,17 @@ T = TypeVar("T")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__, EXAMPLE)
-    parser.add_argument("sets", nargs=2, metavar="SET", help="A and B")
-    parser.add_argument(
+    add = parser.add_argument
+    add("sets", nargs=2, metavar="SET", help="A and B")
+    add(
         "--sensor",
         default="hdl-64e",
         help=f"of both sets: {', '.join(sensor_names())}, or a .yaml file (default: hdl-64e)",
     )
-    parser.add_argument("--split", default="all", help="of KITTI data sets (default: all)")
-    parser.add_argument("--every", type=number, default=1, metavar="N", help="take each Nth scan")
-    parser.add_argument("--config", type=Path, default=CONFIG, help=f"whose grid ({shown(CONFIG)})")
-    parser.add_argument(
+    add("--split", default="all", help="of KITTI data sets (default: all)")
+    add("--every", type=number, default=1, metavar="N", help="take each Nth scan")
+    add("--config", type=Path, default=CONFIG, help=f"whose grid ({shown(CONFIG)})")
+    add(
         "--output",
         type=output_path,
         required=True,

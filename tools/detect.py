@@ -77,27 +77,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
-    parser.add_argument("input", nargs="+", type=Path, help="scans, or folders of them")
-    parser.add_argument("--weights", type=Path, help=WEIGHTS)
-    parser.add_argument("--output", type=output_path, required=True, help="folder to write to")
-    parser.add_argument("--config", type=Path, help=COLUMN_CONFIG)
-    parser.add_argument("--calib", type=Path, help="KITTI calibration file, or folder of them")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
-    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the network")
-    parser.add_argument(
+    add = parser.add_argument
+    add("input", nargs="+", type=Path, help="scans, or folders of them")
+    add("--weights", type=Path, help=WEIGHTS)
+    add("--output", type=output_path, required=True, help="folder to write to")
+    add("--config", type=Path, help=COLUMN_CONFIG)
+    add("--calib", type=Path, help="KITTI calibration file, or folder of them")
+    add("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
+    add("--precision", choices=PRECISIONS, default="fp32", help="of the network")
+    add(
         "--format",
         choices=("json", "text", "labelcloud"),
         default="json",
         help="of the files (default: json)",
     )
-    parser.add_argument(
-        "--score", type=share, default=0.0, help="least score that is written (default: all)"
-    )
-    parser.add_argument("--track", action="store_true", help="follow objects from scan to scan")
-    parser.add_argument(
-        "--rate", type=rate, help=f"with --track: scans per second (default: {RATE:g})"
-    )
-    parser.add_argument(
+    add("--score", type=share, default=0.0, help="least score that is written (default: all)")
+    add("--track", action="store_true", help="follow objects from scan to scan")
+    add("--rate", type=rate, help=f"with --track: scans per second (default: {RATE:g})")
+    add(
         "--ego",
         action="store_true",
         help="with --track: take the car's own motion into account, from its scans (KISS-ICP)",

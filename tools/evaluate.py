@@ -90,12 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
     add_input(parser)
-    parser.add_argument(
-        "--output", type=output_path, help="with weights: write result files into this folder"
-    )
-    parser.add_argument("--device", help="with weights: cpu, cuda, cuda:1 (a GPU if there is one)")
-    parser.add_argument("--precision", choices=PRECISIONS, help="with weights: of the network")
-    parser.add_argument("--json", type=output_path, help="write the table's figures here")
+    add = parser.add_argument
+    add("--output", type=output_path, help="with weights: write result files into this folder")
+    add("--device", help="with weights: cpu, cuda, cuda:1 (a GPU if there is one)")
+    add("--precision", choices=PRECISIONS, help="with weights: of the network")
+    add("--json", type=output_path, help="write the table's figures here")
     add_mounting(parser)
     add_lidar(parser)
     options = parser.parse_args(arguments)
@@ -105,18 +104,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def add_input(parser: argparse.ArgumentParser) -> None:
     """The arguments that name what is scored."""
-    parser.add_argument("weights", nargs="?", type=Path, help=f"to run on --root: {WEIGHTS}")
-    parser.add_argument("--root", type=Path, help="folder of a data set with labels")
-    parser.add_argument(
-        "--detections", type=Path, help="folder of result files; with --labels, of KITTI's"
-    )
-    parser.add_argument("--labels", type=Path, help="folder of KITTI label files")
-    parser.add_argument(
+    add = parser.add_argument
+    add("weights", nargs="?", type=Path, help=f"to run on --root: {WEIGHTS}")
+    add("--root", type=Path, help="folder of a data set with labels")
+    add("--detections", type=Path, help="folder of result files; with --labels, of KITTI's")
+    add("--labels", type=Path, help="folder of KITTI label files")
+    add(
         "--split",
         help="frames to score: a name in ImageSets of ROOT or beside LABELS, a file with one frame "
         "id per line, or all (default: val with --root, all label files with --labels)",
     )
-    parser.add_argument(
+    add(
         "--metric",
         choices=("kitti", "lidar"),
         help="kitti: the benchmark's; lidar: for any sensor and classes (default: see below)",
@@ -126,36 +124,35 @@ def add_input(parser: argparse.ArgumentParser) -> None:
 def add_lidar(parser: argparse.ArgumentParser) -> None:
     """The arguments of the metric without a camera."""
     group = parser.add_argument_group("for --metric lidar")
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--overlap",
         nargs="+",
         metavar="[CLASS=]IOU[,IOU]",
         help="least overlaps of a match (default: Car=0.7, others 0.5)",
     )
-    group.add_argument(
+    add(
         "--rings",
         nargs="+",
         type=float,
         metavar="METRES",
         help="edges of the rings of distance (default: 30 50)",
     )
-    group.add_argument(
+    add(
         "--points",
         nargs="+",
         type=number,
         metavar="N",
         help="edges of the groups by points on the object (default: 10 50 200)",
     )
-    group.add_argument(
-        "--curves", type=output_path, metavar="PNG", help="draw precision over recall here"
-    )
-    group.add_argument(
+    add("--curves", type=output_path, metavar="PNG", help="draw precision over recall here")
+    add(
         "--classes",
         nargs="+",
         metavar="NAME",
         help="with --detections: to score (default: all that labels or results name)",
     )
-    group.add_argument("--config", type=Path, help=COLUMN_CONFIG)
+    add("--config", type=Path, help=COLUMN_CONFIG)
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

@@ -40,30 +40,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
-    parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
-    parser.add_argument(
-        "--config", type=Path, help="of the training (default: KITTI's classes and points)"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--root", type=Path, required=True, help="folder of the data set")
+    add("--config", type=Path, help="of the training (default: KITTI's classes and points)")
+    add(
         "--splits",
         nargs="+",
         metavar="SPLIT",
         help="lists in ROOT/ImageSets, or 'all'; the ground-truth database is made of the first "
         "(default: train val, or all where there are neither ImageSets nor --config)",
     )
-    parser.add_argument(
-        "--classes", nargs="+", default=(), metavar="NAME", help="types beside KITTI's own"
-    )
-    parser.add_argument(
+    add("--classes", nargs="+", default=(), metavar="NAME", help="types beside KITTI's own")
+    add(
         "--no-crop",
         dest="crop",
         action="store_false",
         help="keep the points outside of the camera's picture, for a configuration that says "
         "grid.crop_to_image: false",
     )
-    parser.add_argument(
-        "--output", type=output_path, metavar="DIR", help="where to (default: ROOT/millisecond)"
-    )
+    add("--output", type=output_path, metavar="DIR", help="where to (default: ROOT/millisecond)")
     options = parser.parse_args(argv)
     if options.config and (options.classes or not options.crop):
         parser.error("--classes and --no-crop do not go with --config, which says both")

@@ -43,31 +43,30 @@ COLUMNS = ("value", "entropy", "disagreement", "boxes")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__, EXAMPLE)
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "weights",
         type=Path,
         help="of the network to be taught: a file, or second or second_small, which are shipped",
     )
-    parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
-    parser.add_argument(
+    add("--root", type=Path, required=True, help="folder of the data set")
+    add(
         "--split",
         default="all",
         help="scans to order: a name in ImageSets of ROOT, a file with one name per line, or all "
         "that have no label file (default)",
     )
-    parser.add_argument(
-        "--count", type=number, default=20, metavar="N", help="scans to suggest (default: 20)"
-    )
-    parser.add_argument(
+    add("--count", type=number, default=20, metavar="N", help="scans to suggest (default: 20)")
+    add(
         "--by",
         choices=MEASURES,
         default="both",
         help="what makes a scan worth more (default: both)",
     )
-    parser.add_argument("--output", type=output_path, help="write the names of those scans here")
-    parser.add_argument("--json", type=output_path, help="write the figures of all scans here")
-    parser.add_argument("--config", type=Path, help=COLUMN_CONFIG)
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
+    add("--output", type=output_path, help="write the names of those scans here")
+    add("--json", type=output_path, help="write the figures of all scans here")
+    add("--config", type=Path, help=COLUMN_CONFIG)
+    add("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
     add_mounting(parser)
     options = parser.parse_args(arguments)
     return run(lambda: suggest(options))

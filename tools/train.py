@@ -63,25 +63,22 @@ def say_once(line: str) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
-    parser.add_argument(
-        "config", nargs="?", type=Path, metavar="CONFIG", help="YAML file, see configs/"
-    )
-    parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
-    parser.add_argument(
-        "--output", type=output_path, required=True, help="folder for all that is written"
-    )
-    parser.add_argument("--resume", action="store_true", help="go on with the training in OUTPUT")
+    add = parser.add_argument
+    add("config", nargs="?", type=Path, metavar="CONFIG", help="YAML file, see configs/")
+    add("--root", type=Path, required=True, help="folder of the data set")
+    add("--output", type=output_path, required=True, help="folder for all that is written")
+    add("--resume", action="store_true", help="go on with the training in OUTPUT")
     _add_recipe_arguments(parser)
-    parser.add_argument("--train-split", metavar="SPLIT", help="default: train")
+    add("--train-split", metavar="SPLIT", help="default: train")
     _add_streets_arguments(parser)
-    parser.add_argument("--val-split", default="val", metavar="SPLIT", help="default: val")
-    parser.add_argument(
+    add("--val-split", default="val", metavar="SPLIT", help="default: val")
+    add(
         "--prepared",
         type=Path,
         metavar="DIR",
         help="what millisecond prepare wrote (default: ROOT/millisecond)",
     )
-    parser.add_argument("--device", help="cpu or cuda; the GPU where there is one")
+    add("--device", help="cpu or cuda; the GPU where there is one")
     options = parser.parse_args(arguments)
     if options.config is None and options.set and "=" not in options.set[-1]:
         options.config = Path(options.set.pop())  # `--set a=b CONFIG`: the option took it along

@@ -95,32 +95,26 @@ def overlap(text: str) -> float:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
-    parser.add_argument("scans", nargs="*", type=Path, help="clouds, or folders of them")
-    parser.add_argument("--root", type=Path, help="folder of a data set, instead of scans")
-    parser.add_argument("--split", default="all", help="list in ROOT/ImageSets (default: all)")
-    parser.add_argument("--frames", nargs="+", metavar="ID", help="of the split (default: all)")
+    add = parser.add_argument
+    add("scans", nargs="*", type=Path, help="clouds, or folders of them")
+    add("--root", type=Path, help="folder of a data set, instead of scans")
+    add("--split", default="all", help="list in ROOT/ImageSets (default: all)")
+    add("--frames", nargs="+", metavar="ID", help="of the split (default: all)")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--detections", type=Path, metavar="DIR", help="folder of results")
     source.add_argument("--weights", type=Path, help=f"to detect with: {WEIGHTS}")
     source.add_argument("--no-detections", action="store_true", help="only points and ground truth")
-    parser.add_argument(
+    add(
         "--classes",
         nargs="+",
         default=[],
         metavar="NAME",
         help="types that labels have besides KITTI's",
     )
-    parser.add_argument(
-        "--config", type=Path, help="whose section `points` names the columns of the scans"
-    )
-    parser.add_argument("--device", help="to detect on: cpu, cuda (a GPU if there is one)")
-    parser.add_argument(
-        "--score",
-        type=share,
-        default=0.3,
-        help="least score that is drawn (default: %(default)s)",
-    )
-    parser.add_argument(
+    add("--config", type=Path, help="whose section `points` names the columns of the scans")
+    add("--device", help="to detect on: cpu, cuda (a GPU if there is one)")
+    add("--score", type=share, default=0.3, help="least score that is drawn (default: %(default)s)")
+    add(
         "--overlap",
         type=overlap,
         metavar="IOU",
@@ -132,29 +126,24 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _add_picture_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--metric", choices=METRICS, help="of the overlap (default: 3d)")
-    parser.add_argument(
-        "--boxes", choices=BOXES, default="class", help="what their colours say (default: class)"
-    )
-    parser.add_argument(
-        "--colour-by", choices=COLOUR_BY, default="height", help="points (default: height)"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--metric", choices=METRICS, help="of the overlap (default: 3d)")
+    add("--boxes", choices=BOXES, default="class", help="what their colours say (default: class)")
+    add("--colour-by", choices=COLOUR_BY, default="height", help="points (default: height)")
+    add(
         "--order",
         choices=("given", "worst"),
         default="given",
         help="worst: frames with the most errors first, and a ranking is written",
     )
-    parser.add_argument("--start", metavar="ID", help="frame that the window shows first")
-    parser.add_argument(
+    add("--start", metavar="ID", help="frame that the window shows first")
+    add(
         "--pictures",
         choices=KINDS,
         default="views",
         help="without a window: single views, one sheet per frame, or one contact sheet",
     )
-    parser.add_argument(
-        "--output", type=output_path, metavar="DIR", help="write PNGs here, no window"
-    )
+    add("--output", type=output_path, metavar="DIR", help="write PNGs here, no window")
 
 
 def visualize(options: argparse.Namespace) -> int:
