@@ -24,7 +24,7 @@ from millisecond.detector.config_check import advice, check_class
 from millisecond.detector.config_choice import choose_config, config_text, with_voxels
 from millisecond.detector.draw.object_sheet import Portrait, draw_object_sheet
 from millisecond.detector.draw.png import require_own, save_png
-from millisecond.detector.draw.style import Colour, Palette
+from millisecond.detector.draw.style import Palette
 from millisecond.tools.program import output_path, parser_of, run, shown
 
 EXAMPLE = """examples:
@@ -221,20 +221,14 @@ def portraits(dataset: Dataset, found: Survey, config: Config) -> list[list[Port
             continue
         objects = objects[np.argsort(found.counts[objects], kind="stable")]
         chosen = objects[np.unique(np.linspace(0, len(objects) - 1, COLUMNS).round().astype(int))]
-        colour = palette.colour(name)
-        rows.append([_portrait(dataset, found, place, row, colour) for row in chosen])
+        rows.append([])
+        for row in chosen:
+            frame_id, box = str(found.frame_ids[row]), found.boxes[row]
+            away = f"{found.counts[row]} points, {np.hypot(*box[:2]):.0f} m away"
+            points = dataset[place[frame_id]].points
+            caption = (f"{name} {frame_id}", away)
+            rows[-1].append(Portrait(points, box, palette.colour(name), caption))
     return rows
-
-
-def _portrait(
-    dataset: Dataset, found: Survey, place: dict[str, int], row: int, colour: Colour
-) -> Portrait:
-    frame_id, box = str(found.frame_ids[row]), found.boxes[row]
-    frame = dataset[place[frame_id]]
-    name = str(found.names[row])
-    away = float(np.hypot(*box[:2]))
-    caption = (f"{name} {frame_id}", f"{found.counts[row]} points, {away:.0f} m away")
-    return Portrait(frame.points, box, colour, caption)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -131,7 +130,8 @@ def detect_and_write(
 ) -> None:
     names = [scan.stem for scan in scans if is_text(scan.name)]
     results = ResultFolder(options.output, names, replace=options.format == "json")
-    follow = Follower(options.ego) if options.track else None
+    tracker = Tracker() if options.track else None
+    ego = EgoMotion() if options.ego else None
     crop = detector.config.grid.crop_to_image
     total, bad, notes, left_out, assumed = 0, [], Tally(), 0, 0
     for place, scan in enumerate(tqdm(scans, unit="scan", disable=None)):
@@ -144,9 +144,11 @@ def detect_and_write(
         assumed += view.assumed if view else 0
         if view and view.left_out and not len(points):
             notes.add(scan.name, [NOTHING_SEEN])
-        at = follow and partial(follow, time=place / options.rate)
         named, milliseconds = find(detector, scan, points, options.score, notes)
-        write(scan, named, milliseconds, view, results, options.format, at and at(named, points))
+        tracks, at = None, place / options.rate  # seconds
+        if tracker is not None:
+            tracks = tracker.update(named, at, ego(points, at) if ego else None)
+        write(scan, named, milliseconds, view, results, options.format, tracks)
         total += len(named.boxes)
     for line in notes.lines():
         print(f"warning: {line}", file=sys.stderr)
@@ -162,17 +164,6 @@ def detect_and_write(
     if bad:
         counted = f" ({len(bad)} of {len(scans)} scans could not be read)" if len(scans) > 1 else ""
         raise ValueError(bad[-1] + counted)
-
-
-class Follower:
-    """Tracks through the scans of a recording, which were taken at known times."""
-
-    def __init__(self, ego: bool):
-        self._tracker, self._ego = Tracker(), EgoMotion() if ego else None
-
-    def __call__(self, found: NamedDetections, points: np.ndarray, time: float) -> Tracks:
-        pose = self._ego(points, time) if self._ego else None
-        return self._tracker.update(found, time, pose)
 
 
 def by_name(scan: Path) -> list[tuple[int, str]]:

@@ -66,6 +66,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def prepare_splits(options: argparse.Namespace) -> None:
+    """Pack the splits; the ground-truth database is made of the first."""
     root, classes, crop, points = options.root, options.classes, options.crop, KITTI_POINTS
     splits = options.splits or ("train", "val")
     if options.config:
@@ -75,18 +76,10 @@ def prepare_splits(options: argparse.Namespace) -> None:
         raise ValueError(f"{root}: plain files; give --config too, the configuration of a training")
     elif not (options.splits or (root / "ImageSets").is_dir()):
         splits = ("all",)
-    prepare_all(
-        [
-            open_dataset(
-                root, split, classes, options.output, packed=False, crop=crop, points=points
-            )
-            for split in splits
-        ]
-    )
-
-
-def prepare_all(datasets: Sequence[Dataset]) -> None:
-    """Pack data sets that were opened with packed=False; the database is made of the first."""
+    datasets = [
+        open_dataset(root, split, classes, options.output, packed=False, crop=crop, points=points)
+        for split in splits
+    ]
     for dataset in datasets:
         require_apart(dataset.prepared, dataset.layout.root)
         dataset.warn_of_changes()
@@ -123,9 +116,8 @@ def print_summary(database: GroundTruthDatabase) -> None:
     for name, number in Counter(database.names.tolist()).most_common():
         rows = database.names == name
         counts = [int((database.difficulty[rows] == level).sum()) for level in (0, 1, 2, -1)]
-        easy, moderate, hard, none = counts
         middle = np.median(database.counts[rows])
-        levels = f"{easy:>8}{moderate:>10}{hard:>8}{none:>8}" if graded else ""
+        levels = "{:>8}{:>10}{:>8}{:>8}".format(*counts) if graded else ""
         print(f"{name:<16}{number:>9}{levels}  {middle:.0f} (median)")
     if (database.difficulty < 0).any():
         print(

@@ -16,7 +16,6 @@ from tqdm import tqdm
 from millisecond.data.checks.scans import Tally
 from millisecond.data.datasets import Dataset, open_dataset
 from millisecond.data.files import replacing, require_own_json, write_json
-from millisecond.detector.config import Config
 from millisecond.detector.detector import Detector
 from millisecond.detector.uncertainty import MEASURES, Uncertainty, examine, values
 from millisecond.tools.program import (
@@ -79,7 +78,15 @@ def suggest(options: argparse.Namespace) -> None:
     if options.json:
         require_own_json(options.json, lambda old: set(old) == {"most_first"})
     detector = Detector.from_weights(options.weights, options.device)
-    dataset = find_scans(options, detector.config)
+    config = detector.config
+    dataset = open_dataset(
+        options.root,
+        options.split,
+        config.class_names,
+        crop=config.grid.crop_to_image,
+        labels=False,
+        points=columns_of(options.config, config),
+    )
     mounting = mounting_of(options)
     rows = unlabelled(dataset) if options.split == "all" else range(len(dataset))
     found, notes = [], Tally()
@@ -101,18 +108,6 @@ def suggest(options: argparse.Namespace) -> None:
     if options.json:
         lines = [{"frame": names[i], "value": float(worth[i]), **found[i]._asdict()} for i in order]
         write_json(options.json, {"most_first": lines})
-
-
-def find_scans(options: argparse.Namespace, config: Config) -> Dataset:
-    """The scans of the split, as the network takes them."""
-    return open_dataset(
-        options.root,
-        options.split,
-        config.class_names,
-        crop=config.grid.crop_to_image,
-        labels=False,
-        points=columns_of(options.config, config),
-    )
 
 
 def unlabelled(dataset: Dataset) -> list[int]:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 import millisecond
@@ -143,13 +144,8 @@ def draw_poster(output: Path) -> None:
             with Image.open(path) as picture:
                 wide = round(picture.width * HEIGHT / picture.height)
                 pictures.append(picture.resize((wide, HEIGHT), Image.Resampling.LANCZOS))
-    poster = Image.new("RGB", (sum(picture.width for picture in pictures), HEIGHT))
-    left = 0
-    for picture in pictures:
-        poster.paste(picture, (left, 0))
-        left += picture.width
     with replacing(output / "street.png") as temporary:
-        poster.save(temporary, format="PNG")
+        Image.fromarray(np.hstack(pictures)).save(temporary, format="PNG")
 
 
 def report(output: Path) -> str:
