@@ -25,7 +25,7 @@ from millisecond.detector.config_choice import choose_config, config_text, with_
 from millisecond.detector.draw.object_sheet import Portrait, draw_object_sheet
 from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.style import Palette
-from millisecond.tools.program import output_path, parser_of, run, shown
+from millisecond.tools.program import dataset_for, output_path, parser_of, run, shown
 
 EXAMPLE = """examples:
   millisecond check --root /data/kitti --split train --output output/check
@@ -81,13 +81,7 @@ def check(options: argparse.Namespace) -> None:
     config = load_config(options.config)
     if options.write_config is not None:
         config = write_config(config, options)
-    dataset = open_dataset(
-        options.root,
-        options.split,
-        config.class_names,
-        crop=config.grid.crop_to_image,
-        points=config.points,
-    )
+    dataset = dataset_for(config, options.root, options.split)
     if not dataset.layout.labelled:
         raise ValueError(f"split '{options.split}' has no labels to check; take train or val")
     picture = options.output / "objects.png"

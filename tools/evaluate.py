@@ -56,6 +56,7 @@ from millisecond.tools.program import (
     WEIGHTS,
     add_mounting,
     columns_of,
+    dataset_for,
     detector_of,
     number,
     output_path,
@@ -372,13 +373,8 @@ def from_weights(options: argparse.Namespace) -> SplitDetections:
     """What a network finds in the frames of a split; written as result files if asked for."""
     detector = detector_of(options)
     config = detector.config
-    dataset = open_dataset(
-        options.root,
-        options.split or "val",
-        config.class_names,
-        crop=config.grid.crop_to_image,
-        points=columns_of(options.config, config),
-    )
+    columns = columns_of(options.config, config)
+    dataset = dataset_for(config, options.root, options.split or "val", columns)
     objects, detections = [], []
     with result_folder(options.output, dataset) as results:
         for frame, found in detected(detector, dataset, "scoring"):

@@ -12,12 +12,13 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millisecond.data.files import plain_number
 
 if TYPE_CHECKING:
     from millisecond.data.checks.sensor import Mounting
+    from millisecond.data.datasets import Dataset
     from millisecond.data.formats.points import PointColumns
     from millisecond.detector import Detector
     from millisecond.detector.config import Config
@@ -126,6 +127,19 @@ def detector_of(options: argparse.Namespace) -> Detector:
     return Detector.from_weights(
         options.weights, options.device, options.precision, mounting=mounting
     )
+
+
+def dataset_for(
+    config: Config, root: Path, split: str, points: PointColumns | None = None, **others: Any
+) -> Dataset:
+    """A split of a data set as the network of a configuration takes it.
+
+    points: columns of the clouds; the configuration's unless given. others: see `open_dataset`.
+    """
+    from millisecond.data.datasets import open_dataset
+
+    crop, columns = config.grid.crop_to_image, points or config.points
+    return open_dataset(root, split, config.class_names, crop=crop, points=columns, **others)
 
 
 def columns_of(path: Path | None, network: Config) -> PointColumns:

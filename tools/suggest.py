@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from millisecond.data.checks.scans import Tally
-from millisecond.data.datasets import Dataset, open_dataset
+from millisecond.data.datasets import Dataset
 from millisecond.data.files import replacing, require_own_json, write_json
 from millisecond.detector.detector import Detector
 from millisecond.detector.uncertainty import MEASURES, Uncertainty, examine, values
@@ -22,6 +22,7 @@ from millisecond.tools.program import (
     COLUMN_CONFIG,
     add_mounting,
     columns_of,
+    dataset_for,
     mounting_of,
     number,
     output_path,
@@ -79,14 +80,8 @@ def suggest(options: argparse.Namespace) -> None:
         require_own_json(options.json, lambda old: set(old) == {"most_first"})
     detector = Detector.from_weights(options.weights, options.device)
     config = detector.config
-    dataset = open_dataset(
-        options.root,
-        options.split,
-        config.class_names,
-        crop=config.grid.crop_to_image,
-        labels=False,
-        points=columns_of(options.config, config),
-    )
+    columns = columns_of(options.config, config)
+    dataset = dataset_for(config, options.root, options.split, columns, labels=False)
     mounting = mounting_of(options)
     rows = unlabelled(dataset) if options.split == "all" else range(len(dataset))
     found, notes = [], Tally()

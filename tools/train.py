@@ -10,10 +10,11 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from millisecond.data.augment import GroundTruthDatabase
-from millisecond.data.datasets import Dataset, open_dataset, require_apart
+from millisecond.data.datasets import Dataset, require_apart
 from millisecond.data.datasets.prepare import open_database
 from millisecond.data.files import locked
 from millisecond.data.simulator.recording import SimulatedStreets
@@ -23,7 +24,7 @@ from millisecond.detector.config_check import data_warnings
 from millisecond.detector.training.distributed import EXIT_CODE, Processes, first_to_say, processes
 from millisecond.detector.training.finite_guard import NotFinite
 from millisecond.detector.training.run import build_training
-from millisecond.tools.program import number, output_path, parser_of, run
+from millisecond.tools.program import dataset_for, number, output_path, parser_of, run
 
 EXAMPLE = """examples:
   millisecond prepare --root kitti
@@ -133,7 +134,8 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         )
     require_apart(options.output, options.root)
     config = load_config(options.config, options.set)
-    validation_frames = _dataset(options, config, options.val_split)
+    opened = partial(dataset_for, config, options.root, prepared=options.prepared)
+    validation_frames = opened(options.val_split)
     frames: Dataset | SimulatedStreets
     database = None
     if options.streets:
@@ -142,7 +144,7 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         first = SimulatedStreets.first + STREETS_OF_A_SEED * config.train.seed
         frames = SimulatedStreets(options.streets, first, sensor, crop)
     else:
-        frames = _dataset(options, config, options.train_split or "train")
+        frames = opened(options.train_split or "train")
         if any(config.augment.sample.values()):
             labelled = frames
             database = group.of_first(lambda: open_database(labelled))
@@ -178,17 +180,6 @@ def praise(best: float) -> str:
     return (
         "is of the last validation: none found anything (AP 0); see what "
         "millisecond check says of the data, or train for longer"
-    )
-
-
-def _dataset(options: argparse.Namespace, config: Config, split: str) -> Dataset:
-    return open_dataset(
-        options.root,
-        split,
-        config.class_names,
-        options.prepared,
-        crop=config.grid.crop_to_image,
-        points=config.points,
     )
 
 
