@@ -13,13 +13,12 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from millisecond.data.augment import GroundTruthDatabase
 from millisecond.data.datasets import Dataset, require_apart
 from millisecond.data.datasets.prepare import open_database
 from millisecond.data.files import locked
 from millisecond.data.simulator.recording import SimulatedStreets
 from millisecond.data.simulator.sensors import find_sensor
-from millisecond.detector.config import Config, load_config
+from millisecond.detector.config import load_config
 from millisecond.detector.config_check import data_warnings
 from millisecond.detector.training.distributed import EXIT_CODE, Processes, first_to_say, processes
 from millisecond.detector.training.finite_guard import NotFinite
@@ -69,9 +68,31 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--root", type=Path, required=True, help="folder of the data set")
     add("--output", type=output_path, required=True, help="folder for all that is written")
     add("--resume", action="store_true", help="go on with the training in OUTPUT")
-    _add_recipe_arguments(parser)
+    add(
+        "--from",
+        dest="start",
+        type=Path,
+        metavar="WEIGHTS",
+        help="begin with the weights of this file, or of second or second_small, which are "
+        "shipped, as far as they fit; see docs/few_labels.md",
+    )
+    add(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="values that replace values of CONFIG, e.g. train.lr=0.001",
+    )
     add("--train-split", metavar="SPLIT", help="default: train")
-    _add_streets_arguments(parser)
+    add(
+        "--streets",
+        type=number,
+        metavar="N",
+        help="train on N new simulated streets per epoch instead, made while it trains; ROOT is "
+        "for validation then, and no objects are pasted",
+    )
+    add("--sensor", help="that scans the streets, see millisecond simulate (default: hdl-64e)")
     add("--val-split", default="val", metavar="SPLIT", help="default: val")
     add(
         "--prepared",
@@ -88,39 +109,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.start and options.resume:
         parser.error("--resume goes on from the checkpoint in OUTPUT: leave --from out")
     return options
-
-
-def _add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
-    """What goes beside CONFIG."""
-    parser.add_argument(
-        "--from",
-        dest="start",
-        type=Path,
-        metavar="WEIGHTS",
-        help="begin with the weights of this file, or of second or second_small, which are "
-        "shipped, as far as they fit; see docs/few_labels.md",
-    )
-    parser.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="values that replace values of CONFIG, e.g. train.lr=0.001",
-    )
-
-
-def _add_streets_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--streets",
-        type=number,
-        metavar="N",
-        help="train on N new simulated streets per epoch instead, made while it trains; ROOT is "
-        "for validation then, and no objects are pasted",
-    )
-    parser.add_argument(
-        "--sensor", help="that scans the streets, see millisecond simulate (default: hdl-64e)"
-    )
 
 
 def train(options: argparse.Namespace, group: Processes) -> int:
@@ -151,7 +139,11 @@ def train(options: argparse.Namespace, group: Processes) -> int:
     with ExitStack() as held:
         group.of_first(lambda: held.enter_context(locked(options.output)))
         if group.first:
-            _warn(config, frames, validation_frames, database)
+            if not isinstance(frames, SimulatedStreets):  # they are made as they are needed
+                for line in data_warnings(config, frames, validation_frames, database):
+                    print(f"warning: {line}", file=sys.stderr)
+                frames.warn_of_changes()
+            validation_frames.warn_of_changes()
         training = build_training(
             config,
             frames,
@@ -169,7 +161,9 @@ def train(options: argparse.Namespace, group: Processes) -> int:
     elif group.first:
         weights = options.output / "weights.safetensors"
         print(f"weights: {weights}; best.safetensors beside it {praise(training.state.best)}")
-        print(f"every figure: {evaluation(options, weights)}")
+        command = ["millisecond", "evaluate", weights, "--root", options.root]
+        command += ["--split", options.val_split]
+        print(f"every figure: {shlex.join(map(str, command))}")
     return EXIT_CODE.get(stopped_by, 0)
 
 
@@ -181,26 +175,6 @@ def praise(best: float) -> str:
         "is of the last validation: none found anything (AP 0); see what "
         "millisecond check says of the data, or train for longer"
     )
-
-
-def _warn(
-    config: Config,
-    frames: Dataset | SimulatedStreets,
-    validation_frames: Dataset,
-    database: GroundTruthDatabase | None,
-) -> None:
-    """Prints what is odd about the data; streets that are made as they are needed have nothing."""
-    if not isinstance(frames, SimulatedStreets):
-        for line in data_warnings(config, frames, validation_frames, database):
-            print(f"warning: {line}", file=sys.stderr)
-        frames.warn_of_changes()
-    validation_frames.warn_of_changes()
-
-
-def evaluation(options: argparse.Namespace, weights: Path) -> str:
-    """The command line that prints the whole table for the weights."""
-    words = ["millisecond", "evaluate", weights, "--root", options.root]
-    return shlex.join(map(str, [*words, "--split", options.val_split]))
 
 
 if __name__ == "__main__":

@@ -120,13 +120,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="IOU",
         help="that makes a match (default: KITTI's, 0.7 for cars, 0.5 for others)",
     )
-    _add_picture_arguments(parser)
-    add_mounting(parser)
-    return parser.parse_args(arguments)
-
-
-def _add_picture_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
     add("--metric", choices=METRICS, help="of the overlap (default: 3d)")
     add("--boxes", choices=BOXES, default="class", help="what their colours say (default: class)")
     add("--colour-by", choices=COLOUR_BY, default="height", help="points (default: height)")
@@ -144,6 +137,8 @@ def _add_picture_arguments(parser: argparse.ArgumentParser) -> None:
         help="without a window: single views, one sheet per frame, or one contact sheet",
     )
     add("--output", type=output_path, metavar="DIR", help="write PNGs here, no window")
+    add_mounting(parser)
+    return parser.parse_args(arguments)
 
 
 def visualize(options: argparse.Namespace) -> int:
