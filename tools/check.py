@@ -25,7 +25,15 @@ from millisecond.detector.config_choice import choose_config, config_text, with_
 from millisecond.detector.draw.object_sheet import Portrait, draw_object_sheet
 from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.style import Palette
-from millisecond.tools.program import dataset_for, output_path, parser_of, run, shown
+from millisecond.tools.program import (
+    CONFIG,
+    config_file,
+    dataset_for,
+    output_path,
+    parser_of,
+    run,
+    shown,
+)
 
 EXAMPLE = """examples:
   millisecond check --root /data/kitti --split train --output output/check
@@ -34,7 +42,6 @@ EXAMPLE = """examples:
 Prints what the data holds beside what the configuration expects, then what to change, and draws
 objects of every class from the fewest points to the most.
 """
-CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 COLUMNS = 7  # pictures per class
 COUNTED = 60  # frames whose voxels are counted for a written configuration
 
@@ -46,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--split", default="all", help="list in ROOT/ImageSets, a file, or all (the default)")
     add(
         "--config",
-        type=Path,
+        type=config_file,
         default=CONFIG,
         help="to check against; with --write-config the template of network and recipe (default: "
         f"{shown(CONFIG)})",

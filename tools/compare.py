@@ -31,7 +31,9 @@ from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.sheets import draw_scan_sheet
 from millisecond.detector.models.sparse_encoder import DOWNS
 from millisecond.tools.program import (
+    CONFIG,
     add_mounting,
+    config_file,
     mounting_of,
     number,
     output_path,
@@ -47,7 +49,6 @@ A set is a KITTI data set, a folder of .bin or .npy scans (without labels), or s
 streets of the simulator. Figures of B outside of 0.8 to 1.2 times A's are marked. --shift-z and
 --turn move scans in files, not streets.
 """
-CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 WITHIN = (0.8, 1.2)
 PAIRS = 4  # scans of each set on the sheet
 Open = Callable[[], Frame]
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add("--split", default="all", help="of KITTI data sets (default: all)")
     add("--every", type=number, default=1, metavar="N", help="take each Nth scan")
-    add("--config", type=Path, default=CONFIG, help=f"whose grid ({shown(CONFIG)})")
+    add("--config", type=config_file, default=CONFIG, help=f"whose grid ({shown(CONFIG)})")
     add(
         "--output",
         type=output_path,

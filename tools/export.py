@@ -27,7 +27,7 @@ from millisecond.detector.inference import Detections, Inference
 from millisecond.detector.models.second import build_second
 from millisecond.detector.weights import load_weights, restore
 from millisecond.tools.benchmarks.timing import Percentiles, Scans, load_scans
-from millisecond.tools.program import WEIGHTS, output_path, parser_of, run
+from millisecond.tools.program import ROOT, WEIGHTS, output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond export second robot --frames scans/
@@ -37,7 +37,6 @@ library reads: the network with all that it needs of the weights. Where there ar
 GPU, the library is built for this GPU, its boxes are compared with Python's boxes on ten scans,
 and parity.md says how they agree.
 """
-ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "detector" / "cpp"
 KERNELS = ROOT / "ops" / "csrc"
 # torch's side, kernels of training, and what is there to be compared; as in CMakeLists.txt

@@ -20,7 +20,7 @@ from millisecond.data.datasets.prepare import check_clouds, prepare
 from millisecond.data.formats.points import KITTI_POINTS
 from millisecond.data.packed import Pack
 from millisecond.detector.config import load_config
-from millisecond.tools.program import output_path, parser_of, run
+from millisecond.tools.program import config_file, output_path, parser_of, run
 
 EXAMPLE = """examples:
   millisecond prepare --root kitti
@@ -42,7 +42,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
     add = parser.add_argument
     add("--root", type=Path, required=True, help="folder of the data set")
-    add("--config", type=Path, help="of the training (default: KITTI's classes and points)")
+    add("--config", type=config_file, help="of the training (default: KITTI's classes and points)")
     add(
         "--splits",
         nargs="+",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from millisecond.detector import Detector
     from millisecond.detector.config import Config
 
+ROOT = Path(__file__).resolve().parents[1]  # the project, or its folder among the packages
+CONFIG = ROOT / "configs" / "second_kitti.yaml"
 INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 PIPE_CLOSED = 141
 FARTHEST = 1000  # metres or degrees of a shift
@@ -60,7 +62,14 @@ def output_path(text: str) -> Path:
 
 def shown(path: Path) -> str:
     """A file of this project in a program's help, from the project's own folder."""
-    return str(path.relative_to(Path(__file__).resolve().parents[1]))
+    return str(path.relative_to(ROOT))
+
+
+def config_file(text: str) -> Path:
+    """An argument that names a configuration. One of this project, such as
+    configs/second_kitti.yaml, is found from any folder."""
+    path, own = Path(text), ROOT / text
+    return own if path.parent.name == "configs" and own.is_file() and not path.exists() else path
 
 
 def number(text: str) -> int:

@@ -186,7 +186,7 @@ def outlook(output: Path) -> str:
         f"  millisecond demo {drive}\n"
         f"  millisecond visualize --root {drive} --detections {found}\n"
         f"  millisecond evaluate --detections {found} --labels {drive / 'label_2'}\n"
-        "  make train-demo"
+        "  millisecond train_demo --output output/train_demo"
     )
 
 

@@ -23,7 +23,7 @@ from millisecond.detector.config_check import data_warnings
 from millisecond.detector.training.distributed import EXIT_CODE, Processes, first_to_say, processes
 from millisecond.detector.training.finite_guard import NotFinite
 from millisecond.detector.training.run import build_training
-from millisecond.tools.program import dataset_for, number, output_path, parser_of, run
+from millisecond.tools.program import config_file, dataset_for, number, output_path, parser_of, run
 
 EXAMPLE = """examples:
   millisecond prepare --root kitti
@@ -64,7 +64,7 @@ def say_once(line: str) -> None:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
     add = parser.add_argument
-    add("config", nargs="?", type=Path, metavar="CONFIG", help="YAML file, see configs/")
+    add("config", nargs="?", type=config_file, metavar="CONFIG", help="YAML file, see configs/")
     add("--root", type=Path, required=True, help="folder of the data set")
     add("--output", type=output_path, required=True, help="folder for all that is written")
     add("--resume", action="store_true", help="go on with the training in OUTPUT")
@@ -103,7 +103,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--device", help="cpu or cuda; the GPU where there is one")
     options = parser.parse_args(arguments)
     if options.config is None and options.set and "=" not in options.set[-1]:
-        options.config = Path(options.set.pop())  # `--set a=b CONFIG`: the option took it along
+        # `--set a=b CONFIG`: the option took it along
+        options.config = config_file(options.set.pop())
     if options.config is None:
         parser.error("the following arguments are required: CONFIG")
     if options.start and options.resume:

@@ -23,14 +23,14 @@ from PIL import Image
 
 import millisecond
 from millisecond.data.files import replacing
-from millisecond.tools.program import output_path, parser_of, run
+from millisecond.tools.program import ROOT, output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond train_demo --output output/train_demo
 
 After Ctrl-C, the same command continues where it was stopped.
 """
-CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_small.yaml"
+CONFIG = ROOT / "configs" / "second_small.yaml"
 HOME = Path(str(millisecond.__file__)).resolve().parents[1]  # where the package is
 SPLITS = {"train": (0, 240), "val": (100_000, 40), "unseen": (200_030, 4)}  # first street, how many
 POSTER, HEIGHT = "200032", 576  # the street of the picture in README, pixels
