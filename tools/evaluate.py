@@ -263,7 +263,10 @@ def evaluate_files(found: Path, known: Path, split: str | None) -> kitti.Result:
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: no such folder")
     if split and split != "all":
-        path = find_list(split, known)
+        path = Path(split)
+        if not split.endswith(".txt"):
+            check_name(split)
+            path = known.resolve().parent.parent / "ImageSets" / f"{split}.txt"
         if not path.is_file():
             raise FileNotFoundError(
                 f"{path}: no such split; without --split all frames that have labels are scored"
@@ -288,14 +291,6 @@ def evaluate_files(found: Path, known: Path, split: str | None) -> kitti.Result:
                 f"{found / frame_id}.txt: no scores; a result line has 16 fields, the score last"
             )
     return kitti.evaluate(detections, read_folder(known, ids, "labels"))
-
-
-def find_list(split: str, labels: Path) -> Path:
-    """The list of a split: the file itself or, of a name, that in ImageSets beside the labels."""
-    if split.endswith(".txt"):
-        return Path(split)
-    check_name(split)
-    return labels.resolve().parent.parent / "ImageSets" / f"{split}.txt"
 
 
 def read_folder(folder: Path, ids: Sequence[str], name: str) -> list[Labels]:
