@@ -24,8 +24,16 @@ from millisecond.detector.config_check import advice, check_class
 from millisecond.detector.config_choice import choose_config, config_text, with_voxels
 from millisecond.detector.draw.object_sheet import Portrait, draw_object_sheet
 from millisecond.detector.draw.png import require_own, save_png
-from millisecond.detector.draw.style import Colour, Palette
-from millisecond.tools.program import output_path, run, shown
+from millisecond.detector.draw.style import Palette
+from millisecond.tools.program import (
+    CONFIG,
+    config_file,
+    dataset_for,
+    output_path,
+    parser_of,
+    run,
+    shown,
+)
 
 EXAMPLE = """examples:
   millisecond check --root /data/kitti --split train --output output/check
@@ -34,45 +42,36 @@ EXAMPLE = """examples:
 Prints what the data holds beside what the configuration expects, then what to change, and draws
 objects of every class from the fewest points to the most.
 """
-CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 COLUMNS = 7  # pictures per class
 COUNTED = 60  # frames whose voxels are counted for a written configuration
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = parse(argv)
-    return run(lambda: check(options))
-
-
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
-    parser.add_argument(
-        "--split", default="all", help="list in ROOT/ImageSets, a file, or all (the default)"
-    )
-    parser.add_argument(
+    parser = parser_of(__doc__, EXAMPLE)
+    add = parser.add_argument
+    add("--root", type=Path, required=True, help="folder of the data set")
+    add("--split", default="all", help="list in ROOT/ImageSets, a file, or all (the default)")
+    add(
         "--config",
-        type=Path,
+        type=config_file,
         default=CONFIG,
         help="to check against; with --write-config the template of network and recipe (default: "
         f"{shown(CONFIG)})",
     )
-    parser.add_argument(
+    add(
         "--write-config",
         type=output_path,
         metavar="FILE",
         help="write a configuration that fits the data, and check against that",
     )
-    parser.add_argument(
+    add(
         "--columns",
         nargs="+",
         metavar="NAME",
         help="with --write-config: what the columns of .bin and .npy files are, e.g. x y z "
         "intensity ring (default: told from their numbers)",
     )
-    parser.add_argument(
+    add(
         "--output",
         type=output_path,
         default=Path("output/check_data"),
@@ -82,20 +81,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.columns and options.write_config is None:
         parser.error("--columns goes with --write-config; a configuration names them itself")
-    return options
+    return run(lambda: check(options))
 
 
 def check(options: argparse.Namespace) -> None:
     config = load_config(options.config)
     if options.write_config is not None:
         config = write_config(config, options)
-    dataset = open_dataset(
-        options.root,
-        options.split,
-        config.class_names,
-        crop=config.grid.crop_to_image,
-        points=config.points,
-    )
+    dataset = dataset_for(config, options.root, options.split)
     if not dataset.layout.labelled:
         raise ValueError(f"split '{options.split}' has no labels to check; take train or val")
     picture = options.output / "objects.png"
@@ -229,20 +222,14 @@ def portraits(dataset: Dataset, found: Survey, config: Config) -> list[list[Port
             continue
         objects = objects[np.argsort(found.counts[objects], kind="stable")]
         chosen = objects[np.unique(np.linspace(0, len(objects) - 1, COLUMNS).round().astype(int))]
-        colour = palette.colour(name)
-        rows.append([_portrait(dataset, found, place, row, colour) for row in chosen])
+        rows.append([])
+        for row in chosen:
+            frame_id, box = str(found.frame_ids[row]), found.boxes[row]
+            away = f"{found.counts[row]} points, {np.hypot(*box[:2]):.0f} m away"
+            points = dataset[place[frame_id]].points
+            caption = (f"{name} {frame_id}", away)
+            rows[-1].append(Portrait(points, box, palette.colour(name), caption))
     return rows
-
-
-def _portrait(
-    dataset: Dataset, found: Survey, place: dict[str, int], row: int, colour: Colour
-) -> Portrait:
-    frame_id, box = str(found.frame_ids[row]), found.boxes[row]
-    frame = dataset[place[frame_id]]
-    name = str(found.names[row])
-    away = float(np.hypot(*box[:2]))
-    caption = (f"{name} {frame_id}", f"{found.counts[row]} points, {away:.0f} m away")
-    return Portrait(frame.points, box, colour, caption)
 
 
 if __name__ == "__main__":

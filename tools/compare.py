@@ -30,7 +30,17 @@ from millisecond.detector.config import load_config
 from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.sheets import draw_scan_sheet
 from millisecond.detector.models.sparse_encoder import DOWNS
-from millisecond.tools.program import add_mounting, mounting_of, number, output_path, run, shown
+from millisecond.tools.program import (
+    CONFIG,
+    add_mounting,
+    config_file,
+    mounting_of,
+    number,
+    output_path,
+    parser_of,
+    run,
+    shown,
+)
 
 EXAMPLE = """example:
   millisecond compare /data/kitti street:0-99 --output output/compare
@@ -39,7 +49,6 @@ A set is a KITTI data set, a folder of .bin or .npy scans (without labels), or s
 streets of the simulator. Figures of B outside of 0.8 to 1.2 times A's are marked. --shift-z and
 --turn move scans in files, not streets.
 """
-CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 WITHIN = (0.8, 1.2)
 PAIRS = 4  # scans of each set on the sheet
 Open = Callable[[], Frame]
@@ -47,31 +56,26 @@ T = TypeVar("T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse(arguments)
-    return run(lambda: compare_sets(options))
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("sets", nargs=2, metavar="SET", help="A and B")
-    parser.add_argument(
+    parser = parser_of(__doc__, EXAMPLE)
+    add = parser.add_argument
+    add("sets", nargs=2, metavar="SET", help="A and B")
+    add(
         "--sensor",
         default="hdl-64e",
         help=f"of both sets: {', '.join(sensor_names())}, or a .yaml file (default: hdl-64e)",
     )
-    parser.add_argument("--split", default="all", help="of KITTI data sets (default: all)")
-    parser.add_argument("--every", type=number, default=1, metavar="N", help="take each Nth scan")
-    parser.add_argument("--config", type=Path, default=CONFIG, help=f"whose grid ({shown(CONFIG)})")
-    parser.add_argument(
+    add("--split", default="all", help="of KITTI data sets (default: all)")
+    add("--every", type=number, default=1, metavar="N", help="take each Nth scan")
+    add("--config", type=config_file, default=CONFIG, help=f"whose grid ({shown(CONFIG)})")
+    add(
         "--output",
         type=output_path,
         required=True,
         help="folder for comparison.json and the pictures of comparison.png",
     )
     add_mounting(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    return run(lambda: compare_sets(options))
 
 
 def compare_sets(options: argparse.Namespace) -> None:

@@ -1,45 +1,61 @@
 """Live detection in recordings, sensors and simulated streets: in a window, a film, a browser."""
 
+from __future__ import annotations
+
 if __name__ == "__main__":
     from millisecond.tools import program
 
     program.begin()
 
 import argparse
+import queue
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+from tqdm import tqdm
+
+from millisecond.data.files import make_folder
 from millisecond.data.live.queue import ScanQueue
+from millisecond.data.live.scan import LiveScan, Trouble
 from millisecond.data.live.source import open_source
 from millisecond.detector.config import PRECISIONS
 from millisecond.detector.detector import Detector
+from millisecond.detector.draw.birds_eye import draw_birds_eye
 from millisecond.detector.draw.browser import PORT, BrowserView, invitation
+from millisecond.detector.draw.camera import draw_inset, read_image
 from millisecond.detector.draw.film import Film
+from millisecond.detector.draw.png import require_own, save_png
+from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
+from millisecond.detector.draw.style import BoxSet, Palette
 from millisecond.detector.draw.view import View
 from millisecond.detector.draw.window import Window, WindowUnavailable
-from millisecond.detector.following import LiveDetection, warm_up
-from millisecond.tools.playing import (
-    Choices,
-    LiveView,
-    Page,
-    Player,
-    Recorder,
-    begin_pictures,
-    keys_for,
+from millisecond.detector.draw.window_view import SCREENSHOT, TRACK_KEYS
+from millisecond.detector.following import (
+    LiveDetection,
+    LiveFrame,
+    Statistics,
+    milliseconds,
+    warm_up,
 )
 from millisecond.tools.program import (
     COLUMN_CONFIG,
     WEIGHTS,
     add_mounting,
     columns_of,
-    mounting_of,
+    detector_of,
     number,
+    one_line,
     output_path,
+    parser_of,
     run,
+    share,
 )
-from millisecond.tools.program import score as shown_score
 
 EXAMPLE = """examples:
   millisecond demo 2011_09_26_drive_0005_sync
@@ -53,18 +69,16 @@ out; the exit code is then 2. Ctrl-C ends with a summary. In the window, h shows
 display the pictures become numbered PNGs, which replace the PNGs of an earlier film in the folder.
 """
 FOLDER = Path("output/film")
-Place = Window | BrowserView | Recorder
+SCREENSHOTS = Path("output/screenshots")
+INSET = (540, 300)  # pixels, the largest width and height of the camera's image
+SPEEDS = (0.125, 8.0)  # times the sensor's
+STEP = 0.05  # of the score
+KEY_TURN, PAGE_TURN = 0.005, 0.05  # seconds between two looks at the user's wishes and the frames
+WAIT = 0.1  # seconds for a frame that is recorded
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse(arguments)
-    return run(lambda: show(options))
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     add = parser.add_argument
     add("source", help="see docs/live.md: a folder, a drive, a bag, a pcap, udp:PORT, street:SEED")
     add("--weights", type=Path, help=WEIGHTS)
@@ -73,7 +87,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--precision", choices=sorted(PRECISIONS), help="of the network (default: fp32)")
     add(
         "--score",
-        type=shown_score,
+        type=share,
         default=0.3,
         help="least score that is shown at first (default: %(default)s)",
     )
@@ -98,7 +112,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--browser: not with --record or --output")
     if options.ego and options.no_tracks:
         parser.error("--ego: it compensates tracks, which --no-tracks leaves out")
-    return options
+    return run(lambda: show(options))
 
 
 def port(text: str) -> int:
@@ -110,9 +124,8 @@ def port(text: str) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Open the window or the page, or write pictures where there is no display."""
-    detector = Detector.from_weights(
-        options.weights, options.device, options.precision, mounting=mounting_of(options)
-    )
+    detector = detector_of(options)
+    classes = detector.config.class_names
     source = open_source(options.source, options.loop, columns_of(options.config, detector.config))
     with ExitStack() as stack:
         place = open_place(options, source.rate, detector, stack)
@@ -125,9 +138,14 @@ def show(options: argparse.Namespace) -> int:
         stack.callback(report, frames, scans)  # once both threads have ended: they count until then
         stack.enter_context(scans)
         stack.enter_context(frames)
-        choices, classes = Choices(options.score), detector.config.class_names
-        view = LiveView(classes, choices, frames.statistics, paced=not whole)
-        play(place, scans, frames, view)
+        view = LiveView(classes, Choices(options.score), frames.statistics, paced=not whole)
+        if isinstance(place, Recorder):
+            place.record(frames, scans, view)
+        elif isinstance(place, BrowserView):
+            print(invitation(place.port, place.token), flush=True)
+            Page(place, scans, frames, view).play()
+        else:
+            Player(place, scans, frames, view).play()
     return 2 if frames.statistics.troubles else 0
 
 
@@ -140,7 +158,7 @@ def report(frames: LiveDetection, scans: ScanQueue) -> None:
 
 def open_place(
     options: argparse.Namespace, rate: float, detector: Detector, stack: ExitStack
-) -> Place:
+) -> Window | BrowserView | Recorder:
     """Where the frames are shown; it closes with the stack. rate: pictures per second."""
     config, folder = detector.config, options.output
     if options.browser:
@@ -157,15 +175,277 @@ def open_place(
     return Recorder(film, folder, View.of_grid(detector.range))
 
 
-def play(place: Place, scans: ScanQueue, frames: LiveDetection, view: LiveView) -> None:
-    """Until the scans end, the window is closed or the user interrupts."""
-    if isinstance(place, Window):
-        Player(place, scans, frames, view).play()
-    elif isinstance(place, BrowserView):
-        print(invitation(place.port, place.token), flush=True)
-        Page(place, scans, frames, view).play()
-    else:
-        place.record(frames, scans, view)
+class Shown(NamedTuple):
+    """The content of a picture, as windows and renderers take it."""
+
+    points: np.ndarray  # [P, 4]
+    ground_truth: None
+    detections: BoxSet
+    title: str
+    figures: dict[str, str]
+    inset: np.ndarray | None
+
+
+@dataclass
+class Choices:
+    """What the user can change while it runs."""
+
+    score: float  # the least that is shown
+    hidden: set[str] = field(default_factory=set)  # classes
+    speed: float = 1.0
+    paused: bool = False
+
+
+class LiveView:
+    """Turns frames into what is shown of them."""
+
+    def __init__(
+        self, classes: Sequence[str], choices: Choices, statistics: Statistics, paced: bool = True
+    ):
+        """paced: by the detection; otherwise the rate says how fast pictures are written."""
+        self._paced = paced
+        self.classes, self.choices, self._statistics = classes, choices, statistics
+        self._palette = Palette(classes)
+        self._bad_images: set[str] = set()  # the lines that were printed
+
+    def shown(self, frame: LiveFrame, dropped: int) -> Shown:
+        """dropped: scans until now."""
+        objects = frame.objects(self.choices.score, self.choices.hidden)
+        boxes = self._palette.paint(objects.boxes, objects.names, objects.scores)
+        boxes = boxes._replace(ids=objects.ids, trails=objects.trails)
+        inset = self._inset(frame.scan, boxes)
+        title = frame.scan.name + ("     paused" if self.choices.paused else "")
+        figures = self._figures(dropped)
+        return Shown(frame.scan.points, None, boxes, title, figures, inset)
+
+    def report(self, trouble: Trouble) -> None:
+        """Print what could not be read, or what else is to be known."""
+        print(f"{'error' if trouble.lost else 'note'}: {trouble.text}", file=sys.stderr)
+
+    def _figures(self, dropped: int) -> dict[str, str]:
+        statistics, choices = self._statistics, self.choices
+        (p99,) = statistics.percentiles(99, recent=True)
+        figures = {
+            "latency": milliseconds(statistics.latency),
+            "p99": milliseconds(p99),
+            "score from": f"{choices.score:.2f}",
+        }
+        if self._paced:
+            figures["frames per second"] = f"{statistics.rate:.1f}"
+            figures["dropped"] = f"{dropped}"
+        if choices.speed != 1:
+            figures["speed"] = f"x {choices.speed:g}"
+        if choices.hidden:
+            figures["hidden"] = ", ".join(name for name in self.classes if name in choices.hidden)
+        return figures
+
+    def _inset(self, scan: LiveScan, boxes: BoxSet) -> np.ndarray | None:
+        """None where there is no image; one that cannot be read is a trouble."""
+        if scan.image is None:
+            return None
+        try:
+            return draw_inset(read_image(scan.image), scan.calibration, boxes, INSET)
+        except (ValueError, OSError) as error:
+            if str(error) not in self._bad_images:
+                self._bad_images.add(str(error))
+                self._statistics.troubles += 1
+                self.report(Trouble(str(error)))
+            return None
+
+
+def keys_for(classes: Sequence[str]) -> dict[str, str]:
+    """The keys and what they do, for the window's list."""
+    shown = classes[:9]
+    numbers = f"1 to {len(shown)}" if len(shown) > 1 else "1"
+    return {
+        "space": "pause, go on",
+        "right": "one scan on, in a pause",
+        "[, ]": "slower, faster",
+        "up, down": "least score that is shown: more, less",
+        numbers: f"{', '.join(shown)} off, on",
+        **TRACK_KEYS,
+        SCREENSHOT: "screenshot",
+    }
+
+
+class Player:
+    """Shows frames in a window as they come, and does what the keys say."""
+
+    patience = 0.0  # seconds for a frame at each look
+
+    def __init__(self, screen: Any, scans: ScanQueue, frames: LiveDetection, view: LiveView):
+        """screen: the `Window`."""
+        self._screen, self._scans, self._frames, self._view = screen, scans, frames, view
+        self._frame: LiveFrame | None = None
+        self._steps, self._asked = 0, False  # scans that a pause lets through; is one on its way
+
+    def play(self) -> None:
+        """Until the scans end or the window is closed."""
+        while self._obey():
+            if self._view.choices.paused and not self._steps:
+                continue
+            try:
+                frame = self._frames.get(self.patience)
+            except queue.Empty:
+                if self._steps and not self._asked:
+                    self._scans.step()
+                    self._asked = True
+                continue
+            if frame is None:
+                return
+            if isinstance(frame, Trouble):
+                self._view.report(frame)
+                continue
+            self._steps, self._asked = max(0, self._steps - 1), False
+            self._frame = frame
+            self._show()
+
+    def _obey(self) -> bool:
+        """Does what the user wishes, if the window is still open."""
+        if not self._screen.open:
+            return False
+        for key in self._screen.wait(KEY_TURN):
+            self._answer(key)
+        return True
+
+    def _show(self) -> None:
+        if self._frame is not None:
+            self._screen.show(*self._view.shown(self._frame, self._scans.dropped))
+
+    def _pause(self, paused: bool) -> None:
+        self._view.choices.paused = paused
+        self._scans.pause(paused)
+        self._frames.statistics.rest()
+
+    def _answer(self, key: str) -> None:
+        choices = self._view.choices
+        if key == SCREENSHOT:
+            self._save_screenshots()
+            return
+        if key == "space":
+            self._steps = 0
+            self._pause(not choices.paused)
+        elif key == "right":
+            self._steps += choices.paused
+            return
+        elif key in ("[", "]"):
+            factor = 2.0 if key == "]" else 0.5
+            choices.speed = min(max(choices.speed * factor, SPEEDS[0]), SPEEDS[1])
+            self._scans.set_speed(choices.speed)
+        elif key in ("up", "down"):
+            score = choices.score + (STEP if key == "up" else -STEP)
+            choices.score = round(min(max(score, 0.0), 1.0), 2)
+        else:
+            choices.hidden ^= {self._view.classes[int(key) - 1]}
+        self._show()
+
+    def _save_screenshots(self) -> None:
+        name = self._frame.scan.name if self._frame is not None else "nothing"
+        for picture in self._screen.screenshots:
+            try:
+                path = free_name(SCREENSHOTS / f"{Path(name).name}.png")
+                save_png(path, picture)
+                print(f"screenshot written to {path}")
+            except (ValueError, OSError) as error:  # no reason to end the view
+                print(f"error: {one_line(error)}", file=sys.stderr)
+        self._screen.screenshots.clear()
+
+
+def free_name(path: Path) -> Path:
+    """The path, or the first of path_2, path_3 and so on that is not there."""
+    make_folder(path.parent)
+    number, free = 2, path
+    while free.exists():
+        free, number = path.with_stem(f"{path.stem}_{number}"), number + 1
+    return free
+
+
+class Page(Player):
+    """Shows frames on a page as they come, and does what its panel says."""
+
+    patience = PAGE_TURN
+
+    def _obey(self) -> bool:
+        choices, (score, paused) = self._view.choices, self._screen.choices
+        if (score, paused) != (choices.score, choices.paused):
+            if paused != choices.paused:
+                self._pause(paused)
+            choices.score = score
+            self._show()
+        if paused:
+            time.sleep(PAGE_TURN)
+        return True
+
+
+def frames_of(frames: LiveDetection, view: LiveView) -> Iterator[LiveFrame]:
+    """Each frame as it comes; troubles are reported."""
+    while True:
+        try:
+            frame = frames.get(WAIT)
+        except queue.Empty:
+            continue
+        if frame is None:
+            return
+        if isinstance(frame, Trouble):
+            view.report(frame)
+        else:
+            yield frame
+
+
+class Recorder:
+    """Draws frames and writes the pictures."""
+
+    def __init__(self, film: Film | None, folder: Path | None, ground: View):
+        """ground: what is drawn from above where there are no pictures in 3-D."""
+        self._film, self._folder, self._ground = film, folder, ground
+        self._in_3d, self._written = True, 0
+
+    def record(self, frames: LiveDetection, scans: ScanQueue, view: LiveView) -> None:
+        """All frames, until the scans end."""
+        with SceneRenderer() as renderer, ExitStack() as stack:
+            stack.callback(self._tell)
+            for frame in tqdm(frames_of(frames, view), unit="frame", disable=None):
+                self._write(self._draw(renderer, view.shown(frame, scans.dropped)))
+
+    def _draw(self, renderer: SceneRenderer, shown: Shown) -> np.ndarray:
+        if self._in_3d:
+            try:
+                return renderer.draw(*shown)
+            except SceneUnavailable as error:
+                tqdm.write(f"note: {error}; drawn from above instead", file=sys.stderr)
+                self._in_3d = False
+        figures = "     ".join(f"{name} {value}" for name, value in shown.figures.items())
+        title = f"{shown.title}     {figures}"
+        return draw_birds_eye(shown.points, None, shown.detections, title, view=self._ground)
+
+    def _write(self, picture: np.ndarray) -> None:
+        if self._film is not None:
+            self._film.add(picture)
+        if self._folder is not None:
+            save_png(self._folder / f"{self._written:06d}.png", picture)
+        self._written += 1
+
+    def _tell(self) -> None:
+        if self._film is not None:
+            self._film.close()
+            print(f"{self._film.pictures} pictures written to {self._film.path}")
+        if self._folder is not None:
+            print(f"{self._written} pictures written to {self._folder}")
+
+
+def begin_pictures(folder: Path) -> None:
+    """Make a folder ready: the pictures of an earlier film would mingle with the new ones.
+
+    Raises ValueError, with nothing removed, where a numbered picture is not this program's.
+    """
+    make_folder(folder)
+    old = [path for path in sorted(folder.glob("*.png")) if path.stem.isdecimal()]
+    for path in old:
+        require_own(path)
+    for path in old:
+        path.unlink()
+    if old:
+        print(f"{len(old)} pictures of an earlier film removed from {folder}")
 
 
 if __name__ == "__main__":

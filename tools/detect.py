@@ -10,7 +10,6 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,13 +33,14 @@ from millisecond.tools.program import (
     WEIGHTS,
     add_mounting,
     columns_of,
-    mounting_of,
+    detector_of,
     one_line,
     output_path,
+    parser_of,
     rate,
     run,
+    share,
 )
-from millisecond.tools.program import score as shown_score
 
 EXAMPLE = """example:
   millisecond detect kitti/training/velodyne --calib kitti/training/calib --output results
@@ -75,30 +75,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("input", nargs="+", type=Path, help="scans, or folders of them")
-    parser.add_argument("--weights", type=Path, help=WEIGHTS)
-    parser.add_argument("--output", type=output_path, required=True, help="folder to write to")
-    parser.add_argument("--config", type=Path, help=COLUMN_CONFIG)
-    parser.add_argument("--calib", type=Path, help="KITTI calibration file, or folder of them")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
-    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the network")
-    parser.add_argument(
+    parser = parser_of(__doc__, EXAMPLE)
+    add = parser.add_argument
+    add("input", nargs="+", type=Path, help="scans, or folders of them")
+    add("--weights", type=Path, help=WEIGHTS)
+    add("--output", type=output_path, required=True, help="folder to write to")
+    add("--config", type=Path, help=COLUMN_CONFIG)
+    add("--calib", type=Path, help="KITTI calibration file, or folder of them")
+    add("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
+    add("--precision", choices=PRECISIONS, default="fp32", help="of the network")
+    add(
         "--format",
         choices=("json", "text", "labelcloud"),
         default="json",
         help="of the files (default: json)",
     )
-    parser.add_argument(
-        "--score", type=shown_score, default=0.0, help="least score that is written (default: all)"
-    )
-    parser.add_argument("--track", action="store_true", help="follow objects from scan to scan")
-    parser.add_argument(
-        "--rate", type=rate, help=f"with --track: scans per second (default: {RATE:g})"
-    )
-    parser.add_argument(
+    add("--score", type=share, default=0.0, help="least score that is written (default: all)")
+    add("--track", action="store_true", help="follow objects from scan to scan")
+    add("--rate", type=rate, help=f"with --track: scans per second (default: {RATE:g})")
+    add(
         "--ego",
         action="store_true",
         help="with --track: take the car's own motion into account, from its scans (KISS-ICP)",
@@ -121,9 +116,7 @@ def detect_all(options: argparse.Namespace) -> None:
         scans = sorted(scans, key=by_name)
     if options.calib and not options.calib.exists():
         raise FileNotFoundError(f"{options.calib}: no such calibration file or folder")
-    detector = Detector.from_weights(
-        options.weights, options.device, options.precision, mounting=mounting_of(options)
-    )
+    detector = detector_of(options)
     columns = columns_of(options.config, detector.config)
     with locked(options.output):
         detect_and_write(detector, scans, columns, options)
@@ -137,7 +130,8 @@ def detect_and_write(
 ) -> None:
     names = [scan.stem for scan in scans if is_text(scan.name)]
     results = ResultFolder(options.output, names, replace=options.format == "json")
-    follow = Follower(options.ego) if options.track else None
+    tracker = Tracker() if options.track else None
+    ego = EgoMotion() if options.ego else None
     crop = detector.config.grid.crop_to_image
     total, bad, notes, left_out, assumed = 0, [], Tally(), 0, 0
     for place, scan in enumerate(tqdm(scans, unit="scan", disable=None)):
@@ -150,9 +144,11 @@ def detect_and_write(
         assumed += view.assumed if view else 0
         if view and view.left_out and not len(points):
             notes.add(scan.name, [NOTHING_SEEN])
-        at = follow and partial(follow, time=place / options.rate)
         named, milliseconds = find(detector, scan, points, options.score, notes)
-        write(scan, named, milliseconds, view, results, options.format, at and at(named, points))
+        tracks, at = None, place / options.rate  # seconds
+        if tracker is not None:
+            tracks = tracker.update(named, at, ego(points, at) if ego else None)
+        write(scan, named, milliseconds, view, results, options.format, tracks)
         total += len(named.boxes)
     for line in notes.lines():
         print(f"warning: {line}", file=sys.stderr)
@@ -168,17 +164,6 @@ def detect_and_write(
     if bad:
         counted = f" ({len(bad)} of {len(scans)} scans could not be read)" if len(scans) > 1 else ""
         raise ValueError(bad[-1] + counted)
-
-
-class Follower:
-    """Tracks through the scans of a recording, which were taken at known times."""
-
-    def __init__(self, ego: bool):
-        self._tracker, self._ego = Tracker(), EgoMotion() if ego else None
-
-    def __call__(self, found: NamedDetections, points: np.ndarray, time: float) -> Tracks:
-        pose = self._ego(points, time) if self._ego else None
-        return self._tracker.update(found, time, pose)
 
 
 def by_name(scan: Path) -> list[tuple[int, str]]:

@@ -8,29 +8,59 @@ if __name__ == "__main__":
 
 import argparse
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 from tqdm import tqdm
 
+from millisecond.data.boxes import NamedDetections, wrap_angle
 from millisecond.data.checks.scans import Tally
-from millisecond.data.datasets import is_folder, require_apart
+from millisecond.data.datasets import Dataset, is_folder, open_dataset, require_apart
 from millisecond.data.files import locked, require_own_json, write_json
+from millisecond.data.formats.points import KITTI_POINTS
+from millisecond.data.frame import Frame
 from millisecond.data.kitti.dataset import KittiDataset
-from millisecond.data.kitti.labels import Labels
+from millisecond.data.kitti.labels import DECIMALS, TYPES, Labels, read_labels
+from millisecond.data.kitti.layout import Layout, check_name, read_split, require_files
 from millisecond.data.kitti.results import ResultFolder, detections_to_labels
-from millisecond.data.metric.kitti import MIN_OVERLAP, Result, evaluate, format_table
-from millisecond.detector.config import PRECISIONS
+from millisecond.data.metric import kitti
+from millisecond.data.metric.evaluation import (
+    Overlaps,
+    Result,
+    default_overlaps,
+    evaluate,
+    format_tables,
+)
+from millisecond.data.metric.kitti import MIN_OVERLAP
+from millisecond.data.metric.overlap import (
+    ALL,
+    FrameBoxes,
+    Group,
+    detections_in,
+    objects_of,
+    point_groups,
+    rings,
+)
+from millisecond.data.schema import nearest
+from millisecond.detector.config import PRECISIONS, load_config
+from millisecond.detector.detection_files import find_detections, names_in, read_detections
 from millisecond.detector.detector import Detector
-from millisecond.tools.evaluating import evaluate_files, score_lidar
+from millisecond.detector.draw.plot import COLOURS, Line, Panel, Scale, draw_panels
+from millisecond.detector.draw.png import require_own, save_png
+from millisecond.detector.draw.style import TEXT
 from millisecond.tools.program import (
     COLUMN_CONFIG,
     WEIGHTS,
     add_mounting,
-    mounting_of,
+    columns_of,
+    dataset_for,
+    detector_of,
     number,
     output_path,
+    parser_of,
     run,
 )
 
@@ -47,6 +77,10 @@ scored in the LiDAR frame, as --metric lidar does it for KITTI's data too; docs/
 explains the figures. AP is in percent. A class with fewer than 41 objects cannot reach 100 by
 KITTI's rules; the table marks it.
 """
+TICKS = (0, 0.2, 0.4, 0.6, 0.8, 1)
+RECALL, PRECISION = Scale("recall", 0, 1.02, TICKS), Scale("precision", 0, 1.02, TICKS)
+TITLES = {"distance": "by distance", "points": "by points on the object"}
+RINGS, POINTS = (30.0, 50.0), (10, 50, 200)  # metres; numbers of points
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,16 +89,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     add_input(parser)
-    parser.add_argument(
-        "--output", type=output_path, help="with weights: write result files into this folder"
-    )
-    parser.add_argument("--device", help="with weights: cpu, cuda, cuda:1 (a GPU if there is one)")
-    parser.add_argument("--precision", choices=PRECISIONS, help="with weights: of the network")
-    parser.add_argument("--json", type=output_path, help="write the table's figures here")
+    add = parser.add_argument
+    add("--output", type=output_path, help="with weights: write result files into this folder")
+    add("--device", help="with weights: cpu, cuda, cuda:1 (a GPU if there is one)")
+    add("--precision", choices=PRECISIONS, help="with weights: of the network")
+    add("--json", type=output_path, help="write the table's figures here")
     add_mounting(parser)
     add_lidar(parser)
     options = parser.parse_args(arguments)
@@ -74,18 +105,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def add_input(parser: argparse.ArgumentParser) -> None:
     """The arguments that name what is scored."""
-    parser.add_argument("weights", nargs="?", type=Path, help=f"to run on --root: {WEIGHTS}")
-    parser.add_argument("--root", type=Path, help="folder of a data set with labels")
-    parser.add_argument(
-        "--detections", type=Path, help="folder of result files; with --labels, of KITTI's"
-    )
-    parser.add_argument("--labels", type=Path, help="folder of KITTI label files")
-    parser.add_argument(
+    add = parser.add_argument
+    add("weights", nargs="?", type=Path, help=f"to run on --root: {WEIGHTS}")
+    add("--root", type=Path, help="folder of a data set with labels")
+    add("--detections", type=Path, help="folder of result files; with --labels, of KITTI's")
+    add("--labels", type=Path, help="folder of KITTI label files")
+    add(
         "--split",
         help="frames to score: a name in ImageSets of ROOT or beside LABELS, a file with one frame "
         "id per line, or all (default: val with --root, all label files with --labels)",
     )
-    parser.add_argument(
+    add(
         "--metric",
         choices=("kitti", "lidar"),
         help="kitti: the benchmark's; lidar: for any sensor and classes (default: see below)",
@@ -95,36 +125,35 @@ def add_input(parser: argparse.ArgumentParser) -> None:
 def add_lidar(parser: argparse.ArgumentParser) -> None:
     """The arguments of the metric without a camera."""
     group = parser.add_argument_group("for --metric lidar")
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--overlap",
         nargs="+",
         metavar="[CLASS=]IOU[,IOU]",
         help="least overlaps of a match (default: Car=0.7, others 0.5)",
     )
-    group.add_argument(
+    add(
         "--rings",
         nargs="+",
         type=float,
         metavar="METRES",
         help="edges of the rings of distance (default: 30 50)",
     )
-    group.add_argument(
+    add(
         "--points",
         nargs="+",
         type=number,
         metavar="N",
         help="edges of the groups by points on the object (default: 10 50 200)",
     )
-    group.add_argument(
-        "--curves", type=output_path, metavar="PNG", help="draw precision over recall here"
-    )
-    group.add_argument(
+    add("--curves", type=output_path, metavar="PNG", help="draw precision over recall here")
+    add(
         "--classes",
         nargs="+",
         metavar="NAME",
         help="with --detections: to score (default: all that labels or results name)",
     )
-    group.add_argument("--config", type=Path, help=COLUMN_CONFIG)
+    add("--config", type=Path, help=COLUMN_CONFIG)
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -172,16 +201,14 @@ def score(options: argparse.Namespace) -> None:
         if options.detections
         else evaluate_weights(options)
     )
-    print(format_table(result))
+    print(kitti.format_table(result))
     if options.json:
         write_json(options.json, result)
 
 
-def evaluate_weights(options: argparse.Namespace) -> Result:
+def evaluate_weights(options: argparse.Namespace) -> kitti.Result:
     """Detections of a network on the frames of a split, written as result files if asked for."""
-    detector = Detector.from_weights(
-        options.weights, options.device, options.precision, mounting=mounting_of(options)
-    )
+    detector = detector_of(options)
     classes = detector.config.class_names
     scored = [name for name in classes if name in MIN_OVERLAP]
     if not scored:
@@ -193,26 +220,236 @@ def evaluate_weights(options: argparse.Namespace) -> Result:
     points = detector.config.points
     dataset = KittiDataset(options.root, split, classes, crop=crop, points=points)
     truth = [dataset.labels(index) for index in range(len(dataset))]
-    with locked(options.output) if options.output else nullcontext():
-        results = ResultFolder(options.output, dataset.frame_ids) if options.output else None
-        detections = detect(detector, dataset, results)
-    return evaluate(detections, truth, scored)
+    detections = []
+    with result_folder(options.output, dataset) as results:
+        for frame, found in detected(detector, dataset, "detecting"):
+            labels = detections_to_labels(found, frame.calibration, frame.image_shape)
+            detections.append(labels)
+            if results:
+                results.write(frame.frame_id, labels=labels)
+    return kitti.evaluate(detections, truth, scored)
 
 
-def detect(detector: Detector, dataset: KittiDataset, results: ResultFolder | None) -> list[Labels]:
-    """What is found in every frame, written where there is a folder for it."""
-    classes = detector.config.class_names
-    detections, notes = [], Tally()
-    for frame in tqdm(dataset, desc="detecting", total=len(dataset), unit="frame", disable=None):
+@contextmanager
+def result_folder(output: Path | None, dataset: Dataset) -> Iterator[ResultFolder | None]:
+    """The folder for result files, which no other program writes to meanwhile, if there is one."""
+    with locked(output) if output else nullcontext():
+        yield ResultFolder(output, dataset.frame_ids) if output else None
+
+
+def detected(
+    detector: Detector, dataset: Dataset, title: str
+) -> Iterator[tuple[Frame, NamedDetections]]:
+    """What is found in every frame; at the end, prints what was odd about the scans."""
+    notes = Tally()
+    for frame in progress(dataset, title):
         found, left_out = detector.detect(frame.points)
         notes.add(frame.frame_id, left_out + detector.examine(frame.points))
-        named = found.named(classes)
-        detections.append(detections_to_labels(named, frame.calibration, frame.image_shape))
-        if results:
-            results.write(frame.frame_id, labels=detections[-1])
+        yield frame, found.named(detector.config.class_names)
     for line in notes.lines():
         print(f"warning: {line}", file=sys.stderr)
-    return detections
+
+
+def progress(dataset: Dataset, title: str) -> Iterator[Frame]:
+    return iter(tqdm(dataset, desc=title, total=len(dataset), unit="frame", disable=None))
+
+
+def evaluate_files(found: Path, known: Path, split: str | None) -> kitti.Result:
+    """Result files in the folder `found` against label files of the same names in `known`.
+
+    split: None for all frames that have labels.
+    """
+    for folder in (known, found):
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder}: no such folder")
+    if split and split != "all":
+        path = Path(split)
+        if not split.endswith(".txt"):
+            check_name(split)
+            path = known.resolve().parent.parent / "ImageSets" / f"{split}.txt"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: no such split; without --split all frames that have labels are scored"
+            )
+        ids: Sequence[str] = read_split(path)
+        require_files(ids, known, ".txt", split)
+    else:
+        ids = sorted(path.stem for path in known.glob("*.txt"))
+    if not ids:
+        raise FileNotFoundError(f"{known}: no label files (.txt) in it")
+    for frame_id in ids:
+        path = found / f"{frame_id}.txt"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: no such file; KITTI wants one result file per frame, an empty one where "
+                "nothing was found (or name the frames to score with --split FILE)"
+            )
+    detections = read_folder(found, ids, "detections")
+    for frame_id, labels in zip(ids, detections, strict=True):
+        if labels.score is None:
+            raise ValueError(
+                f"{found / frame_id}.txt: no scores; a result line has 16 fields, the score last"
+            )
+    return kitti.evaluate(detections, read_folder(known, ids, "labels"))
+
+
+def read_folder(folder: Path, ids: Sequence[str], name: str) -> list[Labels]:
+    """The files of the frames; ValueError for a type that KITTI does not know."""
+    known = {kind.lower() for kind in TYPES}
+    frames = []
+    for frame_id in tqdm(ids, desc=name, unit="file", leave=False, disable=None):
+        path = folder / f"{frame_id}.txt"
+        labels = read_labels(path)
+        strange = next((kind for kind in labels.types if kind.lower() not in known), None)
+        if strange is not None:
+            raise ValueError(f"{path}: type {strange!r} is none of KITTI's: {', '.join(TYPES)}")
+        frames.append(labels)
+    return frames
+
+
+class SplitDetections(NamedTuple):
+    """The frames of a split and what was found in them."""
+
+    frame_ids: Sequence[str]
+    objects: Sequence[FrameBoxes]
+    detections: Sequence[FrameBoxes]
+    classes: Sequence[str]  # that are scored
+
+
+def score_lidar(options: argparse.Namespace) -> None:
+    """Print the tables, and write what is asked for."""
+    groups = [*rings(options.rings or RINGS), *point_groups(options.points or POINTS)]
+    if options.json:
+        require_own_json(options.json, lambda old: {"classes", "confusion"} <= set(old))
+    if options.curves:
+        require_own(options.curves)
+    found = from_files(options) if options.detections else from_weights(options)
+    if not found.classes:
+        raise ValueError(f"{options.detections}: neither the results nor the labels name a class")
+    overlaps = overlaps_of(options.overlap or (), found.classes)
+    result = evaluate(found.detections, found.objects, overlaps, groups, found.frame_ids)
+    print(format_tables(result, overlaps))
+    if options.json:
+        write_json(options.json, result)
+    if options.curves:
+        save_png(options.curves, draw_curves(result, overlaps, groups))
+        print(f"curves: {options.curves}")
+
+
+def overlaps_of(words: Sequence[str], classes: Sequence[str]) -> Overlaps:
+    """From `0.5` for all classes and `Car=0.7,0.5` for one; what is not named has the default.
+
+    Raises ValueError for an unknown class, and for a value that is not an overlap.
+    """
+    overlaps: dict[str, tuple[float, ...]] = dict(default_overlaps(classes))
+    for word in sorted(words, key=lambda word: "=" in word):
+        name, _, values = word.rpartition("=")
+        if name and name not in classes:
+            raise ValueError(f"--overlap {word}: unknown class{nearest(name, classes)}")
+        least = tuple(_overlap(value, word) for value in values.split(","))
+        overlaps |= {name: least} if name else dict.fromkeys(classes, least)
+    return overlaps
+
+
+def _overlap(text: str, word: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise ValueError(
+            f"--overlap {word}: {text!r} is not between 0 and 1; say 0.5 for all classes, or "
+            "Car=0.7 or Car=0.7,0.5 for one"
+        )
+    return value
+
+
+def from_weights(options: argparse.Namespace) -> SplitDetections:
+    """What a network finds in the frames of a split; written as result files if asked for."""
+    detector = detector_of(options)
+    config = detector.config
+    columns = columns_of(options.config, config)
+    dataset = dataset_for(config, options.root, options.split or "val", columns)
+    objects, detections = [], []
+    with result_folder(options.output, dataset) as results:
+        for frame, found in detected(detector, dataset, "scoring"):
+            found = as_in_a_file(found)
+            objects.append(objects_of(frame))
+            detections.append(detections_in(frame, found))
+            if results:
+                labels = None
+                if frame.calibration is not None:
+                    labels = detections_to_labels(found, frame.calibration, frame.image_shape)
+                result = {
+                    "frame": frame.frame_id,
+                    "boxes": found.boxes.astype(np.float64).round(DECIMALS).tolist(),
+                    "scores": found.scores.tolist(),
+                    "names": list(found.names),
+                }
+                results.write(frame.frame_id, result, labels)
+    return SplitDetections(dataset.frame_ids, objects, detections, config.class_names)
+
+
+def from_files(options: argparse.Namespace) -> SplitDetections:
+    """Result files, JSON or KITTI's, against the labels of a data set."""
+    split, columns = options.split or "val", KITTI_POINTS
+    if options.config:
+        columns = load_config(options.config).points
+    crop = not is_folder(options.root) and Layout.find(options.root, split).has_images
+    dataset = open_dataset(options.root, split, options.classes or (), crop=crop, points=columns)
+    find_detections(options.detections, dataset.frame_ids)
+    names = set(names_in(options.detections, dataset.frame_ids))
+    objects, detections = [], []
+    for frame in progress(dataset, "scoring"):
+        found = read_detections(options.detections, frame.frame_id, frame.calibration)
+        objects.append(objects_of(frame))
+        detections.append(detections_in(frame, found))
+        names |= set(map(str, frame.names))
+    classes = options.classes or sorted(names)
+    return SplitDetections(dataset.frame_ids, objects, detections, classes)
+
+
+def as_in_a_file(found: NamedDetections) -> NamedDetections:
+    """Rounded as in a result file, so that both score the same."""
+    boxes = found.boxes.astype(np.float64)
+    boxes[:, 6] = wrap_angle(boxes[:, 6])
+    scores = np.array([float(f"{score:.9g}") for score in found.scores], np.float64)
+    return NamedDetections(boxes.round(DECIMALS).astype(np.float32), scores, found.names)
+
+
+def draw_curves(result: Result, overlaps: Overlaps, groups: Sequence[Group]) -> np.ndarray:
+    """A row per class, [H, W, 3] uint8: left the groups by distance, right those by points.
+
+    The curves are those that AP averages: in 3-D at the first overlap of the class, for all objects
+    from above too. Groups without objects have none.
+    """
+    kinds = dict.fromkeys(group.by for group in groups) or {ALL.by: None}
+    rows = []
+    for name, figures in result["classes"].items():
+        least = overlaps[name][0]
+        row = []
+        for kind in kinds:
+            shown = [group.title for group in groups if group.by == kind]
+            title = f"{name}, overlap {least:g}, {TITLES[kind]}"
+            row.append(Panel(title, RECALL, PRECISION, _lines(figures, shown, least)))
+        rows.append(row)
+    return draw_panels(rows)
+
+
+def _lines(figures: Mapping[str, Any], groups: Sequence[str], least: float) -> list[Line]:
+    shown = [(ALL.title, "bev", "from above", TEXT, True), (ALL.title, "3d", "3-D", TEXT, False)]
+    for place, group in enumerate(groups):
+        shown.append((group, "3d", "3-D", COLOURS[place % len(COLOURS)], False))
+    lines = []
+    for group, metric, kind, colour, dashed in shown:
+        if count := figures[group]["count"]:
+            curve = figures[group][f"{metric}@{least:g}"]
+            recall, precision = np.array(curve["curve_recall"]), np.array(curve["curve_precision"])
+            falling = np.maximum.accumulate(precision[::-1])[::-1]
+            name = f"{group}, {kind}: AP {curve['R40']:.1f}, {count} objects"
+            x, y = np.append(0, recall), np.append(falling[:1], falling)
+            lines.append(Line(name, x[: len(y)].tolist(), y.tolist(), colour, dashed))
+    return lines
 
 
 if __name__ == "__main__":

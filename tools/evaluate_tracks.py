@@ -33,8 +33,7 @@ from millisecond.data.metric.tracking import (
 )
 from millisecond.detector.detection_files import Result, read_result
 from millisecond.detector.tracking import EgoMotion, Tracker
-from millisecond.tools.program import output_path, rate, run
-from millisecond.tools.program import score as least
+from millisecond.tools.program import output_path, parser_of, rate, run, share
 
 EXAMPLE = """examples:
   millisecond detect --weights weights.safetensors drive/velodyne --track --output tracks
@@ -64,28 +63,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("results", nargs="?", type=Path, help="folder of results")
-    parser.add_argument("--root", type=Path, required=True, help="folder of the drive")
-    parser.add_argument("--split", default="all", help="list of successive frames (default: all)")
-    parser.add_argument(
+    parser = parser_of(__doc__, EXAMPLE)
+    add = parser.add_argument
+    add("results", nargs="?", type=Path, help="folder of results")
+    add("--root", type=Path, required=True, help="folder of the drive")
+    add("--split", default="all", help="list of successive frames (default: all)")
+    add(
         "--classes",
         nargs="+",
         default=[],
         metavar="NAME",
         help="(default: the classes of the results)",
     )
-    parser.add_argument(
-        "--overlap", type=least, default=MIN_IOU, help="IoU of a match (default: %(default)s)"
-    )
-    parser.add_argument("--score", type=least, help="track only detections of this score on")
-    parser.add_argument("--rate", type=rate, default=10.0, help="scans per second (default: 10)")
-    parser.add_argument(
-        "--ego", action="store_true", help="track with the car's own motion (KISS-ICP)"
-    )
-    parser.add_argument("--json", type=output_path, help="write the tables' figures here")
+    add("--overlap", type=share, default=MIN_IOU, help="IoU of a match (default: %(default)s)")
+    add("--score", type=share, help="track only detections of this score on")
+    add("--rate", type=rate, default=10.0, help="scans per second (default: 10)")
+    add("--ego", action="store_true", help="track with the car's own motion (KISS-ICP)")
+    add("--json", type=output_path, help="write the tables' figures here")
     return parser.parse_args(arguments)
 
 

@@ -5,13 +5,29 @@ if __name__ == "__main__":
 
     program.begin()
 
-import argparse
+import ctypes
+import importlib.metadata
+import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
 from pathlib import Path
 
-from millisecond.tools.exporting import export
-from millisecond.tools.program import WEIGHTS, output_path, run
+import numpy as np
+import torch
+
+from millisecond.detector import Detector, network_file
+from millisecond.detector.frame_graph import FrameGraphs
+from millisecond.detector.inference import Detections, Inference
+from millisecond.detector.models.second import build_second
+from millisecond.detector.weights import load_weights, restore
+from millisecond.tools.benchmarks.timing import Percentiles, Scans, load_scans
+from millisecond.tools.program import ROOT, WEIGHTS, output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond export second robot --frames scans/
@@ -21,12 +37,21 @@ library reads: the network with all that it needs of the weights. Where there ar
 GPU, the library is built for this GPU, its boxes are compared with Python's boxes on ten scans,
 and parity.md says how they agree.
 """
+SOURCES = ROOT / "detector" / "cpp"
+KERNELS = ROOT / "ops" / "csrc"
+# torch's side, kernels of training, and what is there to be compared; as in CMakeLists.txt
+LEFT_OUT = ("bindings", "*_torch.cpp", "cpu", "anchors", "optimizer")
+LIBRARY, NETWORK = "libmillisecond.so", "detector.network"
+COUNT = 10  # scans
+CALLS = 20  # timed, of each scan
+PRECISIONS = ("fp16", "fp32")
+TYPES = {"fp32": 0, "fp16": 1, "bf16": 2}  # ms_type
+
+Found = tuple[np.ndarray, np.ndarray, np.ndarray]  # boxes, scores, labels
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument("weights", metavar="WEIGHTS", help=WEIGHTS.partition(" (")[0])
     parser.add_argument("folder", type=output_path, metavar="FOLDER", help="a new folder")
     parser.add_argument(
@@ -34,6 +59,248 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     return run(lambda: export(options.weights, options.folder, options.frames))
+
+
+def export(weights: str, folder: Path, frames: Path | None) -> None:
+    """Writes everything that can be written here, and says what cannot.
+
+    Raises FileNotFoundError or ValueError for wrong weights, and ValueError where the folder holds
+    something already.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder}: is there already; give the name of a new folder")
+    if frames is not None and not frames.is_dir():
+        raise FileNotFoundError(f"{frames}: no such folder")
+    scans = None if frames is None else load_scans(frames, COUNT)
+    config, state = load_weights(weights)
+    model = build_second(config)
+    restore(model, state, weights)
+    with _placed(folder) as place:
+        _copy_sources(place)
+        network_file.write(place / NETWORK, config, model)
+        fault = _build(place)
+        if fault is None:
+            write_report(place, weights, scans or load_scans(None, COUNT))
+    if fault is None:
+        print(f"wrote {folder}: sources, {NETWORK}, {LIBRARY}, parity.md")
+        return
+    print(f"wrote {folder}: sources, {NETWORK}")
+    print(f"no library and no parity report: {fault}; build it on the robot:")
+    print(f"  cmake -S {folder.name} -B build && cmake --build build --parallel")
+
+
+@contextmanager
+def _placed(folder: Path) -> Iterator[Path]:
+    """A folder to write to that becomes `folder` when the block succeeds."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        beside.chmod(0o755)
+        yield beside
+        os.replace(beside, folder)  # of an empty folder, too
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _copy_sources(place: Path) -> None:
+    shutil.copytree(SOURCES, place, dirs_exist_ok=True)
+    shutil.copytree(KERNELS, place / "csrc", ignore=shutil.ignore_patterns(*LEFT_OUT))
+    (place / "examples").mkdir()
+    shutil.copyfile(ROOT / "examples" / "detect.cpp", place / "examples" / "detect.cpp")
+    shutil.copyfile(_licence(), place / "LICENSE")
+
+
+def _licence() -> Path:
+    """The project's licence: at the top of a checkout, otherwise in the metadata of the wheel."""
+    if (ROOT / "LICENSE").is_file():
+        return ROOT / "LICENSE"
+    files = importlib.metadata.files("millisecond") or []
+    return Path(next(file for file in files if file.name == "LICENSE").locate())
+
+
+def _build(place: Path) -> str | None:
+    """Builds the library in the folder; what is missing or wrong where it cannot be built."""
+    for tool in ("cmake", "nvcc"):
+        if shutil.which(tool) is None:
+            return f"there is no {tool} here"
+    if not torch.cuda.is_available():
+        return "there is no GPU here to build it for"
+    with tempfile.TemporaryDirectory() as build:
+        generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+        print(f"building {LIBRARY} ...", flush=True)
+        for command in (
+            ["cmake", "-S", str(place), "-B", build, *generator],
+            ["cmake", "--build", build, "--parallel", str(os.cpu_count() or 1)],
+        ):
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            if result.returncode:
+                lines = (result.stdout + result.stderr).splitlines()
+                wrong = [line for line in lines if "rror" in line] or lines[-1:] or ["no output"]
+                return f"{command[0]} failed: {wrong[0].strip()[:300]}"
+        shutil.copyfile(Path(build) / LIBRARY, place / LIBRARY)
+    return None
+
+
+class Info(ctypes.Structure):
+    """ms_detector_info."""
+
+    _fields_ = (
+        ("point_width", c_int32),
+        ("most_boxes", c_int32),
+        ("classes", c_int32),
+        ("range", c_float * 6),
+    )
+
+
+class LeftOut(ctypes.Structure):
+    """ms_left_out."""
+
+    _fields_ = (("not_finite", c_int64), ("over_cap", c_int64))
+
+
+class Library:
+    """The loaded library; a call that fails raises OSError with the library's message."""
+
+    def __init__(self, path: str | Path):
+        self.functions = ctypes.CDLL(str(path))
+        self.functions.ms_error_message.restype = c_char_p
+        self.functions.ms_detector_close.argtypes = [c_void_p]
+        self.functions.ms_detector_close.restype = None
+        self.declare("ms_detector_open", c_char_p, c_int, c_int, POINTER(c_void_p))
+        self.declare("ms_detector_describe", c_void_p, POINTER(Info))
+        self.declare("ms_detector_warm_up", c_void_p, c_int64, c_void_p)
+        arrays = [c_void_p] * 3
+        counts = [c_int64, POINTER(c_int64), POINTER(LeftOut), c_void_p]
+        self.declare("ms_detect", c_void_p, c_void_p, c_int64, *arrays, *counts)
+
+    def declare(self, name: str, *arguments: type) -> None:
+        """What a function that returns a status takes."""
+        getattr(self.functions, name).argtypes = list(arguments)
+
+    def __call__(self, name: str, *arguments: object) -> None:
+        """Calls a function that returns a status."""
+        if getattr(self.functions, name)(*arguments):
+            raise OSError(f"{name}: {self.functions.ms_error_message().decode()}")
+
+
+class CppDetector:
+    """The detector of the library."""
+
+    def __init__(self, library: Library, network: str | Path, precision: str = "fp16"):
+        self._library, self._handle = library, c_void_p()
+        path = str(network).encode()
+        library("ms_detector_open", path, TYPES[precision], 0, ctypes.byref(self._handle))
+        self.info = Info()
+        library("ms_detector_describe", self._handle, ctypes.byref(self.info))
+        self.allocate()
+
+    def allocate(self) -> None:
+        """Room for the results of one call."""
+        most = self.info.most_boxes
+        self._boxes = np.empty((most, 7), np.float32)
+        self._scores, self._labels = np.empty(most, np.float32), np.empty(most, np.int32)
+        self._out = [array.ctypes.data for array in (self._boxes, self._scores, self._labels)]
+        self._found, self.left_out = c_int64(), LeftOut()
+
+    def __call__(self, points: np.ndarray) -> Found:
+        """points [P, C] float32 on the host -> boxes [n, 7], scores [n], labels [n]."""
+        points = np.ascontiguousarray(points)
+        self.detect(points.ctypes.data, len(points))
+        return self.found()
+
+    def found(self) -> Found:
+        """Boxes [n, 7], scores [n] and labels [n] of the last call."""
+        count = self._found.value
+        return self._boxes[:count].copy(), self._scores[:count].copy(), self._labels[:count].copy()
+
+    def detect(self, points: int, count: int, stream: int | None = None) -> None:
+        """As a call, but from an address on the host or the GPU; the results stay inside."""
+        found, left_out = ctypes.byref(self._found), ctypes.byref(self.left_out)
+        out = (*self._out, self.info.most_boxes, found, left_out, stream)
+        self._library("ms_detect", self._handle, points, count, *out)
+
+    def close(self) -> None:
+        self._library.functions.ms_detector_close(self._handle)
+        self._handle = c_void_p()
+
+
+def write_report(place: Path, weights: str, scans: Scans) -> None:
+    """Compares the library and the network file in the folder with Python on the weights."""
+    library = Library(place / LIBRARY)
+    lines = [
+        "# Parity",
+        "",
+        f"Boxes of libmillisecond and of the Python detector: {scans.source}, "
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}.",
+        "Times are from points on the host to boxes on the host, by the wall clock.",
+    ]
+    clouds = [points.numpy() for points in scans.points]
+    for precision in PRECISIONS:
+        cpp = CppDetector(library, place / NETWORK, precision)
+        pythons = _pythons(weights, precision)
+        lines += ["", f"## {precision}"]
+        for name, python in pythons.items():
+            table, same = _compared(clouds, python, cpp)
+            told = f"{same} of {len(clouds)} scans agree bit for bit with {name}."
+            lines += ["", told, "", *table]
+            print(f"{precision}: {told}")
+        times = {name: _timed(call, clouds) for name, call in {**pythons, "C++": cpp}.items()}
+        lines += ["", "| | p50, ms | p99, ms |", "|---|---|---|"]
+        lines += [f"| {name} | {time.p50:.3f} | {time.p99:.3f} |" for name, time in times.items()]
+        print(", ".join(f"{name} {time.p50:.3f} ms" for name, time in times.items()))
+        cpp.close()
+    (place / "parity.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _pythons(weights: str, precision: str) -> dict[str, Callable[[np.ndarray], Detections]]:
+    """Python's detectors by name: in fp32 on the library's kernels, and as a Detector is."""
+    detector = Detector.from_weights(weights, "cuda", precision)
+
+    def usual(points: np.ndarray) -> Detections:
+        return detector.detect(points)[0]
+
+    if precision != "fp32":
+        return {"Python": usual}
+    config, state = load_weights(weights)
+    model = build_second(config)
+    restore(model, state, weights)
+    inference = Inference(model, config, torch.device("cuda"), precision)
+    inference.on_cells = True
+    graphs = FrameGraphs(inference)
+
+    def on_cells(points: np.ndarray) -> Detections:
+        return graphs.finish(graphs.launch([points]), [points]).detections[0]
+
+    return {"Python on occupied cells": on_cells, "Python with cuDNN's dense network": usual}
+
+
+def _compared(
+    clouds: Sequence[np.ndarray], python: Callable[[np.ndarray], Detections], cpp: CppDetector
+) -> tuple[list[str], int]:
+    """The lines of a table with a row a scan, and the number of scans that agree in all bits."""
+    lines = ["| scan | points | boxes, Python | boxes, C++ | all bits | largest difference |"]
+    lines += ["|---|---|---|---|---|---|"]
+    agreeing = 0
+    for number, points in enumerate(clouds, start=1):
+        a, b = [array.numpy() for array in python(points)], cpp(points)
+        same = all(map(np.array_equal, a, b))
+        apart = "other boxes"
+        if len(a[0]) == len(b[0]):  # in boxes and scores
+            pairs = zip(a[:2], b[:2], strict=True)
+            apart = f"{max(np.abs(x - y).max(initial=0) for x, y in pairs):.2g}"
+        row = (number, len(points), len(a[0]), len(b[0]), "yes" if same else "no", apart)
+        lines.append(f"| {' | '.join(map(str, row))} |")
+        agreeing += same
+    return lines, agreeing
+
+
+def _timed(call: Callable[[np.ndarray], object], clouds: Sequence[np.ndarray]) -> Percentiles:
+    samples = []
+    for points in [*clouds, *clouds * CALLS]:
+        started = time.perf_counter()
+        call(points)
+        samples.append(1e3 * (time.perf_counter() - started))
+    return Percentiles.of(samples[len(clouds) :])
 
 
 if __name__ == "__main__":

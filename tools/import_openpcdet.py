@@ -5,7 +5,6 @@ if __name__ == "__main__":
 
     program.begin()
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,23 +12,20 @@ from pathlib import Path
 from millisecond.detector.config import load_config
 from millisecond.detector.import_openpcdet import import_openpcdet
 from millisecond.detector.weights import save_weights
-from millisecond.tools.program import output_path, run
+from millisecond.tools.program import CONFIG, config_file, output_path, parser_of, run
 
-CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 EXAMPLE = """example:
   millisecond import_openpcdet second_7862.pth second.safetensors
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument("source", type=Path, metavar="IN.pth", help="checkpoint of OpenPCDet")
     parser.add_argument("target", type=output_path, metavar="OUT.safetensors", help="file to write")
     parser.add_argument(
         "--config",
-        type=Path,
+        type=config_file,
         default=CONFIG,
         help="configuration of the network in the checkpoint (default: configs/second_kitti.yaml)",
     )

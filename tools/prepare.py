@@ -20,7 +20,7 @@ from millisecond.data.datasets.prepare import check_clouds, prepare
 from millisecond.data.formats.points import KITTI_POINTS
 from millisecond.data.packed import Pack
 from millisecond.detector.config import load_config
-from millisecond.tools.program import output_path, run
+from millisecond.tools.program import config_file, output_path, parser_of, run
 
 EXAMPLE = """examples:
   millisecond prepare --root kitti
@@ -39,33 +39,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
-    parser.add_argument(
-        "--config", type=Path, help="of the training (default: KITTI's classes and points)"
-    )
-    parser.add_argument(
+    parser = parser_of(__doc__, EXAMPLE)
+    add = parser.add_argument
+    add("--root", type=Path, required=True, help="folder of the data set")
+    add("--config", type=config_file, help="of the training (default: KITTI's classes and points)")
+    add(
         "--splits",
         nargs="+",
         metavar="SPLIT",
         help="lists in ROOT/ImageSets, or 'all'; the ground-truth database is made of the first "
         "(default: train val, or all where there are neither ImageSets nor --config)",
     )
-    parser.add_argument(
-        "--classes", nargs="+", default=(), metavar="NAME", help="types beside KITTI's own"
-    )
-    parser.add_argument(
+    add("--classes", nargs="+", default=(), metavar="NAME", help="types beside KITTI's own")
+    add(
         "--no-crop",
         dest="crop",
         action="store_false",
         help="keep the points outside of the camera's picture, for a configuration that says "
         "grid.crop_to_image: false",
     )
-    parser.add_argument(
-        "--output", type=output_path, metavar="DIR", help="where to (default: ROOT/millisecond)"
-    )
+    add("--output", type=output_path, metavar="DIR", help="where to (default: ROOT/millisecond)")
     options = parser.parse_args(argv)
     if options.config and (options.classes or not options.crop):
         parser.error("--classes and --no-crop do not go with --config, which says both")
@@ -73,6 +66,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def prepare_splits(options: argparse.Namespace) -> None:
+    """Pack the splits; the ground-truth database is made of the first."""
     root, classes, crop, points = options.root, options.classes, options.crop, KITTI_POINTS
     splits = options.splits or ("train", "val")
     if options.config:
@@ -82,18 +76,10 @@ def prepare_splits(options: argparse.Namespace) -> None:
         raise ValueError(f"{root}: plain files; give --config too, the configuration of a training")
     elif not (options.splits or (root / "ImageSets").is_dir()):
         splits = ("all",)
-    prepare_all(
-        [
-            open_dataset(
-                root, split, classes, options.output, packed=False, crop=crop, points=points
-            )
-            for split in splits
-        ]
-    )
-
-
-def prepare_all(datasets: Sequence[Dataset]) -> None:
-    """Pack data sets that were opened with packed=False; the database is made of the first."""
+    datasets = [
+        open_dataset(root, split, classes, options.output, packed=False, crop=crop, points=points)
+        for split in splits
+    ]
     for dataset in datasets:
         require_apart(dataset.prepared, dataset.layout.root)
         dataset.warn_of_changes()
@@ -130,9 +116,8 @@ def print_summary(database: GroundTruthDatabase) -> None:
     for name, number in Counter(database.names.tolist()).most_common():
         rows = database.names == name
         counts = [int((database.difficulty[rows] == level).sum()) for level in (0, 1, 2, -1)]
-        easy, moderate, hard, none = counts
         middle = np.median(database.counts[rows])
-        levels = f"{easy:>8}{moderate:>10}{hard:>8}{none:>8}" if graded else ""
+        levels = "{:>8}{:>10}{:>8}{:>8}".format(*counts) if graded else ""
         print(f"{name:<16}{number:>9}{levels}  {middle:.0f} (median)")
     if (database.difficulty < 0).any():
         print(

@@ -12,15 +12,19 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millisecond.data.files import plain_number
 
 if TYPE_CHECKING:
     from millisecond.data.checks.sensor import Mounting
+    from millisecond.data.datasets import Dataset
     from millisecond.data.formats.points import PointColumns
+    from millisecond.detector import Detector
     from millisecond.detector.config import Config
 
+ROOT = Path(__file__).resolve().parents[1]  # the project, or its folder among the packages
+CONFIG = ROOT / "configs" / "second_kitti.yaml"
 INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 PIPE_CLOSED = 141
 FARTHEST = 1000  # metres or degrees of a shift
@@ -42,6 +46,12 @@ def begin() -> None:
             sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: names may be any bytes
 
 
+def parser_of(description: str | None, examples: str) -> argparse.ArgumentParser:
+    """The parser of a program's command line; its help keeps the lines of the examples."""
+    kept = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(description=description, epilog=examples, formatter_class=kept)
+
+
 def output_path(text: str) -> Path:
     """An argument that names a file or folder to write. An empty one is refused: it would mean the
     current folder, and often comes from an unset shell variable."""
@@ -52,7 +62,14 @@ def output_path(text: str) -> Path:
 
 def shown(path: Path) -> str:
     """A file of this project in a program's help, from the project's own folder."""
-    return str(path.relative_to(Path(__file__).resolve().parents[1]))
+    return str(path.relative_to(ROOT))
+
+
+def config_file(text: str) -> Path:
+    """An argument that names a configuration. One of this project, such as
+    configs/second_kitti.yaml, is found from any folder."""
+    path, own = Path(text), ROOT / text
+    return own if path.parent.name == "configs" and own.is_file() and not path.exists() else path
 
 
 def number(text: str) -> int:
@@ -62,7 +79,7 @@ def number(text: str) -> int:
     return int(text)
 
 
-def score(text: str) -> float:
+def share(text: str) -> float:
     """An argument from 0 to 1."""
     if not 0 <= (value := _number(text)) <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not from 0 to 1")
@@ -109,6 +126,29 @@ def mounting_of(options: argparse.Namespace) -> Mounting:
     from millisecond.data.checks.sensor import Mounting
 
     return Mounting(options.shift_z, options.turn)
+
+
+def detector_of(options: argparse.Namespace) -> Detector:
+    """The network of --weights, --device and --precision, for the sensor of `mounting_of`."""
+    from millisecond.detector import Detector
+
+    mounting = mounting_of(options)
+    return Detector.from_weights(
+        options.weights, options.device, options.precision, mounting=mounting
+    )
+
+
+def dataset_for(
+    config: Config, root: Path, split: str, points: PointColumns | None = None, **others: Any
+) -> Dataset:
+    """A split of a data set as the network of a configuration takes it.
+
+    points: columns of the clouds; the configuration's unless given. others: see `open_dataset`.
+    """
+    from millisecond.data.datasets import open_dataset
+
+    crop, columns = config.grid.crop_to_image, points or config.points
+    return open_dataset(root, split, config.class_names, crop=crop, points=columns, **others)
 
 
 def columns_of(path: Path | None, network: Config) -> PointColumns:

@@ -5,7 +5,6 @@ if __name__ == "__main__":
 
     program.begin()
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from millisecond.detector.models.second import build_second
 from millisecond.detector.weights import load_weights, restore, save_halved
-from millisecond.tools.program import output_path, run
+from millisecond.tools.program import output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond ship_weights output/second/weights.safetensors detector/weights/second.safetensors
@@ -30,9 +29,7 @@ LARGEST = 5.0  # shift of a logit: it makes 0.007 of a score of 0.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument("source", type=Path, metavar="IN", help="weights file of a training")
     parser.add_argument("target", type=output_path, metavar="OUT", help="file to write")
     parser.add_argument(

@@ -16,7 +16,7 @@ from millisecond.data.simulator import write_drive, write_kitti_tree
 from millisecond.data.simulator.hall import Site
 from millisecond.data.simulator.sensors import find_sensor, sensor_names
 from millisecond.data.simulator.trees import SUFFIXES, usable_cores, write_folder_tree
-from millisecond.tools.program import output_path, run
+from millisecond.tools.program import output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond simulate --root streets --split train --streets 300
@@ -66,47 +66,40 @@ def simulate(options: argparse.Namespace) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--root", type=output_path, required=True, help="folder of the data set")
-    parser.add_argument("--split", help="name of their list in ROOT/ImageSets")
-    parser.add_argument("--streets", type=int, metavar="N", help="how many")
-    parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first")
-    parser.add_argument(
+    parser = parser_of(__doc__, EXAMPLE)
+    add = parser.add_argument
+    add("--root", type=output_path, required=True, help="folder of the data set")
+    add("--split", help="name of their list in ROOT/ImageSets")
+    add("--streets", type=int, metavar="N", help="how many")
+    add("--first", type=int, default=0, metavar="N", help="number of the first")
+    add(
         "--sensor",
         default="hdl-64e",
         help=f"{', '.join(sensor_names())}, or a .yaml file (default: hdl-64e)",
     )
-    parser.add_argument(
+    add(
         "--no-crop",
         action="store_true",
         help="all that the sensor sees, not only what is in the image of KITTI's camera",
     )
-    parser.add_argument(
-        "--no-intensity", action="store_true", help="write 0 for the intensity of every point"
-    )
-    parser.add_argument(
+    add("--no-intensity", action="store_true", help="write 0 for the intensity of every point")
+    add(
         "--layout",
         choices=("kitti", "folder"),
         default="kitti",
         help="folder: plain files points/, labels/, ImageSets/, of all directions and without a "
         "camera (default: kitti)",
     )
-    parser.add_argument(
+    add(
         "--site",
         type=Path,
         metavar="FILE.yaml",
         help="with --layout folder: halls with classes of your own instead of streets, see "
         "docs/simulator.md",
     )
-    parser.add_argument(
-        "--clouds", choices=SUFFIXES, help="with --layout folder: form of the clouds (.bin)"
-    )
-    parser.add_argument("--processes", type=int, default=usable_cores(), metavar="N")
-    parser.add_argument(
-        "--drive", type=int, metavar="SEED", help="50 successive scans of one street instead"
-    )
+    add("--clouds", choices=SUFFIXES, help="with --layout folder: form of the clouds (.bin)")
+    add("--processes", type=int, default=usable_cores(), metavar="N")
+    add("--drive", type=int, metavar="SEED", help="50 successive scans of one street instead")
     options = parser.parse_args(arguments)
     if options.layout == "kitti" and (options.site or options.clouds):
         parser.error("--site and --clouds go with --layout folder")

@@ -14,18 +14,19 @@ import numpy as np
 from tqdm import tqdm
 
 from millisecond.data.checks.scans import Tally
-from millisecond.data.datasets import Dataset, open_dataset
+from millisecond.data.datasets import Dataset
 from millisecond.data.files import replacing, require_own_json, write_json
-from millisecond.detector.config import Config
 from millisecond.detector.detector import Detector
 from millisecond.detector.uncertainty import MEASURES, Uncertainty, examine, values
 from millisecond.tools.program import (
     COLUMN_CONFIG,
     add_mounting,
     columns_of,
+    dataset_for,
     mounting_of,
     number,
     output_path,
+    parser_of,
     run,
 )
 
@@ -41,41 +42,34 @@ COLUMNS = ("value", "entropy", "disagreement", "boxes")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse(arguments)
-    return run(lambda: suggest(options))
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
+    parser = parser_of(__doc__, EXAMPLE)
+    add = parser.add_argument
+    add(
         "weights",
         type=Path,
         help="of the network to be taught: a file, or second or second_small, which are shipped",
     )
-    parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
-    parser.add_argument(
+    add("--root", type=Path, required=True, help="folder of the data set")
+    add(
         "--split",
         default="all",
         help="scans to order: a name in ImageSets of ROOT, a file with one name per line, or all "
         "that have no label file (default)",
     )
-    parser.add_argument(
-        "--count", type=number, default=20, metavar="N", help="scans to suggest (default: 20)"
-    )
-    parser.add_argument(
+    add("--count", type=number, default=20, metavar="N", help="scans to suggest (default: 20)")
+    add(
         "--by",
         choices=MEASURES,
         default="both",
         help="what makes a scan worth more (default: both)",
     )
-    parser.add_argument("--output", type=output_path, help="write the names of those scans here")
-    parser.add_argument("--json", type=output_path, help="write the figures of all scans here")
-    parser.add_argument("--config", type=Path, help=COLUMN_CONFIG)
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
+    add("--output", type=output_path, help="write the names of those scans here")
+    add("--json", type=output_path, help="write the figures of all scans here")
+    add("--config", type=Path, help=COLUMN_CONFIG)
+    add("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
     add_mounting(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    return run(lambda: suggest(options))
 
 
 def suggest(options: argparse.Namespace) -> None:
@@ -85,7 +79,9 @@ def suggest(options: argparse.Namespace) -> None:
     if options.json:
         require_own_json(options.json, lambda old: set(old) == {"most_first"})
     detector = Detector.from_weights(options.weights, options.device)
-    dataset = find_scans(options, detector.config)
+    config = detector.config
+    columns = columns_of(options.config, config)
+    dataset = dataset_for(config, options.root, options.split, columns, labels=False)
     mounting = mounting_of(options)
     rows = unlabelled(dataset) if options.split == "all" else range(len(dataset))
     found, notes = [], Tally()
@@ -107,18 +103,6 @@ def suggest(options: argparse.Namespace) -> None:
     if options.json:
         lines = [{"frame": names[i], "value": float(worth[i]), **found[i]._asdict()} for i in order]
         write_json(options.json, {"most_first": lines})
-
-
-def find_scans(options: argparse.Namespace, config: Config) -> Dataset:
-    """The scans of the split, as the network takes them."""
-    return open_dataset(
-        options.root,
-        options.split,
-        config.class_names,
-        crop=config.grid.crop_to_image,
-        labels=False,
-        points=columns_of(options.config, config),
-    )
 
 
 def unlabelled(dataset: Dataset) -> list[int]:

@@ -8,7 +8,6 @@ if __name__ == "__main__":
 
     program.begin()
 
-import argparse
 import shlex
 import sys
 import time
@@ -33,7 +32,7 @@ from millisecond.detector.draw.style import BACKGROUND, Palette
 from millisecond.detector.following import LiveFrame, Trails
 from millisecond.detector.tracking import Tracker
 from millisecond.tools import detect, evaluate_tracks, simulate
-from millisecond.tools.program import output_path, run
+from millisecond.tools.program import output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond tour --output output/demo
@@ -49,9 +48,7 @@ Command = list[str | Path]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument(
         "--output", type=output_path, required=True, help="folder for all that is written"
     )
@@ -189,7 +186,7 @@ def outlook(output: Path) -> str:
         f"  millisecond demo {drive}\n"
         f"  millisecond visualize --root {drive} --detections {found}\n"
         f"  millisecond evaluate --detections {found} --labels {drive / 'label_2'}\n"
-        "  make train-demo"
+        "  millisecond train_demo --output output/train_demo"
     )
 
 

@@ -10,20 +10,20 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-from millisecond.data.augment import GroundTruthDatabase
-from millisecond.data.datasets import Dataset, open_dataset, require_apart
+from millisecond.data.datasets import Dataset, require_apart
 from millisecond.data.datasets.prepare import open_database
 from millisecond.data.files import locked
 from millisecond.data.simulator.recording import SimulatedStreets
 from millisecond.data.simulator.sensors import find_sensor
-from millisecond.detector.config import Config, load_config
+from millisecond.detector.config import load_config
 from millisecond.detector.config_check import data_warnings
 from millisecond.detector.training.distributed import EXIT_CODE, Processes, first_to_say, processes
 from millisecond.detector.training.finite_guard import NotFinite
 from millisecond.detector.training.run import build_training
-from millisecond.tools.program import number, output_path, run
+from millisecond.tools.program import config_file, dataset_for, number, output_path, parser_of, run
 
 EXAMPLE = """examples:
   millisecond prepare --root kitti
@@ -62,41 +62,13 @@ def say_once(line: str) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "config", nargs="?", type=Path, metavar="CONFIG", help="YAML file, see configs/"
-    )
-    parser.add_argument("--root", type=Path, required=True, help="folder of the data set")
-    parser.add_argument(
-        "--output", type=output_path, required=True, help="folder for all that is written"
-    )
-    parser.add_argument("--resume", action="store_true", help="go on with the training in OUTPUT")
-    _add_recipe_arguments(parser)
-    parser.add_argument("--train-split", metavar="SPLIT", help="default: train")
-    _add_streets_arguments(parser)
-    parser.add_argument("--val-split", default="val", metavar="SPLIT", help="default: val")
-    parser.add_argument(
-        "--prepared",
-        type=Path,
-        metavar="DIR",
-        help="what millisecond prepare wrote (default: ROOT/millisecond)",
-    )
-    parser.add_argument("--device", help="cpu or cuda; the GPU where there is one")
-    options = parser.parse_args(arguments)
-    if options.config is None and options.set and "=" not in options.set[-1]:
-        options.config = Path(options.set.pop())  # `--set a=b CONFIG`: the option took it along
-    if options.config is None:
-        parser.error("the following arguments are required: CONFIG")
-    if options.start and options.resume:
-        parser.error("--resume goes on from the checkpoint in OUTPUT: leave --from out")
-    return options
-
-
-def _add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
-    """What goes beside CONFIG."""
-    parser.add_argument(
+    parser = parser_of(__doc__, EXAMPLE)
+    add = parser.add_argument
+    add("config", nargs="?", type=config_file, metavar="CONFIG", help="YAML file, see configs/")
+    add("--root", type=Path, required=True, help="folder of the data set")
+    add("--output", type=output_path, required=True, help="folder for all that is written")
+    add("--resume", action="store_true", help="go on with the training in OUTPUT")
+    add(
         "--from",
         dest="start",
         type=Path,
@@ -104,7 +76,7 @@ def _add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
         help="begin with the weights of this file, or of second or second_small, which are "
         "shipped, as far as they fit; see docs/few_labels.md",
     )
-    parser.add_argument(
+    add(
         "--set",
         nargs="+",
         action="extend",
@@ -112,19 +84,32 @@ def _add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="values that replace values of CONFIG, e.g. train.lr=0.001",
     )
-
-
-def _add_streets_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add("--train-split", metavar="SPLIT", help="default: train")
+    add(
         "--streets",
         type=number,
         metavar="N",
         help="train on N new simulated streets per epoch instead, made while it trains; ROOT is "
         "for validation then, and no objects are pasted",
     )
-    parser.add_argument(
-        "--sensor", help="that scans the streets, see millisecond simulate (default: hdl-64e)"
+    add("--sensor", help="that scans the streets, see millisecond simulate (default: hdl-64e)")
+    add("--val-split", default="val", metavar="SPLIT", help="default: val")
+    add(
+        "--prepared",
+        type=Path,
+        metavar="DIR",
+        help="what millisecond prepare wrote (default: ROOT/millisecond)",
     )
+    add("--device", help="cpu or cuda; the GPU where there is one")
+    options = parser.parse_args(arguments)
+    if options.config is None and options.set and "=" not in options.set[-1]:
+        # `--set a=b CONFIG`: the option took it along
+        options.config = config_file(options.set.pop())
+    if options.config is None:
+        parser.error("the following arguments are required: CONFIG")
+    if options.start and options.resume:
+        parser.error("--resume goes on from the checkpoint in OUTPUT: leave --from out")
+    return options
 
 
 def train(options: argparse.Namespace, group: Processes) -> int:
@@ -138,7 +123,8 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         )
     require_apart(options.output, options.root)
     config = load_config(options.config, options.set)
-    validation_frames = _dataset(options, config, options.val_split)
+    opened = partial(dataset_for, config, options.root, prepared=options.prepared)
+    validation_frames = opened(options.val_split)
     frames: Dataset | SimulatedStreets
     database = None
     if options.streets:
@@ -147,14 +133,18 @@ def train(options: argparse.Namespace, group: Processes) -> int:
         first = SimulatedStreets.first + STREETS_OF_A_SEED * config.train.seed
         frames = SimulatedStreets(options.streets, first, sensor, crop)
     else:
-        frames = _dataset(options, config, options.train_split or "train")
+        frames = opened(options.train_split or "train")
         if any(config.augment.sample.values()):
             labelled = frames
             database = group.of_first(lambda: open_database(labelled))
     with ExitStack() as held:
         group.of_first(lambda: held.enter_context(locked(options.output)))
         if group.first:
-            _warn(config, frames, validation_frames, database)
+            if not isinstance(frames, SimulatedStreets):  # they are made as they are needed
+                for line in data_warnings(config, frames, validation_frames, database):
+                    print(f"warning: {line}", file=sys.stderr)
+                frames.warn_of_changes()
+            validation_frames.warn_of_changes()
         training = build_training(
             config,
             frames,
@@ -172,7 +162,9 @@ def train(options: argparse.Namespace, group: Processes) -> int:
     elif group.first:
         weights = options.output / "weights.safetensors"
         print(f"weights: {weights}; best.safetensors beside it {praise(training.state.best)}")
-        print(f"every figure: {evaluation(options, weights)}")
+        command = ["millisecond", "evaluate", weights, "--root", options.root]
+        command += ["--split", options.val_split]
+        print(f"every figure: {shlex.join(map(str, command))}")
     return EXIT_CODE.get(stopped_by, 0)
 
 
@@ -184,37 +176,6 @@ def praise(best: float) -> str:
         "is of the last validation: none found anything (AP 0); see what "
         "millisecond check says of the data, or train for longer"
     )
-
-
-def _dataset(options: argparse.Namespace, config: Config, split: str) -> Dataset:
-    return open_dataset(
-        options.root,
-        split,
-        config.class_names,
-        options.prepared,
-        crop=config.grid.crop_to_image,
-        points=config.points,
-    )
-
-
-def _warn(
-    config: Config,
-    frames: Dataset | SimulatedStreets,
-    validation_frames: Dataset,
-    database: GroundTruthDatabase | None,
-) -> None:
-    """Prints what is odd about the data; streets that are made as they are needed have nothing."""
-    if not isinstance(frames, SimulatedStreets):
-        for line in data_warnings(config, frames, validation_frames, database):
-            print(f"warning: {line}", file=sys.stderr)
-        frames.warn_of_changes()
-    validation_frames.warn_of_changes()
-
-
-def evaluation(options: argparse.Namespace, weights: Path) -> str:
-    """The command line that prints the whole table for the weights."""
-    words = ["millisecond", "evaluate", weights, "--root", options.root]
-    return shlex.join(map(str, [*words, "--split", options.val_split]))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ if __name__ == "__main__":
 
     program.begin()
 
-import argparse
 import json
 import math
 import os
@@ -19,18 +18,19 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 import millisecond
 from millisecond.data.files import replacing
-from millisecond.tools.program import output_path, run
+from millisecond.tools.program import ROOT, output_path, parser_of, run
 
 EXAMPLE = """example:
   millisecond train_demo --output output/train_demo
 
 After Ctrl-C, the same command continues where it was stopped.
 """
-CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_small.yaml"
+CONFIG = ROOT / "configs" / "second_small.yaml"
 HOME = Path(str(millisecond.__file__)).resolve().parents[1]  # where the package is
 SPLITS = {"train": (0, 240), "val": (100_000, 40), "unseen": (200_030, 4)}  # first street, how many
 POSTER, HEIGHT = "200032", 576  # the street of the picture in README, pixels
@@ -42,7 +42,11 @@ SAY_SO = ("simulate", "prepare", "train")  # these print such a line themselves
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    output = parse(arguments).output
+    parser = parser_of(__doc__, EXAMPLE)
+    parser.add_argument(
+        "--output", type=output_path, required=True, help="folder for all that is written"
+    )
+    output = parser.parse_args(arguments).output
     return run(lambda: demonstrate(output))
 
 
@@ -64,16 +68,6 @@ def demonstrate(output: Path) -> int:
     )
     print(f"all in {time.monotonic() - begin:.0f} s: {parts}")
     return 0
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--output", type=output_path, required=True, help="folder for all that is written"
-    )
-    return parser.parse_args(arguments)
 
 
 def steps(output: Path) -> list[tuple[str, list[Command]]]:
@@ -150,13 +144,8 @@ def draw_poster(output: Path) -> None:
             with Image.open(path) as picture:
                 wide = round(picture.width * HEIGHT / picture.height)
                 pictures.append(picture.resize((wide, HEIGHT), Image.Resampling.LANCZOS))
-    poster = Image.new("RGB", (sum(picture.width for picture in pictures), HEIGHT))
-    left = 0
-    for picture in pictures:
-        poster.paste(picture, (left, 0))
-        left += picture.width
     with replacing(output / "street.png") as temporary:
-        poster.save(temporary, format="PNG")
+        Image.fromarray(np.hstack(pictures)).save(temporary, format="PNG")
 
 
 def report(output: Path) -> str:

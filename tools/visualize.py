@@ -1,5 +1,7 @@
 """Draw scans with ground truth and detections: in a window, or without a display into PNGs."""
 
+from __future__ import annotations
+
 if __name__ == "__main__":
     from millisecond.tools import program
 
@@ -10,16 +12,34 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from millisecond.data.metric.kitti import METRICS
-from millisecond.detector.draw.scene import COLOUR_BY
+import numpy as np
+from tqdm import tqdm
+
+from millisecond.data.files import make_folder
+from millisecond.data.metric.kitti import METRICS, count
+from millisecond.detector.draw.birds_eye import draw_birds_eye, draw_thumbnail
+from millisecond.detector.draw.camera import draw_camera, read_image
+from millisecond.detector.draw.object_table import draw_object_table, object_rows
+from millisecond.detector.draw.png import save_png
+from millisecond.detector.draw.scene import COLOUR_BY, SceneRenderer, SceneUnavailable
+from millisecond.detector.draw.sheets import CELL, RIGHT, compose_contact_sheet, compose_sheet
+from millisecond.detector.draw.view import View
 from millisecond.detector.draw.window import Window, WindowUnavailable
-from millisecond.tools.pictures import KINDS, Artist, Browser, keys_of, write_pictures
-from millisecond.tools.program import WEIGHTS, add_mounting, output_path, run
-from millisecond.tools.program import score as shown_score
+from millisecond.tools.program import (
+    WEIGHTS,
+    add_mounting,
+    one_line,
+    output_path,
+    parser_of,
+    run,
+    share,
+)
 from millisecond.tools.visualizing import (
     BOXES,
+    NOTHING,
     Account,
     CommandSource,
+    Content,
     Judge,
     Rank,
     Studio,
@@ -43,6 +63,21 @@ detections have a cross, by KITTI's rules (docs/visualize.md). A frame that cann
 reported and left out; the exit code is then 2.
 """
 FOLDER = Path("output/pictures")
+KINDS = ("views", "sheets", "contact")
+CONTACT, COLUMNS = 48, 4  # most frames on a contact sheet, and how many of them side by side
+STEPS = {"left": -1, "right": 1, "page_up": -10, "page_down": 10}
+WORSE = {"n": 1, "b": -1}
+DIGITS = 9  # of a typed number, the last ones
+TURNING = {
+    "left, right": "frame before, after",
+    "page_up, page_down": "ten frames back, on",
+    "home, end": "first frame, last frame",
+    "0 to 9, enter": "the frame of this number",
+    "backspace": "take back a digit of it",
+}
+RANKING = {"n, b": "the next frame among the worst, back"}
+JUDGING = {"e": "boxes by class, by error"}
+SAVING = {"s": "save the sheet of this frame"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,135 +85,289 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(lambda: visualize(options))
 
 
-def visualize(options: argparse.Namespace) -> int:
-    """Open the window, or write the pictures where there is no display."""
-    source = find_source(options)
-    require_judged(options, source)
-    start = find_start(options.start, source)
-    judge = Judge(source, options.overlap, options.metric or METRICS[0])
-    if options.output is None:
-        try:
-            return browse(options, source, judge, start)
-        except WindowUnavailable as error:
-            print(f"note: {error}; writing PNGs", file=sys.stderr)
-    studio = Studio(source, judge, Account(options.score, source.palette, at_once=False))
-    folder, by_error = options.output or FOLDER, options.boxes == "error"
-    order, _ = find_order(options, studio, folder)
-    first = order.index(start) if options.start else 0
-    with Artist(options.colour_by, source.view) as artist:
-        return write_pictures(studio, order[first:], options.pictures, by_error, artist, folder)
-
-
-def browse(options: argparse.Namespace, source: CommandSource, judge: Judge, start: int) -> int:
-    """Raises WindowUnavailable where no window can be opened."""
-    studio = Studio(source, judge, Account(options.score, source.palette, at_once=True))
-    with (
-        Window(keys_of(studio), options.colour_by) as window,
-        Artist(options.colour_by, source.view) as artist,
-    ):
-        order, ranks = find_order(options, studio, FOLDER)
-        at = order.index(start) if options.start else 0
-        return Browser(studio, window, artist, FOLDER, order, ranks).browse(
-            at, options.boxes == "error"
-        )
-
-
-def find_start(name: str | None, source: CommandSource) -> int:
-    """The place of the frame to start at."""
-    if name is None:
-        return 0
-    if name not in source.names:
-        names = source.names
-        raise ValueError(
-            f"--start {name}: no such frame among the {len(names)}, {names[0]} to {names[-1]}"
-        )
-    return source.names.index(name)
-
-
-def find_order(
-    options: argparse.Namespace, studio: Studio, folder: Path
-) -> tuple[list[int], list[Rank] | None]:
-    """The places of the frames in the order in which they are shown, and the ranking if it was
-    asked for, which is then in the folder too."""
-    if options.order != "worst":
-        return list(range(len(studio.source.names))), None
-    ranks = studio.judge.rank(studio.account)
-    report_ranking(studio.source.names, ranks, folder)
-    return [rank.place for rank in ranks], ranks
-
-
 def overlap(text: str) -> float:
     """An argument above 0 and below 1."""
-    value = shown_score(text)
+    value = share(text)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 1")
     return value
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("scans", nargs="*", type=Path, help="clouds, or folders of them")
-    parser.add_argument("--root", type=Path, help="folder of a data set, instead of scans")
-    parser.add_argument("--split", default="all", help="list in ROOT/ImageSets (default: all)")
-    parser.add_argument("--frames", nargs="+", metavar="ID", help="of the split (default: all)")
+    parser = parser_of(__doc__, EXAMPLE)
+    add = parser.add_argument
+    add("scans", nargs="*", type=Path, help="clouds, or folders of them")
+    add("--root", type=Path, help="folder of a data set, instead of scans")
+    add("--split", default="all", help="list in ROOT/ImageSets (default: all)")
+    add("--frames", nargs="+", metavar="ID", help="of the split (default: all)")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--detections", type=Path, metavar="DIR", help="folder of results")
     source.add_argument("--weights", type=Path, help=f"to detect with: {WEIGHTS}")
     source.add_argument("--no-detections", action="store_true", help="only points and ground truth")
-    parser.add_argument(
+    add(
         "--classes",
         nargs="+",
         default=[],
         metavar="NAME",
         help="types that labels have besides KITTI's",
     )
-    parser.add_argument(
-        "--config", type=Path, help="whose section `points` names the columns of the scans"
-    )
-    parser.add_argument("--device", help="to detect on: cpu, cuda (a GPU if there is one)")
-    parser.add_argument(
-        "--score",
-        type=shown_score,
-        default=0.3,
-        help="least score that is drawn (default: %(default)s)",
-    )
-    parser.add_argument(
+    add("--config", type=Path, help="whose section `points` names the columns of the scans")
+    add("--device", help="to detect on: cpu, cuda (a GPU if there is one)")
+    add("--score", type=share, default=0.3, help="least score that is drawn (default: %(default)s)")
+    add(
         "--overlap",
         type=overlap,
         metavar="IOU",
         help="that makes a match (default: KITTI's, 0.7 for cars, 0.5 for others)",
     )
-    _add_picture_arguments(parser)
-    add_mounting(parser)
-    return parser.parse_args(arguments)
-
-
-def _add_picture_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--metric", choices=METRICS, help="of the overlap (default: 3d)")
-    parser.add_argument(
-        "--boxes", choices=BOXES, default="class", help="what their colours say (default: class)"
-    )
-    parser.add_argument(
-        "--colour-by", choices=COLOUR_BY, default="height", help="points (default: height)"
-    )
-    parser.add_argument(
+    add("--metric", choices=METRICS, help="of the overlap (default: 3d)")
+    add("--boxes", choices=BOXES, default="class", help="what their colours say (default: class)")
+    add("--colour-by", choices=COLOUR_BY, default="height", help="points (default: height)")
+    add(
         "--order",
         choices=("given", "worst"),
         default="given",
         help="worst: frames with the most errors first, and a ranking is written",
     )
-    parser.add_argument("--start", metavar="ID", help="frame that the window shows first")
-    parser.add_argument(
+    add("--start", metavar="ID", help="frame that the window shows first")
+    add(
         "--pictures",
         choices=KINDS,
         default="views",
         help="without a window: single views, one sheet per frame, or one contact sheet",
     )
-    parser.add_argument(
-        "--output", type=output_path, metavar="DIR", help="write PNGs here, no window"
-    )
+    add("--output", type=output_path, metavar="DIR", help="write PNGs here, no window")
+    add_mounting(parser)
+    return parser.parse_args(arguments)
+
+
+def visualize(options: argparse.Namespace) -> int:
+    """Open the window, or write the pictures where there is no display."""
+    source = find_source(options)
+    require_judged(options, source)
+    names = source.names
+    if options.start is not None and options.start not in names:
+        raise ValueError(
+            f"--start {options.start}: no such frame among the {len(names)}, {names[0]} to "
+            f"{names[-1]}"
+        )
+    judge = Judge(source, options.overlap, options.metric or METRICS[0])
+    if options.output is None:
+        try:
+            return browse(options, source, judge)
+        except WindowUnavailable as error:
+            print(f"note: {error}; writing PNGs", file=sys.stderr)
+    studio = Studio(source, judge, Account(options.score, source.palette, at_once=False))
+    folder, by_error = options.output or FOLDER, options.boxes == "error"
+    order, first, _ = find_order(options, studio, folder)
+    with SceneRenderer() as renderer:
+        artist = Artist(renderer, options.colour_by, source.view)
+        return write_pictures(studio, order[first:], options.pictures, by_error, artist, folder)
+
+
+def browse(options: argparse.Namespace, source: CommandSource, judge: Judge) -> int:
+    """Raises WindowUnavailable where no window can be opened."""
+    studio = Studio(source, judge, Account(options.score, source.palette, at_once=True))
+    with Window(keys_of(studio), options.colour_by) as window, SceneRenderer() as renderer:
+        artist = Artist(renderer, options.colour_by, source.view)
+        order, first, ranks = find_order(options, studio, FOLDER)
+        browser = Browser(studio, window, artist, FOLDER, order, ranks)
+        return browser.browse(first, options.boxes == "error")
+
+
+def find_order(
+    options: argparse.Namespace, studio: Studio, folder: Path
+) -> tuple[list[int], int, list[Rank] | None]:
+    """The places of the frames in the order in which they are shown, the number of the first one
+    there, and the ranking if it was asked for, which is then in the folder too."""
+    names, ranks = studio.source.names, None
+    order = list(range(len(names)))
+    if options.order == "worst":
+        ranks = studio.judge.rank(studio.account)
+        report_ranking(names, ranks, folder)
+        order = [rank.place for rank in ranks]
+    first = order.index(names.index(options.start)) if options.start else 0
+    return order, first, ranks
+
+
+class Artist:
+    """Draws frames; without the 3-D scene where Open3D cannot render, which is said once."""
+
+    def __init__(self, renderer: SceneRenderer, colour_by: str, view: View | None):
+        """colour_by: "height" or "intensity" of the points. view: of the bird's-eye view."""
+        self.colour_by, self.view = colour_by, view
+        self._renderer, self._in_3d = renderer, True
+
+    def views(self, content: Content) -> dict[str, np.ndarray]:
+        """Pictures [H, W, 3] uint8 by kind: birds_eye, scene and camera, those that can be drawn.
+
+        Raises ValueError or OSError for an image that cannot be read.
+        """
+        frame, shown = content
+        image = None if frame is None or frame.image is None else read_image(frame.image)
+        pictures = {"birds_eye": draw_birds_eye(*shown, self.colour_by, self.view)}
+        if self._in_3d:
+            try:
+                pictures["scene"] = self._renderer.draw(*shown, colour_by=self.colour_by)
+            except SceneUnavailable as error:
+                self._in_3d = False
+                tqdm.write(f"note: {error}", file=sys.stderr)
+        if image is not None and frame is not None and frame.calibration is not None:
+            pictures["camera"] = draw_camera(image, frame.calibration, *shown[1:])
+        return pictures
+
+    def sheet(self, content: Content) -> np.ndarray:
+        """All views and the table of objects as one picture; raises as `views`."""
+        views, shown = self.views(content), content.shown
+        rows = object_rows(shown.points, shown.ground_truth, shown.detections)
+        beside = [views[kind] for kind in ("scene", "camera") if kind in views]
+        return compose_sheet(views["birds_eye"], [*beside, draw_object_table(rows, RIGHT)])
+
+
+def write_pictures(
+    studio: Studio, order: Sequence[int], kind: str, by_error: bool, artist: Artist, folder: Path
+) -> int:
+    """Write the pictures of all frames in this order; returns the exit code.
+
+    kind: "views" for NAME_birds_eye.png and so on, "sheets" for NAME_sheet.png, "contact" for one
+    picture of many frames.
+    """
+    make_folder(folder)
+    names, written = studio.source.names, 0
+    if kind == "contact":
+        order = order[:CONTACT]
+    cells = []
+    for place in tqdm(order, unit="frame", disable=None):
+        try:
+            content = studio.content(place, by_error)
+            if kind == "contact":
+                cells.append(_cell(content, artist))
+                continue
+            pictures = (
+                artist.views(content) if kind == "views" else {"sheet": artist.sheet(content)}
+            )
+        except (ValueError, OSError) as error:
+            studio.account.bad(names[place], error)
+            continue
+        for name, picture in pictures.items():
+            save_png(folder / f"{names[place]}_{name}.png", picture)
+        written += len(pictures)
+    if cells:
+        save_png(folder / "contact_sheet.png", compose_contact_sheet(cells, COLUMNS))
+        written = 1
+        if len(names) > CONTACT:
+            print(f"the contact sheet has {CONTACT} of {len(names)} frames; --frames picks others")
+    print(f"{written} pictures written to {folder}")
+    return studio.account.close(len(order))
+
+
+def _cell(content: Content, artist: Artist) -> tuple[str, np.ndarray]:
+    points, truth, found, title = content.shown
+    if truth is not None and truth.verdicts and found is not None:
+        title = f"{title.split()[0]}   {count(truth.verdicts, found.verdicts)}"
+    picture = draw_thumbnail(points, truth, found, artist.colour_by, artist.view, CELL)
+    return title, picture
+
+
+def keys_of(studio: Studio) -> dict[str, str]:
+    """The keys that make sense for these frames, and what they do."""
+    several, judged = len(studio.source.names) > 1, studio.source.judged
+    turning = TURNING if several else {}
+    ranking = RANKING if several and judged else {}
+    return turning | ranking | (JUDGING if judged else {}) | SAVING
+
+
+class Browser:
+    """Shows the frames that the user turns to."""
+
+    def __init__(
+        self,
+        studio: Studio,
+        window: Window,
+        artist: Artist,
+        folder: Path,
+        order: Sequence[int],
+        ranks: list[Rank] | None,
+    ):
+        """folder: for the sheets and the ranking that the user asks for. order: of the frames, by
+        their places. ranks: where it is known which are the worst."""
+        self._studio, self._window, self._artist = studio, window, artist
+        self._folder, self._order, self._ranks = folder, order, ranks
+        self._rank = -1  # which of the worst was shown last
+        self._typed = ""  # digits of a frame's number
+
+    def browse(self, at: int, by_error: bool) -> int:
+        """Begin with a frame, by its number in the order; returns the exit code once the window is
+        closed."""
+        drawn = None
+        while self._window.open:
+            if drawn is None or drawn[:2] != (at, by_error):
+                content = self._studio.content_or_reason(self._order[at], by_error)
+            if drawn != (at, by_error, self._typed):
+                self._show(content, at)
+                drawn = at, by_error, self._typed
+            for key in self._window.wait():
+                typed, self._typed = self._typed, ""
+                if key == "e":
+                    by_error = not by_error
+                elif key == "s" and drawn is not None and drawn[:2] == (at, by_error):
+                    self._save(at, content)
+                elif key in WORSE:
+                    at, drawn = self._worse(WORSE[key]), None
+                elif key.isdecimal():
+                    self._typed = (typed + key)[-DIGITS:]
+                elif key == "backspace":
+                    self._typed = typed[:-1]
+                elif key == "enter":
+                    at = self._jumped(at, typed)
+                else:
+                    at = self._turned(at, key)
+        return self._studio.account.close(len(self._order))
+
+    def _show(self, content: Content, at: int) -> None:
+        several = len(self._order) > 1
+        place = f"     {at + 1} of {len(self._order)}" if several else ""
+        typed = f"     go to {self._typed}" if self._typed else ""
+        self._window.show(*content.shown._replace(title=content.shown.title + place + typed))
+
+    def _jumped(self, at: int, typed: str) -> int:
+        """The frame of the typed number, as titles count them; beyond the ends the first or last
+        one."""
+        return min(max(int(typed), 1), len(self._order)) - 1 if typed else at
+
+    def _turned(self, at: int, key: str) -> int:
+        last = len(self._order) - 1
+        if key in ("home", "end"):
+            return 0 if key == "home" else last
+        step = STEPS.get(key, 0)
+        if abs(step) > 1:  # ten frames stop at the ends
+            return min(max(at + step, 0), last)
+        return (at + step) % len(self._order)
+
+    def _worse(self, step: int) -> int:
+        """The next frame of the ranking, which is made when it is first needed."""
+        if self._ranks is None:
+            self._window.show(*NOTHING._replace(title="judging all frames ..."))
+            self._ranks = self._studio.judge.rank(self._studio.account)
+            try:
+                report_ranking(self._studio.source.names, self._ranks, self._folder)
+            except (ValueError, OSError) as error:  # the window needs no file
+                print(f"error: {one_line(error)}", file=sys.stderr)
+        self._rank = min(max(self._rank + step, 0), len(self._ranks) - 1)
+        return list(self._order).index(self._ranks[self._rank].place)
+
+    def _save(self, at: int, content: Content) -> None:
+        self._window.screenshots.clear()  # the sheet has more than what the window shows
+        name = self._studio.source.names[self._order[at]]
+        if content.frame is None:
+            return  # its title says why
+        path = self._folder / f"{name}_sheet.png"
+        try:
+            make_folder(self._folder)
+            save_png(path, self._artist.sheet(content))
+            print(f"{path} written", flush=True)
+        except (ValueError, OSError) as error:
+            print(f"error: frame {name}: {one_line(error)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

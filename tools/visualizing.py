@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from millisecond.data.boxes import NamedDetections
-from millisecond.data.checks.scans import Note, Tally
+from millisecond.data.checks.scans import Tally
 from millisecond.data.datasets import is_folder, open_dataset
 from millisecond.data.files import make_folder, require_own_json, write_json
 from millisecond.data.folder.dataset import FolderDataset
@@ -43,13 +43,8 @@ class ShownFrame(NamedTuple):
     title: str
 
 
-NOTHING = ShownFrame(np.zeros((0, 4), np.float32), None, None, "")
-
-
-def detect(detector: Detector, points: np.ndarray) -> tuple[NamedDetections, list[Note]]:
-    """Detections in points [P, 4], and notes on points that were left out."""
-    found, left_out = detector.detect(points)
-    return found.named(detector.config.class_names), left_out
+NO_POINTS = np.zeros((0, 4), np.float32)
+NOTHING = ShownFrame(NO_POINTS, None, None, "")
 
 
 class Account:
@@ -94,9 +89,6 @@ class Account:
             lines = "\n".join(f"error: {line}" for line in self._bad.values())
             print(lines + counted * (frames > 1), file=sys.stderr)
         return 2 if self._bad else 0
-
-
-NO_POINTS = np.zeros((0, 4), np.float32)
 
 
 class NamedFrames(NamedTuple):
@@ -185,9 +177,8 @@ def find_frames(
         options.root, options.split, classes, crop=bool(crop), labels=False, points=columns
     )
     if dataset.layout.labelled and not isinstance(dataset, FolderDataset):
-        Layout.find(
-            options.root, options.split
-        )  # a frame without its labels would be judged as empty
+        # a frame without its labels would be judged as empty
+        Layout.find(options.root, options.split)
     ids = dataset.frame_ids
     for name in options.frames or ():
         if name not in ids:
@@ -227,7 +218,8 @@ class Found:
     def __call__(self, frame: Frame, notes: Tally) -> NamedDetections:
         name = frame.frame_id
         if name not in self._known:
-            self._known[name], left_out = detect(self._detector, frame.points)
+            found, left_out = self._detector.detect(frame.points)
+            self._known[name] = found.named(self._detector.config.class_names)
             notes.add(f"frame {name}", left_out + self._detector.examine(frame.points))
         return self._known[name]
 
@@ -351,9 +343,8 @@ class Studio:
             return Content(frame, ShownFrame(frame.points, truth, None, title))
         all_found = source.detections(frame, account.notes)
         found, left_out = account.best(frame.frame_id, all_found)
-        if truth is not None and found.scores is not None:
-            sufficient = NamedDetections(found.boxes, np.asarray(found.scores), found.names)
-            verdicts = self.judge.verdicts(place, frame, sufficient)
+        if truth is not None:
+            verdicts = self.judge.verdicts(place, frame, account.sufficient(all_found))
             truth = truth.judged(verdicts.truth.tolist(), None, by_error)
             found = found.judged(verdicts.detections.tolist(), verdicts.overlap, by_error)
             title += f"   {count(truth.verdicts, found.verdicts)}"

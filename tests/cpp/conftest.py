@@ -17,7 +17,7 @@ from millisecond.detector.config import load_config
 from millisecond.detector.models.second import build_second
 from millisecond.detector.weights import load_weights, restore, save_weights
 from millisecond.ops.library import cache_folder
-from millisecond.tools.exporting import Library
+from millisecond.tools.export import Library
 from tests.helpers.small_detector import build_small_network
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from millisecond.detector.inference import Inference
 from millisecond.detector.models.second import build_second
 from millisecond.detector.weights import find_weights, load_weights, restore
 from millisecond.ops.transfer import clamp_intensity
-from millisecond.tools.exporting import TYPES
+from millisecond.tools.export import TYPES
 from tests.cpp.structures import EncoderInfo, at, on_stream
 from tests.helpers.small_detector import cloud
 

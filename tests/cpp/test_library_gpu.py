@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from millisecond.detector import Detector
-from millisecond.tools.exporting import CppDetector
+from millisecond.tools.export import CppDetector
 from tests.cpp.dlpack import address
 from tests.cpp.structures import Scans
 from tests.helpers.small_detector import cloud
@@ -32,7 +32,10 @@ def test_finds_the_boxes_of_python_bit_for_bit(library, weights, network, precis
     # Python takes cuDNN's dense network in fp32, which no other library has: here its own rows
     monkeypatch.setattr(python._inference, "on_cells", True)
     cpp = CppDetector(library, network, precision)
-    assert cpp.class_names() == list(python.config.class_names)
+    name_of = library.functions.ms_detector_class
+    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int32]
+    names = [name_of(cpp._handle, label + 1).decode() for label in range(cpp.info.classes)]
+    assert names == list(python.config.class_names)
     for name, points in clouds().items():
         wanted, _ = python.detect(points)
         boxes, scores, labels = cpp(points)

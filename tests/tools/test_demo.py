@@ -12,8 +12,8 @@ from millisecond.data.simulator import simulate
 from millisecond.detector.draw.png import save_png
 from millisecond.detector.draw.window_view import SCREENSHOT, names_of
 from millisecond.detector.following import LiveFrame, Statistics
-from millisecond.tools import demo, playing
-from millisecond.tools.playing import Choices, LiveView, Player, keys_for
+from millisecond.tools import demo
+from millisecond.tools.demo import Choices, LiveView, Player, keys_for
 from tests.helpers.kitti_miniature import png
 
 av = pytest.importorskip("av")
@@ -189,7 +189,7 @@ def test_a_pause_holds_the_scans_and_a_step_lets_one_through():
 
 
 def test_keys_choose_what_is_shown(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(playing, "SCREENSHOTS", tmp_path / "screenshots")
+    monkeypatch.setattr(demo, "SCREENSHOTS", tmp_path / "screenshots")
     keys = [None, "up", "2", "2", "down", "[", "]", "]", "s", "s", None]
     window, scans = play(keys, [frame(0), Trouble("a bad packet")])
     every, sure, cars = [0.9, 0.4, 0.31], [0.9, 0.4], [0.9]
@@ -209,7 +209,7 @@ def test_keys_choose_what_is_shown(monkeypatch, tmp_path, capsys):
 
 def test_a_screenshot_that_cannot_be_written_does_not_end_the_view(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("no folder")
-    monkeypatch.setattr(playing, "SCREENSHOTS", tmp_path / "file" / "screenshots")
+    monkeypatch.setattr(demo, "SCREENSHOTS", tmp_path / "file" / "screenshots")
     window, _ = play([None, "s", "up", None], [frame(0)])
     assert len(window.shown) == 2 and not window.screenshots
     assert capsys.readouterr().err.count("error: ") == 1

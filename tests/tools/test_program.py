@@ -249,3 +249,13 @@ def test_a_reader_that_leaves_is_no_error(tmp_path):
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode in (program.PIPE_CLOSED, 0)
+
+
+def test_a_configuration_of_the_project_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = "configs/second_kitti.yaml"
+    assert program.config_file(name) == program.CONFIG
+    assert program.config_file("second_kitti.yaml") == Path("second_kitti.yaml")  # the user's
+    (tmp_path / "configs").mkdir()
+    (tmp_path / name).write_text("")
+    assert program.config_file(name) == Path(name)

@@ -18,7 +18,7 @@ from millisecond.detector.draw.object_table import object_rows
 from millisecond.detector.draw.sheets import RIGHT
 from millisecond.detector.draw.style import VERDICT_COLOURS, Palette
 from millisecond.tools import visualize
-from millisecond.tools.pictures import keys_of
+from millisecond.tools.visualize import keys_of
 from tests.helpers.judged_results import STRANGER, write_judged_results, write_results
 from tests.helpers.kitti_miniature import CAR, IDS, PEDESTRIAN, write_miniature
 
