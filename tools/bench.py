@@ -253,12 +253,11 @@ def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:
 
 def _measure_dense3d(options: argparse.Namespace) -> dict:
     from millisecond.detector.draw.png import require_own, save_png
-    from millisecond.tools.benchmarks import dense3d
-    from millisecond.tools.benchmarks.dense3d_picture import draw_occupancies
+    from millisecond.tools.benchmarks.dense3d import draw_occupancies, measure
 
     if options.plot:
         require_own(options.plot)
-    result = dense3d.measure([*dense3d.SINGLE, *dense3d.WIDE], dense3d.GRID)
+    result = measure()
     if options.plot:
         picture = draw_occupancies(result["occupancy"], result["crossings"], result["device"])
         save_png(options.plot, picture)

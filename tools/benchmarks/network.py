@@ -15,9 +15,11 @@ from millisecond.detector.detector import Detector
 from millisecond.detector.inference import build_postprocessor
 from millisecond.detector.models.bev_rows import BevRows
 from millisecond.detector.models.second import Second
+from millisecond.ops.lab.networks import encoder_layers
+from millisecond.ops.lab.timing import Times, timed
 from millisecond.ops.voxelize import Voxels
-from millisecond.tools.benchmarks.peers import available, encoder_layers
-from millisecond.tools.benchmarks.timing import Scans, Times, timed
+from millisecond.tools.benchmarks.peers import available
+from millisecond.tools.benchmarks.timing import Scans
 
 WARM_UP = 3  # calls
 

@@ -28,10 +28,11 @@ from millisecond.detector.inference import Inference
 from millisecond.detector.models.second import Second
 from millisecond.detector.weights import save_weights
 from millisecond.ops import Pyramid, Voxels
+from millisecond.ops.lab.timing import kernel_time, wall
 from millisecond.tools.benchmarks.first_box import first_box
 from millisecond.tools.benchmarks.network import hardware
 from millisecond.tools.benchmarks.peers import PeerNetwork, peer_networks
-from millisecond.tools.benchmarks.timing import Percentiles, Scans, kernel_time, wall
+from millisecond.tools.benchmarks.timing import Percentiles, Scans
 
 REPEATS = 5  # calls, on a CPU
 Clock = Callable[[Callable[[], object]], float]

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from millisecond import ops
+from millisecond.ops.lab.timing import kernel_time
 from millisecond.tools.benchmarks.pointnet2 import compiled, launcher
-from millisecond.tools.benchmarks.timing import Scans, kernel_time
+from millisecond.tools.benchmarks.timing import Scans
 
 # clouds, points of a cloud, centres or queries
 SIZES = ((1, 16_384, 4096), (16, 16_384, 4096), (1, 131_072, 16_384))

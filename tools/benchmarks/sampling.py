@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from millisecond.ops import furthest_point_sampling
+from millisecond.ops.lab.timing import Times, timed
 from millisecond.tools.benchmarks.pointnet2 import compiled, launcher
-from millisecond.tools.benchmarks.timing import Times, timed
 
 SIZES = ((1024, 16_384), (2048, 131_072))  # samples, points of a cloud
 BATCHES = (1, 16)

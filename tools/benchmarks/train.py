@@ -27,7 +27,7 @@ from millisecond.detector.training.loader import (
 )
 from millisecond.detector.training.losses import build_criterion
 from millisecond.detector.training.trainer import Indexed, Trainer
-from millisecond.tools.benchmarks.timing import Times, kernel_time, wall
+from millisecond.ops.lab.timing import Times, kernel_time, wall
 
 WARM_UP = 5  # steps
 
