@@ -3,7 +3,7 @@ r"""Runs every CUDA kernel on small inputs, for compute-sanitizer to watch:
 PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck \
     python tests/helpers/every_kernel.py
 
-The inputs are those of ops/lab/examples.py.
+ops/lab/examples.py has the inputs.
 """
 
 import sys
