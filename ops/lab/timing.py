@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -45,6 +45,22 @@ def wall(call: Callable[[], object], repeats: int, warmup: int = 3) -> list[floa
     for _ in range(warmup):
         call()
     return [timed(call)[1] for _ in range(repeats)]
+
+
+def by_turns(
+    calls: Mapping[str, Callable[[], object]],
+    repeats: int,
+    warmup: int = 0,
+    clock: Callable[[Callable[[], object]], float] = lambda call: timed(call)[1],
+) -> dict[str, list[float]]:
+    """Milliseconds of each call. The calls take turns, so that all of them see the same clocks."""
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(warmup + repeats):
+        for name, call in calls.items():
+            milliseconds = clock(call)
+            if turn >= warmup:
+                samples[name].append(milliseconds)
+    return samples
 
 
 def timed(call: Callable[[], Result]) -> tuple[Result, float]:

@@ -18,7 +18,7 @@ from millisecond.detector.models.second import Second
 from millisecond.ops.lab.networks import encoder_layers
 from millisecond.ops.lab.timing import Times, timed
 from millisecond.ops.voxelize import Voxels
-from millisecond.tools.benchmarks.peers import available
+from millisecond.tools.benchmarks.peers import available, reason
 from millisecond.tools.benchmarks.timing import Scans
 
 WARM_UP = 3  # calls
@@ -95,7 +95,7 @@ class _Stages:
                 _, times[f"encoder of {name}"] = timed(lambda p=peer: p(voxels))
             except Exception as error:  # one that cannot do this is a result, not the end
                 del self.peers[name]
-                self.left_out[name] = (str(error).strip() or repr(error)).splitlines()[-1][:80]
+                self.left_out[name] = reason(error)
         return times
 
 

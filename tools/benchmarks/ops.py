@@ -25,7 +25,7 @@ from millisecond.ops.lab.networks import Layer, encoder_layers, second_layers
 from millisecond.ops.lab.timing import DTYPES, Times, kernel_time, set_precision, wall
 from millisecond.ops.sparse_conv import sparse_conv
 from millisecond.ops.voxelize import Voxels
-from millisecond.tools.benchmarks.peers import available
+from millisecond.tools.benchmarks.peers import available, reason
 from millisecond.tools.benchmarks.pipeline import graph_of
 from millisecond.tools.benchmarks.timing import KITTI, Scans
 
@@ -140,9 +140,9 @@ def encoder(config: Config, scans: Scans, batch: int, precision: str, repeats: i
                 row(name, "forward, eager", _over(batches, repeats, eager))
             row(name, "forward + backward", *_trained(peer, batches, precision, repeats))
         except Exception as error:  # a peer that cannot do this precision is a result, not the end
-            reason = str(error).strip().splitlines()[-1][:80] if str(error) else repr(error)[:80]
-            rows.append({"engine": name, "batch": batch, "precision": precision, "error": reason})
-            print(f"{precision:>5} B={batch} {name}: {reason}", flush=True)
+            why = reason(error)
+            rows.append({"engine": name, "batch": batch, "precision": precision, "error": why})
+            print(f"{precision:>5} B={batch} {name}: {why}", flush=True)
     print()
     return rows
 

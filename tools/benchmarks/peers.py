@@ -76,6 +76,11 @@ def available() -> dict[str, Callable[..., nn.Module]]:
     return found
 
 
+def reason(error: Exception) -> str:
+    """Why a peer is left out: the last line of the error."""
+    return (str(error).strip() or repr(error)).splitlines()[-1][:80]
+
+
 class SpconvEncoder(nn.Module):
     """SECOND's encoder as spconv's users write it."""
 
