@@ -132,8 +132,8 @@ def print_table(result: dict) -> None:
             "{stage:<22} {median_ms:>8.1f} {p99_ms:>8.1f}   "
             "{fastest_scan_ms:.1f} to {slowest_scan_ms:.1f}".format(**row)
         )
-    for name, reason in result["peers_left_out"].items():
-        print(f"encoder of {name}: {reason}")
+    for name, why in result["peers_left_out"].items():
+        print(f"encoder of {name}: {why}")
 
 
 def hardware(device: torch.device) -> str:
