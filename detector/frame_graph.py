@@ -11,13 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from millisecond.detector.cuda_graph import (
-    Capacity,
-    capacities_of,
-    captured,
-    first_that_holds,
-    indexable,
-)
+from millisecond.detector.cuda_graph import Capacity, capacities_of, first_that_holds, indexable
 from millisecond.detector.device import torch_defaults
 from millisecond.detector.inference import Cloud, Detections, Inference, Outcome, as_tensor
 from millisecond.detector.models.second import Fixed
@@ -30,6 +24,7 @@ from millisecond.ops import (
     load_workspace,
     stage_points,
 )
+from millisecond.ops.capture import captured
 
 NOW, AT_LAUNCH = 0, 1  # places of the numbers of points that are staged
 # a launch returns when its work has ended, so that no point comes after it

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from millisecond.data.boxes import NamedDetections
 from millisecond.detector.anchors import build_anchors
 from millisecond.detector.config import PRECISIONS, Config
-from millisecond.detector.cuda_graph import side_stream
 from millisecond.detector.device import torch_defaults
 from millisecond.detector.models.bev_rows import BevRows
 from millisecond.detector.models.second import Fixed, Predictions, Second
 from millisecond.ops.bev import BevCells, CellValues
 from millisecond.ops.boxes import SelectedBoxes, select_boxes, select_boxes_of_cells
+from millisecond.ops.capture import side_stream
 from millisecond.ops.kernel_map import Pyramid
 from millisecond.ops.transfer import clamp_intensity
 from millisecond.ops.voxelize import Voxels

@@ -20,21 +20,24 @@ if TYPE_CHECKING:
     from millisecond.detector.models.second import Second
     from millisecond.tools.benchmarks.timing import Scans
 
-EXAMPLE = "example: millisecond bench ops --frames scans/ --json ops.json"
-NETWORK_EXAMPLE = "example: millisecond bench network --frames scans/ --device cpu"
-TRAIN_EXAMPLE = "example: millisecond bench train --root kitti --set train.workers=8"
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 PRECISIONS = ["fp32", "bf16", "fp16"]
-SCALING_EXAMPLE = "example: millisecond bench scaling --root kitti --streets --workers 6 12"
-LADDER_EXAMPLE = "example: millisecond bench ladder --frames scans/"
-SAMPLING_EXAMPLE = "example: millisecond bench sampling --json sampling.json"
-POINTS_EXAMPLE = "example: millisecond bench points --frames scans/ --json points.json"
-SPCONV_EXAMPLE = "example: millisecond bench spconv --frames scans/ --precision fp16"
-PIPELINE_EXAMPLE = "example: millisecond bench pipeline --frames scans/ --plot latency.png"
-BEV_EXAMPLE = "example: millisecond bench bev --frames scans/ --json bev.json"
-DATAFLOWS_EXAMPLE = "example: millisecond bench dataflows --frames scans/ --training"
-DENSE3D_EXAMPLE = "example: millisecond bench dense3d --plot dense3d.png"
-OPERATORS_EXAMPLE = "example: millisecond bench operators --frames scans/"
+KERNELS = ["fp16", "bf16", "tf32", "fp32"]  # precisions of single operators
+EXAMPLES = {
+    "network": "--frames scans/ --device cpu",
+    "train": "--root kitti --set train.workers=8",
+    "scaling": "--root kitti --streets --workers 6 12",
+    "spconv": "--frames scans/ --precision fp16",
+    "pipeline": "--frames scans/ --plot latency.png",
+    "ops": "--frames scans/ --json ops.json",
+    "ladder": "--frames scans/",
+    "sampling": "--json sampling.json",
+    "points": "--frames scans/ --json points.json",
+    "bev": "--frames scans/ --json bev.json",
+    "dataflows": "--frames scans/ --training",
+    "dense3d": "--plot dense3d.png",
+    "operators": "--frames scans/",
+}
 STREETS = 16  # simulated for the training step where there is no data set
 SWEEPS = 3  # scans of all directions, simulated for points to boxes
 BATCHES = [1, 2, 4, 8]
@@ -45,11 +48,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(lambda: _run(options))
 
 
+def _example(command: str) -> str:
+    return f"example: millisecond bench {command} {EXAMPLES[command]}"
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLE)
+    parser = argparse.ArgumentParser(description=__doc__, epilog=_example("ops"))
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_network_commands(commands)
-    _add_operator_commands(commands)
+
+    def add(name: str, purpose: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=purpose, epilog=_example(name))
+
+    _add_network_arguments(add("network", "one scan from points to boxes"))
+    _add_training_arguments(add("train", "a training step"))
+    _add_scaling_arguments(add("scaling", "training on several GPUs"))
+    _add_spconv_arguments(add("spconv", "networks on spconv and on what stands in for it"))
+    _add_pipeline_arguments(add("pipeline", "points on the host to boxes on the host"))
+    ops = add("ops", "the sparse encoder on a GPU")
+    ops.add_argument("--batch", type=number, nargs="+", default=[1, 4])
+    ops.add_argument("--precision", nargs="+", choices=KERNELS, default=KERNELS)
+    ladder = add("ladder", "naive and tensor-core convolution")
+    ladder.add_argument("--batch", type=number, default=1, help="scans in a batch (default: 1)")
+    sampling = add("sampling", "furthest point sampling beside PointNet++'s")
+    sampling.add_argument("--repeats", type=number, default=20, help="calls (default: 20)")
+    points = add("points", "neighbours of points and their features beside PointNet++'s")
+    points.add_argument("--repeats", type=number, default=5, help="of a measurement (default: 5)")
+    bev = add("bev", "the bird's-eye-view network on a GPU")
+    bev.add_argument("--config", type=Path, default=CONFIG)
+    bev.add_argument("--batch", type=number, nargs="+", default=[1, 4, 8])
+    dataflows = add("dataflows", "sparse convolution by every dataflow")
+    dataflows.add_argument("--batch", type=number, nargs="+", default=[1, 4])
+    dataflows.add_argument("--precision", nargs="+", choices=KERNELS, default=["fp16"])
+    dataflows.add_argument("--training", action="store_true", help="with the backward pass")
+    dense3d = add("dense3d", "dense 3-D convolution beside cuDNN and sparse")
+    dense3d.add_argument("--plot", type=output_path, help="draw times over occupancy there, a PNG")
+    add("operators", "every operator by itself")
     known = commands.choices
     framed = ("network", "spconv", "pipeline", "ops", "ladder", "bev", "operators", "points")
     for name in (*framed, "dataflows"):
@@ -68,64 +101,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_network_commands(commands) -> None:
-    """Whole networks, from their points to their boxes or their gradients."""
-    network = commands.add_parser(
-        "network", help="one scan from points to boxes", epilog=NETWORK_EXAMPLE
-    )
-    _add_network_arguments(network)
-    train = commands.add_parser("train", help="a training step", epilog=TRAIN_EXAMPLE)
-    _add_training_arguments(train)
-    scaling = commands.add_parser(
-        "scaling", help="training on several GPUs", epilog=SCALING_EXAMPLE
-    )
-    _add_scaling_arguments(scaling)
-    spconv = commands.add_parser(
-        "spconv", help="networks on spconv and on what stands in for it", epilog=SPCONV_EXAMPLE
-    )
-    _add_spconv_arguments(spconv)
-    pipeline = commands.add_parser(
-        "pipeline", help="points on the host to boxes on the host", epilog=PIPELINE_EXAMPLE
-    )
-    _add_pipeline_arguments(pipeline)
-
-
-def _add_operator_commands(commands) -> None:
-    """Operators, alone and in the parts of the network that consist of them."""
-    ops = commands.add_parser("ops", help="the sparse encoder on a GPU", epilog=EXAMPLE)
-    ops.add_argument("--batch", type=number, nargs="+", default=[1, 4])
-    every = ["fp16", "bf16", "tf32", "fp32"]
-    ops.add_argument("--precision", nargs="+", choices=every, default=every)
-    ladder = commands.add_parser(
-        "ladder", help="naive and tensor-core convolution", epilog=LADDER_EXAMPLE
-    )
-    ladder.add_argument("--batch", type=number, default=1, help="scans in a batch (default: 1)")
-    sampling = commands.add_parser(
-        "sampling", help="furthest point sampling beside PointNet++'s", epilog=SAMPLING_EXAMPLE
-    )
-    sampling.add_argument("--repeats", type=number, default=20, help="calls (default: 20)")
-    points = commands.add_parser(
-        "points",
-        help="neighbours of points and their features beside PointNet++'s",
-        epilog=POINTS_EXAMPLE,
-    )
-    points.add_argument("--repeats", type=number, default=5, help="of a measurement (default: 5)")
-    bev = commands.add_parser(
-        "bev", help="the bird's-eye-view network on a GPU", epilog=BEV_EXAMPLE
-    )
-    bev.add_argument("--config", type=Path, default=CONFIG)
-    bev.add_argument("--batch", type=number, nargs="+", default=[1, 4, 8])
-    dataflows = commands.add_parser(
-        "dataflows", help="sparse convolution by every dataflow", epilog=DATAFLOWS_EXAMPLE
-    )
-    _add_dataflow_arguments(dataflows)
-    dense3d = commands.add_parser(
-        "dense3d", help="dense 3-D convolution beside cuDNN and sparse", epilog=DENSE3D_EXAMPLE
-    )
-    dense3d.add_argument("--plot", type=output_path, help="draw times over occupancy there, a PNG")
-    commands.add_parser("operators", help="every operator by itself", epilog=OPERATORS_EXAMPLE)
-
-
 def _add_network_arguments(network: argparse.ArgumentParser) -> None:
     network.add_argument("--config", type=Path, default=CONFIG)
     network.add_argument("--weights", type=Path, help="weights file (default: random, seed 0)")
@@ -135,17 +110,9 @@ def _add_network_arguments(network: argparse.ArgumentParser) -> None:
 
 def _add_spconv_arguments(spconv: argparse.ArgumentParser) -> None:
     spconv.add_argument("--batch", type=number, nargs="+", default=[1, 4])
-    every = ["fp16", "bf16", "tf32"]
-    spconv.add_argument("--precision", nargs="+", choices=every, default=every)
+    spconv.add_argument("--precision", nargs="+", choices=KERNELS[:3], default=KERNELS[:3])
     widths = [16, 32, 64, 128, 256, 512]
     spconv.add_argument("--channels", type=number, nargs="+", default=widths)
-
-
-def _add_dataflow_arguments(dataflows: argparse.ArgumentParser) -> None:
-    dataflows.add_argument("--batch", type=number, nargs="+", default=[1, 4])
-    every = ["fp16", "bf16", "tf32", "fp32"]
-    dataflows.add_argument("--precision", nargs="+", choices=every, default=["fp16"])
-    dataflows.add_argument("--training", action="store_true", help="with the backward pass")
 
 
 def _add_pipeline_arguments(pipeline: argparse.ArgumentParser) -> None:
@@ -253,12 +220,11 @@ def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:
 
 def _measure_dense3d(options: argparse.Namespace) -> dict:
     from millisecond.detector.draw.png import require_own, save_png
-    from millisecond.tools.benchmarks import dense3d
-    from millisecond.tools.benchmarks.dense3d_picture import draw_occupancies
+    from millisecond.tools.benchmarks.dense3d import draw_occupancies, measure
 
     if options.plot:
         require_own(options.plot)
-    result = dense3d.measure([*dense3d.SINGLE, *dense3d.WIDE], dense3d.GRID)
+    result = measure()
     if options.plot:
         picture = draw_occupancies(result["occupancy"], result["crossings"], result["device"])
         save_png(options.plot, picture)

@@ -11,17 +11,15 @@ import argparse
 import gc
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 from millisecond.tools.program import number, output_path, run
 
 if TYPE_CHECKING:
+    from millisecond.ops.lab.networks import Layer
     from millisecond.ops.lab.tuned import FastestDataflow, Work
-    from millisecond.tools.benchmarks.layer_times import Layer, Maps
     from millisecond.tools.benchmarks.timing import Scans
 
 EXAMPLE = """examples:
@@ -31,8 +29,6 @@ EXAMPLE = """examples:
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 NETWORKS = ("second", "unet")
 PRECISIONS = ("fp16", "bf16", "tf32", "fp32")
-ORDERED, PAIRS = "implicit_gemm, rows in order", "list pairs"  # beside the dataflows
-MARGIN = 0.97  # of the implicit GEMM's time: what is hardly faster is not worth another engine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,6 +57,7 @@ def tune(options: argparse.Namespace) -> None:
 
     from millisecond.data.files import require_own_json, write_json
     from millisecond.ops.lab.tuned import FORMAT, Origin, as_json
+    from millisecond.ops.lab.tuner import choose, measure
     from millisecond.tools.benchmarks.timing import load_scans
 
     require_own_json(options.output, lambda old: str(old.get("format")).startswith(FORMAT[:-1]))
@@ -70,7 +67,7 @@ def tune(options: argparse.Namespace) -> None:
     print(f"{origin.device}, torch {origin.torch_version}, {scans.source}")
     gc.freeze()  # every capture of a graph collects garbage: what was imported is none
     print("us of the implicit GEMM and of the fastest dataflow, us to list the pairs of the map")
-    times = measure(options, scans)
+    times = measure(batches(options, scans), options.precision)
     fastest = {work: choose(us) for work, us in times.items()}
     for work, us in times.items():
         print(line(work, us, fastest[work]))
@@ -79,80 +76,32 @@ def tune(options: argparse.Namespace) -> None:
     print(f"{options.output}: {len(fastest)} layers and sizes, {others} are not an implicit GEMM")
 
 
-def measure(options: argparse.Namespace, scans: Scans) -> dict[Work, dict[str, float]]:
-    """Median microseconds of each work by dataflow, of the implicit GEMM on rows in order (where a
-    layer of ops.spconv gains by it), and to list the pairs of the map."""
-    from millisecond.ops.lab.tuned import Work
-    from millisecond.tools.benchmarks.layer_times import Maps
-
-    samples: dict[Work, dict[str, list[float]]] = {}
-    for layers, batch in batches(options, scans):
-        maps = Maps(batch)
-        for layer, precision, training in product(layers, options.precision, (False, True)):
-            volume, rows = layer.kernel_map.forward.neighbours.shape
-            shape = volume, layer.c_in, layer.c_out
-            work = Work(layer.kind, *shape, precision, training, rows.bit_length())
-            for name, time in times_of(layer, maps, precision, training).items():
-                samples.setdefault(work, {}).setdefault(name, []).append(time)
-    return {
-        work: {name: median(times) for name, times in us.items()} for work, us in samples.items()
-    }
-
-
-def times_of(layer: Layer, maps: Maps, precision: str, training: bool) -> dict[str, float]:
-    """Microseconds, see `measure`."""
-    from millisecond.ops.lab import pair_map
-    from millisecond.ops.lab.dataflow import IMPLICIT_GEMM
-    from millisecond.tools.benchmarks.layer_times import CANDIDATES, dataflow_times, in_order
-    from millisecond.tools.benchmarks.timing import Times, wall
-
-    candidates = [dataflow for dataflow in CANDIDATES if dataflow.kind != "direct"]
-    us = dataflow_times(layer, maps, precision, candidates, training)
-    ordered = in_order(layer, precision)
-    if ordered is not None:
-        implicit = dataflow_times(ordered, maps, precision, [IMPLICIT_GEMM], training)
-        us[ORDERED] = implicit[str(IMPLICIT_GEMM)]
-    us[PAIRS] = 1e3 * Times.of(wall(lambda: pair_map(layer.kernel_map), 5)).median
-    return us
-
-
 def batches(options: argparse.Namespace, scans: Scans) -> Iterator[tuple[list[Layer], int]]:
     """The layers of each network on each batch, and the size of the batch."""
-    import torch
-
     from millisecond.detector.config import load_config
-    from millisecond.ops.voxelize import voxelize
-    from millisecond.tools.benchmarks.dataflows import SEMANTIC
-    from millisecond.tools.benchmarks.layer_times import second_layers, unet_layers
+    from millisecond.detector.models.sparse_encoder import DOWNS
+    from millisecond.ops import index_pyramid
+    from millisecond.ops.lab.networks import second_layers, unet_layers
+    from millisecond.tools.benchmarks.timing import AROUND
 
     config = load_config(options.config)
     encoder = config.model.encoder
-    second = partial(second_layers, channels=encoder.channels, out_channels=encoder.out_channels)
-    networks = {"second": (second, config.grid.voxel_grid), "unet": (unet_layers, SEMANTIC)}
     for network, batch, first in product(options.network, options.batch, range(options.count)):
-        layers_of, grid = networks[network]
+        grid = config.grid.voxel_grid if network == "second" else AROUND
         frames = range(first * batch, (first + 1) * batch)
-        points, offsets = scans.batch(frames, torch.device("cuda"))
-        voxels = voxelize(points, offsets, grid, max_voxels=200_000)
-        yield layers_of(voxels.coords, grid.sparse_shape, batch), batch
-
-
-def choose(us: dict[str, float]) -> FastestDataflow:
-    """The fastest, if it is clearly faster than the implicit GEMM: on listed pairs, and together
-    with the time to list them."""
-    from millisecond.ops.lab.dataflow import IMPLICIT_GEMM, Dataflow
-    from millisecond.ops.lab.tuned import FastestDataflow
-
-    flows = {name: time for name, time in us.items() if name not in (ORDERED, PAIRS)}
-    best, implicit = min(flows, key=lambda name: flows[name]), us[str(IMPLICIT_GEMM)]
-    listed = flows[best] < MARGIN * implicit
-    unlisted = flows[best] + us[PAIRS] < MARGIN * min(implicit, us.get(ORDERED, implicit))
-    fastest = Dataflow.parse(best)
-    return FastestDataflow(*(fastest if worth else IMPLICIT_GEMM for worth in (listed, unlisted)))
+        sites = scans.voxels(frames, grid, 200_000).coords, grid.sparse_shape, batch
+        if network == "second":
+            levels = index_pyramid(*sites, DOWNS).levels
+            layers = second_layers(levels, DOWNS, encoder.channels, encoder.out_channels)
+        else:
+            layers = unet_layers(*sites)
+        yield layers, batch
 
 
 def line(work: Work, us: dict[str, float], choice: FastestDataflow) -> str:
     """A row of the table."""
+    from millisecond.ops.lab.tuner import PAIRS
+
     pass_ = "training" if work.training else "inference"
     rows = f"{1 << work.size >> 1}+ rows"
     what = f"{work.kind} {work.offsets} x {work.c_in}-{work.c_out} {work.precision} {pass_}, {rows}"

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from millisecond.data.frame import Batch
-from millisecond.detector.cuda_graph import Capacity, captured
+from millisecond.detector.cuda_graph import Capacity
 from millisecond.detector.models.second import Fixed, Second
 from millisecond.detector.training.trainer import Indexed
+from millisecond.ops.capture import captured
 
 HEADROOM = 1.5  # times as much as the batches so far have needed
 

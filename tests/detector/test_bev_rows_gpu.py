@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from millisecond.detector.config import load_config
-from millisecond.detector.cuda_graph import captured
 from millisecond.detector.import_openpcdet import convert
 from millisecond.detector.inference import build_postprocessor
 from millisecond.detector.models import bev_rows
@@ -16,6 +15,7 @@ from millisecond.detector.models.second import build_second
 from millisecond.detector.weights import restore
 from millisecond.ops import BevCells, Level, Table, bev, bev_map
 from millisecond.ops.bev import bev_cells_definition
+from millisecond.ops.capture import captured
 from tests.detector.test_bev_rows import NETWORKS, network
 
 pytestmark = pytest.mark.gpu

@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 
-from millisecond.detector.cuda_graph import captured
 from millisecond.detector.models.sparse_encoder import DOWNS, SparseEncoder
 from millisecond.ops import VoxelGrid, Voxels, index_pyramid, index_workspace, voxelize
+from millisecond.ops.capture import captured
 
 pytestmark = pytest.mark.gpu
 

@@ -1,4 +1,4 @@
-"""Every operator has a fake, a reference, a test, a sanitized run and a line in a benchmark."""
+"""Every operator has a fake, a definition, a test and an example."""
 
 import ast
 import importlib
@@ -13,9 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from millisecond import ops
 from millisecond.ops import library
 from millisecond.ops.kernel_map import Plan
+from millisecond.ops.lab.examples import EXAMPLES
 from millisecond.ops.library import FAKES, register_fakes
-from millisecond.tools.benchmarks import operators as benchmark
-from tests.helpers import every_kernel
 
 ROOT = Path(__file__).resolve().parents[2]
 OPS = ROOT / "ops"
@@ -96,14 +95,8 @@ def test_a_test_names_it(operator):
 
 
 @pytest.mark.parametrize("operator", SCHEMAS)
-def test_the_sanitizer_sees_it(operator):
-    assert operator in sum(every_kernel.RUNS, ()), "tests/helpers/every_kernel.py: no @runs of it"
-
-
-@pytest.mark.parametrize("operator", SCHEMAS)
-def test_a_benchmark_times_it(operator):
-    timed = sum(benchmark.LINES, ())
-    assert operator in timed, "tools/benchmarks/operators.py: no @line of it"
+def test_an_example_is_sanitized_and_timed(operator):
+    assert operator in sum(EXAMPLES, ()), "ops/lab/examples.py: no @example of it"
 
 
 def defined(module) -> set[str]:

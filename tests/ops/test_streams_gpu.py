@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from millisecond.detector.cuda_graph import captured
+from millisecond.ops.capture import captured
 from millisecond.ops.transfer import own_stream
 
 pytestmark = pytest.mark.gpu

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from millisecond.ops.lab.dense_conv3d import RUNGS
+from millisecond.ops.lab.dense_times import Problem
 from millisecond.tools.bench import main
-from millisecond.tools.benchmarks.dense3d import Problem
 
 pytestmark = pytest.mark.gpu
-DENSE3D = "millisecond.tools.benchmarks.dense3d"
+DENSE3D = "millisecond.ops.lab.dense_times"
 
 
 def test_sampling(tmp_path, monkeypatch):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from millisecond.tools.benchmarks.dense3d import OCCUPANCIES, crossings
-from millisecond.tools.benchmarks.dense3d_picture import draw_occupancies
+from millisecond.ops.lab.dense_times import OCCUPANCIES, crossings
+from millisecond.tools.benchmarks.dense3d import draw_occupancies
 
 
 def curve(sparse_of_all: float, channels: int) -> list[dict]:

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from millisecond.ops import index_pyramid
-from millisecond.ops.lab import read_tuned
+from millisecond.ops.lab import dataflow_times, read_tuned, tuner
+from millisecond.ops.lab.networks import same_sites
 from millisecond.ops.row_order import ALL, row_order
 from millisecond.tools import tune
-from millisecond.tools.benchmarks import layer_times
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a GPU")
@@ -29,24 +29,22 @@ def test_without_a_gpu_it_says_so(tmp_path, capsys):
 )
 def test_what_is_hardly_faster_is_not_taken(fetch, pairs, ordered, expected):
     us = {"implicit_gemm": 100.0, "fetch_on_demand": fetch, "gather_scatter symmetric": 120.0}
-    us |= {tune.PAIRS: pairs} | ({tune.ORDERED: ordered} if ordered else {})
-    assert tuple(map(str, tune.choose(us))) == expected
+    us |= {tuner.PAIRS: pairs} | ({tuner.ORDERED: ordered} if ordered else {})
+    assert tuple(map(str, tuner.choose(us))) == expected
 
 
 def test_rows_are_in_the_order_of_ops_spconv(monkeypatch):
-    monkeypatch.setattr(layer_times, "gains_by_order", lambda *_: True)  # as on a GPU
+    monkeypatch.setattr(dataflow_times, "gains_by_order", lambda *_: True)  # as on a GPU
     coords = (torch.rand(1, 5, 32, 32, generator=torch.Generator().manual_seed(0)) < 0.2).nonzero()
     (level,) = index_pyramid(coords.int(), (5, 32, 32), 1, [], last_submanifold=True).levels
-    place = level, level, layer_times.AROUND, level.submanifold
-    layer = layer_times.Layer("submanifold", 0, 256, 256, 1, *place)
-    ordered = layer_times.in_order(layer, "fp16").kernel_map
+    ordered = dataflow_times.in_order(same_sites(level, 0, 256, 256), "fp16").kernel_map
     for table, plain in zip(ordered, level.submanifold, strict=True):
         assert torch.equal(table.order, row_order(plain, ALL)) and plain.order is None
 
 
 @pytest.mark.gpu
 def test_writes_what_layers_read(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(layer_times, "CANDIDATES", layer_times.CANDIDATES[::7])  # two of them
+    monkeypatch.setattr(tuner, "CANDIDATES", tuner.CANDIDATES[::7])  # two of them
     points = torch.rand(5000, 4) * torch.tensor([60, 40, 2, 1]) - torch.tensor([0, 20, 2, 0])
     (tmp_path / "scan.bin").write_bytes(points.numpy().tobytes())
     output = tmp_path / "tuned.json"

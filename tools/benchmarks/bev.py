@@ -14,7 +14,8 @@ from millisecond.detector.config import Config
 from millisecond.detector.models.bev_rows import BevRows
 from millisecond.detector.models.second import Second, build_second
 from millisecond.ops import BevHeads, ConvChain, KernelMap, Level, Table, bev_cells, bev_spread
-from millisecond.tools.benchmarks.timing import Scans, kernel_time
+from millisecond.ops.lab.timing import kernel_time
+from millisecond.tools.benchmarks.timing import Scans
 
 
 @torch.inference_mode()
@@ -121,7 +122,7 @@ def whole(model: Second, scans: Scans, batch: int) -> dict:
 def encoded(model: Second, scans: Scans, first: int, batch: int) -> tuple[Tensor, Level, Tensor]:
     """The encoder's rows of some scans, their sites, and their map."""
     frames = [(first + i) % len(scans.points) for i in range(batch)]
-    voxels, pyramid = model.sites(*scans.batch(frames, torch.device("cuda")))
+    voxels, pyramid = model.sites(*scans.batch(frames))
     rows = model.encoder.rows(voxels.features, pyramid)
     return rows, pyramid.levels[-1], model.encode(voxels, pyramid)
 

@@ -8,33 +8,19 @@ from typing import NamedTuple
 
 import torch
 
-from millisecond import ops
-from millisecond.ops.lab import Dataflow, location_map, pair_map
-from millisecond.ops.lab.dataflow import GROUPINGS
-from millisecond.ops.lab.locations import kernel_map
-from millisecond.ops.voxelize import VoxelGrid, voxelize
-from millisecond.tools.benchmarks.layer_times import (
-    AROUND,
-    Layer,
+from millisecond.detector.models.sparse_encoder import DOWNS
+from millisecond.ops.lab.dataflow import Dataflow
+from millisecond.ops.lab.dataflow_times import (
+    DENSITIES,
+    SHOWN,
     Maps,
     dataflow_times,
-    second_layers,
-    spconv_time,
-    unet_layers,
+    map_times,
+    random_layers,
 )
-from millisecond.tools.benchmarks.ops import GRID
-from millisecond.tools.benchmarks.timing import Scans, Times, simulated_sweeps, wall
-
-SEMANTIC = VoxelGrid((-80, -80, -4, 80, 80, 8), (0.05, 0.05, 0.05))  # as SemanticKITTI is cut
-SITES = 100_000  # of a cube of random sites
-DENSITIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
-WIDTHS = (16, 32, 64, 128, 256)
-SHOWN = (
-    Dataflow(),
-    *(Dataflow("gather_scatter", grouping) for grouping in GROUPINGS),
-    Dataflow("fetch_on_demand"),
-    Dataflow("direct"),
-)
+from millisecond.ops.lab.networks import Layer, second_layers, unet_layers
+from millisecond.tools.benchmarks.peers import spconv_time
+from millisecond.tools.benchmarks.timing import AROUND, Scans, simulated_sweeps
 
 
 class LayerCase(NamedTuple):
@@ -66,40 +52,23 @@ def measure(
 
 def cases(scans: Scans, batches: Sequence[int]) -> Iterator[LayerCase]:
     """Two networks on scans, then layers on random sites."""
-    device, sweeps = torch.device("cuda"), simulated_sweeps(max(batches))
+    sweeps = simulated_sweeps(max(batches))
     for batch in batches:
-        voxels = scans.voxels(range(batch), GRID, device)
-        yield LayerCase("SECOND", batch, second_layers(voxels.coords, GRID.sparse_shape, batch))
+        levels = scans.levels(range(batch))
+        yield LayerCase("SECOND", batch, second_layers(levels, DOWNS))
     for batch in batches:
-        voxels = voxelize(*sweeps.batch(range(batch), device), SEMANTIC, max_voxels=200_000)
-        yield LayerCase("U-Net", batch, unet_layers(voxels.coords, SEMANTIC.sparse_shape, batch))
+        coords = sweeps.voxels(range(batch), AROUND, 200_000).coords
+        yield LayerCase("U-Net", batch, unet_layers(coords, AROUND.sparse_shape, batch))
     for density in DENSITIES:
-        side = round((SITES / density) ** (1 / 3))
-        cells = torch.rand(side, side, side, device=device) < density
-        coords = torch.nn.functional.pad(cells.nonzero(), (1, 0)).int()
-        (level,) = ops.index_pyramid(coords, (side,) * 3, 1, [], last_submanifold=True).levels
-        place = level, level, AROUND, level.submanifold
-        layers = [Layer("submanifold", 0, width, width, 1, *place) for width in WIDTHS]
-        yield LayerCase(f"{density:.1%}", 1, layers)
+        yield LayerCase(f"{density:.1%}", 1, random_layers(density))
 
 
 def search_times(case: LayerCase) -> dict:
-    """Milliseconds by the wall clock of the map of the first layer, as a program calls for it: by
-    the bitmap, by a location table, and of the list of its pairs; prints them."""
+    """A row of the times to make the map of the first layer; prints them."""
     layer = case.layers[0]
-    level = layer.inputs
-    place = level.coords, level.spatial_shape, case.batch
-    calls = {"bitmap": lambda: ops.submanifold_map(*place)}
-    for table in ("hash", "array"):
-        calls[table] = lambda t=table: kernel_map(location_map(*place, AROUND, level.coords, t))
-    calls["pairs"] = lambda: pair_map(layer.kernel_map)
-    row: dict = {"case": case.name, "batch": case.batch, "rows": len(level.coords)}
-    for name, call in calls.items():
-        try:
-            row[name] = Times.of(wall(call, 10)).median
-        except (ValueError, torch.OutOfMemoryError):  # no array of so large a grid
-            row[name] = None
-    times = ", ".join(f"{name} {ms:.2f}" for name in calls if (ms := row[name]) is not None)
+    found = map_times(layer, case.batch)
+    row = {"case": case.name, "batch": case.batch, "rows": len(layer.inputs.coords), **found}
+    times = ", ".join(f"{name} {ms:.2f}" for name, ms in found.items() if ms is not None)
     print(f"{case.name} B={case.batch} {row['rows']} sites: ms of the map by {times}", flush=True)
     return row
 

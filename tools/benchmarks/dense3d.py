@@ -1,157 +1,74 @@
-"""Dense 3-D convolution: its rungs beside cuDNN's, and where sparse convolution overtakes it."""
+"""Dense 3-D convolution beside cuDNN's and beside sparse convolution: tables, and a picture of
+milliseconds over occupancy."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from itertools import pairwise, product
-from typing import NamedTuple
+from collections.abc import Sequence
 
+import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import conv3d
 
-from millisecond.ops import sparse_conv, submanifold_map
-from millisecond.ops.lab import dense_conv3d
-from millisecond.ops.lab.dense_conv3d import DTYPES, KERNELS, RUNGS
-from millisecond.tools.benchmarks.timing import Times, kernel_time, wall
+from millisecond.detector.draw.plot import COLOURS, Line, Panel, Scale, draw_panels
+from millisecond.ops.lab import dense_times
+from millisecond.ops.lab.dense_conv3d import RUNGS
+from millisecond.ops.lab.dense_times import CUDNN
 
-NAMES = {torch.float32: "fp32", torch.float16: "fp16"}
-TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3}  # largest error against cuDNN
-CUDNN = "cuDNN"
+OCCUPANCY = Scale("occupied sites, %", 0.1, 100, (0.1, 1, 10, 100), logarithmic=True)
 
 
-class Problem(NamedTuple):
-    """A convolution of as many input as output channels."""
-
-    channels: int
-    kernel: int
-    shape: tuple[int, int, int]
-
-
-SINGLE = [Problem(1, k, (side,) * 3) for side, k in product((64, 256, 512), KERNELS)]
-WIDE = [Problem(16, 3, (128,) * 3), Problem(32, 3, (96,) * 3), Problem(64, 3, (64,) * 3)]
-CHANNELS = (16, 32, 64)
-GRID = (64, 128, 128)
-OCCUPANCIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-
-
-def measure(problems: list[Problem], grid: tuple[int, int, int]) -> dict:
+def measure() -> dict:
     """Both tables; prints them as they come."""
     torch.manual_seed(0)
-    result: dict = {"device": torch.cuda.get_device_name(), "grid": list(grid)}
+    result: dict = {"device": torch.cuda.get_device_name(), "grid": list(dense_times.GRID)}
+    result |= {"dense": [], "occupancy": []}
     print(f"{result['device']}, torch {torch.__version__}, milliseconds on the device")
-    with _whole_float32():
-        result["dense"] = list(_dense_table(problems))
-        result["occupancy"] = list(_occupancy_table(grid))
-    result["crossings"] = crossings(result["occupancy"])
-    for row in result["crossings"]:
-        print("{precision}, {channels} channels: sparse is faster below {below:.1%}".format(**row))
-    return result
-
-
-@contextmanager
-def _whole_float32() -> Iterator[None]:
-    """cuDNN searches its algorithms, and multiplies float32 without rounding it to tf32."""
-    settings = torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False)
-    with torch.inference_mode(), settings:
-        yield
-
-
-# ---- rungs -------------------------------------------------------------------------------------
-
-
-def _dense_table(problems: list[Problem]) -> Iterator[dict]:
     engines = [*RUNGS, CUDNN]
-    print(f"\n{'dense':<34}" + "".join(f"{name:>12}" for name in engines))
-    for problem, dtype in product(problems, DTYPES):
-        channels, kernel, shape = problem
-        volume, weight = _draw(problem, dtype)
-        calls = {rung: partial(dense_conv3d, volume, weight, rung) for rung in RUNGS}
-        calls[CUDNN] = cudnn = _cudnn(volume, weight)
-        for name in RUNGS:
-            _require_near(calls[name](), cudnn(), f"{name}, {problem}")
-        row = {"channels": channels, "kernel": kernel, "shape": list(shape)}
-        row |= {"precision": NAMES[dtype]}
-        row |= {name: _time(call) for name, call in calls.items()}
-        yield row
-        size = " x ".join(map(str, shape))
-        what = f"{NAMES[dtype]}  {channels:>2} channels  {kernel}^3  {size}"
-        print(f"{what:<34}" + "".join(f"{row[name]:>12.3f}" for name in engines), flush=True)
-
-
-def _draw(problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    channels, kernel, shape = problem
-    volume = torch.randn(1, channels, *shape, device="cuda")
-    weight = torch.randn(channels, channels, *(kernel,) * 3, device="cuda")
-    return volume.to(dtype), (weight / (channels * kernel**3) ** 0.5).to(dtype)
-
-
-def _require_near(out: Tensor, expected: Tensor, what: str) -> None:
-    error = (out.float() - expected.float()).norm() / expected.float().norm()
-    if not error < TOLERANCE[out.dtype]:
-        raise RuntimeError(f"{what}: {out.dtype} is off by {error:.1e} from cuDNN")
-
-
-def _cudnn(volume: Tensor, weight: Tensor) -> Callable[[], Tensor]:
-    """In the memory format in which it is faster."""
-    calls: list[Callable[[], Tensor]] = []
-    for layout in (torch.contiguous_format, torch.channels_last_3d):
-        x, w = (tensor.to(memory_format=layout) for tensor in (volume, weight))
-        calls.append(partial(conv3d, x, w, padding=weight.shape[2] // 2))
-    return min(calls, key=_time)
-
-
-def _time(call: Callable[[], object]) -> float:
-    """Median milliseconds; fewer launches where one takes long."""
-    once = min(wall(call, 2, warmup=1))
-    return kernel_time(call, launches=max(1, min(20, round(5 / once))), repeats=5)
-
-
-# ---- occupancy ---------------------------------------------------------------------------------
-
-
-def _occupancy_table(grid: tuple[int, int, int]) -> Iterator[dict]:
-    """Submanifold convolution of random sites, the map apart, beside the whole grid in cuDNN."""
-    sites = torch.rand(1, *grid, device="cuda")
-    print(f"{'sparse':<22}{'occupied':>9}{'rows':>9}{'map':>9}{'sparse':>9}{CUDNN:>9}")
-    for dtype, channels in product(DTYPES, CHANNELS):
-        volume, weight = _draw(Problem(channels, 3, grid), dtype)
-        cudnn = _cudnn(volume, weight)
-        by_offset = weight.permute(2, 3, 4, 1, 0).reshape(27, channels, channels).contiguous()
-        dense = _time(cudnn)
-        for occupancy in OCCUPANCIES:
-            coords = (sites < occupancy).nonzero().int()
-            kernel_map = submanifold_map(coords, grid, 1)
-            features = volume.permute(0, 2, 3, 4, 1)[tuple(coords.long().T)]
-            if len(coords) == sites.numel():
-                rows = cudnn().permute(0, 2, 3, 4, 1).reshape(-1, channels)
-                _require_near(sparse_conv(features, by_offset, kernel_map), rows, "sparse")
-            row = {"precision": NAMES[dtype], "channels": channels, "occupancy": occupancy}
-            row |= {"rows": len(coords), "dense_ms": dense}
-            row["map_ms"] = Times.of(wall(partial(submanifold_map, coords, grid, 1), 3)).median
-            row["sparse_ms"] = _time(partial(sparse_conv, features, by_offset, kernel_map))
-            yield row
+    with dense_times.whole_float32():
+        print(f"\n{'dense':<34}" + "".join(f"{name:>12}" for name in engines))
+        for row in dense_times.dense_rows():
+            result["dense"].append(row)
+            size = " x ".join(map(str, row["shape"]))
+            what = "{precision}  {channels:>2} channels  {kernel}^3  ".format(**row) + size
+            print(f"{what:<34}" + "".join(f"{row[name]:>12.3f}" for name in engines), flush=True)
+        print(f"{'sparse':<22}{'occupied':>9}{'rows':>9}{'map':>9}{'sparse':>9}{CUDNN:>9}")
+        for row in dense_times.occupancy_rows():
+            result["occupancy"].append(row)
             print(
                 "{precision}  {channels:>2} channels    {occupancy:>9.1%}{rows:>9}{map_ms:>9.3f}"
                 "{sparse_ms:>9.3f}{dense_ms:>9.3f}".format(**row),
                 flush=True,
             )
+    result["crossings"] = dense_times.crossings(result["occupancy"])
+    for row in result["crossings"]:
+        print("{precision}, {channels} channels: sparse is faster below {below:.1%}".format(**row))
+    return result
 
 
-def crossings(rows: list[dict]) -> list[dict]:
-    """For each precision and width the occupancy up to which sparse convolution is faster: 0 where
-    it never is, 1 where it always is."""
-    found = []
-    for precision, channels in dict.fromkeys((r["precision"], r["channels"]) for r in rows):
-        curve = [r for r in rows if (r["precision"], r["channels"]) == (precision, channels)]
-        ratios = [(r["occupancy"], r["sparse_ms"] / r["dense_ms"]) for r in curve]
-        below = 0.0 if ratios[0][1] >= 1 else 1.0
-        for (left, low), (right, high) in pairwise(ratios):
-            if low < 1 <= high:
-                share = math.log(1 / low) / math.log(high / low)
-                below = left * (right / left) ** share
-        found.append({"precision": precision, "channels": channels, "below": below})
-    return found
+def draw_occupancies(rows: Sequence[dict], crossings: Sequence[dict], title: str) -> np.ndarray:
+    """A panel per precision, [H, W, 3] uint8: solid is sparse, dashed is dense, and a dot is where
+    they cross."""
+    times = [row[key] for row in rows for key in ("sparse_ms", "dense_ms")]
+    low, high = (10.0 ** f(np.log10(t)) for f, t in ((np.floor, min(times)), (np.ceil, max(times))))
+    ticks = 10.0 ** np.arange(round(np.log10(low)), round(np.log10(high)) + 1)
+    scale = Scale("ms; dashed: dense, by cuDNN", low, high, ticks.tolist(), logarithmic=True)
+    panels = []
+    for precision in dict.fromkeys(row["precision"] for row in rows):
+        lines: list[Line] = []
+        for number, channels in enumerate(dict.fromkeys(row["channels"] for row in rows)):
+            kind = {"precision": precision, "channels": channels}
+            curve = [row for row in rows if kind.items() <= row.items()]
+            crossing = next(row for row in crossings if kind.items() <= row.items())
+            lines += _lines(curve, crossing["below"], COLOURS[number])
+        panels.append(Panel(f"{title}, {precision}", OCCUPANCY, scale, lines))
+    return draw_panels([panels])
+
+
+def _lines(curve: Sequence[dict], below: float, colour: tuple[int, int, int]) -> list[Line]:
+    percent = [100 * row["occupancy"] for row in curve]
+    sparse, dense = ([row[key] for row in curve] for key in ("sparse_ms", "dense_ms"))
+    where = {0.0: "nowhere", 1.0: "everywhere"}.get(below, f"below {100 * below:.2g} %")
+    name = f"{curve[0]['channels']} channels: sparse faster {where}"
+    lines = [Line(name, percent, sparse, colour), Line("", percent, dense, colour, dashed=True)]
+    if 0 < below < 1:
+        lines.append(Line("", [100 * below], dense[:1], colour, marked=True))
+    return lines

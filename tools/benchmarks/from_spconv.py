@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 import millisecond.ops.spconv as ours
 from millisecond.data.simulator import simulate
-from millisecond.ops.voxelize import VoxelGrid, Voxels, voxelize
-from millisecond.tools.benchmarks.timing import Scans, Times, timed, wall
+from millisecond.ops.lab.timing import Times, set_precision, timed, wall
+from millisecond.ops.voxelize import Voxels
+from millisecond.tools.benchmarks.timing import AROUND, KITTI, Scans
 
 norm = partial(nn.BatchNorm1d, eps=1e-3, momentum=0.01)
 
@@ -190,10 +191,6 @@ def stack(spconv: ModuleType, channels: int, layers: int = 2) -> nn.Module:
     return Stack()
 
 
-KITTI = VoxelGrid((0, -40, -3, 70.4, 40, 1), (0.05, 0.05, 0.1))
-AROUND = VoxelGrid((-80, -80, -4, 80, 80, 8), (0.05, 0.05, 0.05))  # as SemanticKITTI is cut
-TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
-CHANNELS = (16, 32, 64, 128, 256, 512)
 PATIENCE = 200  # ms for the calls of one figure, three at least
 
 
@@ -244,8 +241,7 @@ def cases(scans: Scans, batches: list[int], channels: list[int]) -> Iterator[Net
     places = {"KITTI": (scans, KITTI), "360": (around, AROUND)}
     for scan, (clouds, grid) in places.items():
         for batch in batches:
-            points, offsets = clouds.batch(range(batch), torch.device("cuda"))
-            voxels = voxelize(points, offsets, grid, max_voxels=200_000)
+            voxels = clouds.voxels(range(batch), grid, 200_000)
             place = scan, voxels, grid.sparse_shape
             yield NetworkCase("SECOND", second, 4, *place)
             yield NetworkCase("U-Net", unet, 4, *place)
@@ -271,8 +267,7 @@ def compare(
         try:
             network = case.build(engine).cuda()
             network.load_state_dict(state)
-            torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-            step = Step(case, engine, network, TYPES[precision], training)
+            step = Step(case, engine, network, set_precision(precision), training)
             outputs[name] = step().detach().float()
             gc.collect()  # a cycle that goes in the step would count as less memory
             torch.cuda.synchronize()

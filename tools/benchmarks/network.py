@@ -15,9 +15,11 @@ from millisecond.detector.detector import Detector
 from millisecond.detector.inference import build_postprocessor
 from millisecond.detector.models.bev_rows import BevRows
 from millisecond.detector.models.second import Second
+from millisecond.ops.lab.networks import encoder_layers
+from millisecond.ops.lab.timing import Times, timed
 from millisecond.ops.voxelize import Voxels
-from millisecond.tools.benchmarks.peers import available, encoder_layers
-from millisecond.tools.benchmarks.timing import Scans, Times, timed
+from millisecond.tools.benchmarks.peers import available, reason
+from millisecond.tools.benchmarks.timing import Scans
 
 WARM_UP = 3  # calls
 
@@ -93,7 +95,7 @@ class _Stages:
                 _, times[f"encoder of {name}"] = timed(lambda p=peer: p(voxels))
             except Exception as error:  # one that cannot do this is a result, not the end
                 del self.peers[name]
-                self.left_out[name] = (str(error).strip() or repr(error)).splitlines()[-1][:80]
+                self.left_out[name] = reason(error)
         return times
 
 
@@ -130,8 +132,8 @@ def print_table(result: dict) -> None:
             "{stage:<22} {median_ms:>8.1f} {p99_ms:>8.1f}   "
             "{fastest_scan_ms:.1f} to {slowest_scan_ms:.1f}".format(**row)
         )
-    for name, reason in result["peers_left_out"].items():
-        print(f"encoder of {name}: {reason}")
+    for name, why in result["peers_left_out"].items():
+        print(f"encoder of {name}: {why}")
 
 
 def hardware(device: torch.device) -> str:

@@ -8,32 +8,26 @@ eager" goes on to the bird's-eye-view map, as the peers do, call by call.
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Sequence
+from itertools import chain, product
 
 import torch
 from torch import Tensor, nn
 
 from millisecond.detector.config import PRECISIONS, Config
-from millisecond.detector.cuda_graph import captured, side_stream
 from millisecond.detector.frame_graph import FrameGraph
 from millisecond.detector.inference import Inference
 from millisecond.detector.models.second import Second, build_second
 from millisecond.detector.models.sparse_encoder import DOWNS, SparseEncoder
-from millisecond.ops.kernel_map import index_pyramid
+from millisecond.ops.capture import captured, side_stream
+from millisecond.ops.lab.dataflow_times import draw_tensors
+from millisecond.ops.lab.networks import Layer, encoder_layers, second_layers
+from millisecond.ops.lab.timing import DTYPES, Times, kernel_time, set_precision, wall
 from millisecond.ops.sparse_conv import sparse_conv
-from millisecond.ops.voxelize import VoxelGrid, Voxels
-from millisecond.tools.benchmarks.peers import LAYERS, available
+from millisecond.ops.voxelize import Voxels
+from millisecond.tools.benchmarks.peers import available, reason
 from millisecond.tools.benchmarks.pipeline import graph_of
-from millisecond.tools.benchmarks.timing import Scans, Times, kernel_time, wall
-
-GRID = VoxelGrid((0, -40, -3, 70.4, 40, 1), (0.05, 0.05, 0.1))  # of second_kitti.yaml
-DTYPES = {
-    "fp32": torch.float32,
-    "tf32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-}
+from millisecond.tools.benchmarks.timing import KITTI, Scans
 
 
 def measure(
@@ -52,7 +46,7 @@ def measure(
     result["layers"] = layers(scans, batches, result["roofline"])
     result["encoder"] = [
         row
-        for precision, batch in itertools.product(precisions, batches)
+        for precision, batch in product(precisions, batches)
         for row in encoder(config, scans, batch, precision, repeats)
     ]
     return result
@@ -64,8 +58,11 @@ def roofline() -> dict[str, float]:
     target = torch.empty_like(source)
     copying = kernel_time(lambda: target.copy_(source), launches=3)
     a, b = (torch.randn(8192, 8192, device="cuda").half() for _ in range(2))
-    product = kernel_time(lambda: a @ b, launches=3)
-    return {"copy_tb_s": 2 * (1 << 30) / copying / 1e9, "fp16_tflop_s": 2 * 8192**3 / product / 1e9}
+    multiplying = kernel_time(lambda: a @ b, launches=3)
+    return {
+        "copy_tb_s": 2 * (1 << 30) / copying / 1e9,
+        "fp16_tflop_s": 2 * 8192**3 / multiplying / 1e9,
+    }
 
 
 def layers(scans: Scans, batches: Sequence[int], roof: dict[str, float]) -> list[dict]:
@@ -76,14 +73,10 @@ def layers(scans: Scans, batches: Sequence[int], roof: dict[str, float]) -> list
         f"{'TFLOP/s':>8} {'of roof':>7}"
     )
     for batch in batches:
-        voxels = scans.voxels(range(batch), GRID, torch.device("cuda"))
-        levels = index_pyramid(voxels.coords, GRID.sparse_shape, batch, DOWNS).levels
-        for c_in, c_out, place in LAYERS:
-            below = isinstance(place, str)
-            level = levels[int(place[1])] if below else levels[place]
-            kernel_map = level.down if below else level.submanifold
-            row = layer(kernel_map, c_in, c_out, roof)
-            row = {"layer": f"{place} {c_in}-{c_out}", "batch": batch, **row}
+        distinct = second_layers(scans.levels(range(batch)), DOWNS)
+        for layer in chain.from_iterable([layer] * layer.times for layer in distinct):
+            name = f"{layer.place} {layer.c_in}-{layer.c_out}"
+            row = {"layer": name, "batch": batch, **layer_row(layer, roof)}
             rows.append(row)
             print(
                 "{layer:>14} {batch:>2} {rows:>7} {pairs:>8} {us:>7.1f} {gb_s:>6.0f} "
@@ -93,15 +86,12 @@ def layers(scans: Scans, batches: Sequence[int], roof: dict[str, float]) -> list
     return rows
 
 
-def layer(kernel_map, c_in: int, c_out: int, roof: dict[str, float]) -> dict:
-    neighbours = kernel_map.forward.neighbours
-    pairs = int((neighbours >= 0).sum())
-    volume, rows = neighbours.shape
-    sources = kernel_map.backward.neighbours.shape[1]
-    features = torch.randn(sources, c_in, device="cuda").half()
-    weight = torch.randn(volume, c_in, c_out, device="cuda").half()
+def layer_row(layer: Layer, roof: dict[str, float]) -> dict:
+    neighbours, c_in, c_out = layer.kernel_map.forward.neighbours, layer.c_in, layer.c_out
+    pairs, rows = int((neighbours >= 0).sum()), neighbours.shape[1]
+    features, weight, _ = draw_tensors(layer, torch.float16, training=False)
     with torch.inference_mode():
-        us = 1e3 * kernel_time(lambda: sparse_conv(features, weight, kernel_map))
+        us = 1e3 * kernel_time(lambda: sparse_conv(features, weight, layer.kernel_map))
     # the least traffic: features, weights and table read once, the result written once
     moved = 2 * (features.numel() + weight.numel() + rows * c_out) + 4 * neighbours.numel()
     flops = 2 * pairs * c_in * c_out
@@ -118,10 +108,9 @@ def layer(kernel_map, c_in: int, c_out: int, roof: dict[str, float]) -> dict:
 
 def encoder(config: Config, scans: Scans, batch: int, precision: str, repeats: int) -> list[dict]:
     """The whole encoder, index included, from voxels on."""
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    device = torch.device("cuda")
+    set_precision(precision)
     # consecutive scans of the list, a new start for every batch
-    batches = [scans.voxels(range(i, i + batch), GRID, device) for i in range(len(scans.points))]
+    batches = [scans.voxels(range(i, i + batch)) for i in range(len(scans.points))]
     model = build_second(config)
     ours = model.encoder.cuda()
     rows = []
@@ -145,15 +134,15 @@ def encoder(config: Config, scans: Scans, batch: int, precision: str, repeats: i
     row("millisecond", "forward + backward", *_trained(ours, batches, precision, repeats))
     for name, build in available().items():
         try:
-            peer = build(GRID.sparse_shape).cuda()
+            peer = build(KITTI.sparse_shape, encoder_layers()).cuda()
             with torch.inference_mode():
                 eager = copy.deepcopy(peer).eval().to(DTYPES[precision])
                 row(name, "forward, eager", _over(batches, repeats, eager))
             row(name, "forward + backward", *_trained(peer, batches, precision, repeats))
         except Exception as error:  # a peer that cannot do this precision is a result, not the end
-            reason = str(error).strip().splitlines()[-1][:80] if str(error) else repr(error)[:80]
-            rows.append({"engine": name, "batch": batch, "precision": precision, "error": reason})
-            print(f"{precision:>5} B={batch} {name}: {reason}", flush=True)
+            why = reason(error)
+            rows.append({"engine": name, "batch": batch, "precision": precision, "error": why})
+            print(f"{precision:>5} B={batch} {name}: {why}", flush=True)
     print()
     return rows
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,9 @@ from millisecond.detector.inference import Detections, build_postprocessor
 from millisecond.detector.models.second import Second
 from millisecond.detector.models.sparse_encoder import DOWNS
 from millisecond.ops import Voxels
+from millisecond.ops.lab.dataflow_times import differentiate, draw_tensors
+from millisecond.ops.lab.networks import Convolution, Layer, encoder_layers
+from millisecond.ops.lab.timing import DTYPES, launched_time
 
 
 class PeerNetwork:
@@ -53,23 +57,6 @@ def peer_networks() -> dict[str, Callable[..., PeerNetwork]]:
     return {f"{name}, eager": partial(PeerNetwork, build) for name, build in available().items()}
 
 
-Layer = tuple[int, int, int | str]
-
-
-def encoder_layers(channels: Sequence[int], out_channels: int) -> tuple[Layer, ...]:
-    """(channels in, channels out, map) of each convolution of SECOND's encoder.
-
-    A number is a submanifold level, "d1" the step down to level 1.
-    """
-    layers: list[Layer] = [(4, channels[0], 0), (channels[0], channels[0], 0)]
-    for level, (narrow, wide) in enumerate(pairwise(channels), start=1):
-        layers += [(narrow, wide, f"d{level}"), (wide, wide, level), (wide, wide, level)]
-    return (*layers, (channels[-1], out_channels, f"d{len(channels)}"))
-
-
-LAYERS = encoder_layers((16, 32, 64, 64), 128)  # of second_kitti.yaml
-
-
 def available() -> dict[str, Callable[..., nn.Module]]:
     """Encoders of the peers that are installed, built from (sparse shape, layers); each takes
     voxels to the BEV map."""
@@ -89,10 +76,15 @@ def available() -> dict[str, Callable[..., nn.Module]]:
     return found
 
 
+def reason(error: Exception) -> str:
+    """Why a peer is left out: the last line of the error."""
+    return (str(error).strip() or repr(error)).splitlines()[-1][:80]
+
+
 class SpconvEncoder(nn.Module):
     """SECOND's encoder as spconv's users write it."""
 
-    def __init__(self, sparse_shape: tuple[int, int, int], layers: Sequence[Layer] = LAYERS):
+    def __init__(self, sparse_shape: tuple[int, int, int], layers: Sequence[Convolution]):
         super().__init__()
         import spconv.pytorch as spconv
 
@@ -131,7 +123,7 @@ class TorchsparseEncoder(nn.Module):
     """SECOND's encoder on TorchSparse 2.1, its hash table large enough for these scans: by default
     it raises "capacity of hashtable is not sufficient"."""
 
-    def __init__(self, sparse_shape: tuple[int, int, int], layers: Sequence[Layer] = LAYERS):
+    def __init__(self, sparse_shape: tuple[int, int, int], layers: Sequence[Convolution]):
         super().__init__()
         import torchsparse
         import torchsparse.backends
@@ -164,3 +156,55 @@ class TorchsparseEncoder(nn.Module):
         )
         x = self.layers(x)
         return x.dense().permute(0, 4, 1, 2, 3).flatten(1, 2).to(torch.get_default_dtype())
+
+
+def spconv_time(layer: Layer, batch_size: int, precision: str, training: bool) -> float | None:
+    """Microseconds of spconv on the same layer, launched one after another, its map made before;
+    None without spconv, or where it has no kernel."""
+    try:
+        import spconv.constants
+        import spconv.pytorch as spconv
+    except ImportError:
+        return None
+    spconv.constants.SPCONV_ALLOW_TF32 = precision == "tf32"
+    features, _, gradient = draw_tensors(layer, DTYPES[precision], training)
+    try:
+        conv, x = _in_spconv(spconv, layer, batch_size, features)
+
+        def call() -> None:
+            if training:
+                differentiate(lambda: conv(x).features, (features, *conv.parameters()), gradient)
+            else:
+                conv(x)
+
+        with torch.set_grad_enabled(training):
+            call()  # in which spconv chooses its kernel
+            return 1e3 * launched_time(call, 5)
+    except Exception as error:  # an engine that cannot do this is a result, not the end
+        print(f"spconv, {layer.name}: {type(error).__name__} {str(error).strip()[-80:]}")
+        return None
+
+
+def _in_spconv(
+    spconv: ModuleType, layer: Layer, batch_size: int, features: Tensor
+) -> tuple[Callable[[Any], Any], Any]:
+    """The layer in spconv, and its input."""
+    channels, kernel = (layer.c_in, layer.c_out), list(layer.geometry.kernel_size)
+    options: dict[str, Any] = {"bias": False, "indice_key": "key"}
+    window = {"stride": list(layer.geometry.stride), "padding": list(layer.geometry.padding)}
+    dtype, sites = features.dtype, (layer.inputs.coords, [*layer.inputs.spatial_shape], batch_size)
+    if layer.kind != "inverse":
+        if layer.kind == "submanifold":
+            conv = spconv.SubMConv3d(*channels, kernel, **options)
+        else:
+            conv = spconv.SparseConv3d(*channels, kernel, **window, **options)
+        return conv.cuda().to(dtype), spconv.SparseConvTensor(features, *sites)
+    # a convolution down makes the map that the inverse one reads
+    above = layer.outputs
+    fine = torch.randn(len(above.coords), 16, device="cuda", dtype=dtype)
+    y = spconv.SparseConvTensor(fine, above.coords, [*above.spatial_shape], batch_size)
+    with torch.no_grad():
+        y = spconv.SparseConv3d(16, 16, kernel, **window, **options).cuda().to(dtype)(y)
+    x = spconv.SparseConvTensor(features, y.indices, y.spatial_shape, batch_size)
+    x.indice_dict = y.indice_dict
+    return spconv.SparseInverseConv3d(*channels, kernel, **options).cuda().to(dtype), x

@@ -28,10 +28,11 @@ from millisecond.detector.inference import Inference
 from millisecond.detector.models.second import Second
 from millisecond.detector.weights import save_weights
 from millisecond.ops import Pyramid, Voxels
+from millisecond.ops.lab.timing import kernel_time, wall
 from millisecond.tools.benchmarks.first_box import first_box
 from millisecond.tools.benchmarks.network import hardware
-from millisecond.tools.benchmarks.peers import PeerNetwork, peer_networks
-from millisecond.tools.benchmarks.timing import Percentiles, Scans, kernel_time, wall
+from millisecond.tools.benchmarks.peers import PeerNetwork, peer_networks, reason
+from millisecond.tools.benchmarks.timing import Percentiles, Scans
 
 REPEATS = 5  # calls, on a CPU
 Clock = Callable[[Callable[[], object]], float]
@@ -247,9 +248,8 @@ class Benchmark:
                 peer: PeerNetwork = build(self._config, self._model, self._device, precision)
                 self._latency(precision, name, scans, peer, self._calls // FEWER)
             except Exception as error:  # one that cannot do this is a result, not the end
-                reason = (str(error).strip() or repr(error)).splitlines()[-1][:80]
-                self.result["peers_left_out"][f"{name}, {precision}"] = reason
-                print(f"{precision:>5} {name}: {reason}", flush=True)
+                why = self.result["peers_left_out"][f"{name}, {precision}"] = reason(error)
+                print(f"{precision:>5} {name}: {why}", flush=True)
 
     def _stages(self, precision: str, inference: Inference) -> None:
         for scans in self._sets:

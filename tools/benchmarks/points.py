@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor
 
 from millisecond import ops
+from millisecond.ops.lab.timing import by_turns, kernel_time
 from millisecond.tools.benchmarks.pointnet2 import compiled, launcher
-from millisecond.tools.benchmarks.timing import Scans, kernel_time
+from millisecond.tools.benchmarks.timing import Scans
 
 # clouds, points of a cloud, centres or queries
 SIZES = ((1, 16_384, 4096), (16, 16_384, 4096), (1, 131_072, 16_384))
@@ -64,15 +66,14 @@ def _clouds(
 
 
 def _compare(pair: Pair, sizes: dict[str, int | str], repeats: int) -> list[dict]:
-    """One row per engine. They take turns, so that both see the same clocks."""
+    """One row per engine."""
     got, want = pair.ours().double(), pair.theirs().double()
     if not (got - want).norm() <= ROUNDED * want.norm():
         raise RuntimeError(f"{pair.name}: {' and '.join(ENGINES)} have different results")
     del got, want
-    milliseconds: dict[str, list[float]] = {name: [] for name in ENGINES}
-    for _ in range(repeats):
-        for name, call in zip(ENGINES, pair[1:], strict=True):
-            milliseconds[name].append(kernel_time(call, launches=5, repeats=3))
+    calls = dict(zip(ENGINES, pair[1:], strict=True))
+    clock = partial(kernel_time, launches=5, repeats=3)
+    milliseconds = by_turns(calls, repeats, clock=clock)
     fastest = statistics.median(milliseconds[ENGINES[0]])
     rows = []
     for name, values in milliseconds.items():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from millisecond.ops import furthest_point_sampling
+from millisecond.ops.lab.timing import Times, by_turns
 from millisecond.tools.benchmarks.pointnet2 import compiled, launcher
-from millisecond.tools.benchmarks.timing import Times, timed
 
 SIZES = ((1024, 16_384), (2048, 131_072))  # samples, points of a cloud
 BATCHES = (1, 16)
@@ -38,16 +39,12 @@ def measure(repeats: int) -> dict:
 def _compare(
     samplers: dict[str, Sampler], points: Tensor, samples: int, repeats: int
 ) -> list[dict]:
-    """One row for each sampler. They take turns, so that both see the same clocks."""
+    """One row for each sampler."""
     chosen = [sampler(points, samples) for sampler in samplers.values()]
     if not all(torch.equal(rows, chosen[0]) for rows in chosen):
         raise RuntimeError(f"{' and '.join(samplers)} choose different rows")
-    milliseconds: dict[str, list[float]] = {name: [] for name in samplers}
-    for call in range(WARM_UP + repeats):
-        for name, sampler in samplers.items():
-            _, time = timed(lambda s=sampler: s(points, samples))
-            if call >= WARM_UP:
-                milliseconds[name].append(time)
+    calls = {name: partial(sampler, points, samples) for name, sampler in samplers.items()}
+    milliseconds = by_turns(calls, repeats, WARM_UP)
     times = {name: Times.of(values) for name, values in milliseconds.items()}
     batch, count, _ = points.shape
     rows = []

@@ -27,7 +27,7 @@ from millisecond.detector.training.loader import (
 )
 from millisecond.detector.training.losses import build_criterion
 from millisecond.detector.training.trainer import Indexed, Trainer
-from millisecond.tools.benchmarks.timing import Times, kernel_time, wall
+from millisecond.ops.lab.timing import Times, by_turns, kernel_time
 
 WARM_UP = 5  # steps
 
@@ -203,12 +203,7 @@ class _Run:
 
 def _medians(parts: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
     """Median milliseconds of each part, all of them called in turn."""
-    samples: dict[str, list[float]] = {name: [] for name in parts}
-    for step in range(WARM_UP + repeats):
-        for name, part in parts.items():
-            (milliseconds,) = wall(part, 1, warmup=0)
-            if step >= WARM_UP:
-                samples[name].append(milliseconds)
+    samples = by_turns(parts, repeats, WARM_UP)
     return {name: Times.of(values).median for name, values in samples.items()}
 
 

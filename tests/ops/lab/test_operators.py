@@ -1,4 +1,4 @@
-"""Each operator of the lab has a fake, a caller, a test, a sanitized run and a benchmark's line."""
+"""Each operator of the lab has a fake, a caller, a test and an example."""
 
 import importlib
 import inspect
@@ -12,11 +12,10 @@ from millisecond import ops
 from millisecond.ops import lab, library
 from millisecond.ops.lab import naive
 from millisecond.ops.lab.dense_conv3d import RUNGS
+from millisecond.ops.lab.examples import EXAMPLES
 from millisecond.ops.lab.library import LAB
 from millisecond.ops.lab.locations import kernel_map as searched
 from millisecond.ops.library import FAKES, register_fakes
-from millisecond.tools.benchmarks import operators as benchmark
-from tests.helpers import every_kernel
 from tests.ops.test_operators import ROOT, arguments_of, read_schemas
 from tests.ops.test_operators import SCHEMAS as MAIN
 
@@ -40,13 +39,12 @@ def test_fakes_have_the_arguments_of_the_operators():
 
 
 @pytest.mark.parametrize("operator", SCHEMAS)
-def test_it_is_called_tested_sanitized_and_timed(operator):
+def test_it_is_called_and_tested_and_has_an_example(operator):
     assert any(f"torch.ops.millisecond_lab.{operator}(" in source_of(name) for name in MODULES)
     named = re.compile(rf"\b(millisecond_lab|operators)\.{operator}\b")
     tests = (ROOT / "tests" / "ops" / "lab").glob("test_*_gpu.py")
     assert any(named.search(path.read_text(encoding="utf-8")) for path in tests)
-    assert operator in sum(every_kernel.RUNS, ()), "tests/helpers/every_kernel.py: no @runs of it"
-    assert operator in sum(benchmark.LINES, ()), "tools/benchmarks/operators.py: no @line of it"
+    assert operator in sum(EXAMPLES, ()), "ops/lab/examples.py: no @example of it"
 
 
 @pytest.mark.parametrize("name", ["dense_conv3d", "locations", "pairs"])
