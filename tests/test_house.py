@@ -4,14 +4,13 @@
 """
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.warm_processes import WarmProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = ("ops", "data", "detector", "tools")
@@ -101,12 +100,11 @@ def circles(modules: dict[str, ast.Module]) -> int:
 
 
 def files_run_by(program: str) -> int:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", "-c", SETUP + program]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True
-    )
-    inside = [line for line in done.stdout.splitlines() if Path(line).is_relative_to(ROOT)]
+    begin = f"import os; os.chdir({str(ROOT)!r})\n"
+    process = WarmProcess(["-c", begin + SETUP + program], {})
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    inside = [line for line in output.splitlines() if Path(line).is_relative_to(ROOT)]
     return sum(Path(line).suffix == ".py" and ".venv" not in line for line in inside)
 
 

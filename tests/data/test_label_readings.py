@@ -112,14 +112,20 @@ def streets():
     return [(frame.points, frame.boxes) for frame in frames]
 
 
-def rate(frames, spoil, number, mistake=None, draws=100):
-    """Share of random choices of frames with so many boxes in which the mistake is named (none:
-    in which any is)."""
-    rng, votes, found = np.random.default_rng(number), [], 0
+def votes_of(frames, spoil):
+    """Of each frame: its votes, and how many boxes it has."""
+    votes = []
     for points, boxes in frames:
         readings = LabelReadings()
         readings.add(points, spoil(boxes.astype(np.float64)))
         votes.append((readings._votes, len(boxes)))
+    return votes
+
+
+def rate(votes, number, mistake=None, draws=100):
+    """Share of random choices of frames with so many boxes in which the mistake is named (none:
+    in which any is)."""
+    rng, found = np.random.default_rng(number), 0
     for _ in range(draws):
         readings, boxes = LabelReadings(), 0
         for place in rng.permutation(len(votes)):
@@ -137,12 +143,14 @@ def test_how_many_boxes_tell_a_mistake(source, request):
     """docs/own_data.md has these figures: `-s` prints them."""
     frames = request.getfixturevalue(source)
     numbers = (20, 50, 150)
-    alarms = [rate(frames, lambda boxes: boxes, number) for number in numbers]
+    right = votes_of(frames, lambda boxes: boxes)
+    alarms = [rate(right, number) for number in numbers]
     print(f"\n{source}: boxes", *numbers)
     print("right labels", *alarms)
     assert max(alarms) == 0
     for mistake, spoil in SPOILED.items():
-        rates = [rate(frames, spoil, number, mistake) for number in numbers]
+        votes = votes_of(frames, spoil)
+        rates = [rate(votes, number, mistake) for number in numbers]
         print(mistake, *rates)
         assert rates[-1] > 0.95 or "sign" in mistake, "on straight streets few boxes are slanted"
         assert rates[0] > 0.9 or mistake != LOWER_FACE
