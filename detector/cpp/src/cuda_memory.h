@@ -114,7 +114,7 @@ PinnedArray<T> pinned_zeros(int64_t count) {
 // settle() a run of the same requests gets places in one allocation, so that a graph's addresses stay valid.
 class Arena {
  public:
-  void* take(int64_t bytes) {
+  void* operator()(int64_t bytes) {
     const int64_t first = used_;
     used_ += round_up(std::max<int64_t>(bytes, 1), ALIGNMENT);
     if (!whole_) {
@@ -127,7 +127,7 @@ class Arena {
   }
   template <typename T>
   T* array(int64_t count) {
-    return static_cast<T*>(take(count * int64_t(sizeof(T))));
+    return static_cast<T*>((*this)(count * int64_t(sizeof(T))));
   }
   void settle() {  // no work may be under way
     pieces_.clear();

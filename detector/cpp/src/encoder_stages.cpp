@@ -1,6 +1,7 @@
 #include "encoder_stages.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "transfer/transfer.h"
 
@@ -21,28 +22,20 @@ Window window_of(const Step& step) {
 
 }  // namespace
 
-LayerChain::LayerChain(Scalar type, const std::vector<DeviceLayer>& layers,
-                       const std::vector<OffsetTable>& tables) {
+void* run_layers(Chain chain, const std::vector<DeviceLayer>& layers, const std::vector<OffsetTable>& tables,
+                 Arena& arena, cudaStream_t stream) {
+  std::vector<ChainLayer> chained;
   for (size_t i = 0; i < layers.size(); ++i) {
     const DeviceLayer& layer = layers[i];
-    layers_.push_back({layer.weight.get(), layer.bias.get(), tables[i], layer.c_in, layer.c_out});
+    chained.push_back({layer.weight.get(), layer.bias.get(), tables[i], layer.c_in, layer.c_out});
   }
-  job_.type = type;
-  job_.layers = layers_.data();
-  job_.count = static_cast<int>(layers_.size());
-}
-
-void LayerChain::run(void* out, Arena& arena, cudaStream_t stream) {
-  job_.out = out;
+  chain.layers = chained.data();
+  chain.count = static_cast<int>(chained.size());
+  const ChainLayer& last = chained.back();
+  if (!chain.out) chain.out = arena(int64_t(last.table.rows) * last.c_out * bytes_of(chain.type));
   const Arena::Scope scope(arena);
-  check(run_chain(job_, [&](int64_t bytes) { return arena.take(bytes); }, stream), "convolutions");
-}
-
-void* LayerChain::rows(Arena& arena, cudaStream_t stream) {
-  const ChainLayer& last = layers_.back();
-  void* const out = arena.take(int64_t(last.table.rows) * last.c_out * bytes_of(job_.type));
-  run(out, arena, stream);
-  return out;
+  check(run_chain(chain, std::ref(arena), stream), "convolutions");
+  return chain.out;
 }
 
 EncoderStages::EncoderStages(const DeviceEncoder& network, const Bucket& bucket, int frames, Arena& arena)
@@ -53,24 +46,6 @@ EncoderStages::EncoderStages(const DeviceEncoder& network, const Bucket& bucket,
       counters_(device_zeros<uint32_t>(load_words(frames), nullptr)),
       workspace_(device_zeros<uint32_t>(network.index_words(frames), nullptr)) {
   check(cudaStreamSynchronize(nullptr), "memory of the GPU");
-}
-
-void EncoderStages::load(const Points& points, float* loaded, int* loaded_offsets, int* late,
-                         cudaStream_t stream) {
-  LoadJob job = {};
-  job.batch = frames_;
-  job.capacity = this->points();
-  job.channels = network_.host.point_width;
-  job.from = points.points;
-  job.from_offsets = points.offsets;
-  job.staged = points.staged;
-  job.points = loaded;
-  job.offsets = loaded_offsets;
-  job.late = late;
-  job.workspace = counters_.get();
-  std::copy_n(SCALES, INTENSITY_SCALES, job.scales);
-  job.few = FEW;
-  check(load_points(job, stream), "load_points");
 }
 
 // One row more than level 0 has, so that the index detects voxels that do not fit.
@@ -86,7 +61,20 @@ EncoderStages::Voxels EncoderStages::voxelize(const Points& points, cudaStream_t
   const Arena::Scope scope(arena_);
   float* const loaded = arena_.array<float>(int64_t(most) * width);
   int* const loaded_offsets = arena_.array<int>(frames_ + 1);
-  load(points, loaded, loaded_offsets, voxels.late, stream);
+  LoadJob load = {frames_,
+                  most,
+                  width,
+                  points.points,
+                  points.offsets,
+                  points.staged,
+                  loaded,
+                  loaded_offsets,
+                  voxels.late,
+                  counters_.get(),
+                  {},
+                  FEW};
+  std::copy_n(SCALES, INTENSITY_SCALES, load.scales);
+  check(load_points(load, stream), "load_points");
 
   // no check where a frame cannot exceed the cap on voxels
   const bool capped = bucket_.points > network.max_voxels;
@@ -148,40 +136,32 @@ EncoderStages::Index EncoderStages::index(const Voxels& voxels, bool clear, cuda
   }
   const BoundedIndex bounded = {voxels.coords, voxels.rows,   voxels.count, capacities,
                                 result.coords, result.counts, clear};
-  const auto allocate = [this](int64_t bytes) { return arena_.take(bytes); };
-  check(build_bounded_index(levels, bounded, jobs, allocate, stream), "index");
+  check(build_bounded_index(levels, bounded, jobs, std::ref(arena_), stream), "index");
   return result;
 }
 
-void EncoderStages::set_features(LayerChain& chain, const Voxels& voxels, cudaStream_t stream) {
-  const ChainLayer& first = chain.job().layers[0];
-  chain.job().features = voxels.features;
-  chain.job().wide = takes_float32(network_.type, false, first);
-  if (chain.job().wide || network_.type == Scalar::float32) return;
-  // a copy in the network's type, written by packing into rows
-  void* const narrow = arena_.take(int64_t(voxels.rows) * first.c_in * bytes_of(network_.type));
-  const PackArguments copy = {voxels.features, {0, 1, first.c_in}, narrow, 1, first.c_in, voxels.rows, 0};
-  check(pack_weight(Scalar::float32, network_.type, copy, stream), "features");
-  chain.job().features = narrow;
-}
-
-void* EncoderStages::encode(const Voxels& voxels, const Index& index, cudaStream_t stream) {
-  LayerChain chain(network_.type, network_.encoder, index.tables);
-  set_features(chain, voxels, stream);
-  return chain.rows(arena_, stream);
-}
-
-void EncoderStages::encode_map(const Voxels& voxels, const Index& index, void* out, cudaStream_t stream) {
-  LayerChain chain(network_.type, network_.encoder, index.tables);
-  set_features(chain, voxels, stream);
-  const int channels = network_.out_channels();
-  int shape[3];
-  std::copy_n(network_.host.shapes.back().begin(), 3, shape);
-  Chain& job = chain.job();
-  job.coords = index.coords[LEVELS - 1];
-  job.map = grid_layout(frames_, channels, shape, true);
-  job.map_bytes = int64_t(frames_) * channels * shape[0] * shape[1] * shape[2] * bytes_of(network_.type);
-  chain.run(out, arena_, stream);
+void* EncoderStages::encode(const Voxels& voxels, const Index& index, void* map, cudaStream_t stream) {
+  const DeviceLayer& first = network_.encoder.front();
+  Chain chain = {};
+  chain.type = network_.type;
+  chain.features = voxels.features;
+  chain.wide = takes_float32(chain.type, false, {nullptr, nullptr, index.tables[0], first.c_in, first.c_out});
+  if (!chain.wide && chain.type != Scalar::float32) {
+    // a copy in the network's type, written by packing into rows
+    void* const narrow = arena_(int64_t(voxels.rows) * first.c_in * bytes_of(chain.type));
+    const PackArguments copy = {voxels.features, {0, 1, first.c_in}, narrow, 1, first.c_in, voxels.rows, 0};
+    check(pack_weight(Scalar::float32, chain.type, copy, stream), "features");
+    chain.features = narrow;
+  }
+  if (map) {
+    int shape[3];
+    std::copy_n(network_.host.shapes.back().begin(), 3, shape);
+    chain.out = map;
+    chain.coords = index.coords[LEVELS - 1];
+    chain.map = grid_layout(frames_, network_.out_channels(), shape, true);
+    chain.map_bytes = frames_ * network_.map_bytes();
+  }
+  return run_layers(chain, network_.encoder, index.tables, arena_, stream);
 }
 
 }  // namespace millisecond::detector
