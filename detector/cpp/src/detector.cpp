@@ -47,131 +47,117 @@ void write(const Outcome& outcome, int frames, int most, const Results& to) {
 }
 
 }  // namespace
+}  // namespace millisecond::detector
 
-class Detector {
- public:
-  Detector(const std::string& path, ms_type precision, int device);
-  ~Detector();
+using namespace millisecond::detector;
+
+struct ms_detector {
+  ms_detector(const std::string& path, ms_type precision, int device)
+      : network_(open_network<DeviceNetwork>(path, precision, device)) {}
+
+  ~ms_detector() {
+    try {
+      const OnDevice guard(network_->device);
+      idle_.clear();
+      network_.reset();
+    } catch (const Error&) {  // the device is lost, and its memory with it
+    }
+  }
 
   const Network& network() const { return network_->host; }
-  void warm_up(int64_t count, int frames, cudaStream_t stream);  // count: of points per scan
-  void detect(const Scans& scans, const Results& results, cudaStream_t stream);
+
+  // count: of points per scan
+  void warm_up(int64_t count, int frames, cudaStream_t stream) {
+    require_from("count", count, 0, MOST_POINTS);
+    require_from("batch", frames, 1, MOST_SCANS);
+    const OnDevice guard(network_->device);
+    std::unique_ptr<FrameGraph> graph = graph_of(first_bucket(count), frames);
+    const std::vector<int64_t> none(frames);
+    graph->find({nullptr, none.data(), frames}, stream);
+    give_back(std::move(graph));
+  }
+
+  void detect(const Scans& scans, const Results& results, cudaStream_t stream) {
+    std::fill_n(results.found, scans.frames, 0);
+    int64_t points = 0;
+    for (int frame = 0; frame < scans.frames; ++frame) {
+      require_from("count", scans.counts[frame], 0, MOST_POINTS);
+      points += scans.counts[frame];
+    }
+    require(scans.points || points == 0, "points: are null");
+    require_from("capacity", results.capacity, 0, INT64_MAX);
+    const OnDevice guard(network_->device);
+    std::unique_ptr<FrameGraph> graph = finished(scans, stream);
+    write(graph->outcome(), scans.frames, network().after_nms, results);
+    give_back(std::move(graph));
+    const int64_t found = *std::max_element(results.found, results.found + scans.frames);
+    if (found > results.capacity)
+      throw Error(MS_ERROR_CAPACITY, "capacity: there are " + std::to_string(found) + " boxes and room for " +
+                                         std::to_string(results.capacity));
+  }
 
  private:
-  std::unique_ptr<FrameGraph> finished(const Scans& scans, cudaStream_t stream);
-  std::unique_ptr<FrameGraph> graph_of(int number, int frames);
-  void give_back(std::unique_ptr<FrameGraph> graph);
-  int first_bucket(int64_t count);
+  // The first of the graphs of rising buckets that holds the scans; no other call may use it before it is given
+  // back.
+  std::unique_ptr<FrameGraph> finished(const Scans& scans, cudaStream_t stream) {
+    const int64_t most = *std::max_element(scans.counts, scans.counts + scans.frames);
+    for (int number = first_bucket(most);; ++number) {
+      std::unique_ptr<FrameGraph> graph = graph_of(number, scans.frames);
+      graph->find(scans, stream);
+      const Outcome& outcome = graph->outcome();
+      const std::lock_guard<std::mutex> lock(mutex_);
+      rows_.clear();
+      if (*outcome.overflow == 0) {
+        for (int level = 0; level < LEVELS; ++level)
+          rows_.push_back((outcome.rows[level] + scans.frames - 1) / scans.frames);
+        return graph;
+      }
+      if (number + 1 == buckets()) throw Error(MS_ERROR_INTERNAL, "a level has more rows than the grid");
+      idle_[{number, scans.frames}].push_back(std::move(graph));
+    }
+  }
+
+  std::unique_ptr<FrameGraph> graph_of(int number, int frames) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      auto& idle = idle_[{number, frames}];
+      if (!idle.empty()) {
+        std::unique_ptr<FrameGraph> graph = std::move(idle.back());
+        idle.pop_back();
+        return graph;
+      }
+    }
+    require_room(*network_, network().buckets[number], frames);
+    return std::make_unique<FrameGraph>(*network_, number, frames);
+  }
+
+  void give_back(std::unique_ptr<FrameGraph> graph) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& idle = idle_[{graph->number(), graph->frames()}];
+    idle.push_back(std::move(graph));
+  }
+
+  int first_bucket(int64_t count) {
+    const int most = network().most_points();
+    if (count > most)
+      throw Error(MS_ERROR_ARGUMENT, "points: " + std::to_string(count) + " are too many; a scan has at most " +
+                                         std::to_string(most));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    int number = 0;
+    const auto holds = [&](const Bucket& bucket) {
+      return count <= bucket.points &&
+             std::equal(rows_.begin(), rows_.end(), bucket.rows.begin(), std::less_equal<int>());
+    };
+    while (number + 1 < buckets() && !holds(network().buckets[number])) ++number;
+    return number;
+  }
+
   int buckets() const { return static_cast<int>(network().buckets.size()); }
 
   std::unique_ptr<DeviceNetwork> network_;
   std::mutex mutex_;
   std::map<std::pair<int, int>, std::vector<std::unique_ptr<FrameGraph>>> idle_;  // by bucket and frames
   std::vector<int> rows_;  // of the levels per scan of the batch before: the next batch is similar
-};
-
-Detector::Detector(const std::string& path, ms_type precision, int device)
-    : network_(open_network<DeviceNetwork>(path, precision, device)) {}
-
-Detector::~Detector() {
-  try {
-    const OnDevice guard(network_->device);
-    idle_.clear();
-    network_.reset();
-  } catch (const Error&) {  // the device is lost, and its memory with it
-  }
-}
-
-void Detector::warm_up(int64_t count, int frames, cudaStream_t stream) {
-  require_from("count", count, 0, MOST_POINTS);
-  require_from("batch", frames, 1, MOST_SCANS);
-  const OnDevice guard(network_->device);
-  std::unique_ptr<FrameGraph> graph = graph_of(first_bucket(count), frames);
-  const std::vector<int64_t> none(frames);
-  graph->find({nullptr, none.data(), frames}, stream);
-  give_back(std::move(graph));
-}
-
-void Detector::detect(const Scans& scans, const Results& results, cudaStream_t stream) {
-  std::fill_n(results.found, scans.frames, 0);
-  int64_t points = 0;
-  for (int frame = 0; frame < scans.frames; ++frame) {
-    require_from("count", scans.counts[frame], 0, MOST_POINTS);
-    points += scans.counts[frame];
-  }
-  require(scans.points || points == 0, "points: are null");
-  require_from("capacity", results.capacity, 0, INT64_MAX);
-  const OnDevice guard(network_->device);
-  std::unique_ptr<FrameGraph> graph = finished(scans, stream);
-  write(graph->outcome(), scans.frames, network().after_nms, results);
-  give_back(std::move(graph));
-  const int64_t found = *std::max_element(results.found, results.found + scans.frames);
-  if (found > results.capacity)
-    throw Error(MS_ERROR_CAPACITY, "capacity: there are " + std::to_string(found) + " boxes and room for " +
-                                       std::to_string(results.capacity));
-}
-
-// The first of the graphs of rising buckets that holds the scans; no other call may use it before it is given
-// back.
-std::unique_ptr<FrameGraph> Detector::finished(const Scans& scans, cudaStream_t stream) {
-  const int64_t most = *std::max_element(scans.counts, scans.counts + scans.frames);
-  for (int number = first_bucket(most);; ++number) {
-    std::unique_ptr<FrameGraph> graph = graph_of(number, scans.frames);
-    graph->find(scans, stream);
-    const Outcome& outcome = graph->outcome();
-    const std::lock_guard<std::mutex> lock(mutex_);
-    rows_.clear();
-    if (*outcome.overflow == 0) {
-      for (int level = 0; level < LEVELS; ++level)
-        rows_.push_back((outcome.rows[level] + scans.frames - 1) / scans.frames);
-      return graph;
-    }
-    if (number + 1 == buckets()) throw Error(MS_ERROR_INTERNAL, "a level has more rows than the grid");
-    idle_[{number, scans.frames}].push_back(std::move(graph));
-  }
-}
-
-void Detector::give_back(std::unique_ptr<FrameGraph> graph) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  auto& idle = idle_[{graph->number(), graph->frames()}];
-  idle.push_back(std::move(graph));
-}
-
-int Detector::first_bucket(int64_t count) {
-  const int most = network().most_points();
-  if (count > most)
-    throw Error(MS_ERROR_ARGUMENT,
-                "points: " + std::to_string(count) + " are too many; a scan has at most " + std::to_string(most));
-  const std::lock_guard<std::mutex> lock(mutex_);
-  int number = 0;
-  const auto holds = [&](const Bucket& bucket) {
-    return count <= bucket.points &&
-           std::equal(rows_.begin(), rows_.end(), bucket.rows.begin(), std::less_equal<int>());
-  };
-  while (number + 1 < buckets() && !holds(network().buckets[number])) ++number;
-  return number;
-}
-
-std::unique_ptr<FrameGraph> Detector::graph_of(int number, int frames) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    auto& idle = idle_[{number, frames}];
-    if (!idle.empty()) {
-      std::unique_ptr<FrameGraph> graph = std::move(idle.back());
-      idle.pop_back();
-      return graph;
-    }
-  }
-  require_room(*network_, network().buckets[number], frames);
-  return std::make_unique<FrameGraph>(*network_, number, frames);
-}
-
-}  // namespace millisecond::detector
-
-using namespace millisecond::detector;
-
-struct ms_detector : Detector {
-  using Detector::Detector;
 };
 
 extern "C" {

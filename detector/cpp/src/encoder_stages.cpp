@@ -43,8 +43,8 @@ EncoderStages::EncoderStages(const DeviceEncoder& network, const Bucket& bucket,
       bucket_(bucket),
       frames_(frames),
       arena_(arena),
-      counters_(device_zeros<uint32_t>(load_words(frames), nullptr)),
-      workspace_(device_zeros<uint32_t>(network.index_words(frames), nullptr)) {
+      counters_(device_zeros<uint32_t>(load_words(frames))),
+      workspace_(device_zeros<uint32_t>(network.index_words(frames))) {
   check(cudaStreamSynchronize(nullptr), "memory of the GPU");
 }
 

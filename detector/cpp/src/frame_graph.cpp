@@ -105,7 +105,7 @@ void FrameGraph::run(cudaStream_t stream) {
   void* const rows = stages_.encode(voxels, sites, nullptr, stream);
   check(cudaEventRecord(cells_known_.get(), side_.get()), "side stream");
   check(cudaStreamWaitEvent(stream, cells_known_.get(), 0), "side stream");
-  const Found found = select(predict(rows, map, stream), stream);
+  const SuppressJob found = select(predict(rows, map, stream), stream);
   report(voxels, sites, found, stream);
 }
 
@@ -214,11 +214,10 @@ SpreadJob FrameGraph::predict(void* rows, const CellJob& cells, cudaStream_t str
   return spreading;
 }
 
-FrameGraph::Found FrameGraph::select(const SpreadJob& predictions, cudaStream_t stream) {
+// The boxes are the copies of an NMS: kept_boxes, kept_scores, kept_classes and kept.
+SuppressJob FrameGraph::select(const SpreadJob& predictions, cudaStream_t stream) {
   const Network& network = network_.host;
   const int64_t most = int64_t(frames_) * network.after_nms;
-  const Found found = {arena_.array<float>(most * 7), arena_.array<float>(most), arena_.array<int64_t>(most),
-                       arena_.array<int>(frames_)};
   SelectJob job = {};
   job.batch = frames_;
   job.anchors_count = network_.anchors_count;
@@ -232,17 +231,17 @@ FrameGraph::Found FrameGraph::select(const SpreadJob& predictions, cudaStream_t 
   job.largest_log_size = network.largest_log_size;
   job.nms.iou_threshold = network.iou;
   job.nms.max_output = network.after_nms;
-  job.nms.kept = found.count;
-  job.nms.kept_boxes = found.boxes;
-  job.nms.kept_scores = found.scores;
-  job.nms.kept_classes = found.labels;
+  job.nms.kept = arena_.array<int>(frames_);
+  job.nms.kept_boxes = arena_.array<float>(most * 7);
+  job.nms.kept_scores = arena_.array<float>(most);
+  job.nms.kept_classes = arena_.array<int64_t>(most);
   const Arena::Scope scope(arena_);
   check(run_select(job, network.per_class, std::ref(arena_), stream), "boxes");
-  return found;
+  return job.nms;
 }
 
-void FrameGraph::report(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index, const Found& found,
-                        cudaStream_t stream) {
+void FrameGraph::report(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index,
+                        const SuppressJob& found, cudaStream_t stream) {
   CollectJob job = {};
   int end = 0;
   const auto add = [&](const auto* part, int64_t count) {  // returns its place in the results
@@ -253,11 +252,11 @@ void FrameGraph::report(const EncoderStages::Voxels& voxels, const EncoderStages
     return place;
   };
   const int64_t most = int64_t(frames_) * network_.host.after_nms;
-  outcome_.labels = add(found.labels, most);
+  outcome_.labels = add(found.kept_classes, most);
   outcome_.dropped = add(voxels.dropped, 2);
-  outcome_.boxes = add(found.boxes, 7 * most);
-  outcome_.scores = add(found.scores, most);
-  outcome_.found = add(found.count, frames_);
+  outcome_.boxes = add(found.kept_boxes, 7 * most);
+  outcome_.scores = add(found.kept_scores, most);
+  outcome_.found = add(found.kept, frames_);
   outcome_.rows = add(index.counts, LEVELS + 1);
   outcome_.overflow = outcome_.rows + LEVELS;
   outcome_.late = add(voxels.late, 1);

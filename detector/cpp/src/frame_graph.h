@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "bev/bev.h"
+#include "boxes/boxes.h"
 #include "encoder_stages.h"
 
 namespace millisecond::detector {
@@ -43,12 +43,6 @@ class FrameGraph {
   const Outcome& outcome() const { return outcome_; }  // of the last call
 
  private:
-  struct Found {
-    float *boxes, *scores;
-    int64_t* labels;
-    int* count;
-  };
-
   void run(cudaStream_t stream);
   void capture();
   void launch(cudaStream_t stream);
@@ -56,8 +50,8 @@ class FrameGraph {
   CellJob cells(const EncoderStages::Index& index, cudaStream_t stream);
   void find_tiles(CellJob& cells, cudaStream_t stream);
   SpreadJob predict(void* rows, const CellJob& cells, cudaStream_t stream);
-  Found select(const SpreadJob& predictions, cudaStream_t stream);
-  void report(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index, const Found& found,
+  SuppressJob select(const SpreadJob& predictions, cudaStream_t stream);
+  void report(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index, const SuppressJob& found,
               cudaStream_t stream);
 
   const DeviceNetwork& network_;
