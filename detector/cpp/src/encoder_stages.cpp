@@ -77,18 +77,14 @@ EncoderStages::Voxels EncoderStages::voxelize(const Points& points, cudaStream_t
   check(load_points(load, stream), "load_points");
 
   // no check where a frame cannot exceed the cap on voxels
-  const bool capped = bucket_.points > network.max_voxels;
   VoxelizeJob job = {};
   job.points = loaded;
   job.offsets = loaded_offsets;
   job.points_count = most;
   job.channels = width;
   job.max_points = network.max_points;
-  job.max_voxels = capped ? network.max_voxels : most;
+  job.max_voxels = bucket_.points > network.max_voxels ? network.max_voxels : most;
   job.rows = rows;
-  job.slots = arena_.array<uint32_t>(int64_t(rows) * network.max_points);
-  job.first = capped ? arena_.array<uint32_t>(most) : nullptr;
-  job.sites = capped ? arena_.array<int>(int64_t(most) * 4) : nullptr;
   job.features = voxels.features;
   job.coords = voxels.coords;
   job.counts = voxels.count;
@@ -101,7 +97,7 @@ EncoderStages::Voxels EncoderStages::voxelize(const Points& points, cudaStream_t
     job.grid.size[axis] = network.voxel_size[axis];
     job.grid.shape[axis] = shape[0][axis];
   }
-  check(build_voxels(bitmap_at(workspace_.get(), frames_, 1, shape), job, stream), "voxelize");
+  check(build_voxels(bitmap_at(workspace_.get(), frames_, 1, shape), job, std::ref(arena_), stream), "voxelize");
   return voxels;
 }
 

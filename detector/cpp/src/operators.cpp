@@ -1,5 +1,6 @@
 // The C API of the operators: sparse tensors, boxes and clouds of points.
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "conv/max_pool.h"
@@ -90,9 +91,8 @@ void build_maps(StreamScratch& scratch, millisecond::Network& network, const int
   std::vector<TableJob> jobs = tables_of(network, true);
   for (TableJob& job : jobs)
     if (job.kind != TableKind::tail) job.neighbours = neighbours;
-  const auto allocate = [&](int64_t bytes) { return scratch(bytes); };
-  check(build_bounded_index(network, {coords, rows, count, capacities, levels, state, true}, jobs, allocate,
-                            scratch.stream()),
+  check(build_bounded_index(network, {coords, rows, count, capacities, levels, state, true}, jobs,
+                            std::ref(scratch), scratch.stream()),
         "index");
 }
 
@@ -208,15 +208,11 @@ ms_status ms_voxelize(const float* points, const int32_t* offsets, int64_t point
     std::copy_n(grid->lower, 3, job.grid.lower);
     std::copy_n(grid->size, 3, job.grid.size);
     std::copy_n(grid->shape, 3, job.grid.shape);
-    const bool capped = job.points_count > max_voxels;
-    job.slots = scratch.array<uint32_t>(rows * max_points);
-    job.first = capped ? scratch.array<uint32_t>(point_rows) : nullptr;
-    job.sites = capped ? scratch.array<int>(point_rows * 4) : nullptr;
     job.features = features;
     job.coords = coords;
     job.counts = scratch.array<int>(3);
     job.dropped = dropped;
-    check(build_voxels(bitmap, job, scratch.stream()), "voxelize");
+    check(build_voxels(bitmap, job, std::ref(scratch), scratch.stream()), "voxelize");
     check(cudaMemcpyAsync(found, job.counts, sizeof(int), cudaMemcpyDeviceToDevice, scratch.stream()), "voxelize");
   });
 }

@@ -62,8 +62,8 @@ cudaError_t count_levels(const Network& network, const int* given, int rows, con
 cudaError_t build_exact_index(const Network& network, const int* rows, int* const* coords,
                               std::vector<TableJob>& jobs, cudaStream_t stream);
 
-// Points to voxels; the workspace is zero before and after.
-cudaError_t build_voxels(const Bitmap& bitmap, const VoxelizeJob& job, cudaStream_t stream);
+// Points to voxels; the workspace is zero before and after. job: all but its scratch.
+cudaError_t build_voxels(const Bitmap& bitmap, VoxelizeJob job, const Allocate& allocate, cudaStream_t stream);
 
 // ---- grids -----------------------------------------------------------------------------------------------------
 

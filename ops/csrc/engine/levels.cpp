@@ -84,7 +84,12 @@ cudaError_t build_exact_index(const Network& network, const int* rows, int* cons
   return bitmap_tables(network.bitmap, jobs.data(), static_cast<int>(jobs.size()), network.dims, nullptr, stream);
 }
 
-cudaError_t build_voxels(const Bitmap& bitmap, const VoxelizeJob& job, cudaStream_t stream) {
+cudaError_t build_voxels(const Bitmap& bitmap, VoxelizeJob job, const Allocate& allocate, cudaStream_t stream) {
+  job.slots = static_cast<uint32_t*>(allocate(int64_t(job.rows) * job.max_points * sizeof(uint32_t)));
+  if (job.points_count > job.max_voxels) {
+    job.first = static_cast<uint32_t*>(allocate(job.points_count * sizeof(uint32_t)));
+    job.sites = static_cast<int*>(allocate(int64_t(job.points_count) * 4 * sizeof(int)));
+  }
   const cudaError_t error = voxelize(bitmap, job, stream);
   const cudaError_t cleared = bitmap_clear(bitmap, error == cudaSuccess, stream);
   return error != cudaSuccess ? error : cleared;

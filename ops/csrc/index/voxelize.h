@@ -19,13 +19,13 @@ struct VoxelizeJob {
   const int* offsets;  // [batch + 1]
   int points_count, channels, max_points, max_voxels, rows;
   VoxelizeGrid grid;
-  uint32_t* slots;
-  uint32_t* first;
-  int* sites;
   float* features;
   int* coords;
   int* counts;
   int64_t* dropped;
+  uint32_t* slots;
+  uint32_t* first;
+  int* sites;
 };
 cudaError_t voxelize(const Bitmap& bitmap, const VoxelizeJob& job, cudaStream_t stream);
 

@@ -21,23 +21,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> voxelize_points(const Tensor& points,
   const c10::cuda::CUDAGuard guard(points.device());
   const Bitmap bitmap = bitmap_of(workspace, offsets.size(0) - 1, shape);
   const int64_t total = points.size(0), channels = points.size(1);
-  const int64_t scratch = total > max_voxels ? total : 0;
   const auto ints = offsets.options();
-  const Tensor slots = at::empty({rows, positive(max_points, "max_points")}, ints);
-  const Tensor first = at::empty({scratch}, ints), sites = at::empty({scratch, 4}, ints);
   Tensor features = at::empty({rows, channels}, points.options()), coords = at::empty({rows, 4}, ints);
   Tensor counts = at::empty({3}, ints), dropped = at::empty({2}, ints.dtype(at::kLong));
   VoxelizeJob job = {points.data_ptr<float>(),
                      offsets.data_ptr<int>(),
                      static_cast<int>(total),
                      static_cast<int>(channels),
-                     static_cast<int>(max_points),
+                     positive(max_points, "max_points"),
                      positive(max_voxels, "max_voxels"),
                      static_cast<int>(rows),
                      {},
-                     reinterpret_cast<uint32_t*>(slots.data_ptr<int>()),
-                     scratch ? reinterpret_cast<uint32_t*>(first.data_ptr<int>()) : nullptr,
-                     sites.data_ptr<int>(),
                      features.data_ptr<float>(),
                      coords.data_ptr<int>(),
                      counts.data_ptr<int>(),
@@ -47,7 +41,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> voxelize_points(const Tensor& points,
     job.grid.size[axis] = static_cast<float>(size[axis]);
     job.grid.shape[axis] = static_cast<int>(shape[axis]);
   }
-  check(build_voxels(bitmap, job, stream()), "voxelize");
+  check(build_voxels(bitmap, job, Scratch(points), stream()), "voxelize");
   return {features, coords, counts.narrow(0, 0, 1), dropped};
 }
 
