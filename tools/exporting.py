@@ -146,17 +146,10 @@ class Agreement(NamedTuple):
         return cls(points, *numbers, same, apart)
 
 
-class Files(NamedTuple):
-    """What is compared."""
-
-    library: Path
-    network: Path  # made of the weights
-    weights: str  # of a file, or their name
-
-
-def write_report(path: Path, files: Files, scans: Scans) -> None:
-    """Compares the library on a network file with Python on the weights."""
-    library = Library(files.library)
+def write_report(folder: Path, weights: str, scans: Scans) -> None:
+    """Compares the folder's library on its network file with Python on the weights of which the
+    file was made."""
+    library = Library(folder / LIBRARY)
     lines = [
         "# Parity",
         "",
@@ -166,8 +159,8 @@ def write_report(path: Path, files: Files, scans: Scans) -> None:
     ]
     clouds = [points.numpy() for points in scans.points]
     for precision in PRECISIONS:
-        cpp = CppDetector(library, files.network, precision)
-        pythons = _pythons(files.weights, precision)
+        cpp = CppDetector(library, folder / NETWORK, precision)
+        pythons = _pythons(weights, precision)
         lines += ["", f"## {precision}"]
         for name, python in pythons.items():
             agreements = [
@@ -182,7 +175,7 @@ def write_report(path: Path, files: Files, scans: Scans) -> None:
         lines += [f"| {name} | {time.p50:.3f} | {time.p99:.3f} |" for name, time in times.items()]
         print(", ".join(f"{name} {time.p50:.3f} ms" for name, time in times.items()))
         cpp.close()
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "parity.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _pythons(weights: str, precision: str) -> dict[str, Callable[[np.ndarray], Detections]]:
@@ -259,8 +252,7 @@ def export(weights: str, folder: Path, frames: Path | None) -> None:
         network_file.write(place / NETWORK, config, model)
         fault = _build(place)
         if fault is None:
-            files = Files(place / LIBRARY, place / NETWORK, weights)
-            write_report(place / "parity.md", files, scans or load_scans(None, COUNT))
+            write_report(place, weights, scans or load_scans(None, COUNT))
     if fault is None:
         print(f"wrote {folder}: sources, {NETWORK}, {LIBRARY}, parity.md")
         return
