@@ -147,8 +147,7 @@ class Agreement(NamedTuple):
 
 
 def write_report(folder: Path, weights: str, scans: Scans) -> None:
-    """Compares the folder's library on its network file with Python on the weights of which the
-    file was made."""
+    """Compares the folder's library on its network file with Python on the file's weights."""
     library = Library(folder / LIBRARY)
     lines = [
         "# Parity",

@@ -43,7 +43,7 @@ class EncoderStages {
 
   Voxels voxelize(const Points& points, cudaStream_t stream);
   Index index(const Voxels& voxels, bool clear, cudaStream_t stream);  // else the caller clears the bitmap
-  // Rows of the last level in new memory, or in a map [frames, y, x, z * out_channels]. Returns what was written.
+  // Rows of the last level in new memory, or in `map` [frames, y, x, z * out_channels]. Returns that memory.
   void* encode(const Voxels& voxels, const Index& index, void* map, cudaStream_t stream);
 
  private:
