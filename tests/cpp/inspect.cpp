@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "network.cpp"
-#include "network_file.cpp"
 
 using namespace millisecond::detector;
 

@@ -256,7 +256,7 @@ def test_all_of_it_agrees_with_the_engine(tmp_path):
 
 
 def test_constants_are_those_of_python():
-    files = "encoder_stages.cpp", "box_operators.cpp"
+    files = "encoder_stages.cpp", "operators.cpp"
     text = "".join((CPP / "src" / name).read_text() for name in files)
     (scales,) = re.findall(r"SCALES\[INTENSITY_SCALES\] = \{(.*)\}", text)
     assert tuple(map(float, scales.split(","))) == SCALES

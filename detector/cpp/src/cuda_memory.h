@@ -41,16 +41,17 @@ class OnDevice {
   int before_ = 0;
 };
 
-struct DeviceFree {
-  void operator()(void* memory) const { cudaFree(memory); }
-};
-struct HostFree {
-  void operator()(void* memory) const { cudaFreeHost(memory); }
+template <auto free>
+struct Free {
+  template <typename T>
+  void operator()(T* held) const {
+    free(held);
+  }
 };
 template <typename T>
-using DeviceArray = std::unique_ptr<T, DeviceFree>;
+using DeviceArray = std::unique_ptr<T, Free<cudaFree>>;
 template <typename T>
-using PinnedArray = std::unique_ptr<T, HostFree>;
+using PinnedArray = std::unique_ptr<T, Free<cudaFreeHost>>;
 
 struct StreamDestroy {
   void operator()(cudaStream_t stream) const {
@@ -58,15 +59,9 @@ struct StreamDestroy {
     cudaStreamDestroy(stream);
   }
 };
-struct EventDestroy {
-  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
-};
-struct GraphDestroy {
-  void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
-};
 using Stream = std::unique_ptr<CUstream_st, StreamDestroy>;
-using Event = std::unique_ptr<CUevent_st, EventDestroy>;
-using GraphExec = std::unique_ptr<CUgraphExec_st, GraphDestroy>;
+using Event = std::unique_ptr<CUevent_st, Free<cudaEventDestroy>>;
+using GraphExec = std::unique_ptr<CUgraphExec_st, Free<cudaGraphExecDestroy>>;
 
 inline Stream new_stream() {
   cudaStream_t stream = nullptr;
@@ -87,11 +82,11 @@ DeviceArray<T> device_array(int64_t count) {
   return DeviceArray<T>(static_cast<T*>(memory));
 }
 
-// The memory is zero once the stream is awaited.
+// The memory is zero once the default stream is awaited.
 template <typename T>
-DeviceArray<T> device_zeros(int64_t count, cudaStream_t stream) {
+DeviceArray<T> device_zeros(int64_t count) {
   DeviceArray<T> memory = device_array<T>(count);
-  check(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(count) * sizeof(T), stream), "memory of the GPU");
+  check(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(count) * sizeof(T), nullptr), "memory of the GPU");
   return memory;
 }
 

@@ -55,6 +55,11 @@ int64_t DeviceEncoder::index_words(int frames) const {
                                      " grids have more voxels than the index holds; give fewer scans at once");
 }
 
+int64_t DeviceEncoder::map_bytes() const {
+  const Shape& shape = host.shapes.back();
+  return int64_t(out_channels()) * shape[0] * shape[1] * shape[2] * bytes_of(type);
+}
+
 DeviceNetwork::DeviceNetwork(Network network, ms_type precision, int device)
     : DeviceEncoder(std::move(network), precision, device),
       anchors(uploaded(host.anchors)),

@@ -28,6 +28,7 @@ struct DeviceEncoder {
   // 32-bit words of the index of so many scans together. Throws Error where it holds fewer.
   int64_t index_words(int frames) const;
   int out_channels() const { return encoder.back().c_out; }  // of a height of the map
+  int64_t map_bytes() const;                                 // of one scan
 
   int device;
   Scalar type;

@@ -10,11 +10,9 @@
 namespace millisecond::detector {
 namespace {
 
-constexpr int64_t MOST_ENCODED = INT32_MAX / 2;  // numbers of all points
-
 // The first bucket that holds so many points, with memory for no more of them.
 Bucket bucket_for(const DeviceEncoder& network, int64_t points) {
-  const int64_t most = std::min<int64_t>(MOST_POINTS, MOST_ENCODED / network.host.point_width);
+  const int most = network.host.most_points();
   if (points < 1 || points > most)
     throw Error(MS_ERROR_ARGUMENT,
                 "points: " + std::to_string(points) + " is not from 1 to " + std::to_string(most));
@@ -32,107 +30,81 @@ DenseLayout map_layout(int channels, const Shape& shape, ms_layout layout) {
 }
 
 }  // namespace
+}  // namespace millisecond::detector
+
+using namespace millisecond;
+using namespace millisecond::detector;
 
 // Its memory is one call's: calls follow one another on a stream.
-class Encoder {
- public:
-  Encoder(const std::string& path, ms_type precision, int device, int64_t points);
-  ~Encoder();
-  Encoder(const Encoder&) = delete;
-  Encoder& operator=(const Encoder&) = delete;
+struct ms_encoder {
+  ms_encoder(const std::string& path, ms_type precision, int device, int64_t points)
+      : network_(open_network<DeviceEncoder>(path, precision, device)) {
+    const OnDevice guard(device);
+    stages_ = std::make_unique<EncoderStages>(*network_, bucket_for(*network_, points), 1, arena_);
+    offsets_ = uploaded(std::vector<int>{0, 0, 0, static_cast<int>(points)});
+
+    // a scan without points measures the memory and loads the kernels
+    const DeviceArray<float> none = device_zeros<float>(points * network_->host.point_width);
+    const DeviceArray<int> count = device_zeros<int>(1);
+    const DeviceArray<char> map = device_array<char>(network_->map_bytes());
+    const DeviceArray<ms_encoder_report> report = device_array<ms_encoder_report>(1);
+    for (ms_layout layout : {MS_CHANNELS_FIRST, MS_CHANNELS_LAST})
+      encode(none.get(), count.get(), layout, map.get(), report.get(), nullptr);
+    check(cudaStreamSynchronize(nullptr), "the first run");
+    arena_.settle();
+  }
+  ~ms_encoder() {
+    try {
+      const OnDevice guard(network_->device);
+      stages_.reset();
+      offsets_.reset();
+      arena_ = Arena();
+      network_.reset();
+    } catch (const Error&) {  // the device is lost, and its memory with it
+    }
+  }
+  ms_encoder(const ms_encoder&) = delete;
+  ms_encoder& operator=(const ms_encoder&) = delete;
 
   // As ms_encode says; launches only, so that it can be captured.
   void encode(const float* points, const int32_t* count, ms_layout layout, void* map, ms_encoder_report* report,
-              cudaStream_t stream);
+              cudaStream_t stream) {
+    const OnDevice guard(network_->device);
+    const Arena::Scope scope(arena_);
+    int* const offsets = offsets_.get() + (count ? 0 : 2);
+    if (count) {
+      const CollectJob given = {
+          1, {reinterpret_cast<const uint32_t*>(count)}, {1}, reinterpret_cast<uint32_t*>(offsets + 1)};
+      check(collect(given, stream), "count");
+    }
+    const EncoderStages::Voxels voxels = stages_->voxelize({points, offsets, nullptr}, stream);
+    const EncoderStages::Index index = stages_->index(voxels, true, stream);
+    const void* const rows = stages_->encode(voxels, index, stream);
+    const int channels = network_->out_channels(), level = LEVELS - 1;
+    check(cudaMemsetAsync(map, 0, network_->map_bytes(), stream), "map");
+    check(dense_scatter(rows, index.coords[level], 3, index.counts + level, stages_->rows(level), channels,
+                        static_cast<int>(bytes_of(network_->type)),
+                        map_layout(channels, network_->host.shapes.back(), layout), map, stream),
+          "map");
+
+    // the low words of the numbers of points: a scan has fewer than 2^24
+    const uint32_t* const dropped = reinterpret_cast<const uint32_t*>(voxels.dropped);
+    const uint32_t* const counts = reinterpret_cast<const uint32_t*>(index.counts);
+    const CollectJob job = {3,
+                            {counts, dropped, dropped + 2},
+                            {LEVELS + 1, LEVELS + 2, LEVELS + 3},
+                            reinterpret_cast<uint32_t*>(report)};
+    check(collect(job, stream), "report");
+  }
 
  private:
-  void write_map(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index, ms_layout layout,
-                 void* map, cudaStream_t stream);
-  int64_t map_bytes() const;
-
   std::unique_ptr<DeviceEncoder> network_;
   Arena arena_;
   std::unique_ptr<EncoderStages> stages_;
   DeviceArray<int> offsets_;  // [2] of a call with a count, [2] of one without
 };
 
-Encoder::Encoder(const std::string& path, ms_type precision, int device, int64_t points)
-    : network_(open_network<DeviceEncoder>(path, precision, device)) {
-  const OnDevice guard(device);
-  stages_ = std::make_unique<EncoderStages>(*network_, bucket_for(*network_, points), 1, arena_);
-  offsets_ = uploaded(std::vector<int>{0, 0, 0, static_cast<int>(points)});
-
-  // a scan without points measures the memory and loads the kernels
-  const DeviceArray<float> none = device_zeros<float>(points * network_->host.point_width, nullptr);
-  const DeviceArray<int> count = device_zeros<int>(1, nullptr);
-  const DeviceArray<char> map = device_array<char>(map_bytes());
-  const DeviceArray<ms_encoder_report> report = device_array<ms_encoder_report>(1);
-  for (ms_layout layout : {MS_CHANNELS_FIRST, MS_CHANNELS_LAST})
-    encode(none.get(), count.get(), layout, map.get(), report.get(), nullptr);
-  check(cudaStreamSynchronize(nullptr), "the first run");
-  arena_.settle();
-}
-
-Encoder::~Encoder() {
-  try {
-    const OnDevice guard(network_->device);
-    stages_.reset();
-    offsets_.reset();
-    arena_ = Arena();
-    network_.reset();
-  } catch (const Error&) {  // the device is lost, and its memory with it
-  }
-}
-
-int64_t Encoder::map_bytes() const {
-  const Shape& shape = network_->host.shapes.back();
-  return int64_t(network_->out_channels()) * shape[0] * shape[1] * shape[2] * bytes_of(network_->type);
-}
-
-void Encoder::encode(const float* points, const int32_t* count, ms_layout layout, void* map,
-                     ms_encoder_report* report, cudaStream_t stream) {
-  const OnDevice guard(network_->device);
-  const Arena::Scope scope(arena_);
-  int* const offsets = offsets_.get() + (count ? 0 : 2);
-  if (count) {
-    const CollectJob given = {
-        1, {reinterpret_cast<const uint32_t*>(count)}, {1}, reinterpret_cast<uint32_t*>(offsets + 1)};
-    check(collect(given, stream), "count");
-  }
-  const EncoderStages::Voxels voxels = stages_->voxelize({points, offsets, nullptr}, stream);
-  const EncoderStages::Index index = stages_->index(voxels, true, stream);
-  write_map(voxels, index, layout, map, stream);
-
-  // the low words of the numbers of points: a scan has fewer than 2^24
-  const uint32_t* const dropped = reinterpret_cast<const uint32_t*>(voxels.dropped);
-  const uint32_t* const counts = reinterpret_cast<const uint32_t*>(index.counts);
-  const CollectJob job = {3,
-                          {counts, dropped, dropped + 2},
-                          {LEVELS + 1, LEVELS + 2, LEVELS + 3},
-                          reinterpret_cast<uint32_t*>(report)};
-  check(collect(job, stream), "report");
-}
-
-void Encoder::write_map(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index, ms_layout layout,
-                        void* map, cudaStream_t stream) {
-  const void* const rows = stages_->encode(voxels, index, stream);
-  const int channels = network_->out_channels();
-  check(cudaMemsetAsync(map, 0, map_bytes(), stream), "map");
-  check(dense_scatter(rows, index.coords[LEVELS - 1], 3, index.counts + LEVELS - 1, stages_->rows(LEVELS - 1),
-                      channels, static_cast<int>(bytes_of(network_->type)),
-                      map_layout(channels, network_->host.shapes.back(), layout), map, stream),
-        "map");
-}
-
-}  // namespace millisecond::detector
-
-using namespace millisecond::detector;
-
 static_assert(sizeof(ms_encoder_report) == (LEVELS + 3) * sizeof(int32_t), "one word for each number");
-
-struct ms_encoder {
-  Encoder encoder;
-};
 
 extern "C" {
 
@@ -151,7 +123,7 @@ ms_status ms_encoder_open(const char* path, ms_type precision, int device, int64
     *encoder = nullptr;
     require(path != nullptr, "path: is null");
     require_type(precision, "precision");
-    *encoder = new ms_encoder{{path, precision, device, points}};
+    *encoder = new ms_encoder(path, precision, device, points);
   });
 }
 
@@ -165,7 +137,7 @@ ms_status ms_encode(ms_encoder* encoder, const float* points, const int32_t* cou
     require(layout == MS_CHANNELS_FIRST || layout == MS_CHANNELS_LAST, "layout: is unknown");
     require_aligned(points, "points");
     require_aligned(map, "map");
-    encoder->encoder.encode(points, count, layout, map, report, static_cast<cudaStream_t>(stream));
+    encoder->encode(points, count, layout, map, report, static_cast<cudaStream_t>(stream));
   });
 }
 

@@ -1,6 +1,7 @@
 #include "encoder_stages.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "transfer/transfer.h"
 
@@ -21,23 +22,20 @@ Window window_of(const Step& step) {
 
 }  // namespace
 
-LayerChain::LayerChain(Scalar type, const std::vector<DeviceLayer>& layers,
-                       const std::vector<OffsetTable>& tables) {
+void* run_layers(Chain chain, const std::vector<DeviceLayer>& layers, const std::vector<OffsetTable>& tables,
+                 Arena& arena, cudaStream_t stream) {
+  std::vector<ChainLayer> chained;
   for (size_t i = 0; i < layers.size(); ++i) {
     const DeviceLayer& layer = layers[i];
-    layers_.push_back({layer.weight.get(), layer.bias.get(), tables[i], layer.c_in, layer.c_out});
+    chained.push_back({layer.weight.get(), layer.bias.get(), tables[i], layer.c_in, layer.c_out});
   }
-  job_.type = type;
-  job_.layers = layers_.data();
-  job_.count = static_cast<int>(layers_.size());
-}
-
-void* LayerChain::rows(Arena& arena, cudaStream_t stream) {
-  const ChainLayer& last = layers_.back();
-  job_.out = arena(int64_t(last.table.rows) * last.c_out * bytes_of(job_.type));
+  chain.layers = chained.data();
+  chain.count = static_cast<int>(chained.size());
+  const ChainLayer& last = chained.back();
+  chain.out = arena(int64_t(last.table.rows) * last.c_out * bytes_of(chain.type));
   const Arena::Scope scope(arena);
-  check(run_chain(job_, std::ref(arena), stream), "convolutions");
-  return job_.out;
+  check(run_chain(chain, std::ref(arena), stream), "convolutions");
+  return chain.out;
 }
 
 EncoderStages::EncoderStages(const DeviceEncoder& network, const Bucket& bucket, int frames, Arena& arena)
@@ -45,27 +43,9 @@ EncoderStages::EncoderStages(const DeviceEncoder& network, const Bucket& bucket,
       bucket_(bucket),
       frames_(frames),
       arena_(arena),
-      counters_(device_zeros<uint32_t>(load_words(frames), nullptr)),
-      workspace_(device_zeros<uint32_t>(network.index_words(frames), nullptr)) {
+      counters_(device_zeros<uint32_t>(load_words(frames))),
+      workspace_(device_zeros<uint32_t>(network.index_words(frames))) {
   check(cudaStreamSynchronize(nullptr), "memory of the GPU");
-}
-
-void EncoderStages::load(const Points& points, float* loaded, int* loaded_offsets, int* late,
-                         cudaStream_t stream) {
-  LoadJob job = {};
-  job.batch = frames_;
-  job.capacity = this->points();
-  job.channels = network_.host.point_width;
-  job.from = points.points;
-  job.from_offsets = points.offsets;
-  job.staged = points.staged;
-  job.points = loaded;
-  job.offsets = loaded_offsets;
-  job.late = late;
-  job.workspace = counters_.get();
-  std::copy_n(SCALES, INTENSITY_SCALES, job.scales);
-  job.few = FEW;
-  check(load_points(job, stream), "load_points");
 }
 
 // One row more than level 0 has, so that the index detects voxels that do not fit.
@@ -81,17 +61,29 @@ EncoderStages::Voxels EncoderStages::voxelize(const Points& points, cudaStream_t
   const Arena::Scope scope(arena_);
   float* const loaded = arena_.array<float>(int64_t(most) * width);
   int* const loaded_offsets = arena_.array<int>(frames_ + 1);
-  load(points, loaded, loaded_offsets, voxels.late, stream);
+  LoadJob load = {frames_,
+                  most,
+                  width,
+                  points.points,
+                  points.offsets,
+                  points.staged,
+                  loaded,
+                  loaded_offsets,
+                  voxels.late,
+                  counters_.get(),
+                  {},
+                  FEW};
+  std::copy_n(SCALES, INTENSITY_SCALES, load.scales);
+  check(load_points(load, stream), "load_points");
 
   // no check where a frame cannot exceed the cap on voxels
-  const bool may_exceed = bucket_.points > network.max_voxels;
   VoxelizeJob job = {};
   job.points = loaded;
   job.offsets = loaded_offsets;
   job.points_count = most;
   job.channels = width;
   job.max_points = network.max_points;
-  job.max_voxels = may_exceed ? network.max_voxels : most;
+  job.max_voxels = bucket_.points > network.max_voxels ? network.max_voxels : most;
   job.rows = rows;
   job.features = voxels.features;
   job.coords = voxels.coords;
@@ -144,22 +136,20 @@ EncoderStages::Index EncoderStages::index(const Voxels& voxels, bool clear, cuda
   return result;
 }
 
-void EncoderStages::set_features(LayerChain& chain, const Voxels& voxels, cudaStream_t stream) {
-  const ChainLayer& first = chain.job().layers[0];
-  chain.job().features = voxels.features;
-  chain.job().wide = takes_float32(network_.type, false, first);
-  if (chain.job().wide || network_.type == Scalar::float32) return;
-  // a copy in the network's type, written by packing into rows
-  void* const narrow = arena_(int64_t(voxels.rows) * first.c_in * bytes_of(network_.type));
-  const PackArguments copy = {voxels.features, {0, 1, first.c_in}, narrow, 1, first.c_in, voxels.rows, 0};
-  check(pack_weight(Scalar::float32, network_.type, copy, stream), "features");
-  chain.job().features = narrow;
-}
-
 void* EncoderStages::encode(const Voxels& voxels, const Index& index, cudaStream_t stream) {
-  LayerChain chain(network_.type, network_.encoder, index.tables);
-  set_features(chain, voxels, stream);
-  return chain.rows(arena_, stream);
+  const DeviceLayer& first = network_.encoder.front();
+  Chain chain = {};
+  chain.type = network_.type;
+  chain.features = voxels.features;
+  chain.wide = takes_float32(chain.type, false, {nullptr, nullptr, index.tables[0], first.c_in, first.c_out});
+  if (!chain.wide && chain.type != Scalar::float32) {
+    // a copy in the network's type, written by packing into rows
+    void* const narrow = arena_(int64_t(voxels.rows) * first.c_in * bytes_of(chain.type));
+    const PackArguments copy = {voxels.features, {0, 1, first.c_in}, narrow, 1, first.c_in, voxels.rows, 0};
+    check(pack_weight(Scalar::float32, chain.type, copy, stream), "features");
+    chain.features = narrow;
+  }
+  return run_layers(chain, network_.encoder, index.tables, arena_, stream);
 }
 
 }  // namespace millisecond::detector

@@ -7,20 +7,10 @@
 
 namespace millisecond::detector {
 
-// Convolutions one after another over their tables.
-class LayerChain {
- public:
-  LayerChain(Scalar type, const std::vector<DeviceLayer>& layers, const std::vector<OffsetTable>& tables);
-  LayerChain(const LayerChain&) = delete;
-  LayerChain& operator=(const LayerChain&) = delete;
-
-  Chain& job() { return job_; }                   // all but its features is set
-  void* rows(Arena& arena, cudaStream_t stream);  // runs into new memory of the arena
-
- private:
-  std::vector<ChainLayer> layers_;
-  Chain job_ = {};
-};
+// Convolutions one after another over their tables. chain: all but its layers and out. Returns the rows of the
+// last one, in new memory of the arena.
+void* run_layers(Chain chain, const std::vector<DeviceLayer>& layers, const std::vector<OffsetTable>& tables,
+                 Arena& arena, cudaStream_t stream);
 
 // The same for every batch of `frames` scans within the capacities of a bucket, and nothing is allocated but in
 // the arena: a run can be captured as a graph.
@@ -56,9 +46,6 @@ class EncoderStages {
   void* encode(const Voxels& voxels, const Index& index, cudaStream_t stream);  // rows of the last level
 
  private:
-  void load(const Points& points, float* loaded, int* loaded_offsets, int* late, cudaStream_t stream);
-  void set_features(LayerChain& chain, const Voxels& voxels, cudaStream_t stream);
-
   const DeviceEncoder& network_;
   const Bucket bucket_;
   const int frames_;

@@ -1,5 +1,6 @@
 #include "frame_graph.h"
 
+#include <functional>
 #include <mutex>
 
 #include "conv/warpgroup.h"
@@ -12,6 +13,9 @@ constexpr int NOW = 0, AT_LAUNCH = 1;  // places of the numbers of points that a
 
 std::mutex making;  // one graph is captured at a time
 
+// 32-bit words of an Outcome.
+int64_t result_words(int64_t frames, int64_t most) { return 10 * frames * most + frames + 4 + LEVELS + 1 + 1; }
+
 }  // namespace
 
 FrameGraph::FrameGraph(const DeviceNetwork& network, int number, int frames)
@@ -20,8 +24,7 @@ FrameGraph::FrameGraph(const DeviceNetwork& network, int number, int frames)
       frames_(frames),
       offsets_(pinned_zeros<int>(frames + 1)),
       staged_(pinned_zeros<std::atomic<int>>(2)),
-      words_(frames, network.host.after_nms),
-      results_(pinned_zeros<uint32_t>(words_.all())),
+      results_(pinned_zeros<uint32_t>(result_words(frames, network.host.after_nms))),
       stages_(network, network.host.buckets[number], frames, arena_),
       done_(new_event()),
       sites_known_(new_event()),
@@ -54,7 +57,7 @@ void FrameGraph::capture() {
   graph_.reset(made);
 }
 
-Outcome FrameGraph::find(const Scans& scans, cudaStream_t stream) {
+void FrameGraph::find(const Scans& scans, cudaStream_t stream) {
   for (int frame = 0; frame < frames_; ++frame)
     offsets_.get()[frame + 1] = offsets_.get()[frame] + static_cast<int>(scans.counts[frame]);
   const int count = offsets_.get()[frames_], point_bytes = network_.host.point_width * int(sizeof(float));
@@ -71,20 +74,10 @@ Outcome FrameGraph::find(const Scans& scans, cudaStream_t stream) {
     Staging{reinterpret_cast<char*>(points_.get()), point_bytes, staged_.get() + NOW}.add(scans.points, count);
   }
   wait(stream);
-  const uint32_t* const all = results_.get();
-  if (all[words_.late] != 0) {  // where a launch returns when its work has ended: in a debugger
+  if (*outcome_.late != 0) {  // where a launch returns when its work has ended: in a debugger
     launch(stream);
     wait(stream);
   }
-  const int64_t* const dropped = reinterpret_cast<const int64_t*>(all + words_.dropped);
-  return {reinterpret_cast<const float*>(all + words_.boxes),
-          reinterpret_cast<const float*>(all + words_.scores),
-          reinterpret_cast<const int64_t*>(all + words_.labels),
-          reinterpret_cast<const int*>(all + words_.count),
-          dropped[0],
-          dropped[1],
-          reinterpret_cast<const int*>(all + words_.rows),
-          all[words_.overflow] != 0};
 }
 
 void FrameGraph::launch(cudaStream_t stream) {
@@ -97,8 +90,7 @@ void FrameGraph::wait(cudaStream_t stream) {
   check(cudaEventSynchronize(done_.get()), "the detector's kernels");
 }
 
-// ---- the stages of detector/inference.py, one after another on a stream
-// -----------------------------------------
+// ---- the stages of detector/inference.py, one after another on a stream ----------------------------------------
 
 void FrameGraph::run(cudaStream_t stream) {
   const Arena::Scope scope(arena_);
@@ -113,7 +105,7 @@ void FrameGraph::run(cudaStream_t stream) {
   void* const rows = stages_.encode(voxels, sites, stream);
   check(cudaEventRecord(cells_known_.get(), side_.get()), "side stream");
   check(cudaStreamWaitEvent(stream, cells_known_.get(), 0), "side stream");
-  const Found found = select(predict(rows, map, stream), stream);
+  const SuppressJob found = select(predict(rows, map, stream), stream);
   report(voxels, sites, found, stream);
 }
 
@@ -187,9 +179,10 @@ SpreadJob FrameGraph::predict(void* rows, const CellJob& cells, cudaStream_t str
                         layer.volume, false, nullptr, to.tiles});
       ++set;
     }
-    LayerChain layers(network_.type, block.layers, tables);
-    layers.job().features = rows;
-    rows = layers.rows(arena_, stream);
+    Chain chain = {};
+    chain.type = network_.type;
+    chain.features = rows;
+    rows = run_layers(chain, block.layers, tables, arena_, stream);
     const CellSet& last = cells.set[set - 1];
     const int parts = block.factor * block.factor, capacity = tables.back().rows;
     void* const values = arena_(int64_t(capacity) * parts * block.head.c_out * bytes_of(network_.type));
@@ -218,11 +211,10 @@ SpreadJob FrameGraph::predict(void* rows, const CellJob& cells, cudaStream_t str
   return spreading;
 }
 
-FrameGraph::Found FrameGraph::select(const SpreadJob& predictions, cudaStream_t stream) {
+// The boxes are the copies of an NMS: kept_boxes, kept_scores, kept_classes and kept.
+SuppressJob FrameGraph::select(const SpreadJob& predictions, cudaStream_t stream) {
   const Network& network = network_.host;
   const int64_t most = int64_t(frames_) * network.after_nms;
-  const Found found = {arena_.array<float>(most * 7), arena_.array<float>(most), arena_.array<int64_t>(most),
-                       arena_.array<int>(frames_)};
   SelectJob job = {};
   job.batch = frames_;
   job.anchors_count = network_.anchors_count;
@@ -236,29 +228,35 @@ FrameGraph::Found FrameGraph::select(const SpreadJob& predictions, cudaStream_t 
   job.largest_log_size = network.largest_log_size;
   job.nms.iou_threshold = network.iou;
   job.nms.max_output = network.after_nms;
-  job.nms.kept = found.count;
-  job.nms.kept_boxes = found.boxes;
-  job.nms.kept_scores = found.scores;
-  job.nms.kept_classes = found.labels;
+  job.nms.kept = arena_.array<int>(frames_);
+  job.nms.kept_boxes = arena_.array<float>(most * 7);
+  job.nms.kept_scores = arena_.array<float>(most);
+  job.nms.kept_classes = arena_.array<int64_t>(most);
   const Arena::Scope scope(arena_);
   check(run_select(job, network.per_class, std::ref(arena_), stream), "boxes");
-  return found;
+  return job.nms;
 }
 
-void FrameGraph::report(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index, const Found& found,
-                        cudaStream_t stream) {
+void FrameGraph::report(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index,
+                        const SuppressJob& found, cudaStream_t stream) {
   CollectJob job = {};
-  const auto add = [&](const void* part, int end) {
-    job.part[job.count] = static_cast<const uint32_t*>(part);
+  int end = 0;
+  const auto add = [&](const auto* part, int64_t count) {  // returns its place in the results
+    const auto* const place = reinterpret_cast<decltype(part)>(results_.get() + end);
+    end += static_cast<int>(count * int64_t(sizeof *part / sizeof(uint32_t)));
+    job.part[job.count] = reinterpret_cast<const uint32_t*>(part);
     job.end[job.count++] = end;
+    return place;
   };
-  add(found.labels, words_.dropped);
-  add(voxels.dropped, words_.boxes);
-  add(found.boxes, words_.scores);
-  add(found.scores, words_.count);
-  add(found.count, words_.rows);
-  add(index.counts, words_.late);  // of all levels, and behind them the overflow
-  add(voxels.late, words_.all());
+  const int64_t most = int64_t(frames_) * network_.host.after_nms;
+  outcome_.labels = add(found.kept_classes, most);
+  outcome_.dropped = add(voxels.dropped, 2);
+  outcome_.boxes = add(found.kept_boxes, 7 * most);
+  outcome_.scores = add(found.kept_scores, most);
+  outcome_.found = add(found.kept, frames_);
+  outcome_.rows = add(index.counts, LEVELS + 1);
+  outcome_.overflow = outcome_.rows + LEVELS;
+  outcome_.late = add(voxels.late, 1);
   job.to = results_.get();
   check(collect(job, stream), "results");
 }

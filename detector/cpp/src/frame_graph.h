@@ -3,37 +3,21 @@
 
 #include <atomic>
 
-#include "bev/bev.h"
+#include "boxes/boxes.h"
 #include "encoder_stages.h"
 
 namespace millisecond::detector {
 
 // The results of a batch of scans, in pinned memory until the graph runs again.
 struct Outcome {
-  const float* boxes;     // [frames, after_nms, 7]
-  const float* scores;    // [frames, after_nms]
-  const int64_t* labels;  // [frames, after_nms]
-  const int* found;       // [frames]
-  int64_t not_finite, over_cap;
-  const int* rows;  // [LEVELS], of all frames together
-  bool overflow;    // a level did not fit its capacity: nothing else counts
-};
-
-// 32-bit words of the results, part by part.
-struct ResultWords {
-  int labels, dropped, boxes, scores, count, rows, overflow, late;
-
-  ResultWords(int frames, int most) {
-    labels = 0;
-    dropped = labels + 2 * frames * most;
-    boxes = dropped + 4;
-    scores = boxes + 7 * frames * most;
-    count = scores + frames * most;
-    rows = count + frames;
-    overflow = rows + LEVELS;
-    late = overflow + 1;
-  }
-  int all() const { return late + 1; }
+  const float* boxes;      // [frames, after_nms, 7]
+  const float* scores;     // [frames, after_nms]
+  const int64_t* labels;   // [frames, after_nms]
+  const int* found;        // [frames]
+  const int64_t* dropped;  // [2] points that are not finite, and points over the cap on voxels
+  const int* rows;         // [LEVELS], of all frames together
+  const int* overflow;     // [1] not 0: a level did not fit its capacity, and nothing else counts
+  const int* late;         // [1] not 0: points came after the graph had read them
 };
 
 // One call: scans one after another.
@@ -55,15 +39,10 @@ class FrameGraph {
   int frames() const { return frames_; }
 
   // Waits for the work on points of the host or the GPU.
-  Outcome find(const Scans& scans, cudaStream_t stream);
+  void find(const Scans& scans, cudaStream_t stream);
+  const Outcome& outcome() const { return outcome_; }  // of the last call
 
  private:
-  struct Found {
-    float *boxes, *scores;
-    int64_t* labels;
-    int* count;
-  };
-
   void run(cudaStream_t stream);
   void capture();
   void launch(cudaStream_t stream);
@@ -71,8 +50,8 @@ class FrameGraph {
   CellJob cells(const EncoderStages::Index& index, cudaStream_t stream);
   void find_tiles(CellJob& cells, cudaStream_t stream);
   SpreadJob predict(void* rows, const CellJob& cells, cudaStream_t stream);
-  Found select(const SpreadJob& predictions, cudaStream_t stream);
-  void report(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index, const Found& found,
+  SuppressJob select(const SpreadJob& predictions, cudaStream_t stream);
+  void report(const EncoderStages::Voxels& voxels, const EncoderStages::Index& index, const SuppressJob& found,
               cudaStream_t stream);
 
   const DeviceNetwork& network_;
@@ -80,8 +59,8 @@ class FrameGraph {
   PinnedArray<float> points_;
   PinnedArray<int> offsets_;
   PinnedArray<std::atomic<int>> staged_;  // [2] points that are there: by now, at the launch
-  const ResultWords words_;
   PinnedArray<uint32_t> results_;
+  Outcome outcome_ = {};  // in the results
   Arena arena_;
   EncoderStages stages_;
   GraphExec graph_;

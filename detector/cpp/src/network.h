@@ -2,11 +2,13 @@
 // the detector in Python computes of a configuration.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <climits>
 #include <string>
 #include <vector>
 
-#include "network_file.h"
+#include "error.h"
 
 namespace millisecond::detector {
 
@@ -74,6 +76,7 @@ struct Network {
   bool per_class;
 
   Error wrong(const std::string& what) const { return Error(MS_ERROR_FILE, path + ": " + what); }
+  int most_points() const { return std::min(MOST_POINTS, INT_MAX / 2 / point_width); }  // whose numbers are an int
 };
 
 // The network with the biases of a precision. Throws Error where a number is out of its range, or two do not

@@ -1,9 +1,51 @@
-// The C API of sparse tensors: voxels, kernel maps, convolution and pooling.
+// The C API of the operators: sparse tensors, boxes and clouds of points.
+#include <algorithm>
+#include <functional>
+#include <vector>
+
 #include "conv/max_pool.h"
-#include "operators.h"
+#include "cuda_memory.h"
+#include "engine/engine.h"
+#include "points/points.h"
 
 namespace millisecond::detector {
 namespace {
+
+// Memory for one call; it goes back to the stream's pool when the call returns, for later work on the stream.
+class StreamScratch {
+ public:
+  explicit StreamScratch(void* stream) : stream_(static_cast<cudaStream_t>(stream)) {}
+  ~StreamScratch() {
+    for (void* memory : held_) cudaFreeAsync(memory, stream_);
+  }
+  StreamScratch(const StreamScratch&) = delete;
+  StreamScratch& operator=(const StreamScratch&) = delete;
+
+  void* operator()(int64_t bytes) {
+    held_.push_back(nullptr);
+    check(cudaMallocAsync(&held_.back(), static_cast<size_t>(std::max<int64_t>(bytes, 1)), stream_), "memory");
+    return held_.back();
+  }
+  template <typename T>
+  T* array(int64_t count) {
+    return static_cast<T*>((*this)(count * int64_t(sizeof(T))));
+  }
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  cudaStream_t stream_;
+  std::vector<void*> held_;
+};
+
+constexpr int64_t MOST_ROWS = INT32_MAX / 2;
+constexpr int MOST_BATCH = 65535;  // of boxes and clouds: the limit of a grid's y
+
+int rows_of(int64_t rows, const std::string& name) {
+  require_from(name, rows, 0, MOST_ROWS - 1);
+  return static_cast<int>(rows);
+}
+
+// ---- sparse tensors --------------------------------------------------------------------------------------------
 
 Bitmap zero_bitmap(StreamScratch& scratch, int batch, int levels, const int (*shapes)[3]) {
   require_from("batch", batch, 1, MOST_ROWS);
@@ -84,6 +126,47 @@ size_t bytes_of_grid(int64_t batch, int64_t channels, const int (&shape)[3], int
   return size_t(bytes);
 }
 
+// ---- boxes -----------------------------------------------------------------------------------------------------
+
+// Constants of Python's ops/anchors.py; a test holds them equal.
+constexpr float DIRECTION_OFFSET = 0.78539f, LARGEST_LOG_SIZE = 10.0f;
+
+void require_predictions(const ms_predictions& p) {
+  require_from("batch", p.batch, 1, MOST_BATCH);
+  require_from("anchors", p.anchors, 1, MOST_ROWS - 1);
+  require_from("classes", p.classes, 1, MOST_ROWS - 1);
+  require_from("before_nms", p.before_nms, 0, std::min(p.anchors, SUPPRESS_LIMIT));
+  require_from("after_nms", p.after_nms, 0, INT32_MAX / 8);
+  require_array(p.class_logits, "class_logits");
+  require_array(p.residuals, "residuals");
+  require_array(p.directions, "directions");
+  require_array(p.anchor_boxes, "anchor_boxes");
+}
+
+// ---- clouds of points ------------------------------------------------------------------------------------------
+
+void require_clouds(const float* points, int batch, int count) {
+  require_from("batch", batch, 1, MOST_BATCH);
+  rows_of(count, "count");
+  require_array(points, "points", count);
+}
+
+GroupedCloud grouped(StreamScratch& scratch, const float* points, int batch, int count) {
+  require_clouds(points, batch, count);
+  GroupedCloud cloud = {points, batch, count, nullptr};
+  cloud.workspace = scratch.array<float>(cloud.workspace_size());
+  return cloud;
+}
+
+TakenRows taken_rows(const int64_t* rows, int batch, int count, int channels, int64_t places) {
+  require_from("batch", batch, 1, MOST_ROWS - 1);
+  rows_of(count, "count");
+  require_from("places", places, 0, (MOST_ROWS - 1) / batch);
+  require_from("channels", channels, 1, INT32_MAX / 16);
+  require_array(rows, "rows", places);
+  return {rows, batch, count, static_cast<int>(places)};
+}
+
 }  // namespace
 }  // namespace millisecond::detector
 
@@ -101,11 +184,10 @@ ms_status ms_voxelize(const float* points, const int32_t* offsets, int64_t point
     require_array(points, "points", point_rows);
     require_array(offsets, "offsets");
     require_array(grid, "grid");
-    for (const auto& [array, name] : {std::pair<const void*, const char*>(features, "features"),
-                                      {coords, "coords"},
-                                      {found, "found"},
-                                      {dropped, "dropped"}})
-      require_array(array, name);
+    require_array(features, "features");
+    require_array(coords, "coords");
+    require_array(found, "found");
+    require_array(dropped, "dropped");
     require_from("channels", channels, 3, MOST_ROWS);
     require_from("max_points", max_points, 1, MOST_ROWS);
     require_from("max_voxels", max_voxels, 1, INT32_MAX);
@@ -275,6 +357,140 @@ ms_status ms_bev_map(ms_type type, const void* features, const int32_t* coords, 
     check(dense_scatter(features, coords, 3, count, most, channels, int(bytes),
                         grid_layout(batch, channels, axes, true), out, on),
           "bev_map");
+  });
+}
+
+// ---- boxes -----------------------------------------------------------------------------------------------------
+
+ms_status ms_overlap(const float* a, int64_t a_count, const float* b, int64_t b_count, ms_overlap_kind kind,
+                     float* out, void* stream) {
+  return guarded([&] {
+    const int64_t pairs = int64_t(rows_of(a_count, "a_count")) * rows_of(b_count, "b_count");
+    require_from("kind", kind, MS_OVERLAP_AREA, MS_OVERLAP_IOU_3D);
+    require_array(a, "a", pairs);
+    require_array(b, "b", pairs);
+    require_array(out, "out", pairs);
+    check(
+        overlap_matrix(a, a_count, b, b_count, static_cast<Overlap>(kind), out, static_cast<cudaStream_t>(stream)),
+        "overlap");
+  });
+}
+
+ms_status ms_nms(const float* boxes, const int64_t* order, const int64_t* labels, const int32_t* count, int64_t n,
+                 float iou_threshold, int32_t max_output, int64_t* indices, int32_t* kept, void* stream) {
+  return guarded([&] {
+    require_from("n", n, 0, SUPPRESS_LIMIT);
+    require_from("max_output", max_output, 0, INT32_MAX / 8);
+    require_array(boxes, "boxes", n);
+    require_array(indices, "indices", max_output);
+    require_array(kept, "kept");
+    StreamScratch scratch(stream);
+    uint64_t* const mask = scratch.array<uint64_t>(n * ((n + 63) / 64));
+    const SuppressJob job = {
+        1, static_cast<int>(n), boxes, order, labels, count, iou_threshold, max_output, mask, indices, kept};
+    check(suppress(job, false, scratch.stream()), "nms");
+  });
+}
+
+ms_status ms_select_boxes(const ms_predictions* predictions, float* boxes, float* scores, int64_t* labels,
+                          int32_t* kept, void* stream) {
+  return guarded([&] {
+    require_array(predictions, "predictions");
+    const ms_predictions& p = *predictions;
+    require_predictions(p);
+    require_array(boxes, "boxes", p.after_nms);
+    require_array(scores, "scores", p.after_nms);
+    require_array(labels, "labels", p.after_nms);
+    require_array(kept, "kept");
+    SelectJob job = {};
+    job.batch = p.batch;
+    job.anchors_count = p.anchors;
+    job.classes = p.classes;
+    job.type = scalar_of(p.type);
+    job.logits = p.class_logits;
+    job.residuals = p.residuals;
+    job.directions = p.directions;
+    job.anchors = p.anchor_boxes;
+    job.score = p.score;
+    job.before_nms = p.before_nms;
+    job.direction_offset = DIRECTION_OFFSET;
+    job.largest_log_size = LARGEST_LOG_SIZE;
+    job.nms.iou_threshold = p.iou_threshold;
+    job.nms.max_output = p.after_nms;
+    job.nms.kept = kept;
+    job.nms.kept_boxes = boxes;
+    job.nms.kept_scores = scores;
+    job.nms.kept_classes = labels;
+    StreamScratch scratch(stream);
+    check(run_select(job, p.per_class != 0, std::ref(scratch), scratch.stream()), "select_boxes");
+  });
+}
+
+// ---- clouds of points ------------------------------------------------------------------------------------------
+
+ms_status ms_furthest_points(const float* points, const int64_t* start, int32_t batch, int32_t count,
+                             int32_t samples, int64_t* chosen, void* stream) {
+  return guarded([&] {
+    require_array(points, "points");
+    require_array(start, "start");
+    require_array(chosen, "chosen");
+    require_from("batch", batch, 1, INT32_MAX / 16);
+    require_from("count", count, 1, MOST_ROWS - 1);
+    require_from("samples", samples, 1, count);
+    StreamScratch scratch(stream);
+    float* const workspace = scratch.array<float>(furthest_point_workspace(batch, count));
+    check(furthest_point_sampling({points, start, batch, count, samples, workspace, chosen}, scratch.stream()),
+          "furthest_points");
+  });
+}
+
+ms_status ms_ball_query(const float* points, int32_t batch, int32_t count, const float* centres, int32_t queries,
+                        float radius, int32_t samples, int64_t* rows, void* stream) {
+  return guarded([&] {
+    require(radius > 0, "radius: must be positive");
+    require_from("samples", samples, 1, MOST_ROWS);
+    rows_of(queries, "queries");
+    require_array(centres, "centres", queries);
+    require_array(rows, "rows", queries);
+    StreamScratch scratch(stream);
+    const BallQuery job = {grouped(scratch, points, batch, count), centres, queries, samples, radius, rows};
+    check(ball_query(job, scratch.stream()), "ball_query");
+  });
+}
+
+ms_status ms_three_nearest(const float* points, int32_t batch, int32_t count, const float* query_points,
+                           int32_t queries, int64_t* rows, float* squared_distances, void* stream) {
+  return guarded([&] {
+    rows_of(queries, "queries");
+    require_array(query_points, "query_points", queries);
+    require_array(rows, "rows", queries);
+    require_array(squared_distances, "squared_distances", queries);
+    require_clouds(points, batch, count);
+    const ThreeNearest job = {points, query_points, batch, count, queries, rows, squared_distances};
+    check(three_nearest(job, static_cast<cudaStream_t>(stream)), "three_nearest");
+  });
+}
+
+ms_status ms_group_points(ms_type type, const void* features, int32_t batch, int32_t count, int32_t channels,
+                          const int64_t* rows, int32_t places, void* out, void* stream) {
+  return guarded([&] {
+    const TakenRows taken = taken_rows(rows, batch, count, channels, places);
+    require_array(features, "features", count);
+    require_array(out, "out", places);
+    const int64_t row_bytes = channels * bytes_of(scalar_of(type));
+    check(group_points(taken, features, row_bytes, out, static_cast<cudaStream_t>(stream)), "group_points");
+  });
+}
+
+ms_status ms_interpolate(ms_type type, const void* features, int32_t batch, int32_t count, int32_t channels,
+                         const int64_t* rows, const float* weights, int32_t queries, void* out, void* stream) {
+  return guarded([&] {
+    const TakenRows taken = taken_rows(rows, batch, count, channels, 3 * int64_t(queries));
+    require_array(features, "features", count);
+    require_array(weights, "weights", queries);
+    require_array(out, "out", queries);
+    const Interpolate job = {taken, features, weights, 3, channels, out};
+    check(interpolate(scalar_of(type), job, static_cast<cudaStream_t>(stream)), "interpolate");
   });
 }
 
