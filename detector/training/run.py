@@ -24,7 +24,6 @@ from millisecond.detector.training.loader import (
     StepSampler,
     TrainingFrames,
     batches_of,
-    build_training_frames,
     training_loader,
 )
 from millisecond.detector.training.losses import build_criterion, loss_names
@@ -183,7 +182,7 @@ def build_training(
         processes,
         train.accumulate,
     )
-    augmented, total = build_training_frames(config, frames, database), sampler.total_steps
+    augmented, total = TrainingFrames(config, frames, database), sampler.total_steps
     model, criterion = build_second(config), build_criterion(config)
     kept = start_from(model, config, start) if start else []
     trainer = build_trainer(model, criterion, train, total, processes)

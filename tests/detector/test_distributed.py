@@ -152,18 +152,18 @@ def test_mistake_under_torchrun_is_said_once(minute, tmp_path):
 # No scan that passes the readers makes a loss infinite: the batch of one frame is spoiled.
 SPOILED = """
 import sys
-from millisecond.detector.training.loader import Collate
+from millisecond.detector.training import loader
 from millisecond.tools.train import main
 
-collate = Collate.__call__
+collate = loader.collate
 
-def spoiled(self, frames):
-    batch = collate(self, frames)
+def spoiled(frames, classes):
+    batch = collate(frames, classes)
     if "000004" in batch.frame_ids:
         batch.points[:, 3] = 3e38  # two of them in one voxel are infinite
     return batch
 
-Collate.__call__ = spoiled
+loader.collate = spoiled
 sys.exit(main(sys.argv[1:]))
 """
 
