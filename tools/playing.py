@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -24,7 +23,7 @@ from millisecond.detector.draw.camera import draw_inset, read_image
 from millisecond.detector.draw.film import Film
 from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
-from millisecond.detector.draw.style import BoxSet, Palette
+from millisecond.detector.draw.style import BoxSet, Palette, Shown
 from millisecond.detector.draw.view import View
 from millisecond.detector.draw.window import Window
 from millisecond.detector.draw.window_view import SCREENSHOT, TRACK_KEYS
@@ -32,17 +31,6 @@ from millisecond.detector.following import LiveDetection, LiveFrame, Statistics,
 from millisecond.tools.program import one_line
 
 INSET = (540, 300)  # pixels, the largest width and height of the camera's image
-
-
-class Shown(NamedTuple):
-    """The content of a picture, as windows and renderers take it."""
-
-    points: np.ndarray  # [P, 4]
-    ground_truth: None
-    detections: BoxSet
-    title: str
-    figures: dict[str, str]
-    inset: np.ndarray | None
 
 
 @dataclass
@@ -166,7 +154,7 @@ class Player:
 
     def _show(self) -> None:
         if self._frame is not None:
-            self._window.show(*self._view.shown(self._frame, self._scans.dropped))
+            self._window.show(self._view.shown(self._frame, self._scans.dropped))
 
     def _answer(self, key: str) -> None:
         choices = self._view.choices
@@ -254,12 +242,12 @@ class Recorder:
                 self._write(picture)
 
     def _draw(self, renderer: SceneRenderer, shown: Shown) -> np.ndarray:
-        return renderer.draw(*shown)
+        return renderer.draw(shown)
 
     def _draw_from_above(self, shown: Shown) -> np.ndarray:
         figures = "     ".join(f"{name} {value}" for name, value in shown.figures.items())
         title = f"{shown.title}     {figures}"
-        return draw_birds_eye(shown.points, None, shown.detections, title, view=self._ground)
+        return draw_birds_eye(shown._replace(title=title), view=self._ground)
 
     def _write(self, picture: np.ndarray) -> None:
         if self._film is not None:
@@ -334,4 +322,4 @@ class Page:
 
     def _show(self) -> None:
         if self._frame is not None:
-            self._browser.show(*self._view.shown(self._frame, self._scans.dropped))
+            self._browser.show(self._view.shown(self._frame, self._scans.dropped))

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from millisecond.data.files import read_text, replacing
 from millisecond.data.frame import Batch
 from millisecond.detector.draw.birds_eye import draw_birds_eye
-from millisecond.detector.draw.style import Palette
+from millisecond.detector.draw.style import Palette, Shown
 from millisecond.detector.draw.view import View
 from millisecond.detector.models.second import Second
 from millisecond.detector.training.trainer import Trainer
@@ -40,13 +40,10 @@ def draw_first_frames(
     for index in range(min(FRAMES, len(validation.dataset))):
         frame = validation.dataset[index]
         found = validation.detect(model, forward, frame).named(validation.classes)
-        pictures[f"frame {frame.frame_id}"] = draw_birds_eye(
-            frame.points,
-            palette.paint(frame.boxes, frame.names),
-            palette.paint(found.boxes, found.names, found.scores),
-            title=frame.frame_id,
-            view=view,
-        )
+        truth = palette.paint(frame.boxes, frame.names)
+        boxes = palette.paint(found.boxes, found.names, found.scores)
+        shown = Shown(frame.points, truth, boxes, frame.frame_id)
+        pictures[f"frame {frame.frame_id}"] = draw_birds_eye(shown, view=view)
     return pictures
 
 
