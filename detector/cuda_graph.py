@@ -64,7 +64,5 @@ def indexable(model: Second, batch_size: int) -> bool:
 
 def first_that_holds(capacities: Sequence[Capacity], points: int, rows: Sequence[int]) -> int:
     """Number of the first capacity for a frame; the number of capacities where none holds it."""
-    for number, capacity in enumerate(capacities):
-        if capacity.holds(points, rows):
-            return number
-    return len(capacities)
+    fitting = (n for n, capacity in enumerate(capacities) if capacity.holds(points, rows))
+    return next(fitting, len(capacities))

@@ -43,7 +43,7 @@ class FrameGraph:
     @torch_defaults()
     def __init__(self, inference: Inference, capacity: Capacity, batch_size: int):
         self.capacity, self.batch_size = capacity, batch_size
-        device, most = inference.device, inference.postprocess.after_nms
+        device, most = inference.device, inference.postprocess.limits.after_nms
         shape = batch_size * capacity.points, inference.model.encoder.features
         self._points = torch.zeros(shape, pin_memory=True)
         self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, pin_memory=True)

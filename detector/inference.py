@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from millisecond.data.boxes import NamedDetections
 from millisecond.detector.anchors import build_anchors
-from millisecond.detector.config import PRECISIONS, Config
+from millisecond.detector.config import PRECISIONS, Config, PostprocessConfig
 from millisecond.detector.device import torch_defaults
 from millisecond.detector.models.bev_rows import BevRows
 from millisecond.detector.models.second import Fixed, Predictions, Second
@@ -43,21 +44,12 @@ class PostProcessor(nn.Module):
 
     anchors: Tensor  # [A, 7]
 
-    def __init__(
-        self,
-        anchors: Tensor,
-        score: float,
-        before_nms: int,
-        iou: float,
-        after_nms: int,
-        per_class: bool = False,
-    ):
-        """anchors: [Y, X, K, R, 7]. per_class: boxes of different classes suppress nothing."""
+    def __init__(self, anchors: Tensor, limits: PostprocessConfig):
+        """anchors: [Y, X, K, R, 7]."""
         super().__init__()
         self.register_buffer("anchors", anchors.reshape(-1, 7), persistent=False)
-        self.score, self.iou, self.after_nms = score, iou, after_nms
-        self.before_nms = min(before_nms, len(self.anchors))
-        self.per_class = per_class
+        self.limits = replace(limits, before_nms=min(limits.before_nms, len(self.anchors)))
+        self._limits = astuple(self.limits)
 
     @torch.no_grad()
     def forward(self, predictions: Predictions | CellValues) -> list[Detections]:
@@ -70,18 +62,15 @@ class PostProcessor(nn.Module):
 
     def select(self, predictions: Predictions | CellValues) -> SelectedBoxes:
         """Detections of all frames in tensors of fixed shape; on a GPU nothing waits for it."""
-        limits = self.score, self.before_nms, self.iou, self.after_nms, self.per_class
         if isinstance(predictions, CellValues):
-            return select_boxes_of_cells(predictions, self.anchors, *limits)
+            return select_boxes_of_cells(predictions, self.anchors, *self._limits)
         logits, residuals, directions = predictions
-        return select_boxes(logits, residuals, directions, self.anchors, *limits)
+        return select_boxes(logits, residuals, directions, self.anchors, *self._limits)
 
 
 def build_postprocessor(config: Config) -> PostProcessor:
     """The postprocessor of a configuration; move it to the model's device."""
-    post = config.postprocess
-    limits = post.score, post.before_nms, post.iou, post.after_nms, post.per_class
-    return PostProcessor(build_anchors(config), *limits)
+    return PostProcessor(build_anchors(config), config.postprocess)
 
 
 class Outcome(NamedTuple):

@@ -22,7 +22,7 @@ from millisecond.data.kitti.layout import read_split
 from millisecond.detector.config import Config, load_config, parse_config
 from millisecond.detector.config_check import advice, check_class
 from millisecond.detector.config_choice import choose_config, config_text, with_voxels
-from millisecond.detector.draw.object_sheet import Portrait, draw_object_sheet
+from millisecond.detector.draw.objects import Portrait, draw_object_sheet
 from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.style import Palette
 from millisecond.tools.program import (

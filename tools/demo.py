@@ -32,7 +32,7 @@ from millisecond.detector.draw.camera import draw_inset, read_image
 from millisecond.detector.draw.film import Film
 from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
-from millisecond.detector.draw.style import BoxSet, Palette
+from millisecond.detector.draw.style import BoxSet, Palette, Shown
 from millisecond.detector.draw.view import View
 from millisecond.detector.draw.window import Window, WindowUnavailable
 from millisecond.detector.draw.window_view import SCREENSHOT, TRACK_KEYS
@@ -175,17 +175,6 @@ def open_place(
     return Recorder(film, folder, View.of_grid(detector.range))
 
 
-class Shown(NamedTuple):
-    """The content of a picture, as windows and renderers take it."""
-
-    points: np.ndarray  # [P, 4]
-    ground_truth: None
-    detections: BoxSet
-    title: str
-    figures: dict[str, str]
-    inset: np.ndarray | None
-
-
 @dataclass
 class Choices:
     """What the user can change while it runs."""
@@ -310,7 +299,7 @@ class Player:
 
     def _show(self) -> None:
         if self._frame is not None:
-            self._screen.show(*self._view.shown(self._frame, self._scans.dropped))
+            self._screen.show(self._view.shown(self._frame, self._scans.dropped))
 
     def _pause(self, paused: bool) -> None:
         self._view.choices.paused = paused
@@ -410,13 +399,13 @@ class Recorder:
     def _draw(self, renderer: SceneRenderer, shown: Shown) -> np.ndarray:
         if self._in_3d:
             try:
-                return renderer.draw(*shown)
+                return renderer.draw(shown)
             except SceneUnavailable as error:
                 tqdm.write(f"note: {error}; drawn from above instead", file=sys.stderr)
                 self._in_3d = False
         figures = "     ".join(f"{name} {value}" for name, value in shown.figures.items())
         title = f"{shown.title}     {figures}"
-        return draw_birds_eye(shown.points, None, shown.detections, title, view=self._ground)
+        return draw_birds_eye(shown._replace(title=title), view=self._ground)
 
     def _write(self, picture: np.ndarray) -> None:
         if self._film is not None:

@@ -28,7 +28,7 @@ from millisecond.detector.detection_files import read_result
 from millisecond.detector.draw.birds_eye import draw_birds_eye
 from millisecond.detector.draw.png import save_png
 from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
-from millisecond.detector.draw.style import BACKGROUND, Palette
+from millisecond.detector.draw.style import BACKGROUND, Palette, Shown
 from millisecond.detector.following import LiveFrame, Trails
 from millisecond.detector.tracking import Tracker
 from millisecond.tools import detect, evaluate_tracks, simulate
@@ -142,11 +142,12 @@ def draw_tracks(renderer: SceneRenderer, frame: LiveFrame) -> np.ndarray:
     objects = frame.objects(SURE)
     boxes = Palette(objects.names).paint(objects.boxes, objects.names, objects.scores)
     boxes = boxes._replace(ids=objects.ids, trails=objects.trails)
+    shown = Shown(frame.scan.points, None, boxes, frame.scan.name)
     try:
-        return renderer.draw(frame.scan.points, None, boxes, frame.scan.name)
+        return renderer.draw(shown)
     except SceneUnavailable as error:
         print(f"note: {error}; drawn from above instead", file=sys.stderr)
-        return draw_birds_eye(frame.scan.points, None, boxes, frame.scan.name)
+        return draw_birds_eye(shown)
 
 
 def draw_poster(renderer: SceneRenderer, frame: Frame, found) -> np.ndarray:
@@ -155,9 +156,10 @@ def draw_poster(renderer: SceneRenderer, frame: Frame, found) -> np.ndarray:
     known = [row for row, name in enumerate(frame.names) if name in MIN_OVERLAP]
     truth = palette.paint(frame.boxes[known], [frame.names[row] for row in known])
     boxes = palette.paint(found.boxes, found.names, found.scores)
-    pictures = [draw_birds_eye(frame.points, truth, boxes, "")]
+    shown = Shown(frame.points, truth, boxes)
+    pictures = [draw_birds_eye(shown)]
     with suppress(SceneUnavailable):  # said with the film strip
-        pictures.insert(0, renderer.draw(frame.points, truth, boxes, ""))
+        pictures.insert(0, renderer.draw(shown))
     parts = []
     for picture in pictures:
         wide = round(picture.shape[1] * HEIGHT / picture.shape[0])

@@ -21,8 +21,8 @@ from millisecond.data.simulator.sensors import find_sensor
 from millisecond.detector.config import load_config
 from millisecond.detector.config_check import data_warnings
 from millisecond.detector.training.distributed import EXIT_CODE, Processes, first_to_say, processes
-from millisecond.detector.training.finite_guard import NotFinite
 from millisecond.detector.training.run import build_training
+from millisecond.detector.training.trainer import NotFinite
 from millisecond.tools.program import config_file, dataset_for, number, output_path, parser_of, run
 
 EXAMPLE = """examples:

@@ -19,10 +19,11 @@ from millisecond.data.files import make_folder
 from millisecond.data.metric.kitti import METRICS, count
 from millisecond.detector.draw.birds_eye import draw_birds_eye, draw_thumbnail
 from millisecond.detector.draw.camera import draw_camera, read_image
-from millisecond.detector.draw.object_table import draw_object_table, object_rows
+from millisecond.detector.draw.objects import draw_object_table, object_rows
 from millisecond.detector.draw.png import save_png
 from millisecond.detector.draw.scene import COLOUR_BY, SceneRenderer, SceneUnavailable
 from millisecond.detector.draw.sheets import CELL, RIGHT, compose_contact_sheet, compose_sheet
+from millisecond.detector.draw.style import Shown
 from millisecond.detector.draw.view import View
 from millisecond.detector.draw.window import Window, WindowUnavailable
 from millisecond.tools.program import (
@@ -36,7 +37,6 @@ from millisecond.tools.program import (
 )
 from millisecond.tools.visualizing import (
     BOXES,
-    NOTHING,
     Account,
     CommandSource,
     Content,
@@ -205,21 +205,20 @@ class Artist:
         """
         frame, shown = content
         image = None if frame is None or frame.image is None else read_image(frame.image)
-        pictures = {"birds_eye": draw_birds_eye(*shown, self.colour_by, self.view)}
+        pictures = {"birds_eye": draw_birds_eye(shown, self.colour_by, self.view)}
         if self._in_3d:
             try:
-                pictures["scene"] = self._renderer.draw(*shown, colour_by=self.colour_by)
+                pictures["scene"] = self._renderer.draw(shown, self.colour_by)
             except SceneUnavailable as error:
                 self._in_3d = False
                 tqdm.write(f"note: {error}", file=sys.stderr)
         if image is not None and frame is not None and frame.calibration is not None:
-            pictures["camera"] = draw_camera(image, frame.calibration, *shown[1:])
+            pictures["camera"] = draw_camera(image, frame.calibration, shown)
         return pictures
 
     def sheet(self, content: Content) -> np.ndarray:
         """All views and the table of objects as one picture; raises as `views`."""
-        views, shown = self.views(content), content.shown
-        rows = object_rows(shown.points, shown.ground_truth, shown.detections)
+        views, rows = self.views(content), object_rows(content.shown)
         beside = [views[kind] for kind in ("scene", "camera") if kind in views]
         return compose_sheet(views["birds_eye"], [*beside, draw_object_table(rows, RIGHT)])
 
@@ -262,10 +261,10 @@ def write_pictures(
 
 
 def _cell(content: Content, artist: Artist) -> tuple[str, np.ndarray]:
-    points, truth, found, title = content.shown
+    truth, found, title = content.shown[1:4]
     if truth is not None and truth.verdicts and found is not None:
         title = f"{title.split()[0]}   {count(truth.verdicts, found.verdicts)}"
-    picture = draw_thumbnail(points, truth, found, artist.colour_by, artist.view, CELL)
+    picture = draw_thumbnail(content.shown, artist.colour_by, artist.view, CELL)
     return title, picture
 
 
@@ -328,7 +327,7 @@ class Browser:
         several = len(self._order) > 1
         place = f"     {at + 1} of {len(self._order)}" if several else ""
         typed = f"     go to {self._typed}" if self._typed else ""
-        self._window.show(*content.shown._replace(title=content.shown.title + place + typed))
+        self._window.show(content.shown._replace(title=content.shown.title + place + typed))
 
     def _jumped(self, at: int, typed: str) -> int:
         """The frame of the typed number, as titles count them; beyond the ends the first or last
@@ -347,7 +346,7 @@ class Browser:
     def _worse(self, step: int) -> int:
         """The next frame of the ranking, which is made when it is first needed."""
         if self._ranks is None:
-            self._window.show(*NOTHING._replace(title="judging all frames ..."))
+            self._window.show(Shown(title="judging all frames ..."))
             self._ranks = self._studio.judge.rank(self._studio.account)
             try:
                 report_ranking(self._studio.source.names, self._ranks, self._folder)

@@ -29,22 +29,12 @@ from millisecond.data.metric.kitti import Count, Verdicts, badness, count, defau
 from millisecond.detector.config import load_config
 from millisecond.detector.detection_files import find_detections, names_in, read_detections
 from millisecond.detector.detector import Detector
-from millisecond.detector.draw.style import BoxSet, Palette
+from millisecond.detector.draw.style import BoxSet, Palette, Shown
 from millisecond.detector.draw.view import View
 from millisecond.tools.program import columns_of, mounting_of, one_line
 
 
-class ShownFrame(NamedTuple):
-    """The content of the pictures of a frame."""
-
-    points: np.ndarray  # [P, 4]
-    ground_truth: BoxSet | None
-    detections: BoxSet | None
-    title: str
-
-
 NO_POINTS = np.zeros((0, 4), np.float32)
-NOTHING = ShownFrame(NO_POINTS, None, None, "")
 
 
 class Account:
@@ -320,7 +310,7 @@ class Content(NamedTuple):
     """A frame and what is drawn of it."""
 
     frame: Frame | None  # None where it cannot be read
-    shown: ShownFrame
+    shown: Shown
 
 
 class Studio:
@@ -340,7 +330,7 @@ class Studio:
         truth = source.palette.paint(frame.boxes, frame.names) if labelled else None
         title = f"{frame.frame_id}   {len(frame.points)} points"
         if source.detections is None:
-            return Content(frame, ShownFrame(frame.points, truth, None, title))
+            return Content(frame, Shown(frame.points, truth, None, title))
         all_found = source.detections(frame, account.notes)
         found, left_out = account.best(frame.frame_id, all_found)
         if truth is not None:
@@ -348,7 +338,7 @@ class Studio:
             truth = truth.judged(verdicts.truth.tolist(), None, by_error)
             found = found.judged(verdicts.detections.tolist(), verdicts.overlap, by_error)
             title += f"   {count(truth.verdicts, found.verdicts)}"
-        return Content(frame, ShownFrame(frame.points, truth, found, title + left_out))
+        return Content(frame, Shown(frame.points, truth, found, title + left_out))
 
     def content_or_reason(self, place: int, by_error: bool) -> Content:
         """Of a frame that cannot be drawn, nothing but a title that says why."""
@@ -356,4 +346,4 @@ class Studio:
             return self.content(place, by_error)
         except (ValueError, OSError) as error:
             title = self.account.bad(self.source.names[place], error)
-            return Content(None, NOTHING._replace(title=title))
+            return Content(None, Shown(title=title))

@@ -13,6 +13,7 @@ from millisecond.detector.draw.style import (
     INTENSITIES,
     TEXT,
     BoxSet,
+    Shown,
     dash,
     draw_lines,
     ramp,
@@ -28,31 +29,17 @@ HEADING = 0.7  # metres that the heading line goes beyond the front
 TITLE, SMALL_TITLE, ROW = 17, 14, 17  # pixels: letters of one row, of more rows; from row to row
 
 
-def draw_birds_eye(
-    points: np.ndarray,
-    ground_truth: BoxSet | None = None,
-    detections: BoxSet | None = None,
-    title: str = "",
-    colour_by: str = "height",
-    view: View | None = None,
-) -> np.ndarray:
-    """Draw points [P, 4] and boxes; a set that is None stays out of the legend too.
+def draw_birds_eye(shown: Shown, colour_by: str = "height", view: View | None = None) -> np.ndarray:
+    """Points, boxes and title -> [H, W, 3] uint8 RGB. Ground truth is a faint area with a dashed
+    edge, a detection a solid line with its score; a line from the middle leads out of the front.
 
-    Args:
-        colour_by: "height" or "intensity" of the points.
-        view: None for a view that shows everything.
-
-    Returns:
-        [H, W, 3] uint8 RGB. Ground truth is a faint area with a dashed edge, a detection a solid
-        line with its score; a line from the middle leads out of the front.
+    colour_by: "height" or "intensity" of the points. view: None for one that shows everything.
     """
-    known = {"ground truth": ground_truth, "detections": detections}
-    sets = {name: shown for name, shown in known.items() if shown is not None}
-    view = view or View.of_data(points, [shown.boxes for shown in sets.values()])
-    plot = _plot(points, ground_truth or EMPTY, detections or EMPTY, colour_by, view)
-    _scores(plot, view, detections or EMPTY)
+    view = view or _whole(shown)
+    plot = _plot(shown, colour_by, view)
+    _scores(plot, view, shown.detections or EMPTY)
 
-    strip = legend(sets, view.size[0])
+    strip = legend(shown.sets, view.size[0])
     size = (LEFT + view.size[0] + RIGHT, TOP + view.size[1] + BOTTOM + strip.height)
     picture = Image.new("RGB", size, BACKGROUND)
     picture.paste(plot, (LEFT, TOP))
@@ -60,32 +47,28 @@ def draw_birds_eye(
     draw = ImageDraw.Draw(picture)
     _axes(draw, view)
     key = _ramp_key(picture, draw, colour_by)
-    return np.asarray(_titled(picture, title, key - LEFT - 20))
+    return np.asarray(_titled(picture, shown.title, key - LEFT - 20))
 
 
 def draw_thumbnail(
-    points: np.ndarray,
-    ground_truth: BoxSet | None,
-    detections: BoxSet | None,
-    colour_by: str,
-    view: View | None,
-    room: tuple[int, int],
+    shown: Shown, colour_by: str, view: View | None, room: tuple[int, int]
 ) -> np.ndarray:
     """The same without any text, not larger than (width, height) pixels."""
-    sets = [shown for shown in (ground_truth, detections) if shown is not None]
-    view = view or View.of_data(points, [shown.boxes for shown in sets])
+    view = view or _whole(shown)
     shrunk = min(limit / side for limit, side in zip(room, view.size, strict=True))
     view = view._replace(scale=view.scale * min(1.0, 0.999 * shrunk))
-    return np.asarray(_plot(points, ground_truth or EMPTY, detections or EMPTY, colour_by, view))
+    return np.asarray(_plot(shown, colour_by, view))
 
 
-def _plot(
-    points: np.ndarray, ground_truth: BoxSet, detections: BoxSet, colour_by: str, view: View
-) -> Image.Image:
-    plot = Image.fromarray(_canvas(points, view, colour_by))
+def _whole(shown: Shown) -> View:
+    return View.of_data(shown.points, [boxes.boxes for boxes in shown.sets.values()])
+
+
+def _plot(shown: Shown, colour_by: str, view: View) -> Image.Image:
+    plot = Image.fromarray(_canvas(shown.points, view, colour_by))
     _rings(plot, view)
-    _areas(plot, view, ground_truth)
-    _outlines(plot, view, detections)
+    _draw_set(plot, view, shown.ground_truth or EMPTY, dashed=True)
+    _draw_set(plot, view, shown.detections or EMPTY, dashed=False)
     return plot.resize(view.size, Image.Resampling.BOX)
 
 
@@ -129,34 +112,23 @@ def _footprints(boxes: np.ndarray, view: View) -> tuple[np.ndarray, np.ndarray]:
     return view.pixels(corners), view.pixels(heading)
 
 
-def _areas(plot: Image.Image, view: View, shown: BoxSet) -> None:
+def _draw_set(plot: Image.Image, view: View, shown: BoxSet, dashed: bool) -> None:
     draw = ImageDraw.Draw(plot, "RGBA")
-    footprints = zip(*_footprints(shown.boxes, view), strict=True)
-    for colour, (corners, heading) in zip(shown.colours, footprints, strict=True):
-        corners, heading = corners * SMOOTH, heading * SMOOTH
-        draw.polygon([tuple(c) for c in corners.tolist()], fill=(*colour, 70))
-        edges = np.stack([corners, np.roll(corners, -1, axis=0)], axis=1)
-        draw_lines(draw, dash(edges, 5 * SMOOTH), tint(colour), 2 * SMOOTH - 1)
-        draw_lines(draw, heading[None], tint(colour), SMOOTH)
-    _crosses(draw, view, shown, SMOOTH)
-
-
-def _outlines(plot: Image.Image, view: View, shown: BoxSet) -> None:
-    draw = ImageDraw.Draw(plot)
-    footprints = zip(*_footprints(shown.boxes, view), strict=True)
-    for colour, (corners, heading) in zip(shown.colours, footprints, strict=True):
-        corners, heading = corners * SMOOTH, heading * SMOOTH
+    wide = SMOOTH if dashed else 2 * SMOOTH  # of heading lines and crosses
+    footprints = (places * SMOOTH for places in _footprints(shown.boxes, view))
+    for colour, corners, heading in zip(shown.colours, *footprints, strict=True):
         path = [tuple(c) for c in corners.tolist()]
-        draw.line([*path, path[0], path[1]], colour, 2 * SMOOTH + 1, joint="curve")
-        draw_lines(draw, heading[None], colour, 2 * SMOOTH)
-    _crosses(draw, view, shown, 2 * SMOOTH)
-
-
-def _crosses(draw: ImageDraw.ImageDraw, view: View, shown: BoxSet, width: int) -> None:
-    """The diagonals of missed objects and false detections."""
+        line = tint(colour) if dashed else colour
+        if dashed:
+            draw.polygon(path, fill=(*colour, 70))
+            edges = np.stack([corners, np.roll(corners, -1, axis=0)], axis=1)
+            draw_lines(draw, dash(edges, 5 * SMOOTH), line, 2 * SMOOTH - 1)
+        else:
+            draw.line([*path, path[0], path[1]], line, 2 * SMOOTH + 1, joint="curve")
+        draw_lines(draw, heading[None], line, wide)
     corners = _footprints(shown.boxes, view)[0] * SMOOTH
-    for i in np.flatnonzero(shown.wrong()):
-        draw_lines(draw, corners[i][[[0, 2], [1, 3]]], shown.colours[i], width)
+    for i in np.flatnonzero(shown.wrong()):  # the diagonals of missed objects, false detections
+        draw_lines(draw, corners[i][[[0, 2], [1, 3]]], shown.colours[i], wide)
 
 
 def _scores(plot: Image.Image, view: View, shown: BoxSet) -> None:

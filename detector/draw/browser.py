@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import replace
 from html import escape
@@ -26,10 +26,11 @@ from millisecond.detector.draw.scene import (
     RINGS,
     TARGET,
     point_colours,
+    ring_segments,
     trail_colours,
     within_reach,
 )
-from millisecond.detector.draw.style import BACKGROUND, EMPTY, BoxSet
+from millisecond.detector.draw.style import BACKGROUND, EMPTY, BoxSet, Shown
 
 HOST = "127.0.0.1"  # reached by SSH
 NAMES = ("localhost", HOST)  # that a browser may call it by
@@ -80,17 +81,9 @@ class BrowserView:
         """The least score that the user wants to see, and whether the scans are to pause."""
         return self._score.value, self._paused.value
 
-    def show(
-        self,
-        points: np.ndarray,
-        ground_truth: BoxSet | None = None,
-        detections: BoxSet | None = None,
-        title: str = "",
-        figures: Mapping[str, str] | None = None,
-        inset: np.ndarray | None = None,
-    ) -> None:
-        """As `Window.show`; every page that is open shows it."""
-        points = within_reach(points)
+    def show(self, shown: Shown) -> None:
+        """Replace what every page that is open shows."""
+        points, found = within_reach(shown.points), shown.detections or EMPTY
         with self._server.atomic():
             self._server.scene.add_point_cloud(
                 "/points",
@@ -99,15 +92,15 @@ class BrowserView:
                 point_size=0.04,
                 point_shading="flat",
             )
-            for name, shown in (("ground truth", ground_truth), ("detections", detections)):
-                self._lines(f"/{name}", *box_lines(shown or EMPTY), THICK)
-            trails = detections if detections is not None and self._trails.value else EMPTY
+            self._lines("/ground truth", *box_lines(shown.ground_truth or EMPTY), THICK)
+            self._lines("/detections", *box_lines(found), THICK)
+            trails = found if self._trails.value else EMPTY
             self._lines("/trails", *trail_colours(trails), THIN)
-            self._write_captions(detections or EMPTY)
-            rows = "\n".join(f"| {name} | {value} |" for name, value in (figures or {}).items())
-            self._text.content = f"**{title}**\n\n| | |\n|---|---|\n{rows}"
-            self._legend.content = legend(detections or EMPTY)
-            self._show_image(inset)
+            self._write_captions(found)
+            rows = "\n".join(f"| {name} | {value} |" for name, value in shown.figures.items())
+            self._text.content = f"**{shown.title}**\n\n| | |\n|---|---|\n{rows}"
+            self._legend.content = legend(found)
+            self._show_image(shown.inset)
 
     def _prepare_scene(self) -> None:
         server = self._server
@@ -116,10 +109,7 @@ class BrowserView:
         server.scene.set_background_image(np.full((1, 1, 3), BACKGROUND, np.uint8))
         server.initial_camera.position, server.initial_camera.look_at = tuple(EYE), tuple(TARGET)
         server.initial_camera.fov = float(np.radians(FIELD_OF_VIEW))
-        angle = np.radians(np.arange(0, 361, 2))
-        circle = np.stack([np.cos(angle), np.sin(angle), 0 * angle], axis=1)
-        arcs = [circle * (metres, metres, 0) + (0, 0, GROUND) for metres in RINGS]
-        segments = np.concatenate([np.stack([arc[:-1], arc[1:]], axis=1) for arc in arcs])
+        segments = ring_segments(180)
         self._lines("/rings", segments, np.full((len(segments), 3), np.array(RING) / 255), THIN)
         for metres in RINGS:
             server.scene.add_label(

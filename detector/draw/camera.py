@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 
 from millisecond.data.boxes import box_corners
 from millisecond.data.calibration import EDGES, Calibration
-from millisecond.detector.draw.style import BACKGROUND, EMPTY, BoxSet, dash, draw_lines, tint
+from millisecond.detector.draw.style import BACKGROUND, EMPTY, BoxSet, Shown, dash, draw_lines, tint
 from millisecond.detector.draw.text import FreeSpace, legend, width, write
 
 SMOOTH = 2  # lines are drawn this many times larger, then shrunk
@@ -67,28 +67,21 @@ def _cut(end: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.where(depth < NEAR, end + share * (other - end), end)
 
 
-def draw_camera(
-    image: np.ndarray,
-    calibration: Calibration,
-    ground_truth: BoxSet | None = None,
-    detections: BoxSet | None = None,
-    title: str = "",
-) -> np.ndarray:
+def draw_camera(image: np.ndarray, calibration: Calibration, shown: Shown) -> np.ndarray:
     """Draw boxes into an image [H, W, 3] uint8 and put title and legend below it.
 
     Ground truth has dashed edges, a detection solid ones, a caption and a tinted front face.
     """
     high, wide = image.shape[:2]
     large = Image.fromarray(image).resize((wide * SMOOTH, high * SMOOTH))
-    _draw_set(large, calibration, detections or EMPTY, dashed=False)
-    _draw_set(large, calibration, ground_truth or EMPTY, dashed=True)
-    known = {"ground truth": ground_truth, "detections": detections}
-    sets = {name: shown for name, shown in known.items() if shown is not None}
-    strip = legend(sets, wide - 2 * MARGIN, title)
+    found = shown.detections or EMPTY
+    _draw_set(large, calibration, found, dashed=False)
+    _draw_set(large, calibration, shown.ground_truth or EMPTY, dashed=True)
+    strip = legend(shown.sets, wide - 2 * MARGIN, shown.title)
     picture = Image.new("RGB", (wide, high + strip.height + 2 * PADDING), BACKGROUND)
     picture.paste(large.resize((wide, high), Image.Resampling.BOX))
     picture.paste(strip, (MARGIN, high + PADDING), strip)
-    _captions(ImageDraw.Draw(picture), (high, wide), calibration, detections or EMPTY)
+    _captions(ImageDraw.Draw(picture), (high, wide), calibration, found)
     return np.asarray(picture)
 
 

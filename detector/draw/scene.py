@@ -6,7 +6,6 @@ Open3D is imported inside the functions that need it, which run in a process of 
 
 import os
 from collections import deque
-from collections.abc import Mapping
 from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from millisecond.detector.draw.style import (
     INTENSITIES,
     TEXT,
     BoxSet,
+    Shown,
     dash,
     ramp,
     tint,
@@ -80,7 +80,7 @@ def trail_colours(shown: BoxSet) -> tuple[np.ndarray, np.ndarray]:
     """The paths of the boxes' centres as segments [S, 2, 3], and colours [S, 3] from 0 to 1 that
     are fainter towards the past."""
     trails = [np.asarray(trail, np.float64) for trail in shown.trails]
-    pieces = [np.stack([trail[:-1], trail[1:]], axis=1) for trail in trails]
+    pieces = [_pieces(trail) for trail in trails]
     ages = [np.linspace(0.9, 0.1, len(piece))[:, None] for piece in pieces]
     now, past = _shares(shown.colours[: len(trails)]), _shares([BACKGROUND])
     colours = [age * past + (1 - age) * colour for age, colour in zip(ages, now, strict=True)]
@@ -91,14 +91,25 @@ def trail_colours(shown: BoxSet) -> tuple[np.ndarray, np.ndarray]:
 def ground_rings(all_round: bool) -> ColoredMesh:
     """Thin circles on the ground, or arcs ahead, one every 10 m, as the scale of the scene."""
     reach = 180 if all_round else 50  # degrees
-    angle = np.radians(np.arange(-reach, reach + 1, 2))
-    arcs = [
-        np.stack([metres * np.cos(angle), metres * np.sin(angle), 0 * angle + GROUND], axis=1)
-        for metres in RINGS
-    ]
-    segments = np.concatenate([np.stack([arc[:-1], arc[1:]], axis=1) for arc in arcs])
-    radius = np.repeat(0.012 + 0.0006 * np.array(RINGS), len(angle) - 1)
+    segments = ring_segments(reach)
+    radius = np.repeat(0.012 + 0.0006 * np.array(RINGS), len(segments) // len(RINGS))
     return _tubes(segments, radius, np.tile(_shares([RING]), (len(segments), 1)))
+
+
+def ring_segments(reach: int) -> np.ndarray:
+    """[S, 2, 3]: all rings, so many degrees to the left and to the right."""
+    angle = np.radians(np.arange(-reach, reach + 1, 2))
+    return np.concatenate([_pieces(_ring(metres, angle)) for metres in RINGS])
+
+
+def _ring(metres: float, angle: np.ndarray) -> np.ndarray:
+    """[N, 3] places on the ground, so far from the sensor."""
+    return np.stack([metres * np.cos(angle), metres * np.sin(angle), 0 * angle + GROUND], axis=1)
+
+
+def _pieces(path: np.ndarray) -> np.ndarray:
+    """[N, 3] -> [N - 1, 2, 3] from each place to the next."""
+    return np.stack([path[:-1], path[1:]], axis=1)
 
 
 def _shares(colours) -> np.ndarray:
@@ -155,15 +166,10 @@ class SceneContent:
         self._clouds: deque = deque(maxlen=KEPT)
         self._made: dict[str, object] = {}  # the input of each geometry
 
-    def show(
-        self,
-        points: np.ndarray,
-        ground_truth: BoxSet,
-        detections: BoxSet,
-        colour_by: str = "height",
-    ) -> None:
-        """Points [P, 4], coloured by "height" or "intensity", and boxes."""
-        points = within_reach(points)
+    def show(self, shown: Shown, colour_by: str) -> None:
+        """Points, coloured by "height" or "intensity", and boxes."""
+        points = within_reach(shown.points)
+        ground_truth, detections = shown.ground_truth or EMPTY, shown.detections or EMPTY
         if self._is_new("points", (colour_by, points.tobytes())):
             self._show_points(points, colour_by)
         all_round = bool(len(points)) and bool((points[:, 0] < -1).mean() > BEHIND)
@@ -257,43 +263,32 @@ MARGIN = 20  # pixels to the picture's edges
 TITLE = 17  # pixels, size of its letters
 
 
-class Overlay(NamedTuple):
-    """The content of one picture besides points and lines."""
-
-    sets: Mapping[str, BoxSet]  # "ground truth" and "detections", as far as shown
-    title: str = ""
-    figures: Mapping[str, str] = {}  # names and values, at the upper left
-    inset: np.ndarray | None = None  # [h, w, 3] uint8, at the upper right
-
-
-def lay_over(
-    picture: np.ndarray, view: Viewpoint, marks: np.ndarray, overlay: Overlay
-) -> np.ndarray:
+def lay_over(picture: np.ndarray, view: Viewpoint, marks: np.ndarray, shown: Shown) -> np.ndarray:
     """The picture [H, W, 3] uint8, as seen from `view`, with all texts; marks: [R, 3] where the
     distances of the rings are written."""
     image = Image.fromarray(picture)
     draw = ImageDraw.Draw(image)
     wide, high = view.size
-    strip = legend(overlay.sets, wide - 2 * MARGIN)
+    strip = legend(shown.sets, wide - 2 * MARGIN)
     top = high - strip.height - 12
     image.paste(strip, (MARGIN, top), strip)
     taken: list[tuple[int, ...]] = [(0, 0, wide, 40)]
     room = wide - 2 * MARGIN
-    if overlay.inset is not None:
-        inset = framed(overlay.inset)
+    if shown.inset is not None:
+        inset = framed(shown.inset)
         taken.append(_paste(image, inset, wide - MARGIN - inset.width, MARGIN))
         room -= inset.width + MARGIN
-    if overlay.figures:
-        taken.append(_paste(image, panel(overlay.figures), MARGIN, 40))
+    if shown.figures:
+        taken.append(_paste(image, panel(shown.figures), MARGIN, 40))
     space = FreeSpace((0, 0, wide, top), np.array(taken, np.float64))
-    found = overlay.sets.get("detections", EMPTY)
+    found = shown.detections or EMPTY
     captions = found.captions()
     for i, place, _ in view.place_captions(found, space):
         write(draw, tuple(place), captions[i], found.colours[i], 14, "mm", outlined=True)
     for metres, place, depth in zip(RINGS, *view.project(marks), strict=True):
         if depth > 0 and take(space, place, f"{metres} m"):
             write(draw, tuple(place), f"{metres} m", FAINT, 14, "mm", outlined=True)
-    title = shortened(overlay.title, TITLE, room)
+    title = shortened(shown.title, TITLE, room)
     write(draw, (MARGIN, 24), title, TEXT, TITLE, outlined=True)
     return np.asarray(image)
 
@@ -348,28 +343,14 @@ class SceneRenderer:
         if self._process is not None:
             self._process.close()
 
-    def draw(
-        self,
-        points: np.ndarray,
-        ground_truth: BoxSet | None = None,
-        detections: BoxSet | None = None,
-        title: str = "",
-        figures: Mapping[str, str] | None = None,
-        inset: np.ndarray | None = None,
-        colour_by: str = "height",
-    ) -> np.ndarray:
-        """Points [P, 4] and boxes -> [H, W, 3] uint8 RGB with title and legend.
+    def draw(self, shown: Shown, colour_by: str = "height") -> np.ndarray:
+        """[H, W, 3] uint8 RGB with title and legend; points by their "height" or "intensity".
 
-        figures: names and values at the upper left. inset: [h, w, 3] uint8, at the upper right.
-        colour_by: "height" or "intensity" of the points.
         Raises SceneUnavailable where Open3D cannot render.
         """
-        picture = self._render(points, ground_truth or EMPTY, detections or EMPTY, colour_by)
+        picture = self._render(shown._replace(inset=None), colour_by)
         picture = np.asarray(Image.fromarray(picture).resize(self.size, Image.Resampling.BOX))
-        known = {"ground truth": ground_truth, "detections": detections}
-        sets = {name: shown for name, shown in known.items() if shown is not None}
-        overlay = Overlay(sets, title, figures or {}, inset)
-        return lay_over(picture, usual_view(self.size), ring_marks(self.size), overlay)
+        return lay_over(picture, usual_view(self.size), ring_marks(self.size), shown)
 
     def _render(self, *scene) -> np.ndarray:
         """[SMOOTH * H, SMOOTH * W, 3] uint8 from the other process."""
@@ -397,7 +378,7 @@ def ring_marks(size: tuple[int, int]) -> np.ndarray:
     view, angle = usual_view(size), np.radians(np.linspace(-46, 0, 93))
     marks = []
     for metres in RINGS:
-        arc = np.stack([metres * np.cos(angle), metres * np.sin(angle), 0 * angle + GROUND], axis=1)
+        arc = _ring(metres, angle)
         marks.append(arc[view.project(arc)[0][:, 0] < size[0] - 60][0])
     return np.array(marks)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -89,6 +89,23 @@ class BoxSet(NamedTuple):
 
 
 EMPTY = BoxSet(np.zeros((0, 7), dtype=np.float32), (), ())
+
+
+class Shown(NamedTuple):
+    """What a picture, a window or a page shows of a scan."""
+
+    points: np.ndarray = np.zeros((0, 4), np.float32)  # [P, 4]
+    ground_truth: BoxSet | None = None  # a set that is None stays out of the legend too
+    detections: BoxSet | None = None
+    title: str = ""
+    figures: Mapping[str, str] = {}  # names and values, at the upper left
+    inset: np.ndarray | None = None  # [h, w, 3] uint8, at the upper right
+
+    @property
+    def sets(self) -> dict[str, BoxSet]:
+        """The boxes by the names of their sets, which a legend has."""
+        known = {"ground truth": self.ground_truth, "detections": self.detections}
+        return {name: shown for name, shown in known.items() if shown is not None}
 
 
 class Palette:

@@ -174,8 +174,16 @@ GAP = 20  # pixels between two entries
 CROSSED, CAPTIONS = "missed or false", "0.00 (0.00): score (overlap)"
 VALUE = 64  # pixels for a value of a panel
 
-# An entry draws itself at (left, middle) of its row.
-Entry = tuple[float, Callable[[ImageDraw.ImageDraw, float, float], None]]
+Mark = Callable[[ImageDraw.ImageDraw, float, float], None]  # draws at (left, middle) of a row
+
+
+class Entry(NamedTuple):
+    """A mark, and a text beside it."""
+
+    text: str
+    indent: int = 0  # pixels from the mark's left end to the text
+    mark: Mark | None = None
+    behind: int = 0  # pixels kept free behind the text
 
 
 def legend(sets: Mapping[str, BoxSet], room: int, title: str = "") -> Image.Image:
@@ -191,19 +199,19 @@ def legend(sets: Mapping[str, BoxSet], room: int, title: str = "") -> Image.Imag
     entries: list[Entry] = []
     if title:
         title = shortened(title, SIZE, room)
-        entries.append((width(title, SIZE) + 10, partial(_text, text=title)))
+        entries.append(Entry(title, behind=10))
     for name, colour in _colours(sets).items():
         name = shortened(name + _counts(sets, name), SIZE, room - 16)
-        entries.append((16 + width(name, SIZE), partial(_square, text=name, colour=colour)))
+        entries.append(Entry(name, 16, partial(_square, colour=colour)))
     for name in sets:
-        solid = name == "detections"
-        entries.append((41 + width(name, SIZE), partial(_line, text=name, solid=solid)))
+        entries.append(Entry(name, 41, partial(_line, solid=name == "detections")))
     if any(shown.wrong().any() for shown in sets.values()):
-        entries.append((16 + width(CROSSED, SIZE), _cross))
+        entries.append(Entry(CROSSED, 16, _cross))
     if any(shown.overlaps is not None for shown in sets.values()):
-        entries.append((width(CAPTIONS, SIZE) + 2, partial(_text, text=CAPTIONS)))
+        entries.append(Entry(CAPTIONS, behind=2))
     places, left, row, used = [], 0.0, 0, 1.0
-    for size, _ in entries:
+    for entry in entries:
+        size = entry.indent + width(entry.text, SIZE) + entry.behind
         if left and left + size > room:
             left, row = 0.0, row + 1
         places.append((left, (row + 0.5) * ROW))
@@ -211,8 +219,10 @@ def legend(sets: Mapping[str, BoxSet], room: int, title: str = "") -> Image.Imag
         left += size + GAP
     strip = Image.new("RGBA", (round(used), (row + 1) * ROW), (*BACKGROUND, 0))
     draw = ImageDraw.Draw(strip)
-    for (_, paint), place in zip(entries, places, strict=True):
-        paint(draw, *place)
+    for entry, (x, y) in zip(entries, places, strict=True):
+        if entry.mark is not None:
+            entry.mark(draw, x, y)
+        write(draw, (x + entry.indent, y), entry.text, TEXT, SIZE, outlined=True)
     return strip
 
 
@@ -284,22 +294,15 @@ def _counts(sets: Mapping[str, BoxSet], name: str) -> str:
     return f": {text}" if text else ""
 
 
-def _text(draw: ImageDraw.ImageDraw, x: float, y: float, text: str) -> None:
-    write(draw, (x, y), text, TEXT, SIZE, outlined=True)
-
-
-def _square(draw: ImageDraw.ImageDraw, x: float, y: float, text: str, colour: Colour) -> None:
+def _square(draw: ImageDraw.ImageDraw, x: float, y: float, colour: Colour) -> None:
     draw.rectangle((x, y - 5, x + 10, y + 5), fill=colour)
-    write(draw, (x + 16, y), text, TEXT, SIZE, outlined=True)
 
 
 def _cross(draw: ImageDraw.ImageDraw, x: float, y: float) -> None:
     lines = np.array([[[x, y - 5], [x + 10, y + 5]], [[x, y + 5], [x + 10, y - 5]]])
     draw_lines(draw, lines, TEXT, 2)
-    write(draw, (x + 16, y), CROSSED, TEXT, SIZE, outlined=True)
 
 
-def _line(draw: ImageDraw.ImageDraw, x: float, y: float, text: str, solid: bool) -> None:
+def _line(draw: ImageDraw.ImageDraw, x: float, y: float, solid: bool) -> None:
     line = np.array([[[x, y], [x + 34, y]]])
     draw_lines(draw, line if solid else dash(line, 5), TEXT, 3 if solid else 2)
-    write(draw, (x + 41, y), text, TEXT, SIZE, outlined=True)

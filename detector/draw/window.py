@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from millisecond.detector.draw.open3d_process import REMEDY, Open3DProcess, display_problem
-from millisecond.detector.draw.style import BoxSet
+from millisecond.detector.draw.style import Shown
 from millisecond.detector.draw.text import legible
 from millisecond.detector.draw.window_view import CLOSED, SCREENSHOT, serve
 
@@ -54,26 +54,18 @@ class Window:
     def __exit__(self, *_):
         self._process.close()
 
-    def show(
-        self,
-        points: np.ndarray,
-        ground_truth: BoxSet | None = None,
-        detections: BoxSet | None = None,
-        title: str = "",
-        figures: Mapping[str, str] | None = None,
-        inset: np.ndarray | None = None,
-    ) -> None:
-        """Replace the content of the window by points [P, 4] and boxes; the view stays.
+    def show(self, shown: Shown) -> None:
+        """Replace the content of the window; the view stays.
 
-        figures: names and values at the upper left. inset: [h, w, 3] uint8, at the upper right.
         Raises OSError where the window was lost.
         """
-        sets = (
-            shown and shown._replace(names=tuple(map(legible, shown.names)))
-            for shown in (ground_truth, detections)
+        truth, found = (
+            boxes and boxes._replace(names=tuple(map(legible, boxes.names)))
+            for boxes in (shown.ground_truth, shown.detections)
         )
+        title = legible(shown.title)
         try:
-            self._process.send((points, *sets, legible(title), figures or {}, inset))
+            self._process.send(shown._replace(ground_truth=truth, detections=found, title=title))
         except OSError:
             self.wait(0)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -16,7 +17,6 @@ from millisecond.detector.draw.scene import (
     REACH,
     RINGS,
     TARGET,
-    Overlay,
     SceneContent,
     framed,
     lay_over,
@@ -24,7 +24,7 @@ from millisecond.detector.draw.scene import (
     prepare_scene,
     ring_marks,
 )
-from millisecond.detector.draw.style import EMPTY, FAINT, TEXT, BoxSet, Colour
+from millisecond.detector.draw.style import EMPTY, FAINT, TEXT, BoxSet, Colour, Shown
 from millisecond.detector.draw.text import SIZE, FreeSpace, legend, line, panel, shortened, table
 from millisecond.detector.draw.view import View, Viewpoint, extent, take
 
@@ -107,31 +107,29 @@ class WindowCamera:
         self._followed = 0
         self._look(TARGET, EYE, UP)
 
-    def look_down(self, points: np.ndarray, sets: Mapping[str, BoxSet]) -> None:
+    def look_down(self, shown: Shown) -> None:
         """From above onto everything, forward is up."""
         self._followed = 0
-        view = View.of_data(points, [shown.boxes for shown in sets.values()])
+        view = View.of_data(shown.points, [boxes.boxes for boxes in shown.sets.values()])
         target = np.array([sum(view.x) / 2, sum(view.y) / 2, 0.0])
         reach = max((view.x[1] - view.x[0]), (view.y[1] - view.y[0]) * 9 / 16) / 2
         height = 1.2 * reach / np.tan(np.radians(FIELD_OF_VIEW) / 2)
         self._look(target, target + np.array([-0.01, 0.0, height]), FORWARD)
 
-    def follow_next(self, sets: Mapping[str, BoxSet]) -> None:
+    def follow_next(self, found: BoxSet) -> None:
         """Follow the nearest track or, after one, the next farther one; after the last, none."""
-        found = sets.get("detections", EMPTY)
         ids = np.zeros(0, np.int64) if found.ids is None else found.ids
         order = [i for i in np.argsort(np.hypot(*found.boxes[:, :2].T)) if i < len(ids) and ids[i]]
         numbers = [int(ids[i]) for i in order]
         place = numbers.index(self._followed) + 1 if self._followed in numbers else 0
         if place < len(numbers):
             self._followed = numbers[place]
-            self.follow(sets)
+            self.follow(found)
         else:
             self.look_from_behind()
 
-    def follow(self, sets: Mapping[str, BoxSet]) -> None:
+    def follow(self, found: BoxSet) -> None:
         """Move with the followed track; where it is lost, the camera stays."""
-        found = sets.get("detections", EMPTY)
         if not self._followed or found.ids is None:
             return
         for i in np.flatnonzero(found.ids == self._followed):
@@ -168,7 +166,7 @@ KEYS = {
 }
 TRACK_KEYS = {"f": "follow a track, the next one, none", "l": "trails off, on"}
 SCREENSHOT = "s"  # where it is a key of the program, the picture comes with it
-TOGGLES = {"g": "ground truth", "d": "detections", "l": "trails"}
+TOGGLES = {"g": "ground_truth", "d": "detections", "l": "trails"}
 CLOSED = "closed"  # sent when the user has closed the window
 SIGNS = {"[": "LEFT_BRACKET", "]": "RIGHT_BRACKET"} | {
     str(digit): name
@@ -192,7 +190,7 @@ def serve(pipe: Connection, keys: Mapping[str, str], colour_by: str) -> None:
         while pipe.poll():
             scene = pipe.recv()
         if scene is not None:  # of several the last
-            view.show(*scene)
+            view.show(scene)
     pipe.send(CLOSED)
 
 
@@ -236,8 +234,7 @@ class WindowView:
         self._figures, self._inset = self._text(line("", SIZE, TEXT)), self._text(legend({}, 1))
         self._help, self._list = self._text(line(HELP, SIZE, TEXT)), self._text(table(keys))
         self._list.widget.visible = False
-        self._points = np.zeros((0, 4), np.float32)
-        self._overlay = Overlay({})
+        self._shown = Shown()
         self._hidden: set[str] = set()  # of TOGGLES
         self._point_size = 0  # place in POINT_SIZES
         self._colour_by = COLOUR_BY.index(colour_by)
@@ -267,60 +264,46 @@ class WindowView:
             self._window.post_redraw()
         return True
 
-    def show(
-        self,
-        points: np.ndarray,
-        ground_truth: BoxSet | None,
-        detections: BoxSet | None,
-        title: str,
-        figures: Mapping[str, str],
-        inset: np.ndarray | None,
-    ) -> None:
-        """Replace the content of the window by points [P, 4] and boxes; the view stays."""
-        sets = {"ground truth": ground_truth, "detections": detections}
-        given = {name: shown for name, shown in sets.items() if shown is not None}
-        self._points, self._overlay = points, Overlay(given, title, figures, inset)
-        self._window.title = f"{title} - {NAME}"
-        self._camera.follow(given)
-        self._fill()
-        if inset is not None:
-            self._inset.show(framed(inset))
-        if figures:
-            self._figures.show(panel(figures))
+    def show(self, shown: Shown) -> None:
+        """Replace the content of the window; the view stays."""
+        self._shown = shown
+        self._window.title = f"{shown.title} - {NAME}"
+        self._camera.follow(shown.detections or EMPTY)
+        self._content.show(shown, COLOUR_BY[self._colour_by])
+        if shown.inset is not None:
+            self._inset.show(framed(shown.inset))
+        if shown.figures:
+            self._figures.show(panel(shown.figures))
         self._placed = None
 
-    def _fill(self) -> None:
-        sets = self._overlay.sets
-        ground_truth, found = sets.get("ground truth", EMPTY), sets.get("detections", EMPTY)
-        self._content.show(self._points, ground_truth, found, COLOUR_BY[self._colour_by])
-
-    def _shown(self) -> dict[str, BoxSet]:
-        sets = self._overlay.sets
-        return {name: shown for name, shown in sets.items() if name not in self._hidden}
+    def _visible(self) -> Shown:
+        """All but the boxes that the keys have hidden."""
+        hidden: dict[str, Any] = dict.fromkeys(self._hidden - {"trails"})
+        return self._shown._replace(**hidden)
 
     def _refresh(self, view: Viewpoint) -> None:
         """Show all parts that the keys have not hidden, and their texts."""
-        size, sets = POINT_SIZES[self._point_size], self._shown()
+        size, shown = POINT_SIZES[self._point_size], self._visible()
         for name in ("ground truth", "detections"):
-            self._scene.show_geometry(name, name in sets)
+            self._scene.show_geometry(name, name in shown.sets)
         self._scene.show_geometry("trails", not self._hidden & {"trails", "detections"})
         self._scene.show_geometry("points", size > 0)
         if self._scene.has_geometry("points"):
             self._scene.modify_geometry_material("points", material(max(size, 1.0)))
         wide = round(view.size[0] / self._window.scaling) - 2 * MARGIN
-        self._inset.widget.visible = self._overlay.inset is not None
-        self._figures.widget.visible = bool(self._overlay.figures)
+        self._inset.widget.visible = shown.inset is not None
+        self._figures.widget.visible = bool(shown.figures)
         room = wide - (self._inset.size[0] + MARGIN) * self._inset.widget.visible
-        title = shortened(self._overlay.title, TITLE, room - 4)
+        title = shortened(shown.title, TITLE, room - 4)
         self._title.show(line(title, TITLE, TEXT))
-        self._legend.show(legend(sets, wide - self._help.size[0] - MARGIN))
+        self._legend.show(legend(shown.sets, wide - self._help.size[0] - MARGIN))
         self._place_captions(view)
         self._window.set_needs_layout()
 
     def _place_captions(self, view: Viewpoint) -> None:
         """Captions above their boxes and distances on the rings, as seen from where the view is."""
         self._placed = view
-        found = self._shown().get("detections", EMPTY)
+        found = self._visible().detections or EMPTY
         space, texts = FreeSpace((0, 40, view.size[0], view.size[1] - 40)), found.captions()
         self._captions.clear()
         for i, place, depth in view.place_captions(found, space):
@@ -343,14 +326,14 @@ class WindowView:
         elif name == "r":
             self._camera.look_from_behind()
         elif name == "t":
-            self._camera.look_down(self._points, self._overlay.sets)
+            self._camera.look_down(self._shown)
         elif name == "f":
-            self._camera.follow_next(self._overlay.sets)
+            self._camera.follow_next(self._shown.detections or EMPTY)
         elif name == "p":
             self._point_size = (self._point_size + 1) % len(POINT_SIZES)
         elif name == "c":
             self._colour_by = (self._colour_by + 1) % len(COLOUR_BY)
-            self._fill()
+            self._content.show(self._shown, COLOUR_BY[self._colour_by])
         elif name == "h":
             self._list.widget.visible = not self._list.widget.visible
         else:
@@ -366,10 +349,9 @@ class WindowView:
         picture = np.array(image)[..., :3]
         view = self._camera.viewpoint()
         view = view._replace(size=(picture.shape[1], picture.shape[0]))
-        overlay = self._overlay._replace(sets=self._shown())
         # Not through the pipe: both ends would wait if the program sends a scene at this moment.
         with NamedTemporaryFile(prefix=f"{NAME}_", suffix=".npy", delete=False) as file:
-            np.save(file, lay_over(picture, view, ring_marks(AT_FIRST), overlay))
+            np.save(file, lay_over(picture, view, ring_marks(AT_FIRST), self._visible()))
         self._send(Path(file.name))
 
     def _close(self) -> bool:

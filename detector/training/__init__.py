@@ -2,7 +2,7 @@
 
 run                     the training loop (`Training`), made by `build_training`
 build                   a trainer from a configuration; weights to begin with; seeds
-trainer                 one step: forward, losses, backward, update; learning rate and momentum
+trainer                 one step: forward, losses, backward, update; rates; what is not finite
 gpu_trainer             the same on a GPU: all weights updated in one call, batches indexed ahead
 step_graphs             forward and backward as CUDA graphs
 losses                  target assignment; class, box, direction and varifocal losses
@@ -11,5 +11,4 @@ validation              losses and AP of a model on a split
 monitor                 progress bar, log.jsonl, TensorBoard, pictures, and the numbers for them
 checkpoints             state of a run, averaged weights (EMA), --resume, the output folder
 distributed             several processes, which end and stop together
-finite_guard            losses that are infinite or NaN
 """

@@ -104,8 +104,7 @@ def build_trainer(
 ) -> Trainer:
     """A trainer at its first step; the model of rank 0 is the one that all start from."""
     device = processes.device
-    synchronised = settings.sync_batchnorm and processes.count > 1
-    if synchronised:
+    if settings.sync_batchnorm and processes.count > 1:
         if device.type != "cuda":
             raise ValueError("train.sync_batchnorm: true works on GPUs only; set it to false")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -121,8 +120,7 @@ def build_trainer(
     if device.type == "cuda":
         recipe = Recipe(settings.beta2, EPS, settings.weight_decay, settings.clip_norm)
         state = TrainState(model, FusedAdamW(model, recipe, scaler, ema), scaler, ema)
-        graphs = not synchronised  # a graph cannot hold other processes
-        return GpuTrainer(state, criterion, schedule, settings, processes, graphs)
+        return GpuTrainer(state, criterion, schedule, settings, processes)
     decay = settings.weight_decay
     optimizer = torch.optim.AdamW(model.parameters(), eps=EPS, weight_decay=decay)
     state = TrainState(model, optimizer, scaler, ema)

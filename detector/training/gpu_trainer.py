@@ -177,13 +177,13 @@ class GpuTrainer(Trainer):
         schedule: OneCycle,
         settings: TrainConfig,
         processes: Processes,
-        graphs: bool = True,
     ):
-        """The state's optimizer is a FusedAdamW. graphs: False where other processes take part in
-        forward or backward."""
+        """The state's optimizer is a FusedAdamW."""
         super().__init__(state, criterion, schedule, settings, processes)
         assert isinstance(state.optimizer, FusedAdamW)
-        self._optimizer, self.graphs = state.optimizer, graphs
+        self._optimizer = state.optimizer
+        # a graph cannot hold other processes
+        self.graphs = not (settings.sync_batchnorm and processes.count > 1)
         device, size = processes.device, len(self._optimizer.flat)
         self._side_stream = SideStream(device)
         self._workspace = state.model.workspace(settings.batch_size, device)

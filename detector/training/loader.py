@@ -12,9 +12,10 @@ import gc
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -213,23 +214,23 @@ class TrainingFrames(Dataset):
     """Augmented frames, each with a generator seeded by (seed, epoch, index): the result depends
     neither on the number of workers nor on what was read before."""
 
-    def __init__(
-        self,
-        frames: Frames,
-        augmentation: Augmentation,
-        point_range: Sequence[float],
-        seed: int,
-        last_sampling_epoch: int,
-        renamed: Mapping[str, str] | None = None,
-        views: int = 1,
-    ):
-        """After the last sampling epoch no objects are pasted. point_range: see `drop_outside`.
-        renamed: types of objects that are taken for others. views: a batch has this many of each
-        frame, augmented differently."""
-        self.frames, self.point_range, self.seed = frames, point_range, seed
-        self.augmentation, self.last_sampling_epoch = augmentation, last_sampling_epoch
-        self.without_pasting = replace(augmentation, database=None)
-        self.renamed, self.views = renamed or {}, views
+    def __init__(self, config: Config, frames: Frames, database: GroundTruthDatabase | None):
+        """database: of objects to paste into the frames."""
+        augment, train = config.augment, config.train
+        self.frames, self.point_range, self.seed = frames, config.grid.range, train.seed
+        self.augmentation = Augmentation(
+            augment.sample,
+            augment.min_points,
+            augment.flip,
+            augment.rotation,
+            augment.scale,
+            database,
+            augment.thin,
+        )
+        self.without_pasting = replace(self.augmentation, database=None)
+        self.last_sampling_epoch = train.epochs - 1 - train.sampling_off_epochs
+        self.renamed = {other: kind.name for kind in config.classes for other in kind.also}
+        self.views = train.views
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -262,33 +263,6 @@ class TrainingFrames(Dataset):
         return shuffle_points(replace(frame, names=names), rng)
 
 
-def build_training_frames(
-    config: Config, frames: Frames, database: GroundTruthDatabase | None
-) -> TrainingFrames:
-    """Frames as the configuration has them augmented."""
-    augment, train = config.augment, config.train
-    augmentation = Augmentation(
-        augment.sample,
-        augment.min_points,
-        augment.flip,
-        augment.rotation,
-        augment.scale,
-        database,
-        augment.thin,
-    )
-    last_sampling_epoch = train.epochs - 1 - train.sampling_off_epochs
-    renamed = {other: kind.name for kind in config.classes for other in kind.also}
-    return TrainingFrames(
-        frames,
-        augmentation,
-        config.grid.range,
-        train.seed,
-        last_sampling_epoch,
-        renamed,
-        train.views,
-    )
-
-
 def training_loader(
     frames: TrainingFrames,
     sampler: StepSampler,
@@ -303,20 +277,10 @@ def training_loader(
     return OrderedLoader(
         frames,
         sampler,
-        Collate(classes),
+        partial(collate, classes=classes),  # workers may have to pickle it
         workers,
         pin_memory=device.type == "cuda",
         persistent_workers=workers > 0,
         worker_init_fn=prepare_worker,
         generator=torch.Generator(),  # else the loader draws from, and so changes, the global one
     )
-
-
-class Collate:
-    """Frames to a Batch; a class because workers may have to pickle it."""
-
-    def __init__(self, classes: Sequence[str]):
-        self.classes = tuple(classes)
-
-    def __call__(self, frames: Sequence[Frame]) -> Batch:
-        return collate(frames, self.classes)

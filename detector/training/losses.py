@@ -15,15 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from millisecond.detector.anchors import build_anchors
-from millisecond.detector.config import Config
+from millisecond.detector.config import Config, LossConfig
 from millisecond.detector.models.second import Predictions
 from millisecond.ops import (
     Match,
-    Targets,
     anchor_loss_gradients,
     anchor_losses,
     anchor_sides,
-    anchor_targets,
     match_anchors,
     paired_overlap_bev,
 )
@@ -47,11 +45,6 @@ class TargetAssigner(nn.Module):
         buffers = {"anchors": anchors, "columns": columns, "rows": rows, "thresholds": thresholds}
         for name, tensor in buffers.items():
             self.register_buffer(name, tensor, persistent=False)
-
-    def forward(self, boxes: Tensor, labels: Tensor) -> Targets:
-        """boxes [B, M, 7] and labels [B, M] (from 1; 0: padding, ignored) -> targets."""
-        boxes = boxes.float()
-        return anchor_targets(self.anchors, boxes, self.match(boxes, labels).rows)
 
     def match(self, boxes: Tensor, labels: Tensor) -> Match:
         """boxes [B, M, 7] float32 and labels [B, M] (from 1; 0: padding, ignored) -> match."""
@@ -164,19 +157,10 @@ class Criterion(nn.Module):
     1), averaged over the batch and weighted. Everything stays on the device; nothing waits for it.
     """
 
-    def __init__(
-        self,
-        assigner: TargetAssigner,
-        classification: float,
-        box: float,
-        direction: float,
-        quality: bool = False,
-    ):
-        """quality: positive anchors have the varifocal loss in place of the focal loss."""
+    def __init__(self, assigner: TargetAssigner, loss: LossConfig):
         super().__init__()
-        self.assigner = assigner
-        self.weights = (classification, box, direction)
-        self.quality = quality
+        self.assigner, self.quality = assigner, loss.quality
+        self.weights = (loss.classification, loss.box, loss.direction)
 
     def forward(self, predictions: Predictions, boxes: Tensor, labels: Tensor) -> Losses:
         """boxes [B, M, 7], labels [B, M] from 1, 0 where there is no box."""
@@ -191,12 +175,10 @@ class Criterion(nn.Module):
             return losses
         change = self._change(predictions, boxes, match)
         by_class = torch.cat((losses.by_class[:1] + change.detach(), losses.by_class[1:]))
-        return Losses(
-            losses.total + change.sum(),
-            losses.classification + change.sum(),
-            losses.box,
-            losses.direction,
-            by_class,
+        return losses._replace(
+            total=losses.total + change.sum(),
+            classification=losses.classification + change.sum(),
+            by_class=by_class,
         )
 
     def gradients(
@@ -226,6 +208,4 @@ def build_criterion(config: Config) -> Criterion:
     """The criterion of a configuration; move it to the model's device."""
     anchors = build_anchors(config)
     matched, unmatched = zip(*((c.matched, c.unmatched) for c in config.classes), strict=True)
-    loss = config.loss
-    assigner = TargetAssigner(anchors, matched, unmatched)
-    return Criterion(assigner, loss.classification, loss.box, loss.direction, loss.quality)
+    return Criterion(TargetAssigner(anchors, matched, unmatched), config.loss)

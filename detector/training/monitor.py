@@ -22,10 +22,9 @@ from tqdm import tqdm
 from millisecond.data.files import read_text, replacing
 from millisecond.data.frame import Batch
 from millisecond.detector.draw.birds_eye import draw_birds_eye
-from millisecond.detector.draw.style import Palette
+from millisecond.detector.draw.style import Palette, Shown
 from millisecond.detector.draw.view import View
 from millisecond.detector.models.second import Second
-from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.trainer import Trainer
 from millisecond.detector.training.validation import Forward, Scores, Validation
 
@@ -33,21 +32,18 @@ FRAMES = 4  # that are drawn
 
 
 def draw_first_frames(
-    validation: Validation, model: Second, forward: Forward, point_range: Sequence[float]
+    validation: Validation, model: Second, forward: Forward
 ) -> dict[str, np.ndarray]:
-    """RGB images [H, W, 3] uint8 by name, from above; point_range: what they show, metres."""
-    view, palette = View.of_grid(point_range), Palette(validation.classes)
+    """RGB images [H, W, 3] uint8 by name, of the grid from above."""
+    view, palette = View.of_grid(validation.config.grid.range), Palette(validation.classes)
     pictures = {}
     for index in range(min(FRAMES, len(validation.dataset))):
         frame = validation.dataset[index]
         found = validation.detect(model, forward, frame).named(validation.classes)
-        pictures[f"frame {frame.frame_id}"] = draw_birds_eye(
-            frame.points,
-            palette.paint(frame.boxes, frame.names),
-            palette.paint(found.boxes, found.names, found.scores),
-            title=frame.frame_id,
-            view=view,
-        )
+        truth = palette.paint(frame.boxes, frame.names)
+        boxes = palette.paint(found.boxes, found.names, found.scores)
+        shown = Shown(frame.points, truth, boxes, frame.frame_id)
+        pictures[f"frame {frame.frame_id}"] = draw_birds_eye(shown, view=view)
     return pictures
 
 
@@ -84,11 +80,6 @@ class Monitor:
         with suppress(OSError):  # the terminal was closed
             self._bar.update()
 
-    def say(self, line: str) -> None:
-        """A line for the user, above the progress bar."""
-        with suppress(OSError):
-            self._bar.write(line, file=sys.stderr)
-
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         """Numbers after a step; of `train/loss`, train is the group it is shown in."""
         line: dict[str, float | None] = {"step": step}
@@ -111,7 +102,7 @@ class Monitor:
             f"{name} {metrics['3d']['R40'][1]:.1f}" for name, metrics in scores.result.items()
         )
         found = f"3-D AP moderate {found}; best mean {best:.1f}" if found else "no class with an AP"
-        self.say(f"step {step}: validation loss {scores.losses['total']:.3f}, {found}")
+        say(f"step {step}: validation loss {scores.losses['total']:.3f}, {found}")
 
     def picture(self, step: int, name: str, image: np.ndarray) -> None:
         """An RGB image [H, W, 3] uint8 after a step."""
@@ -137,24 +128,13 @@ class Monitor:
             action(*args, **options)
         except OSError as error:
             self._writing = False
-            self.say(f"warning: numbers and pictures are not written any more: {error}")
+            say(f"warning: numbers and pictures are not written any more: {error}")
 
 
-class SilentMonitor:
-    """The monitor of the processes that do not write."""
-
-    def advance(self) -> None: ...
-
-    def say(self, line: str) -> None:
-        print(line, file=sys.stderr)
-
-    def numbers(self, step: int, values: Mapping[str, float]) -> None: ...
-
-    def scores(self, step: int, scores: Scores, best: float) -> None: ...
-
-    def picture(self, step: int, name: str, image: np.ndarray) -> None: ...
-
-    def close(self) -> None: ...
+def say(line: str) -> None:
+    """A line for the user, above the progress bar where there is one."""
+    with suppress(OSError):  # the terminal was closed
+        tqdm.write(line, file=sys.stderr)
 
 
 def _keep_until(log: Path, step: int, validated: int) -> None:
@@ -215,15 +195,11 @@ class Meters:
     Nothing waits for the device: a report is written when it has arrived, a step or two later.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        names: Sequence[str],
-        processes: Processes,
-        monitor: Monitor | SilentMonitor,
-    ):
-        """names: of the losses in a step's record."""
-        self.trainer, self.names, self.processes, self.monitor = trainer, names, processes, monitor
+    def __init__(self, trainer: Trainer, names: Sequence[str], monitor: Monitor | None):
+        """names: of the losses in a step's record. monitor: None in a process that does not
+        write."""
+        self.trainer, self.names, self.monitor = trainer, names, monitor
+        self.processes = trainer.processes
         self._report: _Report | None = None
         self.restart()
 
@@ -242,7 +218,8 @@ class Meters:
 
     def note(self, record: Tensor, batches: Sequence[Batch]) -> None:
         """A step is done. record: see `Trainer.step`."""
-        self.monitor.advance()
+        if self.monitor:
+            self.monitor.advance()
         self._records.append(record)
         self._frames += self.processes.count * sum(len(batch.frame_ids) for batch in batches)
         step = self.trainer.state.step
@@ -270,6 +247,8 @@ class Meters:
         self._report = _Report(step, on_host, begin, self._begin, frames, waited)
 
     def _write(self, report: _Report) -> None:
+        if self.monitor is None:
+            return
         state, device = self.trainer.state, self.processes.device
         elapsed = report.end.since(report.begin)
         rate, momentum = self.trainer.schedule(report.step - 1)

@@ -14,22 +14,19 @@ from millisecond.data.datasets.prepare import signature_of
 from millisecond.data.files import make_folder
 from millisecond.data.simulator.recording import SimulatedStreets
 from millisecond.detector.config import Config
-from millisecond.detector.inference import build_postprocessor
 from millisecond.detector.models.second import build_second
 from millisecond.detector.training.build import build_trainer, fix_randomness, start_from
 from millisecond.detector.training.checkpoints import BEST, WEIGHTS, RunFolder, RunIdentity
 from millisecond.detector.training.distributed import NOT_FINITE, Processes, StopSignal
-from millisecond.detector.training.finite_guard import NotFinite
 from millisecond.detector.training.loader import (
     StepSampler,
     TrainingFrames,
     batches_of,
-    build_training_frames,
     training_loader,
 )
 from millisecond.detector.training.losses import build_criterion, loss_names
-from millisecond.detector.training.monitor import Meters, Monitor, SilentMonitor, draw_first_frames
-from millisecond.detector.training.trainer import Trainer
+from millisecond.detector.training.monitor import Meters, Monitor, draw_first_frames, say
+from millisecond.detector.training.trainer import NotFinite, Trainer
 from millisecond.detector.training.validation import Validation
 
 FIRST_FRAMES = 10  # validated before the first step, so that nothing breaks hours later
@@ -46,9 +43,10 @@ class Training:
         sampler: StepSampler,
         validation: Validation,
         folder: RunFolder,
-        monitor: Monitor | SilentMonitor,
+        monitor: Monitor | None,
         processes: Processes,
     ):
+        """monitor: None in a process that does not write."""
         self.config, self.trainer, self.state = config, trainer, trainer.state
         self.frames, self.sampler, self.validation = frames, sampler, validation
         self.folder, self.monitor, self.processes = folder, monitor, processes
@@ -72,7 +70,8 @@ class Training:
                 self._try(partial(self._save_batches, error))
             raise
         finally:
-            self.monitor.close()
+            if self.monitor:
+                self.monitor.close()
 
     def _steps(self, stop: StopSignal) -> int:
         """All steps that are left; returns the number of the signal that stopped them, or 0."""
@@ -80,7 +79,7 @@ class Training:
         names, workers = self.config.class_names, train.workers
         self.sampler.first_step = state.step
         loader = training_loader(self.frames, self.sampler, names, workers, self.processes.device)
-        meters = Meters(trainer, loss_names(names), self.processes, self.monitor)
+        meters = Meters(trainer, loss_names(names), self.monitor)
         with batches_of(loader) as batches:
             if state.step == 0:
                 self._save()
@@ -115,7 +114,7 @@ class Training:
         """Validate and draw the first frames and discard the results: errors show at once."""
         forward, model = self.trainer.forward, self.state.trained
         scores = self.validation(model, forward, stop.agreed, FIRST_FRAMES)
-        if scores is not None and self.processes.first:
+        if scores is not None and self.monitor:
             self._draw()
 
     def _validate(self, stop: StopSignal) -> bool:
@@ -124,20 +123,19 @@ class Training:
         scores = self.validation(state.trained, self.trainer.forward, stop.agreed)
         if scores is None:
             return False
-        if self.processes.first:
-            for name, picture in self._draw().items():
-                self.monitor.picture(state.step, name, picture)
         state.validated = state.step
         improved = scores.mean_ap >= state.best  # of equal AP the last; so also without any AP
         state.best = max(state.best, scores.mean_ap)
-        self.monitor.scores(state.step, scores, state.best)
+        if self.monitor:
+            for name, picture in self._draw().items():
+                self.monitor.picture(state.step, name, picture)
+            self.monitor.scores(state.step, scores, state.best)
         if improved:
             self._try(lambda: self.folder.save_weights(BEST, state))
         return True
 
     def _draw(self) -> dict[str, np.ndarray]:
-        forward, point_range = self.trainer.forward, self.config.grid.range
-        return draw_first_frames(self.validation, self.state.trained, forward, point_range)
+        return draw_first_frames(self.validation, self.state.trained, self.trainer.forward)
 
     def _save(self) -> None:
         self.trainer.guard.require_finite(self.processes)
@@ -146,14 +144,14 @@ class Training:
     def _save_batches(self, error: NotFinite) -> None:
         path = self.folder.path / f"not_finite_{error.step}_{self.processes.rank}.safetensors"
         error.save(path)
-        self.monitor.say(f"the batch of step {error.step} is in {path}")
+        say(f"the batch of step {error.step} is in {path}")
 
     def _try(self, write: Callable[[], None]) -> None:
         """A file that cannot be written, e.g. on a full disk, does not end the training."""
         try:
             write()
         except OSError as error:
-            self.monitor.say(f"warning: not saved: {error}; what was saved before is still there")
+            say(f"warning: not saved: {error}; what was saved before is still there")
 
 
 def build_training(
@@ -172,7 +170,7 @@ def build_training(
     `start_from`, whose report is printed. Seeds torch. Raises ValueError where the folder holds a
     run and `resume` is not said, or one that was made otherwise.
     """
-    train, names = config.train, config.class_names
+    train = config.train
     processes.of_first(partial(make_folder, output))
     fix_randomness(train.seed, train.deterministic)
     sampler = StepSampler(
@@ -183,18 +181,15 @@ def build_training(
         processes,
         train.accumulate,
     )
-    augmented, total = build_training_frames(config, frames, database), sampler.total_steps
+    augmented, total = TrainingFrames(config, frames, database), sampler.total_steps
     model, criterion = build_second(config), build_criterion(config)
     kept = start_from(model, config, start) if start else []
     trainer = build_trainer(model, criterion, train, total, processes)
-    postprocess = build_postprocessor(config).to(processes.device)
-    validation = Validation(
-        validation_frames, names, postprocess, train.batch_size, train.workers, processes
-    )
+    validation = Validation(validation_frames, config, processes)
     identity = _identity(config, frames, processes)
     folder, state = RunFolder(output, config, identity, processes), trainer.state
     folder.restore(state, resume)
-    monitor: Monitor | SilentMonitor = SilentMonitor()
+    monitor = None
     if processes.first:
         print(*kept, sep="\n", end="\n" if kept else "")
         monitor = Monitor(output, state.step, state.validated, total)

@@ -21,7 +21,8 @@ from millisecond.data.frame import Batch, Frame, collate
 from millisecond.data.kitti.labels import Labels
 from millisecond.data.kitti.results import detections_to_labels
 from millisecond.data.metric.kitti import MIN_OVERLAP, OTHER_OVERLAP, Result, evaluate
-from millisecond.detector.inference import Detections, PostProcessor
+from millisecond.detector.config import Config
+from millisecond.detector.inference import Detections, build_postprocessor
 from millisecond.detector.models.second import Second
 from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.loader import batches_of, prepare_worker
@@ -50,17 +51,10 @@ class Scores(NamedTuple):
 class Validation:
     """Runs a model over the frames of a split; each process takes its share of them."""
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        classes: Sequence[str],
-        postprocess: PostProcessor,
-        batch_size: int,
-        workers: int,
-        processes: Processes,
-    ):
-        self.dataset, self.classes, self.postprocess = dataset, tuple(classes), postprocess
-        self.batch_size, self.workers, self.processes = batch_size, workers, processes
+    def __init__(self, dataset: Dataset, config: Config, processes: Processes):
+        self.dataset, self.config, self.processes = dataset, config, processes
+        self.classes, self.batch_size = config.class_names, config.train.batch_size
+        self.postprocess = build_postprocessor(config).to(processes.device)
 
     def __call__(
         self,
@@ -107,7 +101,7 @@ class Validation:
         return DataLoader(
             Subset(self.dataset, share),  # type: ignore[arg-type]  # it only indexes
             batch_size=self.batch_size,
-            num_workers=self.workers,
+            num_workers=self.config.train.workers,
             collate_fn=partial(_collate, classes=self.classes),
             worker_init_fn=prepare_worker,
             generator=torch.Generator(),  # else the loader would change the global one

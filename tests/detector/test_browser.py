@@ -17,7 +17,7 @@ from millisecond.detector.draw.browser import (
     invitation,
     legend,
 )
-from millisecond.detector.draw.style import CLASS_COLOURS, Palette
+from millisecond.detector.draw.style import CLASS_COLOURS, Palette, Shown
 
 pytest.importorskip("viser")
 
@@ -43,8 +43,8 @@ def test_a_page_is_served_while_frames_come(capfd):
     with BrowserView(port, 0.35) as browser:
         assert browser.choices == (0.35, False)
         for count, inset in ((3, None), (5, image), (0, image), (1, None)):
-            browser.show(points, None, found(count), "000001", {"latency": "5 ms"}, inset)
-        browser.show(points[:0])
+            browser.show(Shown(points, None, found(count), "000001", {"latency": "5 ms"}, inset))
+        browser.show(Shown(points[:0]))
         with urllib.request.urlopen(f"http://{HOST}:{port}/{browser.token}/", timeout=60) as answer:
             assert b"<html" in answer.read()[:500].lower()
             assert answer.headers["Referrer-Policy"] == "no-referrer"

@@ -8,7 +8,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from millisecond.data.kitti.dataset import KittiDataset
-from millisecond.detector.inference import build_postprocessor
 from millisecond.detector.models.second import build_second
 from millisecond.detector.training.build import build_trainer
 from millisecond.detector.training.checkpoints import CheckpointStore
@@ -85,9 +84,7 @@ def _assert_validation_counts_every_frame(minute, output: Path) -> None:
     model = build_second(config)
     model.load_state_dict(weights)
     trainer = build_trainer(model, build_criterion(config), config.train, 1, group)
-    validation = Validation(
-        KittiDataset(root, "val"), config.class_names, build_postprocessor(config), 1, 0, group
-    )
+    validation = Validation(KittiDataset(root, "val"), config, group)
     scores = validation(trainer.state.model, trainer.forward)
     last = json.loads((output / "log.jsonl").read_text().splitlines()[-1])
     assert scores.frames == 3
@@ -152,18 +149,18 @@ def test_mistake_under_torchrun_is_said_once(minute, tmp_path):
 # No scan that passes the readers makes a loss infinite: the batch of one frame is spoiled.
 SPOILED = """
 import sys
-from millisecond.detector.training.loader import Collate
+from millisecond.detector.training import loader
 from millisecond.tools.train import main
 
-collate = Collate.__call__
+collate = loader.collate
 
-def spoiled(self, frames):
-    batch = collate(self, frames)
+def spoiled(frames, classes):
+    batch = collate(frames, classes)
     if "000004" in batch.frame_ids:
         batch.points[:, 3] = 3e38  # two of them in one voxel are infinite
     return batch
 
-Collate.__call__ = spoiled
+loader.collate = spoiled
 sys.exit(main(sys.argv[1:]))
 """
 

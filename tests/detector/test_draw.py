@@ -9,7 +9,7 @@ from millisecond.data.calibration import EDGES
 from millisecond.data.simulator import simulate, simulated_calibration
 from millisecond.detector.draw.birds_eye import draw_birds_eye
 from millisecond.detector.draw.camera import NEAR, draw_camera, project_edges, read_image
-from millisecond.detector.draw.object_sheet import CELL, GAP, SIDE, Portrait, draw_object_sheet
+from millisecond.detector.draw.objects import CELL, GAP, SIDE, Portrait, draw_object_sheet
 from millisecond.detector.draw.png import save_png
 from millisecond.detector.draw.scene import (
     RINGS,
@@ -26,6 +26,7 @@ from millisecond.detector.draw.style import (
     EMPTY,
     BoxSet,
     Palette,
+    Shown,
     dash,
 )
 from millisecond.detector.draw.text import FreeSpace
@@ -53,7 +54,7 @@ def above(x: float, y: float) -> tuple[int, int]:
 
 def test_a_detection_has_its_edges_where_it_ends():
     found = boxes_of((20, 5, -1, 6, 4, 1.5, 0), scores=np.array([0.9]))
-    picture = draw_birds_eye(NO_POINTS, None, found, view=View())
+    picture = draw_birds_eye(Shown(NO_POINTS, None, found), view=View())
     for place in ((23, 5.5), (17, 5.5), (21, 7), (21, 3)):  # front, back, left, right
         assert is_near(picture[above(*place)], CLASS_COLOURS["Car"]), place
     assert is_near(picture[above(23.5, 5)], CLASS_COLOURS["Car"], 90)  # the heading, out in front
@@ -64,7 +65,7 @@ def test_a_detection_has_its_edges_where_it_ends():
 def test_a_turned_box_is_turned_to_the_left():
     turn = np.radians(30)
     found = boxes_of((30, 0, -1, 8, 3, 1.5, turn), names=("Van",), scores=np.array([0.5]))
-    picture = draw_birds_eye(NO_POINTS, None, found, view=View())
+    picture = draw_birds_eye(Shown(NO_POINTS, None, found), view=View())
     front = (30 + 4 * np.cos(turn) - 1 * np.sin(turn), 4 * np.sin(turn) + 1 * np.cos(turn))
     window = np.array(above(*front))
     around = picture[window[0] - 1 : window[0] + 2, window[1] - 1 : window[1] + 2].reshape(-1, 3)
@@ -73,10 +74,10 @@ def test_a_turned_box_is_turned_to_the_left():
 
 def test_ground_truth_is_an_area_and_a_detection_is_not():
     truth = boxes_of((20, 5, -1, 6, 4, 1.5, 0), names=("Cyclist",))
-    inside = draw_birds_eye(NO_POINTS, truth, view=View())[above(18, 6)]
+    inside = draw_birds_eye(Shown(NO_POINTS, truth), view=View())[above(18, 6)]
     assert not is_near(inside, BACKGROUND, 20)
     assert inside[0] > 1.5 * inside[2]  # yellow
-    picture = draw_birds_eye(NO_POINTS, None, truth, view=View())
+    picture = draw_birds_eye(Shown(NO_POINTS, None, truth), view=View())
     assert is_near(picture[above(18, 6)], BACKGROUND, 5)
 
 
@@ -92,9 +93,9 @@ def test_points_lie_where_they_are_and_strays_do_no_harm():
         ],
         dtype=np.float32,
     )
-    picture = draw_birds_eye(points, view=View())
+    picture = draw_birds_eye(Shown(points), view=View())
     assert is_near(picture[above(25, -10)], (255, 255, 255), 120)
-    nothing = draw_birds_eye(NO_POINTS, view=View())
+    nothing = draw_birds_eye(Shown(NO_POINTS), view=View())
     assert (picture != nothing).any(axis=2).sum() <= 9
     assert nothing.shape == picture.shape and nothing.shape[1] == 960 + 60
 
@@ -103,8 +104,8 @@ def test_points_lie_where_they_are_and_strays_do_no_harm():
 def test_a_long_title_is_whole_and_leaves_the_plot_as_it_is(words, higher):
     points = np.array([[25, -10, 1.5, 0.1]], dtype=np.float32)
     view = View.of_range((0, 20), (-10, 10))  # the narrowest there is
-    plain = draw_birds_eye(points, view=view)
-    titled = draw_birds_eye(points, title="seven 7" * words, view=view)
+    plain = draw_birds_eye(Shown(points), view=view)
+    titled = draw_birds_eye(Shown(points, title="seven 7" * words), view=view)
     assert titled.shape == (plain.shape[0] + higher, *plain.shape[1:])
     assert (titled[40 + higher :] == plain[40:]).all()
 
@@ -161,7 +162,7 @@ def test_edges_end_at_the_near_plane():
 def test_the_camera_picture_has_boxes_in_it_and_a_legend_below():
     image = np.full((375, 1242, 3), 90, dtype=np.uint8)
     found = boxes_of((12, 2, -1, 4, 1.8, 1.5, 0.0), scores=np.array([0.8]))
-    picture = draw_camera(image, CAMERA, None, found, "frame")
+    picture = draw_camera(image, CAMERA, Shown(None, None, found, "frame"))
     assert picture.shape[1] == 1242 and picture.shape[0] > 375
     bottom_left = CAMERA.lidar_to_image(np.array([[10.0, 2.9, -1.75], [10.0, 1.1, -1.75]]))[0]
     u, v = np.round(bottom_left.mean(0)).astype(int)  # the middle of the lower edge at the back
@@ -174,7 +175,7 @@ def test_the_camera_picture_has_boxes_in_it_and_a_legend_below():
 def test_ground_truth_is_seen_on_any_image(grey):
     image = np.full((375, 1242, 3), grey, dtype=np.uint8)
     truth = boxes_of((12, 2, -1, 4, 1.8, 1.5, 0.0), (45, -4, -1, 4, 1.8, 1.5, 0.3))
-    picture = draw_camera(image, CAMERA, truth, None).astype(int)
+    picture = draw_camera(image, CAMERA, Shown(None, truth, None)).astype(int)
     edges, _ = project_edges(truth.boxes, CAMERA)
     for start, end in edges[:, [0, 2, 8]].reshape(-1, 2, 2):
         count = int(np.linalg.norm(end - start)) + 1
@@ -188,8 +189,8 @@ def test_both_are_seen_where_they_coincide():
     image = np.full((375, 1242, 3), 90, dtype=np.uint8)
     row = (12, 2, -1, 4, 1.8, 1.5, 0.0)
     found = boxes_of(row, scores=np.array([0.8]))
-    alone = draw_camera(image, CAMERA, None, found).astype(int)
-    both = draw_camera(image, CAMERA, boxes_of(row), found).astype(int)
+    alone = draw_camera(image, CAMERA, Shown(None, None, found)).astype(int)
+    both = draw_camera(image, CAMERA, Shown(None, boxes_of(row), found)).astype(int)
     green = np.abs(alone - CLASS_COLOURS["Car"]).max(axis=2) <= 40
     changed = np.abs(both - alone).max(axis=2) > 60
     assert 0.1 < changed[green].mean() < 0.9
@@ -268,8 +269,8 @@ def test_the_rendered_scene_shows_a_box_where_it_projects():
     points = np.random.default_rng(0).uniform((5, -9, -2, 0), (40, 9, -1.7, 1), (500, 4))
     with SceneRenderer(640, 360) as renderer:
         try:
-            picture = renderer.draw(points.astype(np.float32), None, found)
-            empty = renderer.draw(NO_POINTS)
+            picture = renderer.draw(Shown(points.astype(np.float32), None, found))
+            empty = renderer.draw(Shown(NO_POINTS))
         except SceneUnavailable as error:
             pytest.skip(str(error))
     assert picture.shape == (360, 640, 3)

@@ -17,6 +17,7 @@ from millisecond.detector.models.second import build_second
 from millisecond.detector.training.losses import build_criterion
 from millisecond.detector.weights import restore
 from millisecond.ops import Targets, apply_direction, decode, voxelize
+from tests.helpers.criterion import targets_of
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "second_kitti.yaml"
 
@@ -146,7 +147,7 @@ def training(setup, folder):
         labels,
     )
     losses.total.backward()
-    targets = criterion.assigner(boxes, labels)
+    targets = targets_of(criterion.assigner, boxes, labels)
     return SimpleNamespace(golden=golden, model=model, losses=losses, targets=targets)
 
 

@@ -14,8 +14,8 @@ from millisecond.detector.training.loader import (
     PREFETCH,
     OrderedLoader,
     StepSampler,
+    TrainingFrames,
     batches_of,
-    build_training_frames,
     prepare_worker,
     training_loader,
 )
@@ -64,7 +64,7 @@ def test_too_few_frames_are_refused():
 
 def test_batches_depend_on_neither_workers_nor_the_start():
     config = parse_config(CONFIG, ["augment.sample={}"])
-    frames = build_training_frames(config, [simulate(seed) for seed in range(4)], None)
+    frames = TrainingFrames(config, [simulate(seed) for seed in range(4)], None)
 
     def batches(workers: int, first_step: int) -> list:
         sampler = _sampler(frames=4, first_step=first_step)
@@ -113,7 +113,7 @@ def test_frames_that_end_early_are_an_error(workers):
 def test_types_are_taken_for_the_class_that_also_means_them():
     frame = replace(simulate(3), names=("Van",) * len(simulate(3).names))
     config = parse_config(CONFIG, ["augment.sample={}", "classes.0.also=[Van, Tram]"])
-    taken, plain = (build_training_frames(c, [frame], None)[0, 0] for c in (config, plain_config()))
+    taken, plain = (TrainingFrames(c, [frame], None)[0, 0] for c in (config, plain_config()))
     assert set(taken.names) == {config.class_names[0]} and set(plain.names) == {"Van"}
     np.testing.assert_array_equal(taken.boxes, plain.boxes)
 
@@ -122,8 +122,8 @@ def test_a_batch_has_several_views_of_each_frame():
     """The first is the frame as it is without views, the second another augmentation of it."""
     streets = [simulate(seed) for seed in range(2)]
     twice = parse_config(CONFIG, ["augment.sample={}", "train.batch_size=4", "train.views=2"])
-    frames = build_training_frames(twice, streets, None)
-    single = build_training_frames(plain_config(), streets, None)
+    frames = TrainingFrames(twice, streets, None)
+    single = TrainingFrames(plain_config(), streets, None)
     for workers in (0, 1):
         sampler = _sampler(frames=2, epochs=1)
         (batch,) = training_loader(frames, sampler, twice.class_names, workers, CPU)
@@ -142,7 +142,7 @@ def plain_config():
 
 def test_no_pasting_in_the_last_epochs():
     config = parse_config(CONFIG, ["train.sampling_off_epochs=2"])
-    frames = build_training_frames(config, [simulate(0)], database="objects")
+    frames = TrainingFrames(config, [simulate(0)], database="objects")
     assert frames.augmentation.database == "objects"
     assert frames.without_pasting.database is None
     used = []
@@ -155,7 +155,7 @@ def test_no_pasting_in_the_last_epochs():
 
 def test_boxes_out_of_range_are_no_targets():
     config = parse_config(CONFIG, ["augment.sample={}"])
-    frames = build_training_frames(config, [simulate(1)], None)
+    frames = TrainingFrames(config, [simulate(1)], None)
     low, high = np.array(config.grid.range[:3]), np.array(config.grid.range[3:])
     for epoch in range(5):
         centres = frames[epoch, 0].boxes[:, :3]
@@ -167,7 +167,7 @@ def test_points_are_in_a_random_order_that_the_key_decides():
     config = parse_config(CONFIG, ["augment.sample={}", "augment.scale=[1,1]", "augment.flip=0"])
     config = replace(config, augment=replace(config.augment, rotation=0.0))
     frame = simulate(1)
-    frames = build_training_frames(config, [frame], None)
+    frames = TrainingFrames(config, [frame], None)
     first, again, later = frames[0, 0].points, frames[0, 0].points, frames[1, 0].points
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, later) and not np.array_equal(first, frame.points)

@@ -10,6 +10,7 @@ from millisecond.detector.config import load_config, parse_config
 from millisecond.detector.models.second import Predictions
 from millisecond.detector.training.losses import build_criterion, loss_names
 from millisecond.ops.anchors import box_loss, focal_loss
+from tests.helpers.criterion import targets_of
 from tests.helpers.minute_training import CONFIG as TWO_CLASSES
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "second_small.yaml"
@@ -69,7 +70,7 @@ def test_box_loss_is_smooth_l1_of_sines():
 def test_sum_over_anchors_one_by_one(criterion):
     predictions = random_predictions(criterion, 2)
     losses = criterion(predictions, SCENE, LABELS)
-    targets = criterion.assigner(SCENE, LABELS)
+    targets = targets_of(criterion.assigner, SCENE, LABELS)
     classification = box = direction = 0.0
     for b in range(2):
         rows = (targets.labels[b] > 0).nonzero()[:, 0].tolist()
@@ -104,7 +105,7 @@ def test_shares_of_the_classes_anchor_by_anchor():
         *(torch.randn(2, count, width, generator=generator) for width in (2, 7, 2))
     )
     losses = criterion(predictions, boxes, labels)
-    targets = criterion.assigner(boxes, labels)
+    targets = targets_of(criterion.assigner, boxes, labels)
     wanted = torch.zeros(3, 2)
     for b in range(2):
         rows = (targets.labels[b] > 0).nonzero()[:, 0].tolist()
@@ -150,7 +151,7 @@ def test_padding_changes_nothing(criterion):
 def test_ignored_anchors_get_no_gradient(criterion):
     predictions = Predictions(*(p.requires_grad_() for p in random_predictions(criterion, 2)))
     criterion(predictions, SCENE, LABELS).total.backward()
-    labels = criterion.assigner(SCENE, LABELS).labels
+    labels = targets_of(criterion.assigner, SCENE, LABELS).labels
     assert (labels < 0).any()
     for prediction, reached in zip(predictions, (labels >= 0, labels > 0, labels > 0), strict=True):
         assert not prediction.grad[~reached].any()

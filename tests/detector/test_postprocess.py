@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from millisecond.detector.config import load_config
+from millisecond.detector.config import PostprocessConfig, load_config
 from millisecond.detector.inference import Detections, PostProcessor, build_postprocessor
 from millisecond.detector.models.second import Predictions
 from millisecond.ops import direction_bin, encode, iou_bev
@@ -104,20 +104,20 @@ def by_loops(postprocess, frame):
     """Kept anchors, best first."""
     scores = frame.class_logits.sigmoid().amax(dim=1).tolist()
     ranked = sorted(range(len(scores)), key=lambda a: (-scores[a], a))
-    ranked = [a for a in ranked if scores[a] >= postprocess.score][: postprocess.before_nms]
+    limits = postprocess.limits
+    ranked = [a for a in ranked if scores[a] >= limits.score][: limits.before_nms]
     code, at = frame.box_residuals, postprocess.anchors
     diagonal = at[:, 3:5].norm(dim=1, keepdim=True)
     xyz = code[:, :3] * torch.cat((diagonal, diagonal, at[:, 5:6]), 1) + at[:, :3]
     boxes = torch.cat((xyz, code[:, 3:6].exp() * at[:, 3:6], code[:, 6:] + at[:, 6:]), 1)
     overlap = iou_bev(boxes[ranked], boxes[ranked])
     labels = frame.class_logits.argmax(dim=1)[ranked].tolist()
-    apart = postprocess.per_class
     kept = []
     for i in range(len(ranked)):
-        rivals = [j for j in kept if not apart or labels[i] == labels[j]]
-        if all(overlap[i, j] <= postprocess.iou for j in rivals):
+        rivals = [j for j in kept if not limits.per_class or labels[i] == labels[j]]
+        if all(overlap[i, j] <= limits.iou for j in rivals):
             kept.append(i)
-    return [ranked[i] for i in kept][: postprocess.after_nms], boxes
+    return [ranked[i] for i in kept][: limits.after_nms], boxes
 
 
 def test_random_predictions_equal_the_loops():
@@ -126,7 +126,7 @@ def test_random_predictions_equal_the_loops():
     anchors[..., :2] *= 6
     cases = ((1000, 1000, 0), (20, 1000, 1), (1000, 5, 2))
     for (before, after, seed), per_class in product(cases, (False, True)):
-        postprocess = PostProcessor(anchors, 0.3, before, 0.2, after, per_class)
+        postprocess = PostProcessor(anchors, PostprocessConfig(0.3, before, 0.2, after, per_class))
         predictions = random_predictions(180, 3, seed)
         for b, found in enumerate(postprocess(predictions)):
             frame = Predictions(*(p[b] for p in predictions))
@@ -143,7 +143,7 @@ def test_random_predictions_equal_the_loops():
 def test_the_inner_result_has_a_fixed_shape(postprocess):
     boxes = {1: [20.0, 0.0, -1, 4, 1.7, 1.5, 0.0]}
     selected = postprocess.select(predictions_of(postprocess, boxes, (0.5,)))
-    assert selected.boxes.shape == (1, postprocess.after_nms, 7)
+    assert selected.boxes.shape == (1, postprocess.limits.after_nms, 7)
     assert selected.count.tolist() == [1]
-    assert selected.labels.tolist() == [[1] + [0] * (postprocess.after_nms - 1)]
+    assert selected.labels.tolist() == [[1] + [0] * (postprocess.limits.after_nms - 1)]
     assert not selected.scores[0, 1:].any()

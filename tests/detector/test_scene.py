@@ -12,7 +12,7 @@ from millisecond.detector.draw.scene import (
     trail_colours,
     trail_tubes,
 )
-from millisecond.detector.draw.style import BACKGROUND, EMPTY, RAMP, BoxSet, Palette
+from millisecond.detector.draw.style import BACKGROUND, EMPTY, RAMP, BoxSet, Palette, Shown
 
 CAMERA = simulated_calibration()
 
@@ -47,10 +47,10 @@ def test_a_scene_builds_again_only_what_differs(monkeypatch):
         (moved._replace(trails=trails), "intensity", {"detections", "trails"}),
     ):
         scene.drawn.clear()
-        content.show(points, EMPTY, shown, colour_by)
+        content.show(Shown(points, EMPTY, shown), colour_by)
         assert set(scene.drawn) == new
     scene.drawn.clear()
-    content.show(points[::-1].copy(), EMPTY, moved._replace(trails=trails), "intensity")
+    content.show(Shown(points[::-1].copy(), EMPTY, moved._replace(trails=trails)), "intensity")
     assert scene.drawn == ["points"]
 
 

@@ -8,6 +8,7 @@ import torch
 
 from millisecond.detector.anchors import make_anchors
 from millisecond.detector.training.losses import TargetAssigner
+from tests.helpers.criterion import targets_of
 
 SIZES = [(3.9, 1.6, 1.56), (0.8, 0.6, 1.73)]
 MATCHED, UNMATCHED = (0.6, 0.5), (0.45, 0.35)
@@ -86,7 +87,7 @@ def padded(scenes):
 
 def test_a_batch_of_random_scenes_equals_the_loops(anchors, assigner):
     boxes, labels = padded([random_scene(seed) for seed in range(24)])
-    targets = assigner(boxes, labels)
+    targets = targets_of(assigner, boxes, labels)
     seen = set()
     for b in range(len(boxes)):
         expected, match = by_loops(anchors, boxes[b].double().tolist(), labels[b].tolist())
@@ -109,17 +110,17 @@ def test_equally_good_anchors_are_all_positive(anchors, assigner):
     at = anchors[:, :, 1, 0]
     middle = (at[10, 7] + at[10, 8]) / 2  # between two anchors, too far for the threshold
     middle[3:5] = torch.tensor([0.9, 0.2])
-    labels = assigner(middle[None, None], torch.tensor([[2]])).labels.view(*SHAPE, 2, 2)
+    labels = targets_of(assigner, middle[None, None], torch.tensor([[2]])).labels.view(*SHAPE, 2, 2)
     assert labels[10, 7, 1, 0] == labels[10, 8, 1, 0] == 2
 
 
 def test_a_box_that_no_anchor_touches_makes_no_positives(assigner):
     far = torch.tensor([[[500.0, 0, 0, 4, 2, 1.5, 0]]])
-    assert not assigner(far, torch.tensor([[1]])).labels.any()
+    assert not targets_of(assigner, far, torch.tensor([[1]])).labels.any()
 
 
 def test_no_boxes_at_all(assigner):
-    targets = assigner(torch.zeros(2, 0, 7), torch.zeros(2, 0, dtype=torch.int64))
+    targets = targets_of(assigner, torch.zeros(2, 0, 7), torch.zeros(2, 0, dtype=torch.int64))
     assert targets.labels.shape == (2, 20 * 16 * 4)
     assert not targets.labels.any()
     assert not targets.residuals.any()

@@ -6,24 +6,25 @@ import pytest
 import torch
 from torch import Tensor
 
+from millisecond.detector.config import LossConfig
 from millisecond.detector.models.second import Predictions
 from millisecond.detector.training import losses
 from millisecond.detector.training.losses import Criterion
 from millisecond.ops.anchors import decode
 from millisecond.ops.boxes import iou_3d
-from tests.helpers.criterion import WEIGHTS, build, random_predictions, scenes
+from tests.helpers.criterion import WEIGHTS, build, random_predictions, scenes, targets_of
 
 
 def near_predictions(criterion: Criterion, boxes: Tensor, labels: Tensor) -> Predictions:
     """Random, but for boxes that overlap their own by much or little."""
     predictions = random_predictions(criterion, len(boxes), torch.float32)
-    targets = criterion.assigner(boxes, labels)
+    targets = targets_of(criterion.assigner, boxes, labels)
     noise = 0.3 * predictions.box_residuals * (targets.labels > 0)[..., None]
     return predictions._replace(box_residuals=targets.residuals + noise)
 
 
 def quality(criterion: Criterion) -> Criterion:
-    return Criterion(criterion.assigner, *WEIGHTS, quality=True)
+    return Criterion(criterion.assigner, LossConfig(*WEIGHTS, quality=True))
 
 
 @pytest.fixture(scope="module")

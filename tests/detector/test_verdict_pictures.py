@@ -7,7 +7,7 @@ from millisecond.data.metric.kitti import FALSE, IGNORED, MATCHED, MISSED
 from millisecond.detector.draw.birds_eye import draw_birds_eye, draw_thumbnail
 from millisecond.detector.draw.camera import draw_camera
 from millisecond.detector.draw.scene import box_tubes
-from millisecond.detector.draw.style import VERDICT_COLOURS, BoxSet, Palette
+from millisecond.detector.draw.style import VERDICT_COLOURS, BoxSet, Palette, Shown
 from millisecond.detector.draw.text import legend
 from millisecond.detector.draw.view import View
 from tests.detector.test_draw import CAMERA, NO_POINTS, above, is_near
@@ -27,7 +27,7 @@ def test_what_is_wrong_has_a_cross_in_the_colour_of_its_verdict(kind):
     wrong = FALSE if kind == "detections" else MISSED
     shown = judged(MATCHED, wrong, IGNORED)
     sets = (shown, None) if kind == "ground truth" else (None, shown)
-    picture = draw_birds_eye(NO_POINTS, *sets, view=View())
+    picture = draw_birds_eye(Shown(NO_POINTS, *sets), view=View())
     for (x, y), verdict in zip(PLACES, (MATCHED, wrong, IGNORED), strict=True):
         # On a diagonal, half-way to the rear left corner; no heading line is there.
         row, column = above(x - 1.5, y + 1)
@@ -39,7 +39,7 @@ def test_what_is_wrong_has_a_cross_in_the_colour_of_its_verdict(kind):
 def test_crosses_are_in_the_camera_and_in_3d_too():
     image = np.full((375, 1242, 3), 90, dtype=np.uint8)
     sets = [judged(v, scores=False) for v in (MATCHED, FALSE)]  # no captions
-    pictures = [draw_camera(image, CAMERA, None, shown).astype(int) for shown in sets]
+    pictures = [draw_camera(image, CAMERA, Shown(None, None, shown)).astype(int) for shown in sets]
     counts = [
         (np.abs(picture[:375] - VERDICT_COLOURS[verdict]).max(axis=2) <= 2).sum()
         for picture, verdict in zip(pictures, (MATCHED, FALSE), strict=True)
@@ -68,7 +68,9 @@ def test_the_legend_has_the_colours_of_the_verdicts_or_of_the_classes():
 
 
 def test_a_thumbnail_fits_and_shows_the_boxes():
-    picture = draw_thumbnail(NO_POINTS, None, judged(FALSE, MATCHED), "height", None, (200, 150))
+    picture = draw_thumbnail(
+        Shown(NO_POINTS, None, judged(FALSE, MATCHED)), "height", None, (200, 150)
+    )
     assert picture.shape[0] <= 150 and picture.shape[1] <= 200 and max(picture.shape) > 140
     for verdict in (FALSE, MATCHED):
         assert (np.abs(picture.astype(int) - VERDICT_COLOURS[verdict]).max(axis=2) < 80).any()

@@ -5,7 +5,7 @@ import pytest
 
 from millisecond.data.formats.clouds import read_points
 from millisecond.detector.draw.birds_eye import draw_birds_eye
-from millisecond.detector.draw.style import Palette
+from millisecond.detector.draw.style import Palette, Shown
 from millisecond.detector.draw.view import View
 
 SCAN = "training/velodyne/000008.bin"
@@ -57,7 +57,7 @@ def test_it_follows_the_grid_at_a_useful_size(grid):
 
 def test_a_full_sweep_is_seen_whole(kitti):
     points = read_points(kitti / SCAN)
-    picture = draw_birds_eye(points, Palette().paint(np.zeros((0, 7), np.float32), []))
+    picture = draw_birds_eye(Shown(points, Palette().paint(np.zeros((0, 7), np.float32), [])))
     view = View.of_data(points, [])
     seen = (points[:, :2] >= (view.x[0], view.y[0])) & (points[:, :2] <= (view.x[1], view.y[1]))
     assert seen.all(axis=1).mean() > 0.996

@@ -19,8 +19,8 @@ from PIL import Image
 from millisecond.data.simulator import simulate
 from millisecond.detector.draw import open3d_process
 from millisecond.detector.draw.open3d_process import Open3DProcess
-from millisecond.detector.draw.scene import Overlay, SceneRenderer, SceneUnavailable
-from millisecond.detector.draw.style import VERDICT_COLOURS
+from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
+from millisecond.detector.draw.style import VERDICT_COLOURS, Shown
 from millisecond.detector.draw.view import Viewpoint
 from millisecond.detector.draw.window import Window, WindowUnavailable
 from millisecond.detector.draw.window_view import WindowView
@@ -211,7 +211,7 @@ def test_a_screenshot_is_asked_for_until_it_comes():
     view._app = SimpleNamespace(run_one_tick=lambda: True)
     view._window = SimpleNamespace(post_redraw=lambda: None)
     scene = SimpleNamespace(render_to_image=asked.append)
-    view._scene, view._overlay = SimpleNamespace(scene=scene), Overlay({})
+    view._scene, view._shown = SimpleNamespace(scene=scene), Shown()
     seen = Viewpoint(np.eye(4), 500.0, (64, 36))
     view._camera = SimpleNamespace(viewpoint=lambda: seen)
     view._key(SimpleNamespace(key=7, type=1))

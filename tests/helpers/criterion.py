@@ -4,8 +4,10 @@ import torch
 from torch import Tensor
 
 from millisecond.detector.anchors import make_anchors
+from millisecond.detector.config import LossConfig
 from millisecond.detector.models.second import Predictions
 from millisecond.detector.training.losses import Criterion, TargetAssigner
+from millisecond.ops import Targets, anchor_targets
 
 SIZES = torch.tensor([(3.9, 1.6, 1.56), (0.8, 0.6, 1.73), (1.76, 0.6, 1.73)])
 BOTTOMS = -1.78, -0.6, -0.6
@@ -17,7 +19,13 @@ WEIGHTS = 1.0, 2.0, 0.2
 def build(classes: int = 3, shape: tuple[int, int] = SHAPE) -> Criterion:
     anchors = make_anchors(RANGE, shape, SIZES[:classes].tolist(), BOTTOMS[:classes])
     matched, unmatched = (0.6, 0.5, 0.5)[:classes], (0.45, 0.35, 0.35)[:classes]
-    return Criterion(TargetAssigner(anchors, matched, unmatched), *WEIGHTS)
+    return Criterion(TargetAssigner(anchors, matched, unmatched), LossConfig(*WEIGHTS))
+
+
+def targets_of(assigner: TargetAssigner, boxes: Tensor, labels: Tensor) -> Targets:
+    """What anchors are trained for by boxes [B, M, 7] and labels [B, M]."""
+    boxes = boxes.float()
+    return anchor_targets(assigner.anchors, boxes, assigner.match(boxes, labels).rows)
 
 
 def scenes(batch: int, boxes: int, seed: int, area=RANGE) -> tuple[Tensor, Tensor]:

@@ -68,7 +68,7 @@ from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.detector.config import load_config
 from millisecond.detector.training.distributed import processes
 from millisecond.detector.training.build import build_trainer
-from millisecond.detector.training.loader import StepSampler, build_training_frames, training_loader
+from millisecond.detector.training.loader import StepSampler, TrainingFrames, training_loader
 from millisecond.detector.training.losses import build_criterion
 from millisecond.detector.models.second import build_second
 
@@ -80,7 +80,7 @@ with processes(device) as group:
     torch.manual_seed(group.rank)  # the others must take over the weights of rank 0
     trainer = build_trainer(build_second(config), build_criterion(config), config.train, 10, group)
     trainer.state.model.train(statistics == "own")
-    frames = build_training_frames(config, KittiDataset(root, "train"), None)
+    frames = TrainingFrames(config, KittiDataset(root, "train"), None)
     sampler = StepSampler(len(frames), config.train.batch_size, 1, 0, group)
     loader = training_loader(frames, sampler, config.class_names, 0, group.device)
     batches = [next(iter(loader))]

@@ -124,8 +124,9 @@ class Paper:
         self.open, self.screenshots = True, []
         self.shown, self._keys = [], list(keys)
 
-    def show(self, points, ground_truth, detections, title, figures, inset):
-        self.shown.append((title.split(), detections.scores.tolist(), figures))
+    def show(self, shown):
+        scores = shown.detections.scores.tolist()
+        self.shown.append((shown.title.split(), scores, shown.figures))
 
     def wait(self, seconds):
         key = self._keys.pop(0)

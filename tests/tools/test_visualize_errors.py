@@ -14,9 +14,9 @@ from millisecond.data.kitti.labels import read_labels, write_labels
 from millisecond.data.kitti.results import detections_to_labels
 from millisecond.data.metric.kitti import MIN_OVERLAP, OPERATING_SCORE, evaluate
 from millisecond.data.simulator import write_kitti_tree
-from millisecond.detector.draw.object_table import object_rows
+from millisecond.detector.draw.objects import object_rows
 from millisecond.detector.draw.sheets import RIGHT
-from millisecond.detector.draw.style import VERDICT_COLOURS, Palette
+from millisecond.detector.draw.style import VERDICT_COLOURS, Palette, Shown
 from millisecond.tools import visualize
 from millisecond.tools.visualize import keys_of
 from tests.helpers.judged_results import STRANGER, write_judged_results, write_results
@@ -144,14 +144,15 @@ def test_the_table_has_errors_first_and_each_object_once():
     found = palette.paint(np.array([CAR, STRANGER]), ("Car", "Car"), np.array([0.9, 0.4]))
     truth = truth.judged(("matched", "missed"), None, False)
     found = found.judged(("matched", "false"), np.array([1.0, np.nan]), False)
-    rows = object_rows(points, truth, found)
+    rows = object_rows(Shown(points, truth, found))
     assert [(row.name, row.verdict, row.points) for row in rows] == [
         ("Pedestrian", "missed", 0),
         ("Car", "false", 1),
         ("Car", "matched", 2),
     ]
     assert rows[1].distance == pytest.approx(np.hypot(30, 8))
-    assert [row.verdict for row in object_rows(points, None, found._replace(verdicts=()))] == [
+    unjudged = Shown(points, None, found._replace(verdicts=()))
+    assert [row.verdict for row in object_rows(unjudged)] == [
         "detection",
         "detection",
     ]

@@ -21,8 +21,8 @@ from millisecond.detector.training.distributed import Processes
 from millisecond.detector.training.gpu_trainer import GpuTrainer
 from millisecond.detector.training.loader import (
     StepSampler,
+    TrainingFrames,
     batches_of,
-    build_training_frames,
     training_loader,
 )
 from millisecond.detector.training.losses import build_criterion
@@ -85,7 +85,7 @@ class _Run:
         self.processes = Processes(0, 1, device)
         train = config.train
         self.sampler = StepSampler(len(frames), train.batch_size, 1, train.seed, self.processes)
-        self.frames = build_training_frames(config, frames, database)
+        self.frames = TrainingFrames(config, frames, database)
         model, criterion = build_second(config), build_criterion(config)
         total = self.sampler.total_steps
         self.trainer: Trainer = build_trainer(model, criterion, train, total, self.processes)

@@ -1,4 +1,5 @@
-"""A sheet of objects, each with the points around it, from above and from the side."""
+"""The objects of a frame: a sheet of them, each with the points around it, from above and from the
+side; a table of class, distance, points, score, overlap and verdict."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from millisecond.data.boxes import box_corners
-from millisecond.detector.draw.style import BACKGROUND, FAINT, GRID, TEXT, Colour, ramp
+from millisecond.data.boxes import box_corners, points_in_boxes
+from millisecond.data.metric.kitti import FALSE, MATCHED, MISSED
+from millisecond.detector.draw.style import BACKGROUND, FAINT, GRID, TEXT, Colour, Shown, ramp
 from millisecond.detector.draw.text import shortened, write
 
 CELL, SIDE, CAPTION, GAP = 200, 100, 34, 8  # pixels
@@ -99,3 +101,76 @@ def _view(
     draw.polygon([tuple(corner) for corner in outline + middle], outline=colour, width=2)
     draw.line([tuple(end) for end in line + middle], colour, 2)
     return view
+
+
+SIZE, ROW, APART = 14, 22, 24  # of letters, of a row and between two blocks, pixels
+HEADINGS = ("class", "distance, m", "points", "score", "overlap", "verdict")
+RIGHT_ENDS = (0, 190, 250, 310, 380, 400)  # pixels; of the first and last column the left end
+BLOCK = 500  # pixels, width of all columns
+LONGEST = 120  # pixels of a class name
+ORDER = (MISSED, FALSE, MATCHED)  # then all others
+
+
+class Row(NamedTuple):
+    """One object, or one detection that stands for the object it is matched with."""
+
+    name: str
+    colour: Colour
+    distance: float  # metres from the sensor, on the ground
+    points: int  # in the box
+    score: float | None
+    overlap: float | None
+    verdict: str
+
+
+def object_rows(shown: Shown) -> list[Row]:
+    """Errors first, then by distance. An object that a detection is matched with is not listed:
+    the detection is."""
+    rows = []
+    for source, boxes in shown.sets.items():
+        inside = points_in_boxes(shown.points, boxes.boxes).sum(axis=1)
+        verdicts = boxes.verdicts or (source.removesuffix("s"),) * len(boxes.names)
+        for i, (name, verdict) in enumerate(zip(boxes.names, verdicts, strict=True)):
+            if boxes is shown.ground_truth and verdict == MATCHED:
+                continue
+            score = None if boxes.scores is None else float(boxes.scores[i])
+            overlap = None if boxes.overlaps is None else float(boxes.overlaps[i])
+            distance = float(np.hypot(*boxes.boxes[i, :2]))
+            colour, number = boxes.colours[i], int(inside[i])
+            rows.append(Row(name, colour, distance, number, score, overlap, verdict))
+    place = {verdict: number for number, verdict in enumerate(ORDER)}
+    return sorted(rows, key=lambda row: (place.get(row.verdict, len(ORDER)), row.distance))
+
+
+def draw_object_table(rows: list[Row], width: int) -> np.ndarray:
+    """[H, W, 3] uint8: the rows in as many blocks side by side as fit into so many pixels."""
+    blocks = max(1, (width + APART) // (BLOCK + APART))
+    high = max(1, -(-len(rows) // blocks))
+    table = Image.new("RGB", (width, (high + 1) * ROW + 8), BACKGROUND)
+    draw = ImageDraw.Draw(table)
+    for block in range(min(blocks, -(-len(rows) // high))):
+        left = block * (BLOCK + APART)
+        _write_row(draw, left, ROW / 2, HEADINGS, FAINT)
+        draw.line((left, ROW, left + BLOCK, ROW), GRID)
+        for line, row in enumerate(rows[block * high : (block + 1) * high]):
+            middle = (line + 1.5) * ROW + 4
+            draw.rectangle((left, middle - 5, left + 10, middle + 5), fill=row.colour)
+            _write_row(draw, left, middle, _texts(row), TEXT)
+    return np.asarray(table)
+
+
+def _texts(row: Row) -> tuple[str, ...]:
+    score = "" if row.score is None else f"{row.score:.2f}"
+    overlap = "" if row.overlap is None or np.isnan(row.overlap) else f"{row.overlap:.2f}"
+    name = shortened(row.name, SIZE, LONGEST)
+    return (name, f"{row.distance:.1f}", str(row.points), score, overlap, row.verdict)
+
+
+def _write_row(
+    draw: ImageDraw.ImageDraw, left: float, middle: float, texts: tuple[str, ...], colour: Colour
+) -> None:
+    for number, (text, at) in enumerate(zip(texts, RIGHT_ENDS, strict=True)):
+        if number in (0, len(texts) - 1):
+            write(draw, (left + at + 18 * (number == 0), middle), text, colour, SIZE)
+        else:
+            write(draw, (left + at, middle), text, colour, SIZE, "rm")
