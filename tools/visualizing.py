@@ -33,7 +33,6 @@ from millisecond.detector.draw.style import BoxSet, Palette, Shown
 from millisecond.detector.draw.view import View
 from millisecond.tools.program import columns_of, mounting_of, one_line
 
-
 NO_POINTS = np.zeros((0, 4), np.float32)
 
 
