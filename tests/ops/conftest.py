@@ -10,8 +10,8 @@ COMPILER = pytest.StashKey[BackgroundCompiler]()
 
 def _start(session) -> None:
     compiler = session.stash[COMPILER] = BackgroundCompiler()
-    compiler.start(test_sources.kernel_jobs)
-    compiler.start(test_sources.host_jobs)
+    compiler.start(test_sources.kernel_jobs, test_sources.key_of)
+    compiler.start(test_sources.host_jobs, test_sources.key_of)
 
 
 def pytest_collection_finish(session):

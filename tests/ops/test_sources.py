@@ -1,7 +1,11 @@
 """The sources of the CUDA operators: every one compiles, and only the bindings know torch."""
 
+import hashlib
 import re
 import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,8 +18,8 @@ from millisecond.ops.lab.library import LAB
 NVCC = shutil.which("nvcc")
 FOLDERS = (library.SOURCES, LAB.folder)
 INCLUDES = [f"-I{folder}" for folder in FOLDERS]
-# Asks for which GPU it is compiled in one function that is no template: any one source that
-# includes it shows that the code for the present GPU compiles.
+# Asks for which GPU it is compiled in one plain function: any one source that includes it shows
+# that the code for the present GPU compiles.
 CHAINED = library.SOURCES / "chained.cuh"
 
 
@@ -83,6 +87,35 @@ def host_jobs(folder: Path) -> list[list[object]]:
         return job + ([f"-I{root}", f"-I{folder}"] if source == together else [])
 
     return [command(source) for source in (together, *others)]
+
+
+@cache
+def versions() -> str:
+    """Of the compilers and of torch, whose headers they read."""
+    printed = [
+        subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+        for program in filter(shutil.which, (NVCC or "nvcc", "g++"))
+    ]
+    return "".join([*printed, torch.__version__])
+
+
+def key_of(command: Sequence[object], folder: Path) -> str:
+    """Changes with the command, the sources that it reads, and the compilers."""
+    sources = [Path(str(word)) for word in command if str(word).endswith((".cu", ".cpp"))]
+    words = [str(word).replace(str(folder), "") for word in command]
+    texts = [read_with_headers(source) for source in sources]
+    return hashlib.sha256("\0".join([versions(), *words, *texts]).encode()).hexdigest()
+
+
+def test_the_key_changes_with_a_header_and_not_with_the_folder(tmp_path):
+    header, source = tmp_path / "a.h", tmp_path / "b.cu"
+    source.write_text('#include "a.h"\n')
+    keys = []
+    for content in ("int a;", "int a;", "int b;"):
+        header.write_text(content)
+        folder = tmp_path / str(len(keys))
+        keys.append(key_of([NVCC, source, "-o", folder / "b.cubin"], folder))
+    assert keys[0] == keys[1] != keys[2]
 
 
 def test_there_are_sources_of_each_kind():
