@@ -191,12 +191,16 @@ def write_all(
         for _ in bar(map(write, seeds)):
             pass
         return
-    # Ctrl-C is answered by the process that started these
-    ignored = (signal.SIGINT, signal.SIG_IGN)
-    pool = ProcessPoolExecutor(processes, initializer=signal.signal, initargs=ignored)
+    pool = ProcessPoolExecutor(processes)
     try:
         chunk = min(8, max(1, len(seeds) // (4 * processes)))  # small: no long wait at the end
-        for _ in bar(pool.map(write, seeds, chunksize=chunk)):
+        # Ctrl-C is answered by this process: the others begin with it blocked, and keep it so
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            written = pool.map(write, seeds, chunksize=chunk)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for _ in bar(written):
             pass
     except BrokenProcessPool:
         raise OSError("a simulating process ended without a message; is memory full?") from None
