@@ -379,7 +379,8 @@ __device__ __forceinline__ void multiply(const ConvolutionArguments& p, const Ri
 #endif
 
 template <typename T, int ROWS>
-__global__ void __launch_bounds__(WARPGROUP_THREADS, 2) conv_gathered_kernel(const ConvolutionArguments p) {
+__global__ void __launch_bounds__(WARPGROUP_THREADS, 2)
+    conv_gathered_kernel(const __grid_constant__ ConvolutionArguments p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(ALIGNMENT) unsigned char shared[];
   __shared__ Barriers barriers;

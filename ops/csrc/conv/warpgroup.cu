@@ -326,8 +326,10 @@ __global__ void __launch_bounds__(WARPGROUP_THREADS) find_tiles_kernel(const __g
 #endif
 }
 
+// __grid_constant__: without it the compiler copies the arguments first, and unrolls half as much again.
 template <typename T, bool PLAIN>
-__global__ void __launch_bounds__(WARPGROUP_THREADS, 1) conv_warpgroup_kernel(const ConvolutionArguments p) {
+__global__ void __launch_bounds__(WARPGROUP_THREADS, 1)
+    conv_warpgroup_kernel(const __grid_constant__ ConvolutionArguments p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(ALIGNMENT) unsigned char dynamic[];
   __shared__ TileShared shared;
