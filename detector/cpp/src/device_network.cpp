@@ -28,7 +28,8 @@ DeviceLayer packed(const Convolution& layer, Scalar type) {
 void check_limits(const Network& network) {
   const Shape& map = network.shapes.back();
   const int64_t words = int64_t(map[0]) * map[1] * ((map[2] + 31) / 32);
-  if (words * 8 > 220 * 1024) throw network.wrong("grid.range: the bird's-eye-view map is too large");
+  if (words * 8 > most_cell_bytes())
+    throw network.wrong("grid.range: the bird's-eye-view map is too large for this GPU");
   if (network.plan.windows.size() >= MAX_CELL_SETS || network.blocks.size() > MAX_SPREAD)
     throw network.wrong("bev.windows: more convolutions than the kernels take");
   if (network.before_nms > SUPPRESS_LIMIT)

@@ -62,6 +62,9 @@ struct CellJob {
 
 cudaError_t build_cells(const CellJob& job, cudaStream_t stream);
 
+// The most bytes of `words` that a frame of a set may have on the current device.
+int most_cell_bytes();
+
 // ---- predictions of all cells ----------------------------------------------------------------------------------
 
 constexpr int MAX_SPREAD = 8;
@@ -98,8 +101,11 @@ struct HeadJob {
   int32_t outputs;        // so many of them are wanted; some of the others are not written
 };
 
-// Both in one kernel: width a multiple of PANEL, c_in of SLICE, head_channels PANEL; has_warpgroups().
+// Both in one kernel: width a multiple of PANEL, c_in of SLICE, head_channels PANEL, half types. The first where
+// has_warpgroups(), the second for c_in up to MOST_OF_HEADS, sm_80 and later.
+constexpr int MOST_OF_HEADS = 256;
 cudaError_t heads_warpgroup(Scalar type, const HeadJob& job, int multiprocessors, cudaStream_t stream);
+cudaError_t heads_wide(Scalar type, const HeadJob& job, int multiprocessors, cudaStream_t stream);
 
 // For convolutions of each row by itself: table [rows * factor] = 0, 1, ..., scaled [1] = count (null: rows) times
 // `factor`.

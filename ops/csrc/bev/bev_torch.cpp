@@ -120,7 +120,8 @@ CellJob cells_of(int64_t frames, at::IntArrayRef shape, at::IntArrayRef windows)
     TORCH_CHECK(set.height > 0 && set.width > 0, "windows: ", set.window.size, " cells are more than the map has");
     TORCH_CHECK((frames + 1) * set.lines * set.line_words < INT32_MAX / 2, "batch_size: ", frames,
                 " are too many");
-    TORCH_CHECK(int64_t(set.lines) * set.line_words * 8 <= 220 * 1024, "shape: a map of ", shape, " is too large");
+    TORCH_CHECK(int64_t(set.lines) * set.line_words * 8 <= most_cell_bytes(), "shape: a map of ", shape,
+                " is too large for this GPU");
   }
   return job;
 }

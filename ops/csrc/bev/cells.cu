@@ -303,18 +303,19 @@ __global__ void __launch_bounds__(SPREAD_THREADS)
 
 }  // namespace
 
+int most_cell_bytes() {
+  cudaFuncAttributes attributes = {};
+  if (cudaFuncGetAttributes(&attributes, mark) != cudaSuccess) return 0;
+  return device_limits().shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
+}
+
 cudaError_t build_cells(const CellJob& job, cudaStream_t stream) {
   int room = job.set[0].lines * job.set[0].line_words, words = 0;
   for (int s = 1; s < job.sets; ++s) words = std::max(words, job.set[s].lines * job.set[s].line_words);
   room = std::max(room, words);
   const int bytes = 2 * room * int(sizeof(uint32_t));
-  cudaFuncAttributes attributes;
-  cudaError_t error = cudaFuncGetAttributes(&attributes, mark);
-  if (error != cudaSuccess) return error;
-  const int available = device_limits().shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
-  if (bytes > available) return cudaErrorInvalidConfiguration;
   // the same number whatever the map, so that calls of other threads do not lower it before the launch
-  error = allow_shared_memory(mark, available);
+  cudaError_t error = allow_shared_memory(mark, most_cell_bytes());
   if (error != cudaSuccess) return error;
   const bool chained = has_programmatic_launches();
   error = launch_chained(mark, chained, dim3(job.frames + 1, job.sets), MARK_THREADS, bytes, stream, job, room,

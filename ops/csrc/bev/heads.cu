@@ -1,18 +1,23 @@
 // Up-sampling and heads in one kernel on warpgroup products, see conv/warpgroup.cuh: the features between them
 // stay in shared memory. Each multiplying warpgroup has half of a tile's rows and all channels. So one waits for
 // its features while the other multiplies.
+#include <algorithm>
+
 #include "bev/bev.h"
 #include "common.cuh"
+#include "conv/table.cuh"
 #include "conv/warpgroup.cuh"
+#include "conv/wide.cuh"
 
 namespace millisecond {
 namespace {
 
-constexpr int MAX_ROWS = 128;              // of a tile
 constexpr int HEAD_STEPS = PANEL / SLICE;  // for each panel of features
-constexpr int GROUPS = MULTIPLIERS / 128;  // warpgroups that multiply: each has half of a tile's rows
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constexpr int MAX_ROWS = 128;              // of a tile
+constexpr int GROUPS = MULTIPLIERS / 128;  // warpgroups that multiply: each has half of a tile's rows
 
 // By a warpgroup.
 __device__ __forceinline__ void sync_group(int group) {
@@ -190,6 +195,131 @@ __global__ void __launch_bounds__(WARPGROUP_THREADS, 1) heads_kernel(const HeadJ
 #endif
 }
 
+// ---- the same on warp-level products ---------------------------------------------------------------------------
+
+constexpr int QUARTER = PANEL / 4;  // a warp has a quarter of a panel's channels and half of a tile's rows
+constexpr int MT = QUARTER / 16;
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+
+// Biases of a thread's sums.
+struct QuarterBiases {
+  float of[MT][2];
+
+  __device__ __forceinline__ explicit QuarterBiases(const float* quarter) {
+#pragma unroll
+    for (int i = 0; i < 2 * MT; ++i)
+      of[i / 2][i % 2] = __ldg(quarter + channel_of_line(i * 8 + threadIdx.x % WARP / 4));
+  }
+};
+
+// write(m, row, pair of words): four channels of a row from 16 m + lane % 4 * 4 on; row: of the warp's, for each
+// lane.
+template <typename T, int NT, typename Write>
+__device__ __forceinline__ void for_rows(const float (&sum)[MT][NT][4], const QuarterBiases& bias, bool relu,
+                                         Write write) {
+#pragma unroll
+  for (int m = 0; m < MT; ++m) {
+#pragma unroll
+    for (int t = 0; t < NT; ++t) {
+      uint32_t four[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        four[h] = transposed_8x8(
+            rounded<T>(sum[m][t][2 * h] + bias.of[m][h], sum[m][t][2 * h + 1] + bias.of[m][h], relu));
+      }
+      write(m, t * 8 + threadIdx.x % WARP / 4, make_uint2(four[0], four[1]));
+    }
+  }
+}
+
+// Rows [row0, row0 + rows) of one part; NT: half of them in eights, rounded up. shared: [STAGES][WEIGHT_BYTES],
+// features [c_in / SLICE][widest][LINE], those between up-sampling and heads [HEAD_STEPS][widest][LINE].
+template <typename T, int STAGES, int NT>
+__device__ __forceinline__ void compute_heads(const HeadJob& p, int row0, int rows, uint32_t shared, int widest) {
+  const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, j = lane % 4;
+  const int channel0 = warp / 2 * QUARTER, column0 = warp % 2 * NT * 8;
+  const int slices = p.c_in / SLICE, panels = p.width / PANEL, steps = panels * (slices + HEAD_STEPS);
+  const uint32_t features = shared + STAGES * WEIGHT_BYTES, middle = features + slices * widest * LINE;
+  int lines[(NT + 1) / 2];
+#pragma unroll
+  for (int t = 0; t < (NT + 1) / 2; ++t)
+    lines[t] = min(column0 + t * 16 + lane / 16 * 8 + lane % 8, 2 * 8 * NT - 1);
+
+  int fetched = 0;
+  const auto fetch_next = [&] {
+    if (fetched < steps) {
+      const int panel = fetched / (slices + HEAD_STEPS), step = fetched % (slices + HEAD_STEPS);
+      const bool up = step < slices;
+      const int number =
+          up ? (int(blockIdx.y) * panels + panel) * slices + step : panel * HEAD_STEPS + step - slices;
+      fetch_weights(shared + fetched % STAGES * WEIGHT_BYTES, up ? p.up : p.head, number);
+    }
+    ++fetched;
+    copy_async_commit();
+  };
+  for (int slice = 0; slice < slices; ++slice) {
+    fetch_lines(features + slice * widest * LINE, static_cast<const char*>(p.features) + slice * LINE, 2 * 8 * NT,
+                [&](int line) { return line < rows ? int64_t(row0 + line) * p.c_in * 2 : int64_t(-1); });
+  }
+  for (int i = 0; i < STAGES - 1; ++i) fetch_next();
+  int stage = 0;
+  const auto multiply = [&](float (&sum)[MT][NT][4], uint32_t from, bool wanted) {
+    copy_async_wait<STAGES - 2>();
+    __syncthreads();  // the step is there, and nobody reads the one before
+    fetch_next();
+    if (wanted) multiply_lines<T, PIECES>(sum, shared + stage * WEIGHT_BYTES, channel0, from, lines, 0, 0);
+    if (++stage == STAGES) stage = 0;
+  };
+  const bool writes = channel0 < p.outputs;
+  float out[MT][NT][4] = {};
+  for (int panel = 0; panel < panels; ++panel) {
+    const QuarterBiases bias(p.up_bias + (blockIdx.y * panels + panel) * PANEL + channel0);
+    float sum[MT][NT][4] = {};
+    for (int slice = 0; slice < slices; ++slice) multiply(sum, features + slice * widest * LINE, true);
+    for_rows<T>(sum, bias, true, [&](int m, int row, uint2 four) {
+      const int channel = channel0 % SLICE + m * 16 + 4 * j, line = column0 + row;
+      const uint32_t to =
+          piece_of_line(middle + channel0 / SLICE * widest * LINE, line, channel / 8) + channel % 8 * 2;
+      asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(four.x), "r"(four.y) : "memory");
+    });
+    for (int i = 0; i < HEAD_STEPS; ++i) multiply(out, middle + i * widest * LINE, writes);
+  }
+  const QuarterBiases bias(p.head_bias + channel0);
+  for_rows<T>(out, bias, false, [&](int m, int row, uint2 four) {
+    const int channel = channel0 + m * 16 + 4 * j;
+    if (column0 + row >= rows || channel >= p.outputs) return;
+    T* const to = static_cast<T*>(p.out) +
+                  (int64_t(row0 + column0 + row) * p.parts + blockIdx.y) * p.head_channels + channel;
+    *reinterpret_cast<uint2*>(to) = four;
+  });
+}
+
+#endif
+
+template <typename T, int STAGES>
+__global__ void __launch_bounds__(WIDE_THREADS, 1)
+    heads_wide_kernel(const __grid_constant__ HeadJob p, int widest) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  extern __shared__ __align__(ALIGNMENT) unsigned char shared[];
+  wait_for_previous_kernel(true);
+  const int n = row_limit(p.rows, p.count), share = divide_up(n, int(gridDim.x));
+  const int end = min(n, (int(blockIdx.x) + 1) * share);
+  for (int first = blockIdx.x * share; first < end;) {
+    const int left = end - first, rows = divide_up(left, divide_up(left, widest));
+    const int columns = max(64, round_up(rows, 16));
+#define TILE(ROWS) \
+  if (columns == ROWS) compute_heads<T, STAGES, ROWS / 16>(p, first, rows, shared_address(shared), widest);
+    TILE(64)
+    TILE(80)
+    TILE(96)
+#undef TILE
+    first += rows;
+    __syncthreads();
+  }
+#endif
+}
+
 __global__ void __launch_bounds__(256)
     identity_kernel(int rows, const int* count, int factor, int* table, int* scaled) {
   const int row = blockIdx.x * 256 + threadIdx.x;
@@ -203,6 +333,27 @@ cudaError_t heads_warpgroup(Scalar type, const HeadJob& job, int multiprocessors
   const auto kernel = type == Scalar::float16 ? heads_kernel<__half> : heads_kernel<__nv_bfloat16>;
   const int tiles = tile_count(job.rows, job.parts * PANEL, multiprocessors);
   return launch_warpgroups(kernel, job, tiles, job.parts, true, stream);
+}
+
+cudaError_t heads_wide(Scalar type, const HeadJob& job, int multiprocessors, cudaStream_t stream) {
+  const auto bytes = [&](int stages, int widest) {
+    return stages * WEIGHT_BYTES + (job.c_in / SLICE + HEAD_STEPS) * widest * LINE;
+  };
+  const auto launch = [&](auto kernel, int stages, int widest) {
+    const cudaError_t error = allow_shared_memory(kernel, bytes(stages, widest));
+    if (error != cudaSuccess) return error;
+    const int tiles = std::min(divide_up(job.rows, 32), std::max(1, multiprocessors / job.parts));
+    return launch_chained(kernel, has_programmatic_launches(), dim3(tiles, job.parts), WIDE_THREADS,
+                          bytes(stages, widest), stream, job, widest);
+  };
+  return with_element(type == Scalar::float16 ? Precision::half : Precision::bfloat16, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (sizeof(T) == 2) {
+      if (bytes(4, 96) <= device_limits().shared_bytes) return launch(heads_wide_kernel<T, 4>, 4, 96);
+      return launch(heads_wide_kernel<T, 3>, 3, 64);
+    }
+    return cudaErrorInvalidValue;
+  });
 }
 
 cudaError_t identity_table(int rows, const int* count, int factor, int* table, int* scaled, cudaStream_t stream) {

@@ -18,6 +18,20 @@ __device__ __forceinline__ int row_at(const OffsetTable& table, int place) {
   return table.order ? __ldg(table.order + place) : place;
 }
 
+constexpr int TAPS = 3;  // offsets along x; rows side by side in a map read the same lines through them
+
+// Whether a table's offsets are a 3x3 window of one or two heights (y, x, z).
+__device__ __forceinline__ bool is_window(int volume) {
+  return volume == TAPS * TAPS || volume == 2 * TAPS * TAPS;
+}
+
+// The offset of a step: the three along x follow one another.
+__device__ __forceinline__ int offset_of(int volume, int step) {
+  if (!is_window(volume)) return step;
+  const int group = step / TAPS, tap = step % TAPS;
+  return volume == TAPS * TAPS ? step : (group / 2 * TAPS + tap) * 2 + group % 2;
+}
+
 // call(T()) with the C++ type of the elements.
 template <typename Call>
 cudaError_t with_element(Precision precision, Call call) {

@@ -103,6 +103,24 @@ __device__ __forceinline__ void load_b(uint32_t (&b)[4], const T* at) {
   }
 }
 
+// The transpose of an 8 x 8 matrix of half types. Each lane holds two elements of line lane / 4.
+__device__ __forceinline__ uint32_t transposed_8x8(uint32_t pair) {
+  uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
+}
+
+// Two sums of a thread, plus their channel's bias, as T; two sums that belong to rows side by side.
+template <typename T>
+__device__ __forceinline__ uint32_t rounded(float first, float second, bool relu) {
+  // a comparison that is false for NaN, so that NaN passes through as in torch.relu
+  T pair[2] = {from_float<T>(relu && first < 0.0f ? 0.0f : first),
+               from_float<T>(relu && second < 0.0f ? 0.0f : second)};
+  uint32_t word;
+  memcpy(&word, pair, sizeof(word));
+  return word;
+}
+
 #endif
 
 }  // namespace millisecond

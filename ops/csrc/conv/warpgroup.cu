@@ -14,7 +14,6 @@ namespace millisecond {
 
 // ---- a tile of the rows of a table as columns of a product, and the steps in shared memory ---------------------
 
-constexpr int TAPS = 3;         // offsets that share their lines
 constexpr int LINE_STAGES = 4;  // of lines that TAPS offsets read
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -40,18 +39,6 @@ struct TileShared {
     if (lines >= 0) barrier_arrive(&lines_empty[lines]);
   }
 };
-
-// Whether a table's offsets are a 3x3 window of one or two heights (y, x, z).
-__device__ __forceinline__ bool is_window(int volume) {
-  return volume == TAPS * TAPS || volume == 2 * TAPS * TAPS;
-}
-
-// The offset of a step: the three along x follow one another.
-__device__ __forceinline__ int offset_of(int volume, int step) {
-  if (!is_window(volume)) return step;
-  const int group = step / TAPS, tap = step % TAPS;
-  return volume == TAPS * TAPS ? step : (group / 2 * TAPS + tap) * 2 + group % 2;
-}
 
 // Shared memory of a block behind its tile. It is laid out for the first one.
 struct TileRing {

@@ -16,7 +16,6 @@ namespace millisecond {
 
 constexpr int MULTIPLIERS = 256, GATHERERS = 128;
 constexpr int WARPGROUP_THREADS = MULTIPLIERS + GATHERERS;
-constexpr int WEIGHT_BYTES = PANEL * LINE;  // of a step
 constexpr int MAX_STAGES = 8;
 constexpr int ALIGNMENT = 1024;  // of the swizzle
 constexpr int SHARED_BYTES = 200 * 1024;
@@ -190,17 +189,6 @@ __device__ __forceinline__ void multiply_steps(float (&sum)[ROWS / 2], int steps
   } while (++step < steps);
   products_wait<0>();
   barriers.release(before);
-}
-
-// Two sums of a thread, plus their channel's bias, as T; two sums that belong to rows side by side.
-template <typename T>
-__device__ __forceinline__ uint32_t rounded(float first, float second, bool relu) {
-  // a comparison that is false for NaN, so that NaN passes through as in torch.relu
-  T pair[2] = {from_float<T>(relu && first < 0.0f ? 0.0f : first),
-               from_float<T>(relu && second < 0.0f ? 0.0f : second)};
-  uint32_t word;
-  memcpy(&word, pair, sizeof(word));
-  return word;
 }
 
 // The number that is added to a sum besides the bias. at: index of its element in the result.

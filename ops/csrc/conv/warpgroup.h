@@ -5,10 +5,11 @@
 
 namespace millisecond {
 
-constexpr int PANEL = 128;      // output channels of a CTA
-constexpr int LINE = 128;       // bytes of input channels in a step: one line of swizzled shared memory
-constexpr int SLICE = 64;       // those channels in half types
-constexpr int MAX_VOLUME = 32;  // offsets of a table
+constexpr int PANEL = 128;  // output channels of a CTA
+constexpr int LINE = 128;   // bytes of input channels in a step: one line of swizzled shared memory
+constexpr int SLICE = 64;   // those channels in half types
+constexpr int WEIGHT_BYTES = PANEL * LINE;  // of a step
+constexpr int MAX_VOLUME = 32;              // offsets of a table
 
 template <typename T>
 constexpr int SLICE_OF = LINE / int(sizeof(T));

@@ -7,7 +7,7 @@ namespace millisecond {
 namespace {
 
 // MB x NB channels of dW in a CTA; the warps stand WM x WN over it and split the pairs WK ways.
-template <int MB_, int NB_>
+template <int MB_, int NB_, int STAGES_>
 struct SingleTile {
   static constexpr int MB = MB_;
   static constexpr int NB = NB_;
@@ -18,7 +18,7 @@ struct SingleTile {
   static constexpr int NT = NB / WN / 8;
   static constexpr int K = 16;         // pairs of one product
   static constexpr int PAIRS = 4 * K;  // pairs of one stage
-  static constexpr int STAGES = 3;
+  static constexpr int STAGES = STAGES_;
   // padding that keeps the fragment reads free of bank conflicts
   static constexpr int A_STRIDE = MB + 8;  // floats
   static constexpr int B_STRIDE = NB + 8;
@@ -165,9 +165,13 @@ __global__ void __launch_bounds__(THREADS) single_kernel(const WeightGradientArg
 #endif
 }
 
-template <int MB, int NB>
+template <int MB, int NB, int STAGES = 3>
 cudaError_t launch_tile(const WeightGradientArguments& p, cudaStream_t stream) {
-  using Tile = SingleTile<MB, NB>;
+  using Tile = SingleTile<MB, NB, STAGES>;
+  constexpr int LEAST = 99 * 1024;  // bytes of shared memory that a block has on any device
+  if constexpr (STAGES == 3 && Tile::SHARED_BYTES > LEAST) {
+    if (Tile::SHARED_BYTES > device_limits().shared_bytes) return launch_tile<MB, NB, 2>(p, stream);
+  }
   const cudaError_t error = allow_shared_memory(single_kernel<Tile>, Tile::SHARED_BYTES);
   if (error != cudaSuccess) return error;
   const dim3 grid(p.splits, p.table.volume, p.c_in / MB * (p.c_out / NB));

@@ -166,13 +166,6 @@ REGISTER_PRODUCTS(128, 8, "%64, %65, %66, %67", 68);
 #undef REGISTER_PRODUCT
 #undef REGISTER_PRODUCTS
 
-// The transpose of an 8 x 8 matrix of half types. Each lane holds two elements of line lane / 4.
-__device__ __forceinline__ uint32_t transposed_8x8(uint32_t pair) {
-  uint32_t out;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
-  return out;
-}
-
 #endif
 
 }  // namespace millisecond

@@ -1,30 +1,23 @@
-// Implicit GEMM for wide layers on warp-level products, sm_80 and later: where there are no warpgroup products,
-// see warpgroup.cuh.
+// Implicit GEMM for wide layers on warp-level products, see wide.cuh.
 //
-// A product is taken transposed, channels x rows. A CTA computes PANEL channels of its share of the table's rows,
-// in tiles that are as large as every other CTA's. A step, one offset and LINE bytes of input channels, comes
-// through a ring in shared memory by asynchronous copies: the weights as they lie in a panel, and the lines that
-// the rows read, swizzled alike. Offsets that no row of a tile has are skipped; the others follow in the order of
-// the table. Each half of the warps reduces one half of every line, and the two sums are added at the end. So the
-// result has the same bits in any order of rows and for any size of tiles.
+// A CTA computes PANEL channels of its share of the table's rows, in tiles that are as large as every other CTA's.
+// Offsets that no row of a tile has are skipped; the others follow in the order of steps. Each half of the warps
+// reduces one half of every line, and the two sums are added at the end. So the result has the same bits in any
+// order of rows and for any size of tiles. As in warpgroup.cu, a tile of a 3x3 window brings the lines of three
+// offsets to shared memory once where enough of its rows lie side by side.
 #include <algorithm>
 
-#include "chained.cuh"
 #include "conv/epilogue.cuh"
 #include "conv/table.cuh"
-#include "conv/tensor_core.cuh"
-#include "conv/warpgroup.h"
+#include "conv/wide.cuh"
 
 namespace millisecond {
 namespace {
 
-constexpr int THREADS = 256;
-constexpr int PIECES = LINE / 16;  // 16-byte pieces of a line
-constexpr int WEIGHT_BYTES = PANEL * LINE;
 constexpr int WIDEST = 128;  // rows of a tile
 constexpr int HALVES = 2;    // of the lines, the channels and the rows of a tile: a warp has one of each
 constexpr int MT = PANEL / HALVES / 16;  // products of a warp along the channels
-constexpr int GRAIN = 8 * 2 * HALVES;    // rows of a tile are a multiple: pairs of products
+constexpr int GRAIN = 8 * HALVES;        // rows of a tile are a multiple
 constexpr int SUM_STRIDE = PANEL + 4;    // floats
 
 // Of tiles of up to `widest` rows.
@@ -37,18 +30,68 @@ constexpr int shared_bytes(int stages, int widest, int volume) {
 struct Tile {
   int first, end;  // places of its rows in the table's order
   int columns;     // a multiple of GRAIN
+  bool shares;     // TAPS steps read the same lines
+  int lines;       // that a step reads
+  uint32_t steps;  // some row has the offsets of these steps
+
+  __device__ __forceinline__ int tap_of(int step) const { return shares ? step % TAPS : 0; }
 };
 
-// Where a piece of a line lies in swizzled memory.
-__device__ __forceinline__ uint32_t piece_of_line(uint32_t lines, int line, int piece) {
-  return lines + line * LINE + (piece ^ line % 8) * 16;
+struct TileLists {
+  int line[WIDEST];           // of a column: the line that its first tap reads
+  int breaks[WIDEST / WARP];  // columns of a warp that do not continue the lines of the column before
+  uint32_t steps;
+};
+
+// Lists the lines of a 3x3 window as [volume / TAPS][lines]. False, and nothing is listed, where there are more
+// than `most` lines, or two and more for each row.
+__device__ __forceinline__ bool list_taps(const OffsetTable& table, Tile& tile, int most, TileLists& lists,
+                                          int* sources) {
+  constexpr int GROUPS = 2 * TAPS;
+  const int column = threadIdx.x, row = tile.first + column, groups = table.volume / TAPS;
+  const bool inside = column < WIDEST && row < tile.end;
+  int source[GROUPS][TAPS];
+#pragma unroll
+  for (int i = 0; i < GROUPS * TAPS; ++i) {
+    const bool read = inside && i / TAPS < groups;
+    source[i / TAPS][i % TAPS] =
+        read ? __ldg(table.neighbours + offset_of(table.volume, i) * table.stride + row) : -1;
+  }
+  bool apart = threadIdx.x % WARP == 0;
+#pragma unroll
+  for (int g = 0; g < GROUPS; ++g) {
+    apart |= __shfl_up_sync(FULL_WARP, source[g][1], 1) != source[g][0];
+    apart |= __shfl_up_sync(FULL_WARP, source[g][2], 1) != source[g][1];
+  }
+  const unsigned of_warp = __ballot_sync(FULL_WARP, apart && inside);
+  if (column < WIDEST && column % WARP == 0) lists.breaks[column / WARP] = __popc(of_warp);
+  __syncthreads();
+  int before = __popc(of_warp & ((2u << column % WARP) - 1)), all = 0;
+  for (int w = 0; w < WIDEST / WARP; ++w) {
+    if (w < column / WARP) before += lists.breaks[w];
+    all += lists.breaks[w];
+  }
+  const int rows = tile.end - tile.first, lines = rows + (TAPS - 1) * all;
+  if (lines > min(most, 2 * rows - 1)) return false;
+  tile.shares = true, tile.lines = lines, tile.steps = (1u << table.volume) - 1;
+  const int line = column + (TAPS - 1) * (before - 1);
+  if (column < tile.columns) lists.line[column] = inside ? line : 0;
+  for (int tap = apart ? 0 : TAPS - 1; inside && tap < TAPS; ++tap) {
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g) {
+      if (g < groups)
+        sources[g * lines + line + tap] = tap == 0 ? source[g][0] : tap == 1 ? source[g][1] : source[g][2];
+    }
+  }
+  __syncthreads();
+  return true;
 }
 
-// Writes sources [volume][columns] of the tile's rows and returns which offsets some row has.
-__device__ __forceinline__ uint32_t list_offsets(const OffsetTable& table, const Tile& tile, int* sources) {
-  constexpr int BATCH = 5, APART = THREADS / WIDEST;  // loads in flight, and how far apart their offsets are
-  __shared__ uint32_t present;
-  if (threadIdx.x == 0) present = 0;
+// Lists the lines of any table as [volume][columns], by step.
+__device__ __forceinline__ void list_offsets(const OffsetTable& table, Tile& tile, TileLists& lists,
+                                             int* sources) {
+  constexpr int BATCH = 5, APART = WIDE_THREADS / WIDEST;  // loads in flight, and how far apart their steps are
+  if (threadIdx.x == 0) lists.steps = 0;
   __syncthreads();
   const int column = threadIdx.x % WIDEST, place = tile.first + column;
   const bool inside = column < tile.columns && place < tile.end;
@@ -56,115 +99,83 @@ __device__ __forceinline__ uint32_t list_offsets(const OffsetTable& table, const
   // rows in an order lie apart: offsets that they do not have are not read
   const uint32_t mask = !inside ? 0u : table.order ? uint32_t(__ldg(table.order + table.rows + row)) : ~0u;
   uint32_t mine = 0;
-  for (int v0 = threadIdx.x / WIDEST; v0 < table.volume; v0 += BATCH * APART) {
+  for (int s0 = threadIdx.x / WIDEST; s0 < table.volume; s0 += BATCH * APART) {
     int source[BATCH];
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
-      const int v = v0 + i * APART;
-      source[i] = v < table.volume && (mask >> v & 1) ? __ldg(table.neighbours + v * table.stride + row) : -1;
+      const int s = s0 + i * APART, v = offset_of(table.volume, s);
+      source[i] = s < table.volume && (mask >> v & 1) ? __ldg(table.neighbours + v * table.stride + row) : -1;
     }
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
-      const int v = v0 + i * APART;
-      if (v < table.volume && column < tile.columns) sources[v * tile.columns + column] = source[i];
-      if (source[i] >= 0) mine |= 1u << v;
+      const int s = s0 + i * APART;
+      if (s < table.volume && column < tile.columns) sources[s * tile.columns + column] = source[i];
+      if (source[i] >= 0) mine |= 1u << s;
     }
   }
   mine = __reduce_or_sync(FULL_WARP, mine);
-  if (threadIdx.x % WARP == 0) atomicOr(&present, mine);
+  if (threadIdx.x % WARP == 0) atomicOr(&lists.steps, mine);
+  if (threadIdx.x < tile.columns) lists.line[threadIdx.x] = threadIdx.x;
   __syncthreads();
-  return present;
+  tile.shares = false, tile.lines = tile.columns, tile.steps = lists.steps;
 }
 
-// The steps that are still to be fetched: the offsets, and the slice of c_in of the first one.
-struct Steps {
-  uint32_t offsets;
-  int slice = 0;
+// The steps of a tile one after another: for each slice of LINE bytes of c_in the steps that some row has.
+struct Cursor {
+  uint32_t left;             // of the slice
+  int slice = 0, lines = 0;  // lines: the stage
 
-  __device__ __forceinline__ void advance(int slices) {
-    if (++slice < slices) return;
-    slice = 0;
-    offsets &= offsets - 1;
+  __device__ __forceinline__ int step() const { return __ffs(left) - 1; }
+  __device__ __forceinline__ void advance(const Tile& tile, int line_stages) {
+    const bool last = !tile.shares || step() % TAPS == TAPS - 1;  // of those that read these lines
+    if (last && ++lines == line_stages) lines = 0;
+    left &= left - 1;
+    if (left == 0) left = tile.steps, ++slice;
   }
 };
-
-__device__ __forceinline__ void fetch(const ConvolutionArguments& p, const Steps& steps, int slices,
-                                      const Tile& tile, const int* sources, uint32_t stage) {
-  constexpr int LINES = THREADS / PIECES;  // at a time
-  const int v = __ffs(steps.offsets) - 1, volume = p.table.volume, place = p.table.flipped ? volume - 1 - v : v;
-  const int64_t number = (int64_t(blockIdx.y) * slices + steps.slice) * volume + place;
-  const unsigned char* const weights = static_cast<const unsigned char*>(p.weight) + number * WEIGHT_BYTES;
-#pragma unroll
-  for (int i = 0; i < WEIGHT_BYTES / 16 / THREADS; ++i) {
-    const int at = (i * THREADS + threadIdx.x) * 16;
-    copy_16(stage + at, weights + at, true);
-  }
-  const int piece = threadIdx.x % PIECES;
-  const unsigned char* const from =
-      static_cast<const unsigned char*>(p.features) + steps.slice * LINE + piece * 16;
-#pragma unroll
-  for (int i = 0; i < WIDEST / LINES; ++i) {
-    const int line = i * LINES + threadIdx.x / PIECES;
-    if (line >= tile.columns) break;
-    const int source = sources[v * tile.columns + line];
-    copy_16(piece_of_line(stage + WEIGHT_BYTES, line, piece), from + int64_t(max(source, 0)) * slices * LINE,
-            source >= 0);
-  }
-}
-
-// A warp's place in a tile: its first line of weights, row and piece of a line.
-struct Part {
-  int line, column, piece;
-};
-
-// This warp's part of a step, for 8 NT rows.
-template <typename T, int NT>
-__device__ __forceinline__ void multiply(float (&sum)[MT][NT][4], uint32_t stage, const Part& part) {
-  const int lane = threadIdx.x % WARP;
-#pragma unroll
-  for (int k = 0; k < PIECES / HALVES; k += 2) {
-    uint32_t a[MT][4], b[NT / 2][4];
-#pragma unroll
-    for (int m = 0; m < MT; ++m) {
-      load_matrix_x4(a[m], piece_of_line(stage, part.line + m * 16 + lane % 16, part.piece + k + lane / 16));
-    }
-#pragma unroll
-    for (int t = 0; t < NT / 2; ++t) {
-      const int column = part.column + t * 16 + lane / 16 * 8 + lane % 8;
-      load_matrix_x4(b[t], piece_of_line(stage + WEIGHT_BYTES, column, part.piece + k + lane / 8 % 2));
-    }
-#pragma unroll
-    for (int m = 0; m < MT; ++m) {
-#pragma unroll
-      for (int t = 0; t < NT; ++t) mma<T>(sum[m][t], a[m], b[t / 2][t % 2 * 2], b[t / 2][t % 2 * 2 + 1]);
-    }
-  }
-}
 
 // Sums of a tile in shared memory, [column][channel], in the place of the steps.
 template <typename T, int STAGES, int NT>
-__device__ __forceinline__ void compute(const ConvolutionArguments& p, const Tile& tile, Steps steps,
-                                        const int* sources, unsigned char* shared, int stage_bytes) {
+__device__ __forceinline__ void compute(const ConvolutionArguments& p, const Tile& tile, const TileLists& lists,
+                                        const int* sources, unsigned char* shared, int widest) {
   const int warp = threadIdx.x / WARP, half = warp / (HALVES * HALVES), lane = threadIdx.x % WARP;
-  const Part part = {warp % HALVES * (PANEL / HALVES), warp / HALVES % HALVES * NT * 8, half * PIECES / HALVES};
-  const uint32_t ring = shared_address(shared);
-  const int slices = p.c_in * int(sizeof(T)) / LINE, count = __popc(steps.offsets) * slices;
+  const int channel0 = warp % HALVES * (PANEL / HALVES), column0 = warp / HALVES % HALVES * NT * 8;
+  const int slices = p.c_in * int(sizeof(T)) / LINE, volume = p.table.volume;
+  int rows[(NT + 1) / 2];
+#pragma unroll
+  for (int t = 0; t < (NT + 1) / 2; ++t) {
+    rows[t] = lists.line[min(column0 + t * 16 + lane / 16 * 8 + lane % 8, tile.columns - 1)];
+  }
 
-  // ---- products, STAGES - 1 steps under way ----
+  // ---- products, STAGES - 1 steps under way; two stages hold the lines of so many steps where these share ----
+  const uint32_t weights = shared_address(shared), lines = weights + STAGES * WEIGHT_BYTES;
+  const int line_stages = tile.shares ? 2 : STAGES, line_bytes = STAGES * widest / line_stages * LINE;
+  Cursor next = {tile.steps}, now = {tile.steps};
   const auto fetch_next = [&](int stage) {
-    if (steps.offsets != 0) {
-      fetch(p, steps, slices, tile, sources, ring + stage * stage_bytes);
-      steps.advance(slices);
+    if (next.left != 0 && next.slice < slices) {
+      const int s = next.step(), v = offset_of(volume, s), place = p.table.flipped ? volume - 1 - v : v;
+      fetch_weights(weights + stage * WEIGHT_BYTES, p.weight,
+                    (int64_t(blockIdx.y) * slices + next.slice) * volume + place);
+      if (tile.tap_of(s) == 0) {
+        const int* const from = sources + (tile.shares ? s / TAPS : s) * tile.lines;
+        fetch_lines(lines + next.lines * line_bytes, static_cast<const char*>(p.features) + next.slice * LINE,
+                    tile.lines, [&](int line) { return int64_t(from[line]) * slices * LINE; });
+      }
+      next.advance(tile, line_stages);
     }
     copy_async_commit();
   };
   float sum[MT][NT][4] = {};
   for (int i = 0; i < STAGES - 1; ++i) fetch_next(i);
+  const int count = __popc(tile.steps) * slices;
   for (int step = 0, stage = 0; step < count; ++step) {
     copy_async_wait<STAGES - 2>();
     __syncthreads();  // the step is there, and nobody reads the one before
     fetch_next(stage == 0 ? STAGES - 1 : stage - 1);
-    multiply<T, NT>(sum, ring + stage * stage_bytes, part);
+    multiply_lines<T, PIECES / HALVES>(sum, weights + stage * WEIGHT_BYTES, channel0,
+                                       lines + now.lines * line_bytes, rows, tile.tap_of(now.step()),
+                                       half * (PIECES / HALVES));
+    now.advance(tile, line_stages);
     if (++stage == STAGES) stage = 0;
   }
   copy_async_wait<0>();
@@ -181,8 +192,8 @@ __device__ __forceinline__ void compute(const ConvolutionArguments& p, const Til
         for (int t = 0; t < NT; ++t) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const int channel = channel_of_line(part.line + m * 16 + i / 2 * 8 + lane / 4);
-            float& at = sums[(part.column + t * 8 + lane % 4 * 2 + i % 2) * SUM_STRIDE + channel];
+            const int channel = channel_of_line(channel0 + m * 16 + i / 2 * 8 + lane / 4);
+            float& at = sums[(column0 + t * 8 + lane % 4 * 2 + i % 2) * SUM_STRIDE + channel];
             at = turn == 0 ? sum[m][t][i] + at : sum[m][t][i];
           }
         }
@@ -195,38 +206,35 @@ __device__ __forceinline__ void compute(const ConvolutionArguments& p, const Til
 #endif
 
 template <typename T, int STAGES>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(WIDE_THREADS, 1)
     conv_wide_kernel(const __grid_constant__ ConvolutionArguments p, int widest) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(128) unsigned char shared[];
-  const int stage_bytes = WEIGHT_BYTES + widest * LINE;
-  int* const sources = reinterpret_cast<int*>(shared + STAGES * stage_bytes);
+  __shared__ TileLists lists;
+  int* const sources = reinterpret_cast<int*>(shared + STAGES * (WEIGHT_BYTES + widest * LINE));
   const float* const sums = reinterpret_cast<const float*>(shared);
   const int n = rows_of(p.table), share = divide_up(n, int(gridDim.x));
   const int end = min(n, (int(blockIdx.x) + 1) * share);
+  const bool may_share = is_window(p.table.volume) && !p.table.order;
   bool waited = false;
   for (int first = blockIdx.x * share; first < end;) {
     const int left = end - first, rows = divide_up(left, divide_up(left, widest));
-    const Tile tile = {first, first + rows, round_up(rows, GRAIN)};
-    const Steps steps = {list_offsets(p.table, tile, sources)};
+    const int columns = rows <= 96 ? max(32, round_up(rows, GRAIN)) : WIDEST;
+    Tile tile = {first, first + rows, columns};
+    if (!may_share || !list_taps(p.table, tile, STAGES * widest / 2, lists, sources)) {
+      list_offsets(p.table, tile, lists, sources);
+    }
     if (!waited) wait_for_previous_kernel(p.chained);
     waited = true;
-    switch (tile.columns / GRAIN) {
-      case 1:
-        compute<T, STAGES, 2>(p, tile, steps, sources, shared, stage_bytes);
-        break;
-      case 2:
-        compute<T, STAGES, 4>(p, tile, steps, sources, shared, stage_bytes);
-        break;
-      case 3:
-        compute<T, STAGES, 6>(p, tile, steps, sources, shared, stage_bytes);
-        break;
-      default:
-        compute<T, STAGES, 8>(p, tile, steps, sources, shared, stage_bytes);
-    }
-    constexpr int WIDTH = 8, ACROSS = PANEL / WIDTH;  // channels that a thread stores at once
+#define TILE(COLUMNS) \
+  if (tile.columns == COLUMNS) compute<T, STAGES, COLUMNS / GRAIN>(p, tile, lists, sources, shared, widest);
+    TILE(32)
+    TILE(48) TILE(64) TILE(80) TILE(96) TILE(128)
+#undef TILE
+        constexpr int WIDTH = 8,
+                      ACROSS = PANEL / WIDTH;  // channels that a thread stores at once
     const int channel = threadIdx.x % ACROSS * WIDTH;
-    for (int column = threadIdx.x / ACROSS; column < rows; column += THREADS / ACROSS) {
+    for (int column = threadIdx.x / ACROSS; column < rows; column += WIDE_THREADS / ACROSS) {
       float x[WIDTH];
 #pragma unroll
       for (int c = 0; c < WIDTH; ++c) x[c] = sums[column * SUM_STRIDE + channel + c];
@@ -246,8 +254,8 @@ cudaError_t launch(const ConvolutionArguments& p, int multiprocessors, int wides
   const cudaError_t error = allow_shared_memory(kernel, bytes);
   if (error != cudaSuccess) return error;
   const int panels = p.c_out / PANEL;
-  const int tiles = std::min(divide_up(p.table.rows, GRAIN), std::max(1, multiprocessors / panels));
-  return launch_chained(kernel, p.chained, dim3(tiles, panels), THREADS, bytes, stream, p, widest);
+  const int tiles = std::min(divide_up(p.table.rows, 32), std::max(1, multiprocessors / panels));
+  return launch_chained(kernel, p.chained, dim3(tiles, panels), WIDE_THREADS, bytes, stream, p, widest);
 }
 
 // As much as the shared memory of a multiprocessor holds.

@@ -69,9 +69,9 @@ cudaError_t run_heads(Scalar type, bool tf32, const HeadJob& job, const Allocate
   if (job.rows == 0) return cudaSuccess;
   const Route up = route_of(type, tf32, 1, job.c_in, job.parts * job.width);
   const Route head = route_of(type, tf32, 1, job.width, job.head_channels);
-  if (up.warpgroups && head.warpgroups && type != Scalar::float32 && job.width % PANEL == 0 &&
-      job.head_channels == PANEL) {
-    return heads_warpgroup(type, job, up.multiprocessors, stream);
+  if (up.wide && head.wide && type != Scalar::float32 && job.width % PANEL == 0 && job.head_channels == PANEL) {
+    if (up.warpgroups) return heads_warpgroup(type, job, up.multiprocessors, stream);
+    if (job.c_in <= MOST_OF_HEADS) return heads_wide(type, job, up.multiprocessors, stream);
   }
   const int rows = job.rows * job.parts;
   int* const table = static_cast<int*>(allocate(int64_t(rows) * sizeof(int)));

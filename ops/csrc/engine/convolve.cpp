@@ -55,10 +55,9 @@ Route route_of(Scalar type, bool tf32, int64_t volume, int64_t c_in, int64_t c_o
   }
   const bool tensor_cores = limits.capability >= 80 && c_in > 0 && c_out % 16 == 0;
   route.tiles = tensor_cores && c_in % 16 == 0;
-  const bool wide = c_in >= PANEL && c_in % SLICE == 0 && c_out % PANEL == 0;
-  route.warpgroups = route.tiles && wide && route.precision != Precision::single && has_warpgroups();
-  // with one offset the tiles of all layers give the same bits in any order of rows
-  route.wide = route.warpgroups || (route.tiles && wide && route.precision != Precision::single && volume > 1);
+  route.wide = route.tiles && c_in >= PANEL && c_in % SLICE == 0 && c_out % PANEL == 0 &&
+               route.precision != Precision::single;
+  route.warpgroups = route.wide && has_warpgroups();
   const bool large =
       volume > MOST_OFFSETS_NARROW && volume <= LARGE_WINDOW && limits.shared_bytes >= LARGE_WINDOW_BYTES;
   route.large_window = tensor_cores && (c_in == 4 || c_in == 8) && large && route.precision != Precision::single;
