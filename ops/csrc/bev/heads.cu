@@ -5,7 +5,6 @@
 
 #include "bev/bev.h"
 #include "common.cuh"
-#include "conv/table.cuh"
 #include "conv/warpgroup.cuh"
 #include "conv/wide.cuh"
 
@@ -213,8 +212,7 @@ struct QuarterBiases {
   }
 };
 
-// write(m, row, pair of words): four channels of a row from 16 m + lane % 4 * 4 on; row: of the warp's, for each
-// lane.
+// write(m, row, words): by each lane, four channels of a row of the warp's, from 16 m + lane % 4 * 4 on.
 template <typename T, int NT, typename Write>
 __device__ __forceinline__ void for_rows(const float (&sum)[MT][NT][4], const QuarterBiases& bias, bool relu,
                                          Write write) {
@@ -233,43 +231,41 @@ __device__ __forceinline__ void for_rows(const float (&sum)[MT][NT][4], const Qu
   }
 }
 
-// Rows [row0, row0 + rows) of one part; NT: half of them in eights, rounded up. shared: [STAGES][WEIGHT_BYTES],
-// features [c_in / SLICE][widest][LINE], those between up-sampling and heads [HEAD_STEPS][widest][LINE].
-template <typename T, int STAGES, int NT>
-__device__ __forceinline__ void compute_heads(const HeadJob& p, int row0, int rows, uint32_t shared, int widest) {
+// Rows [row0, row0 + rows) of one part; NT: half of them in eights, rounded up. shared: [depth + 1][WEIGHT_BYTES],
+// features [c_in / SLICE][widest][LINE], and features between up-sampling and heads [HEAD_STEPS][widest][LINE].
+template <typename T, int NT>
+__device__ __forceinline__ void compute_heads(const HeadJob& p, int row0, int rows, uint32_t shared, int depth,
+                                              int widest) {
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, j = lane % 4;
   const int channel0 = warp / 2 * QUARTER, column0 = warp % 2 * NT * 8;
   const int slices = p.c_in / SLICE, panels = p.width / PANEL, steps = panels * (slices + HEAD_STEPS);
-  const uint32_t features = shared + STAGES * WEIGHT_BYTES, middle = features + slices * widest * LINE;
-  int lines[(NT + 1) / 2];
-#pragma unroll
-  for (int t = 0; t < (NT + 1) / 2; ++t)
-    lines[t] = min(column0 + t * 16 + lane / 16 * 8 + lane % 8, 2 * 8 * NT - 1);
-
+  const uint32_t features = shared + (depth + 1) * WEIGHT_BYTES, middle = features + slices * widest * LINE;
+  const WarpPart<T, PIECES, MT, NT> part(channel0, 0, [&](int row) { return min(column0 + row, 16 * NT - 1); });
   int fetched = 0;
-  const auto fetch_next = [&] {
+  const auto fetch_next = [&](int stage) {
     if (fetched < steps) {
       const int panel = fetched / (slices + HEAD_STEPS), step = fetched % (slices + HEAD_STEPS);
       const bool up = step < slices;
       const int number =
           up ? (int(blockIdx.y) * panels + panel) * slices + step : panel * HEAD_STEPS + step - slices;
-      fetch_weights(shared + fetched % STAGES * WEIGHT_BYTES, up ? p.up : p.head, number);
+      fetch_weights(shared + stage * WEIGHT_BYTES,
+                    static_cast<const unsigned char*>(up ? p.up : p.head) + int64_t(number) * WEIGHT_BYTES);
+      ++fetched;
     }
-    ++fetched;
-    copy_async_commit();
+    commit_step(depth);
   };
   for (int slice = 0; slice < slices; ++slice) {
-    fetch_lines(features + slice * widest * LINE, static_cast<const char*>(p.features) + slice * LINE, 2 * 8 * NT,
-                [&](int line) { return line < rows ? int64_t(row0 + line) * p.c_in * 2 : int64_t(-1); });
+    fetch_lines<16 * NT>(features + slice * widest * LINE, static_cast<const char*>(p.features) + slice * LINE,
+                         16 * NT,
+                         [&](int line) { return line < rows ? int64_t(row0 + line) * p.c_in * 2 : int64_t(-1); });
   }
-  for (int i = 0; i < STAGES - 1; ++i) fetch_next();
+  for (int i = 0; i < depth; ++i) fetch_next(i);
   int stage = 0;
   const auto multiply = [&](float (&sum)[MT][NT][4], uint32_t from, bool wanted) {
-    copy_async_wait<STAGES - 2>();
-    __syncthreads();  // the step is there, and nobody reads the one before
-    fetch_next();
-    if (wanted) multiply_lines<T, PIECES>(sum, shared + stage * WEIGHT_BYTES, channel0, from, lines, 0, 0);
-    if (++stage == STAGES) stage = 0;
+    wait_for_step();
+    fetch_next(stage == 0 ? depth : stage - 1);
+    if (wanted) part.multiply(sum, shared + stage * WEIGHT_BYTES, from, 0);
+    if (++stage > depth) stage = 0;
   };
   const bool writes = channel0 < p.outputs;
   float out[MT][NT][4] = {};
@@ -297,9 +293,9 @@ __device__ __forceinline__ void compute_heads(const HeadJob& p, int row0, int ro
 
 #endif
 
-template <typename T, int STAGES>
+template <typename T>
 __global__ void __launch_bounds__(WIDE_THREADS, 1)
-    heads_wide_kernel(const __grid_constant__ HeadJob p, int widest) {
+    heads_wide_kernel(const __grid_constant__ HeadJob p, int depth, int widest) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(ALIGNMENT) unsigned char shared[];
   wait_for_previous_kernel(true);
@@ -308,12 +304,16 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
   for (int first = blockIdx.x * share; first < end;) {
     const int left = end - first, rows = divide_up(left, divide_up(left, widest));
     const int columns = max(64, round_up(rows, 16));
-#define TILE(ROWS) \
-  if (columns == ROWS) compute_heads<T, STAGES, ROWS / 16>(p, first, rows, shared_address(shared), widest);
-    TILE(64)
-    TILE(80)
-    TILE(96)
-#undef TILE
+    switch (columns) {
+      case 64:
+        compute_heads<T, 4>(p, first, rows, shared_address(shared), depth, widest);
+        break;
+      case 80:
+        compute_heads<T, 5>(p, first, rows, shared_address(shared), depth, widest);
+        break;
+      default:
+        compute_heads<T, 6>(p, first, rows, shared_address(shared), depth, widest);
+    }
     first += rows;
     __syncthreads();
   }
@@ -336,24 +336,16 @@ cudaError_t heads_warpgroup(Scalar type, const HeadJob& job, int multiprocessors
 }
 
 cudaError_t heads_wide(Scalar type, const HeadJob& job, int multiprocessors, cudaStream_t stream) {
-  const auto bytes = [&](int stages, int widest) {
-    return stages * WEIGHT_BYTES + (job.c_in / SLICE + HEAD_STEPS) * widest * LINE;
-  };
-  const auto launch = [&](auto kernel, int stages, int widest) {
-    const cudaError_t error = allow_shared_memory(kernel, bytes(stages, widest));
-    if (error != cudaSuccess) return error;
-    const int tiles = std::min(divide_up(job.rows, 32), std::max(1, multiprocessors / job.parts));
-    return launch_chained(kernel, has_programmatic_launches(), dim3(tiles, job.parts), WIDE_THREADS,
-                          bytes(stages, widest), stream, job, widest);
-  };
-  return with_element(type == Scalar::float16 ? Precision::half : Precision::bfloat16, [&](auto zero) {
-    using T = decltype(zero);
-    if constexpr (sizeof(T) == 2) {
-      if (bytes(4, 96) <= device_limits().shared_bytes) return launch(heads_wide_kernel<T, 4>, 4, 96);
-      return launch(heads_wide_kernel<T, 3>, 3, 64);
-    }
-    return cudaErrorInvalidValue;
-  });
+  const int line_bytes = (job.c_in / SLICE + HEAD_STEPS) * LINE, most = device_limits().shared_bytes;
+  const int widest = 4 * WEIGHT_BYTES + 96 * line_bytes <= most ? 96 : 64;
+  const int depth = depth_of(most - widest * line_bytes, 0, 1);
+  const int bytes = (depth + 1) * WEIGHT_BYTES + widest * line_bytes;
+  const int tiles = std::min(divide_up(job.rows, 32), std::max(1, multiprocessors / job.parts));
+  const auto kernel = type == Scalar::float16 ? heads_wide_kernel<__half> : heads_wide_kernel<__nv_bfloat16>;
+  const cudaError_t error = allow_shared_memory(kernel, bytes);
+  if (error != cudaSuccess) return error;
+  return launch_chained(kernel, has_programmatic_launches(), dim3(tiles, job.parts), WIDE_THREADS, bytes, stream,
+                        job, depth, widest);
 }
 
 cudaError_t identity_table(int rows, const int* count, int factor, int* table, int* scaled, cudaStream_t stream) {

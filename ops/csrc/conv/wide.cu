@@ -20,10 +20,7 @@ constexpr int MT = PANEL / HALVES / 16;  // products of a warp along the channel
 constexpr int GRAIN = 8 * HALVES;        // rows of a tile are a multiple
 constexpr int SUM_STRIDE = PANEL + 4;    // floats
 
-// Of tiles of up to `widest` rows.
-constexpr int shared_bytes(int stages, int widest, int volume) {
-  return stages * (WEIGHT_BYTES + widest * LINE) + volume * widest * int(sizeof(int));
-}
+__host__ __device__ constexpr int list_bytes(int volume, int widest) { return volume * widest * int(sizeof(int)); }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
@@ -32,21 +29,32 @@ struct Tile {
   int columns;     // a multiple of GRAIN
   bool shares;     // TAPS steps read the same lines
   int lines;       // that a step reads
-  uint32_t steps;  // some row has the offsets of these steps
-
-  __device__ __forceinline__ int tap_of(int step) const { return shares ? step % TAPS : 0; }
+  int steps;       // of a slice of c_in: so many offsets some row has
 };
 
 struct TileLists {
   int line[WIDEST];           // of a column: the line that its first tap reads
   int breaks[WIDEST / WARP];  // columns of a warp that do not continue the lines of the column before
-  uint32_t steps;
+  uint32_t present;           // bit s: some row has the offset of step s
+  int2 step[MAX_VOLUME];  // number of its weights, and where the sources of its lines are listed, -1: read before
 };
 
-// Lists the lines of a 3x3 window as [volume / TAPS][lines]. False, and nothing is listed, where there are more
-// than `most` lines, or two and more for each row.
-__device__ __forceinline__ bool list_taps(const OffsetTable& table, Tile& tile, int most, TileLists& lists,
-                                          int* sources) {
+// Lists the steps that some row has.
+__device__ __forceinline__ void list_steps(const OffsetTable& table, Tile& tile, TileLists& lists,
+                                           uint32_t present) {
+  const int s = threadIdx.x;
+  tile.steps = __popc(present);
+  if (s < table.volume && (present >> s & 1)) {
+    const int v = offset_of(table.volume, s);
+    const int from = !tile.shares ? s * tile.lines : s % TAPS == 0 ? s / TAPS * tile.lines : -1;
+    lists.step[__popc(present & ((1u << s) - 1))] = {table.flipped ? table.volume - 1 - v : v, from};
+  }
+  __syncthreads();
+}
+
+// Lists the lines of a 3x3 window as [volume / TAPS][lines]. False, and nothing is listed, where there are two and
+// more for each row.
+__device__ __forceinline__ bool list_taps(const OffsetTable& table, Tile& tile, TileLists& lists, int* sources) {
   constexpr int GROUPS = 2 * TAPS;
   const int column = threadIdx.x, row = tile.first + column, groups = table.volume / TAPS;
   const bool inside = column < WIDEST && row < tile.end;
@@ -72,8 +80,8 @@ __device__ __forceinline__ bool list_taps(const OffsetTable& table, Tile& tile, 
     all += lists.breaks[w];
   }
   const int rows = tile.end - tile.first, lines = rows + (TAPS - 1) * all;
-  if (lines > min(most, 2 * rows - 1)) return false;
-  tile.shares = true, tile.lines = lines, tile.steps = (1u << table.volume) - 1;
+  if (lines >= 2 * rows) return false;
+  tile.shares = true, tile.lines = lines;
   const int line = column + (TAPS - 1) * (before - 1);
   if (column < tile.columns) lists.line[column] = inside ? line : 0;
   for (int tap = apart ? 0 : TAPS - 1; inside && tap < TAPS; ++tap) {
@@ -83,7 +91,7 @@ __device__ __forceinline__ bool list_taps(const OffsetTable& table, Tile& tile, 
         sources[g * lines + line + tap] = tap == 0 ? source[g][0] : tap == 1 ? source[g][1] : source[g][2];
     }
   }
-  __syncthreads();
+  list_steps(table, tile, lists, (1u << table.volume) - 1);
   return true;
 }
 
@@ -91,7 +99,7 @@ __device__ __forceinline__ bool list_taps(const OffsetTable& table, Tile& tile, 
 __device__ __forceinline__ void list_offsets(const OffsetTable& table, Tile& tile, TileLists& lists,
                                              int* sources) {
   constexpr int BATCH = 5, APART = WIDE_THREADS / WIDEST;  // loads in flight, and how far apart their steps are
-  if (threadIdx.x == 0) lists.steps = 0;
+  if (threadIdx.x == 0) lists.present = 0;
   __syncthreads();
   const int column = threadIdx.x % WIDEST, place = tile.first + column;
   const bool inside = column < tile.columns && place < tile.end;
@@ -114,75 +122,69 @@ __device__ __forceinline__ void list_offsets(const OffsetTable& table, Tile& til
     }
   }
   mine = __reduce_or_sync(FULL_WARP, mine);
-  if (threadIdx.x % WARP == 0) atomicOr(&lists.steps, mine);
+  if (threadIdx.x % WARP == 0) atomicOr(&lists.present, mine);
   if (threadIdx.x < tile.columns) lists.line[threadIdx.x] = threadIdx.x;
   __syncthreads();
-  tile.shares = false, tile.lines = tile.columns, tile.steps = lists.steps;
+  tile.shares = false, tile.lines = tile.columns;
+  list_steps(table, tile, lists, lists.present);
 }
 
-// The steps of a tile one after another: for each slice of LINE bytes of c_in the steps that some row has.
-struct Cursor {
-  uint32_t left;             // of the slice
-  int slice = 0, lines = 0;  // lines: the stage
-
-  __device__ __forceinline__ int step() const { return __ffs(left) - 1; }
-  __device__ __forceinline__ void advance(const Tile& tile, int line_stages) {
-    const bool last = !tile.shares || step() % TAPS == TAPS - 1;  // of those that read these lines
-    if (last && ++lines == line_stages) lines = 0;
-    left &= left - 1;
-    if (left == 0) left = tile.steps, ++slice;
-  }
-};
-
-// Sums of a tile in shared memory, [column][channel], in the place of the steps.
-template <typename T, int STAGES, int NT>
+// Sums of a tile in shared memory, [column][channel], in the place of the ring of steps. ring: of `room` bytes.
+template <typename T, int NT>
 __device__ __forceinline__ void compute(const ConvolutionArguments& p, const Tile& tile, const TileLists& lists,
-                                        const int* sources, unsigned char* shared, int widest) {
+                                        const int* sources, unsigned char* ring, int room) {
   const int warp = threadIdx.x / WARP, half = warp / (HALVES * HALVES), lane = threadIdx.x % WARP;
   const int channel0 = warp % HALVES * (PANEL / HALVES), column0 = warp / HALVES % HALVES * NT * 8;
-  const int slices = p.c_in * int(sizeof(T)) / LINE, volume = p.table.volume;
-  int rows[(NT + 1) / 2];
-#pragma unroll
-  for (int t = 0; t < (NT + 1) / 2; ++t) {
-    rows[t] = lists.line[min(column0 + t * 16 + lane / 16 * 8 + lane % 8, tile.columns - 1)];
-  }
+  const int slices = p.c_in * int(sizeof(T)) / LINE, count = tile.steps * slices;
+  const WarpPart<T, PIECES / HALVES, MT, NT> part(channel0, half * (PIECES / HALVES), [&](int row) {
+    return lists.line[min(column0 + row, tile.columns - 1)];
+  });
 
-  // ---- products, STAGES - 1 steps under way; two stages hold the lines of so many steps where these share ----
-  const uint32_t weights = shared_address(shared), lines = weights + STAGES * WEIGHT_BYTES;
-  const int line_stages = tile.shares ? 2 : STAGES, line_bytes = STAGES * widest / line_stages * LINE;
-  Cursor next = {tile.steps}, now = {tile.steps};
-  const auto fetch_next = [&](int stage) {
-    if (next.left != 0 && next.slice < slices) {
-      const int s = next.step(), v = offset_of(volume, s), place = p.table.flipped ? volume - 1 - v : v;
-      fetch_weights(weights + stage * WEIGHT_BYTES, p.weight,
-                    (int64_t(blockIdx.y) * slices + next.slice) * volume + place);
-      if (tile.tap_of(s) == 0) {
-        const int* const from = sources + (tile.shares ? s / TAPS : s) * tile.lines;
-        fetch_lines(lines + next.lines * line_bytes, static_cast<const char*>(p.features) + next.slice * LINE,
-                    tile.lines, [&](int line) { return int64_t(from[line]) * slices * LINE; });
+  // ---- products ----
+  const int line_bytes = tile.lines * LINE, shared_by = tile.shares ? TAPS : 1;
+  const int depth = depth_of(room, line_bytes, shared_by);
+  const uint32_t weights = shared_address(ring), lines = weights + (depth + 1) * WEIGHT_BYTES;
+  const uint32_t end = lines + line_stages(depth, shared_by) * line_bytes;
+  const int row_bytes = slices * LINE;
+  const int64_t slice_bytes = int64_t(p.table.volume) * WEIGHT_BYTES;
+  const unsigned char* weights_from =
+      static_cast<const unsigned char*>(p.weight) + blockIdx.y * slices * slice_bytes;
+  const unsigned char* features = static_cast<const unsigned char*>(p.features);
+  int fetched = 0, next = 0;
+  uint32_t lines_to = lines, lines_at = lines;
+  const auto fetch_next = [&](uint32_t to) {
+    if (fetched < count) {
+      const int2 step = lists.step[next];
+      fetch_weights(to, weights_from + step.x * WEIGHT_BYTES);
+      if (step.y >= 0) {
+        const int* const from = sources + step.y;
+        fetch_lines<2 * WIDEST>(lines_to, features, tile.lines,
+                                [&](int line) { return int64_t(from[line]) * row_bytes; });
+        if ((lines_to += line_bytes) == end) lines_to = lines;
       }
-      next.advance(tile, line_stages);
+      ++fetched;
+      if (++next == tile.steps) next = 0, weights_from += slice_bytes, features += LINE;
     }
-    copy_async_commit();
+    commit_step(depth);
   };
   float sum[MT][NT][4] = {};
-  for (int i = 0; i < STAGES - 1; ++i) fetch_next(i);
-  const int count = __popc(tile.steps) * slices;
-  for (int step = 0, stage = 0; step < count; ++step) {
-    copy_async_wait<STAGES - 2>();
-    __syncthreads();  // the step is there, and nobody reads the one before
-    fetch_next(stage == 0 ? STAGES - 1 : stage - 1);
-    multiply_lines<T, PIECES / HALVES>(sum, weights + stage * WEIGHT_BYTES, channel0,
-                                       lines + now.lines * line_bytes, rows, tile.tap_of(now.step()),
-                                       half * (PIECES / HALVES));
-    now.advance(tile, line_stages);
-    if (++stage == STAGES) stage = 0;
+  for (int i = 0; i < depth; ++i) fetch_next(weights + i * WEIGHT_BYTES);
+  uint32_t at = weights, before = weights + depth * WEIGHT_BYTES;
+  for (int step = 0, tap = 0; step < count; ++step) {
+    wait_for_step();
+    fetch_next(before);
+    part.multiply(sum, at, lines_at, tap);
+    before = at;
+    if ((at += WEIGHT_BYTES) == lines) at = weights;
+    if (tile.shares && ++tap < TAPS) continue;
+    tap = 0;
+    if ((lines_at += line_bytes) == end) lines_at = lines;
   }
   copy_async_wait<0>();
   __syncthreads();
 
   // ---- the second half of the lines, then the first one plus the second ----
-  float* const sums = reinterpret_cast<float*>(shared);
+  float* const sums = reinterpret_cast<float*>(ring);
 #pragma unroll
   for (int turn = HALVES - 1; turn >= 0; --turn) {
     if (half == turn) {
@@ -205,34 +207,46 @@ __device__ __forceinline__ void compute(const ConvolutionArguments& p, const Til
 
 #endif
 
-template <typename T, int STAGES>
+template <typename T>
 __global__ void __launch_bounds__(WIDE_THREADS, 1)
-    conv_wide_kernel(const __grid_constant__ ConvolutionArguments p, int widest) {
+    conv_wide_kernel(const __grid_constant__ ConvolutionArguments p, int widest, int bytes) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ TileLists lists;
-  int* const sources = reinterpret_cast<int*>(shared + STAGES * (WEIGHT_BYTES + widest * LINE));
-  const float* const sums = reinterpret_cast<const float*>(shared);
+  int* const sources = reinterpret_cast<int*>(shared);
+  const int begin = round_up(list_bytes(p.table.volume, widest), 128);
+  const float* const sums = reinterpret_cast<const float*>(shared + begin);
   const int n = rows_of(p.table), share = divide_up(n, int(gridDim.x));
   const int end = min(n, (int(blockIdx.x) + 1) * share);
   const bool may_share = is_window(p.table.volume) && !p.table.order;
+  constexpr int WIDTH = 8, ACROSS = PANEL / WIDTH;  // channels that a thread stores at once
   bool waited = false;
   for (int first = blockIdx.x * share; first < end;) {
     const int left = end - first, rows = divide_up(left, divide_up(left, widest));
     const int columns = rows <= 96 ? max(32, round_up(rows, GRAIN)) : WIDEST;
     Tile tile = {first, first + rows, columns};
-    if (!may_share || !list_taps(p.table, tile, STAGES * widest / 2, lists, sources)) {
-      list_offsets(p.table, tile, lists, sources);
-    }
+    if (!may_share || !list_taps(p.table, tile, lists, sources)) list_offsets(p.table, tile, lists, sources);
     if (!waited) wait_for_previous_kernel(p.chained);
     waited = true;
-#define TILE(COLUMNS) \
-  if (tile.columns == COLUMNS) compute<T, STAGES, COLUMNS / GRAIN>(p, tile, lists, sources, shared, widest);
-    TILE(32)
-    TILE(48) TILE(64) TILE(80) TILE(96) TILE(128)
-#undef TILE
-        constexpr int WIDTH = 8,
-                      ACROSS = PANEL / WIDTH;  // channels that a thread stores at once
+    switch (columns / GRAIN) {
+      case 2:
+        compute<T, 2>(p, tile, lists, sources, shared + begin, bytes - begin);
+        break;
+      case 3:
+        compute<T, 3>(p, tile, lists, sources, shared + begin, bytes - begin);
+        break;
+      case 4:
+        compute<T, 4>(p, tile, lists, sources, shared + begin, bytes - begin);
+        break;
+      case 5:
+        compute<T, 5>(p, tile, lists, sources, shared + begin, bytes - begin);
+        break;
+      case 6:
+        compute<T, 6>(p, tile, lists, sources, shared + begin, bytes - begin);
+        break;
+      default:
+        compute<T, 8>(p, tile, lists, sources, shared + begin, bytes - begin);
+    }
     const int channel = threadIdx.x % ACROSS * WIDTH;
     for (int column = threadIdx.x / ACROSS; column < rows; column += WIDE_THREADS / ACROSS) {
       float x[WIDTH];
@@ -247,31 +261,21 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
 #endif
 }
 
-template <typename T, int STAGES>
-cudaError_t launch(const ConvolutionArguments& p, int multiprocessors, int widest, cudaStream_t stream) {
-  const auto kernel = conv_wide_kernel<T, STAGES>;
-  const int bytes = shared_bytes(STAGES, widest, p.table.volume);
-  const cudaError_t error = allow_shared_memory(kernel, bytes);
-  if (error != cudaSuccess) return error;
-  const int panels = p.c_out / PANEL;
-  const int tiles = std::min(divide_up(p.table.rows, 32), std::max(1, multiprocessors / panels));
-  return launch_chained(kernel, p.chained, dim3(tiles, panels), WIDE_THREADS, bytes, stream, p, widest);
-}
-
-// As much as the shared memory of a multiprocessor holds.
-template <typename T>
-cudaError_t launch_largest(const ConvolutionArguments& p, int multiprocessors, cudaStream_t stream) {
-  const int most = device_limits().shared_bytes;
-  if (shared_bytes(4, WIDEST, p.table.volume) <= most) return launch<T, 4>(p, multiprocessors, WIDEST, stream);
-  return launch<T, 3>(p, multiprocessors, 96, stream);
-}
-
 }  // namespace
 
 cudaError_t conv_wide(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                       cudaStream_t stream) {
-  return with_element(precision,
-                      [&](auto zero) { return launch_largest<decltype(zero)>(p, multiprocessors, stream); });
+  const int bytes = device_limits().shared_bytes - int(sizeof(TileLists));  // all of a multiprocessor's
+  // the widest tiles where four steps of any table fit
+  const int widest = 4 * (WEIGHT_BYTES + WIDEST * LINE) + list_bytes(MAX_VOLUME, WIDEST) <= bytes ? WIDEST : 96;
+  const int panels = p.c_out / PANEL;
+  const int tiles = std::min(divide_up(p.table.rows, 32), std::max(1, multiprocessors / panels));
+  return with_element(precision, [&](auto zero) {
+    const auto kernel = conv_wide_kernel<decltype(zero)>;
+    const cudaError_t error = allow_shared_memory(kernel, bytes);
+    if (error != cudaSuccess) return error;
+    return launch_chained(kernel, p.chained, dim3(tiles, panels), WIDE_THREADS, bytes, stream, p, widest, bytes);
+  });
 }
 
 }  // namespace millisecond
