@@ -4,6 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 KERNELS := $(shell find ops data/simulator/csrc detector/cpp examples tests/cpp tools/benchmarks -name "*.cu" -o -name "*.cuh" -o -name "*.h" -o -name "*.cpp")
 SANITIZERS := memcheck initcheck racecheck
+# the tests of kernels and of their order; each other kind of GPU runs them
+OF_KERNELS := tests/ops tests/detector/test_bev_rows_gpu.py tests/detector/test_frame_graph_gpu.py \
+  tests/detector/test_encoder_gpu.py tests/detector/test_golden_openpcdet.py
 
 .PHONY: help demo train-demo test test-gpu sanitize lint types check format bench clean
 
@@ -19,9 +22,14 @@ train-demo: .venv/installed  ## simulate streets, train, evaluate, detect, draw:
 test: .venv/installed  ## run all tests; those of the kernels skip where there is no GPU
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
-test-gpu: .venv/installed  ## run only the tests that need a GPU
+test-gpu: .venv/installed  ## run the tests that need a GPU, those of the kernels also as on other GPUs
 	$(BIN)/python -m millisecond.ops.check
 	$(BIN)/python -m pytest -q -m gpu
+	for device in 10.0 12.0; do \
+	  $(BIN)/python -m pytest -q -m gpu --device-limits $$device $(OF_KERNELS) || exit 1; done
+	TORCH_CUDA_ARCH_LIST=8.0+PTX $(BIN)/python -m pytest -q -m gpu $(OF_KERNELS)
+	for device in 8.0 8.6 8.7 8.9; do TORCH_CUDA_ARCH_LIST=8.0+PTX \
+	  $(BIN)/python -m pytest -q -m gpu --device-limits $$device $(OF_KERNELS) || exit 1; done
 
 sanitize: .venv/installed  ## run every kernel under compute-sanitizer; needs a GPU
 	$(BIN)/python -m millisecond.ops.check

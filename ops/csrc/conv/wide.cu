@@ -183,26 +183,35 @@ __device__ __forceinline__ void compute(const ConvolutionArguments& p, const Til
   copy_async_wait<0>();
   __syncthreads();
 
-  // ---- the second half of the lines, then the first one plus the second ----
-  float* const sums = reinterpret_cast<float*>(ring);
+  // ---- the sums of the second half of the lines are added to the first half's ----
+  float4* const of_warp = reinterpret_cast<float4*>(ring) + warp % (HALVES * HALVES) * MT * NT * WARP + lane;
+  if (half == 1) {
 #pragma unroll
-  for (int turn = HALVES - 1; turn >= 0; --turn) {
-    if (half == turn) {
-#pragma unroll
-      for (int m = 0; m < MT; ++m) {
-#pragma unroll
-        for (int t = 0; t < NT; ++t) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int channel = channel_of_line(channel0 + m * 16 + i / 2 * 8 + lane / 4);
-            float& at = sums[(column0 + t * 8 + lane % 4 * 2 + i % 2) * SUM_STRIDE + channel];
-            at = turn == 0 ? sum[m][t][i] + at : sum[m][t][i];
-          }
-        }
-      }
+    for (int i = 0; i < MT * NT; ++i) {
+      const float (&x)[4] = sum[i / NT][i % NT];
+      of_warp[i * WARP] = make_float4(x[0], x[1], x[2], x[3]);
     }
-    __syncthreads();
   }
+  __syncthreads();
+  if (half == 0) {
+#pragma unroll
+    for (int i = 0; i < MT * NT; ++i) {
+      const float4 other = of_warp[i * WARP];
+      float (&x)[4] = sum[i / NT][i % NT];
+      x[0] += other.x, x[1] += other.y, x[2] += other.z, x[3] += other.w;
+    }
+  }
+  __syncthreads();
+  float* const sums = reinterpret_cast<float*>(ring);
+  if (half == 0) {
+#pragma unroll
+    for (int i = 0; i < MT * NT * 4; ++i) {
+      const int m = i / 4 / NT, t = i / 4 % NT;
+      const int channel = channel_of_line(channel0 + m * 16 + i % 4 / 2 * 8 + lane / 4);
+      sums[(column0 + t * 8 + lane % 4 * 2 + i % 2) * SUM_STRIDE + channel] = sum[m][t][i % 4];
+    }
+  }
+  __syncthreads();
 }
 
 #endif
