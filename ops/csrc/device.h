@@ -28,7 +28,8 @@ inline bool has_programmatic_launches() {
 // Lets a kernel have so many bytes of dynamic shared memory. An error where a block of the device has less.
 template <typename Kernel>
 cudaError_t allow_shared_memory(Kernel* kernel, int bytes) {
-  if (bytes > device_limits().shared_bytes) return cudaErrorInvalidConfiguration;
+  const DeviceLimits limits = device_limits();
+  if (limits.capability > 0 && bytes > limits.shared_bytes) return cudaErrorInvalidConfiguration;
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
