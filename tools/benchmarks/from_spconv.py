@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 
 import millisecond.ops.spconv as ours
-from millisecond.data.simulator import simulate
 from millisecond.ops.lab.timing import Times, set_precision, timed, wall
 from millisecond.ops.voxelize import Voxels
-from millisecond.tools.benchmarks.timing import AROUND, KITTI, Scans
+from millisecond.tools.benchmarks.timing import AROUND, KITTI, Scans, simulated_sweeps
 
 norm = partial(nn.BatchNorm1d, eps=1e-3, momentum=0.01)
 
@@ -237,8 +236,7 @@ def available() -> dict[str, ModuleType]:
 
 def cases(scans: Scans, batches: list[int], channels: list[int]) -> Iterator[NetworkCase]:
     """SECOND's encoder, a U-Net, PTv3's positional encoding, and layers of every width."""
-    around = Scans([torch.from_numpy(simulate(seed, crop=False).points) for seed in range(4)], "")
-    places = {"KITTI": (scans, KITTI), "360": (around, AROUND)}
+    places = {"KITTI": (scans, KITTI), "360": (simulated_sweeps(4), AROUND)}
     for scan, (clouds, grid) in places.items():
         for batch in batches:
             voxels = clouds.voxels(range(batch), grid, 200_000)
