@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-KERNELS := $(shell find ops data/simulator/csrc detector/cpp examples tests/cpp tools/benchmarks -name "*.cu" -o -name "*.cuh" -o -name "*.h" -o -name "*.cpp")
+KERNELS := $(shell find ops data/simulator/csrc detector/cpp examples tests/cpp -name "*.cu" -o -name "*.cuh" -o -name "*.h" -o -name "*.cpp")
 SANITIZERS := memcheck initcheck racecheck
 
 .PHONY: help demo train-demo test test-gpu sanitize lint types check format bench clean
