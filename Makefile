@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-KERNELS := $(shell find ops data/simulator/csrc detector/cpp examples tests/cpp tools/benchmarks -name "*.cu" -o -name "*.cuh" -o -name "*.h" -o -name "*.cpp")
+KERNELS := $(shell find ops data/simulator/csrc detector/cpp examples tests/cpp -name "*.cu" -o -name "*.cuh" -o -name "*.h" -o -name "*.cpp")
 SANITIZERS := memcheck initcheck racecheck
 # the tests of kernels and of their order; each other kind of GPU runs them
 OF_KERNELS := tests/ops tests/detector/test_bev_rows_gpu.py tests/detector/test_frame_graph_gpu.py \

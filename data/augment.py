@@ -124,7 +124,9 @@ def paste_objects(
     boxes = database.boxes[entries].copy()
     clouds = [database.points(entry) for entry in entries]
     if frame.plane is not None:
-        lift = _height_over(frame.plane, boxes)
+        a, b, c, d = frame.plane
+        road = -(a * boxes[:, 0] + b * boxes[:, 1] + d) / c
+        lift = boxes[:, 2] - boxes[:, 5] / 2 - road  # of the bottom faces over it, metres
         boxes[:, 2] -= lift
         for cloud, height in zip(clouds, lift, strict=True):
             cloud[:, 2] -= height
@@ -221,10 +223,3 @@ def _free(present: np.ndarray, new: np.ndarray) -> np.ndarray:
     for row in range(len(new)):
         taken[len(present) + row] = not (overlap[row] & taken).any()
     return taken[len(present) :]
-
-
-def _height_over(plane: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """[N] metres from the road up to the boxes' bottom faces, at their centres."""
-    a, b, c, d = plane
-    road = -(a * boxes[:, 0] + b * boxes[:, 1] + d) / c
-    return boxes[:, 2] - boxes[:, 5] / 2 - road

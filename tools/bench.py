@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millisecond.tools.program import number, output_path, run
+from millisecond.tools.program import CONFIG, number, output_path, run
 
 if TYPE_CHECKING:
     from millisecond.detector.config import Config
     from millisecond.detector.models.second import Second
     from millisecond.tools.benchmarks.timing import Scans
 
-CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 PRECISIONS = ["fp32", "bf16", "fp16"]
 KERNELS = ["fp16", "bf16", "tf32", "fp32"]  # precisions of single operators
 EXAMPLES = {
@@ -197,9 +196,8 @@ def _measure(options: argparse.Namespace) -> dict:
         return bev.measure(load_config(options.config), scans, options.batch)
     if options.command == "ladder":
         return ladder.measure(scans, options.batch)
-    return ops.measure(
-        load_config(CONFIG), scans, options.batch, options.precision, options.repeats
-    )
+    sizes = options.batch, options.precision, options.repeats
+    return ops.measure(load_config(CONFIG), scans, *sizes)
 
 
 def _require_cuda(command: str) -> None:
@@ -281,13 +279,8 @@ def _measure_training(options: argparse.Namespace) -> dict:
 
     config = load_config(options.config, options.set)
     if options.root:
-        frames = KittiDataset(
-            options.root,
-            options.split,
-            config.class_names,
-            options.prepared,
-            crop=config.grid.crop_to_image,
-        )
+        names, crop = config.class_names, config.grid.crop_to_image
+        frames = KittiDataset(options.root, options.split, names, options.prepared, crop=crop)
         database = open_database(frames)
     else:
         frames, database = [simulate(seed) for seed in range(STREETS)], None

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from millisecond.data.checks.sensor import guess_points
 from millisecond.data.checks.survey import Survey, survey, voxels_of
 from millisecond.data.datasets import Dataset, is_folder, open_dataset
-from millisecond.data.files import make_folder, replacing
+from millisecond.data.files import make_folder, write_text
 from millisecond.data.kitti.layout import read_split
 from millisecond.detector.config import Config, load_config, parse_config
 from millisecond.detector.config_check import advice, check_class
@@ -154,8 +154,7 @@ def write_config(template: Config, options: argparse.Namespace) -> Config:
         title.append(f"It fits the labels only after this correction: {remedies}.")
     text = config_text(choice, title)
     config = parse_config(text, source=str(path))
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, text)
     return config
 
 

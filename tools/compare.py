@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from tqdm import tqdm
@@ -52,7 +51,6 @@ streets of the simulator. Figures of B outside of 0.8 to 1.2 times A's are marke
 WITHIN = (0.8, 1.2)
 PAIRS = 4  # scans of each set on the sheet
 Open = Callable[[], Frame]
-T = TypeVar("T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -116,12 +114,14 @@ def open_set(
     root = Path(name)
     if any((root / part).is_dir() for part in ("training", "velodyne_reduced", "velodyne")):
         dataset = KittiDataset(root, split, classes, packed=False, labels=False)
-        return [partial(_moved, mounting, dataset.__getitem__, i) for i in range(len(dataset))]
-    return [partial(_moved, mounting, _unlabelled, path) for path in find_scans([root])]
+        reads = [partial(dataset.__getitem__, index) for index in range(len(dataset))]
+    else:
+        reads = [partial(_unlabelled, path) for path in find_scans([root])]
+    return [partial(_moved, mounting, read) for read in reads]
 
 
-def _moved(mounting: Mounting, read: Callable[[T], Frame], which: T) -> Frame:
-    frame = read(which)
+def _moved(mounting: Mounting, read: Open) -> Frame:
+    frame = read()
     points, boxes = mounting.to_network(frame.points), mounting.boxes_to_network(frame.boxes)
     return replace(frame, points=points, boxes=boxes)
 

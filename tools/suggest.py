@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from millisecond.data.checks.scans import Tally
 from millisecond.data.datasets import Dataset
-from millisecond.data.files import replacing, require_own_json, write_json
+from millisecond.data.files import require_own_json, write_json, write_lines
 from millisecond.detector.detector import Detector
 from millisecond.detector.uncertainty import MEASURES, Uncertainty, examine, values
 from millisecond.tools.program import (
@@ -97,8 +97,7 @@ def suggest(options: argparse.Namespace) -> None:
     print(table([(names[i], float(worth[i]), found[i]) for i in order[: options.count]]))
     if options.output:
         chosen = [names[i] for i in order[: options.count]]
-        with replacing(options.output) as temporary:
-            temporary.write_text("".join(f"{name}\n" for name in chosen), encoding="utf-8")
+        write_lines(options.output, chosen)
         print(f"{len(chosen)} of {len(names)} scans: {options.output}")
     if options.json:
         lines = [{"frame": names[i], "value": float(worth[i]), **found[i]._asdict()} for i in order]

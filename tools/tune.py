@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millisecond.tools.program import number, output_path, run
+from millisecond.tools.program import CONFIG, number, output_path, parser_of, run
 
 if TYPE_CHECKING:
     from millisecond.ops.lab.networks import Layer
@@ -26,7 +26,6 @@ EXAMPLE = """examples:
   millisecond tune scans/ --output tuned.json --precision fp16
   millisecond tune scans/ --output tuned.json --network unet --batch 1 2 4 8
 """
-CONFIG = Path(__file__).resolve().parents[1] / "configs" / "second_kitti.yaml"
 NETWORKS = ("second", "unet")
 PRECISIONS = ("fp16", "bf16", "tf32", "fp32")
 
@@ -37,9 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, EXAMPLE)
     parser.add_argument("scans", type=Path, help="folder of .bin scans")
     parser.add_argument("--output", type=output_path, required=True, help="JSON file to write")
     parser.add_argument("--network", choices=NETWORKS, nargs="+", default=["second"])

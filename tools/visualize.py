@@ -317,8 +317,8 @@ class Browser:
                     self._typed = (typed + key)[-DIGITS:]
                 elif key == "backspace":
                     self._typed = typed[:-1]
-                elif key == "enter":
-                    at = self._jumped(at, typed)
+                elif key == "enter" and typed:  # titles count from 1
+                    at = min(max(int(typed), 1), len(self._order)) - 1
                 else:
                     at = self._turned(at, key)
         return self._studio.account.close(len(self._order))
@@ -328,11 +328,6 @@ class Browser:
         place = f"     {at + 1} of {len(self._order)}" if several else ""
         typed = f"     go to {self._typed}" if self._typed else ""
         self._window.show(content.shown._replace(title=content.shown.title + place + typed))
-
-    def _jumped(self, at: int, typed: str) -> int:
-        """The frame of the typed number, as titles count them; beyond the ends the first or last
-        one."""
-        return min(max(int(typed), 1), len(self._order)) - 1 if typed else at
 
     def _turned(self, at: int, key: str) -> int:
         last = len(self._order) - 1

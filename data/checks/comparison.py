@@ -220,12 +220,9 @@ def _object_rows(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics]) -> It
                 where = f"{name}, {near:g} to {far:g} m"
                 per_scan = count[0] / len(a), count[1] / len(b)
                 yield FigureRow("objects per scan", where, *per_scan, count)
-                yield FigureRow(
-                    "points per object", where, _mean(left[:, 0]), _mean(right[:, 0]), count
-                )
-                yield FigureRow(
-                    "voxels per object", where, _mean(left[:, 1]), _mean(right[:, 1]), count
-                )
+                for column, kind in enumerate(("points", "voxels")):
+                    means = _mean(left[:, column]), _mean(right[:, column])
+                    yield FigureRow(f"{kind} per object", where, *means, count)
 
 
 def _select(objects: Sequence[ScanObjects], name: str, near: float, far: float) -> np.ndarray:
@@ -251,14 +248,8 @@ def tell_apart(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics]) -> Verd
     truth = np.repeat([0.0, 1.0], [len(a), len(b)])
     spread = x.std(axis=0) + 1e-6
     apart = np.abs(sides[0].mean(axis=0) - sides[1].mean(axis=0)) / spread
-    names = [
-        "points",
-        *(
-            f"{table}: {name}"
-            for table in ("rings", "beams", "heights", "voxels", "free", "spacing")
-            for name in _names(a[0])[table]
-        ),
-    ]
+    tables, order = _names(a[0]), ("rings", "beams", "heights", "voxels", "free", "spacing")
+    names = ["points", *(f"{table}: {name}" for table in order for name in tables[table])]
     telling = tuple(names[index] for index in np.argsort(-apart)[:5])
     if min(len(a), len(b)) < FOLDS:
         return Verdict(float("nan"), telling)

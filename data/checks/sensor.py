@@ -77,8 +77,8 @@ def guess_points(files: Sequence[Path], named: Sequence[str] = ()) -> Guess:
 def _of_rows(files: Sequence[Path], chosen: Sequence[Path]) -> tuple[tuple[str, ...], str]:
     """Of files without names: the number of columns that makes them most unlike one another."""
     if chosen[0].suffix.lower() == ".npy":
-        width = int(_array(chosen[0]).shape[1])
-        return _names(_array(chosen[0])), f"an array of {width} columns"
+        table = _array(chosen[0])
+        return _names(table), f"an array of {table.shape[1]} columns"
     sizes = [path.stat().st_size for path in files]
     if not any(sizes):
         raise ValueError(f"{files[0].parent}: all clouds are empty files; get them again")
@@ -147,13 +147,9 @@ class IntensityScale:
         else:
             full = max(self._full, full_intensity(intensity))
             if full != self._full:
-                notes = [
-                    Note(
-                        "intensity",
-                        f"intensities up to {np.nanmax(intensity):.4g}; from here on they are "
-                        f"divided by {full:g}",
-                    )
-                ]
+                seen = f"intensities up to {np.nanmax(intensity):.4g}"
+                text = f"{seen}; from here on they are divided by {full:g}"
+                notes.append(Note("intensity", text))
             self._full = full
         points = cloud.points.copy()
         points[:, 3] = np.clip(intensity / np.float32(full), 0, 1)

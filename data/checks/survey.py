@@ -170,6 +170,9 @@ def _look_at(
         labels = labels.select(labels.types != DONT_CARE)
         turns = np.abs(labels.rotation_y)
         flat = np.any(labels.bbox[:, 2:] <= labels.bbox[:, :2], axis=1)
+    notes: list[Note] = []
+    if grid and len(frame.points) >= FEWEST_POINTS:
+        notes = oddities(frame.points[:, :4], grid.point_range, ground_z)
     readings.add(every, boxes)
     boxes[:, 6] = wrap_angle(boxes[:, 6])
     boxes = boxes.astype(np.float32)
@@ -182,7 +185,8 @@ def _look_at(
         intensity=(finite[:, 3].min(), finite[:, 3].max()) if len(finite) else (),
         turns=turns,
         voxels=_count_voxels(finite, grid) if grid else 0,
-        notes=_oddities(frame.points[:, :4], grid, ground_z) if grid else [],
+        # the survey has the intensities itself
+        notes=[note for note in notes if "intensity" not in note.kind],
         names=tuple(frame.names),
         boxes=boxes,
         counts=points_in_boxes(finite, boxes).sum(axis=1),
@@ -220,14 +224,6 @@ def _count_voxels(points: np.ndarray, grid: VoxelGrid) -> int:
     cloud = torch.from_numpy(np.ascontiguousarray(points, np.float32))
     limit = max(len(points), 1)
     return len(voxelize(cloud, offsets, grid, 1, limit).coords)
-
-
-def _oddities(points: np.ndarray, grid: VoxelGrid, ground_z: float) -> list[Note]:
-    """But for intensities, which the survey has itself."""
-    if len(points) < FEWEST_POINTS:
-        return []
-    notes = oddities(points, grid.point_range, ground_z)
-    return [note for note in notes if "intensity" not in note.kind]
 
 
 EMPTY = 0.02  # share of boxes without points from which it is told

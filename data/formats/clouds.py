@@ -40,7 +40,6 @@ NO_ARRAY = (
     TypeError,
     MemoryError,
 )
-LARGEST = 1 << 30  # bytes of a scan: 67 million points
 OTHERS = {  # the first bytes of other files, four at least: fewer may be a number
     np.lib.format.MAGIC_PREFIX: ".npy",
     b"# .PCD": "PCD",
@@ -73,8 +72,7 @@ def read_rows(path: Path | str, columns: Sequence[str]) -> np.ndarray:
     path = Path(path)
     require_file(path)
     size = path.stat().st_size
-    if size > LARGEST:
-        raise ValueError(f"{path}: {size} bytes are more than a scan has")
+    require_size(size, path)
     if path.suffix.lower() == ".npy":
         return _read_npy(path, columns)
     return _read_bin(path, size, columns)

@@ -70,7 +70,7 @@ KITTI_POINTS = PointColumns()
 
 INTENSITY_NAMES = ("intensity", "intensities", "reflectivity", "reflectance", "remission", "i")
 PREFIX = "scalar_"  # that CloudCompare gives to fields of its PLY files
-LARGEST = 1 << 30  # bytes of a cloud
+LARGEST = 1 << 30  # bytes of a cloud: 67 million points
 
 
 class Cloud(NamedTuple):

@@ -89,7 +89,9 @@ def find_overlaps(truth: Objects, detections: Objects) -> Overlaps:
             dont_care[candidates] = shared.max(axis=0) / area
     a = np.concatenate([np.zeros(0, np.int64), *rows])
     b = np.concatenate([np.zeros(0, np.int64), *columns])
-    iou = _image_iou(truth.bbox[a], detections.bbox[b])
+    one, other = truth.bbox[a], detections.bbox[b]
+    shared = _image_overlap(one, other)
+    iou = shared / (_image_area(one) + _image_area(other) - shared)
     bev, volume = box_iou(truth.boxes[a], detections.boxes[b])
     return Overlaps(truth.frames[a], a, b, {"bbox": iou, "bev": bev, "3d": volume}, dont_care)
 
@@ -113,11 +115,6 @@ def _image_overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """[..., 4] x [..., 4] -> [...] square pixels that two image boxes share."""
     low, high = np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])
     return np.prod(np.maximum(high - low, 0), axis=-1)
-
-
-def _image_iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    shared = _image_overlap(a, b)
-    return shared / (_image_area(a) + _image_area(b) - shared)
 
 
 def box_iou(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,13 +8,7 @@ import numpy as np
 from millisecond.data.simulator import fast_casting, plain_casting
 from millisecond.data.simulator.fast_casting import has_kernels
 from millisecond.data.simulator.rays import GROUND, MISS, FirstHits, Grid
-from millisecond.data.simulator.seen import (
-    SeenVolumes,
-    in_sight,
-    placed_at,
-    surfaces_of,
-    volumes_of,
-)
+from millisecond.data.simulator.seen import SeenVolumes, in_sight, surfaces_of, volumes_of
 from millisecond.data.simulator.street import Street
 
 
@@ -58,7 +52,8 @@ def cast(
         way = street.ego_speed * time
         casting.cast_ground(raised.ground, way, grid.directions, reach, layers[0])
         touched = np.zeros((len(things), last - first), dtype=bool)
-        at = placed_at(pose[number])
+        x, y, z, yaw = pose[number].T
+        at = np.stack([x, y, z, np.cos(yaw), np.sin(yaw)], axis=1)
         casting.cast_meshes(surfaces, at, number, grid, layers, touched)
         if volumes is not None:
             crossed = casting.cross_volumes(volumes.placed(at), grid)

@@ -116,7 +116,7 @@ def returning(
     """The pulses that come back: by material, incidence and range.
 
     Half of the pulses onto a road come back from `reach` metres. Power falls with the square of the
-    distance and with the cosine of the angle, see `Surface.smooth`. tone: from `tones`.
+    distance and with the cosine of the angle, see `Surface.smooth`. tone: see `scan`.
     """
     drawn = rng.random(len(echoes.depth), np.float32)
     near, far = np.float32(sensor.min_range), np.float32(sensor.max_range)
@@ -133,12 +133,6 @@ def returning(
     chance *= 1 - _LOST[material]
     kept = drawn[ray] < chance
     return Returns(*(values[kept] for values in (ray, depth, owner, cosine, bright)))
-
-
-def tones(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Brightness of each of `count` things, in spreads of its material. The last entry (index -1)
-    is the ground, with 0."""
-    return np.append(rng.standard_normal(count, dtype=np.float32), np.float32(0))
 
 
 def noisy_range(depth: np.ndarray, sensor: Sensor, rng: np.random.Generator) -> np.ndarray:
@@ -209,7 +203,8 @@ def scan(
     front = np.where(np.isfinite(glass.depth), glass.owner, solid.owner)
     seen = np.bincount(front[front >= 0], minlength=count)
     through_glass(solid, glass, rng)
-    tone = tones(count, rng)
+    # brightness of each thing, in spreads of its material; the last one (-1) is the ground
+    tone = np.append(rng.standard_normal(count, dtype=np.float32), np.float32(0))
     first, second = at_edges(solid, rays.directions.shape[2], sensor, rng)
     offset = sensor.beam_noise * rng.standard_normal(len(rays.heights), dtype=np.float32)
     points, owner = _measure(first, rays, sensor, tone, reach, offset, rng)

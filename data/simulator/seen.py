@@ -45,7 +45,7 @@ class SeenVolumes(NamedTuple):
         return np.where(self.rounded, half[:, :2].max(1), np.hypot(half[:, 0], half[:, 1]))
 
     def placed(self, pose: np.ndarray) -> "SeenVolumes":
-        """In the sensor's frame, of things at pose [S, 5]."""
+        """In the sensor's frame, of things at pose [S, 5]: x, y, z, cosine and sine of the yaw."""
         x, y, z = self.centre
         at_x, at_y, at_z, cos, sin = pose[self.part].T
         centre = [cos * x - sin * y + at_x, sin * x + cos * y + at_y, z + at_z]
@@ -66,12 +66,6 @@ def in_sight(
     centre = np.array([poses[:, 0], poses[:, 1], poses[:, 2] + middle])
     index = cylinders(grid, centre, radius, rise)
     return index[np.hypot(*centre[:2, index]) - radius[index] < reach]
-
-
-def placed_at(poses: np.ndarray) -> np.ndarray:
-    """[S, 4] x, y, z, yaw as [S, 5] x, y, z, cosine and sine."""
-    x, y, z, yaw = poses.T
-    return np.stack([x, y, z, np.cos(yaw), np.sin(yaw)], axis=1)
 
 
 def surfaces_of(things: Sequence[Thing]) -> Surfaces:

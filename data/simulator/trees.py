@@ -27,11 +27,7 @@ from millisecond.data.schema import plain
 from millisecond.data.simulator.fast_casting import has_kernels
 from millisecond.data.simulator.hall import Site, simulate_hall
 from millisecond.data.simulator.lidar import default_sensor
-from millisecond.data.simulator.recording import (
-    record,
-    simulate,
-    simulated_calibration,
-)
+from millisecond.data.simulator.recording import record, simulate, simulated_calibration
 from millisecond.data.simulator.sensors import Sensor
 from millisecond.data.simulator.street import WORLD
 

@@ -81,8 +81,11 @@ class TrainState:
         moments = self.optimizer.state_dict()["state"]
         for index, (name, _) in enumerate(self.model.named_parameters()):
             tensors |= _prefixed(f"optimizer.{name}", moments.get(index, {}))
-        for rank, generators in enumerate(processes.gather(_random_states(processes.device))):
-            tensors |= _prefixed(f"random.{rank}", generators)
+        generators = {"cpu": torch.get_rng_state()}
+        if processes.device.type == "cuda":
+            generators["cuda"] = torch.cuda.get_rng_state(processes.device)
+        for rank, states in enumerate(processes.gather(generators)):
+            tensors |= _prefixed(f"random.{rank}", states)
         numbers = {
             "step": self.step,
             "validated": self.validated,
@@ -126,13 +129,6 @@ class TrainState:
                 apart = value.stride() != parameter.stride()  # saved contiguous
                 if value.shape == parameter.shape and apart:
                     moments[key] = torch.empty_like(parameter).copy_(value)
-
-
-def _random_states(device: torch.device) -> dict[str, Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return states
 
 
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

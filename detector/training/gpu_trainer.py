@@ -229,7 +229,9 @@ class GpuTrainer(Trainer):
         with self._branch as branch:
             with branch.fork(boxes, indexed.labels), torch.no_grad():
                 match = self.criterion.assigner.match(boxes, indexed.labels)
-                of_total = self._of_total()
+                # of a batch's total loss: the loss scale, and its share in the update
+                one = torch.ones((), device=self.processes.device)
+                of_total = self.state.scaler.scale(one) / self.settings.accumulate
                 if self._cast is not self._optimizer.flat:
                     self._cast.copy_(self._optimizer.flat)
             with self.autocast():
@@ -243,11 +245,6 @@ class GpuTrainer(Trainer):
             )
         self._keep(gradients)
         return record
-
-    def _of_total(self) -> Tensor:
-        """The gradient of a batch's total loss: the loss scale, and its share in the update."""
-        one = torch.ones((), device=self.processes.device)
-        return self.state.scaler.scale(one) / self.settings.accumulate
 
     def _keep(self, gradients: Sequence[Tensor | None]) -> None:
         """Copies the gradients into flat memory: those that lie as their part does by one launch

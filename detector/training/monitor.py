@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from millisecond.data.files import read_text, replacing
+from millisecond.data.files import read_text, write_lines
 from millisecond.data.frame import Batch
 from millisecond.detector.draw.birds_eye import draw_birds_eye
 from millisecond.detector.draw.style import Palette, Shown
@@ -147,9 +147,8 @@ def _keep_until(log: Path, step: int, validated: int) -> None:
         with suppress(ValueError, KeyError, TypeError):
             numbers = json.loads(line)
             if numbers["step"] <= (validated if "validation/total" in numbers else step):
-                kept.append(line + "\n")
-    with replacing(log) as temporary:
-        temporary.write_text("".join(kept), encoding="utf-8")
+                kept.append(line)
+    write_lines(log, kept)
 
 
 LOG_EVERY = 10  # steps

@@ -141,11 +141,11 @@ def training(setup, folder):
     offsets = torch.tensor([0, *map(len, clouds)], dtype=torch.int32).cumsum(0).int()
     truth = torch.from_numpy(golden["gt"]).float().to(setup.device)
     boxes, labels = truth[..., :7], truth[..., 7].long()
-    losses = criterion(
-        model(*model.sites(torch.cat(clouds).to(setup.device), offsets.to(setup.device))),
-        boxes,
-        labels,
-    )
+    voxels, pyramid = model.sites(torch.cat(clouds).to(setup.device), offsets.to(setup.device))
+    bev = model.encode(voxels, pyramid)
+    if setup.device.type == "cpu":  # in this order of axes oneDNN takes a third of the time less
+        model, bev = model.to(memory_format=torch.contiguous_format), bev.contiguous()
+    losses = criterion(model.predict(bev), boxes, labels)
     losses.total.backward()
     targets = targets_of(criterion.assigner, boxes, labels)
     return SimpleNamespace(golden=golden, model=model, losses=losses, targets=targets)

@@ -55,13 +55,20 @@ def knows_torch(source: Path) -> bool:
     return source.parent.name == "bindings" or source.name.endswith(("_torch.cpp", "_checks.h"))
 
 
+@cache
+def hasty() -> list[str]:
+    """Options by which nvcc finds all mistakes and makes no fast code; older nvcc lacks the first."""
+    options = subprocess.run([str(NVCC), "--help"], capture_output=True, text=True).stdout
+    return ["-Ofc=max"] if "--Ofast-compile" in options else ["-Xcicc=-O0", "-Xptxas=-O1"]
+
+
 def kernel_jobs(folder: Path) -> list[list[object]]:
     """Commands that compile the kernels for the oldest and the present GPU."""
 
     def command(source: Path, architecture: str) -> list[object]:
         out = folder / f"{source.parent.name}_{source.stem}_{architecture}.cubin"
         target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
-        flags = [*cpp_extension.COMMON_NVCC_FLAGS, *library.CUDA_FLAGS, "-Xcicc=-O0", "-Xptxas=-O1"]
+        flags = [*cpp_extension.COMMON_NVCC_FLAGS, *library.CUDA_FLAGS, *hasty()]
         job = [NVCC, "-std=c++17", *INCLUDES, *flags, target]
         return [*job, "-cubin", source, "-o", out]
 

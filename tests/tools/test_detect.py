@@ -162,8 +162,12 @@ def test_a_name_that_is_not_utf8_does_not_stop_the_others(tmp_path, weights, cap
         ]
         assert "in 3 scans" in out
         assert sorted(path.stem for path in output.glob("[!.]*")) == ["a", "b", "c"]
+
+
+def test_the_name_of_an_output_that_is_not_utf8_is_printed(tmp_path, weights):
+    cloud(500).tofile(tmp_path / "a.bin")
     program = str(Path(tool.__file__))
-    alone = [sys.executable, program, scans / "a.bin", "--weights", weights, "--output"]
+    alone = [sys.executable, program, tmp_path / "a.bin", "--weights", weights, "--output"]
     other = tmp_path / os.fsdecode(b"o\xff")
     done = subprocess.run([*alone, other], capture_output=True, text=True)
     assert done.returncode == 0 and "written to" in done.stdout and "o\\udcff" in done.stdout

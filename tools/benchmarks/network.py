@@ -39,6 +39,9 @@ def measure(
             stages.run(scans.points[0])
         frames = [[stages.run(cloud) for _ in range(repeats)] for cloud in scans.points]
         boxes = [len(stages.detector(cloud).boxes) for cloud in scans.points]
+    calls = [call for frame in frames for call in frame]
+    # a peer may have failed after the first call
+    measured = [name for name in calls[0] if all(name in call for call in calls)]
     result = {
         "device": hardware(device),
         "threads": torch.get_num_threads(),
@@ -46,7 +49,7 @@ def measure(
         "precision": precision,
         "scans": scans.source,
         "boxes": boxes,
-        "stages": [_row(name, frames) for name in _measured(frames)],
+        "stages": [_row(name, frames) for name in measured],
         "peers_left_out": stages.left_out,
     }
     print_table(result)
@@ -97,12 +100,6 @@ class _Stages:
                 del self.peers[name]
                 self.left_out[name] = reason(error)
         return times
-
-
-def _measured(frames: list[list[dict[str, float]]]) -> list[str]:
-    """The stages that every call has: a peer may have failed after the first."""
-    calls = [call for frame in frames for call in frame]
-    return [name for name in calls[0] if all(name in call for call in calls)]
 
 
 def _row(stage: str, frames: list[list[dict[str, float]]]) -> dict:

@@ -136,7 +136,8 @@ def _series(
     slow = sum(time > high for time in milliseconds)
     text = f"p99.9 {times.p99_9:.3f} ms" + (f", {slow} slower" if slow else "")
     right: float = WIDTH - RIGHT
-    for said, colour in ((text, FAINT), *_percentiles(times)):
+    percentiles = [(f"{mark} {getattr(times, mark):.3f}", MARKS[mark]) for mark in MARKS]
+    for said, colour in ((text, FAINT), *reversed(percentiles)):  # the slowest first
         write(draw, (right, top + 10), said, colour, 14, "rm")
         right -= width(said, 14) + 16
 
@@ -157,11 +158,6 @@ def _series(
     for mark, colour in MARKS.items():
         x = LEFT + room * (getattr(times, mark) - low) / (high - low)
         draw.line((x, base - BARS, x, base), colour)
-
-
-def _percentiles(times: Percentiles) -> list[tuple[str, Colour]]:
-    """Those that are marked, the slowest first, in the colours of their lines."""
-    return [(f"{mark} {getattr(times, mark):.3f}", MARKS[mark]) for mark in reversed(MARKS)]
 
 
 def _step(span: float) -> float:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from millisecond import ops
+from millisecond.ops.lab.pointnet2 import PointNet2
 from millisecond.ops.lab.timing import by_turns, kernel_time
-from millisecond.tools.benchmarks.pointnet2 import compiled, launcher
 from millisecond.tools.benchmarks.timing import Scans
 
 # clouds, points of a cloud, centres or queries
@@ -37,7 +37,7 @@ def measure(scans: Scans, repeats: int) -> dict:
     name = torch.cuda.get_device_name()
     print(f"{name}, torch {torch.__version__}, points of {scans.source}, ms per call in a graph")
     pool = torch.cat([cloud[:, :3] for cloud in scans.points])
-    baseline = Baseline()
+    baseline = PointNet2()
     rows = []
     for (batch, count, queries), order in product(SIZES, ORDERS):
         points, centres = _clouds(pool, batch, count, queries, order)
@@ -91,11 +91,11 @@ def _compare(pair: Pair, sizes: dict[str, int | str], repeats: int) -> list[dict
     return rows
 
 
-def _searches(points: Tensor, centres: Tensor, baseline: Baseline) -> Iterator[Pair]:
+def _searches(points: Tensor, centres: Tensor, baseline: PointNet2) -> Iterator[Pair]:
     yield Pair(
         "ball query",
         lambda: ops.ball_query(points, centres, RADIUS, SAMPLES),
-        lambda: baseline.ball_query(points, centres),
+        lambda: baseline.ball_query(points, centres, RADIUS, SAMPLES),
     )
     yield Pair(
         "three nearest",
@@ -104,7 +104,7 @@ def _searches(points: Tensor, centres: Tensor, baseline: Baseline) -> Iterator[P
     )
 
 
-def _features(points: Tensor, centres: Tensor, baseline: Baseline) -> Iterator[Pair]:
+def _features(points: Tensor, centres: Tensor, baseline: PointNet2) -> Iterator[Pair]:
     balls = ops.ball_query(points, centres, RADIUS, SAMPLES)
     yield from _with_backward(
         "grouping",
@@ -143,45 +143,3 @@ def _with_backward(
         return theirs(share_by_channel, count, True).mT
 
     yield Pair(f"{name} and backward", both_of_ours, both_of_theirs)
-
-
-class Baseline:
-    """PointNet++'s operators. Features are [B, C, P]; rows are int32."""
-
-    def __init__(self) -> None:
-        library = compiled("pointnet2_neighbours.cu")
-        names = "ball_query", "three_nearest", "group", "interpolate"
-        self._launch = {name: launcher(library, f"pointnet2_{name}") for name in names}
-
-    def ball_query(self, points: Tensor, centres: Tensor) -> Tensor:
-        rows = points.new_full((*centres.shape[:2], SAMPLES), -1, dtype=torch.int32)
-        sizes = len(points), points.shape[1], centres.shape[1]
-        limit = float(torch.tensor(RADIUS).square())
-        self._launch["ball_query"](points, centres, *sizes, limit, SAMPLES, rows)
-        return rows
-
-    def three_nearest(self, points: Tensor, queries: Tensor) -> Tensor:
-        rows = torch.empty(queries.shape, dtype=torch.int32, device="cuda")
-        sizes = len(points), points.shape[1], queries.shape[1]
-        self._launch["three_nearest"](points, queries, *sizes, rows, torch.empty_like(queries))
-        return rows
-
-    def grouping(self, balls: Tensor) -> Callable[[Tensor, int, bool], Tensor]:
-        return self._gather("group", balls.flatten(1).int())
-
-    def interpolation(self, rows: Tensor, weights: Tensor) -> Callable[[Tensor, int, bool], Tensor]:
-        return self._gather("interpolate", rows.int(), weights)
-
-    def _gather(self, name: str, *table: Tensor) -> Callable[[Tensor, int, bool], Tensor]:
-        """Forward to so many places, or backward to so many points."""
-
-        def call(values: Tensor, size: int, backward: bool) -> Tensor:
-            batch, channels, _ = values.shape
-            make = torch.zeros if backward else torch.empty
-            out = make(batch, channels, size, device="cuda")
-            features, places = (out, values) if backward else (values, out)
-            sizes = batch, channels, features.shape[2], places.shape[2]
-            self._launch[name](features, *table, *sizes, places, int(backward))
-            return out
-
-        return call

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from millisecond.ops import furthest_point_sampling
+from millisecond.ops.lab.pointnet2 import sampler
 from millisecond.ops.lab.timing import Times, by_turns
-from millisecond.tools.benchmarks.pointnet2 import compiled, launcher
 
 SIZES = ((1024, 16_384), (2048, 131_072))  # samples, points of a cloud
 BATCHES = (1, 16)
@@ -24,7 +24,7 @@ def measure(repeats: int) -> dict:
     torch.manual_seed(0)
     samplers: dict[str, Sampler] = {
         "millisecond": furthest_point_sampling,
-        "PointNet++": baseline(),
+        "PointNet++": sampler(),
     }
     name = torch.cuda.get_device_name()
     print(f"{name}, torch {torch.__version__}, uniform points, {repeats} calls each, one by one")
@@ -59,17 +59,3 @@ def _compare(
             flush=True,
         )
     return rows
-
-
-def baseline() -> Sampler:
-    """PointNet++'s kernel, compiled for the current device; raises BuildError as `compiled`."""
-    sample = launcher(compiled("pointnet2_sampling.cu"), "pointnet2_sample")
-
-    def call(points: Tensor, samples: int) -> Tensor:
-        batch, count, _ = points.shape
-        nearest = points.new_full((batch, count), 1e10)
-        chosen = torch.empty(batch, samples, dtype=torch.int64, device=points.device)
-        sample(points, batch, count, samples, nearest, chosen)
-        return chosen
-
-    return call

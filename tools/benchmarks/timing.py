@@ -12,7 +12,6 @@ from torch import Tensor
 
 from millisecond.data.formats.clouds import read_points
 from millisecond.data.simulator import simulate
-from millisecond.data.simulator.sensors import find_sensor
 from millisecond.detector.models.sparse_encoder import DOWNS
 from millisecond.ops import Level, VoxelGrid, Voxels, index_pyramid, voxelize
 
@@ -44,9 +43,8 @@ class Scans(NamedTuple):
 
 def simulated_sweeps(count: int) -> Scans:
     """Streets as an HDL-64E sees them in all directions."""
-    sensor = find_sensor("hdl-64e")
-    clouds = [simulate(seed, sensor=sensor, crop=False).points for seed in range(count)]
-    return Scans([torch.from_numpy(points) for points in clouds], f"{count} simulated sweeps")
+    clouds = [torch.from_numpy(simulate(seed, crop=False).points) for seed in range(count)]
+    return Scans(clouds, f"{count} simulated sweeps")
 
 
 def load_scans(folder: Path | None, count: int) -> Scans:

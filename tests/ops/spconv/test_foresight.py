@@ -6,7 +6,7 @@ import torch
 import millisecond.ops.kernel_map as kernel_map
 import millisecond.ops.spconv as spconv
 from millisecond.ops import line_maps
-from millisecond.tools.benchmarks import from_spconv as models
+from millisecond.ops.lab import spconv_networks as models
 from tests.helpers.dense_oracle import draws, random_sites
 
 SHAPE = (41, 18, 16)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import millisecond.ops.spconv as spconv
-from millisecond.tools.benchmarks import from_spconv as models
+from millisecond.ops.lab import spconv_networks as models
 from tests.helpers import dense_spconv
 from tests.helpers.dense_oracle import assert_same, draws, random_sites
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import millisecond.ops.spconv as spconv
 from millisecond.ops import line_maps
-from millisecond.tools.benchmarks import from_spconv as models
+from millisecond.ops.lab import spconv_networks as models
 from tests.conftest import CONV_BLOCKS, CONVOLUTION
 from tests.helpers.dense_oracle import draws, random_sites
 from tests.helpers.sparse import error
