@@ -103,7 +103,7 @@ struct ms_detector {
     require(given.points || points == 0, "points: are null");
     const int width = network().point_width, number_bytes = sizeof(float);
     const int64_t packed = int64_t(width) * number_bytes, stride = given.stride ? given.stride : packed;
-    require_from("scans.stride", stride, number_bytes, INT32_MAX);
+    require_from("scans.stride", stride, given.offsets ? number_bytes : packed, INT32_MAX);
     std::vector<int32_t> columns(width);
     for (int c = 0; c < width; ++c) {
       columns[c] = given.offsets ? given.offsets[c] : c * number_bytes;
