@@ -8,10 +8,10 @@ SANITIZERS := memcheck initcheck racecheck
 OF_KERNELS := tests/ops tests/detector/test_bev_rows_gpu.py tests/detector/test_frame_graph_gpu.py \
   tests/detector/test_encoder_gpu.py tests/detector/test_golden_openpcdet.py
 
-.PHONY: help demo train-demo test test-gpu sanitize lint types check format bench clean
+.PHONY: help demo train-demo test test-gpu sanitize cross-aarch64 lint types check format bench clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 demo: .venv/installed  ## the shipped weights on a simulated drive: output/demo/
 	$(BIN)/millisecond tour --output output/demo
@@ -36,6 +36,10 @@ sanitize: .venv/installed  ## run every kernel under compute-sanitizer; needs a 
 	for tool in $(SANITIZERS); do PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
 	  compute-sanitizer --tool $$tool --error-exitcode 1 \
 	  $(BIN)/python tests/helpers/every_kernel.py || exit 1; done
+
+cross-aarch64: .venv/installed  ## compile all host code for aarch64, run the kernels for CPUs in qemu
+	$(BIN)/python -m pytest -q tests/cpp/test_aarch64.py
+	$(BIN)/python tests/helpers/cross_aarch64.py
 
 lint: .venv/installed types  ## check style and types, print the sizes of the house
 	$(BIN)/ruff check .

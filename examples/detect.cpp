@@ -61,7 +61,7 @@ int main(int count, char** arguments) {
   ms_detector* opened = nullptr;
   if (failed(ms_detector_open(arguments[1], precision, 0, &opened))) return 2;
   const std::unique_ptr<ms_detector, Close> detector(opened);
-  ms_detector_info info;
+  ms_detector_info info = {sizeof info};
   if (failed(ms_detector_describe(opened, &info))) return 2;
 
   std::vector<float> points, boxes(7 * size_t(info.most_boxes)), scores(info.most_boxes);
@@ -72,7 +72,7 @@ int main(int count, char** arguments) {
     const auto number = static_cast<int64_t>(points.size() / info.point_width);
     if (failed(ms_detector_warm_up(opened, number, nullptr))) return 2;
     int64_t found = 0;
-    ms_left_out left_out;
+    ms_left_out left_out = {sizeof left_out};
     const auto started = std::chrono::steady_clock::now();
     if (failed(ms_detect(opened, points.data(), number, boxes.data(), scores.data(), labels.data(),
                          info.most_boxes, &found, &left_out, nullptr)))

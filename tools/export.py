@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_uint32, c_void_p
 from pathlib import Path
 
 import numpy as np
@@ -137,7 +137,8 @@ def _build(place: Path) -> str | None:
                 lines = (result.stdout + result.stderr).splitlines()
                 wrong = [line for line in lines if "rror" in line] or lines[-1:] or ["no output"]
                 return f"{command[0]} failed: {wrong[0].strip()[:300]}"
-        shutil.copyfile(Path(build) / LIBRARY, place / LIBRARY)
+        for path in Path(build).glob(f"{LIBRARY}*"):  # and links to it, by version
+            shutil.copy(path, place, follow_symlinks=False)
     return None
 
 
@@ -145,6 +146,7 @@ class Info(ctypes.Structure):
     """ms_detector_info."""
 
     _fields_ = (
+        ("size", c_uint32),
         ("point_width", c_int32),
         ("most_boxes", c_int32),
         ("classes", c_int32),
@@ -155,7 +157,7 @@ class Info(ctypes.Structure):
 class LeftOut(ctypes.Structure):
     """ms_left_out."""
 
-    _fields_ = (("not_finite", c_int64), ("over_cap", c_int64))
+    _fields_ = (("size", c_uint32), ("not_finite", c_int64), ("over_cap", c_int64))
 
 
 class Library:
@@ -190,7 +192,7 @@ class CppDetector:
         self._library, self._handle = library, c_void_p()
         path = str(network).encode()
         library("ms_detector_open", path, TYPES[precision], 0, ctypes.byref(self._handle))
-        self.info = Info()
+        self.info = Info(ctypes.sizeof(Info))
         library("ms_detector_describe", self._handle, ctypes.byref(self.info))
         self.allocate()
 
@@ -200,7 +202,7 @@ class CppDetector:
         self._boxes = np.empty((most, 7), np.float32)
         self._scores, self._labels = np.empty(most, np.float32), np.empty(most, np.int32)
         self._out = [array.ctypes.data for array in (self._boxes, self._scores, self._labels)]
-        self._found, self.left_out = c_int64(), LeftOut()
+        self._found, self.left_out = c_int64(), LeftOut(ctypes.sizeof(LeftOut))
 
     def __call__(self, points: np.ndarray) -> Found:
         """points [P, C] float32 on the host -> boxes [n, 7], scores [n], labels [n]."""

@@ -1,33 +1,43 @@
 """Structures of millisecond.h, and arguments for its functions."""
 
 import ctypes
-from ctypes import POINTER, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_uint32, c_void_p
 
 import torch
 from torch import Tensor
 
+LOG = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)  # of ms_set_log
 TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # ms_type
 
 
-class Grid(ctypes.Structure):
-    _fields_ = (("lower", c_float * 3), ("size", c_float * 3), ("shape", c_int32 * 3))
+class Sized(ctypes.Structure):
+    """One that begins with its size."""
+
+    _fields_ = (("size", c_uint32),)
+
+    def __init__(self, *values: object):
+        super().__init__(ctypes.sizeof(self), *values)
 
 
-class Window(ctypes.Structure):
+class Grid(Sized):
+    _fields_ = (("lower", c_float * 3), ("voxel", c_float * 3), ("shape", c_int32 * 3))
+
+
+class Window(Sized):
     _fields_ = tuple((name, c_int32 * 3) for name in ("kernel", "stride", "padding", "dilation"))
 
 
-class Table(ctypes.Structure):
+class Table(Sized):
     _fields_ = (
+        ("volume", c_int32),
         ("neighbours", c_void_p),
         ("count", c_void_p),
         ("rows", c_int64),
-        ("volume", c_int32),
         ("flipped", c_int32),
     )
 
 
-class Predictions(ctypes.Structure):
+class Predictions(Sized):
     _fields_ = (
         *((name, c_int32) for name in ("type", "batch", "anchors", "classes")),
         *((name, c_void_p) for name in ("logits", "residuals", "directions", "boxes")),
@@ -36,11 +46,17 @@ class Predictions(ctypes.Structure):
     )
 
 
-class Scans(ctypes.Structure):
-    _fields_ = (("points", c_void_p), ("counts", POINTER(c_int64)), ("batch", c_int32))
+class Scans(Sized):
+    _fields_ = (
+        ("batch", c_int32),
+        ("points", c_void_p),
+        ("counts", POINTER(c_int64)),
+        ("stride", c_int64),
+        ("offsets", POINTER(c_int32)),
+    )
 
 
-class EncoderInfo(ctypes.Structure):
+class EncoderInfo(Sized):
     _fields_ = tuple((name, c_int32) for name in ("point_width", "channels", "height", "width"))
 
 
@@ -63,4 +79,4 @@ def on_stream() -> c_void_p:
 def table_of(neighbours: Tensor, count: Tensor | None = None, flipped: bool = False) -> Table:
     """The table of neighbours [V, N] int32 on the GPU."""
     volume, rows = neighbours.shape
-    return Table(at(neighbours), at(count), rows, volume, flipped)
+    return Table(volume, at(neighbours), at(count), rows, flipped)

@@ -51,14 +51,20 @@ def test_a_folder_needs_nothing_of_the_repository(tmp_path, monkeypatch, capsys)
         ("80;90a", "80;90a-real"),
         ("87;90-virtual", "87;90-virtual"),
         ("all-major", "80-real;90a-real;120"),
+        ("none", "80-real;87-real;90a-real;100-real;121"),  # native, where there is no GPU
     ],
 )
 def test_the_code_for_hopper_has_products_of_warpgroups(tmp_path, asked, built):
+    nvcc, native = tmp_path / "nvcc", "" if asked == "none" else "90-real"
+    nvcc.write_text("#!/bin/sh\nprintf 'sm_%s\\n' 75 80 87 90 100 121\n")
+    nvcc.chmod(0o755)
     lists = (ROOT / "detector" / "cpp" / "CMakeLists.txt").read_text()
     part = re.search(r"^if\(CMAKE_CUDA_ARCHITECTURES MATCHES.*?^$", lists, re.M | re.S)
     script = tmp_path / "targets.cmake"
     script.write_text(
-        f"set(CMAKE_CUDA_ARCHITECTURES {asked})\nset(CMAKE_CUDA_ARCHITECTURES_NATIVE 90-real)\n"
+        f"set(CMAKE_CUDA_COMPILER {nvcc})\n"
+        f"set(CMAKE_CUDA_ARCHITECTURES {asked.replace('none', 'native')})\n"
+        f"set(CMAKE_CUDA_ARCHITECTURES_NATIVE {native})\n"
         f"set(CMAKE_CUDA_ARCHITECTURES_ALL_MAJOR 80-real 90-real 120)\n{part[0]}\n"
         'message("${CMAKE_CUDA_ARCHITECTURES}")\n'
     )

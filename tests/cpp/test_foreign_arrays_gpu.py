@@ -62,7 +62,7 @@ def test_operators_on_arrays_of_cupy(library):
         )  # fmt: skip
         weight = cupy.random.default_rng(0).random((27, 4, 16), dtype=cupy.float32) - 0.5
         middle = cupy.empty((rows, 16), cupy.float32)
-        table = Table(address(same), None, rows, 27, 0)
+        table = Table(27, address(same), None, rows, 0)
         library(
             "ms_sparse_conv", 0, pointer(features), 4, pointer(weight), 0, 16,
             ctypes.byref(table), None, None, 1, pointer(middle), on,
@@ -77,7 +77,7 @@ def test_operators_on_arrays_of_cupy(library):
         )  # fmt: skip
         wide = cupy.random.default_rng(1).random((27, 16, 32), dtype=cupy.float32) - 0.5
         out = cupy.empty((capacity, 32), cupy.float32)
-        table = Table(address(down), address(state) + 4, capacity, 27, 0)
+        table = Table(27, address(down), address(state) + 4, capacity, 0)
         library(
             "ms_sparse_conv", 0, pointer(middle), 16, pointer(wide), 0, 32,
             ctypes.byref(table), None, None, 0, pointer(out), on,

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from millisecond.detector import Detector
-from millisecond.tools.export import CppDetector
+from millisecond.tools.export import CppDetector, LeftOut
 from tests.cpp.dlpack import address
-from tests.cpp.structures import Scans
+from tests.cpp.structures import LOG, Scans
 from tests.helpers.small_detector import cloud
 
 pytestmark = pytest.mark.gpu
@@ -114,8 +114,9 @@ def batch_of(cpp, scans, capacity=None):
     boxes = np.full((len(scans), capacity, 7), np.nan, np.float32)
     scores = np.empty((len(scans), capacity), np.float32)
     labels = np.empty((len(scans), capacity), np.int32)
-    found, left_out = (ctypes.c_int64 * len(scans))(), type(cpp.left_out)()
-    given = Scans(points.ctypes.data, counts, len(scans))
+    found = (ctypes.c_int64 * len(scans))()
+    left_out = LeftOut(ctypes.sizeof(LeftOut))
+    given = Scans(len(scans), points.ctypes.data, counts)
     cpp._library(
         "ms_detect_batch", cpp._handle, ctypes.byref(given),
         *(ctypes.c_void_p(array.ctypes.data) for array in (boxes, scores, labels)),
@@ -157,3 +158,123 @@ def test_mistakes_in_a_batch_are_told(library, network):
         library("ms_detector_warm_up_batch", cpp._handle, ctypes.c_int64(10), 0, None)
     library("ms_detector_warm_up_batch", cpp._handle, ctypes.c_int64(10), 3, None)
     cpp.close()
+
+
+class Records:
+    """Points as in a PointCloud2, with other fields between their columns."""
+
+    def __init__(self, scans, step, offsets):
+        self.packed = np.concatenate(scans)
+        columns = zip(offsets, self.packed.T, strict=True)
+        self.bytes = np.full((len(self.packed), step), 0xFF, np.uint8)  # NaN, if it were read
+        for first, column in columns:
+            self.bytes[:, first : first + 4] = column.copy().view(np.uint8).reshape(-1, 4)
+        self._counts = (ctypes.c_int64 * len(scans))(*map(len, scans))
+        self._offsets = (ctypes.c_int32 * len(offsets))(*offsets)
+        self.step = step
+
+    def scans(self, address=None, offsets=True):
+        given = address or self.bytes.ctypes.data
+        where = self._offsets if offsets else None
+        return Scans(len(self._counts), given, self._counts, self.step, where)
+
+
+def begin(cpp, scans, stream=None):
+    job = ctypes.c_void_p()
+    cpp._library("ms_detect_async", cpp._handle, ctypes.byref(scans), stream, ctypes.byref(job))
+    return job
+
+
+def collect(cpp, job):
+    """Of a single scan: as CppDetector.found."""
+    found, left_out = ctypes.byref(cpp._found), ctypes.byref(cpp.left_out)
+    out = [ctypes.c_void_p(address) for address in cpp._out]
+    cpp._library("ms_collect", job, *out, ctypes.c_int64(cpp.info.most_boxes), found, left_out)
+    return cpp.found()
+
+
+def same(found, wanted):
+    return all(np.array_equal(*pair) for pair in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("step", "offsets"), [(32, (0, 4, 8, 16)), (22, (0, 4, 8, 12)), (23, (18, 1, 5, 11))]
+)
+@pytest.mark.parametrize("place", ["host", "GPU"])
+def test_points_as_records(library, network, step, offsets, place):
+    cpp, scan = CppDetector(library, network), cloud(12_000, seed=2)
+    wanted, records = cpp(scan), Records([scan], step, offsets)
+    on_gpu = torch.from_numpy(records.bytes).cuda()
+    address = on_gpu.data_ptr() if place == "GPU" else None
+    stream = torch.cuda.current_stream().cuda_stream
+    assert len(wanted[0]) > 5
+    assert same(collect(cpp, begin(cpp, records.scans(address), stream)), wanted)
+    if offsets == (0, 4, 8, 12):  # where columns are if nothing is said
+        job = begin(cpp, records.scans(address, offsets=False), stream)
+        assert same(collect(cpp, job), wanted)
+    outside = records.scans(address)
+    outside.stride = max(offsets) + 3
+    with pytest.raises(OSError, match=r"scans\.offsets: \d+ is not from 0 to"):
+        begin(cpp, outside)
+    cpp.close()
+
+
+def test_jobs_run_beside_each_other_and_are_collected_in_any_order(library, network):
+    """Their points are gone when they are collected."""
+    cpp, names = CppDetector(library, network), ("a", "b", "none", "larger")
+    wanted = {name: cpp(clouds()[name]) for name in names}
+    assert len(wanted["b"][0]) > 5
+    streams, jobs = [torch.cuda.Stream() for _ in range(2)], []
+    for number, name in enumerate([*names] * 4):
+        records = Records([clouds()[name]], 16, (0, 4, 8, 12))
+        stream, address = streams[number % 2], None
+        if number % 3 == 0:
+            with torch.cuda.stream(stream):
+                on_gpu = torch.from_numpy(records.bytes).cuda()
+            address = on_gpu.data_ptr()
+        jobs.append((name, begin(cpp, records.scans(address), stream.cuda_stream)))
+        records.bytes[:] = 0xFF
+        if number % 3 == 0:
+            with torch.cuda.stream(stream):
+                on_gpu.fill_(0xFF)
+    for name, job in reversed(jobs):
+        assert same(collect(cpp, job), wanted[name]), name
+    cpp.close()
+
+
+def test_a_job_ends_with_its_error(library, network):
+    cpp, scan = CppDetector(library, network), cloud(12_000, seed=2)
+    records, found = Records([scan], 16, (0, 4, 8, 12)), ctypes.c_int64()
+    job = begin(cpp, records.scans())
+    with pytest.raises(OSError, match="room for 0"):
+        library("ms_collect", job, None, None, None, ctypes.c_int64(0), ctypes.byref(found), None)
+    assert found.value == len(cpp(scan)[0])
+    with pytest.raises(OSError, match="found: is null"):
+        library(
+            "ms_collect", begin(cpp, records.scans()), *[None] * 3, ctypes.c_int64(0), *[None] * 2
+        )
+    assert len(cpp(scan)[0]) == found.value
+    cpp.close()
+
+
+def test_a_log_hears_of_graphs_and_second_runs(library, network):
+    lines = []
+    log = LOG(lambda event, line, _: lines.append((event, line.decode())))
+    library.functions.ms_set_log.argtypes = [LOG, ctypes.c_void_p]
+    library.functions.ms_set_log(log, None)
+    try:
+        cpp = CppDetector(library, network)
+        spread = cloud(30_000, seed=9)  # far from each other: more sites than the first graph has
+        first = cpp(spread)
+        graphs = [line for event, line in lines if event == 3]
+        assert "batches of 1 with up to" in graphs[0]
+        assert len(graphs) == 1 + sum(event == 2 for event, _ in lines) > 1
+        del lines[:]
+        assert same(cpp(spread), first)  # the graph is there, and is taken at once
+        assert lines == []
+        with pytest.raises(OSError, match="count: -1"):
+            cpp.detect(spread.ctypes.data, -1)
+        assert lines == [(0, "count: -1 is not from 0 to 16777216")]
+        cpp.close()
+    finally:
+        library.functions.ms_set_log(LOG(), None)

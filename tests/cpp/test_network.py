@@ -3,7 +3,6 @@
 import re
 import shutil
 import struct
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -235,24 +234,6 @@ def test_a_written_file_has_no_gaps(network, tmp_path):
     """The documented layout reads all of it and gives the same bytes again."""
     again = network_arrays.write(tmp_path / "again.network", network_arrays.read(network))
     assert again.read_bytes() == network.read_bytes()
-
-
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")
-def test_the_header_is_plain_c():
-    command = ["gcc", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]
-    subprocess.run([*command, CPP / "include" / "millisecond.h"], check=True)
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
-def test_all_of_it_agrees_with_the_engine(tmp_path):
-    together = tmp_path / "all.cpp"  # headers are read once
-    sources = [*sorted((CPP / "src").glob("*.cpp")), ROOT / "examples" / "detect.cpp"]
-    together.write_text("".join(f'#include "{source}"\n' for source in sources))
-    folders = [CPP / "src", CPP / "include", ROOT / "ops" / "csrc"]
-    warnings = "-Wall,-Wextra,-Wno-missing-field-initializers,-Werror,-fsyntax-only"
-    command = ["nvcc", "-std=c++17", "-Xcompiler", warnings, *(f"-I{path}" for path in folders)]
-    result = subprocess.run([*command, "-c", together, "-o", tmp_path / "all.o"], stderr=-1)
-    assert result.returncode == 0, result.stderr.decode()
 
 
 def test_constants_are_those_of_python():

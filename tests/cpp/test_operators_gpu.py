@@ -212,7 +212,7 @@ def test_output_shape(library):
 
 def test_mistakes_are_told(library):
     some, on = torch.zeros(64, 4, device="cuda"), on_stream()
-    table = ctypes.byref(Table(None, None, 5, 27, 0))
+    table = ctypes.byref(Table(27, None, None, 5, 0))
     half, one = c_float(0.5), c_int64(1)
     boxes = at(some), None, None, None
     cloud_of = at(some), 1, 8, 4, at(some)

@@ -78,16 +78,22 @@ def kernel_jobs(folder: Path) -> list[list[object]]:
     return [command(source, "90a") for source in newer] + [command(s, "75") for s in sources]
 
 
-def host_jobs(folder: Path) -> list[list[object]]:
-    """Commands that compile the bindings with torch, and all else without."""
+def bindings_together(folder: Path, bindings: list[Path]) -> Path:
+    """A source that includes them all: torch's headers, which take ten seconds, are read once."""
     # torch without CUDA has all headers but this one
     stand_in = folder / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h"
     stand_in.parent.mkdir(parents=True)
     stand_in.write_text("#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n")
+    together = folder / "bindings.cpp"
+    together.write_text("".join(f'#include "{binding}"\n' for binding in bindings))
+    return together
+
+
+def host_jobs(folder: Path) -> list[list[object]]:
+    """Commands that compile the bindings with torch, and all else without."""
     root = Path(torch.__file__).parent / "include"
     bindings, others = host_sources()
-    together = folder / "bindings.cpp"  # torch's headers, which take ten seconds, are read once
-    together.write_text("".join(f'#include "{binding}"\n' for binding in bindings))
+    together = bindings_together(folder, bindings)
 
     def command(source: Path) -> list[object]:
         job = [NVCC, "-std=c++20", "-Xcompiler", "-fsyntax-only", *INCLUDES]

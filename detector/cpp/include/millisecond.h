@@ -3,6 +3,11 @@
  * Every function returns MS_OK or an error; ms_error_message() then describes the error in one line. Streams are
  * cudaStream_t handed over as void*, null for the default stream, so that this header needs no other. Device
  * memory belongs to the device that is current (operators) or that the detector was opened on. Nothing throws.
+ *
+ * Structs on the host begin with their size, which the caller sets: ms_grid grid = {sizeof grid}. Later versions
+ * may add fields at the end, whose zero is their default. So a caller that was compiled with an older header works
+ * on, and one with a newer header does, too, as long as it leaves zero what the library does not know. A size of 0
+ * is MS_ERROR_ARGUMENT.
  */
 #ifndef MILLISECOND_H
 #define MILLISECOND_H
@@ -19,6 +24,14 @@ extern "C" {
 #define MS_API
 #endif
 
+/* The version of this header; ms_version() is the library's. The first number changes where programs must be
+ * compiled again. */
+#define MS_VERSION_MAJOR 0
+#define MS_VERSION_MINOR 2
+#define MS_VERSION_PATCH 0
+#define MS_VERSION (10000 * MS_VERSION_MAJOR + 100 * MS_VERSION_MINOR + MS_VERSION_PATCH)
+MS_API int32_t ms_version(void);
+
 typedef enum {
   MS_OK = 0,
   MS_ERROR_ARGUMENT = 1, /* a null pointer, a negative size, a value out of its range */
@@ -34,6 +47,19 @@ typedef enum { MS_FP32 = 0, MS_FP16 = 1, MS_BF16 = 2 } ms_type;
 /* The error of this thread's last call that failed; valid until the thread's next call. */
 MS_API const char* ms_error_message(void);
 
+/* What is told to a log. */
+typedef enum {
+  MS_LOG_ERROR = 0,  /* a call failed: its ms_error_message */
+  MS_LOG_LATE = 1,   /* the GPU gave up waiting for points that the host was copying: the scans run again */
+  MS_LOG_LARGER = 2, /* scans did not fit into their graph: they run again in a larger one */
+  MS_LOG_GRAPH = 3   /* a graph is recorded for scans of this size: the call takes longer */
+} ms_event;
+
+/* Every event of the process from now on, as one line, to a function (null: to none, as at the start). It is
+ * called in the thread where the event is, one call at a time, and calls nothing of this library. Once ms_set_log
+ * has returned, the function before is not called any more. Without a function nothing is written anywhere. */
+MS_API void ms_set_log(void (*log)(ms_event event, const char* line, void* user), void* user);
+
 /* ---- detector ---- */
 
 typedef struct ms_detector ms_detector;
@@ -42,10 +68,11 @@ typedef struct ms_detector ms_detector;
  * precision: of the network; boxes are always computed in fp32. device: number of the GPU. */
 MS_API ms_status ms_detector_open(const char* path, ms_type precision, int device, ms_detector** detector);
 
-/* Null is allowed. No call with this detector may be under way. */
+/* Null is allowed. No call with this detector may be under way, and all of its jobs are collected. */
 MS_API void ms_detector_close(ms_detector* detector);
 
 typedef struct {
+  uint32_t size;
   int32_t point_width; /* numbers of a point: x, y, z, intensity and further features */
   int32_t most_boxes;  /* that one call can find */
   int32_t classes;
@@ -58,6 +85,7 @@ MS_API const char* ms_detector_class(const ms_detector* detector, int32_t label)
 
 /* Points that a call left out. */
 typedef struct {
+  uint32_t size;
   int64_t not_finite;
   int64_t over_cap; /* over the configuration's grid.max_voxels_test */
 } ms_left_out;
@@ -82,9 +110,12 @@ MS_API ms_status ms_detector_warm_up(ms_detector* detector, int64_t count, void*
 
 /* Scans for one pass through the network. */
 typedef struct {
-  const float* points;   /* all scans one after another, as ms_detect takes one */
-  const int64_t* counts; /* [batch], on the host: points of each scan */
-  int32_t batch;         /* 1 to 64 */
+  uint32_t size;
+  int32_t batch;          /* 1 to 64 */
+  const void* points;     /* all scans one after another, on the host or on the detector's GPU */
+  const int64_t* counts;  /* [batch], on the host: points of each scan */
+  int64_t stride;         /* bytes from one point to the next, point_step of a PointCloud2; 0: 4 * point_width */
+  const int32_t* offsets; /* [point_width], on the host: byte of each column in its point; null: 0, 4, 8, ... */
 } ms_scans;
 
 /* As ms_detect for each of the scans, in less time per scan. Written: boxes [batch, capacity, 7], scores and
@@ -93,6 +124,18 @@ typedef struct {
 MS_API ms_status ms_detect_batch(ms_detector* detector, const ms_scans* scans, float* boxes, float* scores,
                                  int32_t* labels, int64_t capacity, int64_t* found, ms_left_out* left_out,
                                  void* stream);
+
+/* ms_detect_batch in two halves. The first puts the work on the stream and returns. Points on the host are read
+ * before it does; points on the GPU are read on the stream, so that later work there may change them. Each job
+ * that is not collected yet has a graph and GPU memory of its own. */
+typedef struct ms_job ms_job;
+MS_API ms_status ms_detect_async(ms_detector* detector, const ms_scans* scans, void* stream, ms_job** job);
+
+/* Waits for a job, in any thread, and writes what ms_detect_batch writes. Errors of the GPU are told here. The job
+ * is ended whatever is returned. Until then its detector and its stream, where scans that did not fit run again,
+ * must be there. */
+MS_API ms_status ms_collect(ms_job* job, float* boxes, float* scores, int32_t* labels, int64_t capacity,
+                            int64_t* found, ms_left_out* left_out);
 
 /* As ms_detector_warm_up, for batches of scans with up to `count` points each. */
 MS_API ms_status ms_detector_warm_up_batch(ms_detector* detector, int64_t count, int32_t batch, void* stream);
@@ -105,6 +148,7 @@ MS_API ms_status ms_detector_warm_up_batch(ms_detector* detector, int64_t count,
 typedef struct ms_encoder ms_encoder;
 
 typedef struct {
+  uint32_t size;
   int32_t point_width;             /* as in ms_detector_info */
   int32_t channels, height, width; /* of the map; height is along y, width along x */
 } ms_encoder_info;
@@ -125,7 +169,7 @@ typedef enum {
   MS_CHANNELS_LAST = 1   /* [1, height, width, channels] */
 } ms_layout;
 
-/* A call's report on its scan, on the device. */
+/* A call's report on its scan. It is on the device, has no size and does not grow. */
 typedef struct {
   int32_t rows[5];              /* active sites of each level */
   int32_t overflow;             /* not 0: a level has no room for all its sites, and the map is not valid */
@@ -149,8 +193,9 @@ MS_API ms_status ms_encode(ms_encoder* encoder, const float* points, const int32
  * there on hold nothing; null means that all do. Axes are z, y, x. */
 
 typedef struct {
+  uint32_t size;
   float lower[3]; /* corner: x, y, z in metres */
-  float size[3];  /* of a voxel: x, y, z */
+  float voxel[3]; /* its size: x, y, z */
   int32_t shape[3];
 } ms_grid;
 
@@ -165,6 +210,7 @@ MS_API ms_status ms_voxelize(const float* points, const int32_t* offsets, int64_
 
 /* input = output * stride - padding + offset * dilation */
 typedef struct {
+  uint32_t size;
   int32_t kernel[3], stride[3], padding[3], dilation[3];
 } ms_window;
 
@@ -187,10 +233,11 @@ MS_API ms_status ms_strided_map(const int32_t* coords, const int32_t* count, int
 
 /* One direction of a kernel map. */
 typedef struct {
+  uint32_t size;
+  int32_t volume;
   const int32_t* neighbours; /* [volume, rows] */
   const int32_t* count;      /* of rows, or null */
   int64_t rows;
-  int32_t volume;
   int32_t flipped; /* 1: offset v meets weight[volume - 1 - v], as in the gradient of a submanifold convolution */
 } ms_table;
 
@@ -237,6 +284,7 @@ MS_API ms_status ms_nms(const float* boxes, const int64_t* order, const int64_t*
  * different classes suppress nothing. Written: boxes [batch, after_nms, 7], scores [batch, after_nms] float32,
  * labels [batch, after_nms] int64 from 1, zero behind the last box, and kept [batch] int32. */
 typedef struct {
+  uint32_t size;
   ms_type type;
   int32_t batch, anchors, classes;
   const void *class_logits, *residuals, *directions;

@@ -26,13 +26,21 @@ void require_room(const DeviceNetwork& network, const Bucket& bucket, int frames
                 "batch: " + std::to_string(frames) + " scans of this size are too many at once; give fewer");
 }
 
-// The outputs of a call, each unless null: [frames, capacity], but found [frames].
+// The outputs of a call, each but found [frames] unless null: [frames, capacity].
 struct Results {
   float *boxes, *scores;
   int32_t* labels;
   int64_t capacity, *found;
   ms_left_out* left_out;
 };
+
+// Nothing is found yet.
+void begin_results(const Results& to, int frames) {
+  require(to.found != nullptr, "found: is null");
+  std::fill_n(to.found, frames, 0);
+  require_from("capacity", to.capacity, 0, INT64_MAX);
+  if (to.left_out) known_bytes(to.left_out, "left_out");
+}
 
 void write(const Outcome& outcome, int frames, int most, const Results& to) {
   for (int frame = 0; frame < frames; ++frame) {
@@ -43,13 +51,18 @@ void write(const Outcome& outcome, int frames, int most, const Results& to) {
     if (to.labels) std::copy_n(outcome.labels + from, written, to.labels + first);
     to.found[frame] = outcome.found[frame];
   }
-  if (to.left_out) *to.left_out = {outcome.dropped[0], outcome.dropped[1]};
+  if (to.left_out) write_struct({0, outcome.dropped[0], outcome.dropped[1]}, to.left_out, "left_out");
 }
 
 }  // namespace
 }  // namespace millisecond::detector
 
 using namespace millisecond::detector;
+
+struct ms_job {
+  ms_detector* detector;
+  std::unique_ptr<FrameGraph> graph;
+};
 
 struct ms_detector {
   ms_detector(const std::string& path, ms_type precision, int device)
@@ -73,50 +86,68 @@ struct ms_detector {
     const OnDevice guard(network_->device);
     std::unique_ptr<FrameGraph> graph = graph_of(first_bucket(count), frames);
     const std::vector<int64_t> none(frames);
-    graph->find({nullptr, none.data(), frames}, stream);
+    graph->begin({{}, none.data(), frames}, stream);
+    graph->finish();
     give_back(std::move(graph));
   }
 
-  void detect(const Scans& scans, const Results& results, cudaStream_t stream) {
-    std::fill_n(results.found, scans.frames, 0);
+  // Puts the work on the stream. No other call may use the graph before it is collected.
+  std::unique_ptr<FrameGraph> begin(const ms_scans& given, cudaStream_t stream) {
+    require_from("scans.batch", given.batch, 1, MOST_SCANS);
+    require(given.counts != nullptr, "scans.counts: is null");
     int64_t points = 0;
-    for (int frame = 0; frame < scans.frames; ++frame) {
-      require_from("count", scans.counts[frame], 0, MOST_POINTS);
-      points += scans.counts[frame];
+    for (int frame = 0; frame < given.batch; ++frame) {
+      require_from("count", given.counts[frame], 0, MOST_POINTS);
+      points += given.counts[frame];
     }
-    require(scans.points || points == 0, "points: are null");
-    require_from("capacity", results.capacity, 0, INT64_MAX);
+    require(given.points || points == 0, "points: are null");
+    const int width = network().point_width, number_bytes = sizeof(float);
+    const int64_t packed = int64_t(width) * number_bytes, stride = given.stride ? given.stride : packed;
+    require_from("scans.stride", stride, given.offsets ? number_bytes : packed, INT32_MAX);
+    std::vector<int32_t> columns(width);
+    for (int c = 0; c < width; ++c) {
+      columns[c] = given.offsets ? given.offsets[c] : c * number_bytes;
+      require_from("scans.offsets", columns[c], 0, stride - number_bytes);
+    }
+    const bool gaps = given.offsets || stride != packed;
+    const Scans scans = {{given.points, stride, gaps ? columns.data() : nullptr}, given.counts, given.batch};
     const OnDevice guard(network_->device);
-    std::unique_ptr<FrameGraph> graph = finished(scans, stream);
-    write(graph->outcome(), scans.frames, network().after_nms, results);
+    const int64_t most = *std::max_element(scans.counts, scans.counts + scans.frames);
+    std::unique_ptr<FrameGraph> graph = graph_of(first_bucket(most), scans.frames);
+    graph->begin(scans, stream);
+    return graph;
+  }
+
+  // Waits. Scans that do not fit run again in the graphs of rising buckets.
+  void collect(std::unique_ptr<FrameGraph> graph, const Results& results) {
+    const OnDevice guard(network_->device);
+    const int frames = graph->frames();
+    for (graph->finish(); *graph->outcome().overflow != 0; graph->finish()) {
+      const int number = graph->number() + 1;
+      if (number == buckets()) throw Error(MS_ERROR_INTERNAL, "a level has more rows than the grid");
+      tell(MS_LOG_LARGER,
+           "a level has more sites than the graph has room for; the scans run again in a larger one");
+      std::unique_ptr<FrameGraph> larger = graph_of(number, frames);
+      larger->begin(graph->scans(), graph->stream());
+      std::swap(graph, larger);
+      give_back(std::move(larger));
+    }
+    const Outcome& outcome = graph->outcome();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      rows_.assign(outcome.rows, outcome.rows + LEVELS);
+      for (int& rows : rows_) rows = (rows + frames - 1) / frames;
+    }
+    begin_results(results, frames);
+    write(outcome, frames, network().after_nms, results);
     give_back(std::move(graph));
-    const int64_t found = *std::max_element(results.found, results.found + scans.frames);
+    const int64_t found = *std::max_element(results.found, results.found + frames);
     if (found > results.capacity)
       throw Error(MS_ERROR_CAPACITY, "capacity: there are " + std::to_string(found) + " boxes and room for " +
                                          std::to_string(results.capacity));
   }
 
  private:
-  // The first of the graphs of rising buckets that holds the scans; no other call may use it before it is given
-  // back.
-  std::unique_ptr<FrameGraph> finished(const Scans& scans, cudaStream_t stream) {
-    const int64_t most = *std::max_element(scans.counts, scans.counts + scans.frames);
-    for (int number = first_bucket(most);; ++number) {
-      std::unique_ptr<FrameGraph> graph = graph_of(number, scans.frames);
-      graph->find(scans, stream);
-      const Outcome& outcome = graph->outcome();
-      const std::lock_guard<std::mutex> lock(mutex_);
-      rows_.clear();
-      if (*outcome.overflow == 0) {
-        for (int level = 0; level < LEVELS; ++level)
-          rows_.push_back((outcome.rows[level] + scans.frames - 1) / scans.frames);
-        return graph;
-      }
-      if (number + 1 == buckets()) throw Error(MS_ERROR_INTERNAL, "a level has more rows than the grid");
-      idle_[{number, scans.frames}].push_back(std::move(graph));
-    }
-  }
-
   std::unique_ptr<FrameGraph> graph_of(int number, int frames) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -127,7 +158,10 @@ struct ms_detector {
         return graph;
       }
     }
-    require_room(*network_, network().buckets[number], frames);
+    const Bucket& bucket = network().buckets[number];
+    require_room(*network_, bucket, frames);
+    tell(MS_LOG_GRAPH, "recording the graph of batches of " + std::to_string(frames) + " with up to " +
+                           std::to_string(bucket.points) + " points per scan");
     return std::make_unique<FrameGraph>(*network_, number, frames);
   }
 
@@ -162,7 +196,16 @@ struct ms_detector {
 
 extern "C" {
 
+int32_t ms_version(void) { return MS_VERSION; }
+
 const char* ms_error_message(void) { return last_message().c_str(); }
+
+void ms_set_log(void (*log)(ms_event, const char*, void*), void* user) {
+  Log& process = process_log();
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  process.function = log;
+  process.user = user;
+}
 
 ms_status ms_detector_open(const char* path, ms_type precision, int device, ms_detector** detector) {
   return guarded([&] {
@@ -178,12 +221,11 @@ void ms_detector_close(ms_detector* detector) { delete detector; }
 
 ms_status ms_detector_describe(const ms_detector* detector, ms_detector_info* info) {
   return guarded([&] {
-    require(detector && info, "detector or info: is null");
+    require(detector != nullptr, "detector: is null");
     const auto& network = detector->network();
-    info->point_width = network.point_width;
-    info->most_boxes = network.after_nms;
-    info->classes = static_cast<int32_t>(network.classes.size());
-    std::copy_n(network.range, 6, info->range);
+    ms_detector_info found = {0, network.point_width, network.after_nms, int32_t(network.classes.size())};
+    std::copy_n(network.range, 6, found.range);
+    write_struct(found, info, "info");
   });
 }
 
@@ -196,19 +238,39 @@ const char* ms_detector_class(const ms_detector* detector, int32_t label) {
 
 ms_status ms_detect(ms_detector* detector, const float* points, int64_t count, float* boxes, float* scores,
                     int32_t* labels, int64_t capacity, int64_t* found, ms_left_out* left_out, void* stream) {
-  const ms_scans scans = {points, &count, 1};
+  const ms_scans scans = {sizeof scans, 1, points, &count};
   return ms_detect_batch(detector, &scans, boxes, scores, labels, capacity, found, left_out, stream);
 }
 
 ms_status ms_detect_batch(ms_detector* detector, const ms_scans* scans, float* boxes, float* scores,
                           int32_t* labels, int64_t capacity, int64_t* found, ms_left_out* left_out, void* stream) {
   return guarded([&] {
-    require(scans != nullptr, "scans: is null");
-    require_from("scans.batch", scans->batch, 1, MOST_SCANS);
-    require(scans->counts != nullptr, "scans.counts: is null");
-    require(detector && found, "detector or found: is null");
-    detector->detect({scans->points, scans->counts, scans->batch},
-                     {boxes, scores, labels, capacity, found, left_out}, static_cast<cudaStream_t>(stream));
+    require(detector != nullptr, "detector: is null");
+    const ms_scans known = read_struct(scans, "scans");
+    const Results results = {boxes, scores, labels, capacity, found, left_out};
+    begin_results(results, std::clamp(known.batch, 0, MOST_SCANS));  // before the work
+    detector->collect(detector->begin(known, static_cast<cudaStream_t>(stream)), results);
+  });
+}
+
+ms_status ms_detect_async(ms_detector* detector, const ms_scans* scans, void* stream, ms_job** job) {
+  return guarded([&] {
+    require(job != nullptr, "job: is null");
+    *job = nullptr;
+    require(detector != nullptr, "detector: is null");
+    auto begun = std::make_unique<ms_job>();
+    begun->detector = detector;
+    begun->graph = detector->begin(read_struct(scans, "scans"), static_cast<cudaStream_t>(stream));
+    *job = begun.release();
+  });
+}
+
+ms_status ms_collect(ms_job* job, float* boxes, float* scores, int32_t* labels, int64_t capacity, int64_t* found,
+                     ms_left_out* left_out) {
+  return guarded([&] {
+    require(job != nullptr, "job: is null");
+    const std::unique_ptr<ms_job> ended(job);
+    job->detector->collect(std::move(job->graph), {boxes, scores, labels, capacity, found, left_out});
   });
 }
 

@@ -110,10 +110,11 @@ extern "C" {
 
 ms_status ms_encoder_describe(const char* path, ms_encoder_info* info) {
   return guarded([&] {
-    require(path && info, "path or info: is null");
+    require(path != nullptr, "path: is null");
+    known_bytes(info, "info");  // before the file is read
     const auto network = load_network(path, MS_FP32);
     const Shape& map = network.shapes.back();
-    *info = {network.point_width, network.encoder.back().c_out * map[0], map[1], map[2]};
+    write_struct({0, network.point_width, network.encoder.back().c_out * map[0], map[1], map[2]}, info, "info");
   });
 }
 

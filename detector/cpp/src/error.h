@@ -1,7 +1,10 @@
-// Errors inside the library, and the border of the C API, which no exception crosses.
+// Errors inside the library, the log, and the border of the C API: structs that grow, and no exception crosses it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -19,6 +22,23 @@ struct Error : std::runtime_error {
 inline std::string& last_message() {
   thread_local std::string message;
   return message;
+}
+
+struct Log {
+  std::mutex mutex;
+  void (*function)(ms_event, const char*, void*) = nullptr;
+  void* user = nullptr;
+};
+
+inline Log& process_log() {
+  static Log log;
+  return log;
+}
+
+inline void tell(ms_event event, const std::string& line) {
+  Log& log = process_log();
+  const std::lock_guard<std::mutex> lock(log.mutex);
+  if (log.function) log.function(event, line.c_str(), log.user);
 }
 
 inline void require(bool holds, const char* message) {
@@ -46,20 +66,55 @@ inline void require_type(ms_type type, const std::string& name) {
   throw Error(MS_ERROR_ARGUMENT, name + ": " + std::to_string(int(type)) + " is not an ms_type");
 }
 
+// How many bytes of a caller's struct both sides know. A field that is added to a struct begins behind its
+// padding, which older callers may leave as it was. Throws Error.
+template <typename Struct>
+size_t known_bytes(const Struct* given, const std::string& name) {
+  constexpr uint32_t MOST = 1024;  // more is not a size, and not read
+  if (!given) throw Error(MS_ERROR_ARGUMENT, name + ": is null");
+  const uint32_t size = given->size;
+  if (size < sizeof size || size > MOST)
+    throw Error(MS_ERROR_ARGUMENT, name + ".size: is " + std::to_string(size) +
+                                       "; set it to the struct's sizeof, " + std::to_string(sizeof(Struct)));
+  const char* const bytes = reinterpret_cast<const char*>(given);
+  const auto is_set = [](char byte) { return byte != 0; };
+  if (size > sizeof(Struct) && std::any_of(bytes + sizeof(Struct), bytes + size, is_set))
+    throw Error(MS_ERROR_ARGUMENT, name + ": has fields that this older library does not know, of " +
+                                       std::to_string(size) + " bytes it knows " + std::to_string(sizeof(Struct)) +
+                                       "; leave them zero");
+  return std::min<size_t>(size, sizeof(Struct));
+}
+
+template <typename Struct>
+Struct read_struct(const Struct* given, const std::string& name) {
+  Struct known = {};
+  std::memcpy(&known, given, known_bytes(given, name));
+  return known;
+}
+
+template <typename Struct>
+void write_struct(Struct values, Struct* to, const std::string& name) {
+  const size_t bytes = known_bytes(to, name);
+  values.size = to->size;
+  std::memcpy(to, &values, bytes);
+}
+
 template <typename Call>
 ms_status guarded(Call call) noexcept {
+  const auto failed = [](ms_status status, const char* message) {
+    last_message() = message;
+    tell(MS_LOG_ERROR, last_message());
+    return status;
+  };
   try {
     call();
     return MS_OK;
   } catch (const Error& error) {
-    last_message() = error.what();
-    return error.status;
+    return failed(error.status, error.what());
   } catch (const std::bad_alloc&) {
-    last_message() = "no memory left on the host";
-    return MS_ERROR_MEMORY;
+    return failed(MS_ERROR_MEMORY, "no memory left on the host");
   } catch (const std::exception& error) {
-    last_message() = error.what();
-    return MS_ERROR_INTERNAL;
+    return failed(MS_ERROR_INTERNAL, error.what());
   }
 }
 

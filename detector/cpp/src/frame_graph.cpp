@@ -4,7 +4,6 @@
 #include <mutex>
 
 #include "conv/warpgroup.h"
-#include "transfer/transfer.h"
 
 namespace millisecond::detector {
 namespace {
@@ -23,6 +22,7 @@ FrameGraph::FrameGraph(const DeviceNetwork& network, int number, int frames)
       number_(number),
       frames_(frames),
       offsets_(pinned_zeros<int>(frames + 1)),
+      columns_(pinned_zeros<int>(network.host.point_width)),
       staged_(pinned_zeros<std::atomic<int>>(2)),
       results_(pinned_zeros<uint32_t>(result_words(frames, network.host.after_nms))),
       stages_(network, network.host.buckets[number], frames, arena_),
@@ -57,37 +57,46 @@ void FrameGraph::capture() {
   graph_.reset(made);
 }
 
-void FrameGraph::find(const Scans& scans, cudaStream_t stream) {
+void FrameGraph::begin(const Scans& scans, cudaStream_t stream) {
+  counts_.assign(scans.counts, scans.counts + frames_);
+  called_on_ = stream;
   for (int frame = 0; frame < frames_; ++frame)
-    offsets_.get()[frame + 1] = offsets_.get()[frame] + static_cast<int>(scans.counts[frame]);
-  const int count = offsets_.get()[frames_], point_bytes = network_.host.point_width * int(sizeof(float));
+    offsets_.get()[frame + 1] = offsets_.get()[frame] + static_cast<int>(counts_[frame]);
+  const int count = offsets_.get()[frames_], width = network_.host.point_width;
+  Records from = scans.points;
   cudaPointerAttributes attributes = {};
-  if (count > 0) check(cudaPointerGetAttributes(&attributes, scans.points), "points");
+  if (count > 0) check(cudaPointerGetAttributes(&attributes, from.from), "points");
   if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged) {
-    const size_t bytes = size_t(count) * point_bytes;
-    check(cudaMemcpyAsync(points_.get(), scans.points, bytes, cudaMemcpyDefault, stream), "points");
+    if (from.columns) {
+      std::copy_n(from.columns, width, columns_.get());
+      from.columns = columns_.get();
+      check(gather_points(from, width, count, points_.get(), stream), "points");
+    } else {
+      check(cudaMemcpyAsync(points_.get(), from.from, size_t(count) * point_bytes(), cudaMemcpyDefault, stream),
+            "points");
+    }
     staged_.get()[NOW] = count;  // on the stream they come before the graph
-    launch(stream);
+    launch();
   } else {  // the GPU begins while the host still copies
     staged_.get()[NOW] = 0;
-    launch(stream);
-    Staging{reinterpret_cast<char*>(points_.get()), point_bytes, staged_.get() + NOW}.add(scans.points, count);
-  }
-  wait(stream);
-  if (*outcome_.late != 0) {  // where a launch returns when its work has ended: in a debugger
-    launch(stream);
-    wait(stream);
+    launch();
+    Staging{reinterpret_cast<char*>(points_.get()), point_bytes(), staged_.get() + NOW}.add(from, count);
   }
 }
 
-void FrameGraph::launch(cudaStream_t stream) {
+void FrameGraph::launch() {
   staged_.get()[AT_LAUNCH] = staged_.get()[NOW].load();
-  check(cudaGraphLaunch(graph_.get(), stream), "launch");
+  check(cudaGraphLaunch(graph_.get(), called_on_), "launch");
+  check(cudaEventRecord(done_.get(), called_on_), "launch");
 }
 
-void FrameGraph::wait(cudaStream_t stream) {
-  check(cudaEventRecord(done_.get(), stream), "launch");
+void FrameGraph::finish() {
   check(cudaEventSynchronize(done_.get()), "the detector's kernels");
+  if (*outcome_.late != 0) {  // where a launch returns when its work has ended: in a debugger
+    tell(MS_LOG_LATE, "the GPU waited too long for the points; the scans run again");
+    launch();
+    check(cudaEventSynchronize(done_.get()), "the detector's kernels");
+  }
 }
 
 // ---- the stages of detector/inference.py, one after another on a stream ----------------------------------------

@@ -5,6 +5,7 @@
 
 #include "boxes/boxes.h"
 #include "encoder_stages.h"
+#include "transfer/transfer.h"
 
 namespace millisecond::detector {
 
@@ -22,7 +23,7 @@ struct Outcome {
 
 // One call: scans one after another.
 struct Scans {
-  const float* points;    // of the host or the GPU
+  Records points;         // of the host or the GPU
   const int64_t* counts;  // [frames]
   int frames;
 };
@@ -38,15 +39,20 @@ class FrameGraph {
   int number() const { return number_; }
   int frames() const { return frames_; }
 
-  // Waits for the work on points of the host or the GPU.
-  void find(const Scans& scans, cudaStream_t stream);
-  const Outcome& outcome() const { return outcome_; }  // of the last call
+  // Begins the work on points of the host, which are read before it returns, or of the GPU.
+  void begin(const Scans& scans, cudaStream_t stream);
+  void finish();  // waits for it
+  const Outcome& outcome() const { return outcome_; }
+
+  // Of the last call: the scans, once it is finished, and the stream.
+  Scans scans() const { return {{points_.get(), point_bytes(), nullptr}, counts_.data(), frames_}; }
+  cudaStream_t stream() const { return called_on_; }
 
  private:
   void run(cudaStream_t stream);
   void capture();
-  void launch(cudaStream_t stream);
-  void wait(cudaStream_t stream);
+  void launch();
+  int point_bytes() const { return network_.host.point_width * int(sizeof(float)); }
   CellJob cells(const EncoderStages::Index& index, cudaStream_t stream);
   void find_tiles(CellJob& cells, cudaStream_t stream);
   SpreadJob predict(void* rows, const CellJob& cells, cudaStream_t stream);
@@ -56,8 +62,10 @@ class FrameGraph {
 
   const DeviceNetwork& network_;
   const int number_, frames_;
+  std::vector<int64_t> counts_;
+  cudaStream_t called_on_ = nullptr;
   PinnedArray<float> points_;
-  PinnedArray<int> offsets_;
+  PinnedArray<int> offsets_, columns_;
   PinnedArray<std::atomic<int>> staged_;  // [2] points that are there: by now, at the launch
   PinnedArray<uint32_t> results_;
   Outcome outcome_ = {};  // in the results

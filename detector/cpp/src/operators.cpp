@@ -58,18 +58,17 @@ Bitmap zero_bitmap(StreamScratch& scratch, int batch, int levels, const int (*sh
   return bitmap_at(memory, batch, levels, shapes);
 }
 
-Window window_of(const ms_window* window) {
-  require_array(window, "window");
+Window window_of(const ms_window& window) {
   Window result;
   for (int axis = 0; axis < 3; ++axis) {
-    require_from("window.kernel", window->kernel[axis], 1, MOST_ROWS);
-    require_from("window.stride", window->stride[axis], 1, MOST_ROWS);
-    require_from("window.padding", window->padding[axis], 0, MOST_ROWS);
-    require_from("window.dilation", window->dilation[axis], 1, MOST_ROWS);
-    result.kernel[axis] = window->kernel[axis];
-    result.stride[axis] = window->stride[axis];
-    result.padding[axis] = window->padding[axis];
-    result.dilation[axis] = window->dilation[axis];
+    require_from("window.kernel", window.kernel[axis], 1, MOST_ROWS);
+    require_from("window.stride", window.stride[axis], 1, MOST_ROWS);
+    require_from("window.padding", window.padding[axis], 0, MOST_ROWS);
+    require_from("window.dilation", window.dilation[axis], 1, MOST_ROWS);
+    result.kernel[axis] = window.kernel[axis];
+    result.stride[axis] = window.stride[axis];
+    result.padding[axis] = window.padding[axis];
+    result.dilation[axis] = window.dilation[axis];
   }
   return result;
 }
@@ -96,12 +95,12 @@ void build_maps(StreamScratch& scratch, millisecond::Network& network, const int
         "index");
 }
 
-OffsetTable table_of(const ms_table* table) {
-  require_array(table, "table");
-  const int rows = rows_of(table->rows, "table.rows");
-  require_from("table.volume", table->volume, 1, MOST_ROWS);
-  require_array(table->neighbours, "table.neighbours", rows);
-  return {table->neighbours, table->count, rows, rows, table->volume, table->flipped != 0};
+OffsetTable table_of(const ms_table* given) {
+  const ms_table table = read_struct(given, "table");
+  const int rows = rows_of(table.rows, "table.rows");
+  require_from("table.volume", table.volume, 1, MOST_ROWS);
+  require_array(table.neighbours, "table.neighbours", rows);
+  return {table.neighbours, table.count, rows, rows, table.volume, table.flipped != 0};
 }
 
 void require_channels(int c_in, int c_out) {
@@ -178,12 +177,12 @@ extern "C" {
 // ---- voxels and kernel maps ------------------------------------------------------------------------------------
 
 ms_status ms_voxelize(const float* points, const int32_t* offsets, int64_t point_rows, int32_t channels,
-                      int32_t batch, const ms_grid* grid, int32_t max_points, int32_t max_voxels, int64_t rows,
+                      int32_t batch, const ms_grid* given, int32_t max_points, int32_t max_voxels, int64_t rows,
                       float* features, int32_t* coords, int32_t* found, int64_t* dropped, void* stream) {
   return guarded([&] {
+    const ms_grid grid = read_struct(given, "grid");
     require_array(points, "points", point_rows);
     require_array(offsets, "offsets");
-    require_array(grid, "grid");
     require_array(features, "features");
     require_array(coords, "coords");
     require_array(found, "found");
@@ -191,11 +190,11 @@ ms_status ms_voxelize(const float* points, const int32_t* offsets, int64_t point
     require_from("channels", channels, 3, MOST_ROWS);
     require_from("max_points", max_points, 1, MOST_ROWS);
     require_from("max_voxels", max_voxels, 1, INT32_MAX);
-    require(std::all_of(grid->size, grid->size + 3, [](float size) { return size > 0; }),
-            "grid.size: the sizes of a voxel must be positive");
+    require(std::all_of(grid.voxel, grid.voxel + 3, [](float size) { return size > 0; }),
+            "grid.voxel: the sizes of a voxel must be positive");
     StreamScratch scratch(stream);
     int shape[1][3];
-    std::copy_n(grid->shape, 3, shape[0]);
+    std::copy_n(grid.shape, 3, shape[0]);
     const Bitmap bitmap = zero_bitmap(scratch, batch, 1, shape);
     VoxelizeJob job = {};
     job.points = points;
@@ -205,9 +204,9 @@ ms_status ms_voxelize(const float* points, const int32_t* offsets, int64_t point
     job.max_points = max_points;
     job.max_voxels = max_voxels;
     job.rows = rows_of(rows, "rows");
-    std::copy_n(grid->lower, 3, job.grid.lower);
-    std::copy_n(grid->size, 3, job.grid.size);
-    std::copy_n(grid->shape, 3, job.grid.shape);
+    std::copy_n(grid.lower, 3, job.grid.lower);
+    std::copy_n(grid.voxel, 3, job.grid.size);
+    std::copy_n(grid.shape, 3, job.grid.shape);
     job.features = features;
     job.coords = coords;
     job.counts = scratch.array<int>(3);
@@ -222,7 +221,7 @@ ms_status ms_output_shape(const int32_t shape[3], const ms_window* window, int32
     require_array(shape, "shape");
     require_array(out, "out");
     int found[3];
-    output_shape(shape, window_of(window), found);
+    output_shape(shape, window_of(read_struct(window, "window")), found);
     std::copy_n(found, 3, out);
   });
 }
@@ -250,7 +249,7 @@ ms_status ms_submanifold_map(const int32_t* coords, const int32_t* count, int64_
     StreamScratch scratch(stream);
     int shapes[1][3];
     std::copy_n(shape, 3, shapes[0]);
-    millisecond::Network network = {zero_bitmap(scratch, batch, 1, shapes), 3, {}, window_of(&window), 1, false};
+    millisecond::Network network = {zero_bitmap(scratch, batch, 1, shapes), 3, {}, window_of(window), 1, false};
     build_maps(scratch, network, coords, count, rows_of(rows, "rows"), 0, nullptr, neighbours, state);
   });
 }
@@ -267,7 +266,7 @@ ms_status ms_strided_map(const int32_t* coords, const int32_t* count, int64_t ro
     require_from("capacity", capacity, 1, MOST_ROWS - 1);
     const int room = static_cast<int>(capacity);
     StreamScratch scratch(stream);
-    const Window step = window_of(window);
+    const Window step = window_of(read_struct(window, "window"));
     int shapes[2][3];
     std::copy_n(shape, 3, shapes[0]);
     output_shape(shape, step, shapes[1]);
@@ -395,8 +394,7 @@ ms_status ms_nms(const float* boxes, const int64_t* order, const int64_t* labels
 ms_status ms_select_boxes(const ms_predictions* predictions, float* boxes, float* scores, int64_t* labels,
                           int32_t* kept, void* stream) {
   return guarded([&] {
-    require_array(predictions, "predictions");
-    const ms_predictions& p = *predictions;
+    const ms_predictions p = read_struct(predictions, "predictions");
     require_predictions(p);
     require_array(boxes, "boxes", p.after_nms);
     require_array(scores, "scores", p.after_nms);

@@ -219,7 +219,8 @@ class EncoderCreator final : public IPluginCreatorV3One {
       failed("precision: " + std::to_string(precision) + " is not an ms_type");
       return nullptr;
     }
-    ms_encoder_info info;
+    ms_encoder_info info = {};
+    info.size = sizeof info;
     if (ms_encoder_describe(network.c_str(), &info)) {
       failed(ms_error_message());
       return nullptr;

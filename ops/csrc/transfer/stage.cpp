@@ -36,15 +36,26 @@ void copy(char* to, const char* from, size_t bytes) {
 void copy(char* to, const char* from, size_t bytes) { std::memcpy(to, from, bytes); }
 #endif
 
+void gather(char* to, const char* from, const Records& records, int64_t channels, int64_t count) {
+  for (int64_t i = 0; i < count; ++i, from += records.stride)
+    for (int64_t c = 0; c < channels; ++c, to += sizeof(float))
+      std::memcpy(to, from + records.columns[c], sizeof(float));
+}
+
 }  // namespace
 
-void Staging::add(const void* from, int64_t count) const {
+void Staging::add(const Records& from, int64_t count) const {
   const int64_t piece = std::max<int64_t>(PIECE_BYTES / point_bytes, 1);
   const int before = staged->load(std::memory_order_relaxed);
   for (int64_t first = 0; first < count; first += piece) {
     const int64_t last = std::min(first + piece, count);
-    copy(points + (before + first) * point_bytes, static_cast<const char*>(from) + first * point_bytes,
-         size_t((last - first) * point_bytes));
+    char* const to = points + (before + first) * point_bytes;
+    const char* const piece_from = static_cast<const char*>(from.from) + first * from.stride;
+    if (from.columns) {
+      gather(to, piece_from, from, point_bytes / int64_t(sizeof(float)), last - first);
+    } else {
+      copy(to, piece_from, size_t((last - first) * point_bytes));
+    }
     staged->store(before + static_cast<int>(last), std::memory_order_release);  // the copy comes before it
   }
 }

@@ -201,6 +201,17 @@ __global__ void __launch_bounds__(LOAD_THREADS) load_kernel(const __grid_constan
   clamp_intensities(job, offsets, counts);
 }
 
+// ---- records ---------------------------------------------------------------------------------------------------
+
+constexpr int GATHER_THREADS = 256;
+
+__global__ void gather_kernel(Records records, int channels, int64_t numbers, float* to) {
+  const int64_t i = int64_t(blockIdx.x) * GATHER_THREADS + threadIdx.x;
+  if (i >= numbers) return;
+  const char* const point = static_cast<const char*>(records.from) + i / channels * records.stride;
+  memcpy(to + i, point + records.columns[i % channels], sizeof(float));  // byte by byte: of any alignment
+}
+
 // ---- small results ---------------------------------------------------------------------------------------------
 
 // Small tensors of the device into pinned memory, one behind another: one kernel instead of a copy for each.
@@ -223,6 +234,13 @@ cudaError_t load_points(const LoadJob& job, cudaStream_t stream) {
   const int shared_bytes = (job.batch + 1 + job.batch * COUNTS) * int(sizeof(int));
   const auto kernel = four ? load_kernel<true> : load_kernel<false>;
   return launch_chained(kernel, has_programmatic_launches(), dim3(grid), LOAD_THREADS, shared_bytes, stream, job);
+}
+
+cudaError_t gather_points(const Records& records, int channels, int64_t count, float* to, cudaStream_t stream) {
+  const int64_t numbers = count * channels;
+  if (numbers == 0) return cudaSuccess;
+  gather_kernel<<<blocks(numbers, GATHER_THREADS), GATHER_THREADS, 0, stream>>>(records, channels, numbers, to);
+  return cudaGetLastError();
 }
 
 cudaError_t collect(const CollectJob& job, cudaStream_t stream) {

@@ -27,6 +27,15 @@ constexpr int LOAD_LIMIT = 1024;  // of batch: the blocks count in shared memory
 constexpr int load_words(int batch) { return 3 + batch * (1 + INTENSITY_SCALES); }
 cudaError_t load_points(const LoadJob& job, cudaStream_t stream);
 
+// Points as records of any alignment: PointCloud2.
+struct Records {
+  const void* from;
+  int64_t stride;          // bytes from one point to the next
+  const int32_t* columns;  // [channels] byte of each number in its point; null: points without gaps
+};
+// to [count, channels]. All but the records may be the host's, if it is pinned.
+cudaError_t gather_points(const Records& records, int channels, int64_t count, float* to, cudaStream_t stream);
+
 // Pinned memory that the host fills while `load_points` already reads the staged points, batch after batch.
 struct Staging {
   char* points;
@@ -34,7 +43,7 @@ struct Staging {
   std::atomic<int>* staged;  // points that are there
 
   // Copies points behind the staged ones; `staged` rises with every piece.
-  void add(const void* from, int64_t count) const;
+  void add(const Records& from, int64_t count) const;
 };
 
 // Small tensors of the device into pinned memory.

@@ -35,7 +35,7 @@ void stage_points(const std::vector<Tensor>& clouds, const Tensor& points, const
   const Staging staging = {static_cast<char*>(points.data_ptr()), points.size(1) * int64_t(sizeof(float)), count};
   for (const Tensor& cloud : clouds) {
     const Tensor rows = cloud.resolve_neg().contiguous();
-    staging.add(rows.data_ptr(), rows.size(0));
+    staging.add({rows.data_ptr(), staging.point_bytes, nullptr}, rows.size(0));
   }
 }
 
