@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from millisecond.data.files import plain_number
+from millisecond.data.files import missing, plain_number
 
 if TYPE_CHECKING:
     from millisecond.data.checks.sensor import Mounting
@@ -38,7 +39,8 @@ WEIGHTS = "weights file, or second or second_small, which are shipped (default: 
 
 def begin() -> None:
     """From here to `run`, Ctrl-C ends the program silently: it is still importing, which
-    takes seconds, and has nothing to save."""
+    takes seconds, and has nothing to save. A package that is not installed ends it in one line."""
+    sys.excepthook = _end
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -246,6 +248,14 @@ def _out_of_memory(error: Exception) -> bool:
         or type(error).__name__ == "OutOfMemoryError"
         or "can't allocate memory" in str(error)
     )
+
+
+def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What Python does at the end of a program that an exception ends."""
+    if not isinstance(error, ModuleNotFoundError) or str(error.name).startswith("millisecond"):
+        return sys.__excepthook__(kind, error, trace)
+    print(f"error: {missing(error, Path(sys.argv[0]).stem)}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _leave(*_) -> None:
