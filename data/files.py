@@ -6,10 +6,27 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 MAX_TEXT = 64 << 20  # bytes of a file that is read as text
+PACKAGES = {"PIL": "pillow", "yaml": "pyyaml"}  # of modules that are named otherwise
+
+
+def require(module: str, user: str) -> Any:
+    """A module that only `user` needs; ValueError with the line to type where it is missing."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ValueError(missing(error, user)) from None
+
+
+def missing(error: ImportError, user: str) -> str:
+    """Says in one line what `user` needs, and how to install it."""
+    module = (error.name or "?").partition(".")[0]
+    package = PACKAGES.get(module, module.replace("_", "-"))
+    return f"{user} needs {package} ({error}): pip install {package}"
 
 
 @contextmanager

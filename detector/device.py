@@ -10,17 +10,20 @@ from threading import Thread
 
 import torch
 
+from millisecond.ops.toolchain import no_gpu
+
 
 def usable_device(name: str | torch.device | None) -> torch.device:
     """As `parse_device`, but raises ValueError for a GPU that is not there too."""
     device = parse_device(name)
     if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ValueError(f"device {str(name)!r} is not there: torch sees no GPU; say cpu")
-        if device.index is not None and device.index >= torch.cuda.device_count():
+        if wrong := no_gpu():
+            raise ValueError(f"device {str(name)!r} is not there: {wrong[0]}; or say cpu")
+        if device.index is not None and device.index >= (count := torch.cuda.device_count()):
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES", "unset")
             raise ValueError(
-                f"device {str(name)!r} is not there: torch sees {torch.cuda.device_count()} GPUs; "
-                f"say cuda:0 to cuda:{torch.cuda.device_count() - 1}, or cpu"
+                f"device {str(name)!r} is not there: the last GPU that torch sees is "
+                f"cuda:{count - 1} (CUDA_VISIBLE_DEVICES is {visible}); say that, or cpu"
             )
     return device
 

@@ -10,6 +10,8 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from typing import Any
 
 from millisecond.tools import program
@@ -39,6 +41,11 @@ GROUPS = {
         "bench": "measure this machine, and peers beside it",
         "tune": "choose dataflows for a network of your own",
     },
+}
+WORKING = {  # modules that programs import for their work alone, by the packages that have them
+    "tqdm": ["tqdm"],
+    "PIL": ["PIL", "PIL.PngImagePlugin"],
+    "tensorboard": ["torch.utils.tensorboard"],
 }
 COMMANDS = [command for group in GROUPS.values() for command in group]
 PAGE = """\
@@ -130,6 +137,15 @@ def _program(command: str):
     return importlib.import_module(f"millisecond.tools.{command}").main
 
 
+def _do_without() -> None:
+    """Help and completion are there where a package of WORKING is not installed."""
+    for package in (name for name in WORKING if find_spec(name) is None):
+        from unittest.mock import MagicMock  # slow
+
+        stand_in = MagicMock(__spec__=ModuleSpec(package, None))  # torch looks at it
+        sys.modules.update(dict.fromkeys(WORKING[package], stand_in))
+
+
 def main() -> int:
     """Runs the command that the first argument names, and returns its exit status."""
     command, *arguments = sys.argv[1:] or [""]
@@ -137,6 +153,7 @@ def main() -> int:
         print(page())
         return 0
     if command == "completion" and arguments in (["bash"], ["zsh"]):
+        _do_without()
         print(completion(arguments[0]))
         return 0
     if command not in COMMANDS:
@@ -144,6 +161,8 @@ def main() -> int:
         print(f"error: {command}: not a command of millisecond; there are {known}", file=sys.stderr)
         return 2
     program.begin()
+    if {"-h", "--help"} & {*arguments}:
+        _do_without()
     sys.argv = [f"millisecond {command}", *arguments]
     return _program(command)()
 

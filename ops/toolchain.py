@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,10 +52,7 @@ class Toolchain(NamedTuple):
         """What keeps the operators from being built, each with what mends it; empty: nothing."""
         version = torch.version.cuda
         if version is None:
-            return [
-                f"torch {torch.__version__} is built without CUDA: "
-                "pip install torch --index-url https://download.pytorch.org/whl/cu130"
-            ]
+            return no_gpu()
         targets = architectures()
         found = [
             f"TORCH_CUDA_ARCH_LIST names {target}, which is not an architecture: "
@@ -62,8 +60,7 @@ class Toolchain(NamedTuple):
             for target in targets
             if not TARGET.fullmatch(target)
         ]
-        if not targets:
-            found.append("no GPU is visible: check nvidia-smi and CUDA_VISIBLE_DEVICES")
+        found += [] if targets else no_gpu()
         found += without_code()
         found += self._nvcc_problems(version)
         if self.compiler is None:
@@ -86,12 +83,50 @@ class Toolchain(NamedTuple):
                 f"CUDA {self.nvcc}"
             ]
         return [
-            f"nvcc {self.nvcc} does not know architecture {target}: install a newer "
-            f"CUDA {major} toolkit, or export TORCH_CUDA_ARCH_LIST to one it knows"
+            f"nvcc {self.nvcc} does not know architecture {target}: "
+            + (
+                f"hide that GPU by CUDA_VISIBLE_DEVICES, CUDA {major} is only for newer ones"
+                if int("".join(digits.groups())) < min(map(int, self.known), default=0)
+                else f"install a newer CUDA {major} toolkit, or export TORCH_CUDA_ARCH_LIST to one "
+                "it knows"
+            )
             for target in architectures()
             if (digits := re.match(r"(\d+)\.(\d)", target))
             and "".join(digits.groups()) not in self.known
         ]
+
+
+def no_gpu() -> list[str]:
+    """Why torch has no GPU, in a line with the remedy; empty where it has one."""
+    if torch.version.cuda is None:
+        return [
+            f"torch {torch.__version__} is built without CUDA: "
+            "pip install torch --index-url https://download.pytorch.org/whl/cu130"
+        ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's says in many lines what is said below
+        if torch.cuda.is_available():
+            return []
+    try:
+        torch.cuda.init()
+        said = "nothing is wrong now"
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).partition(". ")[0]
+    if old := re.search(r"too old \(found version (\d+)\d\d\d", said):
+        return [
+            f"the NVIDIA driver is of CUDA {old[1]}, torch {torch.__version__} of CUDA "
+            f"{torch.version.cuda}: install a newer driver, or a torch for CUDA {old[1]}"
+        ]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and "No CUDA GPUs" in said:
+        return [
+            f"CUDA_VISIBLE_DEVICES={visible!r} names no GPU that is here: unset it, or name one of "
+            "nvidia-smi -L"
+        ]
+    return [
+        f"no GPU is visible ({said}): nvidia-smi must list one, else install NVIDIA's driver; a "
+        "container needs --gpus all"
+    ]
 
 
 def architectures() -> tuple[str, ...]:

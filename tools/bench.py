@@ -201,10 +201,10 @@ def _measure(options: argparse.Namespace) -> dict:
 
 
 def _require_cuda(command: str) -> None:
-    import torch
+    from millisecond.ops.toolchain import no_gpu
 
-    if not torch.cuda.is_available():
-        raise ValueError(f"benchmark {command}: needs a CUDA device, torch sees none")
+    if wrong := no_gpu():
+        raise ValueError(f"benchmark {command}: needs a CUDA device; {wrong[0]}")
 
 
 def _measure_network(options: argparse.Namespace, scans: Scans) -> dict:

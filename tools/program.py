@@ -7,14 +7,16 @@ import errno
 import io
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from millisecond.data.files import plain_number
+from millisecond.data.files import missing, plain_number
 
 if TYPE_CHECKING:
     from millisecond.data.checks.sensor import Mounting
@@ -29,6 +31,8 @@ INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 PIPE_CLOSED = 141
 FARTHEST = 1000  # metres or degrees of a shift
 LONGEST = 1000  # characters of a line on a mistake
+NO_MEMORY = re.compile("out of memory|can't allocate memory|_ALLOC_FAILED")
+LESS_MEMORY = "end what else uses it, or take a smaller batch or another --device"
 COLUMN_CONFIG = (
     "whose section `points` names the columns of the scans (default: that which the weights were "
     "trained with)"
@@ -38,7 +42,8 @@ WEIGHTS = "weights file, or second or second_small, which are shipped (default: 
 
 def begin() -> None:
     """From here to `run`, Ctrl-C ends the program silently: it is still importing, which
-    takes seconds, and has nothing to save."""
+    takes seconds, and has nothing to save. A package that is not installed ends it in one line."""
+    sys.excepthook = _end
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -205,9 +210,9 @@ def run(
         say(f"error: {one_line(error)}")
         return 2
     except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
+        if not (cause := _out_of_memory(error)):
             raise
-        say(f"error: out of memory ({one_line(error)[:200]})")
+        say(f"error: out of memory ({one_line(cause)[:200]}): {LESS_MEMORY}")
         return 2
     except KeyboardInterrupt:
         if stopped:
@@ -239,13 +244,20 @@ def _unread(error: Exception) -> bool:
     return closed or isinstance(error, BrokenPipeError)
 
 
-def _out_of_memory(error: Exception) -> bool:
-    """Also torch's, which are not MemoryErrors; asked without importing torch."""
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or "can't allocate memory" in str(error)
-    )
+def _out_of_memory(error: BaseException | None) -> BaseException | None:
+    """Of an error and of those that it hides, as a capture that cannot be ended does, the one that
+    says that memory ran out. Torch's are not MemoryErrors; asked without importing torch."""
+    while error and not (isinstance(error, MemoryError) or NO_MEMORY.search(str(error))):
+        error = error.__context__
+    return error
+
+
+def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What Python does at the end of a program that an exception ends."""
+    if not isinstance(error, ModuleNotFoundError) or str(error.name).startswith("millisecond"):
+        return sys.__excepthook__(kind, error, trace)
+    print(f"error: {missing(error, Path(sys.argv[0]).stem)}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _leave(*_) -> None:

@@ -50,16 +50,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def tune(options: argparse.Namespace) -> None:
-    import torch
-
     from millisecond.data.files import require_own_json, write_json
     from millisecond.ops.lab.tuned import FORMAT, Origin, as_json
     from millisecond.ops.lab.tuner import choose, measure
+    from millisecond.ops.toolchain import no_gpu
     from millisecond.tools.benchmarks.timing import load_scans
 
     require_own_json(options.output, lambda old: str(old.get("format")).startswith(FORMAT[:-1]))
-    if not torch.cuda.is_available():
-        raise ValueError("tune: needs a CUDA device, torch sees none")
+    if wrong := no_gpu():
+        raise ValueError(f"tune: needs a CUDA device; {wrong[0]}")
     scans, origin = load_scans(options.scans, options.count * max(options.batch)), Origin.here()
     print(f"{origin.device}, torch {origin.torch_version}, {scans.source}")
     gc.freeze()  # every capture of a graph collects garbage: what was imported is none

@@ -14,7 +14,7 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
-from millisecond.data.files import require_file
+from millisecond.data.files import require, require_file
 from millisecond.data.formats.pcd import pcd_fields
 from millisecond.data.formats.ply import ply_fields
 from millisecond.data.formats.points import (
@@ -138,12 +138,7 @@ def las_fields(path: Path) -> dict[str, np.ndarray]:
     require_file(path)
     require_size(path.stat().st_size, path)
     _require_header(path)
-    try:
-        import laspy
-    except ImportError:
-        raise ValueError(
-            f"{path}: reading it needs laspy: pip install -e '.[las]'; or write it as .pcd"
-        ) from None
+    laspy = require("laspy", f"{path}: a .las file, unlike a .pcd file,")
     try:
         with laspy.open(path) as file:
             require_size(file.header.point_count * file.header.point_format.size, path)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from millisecond.data.checks.sensor import IntensityScale
+from millisecond.data.files import require
 from millisecond.data.formats.points import (
     Cloud,
     Field,
@@ -19,7 +20,7 @@ from millisecond.data.formats.points import (
     require_size,
 )
 from millisecond.data.live.recording import Recording
-from millisecond.data.live.scan import LiveScan, Source, Trouble, Troubles, require
+from millisecond.data.live.scan import LiveScan, Source, Trouble, Troubles
 from millisecond.data.live.velodyne import FASTEST, SLOWEST, USUAL_RATE, Packet, rate_of, turns_of
 
 TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8: "f8"}  # by datatype
@@ -141,7 +142,7 @@ def _packets(items: Iterable[tuple[float, Any] | Trouble]) -> Iterator[Packet | 
 
 def _types(ros1: bool) -> Any:
     """What decodes the messages."""
-    typesys = require("rosbags.typesys", "rosbags")
+    typesys = require("rosbags.typesys", "a bag")
     stores = typesys.Stores
     types = typesys.get_typestore(stores.ROS1_NOETIC if ros1 else stores.ROS2_HUMBLE)
     for name, text in DEFINITIONS.items():

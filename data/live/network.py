@@ -11,7 +11,8 @@ from pathlib import Path
 from socket import inet_ntoa
 from typing import Any, BinaryIO
 
-from millisecond.data.live.scan import LiveScan, Source, Trouble, Troubles, require
+from millisecond.data.files import require
+from millisecond.data.live.scan import LiveScan, Source, Trouble, Troubles
 from millisecond.data.live.velodyne import Packet, Turns, rate_of, turns_of
 
 NAME = re.compile(r"udp:(?://(?P<host>[^:/]*):)?(?P<port>[0-9]{1,5})$")
@@ -114,7 +115,7 @@ def _packets(path: Path) -> Iterator[Packet | Trouble]:
 
     Raises ValueError for a file of another kind.
     """
-    dpkt = require("dpkt", "dpkt")
+    dpkt = require("dpkt", "a .pcap file")
     with path.open("rb") as opened:
         file = _Watched(opened)
         try:
@@ -139,7 +140,7 @@ def _packets(path: Path) -> Iterator[Packet | Trouble]:
 
 def _udp(frame: bytes, time: float, reader: Any) -> Packet | None:
     """The content of a frame of the network; None where it is not a UDP packet."""
-    dpkt = require("dpkt", "dpkt")
+    dpkt = require("dpkt", "a .pcap file")
     try:
         if reader.datalink() == dpkt.pcap.DLT_EN10MB:
             ip = dpkt.ethernet.Ethernet(frame).data

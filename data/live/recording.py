@@ -24,9 +24,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import yaml
 
-from millisecond.data.files import read_text
+from millisecond.data.files import read_text, require
 from millisecond.data.formats.points import LARGEST
-from millisecond.data.live.scan import Trouble, require
+from millisecond.data.live.scan import Trouble
 
 LARGEST_CHUNK = 1 << 28  # bytes of a chunk or a message; usual ones have about a million
 PIECE = 1 << 20  # bytes that are inflated at once; Ctrl-C is heard in between
@@ -52,8 +52,8 @@ def inflated(kind: str, data: bytes, limit: int = LARGEST_CHUNK) -> bytes:
 
 def guard() -> None:
     """Gives rosbags, which inflates a chunk of any size, the bounded functions of this file."""
-    ros1 = require("rosbags.rosbag1.reader", "rosbags").decompressors
-    mcap = require("rosbags.rosbag2.storage_mcap", "rosbags").DECOMPRESSORS
+    ros1 = require("rosbags.rosbag1.reader", "a bag").decompressors
+    mcap = require("rosbags.rosbag2.storage_mcap", "a bag").DECOMPRESSORS
     ros1.update({kind: lambda data, kind=kind: inflated(kind, data) for kind in ("bz2", "lz4")})
     mcap.update({kind: lambda data, size, kind=kind: _chunk(kind, data, size) for kind in mcap})
 
@@ -88,13 +88,13 @@ def _decompressor(kind: str) -> Any:
     if kind == "bz2":
         return bz2.BZ2Decompressor()
     if kind == "lz4":
-        return require("lz4.frame", "lz4").LZ4FrameDecompressor()
+        return require("lz4.frame", "this bag").LZ4FrameDecompressor()
     return _zstd().ZstdDecompressor()
 
 
 def _zstd() -> Any:
     """The library, by which rosbags reads too."""
-    return require("rosbags.rosbag2.storage_mcap", "rosbags").zstd
+    return require("rosbags.rosbag2.storage_mcap", "a bag").zstd
 
 
 MESSAGES = 10_000_000  # of all topics
@@ -350,7 +350,7 @@ class _File:
     """One file of a bag."""
 
     def __init__(self, path: Path):
-        require(_library(path), "rosbags")
+        require(_library(path), "a bag")
         self._path, self.topics = path, {}
         self.fault = "" if path.is_file() else "it is missing"  # what keeps it from being opened
         if self.fault:
@@ -396,7 +396,7 @@ class _File:
 
     def _reader(self) -> Any:
         guard()
-        return require(_library(self._path), "rosbags").Reader(self._path)
+        return require(_library(self._path), "a bag").Reader(self._path)
 
 
 def _library(path: Path) -> str:

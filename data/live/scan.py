@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -71,13 +69,3 @@ class Source(Protocol):
     def close(self) -> None:
         """Ends a running iteration, from another thread too."""
         return  # a file is read at once: there is nothing to end
-
-
-def require(module: str, library: str) -> ModuleType:
-    """The module of a library. Raises ValueError with the line to type where it is missing."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise ValueError(
-            f"{library} is needed for this source ({error}); type: pip install -e '.[live]'"
-        ) from None

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from millisecond.data.live.scan import LiveScan, Trouble, Troubles, require
+from millisecond.data.files import require
+from millisecond.data.live.scan import LiveScan, Trouble, Troubles
 
 PACKET = 1206  # bytes
 TELEMETRY = 512  # bytes of the other packet that a sensor sends; it has no points
@@ -128,8 +129,8 @@ def calibrated(packets: Sequence[bytes], said: str) -> tuple[str, Any, str]:
 
     said: what is known: one of SERIES, or HDL-64E.
     """
-    library = require("velodyne_decoder", "velodyne-decoder")
-    bundled = require("velodyne_decoder.calibrations", "velodyne-decoder").get_bundled_calibration
+    library = require("velodyne_decoder", "a Velodyne")
+    bundled = require("velodyne_decoder.calibrations", "a Velodyne").get_bundled_calibration
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it tells of each try
@@ -162,7 +163,7 @@ class Turns:
     """
 
     def __init__(self, source: str, model: str = "", live: bool = False):
-        self._library = require("velodyne_decoder", "velodyne-decoder")
+        self._library = require("velodyne_decoder", "a Velodyne")
         self._source, self._said, self._live = source, model, live
         self._followed = Followed()
         self._waiting: list[Packet] = []  # for the decoder

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from millisecond.data.files import require
 from millisecond.data.kitti.labels import Labels
 from millisecond.data.metric.matching import NEIGHBOURS, Objects, find_overlaps
 
@@ -58,7 +59,6 @@ def _nearest_pairs(a: Labels, b: Labels) -> list[tuple[int, int]]:
     return pairs
 
 
-MISSING = "the metric of tracking needs scipy; install it: pip install -e '.[live]'"
 KEPT = 1000.0  # more than the largest sum of overlaps in a frame
 
 
@@ -169,11 +169,8 @@ def identified(frames: Sequence[FrameOverlaps]) -> int:
 
 def best_pairs(worth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Pairs (rows, columns) of a matrix with the largest sum; an entry of 0 is not paired."""
-    try:
-        from scipy.optimize import linear_sum_assignment
-    except ModuleNotFoundError:
-        raise ValueError(MISSING) from None
-    rows, columns = linear_sum_assignment(worth, maximize=True)
+    solver = require("scipy.optimize", "the metric of tracking")
+    rows, columns = solver.linear_sum_assignment(worth, maximize=True)
     kept = worth[rows, columns] > 0
     return rows[kept], columns[kept]
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from tqdm import tqdm
 
 from millisecond.data.boxes import NamedDetections
 from millisecond.data.calibration import Calibration
@@ -180,6 +179,8 @@ def write_all(
 ) -> None:
     """Writes one by one, in this process or several, but no more than there are cores. title, unit:
     of the progress bar."""
+    from tqdm import tqdm
+
     bar = partial(tqdm, desc=title, total=len(seeds), unit=unit, disable=None)
     has_kernels()  # builds them here, once, and not in every process
     processes = min(processes, usable_cores(), len(seeds))

@@ -17,6 +17,7 @@ import numpy as np
 
 from millisecond.data.boxes import box_corners
 from millisecond.data.calibration import EDGES
+from millisecond.data.files import require
 from millisecond.detector.draw.scene import (
     COLOUR_BY,
     EYE,
@@ -36,7 +37,6 @@ HOST = "127.0.0.1"  # reached by SSH
 NAMES = ("localhost", HOST)  # that a browser may call it by
 PORT = 8080
 THICK, THIN = 2.5, 1.5  # pixels
-MISSING = "the view in a browser needs viser: pip install -e '.[live]'"
 
 
 class BrowserView:
@@ -51,10 +51,7 @@ class BrowserView:
 
         Raises ValueError where viser is missing, OSError where the port is taken.
         """
-        try:
-            import viser
-        except ModuleNotFoundError:
-            raise ValueError(MISSING) from None
+        viser = require("viser", "the view in a browser")
         _require_free(port)
         self.port, self.token = port, secrets.token_urlsafe(16)
         logging.getLogger("websockets").setLevel(logging.CRITICAL)  # other clients than browsers
@@ -215,7 +212,7 @@ def guarded(token: str) -> Iterator[None]:
     finally:
         server.serve = serve
     if not guards:
-        raise ValueError(f"this version of viser cannot be guarded; {MISSING}")
+        raise ValueError("this version of viser cannot be guarded: pip install -U viser")
 
 
 def admitted(path: str, headers: Any, token: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from millisecond.data.files import make_folder
+from millisecond.data.files import make_folder, require
 from millisecond.detector.draw.png import SOFTWARE
 from millisecond.detector.draw.style import BACKGROUND
 
@@ -24,7 +24,6 @@ QUALITY = {
 }
 # each picture is a fragment of its own, and on the disk at once
 FRAGMENTED = {"movflags": "frag_every_frame+empty_moov+default_base_moof", "flush_packets": "1"}
-MISSING = "films need PyAV: pip install -e '.[live]'"
 
 
 class Film:
@@ -41,7 +40,7 @@ class Film:
         Raises ValueError where PyAV is missing, the folder cannot be written to, or the file is
         there and is not a film of this program.
         """
-        self._av = _import_av()
+        self._av = require("av", "a film")
         require_own_film(path)
         make_folder(path.parent)
         self.path, self.pictures = path, 0
@@ -127,7 +126,7 @@ def require_own_film(path: Path) -> None:
 
 def is_own_film(path: Path) -> bool:
     """Whether a file is a film that `Film` wrote."""
-    av = _import_av()
+    av = require("av", "a film")
     if not path.is_file():  # opening a pipe would wait
         return False
     try:
@@ -135,11 +134,3 @@ def is_own_film(path: Path) -> bool:
             return container.metadata.get(KEY) == SOFTWARE
     except (OSError, ValueError):
         return False  # no film at all
-
-
-def _import_av():
-    try:
-        import av
-    except ModuleNotFoundError:
-        raise ValueError(MISSING) from None
-    return av

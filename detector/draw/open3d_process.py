@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any
@@ -49,7 +50,8 @@ def _x_server_answers() -> bool:
 
 
 LIBRARIES = "libusb-1.0-0 libgl1 libegl1 libx11-6 libgomp1 libvulkan1 mesa-vulkan-drivers"
-REMEDY = f"try: apt-get install -y {LIBRARIES}"
+HAVING = f"apt-get install -y {LIBRARIES}" if find_spec("open3d") else "pip install open3d"
+REMEDY = f"try: {HAVING}"
 
 
 class Open3DProcess:
@@ -94,6 +96,6 @@ def _run(serve: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # the native code talks a lot
         os.dup2(nowhere, stream)
-    with suppress(EOFError, OSError):  # the program has gone
+    with suppress(EOFError, OSError, ModuleNotFoundError):  # the program has gone, or no Open3D
         serve(pipe, *arguments)
     os._exit(0)  # without the end of the interpreter, in which the native code may crash

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from millisecond.data.files import require
 from millisecond.ops.transfer import require_unmasked
 
 LOOSE = 1e-3  # allowed error of a rotation's products
@@ -45,7 +46,7 @@ def move_boxes(boxes: np.ndarray, pose: np.ndarray) -> np.ndarray:
     return moved
 
 
-MISSING = "the car's own motion needs kiss-icp; install it: pip install -e '.[live]'"
+USER = "the car's own motion"
 
 
 class EgoMotion:
@@ -55,15 +56,10 @@ class EgoMotion:
     """
 
     def __init__(self) -> None:
-        try:
-            from kiss_icp.config.parser import load_config
-            from kiss_icp.kiss_icp import KissICP
-        except ModuleNotFoundError:
-            raise ValueError(MISSING) from None
-        config = load_config(None)
+        config = require("kiss_icp.config.parser", USER).load_config(None)
         config.data.deskew = False  # it needs a time per point
         config.registration.max_num_threads = 1  # sums in one order: every run gives the same
-        self._odometry = KissICP(config)
+        self._odometry = require("kiss_icp.kiss_icp", USER).KissICP(config)
         self._time = -math.inf  # of the scan before
         self._step = math.inf  # seconds between the two scans before
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from millisecond.data.boxes import NamedDetections, wrap_angle
+from millisecond.data.files import require
 from millisecond.detector.tracking.ego_motion import check_pose, inverse, move_boxes
 from millisecond.ops.transfer import require_unmasked
 
@@ -98,16 +99,11 @@ def _process_noise(seconds: float) -> np.ndarray:
 
 MARGIN = 0.5  # metres around a box
 DEVIATIONS = 2.0  # of the predicted position
-MISSING = "tracking needs SciPy; install it: pip install -e '.[live]'"
 
 
 def hungarian() -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """SciPy's solver. Raises ValueError with the line to type where SciPy is missing."""
-    try:
-        from scipy.optimize import linear_sum_assignment
-    except ModuleNotFoundError:
-        raise ValueError(MISSING) from None
-    return linear_sum_assignment
+    return require("scipy.optimize", "tracking").linear_sum_assignment
 
 
 def assign(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from millisecond.detector.device import parse_device
+from millisecond.detector.device import usable_device
 
 FOREVER = timedelta(days=3650)
 GRACE = 2  # seconds to end by itself, with an error of its own
@@ -176,7 +176,7 @@ def _store() -> dist.Store:
 
 
 def _device(name: str | None, local_rank: int) -> torch.device:
-    device = parse_device(name)
+    device = usable_device(name)
     if device.type == "cpu":
         return device
     index = local_rank if device.index is None else device.index

@@ -218,8 +218,17 @@ def test_wrong_devices_and_precisions_are_one_line(weights):
         with pytest.raises(ValueError, match=f"{other}.*say cpu"):
             Detector.from_weights(weights, other)
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="no GPU"):
+        with pytest.raises(ValueError, match=r"device 'cuda' is not there: .*; or say cpu$"):
             Detector.from_weights(weights, "cuda")
+
+
+def test_a_gpu_that_is_not_visible_is_named(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")  # a process sees one slice
+    with pytest.raises(ValueError, match=r"'cuda:1' .*is cuda:0 \(CUDA_VISIBLE_DEVICES is MIG-1\)"):
+        Detector(device="cuda:1")
 
 
 @pytest.mark.parametrize(
@@ -227,7 +236,7 @@ def test_wrong_devices_and_precisions_are_one_line(weights):
     [
         ({"precision": "int8"}, "precision 'int8' is none of fp32, bf16, fp16"),
         ({"precision": ["fp32"]}, "precision .* is none of"),
-        ({"device": "cuda:99"}, "device 'cuda:99' is not there: torch sees "),
+        ({"device": "cuda:99"}, "device 'cuda:99' is not there: .* say .*cpu$"),
         ({"device": "meta"}, "say cpu"),
         ({"device": 1.5}, "device 1.5 is unknown"),
     ],

@@ -55,7 +55,7 @@ def test_times_that_do_not_go_on_are_said():
 
 def test_without_kiss_icp_one_line_says_what_to_type(monkeypatch):
     monkeypatch.setitem(sys.modules, "kiss_icp.kiss_icp", None)
-    with pytest.raises(ValueError, match=r"pip install -e '.\[live\]'"):
+    with pytest.raises(ValueError, match=r"motion needs kiss-icp \(.*\): pip install kiss-icp$"):
         EgoMotion()
 
 

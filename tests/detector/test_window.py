@@ -1,6 +1,7 @@
 """Windows on a virtual X server: how they open, go on and end."""
 
 import os
+import runpy
 import shutil
 import signal
 import socket
@@ -269,6 +270,11 @@ def test_a_display_that_says_nothing_is_none(tmp_path, monkeypatch):
     for name, said in ((":99999", "no X server answers"), ("", "DISPLAY is empty")):
         monkeypatch.setenv("DISPLAY", name)
         assert said in open3d_process.display_problem()
+
+
+def test_open3d_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "open3d", None)
+    assert runpy.run_path(open3d_process.__file__)["REMEDY"] == "try: pip install open3d"
 
 
 def idle(pipe: Connection) -> None:

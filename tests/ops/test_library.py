@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch.utils import cpp_extension
 
 from millisecond.ops import check, library
-from millisecond.ops.toolchain import Toolchain, gencode
+from millisecond.ops.toolchain import Toolchain, gencode, no_gpu
 
 COMPLETE = Toolchain(Path("/cuda"), "13.0", ("75", "80", "90"), "c++ 12", sys.executable)
 
@@ -72,9 +73,68 @@ def test_torch_without_cuda(machine, monkeypatch):
         library.extension()
 
 
-def test_no_gpu(machine, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(library.BuildError, match="no GPU is visible: check nvidia-smi"):
+@pytest.mark.parametrize(
+    ("visible", "torch_says", "line"),
+    [
+        (
+            None,
+            "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and "
+            "installed a driver from\nhttp://",
+            "no GPU is visible (Found no NVIDIA driver on your system): nvidia-smi must list one",
+        ),
+        (
+            "0",
+            "The NVIDIA driver on your system is too old (found version 12040). Please update",
+            "the NVIDIA driver is of CUDA 12, torch {} of CUDA 13.0: install a newer driver, or a "
+            "torch for CUDA 12",
+        ),
+        ("", "No CUDA GPUs are available", "CUDA_VISIBLE_DEVICES='' names no GPU that is here"),
+        ("7", "No CUDA GPUs are available", "CUDA_VISIBLE_DEVICES='7' names no GPU that is here"),
+        ("MIG-1", "No CUDA GPUs are available", "'MIG-1' names no .* nvidia-smi -L"),
+        (None, "No CUDA GPUs are available", "no GPU is visible (No CUDA GPUs are available)"),
+    ],
+)
+def test_no_gpu(machine, monkeypatch, visible, torch_says, line):
+    def init():
+        raise RuntimeError(torch_says)
+
+    def available():
+        warnings.warn(f"CUDA initialization: {torch_says}", stacklevel=1)
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_available", available)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    words = re.escape(line.format(torch.__version__)).replace(r"\.\*", ".*")
+    (said,) = no_gpu()
+    assert re.search(words, said)
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "")
+    with (
+        pytest.warns(UserWarning, match="CUDA init"),
+        pytest.raises(library.BuildError, match=words) as error,
+    ):
+        library.extension()
+    assert "\n" not in str(error.value)
+
+
+def test_two_kinds_of_gpus_are_compiled_for_and_shown(machine, compiler, monkeypatch, capsys):
+    gpus = [(9, 0), (8, 6), (9, 0)]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: gpus[i])
+    monkeypatch.setattr(Toolchain, "find", lambda: COMPLETE._replace(known=("75", "86", "90")))
+    assert gencode() == ["-gencode=arch=compute_86,code=sm_86", CODE_90A]
+    assert check.main() == 0
+    (build,) = compiler
+    assert [flag for flag in build["extra_cuda_cflags"] if "arch" in flag] == gencode()
+    shown = re.findall(r"H200, (\d\.\d): (\S+) kernels", capsys.readouterr().out)
+    assert shown == [("9.0", "wgmma"), ("8.6", "mma.sync"), ("9.0", "wgmma")]
+
+
+def test_a_gpu_that_is_too_old_for_the_toolkit(machine, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: (7, 0))
+    with pytest.raises(library.BuildError, match=r"architecture 7\.0: hide that GPU by CUDA_V"):
         library.extension()
 
 

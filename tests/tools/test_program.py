@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from millisecond.data.files import replacing, write_json
 from millisecond.data.formats.clouds import read_scan
@@ -169,12 +170,26 @@ def raising(error: BaseException):
     return action
 
 
+def hiding(error: Exception, other: Exception) -> Exception:
+    """An error that came while the other one was handled."""
+    error.__context__ = other
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
         (ValueError("x:\n  is  wrong"), 2, "error: x: is wrong\n"),
         (FileNotFoundError(2, "No such file", "f"), 2, "error: f: No such file\n"),
-        (MemoryError("9 TiB"), 2, "error: out of memory (9 TiB)\n"),
+        (MemoryError("9 TiB"), 2, f"error: out of memory (9 TiB): {program.LESS_MEMORY}\n"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried\nto allocate 20 GiB"), 2, None),
+        (RuntimeError("conv: out of memory"), 2, None),  # of the project's own kernels
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"),
+            2,
+            None,
+        ),
+        (hiding(RuntimeError("capture"), torch.OutOfMemoryError("CUDA out of memory")), 2, None),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: x"), 2, None),
         (KeyboardInterrupt(), 130, "stopped; go on\n"),
     ],
@@ -183,7 +198,11 @@ def test_how_an_action_ends(error, code, said, capsys):
     assert program.run(raising(error), stopped="stopped; go on") == code
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    assert said is None or err == said
+    if said is None:
+        assert err.startswith("error: out of memory (")
+        assert err.endswith(f"): {program.LESS_MEMORY}\n") and "capture" not in err
+    else:
+        assert err == said
 
 
 def test_a_full_disk_behind_standard_output_has_a_name():
