@@ -8,11 +8,11 @@
 namespace millisecond {
 namespace {
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
 constexpr int MAX_ROWS = 128;              // of a tile
 constexpr int HEAD_STEPS = PANEL / SLICE;  // for each panel of features
 constexpr int GROUPS = MULTIPLIERS / 128;  // warpgroups that multiply: each has half of a tile's rows
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // By a warpgroup.
 __device__ __forceinline__ void sync_group(int group) {
