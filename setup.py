@@ -1,7 +1,7 @@
 """Names the packages: each folder of the top level is installed as a part of `millisecond`.
 
-With MILLISECOND_PREBUILT=FOLDER, as `make wheel` sets it, the wheel holds the compiled kernels in FOLDER and is for one
-platform.
+With MILLISECOND_PREBUILT=FOLDER, as `make wheel` sets it, the wheel holds the compiled kernels in
+FOLDER and is for one platform.
 """
 
 import json
