@@ -7,13 +7,13 @@ import torch
 
 from millisecond.ops import library
 from millisecond.ops.cpu import library_path as cpu_library_path
-from millisecond.ops.toolchain import Toolchain, architectures, kernels_of
+from millisecond.ops.toolchain import Prebuilt, Toolchain, architectures, kernels_of
 
 
 def main() -> int:
     """Print the findings, build and load the operators; 0 where they are ready."""
     tools = Toolchain.find()
-    wrong = tools.problems()
+    wrong = [] if Prebuilt.find() else tools.problems()
     for name, value in findings(tools):
         print(f"{name:<14}{value}")
     if not wrong:
@@ -37,11 +37,13 @@ def findings(tools: Toolchain) -> list[tuple[str, str]]:
     built = "built" if path.exists() else "not built yet"
     cpu = cpu_library_path()
     gpus = [_gpu(i) for i in range(torch.cuda.device_count())]
+    prebuilt = Prebuilt.find()
     nvcc = f"nvcc {tools.nvcc}" if tools.nvcc else "no nvcc"
     return [
         ("torch", f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}"),
         *(("GPU", gpu) for gpu in gpus or ["none"]),
-        ("architecture", " ".join(architectures()) or "none"),
+        ("kernels", f"of this wheel, CUDA {prebuilt.cuda}" if prebuilt else "compiled here"),
+        ("architecture", " ".join(prebuilt.targets if prebuilt else architectures()) or "none"),
         ("CUDA", f"{nvcc} in {tools.cuda_home or 'no CUDA_HOME'}"),
         ("compiler", tools.compiler or "none"),
         ("ninja", tools.ninja or "none"),

@@ -1,5 +1,6 @@
-"""Compiles and loads the CUDA operators on first use: one library for the GPUs that are here, and
-one for each annex.
+"""Loads the CUDA operators on first use, and compiles first what is not there: in a checkout one
+library for the GPUs that are here; in a wheel, which holds the kernels and the bindings for some
+versions of torch, at most the bindings; one library for each annex.
 
 The name of the folder depends on flags, architectures, torch and CUDA, the name of the library also
 on the sources. So an existing library is always the right one and is loaded at once. The folder
@@ -7,6 +8,7 @@ also keeps the object files: after an edit only the files that it concerns are c
 """
 
 import contextlib
+import ctypes
 import fcntl
 import functools
 import hashlib
@@ -24,6 +26,7 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from millisecond.ops.toolchain import (
+    Prebuilt,
     Toolchain,
     architectures,
     gencode,
@@ -56,11 +59,15 @@ class Annex(NamedTuple):
 @functools.cache
 def _outcome(annex: Annex | None) -> BuildError | None:
     """Load once per process. A failure is kept: a second try would fail again, after as long."""
-    if left_out := without_code():  # a library that is there may have been built elsewhere
+    prebuilt = prebuilt_of(annex)
+    # a library that is there may have been built elsewhere
+    if left_out := prebuilt.problems() if prebuilt else without_code():
         return BuildError(left_out[0])
     sources = read_sources(annex)
     library = library_path(sources, annex)
     try:
+        if prebuilt:
+            ctypes.CDLL(str(prebuilt.kernels))  # the bindings need a library of this name
         if not library.exists():
             _compile(library, sources, annex)
         torch.ops.load_library(str(library))
@@ -117,8 +124,15 @@ def name_of(annex: Annex | None) -> str:
     return NAME if annex is None else annex.name
 
 
+def prebuilt_of(annex: Annex | None) -> Prebuilt | None:
+    """An annex is always compiled here."""
+    return None if annex else Prebuilt.find()
+
+
 def read_sources(annex: Annex | None = None) -> dict[str, bytes]:
     """Every file that goes into the library, by its path in csrc or in the annex's folder."""
+    if prebuilt_of(annex):
+        return _read(SOURCES, ("_torch.cpp", *HEADERS))
     if annex is None:
         return _read(SOURCES, (".cpp", ".cu", *HEADERS))
     return _read(SOURCES, HEADERS) | _read(annex.folder, (".cpp", ".cu", *HEADERS))
@@ -128,7 +142,7 @@ def _read(folder: Path, suffixes: tuple[str, ...]) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.suffix in suffixes and path.parent != folder / "cpu"
+        if path.name.endswith(suffixes) and path.parent != folder / "cpu"
     }
 
 
@@ -142,6 +156,8 @@ def cache_folder(annex: Annex | None = None) -> Path:
 
 def library_path(sources: dict[str, bytes], annex: Annex | None = None) -> Path:
     """Where the library of these sources is, or will be once it is built."""
+    if (prebuilt := prebuilt_of(annex)) and prebuilt.bindings.exists():
+        return prebuilt.bindings
     digest = hashlib.sha256()
     for name, content in sources.items():
         digest.update(b"%s\0%d\0" % (name.encode(), len(content)) + content)
@@ -150,8 +166,13 @@ def library_path(sources: dict[str, bytes], annex: Annex | None = None) -> Path:
 
 def _compile(library: Path, sources: dict[str, bytes], annex: Annex | None) -> None:
     tools = Toolchain.find()
-    if found := tools.problems():
-        raise BuildError(f"cannot build the CUDA operators: {'; '.join(found)}")
+    if prebuilt := prebuilt_of(annex):
+        known = " ".join(path.stem for path in sorted(prebuilt.bindings.parent.glob("b*.so")))
+        what = f"bindings for torch {torch.__version__}, where this wheel holds {known or 'none'}"
+    else:
+        what = "the CUDA operators"
+    if found := tools.problems(kernels=prebuilt is None):
+        raise BuildError(f"cannot build {what}: {'; '.join(found)}")
     with _writing():
         library.parent.mkdir(parents=True, exist_ok=True)
     with _locked(library.parent / "build.lock"):
@@ -180,16 +201,24 @@ def _run_build(
         "TORCH_CUDA_ARCH_LIST": ";".join(name.removesuffix("+PTX") for name in architectures()),
     }
     cuda_flags = CUDA_FLAGS + gencode()
+    includes, link_flags = [str(copies)], shared_libstdcxx()
+    compiled = [str(copies / name) for name in sources if name.endswith((".cpp", ".cu"))]
+    if prebuilt := prebuilt_of(annex):  # no source is CUDA, for which torch would add these
+        includes += tools.headers()
+        link_flags += [str(prebuilt.kernels), "-lc10_cuda", "-ltorch_cuda"]
+        all_in_one = folder / "bindings.cpp"  # torch's headers are read once: a fifth of the time
+        all_in_one.write_text("".join(f'#include "{path}"\n' for path in compiled))
+        compiled = [str(all_in_one)]
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
     try:
         cpp_extension.load(
             name_of(annex),
-            [str(copies / name) for name in sources if name.endswith((".cpp", ".cu"))],
-            extra_include_paths=[str(copies)],
+            compiled,
+            extra_include_paths=includes,
             extra_cflags=CXX_FLAGS,
             extra_cuda_cflags=cuda_flags,
-            extra_ldflags=shared_libstdcxx(),
+            extra_ldflags=link_flags,
             build_directory=str(folder),
             is_python_module=False,
         )

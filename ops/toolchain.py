@@ -1,8 +1,12 @@
-"""What compiles the CUDA operators on this machine, and what is wrong with it."""
+"""What the CUDA operators come from on this machine, and what is wrong with it: the kernels that a
+wheel holds, or a toolchain that compiles them."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -25,6 +29,45 @@ NAMED = {  # architectures that torch knows by a name
     "Blackwell+Tegra": ("11.0",),
 }
 TARGET = re.compile(r"(\d+)\.(\d)([af]?)(\+PTX)?")
+PREBUILT = Path(__file__).resolve().parent / "prebuilt"  # in a wheel: what ops/CMakeLists.txt makes
+
+
+class Prebuilt(NamedTuple):
+    """The compiled kernels of a wheel."""
+
+    machine: str  # such as "x86_64"
+    cuda: str  # version of the CUDA runtime in them
+    targets: list[str]
+
+    @classmethod
+    def find(cls) -> Prebuilt | None:
+        """None in a checkout and in a wheel without kernels: they are compiled in place."""
+        path = PREBUILT / "kernels.json"
+        return cls(**json.loads(path.read_text())) if path.exists() else None
+
+    @property
+    def kernels(self) -> Path:
+        return PREBUILT / "libmillisecond_kernels.so"
+
+    @property
+    def bindings(self) -> Path:
+        """Of the torch that is here; the wheel holds them for some versions of torch."""
+        return PREBUILT / f"bindings-torch{'.'.join(torch.__version__.split('.')[:2])}.so"
+
+    def problems(self) -> list[str]:
+        """What keeps the kernels from running here, each with what mends it; empty: nothing."""
+        if platform.machine() != self.machine:
+            return [
+                f"the kernels of this wheel are for {self.machine}, this machine is "
+                f"{platform.machine()}: install the wheel for it"
+            ]
+        driver = torch._C._cuda_getDriverVersion() if torch.version.cuda else 0  # 13000: 13.0
+        if 0 < driver // 1000 < int(self.cuda.partition(".")[0]):
+            return [
+                f"the driver is for CUDA {driver // 1000}.{driver % 1000 // 10}, the kernels of "
+                f"this wheel for CUDA {self.cuda}: install a newer NVIDIA driver"
+            ]
+        return no_gpu() or without_code()
 
 
 class Toolchain(NamedTuple):
@@ -48,27 +91,39 @@ class Toolchain(NamedTuple):
         compiler = _output(os.environ.get("CXX", "c++"), "--version").partition("\n")[0]
         return cls(home, release and release[1], tuple(known), compiler or None, _ninja())
 
-    def problems(self) -> list[str]:
-        """What keeps the operators from being built, each with what mends it; empty: nothing."""
+    def problems(self, kernels: bool = True) -> list[str]:
+        """What keeps the operators, or the bindings alone, from being built, each with what mends
+        it; empty: nothing."""
         version = torch.version.cuda
         if version is None:
             return no_gpu()
-        targets = architectures()
-        found = [
-            f"TORCH_CUDA_ARCH_LIST names {target}, which is not an architecture: "
-            "export it like 9.0 or 8.0;8.6+PTX, or unset it"
-            for target in targets
-            if not TARGET.fullmatch(target)
-        ]
-        found += [] if targets else no_gpu()
-        found += without_code()
-        found += self._nvcc_problems(version)
+        if kernels:
+            found = [
+                f"TORCH_CUDA_ARCH_LIST names {target}, which is not an architecture: "
+                "export it like 9.0 or 8.0;8.6+PTX, or unset it"
+                for target in architectures()
+                if not TARGET.fullmatch(target)
+            ]
+            found += [] if architectures() else no_gpu()
+            found += without_code() + self._nvcc_problems(version)
+        elif any(Path(folder, "crt", "host_config.h").exists() for folder in self.headers()):
+            found = []
+        else:
+            found = ["no CUDA headers: pip install nvidia-cuda-runtime nvidia-cuda-crt"]
         if self.compiler is None:
             compiler = os.environ.get("CXX", "c++")
             found.append(f"no C++ compiler ({compiler}): apt install g++, or export CXX to one")
         if self.ninja is None:
             found.append("no ninja: pip install ninja")
         return found
+
+    def headers(self) -> list[str]:
+        """CUDA's folders of headers: of the toolkit, else of the packages beside torch."""
+        if self.cuda_home:
+            return [str(self.cuda_home / "include")]
+        packages = importlib.util.find_spec("nvidia")
+        places = packages.submodule_search_locations or [] if packages else []
+        return [str(path) for place in places for path in sorted(Path(place).glob("*/include"))]
 
     def _nvcc_problems(self, version: str) -> list[str]:
         """With a torch for this version of CUDA."""
@@ -162,10 +217,12 @@ def capabilities() -> list[tuple[int, int]]:
 def kernels_of(gpu: tuple[int, int]) -> str | None:
     """The kernels that a GPU of this capability runs: wgmma (the fastest), mma.sync or general.
 
-    None where the `architectures` hold no code for it.
+    None where the library holds no code for it.
     """
+    prebuilt = Prebuilt.find()
+    targets = prebuilt.targets if prebuilt else architectures()
     runs = []
-    for target in filter(None, map(TARGET.fullmatch, architectures())):
+    for target in filter(None, map(TARGET.fullmatch, targets)):
         code, variant, ptx = (int(target[1]), int(target[2])), target[3], target[4]
         if code == gpu or (variant != "a" and code[0] == gpu[0] and code < gpu):
             runs.append((True, code, variant))
@@ -182,13 +239,18 @@ def kernels_of(gpu: tuple[int, int]) -> str | None:
 
 
 def without_code() -> list[str]:
-    """A line with its remedy for each kind of visible GPU that the `architectures` leave out."""
+    """A line with its remedy for each kind of visible GPU that the library has no code for."""
+    if prebuilt := Prebuilt.find():
+        library = f"this wheel ({' '.join(prebuilt.targets)})"
+        remedy = "install millisecond from its sources on a machine with nvcc"
+    else:
+        library = f"TORCH_CUDA_ARCH_LIST={os.environ.get('TORCH_CUDA_ARCH_LIST')}"
+        remedy = "unset it, add {0}"
     return [
-        f"TORCH_CUDA_ARCH_LIST={os.environ.get('TORCH_CUDA_ARCH_LIST')} has no code for a GPU of "
-        f"{gpu[0]}.{gpu[1]}: unset it, add {gpu[0]}.{gpu[1]}, or hide the GPU by "
+        f"{library} has no code for a GPU of {gpu}: {remedy.format(gpu)}, or hide the GPU by "
         "CUDA_VISIBLE_DEVICES"
-        for gpu in capabilities()
-        if kernels_of(gpu) is None
+        for capability in capabilities()
+        if kernels_of(capability) is None and (gpu := "{}.{}".format(*capability))
     ]
 
 

@@ -24,6 +24,11 @@ namespace {
 using Key = unsigned long long;
 
 constexpr int SEGMENT = SELECT_SEGMENT;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ / 100 == 10
+constexpr int LIST_BLOCKS = 8;  // per multiprocessor
+#else
+constexpr int LIST_BLOCKS = 6;  // it has room for 1,536 threads
+#endif
 constexpr int SELECT_THREADS = 1024;
 constexpr int DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS;
 constexpr int RANK_THREADS = 256, RANK_WARPS = RANK_THREADS / WARP;
@@ -142,7 +147,7 @@ __device__ __forceinline__ Best best_class(const Source& source) {
 // One thread per anchor. A block lists the anchors that pass in a segment of its own, so no counter has to be
 // zeroed first. The number of blocks on a multiprocessor is such that all 825 blocks of a KITTI scan run at once.
 template <typename Source>
-__global__ void __launch_bounds__(SEGMENT, 8)
+__global__ void __launch_bounds__(SEGMENT, LIST_BLOCKS)
     list_candidates(const __grid_constant__ SelectJob job, bool chained) {
   __shared__ typename Source::Cells cells;
   wait_for_previous_kernel(chained);

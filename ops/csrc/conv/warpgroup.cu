@@ -14,9 +14,9 @@ namespace millisecond {
 
 // ---- a tile of the rows of a table as columns of a product, and the steps in shared memory ---------------------
 
-constexpr int LINE_STAGES = 4;  // of lines that TAPS offsets read
-
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constexpr int LINE_STAGES = 4;  // of lines that TAPS offsets read
 
 struct TileShared {
   uint64_t weights_full[MAX_STAGES], weights_empty[MAX_STAGES];
@@ -153,9 +153,9 @@ __device__ __forceinline__ void find_tile(const OffsetTable& table, TileRows& ti
 
 namespace {
 
-constexpr int FETCHERS = GATHERERS - WARP;  // bring lines; the last warp brings weights
-
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constexpr int FETCHERS = GATHERERS - WARP;  // bring lines; the last warp brings weights
 
 // One thread: the weights of all steps.
 template <typename T>
