@@ -34,8 +34,7 @@ from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
 from millisecond.detector.draw.style import BoxSet, Palette, Shown
 from millisecond.detector.draw.view import View
-from millisecond.detector.draw.window import Window, WindowUnavailable
-from millisecond.detector.draw.window_view import SCREENSHOT, TRACK_KEYS
+from millisecond.detector.draw.window import SCREENSHOT, TRACK_KEYS, Window, WindowUnavailable
 from millisecond.detector.following import (
     LiveDetection,
     LiveFrame,

@@ -23,8 +23,7 @@ from millisecond.detector.draw.open3d_process import Open3DProcess
 from millisecond.detector.draw.scene import SceneRenderer, SceneUnavailable
 from millisecond.detector.draw.style import VERDICT_COLOURS, Shown
 from millisecond.detector.draw.view import Viewpoint
-from millisecond.detector.draw.window import Window, WindowUnavailable
-from millisecond.detector.draw.window_view import WindowView
+from millisecond.detector.draw.window import Window, WindowUnavailable, WindowView
 from millisecond.tools import visualize
 from tests.helpers.judged_results import write_judged_results
 from tests.helpers.kitti_miniature import write_miniature

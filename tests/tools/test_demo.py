@@ -10,7 +10,7 @@ from millisecond.data.boxes import NamedDetections
 from millisecond.data.live.scan import LiveScan, Trouble
 from millisecond.data.simulator import simulate
 from millisecond.detector.draw.png import save_png
-from millisecond.detector.draw.window_view import SCREENSHOT, names_of
+from millisecond.detector.draw.window import SCREENSHOT, names_of
 from millisecond.detector.following import LiveFrame, Statistics
 from millisecond.tools import demo
 from millisecond.tools.demo import Choices, LiveView, Player, keys_for

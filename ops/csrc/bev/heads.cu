@@ -304,15 +304,11 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
   for (int first = blockIdx.x * share; first < end;) {
     const int left = end - first, rows = divide_up(left, divide_up(left, widest));
     const int columns = max(64, round_up(rows, 16));
-    switch (columns) {
-      case 64:
-        compute_heads<T, 4>(p, first, rows, shared_address(shared), depth, widest);
-        break;
-      case 80:
-        compute_heads<T, 5>(p, first, rows, shared_address(shared), depth, widest);
-        break;
-      default:
-        compute_heads<T, 6>(p, first, rows, shared_address(shared), depth, widest);
+    {
+#define TILE(ROWS) \
+  if (columns == ROWS) compute_heads<T, ROWS / 16>(p, first, rows, shared_address(shared), depth, widest);
+      TILE(64) TILE(80) TILE(96)
+#undef TILE
     }
     first += rows;
     __syncthreads();

@@ -237,24 +237,11 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
     if (!may_share || !list_taps(p.table, tile, lists, sources)) list_offsets(p.table, tile, lists, sources);
     if (!waited) wait_for_previous_kernel(p.chained);
     waited = true;
-    switch (columns / GRAIN) {
-      case 2:
-        compute<T, 2>(p, tile, lists, sources, shared + begin, bytes - begin);
-        break;
-      case 3:
-        compute<T, 3>(p, tile, lists, sources, shared + begin, bytes - begin);
-        break;
-      case 4:
-        compute<T, 4>(p, tile, lists, sources, shared + begin, bytes - begin);
-        break;
-      case 5:
-        compute<T, 5>(p, tile, lists, sources, shared + begin, bytes - begin);
-        break;
-      case 6:
-        compute<T, 6>(p, tile, lists, sources, shared + begin, bytes - begin);
-        break;
-      default:
-        compute<T, 8>(p, tile, lists, sources, shared + begin, bytes - begin);
+    {
+#define TILE(COLUMNS) \
+  if (columns == COLUMNS) compute<T, COLUMNS / GRAIN>(p, tile, lists, sources, shared + begin, bytes - begin);
+      TILE(32) TILE(48) TILE(64) TILE(80) TILE(96) TILE(128)
+#undef TILE
     }
     const int channel = threadIdx.x % ACROSS * WIDTH;
     for (int column = threadIdx.x / ACROSS; column < rows; column += WIDE_THREADS / ACROSS) {
