@@ -181,7 +181,8 @@ class Records:
 
 def begin(cpp, scans, stream=None):
     job = ctypes.c_void_p()
-    cpp._library("ms_detect_async", cpp._handle, ctypes.byref(scans), stream, ctypes.byref(job))
+    on = ctypes.c_void_p(stream)
+    cpp._library("ms_detect_async", cpp._handle, ctypes.byref(scans), on, ctypes.byref(job))
     return job
 
 

@@ -209,7 +209,9 @@ __global__ void gather_kernel(Records records, int channels, int64_t numbers, fl
   const int64_t i = int64_t(blockIdx.x) * GATHER_THREADS + threadIdx.x;
   if (i >= numbers) return;
   const char* const point = static_cast<const char*>(records.from) + i / channels * records.stride;
-  memcpy(to + i, point + records.columns[i % channels], sizeof(float));  // byte by byte: of any alignment
+  float number;
+  memcpy(&number, point + records.columns[i % channels], sizeof(float));  // byte by byte: of any alignment
+  to[i] = number;
 }
 
 // ---- small results ---------------------------------------------------------------------------------------------
