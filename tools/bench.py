@@ -166,7 +166,7 @@ def _measure(options: argparse.Namespace) -> dict:
     if options.command == "scaling":
         return _measure_scaling(options)
     from millisecond.detector.config import load_config
-    from millisecond.tools.benchmarks import bev, ladder, operators, ops, points, sampling
+    from millisecond.tools.benchmarks import bev, ops, points
     from millisecond.tools.benchmarks.timing import load_scans
 
     if options.command == "network":
@@ -175,14 +175,14 @@ def _measure(options: argparse.Namespace) -> dict:
         return _measure_pipeline(options)
     _require_cuda(options.command)
     if options.command == "sampling":
-        return sampling.measure(options.repeats)
+        return points.sampling(options.repeats)
     if options.command == "dense3d":
         return _measure_dense3d(options)
     scans = load_scans(options.frames, options.count)
     if options.command == "points":
         return points.measure(scans, options.repeats)
     if options.command == "operators":
-        return operators.measure(scans, options.repeats)
+        return ops.operators(scans, options.repeats)
     if options.command == "spconv":
         from millisecond.tools.benchmarks import from_spconv
 
@@ -195,7 +195,7 @@ def _measure(options: argparse.Namespace) -> dict:
     if options.command == "bev":
         return bev.measure(load_config(options.config), scans, options.batch)
     if options.command == "ladder":
-        return ladder.measure(scans, options.batch)
+        return ops.ladder(scans, options.batch)
     sizes = options.batch, options.precision, options.repeats
     return ops.measure(load_config(CONFIG), scans, *sizes)
 

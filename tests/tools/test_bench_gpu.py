@@ -13,7 +13,7 @@ DENSE3D = "millisecond.ops.lab.dense_times"
 
 
 def test_sampling(tmp_path, monkeypatch):
-    monkeypatch.setattr("millisecond.tools.benchmarks.sampling.SIZES", ((20, 300), (10, 5000)))
+    monkeypatch.setattr("millisecond.tools.benchmarks.points.SAMPLES_OF", ((20, 300), (10, 5000)))
     path = tmp_path / "sampling.json"
     assert main(["sampling", "--repeats", "2", "--json", str(path)]) == 0
     rows = json.loads(path.read_text())["rows"]

@@ -1,4 +1,5 @@
-"""The sparse encoder: layer by layer and whole, forward and backward, beside its peers.
+"""The sparse encoder: layer by layer and whole, forward and backward, beside its peers; its layers
+on the ladder of kernels; every operator by itself.
 
 "forward, graph" is the encoder as `Detector` runs it, index included: from the voxels of a frame
 graph to the rows of the last level, recorded with that graph's capacities and memory. "forward,
@@ -15,12 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from millisecond.detector.config import PRECISIONS, Config
+from millisecond.detector.cuda_graph import KITTI_ROWS
 from millisecond.detector.frame_graph import FrameGraph
 from millisecond.detector.inference import Inference
 from millisecond.detector.models.second import Second, build_second
 from millisecond.detector.models.sparse_encoder import DOWNS, SparseEncoder
 from millisecond.ops.capture import captured, side_stream
 from millisecond.ops.lab.dataflow_times import draw_tensors
+from millisecond.ops.lab.examples import EXAMPLES, Scene
+from millisecond.ops.lab.ladder import NAIVE, RUNGS, rung_times
 from millisecond.ops.lab.networks import Layer, encoder_layers, second_layers
 from millisecond.ops.lab.timing import DTYPES, Times, kernel_time, set_precision, wall
 from millisecond.ops.sparse_conv import sparse_conv
@@ -211,3 +215,38 @@ def _trained(
     before = torch.cuda.memory_allocated()
     samples = _over(batches[: max(1, len(batches) // 2)], repeats, step)
     return samples, (torch.cuda.max_memory_allocated() - before) / 1e6
+
+
+def ladder(scans: Scans, batch: int) -> dict:
+    """Naive and tensor-core kernels on the same layers: microseconds of every distinct layer of
+    the encoder on every rung; prints the table."""
+    torch.manual_seed(0)
+    levels = scans.levels(range(batch))
+    names = [NAIVE, *(name for name, *_ in RUNGS)]
+    result = {"device": torch.cuda.get_device_name(), "scans": scans.source, "batch": batch}
+    print("{device}, torch {}, {scans}, batch {batch}".format(torch.__version__, **result))
+    print(f"{'us, x faster than naive':<24} {'rows':>7}" + "".join(f"{n:>20}" for n in names))
+    result["layers"] = []
+    for layer in second_layers(levels, DOWNS):
+        name = f"{layer.place} {layer.c_in}-{layer.c_out}"
+        row = {"layer": name, **rung_times(layer, batch)}
+        result["layers"].append(row)
+        times = [f"{row[n]:>11.1f} {row[NAIVE] / row[n]:>6.1f} x" for n in names]
+        print(f"{row['layer']:<24} {row['rows']:>7}" + "".join(times), flush=True)
+    return result
+
+
+def operators(scans: Scans, repeats: int) -> dict:
+    """Every operator by itself, at the sizes of one KITTI scan: median milliseconds of a call, the
+    device idle before and after it; prints the table."""
+    torch.manual_seed(0)
+    scene = Scene.of(*scans.batch([0]), KITTI, DOWNS, KITTI_ROWS, number=2)
+    result: dict = {"device": torch.cuda.get_device_name(), "scans": scans.source, "rows": []}
+    print(f"{result['device']}, torch {torch.__version__}, the first of {scans.source}")
+    for operators, example in EXAMPLES.items():
+        for name, call in example(scene):
+            times = Times.of(wall(call, repeats))
+            row = {"name": name, "operators": list(operators), "median_ms": times.median}
+            result["rows"].append(row)
+            print(f"{name:<42} {times.median:9.3f} ms", flush=True)
+    return result

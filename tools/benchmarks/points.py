@@ -1,4 +1,4 @@
-"""Neighbours of points and their features beside PointNet++'s kernels: equal results, one run."""
+"""Operators of points beside PointNet++'s kernels: equal results, one run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from millisecond import ops
-from millisecond.ops.lab.pointnet2 import PointNet2
-from millisecond.ops.lab.timing import by_turns, kernel_time
+from millisecond.ops.lab.pointnet2 import PointNet2, sampler
+from millisecond.ops.lab.timing import Times, by_turns, kernel_time
 from millisecond.tools.benchmarks.timing import Scans
 
 # clouds, points of a cloud, centres or queries
@@ -22,6 +22,10 @@ RADIUS, SAMPLES, CHANNELS = 0.8, 32, 64  # metres; points of a ball; of the feat
 ROUNDED = 1e-5  # of the norm: sums of float32 in another order
 ENGINES = "millisecond", "PointNet++"
 ORDERS = "shuffled", "as scanned"  # of the points; the first one for features
+SAMPLES_OF = ((1024, 16_384), (2048, 131_072))  # of furthest point sampling; points of a cloud
+CLOUDS, WARM_UP = (1, 16), 3  # at once; calls
+
+Sampler = Callable[[Tensor, int], Tensor]
 
 
 class Pair(NamedTuple):
@@ -33,7 +37,7 @@ class Pair(NamedTuple):
 
 
 def measure(scans: Scans, repeats: int) -> dict:
-    """Device time of every operator at all sizes; prints the table."""
+    """Neighbours and features: device time of every operator at all sizes; prints the table."""
     name = torch.cuda.get_device_name()
     print(f"{name}, torch {torch.__version__}, points of {scans.source}, ms per call in a graph")
     pool = torch.cat([cloud[:, :3] for cloud in scans.points])
@@ -143,3 +147,43 @@ def _with_backward(
         return theirs(share_by_channel, count, True).mT
 
     yield Pair(f"{name} and backward", both_of_ours, both_of_theirs)
+
+
+def sampling(repeats: int) -> dict:
+    """Furthest point sampling: the table of all sizes and batches; prints it."""
+    torch.manual_seed(0)
+    both = ops.furthest_point_sampling, sampler()
+    samplers: dict[str, Sampler] = dict(zip(ENGINES, both, strict=True))
+    name = torch.cuda.get_device_name()
+    print(f"{name}, torch {torch.__version__}, uniform points, {repeats} calls each, one by one")
+    rows = []
+    for samples, count in SAMPLES_OF:
+        for batch in CLOUDS:
+            points = (torch.rand(batch, count, 3) * torch.tensor([70, 80, 4])).cuda()
+            rows += _compare_samplers(samplers, points, samples, repeats)
+    return {"device": name, "rows": rows}
+
+
+def _compare_samplers(
+    samplers: dict[str, Sampler], points: Tensor, samples: int, repeats: int
+) -> list[dict]:
+    """One row for each sampler."""
+    chosen = [sampler(points, samples) for sampler in samplers.values()]
+    if not all(torch.equal(rows, chosen[0]) for rows in chosen):
+        raise RuntimeError(f"{' and '.join(samplers)} choose different rows")
+    calls = {name: partial(sampler, points, samples) for name, sampler in samplers.items()}
+    milliseconds = by_turns(calls, repeats, WARM_UP)
+    times = {name: Times.of(values) for name, values in milliseconds.items()}
+    batch, count, _ = points.shape
+    rows = []
+    for name, (median, p99, least) in times.items():
+        row = {"engine": name, "samples": samples, "points": count, "batch": batch}
+        row |= {"median_ms": median, "p99_ms": p99, "least_ms": least}
+        row["factor"] = median / times["millisecond"].median
+        rows.append(row)
+        print(
+            "{samples:>5} of {points:>6} B={batch:<2} {engine:<12} median {median_ms:9.3f} ms  "
+            "{least_ms:9.3f} to {p99_ms:9.3f}  {factor:5.1f} x".format(**row),
+            flush=True,
+        )
+    return rows
