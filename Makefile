@@ -20,7 +20,7 @@ train-demo: .venv/installed  ## simulate streets, train, evaluate, detect, draw:
 	$(BIN)/millisecond train_demo --output output/train_demo
 
 test: .venv/installed  ## run all tests; those of the kernels skip where there is no GPU
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 test-gpu: .venv/installed  ## run the tests that need a GPU, those of the kernels also as on other GPUs
 	$(BIN)/python -m millisecond.ops.check

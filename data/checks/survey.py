@@ -180,7 +180,9 @@ def _look_at(
         frame_id=frame.frame_id,
         points=len(frame.points),
         whole=whole,
-        reach=_reach(finite),
+        reach=np.quantile(finite[:, :3], (OUTLIERS / 2, 1 - OUTLIERS / 2), axis=0)
+        if len(finite)
+        else np.full((2, 3), np.nan),
         not_finite=len(frame.points) - len(finite),
         intensity=(finite[:, 3].min(), finite[:, 3].max()) if len(finite) else (),
         turns=turns,
@@ -201,12 +203,6 @@ def _as_meant(boxes: np.ndarray, doubts: Sequence[Doubt]) -> np.ndarray:
     for doubt in doubts:
         boxes = doubt.reading.read(boxes)
     return boxes
-
-
-def _reach(points: np.ndarray) -> np.ndarray:
-    if not len(points):
-        return np.full((2, 3), np.nan)
-    return np.quantile(points[:, :3], (OUTLIERS / 2, 1 - OUTLIERS / 2), axis=0)
 
 
 def voxels_of(dataset: Dataset, places: Iterable[int], grid: VoxelGrid) -> np.ndarray:

@@ -57,7 +57,7 @@ def knows_torch(source: Path) -> bool:
 
 @cache
 def hasty() -> list[str]:
-    """Options by which nvcc finds all mistakes and makes no fast code; older nvcc lacks the first."""
+    """Options by which nvcc finds all mistakes but makes no fast code; older ones lack -Ofc."""
     options = subprocess.run([str(NVCC), "--help"], capture_output=True, text=True).stdout
     return ["-Ofc=max"] if "--Ofast-compile" in options else ["-Xcicc=-O0", "-Xptxas=-O1"]
 

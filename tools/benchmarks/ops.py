@@ -20,7 +20,7 @@ from millisecond.detector.cuda_graph import KITTI_ROWS
 from millisecond.detector.frame_graph import FrameGraph
 from millisecond.detector.inference import Inference
 from millisecond.detector.models.second import Second, build_second
-from millisecond.detector.models.sparse_encoder import DOWNS, SparseEncoder
+from millisecond.detector.models.sparse_encoder import DOWNS
 from millisecond.ops.capture import captured, side_stream
 from millisecond.ops.lab.dataflow_times import draw_tensors
 from millisecond.ops.lab.examples import EXAMPLES, Scene
@@ -132,7 +132,9 @@ def encoder(config: Config, scans: Scans, batch: int, precision: str, repeats: i
         )
 
     row("millisecond", "forward, graph", _replayed(model, config, scans, batch, precision, repeats))
-    folded = _folded(ours, precision)
+    folded = copy.deepcopy(ours).eval()
+    folded.fold()
+    folded = folded.to(DTYPES[precision])
     with torch.inference_mode():
         row("millisecond", "forward, eager", _over(batches, repeats, folded))
     row("millisecond", "forward + backward", *_trained(ours, batches, precision, repeats))
@@ -149,12 +151,6 @@ def encoder(config: Config, scans: Scans, batch: int, precision: str, repeats: i
             print(f"{precision:>5} B={batch} {name}: {why}", flush=True)
     print()
     return rows
-
-
-def _folded(encoder: SparseEncoder, precision: str) -> SparseEncoder:
-    folded = copy.deepcopy(encoder).eval()
-    folded.fold()
-    return folded.to(DTYPES[precision])
 
 
 def _over(batches: list[Voxels], repeats: int, call) -> list[float]:

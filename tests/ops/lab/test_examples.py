@@ -25,6 +25,14 @@ def scene():
     return examples.small_scene(torch.device("cpu"))
 
 
+@pytest.fixture(autouse=True)
+def precision_of_before():
+    """An example sets the precision of float32; other tests of this process have their own."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
 @pytest.mark.parametrize("example", ON_A_CPU, ids=lambda example: example.__name__)
 def test_an_example_runs(example, scene, monkeypatch):
     monkeypatch.setattr(examples, "DTYPES", (torch.float32,))
