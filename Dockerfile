@@ -37,9 +37,9 @@ RUN pip install --no-cache-dir -c /constraints.txt torch "nvidia-cuda-nvcc==13.0
     && ln -s lib /usr/local/cuda/lib64 \
     && ln -s libcudart.so.13 /usr/local/cuda/lib/libcudart.so
 ENV CUDA_HOME=/usr/local/cuda NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
-USER millisecond
+USER 1000
 
 FROM base AS cpu
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN pip install --no-cache-dir -c /constraints.txt --index-url ${TORCH_INDEX} torch
-USER millisecond
+USER 1000

@@ -20,10 +20,9 @@ def usable_device(name: str | torch.device | None) -> torch.device:
         if wrong := no_gpu():
             raise ValueError(f"device {str(name)!r} is not there: {wrong[0]}; or say cpu")
         if device.index is not None and device.index >= (count := torch.cuda.device_count()):
-            visible = os.environ.get("CUDA_VISIBLE_DEVICES", "unset")
             raise ValueError(
-                f"device {str(name)!r} is not there: the last GPU that torch sees is "
-                f"cuda:{count - 1} (CUDA_VISIBLE_DEVICES is {visible}); say that, or cpu"
+                f"device {str(name)!r} is not there: say cpu, or a GPU that torch sees, up to "
+                f"cuda:{count - 1} (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')})"
             )
     return device
 

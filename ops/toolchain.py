@@ -138,13 +138,8 @@ class Toolchain(NamedTuple):
                 f"CUDA {self.nvcc}"
             ]
         return [
-            f"nvcc {self.nvcc} does not know architecture {target}: "
-            + (
-                f"hide that GPU by CUDA_VISIBLE_DEVICES, CUDA {major} is only for newer ones"
-                if int("".join(digits.groups())) < min(map(int, self.known), default=0)
-                else f"install a newer CUDA {major} toolkit, or export TORCH_CUDA_ARCH_LIST to one "
-                "it knows"
-            )
+            f"nvcc {self.nvcc} does not know architecture {target}: install a newer CUDA {major} "
+            "toolkit, hide a GPU that is too old, or export TORCH_CUDA_ARCH_LIST to one it knows"
             for target in architectures()
             if (digits := re.match(r"(\d+)\.(\d)", target))
             and "".join(digits.groups()) not in self.known
@@ -158,8 +153,7 @@ def no_gpu() -> list[str]:
             f"torch {torch.__version__} is built without CUDA: "
             "pip install torch --index-url https://download.pytorch.org/whl/cu130"
         ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's says in many lines what is said below
+    with warnings.catch_warnings(record=True):  # torch's say in many lines what is said below
         if torch.cuda.is_available():
             return []
     try:
@@ -168,20 +162,10 @@ def no_gpu() -> list[str]:
     except (RuntimeError, AssertionError) as error:
         said = str(error).partition(". ")[0]
     if old := re.search(r"too old \(found version (\d+)\d\d\d", said):
-        return [
-            f"the NVIDIA driver is of CUDA {old[1]}, torch {torch.__version__} of CUDA "
-            f"{torch.version.cuda}: install a newer driver, or a torch for CUDA {old[1]}"
-        ]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and "No CUDA GPUs" in said:
-        return [
-            f"CUDA_VISIBLE_DEVICES={visible!r} names no GPU that is here: unset it, or name one of "
-            "nvidia-smi -L"
-        ]
-    return [
-        f"no GPU is visible ({said}): nvidia-smi must list one, else install NVIDIA's driver; a "
-        "container needs --gpus all"
-    ]
+        return [f"the driver is of CUDA {old[1]}, torch of {torch.version.cuda}: update the driver"]
+    if "No CUDA GPUs" in said and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [f"CUDA_VISIBLE_DEVICES={visible!r} names no GPU of nvidia-smi -L: unset it"]
+    return [f"no GPU is visible ({said}): check nvidia-smi; a container needs --gpus all"]
 
 
 def architectures() -> tuple[str, ...]:

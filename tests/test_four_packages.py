@@ -62,14 +62,14 @@ def link_packages(site: Path, names: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> dict[str, tuple[int, str, str]]:
-    """Exit code, stdout and stderr of each command line; those of the detection under its name."""
+    """Exit code, stdout and stderr of each command line, and of the detection under its name."""
     folder = tmp_path_factory.mktemp("four")
     site = folder / "site"
     site.mkdir()
     link_packages(site, list(INSTALLED))
     lines = [*NEEDED, *WORKS]
     environment = os.environ | {"PYTHONPATH": f"{site}:{ROOT}", "OMP_NUM_THREADS": "1"}
-    # -s -S: neither the packages of the user nor those of the virtual environment
+    # -s -S: without the user's packages, without the virtual environment's
     command = [os.path.realpath(sys.executable), "-s", "-S", "-c", PROGRAM, *lines]
     run = subprocess.run(
         command, env=environment, cwd=folder, capture_output=True, text=True, timeout=240

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from millisecond.data.files import missing, plain_number
@@ -252,7 +251,7 @@ def _out_of_memory(error: BaseException | None) -> BaseException | None:
     return error
 
 
-def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _end(kind: Any, error: BaseException, trace: Any) -> None:
     """What Python does at the end of a program that an exception ends."""
     if not isinstance(error, ModuleNotFoundError) or str(error.name).startswith("millisecond"):
         return sys.__excepthook__(kind, error, trace)

@@ -50,8 +50,7 @@ def _x_server_answers() -> bool:
 
 
 LIBRARIES = "libusb-1.0-0 libgl1 libegl1 libx11-6 libgomp1 libvulkan1 mesa-vulkan-drivers"
-HAVING = f"apt-get install -y {LIBRARIES}" if find_spec("open3d") else "pip install open3d"
-REMEDY = f"try: {HAVING}"
+REMEDY = f"try: {f'apt-get install {LIBRARIES}' if find_spec('open3d') else 'pip install open3d'}"
 
 
 class Open3DProcess:

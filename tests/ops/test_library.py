@@ -80,17 +80,28 @@ def test_torch_without_cuda(machine, monkeypatch):
             None,
             "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and "
             "installed a driver from\nhttp://",
-            "no GPU is visible (Found no NVIDIA driver on your system): nvidia-smi must list one",
+            "no GPU is visible (Found no NVIDIA driver on your system): check nvidia-smi; a",
         ),
         (
             "0",
             "The NVIDIA driver on your system is too old (found version 12040). Please update",
-            "the NVIDIA driver is of CUDA 12, torch {} of CUDA 13.0: install a newer driver, or a "
-            "torch for CUDA 12",
+            "the driver is of CUDA 12, torch of 13.0: update the driver",
         ),
-        ("", "No CUDA GPUs are available", "CUDA_VISIBLE_DEVICES='' names no GPU that is here"),
-        ("7", "No CUDA GPUs are available", "CUDA_VISIBLE_DEVICES='7' names no GPU that is here"),
-        ("MIG-1", "No CUDA GPUs are available", "'MIG-1' names no .* nvidia-smi -L"),
+        (
+            "",
+            "No CUDA GPUs are available",
+            "DEVICES='' names no GPU of nvidia-smi -L: unset it",
+        ),
+        (
+            "7",
+            "No CUDA GPUs are available",
+            "DEVICES='7' names no GPU of nvidia-smi -L: unset it",
+        ),
+        (
+            "MIG-1",
+            "No CUDA GPUs are available",
+            "VISIBLE_DEVICES='MIG-1' names no GPU of nvidia-smi",
+        ),
         (None, "No CUDA GPUs are available", "no GPU is visible (No CUDA GPUs are available)"),
     ],
 )
@@ -107,7 +118,7 @@ def test_no_gpu(machine, monkeypatch, visible, torch_says, line):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    words = re.escape(line.format(torch.__version__)).replace(r"\.\*", ".*")
+    words = re.escape(line)
     (said,) = no_gpu()
     assert re.search(words, said)
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "")
@@ -134,7 +145,7 @@ def test_two_kinds_of_gpus_are_compiled_for_and_shown(machine, compiler, monkeyp
 
 def test_a_gpu_that_is_too_old_for_the_toolkit(machine, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: (7, 0))
-    with pytest.raises(library.BuildError, match=r"architecture 7\.0: hide that GPU by CUDA_V"):
+    with pytest.raises(library.BuildError, match=r"architecture 7\.0: .* hide a GPU that is too"):
         library.extension()
 
 
