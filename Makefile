@@ -4,8 +4,23 @@ PYTHON ?= python3
 BIN := .venv/bin
 KERNELS := $(shell find ops data/simulator/csrc detector/cpp examples tests/cpp tools/benchmarks -name "*.cu" -o -name "*.cuh" -o -name "*.h" -o -name "*.cpp")
 SANITIZERS := memcheck initcheck racecheck
+# of make cross and make wheel: GPUs, the last one with PTX for newer ones; versions of torch; x86_64 or aarch64
+TARGETS := 80 86 87 89 90a 100 110 120
+TORCH := 2.11.0 2.12.1 2.13.0 2.14.1
+MACHINE := x86_64
+empty :=
+NOT_ALL := $(if $(filter command line,$(origin TARGETS)),-$(subst $(empty) $(empty),-,$(TARGETS)))
+WHEEL := build/kernels-$(MACHINE)$(NOT_ALL)
+NVCC := $(or $(shell command -v nvcc),$(CURDIR)/build/cuda/nvidia/cu13/bin/nvcc)
+list = $(subst $(empty) $(empty),;,$(strip $(1)))
+short = $(foreach version,$(1),$(basename $(version)))
+CONFIGURE = PATH="$$PATH:$(CURDIR)/$(BIN)" CUDACXX=$(NVCC) cmake -G Ninja -S ops -B $(WHEEL) "-DTARGETS=$(call list,$(TARGETS))"
+ARM_CUDA := $(CURDIR)/build/cuda-aarch64/nvidia/cu13
+ARM := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
+  -DCMAKE_CUDA_HOST_COMPILER=aarch64-linux-gnu-g++ \
+  "-DCMAKE_CUDA_FLAGS=-L$(ARM_CUDA)/lib -isystem $(ARM_CUDA)/include -isystem $(ARM_CUDA)/include/cccl"
 
-.PHONY: help demo train-demo test test-gpu sanitize lint types check format bench clean
+.PHONY: help demo train-demo test test-gpu sanitize cross wheel lint types check format bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -28,6 +43,35 @@ sanitize: .venv/installed  ## run every kernel under compute-sanitizer; needs a 
 	for tool in $(SANITIZERS); do PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
 	  compute-sanitizer --tool $$tool --error-exitcode 1 \
 	  $(BIN)/python tests/helpers/every_kernel.py || exit 1; done
+
+cross: .venv/installed build/cuda  ## compile the kernels for all GPUs, write docs/kernels.md; needs no GPU
+	$(CONFIGURE)
+	$(BIN)/ninja -C $(WHEEL) millisecond_kernels
+	PATH="$$PATH:build/cuda/nvidia/cu13/bin" $(BIN)/python -m docs.kernels $(WHEEL)/libmillisecond_kernels.so
+
+wheel: .venv/installed build/cuda build/cuda-aarch64 $(TORCH:%=build/torch/%)  ## a wheel with the kernels: build/wheels/
+	$(CONFIGURE) $(if $(filter aarch64,$(MACHINE)),$(ARM)) \
+	  "-DTORCH=$(call list,$(call short,$(TORCH)))" -DTORCH_HEADERS=$(CURDIR)/build/torch
+	$(BIN)/ninja -C $(WHEEL)
+	rm -rf $(WHEEL)/prebuilt
+	cmake --install $(WHEEL) --prefix $(WHEEL)/prebuilt
+	MILLISECOND_PREBUILT=$(CURDIR)/$(WHEEL)/prebuilt $(BIN)/pip wheel -q --no-deps -w build/wheels .
+	ls -l build/wheels
+
+build/cuda: | .venv/installed
+	$(BIN)/pip install -q --target $@ "nvidia-cuda-nvcc==13.0.*" "nvidia-cuda-runtime==13.0.*" "nvidia-cuda-cccl==13.0.*" \
+	  "nvidia-cuda-crt==13.0.*" "nvidia-nvvm==13.0.*" nvidia-cuda-cuobjdump
+
+build/cuda-aarch64: | .venv/installed
+	$(BIN)/pip install -q --target $@ --no-deps --platform manylinux2014_aarch64 --only-binary=:all: \
+	  "nvidia-cuda-runtime==13.0.*" "nvidia-cuda-cccl==13.0.*" "nvidia-cuda-crt==13.0.*"
+
+build/torch/%: | .venv/installed  # its headers; the build of CUDA has all of them
+	$(BIN)/pip download -q --no-deps --python-version 3.12 --platform manylinux_2_28_x86_64 --only-binary=:all: -d $@.whl torch==$*
+	mkdir -p $(basename $@)
+	unzip -q $@.whl/*.whl 'torch/include/*' -d $(basename $@)
+	rm -r $@.whl
+	touch $@
 
 lint: .venv/installed types  ## check style and types, print the sizes of the house
 	$(BIN)/ruff check .

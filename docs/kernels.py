@@ -2,7 +2,7 @@
 
 python -m docs.kernels build/kernels-x86_64/libmillisecond_kernels.so, as make cross does
 
-cuobjdump reads it from the code in the library, so a build of a few changed files shows all kernels.
+cuobjdump reads it from the code in the library, so a build of a few files shows all kernels.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ FILE = re.compile(r"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_[0-9a-f]+")
 TEXT = """\
 # What each kernel asks of each GPU
 
-`make cross` compiles all kernels for all targets without a warning, and writes this page. In a cell: registers of a
-thread, bytes of static shared memory of a block and, where there are any, bytes of a thread's stack: local arrays and
-registers that were spilled. Of several instances of a template with the same threads, each number is the largest. A
-kernel may have as many threads as are given, and no more than 1,024 where none are given. Dynamic shared memory is asked
-for at the launch, and fits what the GPU allows (`allow_shared_memory` in `ops/csrc/device.h`).
+`make cross` compiles all kernels for all targets without a warning, and writes this page. In a
+cell: registers of a thread, bytes of static shared memory of a block and, where there are any,
+bytes of a thread's stack: local arrays and registers that were spilled. Of several instances of a
+template with the same threads, each number is the largest. A kernel may have as many threads as are
+given, and no more than 1,024 where none are given. Dynamic shared memory is asked for at the
+launch, and fits what the GPU allows (`allow_shared_memory` in `ops/csrc/device.h`).
 
 {count} instances, nvcc {nvcc}, sources {digest}.
 
