@@ -7,8 +7,23 @@ SANITIZERS := memcheck initcheck racecheck
 # the tests of kernels and of their order; each other kind of GPU runs them
 OF_KERNELS := tests/ops tests/detector/test_bev_rows_gpu.py tests/detector/test_frame_graph_gpu.py \
   tests/detector/test_encoder_gpu.py tests/detector/test_golden_openpcdet.py
+# of make cross and make wheel: GPUs, the last one with PTX for newer ones; versions of torch; x86_64 or aarch64
+TARGETS := 80 86 87 89 90a 100 110 120
+TORCH := 2.11.0 2.12.1 2.13.0 2.14.1
+MACHINE := x86_64
+empty :=
+NOT_ALL := $(if $(filter command line,$(origin TARGETS)),-$(subst $(empty) $(empty),-,$(TARGETS)))
+WHEEL := build/kernels-$(MACHINE)$(NOT_ALL)
+NVCC := $(or $(shell command -v nvcc),$(CURDIR)/build/cuda/nvidia/cu13/bin/nvcc)
+list = $(subst $(empty) $(empty),;,$(strip $(1)))
+short = $(foreach version,$(1),$(basename $(version)))
+CONFIGURE = PATH="$$PATH:$(CURDIR)/$(BIN)" CUDACXX=$(NVCC) cmake -G Ninja -S ops -B $(WHEEL) "-DTARGETS=$(call list,$(TARGETS))"
+ARM_CUDA := $(CURDIR)/build/cuda-aarch64/nvidia/cu13
+ARM := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
+  -DCMAKE_CUDA_HOST_COMPILER=aarch64-linux-gnu-g++ \
+  "-DCMAKE_CUDA_FLAGS=-L$(ARM_CUDA)/lib -isystem $(ARM_CUDA)/include -isystem $(ARM_CUDA)/include/cccl"
 
-.PHONY: help demo train-demo test test-gpu sanitize cross-aarch64 lint types check format bench clean
+.PHONY: help demo train-demo test test-gpu sanitize cross cross-aarch64 wheel lint types check format bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -40,6 +55,35 @@ sanitize: .venv/installed  ## run every kernel under compute-sanitizer; needs a 
 cross-aarch64: .venv/installed  ## compile all host code for aarch64, run the kernels for CPUs in qemu
 	$(BIN)/python -m pytest -q tests/cpp/test_aarch64.py
 	$(BIN)/python tests/helpers/cross_aarch64.py
+
+cross: .venv/installed build/cuda  ## compile the kernels for all GPUs, write docs/kernels.md; needs no GPU
+	$(CONFIGURE)
+	$(BIN)/ninja -C $(WHEEL) millisecond_kernels
+	PATH="$$PATH:build/cuda/nvidia/cu13/bin" $(BIN)/python -m docs.kernels $(WHEEL)/libmillisecond_kernels.so
+
+wheel: .venv/installed build/cuda build/cuda-aarch64 $(TORCH:%=build/torch/%)  ## a wheel with the kernels: build/wheels/
+	$(CONFIGURE) $(if $(filter aarch64,$(MACHINE)),$(ARM)) \
+	  "-DTORCH=$(call list,$(call short,$(TORCH)))" -DTORCH_HEADERS=$(CURDIR)/build/torch
+	$(BIN)/ninja -C $(WHEEL)
+	rm -rf $(WHEEL)/prebuilt
+	cmake --install $(WHEEL) --prefix $(WHEEL)/prebuilt
+	MILLISECOND_PREBUILT=$(CURDIR)/$(WHEEL)/prebuilt $(BIN)/pip wheel -q --no-deps -w build/wheels .
+	ls -l build/wheels
+
+build/cuda: | .venv/installed
+	$(BIN)/pip install -q --target $@ "nvidia-cuda-nvcc==13.0.*" "nvidia-cuda-runtime==13.0.*" "nvidia-cuda-cccl==13.0.*" \
+	  "nvidia-cuda-crt==13.0.*" "nvidia-nvvm==13.0.*" nvidia-cuda-cuobjdump
+
+build/cuda-aarch64: | .venv/installed
+	$(BIN)/pip install -q --target $@ --no-deps --platform manylinux2014_aarch64 --only-binary=:all: \
+	  "nvidia-cuda-runtime==13.0.*" "nvidia-cuda-cccl==13.0.*" "nvidia-cuda-crt==13.0.*"
+
+build/torch/%: | .venv/installed  # its headers; the build of CUDA has all of them
+	$(BIN)/pip download -q --no-deps --python-version 3.12 --platform manylinux_2_28_x86_64 --only-binary=:all: -d $@.whl torch==$*
+	mkdir -p $(basename $@)
+	unzip -q $@.whl/*.whl 'torch/include/*' -d $(basename $@)
+	rm -r $@.whl
+	touch $@
 
 lint: .venv/installed types  ## check style and types, print the sizes of the house
 	$(BIN)/ruff check .
