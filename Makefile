@@ -21,6 +21,7 @@ CONFIGURE = PATH="$$PATH:$(CURDIR)/$(BIN)" CUDACXX=$(NVCC) cmake -G Ninja -S ops
 ARM_CUDA := $(CURDIR)/build/cuda-aarch64/nvidia/cu13
 ARM := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
   -DCMAKE_CUDA_HOST_COMPILER=aarch64-linux-gnu-g++ \
+  "-DCMAKE_CXX_FLAGS=-isystem $(ARM_CUDA)/include" \
   "-DCMAKE_CUDA_FLAGS=-L$(ARM_CUDA)/lib -isystem $(ARM_CUDA)/include -isystem $(ARM_CUDA)/include/cccl"
 
 .PHONY: help demo train-demo test test-gpu sanitize cross cross-aarch64 wheel lint types check format bench clean

@@ -61,7 +61,8 @@ class Prebuilt(NamedTuple):
                 f"the kernels of this wheel are for {self.machine}, this machine is "
                 f"{platform.machine()}: install the wheel for it"
             ]
-        driver = torch._C._cuda_getDriverVersion() if torch.version.cuda else 0  # 13000: 13.0
+        asked = getattr(torch._C, "_cuda_getDriverVersion", lambda: 0)  # CUDA only
+        driver = asked()  # 13000: 13.0
         if 0 < driver // 1000 < int(self.cuda.partition(".")[0]):
             return [
                 f"the driver is for CUDA {driver // 1000}.{driver % 1000 // 10}, the kernels of "

@@ -1,4 +1,4 @@
-"""The table of what each kernel asks of each GPU is of the present sources, and no GPU has less."""
+"""docs/kernels.md is of the present sources, and every GPU has what a kernel asks of it."""
 
 import pytest
 
