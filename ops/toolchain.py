@@ -3,6 +3,7 @@ wheel holds, or a toolchain that compiles them."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import os
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,8 +63,7 @@ class Prebuilt(NamedTuple):
                 f"the kernels of this wheel are for {self.machine}, this machine is "
                 f"{platform.machine()}: install the wheel for it"
             ]
-        asked = getattr(torch._C, "_cuda_getDriverVersion", lambda: 0)  # CUDA only
-        driver = asked()  # 13000: 13.0
+        driver = driver_version()
         if 0 < driver // 1000 < int(self.cuda.partition(".")[0]):
             return [
                 f"the driver is for CUDA {driver // 1000}.{driver % 1000 // 10}, the kernels of "
@@ -145,6 +146,14 @@ class Toolchain(NamedTuple):
             if (digits := re.match(r"(\d+)\.(\d)", target))
             and "".join(digits.groups()) not in self.known
         ]
+
+
+def driver_version() -> int:
+    """The CUDA that NVIDIA's driver is for, 13000 for 13.0; 0 where there is no driver."""
+    found = ctypes.c_int(0)
+    with suppress(OSError):
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(found))
+    return found.value
 
 
 def no_gpu() -> list[str]:

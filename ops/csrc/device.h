@@ -25,6 +25,14 @@ inline bool has_programmatic_launches() {
   return limits.capability >= 90 && limits.compiled >= 90;
 }
 
+// Bytes of dynamic shared memory that a block of a kernel may have; 0 where the kernel cannot be asked.
+template <typename Kernel>
+int most_shared_memory(Kernel* kernel) {
+  cudaFuncAttributes attributes = {};
+  if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) return 0;
+  return device_limits().shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
+}
+
 // Lets a kernel have so many bytes of dynamic shared memory. An error where a block of the device has less.
 template <typename Kernel>
 cudaError_t allow_shared_memory(Kernel* kernel, int bytes) {

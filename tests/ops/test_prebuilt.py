@@ -33,7 +33,7 @@ def wheel(monkeypatch, tmp_path):
     monkeypatch.setattr(toolchain, "PREBUILT", folder)
     monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 13000, raising=False)
+    monkeypatch.setattr(toolchain, "driver_version", lambda: 13000)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: (9, 0))
@@ -98,9 +98,7 @@ def test_a_checkout_compiles():
     ],
 )
 def test_what_is_missing_is_named_with_its_remedy(wheel, loaded, monkeypatch, capsys, change, line):
-    monkeypatch.setattr(
-        torch._C, "_cuda_getDriverVersion", lambda: change.get("driver", 13000), raising=False
-    )
+    monkeypatch.setattr(toolchain, "driver_version", lambda: change.get("driver", 13000))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: change.get("gpu", (9, 0)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: "gone" not in change)
     monkeypatch.setattr(torch.version, "cuda", change.get("cuda", "13.0"))

@@ -303,11 +303,7 @@ __global__ void __launch_bounds__(SPREAD_THREADS)
 
 }  // namespace
 
-int most_cell_bytes() {
-  cudaFuncAttributes attributes = {};
-  if (cudaFuncGetAttributes(&attributes, mark) != cudaSuccess) return 0;
-  return device_limits().shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
-}
+int most_cell_bytes() { return most_shared_memory(mark); }
 
 cudaError_t build_cells(const CellJob& job, cudaStream_t stream) {
   int room = job.set[0].lines * job.set[0].line_words, words = 0;

@@ -261,13 +261,13 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
 
 cudaError_t conv_wide(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                       cudaStream_t stream) {
-  const int bytes = device_limits().shared_bytes - int(sizeof(TileLists));  // all of a multiprocessor's
-  // the widest tiles where four steps of any table fit
-  const int widest = 4 * (WEIGHT_BYTES + WIDEST * LINE) + list_bytes(MAX_VOLUME, WIDEST) <= bytes ? WIDEST : 96;
   const int panels = p.c_out / PANEL;
   const int tiles = std::min(divide_up(p.table.rows, 32), std::max(1, multiprocessors / panels));
   return with_element(precision, [&](auto zero) {
     const auto kernel = conv_wide_kernel<decltype(zero)>;
+    const int bytes = most_shared_memory(kernel), any_step = WEIGHT_BYTES + WIDEST * LINE;
+    const int most_lists = list_bytes(MAX_VOLUME, WIDEST);
+    const int widest = (MOST_DEPTH + 1) * any_step + most_lists <= bytes ? WIDEST : 96;
     const cudaError_t error = allow_shared_memory(kernel, bytes);
     if (error != cudaSuccess) return error;
     return launch_chained(kernel, p.chained, dim3(tiles, panels), WIDE_THREADS, bytes, stream, p, widest, bytes);

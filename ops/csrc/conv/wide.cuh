@@ -15,9 +15,10 @@ namespace millisecond {
 constexpr int WIDE_THREADS = 256;
 constexpr int PIECES = LINE / 16;  // 16-byte pieces of a line
 
-// Steps whose copies are under way, while one step is multiplied: `depth`, a divisor of MOST_DEPTH. The copies of
-// a step end with MOST_DEPTH / depth groups, most of them empty: so the same wait serves any depth.
-constexpr int MOST_DEPTH = 6;
+// Copies of `depth` steps are under way while one step is multiplied: of MOST_DEPTH, or fewer where there is no
+// room. The copies of a step end with GROUPS_OF_COPIES / depth groups, most of them empty: so the same wait serves
+// any depth.
+constexpr int MOST_DEPTH = 3, GROUPS_OF_COPIES = 6;
 
 // Stages of lines in a ring, where so many steps after one another read the same lines.
 __host__ __device__ constexpr int line_stages(int depth, int steps) { return divide_up(depth, steps) + 1; }
@@ -40,12 +41,12 @@ __device__ __forceinline__ uint32_t piece_of_line(uint32_t lines, uint32_t line,
 }
 
 __device__ __forceinline__ void commit_step(int depth) {
-  for (int i = 0; i < MOST_DEPTH / depth; ++i) copy_async_commit();
+  for (int i = 0; i < GROUPS_OF_COPIES / depth; ++i) copy_async_commit();
 }
 
 // Until the copies of this step have arrived, and all warps have multiplied the step before.
 __device__ __forceinline__ void wait_for_step() {
-  copy_async_wait<MOST_DEPTH - 1>();
+  copy_async_wait<GROUPS_OF_COPIES - 1>();
   __syncthreads();
 }
 

@@ -215,10 +215,10 @@ using Kernel = void (*)(FurthestPointSampling);
 // How a cloud of this size is sampled on the current device.
 struct Plan {
   Kernel kernel;
-  int blocks;         // per cloud
-  int threads;        // per block
-  int64_t bytes;      // of shared memory per block
-  int64_t available;  // the most of them that the kernel can have
+  int blocks;     // per cloud
+  int threads;    // per block
+  int64_t bytes;  // of shared memory per block
+  int available;  // the most of them that the kernel can have
 };
 
 template <bool CLUSTERED>
@@ -232,9 +232,7 @@ Plan resident_plan(int count) {
                         : vectors == 2 ? sample_resident<2, CLUSTERED>
                                        : sample_resident<4, CLUSTERED>;
   const int64_t bytes = threads * vectors * VECTOR * 3 * int64_t(sizeof(float));
-  cudaFuncAttributes attributes = {};
-  if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) attributes.sharedSizeBytes = SIZE_MAX / 2;
-  const int64_t available = device_limits().shared_bytes - int64_t(attributes.sharedSizeBytes);
+  const int available = most_shared_memory(kernel);
   if (threads > MAX_THREADS || bytes > available) return {sample_streamed, 1, MAX_THREADS, 0, 0};
   return {kernel, blocks, int(threads), bytes, available};
 }
@@ -255,7 +253,7 @@ cudaError_t furthest_point_sampling(const FurthestPointSampling& p, cudaStream_t
   const Plan plan = plan_of(p.count);
   if (plan.bytes > 0) {
     // the same number whatever the cloud, so that calls of other threads do not lower it before the launch
-    const cudaError_t error = allow_shared_memory(plan.kernel, static_cast<int>(plan.available));
+    const cudaError_t error = allow_shared_memory(plan.kernel, plan.available);
     if (error != cudaSuccess) return error;
   }
   cudaLaunchAttribute attribute = {};
