@@ -159,12 +159,6 @@ class SideStream:
         return result
 
 
-def needed(batch: Batch, indexed: Indexed) -> Capacity:
-    """The capacity that a batch needs."""
-    rows = tuple(len(level.coords) for level in indexed.pyramid.levels)
-    return Capacity(len(batch.points), rows, batch.boxes.shape[1])
-
-
 def grown(need: Capacity, other: Capacity | None) -> Capacity:
     """For batches somewhat larger than what is needed, and for all that `other` is for."""
     points, boxes, *rows = (
@@ -441,7 +435,8 @@ class GpuTrainer(Trainer):
         model = self.state.model
         indexed = self.index(model, batch)
         if self.graphs and model.training and len(batch.labels) == self.settings.batch_size:
-            need = needed(batch, indexed)
+            rows = tuple(len(level.coords) for level in indexed.pyramid.levels)
+            need = Capacity(len(batch.points), rows, batch.boxes.shape[1])
             if self.capacity is None or not has_room(self.capacity, need):
                 self._wanted = grown(need, self.capacity)
         return self.differentiate(indexed)

@@ -172,12 +172,10 @@ def _compare_samplers(
     if not all(torch.equal(rows, chosen[0]) for rows in chosen):
         raise RuntimeError(f"{' and '.join(samplers)} choose different rows")
     calls = {name: partial(sampler, points, samples) for name, sampler in samplers.items()}
-    milliseconds = by_turns(calls, repeats, WARM_UP)
-    times = {name: Times.of(values) for name, values in milliseconds.items()}
-    batch, count, _ = points.shape
+    times = {name: Times.of(values) for name, values in by_turns(calls, repeats, WARM_UP).items()}
     rows = []
     for name, (median, p99, least) in times.items():
-        row = {"engine": name, "samples": samples, "points": count, "batch": batch}
+        row = {"engine": name, "samples": samples, "points": points.shape[1], "batch": len(points)}
         row |= {"median_ms": median, "p99_ms": p99, "least_ms": least}
         row["factor"] = median / times["millisecond"].median
         rows.append(row)
