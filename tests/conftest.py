@@ -44,6 +44,18 @@ LOSS_GRADIENT = {torch.float32: 1e-5, torch.float16: 2**-11, torch.bfloat16: 2**
 OVERLAP = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
+# Files of half a minute begin first: in several processes, none of them is then left for the end.
+LONG = {
+    "test_distributed.py",
+    "test_four_packages.py",
+    "test_golden_openpcdet.py",
+    "test_label_readings.py",
+    "test_sources.py",
+    "test_train.py",
+    "test_train_interrupted.py",
+}
+
+
 def pytest_addoption(parser):
     group = parser.getgroup("fuzzing", "tests/tools/test_fuzz.py")
     group.addoption("--seconds", type=float, default=6, help="how long (default: 6)")
@@ -54,6 +66,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda item: item.path.name not in LONG)
     if torch.cuda.is_available():
         if device := config.getoption("--device-limits"):
             stand_for(device)
