@@ -1,9 +1,11 @@
-"""Files that are either whole or not there, and folders that one program at a time writes to."""
+"""Files that are either whole or not there, and folders that one program at a time writes to; what
+is said of packages and memory that are missing."""
 
 import errno
 import fcntl
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_TEXT = 64 << 20  # bytes of a file that is read as text
+NO_MEMORY = re.compile("out of memory|can't allocate memory|_ALLOC_FAILED")
 PACKAGES = {"PIL": "pillow", "yaml": "pyyaml"}  # of modules that are named otherwise
 
 
@@ -20,6 +23,14 @@ def require(module: str, user: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise ValueError(missing(error, user)) from None
+
+
+def out_of_memory(error: BaseException | None) -> BaseException | None:
+    """The error that says that memory ran out: this one, or one that it hides, as a capture that
+    cannot be ended does. Torch's are not MemoryErrors; asked without importing torch."""
+    while error and not (isinstance(error, MemoryError) or NO_MEMORY.search(str(error))):
+        error = error.__context__
+    return error
 
 
 def missing(error: ImportError, user: str) -> str:

@@ -7,7 +7,6 @@ import errno
 import io
 import math
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millisecond.data.files import missing, plain_number
+from millisecond.data.files import missing, out_of_memory, plain_number
 
 if TYPE_CHECKING:
     from millisecond.data.checks.sensor import Mounting
@@ -30,7 +29,6 @@ INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 PIPE_CLOSED = 141
 FARTHEST = 1000  # metres or degrees of a shift
 LONGEST = 1000  # characters of a line on a mistake
-NO_MEMORY = re.compile("out of memory|can't allocate memory|_ALLOC_FAILED")
 LESS_MEMORY = "end what else uses it, or take a smaller batch or another --device"
 COLUMN_CONFIG = (
     "whose section `points` names the columns of the scans (default: that which the weights were "
@@ -209,7 +207,7 @@ def run(
         say(f"error: {one_line(error)}")
         return 2
     except (MemoryError, RuntimeError) as error:
-        if not (cause := _out_of_memory(error)):
+        if not (cause := out_of_memory(error)):
             raise
         say(f"error: out of memory ({one_line(cause)[:200]}): {LESS_MEMORY}")
         return 2
@@ -241,14 +239,6 @@ def _unread(error: Exception) -> bool:
     """Whether nobody reads what is printed: `| head` has enough, or the terminal was closed."""
     closed = isinstance(error, OSError) and error.errno == errno.EIO and error.filename is None
     return closed or isinstance(error, BrokenPipeError)
-
-
-def _out_of_memory(error: BaseException | None) -> BaseException | None:
-    """Of an error and of those that it hides, as a capture that cannot be ended does, the one that
-    says that memory ran out. Torch's are not MemoryErrors; asked without importing torch."""
-    while error and not (isinstance(error, MemoryError) or NO_MEMORY.search(str(error))):
-        error = error.__context__
-    return error
 
 
 def _end(kind: Any, error: BaseException, trace: Any) -> None:

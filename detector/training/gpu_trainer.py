@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from millisecond.data.files import out_of_memory
 from millisecond.data.frame import Batch
 from millisecond.detector.config import PRECISIONS, TrainConfig
 from millisecond.detector.cuda_graph import Capacity
@@ -425,7 +426,7 @@ class GpuTrainer(Trainer):
         try:
             self._captured = StepGraphs(self.state.model, self.differentiate, *arguments)
         except RuntimeError as error:
-            if not _is_out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             self.graphs = False
             print(TOO_LARGE, file=sys.stderr, flush=True)
@@ -451,10 +452,3 @@ class GpuTrainer(Trainer):
         if ema:
             ema.take_buffers(self.state.model)
         return norm
-
-
-def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Of an error, or of one that it hides: a capture that could not be ended hides it."""
-    while error is not None and not isinstance(error, torch.cuda.OutOfMemoryError):
-        error = error.__context__
-    return error is not None

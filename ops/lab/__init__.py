@@ -1,6 +1,6 @@
 """Code for measurements only: other ways to compute a sparse convolution, the tuner's choices among
-them, the naive rungs of the ladder, dense 3-D convolution, how all of these are timed, an example
-of every operator, networks written for spconv, and PointNet++'s kernels.
+them, the naive rungs of the ladder, dense 3-D convolution, and how all of these are timed. It
+also has an example of every operator, networks written for spconv, and PointNet++'s kernels.
 
 Benchmarks and tests import it, nothing else does. Its kernels, in csrc/, are a library of their
 own that includes the headers of ops/csrc.

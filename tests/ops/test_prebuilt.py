@@ -15,37 +15,29 @@ from torch.utils import cpp_extension
 
 from millisecond.ops import check, library, toolchain
 from millisecond.ops.toolchain import Toolchain
-from tests.ops.test_library import COMPLETE
+from tests.ops.test_library import COMPLETE, machine  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = {"machine": platform.machine(), "cuda": "13.0", "targets": ["8.0", "9.0a", "12.0+PTX"]}
 
 
 @pytest.fixture
-def wheel(monkeypatch, tmp_path):
+def wheel(machine, monkeypatch):  # noqa: F811
     """The folder of a wheel for torch 2.11 on this machine, whose kernels are an empty library; an
-    H100, torch 2.11 for CUDA 13, no nvcc."""
-    folder = tmp_path / "prebuilt"
+    H200, torch 2.11 for CUDA 13, no nvcc."""
+    folder = machine / "prebuilt"
     folder.mkdir()
     (folder / "kernels.json").write_text(json.dumps(KERNELS))
     (folder / "libmillisecond_kernels.so").touch()
     (folder / "bindings-torch2.11.so").touch()
     monkeypatch.setattr(toolchain, "PREBUILT", folder)
     monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(toolchain, "driver_version", lambda: 13000)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: (9, 0))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: "H100")
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(machine / "cache"))
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "7.5")  # is for what is compiled here
     no_nvcc = COMPLETE._replace(cuda_home=None, nvcc=None, known=())
     monkeypatch.setattr(Toolchain, "find", lambda: no_nvcc)
-    monkeypatch.setattr(library, "register_fakes", lambda name: None)
-    library._outcome.cache_clear()
-    yield folder
-    library._outcome.cache_clear()
+    return folder
 
 
 @pytest.fixture
@@ -65,7 +57,7 @@ def test_its_kernels_and_bindings_are_loaded_and_nothing_is_compiled(
     assert check.main() == 0
     text = capsys.readouterr().out
     assert "of this wheel, CUDA 13.0" in text and "8.0 9.0a 12.0+PTX" in text
-    assert "H100, 9.0: wgmma kernels" in text
+    assert "H200, 9.0: wgmma kernels" in text
     assert not (wheel.parent / "cache").exists()
 
 
