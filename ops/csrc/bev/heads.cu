@@ -240,7 +240,8 @@ __device__ __forceinline__ void compute_heads(const HeadJob& p, int row0, int ro
   const int channel0 = warp / 2 * QUARTER, column0 = warp % 2 * NT * 8;
   const int slices = p.c_in / SLICE, panels = p.width / PANEL, steps = panels * (slices + HEAD_STEPS);
   const uint32_t features = shared + (depth + 1) * WEIGHT_BYTES, middle = features + slices * widest * LINE;
-  const WarpPart<T, PIECES, MT, NT> part(channel0, 0, [&](int row) { return min(column0 + row, 16 * NT - 1); });
+  using Part = WarpPart<T, PIECES, MT, NT>;
+  const Part part(channel0, 0, [&](int row) { return min(column0 + row, 16 * NT - 1); });
   int fetched = 0;
   const auto fetch_next = [&](int stage) {
     if (fetched < steps) {
@@ -255,16 +256,25 @@ __device__ __forceinline__ void compute_heads(const HeadJob& p, int row0, int ro
     commit_step(depth);
   };
   for (int slice = 0; slice < slices; ++slice) {
-    fetch_lines<16 * NT>(features + slice * widest * LINE, static_cast<const char*>(p.features) + slice * LINE,
-                         16 * NT,
-                         [&](int line) { return line < rows ? int64_t(row0 + line) * p.c_in * 2 : int64_t(-1); });
+    const unsigned char* const of_rows = static_cast<const unsigned char*>(p.features) + threadIdx.x % PIECES * 16;
+    fetch_lines(features + slice * widest * LINE, of_rows + slice * LINE, p.c_in * 2, 16 * NT,
+                [&](int line) { return line < rows ? row0 + line : -1; });
   }
   for (int i = 0; i < depth; ++i) fetch_next(i);
   int stage = 0;
   const auto multiply = [&](float (&sum)[MT][NT][4], uint32_t from, bool wanted) {
     wait_for_step();
     fetch_next(stage == 0 ? depth : stage - 1);
-    if (wanted) part.multiply(sum, shared + stage * WEIGHT_BYTES, from, 0);
+    if (wanted) {
+      typename Part::Fragments of_step[2];
+      const uint32_t at = shared + stage * WEIGHT_BYTES;
+      part.load(of_step[0], 0, at, from, 0);
+#pragma unroll
+      for (int k = 0; k < PIECES; k += 2) {
+        if (k + 2 < PIECES) part.load(of_step[(k + 2) / 2 % 2], k + 2, at, from, 0);
+        part.multiply(sum, of_step[k / 2 % 2]);
+      }
+    }
     if (++stage > depth) stage = 0;
   };
   const bool writes = channel0 < p.outputs;

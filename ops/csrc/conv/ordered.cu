@@ -169,8 +169,7 @@ struct RowSupply {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = of_offset[4 * i];
-        copy_16(to[i % 2] + stage * Tile::LINES_BYTES + i / 2 * 8 * LINE,
-                from + uint64_t(uint32_t(max(row, 0))) * row_bytes, row >= 0);
+        copy_16_of_row(to[i % 2] + stage * Tile::LINES_BYTES + i / 2 * 8 * LINE, from, row, row_bytes);
       }
       if (++stage == Tile::DEPTH) stage = 0;
       if (steps.next()) from += LINE;

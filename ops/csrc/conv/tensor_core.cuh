@@ -55,10 +55,20 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes; zeros where they are not present.
-__device__ __forceinline__ void copy_16(uint32_t shared, const void* global, bool present) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(present ? 16 : 0)
-               : "memory");
+// Starts to copy 16 bytes.
+__device__ __forceinline__ void copy_16(uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+
+// The same from a row of features, `row_bytes` each; zeros where the row is negative.
+__device__ __forceinline__ void copy_16_of_row(uint32_t shared, const unsigned char* features, int row,
+                                               uint32_t row_bytes) {
+  asm volatile(
+      "{ .reg .pred absent;\n"
+      "setp.lt.s32 absent, %2, 0;\n"
+      "cp.async.cg.shared.global [%0], [%1], 16, absent; }" ::"r"(shared),
+      "l"(features + uint64_t(uint32_t(max(row, 0))) * row_bytes), "r"(row)
+      : "memory");
 }
 
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool present) {

@@ -239,9 +239,7 @@ __device__ __forceinline__ void bring_lines(const ConvolutionArguments& p, TileS
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
           if (first + i * BESIDE >= lines) continue;
-          const unsigned char* const from =
-              features + slice * LINE + uint64_t(uint32_t(max(row[i], 0))) * row_bytes;
-          copy_16((to ^ i % 2 * 64) + i * BESIDE * LINE, from, row[i] >= 0);
+          copy_16_of_row((to ^ i % 2 * 64) + i * BESIDE * LINE, features + slice * LINE, row[i], row_bytes);
         }
       }
       copy_async_commit();

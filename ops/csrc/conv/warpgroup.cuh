@@ -128,8 +128,7 @@ struct Supply {
     const uint32_t to = piece_of_line(at.stage);
 #pragma unroll
     for (int i = 0; READS && i < ROWS / LINES; ++i) {
-      copy_16(to + i * LINES * LINE, from + uint64_t(uint32_t(max(rows[i], 0))) * row_bytes + piece * 16,
-              rows[i] >= 0);
+      copy_16_of_row(to + i * LINES * LINE, from + piece * 16, rows[i], row_bytes);
     }
     copy_async_commit();
     at.advance(ring.stages);

@@ -136,9 +136,9 @@ __device__ __forceinline__ void compute(const ConvolutionArguments& p, const Til
   const int warp = threadIdx.x / WARP, half = warp / (HALVES * HALVES), lane = threadIdx.x % WARP;
   const int channel0 = warp % HALVES * (PANEL / HALVES), column0 = warp / HALVES % HALVES * NT * 8;
   const int slices = p.c_in * int(sizeof(T)) / LINE, count = tile.steps * slices;
-  const WarpPart<T, PIECES / HALVES, MT, NT> part(channel0, half * (PIECES / HALVES), [&](int row) {
-    return lists.line[min(column0 + row, tile.columns - 1)];
-  });
+  using Part = WarpPart<T, PIECES / HALVES, MT, NT>;
+  const Part part(channel0, half * (PIECES / HALVES),
+                  [&](int row) { return lists.line[min(column0 + row, tile.columns - 1)]; });
 
   // ---- products ----
   const int line_bytes = tile.lines * LINE, shared_by = tile.shares ? TAPS : 1;
@@ -149,7 +149,7 @@ __device__ __forceinline__ void compute(const ConvolutionArguments& p, const Til
   const int64_t slice_bytes = int64_t(p.table.volume) * WEIGHT_BYTES;
   const unsigned char* weights_from =
       static_cast<const unsigned char*>(p.weight) + blockIdx.y * slices * slice_bytes;
-  const unsigned char* features = static_cast<const unsigned char*>(p.features);
+  const unsigned char* features = static_cast<const unsigned char*>(p.features) + threadIdx.x % PIECES * 16;
   int fetched = 0, next = 0;
   uint32_t lines_to = lines, lines_at = lines;
   const auto fetch_next = [&](uint32_t to) {
@@ -158,8 +158,7 @@ __device__ __forceinline__ void compute(const ConvolutionArguments& p, const Til
       fetch_weights(to, weights_from + step.x * WEIGHT_BYTES);
       if (step.y >= 0) {
         const int* const from = sources + step.y;
-        fetch_lines<2 * WIDEST>(lines_to, features, tile.lines,
-                                [&](int line) { return int64_t(from[line]) * row_bytes; });
+        fetch_lines(lines_to, features, row_bytes, tile.lines, [&](int line) { return from[line]; });
         if ((lines_to += line_bytes) == end) lines_to = lines;
       }
       ++fetched;
@@ -169,16 +168,24 @@ __device__ __forceinline__ void compute(const ConvolutionArguments& p, const Til
   };
   float sum[MT][NT][4] = {};
   for (int i = 0; i < depth; ++i) fetch_next(weights + i * WEIGHT_BYTES);
+  // Fragments are read one product ahead, across the ends of steps: products never wait for them.
+  typename Part::Fragments of_step[2];
   uint32_t at = weights, before = weights + depth * WEIGHT_BYTES;
+  wait_for_step();
+  part.load(of_step[0], 0, at, lines_at, 0);
   for (int step = 0, tap = 0; step < count; ++step) {
-    wait_for_step();
     fetch_next(before);
-    part.multiply(sum, at, lines_at, tap);
+    part.load(of_step[1], 2, at, lines_at, tap);
+    part.multiply(sum, of_step[0]);
     before = at;
     if ((at += WEIGHT_BYTES) == lines) at = weights;
-    if (tile.shares && ++tap < TAPS) continue;
-    tap = 0;
-    if ((lines_at += line_bytes) == end) lines_at = lines;
+    if (!tile.shares || ++tap == TAPS) {
+      tap = 0;
+      if ((lines_at += line_bytes) == end) lines_at = lines;
+    }
+    wait_for_step();
+    if (step + 1 < count) part.load(of_step[0], 0, at, lines_at, tap);
+    part.multiply(sum, of_step[1]);
   }
   copy_async_wait<0>();
   __syncthreads();

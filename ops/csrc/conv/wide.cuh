@@ -15,10 +15,7 @@ namespace millisecond {
 constexpr int WIDE_THREADS = 256;
 constexpr int PIECES = LINE / 16;  // 16-byte pieces of a line
 
-// Copies of `depth` steps are under way while one step is multiplied: of MOST_DEPTH, or fewer where there is no
-// room. The copies of a step end with GROUPS_OF_COPIES / depth groups, most of them empty: so the same wait serves
-// any depth.
-constexpr int MOST_DEPTH = 3, GROUPS_OF_COPIES = 6;
+constexpr int MOST_DEPTH = 3;  // copies of so many steps are under way while one step is multiplied, or fewer
 
 // Stages of lines in a ring, where so many steps after one another read the same lines.
 __host__ __device__ constexpr int line_stages(int depth, int steps) { return divide_up(depth, steps) + 1; }
@@ -26,10 +23,7 @@ __host__ __device__ constexpr int line_stages(int depth, int steps) { return div
 // The greatest depth whose ring of weights and of lines, `line_bytes` a stage, has at most `room` bytes.
 __host__ __device__ constexpr int depth_of(int room, int line_bytes, int steps) {
   int depth = MOST_DEPTH;
-  while (depth > 1 &&
-         (MOST_DEPTH % depth != 0 || (depth + 1) * WEIGHT_BYTES + line_stages(depth, steps) * line_bytes > room)) {
-    --depth;
-  }
+  while (depth > 1 && (depth + 1) * WEIGHT_BYTES + line_stages(depth, steps) * line_bytes > room) --depth;
   return depth;
 }
 
@@ -40,13 +34,22 @@ __device__ __forceinline__ uint32_t piece_of_line(uint32_t lines, uint32_t line,
   return lines + line * LINE + (piece ^ line % 8) * 16;
 }
 
+// The copies of a step end with 6 / depth groups, most of them empty: so the same wait serves any depth.
 __device__ __forceinline__ void commit_step(int depth) {
-  for (int i = 0; i < GROUPS_OF_COPIES / depth; ++i) copy_async_commit();
+  static_assert(MOST_DEPTH == 3);
+  copy_async_commit();
+  copy_async_commit();
+  if (depth < 3) copy_async_commit();
+  if (depth < 2) {
+    copy_async_commit();
+    copy_async_commit();
+    copy_async_commit();
+  }
 }
 
-// Until the copies of this step have arrived, and all warps have multiplied the step before.
+// Until the copies of this step have arrived, and all warps have read the step before.
 __device__ __forceinline__ void wait_for_step() {
-  copy_async_wait<GROUPS_OF_COPIES - 1>();
+  copy_async_wait<5>();
   __syncthreads();
 }
 
@@ -55,23 +58,26 @@ __device__ __forceinline__ void fetch_weights(uint32_t to, const void* weights) 
 #pragma unroll
   for (int i = 0; i < WEIGHT_BYTES / 16 / WIDE_THREADS; ++i) {
     const int at = (i * WIDE_THREADS + threadIdx.x) * 16;
-    copy_16(to + at, static_cast<const unsigned char*>(weights) + at, true);
+    copy_16(to + at, static_cast<const unsigned char*>(weights) + at);
   }
 }
 
-// Starts to copy up to MOST lines of LINE bytes. from_of(line): where it begins, in bytes from `features` on, < 0:
-// zeros.
-template <int MOST, typename FromOf>
-__device__ __forceinline__ void fetch_lines(uint32_t to, const void* features, int count, FromOf from_of) {
-  constexpr int LINES = WIDE_THREADS / PIECES;  // at a time
-  const int piece = threadIdx.x % PIECES, first = threadIdx.x / PIECES;
-  const unsigned char* const bytes = static_cast<const unsigned char*>(features) + piece * 16;
-  const uint32_t at = piece_of_line(to, first, piece);
+// Starts to copy lines of LINE bytes. features: this thread's piece of the first row's; row_of(line): the row,
+// `row_bytes` each, < 0: zeros. It is also asked for up to 127 lines behind the last one, and may answer anything.
+template <typename RowOf>
+__device__ __forceinline__ void fetch_lines(uint32_t to, const unsigned char* features, uint32_t row_bytes,
+                                            int lines, RowOf row_of) {
+  constexpr int BESIDE = WIDE_THREADS / PIECES, AT_ONCE = 4;
+  const uint32_t at = piece_of_line(to, threadIdx.x / PIECES, threadIdx.x % PIECES);
+  for (int first = 0; first < lines; first += AT_ONCE * BESIDE) {
+    int row[AT_ONCE];  // all are read before the first copy, which so waits for no number
 #pragma unroll
-  for (int i = 0; i < divide_up(MOST, LINES); ++i) {
-    if (first + i * LINES >= count) break;
-    const int64_t from = from_of(first + i * LINES);
-    copy_16(at + i * LINES * LINE, bytes + max(from, int64_t(0)), from >= 0);
+    for (int i = 0; i < AT_ONCE; ++i) row[i] = row_of(first + i * BESIDE + threadIdx.x / PIECES);
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      if (first + i * BESIDE + int(threadIdx.x) / PIECES >= lines) continue;
+      copy_16_of_row(at + (first + i * BESIDE) * LINE, features, row[i], row_bytes);
+    }
   }
 }
 
@@ -96,20 +102,25 @@ struct WarpPart {
     for (int t = 0; t < (NT + 1) / 2; ++t) line[t] = line_of(t * 16 + lane / 16 * 8 + lane % 8);
   }
 
-  // Adds the products of a step. The rows' lines are `tap` lines further on.
-  __device__ __forceinline__ void multiply(float (&sum)[MT][NT][4], uint32_t step, uint32_t lines, int tap) const {
+  // The fragments of two pieces, k and k + 1.
+  struct Fragments {
+    uint32_t a[MT][4], b[(NT + 1) / 2][4];
+  };
+
+  // Reads them from a step's weights and lines. The rows' lines are `tap` lines further on.
+  __device__ __forceinline__ void load(Fragments& to, int k, uint32_t step, uint32_t lines, int tap) const {
 #pragma unroll
-    for (int k = 0; k < COUNT; k += 2) {
-      uint32_t a[MT][4], b[(NT + 1) / 2][4];
+    for (int m = 0; m < MT; ++m) load_matrix_x4(to.a[m], step + weights[k / 2] + m * 16 * LINE);
 #pragma unroll
-      for (int m = 0; m < MT; ++m) load_matrix_x4(a[m], step + weights[k / 2] + m * 16 * LINE);
+    for (int t = 0; t < (NT + 1) / 2; ++t) load_matrix_x4(to.b[t], piece_of_line(lines, line[t] + tap, piece + k));
+  }
+
+  static __device__ __forceinline__ void multiply(float (&sum)[MT][NT][4], const Fragments& from) {
 #pragma unroll
-      for (int t = 0; t < (NT + 1) / 2; ++t) load_matrix_x4(b[t], piece_of_line(lines, line[t] + tap, piece + k));
+    for (int m = 0; m < MT; ++m) {
 #pragma unroll
-      for (int m = 0; m < MT; ++m) {
-#pragma unroll
-        for (int t = 0; t < NT; ++t) mma<T>(sum[m][t], a[m], b[t / 2][t % 2 * 2], b[t / 2][t % 2 * 2 + 1]);
-      }
+      for (int t = 0; t < NT; ++t)
+        mma<T>(sum[m][t], from.a[m], from.b[t / 2][t % 2 * 2], from.b[t / 2][t % 2 * 2 + 1]);
     }
   }
 };
