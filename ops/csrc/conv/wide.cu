@@ -148,7 +148,7 @@ __device__ __forceinline__ void compute(const ConvolutionArguments& p, const Til
   const int row_bytes = slices * LINE;
   const int64_t slice_bytes = int64_t(p.table.volume) * WEIGHT_BYTES;
   const unsigned char* weights_from =
-      static_cast<const unsigned char*>(p.weight) + blockIdx.y * slices * slice_bytes;
+      static_cast<const unsigned char*>(p.weight) + blockIdx.x * slices * slice_bytes;
   const unsigned char* features = static_cast<const unsigned char*>(p.features) + threadIdx.x % PIECES * 16;
   int fetched = 0, next = 0;
   uint32_t lines_to = lines, lines_at = lines;
@@ -232,12 +232,12 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
   int* const sources = reinterpret_cast<int*>(shared);
   const int begin = round_up(list_bytes(p.table.volume, widest), 128);
   const float* const sums = reinterpret_cast<const float*>(shared + begin);
-  const int n = rows_of(p.table), share = divide_up(n, int(gridDim.x));
-  const int end = min(n, (int(blockIdx.x) + 1) * share);
+  const int n = rows_of(p.table), share = divide_up(n, int(gridDim.y));
+  const int end = min(n, (int(blockIdx.y) + 1) * share);
   const bool may_share = is_window(p.table.volume) && !p.table.order;
   constexpr int WIDTH = 8, ACROSS = PANEL / WIDTH;  // channels that a thread stores at once
   bool waited = false;
-  for (int first = blockIdx.x * share; first < end;) {
+  for (int first = blockIdx.y * share; first < end;) {
     const int left = end - first, rows = divide_up(left, divide_up(left, widest));
     const int columns = rows <= 96 ? max(32, round_up(rows, GRAIN)) : WIDEST;
     Tile tile = {first, first + rows, columns};
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
       float x[WIDTH];
 #pragma unroll
       for (int c = 0; c < WIDTH; ++c) x[c] = sums[column * SUM_STRIDE + channel + c];
-      store<T, WIDTH>(x, p, row_at(p.table, first + column), blockIdx.y * PANEL + channel);
+      store<T, WIDTH>(x, p, row_at(p.table, first + column), blockIdx.x * PANEL + channel);
     }
     first += rows;
     __syncthreads();
@@ -269,7 +269,6 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
 cudaError_t conv_wide(Precision precision, const ConvolutionArguments& p, int multiprocessors,
                       cudaStream_t stream) {
   const int panels = p.c_out / PANEL;
-  const int tiles = std::min(divide_up(p.table.rows, 32), std::max(1, multiprocessors / panels));
   return with_element(precision, [&](auto zero) {
     const auto kernel = conv_wide_kernel<decltype(zero)>;
     const int bytes = most_shared_memory(kernel), any_step = WEIGHT_BYTES + WIDEST * LINE;
@@ -277,7 +276,10 @@ cudaError_t conv_wide(Precision precision, const ConvolutionArguments& p, int mu
     const int widest = (MOST_DEPTH + 1) * any_step + most_lists <= bytes ? WIDEST : 96;
     const cudaError_t error = allow_shared_memory(kernel, bytes);
     if (error != cudaSuccess) return error;
-    return launch_chained(kernel, p.chained, dim3(tiles, panels), WIDE_THREADS, bytes, stream, p, widest, bytes);
+    // in an order the last rows have most offsets: a block that takes one tile leaves the next to whoever is free
+    const int at_once = std::min(divide_up(p.table.rows, 32), std::max(1, multiprocessors / panels));
+    const int tiles = p.table.order ? std::max(at_once, divide_up(p.table.rows, widest)) : at_once;
+    return launch_chained(kernel, p.chained, dim3(panels, tiles), WIDE_THREADS, bytes, stream, p, widest, bytes);
   });
 }
 
