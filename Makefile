@@ -74,6 +74,7 @@ wheel: .venv/installed build/cuda build/cuda-aarch64 $(TORCH:%=build/torch/%)  #
 build/cuda: | .venv/installed
 	$(BIN)/pip install -q --target $@ "nvidia-cuda-nvcc==13.0.*" "nvidia-cuda-runtime==13.0.*" "nvidia-cuda-cccl==13.0.*" \
 	  "nvidia-cuda-crt==13.0.*" "nvidia-nvvm==13.0.*" nvidia-cuda-cuobjdump
+	ln -s lib $@/nvidia/cu13/lib64  # where nvcc looks
 
 build/cuda-aarch64: | .venv/installed
 	$(BIN)/pip install -q --target $@ --no-deps --platform manylinux2014_aarch64 --only-binary=:all: \
