@@ -45,7 +45,6 @@ from millisecond.data.metric.overlap import (
     point_groups,
     rings,
 )
-from millisecond.data.metric.reliability import EDGES
 from millisecond.data.schema import nearest
 from millisecond.detector.config import PRECISIONS, load_config
 from millisecond.detector.detection_files import find_detections, names_in, read_detections
@@ -150,11 +149,7 @@ def add_lidar(parser: argparse.ArgumentParser) -> None:
         help="edges of the groups by points on the object (default: 10 50 200)",
     )
     add("--curves", type=output_path, metavar="PNG", help="draw precision and reliability here")
-    add(
-        "--sensor-report",
-        action="store_true",
-        help="a table of what the sensor shows of objects: recall by distance, points and beams",
-    )
+    add("--sensor-report", action="store_true", help="recall by distance, points and beams too")
     add(
         "--classes",
         nargs="+",
@@ -442,7 +437,7 @@ def draw_curves(result: Result, overlaps: Overlaps, groups: Sequence[Group]) -> 
             shown = [group.title for group in groups if group.by == kind]
             title = f"{name}, overlap {least:g}, {TITLES[kind]}"
             row.append(Panel(title, RECALL, PRECISION, _lines(figures, shown, least)))
-        dots = [Line("", EDGES[[0, -1]], EDGES[[0, -1]], dashed=True)]
+        dots = [Line("", (0, 1), (0, 1), dashed=True)]
         for bin in result["reliability"][name]:
             key = f"{bin['low']:g}-{bin['high']:g}: {bin['boxes']} boxes"
             dots.append(Line(key, [bin["score"]], [bin["right"]], COLOURS[0]))

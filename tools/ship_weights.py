@@ -53,14 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("source", type=Path, metavar="IN", help="weights file of a training")
     add("target", type=output_path, metavar="OUT", help="file to write")
     add("--calibrate", type=number, default=0, metavar="STREETS", help="on so many streets")
-    add(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="values that replace values of the configuration",
-    )
+    add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="values of its configuration")
     options = parser.parse_args(arguments)
     return run(lambda: ship(options.source, options.target, options.calibrate, options.set))
 

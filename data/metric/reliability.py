@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 EDGES = np.arange(11) / 10  # of the bins of scores
+STEPS = 30  # of Newton's method; it converges in about eight
 LEAST = 30  # right boxes and wrong ones that a fit takes
 
 
@@ -27,13 +28,13 @@ class Judged(NamedTuple):
 def reliability(judged: Judged) -> list[dict[str, float | int]]:
     """A row for each tenth of the scores that has boxes: low and high, number of boxes, their mean
     score, the share of right ones."""
-    bins = np.clip(np.searchsorted(EDGES, judged.scores, side="right") - 1, 0, len(EDGES) - 2)
-    rows = []
+    bins = np.digitize(judged.scores, EDGES[1:-1])
+    rows: list[dict[str, float | int]] = []
     for number in np.unique(bins).tolist():
-        own = bins == number
-        row = {"low": float(EDGES[number]), "high": float(EDGES[number + 1])}
-        row |= {"boxes": int(own.sum()), "score": float(judged.scores[own].mean())}
-        rows.append(row | {"right": float(judged.right[own].mean())})
+        own, (low, high) = bins == number, EDGES[number : number + 2].tolist()
+        score, right = judged.scores[own].mean(), judged.right[own].mean()
+        row = {"low": low, "high": high, "boxes": int(own.sum())}
+        rows.append(row | {"score": float(score), "right": float(right)})
     return rows
 
 
@@ -63,13 +64,28 @@ def fit_scale_and_shift(name: str, judged: Judged) -> tuple[float, float]:
             f"and {LEAST} wrong ones: give more streets"
         )
     scores = np.clip(judged.scores, 1e-6, 1 - 1e-6)
-    columns = np.stack([np.log(scores / (1 - scores)), np.ones(count)])
-    found = np.array([1.0, 0.0])
-    for _ in range(50):  # Newton's steps; five are usually enough
-        chance = 1 / (1 + np.exp(-found @ columns))
-        curvature = (columns * (chance * (1 - chance))) @ columns.T + 1e-9 * np.eye(2)
-        step = np.linalg.solve(curvature, columns @ (judged.right - chance))
-        found += step / max(1.0, np.abs(step).max())
-    if found[0] <= 0:
+    scale, shift = logistic(np.log(scores / (1 - scores))[:, None], judged.right).tolist()
+    if scale <= 0:
         raise ValueError(f"{name}: boxes that score higher are not more often right")
-    return float(found[0]), float(found[1])
+    return scale, shift
+
+
+def logistic(
+    x: np.ndarray, truth: np.ndarray, importance: np.ndarray | float = 1.0, penalty: float = 1e-6
+) -> np.ndarray:
+    """Logistic regression of truth [N] on x [N, F]: weights [F + 1], the last of the constant.
+
+    importance: of the rows; penalty: of the squares of the weights. Newton's method.
+    """
+    x = np.append(x, np.ones((len(x), 1)), axis=1)
+    penalties = np.array([penalty] * (x.shape[1] - 1) + [1e-6])
+    weights = np.zeros(x.shape[1])
+    for _ in range(STEPS):
+        chance = 1 / (1 + np.exp(-(x @ weights).clip(-30, 30)))
+        slope = x.T @ (importance * (chance - truth)) + penalties * weights
+        curve = (x.T * (importance * chance * (1 - chance))) @ x + np.diag(penalties)
+        step = np.linalg.solve(curve, slope)
+        weights -= step
+        if np.abs(step).max() < 1e-6:
+            break
+    return weights

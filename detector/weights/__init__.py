@@ -76,8 +76,7 @@ def save_halved(
     for name, value in state.items():
         if value.is_floating_point():
             halved[name] = value.half() if value.ndim > 1 else value.float()
-    for name, value in halved.items():
-        if not torch.isfinite(value).all():
+        if not torch.isfinite(halved[name]).all():
             raise ValueError(f"{name} has values beyond 65504, the largest of fp16")
     _write(path, halved, config, calibration=json.dumps(calibration or {}))
 
