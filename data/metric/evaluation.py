@@ -201,6 +201,7 @@ def _worst(
 
 
 TITLE = 16  # characters
+BEAMS = {"1 beam": 1, "2 beams": 2, "3-4 beams": 3, "5-8 beams": 5, "9+ beams": 9}  # from on
 NOTE = (
     f"* fewer than {SAMPLES} objects: the {SAMPLES} places of recall cap R40 (20 found perfectly "
     "give 47.5)"
@@ -208,8 +209,7 @@ NOTE = (
 
 
 def format_tables(result: Result, overlaps: Overlaps) -> str:
-    """The AP of every class, then the reliability of scores, the confusion of classes and the worst
-    frames; in percent."""
+    """AP and reliability of every class, the confusion of classes, the worst frames; in percent."""
     blocks = [_ap_table(result, overlaps), format_reliability(result["reliability"])]
     blocks.append(_confusion_table(result["confusion"]))
     if result["worst"]:
@@ -253,9 +253,6 @@ def _row(title: str, figures: Mapping[str, Any], least: float, with_centre: bool
     if count:
         row += f"{100 * volume['recall']:10.0f}{100 * volume['precision']:11.0f}"
     return row.rstrip()
-
-
-BEAMS = {"1 beam": 1, "2 beams": 2, "3-4 beams": 3, "5-8 beams": 5, "9+ beams": 9}  # from on
 
 
 def sensor_report(

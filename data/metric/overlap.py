@@ -84,9 +84,6 @@ class FrameBoxes(NamedTuple):
     beams: Sequence[int] = ()  # n: beams with a point inside; none for detections
 
 
-SPLIT = 0.12  # degrees between elevations from which on they are of two beams
-
-
 def objects_of(frame: Frame, features: Sequence[str] = ()) -> FrameBoxes:
     """The labelled objects of a frame.
 
@@ -95,7 +92,7 @@ def objects_of(frame: Frame, features: Sequence[str] = ()) -> FrameBoxes:
     are near, that is too few.
     """
     x, y, z = frame.points[:, :3].astype(np.float64).T
-    beam, apart = np.degrees(np.arctan2(z, np.hypot(x, y))), SPLIT
+    beam, apart = np.degrees(np.arctan2(z, np.hypot(x, y))), 0.12
     if "ring" in features:
         beam, apart = frame.points[:, features.index("ring") - len(features)], 0.5
     inside = points_in_boxes(frame.points, frame.boxes)

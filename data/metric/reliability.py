@@ -54,8 +54,7 @@ def format_reliability(classes: Mapping[str, Sequence[Mapping[str, float | int]]
 def fit_scale_and_shift(name: str, judged: Judged) -> tuple[float, float]:
     """The scale and the shift of the logit whose sigmoid is most likely the probability of right.
 
-    Raises ValueError, with the name of the class, for too few boxes, and where higher scores are
-    not more often right.
+    Raises ValueError for too few boxes, and where higher scores are not more often right.
     """
     right, count = int(judged.right.sum()), len(judged.right)
     if min(right, count - right) < LEAST:

@@ -32,6 +32,7 @@ OCCLUSION = (0.15, 0.55)
 IN_VIEW = 84.0  # degrees: all that the camera sees, and a little more
 LARGEST_SEED = 2**64 - 1
 UNKNOWN = 3  # KITTI's occlusion of an object that counts at no difficulty
+OTHERS = ("hdl-32e", "os1-128", "solid-state")  # sensors of varied streets beside KITTI's
 MIN_POINTS = 5  # with fewer points the occlusion is unknown
 
 
@@ -172,9 +173,6 @@ def _with_dont_care(labels: Labels, bbox: np.ndarray) -> Labels:
         rows = np.broadcast_to(value, (len(bbox), *known.shape[1:]))
         columns[name] = np.concatenate([known, rows])
     return Labels(**columns)
-
-
-OTHERS = ("hdl-32e", "os1-128", "solid-state")  # sensors beside KITTI's
 
 
 def simulate_varied(seed: int) -> Frame:

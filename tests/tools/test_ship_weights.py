@@ -44,7 +44,11 @@ def test_calibration_scales_and_shifts_the_logits_of_each_class(tmp_path, monkey
     torch.nn.init.normal_(model.head.classes.weight, 0, 0.05, generator=generator)
     save_weights(tmp_path / "0", model, config)
     features = torch.randn(1, 128, 30, 40, generator=generator)
-    found = dict(zip(config.class_names, (judged(2.4, -1.9), judged(0.7, 0.9), judged(1.5, 0))))
+    found = {
+        "Car": judged(2.4, -1.9),
+        "Pedestrian": judged(0.7, 0.9),
+        "Cyclist": judged(1.5, 0),
+    }
     monkeypatch.setattr(ship_weights, "judged_on_streets", lambda *_: found)
     more = ("--set", "postprocess.iou=0.4", "postprocess.per_class=true", "--calibrate", "9")
     heads = []
@@ -82,8 +86,8 @@ def test_calibration_keeps_the_order_of_a_class():
         return (features.double() @ weight.T.double() + bias).view(-1, 3)
 
     before = logits().argsort(0)
-    names = ("Car", "Pedestrian", "Cyclist")
-    calibrate_head(state, names, dict(zip(names, ((2.4, -1.9), (1.6, 0.9), (0.25, 3.0)))))
+    fits = {"Car": (2.4, -1.9), "Pedestrian": (1.6, 0.9), "Cyclist": (0.25, 3.0)}
+    calibrate_head(state, tuple(fits), fits)
     assert torch.equal(logits().argsort(0), before)
 
 
