@@ -40,7 +40,7 @@ The weights of the convolutions are rounded to 16 bits (fp16); all others, and t
 stay as they are. Every program takes both files.
 
 --calibrate makes a score the share of right boxes, class by class: half of those that score 0.5 are
-right on simulated streets that vary more than those of trainings. A box is right if it is matched
+right on simulated streets that vary more than streets of trainings. A box is right if it is matched
 in 3-D with an overlap of more than KITTI's, 0.7 for cars and else 0.5. The order of the class's
 boxes stays.
 """

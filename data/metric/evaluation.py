@@ -261,8 +261,8 @@ def sensor_report(
     overlaps: Overlaps,
     groups: Sequence[Group],
 ) -> str:
-    """A table of what the sensor shows of objects that hold points, and how many are found in 3-D
-    at the first overlap, by distance, points and beams."""
+    """A table by distance, points and beams: medians of the objects that hold points, and how many
+    are found in 3-D at the first overlap."""
     truth, _, _, matches = matches_of(detections, objects, overlaps)
     beams = np.concatenate([np.zeros(0, np.int64), *(frame.beams for frame in objects)])
     masks = {group.title: group.holds(truth) for group in (ALL, *groups)}

@@ -176,7 +176,7 @@ def _with_dont_care(labels: Labels, bbox: np.ndarray) -> Labels:
 
 
 def simulate_varied(seed: int) -> Frame:
-    """A scan that varies more than those of `simulate`, as no training sees it.
+    """A scan that varies more than `simulate`, as no training sees it.
 
     All scenes are equally likely, and crowded. Half of the sensors are KITTI's. They are mounted up
     to 0.3 m higher or lower and tilted by 1 degree (standard deviation). Their noise and reach

@@ -29,7 +29,7 @@ def test_a_training_s_weights_in_half_the_size(tmp_path, weights, capsys):
 
 
 def judged(scale, shift):
-    """Boxes of which the sigmoid of scale * logit + shift is the share of right ones."""
+    """The sigmoid of scale * logit + shift is the share of right boxes."""
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 1.5, 4000)
     right = rng.random(4000) < 1 / (1 + np.exp(-scale * logits - shift))
