@@ -33,6 +33,7 @@ from millisecond.data.metric.evaluation import (
     default_overlaps,
     evaluate,
     format_tables,
+    sensor_report,
 )
 from millisecond.data.metric.kitti import MIN_OVERLAP
 from millisecond.data.metric.overlap import (
@@ -79,6 +80,7 @@ KITTI's rules; the table marks it.
 """
 TICKS = (0, 0.2, 0.4, 0.6, 0.8, 1)
 RECALL, PRECISION = Scale("recall", 0, 1.02, TICKS), Scale("precision", 0, 1.02, TICKS)
+SCORE, RIGHT = Scale("score", 0, 1.02, TICKS), Scale("share of right boxes", 0, 1.02, TICKS)
 TITLES = {"distance": "by distance", "points": "by points on the object"}
 RINGS, POINTS = (30.0, 50.0), (10, 50, 200)  # metres; numbers of points
 
@@ -146,7 +148,8 @@ def add_lidar(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="edges of the groups by points on the object (default: 10 50 200)",
     )
-    add("--curves", type=output_path, metavar="PNG", help="draw precision over recall here")
+    add("--curves", type=output_path, metavar="PNG", help="draw precision and reliability here")
+    add("--sensor-report", action="store_true", help="recall by distance, points and beams too")
     add(
         "--classes",
         nargs="+",
@@ -177,10 +180,10 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         options.metric = "kitti"
     elif files:
         options.metric = "lidar"
-    asked = ("overlap", "rings", "points", "curves", "classes", "config")
+    asked = ("overlap", "rings", "points", "curves", "sensor_report", "classes", "config")
     wanted = next((name for name in asked if getattr(options, name)), None)
     if wanted and options.metric == "kitti":
-        parser.error(f"--{wanted} goes with --metric lidar")
+        parser.error(f"--{wanted.replace('_', '-')} goes with --metric lidar")
     if wanted:
         options.metric = "lidar"
 
@@ -329,6 +332,8 @@ def score_lidar(options: argparse.Namespace) -> None:
     overlaps = overlaps_of(options.overlap or (), found.classes)
     result = evaluate(found.detections, found.objects, overlaps, groups, found.frame_ids)
     print(format_tables(result, overlaps))
+    if options.sensor_report:
+        print(f"\n{sensor_report(found.detections, found.objects, overlaps, groups)}")
     if options.json:
         write_json(options.json, result)
     if options.curves:
@@ -374,7 +379,7 @@ def from_weights(options: argparse.Namespace) -> SplitDetections:
     with result_folder(options.output, dataset) as results:
         for frame, found in detected(detector, dataset, "scoring"):
             found = as_in_a_file(found)
-            objects.append(objects_of(frame))
+            objects.append(objects_of(frame, columns.features))
             detections.append(detections_in(frame, found))
             if results:
                 labels = None
@@ -402,7 +407,7 @@ def from_files(options: argparse.Namespace) -> SplitDetections:
     objects, detections = [], []
     for frame in progress(dataset, "scoring"):
         found = read_detections(options.detections, frame.frame_id, frame.calibration)
-        objects.append(objects_of(frame))
+        objects.append(objects_of(frame, columns.features))
         detections.append(detections_in(frame, found))
         names |= set(map(str, frame.names))
     classes = options.classes or sorted(names)
@@ -421,7 +426,7 @@ def draw_curves(result: Result, overlaps: Overlaps, groups: Sequence[Group]) -> 
     """A row per class, [H, W, 3] uint8: left the groups by distance, right those by points.
 
     The curves are those that AP averages: in 3-D at the first overlap of the class, for all objects
-    from above too. Groups without objects have none.
+    from above too. Groups without objects have none. On the right is the reliability of scores.
     """
     kinds = dict.fromkeys(group.by for group in groups) or {ALL.by: None}
     rows = []
@@ -432,6 +437,11 @@ def draw_curves(result: Result, overlaps: Overlaps, groups: Sequence[Group]) -> 
             shown = [group.title for group in groups if group.by == kind]
             title = f"{name}, overlap {least:g}, {TITLES[kind]}"
             row.append(Panel(title, RECALL, PRECISION, _lines(figures, shown, least)))
+        dots = [Line("", (0, 1), (0, 1), dashed=True)]
+        for bin in result["reliability"][name]:
+            key = f"{bin['low']:g}-{bin['high']:g}: {bin['boxes']} boxes"
+            dots.append(Line(key, [bin["score"]], [bin["right"]], COLOURS[0]))
+        row.append(Panel(f"{name}, overlap {least:g}, reliability", SCORE, RIGHT, dots))
         rows.append(row)
     return draw_panels(rows)
 

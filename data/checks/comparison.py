@@ -11,6 +11,7 @@ import torch
 
 from millisecond.data.boxes import points_in_boxes
 from millisecond.data.frame import Frame
+from millisecond.data.metric.reliability import logistic
 from millisecond.data.simulator.sensors import Sensor
 from millisecond.ops.geometry import ConvGeometry
 from millisecond.ops.kernel_map import strided_map
@@ -143,7 +144,6 @@ def _objects(points: np.ndarray, frame: Frame, grid: VoxelGrid) -> ScanObjects:
 NEAR = (0.0, 10.0, 20.0, 30.0, 40.0, 70.0)  # metres: rings of objects
 FOLDS = 5
 PENALTY = 1.0  # of the squared weights of the classifier
-STEPS = 30  # of Newton's method; it converges in about eight
 
 
 class FigureRow(NamedTuple):
@@ -258,26 +258,9 @@ def tell_apart(a: Sequence[ScanStatistics], b: Sequence[ScanStatistics]) -> Verd
     for index in range(FOLDS):
         train = fold != index
         middle, scale = x[train].mean(axis=0), x[train].std(axis=0) + 1e-6
-        weights = _logistic((x[train] - middle) / scale, truth[train])
+        known = truth[train]
+        importance = 0.5 / np.where(known > 0.5, known.mean(), 1 - known.mean())  # sides are alike
+        weights = logistic((x[train] - middle) / scale, known, importance, PENALTY)
         score = np.append((x - middle) / scale, np.ones((len(x), 1)), axis=1) @ weights
         right[~train] = ((score > 0) == (truth > 0.5))[~train]
     return Verdict(float((right[truth < 0.5].mean() + right[truth > 0.5].mean()) / 2), telling)
-
-
-def _logistic(x: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Weights [F + 1], the last of the constant; both classes count alike. Newton's method."""
-    x = np.append(x, np.ones((len(x), 1)), axis=1)
-    share = np.where(truth > 0.5, truth.mean(), 1 - truth.mean())
-    importance = 0.5 / share
-    penalty = np.full(x.shape[1], PENALTY)
-    penalty[-1] = 1e-6
-    weights = np.zeros(x.shape[1])
-    for _ in range(STEPS):
-        chance = 1 / (1 + np.exp(-(x @ weights).clip(-30, 30)))
-        slope = x.T @ (importance * (chance - truth)) + penalty * weights
-        curve = (x.T * (importance * chance * (1 - chance))) @ x + np.diag(penalty)
-        step = np.linalg.solve(curve, slope)
-        weights -= step
-        if np.abs(step).max() < 1e-6:
-            break
-    return weights

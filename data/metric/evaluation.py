@@ -23,6 +23,7 @@ from millisecond.data.metric.overlap import (
     find_pairs,
     match_greedily,
 )
+from millisecond.data.metric.reliability import format_reliability, reliability
 
 LIMIT = 2.0  # metres between the centres of a pair, as for the errors of the nuScenes metric
 MISSED, NOTHING = "missed", "nothing"
@@ -98,6 +99,7 @@ def evaluate(
         - mean: the means, over the classes that have objects, of R40 in 3-D and from above at the
           first overlap, and of centre's mean; None without objects.
         - confusion: see `data.metric.confusion`.
+        - reliability: class -> rows, see `reliability`; in 3-D at the first overlap.
         - worst: the ten frames with most errors at a score of 0.5, in 3-D: frame, missed, false,
           and badness, 1 for each missed object and its score for each false detection.
 
@@ -105,8 +107,7 @@ def evaluate(
     """
     if len(detections) != len(objects):
         raise ValueError(f"detections of {len(detections)} frames, objects of {len(objects)}")
-    truth, found = Boxes.of(objects), Boxes.of(detections)
-    pairs = find_pairs(truth, found)
+    truth, found, pairs, matches = matches_of(detections, objects, overlaps)
     classes = {
         name: _score_class(name, least, [ALL, *groups], truth, found, pairs)
         for name, least in overlaps.items()
@@ -117,8 +118,20 @@ def evaluate(
         "classes": classes,
         "mean": _means(classes, overlaps),
         "confusion": {**confused._asdict(), "counts": confused.counts.tolist()},
-        "worst": _worst(overlaps, truth, found, pairs, names),
+        "reliability": {name: reliability(of.judged()) for name, of in matches.items()},
+        "worst": _worst(matches, truth, found, names),
     }
+
+
+def matches_of(
+    detections: Sequence[FrameBoxes], objects: Sequence[FrameBoxes], overlaps: Overlaps
+) -> tuple[Boxes, Boxes, NearPairs, dict[str, OverlapMatches]]:
+    """Objects, detections, their pairs, and their matches by class in 3-D at the first overlap."""
+    truth, found = Boxes.of(objects), Boxes.of(detections)
+    pairs, matches = find_pairs(truth, found), {}
+    for name, (least, *_) in overlaps.items():
+        matches[name] = OverlapMatches(name, pairs.volume, least, truth, found, pairs)
+    return truth, found, pairs, matches
 
 
 def _score_class(
@@ -165,12 +178,11 @@ def _means(classes: Mapping[str, dict], overlaps: Overlaps) -> dict[str, float |
 
 
 def _worst(
-    overlaps: Overlaps, truth: Boxes, found: Boxes, pairs: NearPairs, names: Sequence[str]
+    matches: Mapping[str, OverlapMatches], truth: Boxes, found: Boxes, names: Sequence[str]
 ) -> list[dict[str, Any]]:
     missed, false, badness = (np.zeros(truth.n_frames) for _ in range(3))
-    for name, (least, *_) in overlaps.items():
-        matches = OverlapMatches(name, pairs.volume, least, truth, found, pairs)
-        lost, wrong = matches.errors()
+    for of in matches.values():
+        lost, wrong = of.errors()
         np.add.at(missed, truth.frames[lost], 1)
         np.add.at(false, found.frames[wrong], 1)
         np.add.at(badness, found.frames[wrong], found.scores[wrong])
@@ -189,6 +201,7 @@ def _worst(
 
 
 TITLE = 16  # characters
+BEAMS = {"1 beam": 1, "2 beams": 2, "3-4 beams": 3, "5-8 beams": 5, "9+ beams": 9}  # from on
 NOTE = (
     f"* fewer than {SAMPLES} objects: the {SAMPLES} places of recall cap R40 (20 found perfectly "
     "give 47.5)"
@@ -196,8 +209,9 @@ NOTE = (
 
 
 def format_tables(result: Result, overlaps: Overlaps) -> str:
-    """The AP of every class, then the confusion of classes and the worst frames; in percent."""
-    blocks = [_ap_table(result, overlaps), _confusion_table(result["confusion"])]
+    """AP and reliability of every class, the confusion of classes, the worst frames; in percent."""
+    blocks = [_ap_table(result, overlaps), format_reliability(result["reliability"])]
+    blocks.append(_confusion_table(result["confusion"]))
     if result["worst"]:
         blocks.append(_worst_table(result["worst"]))
     return "\n\n".join(blocks)
@@ -239,6 +253,35 @@ def _row(title: str, figures: Mapping[str, Any], least: float, with_centre: bool
     if count:
         row += f"{100 * volume['recall']:10.0f}{100 * volume['precision']:11.0f}"
     return row.rstrip()
+
+
+def sensor_report(
+    detections: Sequence[FrameBoxes],
+    objects: Sequence[FrameBoxes],
+    overlaps: Overlaps,
+    groups: Sequence[Group],
+) -> str:
+    """A table by distance, points and beams: medians of the objects that hold points, and how many
+    are found in 3-D at the first overlap."""
+    truth, _, _, matches = matches_of(detections, objects, overlaps)
+    beams = np.concatenate([np.zeros(0, np.int64), *(frame.beams for frame in objects)])
+    masks = {group.title: group.holds(truth) for group in (ALL, *groups)}
+    kinds = np.searchsorted(list(BEAMS.values()), beams, side="right") - 1
+    masks |= {title: kinds == number for number, title in enumerate(BEAMS)}
+    lines = [
+        f"{'what the sensor shows':{TITLE + 8}}{'medians of an object':>22}{'recall in 3-D':>26}",
+        f"{'':{TITLE}}{'objects':>8}{'points':>12}{'beams':>10}{'score >= 0.5':>17}{'any':>9}",
+    ]
+    for name, of in matches.items():
+        lines.append(f"{name}, overlap {overlaps[name][0]:g}")
+        missed = [of.errors(score)[0] for score in (OPERATING_SCORE, 0.0)]
+        for title, mask in masks.items():
+            own = mask & (truth.names == name) & (truth.points > 0)
+            if own.any():
+                shown = f"{np.median(truth.points[own]):12.0f}{np.median(beams[own]):10.0f}"
+                sure, any_ = (100 * (1 - lost[own].mean()) for lost in missed)
+                lines.append(f"  {title:{TITLE - 2}}{own.sum():8}{shown}{sure:17.0f}{any_:9.0f}")
+    return "\n".join(lines)
 
 
 def _ap(value: float | None, capped: bool = False) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from millisecond.data.kitti.labels import MIN_HEIGHT, Labels
+from millisecond.data.metric.reliability import Judged
 from millisecond.ops import paired_overlap_bev
 
 
@@ -172,9 +173,20 @@ class Matcher:
 
     def hit_scores(self) -> np.ndarray:
         """Scores of the hits when every object, in file order, takes its best-scored detection."""
+        return self.scores[self._best() & self.hits]
+
+    def judged(self, wrong_if_free: np.ndarray) -> Judged:
+        """As every object, in file order, takes its best-scored one; see `count`."""
+        taken, kept = self._best(), wrong_if_free.copy()
+        kept[self.detections[taken & ~self.hits]] = False
+        right = np.zeros(len(kept), bool)
+        right[self.detections[taken & self.hits]] = True
+        return Judged(self.every_score[kept], right[kept])
+
+    def _best(self) -> np.ndarray:
+        """[P] bool: the pairs of objects, in file order, and their best-scored detections."""
         order = np.lexsort((-self.scores, self.truth))
-        taken = self._assign(order, np.ones((len(order), 1), dtype=bool))[:, 0]
-        return self.scores[taken & self.hits]
+        return self._assign(order, np.ones((len(order), 1), dtype=bool))[:, 0]
 
     def taken(self, thresholds: np.ndarray) -> np.ndarray:  # [T] -> [P, T]
         """Pairs matched among the detections that score at least each threshold.

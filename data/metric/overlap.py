@@ -28,6 +28,7 @@ from millisecond.data.metric.matching import (
     box_iou,
     recall_thresholds,
 )
+from millisecond.data.metric.reliability import Judged
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,24 @@ class FrameBoxes(NamedTuple):
     names: Sequence[str]  # n
     points: np.ndarray  # [n] int64: points of the scan inside the box
     scores: np.ndarray  # [n]; zeros for objects
+    beams: Sequence[int] = ()  # n: beams with a point inside; none for detections
 
 
-def objects_of(frame: Frame) -> FrameBoxes:
-    """The labelled objects of a frame."""
-    found = NamedDetections(frame.boxes, np.zeros(len(frame.boxes)), frame.names)
-    return detections_in(frame, found)
+def objects_of(frame: Frame, features: Sequence[str] = ()) -> FrameBoxes:
+    """The labelled objects of a frame.
+
+    features: of the points; `ring` names the beam. Without it the beams on an object are estimated:
+    elevations 0.12 degrees apart are of two. Where elevations run into each other, on objects that
+    are near, that is too few.
+    """
+    x, y, z = frame.points[:, :3].astype(np.float64).T
+    beam, apart = np.degrees(np.arctan2(z, np.hypot(x, y))), 0.12
+    if "ring" in features:
+        beam, apart = frame.points[:, features.index("ring") - len(features)], 0.5
+    inside = points_in_boxes(frame.points, frame.boxes)
+    beams = [(np.diff(np.sort(beam[row])) >= apart).sum() + row.any() for row in inside]
+    counts = inside.sum(axis=1, dtype=np.int64)
+    return FrameBoxes(frame.boxes, frame.names, counts, np.zeros(len(counts)), beams)
 
 
 def detections_in(frame: Frame, found: NamedDetections) -> FrameBoxes:
@@ -233,13 +246,17 @@ class OverlapMatches:
             "curve_precision": precision[:-1].tolist(),
         }
 
-    def errors(self) -> tuple[np.ndarray, np.ndarray]:
-        """The missed objects [G] and the false detections [D] at a score of 0.5, bool."""
+    def judged(self) -> Judged:
+        """All detections that are either right or wrong."""
+        return self._match(ALL)[1].judged(self._own)
+
+    def errors(self, score: float = OPERATING_SCORE) -> tuple[np.ndarray, np.ndarray]:
+        """The missed objects [G] and the false detections [D] at a score, bool."""
         roles, matcher = self._match(ALL)
-        taken = matcher.taken(np.array([OPERATING_SCORE]))[:, 0]
+        taken = matcher.taken(np.array([score]))[:, 0]
         missed = roles == COUNTS
         missed[matcher.truth[taken]] = False
-        false = self._own & (self._found.scores >= OPERATING_SCORE)
+        false = self._own & (self._found.scores >= score)
         false[matcher.detections[taken]] = False
         return missed, false
 

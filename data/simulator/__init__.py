@@ -5,6 +5,7 @@ from millisecond.data.simulator.recording import (
     SimulatedStreets,
     record,
     simulate,
+    simulate_varied,
     simulated_calibration,
 )
 from millisecond.data.simulator.trees import write_drive, write_kitti_tree
@@ -14,6 +15,7 @@ __all__ = [
     "SimulatedStreets",
     "record",
     "simulate",
+    "simulate_varied",
     "simulated_calibration",
     "write_drive",
     "write_kitti_tree",

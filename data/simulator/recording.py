@@ -5,8 +5,9 @@ data set of such scans, without files.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,10 @@ from millisecond.data.frame import Frame
 from millisecond.data.kitti.labels import Labels
 from millisecond.data.simulator.fast_casting import has_kernels
 from millisecond.data.simulator.lidar import as_scanned, default_sensor, scan
-from millisecond.data.simulator.scenes import make_street
-from millisecond.data.simulator.sensors import Sensor
-from millisecond.data.simulator.street import WORLD, Street, boxes_at
+from millisecond.data.simulator.people import pedestrian
+from millisecond.data.simulator.scenes import SCENES, make_street
+from millisecond.data.simulator.sensors import Sensor, find_sensor
+from millisecond.data.simulator.street import SENSOR_HEIGHT, WORLD, Placed, Street, boxes_at
 
 IMAGE_SHAPE = (375, 1242)  # height, width in pixels
 # KITTI's public calibration of its left colour camera, seen from the LiDAR.
@@ -30,6 +32,7 @@ OCCLUSION = (0.15, 0.55)
 IN_VIEW = 84.0  # degrees: all that the camera sees, and a little more
 LARGEST_SEED = 2**64 - 1
 UNKNOWN = 3  # KITTI's occlusion of an object that counts at no difficulty
+OTHERS = ("hdl-32e", "os1-128", "solid-state")  # sensors of varied streets beside KITTI's
 MIN_POINTS = 5  # with fewer points the occlusion is unknown
 
 
@@ -73,9 +76,15 @@ def simulate(
 
 
 def record(
-    seed: int, time: float = 0.0, sensor: Sensor | None = None, crop: bool = True
+    seed: int,
+    time: float = 0.0,
+    sensor: Sensor | None = None,
+    crop: bool = True,
+    make: Callable[[np.random.Generator], Street] = make_street,
 ) -> RecordedFrame:
     """`simulate`, with KITTI labels: occlusion from blocked rays, truncation, image boxes.
+
+    make: the street from the generator of its seed.
 
     An object with fewer than 5 points has occlusion 3 (unknown), so it counts at no difficulty;
     an object in the image without any point is a DontCare region. Without the crop, an object out
@@ -84,7 +93,7 @@ def record(
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed {seed}: is not from 0 to {LARGEST_SEED}")
     sensor = sensor or default_sensor()
-    street = as_scanned(make_street(np.random.default_rng(seed)), time, sensor)
+    street = as_scanned(make(np.random.default_rng(seed)), time, sensor)
     # The noise has its own generator: the street must not depend on the time.
     rng = np.random.default_rng((seed, round(time * 1000)))
     seen = scan(street, time, rng, sensor, IN_VIEW if crop else 360.0)
@@ -164,6 +173,52 @@ def _with_dont_care(labels: Labels, bbox: np.ndarray) -> Labels:
         rows = np.broadcast_to(value, (len(bbox), *known.shape[1:]))
         columns[name] = np.concatenate([known, rows])
     return Labels(**columns)
+
+
+def simulate_varied(seed: int) -> Frame:
+    """A scan that varies more than `simulate`, as no training sees it.
+
+    All scenes are equally likely, and crowded. Half of the sensors are KITTI's. They are mounted up
+    to 0.3 m higher or lower and tilted by 1 degree (standard deviation). Their noise and reach
+    differ, a quarter has no intensity, and 50 to 100 % of the points are kept.
+    """
+    rng = np.random.default_rng((seed, 1))
+    base = default_sensor() if rng.random() < 0.5 else find_sensor(str(rng.choice(OTHERS)))
+    sensor = replace(
+        base,
+        height=SENSOR_HEIGHT + rng.uniform(-0.3, 0.3),
+        pitch=rng.normal(),
+        range_noise=base.range_noise * rng.uniform(1, 3),
+        asphalt_range=base.asphalt_range * np.exp(rng.normal(0, 0.3)),
+        intensity=rng.random() < 0.75,
+    )
+    frame = record(seed, sensor=sensor, make=partial(crowded, str(rng.choice(list(SCENES))))).frame
+    return replace(frame, points=frame.points[rng.random(len(frame.points)) < rng.uniform(0.5, 1)])
+
+
+def crowded(scene: str, rng: np.random.Generator) -> Street:
+    """A street of that scene. Half of its pedestrians have one or two others 0.5 to 0.9 m away, at
+    least 0.5 m from the middle of any person and 0.3 m from all else."""
+    street = SCENES[scene][1](rng, scene)
+    placed = list(street.placed)
+    for p in street.placed:
+        if p.thing.kind == "Pedestrian" and rng.random() < 0.5:
+            for _ in range(rng.integers(1, 3)):
+                angle, away = rng.uniform(-np.pi, np.pi), rng.uniform(0.5, 0.9)
+                s, v = p.s + away * np.cos(angle), p.v + away * np.sin(angle)
+                if not any(_in_the_way(other, s, v) for other in placed):
+                    heading = p.heading + rng.normal(0, 0.3)
+                    placed.append(p._replace(thing=pedestrian(rng), s=s, v=v, heading=heading))
+    return replace(street, placed=tuple(placed))
+
+
+def _in_the_way(other: Placed, s: float, v: float) -> bool:
+    along, across, (x0, y0, _, x1, y1, _) = s - other.s, v - other.v, other.thing.extent
+    if other.thing.kind == "Pedestrian":
+        return bool(np.hypot(along, across) < 0.5)
+    cos, sin = np.cos(other.heading), np.sin(other.heading)
+    x, y = along * cos + across * sin, across * cos - along * sin
+    return bool(x0 - 0.3 < x < x1 + 0.3 and y0 - 0.3 < y < y1 + 0.3)
 
 
 MOST = 10_000_000  # streets per epoch: an epoch is a permutation in memory

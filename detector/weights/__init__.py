@@ -3,8 +3,9 @@ weights that are shipped, each with a model card beside it, e.g. second.md."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -46,9 +47,28 @@ def save_weights(path: str | Path, model: nn.Module, config: Config) -> None:
     _write(path, model.state_dict(), config)
 
 
-def save_halved(path: str | Path, state: Mapping[str, Tensor], config: Config) -> None:
+Fits = dict[str, tuple[float, float]]  # of each class: scale and shift of its logit
+
+
+def calibration_of(path: str | Path) -> Fits:
+    """By what `calibrate_head` has changed the weights of a file since their training."""
+    return json.loads(tensor_file.read(find_weights(path)).texts.get("calibration", "{}"))
+
+
+def calibrate_head(state: Mapping[str, Tensor], names: Sequence[str], fits: Fits) -> None:
+    """Scales and shifts the logits of each class, in the weights of the head that computes them."""
+    scales, shifts = torch.tensor([fits[name] for name in names]).T
+    weight, bias = (state[f"head.classes.{part}"] for part in ("weight", "bias"))
+    weight.mul_(scales.repeat(len(bias) // len(names))[:, None, None, None])
+    bias.view(-1, len(names)).mul_(scales).add_(shifts)
+
+
+def save_halved(
+    path: str | Path, state: Mapping[str, Tensor], config: Config, calibration: Fits | None = None
+) -> None:
     """As `save_weights`, in about half the size: weights of convolutions in fp16.
 
+    calibration: see `calibration_of`.
     Vectors stay in fp32: running variances may be too small for fp16, and they are few. Raises
     ValueError where a weight is too large for fp16.
     """
@@ -56,14 +76,13 @@ def save_halved(path: str | Path, state: Mapping[str, Tensor], config: Config) -
     for name, value in state.items():
         if value.is_floating_point():
             halved[name] = value.half() if value.ndim > 1 else value.float()
-    for name, value in halved.items():
-        if not torch.isfinite(value).all():
+        if not torch.isfinite(halved[name]).all():
             raise ValueError(f"{name} has values beyond 65504, the largest of fp16")
-    _write(path, halved, config)
+    _write(path, halved, config, calibration=json.dumps(calibration or {}))
 
 
-def _write(path: str | Path, state: Mapping[str, Tensor], config: Config) -> None:
-    texts = {"format": FORMAT, "config": config.to_yaml()}
+def _write(path: str | Path, state: Mapping[str, Tensor], config: Config, **more: str) -> None:
+    texts = {"format": FORMAT, "config": config.to_yaml(), **more}
     tensor_file.write(Path(path), state, texts)
 
 

@@ -37,10 +37,16 @@ def folder(tmp_path):
 
 def test_known_errors_in_result_files(judged, tmp_path, capsys):
     ap, picture = tmp_path / "ap.json", tmp_path / "curves.png"
-    assert main([*judged, "--json", str(ap), "--curves", str(picture), "--rings", "15"]) == 0
+    asked = ("--json", str(ap), "--curves", str(picture), "--rings", "15", "--sensor-report")
+    assert main([*judged, *asked]) == 0
     table = capsys.readouterr().out
+    shown = table.partition("what the sensor shows")[2].splitlines()
+    assert [line.split()[1] for line in shown if line.strip().startswith("all ")] == ["4", "4"]
+    assert max(map(len, table.splitlines())) <= 100
     assert "Car, overlap 0.7" in table and "15+ m" in table and "worst frame" in table
     result = json.loads(ap.read_text())
+    rows = {row["low"]: (row["boxes"], row["right"]) for row in result["reliability"]["Car"]}
+    assert rows == {0.1: (1, 0), 0.5: (1, 0), 0.9: (3, 2 / 3)}  # the displaced one scores 0.9
     cars, people = (result["classes"][name] for name in ("Car", "Pedestrian"))
     # of four cars one is missed and one displaced: two right of four found with a score of 0.5
     assert cars["all"]["count"] == 4 and cars["0-15 m"]["count"] == 0

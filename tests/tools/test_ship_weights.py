@@ -2,12 +2,19 @@
 
 from pathlib import Path
 
-import pytest
+import numpy as np
 import torch
 
+from millisecond.data.metric.reliability import Judged, fit_scale_and_shift
 from millisecond.detector.config import load_config
 from millisecond.detector.models.second import build_second
-from millisecond.detector.weights import load_weights, restore, save_weights
+from millisecond.detector.weights import (
+    calibrate_head,
+    calibration_of,
+    load_weights,
+    restore,
+    save_weights,
+)
 from millisecond.tools import ship_weights
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,27 +28,84 @@ def test_a_training_s_weights_in_half_the_size(tmp_path, weights, capsys):
     assert f"wrote {target}" in capsys.readouterr().out
 
 
-def test_a_shift_moves_the_logits_of_its_class_alone(tmp_path):
+def judged(scale, shift):
+    """The sigmoid of scale * logit + shift is the share of right boxes."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 1.5, 4000)
+    right = rng.random(4000) < 1 / (1 + np.exp(-scale * logits - shift))
+    return Judged(1 / (1 + np.exp(-logits)), right)
+
+
+def test_calibration_scales_and_shifts_the_logits_of_each_class(tmp_path, monkeypatch, capsys):
+    """Again and again, and the file knows what was done since the training."""
     config = load_config(ROOT / "configs" / "shipped_second_small.yaml")
-    save_weights(tmp_path / "whole", build_second(config), config)
-    features = torch.randn(1, 128, 3, 4, generator=torch.Generator().manual_seed(0))
-    found = []
-    for name, more in (("plain", ()), ("shifted", ("--shift", "Car=-0.5", "Cyclist=0.25"))):
-        assert ship_weights.main([str(tmp_path / "whole"), str(tmp_path / name), *more]) == 0
+    model = build_second(config)
+    generator = torch.Generator().manual_seed(0)
+    torch.nn.init.normal_(model.head.classes.weight, 0, 0.05, generator=generator)
+    save_weights(tmp_path / "0", model, config)
+    features = torch.randn(1, 128, 30, 40, generator=generator)
+    found = {
+        "Car": judged(2.4, -1.9),
+        "Pedestrian": judged(0.7, 0.9),
+        "Cyclist": judged(1.5, 0),
+    }
+    monkeypatch.setattr(ship_weights, "judged_on_streets", lambda *_: found)
+    more = ("--set", "postprocess.iou=0.4", "postprocess.per_class=true", "--calibrate", "9")
+    heads = []
+    for step, options in enumerate((("--set", "train.seed=1"), more, more), 1):
+        files = str(tmp_path / str(step - 1)), str(tmp_path / str(step))
+        assert ship_weights.main([*files, *options]) == 0
         model = build_second(config)
-        restore(model, load_weights(tmp_path / name)[1], tmp_path / name)
-        found.append(model.head(features))
-    moved = found[1].class_logits - found[0].class_logits
-    by = torch.tensor([-0.5, 0.0, 0.25])  # Car, Pedestrian, Cyclist
-    torch.testing.assert_close(moved, by.expand_as(moved), rtol=0, atol=1e-5)
-    assert torch.equal(found[1].box_residuals, found[0].box_residuals)
+        restore(model, load_weights(files[1])[1], files[1])
+        heads.append(model.head(features))
+    assert "Cyclist" in capsys.readouterr().out and calibration_of(tmp_path / "1") == {}
+    limits = load_weights(tmp_path / "3")[0].postprocess
+    assert (limits.iou, limits.per_class) == (0.4, True)
+    fits = [fit_scale_and_shift(name, found[name]) for name in config.class_names]
+    for step in (1, 2):
+        scales, shifts = np.array(list(calibration_of(tmp_path / str(step + 1)).values())).T
+        for k, (scale, shift) in enumerate(fits):
+            expected = (scale, shift) if step == 1 else (scale**2, scale * shift + shift)
+            np.testing.assert_allclose((scales[k], shifts[k]), expected, rtol=1e-6)
+        moved = heads[0].class_logits.double() * torch.tensor(scales) + torch.tensor(shifts)
+        spread = moved.std()
+        assert (heads[step].class_logits - moved).abs().max() < 2e-3 * spread * 8  # fp16
+        assert torch.equal(heads[step].box_residuals, heads[0].box_residuals)
 
 
-@pytest.mark.parametrize("text", ["Lorry=1", "Car", "Car=nan", "Car=7"])
-def test_a_wrong_shift_gets_one_line(tmp_path, weights, capsys, text):
-    assert ship_weights.main([str(weights), str(tmp_path / "new"), "--shift", text]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and f"--shift {text}" in lines[0] and not (tmp_path / "new").exists()
+def test_calibration_keeps_the_order_of_a_class():
+    """In fp32: no two boxes change their places."""
+    state = {
+        "head.classes.weight": torch.randn(18, 64, 1, 1, generator=torch.manual_seed(0)),
+        "head.classes.bias": torch.randn(18),
+    }
+    features = torch.randn(200, 64)
+
+    def logits():
+        weight, bias = state["head.classes.weight"].flatten(1), state["head.classes.bias"]
+        return (features.double() @ weight.T.double() + bias).view(-1, 3)
+
+    before = logits().argsort(0)
+    fits = {"Car": (2.4, -1.9), "Pedestrian": (1.6, 0.9), "Cyclist": (0.25, 3.0)}
+    calibrate_head(state, tuple(fits), fits)
+    assert torch.equal(logits().argsort(0), before)
+
+
+def test_streets_on_which_too_little_is_right_calibrate_nothing(tmp_path, weights, capsys):
+    assert ship_weights.main([str(weights), str(tmp_path / "new"), "--calibrate", "1"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert line.startswith("error: ") and "give more streets" in line
+    assert not (tmp_path / "new").exists()
+
+
+def test_boxes_on_streets_are_right_or_wrong():
+    config, state = load_weights("second_small")
+    model = build_second(config)
+    restore(model, state, "second_small")
+    found = ship_weights.judged_on_streets(model, config, 3)
+    assert tuple(found) == config.class_names
+    scores, right = found["Car"]
+    assert 0 < right.sum() < len(right) and scores[right].mean() > scores[~right].mean()
 
 
 def test_mistakes_get_one_line(tmp_path, weights, capsys):
