@@ -4,7 +4,7 @@ from the inner edge outwards.
 """
 
 from bisect import bisect, bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,8 +39,12 @@ from millisecond.data.simulator.people import (
     bicycle,
     cyclist,
     motorcycle,
+    motorcyclist,
     pedestrian,
+    scooter_rider,
     sitting_person,
+    walkers,
+    wheelchair_user,
 )
 from millisecond.data.simulator.plants import (
     bush,
@@ -93,7 +97,7 @@ class Lane:
             heading = float(self.heading)
             if self.wobble:
                 heading += rng.normal(0, self.wobble)
-            low, high = _footprint(thing, heading)
+            low, high = _group_footprint(thing, heading)
             if s + high[0] - low[0] > closed[0] and s < closed[1]:
                 s = closed[1] + self._gap(rng)
                 continue
@@ -101,7 +105,9 @@ class Lane:
             if right <= left and _kept(thing, max(abs(s), self.aside), rng):
                 room = (left - right) / 2
                 v = (right + left) / 2 + rng.uniform(-1, 1) * min(self.jitter, room)
-                placed.append(Placed(thing, s - low[0], v, heading, self.speed, self.heading))
+                for member, x, y, turn in _group(thing, heading):
+                    at = s - low[0] + x, v + y
+                    placed.append(Placed(member, *at, turn, self.speed, self.heading))
             s += high[0] - low[0] + self._gap(rng)
         return placed
 
@@ -135,6 +141,29 @@ def _footprint(thing: Thing, heading: float) -> tuple[tuple[float, float], tuple
     return (min(s), min(v)), (max(s), max(v))
 
 
+def _group(thing: Thing, heading: float) -> Iterator[tuple[Thing, float, float, float]]:
+    """A turned thing and its company, each with s, v and heading from the first."""
+    yield thing, 0.0, 0.0, heading
+    if thing.company:
+        cos, sin = float(np.cos(heading)), float(np.sin(heading))
+        for other, x, y, turn in thing.company:
+            yield other, cos * x - sin * y, sin * x + cos * y, heading + turn
+
+
+def _group_footprint(
+    thing: Thing, heading: float
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """`_footprint` of a thing with its company."""
+    if not thing.company:
+        return _footprint(thing, heading)
+    ends = []
+    for member, s, v, turn in _group(thing, heading):
+        low, high = _footprint(member, turn)
+        ends.append((s + low[0], v + low[1], s + high[0], v + high[1]))
+    s0, v0, s1, v1 = zip(*ends, strict=True)
+    return (min(s0), min(v0)), (max(s1), max(v1))
+
+
 def mixed(*choices: tuple[float, Maker]) -> Maker:
     """A maker that takes one of these makers, each with a weight."""
     weights = np.cumsum([weight for weight, _ in choices]).tolist()
@@ -146,7 +175,16 @@ def mixed(*choices: tuple[float, Maker]) -> Maker:
     return make
 
 
-PARKED = mixed((0.87, car), (0.08, van), (0.015, truck), (0.015, trailer), (0.02, motorcycle))
+WALKERS = mixed((0.95, walkers), (0.03, scooter_rider), (0.02, wheelchair_user))
+RIDERS = mixed((0.93, cyclist), (0.04, scooter_rider), (0.03, motorcyclist))
+PARKED = mixed(
+    (0.86, car),
+    (0.08, van),
+    (0.015, truck),
+    (0.015, trailer),
+    (0.02, motorcycle),
+    (0.01, walkers),  # between parked cars
+)
 FURNITURE = mixed(
     (3, tree),
     (2, young_tree),
@@ -270,7 +308,7 @@ def _kerbside(
     if rng.random() < 0.6:
         pace = min(speed, 5.0)
         bikes = (2.0, 25.0 / crowd)
-        side.add(1.5, Material.ASPHALT, cyclist, bikes, side.along, speed=pace, wobble=0.05)
+        side.add(1.5, Material.ASPHALT, RIDERS, bikes, side.along, speed=pace, wobble=0.05)
     parking = rng.choice(("parallel", "perpendicular", "none"), p=(0.6, 0.07, 0.33))
     free = 1.5 + rng.exponential(12.0)
     if parking == "parallel":
@@ -288,8 +326,8 @@ def _pavement(rng: np.random.Generator, side: Side, speed: float, crowd: float) 
     turn, wobble = np.pi * rng.integers(2), 0.25 if pace else 1.2
     ways = {"jitter": 0.1, "wobble": wobble, "speed": pace}
     for row in range(int(rng.integers(1, 3))):
-        width, gap = rng.uniform(1.0, 1.4), (0.1, people * (1 + row))
-        side.add(width, Material.CONCRETE, pedestrian, gap, turn + row * np.pi, **ways)
+        width, gap = rng.uniform(1.0, 2.0), (0.1, people * (1 + row))
+        side.add(width, Material.CONCRETE, WALKERS, gap, turn + row * np.pi, **ways)
 
 
 def gardens(rng: np.random.Generator, side: Side) -> None:
@@ -309,7 +347,7 @@ def park_side(rng: np.random.Generator, side: Side, crowd: float) -> None:
     if rng.random() < 0.5:
         side.step(rng.uniform(0.08, 0.16))
     side.add(1.5, Material.GRASS, FURNITURE, (2.0, 12.0), jitter=0.3, wobble=0.3)
-    people, gap, turn = mixed((3, pedestrian), (1, cyclist)), (0.5, 70.0 / crowd), rng.integers(2)
+    people, gap, turn = mixed((3, WALKERS), (1, RIDERS)), (0.5, 70.0 / crowd), rng.integers(2)
     side.add(1.8, Material.CONCRETE, people, gap, np.pi * turn, jitter=0.5, wobble=0.2)
     side.add(4.5, Material.GRASS, GREEN, (0.5, rng.uniform(1, 8)), jitter=2.0)
     side.add(4.5, Material.GRASS, mixed((4, GREEN), (1, bench)), (0.5, 4.0), jitter=2.0)
@@ -327,7 +365,7 @@ def country_side(rng: np.random.Generator, side: Side) -> None:
     bank = rng.uniform(-1.0, 1.6) if rng.random() < 0.7 else 0.0
     side.step(bank, 2.5)
     if rng.random() < 0.25:
-        people = mixed((2, cyclist), (1, pedestrian))
+        people = mixed((2, RIDERS), (1, WALKERS))
         side.add(2.2, Material.ASPHALT, people, (2.0, 25.0), side.along, jitter=0.4)
     side.add(4.5, Material.GRASS, WILD, (0.2, rng.exponential(8.0)), jitter=0.5)
     far = mixed((4, WILD), (1, fence), (0.3, house))
@@ -370,4 +408,4 @@ def median(rng: np.random.Generator, side: Side) -> None:
 
 def stop(rng: np.random.Generator, side: Side) -> None:
     """A shelter with people waiting."""
-    side.add(1.7, Material.CONCRETE, mixed((1, shelter), (3, pedestrian)), (0.2, 15.0), wobble=0.0)
+    side.add(1.7, Material.CONCRETE, mixed((1, shelter), (3, WALKERS)), (0.2, 15.0), wobble=0.0)

@@ -21,7 +21,9 @@ from millisecond.data.simulator.lanes import (
     GREEN,
     OPEN,
     PARKED,
+    RIDERS,
     TOWN_BEHIND,
+    WALKERS,
     Lane,
     Side,
     behind,
@@ -36,7 +38,7 @@ from millisecond.data.simulator.lanes import (
     walled_side,
 )
 from millisecond.data.simulator.lorries import bus, trailer, tram, truck
-from millisecond.data.simulator.people import bicycle, cyclist, pedestrian
+from millisecond.data.simulator.people import bicycle, cyclist, motorcyclist, pedestrian
 from millisecond.data.simulator.plants import hedge, young_tree
 from millisecond.data.simulator.solids import Material
 from millisecond.data.simulator.street import SENSOR_HEIGHT, Placed, Street
@@ -86,7 +88,9 @@ def _strips(right: Side, left: Side, lines: list[float]) -> tuple[np.ndarray, np
     return np.array(bounds), np.array(kinds, dtype=np.int64)
 
 
-TRAFFIC = mixed((0.82, car), (0.1, van), (0.06, truck), (0.012, bus), (0.008, trailer))
+TRAFFIC = mixed(
+    (0.82, car), (0.1, van), (0.05, truck), (0.012, bus), (0.008, trailer), (0.01, motorcyclist)
+)
 
 
 def lane_ahead(v: float, lane: float, traffic: float, speed: float, make=TRAFFIC) -> Lane:
@@ -152,7 +156,7 @@ def _closing(rng: np.random.Generator, end: float) -> list[Placed]:
     turn = -np.pi / 2
     rows = [
         Lane(-3.0, 1.3, turn, mixed((3, car), (1, FURNITURE), (1, van)), (0.6, 15.0), -30, 30),
-        Lane(-0.5, 0.8, turn, mixed((2, pedestrian), (3, FURNITURE)), (0.6, 9.0), -30, 30),
+        Lane(-0.5, 0.8, turn, mixed((2, WALKERS), (3, FURNITURE)), (0.6, 9.0), -30, 30),
     ]
     if rng.random() < 0.6:
         rows.append(Lane(5.0, 3.2, turn, FRONTS, (0.0, 2.0), -40, 40, wobble=0.0))
@@ -180,10 +184,10 @@ def cross_traffic(
     lanes = [
         Lane(-1.8, 1.6, quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
         Lane(1.8, 1.6, -quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
-        Lane(-4.4, 0.7, quarter, cyclist, (3, people), -25, 25, 4.0),
-        Lane(4.4, 0.7, -quarter, cyclist, (3, people), -25, 25, 4.0),
-        Lane(-6.5, 1.2, quarter, pedestrian, (0.3, people), -15, 15, 1.4, 0.4, 0.2),
-        Lane(6.5, 1.2, -quarter, pedestrian, (0.3, people), -15, 15, 1.4, 0.4, 0.2),
+        Lane(-4.4, 0.7, quarter, RIDERS, (3, people), -25, 25, 4.0),
+        Lane(4.4, 0.7, -quarter, RIDERS, (3, people), -25, 25, 4.0),
+        Lane(-6.5, 1.2, quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2),
+        Lane(6.5, 1.2, -quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2),
     ]
     # the corners: the cross street goes on between houses or trees, which look to it
     fronts = FRONTS if rng.random() < 0.75 else GREEN
@@ -269,10 +273,10 @@ def _square(rng: np.random.Generator, name: str) -> Street:
 
 def _walkers(rng: np.random.Generator, side: Side, gap: float) -> float:
     """Two rows of walkers, the other way each, so far apart; returns the gap for the next row."""
-    walkers, turn = mixed((8, pedestrian), (2, cyclist)), np.pi * rng.integers(2)
+    people, turn = mixed((8, WALKERS), (2, RIDERS)), np.pi * rng.integers(2)
     for _ in range(2):
         wobble = rng.choice((0.3, 1.5))
-        side.add(1.2, Material.CONCRETE, walkers, (0.1, gap), turn, jitter=0.1, wobble=wobble)
+        side.add(1.5, Material.CONCRETE, people, (0.1, gap), turn, jitter=0.1, wobble=wobble)
         turn += np.pi
         gap *= rng.uniform(1.0, 2.5)
     return gap
@@ -330,7 +334,7 @@ def _car_park(rng: np.random.Generator, name: str) -> Street:
             side.add(5.4, Material.ASPHALT, parked, (0.5, free), nose, jitter=0.2)
             if row == 0:
                 side.add(1.2, Material.CONCRETE, between, (2.0, 8.0))
-            side.add(1.1, Material.ASPHALT, pedestrian, (0.5, 45.0), 0.0, wobble=1.0)
+            side.add(1.5, Material.ASPHALT, WALKERS, (0.5, 45.0), 0.0, wobble=1.0)
         if rng.random() < 0.5:
             side.add(6.4, Material.CONCRETE, FRONTS, (0.0, 5.0), wobble=0.0)
         else:

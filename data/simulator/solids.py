@@ -96,10 +96,12 @@ def boxes(rows: Sequence[tuple], material: Material | Sequence[Material]) -> Hul
 def limbs(rows: Sequence[tuple], material: Material, sides: int = 6) -> Hulls:
     """Tapered rods, each (x, y, z of its start, x, y, z of its end, radius there, radius here).
 
-    A radius is one number, equal all around. Or a row has four radii: across at the start, across
-    at the end, deep at the start, deep at the end. 'Across' is the direction nearest to y.
+    A radius is one number, equal all around. Or a row has the radii across at the start and at the
+    end, then the radii deep there. 'Across' is the direction nearest to y. A limb that bends has
+    more rings: x, y, z of each, all radii across, all radii deep.
     """
-    kind = Kind(_rod_vertices, 2, sides, len(rows[0]))
+    numbers = len(rows[0])
+    kind = Kind(_rod_vertices, max(numbers // 5, 2), sides, numbers)
     return Hulls(kind, rows, _each(material, len(rows)))
 
 
@@ -131,26 +133,30 @@ def _loft_vertices(rows: Sequence | np.ndarray, _: int) -> np.ndarray:
 
 
 def _rod_vertices(rows: Sequence | np.ndarray, sides: int) -> np.ndarray:
-    values = np.array(rows, dtype=np.float64).T[..., None]  # [8 or 10, N, 1]
-    start, end = values[:3], values[3:6]
-    across, deep = values[6:8], values[8:] if len(values) == 10 else values[6:8]
-    x, y, z = end - start
-    length = np.sqrt(x * x + y * y + z * z)
-    x, y, z = x / length, y / length, z / length
+    values = np.array(rows, dtype=np.float64).T[..., None]  # [8 or 5 R, N, 1] for R rings
+    count = max(len(values) // 5, 2)
+    places, radii = values[: 3 * count].reshape(count, 3, -1, 1), values[3 * count :]
+    ways = _unit(np.diff(places, axis=0))
+    # a ring between two parts lies in the plane that halves their angle
+    halves = _unit(ways[1:] + ways[:-1])
+    x, y, z = np.concatenate([ways[:1], halves, ways[-1:]]).swapaxes(0, 1)  # [R, N, 1]
     # u is the axis of x or y made square to the rod, w is square to both
-    along_y = np.abs(y) > 0.9
+    along_y = (np.abs(y) > 0.9).any(axis=0)
     share = np.where(along_y, x, y)
-    u = along_y - share * x, ~along_y - share * y, -share * z
-    length = np.sqrt(u[0] * u[0] + u[1] * u[1] + u[2] * u[2])
-    ux, uy, uz = (part / length for part in u)
-    w = y * uz - z * uy, z * ux - x * uz, x * uy - y * ux
+    u = _unit(np.stack([along_y - share * x, ~along_y - share * y, -share * z], axis=1))
+    ux, uy, uz = u.swapaxes(0, 1)
+    w = np.stack([y * uz - z * uy, z * ux - x * uz, x * uy - y * ux], axis=1)
     cos, sin = _circle(sides)
-    rings = np.empty((len(rows), 2, sides, 3), np.float32)
-    for ring, place, wide, high in ((0, start, across[0], deep[0]), (1, end, across[1], deep[1])):
-        right, up = wide * cos, high * sin
-        for axis, (a, b) in enumerate(zip((ux, uy, uz), w, strict=True)):
-            rings[:, ring, :, axis] = place[axis] + right * a + up * b
-    return rings.reshape(-1, 2 * sides, 3)
+    right, up = radii[:count, None] * cos, radii[-count:, None] * sin  # [R, 1, N, sides]
+    return (
+        np.float32(places + right * u + up * w).transpose(2, 0, 3, 1).reshape(-1, count * sides, 3)
+    )
+
+
+def _unit(ways: np.ndarray) -> np.ndarray:
+    """[R, 3, ...] of length one."""
+    x, y, z = ways.swapaxes(0, 1)
+    return ways / np.sqrt(x * x + y * y + z * z)[:, None]
 
 
 @cache
@@ -203,6 +209,8 @@ class Thing:
     # metres that annotators leave out of its tail, nose or side where the sensor never sees these
     unseen: tuple[float, float, float] = (0.0, 0.0, 0.0)
     stem: tuple[float, float] | None = None  # length, width at the ground, metres
+    # things that stand with it: each with its x, y and heading in the frame of this one
+    company: tuple[tuple["Thing", float, float, float], ...] = ()
 
     @cached_property
     def solids(self) -> Solids:
