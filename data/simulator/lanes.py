@@ -177,6 +177,7 @@ def mixed(*choices: tuple[float, Maker]) -> Maker:
 
 WALKERS = mixed((0.95, walkers), (0.03, scooter_rider), (0.02, wheelchair_user))
 RIDERS = mixed((0.93, cyclist), (0.04, scooter_rider), (0.03, motorcyclist))
+FAR = 56.0  # metres along the road from which on nobody on foot is kept, see `KEPT`
 PARKED = mixed(
     (0.86, car),
     (0.08, van),
@@ -292,7 +293,7 @@ def walled_side(rng: np.random.Generator, side: Side, speed: float, crowd: float
     if rng.random() < 0.5:
         gap = (0.1, rng.choice((1.5, 4.0, 20.0)) / crowd)
         pace, turn = rng.choice((0.0, 1.2)) if speed else 0.0, np.pi * rng.integers(2)
-        side.add(1.1, Material.CONCRETE, pedestrian, gap, turn, wobble=0.02, speed=pace)
+        side.add(1.1, Material.CONCRETE, pedestrian, gap, turn, end=FAR, wobble=0.02, speed=pace)
     width, make = ((0.45, wall), (0.22, fence), (1.2, hedge))[int(rng.integers(3))]
     side.add(width, Material.GRASS, make, (0.0, rng.exponential(2.0)), wobble=0.0)
     if rng.random() < 0.5:
@@ -324,7 +325,7 @@ def _pavement(rng: np.random.Generator, side: Side, speed: float, crowd: float) 
     people = rng.choice((1.5, 4.0, 20.0), p=(0.3, 0.35, 0.35)) / crowd
     pace = rng.choice((0.0, 1.2)) if speed else 0.0  # people do not walk into a crossing
     turn, wobble = np.pi * rng.integers(2), 0.25 if pace else 1.2
-    ways = {"jitter": 0.1, "wobble": wobble, "speed": pace}
+    ways = {"jitter": 0.1, "wobble": wobble, "speed": pace, "end": FAR}
     for row in range(int(rng.integers(1, 3))):
         width, gap = rng.uniform(1.0, 2.0), (0.1, people * (1 + row))
         side.add(width, Material.CONCRETE, WALKERS, gap, turn + row * np.pi, **ways)
@@ -408,4 +409,6 @@ def median(rng: np.random.Generator, side: Side) -> None:
 
 def stop(rng: np.random.Generator, side: Side) -> None:
     """A shelter with people waiting."""
-    side.add(1.7, Material.CONCRETE, mixed((1, shelter), (3, WALKERS)), (0.2, 15.0), wobble=0.0)
+    side.add(
+        1.7, Material.CONCRETE, mixed((1, shelter), (3, WALKERS)), (0.2, 15.0), end=FAR, wobble=0.0
+    )

@@ -2,18 +2,18 @@
 
 Segments of a body are shares of its stature after Drillis and Contini (1966; Winter, Biomechanics
 and Motor Control of Human Movement, figure 4.1). Stature is 1.70 m on average, its standard
-deviation 0.10 m. Angles of a walk are those of Perry, Gait Analysis (1992): steps are 0.41 of the
-stature long. Angles of a run are those of Novacheck, Gait and Posture 7 (1998).
+deviation 0.10 m. Angles of a walk are Perry's (Gait Analysis, 1992), angles of a run Novacheck's
+(Gait and Posture 7, 1998).
 
-A box is drawn around a body, never a body into a box. KITTI's boxes keep their size in all frames of
-a track, so the box of somebody who walks holds the whole stride.
+A box is drawn around a body, never a body into a box. KITTI's boxes keep their size in all frames
+of a track, so the box of somebody who walks holds the whole stride.
 """
 
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import cos, pi, radians, sin, sqrt
 from typing import NamedTuple
 
@@ -34,56 +34,40 @@ from millisecond.data.simulator.solids import (
 from millisecond.data.simulator.statistics import SIZES
 
 Point = tuple[float, float, float]
-Pair = tuple[Point, Point]  # left, right
+Pair = Sequence[Point]  # left, right
+SIDES = (1.0, -1.0)  # left, right
 
-THIGH, SHANK, UPPER_ARM, FOREARM = 0.245, 0.246, 0.186, 0.18  # lengths; a forearm ends in the fist
-HIP, SHOULDER = 0.05, 0.112  # half of the distance of the joints
+# Shares of the stature: lengths; half of the distance of the joints; what lies above the hips.
+THIGH, SHANK, UPPER_ARM, FOREARM = 0.245, 0.246, 0.186, 0.18  # a forearm ends in the fist
+HIP, SHOULDER = 0.05, 0.112
+SHOULDERS, NECK, CROWN = 0.285, 0.32, 0.15  # the crown over the neck
 ANKLE = 0.085  # over the sole of a shoe, metres
 HEEL, TOE = 0.07, 0.2  # ends of a shoe, behind and before the ankle, metres
 
 # Rings of trunk and head: height over the hips and over the neck, half across, half deep.
 TRUNK = (
-    (-0.05, 0.06, 0.055),
-    (0.0, 0.104, 0.075),
-    (0.09, 0.092, 0.066),
-    (0.19, 0.1, 0.074),
-    (0.285, 0.112, 0.064),
-    (0.33, 0.036, 0.042),
-)
-NECK = 0.32  # over the hips
+    (-0.05, 0.06, 0.055), (0.0, 0.104, 0.075), (0.09, 0.092, 0.066), (0.19, 0.1, 0.074),
+    (SHOULDERS, 0.112, 0.064), (0.33, 0.036, 0.042),
+)  # fmt: skip
 HEAD = (
-    (-0.01, 0.034, 0.036),
-    (0.02, 0.034, 0.044),
-    (0.05, 0.044, 0.058),
-    (0.09, 0.049, 0.062),
-    (0.13, 0.043, 0.054),
-    (0.15, 0.02, 0.026),
-)
+    (-0.01, 0.034, 0.036), (0.02, 0.034, 0.044), (0.05, 0.044, 0.058), (0.09, 0.049, 0.062),
+    (0.13, 0.043, 0.054), (CROWN, 0.02, 0.026),
+)  # fmt: skip
 
 # Share of the cycle from one heel strike to the next; thigh forward of the vertical, bend of the
 # knee, toes over the heel, degrees.
 WALK = (
-    (0.0, 20, 5, 20),
-    (0.12, 19, 18, 0),
-    (0.3, 2, 8, 0),
-    (0.5, -20, 8, -18),
-    (0.62, -10, 40, -62),
-    (0.75, 15, 60, -48),
-    (0.87, 25, 28, -5),
-    (1.0, 20, 5, 20),
-)
+    (0.0, 20, 5, 20), (0.12, 19, 18, 0), (0.3, 2, 8, 0), (0.5, -20, 8, -18),
+    (0.62, -10, 40, -62), (0.75, 15, 60, -48), (0.87, 25, 28, -5), (1.0, 20, 5, 20),
+)  # fmt: skip
 RUN = (
-    (0.0, 28, 18, 5),
-    (0.15, 12, 42, 0),
-    (0.38, -22, 16, -50),
-    (0.55, -8, 80, -95),
-    (0.68, 20, 100, -70),
-    (0.85, 38, 60, -20),
-    (1.0, 28, 18, 5),
-)
+    (0.0, 28, 18, 5), (0.15, 12, 42, 0), (0.38, -22, 16, -50), (0.55, -8, 80, -95),
+    (0.68, 20, 100, -70), (0.85, 38, 60, -20), (1.0, 28, 18, 5),
+)  # fmt: skip
+LAST = {WALK: 0.62, RUN: 0.55}  # when a shoe is farthest behind; it is farthest ahead at 0
 
-# Places of the left fist, and of the right one mirrored: forward, aside, up, shares of the stature.
-HANG = (0.02, 0.14, 0.44)
+# Places of both fists: forward, aside, up, shares of the stature.
+HANG = (0.02, 0.13, 0.44)
 HANDS = {
     "hanging": (HANG, HANG),
     "in pockets": ((0.05, 0.13, 0.5), (0.05, 0.13, 0.5)),
@@ -96,212 +80,191 @@ HANDS = {
     "at a bar": ((0.26, 0.12, 0.58), (0.26, 0.12, 0.58)),
     "down": ((0.25, 0.1, 0.36), (0.22, 0.1, 0.33)),
 }
+WITH = {"box": "before the chest", "umbrella": "under an umbrella", "shopping": "hanging"}
 
 LIFT = 0.03  # the bottom of a person's box is at most so high over the ground, metres
 SPOKES = 0.2  # mean way of a pulse among the spokes of a wheel, metres
-CRANK = (-0.1, 0.0, 0.28)  # of a bicycle from its middle, metres
+CRANK = (-0.1, 0.28)  # of a bicycle, from its middle and over the ground, metres
 
-# Shares of what people do, carry and where they have their hands.
-WAYS = {"walk": 0.6, "stand": 0.35, "run": 0.02, "bend": 0.03}
-WALKING = {"hanging": 0.72, "at the ear": 0.07, "with a telephone": 0.08, "in pockets": 0.13}
-STANDING = {
-    "hanging": 0.35, "at the ear": 0.1, "with a telephone": 0.16, "in pockets": 0.17,
-    "before the chest": 0.06, "crossed": 0.1, "on the back": 0.06,
-}  # fmt: skip
-CARRIED = {
-    "nothing": 0.56, "rucksack": 0.14, "bag": 0.18, "shopping": 0.08, "box": 0.02, "umbrella": 0.02,
-}  # fmt: skip
-WITH = {"box": "before the chest", "umbrella": "under an umbrella", "shopping": "hanging"}
-LUGGAGE = {"nothing": 0.6, "panniers": 0.14, "a basket": 0.15, "a child": 0.05, "a cargo box": 0.06}
-# A third of KITTI's pedestrians have another one within a metre.
-GROUPS = {
-    "alone": 0.5, "two abreast": 0.2, "three abreast": 0.04, "two talk": 0.08, "three talk": 0.03,
-    "a queue": 0.03, "a pram": 0.04, "a suitcase": 0.03, "a dog": 0.05,
-}  # fmt: skip
+
+class Choice:
+    """Names with shares whose sum is one."""
+
+    def __init__(self, **shares: float):
+        self.names = [name.replace("_", " ") for name in shares]
+        self.ends = list(accumulate(shares.values()))[:-1]
+
+    def __call__(self, u: float) -> str:
+        """The name for a random number from 0 to 1."""
+        return self.names[bisect(self.ends, u)]
+
+
+WAYS = Choice(walk=0.6, stand=0.35, run=0.02, bend=0.03)
+WALKING = Choice(hanging=0.72, at_the_ear=0.07, with_a_telephone=0.08, in_pockets=0.13)
+STANDING = Choice(
+    hanging=0.35, at_the_ear=0.1, with_a_telephone=0.16, in_pockets=0.17, before_the_chest=0.06,
+    crossed=0.1, on_the_back=0.06,
+)  # fmt: skip
+CARRIED = Choice(nothing=0.56, rucksack=0.14, bag=0.18, shopping=0.08, box=0.02, umbrella=0.02)
+LUGGAGE = Choice(nothing=0.6, panniers=0.14, basket=0.15, child=0.05, cargo=0.06)
+# A third of KITTI's labelled pedestrians have another one within a metre.
+GROUPS = Choice(
+    alone=0.5, two_abreast=0.2, three_abreast=0.04, two_talk=0.08, three_talk=0.03, queue=0.03,
+    pram=0.04, suitcase=0.03, dog=0.05,
+)  # fmt: skip
 
 
 class Body(NamedTuple):
     """Somebody's measures."""
 
     tall: float  # stature, metres
+    shoulder: float  # half of the distance of the shoulders, metres
     girth: float  # factor of the trunk's breadth and depth
     cloth: float  # thickness of clothes, metres
-    hair: float  # thickness of hair, cap or hood, metres
+    hair: float  # thickness of hair, cap, hood or helmet, metres
     hem: float  # height of the hem of a skirt or a coat, share of the stature; 0 without
     carried: str
-    broad: float = 1.0  # factor of the breadth of the shoulders
-
-    @property
-    def shoulder(self) -> float:
-        """Half of the distance of the shoulders' joints, metres."""
-        return SHOULDER * self.broad * self.tall
 
 
 class Pose(NamedTuple):
     """Where the joints are, metres."""
 
-    hip: Point
+    hip: tuple[float, float]  # x and z
     lean: tuple[float, float]  # the trunk's direction, x and z of a unit vector
     knees: Pair
     ankles: Pair
-    toes: tuple[tuple[float, float], tuple[float, float]]  # directions of the shoes, as `lean`
+    toes: Sequence[tuple[float, float]]  # directions of the shoes, as `lean`
     elbows: Pair
     hands: Pair
 
     def trunk(self, up: float, fore: float = 0.0) -> Point:
         """A point so many metres up the trunk from the hips, and before its axis."""
-        (x, y, z), (a, b) = self.hip, self.lean
-        return x + up * a + fore * b, y, z + up * b - fore * a
+        (x, z), (a, b) = self.hip, self.lean
+        return x + up * a + fore * b, 0.0, z + up * b - fore * a
 
     def head(self, neck: float, up: float) -> Point:
         """A point above the neck: people look ahead, so the head leans less than the trunk."""
-        x, y, z = self.trunk(neck)
+        x, _, z = self.trunk(neck)
         a = 0.35 * self.lean[0]
-        return x + a * up, y, z + sqrt(1 - a * a) * up
-
-
-def _pick(shares: dict[str, float], rng: np.random.Generator) -> str:
-    names, ends = list(shares), list(accumulate(shares.values()))
-    return names[min(bisect(ends, rng.random() * ends[-1]), len(names) - 1)]
+        return x + a * up, 0.0, z + sqrt(1 - a * a) * up
 
 
 def _body(rng: np.random.Generator, low: float = 1.45, high: float = 1.88) -> Body:
     tall = min(max(1.7 + 0.1 * float(rng.standard_normal()), low), high)
-    girth, cloth, hair, dressed, hem, broad = rng.random(6).tolist()
+    girth, cloth, hair, dressed, hem, broad, carried = rng.random(7).tolist()
     return Body(
         tall,
+        (0.76 + 0.32 * broad) * SHOULDER * tall,
         0.92 + 0.3 * girth * girth,
         0.008 + 0.025 * cloth,
         0.025 * hair,
         (0.25 + 0.2 * hem) * (dressed < 0.22),
-        _pick(CARRIED, rng),
-        0.8 + 0.32 * broad,
+        CARRIED(carried),
     )
 
 
-def _joint(a: Point, b: Point, first: float, second: float, towards: Point) -> Point:
-    """The elbow or knee of a limb from a to b, bent towards a direction; lengths in metres."""
-    x, y, z = b[0] - a[0], b[1] - a[1], b[2] - a[2]
-    far = sqrt(x * x + y * y + z * z)
-    x, y, z = x / far, y / far, z / far
+def _joint(ax, az, bx, bz, first: float, second: float) -> tuple[float, float]:
+    """x and z of the joint of a limb from a to b, bent to the left of the way from a to b."""
+    x, z = bx - ax, bz - az
+    far = sqrt(x * x + z * z)
     along = min((far * far + first * first - second * second) / (2 * far), first)
     off = sqrt(first * first - along * along)
-    share = towards[0] * x + towards[1] * y + towards[2] * z
-    u, v, w = towards[0] - share * x, towards[1] - share * y, towards[2] - share * z
-    off /= sqrt(u * u + v * v + w * w)
-    return a[0] + along * x + off * u, a[1] + along * y + off * v, a[2] + along * z + off * w
+    return ax + (along * x - off * z) / far, az + (along * z + off * x) / far
 
 
-def _pose(
-    body: Body, hip: Point, lean: float, ankles: Pair, toes, hands: Pair, out: float, knees=None
-) -> Pose:
-    """Knees and elbows are found where they are not given. lean: degrees; out: of the elbows."""
-    tall = body.tall
-    pose = Pose(hip, (sin(radians(lean)), cos(radians(lean))), ankles, ankles, toes, hands, hands)
-    x, _, z = pose.trunk(0.285 * tall)
-    elbows = [
-        _joint((x, side * body.shoulder, z), hand, UPPER_ARM * tall, FOREARM * tall,
-               (-0.8, side * out, -0.5))
-        for side, hand in zip((1, -1), hands, strict=True)
-    ]  # fmt: skip
-    knees = knees or [
-        _joint((hip[0], side * HIP * tall, hip[2]), ankle, THIGH * tall, SHANK * tall,
-               (1.0, 0.15 * side, 0.3))
-        for side, ankle in zip((1, -1), ankles, strict=True)
-    ]  # fmt: skip
-    return pose._replace(knees=tuple(knees), elbows=tuple(elbows))
+def _pose(body: Body, hip, lean: float, ankles: Pair, toes, hands: Pair, out: float) -> Pose:
+    """Knees bend forward, elbows back. lean: degrees; out: of the elbows, metres."""
+    tall, (a, b) = body.tall, (sin(radians(lean)), cos(radians(lean)))
+    top = hip[0] + SHOULDERS * tall * a, hip[1] + SHOULDERS * tall * b
+    knees, elbows = [], []
+    for side, (x, y, z), hand in zip(SIDES, ankles, hands, strict=True):
+        u, w = _joint(*hip, x, z, THIGH * tall, SHANK * tall)
+        knees.append((u, 0.6 * y + 0.4 * side * HIP * tall, w))
+        u, w = _joint(hand[0], hand[2], *top, FOREARM * tall, UPPER_ARM * tall)
+        elbows.append((u, (side * body.shoulder + hand[1]) / 2 + side * out, w))
+    return Pose(hip, (a, b), knees, ankles, toes, elbows, hands)
 
 
-def _hands(body: Body, where: str, far: float = 1.0) -> Pair:
-    far *= body.broad
-    return tuple(
-        (x * body.tall, side * far * y * body.tall, z * body.tall)
-        for side, (x, y, z) in zip((1, -1), HANDS[where], strict=True)
-    )
+def _hands(body: Body, where: str, far: float = 1.0, rise: float = 0.0) -> Pair:
+    far *= body.shoulder / (SHOULDER * body.tall)
+    return [
+        (x * body.tall, side * far * y * body.tall, z * body.tall + rise)
+        for side, (x, y, z) in zip(SIDES, HANDS[where], strict=True)
+    ]
 
 
-def stride(body: Body, gait, pace: float) -> tuple[float, float, float]:
-    """How far the shoes reach back and ahead over a whole cycle, and the highest hips, metres."""
-    back, ahead, rise = 0.0, 0.0, 0.0
-    for phase in (row[0] for row in gait[:-1]):
-        _, _, x, _, a, b, low, _ = _leg(body, gait, phase, pace)
-        back = min(back, x - HEEL * a - 0.09 * abs(b))
-        ahead = max(ahead, x + TOE * a + 0.09 * abs(b))
-        rise = max(rise, min(-low, -_leg(body, gait, (phase + 0.5) % 1.0, pace)[6]))
-    return back - 0.02, ahead + 0.02, rise
-
-
-def _leg(body: Body, gait, phase: float, pace: float) -> tuple[float, ...]:
-    """x and z of knee and ankle from the hip, direction of the shoe, lowest z of the shoe; and the
-    angle of the thigh. pace: length of the stride, 1 is the usual one."""
-    k = max(bisect([row[0] for row in gait], phase) - 1, 0)
-    (start, *a), (end, *b) = gait[k], gait[min(k + 1, len(gait) - 1)]
-    share = (phase - start) / (end - start) if end > start else 0.0
-    thigh, knee, pitch = (p + share * (q - p) for p, q in zip(a, b, strict=True))
-    thigh, knee, pitch = pace * thigh, (0.4 + 0.6 * pace) * knee, pace * pitch
-    turn, shank, foot = radians(thigh), radians(thigh - knee), radians(pitch)
-    x, z = THIGH * body.tall * sin(turn), -THIGH * body.tall * cos(turn)
-    ankle = x + SHANK * body.tall * sin(shank), z - SHANK * body.tall * cos(shank)
-    a, b = cos(foot), sin(foot)
-    low = ankle[1] - ANKLE * a + min(TOE * b, -HEEL * b)
-    return x, z, *ankle, a, b, low, turn
+def _leg(tall: float, gait, phase: float, pace: float) -> tuple[float, ...]:
+    """x and z of knee and ankle from the hip, direction of the shoe, the lowest z of the shoe, the
+    angle of the thigh. pace: length of the strides, 1 is the usual one."""
+    k = 0
+    while gait[k + 1][0] <= phase:
+        k += 1
+    (start, a, b, c), (end, d, e, f) = gait[k], gait[k + 1]
+    share = (phase - start) / (end - start)
+    turn = radians(pace * (a + share * (d - a)))
+    shank = turn - radians((0.4 + 0.6 * pace) * (b + share * (e - b)))
+    pitch = radians(pace * (c + share * (f - c)))
+    x, z = THIGH * tall * sin(turn), -THIGH * tall * cos(turn)
+    u, w = x + SHANK * tall * sin(shank), z - SHANK * tall * cos(shank)
+    a, b = cos(pitch), sin(pitch)
+    return x, z, u, w, a, b, w - ANKLE * a + min(TOE * b, -HEEL * b), turn
 
 
 def striding(body: Body, gait, phase: float, pace: float, out: float, hands: str) -> Pose:
-    """Somebody at this share of a cycle of `WALK` or `RUN`."""
-    legs = [_leg(body, gait, (phase + half) % 1.0, pace) for half in (0.0, 0.5)]
-    rise, tall = -min(leg[6] for leg in legs) + 0.03 * (gait is RUN), body.tall
-    aside = (0.8 * HIP * tall, -0.8 * HIP * tall)
-    knees = tuple((leg[0], y, rise + leg[1]) for leg, y in zip(legs, aside, strict=True))
-    ankles = tuple((leg[2], y, rise + leg[3]) for leg, y in zip(legs, aside, strict=True))
-    lean = 12.0 if gait is RUN else 4.0
+    """Somebody at this share of a cycle of `WALK` or `RUN`; out: of the elbows, metres."""
+    tall, runs = body.tall, gait is RUN
+    legs = [_leg(tall, gait, (phase + half) % 1.0, pace) for half in (0.0, 0.5)]
+    rise = 0.03 * runs - min(legs[0][6], legs[1][6])
     fists = _hands(body, hands)
     if hands == "hanging":  # an arm swings with the leg of the other side
-        bend, reach = (0.5, 0.3) if gait is RUN else (0.12, 0.355)
-        fists = tuple(
-            (tall * (0.285 * sin(radians(lean)) + reach * sin(0.8 * leg[7] + bend)),
-             side * (body.shoulder + (0.02 + 0.5 * out) * tall),
-             rise + tall * (0.285 - reach * cos(0.8 * leg[7] + bend)))
-            for side, leg in zip((1, -1), legs[::-1], strict=True)
-        )  # fmt: skip
-    toes = tuple((leg[4], leg[5]) for leg in legs)
-    return _pose(body, (0.0, 0.0, rise), lean, ankles, toes, fists, 5 * out, knees)
+        bend, reach, far = (0.5, 0.3, 0.08) if runs else (0.12, 0.355, 0.04)
+        fists = [
+            (tall * (far + reach * sin(0.8 * leg[7] + bend)), side * (body.shoulder + 0.04 + out),
+             rise + tall * (SHOULDERS - reach * cos(0.8 * leg[7] + bend)))
+            for side, leg in zip(SIDES, legs[::-1], strict=True)
+        ]  # fmt: skip
+    ankles = [
+        (leg[2], side * 0.8 * HIP * tall, rise + leg[3])
+        for side, leg in zip(SIDES, legs, strict=True)
+    ]
+    lean = 12.0 if runs else 4.0
+    return _pose(body, (0.0, rise), lean, ankles, [leg[4:6] for leg in legs], fists, out)
 
 
 def standing(body: Body, u: Sequence[float], hands: str, floor: float = 0.0) -> Pose:
     """Somebody who stands, or who bends down if the hands are down. floor: its height, metres."""
     apart, turned, aside, out, lean = u
-    ahead, tall = 0.16 * (apart - 0.5), body.tall
-    ankles = tuple((side * ahead, side * (0.06 + 0.09 * aside), floor + ANKLE) for side in (1, -1))
-    toes = ((1.0, 0.0), (1.0, 0.0))
-    down = hands == "down"
-    height = floor + ANKLE + (0.96 if down else 0.99) * (THIGH + SHANK) * tall - 0.3 * ahead**2
-    fists = tuple((x, y, z + floor) for x, y, z in _hands(body, hands, 0.9 + 0.3 * out))
+    ahead, down = 0.16 * (apart - 0.5), hands == "down"
+    ankles = [(side * ahead, side * (0.06 + 0.09 * aside), floor + ANKLE) for side in SIDES]
+    height = floor + ANKLE + (0.96 if down else 0.99) * (THIGH + SHANK) * body.tall - 0.01
+    fists = _hands(body, hands, 0.9 + 0.3 * out, floor)
     if down:
-        fists = tuple((x + 0.2 * turned, y, z + 0.1 * apart) for x, y, z in fists)
+        fists = [(x + 0.2 * turned, y, z + 0.1 * apart) for x, y, z in fists]
     bend = 32.0 + 25.0 * lean if down else 8.0 * lean - 2.0
-    hip = (-0.12 if down else 0.0, 0.0, height)
-    return _pose(body, hip, bend, ankles, toes, fists, 0.6 * out)
+    hip = (-0.12 if down else 0.0, height)
+    return _pose(body, hip, bend, ankles, ((1.0, 0.0),) * 2, fists, 0.08 * out * out)
 
 
 def _tube(*rings: tuple[float, ...]) -> tuple[float, ...]:
     """A row of `limbs` through rings (x, y, z, radius across, radius deep)."""
-    places = [value for ring in rings for value in ring[:3]]
-    return (*places, *(ring[3] for ring in rings), *(ring[4] for ring in rings))
+    x, y, z, across, deep = zip(*rings, strict=True)
+    places = [value for place in zip(x, y, z, strict=True) for value in place]
+    return (*places, *across, *deep)
 
 
 def _between(a: Point, b: Point, share: float) -> Point:
-    return tuple(p + share * (q - p) for p, q in zip(a, b, strict=True))
+    return (
+        a[0] + share * (b[0] - a[0]), a[1] + share * (b[1] - a[1]), a[2] + share * (b[2] - a[2])
+    )  # fmt: skip
 
 
 def figure(body: Body, pose: Pose) -> list[Hulls]:
-    """The hulls of somebody with clothes and what is carried."""
+    """The hulls of somebody, clothes and what is carried."""
     tall, cloth, girth = body.tall, body.cloth, body.girth
     rows, shoes = [], []
-    for k, side in enumerate((1, -1)):
-        hip = (pose.hip[0], side * HIP * tall, pose.hip[2])
-        shoulder = pose.trunk(0.285 * tall)
-        shoulder = (shoulder[0], side * body.shoulder, shoulder[2])
+    (x, z), (sx, _, sz) = pose.hip, pose.trunk(SHOULDERS * tall)
+    for k, side in enumerate(SIDES):
+        hip, shoulder = (x, side * HIP * tall, z), (sx, side * body.shoulder, sz)
         parts = (
             (hip, pose.knees[k], pose.ankles[k], 0.055 * girth, 0.052 * girth, 0.037, 0.034, 0.023),
             (shoulder, pose.elbows[k], pose.hands[k], 0.036, 0.032, 0.027, 0.025, 0.024),
@@ -310,64 +273,55 @@ def figure(body: Body, pose: Pose) -> list[Hulls]:
             places = (start, _between(start, bend, 0.5), bend, _between(bend, end, 0.35), end)
             wide = [radius * tall + cloth for radius in radii]
             rows.append(_tube(*((*at, r, r) for at, r in zip(places, wide, strict=True))))
-        (x, y, z), (a, b) = pose.ankles[k], pose.toes[k]
-        heel = (x - HEEL * a + 0.04 * b, y, z - HEEL * b - 0.04 * a, 0.042, 0.045)
-        toe = (x + TOE * a + 0.055 * b, y * 1.15, z + TOE * b - 0.055 * a, 0.042, 0.03)
+        (u, y, w), (a, b) = pose.ankles[k], pose.toes[k]
+        heel = (u - HEEL * a + 0.04 * b, y, w - HEEL * b - 0.04 * a, 0.042, 0.045)
+        toe = (u + TOE * a + 0.055 * b, y * 1.15, w + TOE * b - 0.055 * a, 0.042, 0.03)
         shoes.append(_tube(heel, toe))
+    broad = (girth + body.shoulder / (SHOULDER * tall)) / 2
     trunk = [
-        _tube(*(
-            (*pose.trunk(up * tall), wide * tall * (girth + body.broad) / 2 + cloth,
-             deep * tall * girth + cloth)
-            for up, wide, deep in TRUNK
-        ))
-    ]  # fmt: skip
+        (*pose.trunk(up * tall), wide * tall * broad + cloth, deep * tall * girth + cloth)
+        for up, wide, deep in TRUNK
+    ]
     head = [
-        _tube(*(
-            (*pose.head(NECK * tall, up * tall), wide * tall + body.hair, deep * tall + body.hair)
-            for up, wide, deep in HEAD
-        ))
-    ]  # fmt: skip
-    if body.hem:
-        trunk.append(_hem(body, pose))
+        (*pose.head(NECK * tall, up * tall), wide * tall + body.hair, deep * tall + body.hair)
+        for up, wide, deep in HEAD
+    ]
+    wraps = [_tube(*trunk), *([_hem(body, pose)] if body.hem else [])]
     return [
         limbs(rows, Material.CLOTH),
         limbs(shoes, Material.CLOTH),
-        limbs(trunk, Material.CLOTH, 8),
-        limbs(head, Material.SKIN, 8),
+        limbs(wraps, Material.CLOTH, 8),
+        limbs([_tube(*head)], Material.SKIN, 8),
         *_carried(body, pose),
     ]
 
 
 def _hem(body: Body, pose: Pose) -> tuple[float, ...]:
     """A skirt or the lower part of a coat, around both thighs."""
-    tall = body.tall
-    rings = []
+    tall, (x, top), rings = body.tall, pose.hip, []
     for k in range(6):
         share = k / 5
-        z = pose.hip[2] + 0.06 * tall - share * (pose.hip[2] + 0.06 * tall - body.hem * tall)
-        down = min(max((pose.hip[2] - z) / (pose.hip[2] - pose.knees[0][2]), 0.0), 1.0)
-        ends = [pose.hip[0] + down * (knee[0] - pose.hip[0]) for knee in pose.knees]
-        deep = (max(ends) - min(ends)) / 2 + 0.078 * tall + body.cloth
-        rings.append((sum(ends) / 2, 0.0, z, (0.1 + 0.03 * share) * tall + body.cloth, deep))
+        z = top + 0.06 * tall - share * (top + 0.06 * tall - body.hem * tall)
+        down = min(max((top - z) / (top - pose.knees[0][2]), 0.0), 1.0)
+        a, b = (x + down * (knee[0] - x) for knee in pose.knees)
+        wide, deep = (0.1 + 0.03 * share) * tall, abs(a - b) / 2 + 0.078 * tall
+        rings.append(((a + b) / 2, 0.0, z, wide + body.cloth, deep + body.cloth))
     return _tube(*rings)
 
 
 def _carried(body: Body, pose: Pose) -> list[Hulls]:
-    tall, what = body.tall, body.carried
+    tall, what, (x, y, z) = body.tall, body.carried, pose.hands[1]
     if what == "rucksack":
         back = -0.074 * tall * body.girth - 0.08
         low, high = pose.trunk(0.08 * tall, back), pose.trunk(0.29 * tall, back)
         return [limbs([_tube((*low, 0.16, 0.09), (*high, 0.13, 0.07))], Material.CLOTH, 8)]
     if what == "bag":
-        x, y, z = pose.trunk(0.0)
-        y = -body.shoulder * body.girth - 0.06
+        (x, z), y = pose.hip, -body.shoulder * body.girth - 0.06
         low, high = (x, y, z - 0.08 * tall, 0.06, 0.15), (x, y, z + 0.06 * tall, 0.05, 0.14)
         return [limbs([_tube(low, high)], Material.CLOTH, 8)]
-    x, y, z = pose.hands[1]
     if what == "shopping":
-        return [
-            limbs([_tube((x, y, z - 0.42, 0.09, 0.14), (x, y, z, 0.04, 0.1))], Material.PLASTIC, 8)
-        ]
+        low = (x, y, z - 0.42, 0.09, 0.14)
+        return [limbs([_tube(low, (x, y, z, 0.04, 0.1))], Material.PLASTIC, 8)]
     if what == "box":
         return [boxes([(x - 0.08, x + 0.2, -0.2, 0.2, z - 0.12, z + 0.14)], Material.WOOD)]
     if what == "umbrella":
@@ -377,333 +331,286 @@ def _carried(body: Body, pose: Pose) -> list[Hulls]:
     return []
 
 
-def _reach(body: Body, pose: Pose) -> Extent:
-    """The extent of a body without the canopy of an umbrella, a little more than its hulls."""
-    tall, cloth, girth = body.tall, body.cloth, body.girth
-    chest, belly = pose.trunk(0.19 * tall), pose.trunk(0.0)
-    depth = 0.076 * tall * girth + cloth
-    crown, face = pose.head(NECK * tall, 0.15 * tall), 0.063 * tall + body.hair
-    x = [chest[0] - depth, chest[0] + depth, belly[0] - depth, belly[0] + depth]
-    x += [crown[0] - face, crown[0] + face]
-    wide = max(body.shoulder + 0.036 * tall, 0.056 * tall * (girth + 1)) + cloth
+def reach(body: Body, pose: Pose) -> Extent:
+    """The extent of somebody without an umbrella, a little more than the hulls."""
+    tall, cloth, girth, hip = body.tall, body.cloth, body.girth, pose.hip[0]
+    crown, face = pose.head(NECK * tall, CROWN * tall), 0.063 * tall + body.hair
+    chest, deep, thick = pose.trunk(0.19 * tall)[0], 0.076 * tall * girth + cloth, 0.031 * tall
+    joints = (*pose.knees, *pose.elbows, *pose.hands)
+    x, y = [joint[0] for joint in joints], [abs(joint[1]) for joint in joints[2:]]
+    thick += cloth
+    x0, x1 = min(min(x) - thick, crown[0] - face), max(max(x) + thick, crown[0] + face)
+    x0, x1 = min(x0, chest - deep, hip - deep), max(x1, chest + deep, hip + deep)
+    wide = max(max(y) + thick, body.shoulder + 0.036 * tall + cloth)
+    wide = max(wide, 0.056 * tall * (girth + 1) + cloth)
     if body.hem:
-        ends = [knee[0] for knee in pose.knees]
-        deep = 0.078 * tall + cloth + 0.01
-        x += [min(ends) - deep, max(ends) + deep]
+        x0, x1 = min(x0, min(x[:2]) - deep - 0.02), max(x1, max(x[:2]) + deep + 0.02)
         wide = max(wide, 0.13 * tall + cloth)
-    y = [-wide, wide]
-    for k in range(2):
-        (a, b), ankle = pose.toes[k], pose.ankles[k]
-        x += [ankle[0] - HEEL * a - 0.09 * abs(b) - 0.01, ankle[0] + TOE * a + 0.09 * abs(b) + 0.01]
-        for joint, radius in (
-            (pose.knees[k], 0.04),
-            (pose.elbows[k], 0.03),
-            (pose.hands[k], 0.027),
-        ):
-            radius = radius * tall + cloth
-            x += [joint[0] - radius, joint[0] + radius]
-            y += [joint[1] - radius, joint[1] + radius]
-        y += [1.15 * ankle[1] - 0.045, 1.15 * ankle[1] + 0.045]
-    hand = pose.hands[1]
+    for ankle, (a, b) in zip(pose.ankles, pose.toes, strict=True):
+        x0 = min(x0, ankle[0] - HEEL * a - 0.09 * abs(b) - 0.01)
+        x1 = max(x1, ankle[0] + TOE * a + 0.09 * abs(b) + 0.01)
+        wide = max(wide, 1.15 * abs(ankle[1]) + 0.045)
+    right = wide
     if body.carried == "rucksack":
-        x.append(min(pose.trunk(up * tall, -0.074 * tall * girth - 0.17)[0] for up in (0.08, 0.29)))
+        back = -0.074 * tall * girth - 0.17
+        x0 = min(x0, pose.trunk(0.08 * tall, back)[0], pose.trunk(0.29 * tall, back)[0])
     elif body.carried == "bag":
-        x += [belly[0] - 0.15, belly[0] + 0.15]
-        y.append(-body.shoulder * girth - 0.12)
-    elif body.carried == "shopping":
-        x += [hand[0] - 0.14, hand[0] + 0.14]
-        y.append(hand[1] - 0.09)
-    elif body.carried == "box":
-        x.append(hand[0] + 0.2)
-    return min(x), min(y), 0.0, max(x), max(y), crown[2] + 0.01
+        x0, x1 = min(x0, hip - 0.15), max(x1, hip + 0.15)
+        right = max(wide, body.shoulder * girth + 0.12)
+    elif body.carried in ("shopping", "box"):
+        hand, half = pose.hands[1], 0.14 if body.carried == "shopping" else 0.2
+        x0, x1 = min(x0, hand[0] - half), max(x1, hand[0] + half)
+        right = max(wide, abs(hand[1]) + 0.09)
+    return x0, -right, 0.0, x1, wide, crown[2] + 0.01
 
 
-def _around(*extents: Extent) -> Extent:
-    columns = list(zip(*extents, strict=True))
-    x0, y0, z0, x1, y1, z1 = *map(min, columns[:3]), *map(max, columns[3:])
-    return x0, y0, z0, x1, y1, z1
+def _around(a: Extent, b: Extent) -> Extent:
+    low, high = (
+        (min(p, q) for p, q in zip(a[:3], b[:3], strict=True)),
+        zip(a[3:], b[3:], strict=True),
+    )
+    return (*low, *(max(pair) for pair in high))
 
 
 def _labelled(rng, kind: str, make, extent: Extent, gaps, canopy: float = 0.0) -> Thing:
     """A thing and its box as an annotator draws it: longer, wider and higher than the extent by
     up to twice the gaps, within the limits of the labels. canopy: radius of what hangs over."""
-    u, box = rng.random(6).tolist(), []
-    limits = SIZES.get(kind, SIZES["Cyclist"])
-    start = (*extent[:2], LIFT * u[5])
-    for axis, low in enumerate(start):
-        size = extent[axis + 3] - low
-        gap = 2 * gaps[axis] * u[axis]
-        if kind in SIZES:
+    u, limits, box = rng.random(6).tolist(), SIZES.get(kind), []
+    for axis in range(3):
+        low = extent[axis] if axis < 2 else LIFT * u[5]
+        size, gap = extent[axis + 3] - low, 2 * gaps[axis] * u[axis]
+        if limits:
             gap = min(max(gap, limits.low[axis] - size), limits.high[axis] - size)
-        share = 0.25 + 0.5 * u[axis + 3] if axis < 2 else 0.0
-        box.append((low - share * gap, low + size + (1 - share) * gap))
+        first = gap * (0.25 + 0.5 * u[axis + 3]) if axis < 2 else 0.0
+        box.append((low - first, low + size + gap - first))
     (x0, x1), (y0, y1), (z0, z1) = box
-    extent = _around((*extent[:2], 0.0, *extent[3:]), (x0, y0, 0.0, x1, y1, z1))
-    if canopy:
-        extent = _around(extent, (-0.5, -0.8, 0.0, 0.8, 0.6, extent[5] + 0.3))
-    return Thing(make, extent, kind, (x0, y0, z0, x1, y1, z1))
+    whole = (x0 - canopy, y0 - canopy, 0.0, x1 + canopy, y1 + canopy, z1 + 0.6 * canopy)
+    return Thing(make, whole, kind, (x0, y0, z0, x1, y1, z1))
 
 
-def _person(body: Body, pose: Pose, parts: Sequence[Hulls] = ()) -> Solids:
-    return solids(*figure(body, pose), *parts)
+def _person(body: Body, pose: Pose, more: Callable[[], Solids] | None = None) -> Solids:
+    """Somebody, and what carries somebody."""
+    other = more() if more else solids()
+    return solids(*figure(body, pose), *other.hulls, volumes=other.volumes)
 
 
 def pedestrian(rng: np.random.Generator, way: str = "", pace: float = 0.0, push=False) -> Thing:
     """Somebody who walks, stands, runs or bends down, as `WAYS` says unless given. pace: length of
     the strides, 1 is the usual one; push: a pram."""
-    way = way or _pick(WAYS, rng)
-    body, u = _body(rng, 1.6 if way == "bend" else 1.45), rng.random(5).tolist()
-    hands = _pick(STANDING if way == "stand" else WALKING, rng)
+    *u, going, holding = rng.random(7).tolist()
+    way = way or WAYS(going)
+    body = _body(rng, 1.6 if way == "bend" else 1.45)
+    hands = (STANDING if way == "stand" else WALKING)(holding)
     if push or way in ("run", "bend"):
         hands = "at a bar" if push else "down" if way == "bend" else "hanging"
         body = body._replace(carried="rucksack" if body.carried == "rucksack" else "nothing")
     hands = WITH.get(body.carried, hands)
     if way in ("stand", "bend"):
         pose = standing(body, u, hands)
-        extent = _reach(body, pose)
+        extent = reach(body, pose)
     else:
         # Nobody's stride is longer than the longest labelled box.
         pace = pace or 0.95 + 0.15 * float(rng.standard_normal())
         gait, most = (RUN, 1.6) if way == "run" else (WALK, 2.2)
         pace = min(max(pace, 0.5), most / body.tall)
         pose = striding(body, gait, u[0], pace, 0.08 * u[1] * u[1], hands)
-        back, ahead, rise = stride(body, gait, pace)
-        x0, y0, _, x1, y1, top = _reach(body, pose)
-        rise -= pose.hip[2]
-        extent = (min(x0, back), y0, 0.0, max(x1, ahead), y1, top + max(rise, 0.0))
+        extent = _over_the_cycle(body, gait, pace, reach(body, pose), pose.hip[1])
     make, canopy = partial(_person, body, pose), 0.52 * (body.carried == "umbrella")
-    return _labelled(rng, "Pedestrian", make, extent, (0.04, 0.08, 0.04), canopy)
+    return _labelled(rng, "Pedestrian", make, extent, (0.04, 0.07, 0.04), canopy)
+
+
+def _over_the_cycle(body: Body, gait, pace: float, now: Extent, rise: float) -> Extent:
+    """The extent over a whole cycle; rise: of the hips now, metres."""
+    first, last = (_leg(body.tall, gait, phase, pace) for phase in (0.0, LAST[gait]))
+    back = last[2] - HEEL * last[4] - 0.09 * abs(last[5]) - 0.02
+    ahead = first[2] + TOE * first[4] + 0.09 * abs(first[5]) + 0.02
+    highest = ANKLE + 0.997 * (THIGH + SHANK) * body.tall
+    x0, y0, z0, x1, y1, z1 = now
+    return min(x0, back), y0, z0, max(x1, ahead), y1, z1 + max(highest - rise, 0.0)
 
 
 def walkers(rng: np.random.Generator) -> Thing:
     """Somebody alone, or a group of `GROUPS`: the others are the company of the first."""
-    group = _pick(GROUPS, rng)
+    group = GROUPS(rng.random())
     if group == "alone":
         return pedestrian(rng)
-    if group in ("two abreast", "three abreast"):
-        pace = 0.95 + 0.12 * float(rng.standard_normal())
-        people = [pedestrian(rng, "walk", pace) for _ in range(3 if "three" in group else 2)]
-        places, y = [], 0.0
-        for k, other in enumerate(people[1:]):
-            y += people[k].extent[4] - other.extent[1] + 0.15 * rng.random()
-            places.append((other, float(rng.uniform(-0.25, 0.25)), y, 0.0))
-        return replace(people[0], company=tuple(places))
-    if group == "a queue":
-        people = [pedestrian(rng, "stand") for _ in range(int(rng.integers(3, 5)))]
-        places, x = [], 0.0
-        for k, other in enumerate(people[1:]):
-            x += people[k].extent[0] - other.extent[3] - 0.5 * rng.random()
-            places.append((other, x, 0.0, 0.0))
-        return replace(people[0], company=tuple(places))
-    if group in ("two talk", "three talk"):
-        people = [pedestrian(rng, "stand") for _ in range(3 if "three" in group else 2)]
-        aside = max(max(-p.extent[1], p.extent[4]) for p in people)
-        away = max(p.extent[3] for p in people) + 0.58 * aside * (len(people) - 2)
-        away += rng.uniform(0.03, 0.25)
-        places = []
-        for k, other in enumerate(people[1:], 1):
-            turn = 2 * pi * k / len(people)
-            places.append((other, away * (1 - cos(turn)), -away * sin(turn), turn))
-        return replace(people[0], company=tuple(places))
-    person = pedestrian(rng, "walk", push=group == "a pram")
-    back, right, _, ahead, _, _ = person.extent
-    if group == "a pram":
-        place = (_scenery(_pram, rng, (0.0, -0.32, 0.0, 1.0, 0.32, 1.15)), ahead, 0.0, 0.0)
-    elif group == "a suitcase":
-        case = _scenery(_suitcase, rng, (-0.32, -0.25, 0.0, 0.0, 0.25, 1.0))
-        place = (case, back, -0.2, 0.0)
-    else:
-        dog = _scenery(_dog, rng, (-0.5, -0.15, 0.0, 0.5, 0.15, 0.8))
-        place = (dog, float(rng.uniform(-0.3, 0.7)), right - 0.2, 0.0)
-    return replace(person, company=(place,))
+    if group in BESIDE:
+        person = pedestrian(rng, "walk", push=group == "pram")
+        back, right, _, ahead, _, _ = person.extent
+        make, extent = BESIDE[group]
+        x, y = {"pram": (ahead, 0.0), "suitcase": (back, 0.0), "dog": (0.2, right - 0.2)}[group]
+        thing = Thing(partial(make, tuple(rng.random(2).tolist())), extent)
+        return replace(person, company=((thing, x, y, 0.0),))
+    count = 3 if group.startswith("three") else 2 + (group == "queue") * int(rng.integers(1, 3))
+    abreast = group.endswith("abreast")
+    pace = max(0.95 + 0.12 * float(rng.standard_normal()), 0.5)
+    people = [pedestrian(rng, "walk" if abreast else "stand", pace) for _ in range(count)]
+    places, x, y, u = [], 0.0, 0.0, rng.random(2 * count).tolist()
+    # who talk stand on a circle and look to its middle
+    aside = max(max(-p.extent[1], p.extent[4]) for p in people) * 0.58 * (count - 2)
+    away = max(p.extent[3] for p in people) + aside + 0.03 + 0.2 * u[0]
+    for k, (a, b) in enumerate(pairwise(people), 1):
+        turn = 0.0
+        if abreast:
+            x, y = 0.5 * u[k] - 0.25, y + a.extent[4] - b.extent[1] + 0.15 * u[-k]
+        elif group == "queue":
+            x += a.extent[0] - b.extent[3] - 0.5 * u[k]
+        else:
+            turn = 2 * pi * k / count
+            x, y = away * (1 - cos(turn)), -away * sin(turn)
+        places.append((b, x, y, turn))
+    return replace(people[0], company=tuple(places))
 
 
-def _scenery(make, rng: np.random.Generator, extent: Extent) -> Thing:
-    return Thing(partial(make, tuple(rng.random(3).tolist())), extent)
-
-
-def _child(x: float, z: float) -> list[Hulls]:
+def _child(x: float, z: float) -> Hulls:
     """A small child that sits there."""
-    rods = [
-        (x, 0, z, x, 0, z + 0.34, 0.13, 0.1),
-        (x, 0, z + 0.34, x + 0.02, 0, z + 0.54, 0.08, 0.06),
-    ]
-    return [limbs(rods, Material.CLOTH)]
+    head = (x, 0, z + 0.34, x + 0.02, 0, z + 0.54, 0.08, 0.06)
+    return limbs([(x, 0, z, x, 0, z + 0.34, 0.13, 0.1), head], Material.CLOTH)
 
 
 def _pram(u) -> Solids:
-    rows = [(x, y, 0.0, 0.13 + 0.02 * u[0]) for x in (0.25, 0.75) for y in (-0.27, 0.27)]
+    wheels = [(x, y, 0.13 + 0.02 * u[0]) for x in (0.25, 0.75) for y in (-0.27, 0.27)]
     tub = [(0.2, 0.95, -0.2, 0.2, 0.45, 0.72 + 0.2 * u[1]), (0.2, 0.5, -0.2, 0.2, 0.72, 1.0)]
     bar = limbs([(0.02, 0, 1.02, 0.35, 0, 0.5, 0.22, 0.22, 0.02, 0.02)], Material.METAL)
-    return solids(boxes(tub, Material.CLOTH), _rims(rows), bar)
+    return solids(boxes(tub, Material.CLOTH), _rims(wheels), bar)
 
 
 def _suitcase(u) -> Solids:
-    rows = [
-        (-0.3, -0.05, -0.22, 0.22, 0.04, 0.5 + 0.25 * u[0]),
-        (-0.1, -0.08, -0.1, 0.1, 0.5, 0.98),
-    ]
+    rows = [(-0.3, -0.05, -0.22, 0.22, 0.04, 0.5 + 0.25 * u[0])]
+    rows.append((-0.1, -0.08, -0.1, 0.1, 0.5, 0.98))
     return solids(boxes(rows, Material.PLASTIC))
 
 
 def _dog(u) -> Solids:
-    """A dog whose shoulders are 0.25 to 0.65 m high."""
-    high, size = 0.25 + 0.4 * u[0], (0.25 + 0.4 * u[0]) / 0.65
-    x, z = 0.3 * size, 0.8 * high
-    rods = [(-x, 0, z, x, 0, z, 0.1 * size, 0.13 * size)]
-    rods += [(x, 0, z + 0.04, x + 0.12 * size, 0, z + 0.2 * size, 0.08 * size, 0.07 * size)]
-    rods += [(x + 0.06 * size, 0, z + 0.2 * size, 1.6 * x, 0, z + 0.15 * size, 0.08 * size, 0.04)]
+    """A dog whose back is 0.2 to 0.6 m high."""
+    size = 0.4 + 0.6 * u[0]
+    rods = [(-0.3, 0, 0.5, 0.3, 0, 0.52, 0.1, 0.13), (0.3, 0, 0.56, 0.4, 0, 0.72, 0.08, 0.07)]
+    rods += [(0.36, 0, 0.72, 0.5, 0, 0.68, 0.08, 0.04)]
     rods += [
-        (side * x, y * size, z, side * x + 0.1 * size * (u[1] - 0.5), y * size, 0, 0.05 * size, 0.03)
-        for side in (-1, 1) for y in (-0.07, 0.07)
+        (x, y, 0.5, x + 0.1 * (u[1] - 0.5), y, 0, 0.05, 0.03)
+        for x in (-0.3, 0.3) for y in (-0.07, 0.07)
     ]  # fmt: skip
-    return solids(limbs(rods, Material.FOLIAGE))
+    return solids(limbs([tuple(size * v for v in row) for row in rods], Material.CLOTH))
+
+
+BESIDE = {
+    "pram": (_pram, (0.0, -0.32, 0.0, 1.0, 0.32, 1.15)),
+    "suitcase": (_suitcase, (-0.32, -0.25, 0.0, 0.0, 0.25, 1.0)),
+    "dog": (_dog, (-0.5, -0.15, 0.0, 0.5, 0.15, 0.8)),
+}
 
 
 def sitting_person(rng: np.random.Generator) -> Thing:
     """Somebody on a chair or a bench."""
-    return _seated(rng, False)
+    u = rng.random(3).tolist()
+    seat, feet = 0.38 + 0.05 * u[0], (0.1 + 0.5 * u[1] ** 2.5, ANKLE)
+    back, legs = (-0.3, -0.26, -0.22, 0.22, 0.0, seat + 0.35), (-0.27, 0.18, -0.22, 0.22)
+    chair = partial(_chair, [(*legs, seat - 0.07, seat - 0.02), back])
+    hands = ((0.22, 0.09, 0.2), (0.36, 0.12, 0.33), (0.28, 0.04, 0.45))[int(3 * u[2])]
+    return _seated(rng, seat, feet, hands, chair, (-0.3, -0.22, 0.0, 0.18, 0.22, 0.0))
 
 
 def wheelchair_user(rng: np.random.Generator) -> Thing:
     """Somebody in a wheelchair: KITTI's type for all who sit, and the box holds the wheelchair."""
-    return _seated(rng, True)
+    hands = (0.1, 0.27, 0.2) if rng.random() < 0.6 else (0.22, 0.09, 0.2)
+    whole = (-0.44, -0.33, 0.0, 0.6, 0.33, 0.95)
+    return _seated(rng, 0.48, (0.42, 0.22), hands, _wheelchair, whole)
 
 
-def _seated(rng: np.random.Generator, wheels: bool) -> Thing:
-    body, u = _body(rng, 1.45, 1.78)._replace(carried="nothing", hem=0.0), rng.random(8).tolist()
-    seat = 0.48 if wheels else 0.38 + 0.05 * u[0]
-    hip = (-0.12, 0.0, seat + 0.08)
-    feet = (0.42, 0.22) if wheels else (0.1 + 0.5 * u[1] ** 2.5, ANKLE)
-    ankles = tuple((feet[0], side * (0.08 + 0.08 * u[2]), feet[1]) for side in (1, -1))
-    ahead, wide, up = ((0.22, 0.09, 0.2), (0.36, 0.12, 0.33), (0.28, 0.04, 0.45), (0.1, 0.27, 0.2))[
-        3 if wheels and u[3] < 0.6 else int(3 * u[4])
-    ]
-    hands = tuple((hip[0] + ahead, side * wide, hip[2] + up) for side in (1, -1))
-    pose = _pose(body, hip, 24.0 * u[5] - 14.0, ankles, ((1.0, 0.0),) * 2, hands, 0.25 * u[6])
-    extent = _reach(body, pose)
-    if wheels:
-        extent = _around(extent, (-0.44, -0.33, 0.0, 0.6, 0.33, 0.95))
-        return _labelled(
-            rng, "Person_sitting", partial(_wheelchair, body, pose), extent, (0.04, 0.02, 0.04)
-        )
-    chair = [(-0.27, 0.18, -0.22, 0.22, seat - 0.07, seat - 0.02)]
-    chair += [(-0.3, -0.26, -0.22, 0.22, 0.0, seat + 0.35)]
-    make = partial(_person, body, pose, (boxes(chair, Material.WOOD),))
-    extent = _around(extent, (-0.3, -0.22, 0.0, 0.18, 0.22, 0.0))
-    return _labelled(rng, "Person_sitting", make, extent, (0.06, 0.04, 0.03))
+def _seated(rng, seat: float, feet, hand: Point, make, around: Extent) -> Thing:
+    """hand: from the hip, the left one; around: the extent of what `make` makes."""
+    body, u = _rider(rng, 1.78), rng.random(3).tolist()
+    x, z = -0.12, seat + 0.08
+    ankles = [(feet[0], side * (0.08 + 0.08 * u[0]), feet[1]) for side in SIDES]
+    hands = [(x + hand[0], side * hand[1], z + hand[2]) for side in SIDES]
+    toes = ((1.0, 0.0),) * 2
+    body = body._replace(carried="nothing")
+    pose = _pose(body, (x, z), 24.0 * u[1] - 14.0, ankles, toes, hands, 0.05 * u[2])
+    extent = _around(reach(body, pose), around)
+    make = partial(_person, body, pose, make)
+    return _labelled(rng, "Person_sitting", make, extent, (0.03, 0.04, 0.03))
 
 
-def _wheelchair(body: Body, pose: Pose) -> Solids:
-    rows = [(-0.12, y, 0.0, 0.3) for y in (-0.3, 0.3)] + [
-        (0.36, y, 0.0, 0.09) for y in (-0.24, 0.24)
-    ]
+def _chair(rows) -> Solids:
+    return solids(boxes(rows, Material.WOOD))
+
+
+def _wheelchair() -> Solids:
+    wheels = [(-0.12, y, 0.3) for y in (-0.3, 0.3)]
     chair = [(-0.34, 0.2, -0.23, 0.23, 0.4, 0.46), (-0.36, -0.32, -0.22, 0.22, 0.4, 0.92)]
     chair += [(0.35, 0.58, -0.18, 0.18, 0.1, 0.14)]
     rods = [(0.18, y, 0.42, 0.4, y, 0.14, 0.02, 0.02) for y in (-0.16, 0.16)]
     return solids(
-        *figure(body, pose),
         boxes(chair, Material.CLOTH),
         limbs(rods, Material.METAL, 4),
-        _rims(rows),
-        volumes=_spokes([(-0.12, y, 0.0, 0.3) for y in (-0.3, 0.3)]),
+        _rims([*wheels, (0.36, 0.24, 0.09), (0.36, -0.24, 0.09)]),
+        volumes=_spokes(wheels),
     )
 
 
-def _rims(rows: Sequence[tuple]) -> Hulls:
-    """Tyres and rims of wheels (x, y, 0, radius) that stand on the ground."""
-    turns = [2 * pi * k / 10 for k in range(11)]
-    return limbs([
-        _tube(*(
-            (x + (radius - 0.022) * cos(turn), y, radius + (radius - 0.022) * sin(turn), 0.025, 0.025)
-            for turn in turns
-        ))
-        for x, y, _, radius in rows
-    ], Material.RUBBER, 4)  # fmt: skip
+TURNS = [(cos(2 * pi * k / 10), sin(2 * pi * k / 10)) for k in range(11)]
 
 
-def _spokes(rows: Sequence[tuple]) -> Volumes:
-    discs = [(x, y, radius, 0.9 * radius, 0.015, 0.9 * radius) for x, y, _, radius in rows]
-    return volumes(discs, True, SPOKES, Material.METAL)
+def _rims(wheels: Sequence[tuple]) -> Hulls:
+    """Tyres and rims of wheels (x, y, radius) that stand on the ground."""
+    rows = []
+    for x, y, radius in wheels:
+        r = radius - 0.022
+        rows.append(_tube(*((x + r * a, y, radius + r * b, 0.025, 0.025) for a, b in TURNS)))
+    return limbs(rows, Material.RUBBER, 4)
 
 
-def _frame(axles: tuple[float, float], radius: float, grip: Point, seat: Point) -> list[tuple]:
-    """Rods of a bicycle's frame, fork, crank, rack, saddle and handlebar; grip: the left end."""
-    (rear, front), (x, _, z), (bar, wide, high) = axles, seat, grip
-    crank, head = (CRANK[0], 0.0, CRANK[2]), (front - 0.2, 0.0, 0.9)
+def _spokes(wheels: Sequence[tuple], thick: float = 0.015, path: float = SPOKES) -> Volumes:
+    discs = [(x, y, radius, 0.9 * radius, thick, 0.9 * radius) for x, y, radius in wheels]
+    return volumes(discs, True, path, Material.RUBBER)
+
+
+def _frame(rear: float, front: float, radius: float, grip: Point, seat) -> list[tuple]:
+    """Rods of a bicycle's frame, rack, crank, saddle and handlebar; grip: the left end."""
+    (x, z), (bar, wide, high), head = seat, grip, front - 0.2
+    rack = 2 * radius + 0.06
     rods = [
-        (crank, (x, 0, z), 0.02),
-        (crank, (head[0], 0, 0.78), 0.023),
-        ((x + 0.05, 0, z - 0.15), head, 0.02),
-        ((rear, 0.05, radius), crank, 0.02),
-        ((rear, -0.05, radius), (x, 0, z - 0.1), 0.02),
-        ((front, 0, radius), (head[0] - 0.03, 0, high), 0.022),
-        ((rear - 0.2, 0, 2 * radius + 0.06), (x, 0, 2 * radius + 0.06), 0.03),
-        ((crank[0] - 0.12, 0.07, crank[2] - 0.12), (crank[0] + 0.12, 0.07, crank[2] + 0.12), 0.03),
-        ((bar, -wide, high), (bar, wide, high), 0.02),
+        (CRANK[0], 0, CRANK[1], x, 0, z, 0.02),
+        (CRANK[0], 0, CRANK[1], head, 0, 0.78, 0.023),
+        (x + 0.05, 0, z - 0.15, head, 0, 0.9, 0.02),
+        (rear, 0.05, radius, CRANK[0], 0, CRANK[1], 0.02),
+        (rear, -0.05, radius, x, 0, z - 0.1, 0.02),
+        (front, 0, radius, head - 0.03, 0, high, 0.022),
+        (rear - 0.2, 0, rack, x, 0, rack, 0.03),
+        (CRANK[0] - 0.12, 0.07, CRANK[1] - 0.12, CRANK[0] + 0.12, 0.07, CRANK[1] + 0.12, 0.03),
+        (bar, -wide, high, bar, wide, high, 0.02),
     ]
-    saddle = (x - 0.14, 0, z + 0.03, x + 0.13, 0, z + 0.05, 0.08, 0.03, 0.03, 0.03)
-    return [(*a, *b, r, r, r, r) for a, b, r in rods] + [saddle]
+    saddle = (x - 0.14, 0, z + 0.03, x + 0.13, 0, z + 0.05, 0.08, 0.03)
+    return [*((*rod, rod[-1]) for rod in rods), saddle]
 
 
-def _bicycle(length: float, radius: float, grip: Point, seat: Point, luggage: str) -> Solids:
-    rear, front = radius - length / 2, length / 2 - radius
-    wheels, parts = [(rear, 0, 0, radius), (front, 0, 0, radius)], []
+def _bicycle(length: float, radius: float, grip: Point, seat, luggage: str) -> Solids:
+    rear, front, more = radius - length / 2, length / 2 - radius, []
+    wheels = [(rear, 0, radius), (front, 0, radius)]
     if luggage == "panniers":
         sides = ((-0.22, -0.07), (0.07, 0.22))
-        cases = [(rear - 0.15, rear + 0.2, *side, 0.4, 0.75) for side in sides]
-        parts = [boxes(cases, Material.CLOTH)]
-    elif luggage == "a basket":
+        more = [boxes([(rear - 0.15, rear + 0.2, *y, 0.4, 0.75) for y in sides], Material.CLOTH)]
+    elif luggage == "basket":
         basket = (grip[0] + 0.05, grip[0] + 0.33, -0.17, 0.17, grip[2] - 0.25, grip[2])
-        parts = [boxes([basket], Material.PLASTIC)]
-    elif luggage == "a child":
-        shell = boxes([(rear - 0.22, rear - 0.16, -0.16, 0.16, 0.75, 1.2)], Material.PLASTIC)
-        parts = [shell, *_child(rear, 0.75)]
-    elif luggage == "a cargo box":
-        wheels = [(rear, 0, 0, radius), (front, 0.34, 0, radius), (front, -0.34, 0, radius)]
-        tub = boxes([(front - 0.5, length / 2, -0.3, 0.3, 0.3, 0.85)], Material.WOOD)
-        parts = [tub, *_child(front - 0.2, 0.5)]
-    frame = limbs(_frame((rear, front), radius, grip, seat), Material.METAL, 4)
-    return solids(frame, _rims(wheels), *parts, volumes=_spokes(wheels))
+        more = [boxes([basket], Material.PLASTIC)]
+    elif luggage == "child":
+        shell = (rear - 0.22, rear - 0.16, -0.16, 0.16, 0.75, 1.2)
+        more = [boxes([shell], Material.PLASTIC), _child(rear, 0.75)]
+    elif luggage == "cargo":  # two wheels in front, a box with a child between them
+        wheels = [(rear, 0, radius), (front, 0.34, radius), (front, -0.34, radius)]
+        tub = (front - 0.5, length / 2, -0.3, 0.3, 0.3, 0.85)
+        more = [boxes([tub], Material.WOOD), _child(front - 0.2, 0.5)]
+    frame = limbs(_frame(rear, front, radius, grip, seat), Material.METAL, 4)
+    return solids(frame, _rims(wheels), *more, volumes=_spokes(wheels))
 
 
 def bicycle(rng: np.random.Generator) -> Thing:
     """A parked bicycle: it has no label."""
-    u, luggage = rng.random(2).tolist(), _pick(LUGGAGE, rng)
-    luggage = "nothing" if luggage == "a child" else luggage
-    length = 2.0 if luggage == "a cargo box" else 1.6 + 0.2 * u[0]
-    make = partial(_bicycle, length, 0.34, (0.25, 0.28, 1.05), (-0.3, 0.0, 0.88), luggage)
-    return Thing(make, (-length / 2 - 0.05, -0.4, 0.0, length / 2 + 0.05, 0.4, 1.15))
-
-
-def cyclist(rng: np.random.Generator) -> Thing:
-    """Somebody on a bicycle; the box holds rider, bicycle and luggage."""
-    body, u, luggage = _rider(rng), rng.random(9).tolist(), _pick(LUGGAGE, rng)
-    tall, cargo, small = body.tall, luggage == "a cargo box", u[0] < 0.1
-    radius = 0.26 if small else 0.32 + 0.03 * u[1]
-    length = 1.95 + 0.1 * u[2] if cargo else 1.35 + 0.15 * u[2] if small else 1.6 + 0.24 * u[2]
-    sport = 0.0 if cargo else u[3] * u[3]  # how far the rider bends down
-    wide = 0.3 if cargo else 0.2 + 0.1 * u[4]
-    at = 0.1 + 0.3 * sport - 0.1 * small, 1.12 - 0.17 * sport
-    saddle = (0.42 + 0.02 * u[5]) * tall
-    hip = (CRANK[0] - 0.31 * saddle, 0.0, CRANK[2] + 0.95 * saddle)
-    turn = 2 * pi * u[6]
-    ankles = tuple(
-        (
-            CRANK[0] - 0.12 + side * 0.17 * cos(turn),
-            side * 0.11,
-            CRANK[2] + 0.1 + side * 0.17 * sin(turn),
-        )
-        for side in (1, -1)
-    )
-    hands = tuple((at[0], side * (wide - 0.04), at[1] + 0.02) for side in (1, -1))
-    pose = _pose(body, hip, 9.0 + 36.0 * sport, ankles, ((0.98, -0.2),) * 2, hands, 0.25 * u[7])
-    ride = partial(
-        _bicycle, length, radius, (at[0], wide, at[1]), (hip[0], 0.0, hip[2] - 0.1), luggage
-    )
-    side = 0.37 if cargo else wide
-    extent = _around(_reach(body, pose), (-length / 2, -side, 0.0, length / 2, side, 0.0))
-    return _labelled(rng, "Cyclist", partial(_riding, body, pose, ride), extent, (0.05, 0.03, 0.03))
+    u, luggage = rng.random(2).tolist(), LUGGAGE(rng.random())
+    luggage = "nothing" if luggage == "child" else luggage
+    half = 1.0 if luggage == "cargo" else 0.8 + 0.1 * u[0]
+    make = partial(_bicycle, 2 * half, 0.34, (0.25, 0.28, 1.05), (-0.3, 0.88), luggage)
+    return Thing(make, (-half - 0.05, -0.4, 0.0, half + 0.05, 0.4, 1.15))
 
 
 def _rider(rng: np.random.Generator, high: float = 1.88) -> Body:
@@ -711,46 +618,66 @@ def _rider(rng: np.random.Generator, high: float = 1.88) -> Body:
     return body._replace(carried="rucksack" if body.carried == "rucksack" else "nothing", hem=0.0)
 
 
-def _riding(body: Body, pose: Pose, ride) -> Solids:
-    ridden = ride()
-    return solids(*figure(body, pose), *ridden.hulls, volumes=ridden.volumes)
+def cyclist(rng: np.random.Generator) -> Thing:
+    """Somebody on a bicycle; the box holds rider, bicycle and luggage."""
+    body, u, luggage = _rider(rng), rng.random(8).tolist(), LUGGAGE(rng.random())
+    cargo, small = luggage == "cargo", u[0] < 0.1 and luggage != "cargo"
+    radius = 0.26 if small else 0.32 + 0.03 * u[1]
+    length = 1.95 + 0.1 * u[2] if cargo else 1.35 + 0.15 * u[2] if small else 1.6 + 0.24 * u[2]
+    sport = 0.0 if cargo else u[3] * u[3]  # how far the rider bends down
+    wide, bar = 0.2 + 0.1 * u[4], (0.1 + 0.3 * sport - 0.1 * small, 1.12 - 0.17 * sport)
+    saddle = (0.42 + 0.02 * u[5]) * body.tall
+    hip = CRANK[0] - 0.31 * saddle, CRANK[1] + 0.95 * saddle
+    turn, at = (
+        (0.17 * cos(2 * pi * u[6]), 0.17 * sin(2 * pi * u[6])),
+        (CRANK[0] - 0.12, CRANK[1] + 0.1),
+    )
+    ankles = [(at[0] + side * turn[0], side * 0.11, at[1] + side * turn[1]) for side in SIDES]
+    hands = [(bar[0], side * (wide - 0.04), bar[1] + 0.02) for side in SIDES]
+    toes = ((0.98, -0.2),) * 2
+    pose = _pose(body, hip, 9.0 + 36.0 * sport, ankles, toes, hands, 0.06 * u[7])
+    grip, seat, side = (bar[0], wide, bar[1]), (hip[0], hip[1] - 0.1), 0.37 if cargo else wide
+    ridden = partial(_bicycle, length, radius, grip, seat, luggage)
+    around = (-length / 2, -side, 0.0, length / 2, side, 0.0)
+    return _ridden(rng, "Cyclist", body, pose, ridden, around)
+
+
+def _ridden(rng, kind: str, body: Body, pose: Pose, make, around: Extent) -> Thing:
+    """around: the extent of what `make` makes."""
+    extent = _around(reach(body, pose), around)
+    return _labelled(rng, kind, partial(_person, body, pose, make), extent, (0.05, 0.03, 0.03))
 
 
 def scooter_rider(rng: np.random.Generator) -> Thing:
     """Somebody on an electric scooter. KITTI's drives of 2011 have none. Waymo's rules of labelling
-    call its rider a pedestrian, and the box, which holds the scooter, has a pedestrian's size."""
-    body, u = _rider(rng, 1.74), rng.random(5).tolist()
-    pose = standing(body, (1.0, u[1], 0.0, u[3], u[4]), "at a bar", 0.14)
+    call the rider a pedestrian, and the box, which holds the scooter, has a pedestrian's size."""
+    body, u = _rider(rng, 1.74), rng.random(4).tolist()
+    pose = standing(body, (1.0, u[1], 0.0, u[2], u[3]), "at a bar", 0.14)
     front = 0.45 + 0.05 * u[0]
-    extent = _around(_reach(body, pose), (-0.55, -0.25, 0.0, front + 0.11, 0.25, 1.2))
-    make = partial(_riding, body, pose, partial(_scooter, front))
-    return _labelled(rng, "Pedestrian", make, extent, (0.03, 0.05, 0.03))
+    around = (-0.55, -0.25, 0.0, front + 0.11, 0.25, 1.2)
+    return _ridden(rng, "Pedestrian", body, pose, partial(_scooter, front), around)
 
 
 def _scooter(front: float) -> Solids:
+    bar = front - 0.12
     rods = [
-        (front, 0, 0.12, front - 0.12, 0, 1.1, 0.03, 0.025),
-        (front - 0.12, -0.24, 1.1, front - 0.12, 0.24, 1.1, 0.02, 0.02),
+        (front, 0, 0.12, bar, 0, 1.1, 0.03, 0.025),
+        (bar, -0.24, 1.1, bar, 0.24, 1.1, 0.02, 0.02),
     ]
     deck = boxes([(-0.4, front - 0.08, -0.08, 0.08, 0.08, 0.14)], Material.RUBBER)
-    return solids(
-        limbs(rods, Material.METAL, 4), deck, _rims([(-0.43, 0, 0, 0.11), (front, 0, 0, 0.11)])
-    )
+    return solids(limbs(rods, Material.METAL, 4), deck, _rims([(-0.43, 0, 0.11), (front, 0, 0.11)]))
 
 
 def motorcyclist(rng: np.random.Generator) -> Thing:
-    """Somebody on a motorcycle or a motor scooter: Misc, for KITTI's Cyclists are bicycles but for
-    a few, and neither their sizes nor their shapes are those of a motorcycle."""
-    body, u = _rider(rng), rng.random(6).tolist()
-    scooter = u[0] < 0.5
-    ankles = tuple((0.1 if scooter else -0.05, side * 0.2, 0.43) for side in (1, -1))
-    hands = tuple((0.33, side * 0.3, 1.06) for side in (1, -1))
-    pose = _pose(body._replace(hair=0.03), (-0.3, 0.0, 0.92), 8 + 20 * u[1], ankles,
-                 ((1.0, 0.0),) * 2, hands, 0.6 + 0.5 * u[2])  # fmt: skip
-    ride = partial(_motorcycle, scooter, tuple(u[3:]))
-    extent = _around(_reach(body, pose), (-1.05, -0.36, 0.0, 1.02, 0.36, 1.35))
-    make = partial(_riding, body._replace(hair=0.03), pose, ride)
-    return _labelled(rng, "Misc", make, extent, (0.05, 0.03, 0.03))
+    """Somebody on a motorcycle or a motor scooter. It is Misc: KITTI's cyclists ride bicycles but
+    for a few, and a motorcycle has neither their sizes nor their shapes."""
+    body, u = _rider(rng)._replace(hair=0.03), rng.random(6).tolist()
+    foot = 0.1 if u[0] < 0.5 else -0.05
+    ankles = [(foot, side * 0.2, 0.43) for side in SIDES]
+    hands, toes = [(0.33, side * 0.3, 1.06) for side in SIDES], ((1.0, 0.0),) * 2
+    pose = _pose(body, (-0.3, 0.92), 8.0 + 20.0 * u[1], ankles, toes, hands, 0.08 * u[2])
+    around = (-1.05, -0.36, 0.0, 1.02, 0.36, 1.35)
+    return _ridden(rng, "Misc", body, pose, partial(_motorcycle, u[0] < 0.5, tuple(u[3:])), around)
 
 
 def motorcycle(rng: np.random.Generator) -> Thing:
@@ -783,6 +710,5 @@ def _motorcycle(scooter: bool, u) -> Solids:
         rows.append((half - 0.34, half - 0.28, -0.2, 0.2, 0.95, 1.35))  # a screen
     if u[1] < 0.4:
         rows.append((-1.05, -0.7, -0.2, 0.2, 0.8, 1.15))  # a case
-    places = [(x, 0, radius, radius, 0.07, radius) for x in (-half, half)]
-    tyres = volumes(places, True, 0.03, Material.RUBBER)
+    tyres = _spokes([(-half, 0, radius), (half, 0, radius)], 0.07, 0.03)
     return solids(boxes(rows, Material.PAINT), limbs(rods, Material.METAL, 5), volumes=tyres)
