@@ -87,12 +87,16 @@ class Lane:
     jitter: float = 0.0  # of v, metres
     wobble: float = 0.02  # standard deviation of the heading, radians
     aside: float = 0.0  # how far from the sensor the lane's s = 0 lies, metres
+    all_are: str = ""  # of this type, or its company: who is not kept is not made at all
 
     def fill(self, rng: np.random.Generator, closed: tuple[float, float] = OPEN) -> list[Placed]:
         """Things from start to end; none reaches into the interval `closed` of s."""
         placed, s = [], self.start + rng.exponential(self.gap[1])
         middle, half = float(self.v), float(self.half)
         while s < self.end:
+            if self.all_are and not _kept(self.all_are, max(abs(s), self.aside), rng):
+                s += 1.0 + self._gap(rng)
+                continue
             thing = self.make(rng)
             heading = float(self.heading)
             if self.wobble:
@@ -102,7 +106,8 @@ class Lane:
                 s = closed[1] + self._gap(rng)
                 continue
             right, left = middle - half - low[1], middle + half - high[1]
-            if right <= left and _kept(thing, max(abs(s), self.aside), rng):
+            kept = self.all_are or _kept(thing.kind, max(abs(s), self.aside), rng)
+            if right <= left and kept:
                 room = (left - right) / 2
                 v = (right + left) / 2 + rng.uniform(-1, 1) * min(self.jitter, room)
                 for member, x, y, turn in _group(thing, heading):
@@ -115,10 +120,10 @@ class Lane:
         return self.gap[0] + rng.exponential(self.gap[1])
 
 
-def _kept(thing: Thing, distance: float, rng: np.random.Generator) -> bool:
-    if thing.kind not in KEPT:
+def _kept(kind: str | None, distance: float, rng: np.random.Generator) -> bool:
+    if kind not in KEPT:
         return True
-    return rng.random() < _between(float(distance), *KEPT[thing.kind])
+    return rng.random() < _between(float(distance), *KEPT[kind])
 
 
 def _between(x: float, places: tuple[float, ...], values: tuple[float, ...]) -> float:
@@ -175,9 +180,8 @@ def mixed(*choices: tuple[float, Maker]) -> Maker:
     return make
 
 
-WALKERS = mixed((0.95, walkers), (0.03, scooter_rider), (0.02, wheelchair_user))
+WALKERS = mixed((0.97, walkers), (0.02, scooter_rider), (0.01, wheelchair_user))
 RIDERS = mixed((0.93, cyclist), (0.04, scooter_rider), (0.03, motorcyclist))
-FAR = 56.0  # metres along the road from which on nobody on foot is kept, see `KEPT`
 PARKED = mixed(
     (0.86, car),
     (0.08, van),
@@ -291,9 +295,10 @@ def walled_side(rng: np.random.Generator, side: Side, speed: float, crowd: float
     _kerbside(rng, side, speed, crowd, 2.2)
     side.step(rng.uniform(0.08, 0.16))
     if rng.random() < 0.5:
-        gap = (0.1, rng.choice((1.5, 4.0, 20.0)) / crowd)
+        gap = (0.1, rng.choice((2.5, 7.0, 30.0)) / crowd)
         pace, turn = rng.choice((0.0, 1.2)) if speed else 0.0, np.pi * rng.integers(2)
-        side.add(1.1, Material.CONCRETE, pedestrian, gap, turn, end=FAR, wobble=0.02, speed=pace)
+        ways = {"wobble": 0.02, "speed": pace, "all_are": "Pedestrian"}
+        side.add(1.1, Material.CONCRETE, pedestrian, gap, turn, **ways)
     width, make = ((0.45, wall), (0.22, fence), (1.2, hedge))[int(rng.integers(3))]
     side.add(width, Material.GRASS, make, (0.0, rng.exponential(2.0)), wobble=0.0)
     if rng.random() < 0.5:
@@ -322,10 +327,10 @@ def _kerbside(
 
 def _pavement(rng: np.random.Generator, side: Side, speed: float, crowd: float) -> None:
     """One or two rows of people, all walking or all standing about."""
-    people = rng.choice((1.5, 4.0, 20.0), p=(0.3, 0.35, 0.35)) / crowd
+    people = rng.choice((3.5, 10.0, 50.0), p=(0.3, 0.35, 0.35)) / crowd
     pace = rng.choice((0.0, 1.2)) if speed else 0.0  # people do not walk into a crossing
     turn, wobble = np.pi * rng.integers(2), 0.25 if pace else 1.2
-    ways = {"jitter": 0.1, "wobble": wobble, "speed": pace, "end": FAR}
+    ways = {"jitter": 0.1, "wobble": wobble, "speed": pace, "all_are": "Pedestrian"}
     for row in range(int(rng.integers(1, 3))):
         width, gap = rng.uniform(1.0, 2.0), (0.1, people * (1 + row))
         side.add(width, Material.CONCRETE, WALKERS, gap, turn + row * np.pi, **ways)
@@ -409,6 +414,4 @@ def median(rng: np.random.Generator, side: Side) -> None:
 
 def stop(rng: np.random.Generator, side: Side) -> None:
     """A shelter with people waiting."""
-    side.add(
-        1.7, Material.CONCRETE, mixed((1, shelter), (3, WALKERS)), (0.2, 15.0), end=FAR, wobble=0.0
-    )
+    side.add(1.7, Material.CONCRETE, mixed((1, shelter), (3, WALKERS)), (0.2, 15.0), wobble=0.0)

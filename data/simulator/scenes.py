@@ -180,14 +180,15 @@ def cross_traffic(
     """Traffic across the street around s = middle: two lanes, two cycle paths, two zebras, and
     lights at the corners.
     """
-    quarter, traffic, people = np.pi / 2, rng.choice((8.0, 30.0)), 6.0 / crowd
+    quarter, traffic, people = np.pi / 2, rng.choice((8.0, 30.0)), 11.0 / crowd
+    foot = {"aside": middle, "all_are": "Pedestrian"}
     lanes = [
         Lane(-1.8, 1.6, quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
         Lane(1.8, 1.6, -quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
         Lane(-4.4, 0.7, quarter, RIDERS, (3, people), -25, 25, 4.0),
         Lane(4.4, 0.7, -quarter, RIDERS, (3, people), -25, 25, 4.0),
-        Lane(-6.5, 1.2, quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2),
-        Lane(6.5, 1.2, -quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2),
+        Lane(-6.5, 1.2, quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2, **foot),
+        Lane(6.5, 1.2, -quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2, **foot),
     ]
     # the corners: the cross street goes on between houses or trees, which look to it
     fronts = FRONTS if rng.random() < 0.75 else GREEN
@@ -250,7 +251,7 @@ def _town(rng: np.random.Generator, name: str) -> Street:
 
 def _square(rng: np.random.Generator, name: str) -> Street:
     """A place for walkers and cyclists, cafes, bicycles; cars are rare."""
-    crowd = rng.choice((2.5, 8.0, 25.0), p=(0.35, 0.4, 0.25))
+    crowd = rng.choice((5.0, 14.0, 40.0), p=(0.35, 0.4, 0.25))
     right, left = Side(1.7, -1), Side(1.7, 1)
     for side in (right, left):
         if rng.random() < 0.5:
@@ -267,7 +268,7 @@ def _square(rng: np.random.Generator, name: str) -> Street:
             side.add(5.0, Material.GRASS, GREEN, (0.5, 4.0), jitter=1.5)
             behind(rng, side, TOWN_BEHIND, 0.8)
     traffic = mixed((4, pedestrian), (3, cyclist), (2, car), (1, van))
-    ahead = Lane(0.0, 1.6, 0.0, traffic, (2.0, 3 * crowd), 6.0, wobble=0.3, jitter=0.8)
+    ahead = Lane(0.0, 1.6, 0.0, traffic, (2.0, 2 * crowd), 6.0, wobble=0.3, jitter=0.8)
     return StreetPlan([ahead], (right, left), [], 0.0).street(rng, name, end=some_end(rng))
 
 
@@ -334,7 +335,9 @@ def _car_park(rng: np.random.Generator, name: str) -> Street:
             side.add(5.4, Material.ASPHALT, parked, (0.5, free), nose, jitter=0.2)
             if row == 0:
                 side.add(1.2, Material.CONCRETE, between, (2.0, 8.0))
-            side.add(1.5, Material.ASPHALT, WALKERS, (0.5, 45.0), 0.0, wobble=1.0)
+            side.add(
+                1.5, Material.ASPHALT, WALKERS, (0.5, 45.0), 0.0, wobble=1.0, all_are="Pedestrian"
+            )
         if rng.random() < 0.5:
             side.add(6.4, Material.CONCRETE, FRONTS, (0.0, 5.0), wobble=0.0)
         else:
