@@ -12,7 +12,18 @@ from millisecond.data.simulator.solids import (
     boxes,
     limbs,
     solids,
+    tube,
     upright,
+)
+
+# Things that a scan may take for somebody: height and radius of rings, metres.
+TURNED = (
+    ((0, 0.14), (0.1, 0.14), (0.12, 0.1), (0.65, 0.1), (0.72, 0.13), (0.85, 0.04)),  # hydrant
+    ((0, 0.04), (1.0, 0.04), (1.05, 0.12), (1.5, 0.16), (2.2, 0.1), (2.5, 0.02)),  # folded parasol
+    ((0, 0.05), (1.05, 0.05), (1.07, 0.14), (1.35, 0.17), (1.5, 0.14), (1.55, 0.04)),  # meter
+    ((0, 0.22), (0.4, 0.28), (0.42, 0.1), (0.7, 0.33), (1.2, 0.28), (1.8, 0.03)),  # tree in a tub
+    ((0, 0.2), (0.2, 0.28), (0.5, 0.3), (0.8, 0.2), (0.92, 0.08), (1.1, 0.14)),  # full sack
+    ((0, 0.3), (0.5, 0.26), (0.52, 0.2), (1.3, 0.24), (1.5, 0.1), (1.75, 0.12)),  # statue
 )
 
 
@@ -80,6 +91,16 @@ def person_like(rng: np.random.Generator) -> Thing:
     return Thing(make, upright(0.8, 0.8, parts[2] + parts[5]))
 
 
+def turned(rng: np.random.Generator) -> Thing:
+    """A hydrant, a folded parasol, a meter, a tree in a tub, a full sack or a statue."""
+    high, wide = rng.uniform(0.85, 1.15), rng.uniform(0.8, 1.25)
+    rings = TURNED[int(rng.integers(len(TURNED)))]
+    row = tube(*((0.0, 0.0, high * z, wide * r, wide * r) for z, r in rings))
+    radius = wide * max(r for _, r in rings)
+    make = partial(_turned, row)
+    return Thing(make, upright(2 * radius, 2 * radius, high * rings[-1][0]))
+
+
 def bench(rng: np.random.Generator) -> Thing:
     """A bench, nearly always with a back."""
     return Thing(
@@ -106,6 +127,10 @@ def container(rng: np.random.Generator) -> Thing:
 
 def _post(radius: float, height: float, material: Material) -> Solids:
     return solids(limbs([(0, 0, 0, 0, 0, height, radius, 0.9 * radius)], material, 8))
+
+
+def _turned(row: tuple[float, ...]) -> Solids:
+    return solids(limbs([row], Material.PLASTIC, 8))
 
 
 def _cabinet(length: float, width: float, height: float) -> Solids:

@@ -33,6 +33,7 @@ from millisecond.data.simulator.furniture import (
     shelter,
     sign,
     table,
+    turned,
 )
 from millisecond.data.simulator.lorries import trailer, truck
 from millisecond.data.simulator.people import (
@@ -199,12 +200,13 @@ FURNITURE = mixed(
     (2, bin_box),
     (1, column),
     (2, person_like),
+    (2, turned),
     (1, bench),
     (2, bicycle),
     (1, motorcycle),
     (1, bush),
 )
-CAFE = mixed((3, table), (2, sitting_person), (1, bench), (1, person_like), (1, column))
+CAFE = mixed((3, table), (2, sitting_person), (1, bench), (1, turned), (1, column))
 GARDEN = mixed((3, hedge), (3, fence), (2, wall), (2, bush), (1, tree), (1, stairs), (1, bin_box))
 GREEN = mixed((4, bush), (3, tree), (2, thicket), (1, hedge), (1, fir), (1, young_tree))
 WILD = mixed((5, thicket), (2, tree), (2, bush), (1, fir), (1, tall_grass))
@@ -213,7 +215,13 @@ FRONTS = mixed((6, house), (1, shed), (0.5, noise_barrier))
 TOWN_BEHIND = mixed((4, house), (4, tree), (1, fir), (0.5, shed))
 WOODS = mixed((6, tree), (2, fir), (3, thicket), (0.5, house))
 CLUTTER = mixed(
-    (2, bicycle), (1, motorcycle), (2, bin_box), (2, person_like), (1, container), (1, bollard)
+    (2, bicycle),
+    (1, motorcycle),
+    (2, bin_box),
+    (2, person_like),
+    (1, turned),
+    (1, container),
+    (1, bollard),
 )
 
 
@@ -314,7 +322,8 @@ def _kerbside(
     if rng.random() < 0.6:
         pace = min(speed, 5.0)
         bikes = (2.0, 25.0 / crowd)
-        side.add(1.5, Material.ASPHALT, RIDERS, bikes, side.along, speed=pace, wobble=0.05)
+        ways = {"speed": pace, "wobble": 0.05, "all_are": "Cyclist"}
+        side.add(1.5, Material.ASPHALT, RIDERS, bikes, side.along, **ways)
     parking = rng.choice(("parallel", "perpendicular", "none"), p=(0.6, 0.07, 0.33))
     free = 1.5 + rng.exponential(12.0)
     if parking == "parallel":

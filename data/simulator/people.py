@@ -29,6 +29,7 @@ from millisecond.data.simulator.solids import (
     boxes,
     limbs,
     solids,
+    tube,
     volumes,
 )
 from millisecond.data.simulator.statistics import SIZES
@@ -83,7 +84,7 @@ HANDS = {
 WITH = {"box": "before the chest", "umbrella": "under an umbrella", "shopping": "hanging"}
 
 LIFT = 0.03  # the bottom of a person's box is at most so high over the ground, metres
-SPOKES = 0.2  # mean way of a pulse among the spokes of a wheel, metres
+SPOKES = 0.5  # mean way of a pulse in a wheel, metres: 36 spokes of 2 mm cover a twentieth of it
 CRANK = (-0.1, 0.28)  # of a bicycle, from its middle and over the ground, metres
 
 
@@ -245,38 +246,29 @@ def standing(body: Body, u: Sequence[float], hands: str, floor: float = 0.0) -> 
     return _pose(body, hip, bend, ankles, ((1.0, 0.0),) * 2, fists, 0.08 * out * out)
 
 
-def _tube(*rings: tuple[float, ...]) -> tuple[float, ...]:
-    """A row of `limbs` through rings (x, y, z, radius across, radius deep)."""
-    x, y, z, across, deep = zip(*rings, strict=True)
-    places = [value for place in zip(x, y, z, strict=True) for value in place]
-    return (*places, *across, *deep)
-
-
-def _between(a: Point, b: Point, share: float) -> Point:
-    return (
-        a[0] + share * (b[0] - a[0]), a[1] + share * (b[1] - a[1]), a[2] + share * (b[2] - a[2])
-    )  # fmt: skip
+def _limb(start: Point, bend: Point, end: Point, radii: list[float]) -> tuple[float, ...]:
+    """A row of `limbs` for an arm or a leg, with five radii."""
+    (a, b, c), (u, v, w), (x, y, z) = start, bend, end
+    upper = (a + u) / 2, (b + v) / 2, (c + w) / 2
+    lower = 0.65 * u + 0.35 * x, 0.65 * v + 0.35 * y, 0.65 * w + 0.35 * z
+    return (a, b, c, *upper, u, v, w, *lower, x, y, z, *radii, *radii)
 
 
 def figure(body: Body, pose: Pose) -> list[Hulls]:
     """The hulls of somebody, clothes and what is carried."""
     tall, cloth, girth = body.tall, body.cloth, body.girth
     rows, shoes = [], []
+    leg = [r * tall + cloth for r in (0.055 * girth, 0.052 * girth, 0.037, 0.034, 0.023)]
+    arm = [r * tall + cloth for r in (0.036, 0.032, 0.027, 0.025, 0.024)]
     (x, z), (sx, _, sz) = pose.hip, pose.trunk(SHOULDERS * tall)
     for k, side in enumerate(SIDES):
         hip, shoulder = (x, side * HIP * tall, z), (sx, side * body.shoulder, sz)
-        parts = (
-            (hip, pose.knees[k], pose.ankles[k], 0.055 * girth, 0.052 * girth, 0.037, 0.034, 0.023),
-            (shoulder, pose.elbows[k], pose.hands[k], 0.036, 0.032, 0.027, 0.025, 0.024),
-        )
-        for start, bend, end, *radii in parts:
-            places = (start, _between(start, bend, 0.5), bend, _between(bend, end, 0.35), end)
-            wide = [radius * tall + cloth for radius in radii]
-            rows.append(_tube(*((*at, r, r) for at, r in zip(places, wide, strict=True))))
+        rows.append(_limb(hip, pose.knees[k], pose.ankles[k], leg))
+        rows.append(_limb(shoulder, pose.elbows[k], pose.hands[k], arm))
         (u, y, w), (a, b) = pose.ankles[k], pose.toes[k]
         heel = (u - HEEL * a + 0.04 * b, y, w - HEEL * b - 0.04 * a, 0.042, 0.045)
         toe = (u + TOE * a + 0.055 * b, y * 1.15, w + TOE * b - 0.055 * a, 0.042, 0.03)
-        shoes.append(_tube(heel, toe))
+        shoes.append(tube(heel, toe))
     broad = (girth + body.shoulder / (SHOULDER * tall)) / 2
     trunk = [
         (*pose.trunk(up * tall), wide * tall * broad + cloth, deep * tall * girth + cloth)
@@ -286,12 +278,12 @@ def figure(body: Body, pose: Pose) -> list[Hulls]:
         (*pose.head(NECK * tall, up * tall), wide * tall + body.hair, deep * tall + body.hair)
         for up, wide, deep in HEAD
     ]
-    wraps = [_tube(*trunk), *([_hem(body, pose)] if body.hem else [])]
+    wraps = [tube(*trunk), *([_hem(body, pose)] if body.hem else [])]
     return [
         limbs(rows, Material.CLOTH),
         limbs(shoes, Material.CLOTH),
         limbs(wraps, Material.CLOTH, 8),
-        limbs([_tube(*head)], Material.SKIN, 8),
+        limbs([tube(*head)], Material.SKIN, 8),
         *_carried(body, pose),
     ]
 
@@ -306,7 +298,7 @@ def _hem(body: Body, pose: Pose) -> tuple[float, ...]:
         a, b = (x + down * (knee[0] - x) for knee in pose.knees)
         wide, deep = (0.1 + 0.03 * share) * tall, abs(a - b) / 2 + 0.078 * tall
         rings.append(((a + b) / 2, 0.0, z, wide + body.cloth, deep + body.cloth))
-    return _tube(*rings)
+    return tube(*rings)
 
 
 def _carried(body: Body, pose: Pose) -> list[Hulls]:
@@ -314,14 +306,14 @@ def _carried(body: Body, pose: Pose) -> list[Hulls]:
     if what == "rucksack":
         back = -0.074 * tall * body.girth - 0.08
         low, high = pose.trunk(0.08 * tall, back), pose.trunk(0.29 * tall, back)
-        return [limbs([_tube((*low, 0.16, 0.09), (*high, 0.13, 0.07))], Material.CLOTH, 8)]
+        return [limbs([tube((*low, 0.16, 0.09), (*high, 0.13, 0.07))], Material.CLOTH, 8)]
     if what == "bag":
         (x, z), y = pose.hip, -body.shoulder * body.girth - 0.06
         low, high = (x, y, z - 0.08 * tall, 0.06, 0.15), (x, y, z + 0.06 * tall, 0.05, 0.14)
-        return [limbs([_tube(low, high)], Material.CLOTH, 8)]
+        return [limbs([tube(low, high)], Material.CLOTH, 8)]
     if what == "shopping":
         low = (x, y, z - 0.42, 0.09, 0.14)
-        return [limbs([_tube(low, (x, y, z, 0.04, 0.1))], Material.PLASTIC, 8)]
+        return [limbs([tube(low, (x, y, z, 0.04, 0.1))], Material.PLASTIC, 8)]
     if what == "box":
         return [boxes([(x - 0.08, x + 0.2, -0.2, 0.2, z - 0.12, z + 0.14)], Material.WOOD)]
     if what == "umbrella":
@@ -556,7 +548,7 @@ def _rims(wheels: Sequence[tuple]) -> Hulls:
     rows = []
     for x, y, radius in wheels:
         r = radius - 0.022
-        rows.append(_tube(*((x + r * a, y, radius + r * b, 0.025, 0.025) for a, b in TURNS)))
+        rows.append(tube(*((x + r * a, y, radius + r * b, 0.025, 0.025) for a, b in TURNS)))
     return limbs(rows, Material.RUBBER, 4)
 
 

@@ -181,12 +181,12 @@ def cross_traffic(
     lights at the corners.
     """
     quarter, traffic, people = np.pi / 2, rng.choice((8.0, 30.0)), 11.0 / crowd
-    foot = {"aside": middle, "all_are": "Pedestrian"}
+    foot, ride = ({"aside": middle, "all_are": kind} for kind in ("Pedestrian", "Cyclist"))
     lanes = [
         Lane(-1.8, 1.6, quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
         Lane(1.8, 1.6, -quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
-        Lane(-4.4, 0.7, quarter, RIDERS, (3, people), -25, 25, 4.0),
-        Lane(4.4, 0.7, -quarter, RIDERS, (3, people), -25, 25, 4.0),
+        Lane(-4.4, 0.7, quarter, RIDERS, (3, people), -25, 25, 4.0, **ride),
+        Lane(4.4, 0.7, -quarter, RIDERS, (3, people), -25, 25, 4.0, **ride),
         Lane(-6.5, 1.2, quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2, **foot),
         Lane(6.5, 1.2, -quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2, **foot),
     ]

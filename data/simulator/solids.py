@@ -105,6 +105,13 @@ def limbs(rows: Sequence[tuple], material: Material, sides: int = 6) -> Hulls:
     return Hulls(kind, rows, _each(material, len(rows)))
 
 
+def tube(*rings: tuple[float, ...]) -> tuple[float, ...]:
+    """A row of `limbs` through rings (x, y, z, radius across, radius deep)."""
+    x, y, z, across, deep = zip(*rings, strict=True)
+    places = [value for place in zip(x, y, z, strict=True) for value in place]
+    return (*places, *across, *deep)
+
+
 def loft(rings: np.ndarray, material: np.ndarray) -> Hulls:
     """Surfaces spanned over closed rings, the first and the last ring closed by a flat fan.
 
@@ -133,30 +140,32 @@ def _loft_vertices(rows: Sequence | np.ndarray, _: int) -> np.ndarray:
 
 
 def _rod_vertices(rows: Sequence | np.ndarray, sides: int) -> np.ndarray:
-    values = np.array(rows, dtype=np.float64).T[..., None]  # [8 or 5 R, N, 1] for R rings
+    values = np.array(rows, dtype=np.float64).T  # [8 or 5 R, N] for R rings
     count = max(len(values) // 5, 2)
-    places, radii = values[: 3 * count].reshape(count, 3, -1, 1), values[3 * count :]
-    ways = _unit(np.diff(places, axis=0))
-    # a ring between two parts lies in the plane that halves their angle
-    halves = _unit(ways[1:] + ways[:-1])
-    x, y, z = np.concatenate([ways[:1], halves, ways[-1:]]).swapaxes(0, 1)  # [R, N, 1]
+    places, radii = values[: 3 * count].reshape(count, 3, -1), values[3 * count :, :, None]
+    x, y, z = _unit(*(places[1:] - places[:-1]).swapaxes(0, 1))
+    if count > 2:  # a ring between two parts lies in the plane that halves their angle
+        halves = _unit(*(way[1:] + way[:-1] for way in (x, y, z)))
+        ends = zip((x, y, z), halves, strict=True)
+        x, y, z = (np.concatenate([way[:1], half, way[-1:]]) for way, half in ends)
     # u is the axis of x or y made square to the rod, w is square to both
-    along_y = (np.abs(y) > 0.9).any(axis=0)
-    share = np.where(along_y, x, y)
-    u = _unit(np.stack([along_y - share * x, ~along_y - share * y, -share * z], axis=1))
-    ux, uy, uz = u.swapaxes(0, 1)
-    w = np.stack([y * uz - z * uy, z * ux - x * uz, x * uy - y * ux], axis=1)
+    by_x = (np.abs(y) > 0.9).any(axis=0)
+    by_y, main = ~by_x, np.where(by_x, x, y)
+    size = np.sqrt(1 - main * main)
+    u = (by_x - main * x) / size, (by_y - main * y) / size, -main * z / size
+    w = -z * by_y / size, z * by_x / size, (x * by_y - y * by_x) / size
     cos, sin = _circle(sides)
-    right, up = radii[:count, None] * cos, radii[-count:, None] * sin  # [R, 1, N, sides]
-    return (
-        np.float32(places + right * u + up * w).transpose(2, 0, 3, 1).reshape(-1, count * sides, 3)
-    )
+    right, up = radii[:count] * cos, radii[-count:] * sin  # [R or 1, N, sides]
+    rings = np.empty((places.shape[2], count, sides, 3), np.float32)
+    for axis, (a, b) in enumerate(zip(u, w, strict=True)):
+        ring = places[:, axis, :, None] + right * a[..., None] + up * b[..., None]
+        rings[..., axis] = ring.swapaxes(0, 1)
+    return rings.reshape(-1, count * sides, 3)
 
 
-def _unit(ways: np.ndarray) -> np.ndarray:
-    """[R, 3, ...] of length one."""
-    x, y, z = ways.swapaxes(0, 1)
-    return ways / np.sqrt(x * x + y * y + z * z)[:, None]
+def _unit(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...]:
+    length = np.sqrt(x * x + y * y + z * z)
+    return x / length, y / length, z / length
 
 
 @cache
