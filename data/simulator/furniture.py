@@ -97,7 +97,7 @@ def turned(rng: np.random.Generator) -> Thing:
     rings = TURNED[int(rng.integers(len(TURNED)))]
     row = tube(*((0.0, 0.0, high * z, wide * r, wide * r) for z, r in rings))
     radius = wide * max(r for _, r in rings)
-    make = partial(_turned, row)
+    make = partial(solids, limbs([row], Material.PLASTIC, 8))
     return Thing(make, upright(2 * radius, 2 * radius, high * rings[-1][0]))
 
 
@@ -127,10 +127,6 @@ def container(rng: np.random.Generator) -> Thing:
 
 def _post(radius: float, height: float, material: Material) -> Solids:
     return solids(limbs([(0, 0, 0, 0, 0, height, radius, 0.9 * radius)], material, 8))
-
-
-def _turned(row: tuple[float, ...]) -> Solids:
-    return solids(limbs([row], Material.PLASTIC, 8))
 
 
 def _cabinet(length: float, width: float, height: float) -> Solids:

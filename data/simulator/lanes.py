@@ -102,7 +102,12 @@ class Lane:
             heading = float(self.heading)
             if self.wobble:
                 heading += rng.normal(0, self.wobble)
-            low, high = _group_footprint(thing, heading)
+            low, high = _footprint(thing, heading)
+            group = list(_group(thing, heading))
+            for other, x, y, turn in group[1:]:
+                a, b = _footprint(other, turn)
+                low = min(low[0], a[0] + x), min(low[1], a[1] + y)
+                high = max(high[0], b[0] + x), max(high[1], b[1] + y)
             if s + high[0] - low[0] > closed[0] and s < closed[1]:
                 s = closed[1] + self._gap(rng)
                 continue
@@ -111,7 +116,7 @@ class Lane:
             if right <= left and kept:
                 room = (left - right) / 2
                 v = (right + left) / 2 + rng.uniform(-1, 1) * min(self.jitter, room)
-                for member, x, y, turn in _group(thing, heading):
+                for member, x, y, turn in group:
                     at = s - low[0] + x, v + y
                     placed.append(Placed(member, *at, turn, self.speed, self.heading))
             s += high[0] - low[0] + self._gap(rng)
@@ -156,20 +161,6 @@ def _group(thing: Thing, heading: float) -> Iterator[tuple[Thing, float, float, 
             yield other, cos * x - sin * y, sin * x + cos * y, heading + turn
 
 
-def _group_footprint(
-    thing: Thing, heading: float
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    """`_footprint` of a thing with its company."""
-    if not thing.company:
-        return _footprint(thing, heading)
-    ends = []
-    for member, s, v, turn in _group(thing, heading):
-        low, high = _footprint(member, turn)
-        ends.append((s + low[0], v + low[1], s + high[0], v + high[1]))
-    s0, v0, s1, v1 = zip(*ends, strict=True)
-    return (min(s0), min(v0)), (max(s1), max(v1))
-
-
 def mixed(*choices: tuple[float, Maker]) -> Maker:
     """A maker that takes one of these makers, each with a weight."""
     weights = np.cumsum([weight for weight, _ in choices]).tolist()
@@ -183,14 +174,8 @@ def mixed(*choices: tuple[float, Maker]) -> Maker:
 
 WALKERS = mixed((0.97, walkers), (0.02, scooter_rider), (0.01, wheelchair_user))
 RIDERS = mixed((0.93, cyclist), (0.04, scooter_rider), (0.03, motorcyclist))
-PARKED = mixed(
-    (0.86, car),
-    (0.08, van),
-    (0.015, truck),
-    (0.015, trailer),
-    (0.02, motorcycle),
-    (0.01, walkers),  # between parked cars
-)
+VEHICLES = mixed((0.87, car), (0.08, van), (0.015, truck), (0.015, trailer), (0.02, motorcycle))
+PARKED = mixed((0.99, VEHICLES), (0.01, walkers))  # people stand between parked cars
 FURNITURE = mixed(
     (3, tree),
     (2, young_tree),
@@ -214,15 +199,8 @@ VERGE = mixed((4, tall_grass), (3, delineator), (1, sign), (0.3, big_sign))
 FRONTS = mixed((6, house), (1, shed), (0.5, noise_barrier))
 TOWN_BEHIND = mixed((4, house), (4, tree), (1, fir), (0.5, shed))
 WOODS = mixed((6, tree), (2, fir), (3, thicket), (0.5, house))
-CLUTTER = mixed(
-    (2, bicycle),
-    (1, motorcycle),
-    (2, bin_box),
-    (2, person_like),
-    (1, turned),
-    (1, container),
-    (1, bollard),
-)
+UPRIGHT = mixed((2, person_like), (1, turned), (1, bollard))
+CLUTTER = mixed((2, bicycle), (1, motorcycle), (2, bin_box), (4, UPRIGHT), (1, container))
 
 
 FRONT_DEPTH = 6.4  # of a house that stands at the street, metres

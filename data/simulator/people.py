@@ -37,6 +37,7 @@ from millisecond.data.simulator.statistics import SIZES
 Point = tuple[float, float, float]
 Pair = Sequence[Point]  # left, right
 SIDES = (1.0, -1.0)  # left, right
+FLAT = ((1.0, 0.0), (1.0, 0.0))  # both shoes on the ground
 
 # Shares of the stature: lengths; half of the distance of the joints; what lies above the hips.
 THIGH, SHANK, UPPER_ARM, FOREARM = 0.245, 0.246, 0.186, 0.18  # a forearm ends in the fist
@@ -70,18 +71,15 @@ LAST = {WALK: 0.62, RUN: 0.55}  # when a shoe is farthest behind; it is farthest
 # Places of both fists: forward, aside, up, shares of the stature.
 HANG = (0.02, 0.13, 0.44)
 HANDS = {
-    "hanging": (HANG, HANG),
-    "in pockets": ((0.05, 0.13, 0.5), (0.05, 0.13, 0.5)),
-    "at the ear": (HANG, (0.05, 0.07, 0.92)),
+    "hanging": (HANG, HANG), "in pockets": ((0.05, 0.13, 0.5), (0.05, 0.13, 0.5)),
+    "at the ear": (HANG, (0.05, 0.07, 0.92)), "on the back": ((-0.09, 0.02, 0.5),) * 2,
     "with a telephone": ((0.03, 0.15, 0.46), (0.17, 0.04, 0.69)),
     "before the chest": ((0.16, 0.04, 0.68), (0.15, 0.05, 0.66)),
     "crossed": ((0.11, -0.05, 0.69), (0.09, -0.05, 0.67)),
-    "on the back": ((-0.09, 0.02, 0.51), (-0.1, 0.02, 0.5)),
     "under an umbrella": (HANG, (0.13, 0.05, 0.68)),
     "at a bar": ((0.26, 0.12, 0.58), (0.26, 0.12, 0.58)),
     "down": ((0.25, 0.1, 0.36), (0.22, 0.1, 0.33)),
-}
-WITH = {"box": "before the chest", "umbrella": "under an umbrella", "shopping": "hanging"}
+}  # fmt: skip
 
 LIFT = 0.03  # the bottom of a person's box is at most so high over the ground, metres
 SPOKES = 0.5  # mean way of a pulse in a wheel, metres: 36 spokes of 2 mm cover a twentieth of it
@@ -106,11 +104,11 @@ STANDING = Choice(
     hanging=0.35, at_the_ear=0.1, with_a_telephone=0.16, in_pockets=0.17, before_the_chest=0.06,
     crossed=0.1, on_the_back=0.06,
 )  # fmt: skip
-CARRIED = Choice(nothing=0.56, rucksack=0.14, bag=0.18, shopping=0.08, box=0.02, umbrella=0.02)
+CARRIED = Choice(nothing=0.57, rucksack=0.15, bag=0.18, shopping=0.08, umbrella=0.02)
 LUGGAGE = Choice(nothing=0.6, panniers=0.14, basket=0.15, child=0.05, cargo=0.06)
 # A third of KITTI's labelled pedestrians have another one within a metre.
 GROUPS = Choice(
-    alone=0.5, two_abreast=0.2, three_abreast=0.04, two_talk=0.08, three_talk=0.03, queue=0.03,
+    alone=0.44, two_abreast=0.22, three_abreast=0.05, two_talk=0.09, three_talk=0.04, queue=0.04,
     pram=0.04, suitcase=0.03, dog=0.05,
 )  # fmt: skip
 
@@ -153,15 +151,9 @@ class Pose(NamedTuple):
 def _body(rng: np.random.Generator, low: float = 1.45, high: float = 1.88) -> Body:
     tall = min(max(1.7 + 0.1 * float(rng.standard_normal()), low), high)
     girth, cloth, hair, dressed, hem, broad, carried = rng.random(7).tolist()
-    return Body(
-        tall,
-        (0.76 + 0.32 * broad) * SHOULDER * tall,
-        0.92 + 0.3 * girth * girth,
-        0.008 + 0.025 * cloth,
-        0.025 * hair,
-        (0.25 + 0.2 * hem) * (dressed < 0.22),
-        CARRIED(carried),
-    )
+    shoulder, hem = (0.76 + 0.32 * broad) * SHOULDER * tall, (0.25 + 0.2 * hem) * (dressed < 0.22)
+    girth, cloth, hair = 0.92 + 0.3 * girth * girth, 0.008 + 0.025 * cloth, 0.025 * hair
+    return Body(tall, shoulder, girth, cloth, hair, hem, CARRIED(carried))
 
 
 def _joint(ax, az, bx, bz, first: float, second: float) -> tuple[float, float]:
@@ -224,12 +216,10 @@ def striding(body: Body, gait, phase: float, pace: float, out: float, hands: str
              rise + tall * (SHOULDERS - reach * cos(0.8 * leg[7] + bend)))
             for side, leg in zip(SIDES, legs[::-1], strict=True)
         ]  # fmt: skip
-    ankles = [
-        (leg[2], side * 0.8 * HIP * tall, rise + leg[3])
-        for side, leg in zip(SIDES, legs, strict=True)
-    ]
-    lean = 12.0 if runs else 4.0
-    return _pose(body, (0.0, rise), lean, ankles, [leg[4:6] for leg in legs], fists, out)
+    aside = (0.8 * HIP * tall, -0.8 * HIP * tall)
+    ankles = [(leg[2], y, rise + leg[3]) for leg, y in zip(legs, aside, strict=True)]
+    toes = [leg[4:6] for leg in legs]
+    return _pose(body, (0.0, rise), 12.0 if runs else 4.0, ankles, toes, fists, out)
 
 
 def standing(body: Body, u: Sequence[float], hands: str, floor: float = 0.0) -> Pose:
@@ -243,7 +233,7 @@ def standing(body: Body, u: Sequence[float], hands: str, floor: float = 0.0) -> 
         fists = [(x + 0.2 * turned, y, z + 0.1 * apart) for x, y, z in fists]
     bend = 32.0 + 25.0 * lean if down else 8.0 * lean - 2.0
     hip = (-0.12 if down else 0.0, height)
-    return _pose(body, hip, bend, ankles, ((1.0, 0.0),) * 2, fists, 0.08 * out * out)
+    return _pose(body, hip, bend, ankles, FLAT, fists, 0.08 * out * out)
 
 
 def _limb(start: Point, bend: Point, end: Point, radii: list[float]) -> tuple[float, ...]:
@@ -279,13 +269,9 @@ def figure(body: Body, pose: Pose) -> list[Hulls]:
         for up, wide, deep in HEAD
     ]
     wraps = [tube(*trunk), *([_hem(body, pose)] if body.hem else [])]
-    return [
-        limbs(rows, Material.CLOTH),
-        limbs(shoes, Material.CLOTH),
-        limbs(wraps, Material.CLOTH, 8),
-        limbs([tube(*head)], Material.SKIN, 8),
-        *_carried(body, pose),
-    ]
+    clothes = [limbs(rows, Material.CLOTH), limbs(shoes, Material.CLOTH)]
+    clothes.append(limbs(wraps, Material.CLOTH, 8))
+    return [*clothes, limbs([tube(*head)], Material.SKIN, 8), *_carried(body, pose)]
 
 
 def _hem(body: Body, pose: Pose) -> tuple[float, ...]:
@@ -314,8 +300,6 @@ def _carried(body: Body, pose: Pose) -> list[Hulls]:
     if what == "shopping":
         low = (x, y, z - 0.42, 0.09, 0.14)
         return [limbs([tube(low, (x, y, z, 0.04, 0.1))], Material.PLASTIC, 8)]
-    if what == "box":
-        return [boxes([(x - 0.08, x + 0.2, -0.2, 0.2, z - 0.12, z + 0.14)], Material.WOOD)]
     if what == "umbrella":
         top = tall + 0.25
         rods = [(x, y, z, x, y, top, 0.015, 0.015), (x, y, top - 0.22, x, y, top, 0.52, 0.06)]
@@ -349,40 +333,38 @@ def reach(body: Body, pose: Pose) -> Extent:
     elif body.carried == "bag":
         x0, x1 = min(x0, hip - 0.15), max(x1, hip + 0.15)
         right = max(wide, body.shoulder * girth + 0.12)
-    elif body.carried in ("shopping", "box"):
-        hand, half = pose.hands[1], 0.14 if body.carried == "shopping" else 0.2
-        x0, x1 = min(x0, hand[0] - half), max(x1, hand[0] + half)
-        right = max(wide, abs(hand[1]) + 0.09)
+    elif body.carried == "shopping":
+        x0, x1 = min(x0, x[-1] - 0.14), max(x1, x[-1] + 0.14)
+        right = max(wide, y[-1] + 0.09)
     return x0, -right, 0.0, x1, wide, crown[2] + 0.01
 
 
-def _around(a: Extent, b: Extent) -> Extent:
-    low, high = (
-        (min(p, q) for p, q in zip(a[:3], b[:3], strict=True)),
-        zip(a[3:], b[3:], strict=True),
-    )
-    return (*low, *(max(pair) for pair in high))
-
-
-def _labelled(rng, kind: str, make, extent: Extent, gaps, canopy: float = 0.0) -> Thing:
-    """A thing and its box as an annotator draws it: longer, wider and higher than the extent by
-    up to twice the gaps, within the limits of the labels. canopy: radius of what hangs over."""
-    u, limits, box = rng.random(6).tolist(), SIZES.get(kind), []
+def _labelled(
+    rng: np.random.Generator, kind: str, body: Body, pose: Pose, gaps: Sequence[float],
+    extent: Extent | None = None, more: Callable[[], Solids] = solids,
+) -> Thing:  # fmt: skip
+    """Somebody with what `more` makes, and the box as an annotator draws it: longer, wider and
+    higher by up to twice the gaps, within the limits of the labels. extent: of what `more` makes,
+    or of the strides of a whole cycle."""
+    whole, u, limits, box = reach(body, pose), rng.random(6).tolist(), SIZES.get(kind), []
     for axis in range(3):
-        low = extent[axis] if axis < 2 else LIFT * u[5]
-        size, gap = extent[axis + 3] - low, 2 * gaps[axis] * u[axis]
+        low, high = whole[axis], whole[axis + 3]
+        if extent:
+            low, high = min(low, extent[axis]), max(high, extent[axis + 3])
+        low = low if axis < 2 else LIFT * u[5]
+        size, gap = high - low, 2 * gaps[axis] * u[axis]
         if limits:
             gap = min(max(gap, limits.low[axis] - size), limits.high[axis] - size)
         first = gap * (0.25 + 0.5 * u[axis + 3]) if axis < 2 else 0.0
-        box.append((low - first, low + size + gap - first))
+        box.append((low - first, high + gap - first))
     (x0, x1), (y0, y1), (z0, z1) = box
-    whole = (x0 - canopy, y0 - canopy, 0.0, x1 + canopy, y1 + canopy, z1 + 0.6 * canopy)
-    return Thing(make, whole, kind, (x0, y0, z0, x1, y1, z1))
+    over = 0.52 if body.carried == "umbrella" else 0.0
+    whole = (x0 - over, y0 - over, 0.0, x1 + over, y1 + over, z1 + 0.6 * over)
+    return Thing(partial(_person, body, pose, more), whole, kind, (x0, y0, z0, x1, y1, z1))
 
 
-def _person(body: Body, pose: Pose, more: Callable[[], Solids] | None = None) -> Solids:
-    """Somebody, and what carries somebody."""
-    other = more() if more else solids()
+def _person(body: Body, pose: Pose, more: Callable[[], Solids]) -> Solids:
+    other = more()
     return solids(*figure(body, pose), *other.hulls, volumes=other.volumes)
 
 
@@ -396,29 +378,26 @@ def pedestrian(rng: np.random.Generator, way: str = "", pace: float = 0.0, push=
     if push or way in ("run", "bend"):
         hands = "at a bar" if push else "down" if way == "bend" else "hanging"
         body = body._replace(carried="rucksack" if body.carried == "rucksack" else "nothing")
-    hands = WITH.get(body.carried, hands)
+    hands = {"umbrella": "under an umbrella", "shopping": "hanging"}.get(body.carried, hands)
     if way in ("stand", "bend"):
-        pose = standing(body, u, hands)
-        extent = reach(body, pose)
+        pose, extent = standing(body, u, hands), None
     else:
         # Nobody's stride is longer than the longest labelled box.
         pace = pace or 0.95 + 0.15 * float(rng.standard_normal())
         gait, most = (RUN, 1.6) if way == "run" else (WALK, 2.2)
         pace = min(max(pace, 0.5), most / body.tall)
         pose = striding(body, gait, u[0], pace, 0.08 * u[1] * u[1], hands)
-        extent = _over_the_cycle(body, gait, pace, reach(body, pose), pose.hip[1])
-    make, canopy = partial(_person, body, pose), 0.52 * (body.carried == "umbrella")
-    return _labelled(rng, "Pedestrian", make, extent, (0.04, 0.07, 0.04), canopy)
+        extent = _cycle(body, gait, pace)
+    return _labelled(rng, "Pedestrian", body, pose, (0.04, 0.07, 0.04), extent)
 
 
-def _over_the_cycle(body: Body, gait, pace: float, now: Extent, rise: float) -> Extent:
-    """The extent over a whole cycle; rise: of the hips now, metres."""
+def _cycle(body: Body, gait, pace: float) -> Extent:
+    """The extent of the shoes over a whole cycle, and the height when the hips are highest."""
     first, last = (_leg(body.tall, gait, phase, pace) for phase in (0.0, LAST[gait]))
     back = last[2] - HEEL * last[4] - 0.09 * abs(last[5]) - 0.02
     ahead = first[2] + TOE * first[4] + 0.09 * abs(first[5]) + 0.02
-    highest = ANKLE + 0.997 * (THIGH + SHANK) * body.tall
-    x0, y0, z0, x1, y1, z1 = now
-    return min(x0, back), y0, z0, max(x1, ahead), y1, z1 + max(highest - rise, 0.0)
+    share = 0.997 * (THIGH + SHANK) + 0.998 * NECK + CROWN
+    return back, 0.0, 0.0, ahead, 0.0, ANKLE + share * body.tall + 0.01
 
 
 def walkers(rng: np.random.Generator) -> Thing:
@@ -431,7 +410,7 @@ def walkers(rng: np.random.Generator) -> Thing:
         back, right, _, ahead, _, _ = person.extent
         make, extent = BESIDE[group]
         x, y = {"pram": (ahead, 0.0), "suitcase": (back, 0.0), "dog": (0.2, right - 0.2)}[group]
-        thing = Thing(partial(make, tuple(rng.random(2).tolist())), extent)
+        thing = Thing(partial(make, *rng.random(2).tolist()), extent)
         return replace(person, company=((thing, x, y, 0.0),))
     count = 3 if group.startswith("three") else 2 + (group == "queue") * int(rng.integers(1, 3))
     abreast = group.endswith("abreast")
@@ -460,29 +439,32 @@ def _child(x: float, z: float) -> Hulls:
     return limbs([(x, 0, z, x, 0, z + 0.34, 0.13, 0.1), head], Material.CLOTH)
 
 
-def _pram(u) -> Solids:
-    wheels = [(x, y, 0.13 + 0.02 * u[0]) for x in (0.25, 0.75) for y in (-0.27, 0.27)]
-    tub = [(0.2, 0.95, -0.2, 0.2, 0.45, 0.72 + 0.2 * u[1]), (0.2, 0.5, -0.2, 0.2, 0.72, 1.0)]
+def _pram(size: float, deep: float) -> Solids:
+    wheels = [(x, y, 0.13 + 0.02 * size) for x in (0.25, 0.75) for y in (-0.27, 0.27)]
+    tub = [(0.2, 0.95, -0.2, 0.2, 0.45, 0.72 + 0.2 * deep), (0.2, 0.5, -0.2, 0.2, 0.72, 1.0)]
     bar = limbs([(0.02, 0, 1.02, 0.35, 0, 0.5, 0.22, 0.22, 0.02, 0.02)], Material.METAL)
     return solids(boxes(tub, Material.CLOTH), _rims(wheels), bar)
 
 
-def _suitcase(u) -> Solids:
-    rows = [(-0.3, -0.05, -0.22, 0.22, 0.04, 0.5 + 0.25 * u[0])]
-    rows.append((-0.1, -0.08, -0.1, 0.1, 0.5, 0.98))
+def _suitcase(size: float, _) -> Solids:
+    rows = [
+        (-0.3, -0.05, -0.22, 0.22, 0.04, 0.5 + 0.25 * size),
+        (-0.1, -0.08, -0.1, 0.1, 0.5, 0.98),
+    ]
     return solids(boxes(rows, Material.PLASTIC))
 
 
-def _dog(u) -> Solids:
-    """A dog whose back is 0.2 to 0.6 m high."""
-    size = 0.4 + 0.6 * u[0]
-    rods = [(-0.3, 0, 0.5, 0.3, 0, 0.52, 0.1, 0.13), (0.3, 0, 0.56, 0.4, 0, 0.72, 0.08, 0.07)]
-    rods += [(0.36, 0, 0.72, 0.5, 0, 0.68, 0.08, 0.04)]
-    rods += [
-        (x, y, 0.5, x + 0.1 * (u[1] - 0.5), y, 0, 0.05, 0.03)
-        for x in (-0.3, 0.3) for y in (-0.07, 0.07)
+def _dog(size: float, step: float) -> Solids:
+    """A dog whose back is 0.25 to 0.65 m high."""
+    rods = [
+        (-0.3, 0, 0.5, 0.3, 0, 0.52, 0.1, 0.13), (0.3, 0, 0.56, 0.4, 0, 0.72, 0.08, 0.07),
+        (0.36, 0, 0.72, 0.5, 0, 0.68, 0.08, 0.04),
+        *((x, y, 0.5, x + 0.1 * step - 0.05, y, 0, 0.05, 0.03)
+          for x in (-0.3, 0.3) for y in (-0.07, 0.07)),
     ]  # fmt: skip
-    return solids(limbs([tuple(size * v for v in row) for row in rods], Material.CLOTH))
+    return solids(
+        limbs([tuple((0.4 + 0.6 * size) * v for v in row) for row in rods], Material.CLOTH)
+    )
 
 
 BESIDE = {
@@ -495,49 +477,36 @@ BESIDE = {
 def sitting_person(rng: np.random.Generator) -> Thing:
     """Somebody on a chair or a bench."""
     u = rng.random(3).tolist()
-    seat, feet = 0.38 + 0.05 * u[0], (0.1 + 0.5 * u[1] ** 2.5, ANKLE)
-    back, legs = (-0.3, -0.26, -0.22, 0.22, 0.0, seat + 0.35), (-0.27, 0.18, -0.22, 0.22)
-    chair = partial(_chair, [(*legs, seat - 0.07, seat - 0.02), back])
-    hands = ((0.22, 0.09, 0.2), (0.36, 0.12, 0.33), (0.28, 0.04, 0.45))[int(3 * u[2])]
-    return _seated(rng, seat, feet, hands, chair, (-0.3, -0.22, 0.0, 0.18, 0.22, 0.0))
+    seat, feet = 0.37 + 0.1 * u[0], (0.08 + 0.55 * u[1] ** 3, ANKLE)
+    rows = [(-0.27, 0.18, -0.22, 0.22, seat - 0.07, seat - 0.02)]
+    rows.append((-0.3, -0.26, -0.22, 0.22, 0.0, seat + 0.35))
+    hand = ((0.22, 0.09, 0.2), (0.36, 0.12, 0.33), (0.28, 0.04, 0.45))[int(3 * u[2])]
+    extent = (-0.3, -0.22, 0.0, 0.18, 0.22, 0.0)
+    return _seated(rng, seat, feet, hand, extent, partial(solids, boxes(rows, Material.WOOD)))
 
 
 def wheelchair_user(rng: np.random.Generator) -> Thing:
     """Somebody in a wheelchair: KITTI's type for all who sit, and the box holds the wheelchair."""
-    hands = (0.1, 0.27, 0.2) if rng.random() < 0.6 else (0.22, 0.09, 0.2)
-    whole = (-0.44, -0.33, 0.0, 0.6, 0.33, 0.95)
-    return _seated(rng, 0.48, (0.42, 0.22), hands, _wheelchair, whole)
+    hand = (0.1, 0.25, 0.2) if rng.random() < 0.6 else (0.22, 0.09, 0.2)
+    return _seated(rng, 0.48, (0.42, 0.22), hand, (-0.44, -0.33, 0.0, 0.6, 0.33, 0.95), _wheelchair)
 
 
-def _seated(rng, seat: float, feet, hand: Point, make, around: Extent) -> Thing:
-    """hand: from the hip, the left one; around: the extent of what `make` makes."""
-    body, u = _rider(rng, 1.78), rng.random(3).tolist()
+def _seated(rng, seat: float, feet, hand: Point, extent: Extent, more) -> Thing:
+    """hand: the left one, from the hip."""
+    body, u = _rider(rng, 1.78)._replace(carried="nothing"), rng.random(3).tolist()
     x, z = -0.12, seat + 0.08
-    ankles = [(feet[0], side * (0.08 + 0.08 * u[0]), feet[1]) for side in SIDES]
+    ankles = [(feet[0], side * (0.08 + 0.1 * u[0]), feet[1]) for side in SIDES]
     hands = [(x + hand[0], side * hand[1], z + hand[2]) for side in SIDES]
-    toes = ((1.0, 0.0),) * 2
-    body = body._replace(carried="nothing")
-    pose = _pose(body, (x, z), 24.0 * u[1] - 14.0, ankles, toes, hands, 0.05 * u[2])
-    extent = _around(reach(body, pose), around)
-    make = partial(_person, body, pose, make)
-    return _labelled(rng, "Person_sitting", make, extent, (0.03, 0.04, 0.03))
-
-
-def _chair(rows) -> Solids:
-    return solids(boxes(rows, Material.WOOD))
+    pose = _pose(body, (x, z), 44.0 * u[1] - 14.0, ankles, FLAT, hands, 0.08 * u[2])
+    return _labelled(rng, "Person_sitting", body, pose, (0.03, 0.05, 0.03), extent, more)
 
 
 def _wheelchair() -> Solids:
     wheels = [(-0.12, y, 0.3) for y in (-0.3, 0.3)]
     chair = [(-0.34, 0.2, -0.23, 0.23, 0.4, 0.46), (-0.36, -0.32, -0.22, 0.22, 0.4, 0.92)]
-    chair += [(0.35, 0.58, -0.18, 0.18, 0.1, 0.14)]
-    rods = [(0.18, y, 0.42, 0.4, y, 0.14, 0.02, 0.02) for y in (-0.16, 0.16)]
-    return solids(
-        boxes(chair, Material.CLOTH),
-        limbs(rods, Material.METAL, 4),
-        _rims([*wheels, (0.36, 0.24, 0.09), (0.36, -0.24, 0.09)]),
-        volumes=_spokes(wheels),
-    )
+    chair += [(0.35, 0.58, -0.18, 0.18, 0.1, 0.14), (0.17, 0.4, -0.17, -0.14, 0.14, 0.42)]
+    rims = _rims([*wheels, (0.36, 0.24, 0.09), (0.36, -0.24, 0.09)])
+    return solids(boxes(chair, Material.CLOTH), rims, volumes=_spokes(wheels))
 
 
 TURNS = [(cos(2 * pi * k / 10), sin(2 * pi * k / 10)) for k in range(11)]
@@ -557,28 +526,19 @@ def _spokes(wheels: Sequence[tuple], thick: float = 0.015, path: float = SPOKES)
     return volumes(discs, True, path, Material.RUBBER)
 
 
-def _frame(rear: float, front: float, radius: float, grip: Point, seat) -> list[tuple]:
-    """Rods of a bicycle's frame, rack, crank, saddle and handlebar; grip: the left end."""
-    (x, z), (bar, wide, high), head = seat, grip, front - 0.2
-    rack = 2 * radius + 0.06
-    rods = [
-        (CRANK[0], 0, CRANK[1], x, 0, z, 0.02),
-        (CRANK[0], 0, CRANK[1], head, 0, 0.78, 0.023),
-        (x + 0.05, 0, z - 0.15, head, 0, 0.9, 0.02),
-        (rear, 0.05, radius, CRANK[0], 0, CRANK[1], 0.02),
-        (rear, -0.05, radius, x, 0, z - 0.1, 0.02),
-        (front, 0, radius, head - 0.03, 0, high, 0.022),
-        (rear - 0.2, 0, rack, x, 0, rack, 0.03),
-        (CRANK[0] - 0.12, 0.07, CRANK[1] - 0.12, CRANK[0] + 0.12, 0.07, CRANK[1] + 0.12, 0.03),
-        (bar, -wide, high, bar, wide, high, 0.02),
-    ]
-    saddle = (x - 0.14, 0, z + 0.03, x + 0.13, 0, z + 0.05, 0.08, 0.03)
-    return [*((*rod, rod[-1]) for rod in rods), saddle]
-
-
 def _bicycle(length: float, radius: float, grip: Point, seat, luggage: str) -> Solids:
+    """grip: the left end of the handlebar; seat: x and z of the saddle."""
     rear, front, more = radius - length / 2, length / 2 - radius, []
-    wheels = [(rear, 0, radius), (front, 0, radius)]
+    wheels, rack = [(rear, 0, radius), (front, 0, radius)], 2 * radius + 0.06
+    (x, z), (bar, wide, high), (a, b) = seat, grip, CRANK
+    rods = [
+        (a, 0, b, x, 0, z, 0.02), (a, 0, b, front - 0.2, 0, 0.78, 0.023),
+        (x + 0.05, 0, z - 0.15, front - 0.2, 0, 0.9, 0.02), (rear, 0.05, radius, a, 0, b, 0.02),
+        (rear, -0.05, radius, x, 0, z - 0.1, 0.02), (front, 0, radius, front - 0.23, 0, high, 0.02),
+        (rear - 0.2, 0, rack, x, 0, rack, 0.03), (bar, -wide, high, bar, wide, high, 0.02),
+        (a - 0.12, 0.07, b - 0.12, a + 0.12, 0.07, b + 0.12, 0.03),
+        (x - 0.14, 0, z + 0.03, x + 0.13, 0, z + 0.05, 0.06),
+    ]  # fmt: skip
     if luggage == "panniers":
         sides = ((-0.22, -0.07), (0.07, 0.22))
         more = [boxes([(rear - 0.15, rear + 0.2, *y, 0.4, 0.75) for y in sides], Material.CLOTH)]
@@ -592,7 +552,7 @@ def _bicycle(length: float, radius: float, grip: Point, seat, luggage: str) -> S
         wheels = [(rear, 0, radius), (front, 0.34, radius), (front, -0.34, radius)]
         tub = (front - 0.5, length / 2, -0.3, 0.3, 0.3, 0.85)
         more = [boxes([tub], Material.WOOD), _child(front - 0.2, 0.5)]
-    frame = limbs(_frame(rear, front, radius, grip, seat), Material.METAL, 4)
+    frame = limbs([(*rod, rod[-1]) for rod in rods], Material.METAL, 4)
     return solids(frame, _rims(wheels), *more, volumes=_spokes(wheels))
 
 
@@ -617,27 +577,19 @@ def cyclist(rng: np.random.Generator) -> Thing:
     radius = 0.26 if small else 0.32 + 0.03 * u[1]
     length = 1.95 + 0.1 * u[2] if cargo else 1.35 + 0.15 * u[2] if small else 1.6 + 0.24 * u[2]
     sport = 0.0 if cargo else u[3] * u[3]  # how far the rider bends down
-    wide, bar = 0.2 + 0.1 * u[4], (0.1 + 0.3 * sport - 0.1 * small, 1.12 - 0.17 * sport)
+    wide, bar = 0.16 + 0.14 * u[4], (0.1 + 0.3 * sport - 0.1 * small, 1.12 - 0.17 * sport)
     saddle = (0.42 + 0.02 * u[5]) * body.tall
     hip = CRANK[0] - 0.31 * saddle, CRANK[1] + 0.95 * saddle
-    turn, at = (
-        (0.17 * cos(2 * pi * u[6]), 0.17 * sin(2 * pi * u[6])),
-        (CRANK[0] - 0.12, CRANK[1] + 0.1),
-    )
-    ankles = [(at[0] + side * turn[0], side * 0.11, at[1] + side * turn[1]) for side in SIDES]
+    x, z, turn = CRANK[0] - 0.12, CRANK[1] + 0.1, 2 * pi * u[6]
+    pedal = 0.17 * cos(turn), 0.17 * sin(turn)
+    ankles = [(x + side * pedal[0], side * 0.11, z + side * pedal[1]) for side in SIDES]
     hands = [(bar[0], side * (wide - 0.04), bar[1] + 0.02) for side in SIDES]
-    toes = ((0.98, -0.2),) * 2
-    pose = _pose(body, hip, 9.0 + 36.0 * sport, ankles, toes, hands, 0.06 * u[7])
+    toes, out = ((0.98, -0.2),) * 2, 0.1 * u[7] * u[7]
+    pose = _pose(body, hip, 9.0 + 36.0 * sport, ankles, toes, hands, out)
     grip, seat, side = (bar[0], wide, bar[1]), (hip[0], hip[1] - 0.1), 0.37 if cargo else wide
     ridden = partial(_bicycle, length, radius, grip, seat, luggage)
-    around = (-length / 2, -side, 0.0, length / 2, side, 0.0)
-    return _ridden(rng, "Cyclist", body, pose, ridden, around)
-
-
-def _ridden(rng, kind: str, body: Body, pose: Pose, make, around: Extent) -> Thing:
-    """around: the extent of what `make` makes."""
-    extent = _around(reach(body, pose), around)
-    return _labelled(rng, kind, partial(_person, body, pose, make), extent, (0.05, 0.03, 0.03))
+    extent = (-length / 2, -side, 0.0, length / 2, side, 0.0)
+    return _labelled(rng, "Cyclist", body, pose, (0.05, 0.03, 0.03), extent, ridden)
 
 
 def scooter_rider(rng: np.random.Generator) -> Thing:
@@ -646,14 +598,14 @@ def scooter_rider(rng: np.random.Generator) -> Thing:
     body, u = _rider(rng, 1.74), rng.random(4).tolist()
     pose = standing(body, (1.0, u[1], 0.0, u[2], u[3]), "at a bar", 0.14)
     front = 0.45 + 0.05 * u[0]
-    around = (-0.55, -0.25, 0.0, front + 0.11, 0.25, 1.2)
-    return _ridden(rng, "Pedestrian", body, pose, partial(_scooter, front), around)
+    extent, ridden = (-0.55, -0.25, 0.0, front + 0.11, 0.25, 1.2), partial(_scooter, front)
+    return _labelled(rng, "Pedestrian", body, pose, (0.03, 0.05, 0.03), extent, ridden)
 
 
 def _scooter(front: float) -> Solids:
     bar = front - 0.12
     rods = [
-        (front, 0, 0.12, bar, 0, 1.1, 0.03, 0.025),
+        (front, 0, 0.12, bar, 0, 1.1, 0.03, 0.03),
         (bar, -0.24, 1.1, bar, 0.24, 1.1, 0.02, 0.02),
     ]
     deck = boxes([(-0.4, front - 0.08, -0.08, 0.08, 0.08, 0.14)], Material.RUBBER)
@@ -666,15 +618,15 @@ def motorcyclist(rng: np.random.Generator) -> Thing:
     body, u = _rider(rng)._replace(hair=0.03), rng.random(6).tolist()
     foot = 0.1 if u[0] < 0.5 else -0.05
     ankles = [(foot, side * 0.2, 0.43) for side in SIDES]
-    hands, toes = [(0.33, side * 0.3, 1.06) for side in SIDES], ((1.0, 0.0),) * 2
-    pose = _pose(body, (-0.3, 0.92), 8.0 + 20.0 * u[1], ankles, toes, hands, 0.08 * u[2])
-    around = (-1.05, -0.36, 0.0, 1.02, 0.36, 1.35)
-    return _ridden(rng, "Misc", body, pose, partial(_motorcycle, u[0] < 0.5, tuple(u[3:])), around)
+    hands = [(0.33, side * 0.3, 1.06) for side in SIDES]
+    pose = _pose(body, (-0.3, 0.92), 8.0 + 20.0 * u[1], ankles, FLAT, hands, 0.08 * u[2])
+    extent, ridden = (-1.05, -0.36, 0.0, 1.02, 0.36, 1.35), partial(_motorcycle, u[0] < 0.5, u[3:])
+    return _labelled(rng, "Misc", body, pose, (0.05, 0.03, 0.03), extent, ridden)
 
 
 def motorcycle(rng: np.random.Generator) -> Thing:
     """A parked motorcycle or scooter: it has no label."""
-    make = partial(_motorcycle, bool(rng.random() < 0.5), tuple(rng.random(3).tolist()))
+    make = partial(_motorcycle, bool(rng.random() < 0.5), rng.random(3).tolist())
     return Thing(make, (-1.15, -0.45, 0.0, 1.15, 0.45, 1.45))
 
 
@@ -687,17 +639,14 @@ def _motorcycle(scooter: bool, u) -> Solids:
     ]
     if scooter:
         rows = [
-            (-0.8, -0.1, -0.19, 0.19, 0.3, 0.8),
-            (-0.1, 0.35, -0.17, 0.17, 0.25, 0.35),
-            (0.33, 0.42, -0.2, 0.2, 0.25, 0.95),
-            (-0.8, 0.0, -0.16, 0.16, 0.75, 0.85),
-        ]
+            (-0.8, -0.1, -0.19, 0.19, 0.3, 0.8), (-0.1, 0.35, -0.17, 0.17, 0.25, 0.35),
+            (0.33, 0.42, -0.2, 0.2, 0.25, 0.95), (-0.8, 0.0, -0.16, 0.16, 0.75, 0.85),
+        ]  # fmt: skip
     else:
         rows = [
-            (-0.3, 0.3, -0.18, 0.18, 0.25, 0.65),
-            (-0.05, 0.4, -0.17, 0.17, 0.65, 0.95),
+            (-0.3, 0.3, -0.18, 0.18, 0.25, 0.65), (-0.05, 0.4, -0.17, 0.17, 0.65, 0.95),
             (-0.85, 0.0, -0.14, 0.14, 0.7, 0.85),
-        ]
+        ]  # fmt: skip
     if u[0] < 0.4:
         rows.append((half - 0.34, half - 0.28, -0.2, 0.2, 0.95, 1.35))  # a screen
     if u[1] < 0.4:
