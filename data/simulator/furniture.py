@@ -85,14 +85,7 @@ def column(rng: np.random.Generator) -> Thing:
 
 
 def person_like(rng: np.random.Generator) -> Thing:
-    """A thing that has a person's size: a machine, a pump, a plant in a tub."""
-    parts = rng.uniform((0.2, 0.2, 0.5, 0.1, 0.1, 0.4), (0.7, 0.6, 1.1, 0.5, 0.5, 0.9)).tolist()
-    make = partial(_stack, parts, tuple(rng.uniform(-0.1, 0.1, 2).tolist()))
-    return Thing(make, upright(0.8, 0.8, parts[2] + parts[5]))
-
-
-def turned(rng: np.random.Generator) -> Thing:
-    """A hydrant, a folded parasol, a meter, a tree in a tub, a full sack or a statue."""
+    """A thing of a person's size, see `TURNED`."""
     high, wide = rng.uniform(0.85, 1.15), rng.uniform(0.8, 1.25)
     rings = TURNED[int(rng.integers(len(TURNED)))]
     row = tube(*((0.0, 0.0, high * z, wide * r, wide * r) for z, r in rings))
@@ -136,15 +129,6 @@ def _cabinet(length: float, width: float, height: float) -> Solids:
         (-x, x, -y, y, 0.9 * height, height),
     ]
     return solids(boxes(rows, Material.PLASTIC))
-
-
-def _stack(parts, shift) -> Solids:
-    rows, z, at = [], 0.0, (0.0, 0.0)
-    for length, width, height in (parts[:3], parts[3:]):
-        x, y = length / 2, width / 2
-        rows.append((at[0] - x, at[0] + x, at[1] - y, at[1] + y, z, z + height))
-        z, at = z + height, shift
-    return solids(boxes(rows, Material.METAL))
 
 
 def _lamp(height: float, arm: float, radius: float) -> Solids:

@@ -33,7 +33,6 @@ from millisecond.data.simulator.furniture import (
     shelter,
     sign,
     table,
-    turned,
 )
 from millisecond.data.simulator.lorries import trailer, truck
 from millisecond.data.simulator.people import (
@@ -184,14 +183,13 @@ FURNITURE = mixed(
     (3, bollard),
     (2, bin_box),
     (1, column),
-    (2, person_like),
-    (2, turned),
+    (4, person_like),
     (1, bench),
     (2, bicycle),
     (1, motorcycle),
     (1, bush),
 )
-CAFE = mixed((3, table), (2, sitting_person), (1, bench), (1, turned), (1, column))
+CAFE = mixed((3, table), (2, sitting_person), (1, bench), (1, person_like), (1, column))
 GARDEN = mixed((3, hedge), (3, fence), (2, wall), (2, bush), (1, tree), (1, stairs), (1, bin_box))
 GREEN = mixed((4, bush), (3, tree), (2, thicket), (1, hedge), (1, fir), (1, young_tree))
 WILD = mixed((5, thicket), (2, tree), (2, bush), (1, fir), (1, tall_grass))
@@ -199,8 +197,9 @@ VERGE = mixed((4, tall_grass), (3, delineator), (1, sign), (0.3, big_sign))
 FRONTS = mixed((6, house), (1, shed), (0.5, noise_barrier))
 TOWN_BEHIND = mixed((4, house), (4, tree), (1, fir), (0.5, shed))
 WOODS = mixed((6, tree), (2, fir), (3, thicket), (0.5, house))
-UPRIGHT = mixed((2, person_like), (1, turned), (1, bollard))
-CLUTTER = mixed((2, bicycle), (1, motorcycle), (2, bin_box), (4, UPRIGHT), (1, container))
+CLUTTER = mixed(
+    (2, bicycle), (1, motorcycle), (2, bin_box), (3, person_like), (1, container), (1, bollard)
+)
 
 
 FRONT_DEPTH = 6.4  # of a house that stands at the street, metres

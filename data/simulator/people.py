@@ -86,28 +86,25 @@ SPOKES = 0.5  # mean way of a pulse in a wheel, metres: 36 spokes of 2 mm cover 
 CRANK = (-0.1, 0.28)  # of a bicycle, from its middle and over the ground, metres
 
 
-class Choice:
-    """Names with shares whose sum is one."""
-
-    def __init__(self, **shares: float):
-        self.names = [name.replace("_", " ") for name in shares]
-        self.ends = list(accumulate(shares.values()))[:-1]
-
-    def __call__(self, u: float) -> str:
-        """The name for a random number from 0 to 1."""
-        return self.names[bisect(self.ends, u)]
+def _choice(**shares: float) -> Callable[[float], str]:
+    """Which name a random number from 0 to 1 stands for; the sum of the shares is one."""
+    names, ends = (
+        [name.replace("_", " ") for name in shares],
+        list(accumulate(shares.values()))[:-1],
+    )
+    return lambda u: names[bisect(ends, u)]
 
 
-WAYS = Choice(walk=0.6, stand=0.35, run=0.02, bend=0.03)
-WALKING = Choice(hanging=0.72, at_the_ear=0.07, with_a_telephone=0.08, in_pockets=0.13)
-STANDING = Choice(
+WAYS = _choice(walk=0.6, stand=0.35, run=0.02, bend=0.03)
+WALKING = _choice(hanging=0.72, at_the_ear=0.07, with_a_telephone=0.08, in_pockets=0.13)
+STANDING = _choice(
     hanging=0.35, at_the_ear=0.1, with_a_telephone=0.16, in_pockets=0.17, before_the_chest=0.06,
     crossed=0.1, on_the_back=0.06,
 )  # fmt: skip
-CARRIED = Choice(nothing=0.57, rucksack=0.15, bag=0.18, shopping=0.08, umbrella=0.02)
-LUGGAGE = Choice(nothing=0.6, panniers=0.14, basket=0.15, child=0.05, cargo=0.06)
+CARRIED = _choice(nothing=0.57, rucksack=0.15, bag=0.18, shopping=0.08, umbrella=0.02)
+LUGGAGE = _choice(nothing=0.6, panniers=0.14, basket=0.15, child=0.05, cargo=0.06)
 # A third of KITTI's labelled pedestrians have another one within a metre.
-GROUPS = Choice(
+GROUPS = _choice(
     alone=0.44, two_abreast=0.22, three_abreast=0.05, two_talk=0.09, three_talk=0.04, queue=0.04,
     pram=0.04, suitcase=0.03, dog=0.05,
 )  # fmt: skip
@@ -151,7 +148,7 @@ class Pose(NamedTuple):
 def _body(rng: np.random.Generator, low: float = 1.45, high: float = 1.88) -> Body:
     tall = min(max(1.7 + 0.1 * float(rng.standard_normal()), low), high)
     girth, cloth, hair, dressed, hem, broad, carried = rng.random(7).tolist()
-    shoulder, hem = (0.76 + 0.32 * broad) * SHOULDER * tall, (0.25 + 0.2 * hem) * (dressed < 0.22)
+    shoulder, hem = (0.7 + 0.42 * broad) * SHOULDER * tall, (0.25 + 0.2 * hem) * (dressed < 0.22)
     girth, cloth, hair = 0.92 + 0.3 * girth * girth, 0.008 + 0.025 * cloth, 0.025 * hair
     return Body(tall, shoulder, girth, cloth, hair, hem, CARRIED(carried))
 
@@ -388,7 +385,7 @@ def pedestrian(rng: np.random.Generator, way: str = "", pace: float = 0.0, push=
         pace = min(max(pace, 0.5), most / body.tall)
         pose = striding(body, gait, u[0], pace, 0.08 * u[1] * u[1], hands)
         extent = _cycle(body, gait, pace)
-    return _labelled(rng, "Pedestrian", body, pose, (0.04, 0.07, 0.04), extent)
+    return _labelled(rng, "Pedestrian", body, pose, (0.04, 0.08, 0.04), extent)
 
 
 def _cycle(body: Body, gait, pace: float) -> Extent:
@@ -477,10 +474,10 @@ BESIDE = {
 def sitting_person(rng: np.random.Generator) -> Thing:
     """Somebody on a chair or a bench."""
     u = rng.random(3).tolist()
-    seat, feet = 0.37 + 0.1 * u[0], (0.08 + 0.55 * u[1] ** 3, ANKLE)
+    seat, feet = 0.35 + 0.1 * u[0] + 0.28 * (u[2] < 0.06), (0.08 + 0.55 * u[1] ** 3, ANKLE)
     rows = [(-0.27, 0.18, -0.22, 0.22, seat - 0.07, seat - 0.02)]
     rows.append((-0.3, -0.26, -0.22, 0.22, 0.0, seat + 0.35))
-    hand = ((0.22, 0.09, 0.2), (0.36, 0.12, 0.33), (0.28, 0.04, 0.45))[int(3 * u[2])]
+    hand = ((0.22, 0.09, 0.2), (0.36, 0.12, 0.33), (0.28, 0.04, 0.45))[int(3 * u[0])]
     extent = (-0.3, -0.22, 0.0, 0.18, 0.22, 0.0)
     return _seated(rng, seat, feet, hand, extent, partial(solids, boxes(rows, Material.WOOD)))
 
@@ -539,19 +536,18 @@ def _bicycle(length: float, radius: float, grip: Point, seat, luggage: str) -> S
         (a - 0.12, 0.07, b - 0.12, a + 0.12, 0.07, b + 0.12, 0.03),
         (x - 0.14, 0, z + 0.03, x + 0.13, 0, z + 0.05, 0.06),
     ]  # fmt: skip
-    if luggage == "panniers":
-        sides = ((-0.22, -0.07), (0.07, 0.22))
-        more = [boxes([(rear - 0.15, rear + 0.2, *y, 0.4, 0.75) for y in sides], Material.CLOTH)]
-    elif luggage == "basket":
-        basket = (grip[0] + 0.05, grip[0] + 0.33, -0.17, 0.17, grip[2] - 0.25, grip[2])
-        more = [boxes([basket], Material.PLASTIC)]
-    elif luggage == "child":
-        shell = (rear - 0.22, rear - 0.16, -0.16, 0.16, 0.75, 1.2)
-        more = [boxes([shell], Material.PLASTIC), _child(rear, 0.75)]
-    elif luggage == "cargo":  # two wheels in front, a box with a child between them
-        wheels = [(rear, 0, radius), (front, 0.34, radius), (front, -0.34, radius)]
-        tub = (front - 0.5, length / 2, -0.3, 0.3, 0.3, 0.85)
-        more = [boxes([tub], Material.WOOD), _child(front - 0.2, 0.5)]
+    cases = {
+        "panniers": [(rear - 0.15, rear + 0.2, y, y + 0.15, 0.4, 0.75) for y in (-0.22, 0.07)],
+        "basket": [(bar + 0.05, bar + 0.33, -0.17, 0.17, high - 0.25, high)],
+        "child": [(rear - 0.22, rear - 0.16, -0.16, 0.16, 0.75, 1.2)],
+        "cargo": [(front - 0.5, length / 2, -0.3, 0.3, 0.3, 0.85)],
+    }
+    if luggage == "cargo":  # two wheels in front, a box with a child between them
+        wheels[1:] = [(front, 0.34, radius), (front, -0.34, radius)]
+    if luggage in ("child", "cargo"):
+        more.append(_child(*((rear, 0.75) if luggage == "child" else (front - 0.2, 0.5))))
+    if luggage in cases:
+        more.append(boxes(cases[luggage], Material.PLASTIC))
     frame = limbs([(*rod, rod[-1]) for rod in rods], Material.METAL, 4)
     return solids(frame, _rims(wheels), *more, volumes=_spokes(wheels))
 
