@@ -393,8 +393,8 @@ def _cycle(body: Body, gait, pace: float) -> Extent:
     first, last = (_leg(body.tall, gait, phase, pace) for phase in (0.0, LAST[gait]))
     back = last[2] - HEEL * last[4] - 0.09 * abs(last[5]) - 0.02
     ahead = first[2] + TOE * first[4] + 0.09 * abs(first[5]) + 0.02
-    share = 0.997 * (THIGH + SHANK) + 0.998 * NECK + CROWN
-    return back, 0.0, 0.0, ahead, 0.0, ANKLE + share * body.tall + 0.01
+    share = 0.997 * (THIGH + SHANK) + NECK + CROWN
+    return back, 0.0, 0.0, ahead, 0.0, ANKLE + share * body.tall + 0.02 * (gait is RUN)
 
 
 def walkers(rng: np.random.Generator) -> Thing:

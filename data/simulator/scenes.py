@@ -165,13 +165,18 @@ def _closing(rng: np.random.Generator, end: float) -> list[Placed]:
     return _across(rows, rng, end)
 
 
-def _across(lanes: list[Lane], rng: np.random.Generator, middle: float) -> list[Placed]:
-    """Lanes that run along v around s = middle: s of a lane is v here, and v is s."""
-    return [
-        Placed(p.thing, middle + p.v, p.s, p.heading, p.speed, p.course)
-        for lane in lanes
-        for p in replace(lane, aside=middle).fill(rng)
-    ]
+def _across(
+    lanes: list[Lane], rng: np.random.Generator, middle: float, closed=OPEN
+) -> list[Placed]:
+    """Lanes that run along v around s = middle, by a quarter turn of lanes along s. closed: an
+    interval of v."""
+    quarter, placed = np.pi / 2, []
+    for lane in lanes:
+        along = replace(lane, v=-lane.v, heading=lane.heading - quarter, aside=middle)
+        for thing, s, v, heading, speed, course in along.fill(rng, closed):
+            at = middle - v, s, heading + quarter
+            placed.append(Placed(thing, *at, speed, course + quarter))
+    return placed
 
 
 def cross_traffic(
@@ -180,24 +185,24 @@ def cross_traffic(
     """Traffic across the street around s = middle: two lanes, two cycle paths, two zebras, and
     lights at the corners.
     """
-    quarter, traffic, people = np.pi / 2, rng.choice((8.0, 30.0)), 11.0 / crowd
+    quarter, traffic, people = np.pi / 2, rng.choice((14.0, 50.0)), 11.0 / crowd
     foot, ride = ({"aside": middle, "all_are": kind} for kind in ("Pedestrian", "Cyclist"))
     lanes = [
         Lane(-1.8, 1.6, quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
         Lane(1.8, 1.6, -quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
-        Lane(-4.4, 0.7, quarter, RIDERS, (3, people), -25, 25, 4.0, **ride),
-        Lane(4.4, 0.7, -quarter, RIDERS, (3, people), -25, 25, 4.0, **ride),
+        Lane(-4.4, 0.7, quarter, RIDERS, (3, 2.5 * people), -25, 25, 4.0, **ride),
+        Lane(4.4, 0.7, -quarter, RIDERS, (3, 2.5 * people), -25, 25, 4.0, **ride),
         Lane(-6.5, 1.2, quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2, **foot),
         Lane(6.5, 1.2, -quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2, **foot),
     ]
     # the corners: the cross street goes on between houses or trees, which look to it
     fronts = FRONTS if rng.random() < 0.75 else GREEN
-    for s, turn in ((12.2, -quarter), (-12.2, quarter)):
-        lanes += [
-            Lane(s, 3.2, turn, fronts, (0.3, 4.0), start, end, wobble=0.0)
-            for start, end in ((-50.0, -right.edge - 1.0), (left.edge + 1.0, 50.0))
-        ]
+    corners = [
+        Lane(s, 3.2, turn, fronts, (0.3, 4.0), -50.0, 50.0, wobble=0.0)
+        for s, turn in ((12.2, -quarter), (-12.2, quarter))
+    ]
     placed = _across(lanes, rng, middle)
+    placed += _across(corners, rng, middle, (-right.edge - 1.0, left.edge + 1.0))
     if rng.random() < 0.6:
         places = (-right.inner - 1.0, left.inner + 1.0)
         placed += [Placed(traffic_light(rng), middle - 8.1, v, 0.0) for v in places]
