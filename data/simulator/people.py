@@ -241,8 +241,8 @@ def _limb(start: Point, bend: Point, end: Point, radii: list[float]) -> tuple[fl
     return (a, b, c, *upper, u, v, w, *lower, x, y, z, *radii, *radii)
 
 
-def figure(body: Body, pose: Pose) -> list[Hulls]:
-    """The hulls of somebody, clothes and what is carried."""
+def figure(body: Body, pose: Pose, more: Callable[[], Solids] = solids) -> Solids:
+    """Somebody with clothes and what is carried, and what `more` makes."""
     tall, cloth, girth = body.tall, body.cloth, body.girth
     rows, shoes = [], []
     leg = [r * tall + cloth for r in (0.055 * girth, 0.052 * girth, 0.037, 0.034, 0.023)]
@@ -268,7 +268,9 @@ def figure(body: Body, pose: Pose) -> list[Hulls]:
     wraps = [tube(*trunk), *([_hem(body, pose)] if body.hem else [])]
     clothes = [limbs(rows, Material.CLOTH), limbs(shoes, Material.CLOTH)]
     clothes.append(limbs(wraps, Material.CLOTH, 8))
-    return [*clothes, limbs([tube(*head)], Material.SKIN, 8), *_carried(body, pose)]
+    skin, other = limbs([tube(*head)], Material.SKIN, 8), more()
+    parts = (*clothes, skin, *_carried(body, pose), *other.hulls)
+    return solids(*parts, volumes=other.volumes)
 
 
 def _hem(body: Body, pose: Pose) -> tuple[float, ...]:
@@ -357,12 +359,7 @@ def _labelled(
     (x0, x1), (y0, y1), (z0, z1) = box
     over = 0.52 if body.carried == "umbrella" else 0.0
     whole = (x0 - over, y0 - over, 0.0, x1 + over, y1 + over, z1 + 0.6 * over)
-    return Thing(partial(_person, body, pose, more), whole, kind, (x0, y0, z0, x1, y1, z1))
-
-
-def _person(body: Body, pose: Pose, more: Callable[[], Solids]) -> Solids:
-    other = more()
-    return solids(*figure(body, pose), *other.hulls, volumes=other.volumes)
+    return Thing(partial(figure, body, pose, more), whole, kind, (x0, y0, z0, x1, y1, z1))
 
 
 def pedestrian(rng: np.random.Generator, way: str = "", pace: float = 0.0, push=False) -> Thing:
@@ -394,7 +391,7 @@ def _cycle(body: Body, gait, pace: float) -> Extent:
     back = last[2] - HEEL * last[4] - 0.09 * abs(last[5]) - 0.02
     ahead = first[2] + TOE * first[4] + 0.09 * abs(first[5]) + 0.02
     share = 0.997 * (THIGH + SHANK) + NECK + CROWN
-    return back, 0.0, 0.0, ahead, 0.0, ANKLE + share * body.tall + 0.02 * (gait is RUN)
+    return back, 0.0, 0.0, ahead, 0.0, ANKLE + share * body.tall + 0.05 * (gait is RUN)
 
 
 def walkers(rng: np.random.Generator) -> Thing:
@@ -428,12 +425,6 @@ def walkers(rng: np.random.Generator) -> Thing:
             x, y = away * (1 - cos(turn)), -away * sin(turn)
         places.append((b, x, y, turn))
     return replace(people[0], company=tuple(places))
-
-
-def _child(x: float, z: float) -> Hulls:
-    """A small child that sits there."""
-    head = (x, 0, z + 0.34, x + 0.02, 0, z + 0.54, 0.08, 0.06)
-    return limbs([(x, 0, z, x, 0, z + 0.34, 0.13, 0.1), head], Material.CLOTH)
 
 
 def _pram(size: float, deep: float) -> Solids:
@@ -485,7 +476,14 @@ def sitting_person(rng: np.random.Generator) -> Thing:
 def wheelchair_user(rng: np.random.Generator) -> Thing:
     """Somebody in a wheelchair: KITTI's type for all who sit, and the box holds the wheelchair."""
     hand = (0.1, 0.25, 0.2) if rng.random() < 0.6 else (0.22, 0.09, 0.2)
-    return _seated(rng, 0.48, (0.42, 0.22), hand, (-0.44, -0.33, 0.0, 0.6, 0.33, 0.95), _wheelchair)
+    wheels = [(-0.12, y, 0.3) for y in (-0.3, 0.3)]
+    rows = [
+        (-0.34, 0.2, -0.23, 0.23, 0.4, 0.46), (-0.36, -0.32, -0.22, 0.22, 0.4, 0.92),
+        (0.35, 0.58, -0.18, 0.18, 0.1, 0.14), (0.17, 0.4, -0.17, -0.14, 0.14, 0.42),
+    ]  # fmt: skip
+    rims = _rims([*wheels, (0.36, 0.24, 0.09), (0.36, -0.24, 0.09)])
+    chair = partial(solids, boxes(rows, Material.CLOTH), rims, volumes=_spokes(wheels))
+    return _seated(rng, 0.48, (0.42, 0.22), hand, (-0.44, -0.33, 0.0, 0.6, 0.33, 0.95), chair)
 
 
 def _seated(rng, seat: float, feet, hand: Point, extent: Extent, more) -> Thing:
@@ -496,14 +494,6 @@ def _seated(rng, seat: float, feet, hand: Point, extent: Extent, more) -> Thing:
     hands = [(x + hand[0], side * hand[1], z + hand[2]) for side in SIDES]
     pose = _pose(body, (x, z), 44.0 * u[1] - 14.0, ankles, FLAT, hands, 0.08 * u[2])
     return _labelled(rng, "Person_sitting", body, pose, (0.03, 0.05, 0.03), extent, more)
-
-
-def _wheelchair() -> Solids:
-    wheels = [(-0.12, y, 0.3) for y in (-0.3, 0.3)]
-    chair = [(-0.34, 0.2, -0.23, 0.23, 0.4, 0.46), (-0.36, -0.32, -0.22, 0.22, 0.4, 0.92)]
-    chair += [(0.35, 0.58, -0.18, 0.18, 0.1, 0.14), (0.17, 0.4, -0.17, -0.14, 0.14, 0.42)]
-    rims = _rims([*wheels, (0.36, 0.24, 0.09), (0.36, -0.24, 0.09)])
-    return solids(boxes(chair, Material.CLOTH), rims, volumes=_spokes(wheels))
 
 
 TURNS = [(cos(2 * pi * k / 10), sin(2 * pi * k / 10)) for k in range(11)]
@@ -545,7 +535,9 @@ def _bicycle(length: float, radius: float, grip: Point, seat, luggage: str) -> S
     if luggage == "cargo":  # two wheels in front, a box with a child between them
         wheels[1:] = [(front, 0.34, radius), (front, -0.34, radius)]
     if luggage in ("child", "cargo"):
-        more.append(_child(*((rear, 0.75) if luggage == "child" else (front - 0.2, 0.5))))
+        x, z = (rear, 0.75) if luggage == "child" else (front - 0.2, 0.5)
+        head = (x, 0, z + 0.34, x, 0, z + 0.54, 0.08, 0.06)
+        more.append(limbs([(x, 0, z, x, 0, z + 0.34, 0.13, 0.1), head], Material.CLOTH))
     if luggage in cases:
         more.append(boxes(cases[luggage], Material.PLASTIC))
     frame = limbs([(*rod, rod[-1]) for rod in rods], Material.METAL, 4)
@@ -594,18 +586,15 @@ def scooter_rider(rng: np.random.Generator) -> Thing:
     body, u = _rider(rng, 1.74), rng.random(4).tolist()
     pose = standing(body, (1.0, u[1], 0.0, u[2], u[3]), "at a bar", 0.14)
     front = 0.45 + 0.05 * u[0]
-    extent, ridden = (-0.55, -0.25, 0.0, front + 0.11, 0.25, 1.2), partial(_scooter, front)
-    return _labelled(rng, "Pedestrian", body, pose, (0.03, 0.05, 0.03), extent, ridden)
-
-
-def _scooter(front: float) -> Solids:
-    bar = front - 0.12
+    bar, extent = front - 0.12, (-0.55, -0.25, 0.0, front + 0.11, 0.25, 1.2)
     rods = [
         (front, 0, 0.12, bar, 0, 1.1, 0.03, 0.03),
         (bar, -0.24, 1.1, bar, 0.24, 1.1, 0.02, 0.02),
     ]
     deck = boxes([(-0.4, front - 0.08, -0.08, 0.08, 0.08, 0.14)], Material.RUBBER)
-    return solids(limbs(rods, Material.METAL, 4), deck, _rims([(-0.43, 0, 0.11), (front, 0, 0.11)]))
+    wheels = _rims([(-0.43, 0, 0.11), (front, 0, 0.11)])
+    ridden = partial(solids, limbs(rods, Material.METAL, 4), deck, wheels)
+    return _labelled(rng, "Pedestrian", body, pose, (0.03, 0.05, 0.03), extent, ridden)
 
 
 def motorcyclist(rng: np.random.Generator) -> Thing:

@@ -9,7 +9,7 @@ import torch
 from millisecond.data.simulator import furniture, people
 from millisecond.data.simulator.lanes import Lane
 from millisecond.data.simulator.people import RUN, WALK, pedestrian, striding, walkers
-from millisecond.data.simulator.solids import Thing, solids
+from millisecond.data.simulator.solids import Thing
 from millisecond.data.simulator.street import Placed, boxes_at
 from millisecond.ops import overlap_bev
 from tests.helpers.meshes import bounds_of, mesh_of
@@ -34,7 +34,7 @@ def _without_umbrella(thing: Thing) -> np.ndarray:
     body, pose, more = thing.make.args
     if body.carried != "umbrella":
         return bounds_of(thing.solids)
-    return bounds_of(people._person(body._replace(carried="nothing"), pose, more))
+    return bounds_of(people.figure(body._replace(carried="nothing"), pose, more))
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -68,7 +68,7 @@ def test_the_box_holds_the_whole_stride_and_no_more(way, monkeypatch):
         ends = []
         for phase in np.arange(0, 1, 0.025).tolist():
             pose = striding(body, gait, phase, *rest)
-            ends.append(bounds_of(solids(*people.figure(body, pose))))
+            ends.append(bounds_of(people.figure(body, pose)))
         low, high = np.array(ends)[:, 0].min(0), np.array(ends)[:, 1].max(0)
         assert (low[:2] > box[0, :2] - 0.012).all() and (high < box[1] + 0.012).all()
         assert max(low[0] - box[0, 0], box[1, 0] - high[0]) < 0.2
@@ -90,7 +90,7 @@ def test_a_gait_is_symmetric_and_its_limbs_keep_their_lengths(gait):
             assert np.linalg.norm(ankle - knee) == pytest.approx(0.246 * body.tall, rel=1e-6)
             ahead = (knee - hip) @ np.array([hip[1] - ankle[1], ankle[0] - hip[0]])
             assert ahead > -1e-6  # no knee bends backward
-        lowest = mesh_of(solids(*people.figure(body, pose))).vertices[:, 2].min()
+        lowest = mesh_of(people.figure(body, pose)).vertices[:, 2].min()
         assert -0.04 < lowest < 0.06
 
 
