@@ -343,8 +343,8 @@ def _labelled(
     extent: Extent | None = None, more: Callable[[], Solids] = solids,
 ) -> Thing:  # fmt: skip
     """Somebody with what `more` makes, and the box as an annotator draws it: longer, wider and
-    higher by up to twice the gaps, within the limits of the labels. extent: of what `more` makes,
-    or of the strides of a whole cycle."""
+    higher by up to twice the gaps, within the limits of the labels. extent: what `more` makes, or
+    the strides of a whole cycle."""
     whole, u, limits, box = reach(body, pose), rng.random(6).tolist(), SIZES.get(kind), []
     for axis in range(3):
         low, high = whole[axis], whole[axis + 3]

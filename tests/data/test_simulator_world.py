@@ -232,7 +232,7 @@ def test_boxes_hold_the_points_of_their_things():
 
 
 # by version of the world, see data/simulator/street.py
-STREETS = {11: "02faa306cdbcfad0d808514747db18f41ba2cbdb63241504eec1231d24da18b1"}
+STREETS = {12: "09548929ab5defe41f71b8a85e4d1dd57625f66a2d58bfca51fb596d2741f3b4"}
 
 
 @pytest.mark.parametrize("kernels", [True, False])
