@@ -168,9 +168,9 @@ def _pose(body: Body, hip, lean: float, ankles: Pair, toes, hands: Pair, out: fl
     top = hip[0] + SHOULDERS * tall * a, hip[1] + SHOULDERS * tall * b
     knees, elbows = [], []
     for side, (x, y, z), hand in zip(SIDES, ankles, hands, strict=True):
-        u, w = _joint(*hip, x, z, THIGH * tall, SHANK * tall)
+        u, w = _joint(hip[0], hip[1], x, z, THIGH * tall, SHANK * tall)
         knees.append((u, 0.6 * y + 0.4 * side * HIP * tall, w))
-        u, w = _joint(hand[0], hand[2], *top, FOREARM * tall, UPPER_ARM * tall)
+        u, w = _joint(hand[0], hand[2], top[0], top[1], FOREARM * tall, UPPER_ARM * tall)
         elbows.append((u, (side * body.shoulder + hand[1]) / 2 + side * out, w))
     return Pose(hip, (a, b), knees, ankles, toes, elbows, hands)
 
@@ -253,9 +253,9 @@ def figure(body: Body, pose: Pose, more: Callable[[], Solids] = solids) -> Solid
         rows.append(_limb(hip, pose.knees[k], pose.ankles[k], leg))
         rows.append(_limb(shoulder, pose.elbows[k], pose.hands[k], arm))
         (u, y, w), (a, b) = pose.ankles[k], pose.toes[k]
-        heel = (u - HEEL * a + 0.04 * b, y, w - HEEL * b - 0.04 * a, 0.042, 0.045)
-        toe = (u + TOE * a + 0.055 * b, y * 1.15, w + TOE * b - 0.055 * a, 0.042, 0.03)
-        shoes.append(tube(heel, toe))
+        back = (u - HEEL * a + 0.04 * b, y, w - HEEL * b - 0.04 * a, 0.042, 0.045)
+        front = (u + TOE * a + 0.055 * b, y * 1.15, w + TOE * b - 0.055 * a, 0.042, 0.03)
+        shoes.append(tube(back, front))
     broad = (girth + body.shoulder / (SHOULDER * tall)) / 2
     trunk = [
         (*pose.trunk(up * tall), wide * tall * broad + cloth, deep * tall * girth + cloth)
@@ -265,12 +265,11 @@ def figure(body: Body, pose: Pose, more: Callable[[], Solids] = solids) -> Solid
         (*pose.head(NECK * tall, up * tall), wide * tall + body.hair, deep * tall + body.hair)
         for up, wide, deep in HEAD
     ]
-    wraps = [tube(*trunk), *([_hem(body, pose)] if body.hem else [])]
-    clothes = [limbs(rows, Material.CLOTH), limbs(shoes, Material.CLOTH)]
-    clothes.append(limbs(wraps, Material.CLOTH, 8))
-    skin, other = limbs([tube(*head)], Material.SKIN, 8), more()
-    parts = (*clothes, skin, *_carried(body, pose), *other.hulls)
-    return solids(*parts, volumes=other.volumes)
+    wraps = [tube(*trunk)] + ([_hem(body, pose)] if body.hem else [])
+    parts = [limbs(rows, Material.CLOTH), limbs(shoes, Material.CLOTH), *_carried(body, pose)]
+    parts += [limbs(wraps, Material.CLOTH, 8), limbs([tube(*head)], Material.SKIN, 8)]
+    other = more()
+    return solids(*parts, *other.hulls, volumes=other.volumes)
 
 
 def _hem(body: Body, pose: Pose) -> tuple[float, ...]:
@@ -294,11 +293,11 @@ def _carried(body: Body, pose: Pose) -> list[Hulls]:
         return [limbs([tube((*low, 0.16, 0.09), (*high, 0.13, 0.07))], Material.CLOTH, 8)]
     if what == "bag":
         (x, z), y = pose.hip, -body.shoulder * body.girth - 0.06
-        low, high = (x, y, z - 0.08 * tall, 0.06, 0.15), (x, y, z + 0.06 * tall, 0.05, 0.14)
-        return [limbs([tube(low, high)], Material.CLOTH, 8)]
+        row = tube((x, y, z - 0.08 * tall, 0.06, 0.15), (x, y, z + 0.06 * tall, 0.05, 0.14))
+        return [limbs([row], Material.CLOTH, 8)]
     if what == "shopping":
-        low = (x, y, z - 0.42, 0.09, 0.14)
-        return [limbs([tube(low, (x, y, z, 0.04, 0.1))], Material.PLASTIC, 8)]
+        row = tube((x, y, z - 0.42, 0.09, 0.14), (x, y, z, 0.04, 0.1))
+        return [limbs([row], Material.PLASTIC, 8)]
     if what == "umbrella":
         top = tall + 0.25
         rods = [(x, y, z, x, y, top, 0.015, 0.015), (x, y, top - 0.22, x, y, top, 0.52, 0.06)]
@@ -310,14 +309,13 @@ def reach(body: Body, pose: Pose) -> Extent:
     """The extent of somebody without an umbrella, a little more than the hulls."""
     tall, cloth, girth, hip = body.tall, body.cloth, body.girth, pose.hip[0]
     crown, face = pose.head(NECK * tall, CROWN * tall), 0.063 * tall + body.hair
-    chest, deep, thick = pose.trunk(0.19 * tall)[0], 0.076 * tall * girth + cloth, 0.031 * tall
+    chest, deep = pose.trunk(0.19 * tall)[0], 0.076 * tall * girth + cloth
     joints = (*pose.knees, *pose.elbows, *pose.hands)
     x, y = [joint[0] for joint in joints], [abs(joint[1]) for joint in joints[2:]]
-    thick += cloth
+    thick, hips = 0.031 * tall + cloth, 0.056 * tall * (girth + 1) + cloth
     x0, x1 = min(min(x) - thick, crown[0] - face), max(max(x) + thick, crown[0] + face)
     x0, x1 = min(x0, chest - deep, hip - deep), max(x1, chest + deep, hip + deep)
-    wide = max(max(y) + thick, body.shoulder + 0.036 * tall + cloth)
-    wide = max(wide, 0.056 * tall * (girth + 1) + cloth)
+    wide = max(max(y) + thick, body.shoulder + 0.036 * tall + cloth, hips)
     if body.hem:
         x0, x1 = min(x0, min(x[:2]) - deep - 0.02), max(x1, max(x[:2]) + deep + 0.02)
         wide = max(wide, 0.13 * tall + cloth)
@@ -338,10 +336,7 @@ def reach(body: Body, pose: Pose) -> Extent:
     return x0, -right, 0.0, x1, wide, crown[2] + 0.01
 
 
-def _labelled(
-    rng: np.random.Generator, kind: str, body: Body, pose: Pose, gaps: Sequence[float],
-    extent: Extent | None = None, more: Callable[[], Solids] = solids,
-) -> Thing:  # fmt: skip
+def _labelled(rng, kind: str, body: Body, pose: Pose, gaps, extent=None, more=solids) -> Thing:
     """Somebody with what `more` makes, and the box as an annotator draws it: longer, wider and
     higher by up to twice the gaps, within the limits of the labels. extent: what `more` makes, or
     the strides of a whole cycle."""
@@ -516,7 +511,7 @@ def _spokes(wheels: Sequence[tuple], thick: float = 0.015, path: float = SPOKES)
 def _bicycle(length: float, radius: float, grip: Point, seat, luggage: str) -> Solids:
     """grip: the left end of the handlebar; seat: x and z of the saddle."""
     rear, front, more = radius - length / 2, length / 2 - radius, []
-    wheels, rack = [(rear, 0, radius), (front, 0, radius)], 2 * radius + 0.06
+    wheels, rack = [(rear, 0.0, radius), (front, 0.0, radius)], 2 * radius + 0.06
     (x, z), (bar, wide, high), (a, b) = seat, grip, CRANK
     rods = [
         (a, 0, b, x, 0, z, 0.02), (a, 0, b, front - 0.2, 0, 0.78, 0.023),
@@ -546,8 +541,7 @@ def _bicycle(length: float, radius: float, grip: Point, seat, luggage: str) -> S
 
 def bicycle(rng: np.random.Generator) -> Thing:
     """A parked bicycle: it has no label."""
-    u, luggage = rng.random(2).tolist(), LUGGAGE(rng.random())
-    luggage = "nothing" if luggage == "child" else luggage
+    u, luggage = rng.random(2).tolist(), LUGGAGE(rng.random()).replace("child", "nothing")
     half = 1.0 if luggage == "cargo" else 0.8 + 0.1 * u[0]
     make = partial(_bicycle, 2 * half, 0.34, (0.25, 0.28, 1.05), (-0.3, 0.88), luggage)
     return Thing(make, (-half - 0.05, -0.4, 0.0, half + 0.05, 0.4, 1.15))
@@ -618,10 +612,8 @@ def motorcycle(rng: np.random.Generator) -> Thing:
 def _motorcycle(scooter: bool, u) -> Solids:
     distance, radius = (1.25, 0.25) if scooter else (1.4, 0.31)
     half = distance / 2
-    rods = [
-        (half, 0, radius, half - 0.3, 0, 1.0, 0.05, 0.05),
-        (half - 0.28, -0.36, 1.02, half - 0.28, 0.36, 1.02, 0.025, 0.025),
-    ]
+    bar, fork = half - 0.28, (half, 0, radius, half - 0.3, 0, 1.0, 0.05, 0.05)
+    rods = [fork, (bar, -0.36, 1.02, bar, 0.36, 1.02, 0.025, 0.025)]
     if scooter:
         rows = [
             (-0.8, -0.1, -0.19, 0.19, 0.3, 0.8), (-0.1, 0.35, -0.17, 0.17, 0.25, 0.35),

@@ -165,11 +165,8 @@ def _closing(rng: np.random.Generator, end: float) -> list[Placed]:
     return _across(rows, rng, end)
 
 
-def _across(
-    lanes: list[Lane], rng: np.random.Generator, middle: float, closed=OPEN
-) -> list[Placed]:
-    """Lanes that run along v around s = middle, by a quarter turn of lanes along s. closed: an
-    interval of v."""
+def _across(lanes, rng: np.random.Generator, middle: float, closed=OPEN) -> list[Placed]:
+    """Lanes along v around s = middle: lanes along s, by a quarter turn. closed: in v."""
     quarter, placed = np.pi / 2, []
     for lane in lanes:
         along = replace(lane, v=-lane.v, heading=lane.heading - quarter, aside=middle)
@@ -186,14 +183,13 @@ def cross_traffic(
     lights at the corners.
     """
     quarter, traffic, people = np.pi / 2, rng.choice((14.0, 50.0)), 11.0 / crowd
-    foot, ride = ({"aside": middle, "all_are": kind} for kind in ("Pedestrian", "Cyclist"))
     lanes = [
         Lane(-1.8, 1.6, quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
         Lane(1.8, 1.6, -quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
-        Lane(-4.4, 0.7, quarter, RIDERS, (3, 2.5 * people), -25, 25, 4.0, **ride),
-        Lane(4.4, 0.7, -quarter, RIDERS, (3, 2.5 * people), -25, 25, 4.0, **ride),
-        Lane(-6.5, 1.2, quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2, **foot),
-        Lane(6.5, 1.2, -quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2, **foot),
+        Lane(-4.4, 0.7, quarter, RIDERS, (3, 2.5 * people), -25, 25, 4.0, all_are="Cyclist"),
+        Lane(4.4, 0.7, -quarter, RIDERS, (3, 2.5 * people), -25, 25, 4.0, all_are="Cyclist"),
+        Lane(-6.5, 1.2, quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2, 0, "Pedestrian"),
+        Lane(6.5, 1.2, -quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2, 0, "Pedestrian"),
     ]
     # the corners: the cross street goes on between houses or trees, which look to it
     fronts = FRONTS if rng.random() < 0.75 else GREEN
@@ -340,9 +336,8 @@ def _car_park(rng: np.random.Generator, name: str) -> Street:
             side.add(5.4, Material.ASPHALT, parked, (0.5, free), nose, jitter=0.2)
             if row == 0:
                 side.add(1.2, Material.CONCRETE, between, (2.0, 8.0))
-            side.add(
-                1.5, Material.ASPHALT, WALKERS, (0.5, 45.0), 0.0, wobble=1.0, all_are="Pedestrian"
-            )
+            on_foot = {"wobble": 1.0, "all_are": "Pedestrian"}
+            side.add(1.5, Material.ASPHALT, WALKERS, (0.5, 45.0), 0.0, **on_foot)
         if rng.random() < 0.5:
             side.add(6.4, Material.CONCRETE, FRONTS, (0.0, 5.0), wobble=0.0)
         else:
