@@ -111,8 +111,7 @@ class Lane:
                 s = closed[1] + self._gap(rng)
                 continue
             right, left = middle - half - low[1], middle + half - high[1]
-            kept = self.all_are or _kept(thing.kind, max(abs(s), self.aside), rng)
-            if right <= left and kept:
+            if right <= left and (self.all_are or _kept(thing.kind, max(abs(s), self.aside), rng)):
                 room = (left - right) / 2
                 v = (right + left) / 2 + rng.uniform(-1, 1) * min(self.jitter, room)
                 for member, x, y, turn in group:

@@ -229,8 +229,7 @@ def standing(body: Body, u: Sequence[float], hands: str, floor: float = 0.0) -> 
     if down:
         fists = [(x + 0.2 * turned, y, z + 0.1 * apart) for x, y, z in fists]
     bend = 32.0 + 25.0 * lean if down else 8.0 * lean - 2.0
-    hip = (-0.12 if down else 0.0, height)
-    return _pose(body, hip, bend, ankles, FLAT, fists, 0.08 * out * out)
+    return _pose(body, (-0.12 * down, height), bend, ankles, FLAT, fists, 0.08 * out * out)
 
 
 def _limb(start: Point, bend: Point, end: Point, radii: list[float]) -> tuple[float, ...]:
@@ -243,15 +242,14 @@ def _limb(start: Point, bend: Point, end: Point, radii: list[float]) -> tuple[fl
 
 def figure(body: Body, pose: Pose, more: Callable[[], Solids] = solids) -> Solids:
     """Somebody with clothes and what is carried, and what `more` makes."""
-    tall, cloth, girth = body.tall, body.cloth, body.girth
-    rows, shoes = [], []
+    tall, cloth, girth, rows, shoes = body.tall, body.cloth, body.girth, [], []
     leg = [r * tall + cloth for r in (0.055 * girth, 0.052 * girth, 0.037, 0.034, 0.023)]
     arm = [r * tall + cloth for r in (0.036, 0.032, 0.027, 0.025, 0.024)]
     (x, z), (sx, _, sz) = pose.hip, pose.trunk(SHOULDERS * tall)
     for k, side in enumerate(SIDES):
-        hip, shoulder = (x, side * HIP * tall, z), (sx, side * body.shoulder, sz)
+        hip, top = (x, side * HIP * tall, z), (sx, side * body.shoulder, sz)
         rows.append(_limb(hip, pose.knees[k], pose.ankles[k], leg))
-        rows.append(_limb(shoulder, pose.elbows[k], pose.hands[k], arm))
+        rows.append(_limb(top, pose.elbows[k], pose.hands[k], arm))
         (u, y, w), (a, b) = pose.ankles[k], pose.toes[k]
         back = (u - HEEL * a + 0.04 * b, y, w - HEEL * b - 0.04 * a, 0.042, 0.045)
         front = (u + TOE * a + 0.055 * b, y * 1.15, w + TOE * b - 0.055 * a, 0.042, 0.03)
@@ -299,9 +297,9 @@ def _carried(body: Body, pose: Pose) -> list[Hulls]:
         row = tube((x, y, z - 0.42, 0.09, 0.14), (x, y, z, 0.04, 0.1))
         return [limbs([row], Material.PLASTIC, 8)]
     if what == "umbrella":
-        top = tall + 0.25
-        rods = [(x, y, z, x, y, top, 0.015, 0.015), (x, y, top - 0.22, x, y, top, 0.52, 0.06)]
-        return [limbs(rods, Material.CLOTH, 8)]
+        canopy = (x, y, tall + 0.03, x, y, tall + 0.25, 0.52, 0.06)
+        rod = (x, y, z, x, y, tall + 0.25, 0.015, 0.015)
+        return [limbs([rod, canopy], Material.CLOTH, 8)]
     return []
 
 
@@ -595,8 +593,7 @@ def motorcyclist(rng: np.random.Generator) -> Thing:
     """Somebody on a motorcycle or a motor scooter. It is Misc: KITTI's cyclists ride bicycles but
     for a few, and a motorcycle has neither their sizes nor their shapes."""
     body, u = _rider(rng)._replace(hair=0.03), rng.random(6).tolist()
-    foot = 0.1 if u[0] < 0.5 else -0.05
-    ankles = [(foot, side * 0.2, 0.43) for side in SIDES]
+    ankles = [(0.1 if u[0] < 0.5 else -0.05, side * 0.2, 0.43) for side in SIDES]
     hands = [(0.33, side * 0.3, 1.06) for side in SIDES]
     pose = _pose(body, (-0.3, 0.92), 8.0 + 20.0 * u[1], ankles, FLAT, hands, 0.08 * u[2])
     extent, ridden = (-1.05, -0.36, 0.0, 1.02, 0.36, 1.35), partial(_motorcycle, u[0] < 0.5, u[3:])
@@ -610,8 +607,7 @@ def motorcycle(rng: np.random.Generator) -> Thing:
 
 
 def _motorcycle(scooter: bool, u) -> Solids:
-    distance, radius = (1.25, 0.25) if scooter else (1.4, 0.31)
-    half = distance / 2
+    half, radius = (0.625, 0.25) if scooter else (0.7, 0.31)
     bar, fork = half - 0.28, (half, 0, radius, half - 0.3, 0, 1.0, 0.05, 0.05)
     rods = [fork, (bar, -0.36, 1.02, bar, 0.36, 1.02, 0.025, 0.025)]
     if scooter:

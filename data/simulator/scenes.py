@@ -88,9 +88,7 @@ def _strips(right: Side, left: Side, lines: list[float]) -> tuple[np.ndarray, np
     return np.array(bounds), np.array(kinds, dtype=np.int64)
 
 
-TRAFFIC = mixed(
-    (0.82, car), (0.1, van), (0.05, truck), (0.012, bus), (0.008, trailer), (0.01, motorcyclist)
-)
+TRAFFIC = mixed((82, car), (10, van), (5, truck), (1.2, bus), (0.8, trailer), (1, motorcyclist))
 
 
 def lane_ahead(v: float, lane: float, traffic: float, speed: float, make=TRAFFIC) -> Lane:

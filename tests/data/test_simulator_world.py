@@ -232,7 +232,7 @@ def test_boxes_hold_the_points_of_their_things():
 
 
 # by version of the world, see data/simulator/street.py
-STREETS = {12: "09548929ab5defe41f71b8a85e4d1dd57625f66a2d58bfca51fb596d2741f3b4"}
+STREETS = {12: "e5e92a6d98cc6db49189f188179b752c50051da5d4068feec54fe356ad24e333"}
 
 
 @pytest.mark.parametrize("kernels", [True, False])
