@@ -3,7 +3,7 @@
 Segments of a body are shares of its stature after Drillis and Contini (1966; Winter, Biomechanics
 and Motor Control of Human Movement, figure 4.1). Stature is 1.70 m on average, its standard
 deviation 0.10 m. Angles of a walk are Perry's (Gait Analysis, 1992), angles of a run Novacheck's
-(Gait and Posture 7, 1998).
+(Gait and Pose 7, 1998).
 
 A box is drawn around a body, never a body into a box. KITTI's boxes keep their size in all frames
 of a track, so the box of somebody who walks holds the whole stride.
@@ -110,7 +110,7 @@ GROUPS = _choice(
 )  # fmt: skip
 
 
-class Body(NamedTuple):
+class Person(NamedTuple):
     """Somebody's measures."""
 
     tall: float  # stature, metres
@@ -145,12 +145,12 @@ class Pose(NamedTuple):
         return x + a * up, 0.0, z + sqrt(1 - a * a) * up
 
 
-def _body(rng: np.random.Generator, low: float = 1.45, high: float = 1.88) -> Body:
+def _body(rng: np.random.Generator, low: float = 1.45, high: float = 1.88) -> Person:
     tall = min(max(1.7 + 0.1 * float(rng.standard_normal()), low), high)
     girth, cloth, hair, dressed, hem, broad, carried = rng.random(7).tolist()
     shoulder, hem = (0.7 + 0.42 * broad) * SHOULDER * tall, (0.25 + 0.2 * hem) * (dressed < 0.22)
     girth, cloth, hair = 0.92 + 0.3 * girth * girth, 0.008 + 0.025 * cloth, 0.025 * hair
-    return Body(tall, shoulder, girth, cloth, hair, hem, CARRIED(carried))
+    return Person(tall, shoulder, girth, cloth, hair, hem, CARRIED(carried))
 
 
 def _joint(ax, az, bx, bz, first: float, second: float) -> tuple[float, float]:
@@ -162,7 +162,7 @@ def _joint(ax, az, bx, bz, first: float, second: float) -> tuple[float, float]:
     return ax + (along * x - off * z) / far, az + (along * z + off * x) / far
 
 
-def _pose(body: Body, hip, lean: float, ankles: Pair, toes, hands: Pair, out: float) -> Pose:
+def _pose(body: Person, hip, lean: float, ankles: Pair, toes, hands: Pair, out: float) -> Pose:
     """Knees bend forward, elbows back. lean: degrees; out: of the elbows, metres."""
     tall, (a, b) = body.tall, (sin(radians(lean)), cos(radians(lean)))
     top = hip[0] + SHOULDERS * tall * a, hip[1] + SHOULDERS * tall * b
@@ -175,7 +175,7 @@ def _pose(body: Body, hip, lean: float, ankles: Pair, toes, hands: Pair, out: fl
     return Pose(hip, (a, b), knees, ankles, toes, elbows, hands)
 
 
-def _hands(body: Body, where: str, far: float = 1.0, rise: float = 0.0) -> Pair:
+def _hands(body: Person, where: str, far: float = 1.0, rise: float = 0.0) -> Pair:
     far *= body.shoulder / (SHOULDER * body.tall)
     return [
         (x * body.tall, side * far * y * body.tall, z * body.tall + rise)
@@ -200,7 +200,7 @@ def _leg(tall: float, gait, phase: float, pace: float) -> tuple[float, ...]:
     return x, z, u, w, a, b, w - ANKLE * a + min(TOE * b, -HEEL * b), turn
 
 
-def striding(body: Body, gait, phase: float, pace: float, out: float, hands: str) -> Pose:
+def striding(body: Person, gait, phase: float, pace: float, out: float, hands: str) -> Pose:
     """Somebody at this share of a cycle of `WALK` or `RUN`; out: of the elbows, metres."""
     tall, runs = body.tall, gait is RUN
     legs = [_leg(tall, gait, (phase + half) % 1.0, pace) for half in (0.0, 0.5)]
@@ -219,7 +219,7 @@ def striding(body: Body, gait, phase: float, pace: float, out: float, hands: str
     return _pose(body, (0.0, rise), 12.0 if runs else 4.0, ankles, toes, fists, out)
 
 
-def standing(body: Body, u: Sequence[float], hands: str, floor: float = 0.0) -> Pose:
+def standing(body: Person, u: Sequence[float], hands: str, floor: float = 0.0) -> Pose:
     """Somebody who stands, or who bends down if the hands are down. floor: its height, metres."""
     apart, turned, aside, out, lean = u
     ahead, down = 0.16 * (apart - 0.5), hands == "down"
@@ -240,7 +240,7 @@ def _limb(start: Point, bend: Point, end: Point, radii: list[float]) -> tuple[fl
     return (a, b, c, *upper, u, v, w, *lower, x, y, z, *radii, *radii)
 
 
-def figure(body: Body, pose: Pose, more: Callable[[], Solids] = solids) -> Solids:
+def figure(body: Person, pose: Pose, more: Callable[[], Solids] = solids) -> Solids:
     """Somebody with clothes and what is carried, and what `more` makes."""
     tall, cloth, girth, rows, shoes = body.tall, body.cloth, body.girth, [], []
     leg = [r * tall + cloth for r in (0.055 * girth, 0.052 * girth, 0.037, 0.034, 0.023)]
@@ -270,7 +270,7 @@ def figure(body: Body, pose: Pose, more: Callable[[], Solids] = solids) -> Solid
     return solids(*parts, *other.hulls, volumes=other.volumes)
 
 
-def _hem(body: Body, pose: Pose) -> tuple[float, ...]:
+def _hem(body: Person, pose: Pose) -> tuple[float, ...]:
     """A skirt or the lower part of a coat, around both thighs."""
     tall, (x, top), rings = body.tall, pose.hip, []
     for k in range(6):
@@ -283,7 +283,7 @@ def _hem(body: Body, pose: Pose) -> tuple[float, ...]:
     return tube(*rings)
 
 
-def _carried(body: Body, pose: Pose) -> list[Hulls]:
+def _carried(body: Person, pose: Pose) -> list[Hulls]:
     tall, what, (x, y, z) = body.tall, body.carried, pose.hands[1]
     if what == "rucksack":
         back = -0.074 * tall * body.girth - 0.08
@@ -303,7 +303,7 @@ def _carried(body: Body, pose: Pose) -> list[Hulls]:
     return []
 
 
-def reach(body: Body, pose: Pose) -> Extent:
+def reach(body: Person, pose: Pose) -> Extent:
     """The extent of somebody without an umbrella, a little more than the hulls."""
     tall, cloth, girth, hip = body.tall, body.cloth, body.girth, pose.hip[0]
     crown, face = pose.head(NECK * tall, CROWN * tall), 0.063 * tall + body.hair
@@ -334,7 +334,7 @@ def reach(body: Body, pose: Pose) -> Extent:
     return x0, -right, 0.0, x1, wide, crown[2] + 0.01
 
 
-def _labelled(rng, kind: str, body: Body, pose: Pose, gaps, extent=None, more=solids) -> Thing:
+def _labelled(rng, kind: str, body: Person, pose: Pose, gaps, extent=None, more=solids) -> Thing:
     """Somebody with what `more` makes, and the box as an annotator draws it: longer, wider and
     higher by up to twice the gaps, within the limits of the labels. extent: what `more` makes, or
     the strides of a whole cycle."""
@@ -378,7 +378,7 @@ def pedestrian(rng: np.random.Generator, way: str = "", pace: float = 0.0, push=
     return _labelled(rng, "Pedestrian", body, pose, (0.04, 0.08, 0.04), extent)
 
 
-def _cycle(body: Body, gait, pace: float) -> Extent:
+def _cycle(body: Person, gait, pace: float) -> Extent:
     """The extent of the shoes over a whole cycle, and the height when the hips are highest."""
     first, last = (_leg(body.tall, gait, phase, pace) for phase in (0.0, LAST[gait]))
     back = last[2] - HEEL * last[4] - 0.09 * abs(last[5]) - 0.02
@@ -545,7 +545,7 @@ def bicycle(rng: np.random.Generator) -> Thing:
     return Thing(make, (-half - 0.05, -0.4, 0.0, half + 0.05, 0.4, 1.15))
 
 
-def _rider(rng: np.random.Generator, high: float = 1.88) -> Body:
+def _rider(rng: np.random.Generator, high: float = 1.88) -> Person:
     body = _body(rng, 1.45, high)
     return body._replace(carried="rucksack" if body.carried == "rucksack" else "nothing", hem=0.0)
 
