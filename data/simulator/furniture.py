@@ -12,7 +12,18 @@ from millisecond.data.simulator.solids import (
     boxes,
     limbs,
     solids,
+    tube,
     upright,
+)
+
+# Things that a scan may take for somebody: height and radius of rings, metres.
+TURNED = (
+    ((0, 0.14), (0.1, 0.14), (0.12, 0.1), (0.65, 0.1), (0.72, 0.13), (0.85, 0.04)),  # hydrant
+    ((0, 0.04), (1.0, 0.04), (1.05, 0.12), (1.5, 0.16), (2.2, 0.1), (2.5, 0.02)),  # folded parasol
+    ((0, 0.05), (1.05, 0.05), (1.07, 0.14), (1.35, 0.17), (1.5, 0.14), (1.55, 0.04)),  # meter
+    ((0, 0.22), (0.4, 0.28), (0.42, 0.1), (0.7, 0.33), (1.2, 0.28), (1.8, 0.03)),  # tree in a tub
+    ((0, 0.2), (0.2, 0.28), (0.5, 0.3), (0.8, 0.2), (0.92, 0.08), (1.1, 0.14)),  # full sack
+    ((0, 0.3), (0.5, 0.26), (0.52, 0.2), (1.3, 0.24), (1.5, 0.1), (1.75, 0.12)),  # statue
 )
 
 
@@ -74,10 +85,13 @@ def column(rng: np.random.Generator) -> Thing:
 
 
 def person_like(rng: np.random.Generator) -> Thing:
-    """A thing that has a person's size: a machine, a pump, a plant in a tub."""
-    parts = rng.uniform((0.2, 0.2, 0.5, 0.1, 0.1, 0.4), (0.7, 0.6, 1.1, 0.5, 0.5, 0.9)).tolist()
-    make = partial(_stack, parts, tuple(rng.uniform(-0.1, 0.1, 2).tolist()))
-    return Thing(make, upright(0.8, 0.8, parts[2] + parts[5]))
+    """A thing of a person's size, see `TURNED`."""
+    high, wide = rng.uniform(0.85, 1.15), rng.uniform(0.8, 1.25)
+    rings = TURNED[int(rng.integers(len(TURNED)))]
+    row = tube(*((0.0, 0.0, high * z, wide * r, wide * r) for z, r in rings))
+    radius = wide * max(r for _, r in rings)
+    make = partial(solids, limbs([row], Material.PLASTIC, 8))
+    return Thing(make, upright(2 * radius, 2 * radius, high * rings[-1][0]))
 
 
 def bench(rng: np.random.Generator) -> Thing:
@@ -115,15 +129,6 @@ def _cabinet(length: float, width: float, height: float) -> Solids:
         (-x, x, -y, y, 0.9 * height, height),
     ]
     return solids(boxes(rows, Material.PLASTIC))
-
-
-def _stack(parts, shift) -> Solids:
-    rows, z, at = [], 0.0, (0.0, 0.0)
-    for length, width, height in (parts[:3], parts[3:]):
-        x, y = length / 2, width / 2
-        rows.append((at[0] - x, at[0] + x, at[1] - y, at[1] + y, z, z + height))
-        z, at = z + height, shift
-    return solids(boxes(rows, Material.METAL))
 
 
 def _lamp(height: float, arm: float, radius: float) -> Solids:

@@ -4,7 +4,7 @@ from the inner edge outwards.
 """
 
 from bisect import bisect, bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,8 +39,12 @@ from millisecond.data.simulator.people import (
     bicycle,
     cyclist,
     motorcycle,
+    motorcyclist,
     pedestrian,
+    scooter_rider,
     sitting_person,
+    walkers,
+    wheelchair_user,
 )
 from millisecond.data.simulator.plants import (
     bush,
@@ -83,25 +87,36 @@ class Lane:
     jitter: float = 0.0  # of v, metres
     wobble: float = 0.02  # standard deviation of the heading, radians
     aside: float = 0.0  # how far from the sensor the lane's s = 0 lies, metres
+    all_are: str = ""  # of this type, or its company: who is not kept is not made at all
 
     def fill(self, rng: np.random.Generator, closed: tuple[float, float] = OPEN) -> list[Placed]:
         """Things from start to end; none reaches into the interval `closed` of s."""
         placed, s = [], self.start + rng.exponential(self.gap[1])
         middle, half = float(self.v), float(self.half)
         while s < self.end:
+            if self.all_are and not _kept(self.all_are, max(abs(s), self.aside), rng):
+                s += 1.0 + self._gap(rng)
+                continue
             thing = self.make(rng)
             heading = float(self.heading)
             if self.wobble:
                 heading += rng.normal(0, self.wobble)
             low, high = _footprint(thing, heading)
+            group = list(_group(thing, heading))
+            for other, x, y, turn in group[1:]:
+                a, b = _footprint(other, turn)
+                low = min(low[0], a[0] + x), min(low[1], a[1] + y)
+                high = max(high[0], b[0] + x), max(high[1], b[1] + y)
             if s + high[0] - low[0] > closed[0] and s < closed[1]:
                 s = closed[1] + self._gap(rng)
                 continue
             right, left = middle - half - low[1], middle + half - high[1]
-            if right <= left and _kept(thing, max(abs(s), self.aside), rng):
+            if right <= left and (self.all_are or _kept(thing.kind, max(abs(s), self.aside), rng)):
                 room = (left - right) / 2
                 v = (right + left) / 2 + rng.uniform(-1, 1) * min(self.jitter, room)
-                placed.append(Placed(thing, s - low[0], v, heading, self.speed, self.heading))
+                for member, x, y, turn in group:
+                    at = s - low[0] + x, v + y
+                    placed.append(Placed(member, *at, turn, self.speed, self.heading))
             s += high[0] - low[0] + self._gap(rng)
         return placed
 
@@ -109,10 +124,10 @@ class Lane:
         return self.gap[0] + rng.exponential(self.gap[1])
 
 
-def _kept(thing: Thing, distance: float, rng: np.random.Generator) -> bool:
-    if thing.kind not in KEPT:
+def _kept(kind: str | None, distance: float, rng: np.random.Generator) -> bool:
+    if kind not in KEPT:
         return True
-    return rng.random() < _between(float(distance), *KEPT[thing.kind])
+    return rng.random() < _between(float(distance), *KEPT[kind])
 
 
 def _between(x: float, places: tuple[float, ...], values: tuple[float, ...]) -> float:
@@ -135,6 +150,15 @@ def _footprint(thing: Thing, heading: float) -> tuple[tuple[float, float], tuple
     return (min(s), min(v)), (max(s), max(v))
 
 
+def _group(thing: Thing, heading: float) -> Iterator[tuple[Thing, float, float, float]]:
+    """A turned thing and its company, each with s, v and heading from the first."""
+    yield thing, 0.0, 0.0, heading
+    if thing.company:
+        cos, sin = float(np.cos(heading)), float(np.sin(heading))
+        for other, x, y, turn in thing.company:
+            yield other, cos * x - sin * y, sin * x + cos * y, heading + turn
+
+
 def mixed(*choices: tuple[float, Maker]) -> Maker:
     """A maker that takes one of these makers, each with a weight."""
     weights = np.cumsum([weight for weight, _ in choices]).tolist()
@@ -146,7 +170,10 @@ def mixed(*choices: tuple[float, Maker]) -> Maker:
     return make
 
 
-PARKED = mixed((0.87, car), (0.08, van), (0.015, truck), (0.015, trailer), (0.02, motorcycle))
+WALKERS = mixed((0.97, walkers), (0.02, scooter_rider), (0.01, wheelchair_user))
+RIDERS = mixed((0.93, cyclist), (0.04, scooter_rider), (0.03, motorcyclist))
+VEHICLES = mixed((0.87, car), (0.08, van), (0.015, truck), (0.015, trailer), (0.02, motorcycle))
+PARKED = mixed((0.99, VEHICLES), (0.01, walkers))  # people stand between parked cars
 FURNITURE = mixed(
     (3, tree),
     (2, young_tree),
@@ -155,7 +182,7 @@ FURNITURE = mixed(
     (3, bollard),
     (2, bin_box),
     (1, column),
-    (2, person_like),
+    (4, person_like),
     (1, bench),
     (2, bicycle),
     (1, motorcycle),
@@ -170,7 +197,7 @@ FRONTS = mixed((6, house), (1, shed), (0.5, noise_barrier))
 TOWN_BEHIND = mixed((4, house), (4, tree), (1, fir), (0.5, shed))
 WOODS = mixed((6, tree), (2, fir), (3, thicket), (0.5, house))
 CLUTTER = mixed(
-    (2, bicycle), (1, motorcycle), (2, bin_box), (2, person_like), (1, container), (1, bollard)
+    (2, bicycle), (1, motorcycle), (2, bin_box), (3, person_like), (1, container), (1, bollard)
 )
 
 
@@ -252,9 +279,10 @@ def walled_side(rng: np.random.Generator, side: Side, speed: float, crowd: float
     _kerbside(rng, side, speed, crowd, 2.2)
     side.step(rng.uniform(0.08, 0.16))
     if rng.random() < 0.5:
-        gap = (0.1, rng.choice((1.5, 4.0, 20.0)) / crowd)
+        gap = (0.1, rng.choice((2.5, 7.0, 30.0)) / crowd)
         pace, turn = rng.choice((0.0, 1.2)) if speed else 0.0, np.pi * rng.integers(2)
-        side.add(1.1, Material.CONCRETE, pedestrian, gap, turn, wobble=0.02, speed=pace)
+        ways = {"wobble": 0.02, "speed": pace, "all_are": "Pedestrian"}
+        side.add(1.1, Material.CONCRETE, pedestrian, gap, turn, **ways)
     width, make = ((0.45, wall), (0.22, fence), (1.2, hedge))[int(rng.integers(3))]
     side.add(width, Material.GRASS, make, (0.0, rng.exponential(2.0)), wobble=0.0)
     if rng.random() < 0.5:
@@ -270,7 +298,8 @@ def _kerbside(
     if rng.random() < 0.6:
         pace = min(speed, 5.0)
         bikes = (2.0, 25.0 / crowd)
-        side.add(1.5, Material.ASPHALT, cyclist, bikes, side.along, speed=pace, wobble=0.05)
+        ways = {"speed": pace, "wobble": 0.05, "all_are": "Cyclist"}
+        side.add(1.5, Material.ASPHALT, RIDERS, bikes, side.along, **ways)
     parking = rng.choice(("parallel", "perpendicular", "none"), p=(0.6, 0.07, 0.33))
     free = 1.5 + rng.exponential(12.0)
     if parking == "parallel":
@@ -283,13 +312,13 @@ def _kerbside(
 
 def _pavement(rng: np.random.Generator, side: Side, speed: float, crowd: float) -> None:
     """One or two rows of people, all walking or all standing about."""
-    people = rng.choice((1.5, 4.0, 20.0), p=(0.3, 0.35, 0.35)) / crowd
+    people = rng.choice((3.5, 10.0, 50.0), p=(0.3, 0.35, 0.35)) / crowd
     pace = rng.choice((0.0, 1.2)) if speed else 0.0  # people do not walk into a crossing
     turn, wobble = np.pi * rng.integers(2), 0.25 if pace else 1.2
-    ways = {"jitter": 0.1, "wobble": wobble, "speed": pace}
+    ways = {"jitter": 0.1, "wobble": wobble, "speed": pace, "all_are": "Pedestrian"}
     for row in range(int(rng.integers(1, 3))):
-        width, gap = rng.uniform(1.0, 1.4), (0.1, people * (1 + row))
-        side.add(width, Material.CONCRETE, pedestrian, gap, turn + row * np.pi, **ways)
+        width, gap = rng.uniform(1.0, 2.0), (0.1, people * (1 + row))
+        side.add(width, Material.CONCRETE, WALKERS, gap, turn + row * np.pi, **ways)
 
 
 def gardens(rng: np.random.Generator, side: Side) -> None:
@@ -309,7 +338,7 @@ def park_side(rng: np.random.Generator, side: Side, crowd: float) -> None:
     if rng.random() < 0.5:
         side.step(rng.uniform(0.08, 0.16))
     side.add(1.5, Material.GRASS, FURNITURE, (2.0, 12.0), jitter=0.3, wobble=0.3)
-    people, gap, turn = mixed((3, pedestrian), (1, cyclist)), (0.5, 70.0 / crowd), rng.integers(2)
+    people, gap, turn = mixed((3, WALKERS), (1, RIDERS)), (0.5, 70.0 / crowd), rng.integers(2)
     side.add(1.8, Material.CONCRETE, people, gap, np.pi * turn, jitter=0.5, wobble=0.2)
     side.add(4.5, Material.GRASS, GREEN, (0.5, rng.uniform(1, 8)), jitter=2.0)
     side.add(4.5, Material.GRASS, mixed((4, GREEN), (1, bench)), (0.5, 4.0), jitter=2.0)
@@ -327,7 +356,7 @@ def country_side(rng: np.random.Generator, side: Side) -> None:
     bank = rng.uniform(-1.0, 1.6) if rng.random() < 0.7 else 0.0
     side.step(bank, 2.5)
     if rng.random() < 0.25:
-        people = mixed((2, cyclist), (1, pedestrian))
+        people = mixed((2, RIDERS), (1, WALKERS))
         side.add(2.2, Material.ASPHALT, people, (2.0, 25.0), side.along, jitter=0.4)
     side.add(4.5, Material.GRASS, WILD, (0.2, rng.exponential(8.0)), jitter=0.5)
     far = mixed((4, WILD), (1, fence), (0.3, house))
@@ -370,4 +399,4 @@ def median(rng: np.random.Generator, side: Side) -> None:
 
 def stop(rng: np.random.Generator, side: Side) -> None:
     """A shelter with people waiting."""
-    side.add(1.7, Material.CONCRETE, mixed((1, shelter), (3, pedestrian)), (0.2, 15.0), wobble=0.0)
+    side.add(1.7, Material.CONCRETE, mixed((1, shelter), (3, WALKERS)), (0.2, 15.0), wobble=0.0)

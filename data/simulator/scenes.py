@@ -21,7 +21,9 @@ from millisecond.data.simulator.lanes import (
     GREEN,
     OPEN,
     PARKED,
+    RIDERS,
     TOWN_BEHIND,
+    WALKERS,
     Lane,
     Side,
     behind,
@@ -36,7 +38,7 @@ from millisecond.data.simulator.lanes import (
     walled_side,
 )
 from millisecond.data.simulator.lorries import bus, trailer, tram, truck
-from millisecond.data.simulator.people import bicycle, cyclist, pedestrian
+from millisecond.data.simulator.people import bicycle, cyclist, motorcyclist, pedestrian
 from millisecond.data.simulator.plants import hedge, young_tree
 from millisecond.data.simulator.solids import Material
 from millisecond.data.simulator.street import SENSOR_HEIGHT, Placed, Street
@@ -86,7 +88,7 @@ def _strips(right: Side, left: Side, lines: list[float]) -> tuple[np.ndarray, np
     return np.array(bounds), np.array(kinds, dtype=np.int64)
 
 
-TRAFFIC = mixed((0.82, car), (0.1, van), (0.06, truck), (0.012, bus), (0.008, trailer))
+TRAFFIC = mixed((82, car), (10, van), (5, truck), (1.2, bus), (0.8, trailer), (1, motorcyclist))
 
 
 def lane_ahead(v: float, lane: float, traffic: float, speed: float, make=TRAFFIC) -> Lane:
@@ -152,7 +154,7 @@ def _closing(rng: np.random.Generator, end: float) -> list[Placed]:
     turn = -np.pi / 2
     rows = [
         Lane(-3.0, 1.3, turn, mixed((3, car), (1, FURNITURE), (1, van)), (0.6, 15.0), -30, 30),
-        Lane(-0.5, 0.8, turn, mixed((2, pedestrian), (3, FURNITURE)), (0.6, 9.0), -30, 30),
+        Lane(-0.5, 0.8, turn, mixed((2, WALKERS), (3, FURNITURE)), (0.6, 9.0), -30, 30),
     ]
     if rng.random() < 0.6:
         rows.append(Lane(5.0, 3.2, turn, FRONTS, (0.0, 2.0), -40, 40, wobble=0.0))
@@ -161,13 +163,15 @@ def _closing(rng: np.random.Generator, end: float) -> list[Placed]:
     return _across(rows, rng, end)
 
 
-def _across(lanes: list[Lane], rng: np.random.Generator, middle: float) -> list[Placed]:
-    """Lanes that run along v around s = middle: s of a lane is v here, and v is s."""
-    return [
-        Placed(p.thing, middle + p.v, p.s, p.heading, p.speed, p.course)
-        for lane in lanes
-        for p in replace(lane, aside=middle).fill(rng)
-    ]
+def _across(lanes, rng: np.random.Generator, middle: float, closed=OPEN) -> list[Placed]:
+    """Lanes along v around s = middle: lanes along s, by a quarter turn. closed: in v."""
+    quarter, placed = np.pi / 2, []
+    for lane in lanes:
+        along = replace(lane, v=-lane.v, heading=lane.heading - quarter, aside=middle)
+        for thing, s, v, heading, speed, course in along.fill(rng, closed):
+            at = middle - v, s, heading + quarter
+            placed.append(Placed(thing, *at, speed, course + quarter))
+    return placed
 
 
 def cross_traffic(
@@ -176,23 +180,23 @@ def cross_traffic(
     """Traffic across the street around s = middle: two lanes, two cycle paths, two zebras, and
     lights at the corners.
     """
-    quarter, traffic, people = np.pi / 2, rng.choice((8.0, 30.0)), 6.0 / crowd
+    quarter, traffic, people = np.pi / 2, rng.choice((14.0, 50.0)), 11.0 / crowd
     lanes = [
         Lane(-1.8, 1.6, quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
         Lane(1.8, 1.6, -quarter, TRAFFIC, (4, traffic), -40, 40, 6.0),
-        Lane(-4.4, 0.7, quarter, cyclist, (3, people), -25, 25, 4.0),
-        Lane(4.4, 0.7, -quarter, cyclist, (3, people), -25, 25, 4.0),
-        Lane(-6.5, 1.2, quarter, pedestrian, (0.3, people), -15, 15, 1.4, 0.4, 0.2),
-        Lane(6.5, 1.2, -quarter, pedestrian, (0.3, people), -15, 15, 1.4, 0.4, 0.2),
+        Lane(-4.4, 0.7, quarter, RIDERS, (3, 2.5 * people), -25, 25, 4.0, all_are="Cyclist"),
+        Lane(4.4, 0.7, -quarter, RIDERS, (3, 2.5 * people), -25, 25, 4.0, all_are="Cyclist"),
+        Lane(-6.5, 1.2, quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2, 0, "Pedestrian"),
+        Lane(6.5, 1.2, -quarter, WALKERS, (0.3, people), -15, 15, 1.4, 0.4, 0.2, 0, "Pedestrian"),
     ]
     # the corners: the cross street goes on between houses or trees, which look to it
     fronts = FRONTS if rng.random() < 0.75 else GREEN
-    for s, turn in ((12.2, -quarter), (-12.2, quarter)):
-        lanes += [
-            Lane(s, 3.2, turn, fronts, (0.3, 4.0), start, end, wobble=0.0)
-            for start, end in ((-50.0, -right.edge - 1.0), (left.edge + 1.0, 50.0))
-        ]
+    corners = [
+        Lane(s, 3.2, turn, fronts, (0.3, 4.0), -50.0, 50.0, wobble=0.0)
+        for s, turn in ((12.2, -quarter), (-12.2, quarter))
+    ]
     placed = _across(lanes, rng, middle)
+    placed += _across(corners, rng, middle, (-right.edge - 1.0, left.edge + 1.0))
     if rng.random() < 0.6:
         places = (-right.inner - 1.0, left.inner + 1.0)
         placed += [Placed(traffic_light(rng), middle - 8.1, v, 0.0) for v in places]
@@ -246,7 +250,7 @@ def _town(rng: np.random.Generator, name: str) -> Street:
 
 def _square(rng: np.random.Generator, name: str) -> Street:
     """A place for walkers and cyclists, cafes, bicycles; cars are rare."""
-    crowd = rng.choice((2.5, 8.0, 25.0), p=(0.35, 0.4, 0.25))
+    crowd = rng.choice((5.0, 14.0, 40.0), p=(0.35, 0.4, 0.25))
     right, left = Side(1.7, -1), Side(1.7, 1)
     for side in (right, left):
         if rng.random() < 0.5:
@@ -263,16 +267,16 @@ def _square(rng: np.random.Generator, name: str) -> Street:
             side.add(5.0, Material.GRASS, GREEN, (0.5, 4.0), jitter=1.5)
             behind(rng, side, TOWN_BEHIND, 0.8)
     traffic = mixed((4, pedestrian), (3, cyclist), (2, car), (1, van))
-    ahead = Lane(0.0, 1.6, 0.0, traffic, (2.0, 3 * crowd), 6.0, wobble=0.3, jitter=0.8)
+    ahead = Lane(0.0, 1.6, 0.0, traffic, (2.0, 2 * crowd), 6.0, wobble=0.3, jitter=0.8)
     return StreetPlan([ahead], (right, left), [], 0.0).street(rng, name, end=some_end(rng))
 
 
 def _walkers(rng: np.random.Generator, side: Side, gap: float) -> float:
     """Two rows of walkers, the other way each, so far apart; returns the gap for the next row."""
-    walkers, turn = mixed((8, pedestrian), (2, cyclist)), np.pi * rng.integers(2)
+    people, turn = mixed((8, WALKERS), (2, RIDERS)), np.pi * rng.integers(2)
     for _ in range(2):
         wobble = rng.choice((0.3, 1.5))
-        side.add(1.2, Material.CONCRETE, walkers, (0.1, gap), turn, jitter=0.1, wobble=wobble)
+        side.add(1.5, Material.CONCRETE, people, (0.1, gap), turn, jitter=0.1, wobble=wobble)
         turn += np.pi
         gap *= rng.uniform(1.0, 2.5)
     return gap
@@ -330,7 +334,8 @@ def _car_park(rng: np.random.Generator, name: str) -> Street:
             side.add(5.4, Material.ASPHALT, parked, (0.5, free), nose, jitter=0.2)
             if row == 0:
                 side.add(1.2, Material.CONCRETE, between, (2.0, 8.0))
-            side.add(1.1, Material.ASPHALT, pedestrian, (0.5, 45.0), 0.0, wobble=1.0)
+            on_foot = {"wobble": 1.0, "all_are": "Pedestrian"}
+            side.add(1.5, Material.ASPHALT, WALKERS, (0.5, 45.0), 0.0, **on_foot)
         if rng.random() < 0.5:
             side.add(6.4, Material.CONCRETE, FRONTS, (0.0, 5.0), wobble=0.0)
         else:

@@ -96,11 +96,20 @@ def boxes(rows: Sequence[tuple], material: Material | Sequence[Material]) -> Hul
 def limbs(rows: Sequence[tuple], material: Material, sides: int = 6) -> Hulls:
     """Tapered rods, each (x, y, z of its start, x, y, z of its end, radius there, radius here).
 
-    A radius is one number, equal all around. Or a row has four radii: across at the start, across
-    at the end, deep at the start, deep at the end. 'Across' is the direction nearest to y.
+    A radius is one number, equal all around. Or a row has the radii across at the start and at the
+    end, then the radii deep there. 'Across' is the direction nearest to y. A limb that bends has
+    more rings: x, y, z of each, all radii across, all radii deep.
     """
-    kind = Kind(_rod_vertices, 2, sides, len(rows[0]))
+    numbers = len(rows[0])
+    kind = Kind(_rod_vertices, max(numbers // 5, 2), sides, numbers)
     return Hulls(kind, rows, _each(material, len(rows)))
+
+
+def tube(*rings: tuple[float, ...]) -> tuple[float, ...]:
+    """A row of `limbs` through rings (x, y, z, radius across, radius deep)."""
+    x, y, z, across, deep = zip(*rings, strict=True)
+    places = [value for place in zip(x, y, z, strict=True) for value in place]
+    return (*places, *across, *deep)
 
 
 def loft(rings: np.ndarray, material: np.ndarray) -> Hulls:
@@ -131,26 +140,32 @@ def _loft_vertices(rows: Sequence | np.ndarray, _: int) -> np.ndarray:
 
 
 def _rod_vertices(rows: Sequence | np.ndarray, sides: int) -> np.ndarray:
-    values = np.array(rows, dtype=np.float64).T[..., None]  # [8 or 10, N, 1]
-    start, end = values[:3], values[3:6]
-    across, deep = values[6:8], values[8:] if len(values) == 10 else values[6:8]
-    x, y, z = end - start
-    length = np.sqrt(x * x + y * y + z * z)
-    x, y, z = x / length, y / length, z / length
+    values = np.array(rows, dtype=np.float64).T  # [8 or 5 R, N] for R rings
+    count = max(len(values) // 5, 2)
+    places, radii = values[: 3 * count].reshape(count, 3, -1), values[3 * count :, :, None]
+    x, y, z = _unit(*(places[1:] - places[:-1]).swapaxes(0, 1))
+    if count > 2:  # a ring between two parts lies in the plane that halves their angle
+        halves = _unit(*(way[1:] + way[:-1] for way in (x, y, z)))
+        ends = zip((x, y, z), halves, strict=True)
+        x, y, z = (np.concatenate([way[:1], half, way[-1:]]) for way, half in ends)
     # u is the axis of x or y made square to the rod, w is square to both
-    along_y = np.abs(y) > 0.9
-    share = np.where(along_y, x, y)
-    u = along_y - share * x, ~along_y - share * y, -share * z
-    length = np.sqrt(u[0] * u[0] + u[1] * u[1] + u[2] * u[2])
-    ux, uy, uz = (part / length for part in u)
-    w = y * uz - z * uy, z * ux - x * uz, x * uy - y * ux
+    by_x = (np.abs(y) > 0.9).any(axis=0)
+    by_y, main = ~by_x, np.where(by_x, x, y)
+    size = np.sqrt(1 - main * main)
+    u = (by_x - main * x) / size, (by_y - main * y) / size, -main * z / size
+    w = -z * by_y / size, z * by_x / size, (x * by_y - y * by_x) / size
     cos, sin = _circle(sides)
-    rings = np.empty((len(rows), 2, sides, 3), np.float32)
-    for ring, place, wide, high in ((0, start, across[0], deep[0]), (1, end, across[1], deep[1])):
-        right, up = wide * cos, high * sin
-        for axis, (a, b) in enumerate(zip((ux, uy, uz), w, strict=True)):
-            rings[:, ring, :, axis] = place[axis] + right * a + up * b
-    return rings.reshape(-1, 2 * sides, 3)
+    right, up = radii[:count] * cos, radii[-count:] * sin  # [R or 1, N, sides]
+    rings = np.empty((places.shape[2], count, sides, 3), np.float32)
+    for axis, (a, b) in enumerate(zip(u, w, strict=True)):
+        ring = places[:, axis, :, None] + right * a[..., None] + up * b[..., None]
+        rings[..., axis] = ring.swapaxes(0, 1)
+    return rings.reshape(-1, count * sides, 3)
+
+
+def _unit(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...]:
+    length = np.sqrt(x * x + y * y + z * z)
+    return x / length, y / length, z / length
 
 
 @cache
@@ -203,6 +218,8 @@ class Thing:
     # metres that annotators leave out of its tail, nose or side where the sensor never sees these
     unseen: tuple[float, float, float] = (0.0, 0.0, 0.0)
     stem: tuple[float, float] | None = None  # length, width at the ground, metres
+    # things that stand with it: each with its x, y and heading in the frame of this one
+    company: tuple[tuple["Thing", float, float, float], ...] = ()
 
     @cached_property
     def solids(self) -> Solids:

@@ -74,12 +74,11 @@ SIZES = {
 # ground is below the bottom of the box: 0.02 to 0.06 m for a vehicle, 0.03 m for a cyclist, 0 to
 # 0.03 m for a person. The highest point is 0.05 to 0.09 m below the top. Half of the points on a
 # car's bumper are at least 0.11 m inside in front and 0.06 m behind, on its doors 0.07 m. A walking
-# body is 0.1 to 0.2 m inside in every direction.
+# body is 0.1 to 0.2 m inside in every direction: its box holds the whole stride, see `people.py`.
 BOTTOM = 0.04
 TOP_GAP = 0.06
 SIDE_GAP = 0.05
 FRONT_GAP = 0.085
-BODY_GAP = 0.12
 
 # Annotators leave out a part of the unseen end of a vehicle, from 0 to these metres. It is the tail
 # of a vehicle that comes towards the sensor, the nose of a vehicle ahead, and the side that is
