@@ -1,6 +1,5 @@
-"""Clouds of any LiDAR as networks for every LiDAR take them: the ground level at -1.73 m, intensities
-of one scale; and whether a cloud looks like KITTI's.
-"""
+"""Clouds of any LiDAR as networks for every LiDAR take them: the ground level at -1.73 m, and
+intensities of one scale; whether a cloud looks like KITTI's."""
 
 from __future__ import annotations
 
@@ -98,7 +97,7 @@ def ground_of(points: Tensor) -> Ground | str:
 
 SCANS = 10  # whose grounds and intensities are averaged
 BRIGHT = 2.0  # times the intensity that 95 of 100 points do not exceed becomes 1
-FLAT = 1e-3  # spread of intensities, as a share of the largest, of a sensor that measures none
+FLAT = 1e-3  # spread of intensities, of the largest, up to which none were measured
 AROUND = 20.0  # metres: the ground there is looked at in every scan
 THERE, MOST_BELOW = 0.04, 0.12  # shares of near points on the ground where it was before, and below
 
@@ -110,42 +109,43 @@ class Leveled(NamedTuple):
     full: float  # intensity that becomes 1; infinite: there are none, all become 0
 
     def __call__(self, points: Tensor) -> Tensor:
-        """A copy of points [P, 4 or more] float32 on any device. Intensities may exceed 1, as
-        those of mirrors do; they are clamped where points are loaded."""
-        matrix = torch.eye(points.shape[1])
-        matrix[:3, :3] = torch.from_numpy(self.mounting.rotation.T)
+        """A copy of points [P, 4 or more] float32. Mirrors may exceed 1; see `clamp_intensity`."""
+        matrix = np.eye(points.shape[1], dtype=np.float32)
+        matrix[:3, :3] = self.mounting.rotation.T
         matrix[3, 3] = 1 / self.full
-        rise = torch.zeros(points.shape[1])
-        rise[2] = self.mounting.shift_z
-        return torch.addmm(rise.to(points.device), points, matrix.to(points.device))
+        if points.is_cuda:
+            moved = points @ torch.from_numpy(matrix).to(points.device)
+        else:
+            moved = torch.from_numpy(points.numpy() @ matrix)  # torch takes four times as long
+        moved[:, 2] += self.mounting.shift_z
+        return moved
 
 
 class Leveling:
-    """Levels the clouds of one sensor: the ground lies at z = -1.73 m, intensities run from 0 to 1.
+    """Levels the clouds of a recording: the ground comes to z = -1.73 m, intensities to 0 to 1.
 
-    Height, tilt and the scale of intensities are the medians of the first SCANS scans that tell
-    them; then they stay. A scan whose ground lies elsewhere begins anew: it is another sensor's.
-    Scans without a ground that can be told are turned and lifted as the mounting says, or not at
-    all, and `doubt` says why in one line.
+    Height, tilt and full intensity are the medians of the first SCANS scans, then they stay. A scan
+    with its ground elsewhere begins anew: it is another sensor's. A scan whose ground cannot be
+    told stays as it is, or as the mounting has it; `doubt` says why, as part of a line.
     """
 
-    def __init__(self, mounting: Mounting = Mounting()):  # noqa: B008 - it never changes
-        """mounting: by the user. Its turn always holds; where it lifts, no ground is looked for."""
-        self._given, self._now = mounting, Leveled(mounting, math.inf)
+    def __init__(self, mounting: Mounting | None = None):
+        """mounting: the user's. Its turn always holds; where it lifts, no ground is looked for."""
+        self._given = mounting or Mounting()
+        self._now, self.doubt = Leveled(self._given, math.inf), ""
         self._grounds: list[Ground] = []
         self._fulls: list[float] = []
-        self.doubt = ""
 
     def __call__(self, points: Tensor) -> Leveled:
-        """What the next scan [P, 4 or more] of the recording becomes the network's by."""
-        fixed = bool(self._given.shift_z or any(self._given.slopes))
+        """How the next scan [P, 4 or more] of the recording becomes the network's."""
+        known = bool(self._given.shift_z or any(self._given.slopes))
         if self._grounds and not on_ground(points, self._now.mounting, THERE):
             self._grounds, self._fulls = [], []
-        if len(self._fulls) >= SCANS and (fixed or len(self._grounds) >= SCANS):
+        if len(self._fulls) >= SCANS and (known or len(self._grounds) >= SCANS):
             return self._now
-        if len(points) >= FEW:
+        if len(points):
             self._fulls = [*self._fulls, full_of(points[:, 3])][-SCANS:]
-        found = "" if fixed else ground_of(points)
+        found = "" if known else ground_of(points)
         if isinstance(found, Ground):
             self._grounds.append(found)
         else:
@@ -162,34 +162,35 @@ def on_ground(points: Tensor, mounting: Mounting, share: float) -> bool:
     """Whether so many of the near points lie at -1.73 m as mounted, and few below; True where few
     are near. A look at 2,000 points."""
     some = points[:: max(1, len(points) // 2000) | 1, :3].cpu().numpy()
-    away = np.hypot(some[:, 0], some[:, 1])
-    low = mounting.to_network(some[(away > NEAR[0]) & (away < AROUND)])[:, 2] + HEIGHT
-    on, below = (np.abs(low) < WITHIN[0]).sum(), (low < -BELOW).sum()
-    return bool(len(low) < FEW or (on >= share * len(low) and below <= MOST_BELOW * len(low)))
+    away = some[:, 0] ** 2 + some[:, 1] ** 2
+    some = some[(away > NEAR[0] ** 2) & (away < AROUND**2)]
+    low = some @ mounting.rotation[2].astype(np.float32) + (mounting.shift_z + HEIGHT)
+    on, below = np.count_nonzero(np.abs(low) < WITHIN[0]), np.count_nonzero(low < -BELOW)
+    return len(low) < FEW or (on >= share * len(low) and below <= MOST_BELOW * len(low))
 
 
 def full_of(intensity: Tensor) -> float:
     """[P] -> the intensity that becomes 1, infinite where none were measured."""
-    some = intensity[:: max(1, len(intensity) // 4000) | 1]
-    some = some[some.isfinite()]
-    if not len(some) or some.max() - some.min() <= FLAT * some.abs().max():
+    some = intensity[:: max(1, len(intensity) // 4000) | 1].cpu().numpy()
+    some = some[np.isfinite(some)]
+    if not len(some) or np.ptp(some) <= FLAT * np.abs(some).max():
         return math.inf
-    bright = BRIGHT * float(torch.quantile(some.float(), 0.95))
+    bright = BRIGHT * float(np.quantile(some, 0.95))
     return bright if bright > 0 else math.inf
 
 
-def leveled(frame: Frame) -> tuple[Frame, Mounting]:
-    """A frame of any LiDAR as the network takes it, boxes and plane too, and how it was mounted."""
+def leveled(frame: Frame, wanted: bool = True) -> tuple[Frame, Mounting]:
+    """A frame as a network for every LiDAR takes it, with its boxes, and how it was mounted; the
+    frame itself where that is not wanted."""
+    if not wanted:
+        return frame, Mounting()
     points = torch.from_numpy(frame.points)
     level = Leveling()(points)
     boxes = level.mounting.boxes_to_network(frame.boxes)
     return replace(frame, points=level(points).numpy(), boxes=boxes, plane=None), level.mounting
 
 
-KITTI_TOP, TOPS = (
-    4.0,
-    0.02,
-)  # degrees above which KITTI's sensor sees less than this share of points
+KITTI_TOP, TOPS = 4.0, 0.02  # degrees above which KITTI's sensor sees less than this share
 KITTI_DENSE = 150.0  # points per degree of azimuth: half of KITTI's
 KITTI_GROUND = 0.2  # share of its near points
 
@@ -197,19 +198,19 @@ KITTI_GROUND = 0.2  # share of its near points
 def unlike_kitti(points: Tensor) -> str:
     """How a scan [P, 4 or more] differs from KITTI's, as a part of a line; empty where it does not,
     and of few points, which tell nothing. A look at 4,000 points."""
-    some = points[:: max(1, len(points) // 4000) | 1].cpu().numpy()
-    x, y, z, intensity = some[np.isfinite(some[:, :4]).all(axis=1), :4].T
+    some = points[:: max(1, len(points) // 4000) | 1, :4].cpu().numpy()
+    x, y, z, intensity = some[np.isfinite(some).all(axis=1)].T
     away = np.hypot(x, y)
     if np.count_nonzero(away > NEAR[0]) < 10 * FEW:
         return ""
     up = np.degrees(np.arctan2(z, away))[away > NEAR[0]]
-    seen = np.count_nonzero(np.bincount((np.degrees(np.arctan2(y, x)) / 5 + 36).astype(int)) > 2)
+    wide = 5 * np.count_nonzero(np.histogram(np.arctan2(y, x), 72, (-np.pi, np.pi))[0] > 2)
     if (up > KITTI_TOP).mean() > TOPS:
         return f"its beams go up to {np.quantile(up, 0.995):.0f} degrees"
-    if len(points) < KITTI_DENSE * 5 * seen:
-        return f"it has {len(points) / (5 * seen):.0f} points per degree"
+    if len(points) < KITTI_DENSE * wide:
+        return f"it has {len(points) / wide:.0f} points per degree"
     if not on_ground(points, Mounting(), KITTI_GROUND):
         return "the ground is not 1.73 m below it"
-    if full_of(torch.from_numpy(intensity)) == math.inf:
+    if full_of(points[:, 3]) == math.inf:
         return "it measures no intensity"
     return f"its intensities go up to {intensity.max():.4g}" if intensity.max() > 1 else ""
