@@ -158,7 +158,9 @@ class Leveling:
         return self._now
 
 
-def on_ground(points: Tensor, mounting: Mounting, share: float) -> bool:
+def on_ground(
+    points: Tensor, mounting: Mounting, share: float, most_below: float = MOST_BELOW
+) -> bool:
     """Whether so many of the near points lie at -1.73 m as mounted, and few below; True where few
     are near. A look at 2,000 points."""
     some = points[:: max(1, len(points) // 2000) | 1, :3].cpu().numpy()
@@ -166,7 +168,7 @@ def on_ground(points: Tensor, mounting: Mounting, share: float) -> bool:
     some = some[(away > NEAR[0] ** 2) & (away < AROUND**2)]
     low = some @ mounting.rotation[2].astype(np.float32) + (mounting.shift_z + HEIGHT)
     on, below = np.count_nonzero(np.abs(low) < WITHIN[0]), np.count_nonzero(low < -BELOW)
-    return len(low) < FEW or (on >= share * len(low) and below <= MOST_BELOW * len(low))
+    return len(low) < FEW or (on >= share * len(low) and below <= most_below * len(low))
 
 
 def full_of(intensity: Tensor) -> float:
@@ -197,8 +199,8 @@ KITTI_GROUND = 0.2  # share of its near points
 
 def unlike_kitti(points: Tensor) -> str:
     """How a scan [P, 4 or more] differs from KITTI's, as a part of a line; empty where it does not,
-    and of few points, which tell nothing. A look at 4,000 points."""
-    some = points[:: max(1, len(points) // 4000) | 1, :4].cpu().numpy()
+    and of few points, which tell nothing. A look at 2,000 points."""
+    some = points[:: max(1, len(points) // 2000) | 1, :4].cpu().numpy()
     x, y, z, intensity = some[np.isfinite(some).all(axis=1)].T
     away = np.hypot(x, y)
     if np.count_nonzero(away > NEAR[0]) < 10 * FEW:
@@ -209,7 +211,7 @@ def unlike_kitti(points: Tensor) -> str:
         return f"its beams go up to {np.quantile(up, 0.995):.0f} degrees"
     if len(points) < KITTI_DENSE * wide:
         return f"it has {len(points) / wide:.0f} points per degree"
-    if not on_ground(points, Mounting(), KITTI_GROUND):
+    if not on_ground(points, Mounting(), KITTI_GROUND, 1.0):
         return "the ground is not 1.73 m below it"
     if full_of(points[:, 3]) == math.inf:
         return "it measures no intensity"
