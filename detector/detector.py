@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from millisecond.data.checks.scans import Note, ScanWarning, oddities
 from millisecond.data.checks.leveling import Leveling, unlike_kitti
+from millisecond.data.checks.scans import Note, ScanWarning, oddities
 from millisecond.data.checks.sensor import Mounting
 from millisecond.data.formats.points import KITTI, require_scan
 from millisecond.detector.config import PRECISIONS, Config

@@ -187,7 +187,7 @@ class AnySensor:
 
 
 def _elevations(rng: np.random.Generator, beams: int, low: float, high: float) -> np.ndarray:
-    """A rising table: even, in two halves as KITTI's, or densest at the horizon; uneven by a bit."""
+    """A rising table: even, in two halves as KITTI's, or densest at the horizon."""
     place = np.linspace(0, 1, beams)
     kind = rng.random()
     if kind < 0.3:
