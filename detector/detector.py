@@ -44,6 +44,10 @@ class Detector:
     it, which takes about a second. Calls from several threads are safe: those that run at the same
     time have a graph each, and so need more of the GPU's memory. In a forked process a detector on
     a CPU computes with one thread, one on a GPU raises RuntimeError.
+
+    Without a model, the weights `any`, for every LiDAR, replace the usual ones where they are there
+    and the first scan is unlike KITTI's; a line on stderr says so. They level the clouds by the
+    medians of the first scans, see `data.checks.leveling`: one detector is for one sensor.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The ground below any sensor is found, clouds are levelled by it, and a scan unlike KITTI's is told."""
+"""The ground below any sensor is found and clouds levelled by it; scans unlike KITTI's are told."""
 
 import math
 
