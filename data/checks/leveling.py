@@ -29,7 +29,7 @@ SHARE = 0.25  # of the lowest points: so many must be on the ground
 DOUBT = 20.0  # square metres: as many as these hold the plane level where the points do not tell
 
 
-class Ground(NamedTuple):
+class GroundPlane(NamedTuple):
     """The ground around a sensor: z = x * slope_x + y * slope_y - height, metres."""
 
     slope_x: float
@@ -37,7 +37,7 @@ class Ground(NamedTuple):
     height: float  # of the origin above the ground
 
 
-def ground_of(points: Tensor) -> Ground | str:
+def ground_of(points: Tensor) -> GroundPlane | str:
     """The ground of a scan [P, 3 or more] (x, y, z), or why it cannot be told, as part of a line.
 
     The lowest points of cells of 1 m; of planes through three of them the one that most of them lie
@@ -92,7 +92,7 @@ def ground_of(points: Tensor) -> Ground | str:
         return f"the sensor seems to be tilted by {tilt:.0f} degrees, more than {TILTED:g}"
     if not HEIGHTS[0] < height < HEIGHTS[1]:
         return f"the ground seems to be at z = {-height:.1f}"
-    return Ground(slope_x, slope_y, height)
+    return GroundPlane(slope_x, slope_y, height)
 
 
 SCANS = 10  # whose grounds and intensities are averaged
@@ -133,7 +133,7 @@ class Leveling:
         """mounting: the user's. Its turn always holds; where it lifts, no ground is looked for."""
         self._given = mounting or Mounting()
         self._now, self.doubt = Leveled(self._given, math.inf), ""
-        self._grounds: list[Ground] = []
+        self._grounds: list[GroundPlane] = []
         self._fulls: list[float] = []
 
     def __call__(self, points: Tensor) -> Leveled:
@@ -146,7 +146,7 @@ class Leveling:
         if len(points):
             self._fulls = [*self._fulls, full_of(points[:, 3])][-SCANS:]
         found = "" if known else ground_of(points)
-        if isinstance(found, Ground):
+        if isinstance(found, GroundPlane):
             self._grounds.append(found)
         else:
             self.doubt = found

@@ -51,8 +51,8 @@ class FirstHits(NamedTuple):
 class Grid(NamedTuple):
     """Rays of every elevation with every azimuth, both ascending.
 
-    Where slopes are given, the rays are those of a tilted sensor in a world that is sheared until
-    the sensor stands upright: z is higher by slopes[0] * x + slopes[1] * y.
+    Slopes are for a tilted sensor: the world is sheared until the sensor stands upright. z is
+    higher by slopes[0] * x + slopes[1] * y.
     """
 
     azimuths: np.ndarray  # [A] float64 radians

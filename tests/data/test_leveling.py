@@ -9,7 +9,7 @@ import torch
 from millisecond.data.boxes import points_in_boxes
 from millisecond.data.checks.leveling import (
     SCANS,
-    Ground,
+    GroundPlane,
     Leveling,
     full_of,
     ground_of,
@@ -34,7 +34,7 @@ def test_the_ground_lies_where_the_simulated_plane_says(scans):
     heights, tilts = [], []
     for frame in scans:
         found = ground_of(torch.from_numpy(frame.points))
-        assert isinstance(found, Ground), frame.frame_id
+        assert isinstance(found, GroundPlane), frame.frame_id
         normal = frame.plane[:3] / np.linalg.norm(frame.plane[:3])
         own = np.array([-found.slope_x, -found.slope_y, 1.0])
         heights.append(abs(found.height - frame.plane[3] / np.linalg.norm(frame.plane[:3])))
