@@ -79,6 +79,7 @@ class GridConfig:
     max_voxels_train: int
     max_voxels_test: int
     crop_to_image: bool = True
+    level: bool = False  # clouds of any LiDAR are levelled, intensities scaled: `Leveling`
 
     def __post_init__(self):
         require(min(self.voxel_size) > 0, "voxel_size", f"{list(self.voxel_size)} must be positive")
@@ -219,7 +220,8 @@ class TrainConfig:
     and accumulate batches make one update. ema: decay of the averaged weights, 0 for none.
     sampling_off_epochs: last epochs without ground-truth sampling. checkpoint_every and
     validate_every count epochs, keep counts checkpoints. views: so many of each frame are in a
-    batch, augmented differently; batch_size counts them.
+    batch, augmented differently; batch_size counts them. sensor: that scans simulated streets, by
+    name or file, `any` for another one in each street.
     """
 
     epochs: int
@@ -243,6 +245,7 @@ class TrainConfig:
     keep: int
     validate_every: int
     views: int = 1
+    sensor: str = "hdl-64e"
 
     def __post_init__(self):
         positive = ("epochs", "batch_size", "lr", "clip_norm", "accumulate", "checkpoint_every")

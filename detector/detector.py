@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from millisecond.data.checks.leveling import Leveling, unlike_kitti
 from millisecond.data.checks.scans import Note, ScanWarning, oddities
 from millisecond.data.checks.sensor import Mounting
 from millisecond.data.formats.points import KITTI, require_scan
@@ -20,13 +23,14 @@ from millisecond.detector.device import survive_forks, torch_defaults, usable_de
 from millisecond.detector.frame_graph import FrameGraph, FrameGraphs
 from millisecond.detector.inference import Cloud, Detections, Inference, Outcome, as_tensor
 from millisecond.detector.models.second import Second, build_second
-from millisecond.detector.weights import load_weights, restore, usual_weights
+from millisecond.detector.weights import ANY, find_weights, load_weights, restore, usual_weights
 from millisecond.ops.transfer import require_unmasked
 
 FLOAT32 = np.dtype(np.float32)
 AS_TRAINED = Mounting()
 MOST_TOGETHER = 8  # clouds of a batch: twice as many take twice as long
 
+Placed = tuple[Cloud, Mounting]  # in the network's frame, and how it came there
 Result = tuple[Detections, list[Note]]  # and notes on points that were left out
 
 
@@ -40,6 +44,10 @@ class Detector:
     it, which takes about a second. Calls from several threads are safe: those that run at the same
     time have a graph each, and so need more of the GPU's memory. In a forked process a detector on
     a CPU computes with one thread, one on a GPU raises RuntimeError.
+
+    Without a model, the weights `any`, for every LiDAR, replace the usual ones where they are there
+    and the first scan is unlike KITTI's; a line on stderr says so. They level the clouds by the
+    medians of the first scans, see `data.checks.leveling`: one detector is for one sensor.
     """
 
     def __init__(
@@ -62,18 +70,34 @@ class Detector:
             raise TypeError(f"Detector takes a Second and its Config, got {kinds}")
         device = _checked_device(device, precision)
         with woken(device), torch_defaults():  # beside it the weights are read and folded
-            if model is None or config is None:
-                model, config = _load(usual_weights(device))
-            self._inference = Inference(model, config, device, precision)
-        self.config, self.device, self.mounting = config, device, mounting
-        self._moves = bool(mounting)
-        self.range = mounting.reach(config.grid.range)  # of the grid, in the frame of the clouds
-        self._width = config.points.width
-        self._graphs = FrameGraphs(self._inference) if device.type == "cuda" else None
+            # whether the first scan chooses between these weights and those for every LiDAR
+            self._chooses = model is None and find_weights(ANY).is_file()
+            self._first, self._precision = Lock(), precision
+            self.device, self.mounting = device, mounting
+            self._take(*(_load(usual_weights(device)) if model is None else (model, config)))
         self._warned: set[str] = set()
         self._seen = False  # a scan that holds points
         self._process = os.getpid()
         survive_forks()
+
+    def _take(self, model: Second, config: Config) -> None:
+        self.config, mounting = config, self.mounting
+        self._inference = Inference(model, config, self.device, self._precision)
+        self.range = mounting.reach(config.grid.range)  # of the grid, in the frame of the clouds
+        self._width = config.points.width
+        self._leveling = Leveling(mounting) if config.grid.level else None
+        self._graphs = FrameGraphs(self._inference) if self.device.type == "cuda" else None
+
+    def _choose(self, points: Cloud) -> None:
+        """Takes the weights for every LiDAR where the first scan is unlike KITTI's, and says so."""
+        with self._first:
+            if not self._chooses or not len(points):
+                return
+            if why := unlike_kitti(self.mounting.to_network(as_tensor(points))):
+                print(f"weights: {ANY} is used instead, for every LiDAR: {why}", file=sys.stderr)
+                with woken(self.device), torch_defaults():
+                    self._take(*_load(ANY))
+            self._chooses = False
 
     def __getstate__(self) -> NoReturn:
         """Neither pickle nor copy takes a detector: it holds graphs and memory of its process."""
@@ -100,7 +124,8 @@ class Detector:
         """
         precision = precision or "fp32"
         place = _checked_device(device, precision)
-        path = usual_weights(place) if path is None else path
+        if path is None:
+            return cls(None, None, place, precision, mounting)
         with woken(place), torch_defaults():
             return cls(*_load(path), place, precision, mounting)
 
@@ -112,11 +137,11 @@ class Detector:
         type. Warns (ScanWarning, once per kind) of anything unusual in the first scan, and of
         points that were left out of any scan.
         """
-        points = self._checked(points)
-        ((found, notes),) = self._detect([points])
+        placed = self._checked(points)
+        ((found, notes),) = self._detect([placed])
         if not self._seen and len(points):
             self._seen = True
-            notes += self._examine(points)
+            notes += self._examine(placed)
         for note in notes:
             if note.kind not in self._warned:
                 self._warned.add(note.kind)
@@ -145,56 +170,67 @@ class Detector:
         """Notes on what is unusual about points [P, 4]; takes a few milliseconds on the host."""
         return self._examine(self._checked(points))
 
-    def _examine(self, checked: Cloud) -> list[Note]:
-        points = as_tensor(checked).cpu().numpy()
+    def _examine(self, placed: Placed) -> list[Note]:
+        points = as_tensor(placed[0]).cpu().numpy()
         try:
             require_scan(points[:, :4], "points")
         except ValueError as error:
             return [Note("no scan", str(error))]
         config = self.config
-        return oddities(points[:, :4], config.grid.range, config.ground_z, config.points.features)
+        notes = oddities(points[:, :4], config.grid.range, config.ground_z, config.points.features)
+        if self._leveling is None:
+            return notes
+        notes = [note for note in notes if note.kind != "ground"]  # it is told by its doubt
+        if doubt := self._leveling.doubt:
+            text = f"the ground cannot be told, the clouds are not levelled: {doubt}"
+            notes.append(Note("ground", text))
+        return notes
 
-    def _detect(self, batch: Sequence[Cloud]) -> list[Result]:
-        graphs = self._graphs
+    def _detect(self, batch: Sequence[Placed]) -> list[Result]:
+        graphs, clouds = self._graphs, [points for points, _ in batch]
         if graphs is None:
-            return self._results(self._inference(batch), batch)
-        return self._results(graphs.finish(graphs.launch(batch), batch), batch)
+            return self._results(self._inference(clouds), batch)
+        return self._results(graphs.finish(graphs.launch(clouds), clouds), batch)
 
-    def _overlapped(self, batches: Iterable[Sequence[Cloud]]) -> Iterator[list[Result]]:
+    def _overlapped(self, batches: Iterable[Sequence[Placed]]) -> Iterator[list[Result]]:
         """`_detect` of each batch; the next one is launched before the last one is waited for."""
-        graphs = self._graphs
-        if graphs is None:
+        if self._graphs is None:
             yield from map(self._detect, batches)
             return
-        before: tuple[FrameGraph | None, Sequence[Cloud]] | None = None
+        before: tuple[FrameGraphs, FrameGraph | None, Sequence[Placed]] | None = None
+
+        def finish(graphs: FrameGraphs, graph: FrameGraph | None, batch: Sequence[Placed]):
+            return graphs.finish(graph, [points for points, _ in batch])
+
         try:
-            for batch in batches:
-                graph = graphs.launch(batch, beside=True, busy=before is not None)
-                under_way = graph, batch
+            for batch in batches:  # the first one may bring other weights and graphs
+                graphs, clouds = self._graphs, [points for points, _ in batch]
+                graph = graphs.launch(clouds, beside=True, busy=before is not None)
+                under_way = graphs, graph, batch
                 if before is not None:
                     finished, before = before, under_way
-                    yield self._results(graphs.finish(*finished), finished[1])
+                    yield self._results(finish(*finished), finished[2])
                 before = under_way
             if before is not None:
                 finished, before = before, None
-                yield self._results(graphs.finish(*finished), finished[1])
+                yield self._results(finish(*finished), finished[2])
         finally:
             if before is not None:  # nobody wants the rest
-                graphs.finish(*before)
+                finish(*before)
 
-    def _results(self, outcome: Outcome, batch: Sequence[Cloud]) -> list[Result]:
-        detections = outcome.detections
-        if self._moves:
-            back = self.mounting.boxes_from_network
-            detections = [found._replace(boxes=back(found.boxes)) for found in detections]
+    def _results(self, outcome: Outcome, batch: Sequence[Placed]) -> list[Result]:
+        detections = [
+            found._replace(boxes=mounting.boxes_from_network(found.boxes)) if mounting else found
+            for found, (_, mounting) in zip(outcome.detections, batch, strict=True)
+        ]
         if not (outcome.not_finite or outcome.capped):
             return [(found, []) for found in detections]
         if len(batch) > 1:  # the numbers are the batch's: each cloud's own are asked for
             return [
-                (found, self._detect([cloud])[0][1])
-                for found, cloud in zip(detections, batch, strict=True)
+                (found, self._detect([placed])[0][1])
+                for found, placed in zip(detections, batch, strict=True)
             ]
-        points, cap, notes = len(batch[0]), self.config.grid.max_voxels_test, []
+        points, cap, notes = len(batch[0][0]), self.config.grid.max_voxels_test, []
         if outcome.not_finite:
             text = f"{outcome.not_finite} of {points} points are not finite: left out"
             notes.append(Note("not finite", text))
@@ -203,7 +239,7 @@ class Detector:
             notes.append(Note("cap", text))
         return [(detections[0], notes)]
 
-    def _checked(self, points: Cloud) -> Cloud:
+    def _checked(self, points: Cloud) -> Placed:
         """The points in the network's frame. Raises ValueError for another shape or type."""
         if self.device.type == "cuda" and os.getpid() != self._process:
             raise RuntimeError(
@@ -233,7 +269,12 @@ class Detector:
             raise ValueError(
                 f"points: expected [P, {self._width}] float32{names}, got {list(shape)} {kind}"
             )
-        return self.mounting.to_network(points) if self._moves else points
+        if self._chooses:
+            self._choose(points)
+        if self._leveling is None:
+            return self.mounting.to_network(points), self.mounting
+        level = self._leveling(as_tensor(points))
+        return level(as_tensor(points)), level.mounting
 
 
 def _checked_device(device: str | torch.device | None, precision: str) -> torch.device:

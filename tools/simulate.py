@@ -14,7 +14,7 @@ from pathlib import Path
 from millisecond.data.schema import read_file
 from millisecond.data.simulator import write_drive, write_kitti_tree
 from millisecond.data.simulator.hall import Site
-from millisecond.data.simulator.sensors import find_sensor, sensor_names
+from millisecond.data.simulator.sensors import sensor_names, street_sensor
 from millisecond.data.simulator.trees import SUFFIXES, usable_cores, write_folder_tree
 from millisecond.tools.program import output_path, parser_of, run
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def simulate(options: argparse.Namespace) -> None:
-    sensor = find_sensor(options.sensor)
+    sensor = street_sensor(options.sensor)
     if options.no_intensity:
         sensor = replace(sensor, intensity=False)
     if options.drive is not None:
@@ -75,7 +75,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--sensor",
         default="hdl-64e",
-        help=f"{', '.join(sensor_names())}, or a .yaml file (default: hdl-64e)",
+        help=f"{', '.join(sensor_names())}, any for another one in each street, or a .yaml file "
+        "(default: hdl-64e)",
     )
     add(
         "--no-crop",

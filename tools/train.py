@@ -17,7 +17,7 @@ from millisecond.data.datasets import Dataset, require_apart
 from millisecond.data.datasets.prepare import open_database
 from millisecond.data.files import locked
 from millisecond.data.simulator.recording import SimulatedStreets
-from millisecond.data.simulator.sensors import find_sensor
+from millisecond.data.simulator.sensors import street_sensor
 from millisecond.detector.config import load_config
 from millisecond.detector.config_check import data_warnings
 from millisecond.detector.training.distributed import EXIT_CODE, Processes, first_to_say, processes
@@ -92,7 +92,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="train on N new simulated streets per epoch instead, made while it trains; ROOT is "
         "for validation then, and no objects are pasted",
     )
-    add("--sensor", help="that scans the streets, see millisecond simulate (default: hdl-64e)")
+    add("--sensor", help="that scans the streets, see millisecond simulate (default: train.sensor)")
     add("--val-split", default="val", metavar="SPLIT", help="default: val")
     add(
         "--prepared",
@@ -129,7 +129,7 @@ def train(options: argparse.Namespace, group: Processes) -> int:
     database = None
     if options.streets:
         crop = config.grid.crop_to_image
-        sensor = None if options.sensor is None else find_sensor(options.sensor)
+        sensor = street_sensor(options.sensor or config.train.sensor)
         first = SimulatedStreets.first + STREETS_OF_A_SEED * config.train.seed
         frames = SimulatedStreets(options.streets, first, sensor, crop)
     else:

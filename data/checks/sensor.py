@@ -170,57 +170,75 @@ FIRST_YAW = math.pi / 4  # of a detector's boxes: from there on a turn
 
 @dataclass(frozen=True)
 class Mounting:
-    """A rise and a turn from the frame of the clouds to that in which the network was trained.
+    """The way from the frame of the clouds to that in which the network was trained: a tilt until
+    the ground is level, a turn, a rise.
 
     A sensor 3.0 m above the ground, and a network whose sensor was at 1.7 m: shift_z is 1.3. A
-    sensor whose x axis points to the right: the car's front is to its left, turn is -90. Raises
+    sensor whose x axis points to the right: the car's front is to its left, turn is -90. A sensor
+    that looks down, so that the road rises by 0.05 m per metre ahead: slopes are (0.05, 0). Raises
     ValueError for what is not finite.
     """
 
     shift_z: float = 0.0  # metres that are added to z
     turn: float = 0.0  # degrees, counter-clockwise seen from above
+    slopes: tuple[float, float] = (0.0, 0.0)  # metres that the ground rises per metre of x and y
 
     def __post_init__(self):
-        for name, value in (("shift_z", self.shift_z), ("turn", self.turn)):
-            if not math.isfinite(value):
+        for name in ("shift_z", "turn", "slopes"):
+            value = getattr(self, name)
+            if not np.isfinite(value).all():
                 raise ValueError(f"{name}: expected a finite number, got {value}")
 
     def __bool__(self) -> bool:
-        return bool(self.shift_z or self.turn)
+        return bool(self.shift_z or self.turn or any(self.slopes))
+
+    @property
+    def rotation(self) -> np.ndarray:
+        """[3, 3] float64, of directions in the clouds; the shortest way to a level ground, then the
+        turn."""
+        normal = np.array([-self.slopes[0], -self.slopes[1], 1.0])
+        x, y, z = (normal / np.sqrt(normal @ normal)).tolist()
+        share = 1 / (1 + z)
+        level = [[1 - share * x * x, -share * x * y, -x], [-share * x * y, 1 - share * y * y, -y]]
+        cos, sin = math.cos(math.radians(self.turn)), math.sin(math.radians(self.turn))
+        return np.array([*([[cos, -sin], [sin, cos]] @ np.array(level)), [x, y, z]])
 
     def to_network(self, rows: Rows) -> Rows:
         """A copy of points [P, 3 or more], or of the centres of boxes [M, 7], in the network's
         frame; the same array where nothing is to be moved."""
-        return self._moved(rows, self.shift_z, math.radians(self.turn))
+        return self._moved(rows, 0.0, self.rotation, self.shift_z)
+
+    def from_network(self, rows: Rows) -> Rows:
+        """The way back of `to_network`."""
+        return self._moved(rows, self.shift_z, self.rotation.T, 0.0)
 
     def boxes_to_network(self, boxes: Rows) -> Rows:
-        """Boxes [M, 7] in the network's frame."""
+        """Boxes [M, 7] in the network's frame; they are upright in every frame."""
         return _headed(self.to_network(boxes), math.radians(self.turn))
 
     def boxes_from_network(self, boxes: Rows) -> Rows:
         """Boxes [M, 7] of the network in the frame of the clouds, as they are if nothing moves."""
-        angle = -math.radians(self.turn)
-        return _headed(self._moved(boxes, -self.shift_z, angle), angle)
+        return _headed(self.from_network(boxes), -math.radians(self.turn))
 
     def reach(self, point_range: tuple[float, ...]) -> tuple[float, ...]:
         """The smallest range of the clouds' frame (x0, y0, z0, x1, y1, z1) that holds one of the
-        network's."""
+        network's; the tilt is left out."""
         low, high = np.array(point_range[:3]), np.array(point_range[3:])
         corners = np.array([(x, y, 0) for x in (low[0], high[0]) for y in (low[1], high[1])])
-        corners = self._moved(corners, 0.0, -math.radians(self.turn))
+        corners = Mounting(turn=self.turn).from_network(corners)
         ends = [corners.min(axis=0), corners.max(axis=0)]
         for end, z in zip(ends, (low[2], high[2]), strict=True):
             end[2] = z - self.shift_z
         return tuple((np.concatenate(ends).round(6) + 0.0).tolist())
 
-    def _moved(self, rows: Rows, rise: float, angle: float) -> Rows:
+    def _moved(self, rows: Rows, fall: float, rotation: np.ndarray, rise: float) -> Rows:
         if not self:
             return rows
         moved: Any = rows.clone() if isinstance(rows, Tensor) else np.array(rows)
-        cos, sin = math.cos(angle), math.sin(angle)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is left out later
-            moved[:, 0] = cos * rows[:, 0] - sin * rows[:, 1]
-            moved[:, 1] = sin * rows[:, 0] + cos * rows[:, 1]
+            given = rows[:, 0], rows[:, 1], rows[:, 2] - fall
+            for axis, shares in enumerate(rotation.tolist()):
+                moved[:, axis] = sum(s * v for s, v in zip(shares, given, strict=True) if s)
             moved[:, 2] += rise
         return moved
 

@@ -37,6 +37,8 @@ def cast(
     solid, glass = FirstHits.empty(ends[-1]), FirstHits.empty(ends[-1])
     streets = [street.raised(height) for height, _ in blocks]
     poses = [raised.poses(time) for raised in streets]
+    for pose, (_, grid) in zip(poses, blocks, strict=True):
+        pose[:, 2] += pose[:, 0] * grid.slopes[0] + pose[:, 1] * grid.slopes[1]
     seen = [
         in_sight(street, pose, grid, reach, casting.met_cylinders)
         for pose, (_, grid) in zip(poses, blocks, strict=True)
@@ -50,10 +52,11 @@ def cast(
     ):
         layers = solid.at(slice(first, last)), glass.at(slice(first, last))
         way = street.ego_speed * time
-        casting.cast_ground(raised.ground, way, grid.directions, reach, layers[0])
+        casting.cast_ground(raised.ground, way, grid.level, reach, layers[0])
         touched = np.zeros((len(things), last - first), dtype=bool)
         x, y, z, yaw = pose[number].T
-        at = np.stack([x, y, z, np.cos(yaw), np.sin(yaw)], axis=1)
+        cos, sin, (a, b) = np.cos(yaw), np.sin(yaw), grid.slopes
+        at = np.stack([x, y, z, cos, sin, a * cos + b * sin, b * cos - a * sin], axis=1)
         casting.cast_meshes(surfaces, at, number, grid, layers, touched)
         if volumes is not None:
             crossed = casting.cross_volumes(volumes.placed(at), grid)

@@ -49,7 +49,7 @@ def cast_meshes(
         _at(meshes.corners, np.int64, (-1, 3)),
         _at(meshes.material, np.int64, (-1,)),
         _at(meshes.hulls, np.int64, (-1, 7)),
-        _at(pose, np.float64, (parts, 5)),
+        _at(pose, np.float64, (parts, 7)),
         _at(owner, np.int32, (parts,)),
         *(len(meshes.hulls), int(Material.GLASS)),
     )

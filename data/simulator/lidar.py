@@ -188,7 +188,8 @@ def scan(
     """The measurement of one turn at `time` seconds, noise and lost pulses included.
 
     Args:
-        street: in the sensor's frame, see `as_scanned`.
+        street: in the sensor's frame, see `as_scanned`; points come in it too, upright where the
+            sensor is tilted.
         time: seconds.
         rng: draws all random numbers.
         sensor: KITTI's unless given.
@@ -240,5 +241,8 @@ def _measure(
         points[:, axis] = way[back.ray] * depth
     points[:, 2] += rays.heights[beam]
     if sensor.intensity:
-        points[:, 3] = intensity(back, len(echoes.depth), rng)
+        light = intensity(back, len(echoes.depth), rng)
+        if sensor.intensity_power != 1:
+            light **= np.float32(sensor.intensity_power)
+        points[:, 3] = np.float32(sensor.full_intensity) * light
     return points, back.owner

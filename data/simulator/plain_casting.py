@@ -47,7 +47,8 @@ def cast_meshes(
 
     Args:
         meshes: of S things.
-        pose: [S, 5] x, y, z, cosine and sine of the yaw, in the sensor's frame.
+        pose: [S, 7] x, y, z, cosine and sine of the yaw, in the sensor's frame; how much z rises
+            per metre along the thing and to its left, in a sheared world.
         owner: [S] int32 their numbers.
         grid: the rays.
         layers: solid, glass.
@@ -101,8 +102,9 @@ def _triangles(meshes: Surfaces, pose: np.ndarray) -> tuple[np.ndarray, np.ndarr
     hulls = meshes.hulls
     sizes, count = hulls[:, 2], hulls[:, 4]
     x, y, z = meshes.vertices.T
-    at_x, at_y, at_z, cos, sin = pose[hulls[:, 0]].T.repeat(sizes, axis=1)
-    vertices = np.array([cos * x - sin * y + at_x, sin * x + cos * y + at_y, z + at_z], np.float32)
+    at_x, at_y, at_z, cos, sin, ahead, left = pose[hulls[:, 0]].T.repeat(sizes, axis=1)
+    z = z + at_z + ahead * x + left * y
+    vertices = np.array([cos * x - sin * y + at_x, sin * x + cos * y + at_y, z], np.float32)
     number = np.arange(count.sum()) - (np.cumsum(count) - count).repeat(count)  # within its hull
     triangles = meshes.corners[number + hulls[:, 3].repeat(count)]
     triangles += hulls[:, 1].repeat(count)[:, None]

@@ -1,6 +1,6 @@
 """The rays of a sensor, and the first hits."""
 
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from millisecond.data.simulator.sensors import Sensor
 
 MISS = np.float32(np.inf)
 GROUND = -1  # owner of a ray that ends on the ground
+ROSETTE = 120  # turns of the first prism in a scan
 
 
 class FirstHits(NamedTuple):
@@ -48,14 +49,21 @@ class FirstHits(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Rays of every elevation with every azimuth, both ascending."""
+    """Rays of every elevation with every azimuth, both ascending.
+
+    Slopes are for a tilted sensor: the world is sheared until the sensor stands upright. z is
+    higher by slopes[0] * x + slopes[1] * y.
+    """
 
     azimuths: np.ndarray  # [A] float64 radians
     tangents: np.ndarray  # [B] float64 of the elevations
     directions: np.ndarray  # [3, B * A] float32 unit vectors, all azimuths of a beam together
+    slopes: tuple[float, float] = (0.0, 0.0)
 
     @classmethod
-    def of(cls, elevations: np.ndarray, azimuths: np.ndarray) -> "Grid":
+    def of(
+        cls, elevations: np.ndarray, azimuths: np.ndarray, slopes: tuple[float, float] = (0.0, 0.0)
+    ) -> "Grid":
         """Rays of these elevations and azimuths, radians."""
         elevation, azimuth = np.meshgrid(
             elevations.astype(np.float64), azimuths.astype(np.float64), indexing="ij"
@@ -66,7 +74,17 @@ class Grid(NamedTuple):
             azimuths.astype(np.float64),
             np.tan(elevations.astype(np.float64)),
             unit.reshape(3, -1).astype(np.float32),
+            slopes,
         )
+
+    @property
+    def level(self) -> np.ndarray:
+        """[3, B * A] float32 the rays in the upright world; not of unit length if tilted."""
+        if not any(self.slopes):
+            return self.directions
+        x, y, z = self.directions
+        a, b = np.array(self.slopes, np.float32)
+        return np.stack([x, y, z - a * x - b * y])
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -85,27 +103,42 @@ class BeamBlock(NamedTuple):
 class Rays(NamedTuple):
     """One turn of a sensor: B beams, A azimuths."""
 
-    directions: np.ndarray  # [3, B, A] float32 unit vectors, beams and azimuths rising
+    directions: np.ndarray  # [3, B, A] float32, see `Grid.level`; azimuths rise, beams in a block
     heights: np.ndarray  # [B] float32 of the lasers above the origin of the points, metres
     blocks: tuple[BeamBlock, ...]
-    blocked: np.ndarray  # [B, A] bool: rays that meet the roof of the sensor's own car
+    blocked: np.ndarray  # [B, A] bool: rays that meet the own car's roof, or are never sent
 
 
-@cache
+@lru_cache(maxsize=8)
 def sensor_rays(sensor: Sensor, degrees: float = 360.0) -> Rays:
     """The rays of a turn, or of the middle `degrees` of the sensor's field of view."""
     elevations, azimuths = np.radians(sensor.elevations), sensor.azimuths(degrees)
-    heights = np.array(sensor.laser_heights)
+    heights, slopes = np.array(sensor.laser_heights), sensor.slopes
     edges = np.flatnonzero(np.diff(heights)) + 1
     blocks = tuple(
         BeamBlock(
-            slice(*ends), float(heights[ends[0]]), Grid.of(elevations[slice(*ends)], azimuths)
+            slice(*ends),
+            float(heights[ends[0]]),
+            Grid.of(elevations[slice(*ends)], azimuths, slopes),
         )
         for ends in pairwise([0, *edges.tolist(), len(heights)])
     )
-    grids = [block.grid.directions.reshape(3, -1, len(azimuths)) for block in blocks]
+    grids = [block.grid.level.reshape(3, -1, len(azimuths)) for block in blocks]
     directions = np.concatenate(grids, axis=1)
-    return Rays(directions, heights.astype(np.float32), blocks, _own_car(sensor, directions))
+    blocked = _own_car(sensor, directions)
+    if sensor.rosette:
+        blocked |= ~_rosette(*blocked.shape)
+    return Rays(directions, heights.astype(np.float32), blocks, blocked)
+
+
+def _rosette(beams: int, columns: int) -> np.ndarray:
+    """The rays [B, A] bool near the path of two turning prisms: dense in the middle, round."""
+    turns = np.linspace(0, 2 * np.pi * ROSETTE, beams * columns // 4)
+    across, up = np.cos(turns) + np.cos(-2.618 * turns), np.sin(turns) + np.sin(-2.618 * turns)
+    seen = np.zeros((beams, columns), bool)
+    row, column = ((2 + way) / 4 * n for way, n in ((up, beams), (across, columns)))
+    seen[row.astype(int).clip(0, beams - 1), column.astype(int).clip(0, columns - 1)] = True
+    return seen
 
 
 def _own_car(sensor: Sensor, directions: np.ndarray) -> np.ndarray:

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from millisecond.data.calibration import Calibration, observation_angle
+from millisecond.data.checks.sensor import Mounting
 from millisecond.data.frame import Frame
 from millisecond.data.kitti.labels import Labels
 from millisecond.data.simulator.fast_casting import has_kernels
 from millisecond.data.simulator.lidar import as_scanned, default_sensor, scan
 from millisecond.data.simulator.people import pedestrian
 from millisecond.data.simulator.scenes import SCENES, make_street
-from millisecond.data.simulator.sensors import Sensor, find_sensor
+from millisecond.data.simulator.sensors import AnySensor, Sensor, find_sensor
 from millisecond.data.simulator.street import SENSOR_HEIGHT, WORLD, Placed, Street, boxes_at
 
 IMAGE_SHAPE = (375, 1242)  # height, width in pixels
@@ -57,7 +58,7 @@ def simulated_calibration() -> Calibration:
 
 
 def simulate(
-    seed: int, time: float = 0.0, sensor: Sensor | None = None, crop: bool = True
+    seed: int, time: float = 0.0, sensor: Sensor | AnySensor | None = None, crop: bool = True
 ) -> Frame:
     """A scan of the random street of `seed`; the same arguments give the same frame.
 
@@ -78,7 +79,7 @@ def simulate(
 def record(
     seed: int,
     time: float = 0.0,
-    sensor: Sensor | None = None,
+    sensor: Sensor | AnySensor | None = None,
     crop: bool = True,
     make: Callable[[np.random.Generator], Street] = make_street,
 ) -> RecordedFrame:
@@ -92,15 +93,19 @@ def record(
     """
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed {seed}: is not from 0 to {LARGEST_SEED}")
-    sensor = sensor or default_sensor()
+    sensor = (sensor or default_sensor()).of_street(seed)
     street = as_scanned(make(np.random.default_rng(seed)), time, sensor)
     # The noise has its own generator: the street must not depend on the time.
     rng = np.random.default_rng((seed, round(time * 1000)))
     seen = scan(street, time, rng, sensor, IN_VIEW if crop else 360.0)
+    mounting, plane = Mounting(slopes=sensor.slopes), street.plane
+    points = mounting.from_network(seen.points)
+    if mounting:
+        plane = np.append(mounting.rotation.T @ plane[:3], plane[3]).astype(np.float32)
     calibration = simulated_calibration()
-    kept = np.ones(len(seen.points), dtype=bool)
+    kept = np.ones(len(points), dtype=bool)
     if crop:
-        kept = _in_image(calibration, seen.points)
+        kept = _in_image(calibration, points)
     owner = seen.owner[kept]
     count = np.bincount(owner[owner >= 0], minlength=len(street.placed))
     blocked = 1 - seen.seen / np.maximum(seen.reachable, 1)
@@ -111,20 +116,20 @@ def record(
     labelled = np.array([placed.thing.kind is not None for placed in street.placed], dtype=bool)
     objects = np.flatnonzero(labelled & (seen.reachable > 0))
     bounds = [street.placed[index].label_bounds() for index in objects]
-    boxes = boxes_at(bounds, street.poses(time)[objects])
+    boxes = mounting.boxes_from_network(boxes_at(bounds, street.poses(time)[objects]))
     labels = _labels(street, objects, boxes, occluded, calibration)
     height, width = (labels.bbox[:, 2:] - labels.bbox[:, :2]).T
     scanned, hidden = count[objects] > 0, (count[objects] == 0) & (height > 1) & (width > 1)
     known = labels.select(scanned)
     frame = Frame(
         frame_id=f"{seed:06d}",
-        points=seen.points.compress(kept, axis=0),
+        points=points.compress(kept, axis=0),
         boxes=boxes[scanned],
         names=tuple(str(kind) for kind in known.types),
         difficulty=known.difficulty,
         calibration=calibration,
         image_shape=IMAGE_SHAPE,
-        plane=street.plane,
+        plane=plane,
     )
     return RecordedFrame(frame, _with_dont_care(known, labels.bbox[hidden]))
 
@@ -236,7 +241,7 @@ class SimulatedStreets:
 
     count: int
     first: int = 10_000_000  # beyond the streets that millisecond simulate writes
-    sensor: Sensor | None = None  # KITTI's unless given
+    sensor: Sensor | AnySensor | None = None  # KITTI's unless given
     crop: bool = True  # to the camera's image
     epoch: int = 0
 

@@ -45,10 +45,12 @@ class SeenVolumes(NamedTuple):
         return np.where(self.rounded, half[:, :2].max(1), np.hypot(half[:, 0], half[:, 1]))
 
     def placed(self, pose: np.ndarray) -> "SeenVolumes":
-        """In the sensor's frame, of things at pose [S, 5]: x, y, z, cosine and sine of the yaw."""
+        """In the sensor's frame, of things at pose [S, 7], see `plain_casting.cast_meshes`. In a
+        sheared world volumes stand where they belong, but are not sheared."""
         x, y, z = self.centre
-        at_x, at_y, at_z, cos, sin = pose[self.part].T
-        centre = [cos * x - sin * y + at_x, sin * x + cos * y + at_y, z + at_z]
+        at_x, at_y, at_z, cos, sin, ahead, left = pose[self.part].T
+        z = z + at_z + ahead * x + left * y
+        centre = [cos * x - sin * y + at_x, sin * x + cos * y + at_y, z]
         turn = np.stack([cos, sin], axis=1)
         return self._replace(centre=np.array(centre, np.float32), turn=turn)
 
@@ -64,6 +66,7 @@ def in_sight(
     radius = np.hypot(np.maximum(-low[:, 0], high[:, 0]), np.maximum(-low[:, 1], high[:, 1]))
     middle, rise = (low[:, 2] + high[:, 2]) / 2, (high[:, 2] - low[:, 2]) / 2
     centre = np.array([poses[:, 0], poses[:, 1], poses[:, 2] + middle])
+    rise = rise + radius * np.hypot(*grid.slopes)
     index = cylinders(grid, centre, radius, rise)
     return index[np.hypot(*centre[:2, index]) - radius[index] < reach]
 

@@ -23,6 +23,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from millisecond.data.augment import Augmentation, GroundTruthDatabase, drop_outside, shuffle_points
+from millisecond.data.checks.leveling import leveled
 from millisecond.data.frame import Batch, Frame, Frames, collate
 from millisecond.data.simulator.recording import SimulatedStreets
 from millisecond.detector.config import Config
@@ -230,7 +231,7 @@ class TrainingFrames(Dataset):
         self.without_pasting = replace(self.augmentation, database=None)
         self.last_sampling_epoch = train.epochs - 1 - train.sampling_off_epochs
         self.renamed = {other: kind.name for kind in config.classes for other in kind.also}
-        self.views = train.views
+        self.views, self.level = train.views, config.grid.level
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -253,7 +254,7 @@ class TrainingFrames(Dataset):
         frames = self.frames
         if isinstance(frames, SimulatedStreets):
             frames = frames.of_epoch(epoch)
-        return frames[index]
+        return leveled(frames[index], self.level)[0]
 
     def _augmented(self, frame: Frame, key: tuple[int, int], rng: np.random.Generator) -> Frame:
         pasting = key[0] <= self.last_sampling_epoch

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 from tqdm import tqdm
 
+from millisecond.data.checks.leveling import leveled
+from millisecond.data.checks.sensor import Mounting
 from millisecond.data.datasets import Dataset
 from millisecond.data.folder.dataset import FolderDataset
 from millisecond.data.frame import Batch, Frame, collate
@@ -30,7 +32,8 @@ from millisecond.detector.training.losses import loss_names
 from millisecond.detector.training.trainer import StepOutcome
 
 Forward = Callable[[Second, Batch], StepOutcome]
-Part = tuple[Batch | None, list[Frame]]  # a batch, its frames without their points
+# a batch, its frames without their points, and how they were levelled for it
+Part = tuple[Batch | None, list[tuple[Frame, Mounting]]]
 
 
 class Scores(NamedTuple):
@@ -84,17 +87,20 @@ class Validation:
                 total += losses.flat().cpu() * len(part)  # sync: so do the boxes below
                 capped += int(dropped[1])
                 detections = self.postprocess(predictions)
-                for frame, boxes in zip(part, detections, strict=True):
+                for (frame, mounting), boxes in zip(part, detections, strict=True):
                     found[next(indices)] = detections_to_labels(
-                        boxes.named(self.classes), frame.calibration, frame.image_shape
+                        _back(boxes, mounting).named(self.classes),
+                        frame.calibration,
+                        frame.image_shape,
                     )
         return self._gather(frames, total, capped, found)
 
     def detect(self, model: Second, forward: Forward, frame: Frame) -> Detections:
         """What a model finds in one frame."""
+        frame, mounting = leveled(frame, self.config.grid.level)
         with evaluating(model):
             predictions = forward(model, collate([frame], self.classes)).predictions
-            return self.postprocess(predictions)[0]
+            return _back(self.postprocess(predictions)[0], mounting)
 
     def _loader(self, share: range) -> DataLoader[Part]:
         """The batches of this process's share of the frames."""
@@ -102,7 +108,7 @@ class Validation:
             Subset(self.dataset, share),  # type: ignore[arg-type]  # it only indexes
             batch_size=self.batch_size,
             num_workers=self.config.train.workers,
-            collate_fn=partial(_collate, classes=self.classes),
+            collate_fn=partial(_collate, self.classes, self.config.grid.level),
             worker_init_fn=prepare_worker,
             generator=torch.Generator(),  # else the loader would change the global one
         )
@@ -146,6 +152,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-def _collate(frames: Sequence[Frame], classes: Sequence[str]) -> Part:
+def _back(found: Detections, mounting: Mounting) -> Detections:
+    """In the frame of the labels."""
+    return found._replace(boxes=mounting.boxes_from_network(found.boxes))
+
+
+def _collate(classes: Sequence[str], level: bool, frames: Sequence[Frame]) -> Part:
     """The points are in the batch: a worker need not send them twice."""
-    return collate(frames, classes), [replace(f, points=f.points[:0].copy()) for f in frames]
+    made, mountings = zip(*(leveled(frame, level) for frame in frames), strict=True)
+    known = [replace(frame, points=frame.points[:0].copy()) for frame in frames]
+    return collate(made, classes), list(zip(known, mountings, strict=True))

@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,11 +17,13 @@ from millisecond.data.checks.scans import ScanWarning
 from millisecond.data.checks.sensor import Mounting
 from millisecond.data.formats.clouds import read_points
 from millisecond.data.frame import Frame
+from millisecond.data.simulator import simulate
+from millisecond.data.simulator.sensors import find_sensor
 from millisecond.detector import Detector
 from millisecond.detector.config import load_config
 from millisecond.detector.inference import build_postprocessor
 from millisecond.detector.models.second import build_second
-from millisecond.detector.weights import save_weights
+from millisecond.detector.weights import find_weights, save_weights
 from millisecond.ops.voxelize import voxelize
 from tests.helpers.small_detector import CONFIG, cloud
 
@@ -45,6 +48,45 @@ def test_the_detector_is_the_network_and_its_postprocessor(weights, trained):
 def test_a_configuration_without_its_model_is_a_mistake():
     with pytest.raises(ValueError, match="a model and its configuration together"):
         Detector(config=load_config(CONFIG), device="cpu")
+
+
+@pytest.fixture
+def any_there(tmp_path, trained, monkeypatch):
+    """Weights for every LiDAR beside the shipped ones."""
+    config, model = trained
+    folder = tmp_path / "shipped"
+    folder.mkdir()
+    for name in ("second", "second_small"):
+        (folder / f"{name}.safetensors").symlink_to(find_weights(name))
+    levelled = replace(config, grid=replace(config.grid, level=True))
+    save_weights(folder / "any.safetensors", model, levelled)
+    monkeypatch.setattr("millisecond.detector.weights.FOLDER", folder)
+    return levelled
+
+
+def test_a_scan_unlike_kittis_brings_the_weights_for_every_lidar(any_there, capsys):
+    points = simulate(7, sensor=find_sensor("vlp-16"), crop=False).points
+    given = points.copy()
+    detector = Detector(device="cpu")
+    assert not detector(points[:0]).boxes.numel() and not detector.config.grid.level
+    found = [detector(points), detector(points)]
+    err = capsys.readouterr().err
+    assert err.count("any is used instead") == 1 and "15 degrees" in err
+    assert detector.config == any_there and np.array_equal(points, given)
+    assert len(found[0].boxes) and torch.equal(found[0].boxes, found[1].boxes)
+    # from another height and tilted by 3 degrees: the boxes come back in the cloud's frame
+    other = Mounting(0.7, 0.0, (0.05, 0.0))
+    moved = Detector(device="cpu")(other.from_network(points))
+    near = torch.cdist(other.to_network(moved.boxes)[:, :3], found[0].boxes[:, :3]).amin(1)
+    assert near.quantile(0.8) < 0.3
+    assert not Detector.from_weights("second_small", "cpu").config.grid.level
+
+
+def test_a_scan_like_kittis_keeps_the_bits(any_there, capsys):
+    points = simulate(7).points
+    plain, chosen = Detector.from_weights("second_small", "cpu"), Detector(device="cpu")
+    assert all(map(torch.equal, plain(points), chosen(points)))
+    assert "any is used" not in capsys.readouterr().err
 
 
 def test_low_precision_sees_nearly_the_same(weights):

@@ -415,13 +415,13 @@ void cast_meshes(const Meshes* meshes, const RayGrid* grid, const HitLayer* soli
   const int64_t rays = grid->beams * grid->columns;
   std::vector<Vertex> vertices;
   for (const Hull* hull = meshes->hulls; hull != meshes->hulls + meshes->count; ++hull) {
-    const double* pose = meshes->pose + 5 * hull->part;
+    const double* pose = meshes->pose + 7 * hull->part;
     vertices.clear();
     for (int64_t i = 0; i < hull->vertices; ++i) {
       const float* v = meshes->vertices + 3 * (hull->first_vertex + i);
       const Vector at = {static_cast<float>(pose[3] * v[0] - pose[4] * v[1] + pose[0]),
                          static_cast<float>(pose[4] * v[0] + pose[3] * v[1] + pose[1]),
-                         static_cast<float>(v[2] + pose[2])};
+                         static_cast<float>(v[2] + pose[2] + pose[5] * v[0] + pose[6] * v[1])};
       vertices.push_back({at, std::atan2(double{at.y}, double{at.x})});
     }
     for (int64_t i = 0; i < hull->triangles; ++i) {

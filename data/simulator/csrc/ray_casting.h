@@ -32,9 +32,10 @@ struct Meshes {
   const int64_t* corners;   // [triangles, 3] numbers of the hull's own vertices
   const int64_t* material;  // [materials]
   const Hull* hulls;        // [count]
-  const double* pose;       // [parts, 5] x, y, z, cosine and sine of the yaw, in the frame of the sensor
-  const int32_t* owner;     // [parts] the number that the layers name
-  int64_t count, glass;     // glass: the material whose hits go into a layer of their own
+  const double* pose;    // [parts, 7] x, y, z, cosine and sine of the yaw, in the frame of the sensor; rise of z
+                         // per metre along the part and to its left
+  const int32_t* owner;  // [parts] the number that the layers name
+  int64_t count, glass;  // glass: the material whose hits go into a layer of their own
 };
 
 // Boxes (cubes) and ellipsoids (balls), turned as their part is.

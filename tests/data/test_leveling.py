@@ -1,0 +1,146 @@
+"""The ground below any sensor is found and clouds levelled by it; scans unlike KITTI's are told."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from millisecond.data.boxes import points_in_boxes
+from millisecond.data.checks.leveling import (
+    SCANS,
+    GroundPlane,
+    Leveling,
+    full_of,
+    ground_of,
+    leveled,
+    unlike_kitti,
+)
+from millisecond.data.checks.sensor import Mounting
+from millisecond.data.formats.clouds import read_points
+from millisecond.data.simulator import simulate
+from millisecond.data.simulator.sensors import AnySensor, Sensor
+
+SEEDS = range(16)
+
+
+@pytest.fixture(scope="module")
+def scans():
+    """Streets, each scanned by another sensor."""
+    return [simulate(seed, sensor=AnySensor(), crop=False) for seed in SEEDS]
+
+
+def test_the_ground_lies_where_the_simulated_plane_says(scans):
+    heights, tilts = [], []
+    for frame in scans:
+        found = ground_of(torch.from_numpy(frame.points))
+        assert isinstance(found, GroundPlane), frame.frame_id
+        normal = frame.plane[:3] / np.linalg.norm(frame.plane[:3])
+        own = np.array([-found.slope_x, -found.slope_y, 1.0])
+        heights.append(abs(found.height - frame.plane[3] / np.linalg.norm(frame.plane[:3])))
+        tilts.append(math.degrees(math.acos(min(1.0, own @ normal / np.linalg.norm(own)))))
+    assert np.median(heights) < 0.07 and max(heights) < 0.4
+    assert np.median(tilts) < 0.4 and max(tilts) < 3.5
+
+
+def test_levelled_boxes_hold_the_same_points(scans):
+    for frame in scans[:10]:
+        level, mounting = leveled(frame)
+        before = points_in_boxes(frame.points, frame.boxes).sum(axis=1)
+        after = points_in_boxes(level.points, level.boxes).sum(axis=1)
+        # a tilted box is not upright: a few points at its faces change sides
+        assert (np.abs(before - after) <= 2 + 0.25 * np.maximum(before, after)).mean() > 0.8
+        back = mounting.boxes_from_network(level.boxes)
+        np.testing.assert_allclose(back[:, :6], frame.boxes[:, :6], atol=1e-3)
+        assert ground_of(torch.from_numpy(level.points)).height == pytest.approx(1.73, abs=0.1)
+
+
+def test_what_has_no_ground_is_told_and_left():
+    points = simulate(3, crop=False).points
+    turned = Mounting(slopes=(math.tan(math.radians(30)), 0)).to_network(points)
+    rng = np.random.default_rng(0)
+    room = rng.uniform(-10, 10, (20000, 4)).astype(np.float32)
+    for cloud, said in ((turned, "tilted by"), (room, "z = -"), (points[:20], "m2")):
+        leveling = Leveling()
+        level = leveling(torch.from_numpy(cloud))
+        assert not level.mounting
+        assert leveling.doubt and "\n" not in leveling.doubt
+        assert said in leveling.doubt, leveling.doubt
+
+
+@pytest.mark.parametrize("scale", [1.0, 255.0, 65535.0])
+def test_intensities_of_any_scale_become_the_same(scale):
+    frame = simulate(5, crop=False)
+    points = torch.from_numpy(frame.points)
+    other = points * torch.tensor([1, 1, 1, scale])
+    level, wanted = Leveling()(other)(other), Leveling()(points)(points)
+    torch.testing.assert_close(level, wanted, rtol=1e-4, atol=1e-4)
+    assert 0.3 < wanted[:, 3].quantile(0.95) < 0.7
+
+
+def test_constant_intensities_are_none():
+    points = torch.from_numpy(simulate(5, crop=False).points)
+    for constant in (0.0, 0.2, 255.0):
+        flat = points.clone()
+        flat[:, 3] = constant
+        assert full_of(flat[:, 3]) == math.inf
+        assert not Leveling()(flat)(flat)[:, 3].any()
+
+
+def test_a_recording_settles_and_another_sensor_begins_anew():
+    low, high = (Sensor(tuple(range(-24, 4)), 0.4, height) for height in (1.0, 2.4))
+    leveling = Leveling()
+    drive = [torch.from_numpy(simulate(7, t / 10, low, False).points) for t in range(SCANS + 2)]
+    levels = [leveling(points) for points in drive]
+    assert levels[-1] is levels[-2] and levels[-1].mounting.shift_z == pytest.approx(
+        -0.73, abs=0.15
+    )
+    other = leveling(torch.from_numpy(simulate(7, 0, high, False).points))
+    assert other.mounting.shift_z == pytest.approx(0.67, abs=0.2)
+
+
+def test_the_users_mounting_holds():
+    points = torch.from_numpy(simulate(4, crop=False).points)
+    assert Leveling(Mounting(shift_z=0.4))(points).mounting == Mounting(shift_z=0.4)
+    assert Leveling(Mounting(turn=90))(points).mounting.turn == 90
+
+
+def test_drawn_sensors_are_of_all_kinds_and_the_same_for_a_seed():
+    drawn = [AnySensor().of_street(seed) for seed in range(400)]
+    assert drawn == [AnySensor().of_street(seed) for seed in range(400)]
+    assert 0.4 < np.mean([sensor.intensity for sensor in drawn]) < 0.6
+    assert 0.15 < np.mean([sensor.field_of_view < 360 for sensor in drawn]) < 0.35
+    assert any(len(set(sensor.laser_heights)) == 2 for sensor in drawn)
+    assert any(sensor.rosette for sensor in drawn)
+    heights, tilts = [s.height for s in drawn], [abs(t) for s in drawn for t in s.tilt]
+    assert min(heights) < 0.6 and max(heights) > 3.2 and 4.5 < max(tilts) <= 5
+    assert all(16 <= len(sensor.elevations) <= 128 for sensor in drawn)
+
+
+def test_scans_of_kittis_sensor_are_like_kittis():
+    for seed in range(8):
+        frame = simulate(seed)
+        assert unlike_kitti(torch.from_numpy(frame.points)) == ""
+    other = [
+        unlike_kitti(torch.from_numpy(simulate(s, sensor=AnySensor(), crop=False).points))
+        for s in SEEDS
+    ]
+    assert np.mean([bool(why) for why in other]) > 0.8
+
+
+def test_real_frames_of_kitti_are_like_kittis(kitti):
+    for path in sorted(kitti.glob("training/velodyne/*.bin")):
+        points = torch.from_numpy(read_points(path))
+        found = ground_of(points)
+        assert unlike_kitti(points) == ""
+        assert found.height == pytest.approx(1.73, abs=0.15), path
+
+
+def test_real_frames_of_other_sensors(sensors):
+    """nuScenes' sensor is 1.84 m above the ground; Argoverse's axle is a third of a metre above."""
+    (path,) = (sensors / "nuscenes").glob("*.bin")
+    points = torch.from_numpy(np.fromfile(path, "<f4").reshape(-1, 5)[:, :4].copy())
+    assert ground_of(points).height == pytest.approx(1.84, abs=0.08) and unlike_kitti(points)
+    for path in sorted((sensors / "other" / "argoverse2").glob("*.npy")):
+        points = torch.from_numpy(np.load(path))
+        assert ground_of(points).height == pytest.approx(0.33, abs=0.05) and unlike_kitti(points)
