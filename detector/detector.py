@@ -30,7 +30,7 @@ FLOAT32 = np.dtype(np.float32)
 AS_TRAINED = Mounting()
 MOST_TOGETHER = 8  # clouds of a batch: twice as many take twice as long
 
-Placed = tuple[Cloud, Mounting]  # in the network's frame, and how it came there
+Placed = tuple[Cloud, Mounting | None]  # in the network's frame, and how it came there if moved
 Result = tuple[Detections, list[Note]]  # and notes on points that were left out
 
 
@@ -73,8 +73,10 @@ class Detector:
             # whether the first scan chooses between these weights and those for every LiDAR
             self._chooses = model is None and find_weights(ANY).is_file()
             self._first, self._precision = Lock(), precision
-            self.device, self.mounting = device, mounting
-            self._take(*(_load(usual_weights(device)) if model is None else (model, config)))
+            self.device, self.mounting, self._moves = device, mounting, bool(mounting)
+            if model is None or config is None:
+                model, config = _load(usual_weights(device))
+            self._take(model, config)
         self._warned: set[str] = set()
         self._seen = False  # a scan that holds points
         self._process = os.getpid()
@@ -272,7 +274,9 @@ class Detector:
         if self._chooses:
             self._choose(points)
         if self._leveling is None:
-            return self.mounting.to_network(points), self.mounting
+            return (
+                (self.mounting.to_network(points), self.mounting) if self._moves else (points, None)
+            )
         level = self._leveling(as_tensor(points))
         return level(as_tensor(points)), level.mounting
 
