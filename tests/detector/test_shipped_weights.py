@@ -53,7 +53,7 @@ def test_files_are_what_their_cards_say(name):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_they_find_what_their_cards_say(name):
     """On the first streets that the card names; a score at the limit may fall to either side."""
-    first, last = map(int, re.search(r"streets (\d+) to (\d+):", card(name)).groups())
+    first, last = map(int, re.search(r"streets (\d+) to (\d+) of", card(name)).groups())
     stated = {kind: tuple(map(int, rest)) for kind, *rest in re.findall(CHECK, card(name))}
     detector = Detector.from_weights(name, "cpu")
     names = detector.config.class_names
