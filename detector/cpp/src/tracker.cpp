@@ -1,0 +1,358 @@
+// Tracks through the detections of successive scans, by the rules of detector/tracking/tracker.py; and its C API.
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "error.h"
+
+namespace millisecond::detector::tracking {
+
+constexpr double PI = 3.14159265358979323846;
+constexpr int STATE = 9, MEASURED = 7;  // x, y, z, yaw, l, w, h, vx, vy; the first of them are measured
+constexpr int YAW = 3, LENGTH = 4, WIDTH = 5, VELOCITY = 7;
+constexpr int PLACES[MEASURED] = {0, 1, 2, 4, 5, 6, YAW};  // in a state, of x, y, z, l, w, h, yaw of a box
+// Constants of tracker.py, where they are explained.
+constexpr double NOISE[MEASURED] = {0.15, 0.15, 0.2, 0.2, 0.3, 0.2, 0.2};
+constexpr double WALK[STATE] = {0, 0, 0.3, 0.5, 0.1, 0.1, 0.1, 1.5, 1.5};
+constexpr double SPEED_PER_LENGTH = 5, LARGEST_SPEED = 20, SIDEWAYS = 3, MARGIN = 0.5, DEVIATIONS = 2;
+constexpr int LARGEST_DOUBT = 5;
+
+using Box = std::array<double, MEASURED>;
+using Pose = std::array<std::array<double, 4>, 4>;
+
+double squared(double value) { return value * value; }
+
+// The same angle in [-pi, pi).
+double wrapped(double angle) {
+  const double rest = std::fmod(angle + PI, 2 * PI);
+  return (rest < 0 ? rest + 2 * PI : rest) - PI;
+}
+
+struct Detection {
+  Box box;
+  float score;
+  int32_t label;
+};
+
+struct Track {
+  Track(const Detection& found, double time) : latest(found), seen(time), sure(time) {
+    for (int i = 0; i < MEASURED; ++i) {
+      mean[PLACES[i]] = found.box[i];
+      covariance[i][i] = squared(NOISE[i]);
+    }
+    const double along = squared(std::min(SPEED_PER_LENGTH * mean[LENGTH], LARGEST_SPEED));
+    const double heading[2] = {std::cos(mean[YAW]), std::sin(mean[YAW])};
+    for (int i : {0, 1})
+      for (int j : {0, 1})
+        covariance[VELOCITY + i][VELOCITY + j] =
+            (along - squared(SIDEWAYS)) * heading[i] * heading[j] + (i == j) * squared(SIDEWAYS);
+  }
+
+  void predict(double seconds) {
+    ++age;
+    for (int i : {0, 1}) {
+      const int speed = VELOCITY + i;
+      mean[i] += seconds * mean[speed];
+      for (int j = 0; j < STATE; ++j) covariance[i][j] += seconds * covariance[speed][j];
+      for (int j = 0; j < STATE; ++j) covariance[j][i] += seconds * covariance[j][speed];
+      covariance[i][i] += squared(WALK[speed]) * seconds * seconds * seconds / 3;
+      covariance[speed][i] = covariance[i][speed] += squared(WALK[speed]) * seconds * seconds / 2;
+    }
+    for (int i = 0; i < STATE; ++i) covariance[i][i] += squared(WALK[i]) * seconds;
+  }
+
+  // Metres from the centre to the box's centre, seen from above; infinite outside of an ellipse along the track.
+  double distance(const Box& box) const {
+    const double x = box[0] - mean[0], y = box[1] - mean[1], cos = std::cos(mean[YAW]), sin = std::sin(mean[YAW]);
+    const auto part = [&](double a, double b, double size) {
+      const double cross = covariance[0][1] + covariance[1][0];
+      const double variance = a * a * covariance[0][0] + a * b * cross + b * b * covariance[1][1];
+      return squared((x * a + y * b) / (size / 2 + MARGIN + DEVIATIONS * std::sqrt(variance)));
+    };
+    return part(cos, sin, mean[LENGTH]) + part(-sin, cos, mean[WIDTH]) <= 1 ? std::hypot(x, y) : INFINITY;
+  }
+
+  void correct(const Detection& found, bool strong, double time) {
+    const bool opposite = std::abs(wrapped(found.box.back() - mean[YAW])) > PI / 2;
+    const int votes = std::min(facing + (opposite ? -1 : 1), LARGEST_DOUBT);
+    facing = std::abs(votes);
+    if (votes < 0) mean[YAW] += PI;
+    // With S = L L' the covariance of the measurement, C its rows of the covariance and e its error: the state
+    // moves by (L^-1 C)' (L^-1 e), and its covariance loses (L^-1 C)' (L^-1 C).
+    double root[MEASURED][MEASURED], half[MEASURED][STATE + 1];  // L, and L^-1 of C and e
+    for (int i = 0; i < MEASURED; ++i) {
+      std::copy_n(covariance[PLACES[i]], STATE, half[PLACES[i]]);
+      half[PLACES[i]][STATE] = found.box[i] - mean[PLACES[i]];
+    }
+    half[YAW][STATE] = wrapped(half[YAW][STATE] + PI * (opposite && votes >= 0));
+    for (int i = 0; i < MEASURED; ++i) {
+      for (int j = 0; j <= i; ++j) {
+        double rest = covariance[i][j] + (i == j) * squared(NOISE[i]);
+        for (int k = 0; k < j; ++k) rest -= root[i][k] * root[j][k];
+        root[i][j] = i == j ? std::sqrt(rest) : rest / root[j][j];
+      }
+      for (int j = 0; j <= STATE; ++j) {
+        for (int k = 0; k < i; ++k) half[i][j] -= root[i][k] * half[k][j];
+        half[i][j] /= root[i][i];
+      }
+    }
+    for (const auto& row : half)
+      for (int i = 0; i < STATE; ++i) {
+        mean[i] += row[i] * row[STATE];
+        for (int j = 0; j < STATE; ++j) covariance[i][j] -= row[i] * row[j];
+      }
+    latest = found;
+    seen = time;
+    if (strong) sure = time;
+    ++hits;
+  }
+
+  double mean[STATE] = {}, covariance[STATE][STATE] = {};  // in the world
+  Detection latest;
+  double seen, sure;                  // times of the latest detection and of the latest strong one
+  int64_t id = 0, hits = 1, age = 0;  // id 0: is not confirmed
+  int facing = 1;                     // detections of the track's heading less opposite ones
+};
+
+// Pairs (row, column) of a matrix [rows, columns]: as many as possible, of the least total cost. What costs
+// infinitely much is never a pair. Shortest augmenting paths, which take columns in the order of SciPy's solver so
+// that ties are decided alike (Crouse, "On implementing 2D rectangular assignment algorithms", 2016).
+std::vector<std::pair<int, int>> assign(const std::vector<double>& costs, int rows, int columns) {
+  const int few = std::min(rows, columns), many = std::max(rows, columns);
+  const auto at = [&](int i, int j) {
+    return costs[rows <= columns ? size_t(i) * columns + j : size_t(j) * columns + i];
+  };
+  double forbidden = 0;  // one costs more than all allowed ones together
+  for (double cost : costs)
+    if (std::isfinite(cost)) forbidden = std::max(forbidden, 1 + few * cost);
+  std::vector<double> u(few), v(many);
+  std::vector<int> column_of(few, -1), row_of(many, -1), before(many);
+  for (int start = 0; start < few && forbidden > 0; ++start) {
+    std::vector<double> paths(many, INFINITY);
+    std::vector<int> rest(many), seen_rows, seen_columns;
+    for (int k = 0; k < many; ++k) rest[k] = many - 1 - k;
+    double least = 0;
+    for (int i = start; i >= 0; i = row_of[seen_columns.back()]) {
+      seen_rows.push_back(i);
+      size_t best = 0;
+      for (size_t k = 0; k < rest.size(); ++k) {
+        const int j = rest[k], chosen = rest[best];
+        const double path = least + (std::isfinite(at(i, j)) ? at(i, j) : forbidden) - u[i] - v[j];
+        if (path < paths[j]) std::tie(paths[j], before[j]) = std::pair(path, i);
+        if (paths[j] < paths[chosen] || (paths[j] == paths[chosen] && row_of[j] < 0)) best = k;
+      }
+      least = paths[rest[best]];
+      seen_columns.push_back(rest[best]);
+      rest[best] = rest.back();
+      rest.pop_back();
+    }
+    for (int i : seen_rows) u[i] += i == start ? least : least - paths[column_of[i]];
+    for (int j : seen_columns) v[j] -= least - paths[j];
+    for (int j = seen_columns.back(); j >= 0; std::swap(column_of[row_of[j]], j)) row_of[j] = before[j];
+  }
+  std::vector<std::pair<int, int>> pairs;
+  for (int i = 0; i < few && forbidden > 0; ++i)
+    if (const int j = column_of[i]; std::isfinite(at(i, j)))
+      pairs.emplace_back(rows <= columns ? i : j, rows <= columns ? j : i);
+  return pairs;
+}
+
+// As Python writes it: with the fewest digits that read as the same number.
+std::string text(double value) {
+  if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
+  char digits[32] = "";
+  for (int decimals = 0; *digits == 0 || std::strtod(digits, nullptr) != value; ++decimals) {
+    std::snprintf(digits, sizeof digits, "%.*e", decimals, value);
+    const int exponent = std::atoi(std::strchr(digits, 'e') + 1);
+    if (exponent >= -4 && exponent < 16)
+      std::snprintf(digits, sizeof digits, "%.*f", std::max(decimals - exponent, 1), value);
+  }
+  return digits;
+}
+
+template <typename Values>
+std::string text(const Values& values) {
+  std::string line;
+  for (const auto& value : values) line += (line.empty() ? "[" : ", ") + text(value);
+  return line + "]";
+}
+
+// Throws Error for what is not a rigid motion.
+void require_rigid(Pose pose) {
+  bool rigid = pose[3] == std::array<double, 4>{0, 0, 0, 1};
+  double determinant = 0;
+  for (int i = 0; i < 3; ++i) {
+    for (int j = 0; j < 3; ++j) {
+      const double product = pose[i][0] * pose[j][0] + pose[i][1] * pose[j][1] + pose[i][2] * pose[j][2];
+      rigid = rigid && std::abs(product - (i == j)) <= 1e-3 && std::isfinite(pose[i][3]);
+    }
+    const int j = (i + 1) % 3, k = (i + 2) % 3;
+    determinant += pose[0][i] * (pose[1][j] * pose[2][k] - pose[1][k] * pose[2][j]);
+  }
+  if (rigid && determinant > 0) return;
+  for (auto& row : pose)
+    for (double& value : row) value = std::rint(value * 1000) / 1000;
+  throw Error(MS_ERROR_ARGUMENT,
+              "pose " + text(pose) + " is not a rigid motion: a rotation, a shift and a last row of 0 0 0 1");
+}
+
+Pose inverse(const Pose& pose) {
+  Pose back = {};
+  for (int i = 0; i < 3; ++i)
+    for (int j = 0; j < 3; ++j) {
+      back[i][j] = pose[j][i];
+      back[i][3] -= pose[j][i] * pose[j][3];
+    }
+  return back;
+}
+
+// A box in the frame that the pose leads to; it stays upright there.
+Box moved(const Box& box, const Pose& pose) {
+  Box to = box;
+  for (int i = 0; i < 3; ++i) to[i] = pose[i][0] * box[0] + pose[i][1] * box[1] + pose[i][2] * box[2] + pose[i][3];
+  const double cos = std::cos(box.back()), sin = std::sin(box.back());
+  to.back() = std::atan2(pose[1][0] * cos + pose[1][1] * sin, pose[0][0] * cos + pose[0][1] * sin);
+  return to;
+}
+
+ms_track shown(const Track& track, const Pose& pose) {
+  Box box;
+  for (int i = 0; i < MEASURED; ++i) box[i] = track.mean[PLACES[i]];
+  box = moved(box, pose);
+  ms_track to = {track.id, track.age, {}, {}, track.latest.score, track.latest.label};
+  std::copy(box.begin(), box.end(), to.box);
+  for (int i : {0, 1}) to.velocity[i] = pose[i][0] * track.mean[VELOCITY] + pose[i][1] * track.mean[VELOCITY + 1];
+  return to;
+}
+
+}  // namespace millisecond::detector::tracking
+
+using namespace millisecond::detector;
+using namespace millisecond::detector::tracking;
+
+struct ms_tracker {
+  explicit ms_tracker(const ms_tracker_options& given) : options(given) {
+    const auto check = [](bool holds, const std::string& name, const char* wanted, const std::string& got) {
+      if (!holds) throw Error(MS_ERROR_ARGUMENT, name + ": expected " + wanted + ", got " + got);
+    };
+    const double score = given.birth_score;
+    check(score >= 0 && score <= 1, "birth_score", "a score from 0 to 1", text(score));
+    check(given.confirm >= 1, "confirm", "a whole number of scans from 1", std::to_string(given.confirm));
+    for (const auto& [name, time] : {std::pair("max_gap", given.max_gap), std::pair("coast", given.coast)})
+      check(time >= 0 && time < INFINITY, name, "finite seconds from 0", text(time));
+  }
+
+  void update(std::vector<Detection> found, double now, const double* pose) {
+    check(found, now, pose);
+    Pose world = {{{1, 0, 0, 0}, {0, 1, 0, 0}, {0, 0, 1, 0}, {0, 0, 0, 1}}};
+    if (pose) std::copy_n(pose, 16, world[0].begin());
+    require_rigid(world);
+    // best first: tracks do not depend on the order of detections
+    std::sort(found.begin(), found.end(), [](const Detection& a, const Detection& b) {
+      return std::tie(b.score, a.label, a.box) < std::tie(a.score, b.label, b.box);
+    });
+    std::vector<Track> next;
+    for (const Track& track : live)
+      if (now - track.sure <= options.max_gap) next.emplace_back(track).predict(now - time);
+    for (Detection& one : found) one.box = moved(one.box, world);
+    associate(next, found, now);
+    std::vector<ms_track> report;
+    int64_t given = ids;
+    for (Track& track : next) {  // in the order of ids, too: older tracks are confirmed first
+      if (track.id == 0 && track.hits >= options.confirm) track.id = ++given;
+      if (track.id > 0 && now - track.seen <= options.coast) report.push_back(shown(track, inverse(world)));
+    }
+    live.swap(next);  // from here on nothing fails
+    reported.swap(report);
+    std::tie(time, posed, ids) = std::tuple(now, pose != nullptr, given);
+  }
+
+  void check(const std::vector<Detection>& found, double now, const double* pose) const {
+    for (size_t row = 0; row < found.size(); ++row) {
+      const auto& [box, score, label] = found[row];
+      const bool finite = std::all_of(box.begin(), box.end(), [](double value) { return std::isfinite(value); });
+      if (!(finite && std::isfinite(score) && std::min({box[3], box[4], box[5]}) > 0))
+        throw Error(MS_ERROR_ARGUMENT, "detection " + std::to_string(row) + " has box " + text(box) +
+                                           " and score " + text(double(score)) +
+                                           ": all must be finite, sizes above 0");
+    }
+    if (!(std::isfinite(now) && now > time))
+      throw Error(MS_ERROR_ARGUMENT,
+                  "time " + text(now) + " is not after " + text(time) +
+                      ", the time of the scan before; begin another recording with another Tracker");
+    require(time == -INFINITY || posed == (pose != nullptr),
+            "pose: give one for every scan of a recording, or for none");
+  }
+
+  // Corrects the tracks that detections continue, ends unconfirmed ones without, and begins some with strong
+  // detections that are left. Confirmed tracks choose first, then the others, both among strong detections;
+  // confirmed ones that are left choose among the weak ones.
+  void associate(std::vector<Track>& tracks, const std::vector<Detection>& found, double now) const {
+    std::vector<bool> claimed(found.size());
+    for (const auto& [confirmed, strong] :
+         {std::pair(true, true), std::pair(false, true), std::pair(true, false)}) {
+      std::vector<int> rows, columns;
+      for (size_t i = 0; i < tracks.size(); ++i)
+        if (tracks[i].seen != now && (tracks[i].id > 0) == confirmed) rows.push_back(int(i));
+      for (size_t j = 0; j < found.size(); ++j)
+        if (!claimed[j] && (found[j].score >= options.birth_score) == strong) columns.push_back(int(j));
+      std::vector<double> costs;
+      for (int i : rows)
+        for (int j : columns)
+          costs.push_back(tracks[i].latest.label == found[j].label ? tracks[i].distance(found[j].box) : INFINITY);
+      for (const auto& [a, b] : assign(costs, int(rows.size()), int(columns.size()))) {
+        tracks[rows[a]].correct(found[columns[b]], strong, now);
+        claimed[columns[b]] = true;
+      }
+    }
+    const auto missed = [&](const Track& track) { return track.id == 0 && track.seen != now; };
+    tracks.erase(std::remove_if(tracks.begin(), tracks.end(), missed), tracks.end());
+    for (size_t j = 0; j < found.size(); ++j)
+      if (!claimed[j] && found[j].score >= options.birth_score) tracks.emplace_back(found[j], now);
+  }
+
+  const ms_tracker_options options;
+  std::vector<Track> live;         // oldest first
+  std::vector<ms_track> reported;  // by the latest call
+  double time = -INFINITY;         // of the scan before
+  bool posed = false;              // whether scans come with poses
+  int64_t ids = 0;                 // given so far
+};
+
+extern "C" {
+
+ms_status ms_tracker_create(const ms_tracker_options* options, ms_tracker** tracker) {
+  return guarded([&] {
+    require(tracker != nullptr, "tracker: is null");
+    *tracker = nullptr;
+    const ms_tracker_options usual = {sizeof usual, 2, 0.5, 1.0, 0.15};
+    *tracker = new ms_tracker(read_struct(options ? options : &usual, "options"));
+  });
+}
+
+void ms_tracker_destroy(ms_tracker* tracker) { delete tracker; }
+
+ms_status ms_tracker_update(ms_tracker* tracker, const float* boxes, const float* scores, const int32_t* labels,
+                            int64_t count, double time, const double* pose, ms_tracks* tracks) {
+  return guarded([&] {
+    require(tracker != nullptr, "tracker: is null");
+    known_bytes(tracks, "tracks");  // before the tracker changes
+    require_from("count", count, 0, INT32_MAX);
+    require_array(boxes, "boxes", count);
+    require_array(scores, "scores", count);
+    require_array(labels, "labels", count);
+    std::vector<Detection> found(count);
+    for (int64_t i = 0; i < count; ++i) {
+      found[i] = {{}, scores[i], labels[i]};
+      std::copy_n(boxes + MEASURED * i, MEASURED, found[i].box.begin());
+    }
+    tracker->update(std::move(found), time, pose);
+    write_struct({0, int64_t(tracker->reported.size()), tracker->reported.data()}, tracks, "tracks");
+  });
+}
+
+}  // extern "C"
