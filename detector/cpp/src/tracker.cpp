@@ -2,9 +2,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "error.h"
@@ -12,44 +10,35 @@
 namespace millisecond::detector::tracking {
 
 constexpr double PI = 3.14159265358979323846;
-constexpr int STATE = 9, MEASURED = 7;  // x, y, z, yaw, l, w, h, vx, vy; the first of them are measured
-constexpr int YAW = 3, LENGTH = 4, WIDTH = 5, VELOCITY = 7;
-constexpr int PLACES[MEASURED] = {0, 1, 2, 4, 5, 6, YAW};  // in a state, of x, y, z, l, w, h, yaw of a box
-// Constants of tracker.py, where they are explained.
-constexpr double NOISE[MEASURED] = {0.15, 0.15, 0.2, 0.2, 0.3, 0.2, 0.2};
-constexpr double WALK[STATE] = {0, 0, 0.3, 0.5, 0.1, 0.1, 0.1, 1.5, 1.5};
+constexpr int MEASURED = 7,
+              STATE = 9;  // numbers of a state: a box, which is measured, and a velocity along x and y
+constexpr int LENGTH = 3, WIDTH = 4, YAW = 6, VELOCITY = 7;
+// of tracker.py, which explains them
+constexpr double NOISE[MEASURED] = {0.15, 0.15, 0.2, 0.3, 0.2, 0.2, 0.2};
+constexpr double WALK[STATE] = {0, 0, 0.3, 0.1, 0.1, 0.1, 0.5, 1.5, 1.5};
 constexpr double SPEED_PER_LENGTH = 5, LARGEST_SPEED = 20, SIDEWAYS = 3, MARGIN = 0.5, DEVIATIONS = 2;
 constexpr int LARGEST_DOUBT = 5;
 
-using Box = std::array<double, MEASURED>;
+using State = std::array<double, STATE>;
 using Pose = std::array<std::array<double, 4>, 4>;
 
 double squared(double value) { return value * value; }
 
-// The same angle in [-pi, pi).
-double wrapped(double angle) {
-  const double rest = std::fmod(angle + PI, 2 * PI);
-  return (rest < 0 ? rest + 2 * PI : rest) - PI;
-}
-
 struct Detection {
-  Box box;
+  State state;  // without a velocity
   float score;
   int32_t label;
 };
 
 struct Track {
-  Track(const Detection& found, double time) : latest(found), seen(time), sure(time) {
-    for (int i = 0; i < MEASURED; ++i) {
-      mean[PLACES[i]] = found.box[i];
-      covariance[i][i] = squared(NOISE[i]);
-    }
-    const double along = squared(std::min(SPEED_PER_LENGTH * mean[LENGTH], LARGEST_SPEED));
+  Track(const Detection& found, double now) : latest(found), mean(found.state), seen(now), sure(now) {
+    for (int i = 0; i < MEASURED; ++i) covariance[i][i] = squared(NOISE[i]);
+    const double along = squared(std::min(SPEED_PER_LENGTH * mean[LENGTH], LARGEST_SPEED)),
+                 aside = squared(SIDEWAYS);
     const double heading[2] = {std::cos(mean[YAW]), std::sin(mean[YAW])};
     for (int i : {0, 1})
       for (int j : {0, 1})
-        covariance[VELOCITY + i][VELOCITY + j] =
-            (along - squared(SIDEWAYS)) * heading[i] * heading[j] + (i == j) * squared(SIDEWAYS);
+        covariance[VELOCITY + i][VELOCITY + j] = (along - aside) * heading[i] * heading[j] + (i == j) * aside;
   }
 
   void predict(double seconds) {
@@ -65,8 +54,8 @@ struct Track {
     for (int i = 0; i < STATE; ++i) covariance[i][i] += squared(WALK[i]) * seconds;
   }
 
-  // Metres from the centre to the box's centre, seen from above; infinite outside of an ellipse along the track.
-  double distance(const Box& box) const {
+  // Metres between the centres, seen from above; infinite outside of an ellipse along the track.
+  double distance(const State& box) const {
     const double x = box[0] - mean[0], y = box[1] - mean[1], cos = std::cos(mean[YAW]), sin = std::sin(mean[YAW]);
     const auto part = [&](double a, double b, double size) {
       const double cross = covariance[0][1] + covariance[1][0];
@@ -76,26 +65,23 @@ struct Track {
     return part(cos, sin, mean[LENGTH]) + part(-sin, cos, mean[WIDTH]) <= 1 ? std::hypot(x, y) : INFINITY;
   }
 
-  void correct(const Detection& found, bool strong, double time) {
-    const bool opposite = std::abs(wrapped(found.box.back() - mean[YAW])) > PI / 2;
+  void correct(const Detection& found, bool strong, double now) {
+    const bool opposite = std::abs(std::remainder(found.state[YAW] - mean[YAW], 2 * PI)) > PI / 2;
     const int votes = std::min(facing + (opposite ? -1 : 1), LARGEST_DOUBT);
     facing = std::abs(votes);
     if (votes < 0) mean[YAW] += PI;
-    // With S = L L' the covariance of the measurement, C its rows of the covariance and e its error: the state
+    // With S = L L' the covariance of the measurement, C its rows of the covariance and e the error: the mean
     // moves by (L^-1 C)' (L^-1 e), and its covariance loses (L^-1 C)' (L^-1 C).
     double root[MEASURED][MEASURED], half[MEASURED][STATE + 1];  // L, and L^-1 of C and e
-    for (int i = 0; i < MEASURED; ++i) {
-      std::copy_n(covariance[PLACES[i]], STATE, half[PLACES[i]]);
-      half[PLACES[i]][STATE] = found.box[i] - mean[PLACES[i]];
-    }
-    half[YAW][STATE] = wrapped(half[YAW][STATE] + PI * (opposite && votes >= 0));
     for (int i = 0; i < MEASURED; ++i) {
       for (int j = 0; j <= i; ++j) {
         double rest = covariance[i][j] + (i == j) * squared(NOISE[i]);
         for (int k = 0; k < j; ++k) rest -= root[i][k] * root[j][k];
         root[i][j] = i == j ? std::sqrt(rest) : rest / root[j][j];
       }
+      const double error = found.state[i] - mean[i];
       for (int j = 0; j <= STATE; ++j) {
+        half[i][j] = j < STATE ? covariance[i][j] : i == YAW ? std::remainder(error, PI) : error;
         for (int k = 0; k < i; ++k) half[i][j] -= root[i][k] * half[k][j];
         half[i][j] /= root[i][i];
       }
@@ -106,13 +92,14 @@ struct Track {
         for (int j = 0; j < STATE; ++j) covariance[i][j] -= row[i] * row[j];
       }
     latest = found;
-    seen = time;
-    if (strong) sure = time;
+    seen = now;
+    if (strong) sure = now;
     ++hits;
   }
 
-  double mean[STATE] = {}, covariance[STATE][STATE] = {};  // in the world
   Detection latest;
+  State mean;
+  double covariance[STATE][STATE] = {};
   double seen, sure;                  // times of the latest detection and of the latest strong one
   int64_t id = 0, hits = 1, age = 0;  // id 0: is not confirmed
   int facing = 1;                     // detections of the track's heading less opposite ones
@@ -181,7 +168,24 @@ std::string text(const Values& values) {
   return line + "]";
 }
 
-// Throws Error for what is not a rigid motion.
+// The state in the frame that the pose leads to, or comes from; boxes stay upright there.
+State moved(const State& from, const Pose& pose, bool back) {
+  const auto turned = [&](int i, double x, double y, double z) {
+    return back ? pose[0][i] * x + pose[1][i] * y + pose[2][i] * z
+                : pose[i][0] * x + pose[i][1] * y + pose[i][2] * z;
+  };
+  State to = from;
+  for (int i = 0; i < 3; ++i)
+    to[i] = turned(i, from[0], from[1], from[2]) +
+            (back ? -turned(i, pose[0][3], pose[1][3], pose[2][3]) : pose[i][3]);
+  const double cos = std::cos(from[YAW]), sin = std::sin(from[YAW]);
+  to[YAW] = std::atan2(turned(1, cos, sin, 0), turned(0, cos, sin, 0));
+  for (int i : {0, 1}) to[VELOCITY + i] = turned(i, from[VELOCITY], from[VELOCITY + 1], 0);
+  return to;
+}
+
+void refuse(const std::string& line) { throw Error(MS_ERROR_ARGUMENT, line); }
+
 void require_rigid(Pose pose) {
   bool rigid = pose[3] == std::array<double, 4>{0, 0, 0, 1};
   double determinant = 0;
@@ -196,37 +200,7 @@ void require_rigid(Pose pose) {
   if (rigid && determinant > 0) return;
   for (auto& row : pose)
     for (double& value : row) value = std::rint(value * 1000) / 1000;
-  throw Error(MS_ERROR_ARGUMENT,
-              "pose " + text(pose) + " is not a rigid motion: a rotation, a shift and a last row of 0 0 0 1");
-}
-
-Pose inverse(const Pose& pose) {
-  Pose back = {};
-  for (int i = 0; i < 3; ++i)
-    for (int j = 0; j < 3; ++j) {
-      back[i][j] = pose[j][i];
-      back[i][3] -= pose[j][i] * pose[j][3];
-    }
-  return back;
-}
-
-// A box in the frame that the pose leads to; it stays upright there.
-Box moved(const Box& box, const Pose& pose) {
-  Box to = box;
-  for (int i = 0; i < 3; ++i) to[i] = pose[i][0] * box[0] + pose[i][1] * box[1] + pose[i][2] * box[2] + pose[i][3];
-  const double cos = std::cos(box.back()), sin = std::sin(box.back());
-  to.back() = std::atan2(pose[1][0] * cos + pose[1][1] * sin, pose[0][0] * cos + pose[0][1] * sin);
-  return to;
-}
-
-ms_track shown(const Track& track, const Pose& pose) {
-  Box box;
-  for (int i = 0; i < MEASURED; ++i) box[i] = track.mean[PLACES[i]];
-  box = moved(box, pose);
-  ms_track to = {track.id, track.age, {}, {}, track.latest.score, track.latest.label};
-  std::copy(box.begin(), box.end(), to.box);
-  for (int i : {0, 1}) to.velocity[i] = pose[i][0] * track.mean[VELOCITY] + pose[i][1] * track.mean[VELOCITY + 1];
-  return to;
+  refuse("pose " + text(pose) + " is not a rigid motion: a rotation, a shift and a last row of 0 0 0 1");
 }
 
 }  // namespace millisecond::detector::tracking
@@ -236,56 +210,55 @@ using namespace millisecond::detector::tracking;
 
 struct ms_tracker {
   explicit ms_tracker(const ms_tracker_options& given) : options(given) {
-    const auto check = [](bool holds, const std::string& name, const char* wanted, const std::string& got) {
-      if (!holds) throw Error(MS_ERROR_ARGUMENT, name + ": expected " + wanted + ", got " + got);
-    };
     const double score = given.birth_score;
-    check(score >= 0 && score <= 1, "birth_score", "a score from 0 to 1", text(score));
-    check(given.confirm >= 1, "confirm", "a whole number of scans from 1", std::to_string(given.confirm));
-    for (const auto& [name, time] : {std::pair("max_gap", given.max_gap), std::pair("coast", given.coast)})
-      check(time >= 0 && time < INFINITY, name, "finite seconds from 0", text(time));
+    if (!(score >= 0 && score <= 1)) refuse("birth_score: expected a score from 0 to 1, got " + text(score));
+    if (given.confirm < 1)
+      refuse("confirm: expected a whole number of scans from 1, got " + std::to_string(given.confirm));
+    for (const auto& [name, seconds] : {std::pair("max_gap", given.max_gap), std::pair("coast", given.coast)})
+      if (!(seconds >= 0 && seconds < INFINITY))
+        refuse(name + (": expected finite seconds from 0, got " + text(seconds)));
   }
 
   void update(std::vector<Detection> found, double now, const double* pose) {
-    check(found, now, pose);
+    for (size_t i = 0; i < found.size(); ++i) {
+      const std::vector<double> box(found[i].state.begin(), found[i].state.begin() + MEASURED);
+      bool good = std::isfinite(found[i].score) && *std::min_element(&box[LENGTH], &box[YAW]) > 0;
+      for (double value : box) good = good && std::isfinite(value);
+      if (!good)
+        refuse("detection " + std::to_string(i) + " has box " + text(box) + " and score " +
+               text(double(found[i].score)) + ": all must be finite, sizes above 0");
+    }
+    if (!(std::isfinite(now) && now > time))
+      refuse("time " + text(now) + " is not after " + text(time) +
+             ", the time of the scan before; begin another recording with another Tracker");
+    require(time == -INFINITY || posed == (pose != nullptr),
+            "pose: give one for every scan of a recording, or for none");
     Pose world = {{{1, 0, 0, 0}, {0, 1, 0, 0}, {0, 0, 1, 0}, {0, 0, 0, 1}}};
     if (pose) std::copy_n(pose, 16, world[0].begin());
     require_rigid(world);
+
     // best first: tracks do not depend on the order of detections
     std::sort(found.begin(), found.end(), [](const Detection& a, const Detection& b) {
-      return std::tie(b.score, a.label, a.box) < std::tie(a.score, b.label, b.box);
+      return std::tie(b.score, a.label, a.state) < std::tie(a.score, b.label, b.state);
     });
-    std::vector<Track> next;
+    for (Detection& one : found) one.state = moved(one.state, world, false);
+    std::vector<Track> tracks;
     for (const Track& track : live)
-      if (now - track.sure <= options.max_gap) next.emplace_back(track).predict(now - time);
-    for (Detection& one : found) one.box = moved(one.box, world);
-    associate(next, found, now);
+      if (now - track.sure <= options.max_gap) tracks.emplace_back(track).predict(now - time);
+    associate(tracks, found, now);
     std::vector<ms_track> report;
     int64_t given = ids;
-    for (Track& track : next) {  // in the order of ids, too: older tracks are confirmed first
+    for (Track& track : tracks) {  // in the order of ids, too: older tracks are confirmed first
       if (track.id == 0 && track.hits >= options.confirm) track.id = ++given;
-      if (track.id > 0 && now - track.seen <= options.coast) report.push_back(shown(track, inverse(world)));
+      if (track.id == 0 || now - track.seen > options.coast) continue;
+      const State state = moved(track.mean, world, true);
+      report.push_back({track.id, track.age, {}, {}, track.latest.score, track.latest.label});
+      std::copy_n(state.begin(), MEASURED, report.back().box);
+      std::copy_n(state.begin() + VELOCITY, 2, report.back().velocity);
     }
-    live.swap(next);  // from here on nothing fails
+    live.swap(tracks);  // from here on nothing fails
     reported.swap(report);
     std::tie(time, posed, ids) = std::tuple(now, pose != nullptr, given);
-  }
-
-  void check(const std::vector<Detection>& found, double now, const double* pose) const {
-    for (size_t row = 0; row < found.size(); ++row) {
-      const auto& [box, score, label] = found[row];
-      const bool finite = std::all_of(box.begin(), box.end(), [](double value) { return std::isfinite(value); });
-      if (!(finite && std::isfinite(score) && std::min({box[3], box[4], box[5]}) > 0))
-        throw Error(MS_ERROR_ARGUMENT, "detection " + std::to_string(row) + " has box " + text(box) +
-                                           " and score " + text(double(score)) +
-                                           ": all must be finite, sizes above 0");
-    }
-    if (!(std::isfinite(now) && now > time))
-      throw Error(MS_ERROR_ARGUMENT,
-                  "time " + text(now) + " is not after " + text(time) +
-                      ", the time of the scan before; begin another recording with another Tracker");
-    require(time == -INFINITY || posed == (pose != nullptr),
-            "pose: give one for every scan of a recording, or for none");
   }
 
   // Corrects the tracks that detections continue, ends unconfirmed ones without, and begins some with strong
@@ -303,7 +276,8 @@ struct ms_tracker {
       std::vector<double> costs;
       for (int i : rows)
         for (int j : columns)
-          costs.push_back(tracks[i].latest.label == found[j].label ? tracks[i].distance(found[j].box) : INFINITY);
+          costs.push_back(tracks[i].latest.label == found[j].label ? tracks[i].distance(found[j].state)
+                                                                   : INFINITY);
       for (const auto& [a, b] : assign(costs, int(rows.size()), int(columns.size()))) {
         tracks[rows[a]].correct(found[columns[b]], strong, now);
         claimed[columns[b]] = true;
@@ -348,7 +322,7 @@ ms_status ms_tracker_update(ms_tracker* tracker, const float* boxes, const float
     std::vector<Detection> found(count);
     for (int64_t i = 0; i < count; ++i) {
       found[i] = {{}, scores[i], labels[i]};
-      std::copy_n(boxes + MEASURED * i, MEASURED, found[i].box.begin());
+      std::copy_n(boxes + MEASURED * i, MEASURED, found[i].state.begin());
     }
     tracker->update(std::move(found), time, pose);
     write_struct({0, int64_t(tracker->reported.size()), tracker->reported.data()}, tracks, "tracks");
