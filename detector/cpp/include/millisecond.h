@@ -140,11 +140,10 @@ MS_API ms_status ms_collect(ms_job* job, float* boxes, float* scores, int32_t* l
 /* As ms_detector_warm_up, for batches of scans with up to `count` points each. */
 MS_API ms_status ms_detector_warm_up_batch(ms_detector* detector, int64_t count, int32_t batch, void* stream);
 
-/* ---- tracker ----
- *
- * Boxes of successive scans become tracks with an id and a velocity, by the rules of Python's Tracker. It needs no
- * GPU. */
+/* ---- tracker ---- */
 
+/* Follows the objects of one recording by the rules of Python's Tracker, where scores that are equal come in the
+ * order of names, here in the order of labels. Needs no GPU. */
 typedef struct ms_tracker ms_tracker;
 
 typedef struct {
@@ -155,11 +154,9 @@ typedef struct {
   double coast;       /* seconds for which a track without a detection is reported where it should be */
 } ms_tracker_options;
 
-/* A tracker for one recording. options: null for Python's, {sizeof options, 2, 0.5, 1.0, 0.15}. */
+/* options: null for Python's, {sizeof options, 2, 0.5, 1.0, 0.15}. */
 MS_API ms_status ms_tracker_create(const ms_tracker_options* options, ms_tracker** tracker);
-
-/* Null is allowed. */
-MS_API void ms_tracker_destroy(ms_tracker* tracker);
+MS_API void ms_tracker_destroy(ms_tracker* tracker); /* null is allowed */
 
 /* It has no size and does not grow. */
 typedef struct {

@@ -1,7 +1,9 @@
-// Tracks through the detections of successive scans, by the rules of detector/tracking/tracker.py; and its C API.
+// Tracks through the detections of successive scans, by the rules of detector/tracking/tracker.py
+// and with its constants, which are explained there; and its C API.
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 #include <tuple>
 #include <vector>
 
@@ -10,10 +12,8 @@
 namespace millisecond::detector::tracking {
 
 constexpr double PI = 3.14159265358979323846;
-constexpr int MEASURED = 7,
-              STATE = 9;  // numbers of a state: a box, which is measured, and a velocity along x and y
+constexpr int MEASURED = 7, STATE = 9;  // a state is a box, which is measured, and a velocity along x and y
 constexpr int LENGTH = 3, WIDTH = 4, YAW = 6, VELOCITY = 7;
-// of tracker.py, which explains them
 constexpr double NOISE[MEASURED] = {0.15, 0.15, 0.2, 0.3, 0.2, 0.2, 0.2};
 constexpr double WALK[STATE] = {0, 0, 0.3, 0.1, 0.1, 0.1, 0.5, 1.5, 1.5};
 constexpr double SPEED_PER_LENGTH = 5, LARGEST_SPEED = 20, SIDEWAYS = 3, MARGIN = 0.5, DEVIATIONS = 2;
@@ -33,12 +33,11 @@ struct Detection {
 struct Track {
   Track(const Detection& found, double now) : latest(found), mean(found.state), seen(now), sure(now) {
     for (int i = 0; i < MEASURED; ++i) covariance[i][i] = squared(NOISE[i]);
-    const double along = squared(std::min(SPEED_PER_LENGTH * mean[LENGTH], LARGEST_SPEED)),
-                 aside = squared(SIDEWAYS);
+    const double fast = std::min(SPEED_PER_LENGTH * mean[LENGTH], LARGEST_SPEED), slow = SIDEWAYS * SIDEWAYS;
     const double heading[2] = {std::cos(mean[YAW]), std::sin(mean[YAW])};
     for (int i : {0, 1})
       for (int j : {0, 1})
-        covariance[VELOCITY + i][VELOCITY + j] = (along - aside) * heading[i] * heading[j] + (i == j) * aside;
+        covariance[VELOCITY + i][VELOCITY + j] = (fast * fast - slow) * heading[i] * heading[j] + (i == j) * slow;
   }
 
   void predict(double seconds) {
@@ -54,15 +53,17 @@ struct Track {
     for (int i = 0; i < STATE; ++i) covariance[i][i] += squared(WALK[i]) * seconds;
   }
 
-  // Metres between the centres, seen from above; infinite outside of an ellipse along the track.
-  double distance(const State& box) const {
-    const double x = box[0] - mean[0], y = box[1] - mean[1], cos = std::cos(mean[YAW]), sin = std::sin(mean[YAW]);
+  // Metres between the centres, seen from above; infinite for another label and outside of an ellipse.
+  double distance(const Detection& found) const {
+    const double x = found.state[0] - mean[0], y = found.state[1] - mean[1];
+    const double cos = std::cos(mean[YAW]), sin = std::sin(mean[YAW]);
     const auto part = [&](double a, double b, double size) {
       const double cross = covariance[0][1] + covariance[1][0];
       const double variance = a * a * covariance[0][0] + a * b * cross + b * b * covariance[1][1];
       return squared((x * a + y * b) / (size / 2 + MARGIN + DEVIATIONS * std::sqrt(variance)));
     };
-    return part(cos, sin, mean[LENGTH]) + part(-sin, cos, mean[WIDTH]) <= 1 ? std::hypot(x, y) : INFINITY;
+    const bool inside = part(cos, sin, mean[LENGTH]) + part(-sin, cos, mean[WIDTH]) <= 1;
+    return inside && found.label == latest.label ? std::hypot(x, y) : INFINITY;
   }
 
   void correct(const Detection& found, bool strong, double now) {
@@ -70,27 +71,15 @@ struct Track {
     const int votes = std::min(facing + (opposite ? -1 : 1), LARGEST_DOUBT);
     facing = std::abs(votes);
     if (votes < 0) mean[YAW] += PI;
-    // With S = L L' the covariance of the measurement, C its rows of the covariance and e the error: the mean
-    // moves by (L^-1 C)' (L^-1 e), and its covariance loses (L^-1 C)' (L^-1 C).
-    double root[MEASURED][MEASURED], half[MEASURED][STATE + 1];  // L, and L^-1 of C and e
-    for (int i = 0; i < MEASURED; ++i) {
-      for (int j = 0; j <= i; ++j) {
-        double rest = covariance[i][j] + (i == j) * squared(NOISE[i]);
-        for (int k = 0; k < j; ++k) rest -= root[i][k] * root[j][k];
-        root[i][j] = i == j ? std::sqrt(rest) : rest / root[j][j];
-      }
-      const double error = found.state[i] - mean[i];
-      for (int j = 0; j <= STATE; ++j) {
-        half[i][j] = j < STATE ? covariance[i][j] : i == YAW ? std::remainder(error, PI) : error;
-        for (int k = 0; k < i; ++k) half[i][j] -= root[i][k] * half[k][j];
-        half[i][j] /= root[i][i];
+    // one number after another, as their noises are independent
+    for (int k = 0; k < MEASURED; ++k) {
+      const double variance = covariance[k][k] + squared(NOISE[k]), error = found.state[k] - mean[k];
+      const State shared = covariance[k];
+      for (int i = 0; i < STATE; ++i) {
+        mean[i] += shared[i] * (k == YAW ? std::remainder(error, PI) : error) / variance;
+        for (int j = 0; j < STATE; ++j) covariance[i][j] -= shared[i] * shared[j] / variance;
       }
     }
-    for (const auto& row : half)
-      for (int i = 0; i < STATE; ++i) {
-        mean[i] += row[i] * row[STATE];
-        for (int j = 0; j < STATE; ++j) covariance[i][j] -= row[i] * row[j];
-      }
     latest = found;
     seen = now;
     if (strong) sure = now;
@@ -99,7 +88,7 @@ struct Track {
 
   Detection latest;
   State mean;
-  double covariance[STATE][STATE] = {};
+  std::array<State, STATE> covariance = {};
   double seen, sure;                  // times of the latest detection and of the latest strong one
   int64_t id = 0, hits = 1, age = 0;  // id 0: is not confirmed
   int facing = 1;                     // detections of the track's heading less opposite ones
@@ -109,10 +98,9 @@ struct Track {
 // infinitely much is never a pair. Shortest augmenting paths, which take columns in the order of SciPy's solver so
 // that ties are decided alike (Crouse, "On implementing 2D rectangular assignment algorithms", 2016).
 std::vector<std::pair<int, int>> assign(const std::vector<double>& costs, int rows, int columns) {
-  const int few = std::min(rows, columns), many = std::max(rows, columns);
-  const auto at = [&](int i, int j) {
-    return costs[rows <= columns ? size_t(i) * columns + j : size_t(j) * columns + i];
-  };
+  const bool wide = rows <= columns;
+  const int few = wide ? rows : columns, many = wide ? columns : rows;
+  const auto at = [&](size_t i, size_t j) { return costs[wide ? i * columns + j : j * columns + i]; };
   double forbidden = 0;  // one costs more than all allowed ones together
   for (double cost : costs)
     if (std::isfinite(cost)) forbidden = std::max(forbidden, 1 + few * cost);
@@ -143,8 +131,7 @@ std::vector<std::pair<int, int>> assign(const std::vector<double>& costs, int ro
   }
   std::vector<std::pair<int, int>> pairs;
   for (int i = 0; i < few && forbidden > 0; ++i)
-    if (const int j = column_of[i]; std::isfinite(at(i, j)))
-      pairs.emplace_back(rows <= columns ? i : j, rows <= columns ? j : i);
+    if (const int j = column_of[i]; std::isfinite(at(i, j))) pairs.emplace_back(wide ? i : j, wide ? j : i);
   return pairs;
 }
 
@@ -168,19 +155,23 @@ std::string text(const Values& values) {
   return line + "]";
 }
 
-// The state in the frame that the pose leads to, or comes from; boxes stay upright there.
-State moved(const State& from, const Pose& pose, bool back) {
-  const auto turned = [&](int i, double x, double y, double z) {
-    return back ? pose[0][i] * x + pose[1][i] * y + pose[2][i] * z
-                : pose[i][0] * x + pose[i][1] * y + pose[i][2] * z;
-  };
-  State to = from;
+Pose inverse(const Pose& pose) {
+  Pose back = {};
   for (int i = 0; i < 3; ++i)
-    to[i] = turned(i, from[0], from[1], from[2]) +
-            (back ? -turned(i, pose[0][3], pose[1][3], pose[2][3]) : pose[i][3]);
+    for (int j = 0; j < 3; ++j) back[i][3] -= (back[i][j] = pose[j][i]) * pose[j][3];
+  return back;
+}
+
+// A state in the frame that the pose leads to; boxes stay upright there.
+State moved(const State& from, const Pose& pose) {
+  const auto turned = [&](int i, double x, double y, double z) {
+    return pose[i][0] * x + pose[i][1] * y + pose[i][2] * z;
+  };
   const double cos = std::cos(from[YAW]), sin = std::sin(from[YAW]);
-  to[YAW] = std::atan2(turned(1, cos, sin, 0), turned(0, cos, sin, 0));
+  State to = from;
+  for (int i : {0, 1, 2}) to[i] = turned(i, from[0], from[1], from[2]) + pose[i][3];
   for (int i : {0, 1}) to[VELOCITY + i] = turned(i, from[VELOCITY], from[VELOCITY + 1], 0);
+  to[YAW] = std::atan2(turned(1, cos, sin, 0), turned(0, cos, sin, 0));
   return to;
 }
 
@@ -219,14 +210,18 @@ struct ms_tracker {
         refuse(name + (": expected finite seconds from 0, got " + text(seconds)));
   }
 
-  void update(std::vector<Detection> found, double now, const double* pose) {
-    for (size_t i = 0; i < found.size(); ++i) {
-      const std::vector<double> box(found[i].state.begin(), found[i].state.begin() + MEASURED);
-      bool good = std::isfinite(found[i].score) && *std::min_element(&box[LENGTH], &box[YAW]) > 0;
-      for (double value : box) good = good && std::isfinite(value);
-      if (!good)
+  void update(const float* boxes, const float* scores, const int32_t* labels, int64_t count, double now,
+              const double* pose) {
+    std::vector<Detection> found(count);
+    for (int64_t i = 0; i < count; ++i) {
+      const std::vector<double> box(boxes + MEASURED * i, boxes + MEASURED * (i + 1));
+      // the sum of float32 is finite where all of them are
+      if (!(std::isfinite(std::accumulate(box.begin(), box.end(), double(scores[i]))) &&
+            std::min({box[3], box[4], box[5]}) > 0))
         refuse("detection " + std::to_string(i) + " has box " + text(box) + " and score " +
-               text(double(found[i].score)) + ": all must be finite, sizes above 0");
+               text(double(scores[i])) + ": all must be finite, sizes above 0");
+      found[i] = {{}, scores[i], labels[i]};
+      std::copy(box.begin(), box.end(), found[i].state.begin());
     }
     if (!(std::isfinite(now) && now > time))
       refuse("time " + text(now) + " is not after " + text(time) +
@@ -241,7 +236,7 @@ struct ms_tracker {
     std::sort(found.begin(), found.end(), [](const Detection& a, const Detection& b) {
       return std::tie(b.score, a.label, a.state) < std::tie(a.score, b.label, b.state);
     });
-    for (Detection& one : found) one.state = moved(one.state, world, false);
+    for (Detection& one : found) one.state = moved(one.state, world);
     std::vector<Track> tracks;
     for (const Track& track : live)
       if (now - track.sure <= options.max_gap) tracks.emplace_back(track).predict(now - time);
@@ -251,7 +246,7 @@ struct ms_tracker {
     for (Track& track : tracks) {  // in the order of ids, too: older tracks are confirmed first
       if (track.id == 0 && track.hits >= options.confirm) track.id = ++given;
       if (track.id == 0 || now - track.seen > options.coast) continue;
-      const State state = moved(track.mean, world, true);
+      const State state = moved(track.mean, inverse(world));
       report.push_back({track.id, track.age, {}, {}, track.latest.score, track.latest.label});
       std::copy_n(state.begin(), MEASURED, report.back().box);
       std::copy_n(state.begin() + VELOCITY, 2, report.back().velocity);
@@ -275,9 +270,7 @@ struct ms_tracker {
         if (!claimed[j] && (found[j].score >= options.birth_score) == strong) columns.push_back(int(j));
       std::vector<double> costs;
       for (int i : rows)
-        for (int j : columns)
-          costs.push_back(tracks[i].latest.label == found[j].label ? tracks[i].distance(found[j].state)
-                                                                   : INFINITY);
+        for (int j : columns) costs.push_back(tracks[i].distance(found[j]));
       for (const auto& [a, b] : assign(costs, int(rows.size()), int(columns.size()))) {
         tracks[rows[a]].correct(found[columns[b]], strong, now);
         claimed[columns[b]] = true;
@@ -319,12 +312,7 @@ ms_status ms_tracker_update(ms_tracker* tracker, const float* boxes, const float
     require_array(boxes, "boxes", count);
     require_array(scores, "scores", count);
     require_array(labels, "labels", count);
-    std::vector<Detection> found(count);
-    for (int64_t i = 0; i < count; ++i) {
-      found[i] = {{}, scores[i], labels[i]};
-      std::copy_n(boxes + MEASURED * i, MEASURED, found[i].state.begin());
-    }
-    tracker->update(std::move(found), time, pose);
+    tracker->update(boxes, scores, labels, count, time, pose);
     write_struct({0, int64_t(tracker->reported.size()), tracker->reported.data()}, tracks, "tracks");
   });
 }
