@@ -220,6 +220,18 @@ def test_a_mistake_is_said_as_python_says_it_and_changes_nothing(code, found, ti
     assert tracks[0].ids.tolist() == [1]
 
 
+def test_numbers_in_lines_are_written_as_python_writes_them(code):
+    rng, mine = np.random.default_rng(0), Native(code)
+    mine.update(scan(), 1e300)
+    random = rng.uniform(-10, 10, 300) * 10.0 ** rng.integers(-30, 30, 300)
+    whole = 10.0 ** np.arange(-6, 25)
+    odd = [0.0, -0.0, 5e-324, -1.7976931348623157e308, 2.0**53 + 2, 1e16 - 2, 0.1 + 0.2, 1 / 3]
+    for time in [*random, *np.float32(random), *whole, *(1.5 * whole), *odd]:
+        with pytest.raises(ValueError, match="not after") as said:
+            mine.update(scan(), time)
+        assert str(said.value).startswith(f"time {float(time)} is not after 1e+300, ")
+
+
 def changed(row, column, value):
     pose = motion(1, 1)
     pose[row, column] = value

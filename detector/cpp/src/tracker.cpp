@@ -137,15 +137,13 @@ std::vector<std::pair<int, int>> assign(const std::vector<double>& costs, int ro
 
 // As Python writes it: with the fewest digits that read as the same number.
 std::string text(double value) {
-  if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
-  char digits[32] = "";
-  for (int decimals = 0; *digits == 0 || std::strtod(digits, nullptr) != value; ++decimals) {
-    std::snprintf(digits, sizeof digits, "%.*e", decimals, value);
-    const int exponent = std::atoi(std::strchr(digits, 'e') + 1);
-    if (exponent >= -4 && exponent < 16)
-      std::snprintf(digits, sizeof digits, "%.*f", std::max(decimals - exponent, 1), value);
-  }
-  return digits;
+  if (std::isnan(value)) return "nan";
+  char line[32];
+  const bool whole = std::rint(value) == value && std::abs(value) < 1e16;
+  if (whole) std::snprintf(line, sizeof line, "%.1f", value);
+  for (int digits = 1; !whole && (digits == 1 || std::strtod(line, nullptr) != value); ++digits)
+    std::snprintf(line, sizeof line, "%.*g", digits, value);
+  return line;
 }
 
 template <typename Values>
