@@ -138,11 +138,11 @@ std::vector<std::pair<int, int>> assign(const std::vector<double>& costs, int ro
 // As Python writes it: with the fewest digits that read as the same number.
 std::string text(double value) {
   if (std::isnan(value)) return "nan";
-  char line[32];
-  const bool whole = std::rint(value) == value && std::abs(value) < 1e16;
+  char line[32] = "";
+  const bool large = std::abs(value) >= 1e16, whole = !large && std::rint(value) == value;
   if (whole) std::snprintf(line, sizeof line, "%.1f", value);
   for (int digits = 1; !whole && (digits == 1 || std::strtod(line, nullptr) != value); ++digits)
-    std::snprintf(line, sizeof line, "%.*g", digits, value);
+    std::snprintf(line, sizeof line, large ? "%.*e" : "%.*g", digits - large, value);
   return line;
 }
 
