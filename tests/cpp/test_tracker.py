@@ -107,7 +107,7 @@ def motion(time, tilt):
     return pose
 
 
-def recording(seed, scans=40, objects=60):
+def recording(seed, scans=40, objects=45):
     """Scans (detections, time, pose or None) of a crowd: objects that come and go, gaps, wrong
     headings, weak and false detections, equal scores, dropped scans."""
     rng = np.random.default_rng(seed)

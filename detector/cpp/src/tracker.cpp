@@ -28,6 +28,7 @@ struct Detection {
   State state;  // without a velocity
   float score;
   int32_t label;
+  bool strong, free = true;
 };
 
 struct Track {
@@ -66,7 +67,7 @@ struct Track {
     return inside && found.label == latest.label ? std::hypot(x, y) : INFINITY;
   }
 
-  void correct(const Detection& found, bool strong, double now) {
+  void correct(const Detection& found, double now) {
     const bool opposite = std::abs(std::remainder(found.state[YAW] - mean[YAW], 2 * PI)) > PI / 2;
     const int votes = std::min(facing + (opposite ? -1 : 1), LARGEST_DOUBT);
     facing = std::abs(votes);
@@ -82,7 +83,7 @@ struct Track {
     }
     latest = found;
     seen = now;
-    if (strong) sure = now;
+    if (found.strong) sure = now;
     ++hits;
   }
 
@@ -218,7 +219,7 @@ struct ms_tracker {
             std::min({box[3], box[4], box[5]}) > 0))
         refuse("detection " + std::to_string(i) + " has box " + text(box) + " and score " +
                text(double(scores[i])) + ": all must be finite, sizes above 0");
-      found[i] = {{}, scores[i], labels[i]};
+      found[i] = {{}, scores[i], labels[i], scores[i] >= options.birth_score};
       std::copy(box.begin(), box.end(), found[i].state.begin());
     }
     if (!(std::isfinite(now) && now > time))
@@ -238,7 +239,28 @@ struct ms_tracker {
     std::vector<Track> tracks;
     for (const Track& track : live)
       if (now - track.sure <= options.max_gap) tracks.emplace_back(track).predict(now - time);
-    associate(tracks, found, now);
+    // Confirmed tracks choose first, then the others, both among strong detections; then among the weak ones
+    // confirmed tracks that are left.
+    for (const auto& [confirmed, strong] :
+         {std::pair(true, true), std::pair(false, true), std::pair(true, false)}) {
+      std::vector<Track*> rows;
+      std::vector<Detection*> columns;
+      std::vector<double> costs;
+      for (Track& track : tracks)
+        if (track.seen != now && (track.id > 0) == confirmed) rows.push_back(&track);
+      for (Detection& one : found)
+        if (one.free && one.strong == strong) columns.push_back(&one);
+      for (const Track* row : rows)
+        for (const Detection* column : columns) costs.push_back(row->distance(*column));
+      for (const auto& [a, b] : assign(costs, int(rows.size()), int(columns.size()))) {
+        rows[a]->correct(*columns[b], now);
+        columns[b]->free = false;
+      }
+    }
+    const auto missed = [&](const Track& track) { return track.id == 0 && track.seen != now; };
+    tracks.erase(std::remove_if(tracks.begin(), tracks.end(), missed), tracks.end());
+    for (const Detection& one : found)
+      if (one.free && one.strong) tracks.emplace_back(one, now);
     std::vector<ms_track> report;
     int64_t given = ids;
     for (Track& track : tracks) {  // in the order of ids, too: older tracks are confirmed first
@@ -252,32 +274,6 @@ struct ms_tracker {
     live.swap(tracks);  // from here on nothing fails
     reported.swap(report);
     std::tie(time, posed, ids) = std::tuple(now, pose != nullptr, given);
-  }
-
-  // Corrects the tracks that detections continue, ends unconfirmed ones without, and begins some with strong
-  // detections that are left. Confirmed tracks choose first, then the others, both among strong detections;
-  // confirmed ones that are left choose among the weak ones.
-  void associate(std::vector<Track>& tracks, const std::vector<Detection>& found, double now) const {
-    std::vector<bool> claimed(found.size());
-    for (const auto& [confirmed, strong] :
-         {std::pair(true, true), std::pair(false, true), std::pair(true, false)}) {
-      std::vector<int> rows, columns;
-      for (size_t i = 0; i < tracks.size(); ++i)
-        if (tracks[i].seen != now && (tracks[i].id > 0) == confirmed) rows.push_back(int(i));
-      for (size_t j = 0; j < found.size(); ++j)
-        if (!claimed[j] && (found[j].score >= options.birth_score) == strong) columns.push_back(int(j));
-      std::vector<double> costs;
-      for (int i : rows)
-        for (int j : columns) costs.push_back(tracks[i].distance(found[j]));
-      for (const auto& [a, b] : assign(costs, int(rows.size()), int(columns.size()))) {
-        tracks[rows[a]].correct(found[columns[b]], strong, now);
-        claimed[columns[b]] = true;
-      }
-    }
-    const auto missed = [&](const Track& track) { return track.id == 0 && track.seen != now; };
-    tracks.erase(std::remove_if(tracks.begin(), tracks.end(), missed), tracks.end());
-    for (size_t j = 0; j < found.size(); ++j)
-      if (!claimed[j] && found[j].score >= options.birth_score) tracks.emplace_back(found[j], now);
   }
 
   const ms_tracker_options options;
