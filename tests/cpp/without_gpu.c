@@ -23,6 +23,25 @@ static void describe(const char* network, uint32_t size, unsigned char behind) {
   printf("numbers %d %d %d %d %d %d\n", numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]);
 }
 
+/* One object in two scans, then a time that goes back. */
+static void track(void) {
+  const float box[7] = {10, 2, -1, 4, 2, 1.5f, 0}, score = 0.75f;
+  const int32_t label = 3;
+  const double times[3] = {0, 0.1, 0.05};
+  ms_tracker* tracker = NULL;
+  ms_tracks found = {sizeof found};
+  int scan;
+  print_status("tracker", ms_tracker_create(NULL, &tracker));
+  for (scan = 0; scan < 3; ++scan) {
+    print_status("update", ms_tracker_update(tracker, box, &score, &label, 1, times[scan], NULL, &found));
+    printf("tracks %d\n", (int)found.count);
+  }
+  if (found.count == 1)
+    printf("track %d %d %d %.2f at %.0f %.0f\n", (int)found.tracks->id, (int)found.tracks->age,
+           (int)found.tracks->label, found.tracks->score, found.tracks->box[0], found.tracks->box[1]);
+  ms_tracker_destroy(tracker);
+}
+
 int main(int count, char** arguments) {
   char log[] = "log";
   ms_detector* detector = NULL;
@@ -47,6 +66,7 @@ int main(int count, char** arguments) {
   window.size -= sizeof window.dilation; /* whose default is zero */
   print_status("shape", ms_output_shape(shape, &window, out));
 
+  track();
   ms_set_log(print_event, log);
   print_status("open", ms_detector_open(arguments[2], MS_FP16, 0, &detector));
   print_status("begin", ms_detect_async(NULL, &scans, NULL, &job));

@@ -140,6 +140,47 @@ MS_API ms_status ms_collect(ms_job* job, float* boxes, float* scores, int32_t* l
 /* As ms_detector_warm_up, for batches of scans with up to `count` points each. */
 MS_API ms_status ms_detector_warm_up_batch(ms_detector* detector, int64_t count, int32_t batch, void* stream);
 
+/* ---- tracker ---- */
+
+/* Follows the objects of one recording by the rules of Python's Tracker, where scores that are equal come in the
+ * order of names, here in the order of labels. Needs no GPU. */
+typedef struct ms_tracker ms_tracker;
+
+typedef struct {
+  uint32_t size;
+  int32_t confirm;    /* scans in a row, from its first, in which a track must be detected to be reported */
+  double birth_score; /* a weaker detection begins no track and only continues a confirmed one */
+  double max_gap;     /* seconds without a detection of birth_score after which a confirmed track ends */
+  double coast;       /* seconds for which a track without a detection is reported where it should be */
+} ms_tracker_options;
+
+/* options: null for Python's, {sizeof options, 2, 0.5, 1.0, 0.15}. */
+MS_API ms_status ms_tracker_create(const ms_tracker_options* options, ms_tracker** tracker);
+MS_API void ms_tracker_destroy(ms_tracker* tracker); /* null is allowed */
+
+/* It has no size and does not grow. */
+typedef struct {
+  int64_t id, age;    /* from 1, never used again; scans since the track began, 0 in its first */
+  double box[7];      /* as in ms_detect, smoothed */
+  double velocity[2]; /* metres per second along x and y: over ground with poses, else relative to the sensor */
+  float score;        /* of the latest detection */
+  int32_t label;
+} ms_track;
+
+typedef struct {
+  uint32_t size;
+  int64_t count;
+  const ms_track* tracks; /* [count] in the order of ids; valid until the tracker's next call */
+} ms_tracks;
+
+/* The tracks with the detections of one more scan: boxes [count, 7], scores and labels [count] as ms_detect writes
+ * them, in any order. time: of the scan in seconds, after the scan before. pose [4, 4], row by row: takes points
+ * from the LiDAR frame of this scan to the world; for all scans, or null for all. After an error the tracker is as
+ * before. One call with a tracker at a time. */
+MS_API ms_status ms_tracker_update(ms_tracker* tracker, const float* boxes, const float* scores,
+                                   const int32_t* labels, int64_t count, double time, const double* pose,
+                                   ms_tracks* tracks);
+
 /* ---- encoder ----
  *
  * The detector's first half, from points to the bird's-eye-view map, for a network of another runtime behind it.
