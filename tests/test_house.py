@@ -1,4 +1,4 @@
-"""The sizes of the house: no change makes it larger. Each limit is only ever lowered, but for what a new use takes.
+"""The sizes of the house: no change makes it larger, but for what a new use takes.
 
 `make lint` prints them.
 """
