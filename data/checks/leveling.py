@@ -168,7 +168,7 @@ def on_ground(
     some = some[(away > NEAR[0] ** 2) & (away < AROUND**2)]
     low = some @ mounting.rotation[2].astype(np.float32) + (mounting.shift_z + HEIGHT)
     on, below = np.count_nonzero(np.abs(low) < WITHIN[0]), np.count_nonzero(low < -BELOW)
-    return bool(len(low) < FEW or on >= share * len(low) and below <= most_below * len(low))
+    return bool(len(low) < FEW or (on >= share * len(low) and below <= most_below * len(low)))
 
 
 def full_of(intensity: Tensor) -> float:
