@@ -30,7 +30,7 @@ FLOAT32 = np.dtype(np.float32)
 AS_TRAINED = Mounting()
 MOST_TOGETHER = 8  # clouds of a batch: twice as many take twice as long
 
-Placed = tuple[Cloud, Mounting | None]  # in the network's frame, and how it came there if moved
+Mounted = tuple[Cloud, Mounting | None]  # in the network's frame, and how it came there if moved
 Result = tuple[Detections, list[Note]]  # and notes on points that were left out
 
 
@@ -139,11 +139,11 @@ class Detector:
         type. Warns (ScanWarning, once per kind) of anything unusual in the first scan, and of
         points that were left out of any scan.
         """
-        placed = self._checked(points)
-        ((found, notes),) = self._detect([placed])
+        mounted = self._checked(points)
+        ((found, notes),) = self._detect([mounted])
         if not self._seen and len(points):
             self._seen = True
-            notes += self._examine(placed)
+            notes += self._examine(mounted)
         for note in notes:
             if note.kind not in self._warned:
                 self._warned.add(note.kind)
@@ -172,8 +172,8 @@ class Detector:
         """Notes on what is unusual about points [P, 4]; takes a few milliseconds on the host."""
         return self._examine(self._checked(points))
 
-    def _examine(self, placed: Placed) -> list[Note]:
-        points = as_tensor(placed[0]).cpu().numpy()
+    def _examine(self, mounted: Mounted) -> list[Note]:
+        points = as_tensor(mounted[0]).cpu().numpy()
         try:
             require_scan(points[:, :4], "points")
         except ValueError as error:
@@ -188,20 +188,20 @@ class Detector:
             notes.append(Note("ground", text))
         return notes
 
-    def _detect(self, batch: Sequence[Placed]) -> list[Result]:
+    def _detect(self, batch: Sequence[Mounted]) -> list[Result]:
         graphs, clouds = self._graphs, [points for points, _ in batch]
         if graphs is None:
             return self._results(self._inference(clouds), batch)
         return self._results(graphs.finish(graphs.launch(clouds), clouds), batch)
 
-    def _overlapped(self, batches: Iterable[Sequence[Placed]]) -> Iterator[list[Result]]:
+    def _overlapped(self, batches: Iterable[Sequence[Mounted]]) -> Iterator[list[Result]]:
         """`_detect` of each batch; the next one is launched before the last one is waited for."""
         if self._graphs is None:
             yield from map(self._detect, batches)
             return
-        before: tuple[FrameGraphs, FrameGraph | None, Sequence[Placed]] | None = None
+        before: tuple[FrameGraphs, FrameGraph | None, Sequence[Mounted]] | None = None
 
-        def finish(graphs: FrameGraphs, graph: FrameGraph | None, batch: Sequence[Placed]):
+        def finish(graphs: FrameGraphs, graph: FrameGraph | None, batch: Sequence[Mounted]):
             return graphs.finish(graph, [points for points, _ in batch])
 
         try:
@@ -220,7 +220,7 @@ class Detector:
             if before is not None:  # nobody wants the rest
                 finish(*before)
 
-    def _results(self, outcome: Outcome, batch: Sequence[Placed]) -> list[Result]:
+    def _results(self, outcome: Outcome, batch: Sequence[Mounted]) -> list[Result]:
         detections = [
             found._replace(boxes=mounting.boxes_from_network(found.boxes)) if mounting else found
             for found, (_, mounting) in zip(outcome.detections, batch, strict=True)
@@ -229,8 +229,8 @@ class Detector:
             return [(found, []) for found in detections]
         if len(batch) > 1:  # the numbers are the batch's: each cloud's own are asked for
             return [
-                (found, self._detect([placed])[0][1])
-                for found, placed in zip(detections, batch, strict=True)
+                (found, self._detect([mounted])[0][1])
+                for found, mounted in zip(detections, batch, strict=True)
             ]
         points, cap, notes = len(batch[0][0]), self.config.grid.max_voxels_test, []
         if outcome.not_finite:
@@ -241,7 +241,7 @@ class Detector:
             notes.append(Note("cap", text))
         return [(detections[0], notes)]
 
-    def _checked(self, points: Cloud) -> Placed:
+    def _checked(self, points: Cloud) -> Mounted:
         """The points in the network's frame. Raises ValueError for another shape or type."""
         if self.device.type == "cuda" and os.getpid() != self._process:
             raise RuntimeError(

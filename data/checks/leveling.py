@@ -44,36 +44,14 @@ def ground_of(points: Tensor) -> GroundPlane | str:
     near and few below; then weighted least squares (Tukey's weights). The same points give the same
     ground.
     """
-    step = next(step for step in STEPS if len(points) <= step * LOOKED_AT or step == STEPS[-1])
-    x, y, z = points[::step, :3].float().T.contiguous()
-    away = torch.hypot(x, y)
-    near = torch.nonzero((away > NEAR[0]) & (away < NEAR[1]) & z.isfinite())[:, 0]
-    x, y, z = x[near], y[near], z[near]
-    side = 2 * int(NEAR[1] / CELL)
-    key = (x / CELL + side / 2).int() * side + (y / CELL + side / 2).int()
-    lowest = z.new_full((side * side,), math.inf)
-    lowest = lowest.scatter_reduce(0, key.long(), z, "amin")
-    low = torch.nonzero(z == lowest[key])[:, 0]
-    x, y, z = x[low], y[low], z[low]
+    x, y, z = _lowest(points)
     if len(x) < FEW:
         return f"only {len(x)} m2 within {NEAR[1]:g} m have points"
-    drawn = np.random.default_rng(0).random((3, TRIED))
-    three = torch.from_numpy((drawn * len(x)).astype(np.int64)).to(x.device)
-    (x0, x1, x2), (y0, y1, y2), (z0, z1, z2) = x[three], y[three], z[three]
-    area = (x1 - x0) * (y2 - y0) - (x2 - x0) * (y1 - y0)
-    a = ((z1 - z0) * (y2 - y0) - (z2 - z0) * (y1 - y0)) / area
-    b = ((x1 - x0) * (z2 - z0) - (x2 - x0) * (z1 - z0)) / area
-    c = z0 - a * x0 - b * y0
-    usual = (area.abs() > 4) & (torch.hypot(a, b) < STEEPEST)
-    planes = torch.stack([a, b, c], 1)[usual]
-    if not len(planes):
-        return "its points lie along a line"
     weight = 1 / (1 + (x * x + y * y) / 10**2)
     rows = torch.stack([x, y, torch.ones_like(x)], 1)
-    some = torch.arange(0, len(x), -(-len(x) // SCORED), device=x.device)
-    above = torch.addmm(z[some], planes, rows[some].T, alpha=-1)
-    score = (1 - (above / WITHIN[0]) ** 2).clamp(min=0) - 0.5 * (above < -BELOW).float()
-    plane = planes[(score @ weight[some]).argmax()].double()
+    plane = _likeliest(rows, z, weight)
+    if plane is None:
+        return "its points lie along a line"
     rows, z, weight = rows.double(), z.double(), weight.double()
     hold = torch.diag(rows.new_tensor([DOUBT, DOUBT, 0.0]))
     for within in np.linspace(*WITHIN, 5):
@@ -93,6 +71,40 @@ def ground_of(points: Tensor) -> GroundPlane | str:
     if not HEIGHTS[0] < height < HEIGHTS[1]:
         return f"the ground seems to be at z = {-height:.1f}"
     return GroundPlane(slope_x, slope_y, height)
+
+
+def _lowest(points: Tensor) -> Tensor:
+    """[3, N] float32 x, y, z: the lowest near point of each cell; all where several are as low."""
+    step = next(step for step in STEPS if len(points) <= step * LOOKED_AT or step == STEPS[-1])
+    found = points[::step, :3].float().T.contiguous()
+    away = torch.hypot(found[0], found[1])
+    near = torch.nonzero((away > NEAR[0]) & (away < NEAR[1]) & found[2].isfinite())[:, 0]
+    x, y, z = found = found[:, near]
+    side = 2 * int(NEAR[1] / CELL)
+    key = (x / CELL + side / 2).int() * side + (y / CELL + side / 2).int()
+    lowest = z.new_full((side * side,), math.inf)
+    lowest = lowest.scatter_reduce(0, key.long(), z, "amin")
+    return found[:, torch.nonzero(z == lowest[key])[:, 0]]
+
+
+def _likeliest(rows: Tensor, z: Tensor, weight: Tensor) -> Tensor | None:
+    """[3] float64 (slope along x and y, z of the origin): of planes through three of the points the
+    one that most lie near and few below. rows: [N, 3] x, y, 1. None where all lie along a line."""
+    drawn = np.random.default_rng(0).random((3, TRIED))
+    three = torch.from_numpy((drawn * len(z)).astype(np.int64)).to(z.device)
+    (x, y), (z0, z1, z2) = rows.T[:2], z[three]
+    (x0, x1, x2), (y0, y1, y2) = x[three], y[three]
+    area = (x1 - x0) * (y2 - y0) - (x2 - x0) * (y1 - y0)
+    a = ((z1 - z0) * (y2 - y0) - (z2 - z0) * (y1 - y0)) / area
+    b = ((x1 - x0) * (z2 - z0) - (x2 - x0) * (z1 - z0)) / area
+    usual = (area.abs() > 4) & (torch.hypot(a, b) < STEEPEST)
+    planes = torch.stack([a, b, z0 - a * x0 - b * y0], 1)[usual]
+    if not len(planes):
+        return None
+    some = torch.arange(0, len(z), -(-len(z) // SCORED), device=z.device)
+    above = torch.addmm(z[some], planes, rows[some].T, alpha=-1)
+    score = (1 - (above / WITHIN[0]) ** 2).clamp(min=0) - 0.5 * (above < -BELOW).float()
+    return planes[(score @ weight[some]).argmax()].double()
 
 
 SCANS = 10  # whose grounds and intensities are averaged

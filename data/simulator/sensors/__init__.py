@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,7 +28,7 @@ class Sensor:
     azimuth_step: float  # between two firings of a beam
     height: float  # of the origin of its points above the ground
     pitch: float = 0.0  # by which the sensor looks down, so that a level road rises ahead
-    # by which it looks down ahead and on the left beside that: in its frame all things lean
+    # by which it looks down ahead, and to its left; points and boxes are in its own, tilted frame
     tilt: tuple[float, float] = (0.0, 0.0)
     field_of_view: float = 360.0  # around straight ahead
     min_range: float = 0.5
@@ -85,20 +86,24 @@ class Sensor:
             value = getattr(self, key)
             require(low <= value <= high, key, f"{value:g} is not from {low:g} to {high:g}")
         require(max(map(abs, self.tilt)) <= 20, "tilt", "a sensor is tilted by at most 20 degrees")
-        if self.roof:
-            require(len(self.roof) == 4, "roof", "give front, back, half width and height")
-            front, back, side, roof = self.roof
-            lowest = self.height + min(heights)
-            require(
-                back < front and side > 0 and 0 < roof < lowest,
-                "roof",
-                f"front {front:g}, back {back:g}, half width {side:g}, height {roof:g} are not "
-                f"a roof below a laser at {lowest:g}",
-            )
+        self._check_roof(heights)
         rays = len(order) * self.field_of_view / self.azimuth_step
         require(rays <= MOST_RAYS, "azimuth_step", f"{rays:.0f} rays per scan are too many")
         object.__setattr__(self, "elevations", tuple(rising.tolist()))
         object.__setattr__(self, "laser_heights", tuple(np.array(heights)[order].tolist()))
+
+    def _check_roof(self, heights: Sequence[float]) -> None:
+        if not self.roof:
+            return
+        require(len(self.roof) == 4, "roof", "give front, back, half width and height")
+        front, back, side, roof = self.roof
+        lowest = self.height + min(heights)
+        require(
+            back < front and side > 0 and 0 < roof < lowest,
+            "roof",
+            f"front {front:g}, back {back:g}, half width {side:g}, height {roof:g} are not "
+            f"a roof below a laser at {lowest:g}",
+        )
 
     @property
     def slopes(self) -> tuple[float, float]:
@@ -142,13 +147,14 @@ class AnySensor:
         low, high = self.height
         usual = rng.random() < 0.5  # on the roof of a car
         height = float(np.clip(rng.normal(1.9, 0.25) if usual else draw(low, high), low, high))
-        tilt = np.clip(rng.normal(0, 0.5, 2) if usual else draw(-5, 5, 2), -self.tilt, self.tilt)
+        most = self.tilt
+        tilt = rng.normal(0, 0.5, 2).clip(-most, most) if usual else draw(-most, most, 2)
         changes: dict = {}
         if spins:
             beams = 32 if two else round(np.exp(draw(*np.log(self.beams))))
             table = _elevations(rng, beams, draw(-30, -11), draw(2, 24))
-            most = 220_000 / (beams * (1 + two))  # rays of a beam
-            step = max(float(rng.choice((0.1, 0.16, 0.2, 0.25, 0.35, 0.4))), 360 / most)
+            rays = 220_000 / (beams * (1 + two))  # of a beam, at most
+            step = max(float(rng.choice((0.1, 0.16, 0.2, 0.25, 0.35, 0.4))), 360 / rays)
             if two:
                 table = np.append(table, table + draw(0, 0.5))
                 apart = round(draw(0.1, 0.4), 2)
