@@ -84,6 +84,23 @@ def column(rng: np.random.Generator) -> Thing:
     return Thing(make, upright(2 * radius, 2 * radius, height))
 
 
+def pole(rng: np.random.Generator) -> Thing:
+    """A pole of any height with a foot, and boxes or boards on it below a person's height."""
+    radius, height = rng.uniform(0.025, 0.14), rng.uniform(1.6, 7.0)
+    kind, count, u = int(rng.integers(4)), int(rng.integers(0, 3)), rng.random((3, 6))
+    make = partial(_pole, radius, height, kind, u[: 1 + count])
+    return Thing(make, upright(1.0, 1.0, max(height, 2.3)), stem=(0.9, 0.9))
+
+
+def poles(rng: np.random.Generator) -> Thing:
+    """Two or three poles beside each other, sometimes with a bar: a stand, a barrier."""
+    count, apart, bar = int(rng.integers(2, 4)), rng.uniform(0.25, 1.2), bool(rng.random() < 0.5)
+    radius, height = rng.uniform(0.02, 0.08), rng.uniform(0.8, 3.0)
+    make = partial(_poles, count, apart, bar, radius, height)
+    half = (count - 1) * apart / 2 + 0.1
+    return Thing(make, upright(2 * half, 0.2, height + 0.1))
+
+
 def person_like(rng: np.random.Generator) -> Thing:
     """A thing of a person's size, see `TURNED`."""
     high, wide = rng.uniform(0.85, 1.15), rng.uniform(0.8, 1.25)
@@ -120,6 +137,46 @@ def container(rng: np.random.Generator) -> Thing:
 
 def _post(radius: float, height: float, material: Material) -> Solids:
     return solids(limbs([(0, 0, 0, 0, 0, height, radius, 0.9 * radius)], material, 8))
+
+
+def _pole(radius: float, height: float, kind: int, u: np.ndarray) -> Solids:
+    (a, b, *_), *hung = u.tolist()
+    parts = [limbs([(0, 0, 0, 0, 0, height, radius, 0.8 * radius)], Material.METAL, 8)]
+    wide, high = radius + 0.05 + 0.25 * a, 0.2 + 0.8 * b
+    if kind == 0:
+        row = tube((0, 0, 0, wide, wide), (0, 0, high, radius, radius))
+        parts.append(limbs([row], Material.CONCRETE, 8))
+    elif kind == 1:
+        parts.append(boxes([(-wide, wide, -wide, wide, 0, high)], Material.CONCRETE))
+    rows: Rows = []
+    for x, y, length, deep, tall, z in hung:
+        half, low = (0.1 + 0.25 * length) / 2, 0.3 + 1.2 * z
+        side, before = (0.2 * (y - 0.5), radius + 0.01) if x < 0.6 else (0.0, -0.1)
+        rows.append(
+            (
+                before,
+                before + 0.02 + 0.28 * deep,
+                side - half,
+                side + half,
+                low,
+                low + 0.2 + 0.6 * tall,
+            )
+        )
+    if rows:
+        parts.append(boxes(rows, Material.PLASTIC))
+    return solids(*parts)
+
+
+def _poles(count: int, apart: float, bar: bool, radius: float, height: float) -> Solids:
+    first = -(count - 1) * apart / 2
+    places = [first + k * apart for k in range(count)]
+    rods: Rows = [(x, 0, 0, x, 0, height, radius, radius) for x in places]
+    if bar:
+        rods += [
+            (first, 0, share * height, -first, 0, share * height, radius, radius)
+            for share in (0.5, 1)
+        ]
+    return solids(limbs(rods, Material.METAL))
 
 
 def _cabinet(length: float, width: float, height: float) -> Solids:

@@ -5,7 +5,7 @@ from the inner edge outwards.
 
 from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from millisecond.data.simulator.furniture import (
     delineator,
     lamp,
     person_like,
+    pole,
+    poles,
     shelter,
     sign,
     table,
@@ -48,6 +50,7 @@ from millisecond.data.simulator.people import (
 )
 from millisecond.data.simulator.plants import (
     bush,
+    cone,
     fir,
     hedge,
     tall_grass,
@@ -174,30 +177,56 @@ WALKERS = mixed((0.97, walkers), (0.02, scooter_rider), (0.01, wheelchair_user))
 RIDERS = mixed((0.93, cyclist), (0.04, scooter_rider), (0.03, motorcyclist))
 VEHICLES = mixed((0.87, car), (0.08, van), (0.015, truck), (0.015, trailer), (0.02, motorcycle))
 PARKED = mixed((0.99, VEHICLES), (0.01, walkers))  # people stand between parked cars
+
+
+def leaning(rng: np.random.Generator) -> Thing:
+    """A bicycle at a pole, a lamp or a young tree."""
+    bike, other = bicycle(rng), (pole, lamp, young_tree)[int(rng.integers(3))](rng)
+    aside = rng.choice((-1, 1)) * rng.uniform(0.2, 0.45)
+    return replace(bike, company=((other, rng.uniform(-0.5, 0.5), aside, 0.0),))
+
+
 FURNITURE = mixed(
     (3, tree),
-    (2, young_tree),
+    (4, young_tree),
     (3, lamp),
     (3, sign),
     (3, bollard),
     (2, bin_box),
     (1, column),
     (4, person_like),
+    (4, pole),
+    (1, poles),
+    (1, cone),
     (1, bench),
     (2, bicycle),
+    (2, leaning),
     (1, motorcycle),
     (1, bush),
 )
 CAFE = mixed((3, table), (2, sitting_person), (1, bench), (1, person_like), (1, column))
-GARDEN = mixed((3, hedge), (3, fence), (2, wall), (2, bush), (1, tree), (1, stairs), (1, bin_box))
-GREEN = mixed((4, bush), (3, tree), (2, thicket), (1, hedge), (1, fir), (1, young_tree))
-WILD = mixed((5, thicket), (2, tree), (2, bush), (1, fir), (1, tall_grass))
-VERGE = mixed((4, tall_grass), (3, delineator), (1, sign), (0.3, big_sign))
+GARDEN = mixed(
+    (3, hedge), (3, fence), (2, wall), (2, bush), (1, cone), (1, young_tree), (1, tree),
+    (1, stairs), (1, bin_box),
+)  # fmt: skip
+GREEN = mixed(
+    (4, bush), (3, tree), (2, thicket), (1, hedge), (1, fir), (1.5, young_tree), (1, cone)
+)
+WILD = mixed((5, thicket), (2, tree), (2, bush), (1, fir), (1, tall_grass), (0.5, pole))
+VERGE = mixed((4, tall_grass), (3, delineator), (1, sign), (1, pole), (0.3, big_sign))
 FRONTS = mixed((6, house), (1, shed), (0.5, noise_barrier))
 TOWN_BEHIND = mixed((4, house), (4, tree), (1, fir), (0.5, shed))
 WOODS = mixed((6, tree), (2, fir), (3, thicket), (0.5, house))
 CLUTTER = mixed(
-    (2, bicycle), (1, motorcycle), (2, bin_box), (3, person_like), (1, container), (1, bollard)
+    (2, bicycle),
+    (1, motorcycle),
+    (2, bin_box),
+    (3, person_like),
+    (1, container),
+    (1, bollard),
+    (1, leaning),
+    (1, poles),
+    (1, pole),
 )
 
 

@@ -1,5 +1,7 @@
 """Trees, bushes and hedges: volumes into which pulses go."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -8,9 +10,11 @@ from millisecond.data.simulator.solids import (
     Material,
     Solids,
     Thing,
-    Volumes,
+    joined,
     limbs,
     solids,
+    tube,
+    upright,
     volumes,
 )
 
@@ -21,8 +25,17 @@ def tree(rng: np.random.Generator) -> Thing:
 
 
 def young_tree(rng: np.random.Generator) -> Thing:
-    """A thin trunk, often with a stake, and a small crown."""
-    return _tree(rng, rng.uniform(1.5, 2.1), rng.uniform(0.6, 1.1))
+    """A thin trunk with a small crown, mostly with something at its foot, see `_foot`."""
+    thing = _tree(rng, rng.uniform(1.5, 2.8), rng.uniform(0.6, 1.1))
+    foot = partial(_foot, int(rng.integers(6)), *rng.random(6).tolist())
+    return replace(thing, make=partial(_planted, thing.make, foot), stem=(1.3, 1.3))
+
+
+def cone(rng: np.random.Generator) -> Thing:
+    """A slim conifer or a clipped one, about as tall as a person."""
+    radius, height, path = rng.uniform((0.25, 1.1, 0.02), (0.55, 2.8, 0.2)).tolist()
+    make = partial(_cone, radius, height, path, rng.uniform(0.1, 0.8))
+    return Thing(make, upright(2 * radius, 2 * radius, height))
 
 
 def fir(rng: np.random.Generator) -> Thing:
@@ -89,6 +102,47 @@ def _crowned(bare, across, height, trunk, path, u) -> Solids:
     )
 
 
+def _planted(tree: Callable[[], Solids], foot: Callable[[], Solids]) -> Solids:
+    return joined(tree(), foot())
+
+
+def _foot(kind: int, a: float, b: float, c: float, d: float, e: float, f: float) -> Solids:
+    """Around a trunk: stakes with a bar, a guard of rods, a growth, a sack of water, or nothing."""
+    across, high = 0.15 + 0.4 * a, 0.5 + 1.4 * b
+    if kind < 2:  # the stakes stand upright or lean to the trunk
+        count, top = 2 + int(2.9 * c), across * (1 if d < 0.6 else 0.2)
+        turns = [2 * np.pi * (e + k / count) for k in range(count)]
+        around = [(float(np.cos(turn)), float(np.sin(turn))) for turn in turns]
+        rows = [(across * x, across * y, 0, top * x, top * y, high, 0.04, 0.04) for x, y in around]
+        (x, y), (u, v) = (0.9 * top * np.array(around[:2])).tolist()
+        rows.append((x, y, 0.9 * high, u, v, 0.9 * high, 0.03, 0.03))
+        return solids(limbs(rows, Material.WOOD, 4))
+    if kind == 2:
+        turns = [np.pi * k / 4 for k in range(8)]
+        around = [(0.6 * across * float(np.cos(t)), 0.6 * across * float(np.sin(t))) for t in turns]
+        rows = [(x, y, 0, x, y, 0.8 + 0.7 * high, 0.012, 0.012) for x, y in around]
+        return solids(limbs(rows, Material.METAL, 4))
+    if kind == 3:
+        low, wide = 0.15 + 0.4 * b, 0.15 + 0.6 * across
+        rows = [(0.1 * (c - 0.5), 0.1 * (d - 0.5), low, wide, wide, low)]
+        rows.append(
+            (0.2 * (e - 0.5), 0.2 * (f - 0.5), 1.4 * low, 0.6 * wide, 0.5 * wide, 1.4 * low)
+        )
+        return solids(volumes=volumes(rows, True, 0.05 + 0.3 * e))
+    if kind == 4:
+        row = tube((0, 0, 0, 0.3, 0.3), (0, 0, 0.3 + 0.3 * a, 0.22, 0.22), (0, 0, high, 0.06, 0.06))
+        return solids(limbs([row], Material.PLASTIC, 8))
+    return solids()
+
+
+def _cone(radius, height, path, taper) -> Solids:
+    rows = []
+    for step in (0.0, 0.33, 0.66, 1.0):
+        r, half = radius * (1 - taper * step), 0.5 * height * (0.55 - 0.2 * step)
+        rows.append((0, 0, half + step * (height - 2 * half), r, r, half))
+    return solids(volumes=volumes(rows, True, path))
+
+
 def _fir(radius, height, path) -> Solids:
     steps = np.linspace(0.0, 1.0, 5)[:-1].tolist()
     rows = []
@@ -126,8 +180,8 @@ def _hedge(length, width, height, path, u) -> Solids:
         (x + each * (a - 0.5) * 0.2, 0.3 * (b - 0.5) * width, low * (0.75 + 0.25 * c), *lump)
         for x, (a, b, c) in zip(xs, u[::-1].tolist(), strict=False)
     ]
-    parts = zip(volumes(square, False, path), volumes(lumps, True, path), strict=True)
-    return solids(volumes=Volumes(*map(np.concatenate, parts)))
+    square, lumps = volumes(square, False, path), volumes(lumps, True, path)
+    return joined(solids(volumes=square), solids(volumes=lumps))
 
 
 def _thicket(length, deep, height, path, u) -> Solids:

@@ -88,6 +88,13 @@ def solids(*hulls: Hulls, volumes: Volumes = NO_VOLUMES) -> Solids:
     return Solids(tuple(part for part in hulls if len(part.rows)), volumes)
 
 
+def joined(*parts: Solids) -> Solids:
+    """One thing of several."""
+    inside = zip(*(part.volumes for part in parts), strict=True)
+    hulls = tuple(hull for part in parts for hull in part.hulls)
+    return Solids(hulls, Volumes(*map(np.concatenate, inside)))
+
+
 def boxes(rows: Sequence[tuple], material: Material | Sequence[Material]) -> Hulls:
     """Upright boxes, each (x_min, x_max, y_min, y_max, z_min, z_max), metres."""
     return Hulls(Kind(_box_vertices, 2, 4), rows, _each(material, len(rows)))

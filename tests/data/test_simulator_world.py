@@ -232,7 +232,7 @@ def test_boxes_hold_the_points_of_their_things():
 
 
 # by version of the world, see data/simulator/street.py
-STREETS = {12: "e5e92a6d98cc6db49189f188179b752c50051da5d4068feec54fe356ad24e333"}
+STREETS = {13: "525e157ee5fe229618fe8760f71e3e4ce14befef703c578c87f47e8f232252cf"}
 
 
 @pytest.mark.parametrize("kernels", [True, False])
