@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from millisecond.data.checks.leveling import leveled
 from millisecond.data.metric.evaluation import default_overlaps, matches_of
 from millisecond.data.metric.overlap import detections_in, objects_of
 from millisecond.data.metric.reliability import (
@@ -83,8 +84,9 @@ def judged_on_streets(model: Second, config: Config, streets: int) -> Mapping[st
     """What the network finds on varied streets, by class; `also` of a class counts as the class."""
     taught = {other: kind.name for kind in config.classes for other in kind.also}
     detector, objects, detections = Detector(model, config), [], []
+    crop, level = config.grid.crop_to_image, config.grid.level
     for seed in tqdm(range(FIRST, FIRST + streets), desc="streets", disable=None):
-        frame = simulate_varied(seed)
+        frame = leveled(simulate_varied(seed, crop), level)[0]  # each by itself
         found = detector.detect(frame.points)[0].named(config.class_names)
         known = objects_of(frame)
         objects.append(known._replace(names=[taught.get(name, name) for name in known.names]))

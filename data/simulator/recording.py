@@ -180,24 +180,32 @@ def _with_dont_care(labels: Labels, bbox: np.ndarray) -> Labels:
     return Labels(**columns)
 
 
-def simulate_varied(seed: int) -> Frame:
+def simulate_varied(seed: int, crop: bool = True) -> Frame:
     """A scan that varies more than `simulate`, as no training sees it.
 
     All scenes are equally likely, and crowded. Half of the sensors are KITTI's. They are mounted up
-    to 0.3 m higher or lower and tilted by 1 degree (standard deviation). Their noise and reach
-    differ, a quarter has no intensity, and 50 to 100 % of the points are kept.
+    to 0.3 m higher or lower and tilted by 1 degree (standard deviation). A quarter has no
+    intensity. Without the crop to the camera's image, sensors are of all kinds (`AnySensor`). Their
+    noise and reach differ, and 50 to 100 % of the points are kept.
     """
     rng = np.random.default_rng((seed, 1))
-    base = default_sensor() if rng.random() < 0.5 else find_sensor(str(rng.choice(OTHERS)))
+    if crop:
+        base = default_sensor() if rng.random() < 0.5 else find_sensor(str(rng.choice(OTHERS)))
+        base = replace(
+            base,
+            height=SENSOR_HEIGHT + rng.uniform(-0.3, 0.3),
+            pitch=rng.normal(),
+            intensity=rng.random() < 0.75,
+        )
+    else:
+        base = AnySensor().of_street(seed)
     sensor = replace(
         base,
-        height=SENSOR_HEIGHT + rng.uniform(-0.3, 0.3),
-        pitch=rng.normal(),
         range_noise=base.range_noise * rng.uniform(1, 3),
         asphalt_range=base.asphalt_range * np.exp(rng.normal(0, 0.3)),
-        intensity=rng.random() < 0.75,
     )
-    frame = record(seed, sensor=sensor, make=partial(crowded, str(rng.choice(list(SCENES))))).frame
+    make = partial(crowded, str(rng.choice(list(SCENES))))
+    frame = record(seed, sensor=sensor, crop=crop, make=make).frame
     return replace(frame, points=frame.points[rng.random(len(frame.points)) < rng.uniform(0.5, 1)])
 
 
