@@ -130,7 +130,7 @@ def _foot(kind: int, a: float, b: float, c: float, d: float, e: float, f: float)
         )
         return solids(volumes=volumes(rows, True, 0.05 + 0.3 * e))
     if kind == 4:
-        row = tube((0, 0, 0, 0.3, 0.3), (0, 0, 0.3 + 0.3 * a, 0.22, 0.22), (0, 0, high, 0.06, 0.06))
+        row = tube((0, 0, 0, 0.3, 0.3), (0, 0, 0.4 * high, 0.22, 0.22), (0, 0, high, 0.06, 0.06))
         return solids(limbs([row], Material.PLASTIC, 8))
     return solids()
 

@@ -232,7 +232,7 @@ def test_boxes_hold_the_points_of_their_things():
 
 
 # by version of the world, see data/simulator/street.py
-STREETS = {13: "525e157ee5fe229618fe8760f71e3e4ce14befef703c578c87f47e8f232252cf"}
+STREETS = {14: "398c46b4760705bcc6c5c8e1c6240b350284cb492626097cb1ce310579b36154"}
 
 
 @pytest.mark.parametrize("kernels", [True, False])
