@@ -177,9 +177,10 @@ def on_ground(
     """Whether so many of the near points lie at -1.73 m as mounted, and few below; True where few
     are near. A look at 2,000 points."""
     some = points[:: max(1, len(points) // 2000) | 1, :3].cpu().numpy()
-    away = some[:, 0] ** 2 + some[:, 1] ** 2
-    some = some[(away > NEAR[0] ** 2) & (away < AROUND**2)]
-    low = some @ mounting.rotation[2].astype(np.float32) + (mounting.shift_z + HEIGHT)
+    x, y, z = np.ascontiguousarray(some.T)  # the rest is then twice as fast
+    away, (by_x, by_y, by_z) = x * x + y * y, mounting.rotation[2].tolist()
+    low = x * by_x + y * by_y + z * by_z + (mounting.shift_z + HEIGHT)
+    low = low[(away > NEAR[0] ** 2) & (away < AROUND**2)]
     on, below = np.count_nonzero(np.abs(low) < WITHIN[0]), np.count_nonzero(low < -BELOW)
     return bool(len(low) < FEW or (on >= share * len(low) and below <= most_below * len(low)))
 
