@@ -24,7 +24,7 @@ from millisecond.detector.frame_graph import FrameGraph, FrameGraphs
 from millisecond.detector.inference import Cloud, Detections, Inference, Outcome, as_tensor
 from millisecond.detector.models.second import Second, build_second
 from millisecond.detector.weights import ANY, find_weights, load_weights, restore, usual_weights
-from millisecond.ops.transfer import Move, require_unmasked
+from millisecond.ops.transfer import Moves, require_unmasked
 
 FLOAT32 = np.dtype(np.float32)
 AS_TRAINED = Mounting()
@@ -284,8 +284,7 @@ class Detector:
         return points, self._leveling(as_tensor(points))
 
 
-def _parts(batch: Sequence[Placed]) -> tuple[list[Cloud], list[Move | None]]:
-    """The clouds, and the move of each."""
+def _parts(batch: Sequence[Placed]) -> tuple[list[Cloud], Moves]:
     moves = [None if placement is None else placement.move for _, placement in batch]
     return [cloud for cloud, _ in batch], moves
 

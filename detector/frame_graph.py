@@ -25,7 +25,7 @@ from millisecond.ops import (
     stage_points,
 )
 from millisecond.ops.capture import captured
-from millisecond.ops.transfer import UNMOVED, Move
+from millisecond.ops.transfer import UNMOVED, Moves
 
 NOW, AT_LAUNCH = 0, 1  # places of the numbers of points that are staged
 # a launch returns when its work has ended, so that no point comes after it
@@ -51,8 +51,7 @@ class FrameGraph:
         self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, pin_memory=True)
         self._staged = torch.zeros(2, dtype=torch.int32, pin_memory=True)
         self._starts, self._there = self._offsets.numpy(), self._staged.numpy()
-        room = batch_size, len(UNMOVED)
-        self._moves = torch.zeros(room, pin_memory=True) if moves else None
+        self._moves = torch.zeros(batch_size, len(UNMOVED), pin_memory=True) if moves else None
         self._inference = inference
         rows, cap = [batch_size * rows for rows in capacity.rows], inference.model.max_voxels[1]
         # One row more than level 0 has, so that the index sees what does not fit. Where no frame
@@ -88,12 +87,10 @@ class FrameGraph:
         numbers = voxels.dropped, found.count, *counts, pyramid.overflow, late
         collect([*boxes, *numbers], self._results.memory)
 
-    def launch(
-        self, clouds: Sequence[Cloud], moves: Sequence[Move | None], beside: bool, busy: bool
-    ) -> None:
+    def launch(self, clouds: Sequence[Cloud], moves: Moves, beside: bool, busy: bool) -> None:
         """Starts the work on clouds that the capacity holds; they may change afterwards.
 
-        moves: of each cloud into the network's frame; empty where none moves.
+        moves: of the clouds into the network's frame.
         beside: on the graph's own stream, beside what other graphs do; else on the current one.
         busy: the GPU has other work by then, and blocks that wait for points would take its room.
         """
@@ -176,7 +173,7 @@ class FrameGraphs:
     more for each batch that is under way at the same time."""
 
     def __init__(self, inference: Inference, moves: bool = False):
-        """moves: clouds may have moves, which the graphs then apply."""
+        """moves: whether clouds may have them."""
         self._moves = moves
         self._inference, self._capacities = inference, capacities_of(inference.model)
         self._idle: defaultdict[tuple[Capacity, int], list[FrameGraph]] = defaultdict(list)
@@ -186,7 +183,7 @@ class FrameGraphs:
     def launch(
         self,
         clouds: Sequence[Cloud],
-        moves: Sequence[Move | None] = (),
+        moves: Moves = (),
         least: int = 0,
         beside: bool = False,
         busy: bool = False,
@@ -208,10 +205,7 @@ class FrameGraphs:
         return graph
 
     def finish(
-        self,
-        graph: FrameGraph | None,
-        clouds: Sequence[Cloud],
-        moves: Sequence[Move | None] = (),
+        self, graph: FrameGraph | None, clouds: Sequence[Cloud], moves: Moves = ()
     ) -> Outcome:
         """What the graph found; a larger one runs where the clouds did not fit, and where none
         holds them they go through the network call by call."""

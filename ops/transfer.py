@@ -17,6 +17,7 @@ from millisecond.ops.library import extension, fake
 SCALES = (1.0, 255.0, 65535.0)  # of intensities, as sensors give them
 FEW = 0.01  # share of intensities that may be wild
 Move = Sequence[float]  # 13 numbers, see `move_points`
+Moves = Sequence[Move | None]  # of each frame of a batch; empty: none moves
 UNMOVED: Move = (1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1)
 
 
@@ -63,8 +64,8 @@ def load_points(
     if not workspace.is_cuda:
         return load_points_definition(points, offsets, workspace, staged, moves)
     extension()
-    given_by_name = {"points": points, "offsets": offsets, "staged": staged, "moves": moves}
-    for name, given in given_by_name.items():
+    arguments = {"points": points, "offsets": offsets, "staged": staged, "moves": moves}
+    for name, given in arguments.items():
         if given is not None and given.is_cpu and not given.is_pinned():
             raise ValueError(f"{name}: not in pinned memory; call .pin_memory()")
     return torch.ops.millisecond.load_points(points, offsets, workspace, staged, moves, SCALES, FEW)
