@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from millisecond.data.checks.leveling import Leveling, unlike_kitti
+from millisecond.data.checks.leveling import Leveling, Placement, unlike_kitti
 from millisecond.data.checks.scans import Note, ScanWarning, oddities
 from millisecond.data.checks.sensor import Mounting
 from millisecond.data.formats.points import KITTI, require_scan
@@ -24,13 +24,13 @@ from millisecond.detector.frame_graph import FrameGraph, FrameGraphs
 from millisecond.detector.inference import Cloud, Detections, Inference, Outcome, as_tensor
 from millisecond.detector.models.second import Second, build_second
 from millisecond.detector.weights import ANY, find_weights, load_weights, restore, usual_weights
-from millisecond.ops.transfer import require_unmasked
+from millisecond.ops.transfer import Moves, require_unmasked
 
 FLOAT32 = np.dtype(np.float32)
 AS_TRAINED = Mounting()
 MOST_TOGETHER = 8  # clouds of a batch: twice as many take twice as long
 
-Mounted = tuple[Cloud, Mounting | None]  # in the network's frame, and how it came there if moved
+Placed = tuple[Cloud, Placement | None]  # as it was given, and how it becomes the network's
 Result = tuple[Detections, list[Note]]  # and notes on points that were left out
 
 
@@ -73,7 +73,8 @@ class Detector:
             # whether the first scan chooses between these weights and those for every LiDAR
             self._chooses = model is None and find_weights(ANY).is_file()
             self._first, self._precision = Lock(), precision
-            self.device, self.mounting, self._moves = device, mounting, bool(mounting)
+            self.device, self.mounting = device, mounting
+            self._placement = Placement(mounting) if mounting else None
             if model is None or config is None:
                 model, config = _load(usual_weights(device))
             self._take(model, config)
@@ -88,7 +89,8 @@ class Detector:
         self.range = mounting.reach(config.grid.range)  # of the grid, in the frame of the clouds
         self._width = config.points.width
         self._leveling = Leveling(mounting) if config.grid.level else None
-        self._graphs = FrameGraphs(self._inference) if self.device.type == "cuda" else None
+        moves = config.grid.level or self._placement is not None
+        self._graphs = FrameGraphs(self._inference, moves) if self.device.type == "cuda" else None
 
     def _choose(self, points: Cloud) -> None:
         """Takes the weights for every LiDAR where the first scan is unlike KITTI's, and says so."""
@@ -139,11 +141,11 @@ class Detector:
         type. Warns (ScanWarning, once per kind) of anything unusual in the first scan, and of
         points that were left out of any scan.
         """
-        mounted = self._checked(points)
-        ((found, notes),) = self._detect([mounted])
+        placed = self._checked(points)
+        ((found, notes),) = self._detect([placed])
         if not self._seen and len(points):
             self._seen = True
-            notes += self._examine(mounted)
+            notes += self._examine(placed)
         for note in notes:
             if note.kind not in self._warned:
                 self._warned.add(note.kind)
@@ -172,8 +174,10 @@ class Detector:
         """Notes on what is unusual about points [P, 4]; takes a few milliseconds on the host."""
         return self._examine(self._checked(points))
 
-    def _examine(self, mounted: Mounted) -> list[Note]:
-        points = as_tensor(mounted[0]).cpu().numpy()
+    def _examine(self, placed: Placed) -> list[Note]:
+        cloud, placement = placed
+        there = as_tensor(cloud)
+        points = (placement(there) if placement else there).cpu().numpy()
         try:
             require_scan(points[:, :4], "points")
         except ValueError as error:
@@ -188,26 +192,26 @@ class Detector:
             notes.append(Note("ground", text))
         return notes
 
-    def _detect(self, batch: Sequence[Mounted]) -> list[Result]:
-        graphs, clouds = self._graphs, [points for points, _ in batch]
+    def _detect(self, batch: Sequence[Placed]) -> list[Result]:
+        graphs, parts = self._graphs, _parts(batch)
         if graphs is None:
-            return self._results(self._inference(clouds), batch)
-        return self._results(graphs.finish(graphs.launch(clouds), clouds), batch)
+            return self._results(self._inference(*parts), batch)
+        return self._results(graphs.finish(graphs.launch(*parts), *parts), batch)
 
-    def _overlapped(self, batches: Iterable[Sequence[Mounted]]) -> Iterator[list[Result]]:
+    def _overlapped(self, batches: Iterable[Sequence[Placed]]) -> Iterator[list[Result]]:
         """`_detect` of each batch; the next one is launched before the last one is waited for."""
         if self._graphs is None:
             yield from map(self._detect, batches)
             return
-        before: tuple[FrameGraphs, FrameGraph | None, Sequence[Mounted]] | None = None
+        before: tuple[FrameGraphs, FrameGraph | None, Sequence[Placed]] | None = None
 
-        def finish(graphs: FrameGraphs, graph: FrameGraph | None, batch: Sequence[Mounted]):
-            return graphs.finish(graph, [points for points, _ in batch])
+        def finish(graphs: FrameGraphs, graph: FrameGraph | None, batch: Sequence[Placed]):
+            return graphs.finish(graph, *_parts(batch))
 
         try:
             for batch in batches:  # the first one may bring other weights and graphs
-                graphs, clouds = self._graphs, [points for points, _ in batch]
-                graph = graphs.launch(clouds, beside=True, busy=before is not None)
+                graphs = self._graphs
+                graph = graphs.launch(*_parts(batch), beside=True, busy=before is not None)
                 under_way = graphs, graph, batch
                 if before is not None:
                     finished, before = before, under_way
@@ -220,17 +224,19 @@ class Detector:
             if before is not None:  # nobody wants the rest
                 finish(*before)
 
-    def _results(self, outcome: Outcome, batch: Sequence[Mounted]) -> list[Result]:
+    def _results(self, outcome: Outcome, batch: Sequence[Placed]) -> list[Result]:
         detections = [
-            found._replace(boxes=mounting.boxes_from_network(found.boxes)) if mounting else found
-            for found, (_, mounting) in zip(outcome.detections, batch, strict=True)
+            found._replace(boxes=placement.mounting.boxes_from_network(found.boxes))
+            if placement
+            else found
+            for found, (_, placement) in zip(outcome.detections, batch, strict=True)
         ]
         if not (outcome.not_finite or outcome.capped):
             return [(found, []) for found in detections]
         if len(batch) > 1:  # the numbers are the batch's: each cloud's own are asked for
             return [
-                (found, self._detect([mounted])[0][1])
-                for found, mounted in zip(detections, batch, strict=True)
+                (found, self._detect([placed])[0][1])
+                for found, placed in zip(detections, batch, strict=True)
             ]
         points, cap, notes = len(batch[0][0]), self.config.grid.max_voxels_test, []
         if outcome.not_finite:
@@ -241,8 +247,8 @@ class Detector:
             notes.append(Note("cap", text))
         return [(detections[0], notes)]
 
-    def _checked(self, points: Cloud) -> Mounted:
-        """The points in the network's frame. Raises ValueError for another shape or type."""
+    def _checked(self, points: Cloud) -> Placed:
+        """The points and their way to the network. Raises ValueError for another shape or type."""
         if self.device.type == "cuda" and os.getpid() != self._process:
             raise RuntimeError(
                 "this Detector is on a GPU, which a forked process cannot use: start processes by "
@@ -274,11 +280,13 @@ class Detector:
         if self._chooses:
             self._choose(points)
         if self._leveling is None:
-            return (
-                (self.mounting.to_network(points), self.mounting) if self._moves else (points, None)
-            )
-        level = self._leveling(as_tensor(points))
-        return level(as_tensor(points)), level.mounting
+            return points, self._placement
+        return points, self._leveling(as_tensor(points))
+
+
+def _parts(batch: Sequence[Placed]) -> tuple[list[Cloud], Moves]:
+    moves = [None if placement is None else placement.move for _, placement in batch]
+    return [cloud for cloud, _ in batch], moves
 
 
 def _checked_device(device: str | torch.device | None, precision: str) -> torch.device:

@@ -25,6 +25,7 @@ from millisecond.ops import (
     stage_points,
 )
 from millisecond.ops.capture import captured
+from millisecond.ops.transfer import UNMOVED, Moves
 
 NOW, AT_LAUNCH = 0, 1  # places of the numbers of points that are staged
 # a launch returns when its work has ended, so that no point comes after it
@@ -41,7 +42,8 @@ class FrameGraph:
     """
 
     @torch_defaults()
-    def __init__(self, inference: Inference, capacity: Capacity, batch_size: int):
+    def __init__(self, inference: Inference, capacity: Capacity, batch_size: int, moves: bool):
+        """moves: each cloud has a move, which the first kernel applies."""
         self.capacity, self.batch_size = capacity, batch_size
         device, most = inference.device, inference.postprocess.limits.after_nms
         shape = batch_size * capacity.points, inference.model.encoder.features
@@ -49,6 +51,7 @@ class FrameGraph:
         self._offsets = torch.zeros(batch_size + 1, dtype=torch.int32, pin_memory=True)
         self._staged = torch.zeros(2, dtype=torch.int32, pin_memory=True)
         self._starts, self._there = self._offsets.numpy(), self._staged.numpy()
+        self._moves = torch.zeros(batch_size, len(UNMOVED), pin_memory=True) if moves else None
         self._inference = inference
         rows, cap = [batch_size * rows for rows in capacity.rows], inference.model.max_voxels[1]
         # One row more than level 0 has, so that the index sees what does not fit. Where no frame
@@ -74,7 +77,7 @@ class FrameGraph:
 
     def load(self) -> tuple[Tensor, Tensor, Tensor]:
         """Points with clamped intensities and offsets, on the device; whether they were late."""
-        return load_points(self._points, self._offsets, self._counters, self._staged)
+        return load_points(self._points, self._offsets, self._counters, self._staged, self._moves)
 
     def report(self, voxels: Voxels, pyramid: Pyramid, found: SelectedBoxes, late: Tensor) -> None:
         """Starts the copy of all results to the host."""
@@ -84,9 +87,10 @@ class FrameGraph:
         numbers = voxels.dropped, found.count, *counts, pyramid.overflow, late
         collect([*boxes, *numbers], self._results.memory)
 
-    def launch(self, clouds: Sequence[Cloud], beside: bool, busy: bool) -> None:
+    def launch(self, clouds: Sequence[Cloud], moves: Moves, beside: bool, busy: bool) -> None:
         """Starts the work on clouds that the capacity holds; they may change afterwards.
 
+        moves: of the clouds into the network's frame.
         beside: on the graph's own stream, beside what other graphs do; else on the current one.
         busy: the GPU has other work by then, and blocks that wait for points would take its room.
         """
@@ -94,6 +98,8 @@ class FrameGraph:
         ready = [points.cpu().contiguous() for points in map(as_tensor, clouds)]
         for frame, cloud in enumerate(ready):
             self._starts[frame + 1] = self._starts[frame] + len(cloud)
+        if self._moves is not None:
+            self._moves.numpy()[:] = [move or UNMOVED for move in moves] or UNMOVED
         self._there[NOW] = 0
         before = busy or LAUNCHES_BLOCK
         with torch.cuda.stream(self._stream) if beside else nullcontext():
@@ -166,17 +172,24 @@ class FrameGraphs:
     """Graphs of one network: one per capacity and batch size, made when it is first needed, and one
     more for each batch that is under way at the same time."""
 
-    def __init__(self, inference: Inference):
+    def __init__(self, inference: Inference, moves: bool = False):
+        """moves: whether clouds may have them."""
+        self._moves = moves
         self._inference, self._capacities = inference, capacities_of(inference.model)
         self._idle: defaultdict[tuple[Capacity, int], list[FrameGraph]] = defaultdict(list)
         self._indexable: dict[int, bool] = {}  # by batch size
         self._rows: tuple[int, ...] = ()  # per frame, of the batch before: the next is much alike
 
     def launch(
-        self, clouds: Sequence[Cloud], least: int = 0, beside: bool = False, busy: bool = False
+        self,
+        clouds: Sequence[Cloud],
+        moves: Moves = (),
+        least: int = 0,
+        beside: bool = False,
+        busy: bool = False,
     ) -> FrameGraph | None:
         """A graph that works on the clouds; None where no capacity (from `least` on) holds them.
-        beside, busy: see `FrameGraph.launch`."""
+        moves, beside, busy: see `FrameGraph.launch`."""
         points, size = max(map(len, clouds)), len(clouds)
         number = max(least, first_that_holds(self._capacities, points, self._rows))
         if size not in self._indexable:
@@ -187,11 +200,13 @@ class FrameGraphs:
         try:
             graph = self._idle[key].pop()
         except IndexError:
-            graph = FrameGraph(self._inference, *key)
-        graph.launch(clouds, beside, busy)
+            graph = FrameGraph(self._inference, *key, self._moves)
+        graph.launch(clouds, moves, beside, busy)
         return graph
 
-    def finish(self, graph: FrameGraph | None, clouds: Sequence[Cloud]) -> Outcome:
+    def finish(
+        self, graph: FrameGraph | None, clouds: Sequence[Cloud], moves: Moves = ()
+    ) -> Outcome:
         """What the graph found; a larger one runs where the clouds did not fit, and where none
         holds them they go through the network call by call."""
         outcome = None
@@ -202,9 +217,9 @@ class FrameGraphs:
             self._idle[graph.capacity, graph.batch_size].append(graph)
             if outcome is None:
                 self._rows = ()
-                graph = self.launch(clouds, self._capacities.index(graph.capacity) + 1)
+                graph = self.launch(clouds, moves, self._capacities.index(graph.capacity) + 1)
         if outcome is None:
-            outcome = self._inference(clouds)
+            outcome = self._inference(clouds, moves)
         if graph is not None and graph.capacity is self._capacities[0]:
             self._rows = ()  # it holds them, and there is no smaller one
         else:

@@ -20,7 +20,7 @@ from millisecond.ops.bev import BevCells, CellValues
 from millisecond.ops.boxes import SelectedBoxes, select_boxes, select_boxes_of_cells
 from millisecond.ops.capture import side_stream
 from millisecond.ops.kernel_map import Pyramid
-from millisecond.ops.transfer import clamp_intensity
+from millisecond.ops.transfer import Moves, clamp_intensity, move_points
 from millisecond.ops.voxelize import Voxels
 
 Cloud = np.ndarray | Tensor  # [P, C] float32
@@ -104,10 +104,12 @@ class Inference:
 
     @torch_defaults()
     @torch.inference_mode()
-    def __call__(self, clouds: Sequence[Cloud]) -> Outcome:
-        """Clouds in one batch."""
-        parts = [clamp_intensity(as_tensor(cloud)).to(self.device) for cloud in clouds]
-        points = torch.cat(parts)
+    def __call__(self, clouds: Sequence[Cloud], moves: Moves = ()) -> Outcome:
+        """Clouds in one batch. moves: of the clouds into the network's frame."""
+        parts = list(map(as_tensor, clouds))
+        for frame, move in enumerate(moves):
+            parts[frame] = move_points(parts[frame], move) if move else parts[frame]
+        points = torch.cat([clamp_intensity(part).to(self.device) for part in parts])
         sizes = torch.tensor([0, *map(len, clouds)])
         offsets = sizes.cumsum(0).int().to(self.device)
         voxels, pyramid, predictions = self.forward(points, offsets)

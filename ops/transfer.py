@@ -16,6 +16,9 @@ from millisecond.ops.library import extension, fake
 
 SCALES = (1.0, 255.0, 65535.0)  # of intensities, as sensors give them
 FEW = 0.01  # share of intensities that may be wild
+Move = Sequence[float]  # 13 numbers, see `move_points`
+Moves = Sequence[Move | None]  # of each frame of a batch; empty: none moves
+UNMOVED: Move = (1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1)
 
 
 @torch.no_grad()
@@ -24,9 +27,12 @@ def load_points(
     offsets: Tensor,  # [B + 1] int32
     workspace: Tensor,
     staged: Tensor | None = None,  # [2] int32
+    moves: Tensor | None = None,  # [B, 13] float32
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same points and offsets on the device of the workspace, and whether the points were late
     [1] int32. Points from offsets[B] on are not read; in the result they are undefined.
+
+    moves: the points of each frame are moved first, with the bits of `move_points`.
 
     The intensities of a frame are clamped to 0 .. scale: the least of 1, 255 and 65535 that at most
     one in a hundred exceeds. A single wild value would fill the whole map with boxes. Intensities
@@ -38,8 +44,8 @@ def load_points(
     None: all points are. A GPU waits for the other points, which `stage_points` brings. If no point
     comes for 20 ms, the rest is late and undefined in the result.
 
-    workspace: from `load_workspace`, for calls on one stream. For a GPU, points and offsets on the
-    host lie in pinned memory. Nothing is read back. Calls may be captured in a CUDA graph: each
+    workspace: from `load_workspace`, for calls on one stream. For a GPU, all that is on the host
+    lies in pinned memory. Nothing is read back. Calls may be captured in a CUDA graph: each
     replay reads the memory anew.
     """
     if points.dtype != torch.float32 or points.ndim != 2 or points.shape[1] < 4:
@@ -48,31 +54,53 @@ def load_points(
     check_offsets(offsets)
     if staged is not None:
         check_tensor("staged", staged, (2,), torch.int32)
+    if moves is not None:
+        check_tensor("moves", moves, (len(offsets) - 1, len(UNMOVED)), torch.float32)
     for name, tensor in (("points", points), ("offsets", offsets)):
         if not tensor.is_cpu and tensor.device != workspace.device:
             raise ValueError(
                 f"{name}: expected on the host or on {workspace.device}, got on {tensor.device}"
             )
     if not workspace.is_cuda:
-        return load_points_definition(points, offsets, workspace, staged)
+        return load_points_definition(points, offsets, workspace, staged, moves)
     extension()
-    for name, given in (("points", points), ("offsets", offsets), ("staged", staged)):
+    arguments = {"points": points, "offsets": offsets, "staged": staged, "moves": moves}
+    for name, given in arguments.items():
         if given is not None and given.is_cpu and not given.is_pinned():
             raise ValueError(f"{name}: not in pinned memory; call .pin_memory()")
-    return torch.ops.millisecond.load_points(points, offsets, workspace, staged, SCALES, FEW)
+    return torch.ops.millisecond.load_points(points, offsets, workspace, staged, moves, SCALES, FEW)
 
 
 def load_points_definition(
-    points: Tensor, offsets: Tensor, workspace: Tensor, staged: Tensor | None = None
+    points: Tensor,
+    offsets: Tensor,
+    workspace: Tensor,
+    staged: Tensor | None = None,
+    moves: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`load_points` in plain torch; the workspace is not needed here, and nothing waits."""
     points = points.clone()
-    for first, last in pairwise(offsets.tolist()):
-        points[first:last] = clamp_intensity(points[first:last])
+    for frame, (first, last) in enumerate(pairwise(offsets.tolist())):
+        cloud = points[first:last]
+        if moves is not None:
+            cloud = move_points(cloud, moves[frame].tolist())
+        points[first:last] = clamp_intensity(cloud)
     late = offsets.new_zeros(1)
     if staged is not None:
         late[0] = staged[0] < offsets[-1]
     return points, offsets.clone(), late
+
+
+def move_points(points: Tensor, move: Move) -> Tensor:  # [P, 4 or more]
+    """A copy of the points: x, y, z by a 3 x 4 matrix of (x, y, z, 1), whose rows are the first 12
+    numbers of the move, and the intensity times the last. Each product and each sum is rounded to
+    float32 by itself, from left to right, so that all devices find the same bits."""
+    moved, (x, y, z) = points.clone(), points.T[:3].contiguous()
+    for axis in range(3):
+        by_x, by_y, by_z, shift = move[4 * axis : 4 * axis + 4]
+        moved[:, axis] = x * by_x + y * by_y + z * by_z + shift
+    moved[:, 3] *= move[12]
+    return moved
 
 
 def clamp_intensity(points: Tensor) -> Tensor:  # [P, 4 or more]

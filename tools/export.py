@@ -21,11 +21,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from millisecond.data.checks.leveling import Leveling
 from millisecond.detector import Detector, network_file
 from millisecond.detector.frame_graph import FrameGraphs
 from millisecond.detector.inference import Detections, Inference
 from millisecond.detector.models.second import build_second
 from millisecond.detector.weights import load_weights, restore
+from millisecond.ops.transfer import Move
 from millisecond.tools.benchmarks.timing import Percentiles, Scans, load_scans
 from millisecond.tools.program import ROOT, WEIGHTS, output_path, parser_of, run
 
@@ -48,6 +50,7 @@ PRECISIONS = ("fp16", "fp32")
 TYPES = {"fp32": 0, "fp16": 1, "bf16": 2}  # ms_type
 
 Found = tuple[np.ndarray, np.ndarray, np.ndarray]  # boxes, scores, labels
+Given = tuple[np.ndarray, Move | None]  # points, and how they come into the network's frame
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -151,6 +154,7 @@ class Info(ctypes.Structure):
         ("most_boxes", c_int32),
         ("classes", c_int32),
         ("range", c_float * 6),
+        ("level", c_int32),
     )
 
 
@@ -158,6 +162,20 @@ class LeftOut(ctypes.Structure):
     """ms_left_out."""
 
     _fields_ = (("size", c_uint32), ("not_finite", c_int64), ("over_cap", c_int64))
+
+
+class GivenScans(ctypes.Structure):
+    """ms_scans."""
+
+    _fields_ = (
+        ("size", c_uint32),
+        ("batch", c_int32),
+        ("points", c_void_p),
+        ("counts", POINTER(c_int64)),
+        ("stride", c_int64),
+        ("offsets", POINTER(c_int32)),
+        ("moves", POINTER(c_float)),
+    )
 
 
 class Library:
@@ -174,6 +192,7 @@ class Library:
         arrays = [c_void_p] * 3
         counts = [c_int64, POINTER(c_int64), POINTER(LeftOut), c_void_p]
         self.declare("ms_detect", c_void_p, c_void_p, c_int64, *arrays, *counts)
+        self.declare("ms_detect_batch", c_void_p, POINTER(GivenScans), *arrays, *counts)
 
     def declare(self, name: str, *arguments: type) -> None:
         """What a function that returns a status takes."""
@@ -204,10 +223,11 @@ class CppDetector:
         self._out = [array.ctypes.data for array in (self._boxes, self._scores, self._labels)]
         self._found, self.left_out = c_int64(), LeftOut(ctypes.sizeof(LeftOut))
 
-    def __call__(self, points: np.ndarray) -> Found:
-        """points [P, C] float32 on the host -> boxes [n, 7], scores [n], labels [n]."""
+    def __call__(self, points: np.ndarray, move: Move | None = None) -> Found:
+        """points [P, C] float32 on the host -> boxes [n, 7], scores [n], labels [n]; in the
+        network's frame where there is a move."""
         points = np.ascontiguousarray(points)
-        self.detect(points.ctypes.data, len(points))
+        self.detect(points.ctypes.data, len(points), move=move)
         return self.found()
 
     def found(self) -> Found:
@@ -215,11 +235,18 @@ class CppDetector:
         count = self._found.value
         return self._boxes[:count].copy(), self._scores[:count].copy(), self._labels[:count].copy()
 
-    def detect(self, points: int, count: int, stream: int | None = None) -> None:
+    def detect(
+        self, points: int, count: int, stream: int | None = None, move: Move | None = None
+    ) -> None:
         """As a call, but from an address on the host or the GPU; the results stay inside."""
         found, left_out = ctypes.byref(self._found), ctypes.byref(self.left_out)
         out = (*self._out, self.info.most_boxes, found, left_out, stream)
-        self._library("ms_detect", self._handle, points, count, *out)
+        if move is None:
+            self._library("ms_detect", self._handle, points, count, *out)
+            return
+        moves = (c_float * len(move))(*move)
+        given = GivenScans(ctypes.sizeof(GivenScans), 1, points, (c_int64 * 1)(count), moves=moves)
+        self._library("ms_detect_batch", self._handle, ctypes.byref(given), *out)
 
     def close(self) -> None:
         self._library.functions.ms_detector_close(self._handle)
@@ -236,7 +263,10 @@ def write_report(place: Path, weights: str, scans: Scans) -> None:
         f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}.",
         "Times are from points on the host to boxes on the host, by the wall clock.",
     ]
-    clouds = [points.numpy() for points in scans.points]
+    level = load_weights(weights)[0].grid.level
+    clouds = [
+        (points.numpy(), Leveling()(points).move if level else None) for points in scans.points
+    ]
     for precision in PRECISIONS:
         cpp = CppDetector(library, place / NETWORK, precision)
         pythons = _pythons(weights, precision)
@@ -254,37 +284,40 @@ def write_report(place: Path, weights: str, scans: Scans) -> None:
     (place / "parity.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _pythons(weights: str, precision: str) -> dict[str, Callable[[np.ndarray], Detections]]:
-    """Python's detectors by name: in fp32 on the library's kernels, and as a Detector is."""
+def _pythons(weights: str, precision: str) -> dict[str, Callable[..., Detections]]:
+    """Python's detectors by name: in fp32 on the library's kernels, and as a Detector is. Of a
+    network for levelled scans the former alone: it leaves the boxes in the network's frame."""
+    config, state = load_weights(weights)
     detector = Detector.from_weights(weights, "cuda", precision)
 
-    def usual(points: np.ndarray) -> Detections:
+    def usual(points: np.ndarray, move: None) -> Detections:
         return detector.detect(points)[0]
 
-    if precision != "fp32":
+    if precision != "fp32" and not config.grid.level:
         return {"Python": usual}
-    config, state = load_weights(weights)
     model = build_second(config)
     restore(model, state, weights)
     inference = Inference(model, config, torch.device("cuda"), precision)
     inference.on_cells = True
-    graphs = FrameGraphs(inference)
+    graphs = FrameGraphs(inference, moves=config.grid.level)
 
-    def on_cells(points: np.ndarray) -> Detections:
-        return graphs.finish(graphs.launch([points]), [points]).detections[0]
+    def on_cells(points: np.ndarray, move: Move | None) -> Detections:
+        return graphs.finish(graphs.launch([points], [move]), [points], [move]).detections[0]
 
+    if config.grid.level:
+        return {"Python on occupied cells": on_cells}
     return {"Python on occupied cells": on_cells, "Python with cuDNN's dense network": usual}
 
 
 def _compared(
-    clouds: Sequence[np.ndarray], python: Callable[[np.ndarray], Detections], cpp: CppDetector
+    clouds: Sequence[Given], python: Callable[..., Detections], cpp: CppDetector
 ) -> tuple[list[str], int]:
     """The lines of a table with a row a scan, and the number of scans that agree in all bits."""
     lines = ["| scan | points | boxes, Python | boxes, C++ | all bits | largest difference |"]
     lines += ["|---|---|---|---|---|---|"]
     agreeing = 0
-    for number, points in enumerate(clouds, start=1):
-        a, b = [array.numpy() for array in python(points)], cpp(points)
+    for number, (points, move) in enumerate(clouds, start=1):
+        a, b = [array.numpy() for array in python(points, move)], cpp(points, move)
         same = all(map(np.array_equal, a, b))
         apart = "other boxes"
         if len(a[0]) == len(b[0]):  # in boxes and scores
@@ -296,11 +329,11 @@ def _compared(
     return lines, agreeing
 
 
-def _timed(call: Callable[[np.ndarray], object], clouds: Sequence[np.ndarray]) -> Percentiles:
+def _timed(call: Callable[..., object], clouds: Sequence[Given]) -> Percentiles:
     samples = []
-    for points in [*clouds, *clouds * CALLS]:
+    for given in [*clouds, *clouds * CALLS]:
         started = time.perf_counter()
-        call(points)
+        call(*given)
         samples.append(1e3 * (time.perf_counter() - started))
     return Percentiles.of(samples[len(clouds) :])
 

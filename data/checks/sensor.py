@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -192,7 +193,7 @@ class Mounting:
     def __bool__(self) -> bool:
         return bool(self.shift_z or self.turn or any(self.slopes))
 
-    @property
+    @cached_property
     def rotation(self) -> np.ndarray:
         """[3, 3] float64, of directions in the clouds; the shortest way to a level ground, then the
         turn."""

@@ -585,7 +585,9 @@ def load_points(scene: Scene) -> Iterator[Call]:
             points = torch.rand(3000, channels)
             points[:700, 3] = 1e9
             points, staged = points.pin_memory(), torch.zeros(2, dtype=torch.int32).pin_memory()
+            moves = torch.rand(2, 13).pin_memory()
             ops.load_points(points, offsets, workspace)
+            ops.load_points(points, offsets, workspace, None, moves)
             ops.load_points(points, offsets, workspace, staged)
             ops.stage_points([torch.rand(2500, channels)], points, staged)
 

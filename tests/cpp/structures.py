@@ -1,7 +1,7 @@
 """Structures of millisecond.h, and arguments for its functions."""
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_uint32, c_void_p
+from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_uint32, c_void_p
 
 import torch
 from torch import Tensor
@@ -43,16 +43,6 @@ class Predictions(Sized):
         *((name, c_void_p) for name in ("logits", "residuals", "directions", "boxes")),
         *((name, c_float) for name in ("score", "iou_threshold")),
         *((name, c_int32) for name in ("before_nms", "after_nms", "per_class")),
-    )
-
-
-class Scans(Sized):
-    _fields_ = (
-        ("batch", c_int32),
-        ("points", c_void_p),
-        ("counts", POINTER(c_int64)),
-        ("stride", c_int64),
-        ("offsets", POINTER(c_int32)),
     )
 
 

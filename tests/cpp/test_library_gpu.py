@@ -2,16 +2,22 @@
 
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from millisecond.detector import Detector
-from millisecond.tools.export import CppDetector, LeftOut
+from millisecond.data.checks.leveling import Placement
+from millisecond.data.checks.sensor import Mounting
+from millisecond.detector import Detector, network_file
+from millisecond.detector.weights import save_weights
+from millisecond.ops.transfer import UNMOVED
+from millisecond.tools.export import CppDetector, GivenScans, LeftOut
 from tests.cpp.dlpack import address
-from tests.cpp.structures import LOG, Scans
-from tests.helpers.small_detector import cloud
+from tests.cpp.structures import LOG
+from tests.helpers.moves import placement_of
+from tests.helpers.small_detector import build_small_network, cloud
 
 pytestmark = pytest.mark.gpu
 
@@ -106,7 +112,7 @@ def test_detects_in_arrays_of_jax(library, network, monkeypatch):
     cpp.close()
 
 
-def batch_of(cpp, scans, capacity=None):
+def batch_of(cpp, scans, capacity=None, moves=()):
     """What ms_detect_batch finds in each of the scans, and how many points it left out."""
     capacity = cpp.info.most_boxes if capacity is None else capacity
     points = np.concatenate(scans)
@@ -116,12 +122,12 @@ def batch_of(cpp, scans, capacity=None):
     labels = np.empty((len(scans), capacity), np.int32)
     found = (ctypes.c_int64 * len(scans))()
     left_out = LeftOut(ctypes.sizeof(LeftOut))
-    given = Scans(len(scans), points.ctypes.data, counts)
-    cpp._library(
-        "ms_detect_batch", cpp._handle, ctypes.byref(given),
-        *(ctypes.c_void_p(array.ctypes.data) for array in (boxes, scores, labels)),
-        ctypes.c_int64(capacity), found, ctypes.byref(left_out), None,
-    )  # fmt: skip
+    given = GivenScans(ctypes.sizeof(GivenScans), len(scans), points.ctypes.data, counts)
+    if moves:
+        given.moves = (ctypes.c_float * (13 * len(scans)))(*np.ravel(moves))
+    out = [array.ctypes.data for array in (boxes, scores, labels)]
+    out += [capacity, found, ctypes.byref(left_out), None]
+    cpp._library("ms_detect_batch", cpp._handle, ctypes.byref(given), *out)
     results = [(boxes[i, :n], scores[i, :n], labels[i, :n]) for i, n in enumerate(found)]
     assert all(np.isnan(boxes[i, n:]).all() for i, n in enumerate(found))
     return results, left_out.not_finite
@@ -145,6 +151,52 @@ def test_a_batch_finds_the_boxes_of_python_s_bit_for_bit(
             assert np.array_equal(boxes.view(np.uint32), one.boxes.numpy().view(np.uint32)), names
             assert np.array_equal(scores, one.scores.numpy()), names
             assert np.array_equal(labels, one.labels.numpy()), names
+    cpp.close()
+
+
+@pytest.fixture(scope="session")
+def levelled(tmp_path_factory):
+    """Weights of a network that takes levelled clouds, and its network file."""
+    config, model = build_small_network()
+    config = replace(config, grid=replace(config.grid, level=True))
+    folder = tmp_path_factory.mktemp("levelled")
+    save_weights(folder / "level.safetensors", model, config)
+    network_file.write(folder / "level.network", config, model)
+    return folder / "level.safetensors", folder / "level.network"
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_moved_scans_are_found_as_python_moves_them(library, levelled, precision, monkeypatch):
+    python = Detector.from_weights(levelled[0], "cuda", precision)
+    monkeypatch.setattr(python._inference, "on_cells", True)
+    cpp, rng = CppDetector(library, levelled[1], precision), np.random.default_rng(7)
+    assert cpp.info.level == 1
+    of, found_any = clouds(), False
+    for names in (("a",), ("a", "b", "none"), ("larger", "a"), ("broken", "wild")):
+        ways, scans = [placement_of(rng) for _ in names], [of[name] for name in names]
+        moves = [way.move for way in ways]
+        graphs = python._graphs
+        wanted = graphs.finish(graphs.launch(scans, moves), scans, moves).detections
+        found, _ = batch_of(cpp, scans, moves=moves)
+        for mine, one in zip(found, wanted, strict=True):
+            assert same(mine, [array.numpy() for array in one]), names
+            found_any |= len(mine[0]) > 0
+        if len(names) == 1:
+            assert same(cpp(scans[0], moves[0]), found[0])
+    assert found_any
+    with pytest.raises(OSError, match=r"scans\.moves: is null, and the network takes levelled"):
+        cpp(of["a"])
+    library("ms_detector_warm_up", cpp._handle, 10, None)
+    cpp.close()
+
+
+def test_any_network_takes_moves(library, network):
+    cpp, points = CppDetector(library, network), cloud(12_000, seed=2)
+    mounting = Mounting(0.5, 30)
+    moved = mounting.to_network(points)
+    assert cpp.info.level == 0 and len(cpp(moved)[0]) > 5
+    assert same(cpp(points, Placement(mounting).move), cpp(moved))
+    assert same(cpp(points, UNMOVED), cpp(points))
     cpp.close()
 
 
@@ -176,7 +228,8 @@ class Records:
     def scans(self, address=None, offsets=True):
         given = address or self.bytes.ctypes.data
         where = self._offsets if offsets else None
-        return Scans(len(self._counts), given, self._counts, self.step, where)
+        size, count = ctypes.sizeof(GivenScans), len(self._counts)
+        return GivenScans(size, count, given, self._counts, self.step, where)
 
 
 def begin(cpp, scans, stream=None):

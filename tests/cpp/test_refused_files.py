@@ -130,6 +130,7 @@ def cut(name, axis=0):
         (change("grid.voxel_size", 1, np.nan), "grid.range: there are no voxels between"),
         (change("grid.range", 3, -np.inf), "grid.range: there are no voxels between"),
         (change("grid.max_points", 0, 0), "grid.max_points: 0 is not from 1"),
+        (change("grid.level", 0, 2), "grid.level: 2 is not from 0 to 1"),
         (change("encoder.shapes", (0, 0), 10), "level 1 does not follow from encoder.downs"),
         (change("encoder.shapes", (4, 2), 2**30), "encoder.shapes: 1073741824 is not from 1"),
         (change("encoder.downs", (2, 1, 1), 0), "level 3 does not follow from encoder.downs"),

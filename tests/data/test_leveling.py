@@ -11,6 +11,7 @@ from millisecond.data.checks.leveling import (
     SCANS,
     GroundPlane,
     Leveling,
+    Placement,
     full_of,
     ground_of,
     leveled,
@@ -20,6 +21,8 @@ from millisecond.data.checks.sensor import Mounting
 from millisecond.data.formats.clouds import read_points
 from millisecond.data.simulator import simulate
 from millisecond.data.simulator.sensors import AnySensor, Sensor
+from millisecond.ops.transfer import UNMOVED
+from tests.helpers.moves import placement_of
 
 SEEDS = range(16)
 
@@ -97,6 +100,21 @@ def test_a_recording_settles_and_another_sensor_begins_anew():
     )
     other = leveling(torch.from_numpy(simulate(7, 0, high, False).points))
     assert other.mounting.shift_z == pytest.approx(0.67, abs=0.2)
+
+
+def test_a_placement_moves_points_as_its_mounting_does():
+    """To the last bit, and the intensities by the placement's own factor."""
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        points = torch.from_numpy(rng.normal(0, 30, (500, 5)).astype(np.float32))
+        placement = placement_of(rng)
+        moved, mounting = placement(points), placement.mounting
+        assert torch.equal(moved[:, :3], mounting.to_network(points)[:, :3])
+        np.testing.assert_array_equal(moved[:, :3], mounting.to_network(points.numpy())[:, :3])
+        wanted = points[:, 3] / placement.full
+        torch.testing.assert_close(moved[:, 3], wanted, rtol=2.0**-22, atol=0)
+        assert torch.equal(moved[:, 4], points[:, 4])
+    assert Placement(Mounting()).move == list(UNMOVED)
 
 
 def test_the_users_mounting_holds():

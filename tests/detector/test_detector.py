@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from millisecond.data.boxes import points_in_boxes
+from millisecond.data.checks.leveling import Leveling, Placement
 from millisecond.data.checks.scans import ScanWarning
 from millisecond.data.checks.sensor import Mounting
 from millisecond.data.formats.clouds import read_points
@@ -230,6 +231,24 @@ def test_boxes_come_back_in_the_frame_of_the_points(weights, shift, turn):
     x0, y0, z0, x1, y1, z1 = moved.range
     assert (given[:, :3] >= np.float32([x0, y0, z0]) - 2).all()
     assert (given[:, :3] <= np.float32([x1, y1, z1]) + 2).all()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("level", [False, True])
+def test_moved_clouds_are_found_as_if_they_came_moved(trained, device, level):
+    config, model = trained
+    config, mounting = replace(config, grid=replace(config.grid, level=level)), Mounting(0.4, 30)
+    detector, leveling = Detector(model, config, device, mounting=mounting), Leveling(mounting)
+    clouds = [mounting.from_network(cloud(4000 - seed, seed)) for seed in range(3)]
+    clouds = [points * np.float32([1, 1, 1, 99]) for points in clouds] if level else clouds
+    tensors = list(map(torch.from_numpy, clouds))
+    ways = [leveling(points) if level else Placement(mounting) for points in tensors]
+    moved = [way(points) for way, points in zip(ways, tensors, strict=True)]
+    together = [moved] if device == "cuda" else [[points] for points in moved]
+    wanted = [found for batch in together for found in detector._inference(batch).detections]
+    for way, (found, _), want in zip(ways, detector.detect_batch(clouds), wanted, strict=True):
+        assert len(found.boxes) and torch.equal(found.scores, want.scores)
+        assert torch.equal(found.boxes, way.mounting.boxes_from_network(want.boxes))
 
 
 def test_a_mounting_is_finite():

@@ -49,11 +49,11 @@ class Stand:
 
     made: list  # one list per test
 
-    def __init__(self, inference, capacity, batch_size):
+    def __init__(self, inference, capacity, batch_size, moves):
         self.capacity, self.batch_size = capacity, batch_size
         Stand.made.append((LADDER.index(capacity), batch_size))
 
-    def launch(self, clouds, beside, busy):
+    def launch(self, clouds, moves, beside, busy):
         assert len(clouds) == self.batch_size
         assert max(map(len, clouds)) <= self.capacity.points
         self.rows = int(sum(cloud[0, 0] for cloud in clouds))
@@ -73,7 +73,7 @@ class Calls:
 
     model = None
 
-    def __call__(self, clouds):
+    def __call__(self, clouds, moves):
         rows = int(sum(cloud[0, 0] for cloud in clouds))
         return Outcome(["calls"], 0, 0, (rows, rows))
 

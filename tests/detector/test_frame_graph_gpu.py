@@ -18,6 +18,7 @@ from millisecond.detector.frame_graph import FrameGraph
 from millisecond.detector.import_openpcdet import convert
 from millisecond.detector.models.second import build_second
 from millisecond.detector.weights import restore, save_weights
+from tests.helpers.moves import placement_of
 from tests.helpers.small_detector import CONFIG, cloud
 
 pytestmark = pytest.mark.gpu
@@ -141,6 +142,37 @@ def test_over_a_capacity_the_next_one_runs(weights, monkeypatch):
     monkeypatch.setattr(graphs, "_capacities", (Capacity(9000, (*tight[:4], 1)),))
     for _ in range(2):  # none holds it
         assert_same(detector.detect(street(9000, 1))[0], found)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_moved_clouds_are_as_the_host_moves_them(trained, precision, monkeypatch):
+    """Each cloud of a batch by its own way; also where a graph does not hold it, or none does."""
+    config, model = trained
+    levelled = replace(config, grid=replace(config.grid, level=True))
+    detector, rng = Detector(model, levelled, "cuda", precision), np.random.default_rng(4)
+    graphs, boxes = detector._graphs, 0
+    for round_ in range(6):
+        ways = [placement_of(rng) for _ in range(1 + round_ % 3)]
+        before = [street(9000 - 40 * i, 10 * round_ + i) for i in range(len(ways))]
+        clouds = [
+            np.hstack([way.mounting.from_network(c[:, :3]), c[:, 3:] * min(way.full, 1e5)])
+            for way, c in zip(ways, before, strict=True)
+        ]
+        moves = [way.move for way in ways]
+        moved = [w(torch.from_numpy(c)).numpy() for w, c in zip(ways, clouds, strict=True)]
+        wanted = by_calls(detector, moved)
+        if round_ > 2:  # the first graph is too small, in the last round the only one
+            rows = detector._inference([torch.from_numpy(points) for points in moved]).rows
+            most = tuple(-(-count // len(ways)) for count in rows)
+            ladder = Capacity(9000, (*most[:4], 1)), Capacity(9000, most)
+            monkeypatch.setattr(graphs, "_capacities", ladder[: 2 - (round_ == 5)])
+            monkeypatch.setattr(graphs, "_rows", ())
+        found = graphs.finish(graphs.launch(clouds, moves), clouds, moves).detections
+        for a, b in zip(found, wanted, strict=True):
+            assert_same(a, b)
+            boxes += len(b.boxes)
+        assert_same(detector._inference(clouds, moves).detections[0], wanted[0])
+    assert boxes
 
 
 def test_points_that_come_too_late_are_found_all_the_same(weights, monkeypatch):

@@ -215,7 +215,7 @@ def calls() -> dict:
         ),
         "load_points": (
             ops.load_points,
-            {"points": points, "offsets": offsets}
+            {"points": points, "offsets": offsets, "moves": torch.rand(2, 13)}
             | {"workspace": ops.load_workspace(2, torch.device("cpu"))},
         ),
         "load_workspace": (

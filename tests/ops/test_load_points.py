@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from millisecond.ops import load_points, load_workspace, stage_points
+from tests.helpers.moves import moves_of
 
 WORKSPACE = load_workspace(3, torch.device("cpu"))
 
@@ -34,6 +36,34 @@ def test_clouds_are_staged_one_behind_another():
     assert torch.equal(points[:73], torch.cat(clouds)) and (points[73:] == 7).all()
 
 
+def test_points_move_as_their_frame_does():
+    rng, sizes = np.random.default_rng(1), (900, 0, 1, 700)
+    for width in (4, 5, 7):
+        points = torch.from_numpy(rng.normal(0, 30, (1650, width)).astype(np.float32))
+        points[:, 3] = torch.from_numpy(rng.uniform(0, 200, 1650))
+        offsets, moves = torch.tensor([0, *np.cumsum(sizes)], dtype=torch.int32), moves_of(rng, 4)
+        before = points.clone()
+        loaded, _, _ = load_points(points, offsets, WORKSPACE, moves=moves)
+        assert torch.equal(points, before) and torch.equal(loaded[1601:], points[1601:])
+        assert torch.equal(loaded[:, 4:], points[:, 4:])
+        frames = np.repeat(range(4), sizes)
+        given, move = points[:1601].double().numpy(), moves.double().numpy()[frames]
+        matrix = move[:, :12].reshape(-1, 3, 4)
+        wanted = np.einsum("pij,pj->pi", matrix[:, :, :3], given[:, :3]) + matrix[:, :, 3]
+        summed = np.einsum("pij,pj->pi", abs(matrix[:, :, :3]), abs(given[:, :3]))
+        rounded = 4 * 2.0**-24 * (summed + abs(matrix[:, :, 3]))
+        assert (abs(loaded[:1601, :3].numpy() - wanted) <= rounded).all()
+        bright = given[:, 3] * move[:, 12]  # within the scale of its frame
+        np.testing.assert_allclose(loaded[:1601, 3], bright, rtol=2.0**-23)
+
+
+def test_a_move_that_moves_nothing_keeps_all_bits():
+    points = torch.randn(300, 4).abs() / 9
+    still = torch.tensor([[1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1]], dtype=torch.float32)
+    offsets = torch.tensor([0, 300], dtype=torch.int32)
+    assert torch.equal(load_points(points, offsets, WORKSPACE, moves=still)[0], points)
+
+
 def test_points_that_are_not_staged_are_late():
     points, offsets = torch.zeros(9, 4), torch.tensor([0, 5], dtype=torch.int32)
     for count, late in ((4, 1), (5, 0), (9, 0)):
@@ -45,6 +75,12 @@ def test_points_that_are_not_staged_are_late():
 def test_a_wrong_counter_is_one_line(staged):
     with pytest.raises(ValueError, match=r"staged: expected \[2\] int32"):
         load_points(torch.zeros(5, 4), torch.zeros(2).int(), WORKSPACE, staged)
+
+
+@pytest.mark.parametrize("moves", [torch.zeros(2, 13), torch.zeros(1, 12), torch.ones(1, 13).int()])
+def test_wrong_moves_are_one_line(moves):
+    with pytest.raises(ValueError, match=r"moves: expected \[1, 13\] float32"):
+        load_points(torch.zeros(5, 4), torch.zeros(2).int(), WORKSPACE, moves=moves)
 
 
 @pytest.mark.parametrize(

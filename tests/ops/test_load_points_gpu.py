@@ -3,10 +3,12 @@
 import math
 import time
 
+import numpy as np
 import pytest
 import torch
 
 from millisecond.ops import load_points, load_workspace, stage_points
+from tests.helpers.moves import moves_of
 
 pytestmark = pytest.mark.gpu
 
@@ -50,6 +52,50 @@ def test_same_as_the_reference(scale, channels):
         there = load_points(points.cuda(), offsets.cuda(), workspace)  # they are on the GPU already
         assert torch.equal(there[0][:total].view(torch.int32), got[0][:total].view(torch.int32))
         assert torch.equal(there[1], got[1])
+
+
+@pytest.mark.parametrize("channels", [4, 5, 8])
+def test_moved_points_have_the_bits_of_the_reference(channels):
+    """Intensities are counted and clamped as the moved points have them."""
+    workspace, host = (load_workspace(512, torch.device(d)) for d in ("cuda", "cpu"))
+    rng = np.random.default_rng(channels)
+    many = tuple(rng.integers(0, 90, 512).tolist())  # as many frames as the kernel takes
+    for sizes in ((100,), (0,), (70_000,), (0, 3000, 0, 9000, 1), (20_000, 500, 29_000), many):
+        for scale, wild in ((1.0, 0.0), (255.0, 0.004), (65535.0, 0.02)):
+            points, offsets = clouds(len(sizes), sizes, scale, wild, channels)
+            moves, total = moves_of(rng, len(sizes)).pin_memory(), sum(sizes)
+            got = load_points(points, offsets, workspace, moves=moves)
+            want = load_points(points, offsets, host, moves=moves)[0][:total]
+            found = got[0][:total].cpu()
+            assert torch.equal(found.isnan(), want.isnan())
+            assert torch.equal(found.nan_to_num(), want.nan_to_num())
+            assert not workspace.any() and not got[2].any()
+
+
+@pytest.mark.parametrize("channels", [4, 5])
+def test_a_replay_moves_points_as_the_memory_then_says(channels):
+    sizes, rng = (60_000, 0, 80_000), np.random.default_rng(2)
+    fresh, offsets = clouds(5, sizes, 1.0, 0.004, channels)
+    fresh = fresh[: sum(sizes)]
+    points, staged = torch.zeros(fresh.shape, pin_memory=True), counter(0, 0)
+    moves, workspace = moves_of(rng, 3).pin_memory(), load_workspace(3, torch.device("cuda"))
+    staged[0] = staged[1] = len(fresh)
+    load_points(points, offsets, workspace, staged, moves)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loaded, _, late = load_points(points, offsets, workspace, staged, moves)
+    for _ in range(3):
+        moves.copy_(moves_of(rng, 3))
+        points.zero_()
+        staged.zero_()
+        graph.replay()
+        for piece in fresh.chunk(7):  # they come while the kernel waits
+            stage_points([piece], points, staged)
+        torch.cuda.synchronize()
+        want = load_points(fresh, offsets, load_workspace(3, torch.device("cpu")), moves=moves)[0]
+        assert not late.any() and torch.equal(loaded.cpu().isnan(), want.isnan())
+        assert torch.equal(loaded.cpu().nan_to_num(), want.nan_to_num())
 
 
 def test_a_replay_reads_what_the_memory_then_holds():
@@ -125,9 +171,16 @@ def test_what_is_refused():
     with pytest.raises(RuntimeError, match="offsets must be a CUDA tensor, is on cpu"):
         load_points(points.cuda(), offsets, workspace)
     with pytest.raises(RuntimeError, match="workspace must have 7 elements"):
-        torch.ops.millisecond.load_points(points, offsets, workspace[:4], None, (1, 2, 3), 0.01)
+        torch.ops.millisecond.load_points(
+            points, offsets, workspace[:4], None, None, (1, 2, 3), 0.01
+        )
     with pytest.raises(ValueError, match="staged: not in pinned memory"):
         load_points(points, offsets, workspace, torch.zeros(2, dtype=torch.int32))
+    with pytest.raises(ValueError, match="moves: not in pinned memory"):
+        load_points(points, offsets, workspace, moves=torch.zeros(1, 13))
+    with pytest.raises(RuntimeError, match=r"moves must be \[1, 13\]"):
+        wrong = None, torch.zeros(2, 13).pin_memory(), (1, 2, 3), 0.01
+        torch.ops.millisecond.load_points(points, offsets, workspace, *wrong)
     with pytest.raises(RuntimeError, match="points has room for 40, the clouds need 41"):
         torch.ops.millisecond.stage_points([points, points[:1]], points, counter(0, 0))
     with pytest.raises(RuntimeError, match="cloud must have 4 columns"):

@@ -77,6 +77,7 @@ typedef struct {
   int32_t most_boxes;  /* that one call can find */
   int32_t classes;
   float range[6]; /* of the grid: x, y, z of the lower corner, then of the upper one, metres */
+  int32_t level;  /* 1: the network takes levelled scans, and each call needs ms_scans.moves */
 } ms_detector_info;
 MS_API ms_status ms_detector_describe(const ms_detector* detector, ms_detector_info* info);
 
@@ -116,11 +117,16 @@ typedef struct {
   const int64_t* counts;  /* [batch], on the host: points of each scan */
   int64_t stride;         /* bytes from one point to the next, point_step of a PointCloud2; 0: 4 * point_width */
   const int32_t* offsets; /* [point_width], on the host: byte of each column in its point; null: 0, 4, 8, ... */
+  const float* moves; /* [batch, 13], on the host: how each scan comes into the network's frame; null: as it is */
 } ms_scans;
 
 /* As ms_detect for each of the scans, in less time per scan. Written: boxes [batch, capacity, 7], scores and
  * labels [batch, capacity], nothing behind the last box of a scan; found [batch]; left_out: of all scans together.
- * Each batch size has CUDA graphs of its own. */
+ * Each batch size has CUDA graphs of its own.
+ *
+ * A move is a matrix [3, 4] by rows, by which (x, y, z, 1) is multiplied, then a factor of the intensity. The GPU
+ * moves the points, and the boxes are in the frame to which they come. Scans with moves have graphs of their own.
+ */
 MS_API ms_status ms_detect_batch(ms_detector* detector, const ms_scans* scans, float* boxes, float* scores,
                                  int32_t* labels, int64_t capacity, int64_t* found, ms_left_out* left_out,
                                  void* stream);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -84,9 +85,9 @@ struct ms_detector {
     require_from("count", count, 0, MOST_POINTS);
     require_from("batch", frames, 1, MOST_SCANS);
     const OnDevice guard(network_->device);
-    std::unique_ptr<FrameGraph> graph = graph_of(first_bucket(count), frames);
+    std::unique_ptr<FrameGraph> graph = graph_of(first_bucket(count), frames, network().level);
     const std::vector<int64_t> none(frames);
-    graph->begin({{}, none.data(), frames}, stream);
+    graph->begin({{}, none.data(), frames, nullptr}, stream);
     graph->finish();
     give_back(std::move(graph));
   }
@@ -101,6 +102,9 @@ struct ms_detector {
       points += given.counts[frame];
     }
     require(given.points || points == 0, "points: are null");
+    require(
+        given.moves || !network().level,
+        "scans.moves: is null, and the network takes levelled scans; give how each is levelled, see docs/cpp.md");
     const int width = network().point_width, number_bytes = sizeof(float);
     const int64_t packed = int64_t(width) * number_bytes, stride = given.stride ? given.stride : packed;
     require_from("scans.stride", stride, given.offsets ? number_bytes : packed, INT32_MAX);
@@ -110,10 +114,11 @@ struct ms_detector {
       require_from("scans.offsets", columns[c], 0, stride - number_bytes);
     }
     const bool gaps = given.offsets || stride != packed;
-    const Scans scans = {{given.points, stride, gaps ? columns.data() : nullptr}, given.counts, given.batch};
+    const Scans scans = {
+        {given.points, stride, gaps ? columns.data() : nullptr}, given.counts, given.batch, given.moves};
     const OnDevice guard(network_->device);
     const int64_t most = *std::max_element(scans.counts, scans.counts + scans.frames);
-    std::unique_ptr<FrameGraph> graph = graph_of(first_bucket(most), scans.frames);
+    std::unique_ptr<FrameGraph> graph = graph_of(first_bucket(most), scans.frames, scans.moves);
     graph->begin(scans, stream);
     return graph;
   }
@@ -127,7 +132,7 @@ struct ms_detector {
       if (number == buckets()) throw Error(MS_ERROR_INTERNAL, "a level has more rows than the grid");
       tell(MS_LOG_LARGER,
            "a level has more sites than the graph has room for; the scans run again in a larger one");
-      std::unique_ptr<FrameGraph> larger = graph_of(number, frames);
+      std::unique_ptr<FrameGraph> larger = graph_of(number, frames, graph->moves());
       larger->begin(graph->scans(), graph->stream());
       std::swap(graph, larger);
       give_back(std::move(larger));
@@ -148,10 +153,10 @@ struct ms_detector {
   }
 
  private:
-  std::unique_ptr<FrameGraph> graph_of(int number, int frames) {
+  std::unique_ptr<FrameGraph> graph_of(int number, int frames, bool moves) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      auto& idle = idle_[{number, frames}];
+      auto& idle = idle_[{number, frames, moves}];
       if (!idle.empty()) {
         std::unique_ptr<FrameGraph> graph = std::move(idle.back());
         idle.pop_back();
@@ -162,12 +167,12 @@ struct ms_detector {
     require_room(*network_, bucket, frames);
     tell(MS_LOG_GRAPH, "recording the graph of batches of " + std::to_string(frames) + " with up to " +
                            std::to_string(bucket.points) + " points per scan");
-    return std::make_unique<FrameGraph>(*network_, number, frames);
+    return std::make_unique<FrameGraph>(*network_, number, frames, moves);
   }
 
   void give_back(std::unique_ptr<FrameGraph> graph) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    auto& idle = idle_[{graph->number(), graph->frames()}];
+    auto& idle = idle_[{graph->number(), graph->frames(), graph->moves()}];
     idle.push_back(std::move(graph));
   }
 
@@ -190,7 +195,7 @@ struct ms_detector {
 
   std::unique_ptr<DeviceNetwork> network_;
   std::mutex mutex_;
-  std::map<std::pair<int, int>, std::vector<std::unique_ptr<FrameGraph>>> idle_;  // by bucket and frames
+  std::map<std::tuple<int, int, bool>, std::vector<std::unique_ptr<FrameGraph>>> idle_;  // by what graph_of takes
   std::vector<int> rows_;  // of the levels per scan of the batch before: the next batch is similar
 };
 
@@ -225,6 +230,7 @@ ms_status ms_detector_describe(const ms_detector* detector, ms_detector_info* in
     const auto& network = detector->network();
     ms_detector_info found = {0, network.point_width, network.after_nms, int32_t(network.classes.size())};
     std::copy_n(network.range, 6, found.range);
+    found.level = network.level;
     write_struct(found, info, "info");
   });
 }

@@ -77,7 +77,7 @@ struct ms_encoder {
           1, {reinterpret_cast<const uint32_t*>(count)}, {1}, reinterpret_cast<uint32_t*>(offsets + 1)};
       check(collect(given, stream), "count");
     }
-    const EncoderStages::Voxels voxels = stages_->voxelize({points, offsets, nullptr}, stream);
+    const EncoderStages::Voxels voxels = stages_->voxelize({points, offsets, nullptr, nullptr}, stream);
     const EncoderStages::Index index = stages_->index(voxels, true, stream);
     const void* const rows = stages_->encode(voxels, index, stream);
     const int channels = network_->out_channels(), level = LEVELS - 1;

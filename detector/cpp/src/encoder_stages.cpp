@@ -72,7 +72,8 @@ EncoderStages::Voxels EncoderStages::voxelize(const Points& points, cudaStream_t
                   voxels.late,
                   counters_.get(),
                   {},
-                  FEW};
+                  FEW,
+                  points.moves};
   std::copy_n(SCALES, INTENSITY_SCALES, load.scales);
   check(load_points(load, stream), "load_points");
 

@@ -20,6 +20,7 @@ class EncoderStages {
     const float* points;  // [offsets[frames], point_width]
     const int* offsets;   // [frames + 1]
     const int* staged;    // how many are there by now; null: all
+    const float* moves;   // [frames, MOVE_NUMBERS]; null: none moves
   };
   struct Voxels {
     float* features;  // [rows, point_width]

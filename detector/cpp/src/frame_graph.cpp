@@ -17,7 +17,7 @@ int64_t result_words(int64_t frames, int64_t most) { return 10 * frames * most +
 
 }  // namespace
 
-FrameGraph::FrameGraph(const DeviceNetwork& network, int number, int frames)
+FrameGraph::FrameGraph(const DeviceNetwork& network, int number, int frames, bool moves)
     : network_(network),
       number_(number),
       frames_(frames),
@@ -32,6 +32,7 @@ FrameGraph::FrameGraph(const DeviceNetwork& network, int number, int frames)
       side_(new_stream()),
       stream_(new_stream()) {
   points_ = pinned_zeros<float>(int64_t(stages_.points()) * network.host.point_width);
+  if (moves) moves_ = pinned_zeros<float>(frames * MOVE_NUMBERS);
   const std::lock_guard<std::mutex> lock(making);
   run(stream_.get());  // measures the memory and loads the kernels
   check(cudaStreamSynchronize(stream_.get()), "the first run");
@@ -62,6 +63,7 @@ void FrameGraph::begin(const Scans& scans, cudaStream_t stream) {
   called_on_ = stream;
   for (int frame = 0; frame < frames_; ++frame)
     offsets_.get()[frame + 1] = offsets_.get()[frame] + static_cast<int>(counts_[frame]);
+  if (scans.moves) std::copy_n(scans.moves, frames_ * MOVE_NUMBERS, moves_.get());
   const int count = offsets_.get()[frames_], width = network_.host.point_width;
   Records from = scans.points;
   cudaPointerAttributes attributes = {};
@@ -103,8 +105,8 @@ void FrameGraph::finish() {
 
 void FrameGraph::run(cudaStream_t stream) {
   const Arena::Scope scope(arena_);
-  const EncoderStages::Voxels voxels =
-      stages_.voxelize({points_.get(), offsets_.get(), reinterpret_cast<int*>(staged_.get())}, stream);
+  const EncoderStages::Voxels voxels = stages_.voxelize(
+      {points_.get(), offsets_.get(), reinterpret_cast<int*>(staged_.get()), moves_.get()}, stream);
   const EncoderStages::Index sites = stages_.index(voxels, false, stream);
   check(cudaEventRecord(sites_known_.get(), stream), "side stream");
   check(cudaStreamWaitEvent(side_.get(), sites_known_.get(), 0), "side stream");

@@ -26,18 +26,21 @@ struct Scans {
   Records points;         // of the host or the GPU
   const int64_t* counts;  // [frames]
   int frames;
+  const float* moves;  // [frames, MOVE_NUMBERS], of the host; null: none moves
 };
 
 // The stages of detector/inference.py for batches of one size within the capacities of a bucket. A replay
 // allocates nothing. Several graphs may run side by side, each one batch at a time.
 class FrameGraph {
  public:
-  FrameGraph(const DeviceNetwork& network, int number, int frames);  // number: of the bucket
+  // number: of the bucket; moves: whether scans come with them
+  FrameGraph(const DeviceNetwork& network, int number, int frames, bool moves);
   FrameGraph(const FrameGraph&) = delete;
   FrameGraph& operator=(const FrameGraph&) = delete;
 
   int number() const { return number_; }
   int frames() const { return frames_; }
+  bool moves() const { return moves_ != nullptr; }
 
   // Begins the work on points of the host, which are read before it returns, or of the GPU.
   void begin(const Scans& scans, cudaStream_t stream);
@@ -45,7 +48,7 @@ class FrameGraph {
   const Outcome& outcome() const { return outcome_; }
 
   // Of the last call: the scans, once it is finished, and the stream.
-  Scans scans() const { return {{points_.get(), point_bytes(), nullptr}, counts_.data(), frames_}; }
+  Scans scans() const { return {{points_.get(), point_bytes(), nullptr}, counts_.data(), frames_, moves_.get()}; }
   cudaStream_t stream() const { return called_on_; }
 
  private:
@@ -64,7 +67,7 @@ class FrameGraph {
   const int number_, frames_;
   std::vector<int64_t> counts_;
   cudaStream_t called_on_ = nullptr;
-  PinnedArray<float> points_;
+  PinnedArray<float> points_, moves_;
   PinnedArray<int> offsets_, columns_;
   PinnedArray<std::atomic<int>> staged_;  // [2] points that are there: by now, at the launch
   PinnedArray<uint32_t> results_;

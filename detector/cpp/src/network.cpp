@@ -84,6 +84,9 @@ class NetworkFile {
     require_within(name, value, least, most);
     return value;
   }
+  bool has(const std::string& name) const {
+    return std::any_of(arrays_.begin(), arrays_.end(), [&](const Stored& a) { return a.name == name; });
+  }
   std::string text(const std::string& name) const {
     const std::vector<char> characters = values<char>(name, TEXT, {ANY});
     return std::string(characters.begin(), characters.end());
@@ -200,6 +203,7 @@ void load_grid(const NetworkFile& file, Network& network) {
   std::copy(size.begin(), size.end(), network.voxel_size);
   network.max_points = file.whole("grid.max_points", 1, INT_MAX / 2);
   network.max_voxels = file.whole("grid.max_voxels", 1, INT_MAX);
+  network.level = file.has("grid.level") && file.whole("grid.level", 0, 1) == 1;  // older files have none
 }
 
 void load_levels(const NetworkFile& file, Network& network) {

@@ -63,6 +63,7 @@ struct Network {
   float range[6];       // x, y, z of the lower corner, then of the upper one
   float voxel_size[3];  // x, y, z
   int point_width, max_points, max_voxels;
+  bool level;                        // scans must come levelled
   std::array<Shape, LEVELS> shapes;  // level 0 with one empty layer on top of the grid
   std::array<Step, LEVELS - 1> steps;
   std::vector<Bucket> buckets;

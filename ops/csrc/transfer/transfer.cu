@@ -1,6 +1,7 @@
 // Points from pinned memory to the device. Equivalent to:
 //
 //   wait until all points are staged
+//   for each point, where frames have moves: (x, y, z) = matrix * (x, y, z, 1); intensity *= factor
 //   for each frame: scale = the first of the scales that at most few * points intensities exceed, or the last
 //   for each point: intensity = infinite ? intensity : clamp(intensity, 0, scale)
 //
@@ -66,6 +67,17 @@ __device__ bool wait_for_points(int seen, int points, Read read, Tell tell) {
   return true;
 }
 
+// ---- points that move ------------------------------------------------------------------------------------------
+
+// Each product and sum is rounded by itself, in this order: plain torch finds the same bits.
+__device__ __forceinline__ float4 moved(const float* move, float4 point) {
+  const auto along = [&](const float* row) {
+    const float xy = __fadd_rn(__fmul_rn(point.x, row[0]), __fmul_rn(point.y, row[1]));
+    return __fadd_rn(__fadd_rn(xy, __fmul_rn(point.z, row[2])), row[3]);
+  };
+  return {along(move), along(move + 4), along(move + 8), __fmul_rn(point.w, move[12])};
+}
+
 // ---- intensities -----------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ int frame_of(const int* offsets, int batch, int point) {
@@ -95,10 +107,11 @@ __device__ __forceinline__ void count_intensity(const LoadJob& job, const int* o
   }
 }
 
-// Copies points [first, last) of a tile. FOUR: they have four channels, and each is one load.
-template <bool FOUR>
-__device__ __forceinline__ void copy_tile(const LoadJob& job, const int* offsets, uint32_t* counts, int first,
-                                          int last) {
+// Copies points [first, last) of a tile. FOUR: they have four channels, and each is one load. MOVE: frames have
+// moves.
+template <bool FOUR, bool MOVE>
+__device__ __forceinline__ void copy_tile(const LoadJob& job, const int* offsets, const float* moves,
+                                          uint32_t* counts, int first, int last) {
   if (FOUR) {
     // not through the read-only cache: the host writes other points meanwhile
     const float4* const from = reinterpret_cast<const float4*>(job.from);
@@ -113,6 +126,7 @@ __device__ __forceinline__ void copy_tile(const LoadJob& job, const int* offsets
     for (int k = 0; k < LOAD_POINTS; ++k) {
       const int i = first + k * LOAD_THREADS + threadIdx.x;
       if (i >= last) break;
+      if (MOVE) loaded[k] = moved(moves + frame_of(offsets, job.batch, i) * MOVE_NUMBERS, loaded[k]);
       to[i] = loaded[k];
       count_intensity(job, offsets, counts, i, loaded[k].w);
     }
@@ -121,7 +135,16 @@ __device__ __forceinline__ void copy_tile(const LoadJob& job, const int* offsets
 #pragma unroll 4
     for (int64_t i = int64_t(first) * job.channels + threadIdx.x; i < end; i += LOAD_THREADS) {
       const float value = job.points[i] = job.from[i];
-      if (i % job.channels == 3) count_intensity(job, offsets, counts, int(i / job.channels), value);
+      if (!MOVE && i % job.channels == 3) count_intensity(job, offsets, counts, int(i / job.channels), value);
+    }
+    if (!MOVE) return;
+    __syncthreads();  // a point's numbers are there, which several threads brought
+    for (int i = first + threadIdx.x; i < last; i += LOAD_THREADS) {
+      float* const at = job.points + int64_t(i) * job.channels;
+      const float4 point =
+          moved(moves + frame_of(offsets, job.batch, i) * MOVE_NUMBERS, {at[0], at[1], at[2], at[3]});
+      at[0] = point.x, at[1] = point.y, at[2] = point.z, at[3] = point.w;
+      count_intensity(job, offsets, counts, i, point.w);
     }
   }
 }
@@ -151,11 +174,12 @@ __device__ void clamp_intensities(const LoadJob& job, const int* offsets, uint32
   }
 }
 
-template <bool FOUR>
+template <bool FOUR, bool MOVE>
 __global__ void __launch_bounds__(LOAD_THREADS) load_kernel(const __grid_constant__ LoadJob job) {
   extern __shared__ int shared[];
   int* const offsets = shared;                                                   // [batch + 1]
   uint32_t* const counts = reinterpret_cast<uint32_t*>(shared + job.batch + 1);  // [batch, COUNTS]
+  float* const moves = reinterpret_cast<float*>(counts + job.batch * COUNTS);  // [batch, MOVE_NUMBERS] where MOVE
   __shared__ int at_launch;
   __shared__ bool is_last;
   wait_for_previous_kernel(true);
@@ -164,6 +188,9 @@ __global__ void __launch_bounds__(LOAD_THREADS) load_kernel(const __grid_constan
     if (blockIdx.x == 0) job.offsets[i] = offsets[i];
   }
   for (int i = threadIdx.x; i < job.batch * COUNTS; i += LOAD_THREADS) counts[i] = 0;
+  if (MOVE) {
+    for (int i = threadIdx.x; i < job.batch * MOVE_NUMBERS; i += LOAD_THREADS) moves[i] = job.moves[i];
+  }
   if (threadIdx.x == LOAD_THREADS - 1) at_launch = job.staged ? job.staged[AT_LAUNCH] : INT_MAX;
   __syncthreads();
   const int total = offsets[job.batch];
@@ -183,7 +210,7 @@ __global__ void __launch_bounds__(LOAD_THREADS) load_kernel(const __grid_constan
       in_time = wait_for_points(at_launch, last, [&] { return acquire(&job.workspace[STAGED]); }, [](int) {});
     }
     if (!__syncthreads_and(in_time)) break;
-    copy_tile<FOUR>(job, offsets, counts, first, last);
+    copy_tile<FOUR, MOVE>(job, offsets, moves, counts, first, last);
   }
   if (!in_time) atomicExch(&job.workspace[LATE], 1u);
   __syncthreads();
@@ -230,11 +257,13 @@ __global__ void __launch_bounds__(COLLECT_THREADS) collect_kernel(const __grid_c
 }  // namespace
 
 cudaError_t load_points(const LoadJob& job, cudaStream_t stream) {
-  const bool four = job.channels == 4;
+  const bool four = job.channels == 4, move = job.moves != nullptr;
   const int needed = blocks(job.capacity, LOAD_TILE);
   const int grid = 1 + (needed < 1 ? 1 : needed < LOAD_BLOCKS ? needed : LOAD_BLOCKS);
-  const int shared_bytes = (job.batch + 1 + job.batch * COUNTS) * int(sizeof(int));
-  const auto kernel = four ? load_kernel<true> : load_kernel<false>;
+  const int of_frame = COUNTS + (move ? MOVE_NUMBERS : 0);
+  const int shared_bytes = (job.batch + 1 + job.batch * of_frame) * int(sizeof(int));
+  const auto kernel = move ? (four ? load_kernel<true, true> : load_kernel<false, true>)
+                           : (four ? load_kernel<true, false> : load_kernel<false, false>);
   return launch_chained(kernel, has_programmatic_launches(), dim3(grid), LOAD_THREADS, shared_bytes, stream, job);
 }
 

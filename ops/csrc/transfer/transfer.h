@@ -10,6 +10,7 @@ namespace millisecond {
 
 // Points from pinned memory to the device, intensities clamped. The host may still be writing them.
 constexpr int INTENSITY_SCALES = 3;
+constexpr int MOVE_NUMBERS = 13;  // a 3 x 4 matrix of (x, y, z, 1) by rows, then a factor of the intensity
 
 struct LoadJob {
   int batch, capacity, channels;  // channels: 4 or more
@@ -22,8 +23,9 @@ struct LoadJob {
   uint32_t* workspace;      // [load_words(batch)], zero before and after
   float scales[INTENSITY_SCALES];  // rising
   double few;                      // share of a frame's intensities that may be over its scale
+  const float* moves;              // [batch, MOVE_NUMBERS] likewise: how each frame's points move; may be null
 };
-constexpr int LOAD_LIMIT = 1024;  // of batch: the blocks count in shared memory
+constexpr int LOAD_LIMIT = 512;  // of batch: the blocks count in shared memory
 constexpr int load_words(int batch) { return 3 + batch * (1 + INTENSITY_SCALES); }
 cudaError_t load_points(const LoadJob& job, cudaStream_t stream);
 

@@ -41,7 +41,8 @@ void stage_points(const std::vector<Tensor>& clouds, const Tensor& points, const
 
 std::tuple<Tensor, Tensor, Tensor> load_points_of(const Tensor& points, const Tensor& offsets,
                                                   const Tensor& workspace, const std::optional<Tensor>& staged,
-                                                  at::ArrayRef<double> scales, double few) {
+                                                  const std::optional<Tensor>& moves, at::ArrayRef<double> scales,
+                                                  double few) {
   if (points.is_cuda()) {
     check_tensor(points, "points", at::kFloat, 2);
     check_tensor(offsets, "offsets", at::kInt, 1);
@@ -58,6 +59,11 @@ std::tuple<Tensor, Tensor, Tensor> load_points_of(const Tensor& points, const Te
   TORCH_CHECK(points.numel() < INT32_MAX / 2, "points: ", points.sizes(), " is too large");
   TORCH_CHECK(batch >= 1 && batch <= LOAD_LIMIT, "offsets must be [B + 1] of 1 to ", LOAD_LIMIT,
               " frames, has shape ", offsets.sizes());
+  if (moves) {
+    check_on_host(*moves, "moves", at::kFloat, 2);
+    TORCH_CHECK(moves->size(0) == batch && moves->size(1) == MOVE_NUMBERS, "moves must be [", batch, ", ",
+                MOVE_NUMBERS, "], has shape ", moves->sizes());
+  }
   TORCH_CHECK(scales.size() == INTENSITY_SCALES, "scales must hold ", INTENSITY_SCALES, " numbers, is ", scales);
   const int words = load_words(static_cast<int>(batch));
   TORCH_CHECK(workspace.numel() >= words, "workspace must have ", words, " elements, has ", workspace.numel());
@@ -75,7 +81,8 @@ std::tuple<Tensor, Tensor, Tensor> load_points_of(const Tensor& points, const Te
                  late.data_ptr<int>(),
                  reinterpret_cast<uint32_t*>(workspace.data_ptr<int>()),
                  {},
-                 few};
+                 few,
+                 moves ? moves->data_ptr<float>() : nullptr};
   for (int s = 0; s < INTENSITY_SCALES; ++s) job.scales[s] = static_cast<float>(scales[s]);
   check(load_points(job, stream()), "load_points");
   return {loaded, starts, late};
@@ -115,10 +122,11 @@ int64_t own_stream(int64_t device, int64_t priority) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
-  // points [P, C], offsets [B + 1], staged [2] in pinned memory, or points, offsets on the device; scales rise
+  // points [P, C], offsets [B + 1], staged [2], moves [B, 13] in pinned memory, or points, offsets on the device;
+  // scales rise
   m.def(
-      "load_points(Tensor points, Tensor offsets, Tensor(a!) workspace, Tensor? staged, float[] scales, "
-      "float few) -> (Tensor points, Tensor offsets, Tensor late)",
+      "load_points(Tensor points, Tensor offsets, Tensor(a!) workspace, Tensor? staged, Tensor? moves, "
+      "float[] scales, float few) -> (Tensor points, Tensor offsets, Tensor late)",
       on_cuda(load_points_of));
   // all on the host: clouds of [P_i, C] behind the points that are there
   m.def("stage_points(Tensor[] clouds, Tensor(a!) points, Tensor(b!) staged) -> ()",
