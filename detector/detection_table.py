@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,12 +120,10 @@ def _read(path: Path, _: int) -> Rows:
         scores, names = table["score"].to_numpy(), np.array(table["class"].to_pylist(), object)
         track = table["track"]
         ids = None if track.null_count else track.to_numpy()
-        firsts = np.flatnonzero(np.append(True, scans[1:] != scans[:-1])) if len(scans) else []
-        none = {"boxes": [], "scores": [], "names": []}
-        found: Rows = {
-            scan: (detections_of(none), np.zeros(0, np.int64)) for scan, _ in told["empty"]
-        }
-        for first, end in zip(firsts, [*firsts[1:], len(scans)], strict=True):
+        bounds = [0, *(np.flatnonzero(scans[1:] != scans[:-1]) + 1), len(scans)]
+        none = detections_of({"boxes": [], "scores": [], "names": []}), np.zeros(0, np.int64)
+        found: Rows = {scan: none for scan, _ in told["empty"]}
+        for first, end in pairwise(bounds if len(scans) else []):
             part = slice(first, end)
             content = {"boxes": boxes[part], "scores": scores[part], "names": names[part]}
             found[scans[first]] = detections_of(content), None if ids is None else ids[part]

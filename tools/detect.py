@@ -333,15 +333,16 @@ class Detecting:
             print(f"{self._assumed} scans have no image beside them: {size} pixels are assumed")
         if self._left_out:
             print(f"{self._left_out} points out of the camera's picture were left out")
-        if self._there:
-            print(f"{self._there} scans of an earlier run are there already")
+        new = len(self._bad) + len(self._lost)
+        if there := self._there - (len(bad) - new):
+            print(f"{there} scans of an earlier run are there already")
         if done := self._done:
             scans = f"{done} scan{'s' * (done > 1)}"
             print(f"{self._boxes} boxes in {scans}, written to {self._options.output}")
         for line in bad[:-1]:
             print(f"error: {line}", file=sys.stderr)
         if bad:
-            number = self._done + self._there + len(bad)
+            number = self._done + self._there + new
             counted = f" ({len(bad)} of {number} scans could not be read)" if number > 1 else ""
             raise ValueError(bad[-1] + counted)
 

@@ -92,12 +92,12 @@ def settings_of(
         "version": version,
         "weights": detector.fingerprint(),
         "device": detector.device.type,
-        "scans": f"{len(inputs)}, {hashlib.sha256(names).hexdigest()[:16]}",
         "--calib": str(options.calib or ""),
         "points": repr(columns),
         "--format": options.format,
         "--score": options.score,
         "--track": [options.track, options.ego, options.rate],
+        "scans": f"{len(inputs)}, {hashlib.sha256(names).hexdigest()[:16]}",
     }
 
 
@@ -294,10 +294,12 @@ def opened(
     """The output, which no other run has meanwhile."""
     run = settings_of(options, detector, inputs)
     if is_table(options.output):
-        with locked(parts_of(options.output)):
-            yield TableOutput(options, detector, run)
-        with suppress(OSError):  # of a run that is to go on
-            parts_of(options.output).rmdir()
+        try:
+            with locked(parts_of(options.output)):
+                yield TableOutput(options, detector, run)
+        finally:
+            with suppress(OSError):  # not empty: of a run that may go on
+                parts_of(options.output).rmdir()
         return
     names = [one.name if isinstance(one, ScanFile) else f"{one.name}/" for one in inputs]
     with locked(options.output):
