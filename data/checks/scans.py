@@ -77,12 +77,11 @@ def is_usual(
         intensity = np.ascontiguousarray(points[:, 3])
         if intensity.min() < 0 or not 0 < intensity.max() <= 1:
             return False
-    some = some_of(points)[:, :3]
-    low, high = point_range[:3], point_range[3:]
-    return bool(
-        ((some >= low) & (some < high)).all(axis=1).any()
-        and np.median(np.linalg.norm(some, axis=1)) > NEAREST
-    )
+    x, y, z = some_of(points).T[:3]
+    x0, y0, z0, x1, y1, z1 = point_range
+    inside = (x >= x0) & (x < x1) & (y >= y0) & (y < y1) & (z >= z0) & (z < z1)
+    far = x * x + y * y + z * z > NEAREST**2
+    return bool(inside.any() and 2 * np.count_nonzero(far) > len(x))
 
 
 def _intensity_note(intensity: np.ndarray) -> Note | None:
