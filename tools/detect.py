@@ -97,7 +97,7 @@ NOTHING_SEEN = Note(
 RATE = 10.0  # scans per second
 STOPPED = "stopped; the same command with --resume goes on"
 MOST_PROCESSES = 12  # that read and write
-FIRST, EVERY = 8, 1000  # scans that are examined whole: the first ones, then one in so many
+FIRST, EVERY = 4, 1000  # scans that are examined whole: the first ones, then one in so many
 UNUSUAL = 20  # scans that a quick look finds unusual, and that are examined too
 
 

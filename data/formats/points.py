@@ -255,7 +255,7 @@ def _beyond_doubt(points: np.ndarray) -> bool:
     return bool(
         count((some != 0) & (np.abs(some) < LEAST)) <= WRONG * 4 * most / 2
         and count(intensity < 0) <= WRONG * most
-        and count(across == 0) <= ON_AXIS * most
+        and count((across == 0) & (x != 0)) <= ON_AXIS * most
         and count(distance > (FARTHEST / 2) ** 2) < most
         and count(distance < LEAST**2) < most
     )
