@@ -236,8 +236,8 @@ def require_scan(
 
 
 def some_of(points: np.ndarray) -> np.ndarray:
-    """About 1,000 of the points, from all over the scan. The step divides no number of beams, nor
-    of columns of which a file may have been taken for four."""
+    """About 1,000 of the points, from all over the scan. The step shares no factor with usual
+    numbers of beams, nor with numbers of columns for which four may have been taken."""
     steps = count_from(max(1, len(points) // LOOKED_AT))
     return points[:: next(step for step in steps if gcd(step, 30) == 1)]
 
@@ -253,7 +253,7 @@ def _beyond_doubt(points: np.ndarray) -> bool:
     distance = across + x * x  # squared
     most, count = len(some) / 2, np.count_nonzero  # mean and median take five times as long
     return bool(
-        count((some != 0) & (np.abs(some) < LEAST)) <= WRONG * 4 * most / 2
+        count((some != 0) & (np.abs(some) < LEAST)) <= WRONG * 4 * most
         and count(intensity < 0) <= WRONG * most
         and count((across == 0) & (x != 0)) <= ON_AXIS * most
         and count(distance > (FARTHEST / 2) ** 2) < most

@@ -62,7 +62,7 @@ class ResultFolder:
         """Make the folder; old results of these frames go when the first new one is written, or are
         an error unless `replace`: somebody may have corrected them.
 
-        frame_ids: those that end in / are folders of which all frames are meant. settings: see
+        frame_ids: one that ends in / means all frames of a folder. settings: see
         `require_same_run`; resume: old results stay, and must be of such a run.
 
         Raises ValueError, with everything as it was, where files of these names were not written

@@ -28,7 +28,7 @@ class ScanFile(NamedTuple):
 
 
 class RecordedScans(NamedTuple):
-    """A bag or packets: the names of its scans are those of `source`, below `name`."""
+    """A bag or packets: its scans have the names that `source` gives them, below `name`."""
 
     name: str
     source: str  # as `open_source` takes it

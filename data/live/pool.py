@@ -43,7 +43,7 @@ class ScanRead(NamedTuple):
     source: str  # the recording's name, empty for files
     number: int  # among all scans, in their order
     time: float | None  # seconds, where the source tells it
-    points: np.ndarray  # [P, C] float32; valid until its chunk is released
+    points: Any  # [P, C] float32; valid until its chunk is released
     facts: Any = None  # what the clerk found out about it
     error: Exception | None = None
     there: bool = False  # its results were there already; it was not read
@@ -101,11 +101,8 @@ class ReaderPool:
     """So many processes; use it as a context manager. Start it before a GPU is used."""
 
     def __init__(self, processes: int):
-        self._hands: list[_Hand] = []
-        for _ in range(processes):
-            self._hands.append(_Process([hand.pipe for hand in self._hands]))
-        if not processes:
-            self._hands.append(_Hand())
+        pipes: list[Connection] = []
+        self._hands: list[_Hand] = [_Process(pipes) for _ in range(processes)] or [_Hand()]
         self.together = TOGETHER if processes else 1
 
     def __enter__(self) -> ReaderPool:
@@ -286,15 +283,16 @@ class _Hand:
 class _Process(_Hand):
     """A process, its pipe and its blocks."""
 
-    def __init__(self, others: Sequence[Connection]):
-        """others: ends of pipes of this process, which the new one is not to hold open."""
+    def __init__(self, pipes: list[Connection]):
+        """pipes: ends of all pipes of the caller, which no new process is to hold open."""
         super().__init__()
         # of this program alone, only as large as it is filled, and gone with the last process
         memory = [mmap.mmap(-1, BLOCK) for _ in range(BLOCKS)]
         self._blocks = [np.frombuffer(part, np.float32) for part in memory]
         context = multiprocessing.get_context("fork")
         self.pipe, other = context.Pipe()
-        arguments = (other, [*others, self.pipe], self._blocks)
+        pipes.append(self.pipe)
+        arguments = (other, pipes, self._blocks)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         other.close()

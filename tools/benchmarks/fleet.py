@@ -72,7 +72,7 @@ def has_tables() -> bool:
 
 
 def _write(folder: Path, clouds: Scans, count: int) -> None:
-    """As many files; those of one cloud are one file by several names."""
+    """As many files; files of one cloud are one file by several names."""
     folder.mkdir()
     for number, points in enumerate(islice(cycle(clouds.points), count)):
         path = folder / f"{number:06d}.bin"
