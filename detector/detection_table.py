@@ -121,10 +121,8 @@ def _read(path: Path, _: int) -> Rows:
         track = table["track"]
         ids = None if track.null_count else track.to_numpy()
         bounds = [0, *(np.flatnonzero(scans[1:] != scans[:-1]) + 1), len(scans)]
-        none = (
-            detections_of({"boxes": [], "scores": [], "names": []}),
-            None if ids is None else ids[:0],
-        )
+        nothing = detections_of({"boxes": [], "scores": [], "names": []})
+        none = nothing, None if ids is None else ids[:0]
         found: Rows = {scan: none for scan, _ in told["empty"]}
         for first, end in pairwise(bounds if len(scans) else []):
             part = slice(first, end)

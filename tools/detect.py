@@ -225,7 +225,6 @@ class Detecting:
         options: argparse.Namespace,
     ):
         self._detector, self._pool, self._output, self._options = detector, pool, output, options
-        self._class_names = detector.config.class_names
         self._waiting: deque[tuple[_Part, ScanRead, float]] = deque()  # for their results
         self._tracker, self._ego, self._recording = None, None, ""
         self._notes, self._oddities = Tally(), Tally()
@@ -272,6 +271,7 @@ class Detecting:
         """The result of the scan that waits the longest."""
         part, scan, start = self._waiting.popleft()
         boxes, scores, labels = (tensor.numpy() for tensor in found)
+        class_names = self._detector.config.class_names  # the first scan may bring other weights
         milliseconds = 1000 * (time.perf_counter() - start)
         if not self._done:
             self._output.begin()
@@ -282,11 +282,12 @@ class Detecting:
         at = self._time_of(scan)
         tracks = None
         if self._options.track:
-            names = tuple(self._class_names[label - 1] for label in labels)
-            named = NamedDetections(boxes, scores, names).select(np.flatnonzero(wanted))
+            named = found.named(class_names).select(np.flatnonzero(wanted))
             tracks = self._follow(scan, named, at)
         part.results.append(
-            ScanResult(scan.name, scan.number, at, boxes, scores, labels, milliseconds, tracks)
+            ScanResult(
+                scan.name, scan.number, at, boxes, scores, labels, class_names, milliseconds, tracks
+            )
         )
         if len(part.results) == part.open:
             self._close(part)

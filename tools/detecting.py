@@ -67,6 +67,7 @@ class ScanResult(NamedTuple):
     boxes: np.ndarray  # [N, 7] LiDAR frame
     scores: np.ndarray  # [N]
     labels: np.ndarray  # [N] from 1 in the order of the classes
+    class_names: Sequence[str]
     milliseconds: float
     tracks: Tracks | None
 
@@ -106,7 +107,6 @@ class FolderWriter(NamedTuple):
 
     folder: Path
     form: str  # json, text or labelcloud
-    class_names: Sequence[str]
     score: float  # the least that is written
 
     def has(self, name: str, number: int) -> bool:
@@ -116,7 +116,7 @@ class FolderWriter(NamedTuple):
     def write(self, results: Sequence[ScanResult], kept: dict[str, Kept]) -> None:
         """kept: the file of each scan, and its camera; what is written leaves it."""
         for result in results:
-            named = named_of(result, self.class_names, self.score)
+            named = named_of(result, self.score)
             self._write(result, named, *kept.pop(result.name))
 
     def _write(
@@ -148,7 +148,6 @@ class TableWriter(NamedTuple):
     """Parts of a table."""
 
     folder: Path
-    class_names: Sequence[str]
     score: float
 
     def has(self, name: str, number: int) -> bool:
@@ -161,7 +160,7 @@ class TableWriter(NamedTuple):
     def write(self, shard: Shard, kept: Mapping[str, Kept]) -> None:
         rows = []
         for result in shard.results:
-            boxes, scores, names = named_of(result, self.class_names, self.score)
+            boxes, scores, names = named_of(result, self.score)
             scores = np.array([float(f"{score:.9g}") for score in scores], np.float64)
             found = NamedDetections(boxes.round(DECIMALS), scores, names)
             ids = None if result.tracks is None else result.tracks.ids
@@ -169,12 +168,12 @@ class TableWriter(NamedTuple):
         write_table(self.part(shard.number), rows, shard.bad)
 
 
-def named_of(result: ScanResult, class_names: Sequence[str], score: float) -> NamedDetections:
+def named_of(result: ScanResult, score: float) -> NamedDetections:
     """The boxes to be written, in float64, with yaws that stay within half a turn when rounded."""
     if (tracks := result.tracks) is not None:
         named = NamedDetections(tracks.boxes, tracks.scores, tracks.names)
     else:
-        names = tuple(class_names[label - 1] for label in result.labels)
+        names = tuple(result.class_names[label - 1] for label in result.labels)
         named = NamedDetections(result.boxes, result.scores, names)
         named = named.select(np.flatnonzero(named.scores >= score))
     boxes = named.boxes.astype(np.float64)
@@ -187,13 +186,11 @@ class FolderOutput:
 
     complete = False
 
-    def __init__(
-        self, options: argparse.Namespace, detector: Detector, names: Sequence[str], run: Settings
-    ):
+    def __init__(self, options: argparse.Namespace, names: Sequence[str], run: Settings):
         replace = options.format == "json"
         self._folder = ResultFolder(options.output, names, replace, run, options.resume)
-        self.resumes, classes = self._folder.resumes, detector.config.class_names
-        self.writer = FolderWriter(options.output, options.format, classes, options.score)
+        self.resumes = self._folder.resumes
+        self.writer = FolderWriter(options.output, options.format, options.score)
 
     def begin(self) -> None:
         """Removes old results."""
@@ -219,7 +216,7 @@ class FolderOutput:
 class TableOutput:
     """Gives the results to be written in parts, which become a table at the end."""
 
-    def __init__(self, options: argparse.Namespace, detector: Detector, run: Settings):
+    def __init__(self, options: argparse.Namespace, run: Settings):
         """Raises ValueError where the output is another's."""
         self.path, self._settings = options.output, run
         self._parts = parts_of(self.path)
@@ -231,7 +228,7 @@ class TableOutput:
         if self.resumes:
             old = told.get("run") if self.complete else json.loads(read_text(self._state))
             require_same_run(self.path, old, run)
-        self.writer = TableWriter(self._parts, detector.config.class_names, options.score)
+        self.writer = TableWriter(self._parts, options.score)
         self._begun = self.resumes
         self._open: defaultdict[int, dict[int, ScanResult | str]] = defaultdict(dict)
 
@@ -296,11 +293,11 @@ def opened(
     if is_table(options.output):
         try:
             with locked(parts_of(options.output)):
-                yield TableOutput(options, detector, run)
+                yield TableOutput(options, run)
         finally:
             with suppress(OSError):  # not empty: of a run that may go on
                 parts_of(options.output).rmdir()
         return
     names = [one.name if isinstance(one, ScanFile) else f"{one.name}/" for one in inputs]
     with locked(options.output):
-        yield FolderOutput(options, detector, [name for name in names if is_text(name)], run)
+        yield FolderOutput(options, [name for name in names if is_text(name)], run)

@@ -310,7 +310,7 @@ class _Process(_Hand):
     def _reply(self) -> tuple[str, Any]:
         try:
             kind, reply = self.pipe.recv()
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):
             self._process.join()
             raise MemoryError(
                 f"a process that reads scans was ended (exit code {self._process.exitcode})"
@@ -348,7 +348,7 @@ def _serve(pipe: Connection, others: Sequence[Connection], blocks: Sequence[np.n
         other.close()
     torch.set_num_threads(1)  # others are not in a forked process
     desk = _Desk(blocks)
-    with suppress(EOFError, ConnectionError):
+    with suppress(EOFError, OSError):  # whatever is left of a pipe whose other end is gone
         while True:
             kind, content = pipe.recv()
             try:

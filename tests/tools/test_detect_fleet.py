@@ -19,6 +19,7 @@ from millisecond.detector import Detector
 from millisecond.detector.detection_files import find_detections, names_in, read_detections
 from millisecond.detector.inference import Detections
 from millisecond.tools import detect as tool
+from millisecond.tools.bench import main as bench
 from millisecond.tools.evaluate import main as evaluate
 from tests.helpers.ros_bags import KINDS, write_clouds
 from tests.helpers.small_detector import cloud
@@ -519,6 +520,24 @@ def kitti_miniature_results(tmp_path, weights, monkeypatch):
     for name in (output, table):
         assert run("--weights", weights, clouds, "--output", name) == 0
     return root, output, table
+
+
+def test_the_benchmark(tmp_path, weights, monkeypatch, capsys):
+    monkeypatch.setattr("millisecond.tools.bench.SWEEPS", 1)
+    for number in range(2):
+        cloud(3000, number).tofile(tmp_path / f"{number}.bin")
+    brief = ["--count", "2", "--scans", "5", "--device", "cpu", "--weights", str(weights)]
+    files = ["--frames", str(tmp_path), "--json", str(tmp_path / "fleet.json")]
+    assert bench(["fleet", *brief, *files]) == 0
+    result = json.loads((tmp_path / "fleet.json").read_text())
+    assert (result["scans"], result["processes"], result["precision"]) == (5, 0, "fp32")
+    stages = ["np.fromfile", "read", "is it a scan?", "check", "detector alone", "everything"]
+    for kind in ("2 scans", "1 simulated sweeps"):
+        rows = {row["stage"]: row for row in result["stages"] if row["set"] == kind}
+        assert list(rows)[: len(stages)] == stages
+        assert all(row["per_second"] * row["ms"] == pytest.approx(1000) for row in rows.values())
+    printed = capsys.readouterr().out
+    assert result["device"] in printed and all(stage in printed for stage in stages)
 
 
 class UnluckyClerk:
