@@ -218,7 +218,7 @@ class _Desk:
         if self._block is None:
             return points
         first, size = self._used, points.size
-        if first + size > len(self._block):
+        if first + size >= len(self._block):
             self._kept.append(points)
             return _Place(len(self._block), points.shape)
         self._block[first : first + size] = points.reshape(-1)

@@ -73,14 +73,10 @@ def has_tables() -> bool:
 
 
 def _write(folder: Path, clouds: Scans, count: int) -> None:
-    """As many files; files of one cloud are one file by several names."""
+    """Files of their own, so that no cache of a core holds them all."""
     folder.mkdir()
     for number, points in enumerate(islice(cycle(clouds.points), count)):
-        path = folder / f"{number:06d}.bin"
-        if number < len(clouds.points):
-            points.numpy().tofile(path)
-        else:
-            os.link(folder / f"{number % len(clouds.points):06d}.bin", path)
+        points.numpy().tofile(folder / f"{number:06d}.bin")
 
 
 def _stages(
