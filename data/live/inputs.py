@@ -44,10 +44,9 @@ def find_inputs(inputs: Sequence[str]) -> list[ScanFile | RecordedScans]:
     found = [one for name in inputs for one in _found(str(name))]
     others: dict[str, ScanFile | RecordedScans] = {}
     for one in sorted(found, key=lambda one: isinstance(one, ScanFile)):  # recordings first
-        above = (str(folder) for folder in Path(one.name).parents)
-        other = next((others[name] for name in above if name in others), None)
-        if isinstance(other, ScanFile) or other is None:
-            other = others.setdefault(one.name, one)
+        file = isinstance(one, ScanFile)
+        other = others.get(f"{one.name.rpartition('/')[0]}/") if file else None
+        other = other or others.setdefault(one.name if file else f"{one.name}/", one)
         if other is not one:
             raise ValueError(
                 f"{_where(one)}: its results would overwrite the results of {_where(other)}; "
@@ -84,12 +83,14 @@ def _in_folder(folder: Path) -> Iterator[ScanFile | RecordedScans]:
     """All that it holds, hidden files left out; of a drive or a data set the clouds."""
     clouds = next((folder / name for name in INNER if (folder / name).is_dir()), folder)
     empty = True
-    for place, folders, files in os.walk(clouds):
+    for place, folders, files in os.walk(clouds, onerror=_raise):
         here = Path(place)
         bags = [name for name in folders if is_bag(here / name)]
         folders[:] = sorted(name for name in folders if name[0] != "." and name not in bags)
         for name in sorted(name for name in [*files, *bags] if name[0] != "."):
-            path, inner = here / name, str((here / name).relative_to(clouds).with_suffix(""))
+            path = here / name
+            below = path.relative_to(clouds)
+            inner = str(below if name in bags else below.with_suffix(""))
             if path.suffix.lower() in SUFFIXES:
                 yield ScanFile(inner, path, _companions(here).time(path.stem))
             elif recording_of(str(path)):
@@ -99,6 +100,11 @@ def _in_folder(folder: Path) -> Iterator[ScanFile | RecordedScans]:
             empty = False
     if empty:
         raise FileNotFoundError(f"{clouds}: no {', '.join(SUFFIXES)} files in this folder")
+
+
+def _raise(error: OSError) -> None:
+    """Of a folder that cannot be read: its scans are not to be missing in silence."""
+    raise error
 
 
 @cache

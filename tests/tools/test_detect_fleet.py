@@ -66,8 +66,8 @@ def processes(request, monkeypatch):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """No network: it is judged elsewhere. As on a GPU, a result comes once the next cloud was taken
-    until then nobody else may have the memory of its points."""
+    """No network: it is judged elsewhere. As on a GPU, a result comes once the next cloud was
+    taken; until then nobody else may have the memory of its points."""
 
     def stream(_, clouds):
         before = None
@@ -505,6 +505,8 @@ def test_names_that_would_be_written_over(tmp_path):
     cloud(9).tofile(tmp_path / "b" / "000000.bin")
     with pytest.raises(ValueError, match="overwrite"):
         find_inputs([str(tmp_path)])
+    (tmp_path / "b" / "000000.bin").rename(tmp_path / "b.bin")  # whose results are b.json
+    assert sorted(names(tmp_path)) == ["b", "b"]
     assert find_inputs([f"{bag}:/points"]) == [RecordedScans("b", f"{bag}:/points")]
 
 
