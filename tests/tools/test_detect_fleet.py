@@ -172,10 +172,14 @@ class Killed:
         environment = {name: str(value) for name, value in settings.items()}
         self._process = WarmProcess([str(word) for word in command], environment)
 
-    def end(self, number: int, after: float) -> str:
-        """Sends the signal so many seconds after the first scan; what it printed."""
+    def end(self, number: int, after: float, results: Path | None = None) -> str:
+        """Sends the signal so many seconds after the first scan, or after the first new file below
+        `results`; what it printed."""
         until = time.monotonic() + PATIENCE
-        while not self._pids.is_file() and self._process.poll() is None:
+        count = lambda: sum(1 for _ in results.rglob("[!.]*[0-9].*"))  # noqa: E731
+        before = count() if results else 0
+        ready = (lambda: count() > before) if results else self._pids.is_file
+        while not ready() and self._process.poll() is None:
             assert time.monotonic() < until
             time.sleep(0.001)
         time.sleep(after)
@@ -203,7 +207,7 @@ def test_killed_and_resumed_it_writes_the_same(tmp_path, weights, scans, quick, 
     whole, output = files(tmp_path / "whole"), tmp_path / "out"
     for _ in range(4):
         killed = Killed(tmp_path, weights, scans, "--output", output, "--resume", processes=count)
-        killed.end(signal.SIGKILL, random.uniform(0.05, 0.12))
+        killed.end(signal.SIGKILL, random.uniform(0, 0.03), output)
         there = {name: text for name, text in files(output).items() if name.endswith(".json")}
         assert there.items() <= whole.items()
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*.json")}
@@ -357,7 +361,7 @@ def test_a_table_after_kills_has_the_same_bytes(tmp_path, weights, scans, quick,
     assert run("--weights", weights, scans, "--output", whole) == 2
     for _ in range(3):
         killed = Killed(tmp_path, weights, scans, "--output", table, "--resume")
-        killed.end(signal.SIGKILL, random.uniform(0, 0.1))
+        killed.end(signal.SIGKILL, random.uniform(0, 0.03), tmp_path / f".{table.name}.parts")
         if table.exists():
             break
     assert run("--weights", weights, scans, "--output", table, "--resume") == 2
