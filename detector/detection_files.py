@@ -1,5 +1,6 @@
 """The detections of a frame, as millisecond detect (with ids of tracks by --track) and KITTI's
-results have them in files."""
+results have them in files. Wherever a folder of results is expected, a table may stand: see
+`detection_table`."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from millisecond.data.boxes import NamedDetections, detections_of
 from millisecond.data.calibration import Calibration
 from millisecond.data.files import read_text
 from millisecond.data.kitti.labels import read_labels
+from millisecond.detector.detection_table import SUFFIX, read_table
 
 KINDS = ("json", "txt")
 T = TypeVar("T")
@@ -21,6 +23,10 @@ COPYING = 60  # seconds by which the files of one run may differ once they are c
 
 def find_detections(folder: Path, names: Sequence[str]) -> None:
     """Raise FileNotFoundError where there is no such folder, or no frame has a file there."""
+    if folder.suffix == SUFFIX:
+        if not read_table(folder).keys() & set(names):
+            raise FileNotFoundError(f"{folder}: no detections of any of the frames: {names[0]} ...")
+        return
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder of detections")
     if not any((folder / f"{name}.{kind}").is_file() for name in names for kind in KINDS):
@@ -35,6 +41,9 @@ def names_in(folder: Path, names: Sequence[str]) -> list[str]:
     Files that cannot be read are left out here: `read_detections` reports them.
     """
     found: set[str] = set()
+    if folder.suffix == SUFFIX:
+        rows = read_table(folder)
+        return sorted({one for name in names if name in rows for one in rows[name][0].names})
     for path in (folder / f"{name}.{kind}" for name in names for kind in KINDS):
         with suppress(ValueError, OSError, KeyError, TypeError, RecursionError):
             text = read_text(path)
@@ -50,6 +59,9 @@ def read_detections(folder: Path, name: str, calibration: Calibration | None) ->
 
     Raises FileNotFoundError or ValueError, naming the file.
     """
+    if folder.suffix == SUFFIX:
+        found = read_result(folder / f"{name}.json").found
+        return found._replace(boxes=found.boxes.astype(np.float32))
     ours, result = folder / f"{name}.json", folder / f"{name}.txt"
     if not ours.is_file() and not result.is_file():
         raise FileNotFoundError(f"{result}: no such file, nor one that ends in .json")
@@ -84,7 +96,14 @@ class Result(NamedTuple):
 
 
 def read_result(path: Path) -> Result:
-    """Read a result of `millisecond detect`. Raises FileNotFoundError or ValueError, naming it."""
+    """Read a result of `millisecond detect`: FOLDER/NAME.json, or the rows of the scan NAME where
+    the folder is a table. Raises FileNotFoundError or ValueError, naming it."""
+    table = next((folder for folder in path.parents if folder.suffix == SUFFIX), None)
+    if table is not None:
+        name, rows = path.relative_to(table).with_suffix("").as_posix(), read_table(table)
+        if name not in rows:
+            raise FileNotFoundError(f"{table}: no scan {name} in this table")
+        return Result(*rows[name])
     return _read_json(path, _result)
 
 

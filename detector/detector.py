@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import warnings
@@ -132,6 +133,19 @@ class Detector:
             return cls(None, None, place, precision, mounting)
         with woken(place), torch_defaults():
             return cls(*_load(path), place, precision, mounting)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether what is found in a scan depends on the scans before it."""
+        return self._chooses or self._leveling is not None
+
+    def fingerprint(self) -> str:
+        """A word that detectors of one network, precision and mounting share, 16 letters."""
+        found = hashlib.sha256(repr((self.config, self._precision, self.mounting)).encode())
+        for name, tensor in sorted(self._inference.model.state_dict().items()):
+            found.update(name.encode())
+            found.update(tensor.detach().cpu().float().numpy().tobytes())
+        return found.hexdigest()[:16]
 
     def __call__(self, points: Cloud) -> Detections:
         """points [P, 4] float32 (x, y, z in metres in the LiDAR frame, intensity in [0, 1]), with

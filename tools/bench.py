@@ -28,6 +28,7 @@ EXAMPLES = {
     "scaling": "--root kitti --streets --workers 6 12",
     "spconv": "--frames scans/ --precision fp16",
     "pipeline": "--frames scans/ --plot latency.png",
+    "fleet": "--frames scans/ --weights second --precision fp16",
     "ops": "--frames scans/ --json ops.json",
     "ladder": "--frames scans/",
     "sampling": "--json sampling.json",
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_scaling_arguments(add("scaling", "training on several GPUs"))
     _add_spconv_arguments(add("spconv", "networks on spconv and on what stands in for it"))
     _add_pipeline_arguments(add("pipeline", "points on the host to boxes on the host"))
+    _add_fleet_arguments(add("fleet", "files to result files, as detect goes over a recording"))
     ops = add("ops", "the sparse encoder on a GPU")
     ops.add_argument("--batch", type=number, nargs="+", default=[1, 4])
     ops.add_argument("--precision", nargs="+", choices=KERNELS, default=KERNELS)
@@ -84,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     add("operators", "every operator by itself")
     known = commands.choices
     framed = ("network", "spconv", "pipeline", "ops", "ladder", "bev", "operators", "points")
-    for name in (*framed, "dataflows"):
+    for name in (*framed, "dataflows", "fleet"):
         known[name].add_argument(
             "--frames", type=Path, help="folder of .bin scans (default: simulated)"
         )
@@ -124,6 +126,15 @@ def _add_pipeline_arguments(pipeline: argparse.ArgumentParser) -> None:
     pipeline.add_argument("--calls", type=number, default=1000, help="per table (default: 1000)")
     pipeline.add_argument("--batch", type=number, nargs="+", default=BATCHES)
     pipeline.add_argument("--plot", type=output_path, help="draw the latencies there, a PNG")
+
+
+def _add_fleet_arguments(fleet: argparse.ArgumentParser) -> None:
+    fleet.add_argument("--weights", help="as of detect")
+    fleet.add_argument("--precision", choices=PRECISIONS, default="fp32")
+    fleet.add_argument("--device", help="cpu or cuda; the GPU where there is one")
+    fleet.add_argument(
+        "--scans", type=number, default=2000, help="files of each kind (default: 2000)"
+    )
 
 
 def _add_training_arguments(train: argparse.ArgumentParser) -> None:
@@ -173,6 +184,8 @@ def _measure(options: argparse.Namespace) -> dict:
         return _measure_network(options, load_scans(options.frames, options.count))
     if options.command == "pipeline":
         return _measure_pipeline(options)
+    if options.command == "fleet":
+        return _measure_fleet(options)
     _require_cuda(options.command)
     if options.command == "sampling":
         return points.sampling(options.repeats)
@@ -249,6 +262,16 @@ def _measure_pipeline(options: argparse.Namespace) -> dict:
         title = f"Points to boxes, {benchmark.result['device']}"
         save_png(options.plot, draw_latencies(benchmark.samples, title))
     return benchmark.result
+
+
+def _measure_fleet(options: argparse.Namespace) -> dict:
+    from millisecond.tools.benchmarks.fleet import measure
+    from millisecond.tools.benchmarks.timing import load_scans, simulated_sweeps
+
+    sets = [load_scans(options.frames, options.count), simulated_sweeps(SWEEPS)]
+    given = {"--weights": options.weights, "--device": options.device}
+    others = [word for name, value in given.items() if value for word in (name, value)]
+    return measure(sets, options.scans, options.precision, others)
 
 
 def _network(options: argparse.Namespace) -> tuple[Config, Second]:

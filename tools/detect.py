@@ -1,4 +1,6 @@
-"""Find boxes in LiDAR scans: one JSON file per scan and, with a calibration, KITTI result files."""
+"""Find boxes in LiDAR scans: a JSON file per scan and, with a calibration, KITTI result files."""
+
+from __future__ import annotations
 
 if __name__ == "__main__":
     from millisecond.tools import program
@@ -6,28 +8,43 @@ if __name__ == "__main__":
     program.begin()
 
 import argparse
+import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from millisecond.data.boxes import NamedDetections, wrap_angle
+from millisecond.data.boxes import NamedDetections
 from millisecond.data.calibration import Calibration
-from millisecond.data.checks.scans import Note, Tally
-from millisecond.data.files import is_text, locked
-from millisecond.data.folder.labels import label_lines, labelcloud_json
-from millisecond.data.formats.clouds import find_scans, read_scan
+from millisecond.data.checks.scans import Note, Tally, is_usual
+from millisecond.data.formats.clouds import read_scan
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.kitti.layout import USUAL_IMAGE, image_shape
-from millisecond.data.kitti.results import ResultFolder, detections_to_labels
+from millisecond.data.live.inputs import RecordedScans, ScanFile, find_inputs
+from millisecond.data.live.pool import TOGETHER, Chunk, ReaderPool, ScanRead
+from millisecond.data.live.scan import LiveScan
 from millisecond.detector.config import PRECISIONS
 from millisecond.detector.detector import Detector
+from millisecond.detector.device import usable_device
+from millisecond.detector.inference import Detections
 from millisecond.detector.tracking import EgoMotion, Tracker, Tracks
+from millisecond.tools.detecting import (
+    CameraView,
+    FolderOutput,
+    FolderWriter,
+    Kept,
+    ScanResult,
+    TableOutput,
+    TableWriter,
+    is_table,
+    opened,
+)
 from millisecond.tools.program import (
     COLUMN_CONFIG,
     WEIGHTS,
@@ -42,22 +59,34 @@ from millisecond.tools.program import (
     share,
 )
 
-EXAMPLE = """example:
+EXAMPLE = """examples:
   millisecond detect kitti/training/velodyne --calib kitti/training/calib --output results
+  millisecond detect drives/ drive.bag night.pcap --output results.parquet
 
-A scan is a .bin file of float32 (x, y, z, intensity), an array [P, 4] of them in .npy or .npz, or
-a .pcd, .ply or .las file; other columns are named by `points` in a configuration (--config).
+An input is what `millisecond demo` plays: a scan, a folder with all folders in it, a drive of
+KITTI, a bag or an MCAP file (drive.bag:/topic), packets (drive.pcap). It may be a pattern
+("*/*.bin"), or a list: a .txt file that names an input per line, below its own folder. A scan is a
+.bin file of float32 (x, y, z, intensity), an array [P, 4] of them in .npy or .npz, or a .pcd, .ply
+or .las file; other columns are named by `points` in a configuration (--config).
+
 OUTPUT/000008.json holds boxes (x, y, z, l, w, h, yaw in the LiDAR frame, metres and radians),
-scores, names and the time taken. With --calib, points outside the camera's field of view are left
-out, as in training, and OUTPUT/000008.txt is the result file that KITTI's evaluation takes. The
-image's size is read from ../image_2/000008.png beside the scan's folder, 1242 x 375 where there
-is none. Scans that cannot be read are named at the end, and the exit code is 2.
+scores, names and the time taken. In folders of an input and in recordings scans are named by their
+place there: OUTPUT/drive/000008.json. An output that ends in .parquet is one table of all boxes
+(pip install millisecond[fleet]): scan, time, x, y, z, l, w, h, yaw, score, class, track.
+
+With --calib, points outside the camera's field of view are left out, as in training, and
+OUTPUT/000008.txt is the result file that KITTI's evaluation takes. The image's size is read from
+../image_2/000008.png beside the scan's folder, 1242 x 375 where there is none. Scans that cannot be
+read are named at the end, and the exit code is 2.
+
+With --resume a run that was stopped goes on where it was; its weights and settings must be the
+same. A file is there whole or not at all.
 
 With --format text, OUTPUT/000008.txt holds lines `x y z l w h yaw class` instead; with --format
 labelcloud, OUTPUT/000008.json is what labelCloud opens. Both are labels of a data set of plain
 files, to be corrected by hand, and are never written over.
 
-With --track the scans are one recording, in the order of their names. The boxes are then boxes
+With --track the files are one recording, in the order of their names. The boxes are then boxes
 of tracks, with their ids, velocities (metres per second along x and y of the scan) and ages
 (scans).
 """
@@ -66,20 +95,24 @@ NOTHING_SEEN = Note(
     "no point is in the camera's picture; does the calibration belong to this scan's camera?",
 )
 RATE = 10.0  # scans per second
-LARGEST_YAW = 3.1415  # of four decimals within half a turn
+STOPPED = "stopped; the same command with --resume goes on"
+MOST_PROCESSES = 12  # that read and write
+FIRST, EVERY = 4, 1000  # scans that are examined whole: the first ones, then one in so many
+UNUSUAL = 20  # scans that a quick look finds unusual, and that are examined too
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    return run(lambda: detect_all(options))
+    return run(lambda: detect_all(options), STOPPED)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
     add = parser.add_argument
-    add("input", nargs="+", type=Path, help="scans, or folders of them")
+    add("input", nargs="+", help="scans, folders, drives, bags, packets, patterns, lists")
     add("--weights", type=Path, help=WEIGHTS)
-    add("--output", type=output_path, required=True, help="folder to write to")
+    add("--output", type=output_path, required=True, help="folder, or FILE.parquet")
+    add("--resume", action="store_true", help="go on with a run that was stopped")
     add("--config", type=Path, help=COLUMN_CONFIG)
     add("--calib", type=Path, help="KITTI calibration file, or folder of them")
     add("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
@@ -103,82 +136,231 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     for name, given in (("--ego", options.ego), ("--rate", options.rate)):
         if given and not options.track:
             parser.error(f"{name} goes with --track")
-    options.rate = options.rate or RATE
     if options.format != "json" and (options.track or options.calib):
         parser.error(f"--format {options.format}: not with --track or --calib")
+    if options.format != "json" and options.output.suffix == ".parquet":
+        parser.error(f"--format {options.format}: not with a .parquet output")
     return options
 
 
 def detect_all(options: argparse.Namespace) -> None:
     """Detect in every scan; raises ValueError at the end where some could not be read."""
-    scans = find_scans(options.input)
-    if options.track:
-        scans = sorted(scans, key=by_name)
+    inputs = find_inputs(options.input)
+    if options.track:  # recordings first, in the order of the command
+        inputs.sort(key=lambda one: by_name(one.name) if isinstance(one, ScanFile) else [])
     if options.calib and not options.calib.exists():
         raise FileNotFoundError(f"{options.calib}: no such calibration file or folder")
-    detector = detector_of(options)
-    columns = columns_of(options.config, detector.config)
-    with locked(options.output):
-        detect_and_write(detector, scans, columns, options)
+    recording = next((one for one in inputs if isinstance(one, RecordedScans)), None)
+    if options.calib and recording:
+        raise ValueError(f"{recording.source}: --calib is for scans in files; detect it separately")
+    is_table(options.output)  # its package is there
+    with ReaderPool(processes_for(options.device, inputs)) as pool:
+        detector = detector_of(options)
+        with opened(options, detector, inputs) as output:
+            Detecting(detector, pool, output, options).run(inputs)
 
 
-def detect_and_write(
-    detector: Detector,
-    scans: Sequence[Path],
-    columns: PointColumns,
-    options: argparse.Namespace,
-) -> None:
-    names = [scan.stem for scan in scans if is_text(scan.name)]
-    results = ResultFolder(options.output, names, replace=options.format == "json")
-    tracker = Tracker() if options.track else None
-    ego = EgoMotion() if options.ego else None
-    crop = detector.config.grid.crop_to_image
-    total, bad, notes, left_out, assumed = 0, [], Tally(), 0, 0
-    for place, scan in enumerate(tqdm(scans, unit="scan", disable=None)):
-        try:
-            points, view = read(scan, options.calib, crop, columns)
-        except (ValueError, OSError) as error:
-            bad.append(one_line(error))
-            continue
-        left_out += view.left_out if view else 0
-        assumed += view.assumed if view else 0
-        if view and view.left_out and not len(points):
-            notes.add(scan.name, [NOTHING_SEEN])
-        named, milliseconds = find(detector, scan, points, options.score, notes)
-        tracks, at = None, place / options.rate  # seconds
-        if tracker is not None:
-            tracks = tracker.update(named, at, ego(points, at) if ego else None)
-        write(scan, named, milliseconds, view, results, options.format, tracks)
-        total += len(named.boxes)
-    for line in notes.lines():
-        print(f"warning: {line}", file=sys.stderr)
-    if assumed:
-        height, width = USUAL_IMAGE
-        print(f"{assumed} scans have no image beside them: {width} x {height} pixels are assumed")
-    if left_out:
-        print(f"{left_out} points out of the camera's picture were left out")
-    if done := len(scans) - len(bad):
-        print(f"{total} boxes in {done} scan{'s' * (done > 1)}, written to {options.output}")
-    for line in bad[:-1]:
-        print(f"error: {line}", file=sys.stderr)
-    if bad:
-        counted = f" ({len(bad)} of {len(scans)} scans could not be read)" if len(scans) > 1 else ""
-        raise ValueError(bad[-1] + counted)
+def processes_for(device: str | None, inputs: Sequence[ScanFile | RecordedScans]) -> int:
+    """How many processes read and write. A CPU detects slower than one of its cores reads, and
+    needs them all; a GPU needs one."""
+    few = len(inputs) <= TOGETHER and all(isinstance(one, ScanFile) for one in inputs)
+    if few or usable_device(device).type == "cpu":
+        return 0
+    return min(len(os.sched_getaffinity(0)) - 1, MOST_PROCESSES)
 
 
-def by_name(scan: Path) -> list[tuple[int, str]]:
+class Facts(NamedTuple):
+    """What a reader finds out about a scan."""
+
+    left_out: int  # points that the camera does not see
+    assumed: bool  # the size of the camera's image
+    usual: bool  # at a quick look
+
+
+class ScanClerk:
+    """Reads scans and writes their results; each process has its own."""
+
+    def __init__(
+        self, detector: Detector, output: FolderOutput | TableOutput, options: argparse.Namespace
+    ):
+        self.columns = columns_of(options.config, detector.config)
+        self._calib, self._crop = options.calib, detector.config.grid.crop_to_image
+        self._range, self._features = detector.range, detector.config.points.features
+        self._writer: FolderWriter | TableWriter = output.writer
+        self._resumes, self._complete = output.resumes, output.complete
+        # what is found then depends on all scans before
+        self._skips = output.resumes and not (options.track or detector.remembers)
+        self._kept: dict[str, Kept] = {}
+
+    def skips(self, name: str, number: int) -> bool:
+        """Whether the scan need not be read."""
+        return self._complete or (self._skips and self._writer.has(name, number))
+
+    def read(self, name: str, scan: ScanFile | LiveScan) -> tuple[np.ndarray, Facts]:
+        """The points of a scan. Raises ValueError or OSError."""
+        path, view = Path(name), None
+        if isinstance(scan, ScanFile):
+            path = scan.path
+            points, view = read(path, self._calib, self._crop, self.columns)
+        else:
+            points = scan.points
+        if isinstance(self._writer, FolderWriter):
+            self._kept[name] = path, view
+        usual = is_usual(points, self._range, self._features)
+        return points, Facts(view.left_out if view else 0, bool(view and view.assumed), usual)
+
+    def write(self, batch: Any) -> None:
+        """Results, as the writer takes them."""
+        self._writer.write(batch, self._kept)
+
+
+class Detecting:
+    """A run: scans are read ahead, detected one after another, and written meanwhile."""
+
+    def __init__(
+        self,
+        detector: Detector,
+        pool: ReaderPool,
+        output: FolderOutput | TableOutput,
+        options: argparse.Namespace,
+    ):
+        self._detector, self._pool, self._output, self._options = detector, pool, output, options
+        self._waiting: deque[tuple[_Part, ScanRead, float]] = deque()  # for their results
+        self._tracker, self._ego, self._recording = None, None, ""
+        self._notes, self._oddities = Tally(), Tally()
+        self._bad: dict[int, str] = {}
+        self._lost: list[str] = []  # lines on what recordings could not give
+        self._done = self._there = self._boxes = self._examined = self._unusual = 0
+        self._left_out = self._assumed = 0
+        pool.begin(ScanClerk(detector, output, options))
+
+    def run(self, inputs: Sequence[ScanFile | RecordedScans]) -> None:
+        """Detects in all scans and prints what is to be known of them."""
+        whole = all(isinstance(one, ScanFile) for one in inputs)
+        with tqdm(total=len(inputs) if whole else None, unit="scan", disable=None) as self._bar:
+            for found, left_out in self._detector.stream(self._clouds(inputs)):
+                self._take(found, left_out)
+        bad = [line for _, line in sorted(self._bad.items())]
+        self._report([*self._lost, *self._output.end(self._pool, bad)])
+
+    def _clouds(self, inputs: Sequence[ScanFile | RecordedScans]) -> Iterator[np.ndarray]:
+        """The points of each scan, which then waits for its result."""
+        for chunk in self._pool.read(inputs):
+            part = _Part(chunk)
+            for trouble in chunk.notes:
+                if trouble.lost:
+                    self._lost.append(trouble.text)
+                else:
+                    self._bar.write(f"note: {trouble.text}", file=sys.stderr)
+            for scan in chunk.scans:
+                if scan.error is not None:
+                    part.bad[scan.number] = one_line(scan.error)
+                elif scan.there:
+                    self._there += 1
+                else:
+                    part.open += 1
+            if not part.open:
+                self._close(part)
+                continue
+            for scan in chunk.scans:
+                if scan.error is None and not scan.there:
+                    self._waiting.append((part, scan, time.perf_counter()))
+                    yield scan.points
+
+    def _take(self, found: Detections, left_out: list[Note]) -> None:
+        """The result of the scan that waits the longest."""
+        part, scan, start = self._waiting.popleft()
+        boxes, scores, labels = (tensor.numpy() for tensor in found)
+        class_names = self._detector.config.class_names  # the first scan may bring other weights
+        milliseconds = 1000 * (time.perf_counter() - start)
+        if not self._done:
+            self._output.begin()
+        self._done += 1
+        self._note(scan, left_out)
+        wanted = scores >= self._options.score
+        self._boxes += int(wanted.sum())
+        at = self._time_of(scan)
+        tracks = None
+        if self._options.track:
+            named = found.named(class_names).select(np.flatnonzero(wanted))
+            tracks = self._follow(scan, named, at)
+        part.results.append(
+            ScanResult(
+                scan.name, scan.number, at, boxes, scores, labels, class_names, milliseconds, tracks
+            )
+        )
+        if len(part.results) == part.open:
+            self._close(part)
+
+    def _close(self, part: _Part) -> None:
+        """All scans of the part are done: others may have its memory."""
+        self._bad |= part.bad
+        self._output.add(self._pool, part.chunk, part.results, part.bad)
+        part.chunk.release()
+        self._bar.update(len(part.chunk.scans))
+
+    def _time_of(self, scan: ScanRead) -> float:
+        if scan.time is None or (self._options.rate and not scan.source):
+            return scan.number / (self._options.rate or RATE)
+        return scan.time
+
+    def _follow(self, scan: ScanRead, named: NamedDetections, at: float) -> Tracks:
+        if self._tracker is None or scan.source != self._recording:
+            self._tracker, self._recording = Tracker(), scan.source
+            self._ego = EgoMotion() if self._options.ego else None
+        pose = self._ego(scan.points, at) if self._ego else None
+        return self._tracker.update(named, at, pose)
+
+    def _note(self, scan: ScanRead, left_out: list[Note]) -> None:
+        facts = scan.facts
+        self._left_out += facts.left_out
+        self._assumed += facts.assumed
+        if facts.left_out and not len(scan.points):
+            self._notes.add(scan.title, [NOTHING_SEEN])
+        self._notes.add(scan.title, left_out)
+        self._unusual += not facts.usual
+        unusual = not facts.usual and self._unusual <= UNUSUAL
+        if self._done <= FIRST or self._done % EVERY == 0 or unusual:
+            self._examined += 1
+            self._oddities.add(scan.title, self._detector.examine(scan.points))
+
+    def _report(self, bad: Sequence[str]) -> None:
+        """Raises ValueError with the last line where scans could not be read."""
+        examined = self._examined if self._examined < self._done else None
+        for line in [*self._notes.lines(), *self._oddities.lines(examined)]:
+            print(f"warning: {line}", file=sys.stderr)
+        if self._assumed:
+            size = "{1} x {0}".format(*USUAL_IMAGE)
+            print(f"{self._assumed} scans have no image beside them: {size} pixels are assumed")
+        if self._left_out:
+            print(f"{self._left_out} points out of the camera's picture were left out")
+        new = len(self._bad) + len(self._lost)
+        if there := self._there - (len(bad) - new):
+            print(f"{there} scans of an earlier run are there already")
+        if done := self._done:
+            scans = f"{done} scan{'s' * (done > 1)}"
+            print(f"{self._boxes} boxes in {scans}, written to {self._options.output}")
+        for line in bad[:-1]:
+            print(f"error: {line}", file=sys.stderr)
+        if bad:
+            number = self._done + self._there + new
+            counted = f" ({len(bad)} of {number} scans could not be read)" if number > 1 else ""
+            raise ValueError(bad[-1] + counted)
+
+
+class _Part:
+    """The scans of a chunk that wait for their results."""
+
+    def __init__(self, chunk: Chunk):
+        self.chunk, self.open = chunk, 0  # scans that were read
+        self.results: list[ScanResult] = []
+        self.bad: dict[int, str] = {}
+
+
+def by_name(name: str) -> list[tuple[int, str]]:
     """Sorts by name, numbers in it by their value: 9 comes before 10."""
-    parts = re.split(r"(\d+)", scan.stem)
+    parts = re.split(r"(\d+)", name)
     return [(int(part), part) if part.isdecimal() else (-1, part) for part in parts]
-
-
-class CameraView(NamedTuple):
-    """A camera that looks at a scan."""
-
-    calibration: Calibration
-    image_shape: tuple[int, int]  # height, width
-    left_out: int  # points that it does not see
-    assumed: bool  # the image's size, for want of an image
 
 
 def read(
@@ -199,53 +381,6 @@ def read(
     shape = image_shape(image) if image else USUAL_IMAGE
     seen = points[calibration.in_image(points, shape)] if crop else points
     return seen, CameraView(calibration, shape, len(points) - len(seen), image is None)
-
-
-def find(
-    detector: Detector, scan: Path, points: np.ndarray, score: float, notes: Tally
-) -> tuple[NamedDetections, float]:
-    """What a scan has, and the milliseconds that it took."""
-    start = time.perf_counter()
-    found, left_out = detector.detect(points)
-    named = found.named(detector.config.class_names)
-    milliseconds = 1000 * (time.perf_counter() - start)
-    notes.add(scan.name, left_out + detector.examine(points))
-    return named.select(np.flatnonzero(named.scores >= score)), milliseconds
-
-
-def write(
-    scan: Path,
-    named: NamedDetections,
-    milliseconds: float,
-    view: CameraView | None,
-    results: ResultFolder,
-    form: str,
-    tracks: Tracks | None,
-) -> None:
-    """The file of a scan, of its tracks if they are followed."""
-    if tracks is not None:
-        named = NamedDetections(tracks.boxes, tracks.scores, tracks.names)
-    boxes = named.boxes.astype(np.float64)
-    boxes[:, 6] = wrap_angle(boxes[:, 6]).clip(-LARGEST_YAW, LARGEST_YAW)
-    named = named._replace(boxes=boxes)
-    if form == "labelcloud":
-        results.write(scan.stem, labelcloud_json(scan, named))
-        return
-    if form == "text":
-        results.write_lines(scan.stem, label_lines(named))
-        return
-    result = {
-        "frame": scan.stem,
-        "boxes": boxes.round(4).tolist(),
-        "scores": [float(f"{score:.9g}") for score in named.scores],
-        "names": list(named.names),
-        "milliseconds": round(milliseconds, 3),
-    }
-    if tracks is not None:
-        result["ids"] = tracks.ids.tolist()
-        result["velocities"] = tracks.velocities.round(3).tolist()
-        result["ages"] = tracks.ages.tolist()
-    results.write(scan.stem, result, view and detections_to_labels(named, *view[:2]))
 
 
 if __name__ == "__main__":

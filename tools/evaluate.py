@@ -110,7 +110,11 @@ def add_input(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("weights", nargs="?", type=Path, help=f"to run on --root: {WEIGHTS}")
     add("--root", type=Path, help="folder of a data set with labels")
-    add("--detections", type=Path, help="folder of result files; with --labels, of KITTI's")
+    add(
+        "--detections",
+        type=Path,
+        help="folder of result files, or .parquet; with --labels, of KITTI's",
+    )
     add("--labels", type=Path, help="folder of KITTI label files")
     add(
         "--split",

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
     add = parser.add_argument
-    add("results", nargs="?", type=Path, help="folder of results")
+    add("results", nargs="?", type=Path, help="folder of results, or a .parquet file")
     add("--root", type=Path, required=True, help="folder of the drive")
     add("--split", default="all", help="list of successive frames (default: all)")
     add(

@@ -101,7 +101,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--split", default="all", help="list in ROOT/ImageSets (default: all)")
     add("--frames", nargs="+", metavar="ID", help="of the split (default: all)")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--detections", type=Path, metavar="DIR", help="folder of results")
+    source.add_argument(
+        "--detections", type=Path, metavar="DIR", help="folder of results, or a .parquet file"
+    )
     source.add_argument("--weights", type=Path, help=f"to detect with: {WEIGHTS}")
     source.add_argument("--no-detections", action="store_true", help="only points and ground truth")
     add(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from millisecond.data.formats.points import INTENSITY, KITTI_POINTS
+from millisecond.data.formats.points import INTENSITY, KITTI_POINTS, some_of
 from millisecond.ops.transfer import intensity_scale
 
 NEAREST = 0.5  # metres: half of a scan's points are farther than that
@@ -60,6 +60,28 @@ def oddities(
         _ground_note(points, ground_z),
     )
     return [note for note in notes if note]
+
+
+def is_usual(
+    points: np.ndarray,
+    point_range: Sequence[float],
+    features: Sequence[str] = KITTI_POINTS.features,
+) -> bool:
+    """Whether a quick look at points [P, 4 or more] finds nothing that `oddities` would note: their
+    numbers, unit, intensities and place in the grid. Axes and ground take a whole examination."""
+    if not len(points):
+        return True
+    if not (-np.inf < points.min() and points.max() < np.inf):  # also where one is not a number
+        return False
+    if INTENSITY in features:
+        intensity = np.ascontiguousarray(points[:, 3])
+        if intensity.min() < 0 or not 0 < intensity.max() <= 1:
+            return False
+    x, y, z = some_of(points).T[:3]
+    x0, y0, z0, x1, y1, z1 = point_range
+    inside = (x >= x0) & (x < x1) & (y >= y0) & (y < y1) & (z >= z0) & (z < z1)
+    far = x * x + y * y + z * z > NEAREST**2
+    return bool(inside.any() and 2 * np.count_nonzero(far) > len(x))
 
 
 def _intensity_note(intensity: np.ndarray) -> Note | None:
@@ -192,9 +214,10 @@ class Tally:
             self._first.setdefault(note.kind, f"{name}: {note.text}")
             self._count[note.kind] += 1
 
-    def lines(self) -> list[str]:
-        """One line per kind."""
+    def lines(self, examined: int | None = None) -> list[str]:
+        """One line per kind. examined: of so many scans only the notes were asked for."""
+        rest = "" if examined is None else f" of the {examined} that were examined whole"
         return [
-            text + (f" (so in {self._count[kind]} scans)" if self._count[kind] > 1 else "")
+            text + (f" (so in {self._count[kind]} scans{rest})" if self._count[kind] > 1 else "")
             for kind, text in self._first.items()
         ]

@@ -79,8 +79,14 @@ def read_rows(path: Path | str, columns: Sequence[str]) -> np.ndarray:
 
 
 def _read_bin(path: Path, size: int, columns: Sequence[str]) -> np.ndarray:
-    with path.open("rb") as file:
-        start = file.read(4096)
+    with path.open("rb", buffering=0) as file:
+        _require_rows(path, size, file.read(4096), columns)
+        file.seek(0)
+        return np.fromfile(file, "<f4").astype(np.float32, copy=False).reshape(-1, len(columns))
+
+
+def _require_rows(path: Path, size: int, start: bytes, columns: Sequence[str]) -> None:
+    """Raises ValueError for a file that begins so and is not one of these columns."""
     kind = next((kind for magic, kind in OTHERS.items() if start.startswith(magic)), None)
     if kind == ".npy":
         raise ValueError(f"{path}: this is a .npy file; rename it to {path.stem}.npy")
@@ -99,7 +105,6 @@ def _read_bin(path: Path, size: int, columns: Sequence[str]) -> np.ndarray:
             f"{path}: {size} bytes are not a multiple of {4 * width} ({width} float32 per point); "
             f"the file is cut off or {ours}{others}"
         )
-    return np.fromfile(path, "<f4").astype(np.float32, copy=False).reshape(-1, width)
 
 
 def mapped_array(path: Path) -> np.ndarray:
@@ -193,6 +198,19 @@ def read_scan(path: Path | str, points: PointColumns = KITTI_POINTS) -> np.ndarr
     ray without an echo. Raises ValueError as `read_cloud`, and for features that the file lacks.
     """
     path = Path(path)
+    as_stored = points.columns == KITTI + points.others and INTENSITY in points.features
+    if as_stored and path.suffix.lower() in ROWS:
+        scan = read_rows(path, points.columns)
+    else:
+        scan = _arranged(path, points)
+    require_scan(scan[:, :4], path, points.columns)
+    if points.intensity_scale != 1:
+        scan[:, 3] /= np.float32(points.intensity_scale)
+    return scan
+
+
+def _arranged(path: Path, points: PointColumns) -> np.ndarray:
+    """The columns that the network takes, in its order."""
     named = named_columns(read_fields(path, points.columns))
     missing = [name for name in points.features if name.lower() not in named and name != INTENSITY]
     if missing:
@@ -207,9 +225,6 @@ def read_scan(path: Path | str, points: PointColumns = KITTI_POINTS) -> np.ndarr
                 scan[:, place] = named[name.lower()]
     if path.suffix.lower() not in ROWS:
         scan = scan[np.isfinite(scan[:, :3]).all(axis=1)]
-    require_scan(scan[:, :4], path, points.columns)
-    if points.intensity_scale != 1:
-        scan[:, 3] /= np.float32(points.intensity_scale)
     return scan
 
 

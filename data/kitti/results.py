@@ -6,6 +6,7 @@ NAME.json has boxes in the LiDAR frame, NAME.txt is a KITTI result file.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -42,83 +43,145 @@ def detections_to_labels(
 
 
 KEYS = {"boxes", "scores", "names"}  # of a result in JSON
-MARK = ".results"  # hidden file: ids of the frames that a run wrote results of, one per line
+MARK = ".results"  # hidden file: settings of a run as JSON, ids of its frames, one per line
 LABEL, RESULT = 15, 16  # columns of a line
+UNFINISHED = re.compile(r"\..+\.(json|txt)\.[0-9]+\.tmp")  # see `replacing`
 
 
 class ResultFolder:
     """Replaces only results that an earlier run of this program wrote, see MARK."""
 
-    def __init__(self, folder: Path, frame_ids: Sequence[str], replace: bool = True):
+    def __init__(
+        self,
+        folder: Path,
+        frame_ids: Sequence[str],
+        replace: bool = True,
+        settings: Mapping[str, Any] | None = None,
+        resume: bool = False,
+    ):
         """Make the folder; old results of these frames go when the first new one is written, or are
         an error unless `replace`: somebody may have corrected them.
+
+        frame_ids: one that ends in / means all frames of a folder. settings: see
+        `require_same_run`; resume: old results stay, and must be of such a run.
 
         Raises ValueError, with everything as it was, where files of these names were not written
         as results, or where results of other frames would stay beside the new ones.
         """
         self.folder = Path(folder)
         make_folder(self.folder)
-        self._own = list(frame_ids)
-        own, written, files = set(frame_ids), self._written(), self._files()
+        self._own, self._settings = list(frame_ids), settings
+        mark, old = self.folder / MARK, None
+        lines = read_text(mark).split("\n") if mark.is_file() else []
+        with suppress(ValueError, IndexError):
+            old = json.loads(lines[0])
+        self.resumes = resume and mark.is_file()
+        self._old: list[Path] | None = []
+        if self.resumes:
+            require_same_run(self.folder, old, settings or {})
+            return
+        own, written, files = _Frames(frame_ids), _Frames(lines), self._files()
         labels = [path.name for path in files if path.suffix == ".txt" and _columns(path) == LABEL]
         if labels:
             raise ValueError(
                 f"{self.folder}: {some(labels)} labels, not results; give another folder"
             )
         results = [path for path in files if _is_result(path)]
+        frames = {path: path.relative_to(self.folder).with_suffix("").as_posix() for path in files}
         foreign = [
             path.name
             for path in files
-            if path.stem in own and not (path in results and path.stem in written)
+            if frames[path] in own and not (path in results and frames[path] in written)
         ]
         if not replace:
-            foreign = [path.name for path in files if path.stem in own]
+            foreign = [path.name for path in files if frames[path] in own]
         if foreign:
             reason = "not written by this program" if replace else "perhaps corrected by hand"
             raise ValueError(
                 f"{self.folder}: {some(foreign)} there already and {reason}; give another folder"
             )
-        stale = [path.name for path in results if path.stem not in own]
+        stale = [path.name for path in results if frames[path] not in own]
         if stale:
             raise ValueError(
                 f"{self.folder}: {some(stale)} there from another run and would stay beside the "
                 "new results; delete them or give another folder"
             )
-        self._old: list[Path] | None = [path for path in results if path.stem in own]
+        self._old = [path for path in results if frames[path] in own]
 
-    def _written(self) -> set[str]:
-        mark = self.folder / MARK
-        return set(read_text(mark).split()) if mark.is_file() else set()
-
-    def _replace_old(self) -> None:
-        for path in self._old or ():
+    def begin(self) -> None:
+        """Removes old results, and what runs that were killed have left half-written."""
+        if self._old is None:
+            return
+        for path in self._old:
             path.unlink(missing_ok=True)
-        write_lines(self.folder / MARK, self._own)
+        for folder in self._folders():
+            for path in folder.glob(".*.tmp"):
+                if UNFINISHED.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
+        settings = [] if self._settings is None else [json.dumps(self._settings)]
+        write_lines(self.folder / MARK, [*settings, *self._own])
         self._old = None
+
+    def _folders(self) -> list[Path]:
+        """That hold results of these frames, and are there."""
+        inner = {self.folder / Path(f"{name}x").parent for name in self._own}
+        return sorted(folder for folder in {self.folder, *inner} if folder.is_dir())
 
     def _files(self) -> list[Path]:
         return sorted(
             path
-            for path in self.folder.iterdir()
-            if path.suffix in (".json", ".txt") and path.is_file()
+            for folder in self._folders()
+            for path in folder.iterdir()
+            if path.suffix in (".json", ".txt") and path.is_file() and path.name[0] != "."
         )
 
     def write(
         self, frame_id: str, result: Mapping[str, Any] | None = None, labels: Labels | None = None
     ) -> None:
         """What was found in a frame, in one form or both."""
-        if self._old is not None:
-            self._replace_old()
-        if labels is not None:
-            write_labels(self.folder / f"{frame_id}.txt", labels)
-        if result is not None:  # last: the newer is the one that is drawn, and it says more
-            write_text(self.folder / f"{frame_id}.json", json.dumps(result) + "\n")
+        self.begin()
+        write_result(self.folder, frame_id, result, labels)
 
-    def write_lines(self, frame_id: str, lines: Sequence[str]) -> None:
-        """What was found in a frame, as NAME.txt."""
-        if self._old is not None:
-            self._replace_old()
-        write_lines(self.folder / f"{frame_id}.txt", lines)
+
+def write_result(
+    folder: Path,
+    frame_id: str,
+    result: Mapping[str, Any] | None = None,
+    labels: Labels | None = None,
+) -> None:
+    """The files of a frame in a folder of results that has begun."""
+    if labels is not None:
+        write_labels(folder / f"{frame_id}.txt", labels)
+    if result is not None:  # last: the newer is the one that is drawn, and it says more
+        write_text(folder / f"{frame_id}.json", json.dumps(result) + "\n")
+
+
+def require_same_run(output: Path, old: Any, new: Mapping[str, Any]) -> None:
+    """Raises ValueError where the results of an output were begun with other settings than a run
+    that is to continue them has. old: what the output tells of them."""
+    old = old if isinstance(old, dict) else {}
+    if old.get("version") != new.get("version"):
+        begun = f"version {old['version']}" if "version" in old else "an older version"
+        raise ValueError(
+            f"{output}: was begun by {begun} of this program, not by {new['version']}; give "
+            "another output, or begin anew without --resume"
+        )
+    other = next((name for name in new if old.get(name) != new[name]), None)
+    if other:
+        raise ValueError(
+            f"{output}: was begun with other {other} ({old.get(other)}, now {new[other]}); give "
+            "another output, or begin anew without --resume"
+        )
+
+
+class _Frames:
+    """Names of frames, and names that end in / for all frames of a folder."""
+
+    def __init__(self, names: Sequence[str]):
+        self._names = set(names)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names or f"{name.rpartition('/')[0]}/" in self._names
 
 
 def _is_result(path: Path) -> bool:

@@ -84,6 +84,14 @@ def _open(name: str, points: PointColumns) -> Source:
     raise ValueError(f"{path}: not a source by its name; a source is {KINDS}")
 
 
+def recording_of(name: str) -> Path | None:
+    """The bag or the packets of this name, without its topic or model; None for what is neither."""
+    if name.startswith(("udp:", "street:")):
+        return None
+    path, _ = _with_topic(_with_model(name)[0])
+    return path if path.exists() and (path.suffix in PACKETS or is_bag(path)) else None
+
+
 def _with_model(name: str) -> tuple[str, str]:
     """drive.pcap?model=VLP-16 -> name and model; a file may have a ? in its name too."""
     start, said, model = name.partition(MODEL)

@@ -40,13 +40,13 @@ def scans(tmp_path, monkeypatch):
         points[0, 3] = place / 10
         points.tofile(folder / f"{name}.bin")
 
-    def detect(_, points):
+    def detect(points):
         place = round(10 * float(points[0, 3]))
         boxes = [[20, -5, -1, 4, 1.8, 1.5, 0], [10 + 0.5 * place, 3, -1, 4, 1.8, 1.5, 0]]
         found = Detections(torch.tensor(boxes), torch.tensor([0.9, 0.8]), torch.tensor([1, 1]))
         return found, []
 
-    monkeypatch.setattr(Detector, "detect", detect)
+    monkeypatch.setattr(Detector, "stream", lambda _, clouds: map(detect, clouds))
     return folder
 
 

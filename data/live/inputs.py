@@ -1,0 +1,140 @@
+"""What a command line names to be read: scans in files, of folders, lists and patterns; recordings
+that are read from their start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import cache
+from glob import glob, has_magic
+from pathlib import Path
+from typing import NamedTuple
+
+from millisecond.data.files import read_text
+from millisecond.data.formats.clouds import SUFFIXES
+from millisecond.data.live.folder import INNER, Companions, companions_of
+from millisecond.data.live.recording import is_bag
+from millisecond.data.live.source import recording_of
+
+LIST = ".txt"  # a file of names, one per line
+
+
+class ScanFile(NamedTuple):
+    """A scan in a file of its own."""
+
+    name: str  # of its results: the file's, below the folder that was named, without its ending
+    path: Path
+    time: float | None = None  # seconds, where the drive tells it
+
+
+class RecordedScans(NamedTuple):
+    """A bag or packets: its scans have the names that `source` gives them, below `name`."""
+
+    name: str
+    source: str  # as `open_source` takes it
+
+
+def find_inputs(inputs: Sequence[str]) -> list[ScanFile | RecordedScans]:
+    """The scans of files, folders (with all folders in them), drives, bags, packets, patterns such
+    as "*/*.bin" and lists: text files that name an input per line, below their own folder.
+
+    The order is the order of the inputs, then of names. Raises FileNotFoundError or ValueError for
+    what is not there, has no end, or has the name of another one.
+    """
+    found = [one for name in inputs for one in _found(str(name))]
+    others: dict[str, ScanFile | RecordedScans] = {}
+    for one in sorted(found, key=lambda one: isinstance(one, ScanFile)):  # recordings first
+        file = isinstance(one, ScanFile)
+        other = others.get(f"{one.name.rpartition('/')[0]}/") if file else None
+        other = other or others.setdefault(one.name if file else f"{one.name}/", one)
+        if other is not one:
+            raise ValueError(
+                f"{_where(one)}: its results would overwrite the results of {_where(other)}; "
+                "detect it separately"
+            )
+    return found
+
+
+def _where(one: ScanFile | RecordedScans) -> object:
+    return one.path if isinstance(one, ScanFile) else one.source
+
+
+def _found(name: str, listed: Path | None = None) -> Iterator[ScanFile | RecordedScans]:
+    """listed: the folder of the list that names it."""
+    if name.startswith(("udp:", "street:")):
+        raise ValueError(f"{name}: has no end; name what is recorded in files")
+    path = Path(name) if listed is None else listed / name
+    if recording := recording_of(str(path)):
+        yield RecordedScans(recording.name if recording.is_dir() else recording.stem, str(path))
+    elif path.is_dir():
+        yield from _in_folder(path)
+    elif path.is_file() and path.suffix.lower() == LIST:
+        yield from _in_list(path)
+    elif path.is_file():
+        inner = listed and not Path(name).is_absolute() and ".." not in Path(name).parts
+        yield ScanFile(str(Path(name).with_suffix("")) if inner else path.stem, path)
+    elif has_magic(name):
+        yield from _fitting(path)
+    else:
+        raise FileNotFoundError(f"{path}: no such file or folder")
+
+
+def _in_folder(folder: Path) -> Iterator[ScanFile | RecordedScans]:
+    """All that it holds, hidden files left out; of a drive or a data set the clouds."""
+    clouds = next((folder / name for name in INNER if (folder / name).is_dir()), folder)
+    empty = True
+    for place, folders, files in os.walk(clouds, onerror=_raise):
+        here = Path(place)
+        bags = [name for name in folders if is_bag(here / name)]
+        folders[:] = sorted(name for name in folders if name[0] != "." and name not in bags)
+        for name in sorted(name for name in [*files, *bags] if name[0] != "."):
+            path = here / name
+            below = path.relative_to(clouds)
+            inner = str(below if name in bags else below.with_suffix(""))
+            if path.suffix.lower() in SUFFIXES:
+                yield ScanFile(inner, path, _companions(here).time(path.stem))
+            elif recording_of(str(path)):
+                yield RecordedScans(inner, str(path))
+            else:
+                continue
+            empty = False
+    if empty:
+        raise FileNotFoundError(f"{clouds}: no {', '.join(SUFFIXES)} files in this folder")
+
+
+def _raise(error: OSError) -> None:
+    """Of a folder that cannot be read: its scans are not to be missing in silence."""
+    raise error
+
+
+@cache
+def _companions(folder: Path) -> Companions:
+    return companions_of(folder)
+
+
+def _in_list(path: Path) -> Iterator[ScanFile | RecordedScans]:
+    names = [line.strip() for line in read_text(path).splitlines() if line.strip()]
+    if not names:
+        raise ValueError(f"{path}: names no scans; a list has a file or folder per line")
+    for number, name in enumerate(names, start=1):
+        try:
+            if Path(name).suffix.lower() == LIST:
+                raise ValueError(f"{name}: a list in a list")
+            yield from _found(name, path.parent)
+        except (ValueError, OSError) as error:
+            raise type(error)(f"{path}, line {number}: {error}") from None
+
+
+def _fitting(pattern: Path) -> Iterator[ScanFile | RecordedScans]:
+    """Names begin below the last folder that the pattern names in full."""
+    parts = pattern.parts
+    plain = next(place for place, part in enumerate(parts) if has_magic(part))
+    top = Path(*parts[:plain])
+    found = sorted(Path(name) for name in glob(str(pattern), recursive=True))
+    if not found:
+        raise FileNotFoundError(f"{pattern}: no file has such a name")
+    for path in found:
+        if path.is_file() and path.suffix.lower() in SUFFIXES:
+            yield ScanFile(str(path.relative_to(top).with_suffix("")), path)
+        elif recording_of(str(path)):
+            yield RecordedScans(str(path.relative_to(top).with_suffix("")), str(path))
