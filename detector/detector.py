@@ -24,7 +24,7 @@ from millisecond.detector.device import survive_forks, torch_defaults, usable_de
 from millisecond.detector.frame_graph import FrameGraph, FrameGraphs
 from millisecond.detector.inference import Cloud, Detections, Inference, Outcome, as_tensor
 from millisecond.detector.models.second import Second, build_second
-from millisecond.detector.weights import ANY, find_weights, load_weights, restore, usual_weights
+from millisecond.detector.weights import ANY, load_weights, restore, usual_weights
 from millisecond.ops.transfer import Moves, require_unmasked
 
 FLOAT32 = np.dtype(np.float32)
@@ -46,8 +46,8 @@ class Detector:
     time have a graph each, and so need more of the GPU's memory. In a forked process a detector on
     a CPU computes with one thread, one on a GPU raises RuntimeError.
 
-    Without a model, the weights `any`, for every LiDAR, replace the usual ones where they are there
-    and the first scan is unlike KITTI's; a line on stderr says so. They level the clouds by the
+    Without a model, the weights `any`, for every LiDAR, replace the usual ones where the first scan
+    is unlike KITTI's; a line on stderr says so. They level the clouds by the
     medians of the first scans, see `data.checks.leveling`: one detector is for one sensor.
     """
 
@@ -72,7 +72,7 @@ class Detector:
         device = _checked_device(device, precision)
         with woken(device), torch_defaults():  # beside it the weights are read and folded
             # whether the first scan chooses between these weights and those for every LiDAR
-            self._chooses = model is None and find_weights(ANY).is_file()
+            self._chooses = model is None
             self._first, self._precision = Lock(), precision
             self.device, self.mounting = device, mounting
             self._placement = Placement(mounting) if mounting else None
@@ -121,8 +121,8 @@ class Detector:
     ) -> Detector:
         """A detector from a weights file; the configuration is in it.
 
-        path: also the name of shipped weights, second or second_small. None for second on a GPU and
-        second_small on a CPU, which a line on stderr says.
+        path: also the name of shipped weights: second, second_small or any. None for second on a
+        GPU and second_small on a CPU, which a line on stderr says.
         device: None for the GPU where there is one. precision: fp32 (None), bf16 or fp16 of the
         network; boxes are always computed in fp32. mounting: as of `Detector`. Raises
         FileNotFoundError or ValueError.
@@ -200,7 +200,8 @@ class Detector:
         notes = oddities(points[:, :4], config.grid.range, config.ground_z, config.points.features)
         if self._leveling is None:
             return notes
-        notes = [note for note in notes if note.kind != "ground"]  # it is told by its doubt
+        # the ground is told by its doubt, and the network knows clouds without intensities
+        notes = [note for note in notes if note.kind not in ("ground", "no intensity")]
         if doubt := self._leveling.doubt:
             text = f"the ground cannot be told, the clouds are not levelled: {doubt}"
             notes.append(Note("ground", text))

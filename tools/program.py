@@ -34,7 +34,7 @@ COLUMN_CONFIG = (
     "whose section `points` names the columns of the scans (default: that which the weights were "
     "trained with)"
 )
-WEIGHTS = "weights file, or second or second_small, which are shipped (default: by the device)"
+WEIGHTS = "weights file, or second, second_small or any, which are shipped (default: by the device)"
 
 
 def begin() -> None:

@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add(
         "weights",
         type=Path,
-        help="of the network to be taught: a file, or second or second_small, which are shipped",
+        help="of the network to be taught: a file, or second, second_small or any, which are "
+        "shipped",
     )
     add("--root", type=Path, required=True, help="folder of the data set")
     add(

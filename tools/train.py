@@ -73,7 +73,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         dest="start",
         type=Path,
         metavar="WEIGHTS",
-        help="begin with the weights of this file, or of second or second_small, which are "
+        help="begin with the weights of this file, or of second, second_small or any, which are "
         "shipped, as far as they fit; see docs/few_labels.md",
     )
     add(

@@ -15,8 +15,8 @@ from millisecond.detector import tensor_file
 from millisecond.detector.config import Config, parse_config
 
 FOLDER = Path(__file__).resolve().parent
-SHIPPED = ("second", "second_small")
 ANY = "any"  # for every LiDAR
+SHIPPED = ("second", "second_small", ANY)
 
 
 def find_weights(weights: str | Path) -> Path:
@@ -25,7 +25,7 @@ def find_weights(weights: str | Path) -> Path:
     A file of one's own that has such a name is meant where it is there.
     """
     path = Path(weights)
-    if str(weights) in (*SHIPPED, ANY) and not path.is_file():
+    if str(weights) in SHIPPED and not path.is_file():
         return FOLDER / f"{weights}.safetensors"
     return path
 
