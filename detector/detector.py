@@ -18,7 +18,7 @@ from torch import Tensor
 from millisecond.data.checks.leveling import Leveling, Placement, unlike_kitti
 from millisecond.data.checks.scans import Note, ScanWarning, oddities
 from millisecond.data.checks.sensor import Mounting
-from millisecond.data.formats.points import KITTI, require_scan
+from millisecond.data.formats.points import INTENSITY, KITTI, require_scan
 from millisecond.detector.config import PRECISIONS, Config
 from millisecond.detector.device import survive_forks, torch_defaults, usable_device, woken
 from millisecond.detector.frame_graph import FrameGraph, FrameGraphs
@@ -139,6 +139,11 @@ class Detector:
         """Whether what is found in a scan depends on the scans before it."""
         return self._chooses or self._leveling is not None
 
+    def forget(self) -> None:
+        """The next scan is of another recording."""
+        if self._leveling is not None:
+            self._leveling = Leveling(self.mounting)
+
     def fingerprint(self) -> str:
         """A word that detectors of one network, precision and mounting share, 16 letters."""
         found = hashlib.sha256(repr((self.config, self._precision, self.mounting)).encode())
@@ -196,12 +201,14 @@ class Detector:
             require_scan(points[:, :4], "points")
         except ValueError as error:
             return [Note("no scan", str(error))]
-        config = self.config
-        notes = oddities(points[:, :4], config.grid.range, config.ground_z, config.points.features)
+        grid, ground_z = self.config.grid.range, self.config.ground_z
+        features = self.config.points.features
         if self._leveling is None:
-            return notes
-        # the ground is told by its doubt, and the network knows clouds without intensities
-        notes = [note for note in notes if note.kind not in ("ground", "no intensity")]
+            return oddities(points[:, :4], grid, ground_z, features)
+        # levelling scales any intensity, and its doubt tells of the ground
+        features = tuple(name for name in features if name != INTENSITY)
+        notes = oddities(points[:, :4], grid, ground_z, features)
+        notes = [note for note in notes if note.kind != "ground"]
         if doubt := self._leveling.doubt:
             text = f"the ground cannot be told, the clouds are not levelled: {doubt}"
             notes.append(Note("ground", text))

@@ -250,6 +250,7 @@ def detected(
     """What is found in every frame; at the end, prints what was odd about the scans."""
     notes = Tally()
     for frame in progress(dataset, title):
+        detector.forget()  # frames of a data set need not follow one another
         found, left_out = detector.detect(frame.points)
         notes.add(frame.frame_id, left_out + detector.examine(frame.points))
         yield frame, found.named(detector.config.class_names)

@@ -113,6 +113,7 @@ SCANS = 10  # whose grounds and intensities are averaged
 BRIGHT = 2.0  # times the intensity that 95 of 100 points do not exceed becomes 1
 FLAT = 1e-3  # spread of intensities, of the largest, up to which none were measured
 AROUND = 20.0  # metres: the ground there is looked at in every scan
+APART = (0.02, 0.02, 0.15)  # slopes and metres by which the ground of a recording stays the same
 THERE, MOST_BELOW = 0.04, 0.12  # shares of near points on the ground where it was before, and below
 
 
@@ -160,15 +161,20 @@ class Leveling:
             self._fulls = [*self._fulls, full_of(points[:, 3])][-SCANS:]
         found = "" if known else ground_of(points)
         if isinstance(found, GroundPlane):
+            if self._grounds and not _alike(found, self._grounds):
+                self._grounds, self._fulls = [], self._fulls[-1:]
             self._grounds.append(found)
-        else:
-            self.doubt = found
+        self.doubt = found if isinstance(found, str) and not self._grounds else ""
         mounting = self._given
         if self._grounds:
             x, y, height = np.median(self._grounds, axis=0).tolist()
             mounting = Mounting(height - HEIGHT, mounting.turn, (x, y))
         self._now = Placement(mounting, float(np.median(self._fulls or [math.inf])))
         return self._now
+
+
+def _alike(ground: GroundPlane, others: list[GroundPlane]) -> bool:
+    return bool((np.abs(ground - np.median(others, axis=0)) <= APART).all())
 
 
 def on_ground(

@@ -42,8 +42,9 @@ def test_the_ground_lies_where_the_simulated_plane_says(scans):
         own = np.array([-found.slope_x, -found.slope_y, 1.0])
         heights.append(abs(found.height - frame.plane[3] / np.linalg.norm(frame.plane[:3])))
         tilts.append(math.degrees(math.acos(min(1.0, own @ normal / np.linalg.norm(own)))))
-    assert np.median(heights) < 0.07 and max(heights) < 0.4
-    assert np.median(tilts) < 0.4 and max(tilts) < 3.5
+    assert np.median(heights) < 0.06 and max(heights) < 0.3
+    *tilts, steepest = sorted(tilts)  # one street may look otherwise from where its sensor stands
+    assert np.median(tilts) < 0.4 and max(tilts) < 1.25 and steepest < 4
 
 
 def test_levelled_boxes_hold_the_same_points(scans):
@@ -100,6 +101,25 @@ def test_a_recording_settles_and_another_sensor_begins_anew():
     )
     other = leveling(torch.from_numpy(simulate(7, 0, high, False).points))
     assert other.mounting.shift_z == pytest.approx(0.67, abs=0.2)
+
+
+@pytest.mark.parametrize("turned", [Mounting(slopes=(0.03, 0.0)), Mounting(shift_z=0.2)])
+def test_scans_that_do_not_follow_one_another_are_levelled_by_themselves(turned):
+    """Also where the difference is so small that the ground seems to be where it was."""
+    points = torch.from_numpy(simulate(4, crop=False).points)
+    other = turned.from_network(points)
+    leveling = Leveling()
+    leveling(points)
+    assert leveling(other).mounting == Leveling()(other).mounting
+    assert not leveling.doubt
+
+
+def test_a_doubt_ends_with_a_scan_that_has_a_ground():
+    leveling = Leveling()
+    leveling(torch.rand(2000, 4))
+    assert leveling.doubt
+    leveling(torch.from_numpy(simulate(4, crop=False).points))
+    assert not leveling.doubt
 
 
 def test_a_placement_moves_points_as_its_mounting_does():

@@ -81,6 +81,24 @@ def test_a_scan_unlike_kittis_brings_the_weights_for_every_lidar(any_there, caps
     near = torch.cdist(other.to_network(moved.boxes)[:, :3], found[0].boxes[:, :3]).amin(1)
     assert near.quantile(0.8) < 0.3
     assert not Detector.from_weights("second_small", "cpu").config.grid.level
+    # a scan after scans of another recording is found as the first one
+    after = Detector.from_weights("any", "cpu")
+    after.detect(other.from_network(points))
+    after.forget()
+    assert torch.equal(after(points).boxes, found[0].boxes)
+
+
+def test_intensities_of_any_scale_are_nothing_to_warn_of(any_there, capsys):
+    scan = simulate(7, sensor=find_sensor("vlp-16"), crop=False).points
+    for factor in (0, 255):
+        points = scan * np.float32((1, 1, 1, factor))
+        notes = Detector.from_weights("any", "cpu").examine(points)
+        assert not [note for note in notes if "intensit" in note.text]
+        assert [
+            note
+            for note in Detector.from_weights("second", "cpu").examine(points)
+            if "intensit" in note.text
+        ]
 
 
 def test_a_scan_like_kittis_keeps_the_bits(any_there, capsys):

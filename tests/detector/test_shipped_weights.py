@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from millisecond.data.simulator import simulate
+from millisecond.data.simulator.sensors import street_sensor
 from millisecond.detector import Detector, tensor_file
 from millisecond.detector.config import load_config
 from millisecond.detector.models.second import build_second
@@ -55,12 +56,13 @@ def test_they_find_what_their_cards_say(name):
     """On the first streets that the card names; a score at the limit may fall to either side."""
     first, last = map(int, re.search(r"streets (\d+) to (\d+) of", card(name)).groups())
     stated = {kind: tuple(map(int, rest)) for kind, *rest in re.findall(CHECK, card(name))}
-    detector = Detector.from_weights(name, "cpu")
-    names = detector.config.class_names
+    config = load_weights(name)[0]
+    names, crop = config.class_names, config.grid.crop_to_image
+    sensor = street_sensor(config.train.sensor)
     counted = {kind: np.zeros(3, int) for kind in names}
     for seed in range(first, last + 1):
-        frame = simulate(seed)
-        boxes, scores, labels = detector(frame.points)
+        frame = simulate(seed, sensor=sensor, crop=crop)
+        boxes, scores, labels = Detector.from_weights(name, "cpu").detect(frame.points)[0]
         for number, kind in enumerate(names, start=1):
             own = [row for row, type_ in enumerate(frame.names) if type_ == kind]
             sure = boxes[(scores >= 0.5) & (labels == number)]
