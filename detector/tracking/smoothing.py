@@ -39,8 +39,8 @@ GROUND = 0.3  # metres above the bottom of a box in which points may be of the g
 COASTING = 0.5  # seconds for which points alone continue an object that moves
 
 
-class Scan(NamedTuple):
-    """A scan of a recording."""
+class Observed(NamedTuple):
+    """A scan of a recording, by what was detected in it."""
 
     found: NamedDetections  # boxes [n, 7] in the LiDAR frame
     points: np.ndarray  # [n] in each box
@@ -148,7 +148,7 @@ class _Seen(NamedTuple):
         return _Seen(*(column[rows] for column in self))
 
 
-def objects_of(scans: Sequence[Scan], points_of: Callable[[int], np.ndarray]) -> list[Object]:
+def objects_of(scans: Sequence[Observed], points_of: Callable[[int], np.ndarray]) -> list[Object]:
     """All objects that may be there, the surest first; the same scans give the same bits.
 
     points_of: gives the points [P, 3 or more] of a scan by its number, LiDAR frame.
@@ -325,7 +325,7 @@ def smooth(boxes: np.ndarray, scans: np.ndarray, times: np.ndarray) -> np.ndarra
 
 
 def _with_points(
-    objects: Sequence[Object], scans: Sequence[Scan], points_of: Callable[[int], np.ndarray]
+    objects: Sequence[Object], scans: Sequence[Observed], points_of: Callable[[int], np.ndarray]
 ) -> list[Object]:
     """The objects with the points in their boxes."""
     counts = np.zeros((len(objects), len(scans)), np.int64)
