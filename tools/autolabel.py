@@ -130,11 +130,12 @@ class Series(NamedTuple):
 def detect(detector: Detector, drive: Series, ego: EgoMotion, rate: float) -> list[Observed]:
     """What each scan and its mirror images show. They are also turned by half a turn where the
     network sees all around."""
-    ends, scans, notes, total = detector.config.grid.range, [], Tally(), 0
-    flips = [(), (1,)] + ([(0,), (0, 1)] if ends[0] < 0 else [])
+    scans, notes, total = [], Tally(), 0
     for number, name in enumerate(tqdm(drive.names, unit="scan", disable=None)):
         points, time = drive.points(number), number / rate
         notes.add(name, detector.examine(points))
+        around = detector.config.grid.range[0] < 0
+        flips = [(), (1,), (0,), (0, 1)] if around else [(), (1,)]
         found = merge_views([view_of(detector, points, axes) for axes in flips])
         inside = points_in_boxes(points, found.boxes).sum(axis=1)
         scans.append(Observed(found, inside, time, ego(points, time)))
@@ -174,6 +175,9 @@ def judged(
     verdict_of: dict[int, str] = {}
     lost = []
     for old in verdicts:
+        if old["frame"] not in drive.names:
+            lost.append(old)
+            continue
         number = drive.names.index(old["frame"])
         box = drive.mounting.boxes_to_network(np.array(old["box"], np.float64)[None])
         box = move_boxes(box, poses[number])
@@ -221,18 +225,16 @@ class Output:
             content = json.loads(read_text(path))
             drive, form, self.written = (content[key] for key in ("drive", "format", "written"))
             self.verdicts = [one for one in content["objects"] if one["verdict"] is not None]
-            for one in self.verdicts:
-                fits = len(one["box"]) == 7 and isinstance(one["class"], str)
-                if not fits or one["verdict"].split() != [one["verdict"]]:
-                    raise ValueError(f"verdict {one['verdict']!r} or its box")
-            strange = drive == self.drive.checksum and {one["frame"] for one in self.verdicts}
-            if strange and strange - {*self.drive.names}:
-                raise ValueError("a frame that the drive does not have")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            words = [word for one in self.verdicts for word in (one["verdict"], one["class"])]
+            fits = all(word.split() == [word] for word in words)
+            fits &= all(np.shape(one["box"]) == (7,) and one["frame"] for one in self.verdicts)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            fits = False
+        if not fits:
             raise ValueError(
-                f"{path}: not a list of objects with verdicts null, {ACCEPT}, {REJECT} or a class "
-                f"({error}); mend it or give another --output"
-            ) from None
+                f"{path}: not a list of objects with verdicts null, {ACCEPT}, {REJECT} or a class; "
+                "mend it or give another --output"
+            )
         if drive != self.drive.checksum:
             raise ValueError(f"{self.folder}: has labels of another drive; give another --output")
         if form != self.form:
@@ -242,25 +244,24 @@ class Output:
 
     def write(self, entries: Sequence[Listed], lost: list[dict], poses: list[np.ndarray]) -> None:
         """All that was found, but for label files that the user has changed."""
+        labels = [self._labels(entries, number, pose) for number, pose in enumerate(poses)]
+        corrected = []
         with TemporaryDirectory(dir=self.folder, prefix=".new") as folder:
-            corrected, new = [], Path(folder)
-            for number, name in enumerate(self.drive.names):
-                found, _ = self._boxes(entries, number, poses)
-                self._write_label(self.label(name, new), number, found)
-                known, now = self.written.get(name, []), checksum(self.label(name))
-                if now is not None and now not in known:
-                    corrected.append(name)
+            for number, (name, (found, _)) in enumerate(zip(self.drive.names, labels, strict=True)):
+                new = self.label(name, Path(folder))
+                self._write_label(new, number, found)
+                old = checksum(self.label(name))
+                if old is None or old in self.written.get(name, []):
+                    self.written[name] = sorted({old or 0, checksum(new) or 0})
                 else:
-                    known = known[known.index(now) :][:1] if now is not None else []
-                    self.written[name] = [*known, checksum(self.label(name, new))]
+                    corrected.append(name)
             # first the checksums: a run that is killed must not take its own labels for the user's
             self._write_list(entries, lost, poses)
             self.label("").parent.mkdir(exist_ok=True)
             for name in self.drive.names:
                 if name not in corrected:
-                    os.replace(self.label(name, new), self.label(name))
-        for number, name in enumerate(self.drive.names):
-            found, ids = self._boxes(entries, number, poses)
+                    os.replace(self.label(name, Path(folder)), self.label(name))
+        for name, (found, ids) in zip(self.drive.names, labels, strict=True):
             result = {"frame": name, "boxes": found.boxes.round(4).tolist()}
             result |= {"scores": found.scores.tolist(), "names": found.names, "ids": ids}
             self.results.write(name, result)
@@ -273,21 +274,20 @@ class Output:
             place = f"a {old['class']} in {old['frame']}"
             print(f"warning: the verdict on {place} fits no object, but is kept", file=sys.stderr)
 
-    def _boxes(
-        self, entries: Sequence[Listed], number: int, poses: Sequence[np.ndarray]
+    def _labels(
+        self, entries: Sequence[Listed], number: int, pose: np.ndarray
     ) -> tuple[NamedDetections, list[int]]:
         """The labels of a scan, and their ids."""
-        shown = [
-            (place, entry)
+        ids = [
+            place
             for place, entry in enumerate(entries, start=1)
             if entry.labelled and entry.object.present[number]
         ]
-        boxes = np.array([entry.object.boxes[number] for _, entry in shown]).reshape(-1, 7)
-        boxes = move_boxes(boxes, inverse(poses[number]))
-        boxes = self.drive.mounting.boxes_from_network(boxes)
-        scores = np.array([entry.object.confidence for _, entry in shown])
-        names = [entry.name for _, entry in shown]
-        return NamedDetections(boxes, scores.round(4), names), [place for place, _ in shown]
+        shown = [entries[place - 1] for place in ids]
+        boxes = np.array([entry.object.boxes[number] for entry in shown]).reshape(-1, 7)
+        boxes = self.drive.mounting.boxes_from_network(move_boxes(boxes, inverse(pose)))
+        scores = np.array([entry.object.confidence for entry in shown]).round(4)
+        return NamedDetections(boxes, scores, [entry.name for entry in shown]), ids
 
     def _write_label(self, path: Path, number: int, found: NamedDetections) -> None:
         dataset, row = self.drive.dataset, self.drive.rows[number]
