@@ -38,7 +38,7 @@ def examine(detector: Detector, points: np.ndarray) -> Uncertainty:
 
 def view_of(detector: Detector, points: np.ndarray, axes: Sequence[int]) -> NamedDetections:
     """What a network finds in a scan [P, C] that is mirrored along some axes (0 is x, 1 is y) at
-    the middle of the network's range; the boxes are those of the scan itself."""
+    the middle of the network's range; the boxes are in the frame of the scan itself."""
     ends = detector.config.grid.range
     cloud = points.copy()
     for axis in axes:

@@ -2,7 +2,7 @@
 what was seen earlier.
 
 Qi et al., "Offboard 3D Object Detection from Point Cloud Sequences", CVPR 2021: detect, follow,
-fuse the scans of what stands still, smooth what moves. Here no network does the last two steps, but
+fuse the scans of standing objects, smooth moving ones. Here no network does the last two steps, but
 weighted means and the filter of `tracker.py`, which looks at both directions of time.
 """
 
@@ -121,7 +121,7 @@ def _mean_box(boxes: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def mean_heading(yaws: np.ndarray, weights: np.ndarray) -> float:
-    """Headings [n], of which some may be turned by pi -> one, of the side that more weight has.
+    """Headings [n], some perhaps turned by pi -> one, of the side that more weight has.
     The axis is a mean of doubled angles (Mardia and Jupp, "Directional Statistics", 2000, 9.1)."""
     axis = np.angle((weights * np.exp(2j * yaws)).sum()) / 2
     ahead = (weights * np.cos(yaws - axis)).sum() >= 0
@@ -137,7 +137,7 @@ def weighted_median(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 class _Seen(NamedTuple):
-    """Detections of one class in all scans, or those of one track."""
+    """Detections of one class in all scans, or of one track."""
 
     boxes: np.ndarray  # [d, 7] in the world
     scores: np.ndarray  # [d]
