@@ -32,20 +32,28 @@ def examine(detector: Detector, points: np.ndarray) -> Uncertainty:
     are added up over a scan, as Haussmann et al., "Scalable active learning for object detection",
     IV 2020, add up entropies. `score_entropy` and `disagreement` define them.
     """
-    low, high = detector.config.grid.range[1], detector.config.grid.range[4]
-    names = detector.config.class_names
-    found = detector.detect(points)[0].named(names)
-    turned = points.copy()
-    turned[:, 1] = low + high - turned[:, 1]
-    other = mirrored(detector.detect(turned)[0].named(names), low + high)
+    found, other = (view_of(detector, points, axes) for axes in ((), (1,)))
     return Uncertainty(score_entropy(found.scores), disagreement(found, other), len(found.scores))
 
 
-def mirrored(found: NamedDetections, twice_middle: float) -> NamedDetections:
-    """Boxes on the other side of the plane y = twice_middle / 2 (metres)."""
+def view_of(detector: Detector, points: np.ndarray, axes: Sequence[int]) -> NamedDetections:
+    """What a network finds in a scan [P, C] that is mirrored along some axes (0 is x, 1 is y) at
+    the middle of the network's range; the boxes are in the frame of the scan itself."""
+    ends = detector.config.grid.range
+    cloud = points.copy()
+    for axis in axes:
+        cloud[:, axis] = ends[axis] + ends[axis + 3] - cloud[:, axis]
+    found = detector.detect(cloud)[0].named(detector.config.class_names)
+    for axis in axes:
+        found = mirrored(found, ends[axis] + ends[axis + 3], axis)
+    return found
+
+
+def mirrored(found: NamedDetections, twice_middle: float, axis: int = 1) -> NamedDetections:
+    """Boxes on the other side of the plane y = twice_middle / 2 (metres), or x for axis 0."""
     boxes = found.boxes.copy()
-    boxes[:, 1] = twice_middle - boxes[:, 1]
-    boxes[:, 6] = -boxes[:, 6]
+    boxes[:, axis] = twice_middle - boxes[:, axis]
+    boxes[:, 6] = -boxes[:, 6] if axis else np.pi - boxes[:, 6]
     return found._replace(boxes=boxes)
 
 

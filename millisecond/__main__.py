@@ -31,6 +31,7 @@ GROUPS = {
         "evaluate": "AP of weights or of result files",
         "evaluate_tracks": "scores of tracked objects",
         "suggest": "which scans to label next",
+        "autolabel": "labels of a drive, from all its scans",
         "simulate": "make streets with labels, for KITTI's or another sensor",
         "compare": "simulated scans beside real ones, by numbers",
         "import_openpcdet": "convert weights of OpenPCDet's SECOND",

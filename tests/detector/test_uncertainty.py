@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from millisecond.data.boxes import NamedDetections
+from millisecond.data.boxes import NamedDetections, box_corners
 from millisecond.detector.detector import Detector
 from millisecond.detector.uncertainty import (
     Uncertainty,
@@ -62,6 +62,20 @@ def test_a_scan_and_its_mirror_image_disagree_as_much(weights):
     twice = mirrored(mirrored(found, 3.0), 3.0)
     assert np.array_equal(twice.boxes, found.boxes)
     assert mirrored(found, 3.0).boxes[0, 1] == 0
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_mirrored_boxes_have_mirrored_corners(axis):
+    found = detections((10, 0.9, "Car"))
+    found.boxes[:, 6] = 0.4
+    corners = box_corners(found.boxes)[0]
+    corners[:, axis] = 5.0 - corners[:, axis]
+    image = box_corners(mirrored(found, 5.0, axis).boxes)[0]
+    apart = np.linalg.norm(corners[:, None] - image[None], axis=2)
+    assert apart.min(axis=1).max() < 1e-5
+    ahead = np.array([np.cos(0.4), np.sin(0.4)]) * np.where(np.arange(2) == axis, -1, 1)
+    yaw = mirrored(found, 5.0, axis).boxes[0, 6]
+    assert np.allclose([np.cos(yaw), np.sin(yaw)], ahead, atol=1e-6)
 
 
 def test_values_are_shares_of_the_mean():
