@@ -8,6 +8,7 @@ import numpy as np
 
 from millisecond.data.simulator.solids import (
     Material,
+    Rows,
     Solids,
     Thing,
     joined,
@@ -109,6 +110,7 @@ def _planted(tree: Callable[[], Solids], foot: Callable[[], Solids]) -> Solids:
 def _foot(kind: int, a: float, b: float, c: float, d: float, e: float, f: float) -> Solids:
     """Around a trunk: stakes with a bar, a guard of rods, a growth, a sack of water, or nothing."""
     across, high = 0.15 + 0.4 * a, 0.5 + 1.4 * b
+    rows: Rows
     if kind < 2:  # the stakes stand upright or lean to the trunk
         count, top = 2 + int(2.9 * c), across * (1 if d < 0.6 else 0.2)
         turns = [2 * np.pi * (e + k / count) for k in range(count)]
@@ -180,8 +182,8 @@ def _hedge(length, width, height, path, u) -> Solids:
         (x + each * (a - 0.5) * 0.2, 0.3 * (b - 0.5) * width, low * (0.75 + 0.25 * c), *lump)
         for x, (a, b, c) in zip(xs, u[::-1].tolist(), strict=False)
     ]
-    square, lumps = volumes(square, False, path), volumes(lumps, True, path)
-    return joined(solids(volumes=square), solids(volumes=lumps))
+    parts = volumes(square, False, path), volumes(lumps, True, path)
+    return joined(*(solids(volumes=part) for part in parts))
 
 
 def _thicket(length, deep, height, path, u) -> Solids:
