@@ -3,12 +3,14 @@
 Its columns are scan, time (seconds), x, y, z, l, w, h, yaw (LiDAR frame, metres and radians),
 score, class and track (an id, null without tracks). A scan without boxes has no row. The metadata
 of the file, JSON under the key `millisecond`, list such scans with their times under `empty`, the
-scans that could not be read under `bad`, and the settings of the run.
+scans that could not be read under `bad`, and the settings of the run. The shards of a run are such
+files in one folder.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -19,6 +21,7 @@ import numpy as np
 
 from millisecond.data.boxes import NamedDetections, detections_of
 from millisecond.data.files import replacing, require
+from millisecond.data.kitti.layout import some
 
 SUFFIX = ".parquet"
 KEY = b"millisecond"
@@ -103,15 +106,39 @@ def told_by(path: Path) -> dict[str, Any]:
 Rows = dict[str, tuple[NamedDetections, np.ndarray | None]]
 
 
+def shard_name(shard: tuple[int, int]) -> str:
+    """Of the table of the part k of n, in a folder with the others."""
+    return "{}-of-{}".format(*shard) + SUFFIX
+
+
 def read_table(path: Path) -> Rows:
-    """Boxes and ids of tracks by scan. Raises FileNotFoundError or ValueError, naming the file."""
-    if not path.is_file():
+    """Boxes and ids of tracks by scan, of a table or of a folder of shards.
+
+    Raises FileNotFoundError or ValueError, naming the file.
+    """
+    parts = sorted(path.glob(f"[!.]*{SUFFIX}")) if path.is_dir() else [path]
+    if not parts or not parts[0].is_file():
         raise FileNotFoundError(f"{path}: no such file of detections")
-    return _read(path, path.stat().st_mtime_ns)
+    return _read(path, tuple((part, part.stat().st_mtime_ns) for part in parts))
 
 
 @lru_cache(maxsize=1)
-def _read(path: Path, _: int) -> Rows:
+def _read(path: Path, parts: Sequence[tuple[Path, int]]) -> Rows:
+    names, found = [part.name for part, _ in parts], Rows()
+    counts = {int(count) for name in names for count in re.findall(r"^\d+-of-(\d+)\.", name)}
+    for count in counts:
+        wanted = [shard_name((number, count)) for number in range(1, count + 1)]
+        if missing := [name for name in wanted if name not in names]:
+            raise FileNotFoundError(f"{path}: {some(missing)} not there, of {count} shards")
+    for part, _ in parts:
+        rows = _rows(part)
+        if twice := rows.keys() & found.keys():
+            raise ValueError(f"{part}: another table there has the scan {min(twice)} as well")
+        found |= rows
+    return found
+
+
+def _rows(path: Path) -> Rows:
     told, arrow = told_by(path), library()
     try:
         table = library("pyarrow.parquet").read_table(path, partitioning=None)

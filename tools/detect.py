@@ -30,6 +30,7 @@ from millisecond.data.live.inputs import RecordedScans, ScanFile, find_inputs
 from millisecond.data.live.pool import TOGETHER, Chunk, ReaderPool, ScanRead
 from millisecond.data.live.scan import LiveScan
 from millisecond.detector.config import PRECISIONS
+from millisecond.detector.detection_table import SUFFIX, shard_name
 from millisecond.detector.detector import Detector
 from millisecond.detector.device import usable_device
 from millisecond.detector.inference import Detections
@@ -82,6 +83,10 @@ read are named at the end, and the exit code is 2.
 With --resume a run that was stopped goes on where it was; its weights and settings must be the
 same. A file is there whole or not at all.
 
+With --shard 3/8 only the third of eight equal parts of the inputs is detected, into
+OUTPUT.parquet/3-of-8.parquet: machines that share the work need nothing but the inputs. All parts
+together are what one run finds; where files tell no time, recordings have to come last.
+
 With --format text, OUTPUT/000008.txt holds lines `x y z l w h yaw class` instead; with --format
 labelcloud, OUTPUT/000008.json is what labelCloud opens. Both are labels of a data set of plain
 files, to be corrected by hand, and are never written over.
@@ -113,6 +118,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--weights", type=Path, help=WEIGHTS)
     add("--output", type=output_path, required=True, help="folder, or FILE.parquet")
     add("--resume", action="store_true", help="go on with a run that was stopped")
+    add("--shard", type=part, metavar="K/N", help="detect only the part K of N of the inputs")
     add("--config", type=Path, help=COLUMN_CONFIG)
     add("--calib", type=Path, help="KITTI calibration file, or folder of them")
     add("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
@@ -138,9 +144,22 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"{name} goes with --track")
     if options.format != "json" and (options.track or options.calib):
         parser.error(f"--format {options.format}: not with --track or --calib")
-    if options.format != "json" and options.output.suffix == ".parquet":
+    if options.format != "json" and options.output.suffix == SUFFIX:
         parser.error(f"--format {options.format}: not with a .parquet output")
+    if options.shard:
+        if options.output.suffix != SUFFIX or options.track:
+            parser.error("--shard goes with a .parquet output, and not with --track")
+        options.output /= shard_name(options.shard)
     return options
+
+
+def part(text: str) -> tuple[int, int]:
+    """An argument such as 3/8: a whole number from 1 to another one."""
+    found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text, re.ASCII)
+    number, count = map(int, found.groups()) if found else (1, 0)
+    if number > count:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part such as 3/8")
+    return number, count
 
 
 def detect_all(options: argparse.Namespace) -> None:
@@ -148,6 +167,8 @@ def detect_all(options: argparse.Namespace) -> None:
     inputs = find_inputs(options.input)
     if options.track:  # recordings first, in the order of the command
         inputs.sort(key=lambda one: by_name(one.name) if isinstance(one, ScanFile) else [])
+    if options.shard:
+        inputs = shard_of(inputs, *options.shard)
     if options.calib and not options.calib.exists():
         raise FileNotFoundError(f"{options.calib}: no such calibration file or folder")
     recording = next((one for one in inputs if isinstance(one, RecordedScans)), None)
@@ -158,6 +179,20 @@ def detect_all(options: argparse.Namespace) -> None:
         detector = detector_of(options)
         with opened(options, detector, inputs) as output:
             Detecting(detector, pool, output, options).run(inputs)
+
+
+def shard_of(
+    inputs: Sequence[ScanFile | RecordedScans], number: int, count: int
+) -> list[ScanFile | RecordedScans]:
+    """A part of the inputs, from 1. Files that know no time get the time of their number among
+    all."""
+    if count > len(inputs):
+        raise ValueError(f"--shard {number}/{count}: there are only {len(inputs)} inputs")
+    first, last = (len(inputs) * k // count for k in (number - 1, number))
+    return [
+        one._replace(time=place / RATE) if isinstance(one, ScanFile) and one.time is None else one
+        for place, one in enumerate(inputs[first:last], first)
+    ]
 
 
 def processes_for(device: str | None, inputs: Sequence[ScanFile | RecordedScans]) -> int:

@@ -17,6 +17,7 @@ from millisecond.data.live.inputs import RecordedScans, ScanFile, find_inputs
 from millisecond.data.live.pool import ReaderPool
 from millisecond.detector import Detector
 from millisecond.detector.detection_files import find_detections, names_in, read_detections
+from millisecond.detector.detection_table import read_table
 from millisecond.detector.inference import Detections
 from millisecond.tools import detect as tool
 from millisecond.tools.bench import main as bench
@@ -582,3 +583,53 @@ def test_what_a_process_ends_with_is_told():
                 chunk.write("anything")
                 chunk.release()
             pool.finish()
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_shards_together_are_what_one_run_finds(
+    tmp_path, weights, scans, quick, processes, small_parts, count
+):
+    one, shards = tmp_path / "one.parquet", tmp_path / "shards.parquet"
+    common = ("--weights", weights, scans)
+    codes = {run(*common, "--output", one)}
+    for number in range(count, 0, -1):
+        codes.add(run(*common, "--output", shards, "--shard", f"{number}/{count}"))
+    assert codes <= {0, 2}  # a scan cannot be read, in one of the shards
+    names = [f"{number}-of-{count}.parquet" for number in range(1, count + 1)]
+    assert sorted(path.name for path in shards.iterdir()) == names
+    rows = [rows_of(shards / name) for name in names]
+    joined = {key: [value for part in rows for value in part[key]] for key in rows[0]}
+    assert joined == rows_of(one)
+    wanted, found = read_table(one), read_table(shards)
+    assert wanted.keys() == found.keys()
+    for name, (boxes, _) in wanted.items():
+        np.testing.assert_array_equal(boxes.boxes, found[name][0].boxes)
+    whole = (shards / names[0]).read_bytes()
+    (shards / names[0]).unlink()
+    with pytest.raises(FileNotFoundError, match=f"{names[0]} is not there, of {count} shards"):
+        read_table(shards)
+    (shards / names[0]).write_bytes(whole)
+    (shards / "again.parquet").write_bytes(whole)
+    with pytest.raises(ValueError, match="another table there has the scan"):
+        read_table(shards)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--shard", "4/3"), "'4/3' is not a part such as 3/8"),
+        (("--shard", "0/3"), "'0/3' is not a part such as 3/8"),
+        (("--shard", "1/2", "--track"), "not with --track"),
+        (("--shard", "1/2", "--output", "folder"), "goes with a .parquet output"),
+    ],
+)
+def test_shards_that_make_no_sense_are_refused(tmp_path, weights, scans, capsys, options, line):
+    assert run("--weights", weights, scans, "--output", tmp_path / "x.parquet", *options) == 2
+    assert line in capsys.readouterr().err
+
+
+def test_more_shards_than_scans_are_refused(tmp_path, weights, scans, capsys):
+    options = ("--output", tmp_path / "x.parquet", "--shard", "9/900")
+    assert run("--weights", weights, scans, *options) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: --shard 9/900: there are only") and err.count("\n") == 1
