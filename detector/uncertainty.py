@@ -43,6 +43,7 @@ def view_of(detector: Detector, points: np.ndarray, axes: Sequence[int]) -> Name
     cloud = points.copy()
     for axis in axes:
         cloud[:, axis] = ends[axis] + ends[axis + 3] - cloud[:, axis]
+    detector.forget()  # the ground of a mirrored cloud leans to the other side
     found = detector.detect(cloud)[0].named(detector.config.class_names)
     for axis in axes:
         found = mirrored(found, ends[axis] + ends[axis + 3], axis)
