@@ -96,7 +96,7 @@ def autolabel(options: argparse.Namespace) -> None:
     require_apart(options.output, options.drive)
     if options.format == "kitti" and not isinstance(dataset, KittiDataset):
         raise ValueError(f"{options.drive}: has no calibrations; give another --format than kitti")
-    rows = sorted(range(len(dataset)), key=lambda row: by_name(Path(dataset.frame_ids[row])))
+    rows = sorted(range(len(dataset)), key=lambda row: by_name(dataset.frame_ids[row]))
     names = [dataset.frame_ids[row] for row in rows]
     drive = Series(dataset, rows, names, mounting_of(options))
     with locked(options.output):
