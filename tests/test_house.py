@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = ("ops", "data", "detector", "tools")
 PLACES = (*FLOORS, "examples")
 LIMITS = {
-    "code files beside the tests, without ops/lab": 334,
+    "code files beside the tests, without ops/lab": 335,
     "lines of code outside ops/lab": 61_000,
     "import circles": 0,
     "class names that occur twice": 5,

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from millisecond.data.checks.ground import plane_of
 from millisecond.data.formats.points import INTENSITY, KITTI_POINTS, some_of
 from millisecond.ops.transfer import intensity_scale
 
 NEAREST = 0.5  # metres: half of a scan's points are farther than that
 NEAR = (3.0, 25.0)  # metres from the sensor where most points are on the ground
-CELL = 1.0  # metres: the lowest point of most cells is on the ground
-LEVEL, PLANE = 0.5, 1 / 3  # metres of height, and share of such points in them: the ground
+LEVEL, PLANE = 0.5, 0.4  # metres of height, and share of the lowest points in them: the ground
 GROUND_OFF = 0.6  # metres between the ground and the feet of objects
 SECTOR = 0.5  # length of the mean direction from which a scan looks one way
 TALL = 15.0  # metres
@@ -155,21 +155,19 @@ def _ground_note(points: np.ndarray, ground_z: float) -> Note | None:
     near = points[(away > NEAR[0]) & (away < NEAR[1]), :3]
     if len(near) < 200:
         return None
-    level, share = _level(near[:, 2])
-    below = float((near[:, 2] < level - LEVEL).mean())
-    above = float((near[:, 2] > level + LEVEL).mean())
-    if share > PLANE and above < 0.1 * below and level > 0:
+    fit = plane_of(torch.from_numpy(points))
+    if isinstance(fit, str):
+        return None
+    above = fit.above(near)
+    share = float((np.abs(above) < LEVEL / 2).mean())
+    if fit.level > 0 and share > PLANE and (above > LEVEL).mean() < 0.1 * (above < -LEVEL).mean():
         return Note(
             "axes",
-            f"the ground seems to be overhead, at z = {level:.1f}; z must be the axis that points "
-            "up",
+            f"the ground seems to be overhead, at z = {fit.level:.1f}; z must be the axis that "
+            "points up",
         )
-    # from above a scan shows most ground where its rays are few, so places count, not points
-    lowest = _lowest(near)
-    ground, share = _level(lowest)
-    below = float((lowest < ground - LEVEL).mean())
-    off = ground_z - ground
-    if share < PLANE or below > share / 2 or abs(off) < GROUND_OFF:
+    ground, off = fit.level, ground_z - fit.level
+    if fit.on < PLANE or fit.below > fit.on / 2 or abs(off) < GROUND_OFF:
         return None
     return Note(
         "ground",
@@ -177,23 +175,6 @@ def _ground_note(points: np.ndarray, ground_z: float) -> Note | None:
         f"{'below' if off > 0 else 'above'} the feet of the network's objects, z = {ground_z:.2f}; "
         f"z is measured upwards from the sensor: --shift-z {off:.1f}",
     )
-
-
-def _lowest(points: np.ndarray) -> np.ndarray:
-    """The heights of the lowest points [P, 3] of all cells of the ground, seen from above."""
-    x, y = np.floor(points[:, :2] / CELL).astype(np.int64).T
-    key = x * (1 << 20) + y
-    order = np.lexsort((points[:, 2], key))
-    first = np.flatnonzero(np.diff(key[order], prepend=np.nan))
-    return points[order[first], 2]
-
-
-def _level(heights: np.ndarray) -> tuple[float, float]:
-    """The height around which most of the heights are, and the share of those."""
-    bins = np.arange(-10, 10.01, LEVEL / 5)
-    counts = np.convolve(np.histogram(heights, bins)[0], np.ones(5), "same")
-    place = int(counts.argmax())
-    return (bins[place] + bins[place + 1]) / 2, float(counts[place]) / len(heights)
 
 
 def _ranges(ends: np.ndarray) -> str:

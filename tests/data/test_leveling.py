@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from millisecond.data.boxes import points_in_boxes
+from millisecond.data.checks.ground import GroundPlane, ground_of
 from millisecond.data.checks.leveling import (
     SCANS,
-    GroundPlane,
     Leveling,
     Placement,
     full_of,
-    ground_of,
     leveled,
     unlike_kitti,
 )

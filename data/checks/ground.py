@@ -1,0 +1,125 @@
+"""The ground below a sensor: the plane that the lowest points of a scan lie near."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+NEAR = (3.0, 30.0)  # metres from the sensor where the ground is looked for
+CELL = 1.0  # metres: the lowest point of most cells is on the ground
+FEW = 60  # cells with fewer tell nothing
+LOOKED_AT, STEPS = 40_000, (1, 3, 7, 11, 17, 23, 37)  # points; no divisors of numbers of beams
+TRIED, SCORED = 128, 512  # planes through three lowest points each, and points that judge them
+WITHIN = (0.25, 0.12)  # metres from the plane of a point of the ground, at first and at last
+BELOW = 0.4  # metres below the ground, where no point should be
+STEEPEST = 1.2  # rise per metre of planes that are tried
+TILTED = 10.0  # degrees from which on a sensor is not levelled
+HEIGHTS = (-0.7, 5.0)  # metres of the origin above the ground
+SHARE = 0.25  # of the lowest points: so many must be on the ground
+DOUBT = 20.0  # square metres: as many as these hold the plane level where the points do not tell
+
+
+class GroundPlane(NamedTuple):
+    """The ground around a sensor: z = x * slope_x + y * slope_y - height, metres."""
+
+    slope_x: float
+    slope_y: float
+    height: float  # of the origin above the ground
+
+
+class Fit(NamedTuple):
+    """The plane that most of the lowest points lie near, be it the ground or not."""
+
+    slope_x: float
+    slope_y: float
+    level: float  # z of the plane at the origin, metres
+    on: float  # share of the lowest points that lie on the plane; near ones have more weight
+    below: float  # share that lies below it
+
+    def above(self, points: np.ndarray) -> np.ndarray:
+        """The heights of points [P, 3 or more] above the plane [P], metres along z."""
+        return points[:, 2] - points[:, :2] @ (self.slope_x, self.slope_y) - self.level
+
+
+def ground_of(points: Tensor) -> GroundPlane | str:
+    """The ground of a scan [P, 3 or more] (x, y, z), or why it cannot be told, as part of a line.
+
+    The same points give the same ground.
+    """
+    fit = plane_of(points)
+    if isinstance(fit, str):
+        return fit
+    tilt = math.degrees(math.atan(math.hypot(fit.slope_x, fit.slope_y)))
+    height = -fit.level * math.cos(math.radians(tilt))
+    if fit.on < SHARE or fit.below > fit.on / 2:
+        return f"{fit.on:.0%} of the lowest points lie on one plane, {fit.below:.0%} below it"
+    if tilt > TILTED:
+        return f"the sensor seems to be tilted by {tilt:.0f} degrees, more than {TILTED:g}"
+    if not HEIGHTS[0] < height < HEIGHTS[1]:
+        return f"the ground seems to be at z = {-height:.1f}"
+    return GroundPlane(fit.slope_x, fit.slope_y, height)
+
+
+def plane_of(points: Tensor) -> Fit | str:
+    """The plane of the lowest points of a scan [P, 3 or more], or why there is none.
+
+    The lowest points of cells of 1 m; of planes through three of them the one that most of them lie
+    near and few below; then weighted least squares (Tukey's weights).
+    """
+    x, y, z = _lowest(points)
+    if len(x) < FEW:
+        return f"only {len(x)} m2 within {NEAR[1]:g} m have points"
+    weight = 1 / (1 + (x * x + y * y) / 10**2)
+    rows = torch.stack([x, y, torch.ones_like(x)], 1)
+    plane = _likeliest(rows, z, weight)
+    if plane is None:
+        return "its points lie along a line"
+    rows, z, weight = rows.double(), z.double(), weight.double()
+    hold = torch.diag(rows.new_tensor([DOUBT, DOUBT, 0.0]))
+    for within in np.linspace(*WITHIN, 5):
+        off = z - rows @ plane
+        own = weight * (1 - (off / (2 * within)) ** 2).clamp(min=0) ** 2
+        plane = torch.linalg.solve(rows.T @ (own[:, None] * rows) + hold, rows.T @ (own * z))
+    off = z - rows @ plane
+    on = float((weight * (off.abs() < WITHIN[0])).sum() / weight.sum())
+    below = float((weight * (off < -BELOW)).sum() / weight.sum())
+    slope_x, slope_y, level = plane.tolist()
+    return Fit(slope_x, slope_y, level, on, below)
+
+
+def _lowest(points: Tensor) -> Tensor:
+    """[3, N] float32 x, y, z: the lowest near point of each cell; all where several are as low."""
+    step = next(step for step in STEPS if len(points) <= step * LOOKED_AT or step == STEPS[-1])
+    found = points[::step, :3].float().T.contiguous()
+    away = torch.hypot(found[0], found[1])
+    near = torch.nonzero((away > NEAR[0]) & (away < NEAR[1]) & found[2].isfinite())[:, 0]
+    x, y, z = found = found[:, near]
+    side = 2 * int(NEAR[1] / CELL)
+    key = (x / CELL + side / 2).int() * side + (y / CELL + side / 2).int()
+    lowest = z.new_full((side * side,), math.inf)
+    lowest = lowest.scatter_reduce(0, key.long(), z, "amin")
+    return found[:, torch.nonzero(z == lowest[key])[:, 0]]
+
+
+def _likeliest(rows: Tensor, z: Tensor, weight: Tensor) -> Tensor | None:
+    """[3] float64 (slope along x and y, z of the origin): of planes through three of the points the
+    one that most lie near and few below. rows: [N, 3] x, y, 1. None where all lie along a line."""
+    drawn = np.random.default_rng(0).random((3, TRIED))
+    three = torch.from_numpy((drawn * len(z)).astype(np.int64)).to(z.device)
+    (x, y), (z0, z1, z2) = rows.T[:2], z[three]
+    (x0, x1, x2), (y0, y1, y2) = x[three], y[three]
+    area = (x1 - x0) * (y2 - y0) - (x2 - x0) * (y1 - y0)
+    a = ((z1 - z0) * (y2 - y0) - (z2 - z0) * (y1 - y0)) / area
+    b = ((x1 - x0) * (z2 - z0) - (x2 - x0) * (z1 - z0)) / area
+    usual = (area.abs() > 4) & (torch.hypot(a, b) < STEEPEST)
+    planes = torch.stack([a, b, z0 - a * x0 - b * y0], 1)[usual]
+    if not len(planes):
+        return None
+    some = torch.arange(0, len(z), -(-len(z) // SCORED), device=z.device)
+    above = torch.addmm(z[some], planes, rows[some].T, alpha=-1)
+    score = (1 - (above / WITHIN[0]) ** 2).clamp(min=0) - 0.5 * (above < -BELOW).float()
+    return planes[(score @ weight[some]).argmax()].double()
