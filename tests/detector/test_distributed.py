@@ -1,4 +1,7 @@
 import json
+import os
+import signal
+import socket
 import time
 from pathlib import Path
 
@@ -144,6 +147,59 @@ def test_mistake_under_torchrun_is_said_once(minute, tmp_path):
     said, _ = torchrun.communicate(timeout=PATIENCE)
     assert torchrun.returncode == 0, said
     assert said.count("train.epoch: unknown key") == 1
+
+
+# One of two machines, with the process that it starts; a dead one is noticed after four seconds.
+NODE = """
+import sys
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from millisecond.tools.train import main
+
+endpoint, *arguments = sys.argv[1:]
+rendezvous = {"rdzv_backend": "c10d", "rdzv_endpoint": endpoint, "run_id": "two"}
+quick = {"keep_alive_interval": 1, "keep_alive_max_attempt": 4}
+launch = LaunchConfig(
+    2, 2, 1, start_method="fork", max_restarts=3, rdzv_configs=quick, monitor_interval=0.1,
+    **rendezvous,
+)
+assert set(elastic_launch(launch, main)(arguments).values()) == {0}
+"""
+
+
+def _listens(place: tuple[str, int]) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex(place) == 0
+
+
+def test_a_machine_that_takes_the_place_of_a_dead_one(minute, tmp_path):
+    """The others start anew from the last checkpoint, and end with the bits of a training that was
+    left alone."""
+    succeed(start_processes(2, _arguments(minute, tmp_path / "whole")))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = free.getsockname()
+    endpoint = "{}:{}".format(*place)
+    _, *arguments = _arguments(minute, tmp_path / "run", "--resume")
+    # else torch 2.13 never tells a new machine where the others meet
+    environment = ENVIRONMENT | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    nodes = [WarmProcess(["-c", NODE, endpoint, *arguments], environment)]
+    while not _listens(place) and nodes[0].poll() is None:  # the machine that stays
+        time.sleep(0.01)
+    nodes.append(WarmProcess(["-c", NODE, endpoint, *arguments], environment))
+    checkpoints = tmp_path / "run" / "checkpoints"
+    while not list(checkpoints.glob("step_*")) and nodes[0].poll() is None:
+        time.sleep(0.01)
+    one = nodes[1].pid
+    workers = Path(f"/proc/{one}/task/{one}/children").read_text().split()
+    nodes[1].kill()
+    for worker in workers:
+        os.kill(int(worker), signal.SIGKILL)
+    assert workers and not (tmp_path / "run" / "weights.safetensors").exists()
+    time.sleep(6)  # a machine takes longer to start
+    nodes[1] = WarmProcess(["-c", NODE, endpoint, *arguments], environment)
+    succeed(nodes)
+    one, other = (load_file(tmp_path / run / "weights.safetensors") for run in ("whole", "run"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 # No scan that passes the readers makes a loss infinite: the batch of one frame is spoiled.
