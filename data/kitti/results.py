@@ -79,8 +79,12 @@ class ResultFolder:
         self._old: list[Path] | None = []
         if self.resumes:
             require_same_run(self.folder, old, settings or {})
-            return
-        own, written, files = _Frames(frame_ids), _Frames(lines), self._files()
+        else:
+            self._old = self._replaceable(_Frames(frame_ids), _Frames(lines), replace)
+
+    def _replaceable(self, own: _Frames, written: _Frames, replace: bool) -> list[Path]:
+        """Old results of one's own frames. Raises ValueError for files that must stay."""
+        files = self._files()
         labels = [path.name for path in files if path.suffix == ".txt" and _columns(path) == LABEL]
         if labels:
             raise ValueError(
@@ -106,7 +110,7 @@ class ResultFolder:
                 f"{self.folder}: {some(stale)} there from another run and would stay beside the "
                 "new results; delete them or give another folder"
             )
-        self._old = [path for path in results if frames[path] in own]
+        return [path for path in results if frames[path] in own]
 
     def begin(self) -> None:
         """Removes old results, and what runs that were killed have left half-written."""
