@@ -43,6 +43,7 @@ LARGEST_YAW = 3.1415  # of four decimals within half a turn
 DECIMALS = 4
 SHARD = 512  # scans of a part of a table
 RUN = "run.json"
+JOINED = ".joined"  # in the folder of parts: the table, until it takes their place
 Settings = dict[str, Any]
 
 
@@ -262,6 +263,7 @@ class TableOutput:
     def end(self, pool: ReaderPool, bad: Sequence[str]) -> Sequence[str]:
         """As of `FolderOutput`; the table takes the place of its parts."""
         if self.complete:
+            shutil.rmtree(self._parts, ignore_errors=True)  # killed while it removed them
             return told_by(self.path)["bad"]
         if not self._begun:  # no scan could be read
             return bad
@@ -269,7 +271,9 @@ class TableOutput:
             self._write(pool, number)
         pool.finish()
         parts = sorted(self._parts.glob(f"[!.]*{SUFFIX}"))
-        bad = join_tables(parts, self.path, self._settings)
+        joined = self._parts / JOINED  # what a kill leaves of it goes with the parts
+        bad = join_tables(parts, joined, self._settings)
+        joined.replace(self.path)
         shutil.rmtree(self._parts)
         return bad
 

@@ -2,6 +2,7 @@
 or a table, and on again after it was killed."""
 
 import json
+import math
 import os
 import random
 import re
@@ -177,7 +178,13 @@ class Killed:
         """Sends the signal so many seconds after the first scan, or after the first new file below
         `results`; what it printed."""
         until = time.monotonic() + PATIENCE
-        count = lambda: sum(1 for _ in results.rglob("[!.]*[0-9].*"))  # noqa: E731
+
+        def count() -> float:
+            try:
+                return sum(1 for _ in results.rglob("[!.]*[0-9].*"))
+            except FileNotFoundError:  # the run removes them at its end
+                return math.inf
+
         before = count() if results else 0
         ready = (lambda: count() > before) if results else self._pids.is_file
         while not ready() and self._process.poll() is None:
