@@ -80,6 +80,9 @@ class GridConfig:
     max_voxels_test: int
     crop_to_image: bool = True
     level: bool = False  # clouds of any LiDAR are levelled, intensities scaled: `Leveling`
+    relative: bool = (
+        False  # features x and y of a voxel count from the middle of its cell, in cells
+    )
 
     def __post_init__(self):
         require(min(self.voxel_size) > 0, "voxel_size", f"{list(self.voxel_size)} must be positive")
@@ -103,7 +106,7 @@ class GridConfig:
     @property
     def voxel_grid(self) -> VoxelGrid:
         """The grid as the voxelizer takes it."""
-        return VoxelGrid(self.range, self.voxel_size)
+        return VoxelGrid(self.range, self.voxel_size, self.relative)
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -79,6 +79,7 @@ def _arrays(config: Config, model: Second) -> dict[str, Tensor | np.ndarray | Se
         "grid.max_points": [grid.max_points],
         "grid.max_voxels": [grid.max_voxels_test],
         "grid.level": [int(grid.level)],
+        "grid.relative": [int(grid.relative)],
         "encoder.shapes": level_shapes(grid.voxel_grid.sparse_shape, DOWNS),
         "encoder.downs": [(down.kernel_size, down.stride, down.padding) for down in DOWNS],
         "buckets": [(each.points, *each.rows) for each in _capacities(model)],

@@ -43,6 +43,7 @@ class VoxelGrid:
 
     point_range: tuple[float, ...]  # x, y, z of the lower corner, then of the upper one
     voxel_size: tuple[float, ...]  # x, y, z
+    relative: bool = False  # features x and y are relative to the middle of their cell, in cells
 
     def __post_init__(self):
         point_range, voxel_size = self.point_range, self.voxel_size
@@ -102,8 +103,9 @@ def voxelize(
 
     A cell is floor((p - lower) / size) in float32: points on a lower face are inside, on an upper
     one outside. A frame keeps at most `max_voxels` cells: the cells whose first points come first.
-    Kept points are added up in their order in float32, then divided by their number. Points with a
-    value that is not finite are dropped.
+    Kept points are added up in their order in float32, then divided by their number; with
+    `grid.relative` the middle of the cell is taken off x and y, and they are divided by the size of
+    a cell. Points with a value that is not finite are dropped.
 
     With `capacity` there are that many rows and a count, and on CUDA nothing is read back to the
     host. Points of voxels beyond the capacity are dropped and counted as lost to the cap; points
@@ -132,6 +134,7 @@ def voxelize(
         max_points,
         max_voxels,
         rows,
+        grid.relative,
     )
     if capacity is not None:
         return Voxels(features, coords, count, dropped, batch_size)
@@ -173,6 +176,10 @@ def voxelize_definition(
         features[more] += points[ids[start[more] + number]]
     features /= length[:, None]
     coords = coords_of_keys(keys[start], grid.shape)
+    if grid.relative:
+        lower, size = features.new_tensor([grid.point_range[:2], grid.voxel_size[:2]])
+        middle = lower + (coords[:, [3, 2]] + 0.5) * size
+        features[:, :2] = (features[:, :2] - middle) / size
     if capacity is None:
         return Voxels(features, coords, None, dropped, batch_size)
     count = offsets.new_tensor([len(coords)])
@@ -228,7 +235,7 @@ def _check_rise(offsets: list[int], points: int) -> None:
 
 @fake("voxelize")
 def _fake_voxelize(
-    points, offsets, workspace, lower, size, shape, max_points, max_voxels, rows
+    points, offsets, workspace, lower, size, shape, max_points, max_voxels, rows, relative
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return (
         points.new_empty(rows, points.shape[1]),

@@ -18,12 +18,14 @@ from millisecond.data.simulator.solids import (
     solids,
 )
 from millisecond.data.simulator.statistics import (
+    AMERICAN,
     BOTTOM,
     FRONT_GAP,
     SIDE_GAP,
     SIZES,
     TOP_GAP,
     UNSEEN,
+    Anywhere,
 )
 
 
@@ -67,6 +69,7 @@ STYLES = {
 CAR_STYLES = ("hatchback", "saloon", "estate", "suv", "mpv", "pickup")
 CAR_SHARES = (0.4, 0.2, 0.18, 0.1, 0.1, 0.02)
 CAR_BOUNDS = np.cumsum(CAR_SHARES)[:-1].tolist()
+AMERICAN_BOUNDS = np.cumsum([share for share, *_ in AMERICAN.values()])[:-1].tolist()
 SWEPT = 0.75  # width of a bonnet's front and of lamps as a share of the bumper's width below
 CORNERS = 10
 # Seen from behind, labelled cars return 60 to 75 % of the pulses from 0.08 to 0.16 m below the top
@@ -76,12 +79,22 @@ FRAME = 0.09  # metres between the glass of a screen and the roof
 
 
 def car(rng: np.random.Generator) -> Thing:
-    """A car of any style, sized by the labels."""
+    """A car of any style, sized by the labels, or an American one."""
+    if isinstance(rng, Anywhere) and rng.random() < rng.american:
+        return _american(rng)
     style = CAR_STYLES[bisect_left(CAR_BOUNDS, rng.random())]
     length, width, height = SIZES["Car"].draw(rng)
     tall = {"suv": 0.14, "mpv": 0.12, "pickup": 0.14, "saloon": -0.05}.get(style, -0.02)
     height = min(max(height + tall, 1.3), 1.97)
     return _vehicle(rng, style, (length, width, height), "Car")
+
+
+def _american(rng: np.random.Generator) -> Thing:
+    style = list(AMERICAN)[bisect_left(AMERICAN_BOUNDS, rng.random())]
+    _, mean, spread = AMERICAN[style]
+    size = np.array(mean) + np.array(spread) * rng.standard_normal(3).clip(-2, 2)
+    gaps = (SIDE_GAP + FRONT_GAP, 2 * SIDE_GAP, TOP_GAP - BOTTOM)
+    return _vehicle(rng, style, tuple((size + gaps).tolist()), "Car")
 
 
 def van(rng: np.random.Generator) -> Thing:

@@ -7,6 +7,7 @@ import numpy as np
 from millisecond.data.simulator.solids import Material
 
 STEPS = 4  # of the search for the point where a ray meets the ground
+BUMP = 0.15  # metres; a higher wave is a hill
 MARCH = tuple(round(5 * 1.2**step, 2) for step in range(18))  # metres, 5 to 111
 
 
@@ -80,15 +81,16 @@ class Ground:
 
     @property
     def banked(self) -> bool:
-        """Whether the cross-section has more than kerbs and camber."""
-        return bool(np.ptp(self.across[1]) > 0.5)
+        """Whether there is more than kerbs, camber and bumps: banks, hills."""
+        return bool(np.ptp(self.across[1]) > 0.5 or self.waves[0].max(initial=0) > BUMP)
 
     def _first_below(self, x, y, z, plain: np.ndarray, way: float) -> np.ndarray:
         """Depth at which rays first get below the cross-section and its longest wave."""
         a, b, c, d = self.plane.tolist()
         lift = z + (a * x + b * y) / c  # over the plane, per metre of depth
-        _, v = self.lateral(plain * x, plain * y)
-        depth = np.where((lift < 0) & (np.abs(np.interp(v, *self.across)) < 0.02), plain, np.inf)
+        ahead, v = self.lateral(plain * x, plain * y)
+        rise = np.interp(v, *self.across) + self._bumps(ahead + way, v, way, 1)
+        depth = np.where((lift < 0) & (np.abs(rise) < 0.02), plain, np.inf)
         near = np.full(len(x), 2.0)
         gap = lift * near + d / c
         for far in MARCH:
@@ -101,11 +103,15 @@ class Ground:
             near, gap = np.full(len(x), far), after
         return np.where(np.isfinite(depth), depth, 1e4)
 
-    def _tilt(self, x: np.ndarray, y: np.ndarray, depth: np.ndarray) -> np.ndarray:
-        """How fast the cross-section rises along rays that end at this depth."""
-        _, v = self.lateral(depth * x, depth * y)
+    def _tilt(self, x: np.ndarray, y: np.ndarray, depth: np.ndarray, way: float) -> np.ndarray:
+        """How fast cross-section and longest wave rise along rays that end at this depth."""
+        ahead, v = self.lateral(depth * x, depth * y)
+        far = 1.01 * depth
+        farther, beside = self.lateral(far * x, far * y)
+        hill = self._bumps(farther + way, beside, way, 1) - self._bumps(ahead + way, v, way, 1)
         tilts = np.concatenate([[0], np.diff(self.across[1]) / np.diff(self.across[0]), [0]])
-        return tilts[np.searchsorted(self.across[0], v)] * v / np.maximum(depth, 1.0)
+        bank = tilts[np.searchsorted(self.across[0], v)] * v / np.maximum(depth, 1.0)
+        return bank + hill / (far - depth)
 
     def cast(
         self, way: float, directions: np.ndarray, reach: float
@@ -120,7 +126,7 @@ class Ground:
         depth = np.minimum(-d / c / steep, 1.5 * reach)
         if self.banked:
             depth = self._first_below(x, y, z, depth, way)
-            steep = np.minimum(steep - self._tilt(x, y, depth), -0.02)
+            steep = np.minimum(steep - self._tilt(x, y, depth, way), -0.02)
         for _ in range(STEPS):
             above = depth * z - self.height(depth * x, depth * y, way)
             depth = np.clip(depth - 0.9 * above / steep, 0.5, 1.5 * reach)
@@ -140,6 +146,11 @@ def _wave(phase: np.ndarray) -> np.ndarray:
     """A wave of period 2 from -1 to 1 made of parabolas: the same to the last bit everywhere."""
     part = phase - 2 * np.floor(phase / 2)
     return 4 * part * (1 - part) * (part < 1) - 4 * (part - 1) * (2 - part) * (part >= 1)
+
+
+def wave_slope(phase: float) -> float:
+    """The derivative of a wave at a phase from 0 to 2."""
+    return 4 - 8 * phase if phase < 1 else 8 * phase - 12
 
 
 FLAT = np.zeros((2, 1))

@@ -59,6 +59,7 @@ from millisecond.data.simulator.plants import (
     young_tree,
 )
 from millisecond.data.simulator.solids import Material, Thing
+from millisecond.data.simulator.statistics import Anywhere
 from millisecond.data.simulator.street import Placed
 
 OPEN = (np.inf, np.inf)  # a lane without a closed part
@@ -128,7 +129,7 @@ class Lane:
 
 
 def _kept(kind: str | None, distance: float, rng: np.random.Generator) -> bool:
-    if kind not in KEPT:
+    if kind not in KEPT or isinstance(rng, Anywhere):
         return True
     return rng.random() < _between(float(distance), *KEPT[kind])
 

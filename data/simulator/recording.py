@@ -21,6 +21,7 @@ from millisecond.data.simulator.lidar import as_scanned, default_sensor, scan
 from millisecond.data.simulator.people import pedestrian
 from millisecond.data.simulator.scenes import SCENES, make_street
 from millisecond.data.simulator.sensors import AnySensor, Sensor, find_sensor
+from millisecond.data.simulator.statistics import Anywhere
 from millisecond.data.simulator.street import SENSOR_HEIGHT, WORLD, Placed, Street, boxes_at
 
 IMAGE_SHAPE = (375, 1242)  # height, width in pixels
@@ -66,7 +67,7 @@ def simulate(
         seed: any integer from 0 to 2^64 - 1.
         time: seconds; the sensor and the traffic have moved on by then. The street is built for
             about 5 s.
-        sensor: KITTI's unless given.
+        sensor: KITTI's unless given; with `AnySensor` the street lies `Anywhere`.
         crop: False to keep the points out of the camera's image too.
 
     Returns:
@@ -93,6 +94,8 @@ def record(
     """
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed {seed}: is not from 0 to {LARGEST_SEED}")
+    if isinstance(sensor, AnySensor):
+        make = partial(_anywhere, make)
     sensor = (sensor or default_sensor()).of_street(seed)
     street = as_scanned(make(np.random.default_rng(seed)), time, sensor)
     # The noise has its own generator: the street must not depend on the time.
@@ -132,6 +135,10 @@ def record(
         plane=plane,
     )
     return RecordedFrame(frame, _with_dont_care(known, labels.bbox[hidden]))
+
+
+def _anywhere(make: Callable[[np.random.Generator], Street], rng: np.random.Generator) -> Street:
+    return make(Anywhere(rng.bit_generator))
 
 
 def _in_image(camera: Calibration, points: np.ndarray) -> np.ndarray:
@@ -185,8 +192,8 @@ def simulate_varied(seed: int, crop: bool = True) -> Frame:
 
     All scenes are equally likely, and crowded. Half of the sensors are KITTI's. They are mounted up
     to 0.3 m higher or lower and tilted by 1 degree (standard deviation). A quarter has no
-    intensity. Without the crop to the camera's image, sensors are of all kinds (`AnySensor`). Their
-    noise and reach differ, and 50 to 100 % of the points are kept.
+    intensity. Without the crop to the camera's image, sensors are of all kinds (`AnySensor`) and
+    streets lie `Anywhere`. Their noise and reach differ, and 50 to 100 % of the points are kept.
     """
     rng = np.random.default_rng((seed, 1))
     if crop:
@@ -205,6 +212,8 @@ def simulate_varied(seed: int, crop: bool = True) -> Frame:
         asphalt_range=base.asphalt_range * np.exp(rng.normal(0, 0.3)),
     )
     make = partial(crowded, str(rng.choice(list(SCENES))))
+    if not crop:
+        make = partial(_anywhere, make)
     frame = record(seed, sensor=sensor, crop=crop, make=make).frame
     return replace(frame, points=frame.points[rng.random(len(frame.points)) < rng.uniform(0.5, 1)])
 

@@ -12,7 +12,7 @@ import numpy as np
 from millisecond.data.simulator.buildings import overpass
 from millisecond.data.simulator.cars import car, van
 from millisecond.data.simulator.furniture import gantry, lamp, traffic_light
-from millisecond.data.simulator.ground import Ground
+from millisecond.data.simulator.ground import Ground, wave_slope
 from millisecond.data.simulator.lanes import (
     CAFE,
     CLUTTER,
@@ -41,6 +41,7 @@ from millisecond.data.simulator.lorries import bus, trailer, tram, truck
 from millisecond.data.simulator.people import bicycle, cyclist, motorcyclist, pedestrian
 from millisecond.data.simulator.plants import hedge, young_tree
 from millisecond.data.simulator.solids import Material
+from millisecond.data.simulator.statistics import Anywhere
 from millisecond.data.simulator.street import SENSOR_HEIGHT, Placed, Street
 
 LINE_WIDTH = 0.14  # of painted lines, metres
@@ -69,8 +70,22 @@ def make_ground(
     length = np.array([60.0, 25.0, 9.0, 4.0, 2.5]) * rng.uniform(0.7, 1.4, 5)
     turn = rng.uniform(-0.6, 0.6, 5)
     waves = np.array([size, 2 / length, 2 * turn / length, rng.uniform(0, 2, 5)])
+    if isinstance(rng, Anywhere):
+        waves[:3, 0] = _hill(rng)
+        slope = waves[0, 0] * wave_slope(waves[3, 0]) * waves[1:3, 0]
+        # the sensor's car stands on the slope: seen from it, only the bend of the hill is left
+        a += np.cos(yaw) * slope[0] - np.sin(yaw) * slope[1]
+        b += np.sin(yaw) * slope[0] + np.cos(yaw) * slope[1]
     plane = np.array([a, b, 1.0, SENSOR_HEIGHT + rng.normal(0, 0.05)], dtype=np.float32)
     return Ground(plane, yaw, across, bounds, materials, waves, bend)
+
+
+def _hill(rng: np.random.Generator) -> tuple[float, float, float]:
+    """Height in metres, wave number along and across of a hill whose steepest slope is at most
+    12 %."""
+    steepest, length = min(abs(rng.normal(0, 0.05)), 0.12), rng.uniform(60, 200)
+    turn = rng.uniform(0, np.pi)
+    return steepest * length / 8, 2 * np.cos(turn) / length, 2 * np.sin(turn) / length
 
 
 def _strips(right: Side, left: Side, lines: list[float]) -> tuple[np.ndarray, np.ndarray]:

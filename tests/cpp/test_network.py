@@ -164,7 +164,9 @@ def expected(name: str | Path, precision: str) -> Iterator[np.ndarray]:
     for one in config.classes:
         yield np.int32(list(one.name.encode()))
     yield from (np.float32(grid.range), np.float32(grid.voxel_size))
-    yield np.int32([config.points.width, grid.max_points, grid.max_voxels_test, grid.level])
+    yield np.int32(
+        [config.points.width, grid.max_points, grid.max_voxels_test, grid.level, grid.relative]
+    )
     shape = np.array([config.grid.shape[0] + 1, *config.grid.shape[1:]])
     yield shape.astype(np.int32)
     for kernel, stride, padding in np.array(STEPS):
@@ -234,6 +236,7 @@ def test_the_last_bucket_holds_every_scan(network_of, small, tmp_path):
 def test_older_files_do_not_say_whether_scans_come_levelled(inspect, network, tmp_path):
     older = network_arrays.read(network)
     assert older.pop("grid.level").tolist() == [0]
+    assert older.pop("grid.relative").tolist() == [0]
     path = network_arrays.write(tmp_path / "older.network", older)
     found, wanted = (inspect("network", each, "fp32") for each in (path, network))
     assert found.returncode == 0 and found.stdout == wanted.stdout

@@ -232,7 +232,7 @@ def test_boxes_hold_the_points_of_their_things():
 
 
 # by version of the world, see data/simulator/street.py
-STREETS = {14: "398c46b4760705bcc6c5c8e1c6240b350284cb492626097cb1ce310579b36154"}
+STREETS = {15: "f9ca25094a82130223ff0e8bfdd45ba6810d2790f999adb9e67dbab672df7606"}
 
 
 @pytest.mark.parametrize("kernels", [True, False])

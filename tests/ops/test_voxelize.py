@@ -1,6 +1,7 @@
 """The voxelizer against a loop over the points."""
 
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -45,7 +46,11 @@ def naive_voxelize(points, offsets, grid, max_points, max_voxels):
         total = voxels[site][0]
         for point in voxels[site][1:]:
             total = total + point
-        features.append(total / np.float32(len(voxels[site])))
+        mean = total / np.float32(len(voxels[site]))
+        if grid.relative:
+            middle = lower[:2] + (np.float32(site[:1:-1]) + np.float32(0.5)) * size[:2]
+            mean[:2] = (mean[:2] - middle) / size[:2]
+        features.append(mean)
     features = np.array(features, np.float32).reshape(-1, points.shape[1])
     coords = np.array(sorted(voxels), np.int32).reshape(-1, 4)
     return torch.from_numpy(features), torch.from_numpy(coords), dropped
@@ -68,6 +73,22 @@ def test_voxels_of_random_frames(seed, max_points, max_voxels):
     points = torch.rand(600, 4, generator=generator) * 3 - 1.2
     points[torch.rand(600, generator=generator) < 0.02, seed] = float("nan")
     assert_naive(points, offsets_of(250, 0, 300, 50), SMALL, max_points, max_voxels)
+
+
+def test_relative_features_do_not_depend_on_the_place():
+    """They are those of the absolute ones but for the cell's middle, between -0.5 and 0.5; a cloud
+    that moves by whole cells keeps them."""
+    generator = torch.Generator().manual_seed(7)
+    points = torch.rand(600, 4, generator=generator) * 3 - 1.2
+    relative = replace(SMALL, relative=True)
+    found = assert_naive(points, offsets_of(600), relative)
+    assert found.features[:, :2].abs().max() <= 0.5001
+    wide = VoxelGrid((-64, -64, -1, 64, 64, 1), (0.25, 0.5, 0.5), relative=True)
+    points = (points * 64).round() / 64  # means of two are exact
+    moved = points + torch.tensor([8.0, -16.0, 0.0, 0.0])
+    one, other = (voxelize(p, offsets_of(600), wide, max_points=2) for p in (points, moved))
+    assert torch.equal(one.features, other.features)
+    assert torch.equal(one.coords + torch.tensor([0, 0, -32, 32], dtype=torch.int32), other.coords)
 
 
 def test_first_points_and_first_voxels_of_a_frame_stay():

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -54,6 +55,7 @@ def test_random_clouds(seed):
         "max_voxels": draw.choice((1, 20, 100, 200, 40000)),
         "capacity": draw.choice((None, None, 1, 50, 500, 5000)),
     }
+    grid = replace(grid, relative=draw.random() < 0.5)
     want = voxelize(points, offsets, grid, **limits)
     if limits["capacity"] is not None:  # a buffer with room behind its last point
         points = torch.cat([points, torch.rand(draw.randint(0, 20), channels)])
@@ -113,7 +115,7 @@ def test_operator_is_well_behaved():
     points, offsets = points.cuda(), offsets.cuda()
     voxelize(points, offsets, grid)
     workspace = index_workspace(grid.shape, 2, (), points.device)
-    limits = (grid.point_range[:3], grid.voxel_size, grid.shape, 5, 100, 150)
+    limits = (grid.point_range[:3], grid.voxel_size, grid.shape, 5, 100, 150, grid.relative)
     torch.library.opcheck(
         torch.ops.millisecond.voxelize.default, (points, offsets, workspace, *limits)
     )

@@ -365,9 +365,10 @@ class Ground {
     Block lift, v, height, rise, first, gap, at;
     lateral(depth, v);
     section(v, height);
+    bumps(depth, v, 1, rise);
     for (int64_t k = 0; k < kBlock; ++k) {
       lift[k] = z_[k] + (p_.plane[0] * x_[k] + p_.plane[1] * y_[k]) / p_.plane[2];  // per metre of depth
-      first[k] = lift[k] < 0 && std::abs(height[k]) < 0.02 ? depth[k] : HUGE_VAL;
+      first[k] = lift[k] < 0 && std::abs(height[k] + rise[k]) < 0.02 ? depth[k] : HUGE_VAL;
       gap[k] = lift[k] * 2.0 + level;
     }
     double near = 2;
@@ -389,15 +390,21 @@ class Ground {
     for (int64_t k = 0; k < kBlock; ++k) depth[k] = first[k] < HUGE_VAL ? first[k] : 1e4;
   }
 
-  // Makes rays as steep as they are to a bank that they end on.
+  // Makes rays as steep as they are to the bank or the hill that they end on.
   void tilt(const Block& depth, Block& steep) const {
     const double *at = p_.knots, *rise = at + 2 * p_.knot_count;
-    Block v;
+    Block v, far, beside, near_hill, far_hill;
     lateral(depth, v);
+    for (int64_t k = 0; k < kBlock; ++k) far[k] = 1.01 * depth[k];
+    lateral(far, beside);
+    bumps(far, beside, 1, far_hill);
+    bumps(depth, v, 1, near_hill);
     for (int64_t k = 0; k < kBlock; ++k) {
       const int64_t i = std::lower_bound(at, at + p_.knot_count, v[k]) - at;
       const double rises = i > 0 && i < p_.knot_count ? rise[i - 1] : 0;
-      steep[k] = std::min(steep[k] - rises * v[k] / std::max(depth[k], 1.0), -0.02);
+      const double bank = rises * v[k] / std::max(depth[k], 1.0);
+      const double hill = (far_hill[k] - near_hill[k]) / (far[k] - depth[k]);
+      steep[k] = std::min(steep[k] - (bank + hill), -0.02);
     }
   }
 

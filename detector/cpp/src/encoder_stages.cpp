@@ -98,6 +98,7 @@ EncoderStages::Voxels EncoderStages::voxelize(const Points& points, cudaStream_t
     job.grid.size[axis] = network.voxel_size[axis];
     job.grid.shape[axis] = shape[0][axis];
   }
+  job.grid.relative = network.relative;
   check(build_voxels(bitmap_at(workspace_.get(), frames_, 1, shape), job, std::ref(arena_), stream), "voxelize");
   return voxels;
 }

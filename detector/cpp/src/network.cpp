@@ -203,7 +203,9 @@ void load_grid(const NetworkFile& file, Network& network) {
   std::copy(size.begin(), size.end(), network.voxel_size);
   network.max_points = file.whole("grid.max_points", 1, INT_MAX / 2);
   network.max_voxels = file.whole("grid.max_voxels", 1, INT_MAX);
-  network.level = file.has("grid.level") && file.whole("grid.level", 0, 1) == 1;  // older files have none
+  const auto set = [&](const char* name) { return file.has(name) && file.whole(name, 0, 1) == 1; };
+  network.level = set("grid.level");  // older files have neither
+  network.relative = set("grid.relative");
 }
 
 void load_levels(const NetworkFile& file, Network& network) {

@@ -64,6 +64,7 @@ struct Network {
   float voxel_size[3];  // x, y, z
   int point_width, max_points, max_voxels;
   bool level;                        // scans must come levelled
+  bool relative;                     // features x and y of a voxel count from the middle of its cell, in cells
   std::array<Shape, LEVELS> shapes;  // level 0 with one empty layer on top of the grid
   std::array<Step, LEVELS - 1> steps;
   std::vector<Bucket> buckets;

@@ -212,13 +212,17 @@ __global__ void __launch_bounds__(THREADS)
     }
     if (point[TOGETHER - 1] == NONE) break;
   }
-  job.features[index] = points == 0 ? 0 : sum / float(points);
-  if (channel > 0) return;
+  float mean = points == 0 ? 0 : sum / float(points);
+  const bool relative = job.grid.relative && channel < 2;
   Site site = {-1, -1, -1, -1};
-  if (points > 0) {
-    site.b = frame_of(job, bitmap.batch, slots[0]);
-    locate(job, slots[0], site);
+  if (points > 0 && (channel == 0 || relative)) locate(job, slots[0], site);
+  if (points > 0 && relative) {
+    const float cell = float(channel == 0 ? site.x : site.y) + 0.5f, size = job.grid.size[channel];
+    mean = (mean - __fadd_rn(job.grid.lower[channel], __fmul_rn(cell, size))) / size;
   }
+  job.features[index] = mean;
+  if (channel > 0) return;
+  if (points > 0) site.b = frame_of(job, bitmap.batch, slots[0]);
   write_site(job.coords, row, 3, site);
 }
 

@@ -8,6 +8,7 @@ namespace millisecond {
 struct VoxelizeGrid {
   float lower[3], size[3];  // x, y, z
   int shape[3];             // z, y, x; the bitmap's level 0
+  bool relative;            // features x and y are relative to the middle of their cell, in cells
 };
 
 // Points [points_count, channels] to voxels: features [rows, channels], coords [rows, 4], counts [3] as of a

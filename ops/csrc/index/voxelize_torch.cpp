@@ -7,7 +7,8 @@ namespace {
 std::tuple<Tensor, Tensor, Tensor, Tensor> voxelize_points(const Tensor& points, const Tensor& offsets,
                                                            const Tensor& workspace, at::ArrayRef<double> lower,
                                                            at::ArrayRef<double> size, at::IntArrayRef shape,
-                                                           int64_t max_points, int64_t max_voxels, int64_t rows) {
+                                                           int64_t max_points, int64_t max_voxels, int64_t rows,
+                                                           bool relative) {
   check_tensor(points, "points", at::kFloat, 2);
   check_tensor(offsets, "offsets", at::kInt, 1);
   check_same_device(offsets, "offsets", points, "points");
@@ -41,6 +42,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> voxelize_points(const Tensor& points,
     job.grid.size[axis] = static_cast<float>(size[axis]);
     job.grid.shape[axis] = static_cast<int>(shape[axis]);
   }
+  job.grid.relative = relative;
   Scratch scratch(points);
   check(build_voxels(bitmap, job, std::ref(scratch), stream()), "voxelize");
   return {features, coords, counts.narrow(0, 0, 1), dropped};
@@ -51,8 +53,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> voxelize_points(const Tensor& points,
 TORCH_LIBRARY_FRAGMENT(millisecond, m) {
   m.def(
       "voxelize(Tensor points, Tensor offsets, Tensor workspace, float[] lower, float[] size, int[] shape, "
-      "int max_points, int max_voxels, int rows) -> (Tensor features, Tensor coords, Tensor count, Tensor "
-      "dropped)",
+      "int max_points, int max_voxels, int rows, bool relative) -> (Tensor features, Tensor coords, Tensor "
+      "count, Tensor dropped)",
       on_cuda(voxelize_points));
 }
 
