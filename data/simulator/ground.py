@@ -67,6 +67,21 @@ class Ground:
             z = z + size * (_wave(along * s + sideways * v + phase) - _wave(along * way + phase))
         return z
 
+    def hill(self, way: float) -> tuple[float, float]:
+        """How fast the longest wave rises along x and y below the sensor."""
+        if not self.waves.size:
+            return 0.0, 0.0
+        size, along, sideways, phase = self.waves[:, 0].tolist()
+        part = (along * way + phase) % 2
+        steep = size * (4 - 8 * part if part < 1 else 8 * part - 12)
+        cos, sin = float(np.cos(self.yaw)), float(np.sin(self.yaw))
+        return steep * (cos * along - sin * sideways), steep * (sin * along + cos * sideways)
+
+    def tangent(self, way: float) -> np.ndarray:
+        """The plane [4] below the sensor that is as steep as the ground there."""
+        rise = np.array([*self.hill(way), 0, 0])
+        return (self.plane - self.plane[2] * rise).astype(np.float32)
+
     def profile(self, way: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """knots [3, K] (v, height, rise up to the next one), strips, materials, and waves [5, W]
         with the wave below the sensor when it is `way` metres along."""
@@ -146,11 +161,6 @@ def _wave(phase: np.ndarray) -> np.ndarray:
     """A wave of period 2 from -1 to 1 made of parabolas: the same to the last bit everywhere."""
     part = phase - 2 * np.floor(phase / 2)
     return 4 * part * (1 - part) * (part < 1) - 4 * (part - 1) * (2 - part) * (part >= 1)
-
-
-def wave_slope(phase: float) -> float:
-    """The derivative of a wave at a phase from 0 to 2."""
-    return 4 - 8 * phase if phase < 1 else 8 * phase - 12
 
 
 FLAT = np.zeros((2, 1))

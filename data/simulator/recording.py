@@ -101,7 +101,8 @@ def record(
     # The noise has its own generator: the street must not depend on the time.
     rng = np.random.default_rng((seed, round(time * 1000)))
     seen = scan(street, time, rng, sensor, IN_VIEW if crop else 360.0)
-    mounting, plane = Mounting(slopes=sensor.slopes), street.plane
+    mounting = Mounting(slopes=sensor.slopes)
+    plane = street.ground.tangent(street.ego_speed * time)
     points = mounting.from_network(seen.points)
     if mounting:
         plane = np.append(mounting.rotation.T @ plane[:3], plane[3]).astype(np.float32)

@@ -12,7 +12,7 @@ import numpy as np
 from millisecond.data.simulator.buildings import overpass
 from millisecond.data.simulator.cars import car, van
 from millisecond.data.simulator.furniture import gantry, lamp, traffic_light
-from millisecond.data.simulator.ground import Ground, wave_slope
+from millisecond.data.simulator.ground import Ground
 from millisecond.data.simulator.lanes import (
     CAFE,
     CLUTTER,
@@ -72,12 +72,12 @@ def make_ground(
     waves = np.array([size, 2 / length, 2 * turn / length, rng.uniform(0, 2, 5)])
     if isinstance(rng, Anywhere):
         waves[:3, 0] = _hill(rng)
-        slope = waves[0, 0] * wave_slope(waves[3, 0]) * waves[1:3, 0]
-        # the sensor's car stands on the slope: seen from it, only the bend of the hill is left
-        a += np.cos(yaw) * slope[0] - np.sin(yaw) * slope[1]
-        b += np.sin(yaw) * slope[0] + np.cos(yaw) * slope[1]
     plane = np.array([a, b, 1.0, SENSOR_HEIGHT + rng.normal(0, 0.05)], dtype=np.float32)
-    return Ground(plane, yaw, across, bounds, materials, waves, bend)
+    ground = Ground(plane, yaw, across, bounds, materials, waves, bend)
+    if isinstance(rng, Anywhere):
+        # the sensor's car stands on the slope: seen from it, only the bend of the hill is left
+        plane[:2] += ground.hill(0.0)
+    return ground
 
 
 def _hill(rng: np.random.Generator) -> tuple[float, float, float]:
