@@ -48,7 +48,7 @@ def test_the_ground_lies_where_the_simulated_plane_says(scans):
 
 
 def test_levelled_boxes_hold_the_same_points(scans):
-    for frame in scans[:10]:
+    for frame in [scan for scan in scans if len(scan.boxes)][:10]:
         level, mounting = leveled(frame)
         before = points_in_boxes(frame.points, frame.boxes).sum(axis=1)
         after = points_in_boxes(level.points, level.boxes).sum(axis=1)
