@@ -267,6 +267,10 @@ class Detecting:
         self._lost: list[str] = []  # lines on what recordings could not give
         self._done = self._there = self._boxes = self._examined = self._unusual = 0
         self._left_out = self._assumed = 0
+        self._start, self._busy = time.perf_counter(), 0.0
+        self._since: float | None = (
+            None  # when the detector was given a cloud, while it has its turn
+        )
         pool.begin(ScanClerk(detector, output, options))
 
     def run(self, inputs: Sequence[ScanFile | RecordedScans]) -> None:
@@ -279,7 +283,8 @@ class Detecting:
         self._report([*self._lost, *self._output.end(self._pool, bad)])
 
     def _clouds(self, inputs: Sequence[ScanFile | RecordedScans]) -> Iterator[np.ndarray]:
-        """The points of each scan, which then waits for its result."""
+        """The points of each scan, which then waits for its result. The detector has its turn from
+        here on until it asks for the next cloud, or gives a result."""
         for chunk in self._pool.read(inputs):
             part = _Part(chunk)
             for trouble in chunk.notes:
@@ -300,10 +305,19 @@ class Detecting:
             for scan in chunk.scans:
                 if scan.error is None and not scan.there:
                     self._waiting.append((part, scan, time.perf_counter()))
+                    self._since = time.perf_counter()
                     yield scan.points
+                    self._end_turn()
+        self._since = time.perf_counter()  # results may be left
+
+    def _end_turn(self) -> None:
+        if self._since is not None:
+            self._busy += time.perf_counter() - self._since
+        self._since = None
 
     def _take(self, found: Detections, left_out: list[Note]) -> None:
         """The result of the scan that waits the longest."""
+        self._end_turn()
         part, scan, start = self._waiting.popleft()
         boxes, scores, labels = (tensor.numpy() for tensor in found)
         class_names = self._detector.config.class_names  # the first scan may bring other weights
@@ -332,6 +346,8 @@ class Detecting:
         self._bad |= part.bad
         self._output.add(self._pool, part.chunk, part.results, part.bad)
         part.chunk.release()
+        share = self._busy / (time.perf_counter() - self._start)
+        self._bar.set_postfix_str(f"detector busy {100 * share:.0f} %", refresh=False)
         self._bar.update(len(part.chunk.scans))
 
     def _time_of(self, scan: ScanRead) -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 
 from millisecond.data.live.inputs import RecordedScans, ScanFile, find_inputs
 from millisecond.data.live.pool import ReaderPool
@@ -161,6 +162,40 @@ def test_scans_larger_than_the_shared_memory(tmp_path, weights, quick, processes
         boxes = json.loads((tmp_path / "out" / f"{name}.json").read_text())["boxes"]
         expected = boxes_of(points)[0].boxes
         np.testing.assert_allclose(np.reshape(boxes, (-1, 7))[:, :6], expected[:, :6], atol=6e-5)
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_the_progress_line_says_how_busy_the_detector_is(
+    tmp_path, weights, monkeypatch, capsys, overlapped
+):
+    """By a clock of its own: 3 s in the detector for a scan, 1 s to read it."""
+    for number in range(10):
+        cloud(10, number).tofile(tmp_path / f"{number}.bin")
+    now = [0.0]
+
+    def stream(_, clouds):
+        before = None
+        for points in clouds:
+            now[0] += 3
+            if not overlapped:
+                yield boxes_of(points)
+            elif before is not None:
+                yield boxes_of(before)
+            before = points
+        if overlapped:
+            yield boxes_of(before)
+
+    def read(*arguments):
+        now[0] += 1
+        return read_scan(*arguments)
+
+    read_scan = tool.read_scan
+    monkeypatch.setattr(tool.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(tool, "read_scan", read)
+    monkeypatch.setattr(Detector, "stream", stream)
+    monkeypatch.setattr(tool, "tqdm", lambda **options: tqdm(**options | {"disable": False}))
+    assert run("--weights", weights, tmp_path, "--device", "cpu", "--output", tmp_path / "out") == 0
+    assert re.search(r"10/10 .*detector busy 75 %", capsys.readouterr().err)
 
 
 class Killed:
