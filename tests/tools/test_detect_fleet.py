@@ -557,6 +557,68 @@ def test_names_that_would_be_written_over(tmp_path):
     assert find_inputs([f"{bag}:/points"]) == [RecordedScans("b", f"{bag}:/points")]
 
 
+def test_another_file_system_has_what_the_local_one_has(
+    tmp_path, weights, scans, quick, processes, capsys
+):
+    """As file:// here; s3:// and others differ in pyarrow alone."""
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("rosbags")
+    write_clouds(scans / "drive.bag", "ros1", [cloud(1000 + n, n) for n in range(9)])
+    (scans / ".hidden").mkdir()
+    cloud(9).tofile(scans / ".hidden" / "x.bin")
+    (tmp_path / "one.txt").write_text(f"{scans.as_uri()}\n")
+    said = []
+    for number, source in enumerate((scans, scans.as_uri() + "/", tmp_path / "one.txt")):
+        assert run("--weights", weights, source, "--output", tmp_path / f"out{number}") == 2
+        lines = capsys.readouterr().err.splitlines()
+        said.append([line for line in lines if line.startswith("error: ")])
+    folders = [files(tmp_path / f"out{number}") for number in range(3)]
+    assert folders[0] == folders[1] == folders[2] and "drive/000008.json" in folders[0]
+    assert said[0] == said[1] == said[2] and len(said[0]) == 2
+    assert names((scans / "b" / "001.bin").as_uri()) == ["001"]
+    inner = tmp_path / "kitti" / "velodyne_points" / "data"
+    inner.mkdir(parents=True)
+    cloud(9).tofile(inner / "0000000007.bin")
+    assert names(inner.parents[1].as_uri()) == names(inner.parents[1]) == ["0000000007"]
+
+
+def test_a_table_in_another_file_system(
+    tmp_path, weights, scans, quick, small_parts, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    common, there = ("--weights", weights, scans, "--output"), tmp_path / "there" / "all.parquet"
+    assert run(*common, tmp_path / "other.parquet") == 2
+    assert run(*common, there.as_uri()) == 2
+    assert rows_of(there) == rows_of(tmp_path / "other.parquet")
+    assert f"written to {there.as_uri()}" in capsys.readouterr().out
+    assert run(*common, there.as_uri()) == 2
+    assert error_of(capsys).endswith("all.parquet: is there already; give another --output")
+    there.unlink()  # as if it had not got there
+    assert run(*common, there.as_uri(), "--resume") == 2
+    assert rows_of(there) == rows_of(tmp_path / "other.parquet")
+    shards = tmp_path / "there" / "shards.parquet"
+    for number in (1, 2):
+        assert run(*common, shards.as_uri(), "--shard", f"{number}/2") in (0, 2)
+    assert read_table(shards).keys() == read_table(there).keys()
+    assert run(*common, (tmp_path / "folder").as_uri()) == 2
+    assert "only a .parquet file may be a URI" in capsys.readouterr().err
+
+
+def test_a_file_system_that_cannot_be_reached_is_one_line(tmp_path, weights, monkeypatch, capsys):
+    pytest.importorskip("pyarrow")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    for uri, said in (
+        ("s3://bucket/drives?endpoint_override=127.0.0.1:1&scheme=http", "bucket"),
+        ("nowhere://bucket/drives", "nowhere"),
+        ((tmp_path / "none").as_uri(), "none: no such file or folder"),
+        (tmp_path.as_uri(), "files there"),
+    ):
+        assert run("--weights", weights, uri, "--output", tmp_path / "out") == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ") and said in line
+
+
 def test_evaluate_reads_a_table(tmp_path, kitti_miniature_results, capsys):
     root, output, table = kitti_miniature_results
     printed = []
