@@ -64,6 +64,7 @@ from millisecond.tools.program import (
 EXAMPLE = """examples:
   millisecond detect kitti/training/velodyne --calib kitti/training/calib --output results
   millisecond detect drives/ drive.bag night.pcap --output results.parquet
+  millisecond detect s3://bucket/drives --output s3://bucket/results.parquet
 
 An input is what `millisecond demo` plays: a scan, a folder with all folders in it, a drive of
 KITTI, a bag or an MCAP file (drive.bag:/topic), packets (drive.pcap). It may be a pattern

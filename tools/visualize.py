@@ -107,19 +107,7 @@ def overlap(text: str) -> float:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
     add = parser.add_argument
-    add("scans", nargs="*", type=Path, help="clouds, or folders of them")
-    add("--root", type=Path, help="folder of a data set, instead of scans")
-    add("--split", default="all", help="list in ROOT/ImageSets (default: all)")
-    add("--frames", nargs="+", metavar="ID", help="of the split (default: all)")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--detections", type=Path, metavar="DIR", help="folder of results, or a .parquet file"
-    )
-    source.add_argument("--weights", type=Path, help=f"to detect with: {WEIGHTS}")
-    source.add_argument("--no-detections", action="store_true", help="only points and ground truth")
-    source.add_argument(
-        "--review", type=Path, metavar="DIR", help="decide on the objects that autolabel wrote here"
-    )
+    add_source(parser)
     add(
         "--classes",
         nargs="+",
@@ -158,6 +146,24 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.review and (options.output or options.start):
         parser.error("--review opens a window: it does not go with --output or --start")
     return options
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """The arguments that name scans and what is drawn on them."""
+    add = parser.add_argument
+    add("scans", nargs="*", type=Path, help="clouds, or folders of them")
+    add("--root", type=Path, help="folder of a data set, instead of scans")
+    add("--split", default="all", help="list in ROOT/ImageSets (default: all)")
+    add("--frames", nargs="+", metavar="ID", help="of the split (default: all)")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--detections", type=Path, metavar="DIR", help="folder of results, or a .parquet file"
+    )
+    source.add_argument("--weights", type=Path, help=f"to detect with: {WEIGHTS}")
+    source.add_argument("--no-detections", action="store_true", help="only points and ground truth")
+    source.add_argument(
+        "--review", type=Path, metavar="DIR", help="decide on the objects that autolabel wrote here"
+    )
 
 
 def visualize(options: argparse.Namespace) -> int:
