@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,23 @@ def require(module: str, user: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise ValueError(missing(error, user)) from None
+
+
+def is_uri(name: str) -> bool:
+    """Whether this names something in another file system, such as s3://bucket/drives."""
+    return "://" in name
+
+
+def file_system(uri: str) -> tuple[Any, str]:
+    """The file system of pyarrow that a URI names, and the path there. Raises ValueError."""
+    return _file_system(uri, os.getpid())
+
+
+@lru_cache
+def _file_system(uri: str, process: int) -> tuple[Any, str]:
+    """process: whose own it is; a connection does not outlive a fork."""
+    system, path = require("pyarrow.fs", uri).FileSystem.from_uri(uri)
+    return system, path.rstrip("/") or "/"
 
 
 def out_of_memory(error: BaseException | None) -> BaseException | None:

@@ -35,6 +35,21 @@ def find_detections(folder: Path, names: Sequence[str]) -> None:
         )
 
 
+def scans_in(folder: Path) -> list[str]:
+    """The names of the scans that have a .json file in a folder, or a place in a table, sorted.
+
+    Raises FileNotFoundError where there are none, ValueError for another table.
+    """
+    if folder.suffix == SUFFIX:
+        names = sorted(read_table(folder))
+    else:
+        files = folder.rglob("[!.]*.json")
+        names = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in files)
+    if not names:
+        raise FileNotFoundError(f"{folder}: no results of millisecond detect")
+    return names
+
+
 def names_in(folder: Path, names: Sequence[str]) -> list[str]:
     """The classes that the results of these frames name, in alphabetical order.
 

@@ -19,7 +19,7 @@ class Uncertainty(NamedTuple):
     """Of one scan."""
 
     entropy: float  # bits
-    disagreement: float  # boxes
+    disagreement: float | None  # boxes; None where only detections are known
     boxes: int  # that were found
 
 
@@ -34,6 +34,11 @@ def examine(detector: Detector, points: np.ndarray) -> Uncertainty:
     """
     found, other = (view_of(detector, points, axes) for axes in ((), (1,)))
     return Uncertainty(score_entropy(found.scores), disagreement(found, other), len(found.scores))
+
+
+def examine_found(found: NamedDetections) -> Uncertainty:
+    """The uncertainty of a network about a scan, from what it found there."""
+    return Uncertainty(score_entropy(found.scores), None, len(found.scores))
 
 
 def view_of(detector: Detector, points: np.ndarray, axes: Sequence[int]) -> NamedDetections:

@@ -7,13 +7,14 @@ if __name__ == "__main__":
 
 import argparse
 import json
+import math
 import os
 import sys
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -28,17 +29,16 @@ from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import write_labels
 from millisecond.data.kitti.layout import some
 from millisecond.data.kitti.results import ResultFolder, detections_to_labels
-from millisecond.data.metric.matching import box_iou
 from millisecond.detector.detector import Detector
 from millisecond.detector.tracking import EgoMotion
 from millisecond.detector.tracking.ego_motion import inverse, move_boxes
 from millisecond.detector.tracking.smoothing import (
-    SAME,
     SURE,
     Object,
     Observed,
     merge_views,
     objects_of,
+    without_rivals,
 )
 from millisecond.detector.tracking.tracker import hungarian
 from millisecond.detector.uncertainty import score_entropy, view_of
@@ -63,8 +63,9 @@ EXAMPLE = """example:
 DRIVE is one recording: a data set in KITTI's layout or of plain files (points/), its scans in the
 order of their names. OUTPUT/labels has a file per scan; OUTPUT/tracks the same boxes with scores
 and ids, as millisecond detect --track writes them; OUTPUT/objects.json all objects, the most
-doubtful first. There the "verdict" of an object may be "accept", "reject" or another class. The
-next run keeps verdicts, and label files that were corrected by hand. docs/autolabel.md says more.
+doubtful first. `millisecond visualize --root DRIVE --review OUTPUT` shows them and takes verdicts:
+accept, reject, another class, turned round. The next run keeps these, and label files that were
+corrected by hand. docs/autolabel.md says more.
 """
 LISTED = 0.2  # confidence from which on an object is in the list, though perhaps not labelled
 ACCEPT, REJECT = "accept", "reject"
@@ -104,8 +105,7 @@ def autolabel(options: argparse.Namespace) -> None:
         scans = detect(detector, drive, ego, options.rate)
         poses = [scan.pose for scan in scans]
         found = [one for one in objects_of(scans, drive.points) if one.confidence >= LISTED]
-        entries, lost = judged(found, output.verdicts, drive, poses)
-        output.write(entries, lost, poses)
+        output.write(judged(found, output.decided, drive, poses))
 
 
 class Series(NamedTuple):
@@ -147,56 +147,115 @@ def detect(detector: Detector, drive: Series, ego: EgoMotion, rate: float) -> li
     return scans
 
 
-class Listed(NamedTuple):
-    """An object as the list of objects has it."""
+def entry_of(one: Object, drive: Series, poses: Sequence[np.ndarray]) -> dict[str, Any]:
+    """An object as the list of objects has it, its boxes in the frame of the clouds."""
+    scans = np.flatnonzero(one.present)
+    moved = [move_boxes(one.boxes[scan][None], inverse(poses[scan])) for scan in scans]
+    boxes = drive.mounting.boxes_from_network(np.concatenate(moved))
+    doubts = {
+        "score": score_entropy(np.array([one.confidence])),
+        "gaps": float((one.scores[scans] == 0).mean()),
+        "spread": min(1.0, one.spread / (one.boxes[0, 4] / 2)),
+    }
+    why = max(doubts, key=lambda reason: doubts[reason])
+    return {
+        "class": one.name,
+        "verdict": None,
+        "labelled": one.coherent and one.confidence >= SURE,
+        "confidence": round(one.confidence, 4),
+        "doubt": round(doubts[why], 4),
+        "why": why,
+        "standing": one.standing,
+        "frame": drive.names[int(np.argmax(one.points * (one.scores > 0)))],
+        "boxes": {drive.names[scan]: line_of(box) for scan, box in zip(scans, boxes, strict=True)},
+    }
 
-    object: Object
-    name: str  # of its class, perhaps corrected
-    labelled: bool
-    verdict: str | None
-    best: int  # number of the scan that shows it best
 
-    @property
-    def doubts(self) -> dict[str, float]:
-        """How doubtful each kind of evidence is, from 0 to 1."""
-        one = self.object
-        return {
-            "score": score_entropy(np.array([one.confidence])),
-            "gaps": float((one.scores[one.present] == 0).mean()),
-            "spread": min(1.0, one.spread / (one.boxes[0, 4] / 2)),
-        }
+def object_of(entry: dict[str, Any], drive: Series, poses: Sequence[np.ndarray]) -> Object:
+    """The object of an entry that has a verdict, in the world."""
+    number_of = {name: number for number, name in enumerate(drive.names)}
+    boxes = np.zeros((len(poses), 7))
+    scores = np.zeros(len(poses))
+    for name, line in entry["boxes"].items():
+        number = number_of[name]
+        box = drive.mounting.boxes_to_network(box_of(line)[None])
+        boxes[number], scores[number] = move_boxes(box, poses[number])[0], 1.0
+    return Object(entry["class"], boxes, scores, np.zeros(len(poses)), entry["standing"], 0.0)
 
 
 def judged(
-    objects: Sequence[Object], verdicts: Sequence[dict], drive: Series, poses: Sequence[np.ndarray]
-) -> tuple[list[Listed], list[dict]]:
-    """The objects with the user's verdicts, and the verdicts that fit none of the objects. An
-    object is the one of an earlier run where both have the same class and place."""
-    verdict_of: dict[int, str] = {}
-    lost = []
-    for old in verdicts:
-        if old["frame"] not in drive.names:
-            lost.append(old)
-            continue
-        number = drive.names.index(old["frame"])
-        box = drive.mounting.boxes_to_network(np.array(old["box"], np.float64)[None])
-        box = move_boxes(box, poses[number])
-        fits = [
-            box_iou(one.boxes[number][None], box)[0][0] if one.name == old["class"] else 0.0
-            for one in objects
-        ]
-        if max(fits, default=0) >= SAME:
-            verdict_of[int(np.argmax(fits))] = old["verdict"]
-        else:
-            lost.append(old)
-    entries = []
-    for place, one in enumerate(objects):
-        verdict, labelled = verdict_of.get(place), one.coherent and one.confidence >= SURE
-        labelled = labelled if verdict is None else verdict != REJECT
-        name = one.name if verdict in (None, ACCEPT, REJECT) else str(verdict)
-        best = int(np.argmax(one.points * (one.scores > 0)))
-        entries.append(Listed(one, name, labelled, verdict, best))
-    return entries, lost
+    objects: Sequence[Object], decided: Sequence[dict], drive: Series, poses: Sequence[np.ndarray]
+) -> list[dict[str, Any]]:
+    """The entries that the user has decided on, as they are, and the objects that are in the place
+    of none of them: other weights may give these other classes and numbers."""
+    known = [object_of(entry, drive, poses) for entry in decided]
+    new = without_rivals(objects, known)[len(known) :]
+    return [*map(settled, decided), *(entry_of(one, drive, poses) for one in new)]
+
+
+def settled(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry after its verdict: nothing about it is in doubt."""
+    if entry["verdict"] == REJECT:
+        return {**entry, "labelled": False, "doubt": 0}
+    return {**entry, "labelled": True, "confidence": 1, "doubt": 0}
+
+
+def line_of(box: np.ndarray) -> str:
+    """A box [7] as the list has it, x y z l w h yaw: metres and radians as in labels."""
+    return " ".join(f"{value:.4f}" for value in box)
+
+
+def box_of(line: str) -> np.ndarray:
+    """[7] of a line. Raises ValueError."""
+    box = np.array(line.split(), np.float64)
+    if box.shape != (7,) or not (np.isfinite(box).all() and (box[3:6] > 0).all()):
+        raise ValueError(f"{line}: not a box")
+    return box
+
+
+def class_of(entry: dict[str, Any]) -> str:
+    """The class of an entry, perhaps corrected."""
+    return entry["class"] if entry["verdict"] in (None, ACCEPT, REJECT) else entry["verdict"]
+
+
+class ObjectList:
+    """The list of objects in an output folder, the most doubtful first, with the user's verdicts.
+
+    Raises FileNotFoundError where there is none, ValueError for another file.
+    """
+
+    def __init__(self, folder: Path):
+        self.path = folder / LIST
+        text = read_text(self.path)
+        try:
+            self.content = json.loads(text)
+            self.objects: list[dict[str, Any]] = self.content["objects"]
+            fits = {"drive", "format", "written"} <= self.content.keys()
+            fits &= all(map(_is_entry, self.objects))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"{self.path}: not a list of objects with verdicts null, {ACCEPT}, {REJECT} or a "
+                "class; mend it or give another folder"
+            )
+
+    def save(self) -> None:
+        """Writes the list as it is now, all of it or nothing."""
+        write_json(self.path, self.content)
+
+
+def _is_entry(entry: dict[str, Any]) -> bool:
+    """Raises ValueError, KeyError, TypeError or AttributeError for most other things."""
+    words = [entry["class"], entry["why"], entry["verdict"] or ACCEPT]
+    boxes = [box_of(line) for line in entry["boxes"].values()]
+    numbers = [float(entry[name]) for name in ("id", "confidence", "doubt", "standing")]
+    return (
+        all(word.split() == [word] for word in words)
+        and entry["frame"] in entry["boxes"]
+        and len(boxes) > 0
+        and all(map(math.isfinite, numbers))
+    )
 
 
 class Output:
@@ -204,11 +263,11 @@ class Output:
 
     def __init__(self, folder: Path, form: str, drive: Series):
         self.folder, self.form, self.drive = folder, form, drive
-        self.verdicts: list[dict] = []  # the user's, on objects of an earlier run
+        self.decided: list[dict[str, Any]] = []  # entries of an earlier run with a verdict
         self.written: dict[str, list[int]] = {}  # checksums of label files of earlier runs
         self.results = ResultFolder(folder / "tracks", drive.names)
         if (folder / LIST).is_file():
-            self._read_list(folder / LIST)
+            self._read_list()
         foreign = [name for name in drive.names if self.label(name).exists()]
         foreign = [name for name in foreign if name not in self.written]
         if foreign:
@@ -220,31 +279,24 @@ class Output:
     def label(self, name: str, folder: Path | None = None) -> Path:
         return (folder or self.folder) / FORMS[self.form].format(name)
 
-    def _read_list(self, path: Path) -> None:
-        try:
-            content = json.loads(read_text(path))
-            drive, form, self.written = (content[key] for key in ("drive", "format", "written"))
-            self.verdicts = [one for one in content["objects"] if one["verdict"] is not None]
-            words = [word for one in self.verdicts for word in (one["verdict"], one["class"])]
-            fits = all(word.split() == [word] for word in words)
-            fits &= all(np.shape(one["box"]) == (7,) and one["frame"] for one in self.verdicts)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            fits = False
-        if not fits:
-            raise ValueError(
-                f"{path}: not a list of objects with verdicts null, {ACCEPT}, {REJECT} or a class; "
-                "mend it or give another --output"
-            )
+    def _read_list(self) -> None:
+        listed = ObjectList(self.folder)
+        drive, form, self.written = (listed.content[key] for key in ("drive", "format", "written"))
         if drive != self.drive.checksum:
             raise ValueError(f"{self.folder}: has labels of another drive; give another --output")
         if form != self.form:
             raise ValueError(
                 f"{self.folder}: has labels with --format {form}; give this or another --output"
             )
+        self.decided = [entry for entry in listed.objects if entry["verdict"] is not None]
+        strange = {name for entry in self.decided for name in entry["boxes"]} - {*self.drive.names}
+        if strange:
+            raise ValueError(f"{listed.path}: the drive has no scan {min(strange)}; mend it")
 
-    def write(self, entries: Sequence[Listed], lost: list[dict], poses: list[np.ndarray]) -> None:
+    def write(self, entries: Sequence[dict[str, Any]]) -> None:
         """All that was found, but for label files that the user has changed."""
-        labels = [self._labels(entries, number, pose) for number, pose in enumerate(poses)]
+        entries = [{"id": place} | entry | {"id": place} for place, entry in enumerate(entries, 1)]
+        labels = [labels_of(entries, name) for name in self.drive.names]
         corrected = []
         with TemporaryDirectory(dir=self.folder, prefix=".new") as folder:
             for number, (name, (found, _)) in enumerate(zip(self.drive.names, labels, strict=True)):
@@ -256,38 +308,23 @@ class Output:
                 else:
                     corrected.append(name)
             # first the checksums: a run that is killed must not take its own labels for the user's
-            self._write_list(entries, lost, poses)
+            head = {"drive": self.drive.checksum, "format": self.form}
+            doubtful_first = sorted(entries, key=lambda entry: -entry["doubt"])
+            content = {**head, "objects": doubtful_first, "written": self.written}
+            write_json(self.folder / LIST, content)
             self.label("").parent.mkdir(exist_ok=True)
             for name in self.drive.names:
                 if name not in corrected:
                     os.replace(self.label(name, Path(folder)), self.label(name))
         for name, (found, ids) in zip(self.drive.names, labels, strict=True):
-            result = {"frame": name, "boxes": found.boxes.round(4).tolist()}
+            result = {"frame": name, "boxes": found.boxes.tolist()}
             result |= {"scores": found.scores.tolist(), "names": found.names, "ids": ids}
             self.results.write(name, result)
-        count = sum(entry.labelled for entry in entries)
-        print(f"{count} objects in {len(poses)} scans: {self.label('').parent}")
+        count = sum(entry["labelled"] for entry in entries)
+        print(f"{count} objects in {len(labels)} scans: {self.label('').parent}")
         print(f"{len(entries)} objects, the most doubtful first: {self.folder / LIST}")
         if corrected:
             print(f"labels of {some(corrected)} corrected by hand and kept")
-        for old in lost:
-            place = f"a {old['class']} in {old['frame']}"
-            print(f"warning: the verdict on {place} fits no object, but is kept", file=sys.stderr)
-
-    def _labels(
-        self, entries: Sequence[Listed], number: int, pose: np.ndarray
-    ) -> tuple[NamedDetections, list[int]]:
-        """The labels of a scan, and their ids."""
-        ids = [
-            place
-            for place, entry in enumerate(entries, start=1)
-            if entry.labelled and entry.object.present[number]
-        ]
-        shown = [entries[place - 1] for place in ids]
-        boxes = np.array([entry.object.boxes[number] for entry in shown]).reshape(-1, 7)
-        boxes = self.drive.mounting.boxes_from_network(move_boxes(boxes, inverse(pose)))
-        scores = np.array([entry.object.confidence for entry in shown]).round(4)
-        return NamedDetections(boxes, scores, [entry.name for entry in shown]), ids
 
     def _write_label(self, path: Path, number: int, found: NamedDetections) -> None:
         dataset, row = self.drive.dataset, self.drive.rows[number]
@@ -300,32 +337,14 @@ class Output:
             camera = dataset.calibration(row), dataset.image_shape(row)
             write_labels(path, detections_to_labels(found, *camera))
 
-    def _write_list(
-        self, entries: Sequence[Listed], lost: list[dict], poses: Sequence[np.ndarray]
-    ) -> None:
-        objects = []
-        for place, entry in enumerate(entries, start=1):
-            one, doubts = entry.object, entry.doubts
-            why = max(doubts, key=lambda reason: doubts[reason])
-            box = move_boxes(one.boxes[entry.best][None], inverse(poses[entry.best]))
-            objects.append(
-                {
-                    "id": place,
-                    "class": one.name,
-                    "verdict": entry.verdict,
-                    "labelled": entry.labelled,
-                    "confidence": round(one.confidence, 4),
-                    "doubt": round(doubts[why], 4) if entry.verdict is None else 0,
-                    "why": why,
-                    "scans": int(one.present.sum()),
-                    "standing": one.standing,
-                    "frame": self.drive.names[entry.best],
-                    "box": self.drive.mounting.boxes_from_network(box)[0].round(4).tolist(),
-                }
-            )
-        objects.sort(key=lambda one: -one["doubt"])
-        head = {"drive": self.drive.checksum, "format": self.form, "objects": [*objects, *lost]}
-        write_json(self.folder / LIST, head | {"written": self.written})
+
+def labels_of(entries: Sequence[dict[str, Any]], scan: str) -> tuple[NamedDetections, list[int]]:
+    """The labels of a scan, and their ids."""
+    shown = [entry for entry in entries if entry["labelled"] and scan in entry["boxes"]]
+    boxes = np.array([box_of(entry["boxes"][scan]) for entry in shown]).reshape(-1, 7)
+    scores = np.array([entry["confidence"] for entry in shown], np.float64)
+    found = NamedDetections(boxes, scores, [class_of(entry) for entry in shown])
+    return found, [entry["id"] for entry in shown]
 
 
 def checksum(path: Path) -> int | None:

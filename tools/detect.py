@@ -14,7 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,10 +23,11 @@ from tqdm import tqdm
 from millisecond.data.boxes import NamedDetections
 from millisecond.data.calibration import Calibration
 from millisecond.data.checks.scans import Note, Tally, is_usual
+from millisecond.data.files import is_uri
 from millisecond.data.formats.clouds import read_scan
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.kitti.layout import USUAL_IMAGE, image_shape
-from millisecond.data.live.inputs import RecordedScans, ScanFile, find_inputs
+from millisecond.data.live.inputs import RecordedScans, ScanFile, find_inputs, local_copy
 from millisecond.data.live.pool import TOGETHER, Chunk, ReaderPool, ScanRead
 from millisecond.data.live.scan import LiveScan
 from millisecond.detector.config import PRECISIONS
@@ -63,6 +64,7 @@ from millisecond.tools.program import (
 EXAMPLE = """examples:
   millisecond detect kitti/training/velodyne --calib kitti/training/calib --output results
   millisecond detect drives/ drive.bag night.pcap --output results.parquet
+  millisecond detect s3://bucket/drives --output s3://bucket/results.parquet
 
 An input is what `millisecond demo` plays: a scan, a folder with all folders in it, a drive of
 KITTI, a bag or an MCAP file (drive.bag:/topic), packets (drive.pcap). It may be a pattern
@@ -116,7 +118,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("input", nargs="+", help="scans, folders, drives, bags, packets, patterns, lists")
     add("--weights", type=Path, help=WEIGHTS)
-    add("--output", type=output_path, required=True, help="folder, or FILE.parquet")
+    add("--output", type=output_name, required=True, help="folder, or FILE.parquet, also by URI")
     add("--resume", action="store_true", help="go on with a run that was stopped")
     add("--shard", type=part, metavar="K/N", help="detect only the part K of N of the inputs")
     add("--config", type=Path, help=COLUMN_CONFIG)
@@ -139,6 +141,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add_mounting(parser)
     options = parser.parse_args(arguments)
+    options.copy_to = options.output if isinstance(options.output, str) else ""
+    if options.copy_to:
+        options.output = Path(PurePosixPath(options.copy_to.partition("?")[0]).name)
+        if options.output.suffix != SUFFIX:
+            parser.error(f"--output {options.copy_to}: only a .parquet file may be a URI")
     for name, given in (("--ego", options.ego), ("--rate", options.rate)):
         if given and not options.track:
             parser.error(f"{name} goes with --track")
@@ -150,7 +157,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         if options.output.suffix != SUFFIX or options.track:
             parser.error("--shard goes with a .parquet output, and not with --track")
         options.output /= shard_name(options.shard)
+        if options.copy_to:
+            where, *query = options.copy_to.partition("?")
+            options.copy_to = f"{where}/{shard_name(options.shard)}{''.join(query)}"
     return options
+
+
+def output_name(text: str) -> Path | str:
+    """An argument that names a file or folder to write, or a URI."""
+    return text if is_uri(text) else output_path(text)
 
 
 def part(text: str) -> tuple[int, int]:
@@ -236,7 +251,8 @@ class ScanClerk:
         path, view = Path(name), None
         if isinstance(scan, ScanFile):
             path = scan.path
-            points, view = read(path, self._calib, self._crop, self.columns)
+            with local_copy(str(path), scan.uri) as copy:
+                points, view = read(Path(copy), self._calib, self._crop, self.columns)
         else:
             points = scan.points
         if isinstance(self._writer, FolderWriter):
@@ -267,6 +283,10 @@ class Detecting:
         self._lost: list[str] = []  # lines on what recordings could not give
         self._done = self._there = self._boxes = self._examined = self._unusual = 0
         self._left_out = self._assumed = 0
+        self._start, self._busy = time.perf_counter(), 0.0
+        self._since: float | None = (
+            None  # when the detector was given a cloud, while it has its turn
+        )
         pool.begin(ScanClerk(detector, output, options))
 
     def run(self, inputs: Sequence[ScanFile | RecordedScans]) -> None:
@@ -279,7 +299,8 @@ class Detecting:
         self._report([*self._lost, *self._output.end(self._pool, bad)])
 
     def _clouds(self, inputs: Sequence[ScanFile | RecordedScans]) -> Iterator[np.ndarray]:
-        """The points of each scan, which then waits for its result."""
+        """The points of each scan, which then waits for its result. The detector has its turn from
+        here on until it asks for the next cloud, or gives a result."""
         for chunk in self._pool.read(inputs):
             part = _Part(chunk)
             for trouble in chunk.notes:
@@ -300,10 +321,19 @@ class Detecting:
             for scan in chunk.scans:
                 if scan.error is None and not scan.there:
                     self._waiting.append((part, scan, time.perf_counter()))
+                    self._since = time.perf_counter()
                     yield scan.points
+                    self._end_turn()
+        self._since = time.perf_counter()  # results may be left
+
+    def _end_turn(self) -> None:
+        if self._since is not None:
+            self._busy += time.perf_counter() - self._since
+        self._since = None
 
     def _take(self, found: Detections, left_out: list[Note]) -> None:
         """The result of the scan that waits the longest."""
+        self._end_turn()
         part, scan, start = self._waiting.popleft()
         boxes, scores, labels = (tensor.numpy() for tensor in found)
         class_names = self._detector.config.class_names  # the first scan may bring other weights
@@ -332,6 +362,8 @@ class Detecting:
         self._bad |= part.bad
         self._output.add(self._pool, part.chunk, part.results, part.bad)
         part.chunk.release()
+        share = self._busy / (time.perf_counter() - self._start)
+        self._bar.set_postfix_str(f"detector busy {100 * share:.0f} %", refresh=False)
         self._bar.update(len(part.chunk.scans))
 
     def _time_of(self, scan: ScanRead) -> float:
@@ -374,7 +406,8 @@ class Detecting:
             print(f"{there} scans of an earlier run are there already")
         if done := self._done:
             scans = f"{done} scan{'s' * (done > 1)}"
-            print(f"{self._boxes} boxes in {scans}, written to {self._options.output}")
+            where = self._options.copy_to or self._options.output
+            print(f"{self._boxes} boxes in {scans}, written to {where}")
         for line in bad[:-1]:
             print(f"error: {line}", file=sys.stderr)
         if bad:

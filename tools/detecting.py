@@ -10,14 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from millisecond.data.boxes import NamedDetections, wrap_angle
 from millisecond.data.calibration import Calibration
-from millisecond.data.files import is_text, locked, read_text, write_json, write_lines
+from millisecond.data.files import file_system, is_text, locked, read_text, write_json, write_lines
 from millisecond.data.folder.labels import label_lines, labelcloud_json
 from millisecond.data.kitti.results import (
     ResultFolder,
@@ -219,7 +219,9 @@ class TableOutput:
 
     def __init__(self, options: argparse.Namespace, run: Settings):
         """Raises ValueError where the output is another's."""
-        self.path, self._settings = options.output, run
+        self.path, self._settings, self._copy_to = options.output, run, options.copy_to
+        if self._copy_to:
+            require_free(self._copy_to)
         self._parts = parts_of(self.path)
         self._state = self._parts / RUN
         told = told_by(self.path) if self.path.exists() else {}
@@ -262,6 +264,12 @@ class TableOutput:
 
     def end(self, pool: ReaderPool, bad: Sequence[str]) -> Sequence[str]:
         """As of `FolderOutput`; the table takes the place of its parts."""
+        bad = self._end(pool, bad)
+        if self._copy_to and self.path.is_file():
+            copy_elsewhere(self.path, self._copy_to)
+        return bad
+
+    def _end(self, pool: ReaderPool, bad: Sequence[str]) -> Sequence[str]:
         if self.complete:
             shutil.rmtree(self._parts, ignore_errors=True)  # killed while it removed them
             return told_by(self.path)["bad"]
@@ -281,6 +289,25 @@ class TableOutput:
 def parts_of(table: Path) -> Path:
     """The hidden folder of a table's parts."""
     return table.with_name(f".{table.name}.parts")
+
+
+def require_free(uri: str) -> None:
+    """Raises ValueError or OSError where a file is there already, or nothing can be reached."""
+    system, path = file_system(uri)
+    if system.get_file_info(path).type.name != "NotFound":
+        raise ValueError(f"{uri}: is there already; give another --output")
+
+
+def copy_elsewhere(path: Path, uri: str) -> None:
+    """Copies a file to a URI, all of it or nothing. Raises OSError."""
+    system, target = file_system(uri)
+    arrow = library("pyarrow.fs")
+    try:
+        system.create_dir(str(PurePosixPath(target).parent))
+        local = arrow.LocalFileSystem()
+        arrow.copy_files(str(path), target, source_filesystem=local, destination_filesystem=system)
+    except OSError as error:
+        raise OSError(f"{uri}: {error}; the table is {path}, --resume copies it again") from None
 
 
 def is_table(output: Path) -> bool:

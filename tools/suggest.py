@@ -14,10 +14,17 @@ import numpy as np
 from tqdm import tqdm
 
 from millisecond.data.checks.scans import Tally
-from millisecond.data.datasets import Dataset
+from millisecond.data.datasets import Dataset, open_dataset
 from millisecond.data.files import require_own_json, write_json, write_lines
+from millisecond.detector.detection_files import read_result, scans_in
 from millisecond.detector.detector import Detector
-from millisecond.detector.uncertainty import MEASURES, Uncertainty, examine, values
+from millisecond.detector.uncertainty import (
+    MEASURES,
+    Uncertainty,
+    examine,
+    examine_found,
+    values,
+)
 from millisecond.tools.program import (
     COLUMN_CONFIG,
     add_mounting,
@@ -30,11 +37,13 @@ from millisecond.tools.program import (
     run,
 )
 
-EXAMPLE = """example:
+EXAMPLE = """examples:
   millisecond suggest weights.safetensors --root mine --count 50 --output next.txt
+  millisecond suggest --detections results.parquet --count 50 --output next.txt
 
 A scan is worth more where the network is unsure: scores far from 0 and 1 (entropy), and other
 boxes in the scan's mirror image (disagreement under flips). detector/uncertainty.py defines both.
+Results of millisecond detect, files or a table, tell the entropy alone, without reading any scan.
 OUTPUT names the best scans, one per line, as the lists in ImageSets do. docs/few_labels.md shows
 how to go on.
 """
@@ -46,11 +55,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add(
         "weights",
+        nargs="?",
         type=Path,
         help="of the network to be taught: a file, or second, second_small or any, which are "
         "shipped",
     )
-    add("--root", type=Path, required=True, help="folder of the data set")
+    add("--detections", type=Path, help="folder of results, or a .parquet file, instead of weights")
+    add(
+        "--root",
+        type=Path,
+        help="folder of the data set (with --detections, default: all scans of the results)",
+    )
     add(
         "--split",
         default="all",
@@ -61,8 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add(
         "--by",
         choices=MEASURES,
-        default="both",
-        help="what makes a scan worth more (default: both)",
+        help="what makes a scan worth more (default: both; with --detections entropy)",
     )
     add("--output", type=output_path, help="write the names of those scans here")
     add("--json", type=output_path, help="write the figures of all scans here")
@@ -70,7 +84,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
     add_mounting(parser)
     options = parser.parse_args(arguments)
+    check(parser, options)
     return run(lambda: suggest(options))
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the program where arguments do not go together; settles the measure where they do."""
+    if bool(options.weights) == bool(options.detections) or not (
+        options.root or options.detections
+    ):
+        parser.error("give WEIGHTS and --root, or --detections")
+    if options.weights:
+        options.by = options.by or "both"
+        return
+    if options.by not in (None, "entropy"):
+        parser.error(f"--by {options.by} compares with the scan's mirror image: give WEIGHTS")
+    if any((options.config, options.device, options.shift_z, options.turn)):
+        parser.error("--config, --device, --shift-z and --turn go with WEIGHTS")
+    if options.split != "all" and not options.root:
+        parser.error("--split goes with --root")
+    options.by = "entropy"
 
 
 def suggest(options: argparse.Namespace) -> None:
@@ -79,22 +112,9 @@ def suggest(options: argparse.Namespace) -> None:
         raise ValueError(f"{options.output}: is there already; give another --output")
     if options.json:
         require_own_json(options.json, lambda old: set(old) == {"most_first"})
-    detector = Detector.from_weights(options.weights, options.device)
-    config = detector.config
-    columns = columns_of(options.config, config)
-    dataset = dataset_for(config, options.root, options.split, columns, labels=False)
-    mounting = mounting_of(options)
-    rows = unlabelled(dataset) if options.split == "all" else range(len(dataset))
-    found, notes = [], Tally()
-    for row in tqdm(rows, desc="examining", unit="scan", disable=None):
-        points = mounting.to_network(dataset[row].points)
-        found.append(examine(detector, points))
-        notes.add(dataset.frame_ids[row], detector.examine(points))
-    for line in notes.lines():
-        print(f"warning: {line}", file=sys.stderr)
+    names, found = from_weights(options) if options.weights else from_results(options)
     worth = values(found, options.by)
     order = np.argsort(-worth, kind="stable")
-    names = [dataset.frame_ids[row] for row in rows]
     print(table([(names[i], float(worth[i]), found[i]) for i in order[: options.count]]))
     if options.output:
         chosen = [names[i] for i in order[: options.count]]
@@ -103,6 +123,38 @@ def suggest(options: argparse.Namespace) -> None:
     if options.json:
         lines = [{"frame": names[i], "value": float(worth[i]), **found[i]._asdict()} for i in order]
         write_json(options.json, {"most_first": lines})
+
+
+def from_weights(options: argparse.Namespace) -> tuple[list[str], list[Uncertainty]]:
+    """The names of the scans, and how unsure the network is of each."""
+    detector = Detector.from_weights(options.weights, options.device)
+    config = detector.config
+    columns = columns_of(options.config, config)
+    dataset = dataset_for(config, options.root, options.split, columns, labels=False)
+    mounting, rows = mounting_of(options), rows_of(dataset, options.split)
+    found, notes = [], Tally()
+    for row in tqdm(rows, desc="examining", unit="scan", disable=None):
+        points = mounting.to_network(dataset[row].points)
+        found.append(examine(detector, points))
+        notes.add(dataset.frame_ids[row], detector.examine(points))
+    for line in notes.lines():
+        print(f"warning: {line}", file=sys.stderr)
+    return [dataset.frame_ids[row] for row in rows], found
+
+
+def from_results(options: argparse.Namespace) -> tuple[list[str], list[Uncertainty]]:
+    """As `from_weights`, from what was found."""
+    if options.root:
+        dataset = open_dataset(options.root, options.split, (), crop=False, labels=False)
+        names = [dataset.frame_ids[row] for row in rows_of(dataset, options.split)]
+    else:
+        names = scans_in(options.detections)
+    results = (read_result(options.detections / f"{name}.json") for name in names)
+    return names, [examine_found(result.found) for result in results]
+
+
+def rows_of(dataset: Dataset, split: str) -> Sequence[int]:
+    return unlabelled(dataset) if split == "all" else range(len(dataset))
 
 
 def unlabelled(dataset: Dataset) -> list[int]:
@@ -123,10 +175,9 @@ def table(rows: Sequence[tuple[str, float, Uncertainty]]) -> str:
     wide = max(len("scan"), *(len(name) for name, *_ in rows))
     lines = [f"{'scan':{wide}}" + "".join(f"{column:>{len(column) + 2}}" for column in COLUMNS)]
     for name, value, figures in rows:
-        lines.append(
-            f"{name:{wide}}{value:7.2f}{figures.entropy:9.2f}{figures.disagreement:14.2f}"
-            f"{figures.boxes:7}"
-        )
+        entropy, disagreement, boxes = figures
+        other = "-" if disagreement is None else f"{disagreement:.2f}"
+        lines.append(f"{name:{wide}}{value:7.2f}{entropy:9.2f}{other:>14}{boxes:7}")
     return "\n".join(lines)
 
 

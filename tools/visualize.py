@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from millisecond.data.files import make_folder
+from millisecond.data.files import locked, make_folder
 from millisecond.data.metric.kitti import METRICS, count
 from millisecond.detector.draw.birds_eye import draw_birds_eye, draw_thumbnail
 from millisecond.detector.draw.camera import draw_camera, read_image
@@ -26,6 +26,7 @@ from millisecond.detector.draw.sheets import CELL, RIGHT, compose_contact_sheet,
 from millisecond.detector.draw.style import Shown
 from millisecond.detector.draw.view import View
 from millisecond.detector.draw.window import Window, WindowUnavailable
+from millisecond.tools.autolabel import ObjectList
 from millisecond.tools.program import (
     WEIGHTS,
     add_mounting,
@@ -42,6 +43,7 @@ from millisecond.tools.visualizing import (
     Content,
     Judge,
     Rank,
+    Review,
     Studio,
     find_source,
     report_ranking,
@@ -53,6 +55,7 @@ EXAMPLE = """examples:
   millisecond visualize --root /data/kitti --split val --detections results --order worst
   millisecond visualize --root /data/kitti --detections results --pictures sheets --output out
   millisecond visualize scan.bin --detections results
+  millisecond visualize --root drive --review labelled
 
 Detections come from a folder of detect's .json files or of KITTI result files (.txt), the
 newer where a frame has both, or from a network that is run here. Where there is a display and
@@ -78,6 +81,14 @@ TURNING = {
 RANKING = {"n, b": "the next frame among the worst, back"}
 JUDGING = {"e": "boxes by class, by error"}
 SAVING = {"s": "save the sheet of this frame"}
+REVIEWING = {
+    "a, x": "accept, reject the object, go on",
+    "k": "it has the next class",
+    "v": "turn it round",
+    "u": "undecided, as it was",
+    "n, b": "the next object, back",
+    "left, right": "its scan before, after",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,16 +107,7 @@ def overlap(text: str) -> float:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
     add = parser.add_argument
-    add("scans", nargs="*", type=Path, help="clouds, or folders of them")
-    add("--root", type=Path, help="folder of a data set, instead of scans")
-    add("--split", default="all", help="list in ROOT/ImageSets (default: all)")
-    add("--frames", nargs="+", metavar="ID", help="of the split (default: all)")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--detections", type=Path, metavar="DIR", help="folder of results, or a .parquet file"
-    )
-    source.add_argument("--weights", type=Path, help=f"to detect with: {WEIGHTS}")
-    source.add_argument("--no-detections", action="store_true", help="only points and ground truth")
+    add_source(parser)
     add(
         "--classes",
         nargs="+",
@@ -140,7 +142,28 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--output", type=output_path, metavar="DIR", help="write PNGs here, no window")
     add_mounting(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.review and (options.output or options.start):
+        parser.error("--review opens a window: it does not go with --output or --start")
+    return options
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """The arguments that name scans and what is drawn on them."""
+    add = parser.add_argument
+    add("scans", nargs="*", type=Path, help="clouds, or folders of them")
+    add("--root", type=Path, help="folder of a data set, instead of scans")
+    add("--split", default="all", help="list in ROOT/ImageSets (default: all)")
+    add("--frames", nargs="+", metavar="ID", help="of the split (default: all)")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--detections", type=Path, metavar="DIR", help="folder of results, or a .parquet file"
+    )
+    source.add_argument("--weights", type=Path, help=f"to detect with: {WEIGHTS}")
+    source.add_argument("--no-detections", action="store_true", help="only points and ground truth")
+    source.add_argument(
+        "--review", type=Path, metavar="DIR", help="decide on the objects that autolabel wrote here"
+    )
 
 
 def visualize(options: argparse.Namespace) -> int:
@@ -154,6 +177,8 @@ def visualize(options: argparse.Namespace) -> int:
             f"{names[-1]}"
         )
     judge = Judge(source, options.overlap, options.metric or METRICS[0])
+    if options.review:
+        return review(options, source, judge)
     if options.output is None:
         try:
             return browse(options, source, judge)
@@ -175,6 +200,31 @@ def browse(options: argparse.Namespace, source: CommandSource, judge: Judge) -> 
         order, first, ranks = find_order(options, studio, FOLDER)
         browser = Browser(studio, window, artist, FOLDER, order, ranks)
         return browser.browse(first, options.boxes == "error")
+
+
+def review(options: argparse.Namespace, source: CommandSource, judge: Judge) -> int:
+    """Show the objects of the list and take verdicts until the window is closed."""
+    studio = Studio(source, judge, Account(options.score, source.palette, at_once=True))
+    ObjectList(options.review)  # is there, before the folder is locked
+    with locked(options.review):
+        objects = ObjectList(options.review)
+        steps = Review(objects, source.names, source.palette, options.classes)
+        try:
+            window = Window(REVIEWING, options.colour_by)
+        except WindowUnavailable as error:
+            raise ValueError(f"--review needs a window: {error}") from None
+        drawn = None
+        with window:
+            while window.open:
+                at = steps.place, steps.frame
+                if drawn != at:
+                    place = source.names.index(steps.frame)
+                    content = studio.content_or_reason(place, by_error=False)
+                window.show(steps.over(content.shown, follow=drawn != at))
+                drawn = at
+                for key in window.wait():
+                    steps.press(key)
+        return studio.account.close(len(source.names))
 
 
 def find_order(

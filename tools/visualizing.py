@@ -6,14 +6,15 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from millisecond.data.boxes import NamedDetections
+from millisecond.data.boxes import NamedDetections, wrap_angle
 from millisecond.data.checks.scans import Tally
 from millisecond.data.datasets import is_folder, open_dataset
 from millisecond.data.files import make_folder, require_own_json, write_json
@@ -29,8 +30,16 @@ from millisecond.data.metric.kitti import Count, Verdicts, badness, count, defau
 from millisecond.detector.config import load_config
 from millisecond.detector.detection_files import find_detections, names_in, read_detections
 from millisecond.detector.detector import Detector
-from millisecond.detector.draw.style import BoxSet, Palette, Shown
+from millisecond.detector.draw.style import CLASS_COLOURS, FAINT, BoxSet, Palette, Shown
 from millisecond.detector.draw.view import View
+from millisecond.tools.autolabel import (
+    ACCEPT,
+    REJECT,
+    ObjectList,
+    box_of,
+    class_of,
+    line_of,
+)
 from millisecond.tools.program import columns_of, mounting_of, one_line
 
 NO_POINTS = np.zeros((0, 4), np.float32)
@@ -115,7 +124,7 @@ def find_source(options: argparse.Namespace) -> CommandSource:
         raise ValueError("give either scans (or folders of them) or --root, not both")
     detector, classes, view = None, list(options.classes), None
     columns = load_config(options.config).points if options.config else KITTI_POINTS
-    if options.detections is None and not options.no_detections:
+    if not (options.detections or options.no_detections or options.review):
         detector = Detector.from_weights(
             options.weights, options.device, mounting=mounting_of(options)
         )
@@ -346,3 +355,99 @@ class Studio:
         except (ValueError, OSError) as error:
             title = self.account.bad(self.source.names[place], error)
             return Content(None, Shown(title=title))
+
+
+class Review:
+    """The objects of `millisecond autolabel` one after another, and the user's verdicts on them,
+    which are in the list as soon as they are given."""
+
+    def __init__(
+        self,
+        listed: ObjectList,
+        frames: Sequence[str],
+        palette: Palette,
+        classes: Sequence[str] = (),
+    ):
+        """frames: that can be shown. classes: that objects may get, after KITTI's and the list's.
+
+        Raises ValueError where the list has other frames, or no objects.
+        """
+        self._listed, self._objects, self._palette = listed, listed.objects, palette
+        self._before = deepcopy(self._objects)  # as the window found them
+        self._kinds = [*dict.fromkeys([*CLASS_COLOURS, *map(class_of, self._objects), *classes])]
+        if not self._objects:
+            raise ValueError(f"{listed.path}: has no objects")
+        if strange := {name for one in self._objects for name in one["boxes"]} - {*frames}:
+            raise ValueError(f"{listed.path}: has a scan {min(strange)}, which is not to be shown")
+        verdicts = [one["verdict"] for one in self._objects]
+        self._go_to(verdicts.index(None) if None in verdicts else 0)
+
+    def _go_to(self, place: int) -> None:
+        self.place = min(max(place, 0), len(self._objects) - 1)
+        self.frame = self._objects[self.place]["frame"]
+
+    def press(self, key: str) -> None:
+        """Does what a key says. Raises OSError where the list cannot be written."""
+        one, kinds = self._objects[self.place], self._kinds
+        match key:
+            case "n" | "b":
+                self._go_to(self.place + (1 if key == "n" else -1))
+            case "left" | "right":
+                scans = list(one["boxes"])
+                place = scans.index(self.frame) + (1 if key == "right" else -1)
+                self.frame = scans[min(max(place, 0), len(scans) - 1)]
+            case "a" | "x":
+                self._decide(one, REJECT if key == "x" else class_of(one))
+                self._go_to(self.place + 1)
+            case "k":
+                self._decide(one, kinds[(kinds.index(class_of(one)) + 1) % len(kinds)])
+            case "v":
+                one["boxes"] = {scan: turned(line) for scan, line in one["boxes"].items()}
+                self._decide(one, class_of(one))
+            case "u":
+                one.update(deepcopy(self._before[self.place]), verdict=None)
+                self._listed.save()
+
+    def _decide(self, one: dict[str, Any], verdict: str) -> None:
+        """verdict: REJECT, or the class that the object has."""
+        one["verdict"] = ACCEPT if verdict == one["class"] else verdict
+        self._listed.save()
+
+    def over(self, shown: Shown, follow: bool) -> Shown:
+        """The scan with the objects that are not rejected, all grey but the one in question.
+
+        follow: turns the camera to that one.
+        """
+        one = self._objects[self.place]
+        seen = [other for other in self._objects if other is one or other["verdict"] != REJECT]
+        seen = [other for other in seen if self.frame in other["boxes"]]
+        seen.sort(key=lambda other: other is one)  # a legend takes the colour of the last
+        boxes = np.array([box_of(other["boxes"][self.frame]) for other in seen], np.float32)
+        scores = np.array([other["confidence"] for other in seen])
+        found = self._palette.paint(boxes, [class_of(other) for other in seen], scores)
+        colours = [self._palette.colour(class_of(o)) if o is one else FAINT for o in seen]
+        ids = np.array([other["id"] for other in seen], np.int64)
+        scans, count = list(one["boxes"]), len(self._objects)
+        decided = sum(other["verdict"] is not None for other in self._objects)
+        figures = {
+            "object": f"#{one['id']} {class_of(one)}",
+            "verdict": one["verdict"] or ("labelled" if one["labelled"] else "not labelled"),
+            "doubt": f"{one['doubt']:.2f}, {one['why']}",
+            "confidence": f"{one['confidence']:.2f}",
+            "scan": f"{scans.index(self.frame) + 1} of {len(scans)}",
+            "decided": f"{decided} of {count}",
+        }
+        place = f"     object {self.place + 1} of {count}"
+        return shown._replace(
+            detections=found._replace(colours=tuple(colours), ids=ids),
+            title=shown.title + place,
+            figures=figures,
+            follow=one["id"] if follow else 0,
+        )
+
+
+def turned(line: str) -> str:
+    """A box of the list that heads to the other side."""
+    box = box_of(line)
+    box[6] = wrap_angle(box[6] + np.pi)
+    return line_of(box)

@@ -4,17 +4,21 @@ that are read from their start."""
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from glob import glob, has_magic
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from millisecond.data.files import read_text
+from millisecond.data.files import file_system, is_uri, read_text, require
 from millisecond.data.formats.clouds import SUFFIXES
 from millisecond.data.live.folder import INNER, Companions, companions_of
+from millisecond.data.live.recording import SUFFIXES as BAGS
 from millisecond.data.live.recording import is_bag
-from millisecond.data.live.source import recording_of
+from millisecond.data.live.source import PACKETS, recording_of
 
 LIST = ".txt"  # a file of names, one per line
 
@@ -25,6 +29,7 @@ class ScanFile(NamedTuple):
     name: str  # of its results: the file's, below the folder that was named, without its ending
     path: Path
     time: float | None = None  # seconds, where the drive tells it
+    uri: str = ""  # of the file system that has the path, if it is not the local one
 
 
 class RecordedScans(NamedTuple):
@@ -32,11 +37,13 @@ class RecordedScans(NamedTuple):
 
     name: str
     source: str  # as `open_source` takes it
+    uri: str = ""  # as of `ScanFile`
 
 
 def find_inputs(inputs: Sequence[str]) -> list[ScanFile | RecordedScans]:
     """The scans of files, folders (with all folders in them), drives, bags, packets, patterns such
-    as "*/*.bin" and lists: text files that name an input per line, below their own folder.
+    as "*/*.bin", URIs such as s3://bucket/drives and lists: text files that name an input per line,
+    below their own folder.
 
     The order is the order of the inputs, then of names. Raises FileNotFoundError or ValueError for
     what is not there, has no end, or has the name of another one.
@@ -63,6 +70,9 @@ def _found(name: str, listed: Path | None = None) -> Iterator[ScanFile | Recorde
     """listed: the folder of the list that names it."""
     if name.startswith(("udp:", "street:")):
         raise ValueError(f"{name}: has no end; name what is recorded in files")
+    if is_uri(name):
+        yield from _elsewhere(name)
+        return
     path = Path(name) if listed is None else listed / name
     if recording := recording_of(str(path)):
         yield RecordedScans(recording.name if recording.is_dir() else recording.stem, str(path))
@@ -100,6 +110,54 @@ def _in_folder(folder: Path) -> Iterator[ScanFile | RecordedScans]:
             empty = False
     if empty:
         raise FileNotFoundError(f"{clouds}: no {', '.join(SUFFIXES)} files in this folder")
+
+
+def _elsewhere(uri: str) -> Iterator[ScanFile | RecordedScans]:
+    """As `_in_folder`, or a single file; only the local file system tells the times of a drive."""
+    system, top = file_system(uri)
+    arrow = require("pyarrow.fs", uri)
+    info, root = system.get_file_info(top), PurePosixPath(top)
+    if info.type == arrow.FileType.NotFound:
+        raise FileNotFoundError(f"{uri}: no such file or folder")
+    if info.is_file:
+        infos, root = [info], root.parent
+    else:
+        infos = system.get_file_info(arrow.FileSelector(top, recursive=True))
+    files = [PurePosixPath(one.path).relative_to(root) for one in infos if one.is_file]
+    clouds = next((name for name in INNER if any(f.is_relative_to(name) for f in files)), "")
+    empty = True
+    for file in sorted(files, key=lambda file: (file.parts[:-1], file.name)):
+        if not file.is_relative_to(clouds) or any(part[0] == "." for part in file.parts):
+            continue
+        name, path = str(file.relative_to(clouds).with_suffix("")), root / file
+        if path.suffix.lower() in SUFFIXES:
+            yield ScanFile(name, Path(path), uri=uri)
+        elif path.suffix in (*BAGS, *PACKETS):
+            yield RecordedScans(name, str(path), uri)
+        else:
+            continue
+        empty = False
+    if empty:
+        raise FileNotFoundError(f"{uri}: no {', '.join((*SUFFIXES, *BAGS, *PACKETS))} files there")
+
+
+@contextmanager
+def local_copy(path: str, uri: str) -> Iterator[str]:
+    """A copy of a file of another file system while the block runs; a local path as it is.
+
+    Raises OSError or ValueError, also of the block, with the file's own name.
+    """
+    if not uri:
+        yield path
+        return
+    with TemporaryDirectory(prefix="millisecond") as folder:
+        copy = str(Path(folder) / Path(path).name)
+        try:
+            with file_system(uri)[0].open_input_stream(path) as source, open(copy, "wb") as file:
+                shutil.copyfileobj(source, file)
+            yield copy
+        except (ValueError, OSError) as error:
+            raise ValueError(str(error).replace(copy, path)) from None
 
 
 def _raise(error: OSError) -> None:

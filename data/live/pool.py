@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from millisecond.data.live.inputs import RecordedScans, ScanFile
+from millisecond.data.live.inputs import RecordedScans, ScanFile, local_copy
 from millisecond.data.live.scan import LiveScan, Trouble
 from millisecond.data.live.source import open_source
 
@@ -247,9 +247,10 @@ class _Desk:
         """Numbered by the scans before them; at last, and for ever, None."""
         number = 0
         try:
-            for item in open_source(recording.source, points=self._clerk.columns):
-                yield number, item
-                number += isinstance(item, LiveScan)
+            with local_copy(recording.source, recording.uri) as source:
+                for item in open_source(source, points=self._clerk.columns):
+                    yield number, item
+                    number += isinstance(item, LiveScan)
         except (ValueError, OSError) as error:
             yield number, Trouble(str(error))
         while True:

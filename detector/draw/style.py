@@ -100,6 +100,7 @@ class Shown(NamedTuple):
     title: str = ""
     figures: Mapping[str, str] = {}  # names and values, at the upper left
     inset: np.ndarray | None = None  # [h, w, 3] uint8, at the upper right
+    follow: int = 0  # track that a window follows from now on; 0 leaves that to its user
 
     @property
     def sets(self) -> dict[str, BoxSet]:

@@ -142,8 +142,10 @@ class WindowCamera:
         else:
             self.look_from_behind()
 
-    def follow(self, found: BoxSet) -> None:
-        """Move with the followed track; where it is lost, the camera stays."""
+    def follow(self, found: BoxSet, track: int = 0) -> None:
+        """Move with the followed track, or with another one from now on; where it is lost, the
+        camera stays."""
+        self._followed = track or self._followed
         if not self._followed or found.ids is None:
             return
         for i in np.flatnonzero(found.ids == self._followed):
@@ -282,7 +284,7 @@ class WindowView:
         """Replace the content of the window; the view stays."""
         self._shown = shown
         self._window.title = f"{shown.title} - {NAME}"
-        self._camera.follow(shown.detections or EMPTY)
+        self._camera.follow(shown.detections or EMPTY, shown.follow)
         self._content.show(shown, COLOUR_BY[self._colour_by])
         if shown.inset is not None:
             self._inset.show(framed(shown.inset))

@@ -167,7 +167,7 @@ def objects_of(scans: Sequence[Observed], points_of: Callable[[int], np.ndarray]
         objects += [_object(name, track, times, sensor) for track in _joined(tracks)]
     objects = _with_points(objects, scans, points_of)
     objects.sort(key=lambda one: (-one.confidence, one.name, one.boxes[0].tolist()))
-    return _without_rivals(objects)
+    return without_rivals(objects)
 
 
 def tracks_of(seen: _Seen, times: np.ndarray) -> list[np.ndarray]:
@@ -345,9 +345,10 @@ def _with_points(
     return [replace(one, points=own) for one, own in zip(objects, counts, strict=True)]
 
 
-def _without_rivals(objects: Sequence[Object]) -> list[Object]:
-    """Of two objects in one place at one time, of any class, the first stays."""
-    kept: list[Object] = []
+def without_rivals(objects: Sequence[Object], known: Sequence[Object] = ()) -> list[Object]:
+    """All that are known, then the others: of two in one place at one time, of any class, the
+    first stays."""
+    kept = [*known]
     for one in objects:
         for other in kept:
             both = one.present & other.present

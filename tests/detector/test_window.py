@@ -1,5 +1,6 @@
 """Windows on a virtual X server: how they open, go on and end."""
 
+import json
 import os
 import runpy
 import shutil
@@ -36,6 +37,11 @@ SERVER = ["Xvfb", "-displayfd", "1", "-screen", "0", "1300x740x24", "-nolisten",
 SERVER += ["-noreset"]  # else it turns the program away after its look whether there is a display
 SERVER += ["-r"]  # a key that a busy machine lets go late would repeat
 WINDOW = "search", "--name", "millisecond"
+OBJECT = {"id": 1, "class": "Car", "verdict": None, "labelled": True, "confidence": 0.5}
+OBJECT |= {"doubt": 1.0, "why": "score", "standing": False, "frame": "a"}
+OBJECT |= {"boxes": {"a": "9 1 -1 4 2 1.5 0.0", "c": "10 1 -1 4 2 1.5 0.1"}}
+OTHER = OBJECT | {"id": 2, "frame": "c", "boxes": {"c": "20 1 -1 4 2 1.5 0.0"}}
+OBJECTS = {"drive": 1, "format": "text", "objects": [OBJECT, OTHER], "written": {}}
 
 
 class Tool:
@@ -119,6 +125,8 @@ def tools(tmp_path_factory):
     for number in range(3000):
         (folder / "drive" / f"{number}.bin").symlink_to(folder / "a.bin")
     write_weights(folder / "weights")
+    (folder / "labelled").mkdir()
+    (folder / "labelled" / "objects.json").write_text(json.dumps(OBJECTS))
     root, found = write_miniature(folder / "kitti"), write_judged_results(folder / "found")
     judged = ("--root", root, "--detections", found)
     running = {}
@@ -126,6 +134,7 @@ def tools(tmp_path_factory):
         for name, program, *arguments in (
             ("browsing", "visualize", "a.bin", "b.bin", "c.bin", "--no-detections"),
             ("judging", "visualize", *judged, "--start", "000005"),
+            ("reviewing", "visualize", "a.bin", "b.bin", "c.bin", "--review", "labelled"),
             ("playing", "demo", "drive", "--weights", "weights", "--loop"),
         ):
             running[name] = Tool(program, *arguments, folder=folder)
@@ -199,6 +208,24 @@ def test_keys_lead_to_numbers_to_the_worst_frames_and_save_sheets(tools):
     code, out, err = tool.end()
     assert (code, err) == (0, "")
     assert (pictures / "ranking.json").is_file() and out.count("000007_sheet.png written") == 1
+
+
+def test_keys_decide_on_objects(tools):
+    tool = tools["reviewing"]
+    tool.wait_for("^a .*object 1 of 2")
+    tool.press("Right", "^c .*object 1 of 2")
+    tool.press("v")
+    tool.press("a", "^c .*object 2 of 2")
+    tool.press("x")
+    path = tool.folder / "labelled" / "objects.json"
+
+    def verdicts():
+        return [one["verdict"] for one in json.loads(path.read_text())["objects"]]
+
+    tool.wait_until(lambda: verdicts() == ["accept", "reject"], "no verdicts")
+    tool.press("q")
+    assert tool.end() == (0, "", "")
+    assert json.loads(path.read_text())["objects"][0]["boxes"]["a"].endswith("3.1416")
 
 
 def test_a_screenshot_is_asked_for_until_it_comes():

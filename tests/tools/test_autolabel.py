@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -15,9 +16,20 @@ from millisecond.data.kitti.labels import read_labels
 from millisecond.data.metric.matching import box_iou
 from millisecond.data.simulator import write_drive
 from millisecond.detector.detection_files import read_result
+from millisecond.detector.draw.style import CLASS_COLOURS, FAINT
+from millisecond.tools import autolabel, visualize
 from millisecond.tools.autolabel import main
+from tests.helpers.warm_processes import WarmProcess
 
 SCANS = 5
+HOLDER = """
+import sys, time
+from pathlib import Path
+from millisecond.data.files import locked
+with locked(Path(sys.argv[1])):
+    (Path(sys.argv[1]) / "held").touch()
+    time.sleep(60)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -91,32 +103,179 @@ def test_a_second_run_writes_the_same_bytes(drive, first, output):
         assert after[path] == before[path]
 
 
-def test_corrections_are_kept(drive, output, capsys):
+def test_corrections_by_hand_are_kept(drive, output, capsys):
+    """Of label files, and verdicts in the list; also of an object that is not found again."""
     corrected = output / "labels" / "000002.txt"
     corrected.write_text("1 2 3 4 2 1.5 0.5 Car\n")
     content = json.loads((output / "objects.json").read_text())
     sure = sorted((o for o in content["objects"] if o["labelled"]), key=lambda o: -o["confidence"])
     refused = next(one for one in content["objects"] if not one["labelled"])
     sure[0]["verdict"], sure[1]["verdict"], refused["verdict"] = "reject", "Tram", "accept"
-    lost = sure[0] | {"box": [500.0, 0, 0, 4, 2, 1.5, 0], "verdict": "accept"}
-    content["objects"].append(lost)
+    own = {"frame": "000001", "boxes": {"000001": "90.0 0 0 4 2 1.5 0"}, "verdict": "accept"}
+    content["objects"].append(sure[0] | own)
     (output / "objects.json").write_text(json.dumps(content))
     for _ in range(2):
         assert label(drive, output) == 0
-        said = capsys.readouterr()
-        assert "000002 is corrected by hand and kept" in said.out
-        assert "fits no object, but is kept" in said.err
+        assert "000002 is corrected by hand and kept" in capsys.readouterr().out
         assert corrected.read_text() == "1 2 3 4 2 1.5 0.5 Car\n"
-        verdicts = {one["id"]: one["verdict"] for one in objects(output) if one != lost}
-        given = {sure[0]["id"]: "reject", sure[1]["id"]: "Tram", refused["id"]: "accept"}
-        assert given == {key: verdict for key, verdict in verdicts.items() if verdict}
-        assert lost in objects(output)
-        name_of = {}
-        for number in range(SCANS):
-            result = read_result(output / "tracks" / f"{number:06d}.json")
-            name_of |= dict(zip(result.ids.tolist(), result.found.names, strict=True))
-        assert sure[0]["id"] not in name_of and name_of[sure[1]["id"]] == "Tram"
-        assert refused["id"] in name_of
+        decided = [one for one in objects(output) if one["verdict"]]
+        expected = [sure[0], sure[1], refused, sure[0] | own]
+        kept = ("verdict", "class", "frame", "boxes")
+        assert sorted(str([one[key] for key in kept]) for one in decided) == sorted(
+            str([one[key] for key in kept]) for one in expected
+        )
+        found = {path.stem: read_result(path) for path in (output / "tracks").glob("*.json")}
+        for one, name in ((sure[1], "Tram"), (refused, refused["class"]), (own, "Car")):
+            for scan, line in one["boxes"].items():
+                labels = found[scan].found
+                at = np.flatnonzero(np.abs(labels.boxes - numbers(line)).max(axis=1) < 1e-4)
+                assert [(labels.names[i], labels.scores[i]) for i in at] == [(name, 1.0)]
+        assert not any(labels_at(sure[0], scan, output) for scan in sure[0]["boxes"])
+
+
+def numbers(line):
+    return np.array(line.split(), float)
+
+
+def labels_at(one, scan, output):
+    """Boxes, classes and scores of the labels that overlap an object by half from above."""
+    found = read_result(output / "tracks" / f"{scan}.json").found
+    box = np.tile(numbers(one["boxes"][scan]), (len(found.boxes), 1))
+    rows = np.flatnonzero(box_iou(box, found.boxes)[0] > 0.5)
+    return [(found.boxes[i], found.names[i], found.scores[i]) for i in rows]
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    """Windows take these keys, one after another, and close."""
+    keys, seen = [], []
+
+    class Typist:
+        open = True
+
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def show(self, shown):
+            seen.append(shown)
+
+        def wait(self):
+            self.open = len(keys) > 1
+            return [keys.pop(0)] if keys else []
+
+    monkeypatch.setattr(visualize, "Window", Typist)
+    return keys, seen
+
+
+def review(drive, output, *more):
+    return visualize.main(["--root", str(drive), "--review", str(output), *more])
+
+
+def turned(line):
+    yaw = numbers(line)[6] + np.pi
+    return [*numbers(line)[:6], np.arctan2(np.sin(yaw), np.cos(yaw))]
+
+
+def test_decisions_in_the_window_outlive_other_weights(drive, output, typed, monkeypatch):
+    """The other network finds all boxes elsewhere, and as another class."""
+    keys, _ = typed
+    before = objects(output)
+    keys += ["v", "a", "x", "k", "n", "a", "x", "u", "b", "q"]
+    assert review(drive, output) == 0
+    after = objects(output)[:5]
+    *verdicts, other = (one["verdict"] for one in after)
+    corrected = verdicts[2]
+    assert (verdicts, other) == (["accept", "reject", corrected, "accept"], "reject")
+    assert corrected not in (None, "accept", "reject", before[2]["class"])
+    for scan, line in after[0]["boxes"].items():
+        wanted = turned(before[0]["boxes"][scan])
+        np.testing.assert_allclose(numbers(line), wanted, atol=2e-4)
+    merge = autolabel.merge_views
+
+    def other_network(views):
+        found = merge(views)
+        return found._replace(boxes=found.boxes + 0.1, names=("Van",) * len(found.names))
+
+    monkeypatch.setattr(autolabel, "merge_views", other_network)
+    for _ in range(2):
+        assert label(drive, output) == 0
+        for one in after:
+            name = corrected if one is after[2] else one["class"]
+            for scan, line in one["boxes"].items():
+                found = labels_at(one, scan, output)
+                if one["verdict"] == "reject":
+                    assert not found
+                    continue
+                [(box, kind, score)] = found
+                assert (kind, score) == (name, 1.0)
+                np.testing.assert_allclose(box, numbers(line), atol=1e-4)
+        names = {one["class"] for one in objects(output) if one["verdict"] is None}
+        assert names == {"Van"}
+
+
+def test_every_key_is_saved_at_once_and_can_be_taken_back(drive, output, typed):
+    keys, seen = typed
+    before = objects(output)
+    review_of = []
+    for key in ("a", "x", "k", "v", "q"):
+        keys[:] = [key, "q"]
+        assert review(drive, output) == 0
+        review_of.append([one["verdict"] for one in objects(output)])
+    assert [sum(v is not None for v in verdicts) for verdicts in review_of] == [1, 2, 3, 4, 4]
+    seen.clear()
+    first = before[4]
+    keys[:] = ["k", "v", "right", "right", "left", "u", "q"]
+    assert review(drive, output) == 0
+    assert objects(output)[4] == first
+    assert "object 5 of" in seen[0].title and seen[0].figures["decided"].startswith("4 of")
+    assert [bool(shown.follow) for shown in seen[:3]] == [True, False, False]
+    scans = list(first["boxes"])
+    at = scans.index(first["frame"])
+    ends = [min(at + 1, len(scans) - 1), min(at + 2, len(scans) - 1)]
+    expected = [scans[i] for i in (at, at, at, *ends, max(ends[1] - 1, 0))]
+    assert [shown.title.split()[0] for shown in seen[:6]] == expected
+    for shown, scan in zip(seen[:1], expected, strict=False):
+        row = shown.detections.ids.tolist().index(first["id"])
+        np.testing.assert_allclose(shown.detections.boxes[row], numbers(first["boxes"][scan]), 1e-4)
+        other = [c for i, c in enumerate(shown.detections.colours) if i != row]
+        assert shown.detections.colours[row] == CLASS_COLOURS[first["class"]]
+        assert set(other) == {FAINT}
+
+
+def test_reviews_that_are_refused(drive, output, typed, tmp_path, capsys, monkeypatch):
+    def told(*arguments):
+        assert review(drive, *arguments) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    assert "no such file" in told(tmp_path / "none")
+    assert "not to be shown" in told(output, "--frames", "000001")
+    with pytest.raises(SystemExit):
+        review(drive, output, "--output", str(tmp_path))
+    assert "does not go with --output" in capsys.readouterr().err
+    holder = WarmProcess(["-c", HOLDER, str(output)], {})
+    while not (output / "held").exists():
+        time.sleep(0.01)
+    assert "is writing there" in told(output)
+    holder.kill()
+    holder.communicate()
+
+    def refuse(*_):
+        raise visualize.WindowUnavailable("no display")
+
+    monkeypatch.setattr(visualize, "Window", refuse)
+    assert told(output) == "error: --review needs a window: no display"
+    content = json.loads((output / "objects.json").read_text())
+    for change in ({"verdict": "two words"}, {"frame": "7"}, {"boxes": {"000001": "1 2"}}):
+        broken = content | {"objects": [content["objects"][0] | change]}
+        (output / "objects.json").write_text(json.dumps(broken))
+        assert "mend it" in told(output)
 
 
 def test_formats(drive, first, tmp_path):

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 
 from millisecond.data.live.inputs import RecordedScans, ScanFile, find_inputs
 from millisecond.data.live.pool import ReaderPool
@@ -161,6 +162,40 @@ def test_scans_larger_than_the_shared_memory(tmp_path, weights, quick, processes
         boxes = json.loads((tmp_path / "out" / f"{name}.json").read_text())["boxes"]
         expected = boxes_of(points)[0].boxes
         np.testing.assert_allclose(np.reshape(boxes, (-1, 7))[:, :6], expected[:, :6], atol=6e-5)
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_the_progress_line_says_how_busy_the_detector_is(
+    tmp_path, weights, monkeypatch, capsys, overlapped
+):
+    """By a clock of its own: 3 s in the detector for a scan, 1 s to read it."""
+    for number in range(10):
+        cloud(10, number).tofile(tmp_path / f"{number}.bin")
+    now = [0.0]
+
+    def stream(_, clouds):
+        before = None
+        for points in clouds:
+            now[0] += 3
+            if not overlapped:
+                yield boxes_of(points)
+            elif before is not None:
+                yield boxes_of(before)
+            before = points
+        if overlapped:
+            yield boxes_of(before)
+
+    def read(*arguments):
+        now[0] += 1
+        return read_scan(*arguments)
+
+    read_scan = tool.read_scan
+    monkeypatch.setattr(tool.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(tool, "read_scan", read)
+    monkeypatch.setattr(Detector, "stream", stream)
+    monkeypatch.setattr(tool, "tqdm", lambda **options: tqdm(**options | {"disable": False}))
+    assert run("--weights", weights, tmp_path, "--device", "cpu", "--output", tmp_path / "out") == 0
+    assert re.search(r"10/10 .*detector busy 75 %", capsys.readouterr().err)
 
 
 class Killed:
@@ -520,6 +555,68 @@ def test_names_that_would_be_written_over(tmp_path):
     (tmp_path / "b" / "000000.bin").rename(tmp_path / "b.bin")  # whose results are b.json
     assert sorted(names(tmp_path)) == ["b", "b"]
     assert find_inputs([f"{bag}:/points"]) == [RecordedScans("b", f"{bag}:/points")]
+
+
+def test_another_file_system_has_what_the_local_one_has(
+    tmp_path, weights, scans, quick, processes, capsys
+):
+    """As file:// here; s3:// and others differ in pyarrow alone."""
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("rosbags")
+    write_clouds(scans / "drive.bag", "ros1", [cloud(1000 + n, n) for n in range(9)])
+    (scans / ".hidden").mkdir()
+    cloud(9).tofile(scans / ".hidden" / "x.bin")
+    (tmp_path / "one.txt").write_text(f"{scans.as_uri()}\n")
+    said = []
+    for number, source in enumerate((scans, scans.as_uri() + "/", tmp_path / "one.txt")):
+        assert run("--weights", weights, source, "--output", tmp_path / f"out{number}") == 2
+        lines = capsys.readouterr().err.splitlines()
+        said.append([line for line in lines if line.startswith("error: ")])
+    folders = [files(tmp_path / f"out{number}") for number in range(3)]
+    assert folders[0] == folders[1] == folders[2] and "drive/000008.json" in folders[0]
+    assert said[0] == said[1] == said[2] and len(said[0]) == 2
+    assert names((scans / "b" / "001.bin").as_uri()) == ["001"]
+    inner = tmp_path / "kitti" / "velodyne_points" / "data"
+    inner.mkdir(parents=True)
+    cloud(9).tofile(inner / "0000000007.bin")
+    assert names(inner.parents[1].as_uri()) == names(inner.parents[1]) == ["0000000007"]
+
+
+def test_a_table_in_another_file_system(
+    tmp_path, weights, scans, quick, small_parts, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    common, there = ("--weights", weights, scans, "--output"), tmp_path / "there" / "all.parquet"
+    assert run(*common, tmp_path / "other.parquet") == 2
+    assert run(*common, there.as_uri()) == 2
+    assert rows_of(there) == rows_of(tmp_path / "other.parquet")
+    assert f"written to {there.as_uri()}" in capsys.readouterr().out
+    assert run(*common, there.as_uri()) == 2
+    assert error_of(capsys).endswith("all.parquet: is there already; give another --output")
+    there.unlink()  # as if it had not got there
+    assert run(*common, there.as_uri(), "--resume") == 2
+    assert rows_of(there) == rows_of(tmp_path / "other.parquet")
+    shards = tmp_path / "there" / "shards.parquet"
+    for number in (1, 2):
+        assert run(*common, shards.as_uri(), "--shard", f"{number}/2") in (0, 2)
+    assert read_table(shards).keys() == read_table(there).keys()
+    assert run(*common, (tmp_path / "folder").as_uri()) == 2
+    assert "only a .parquet file may be a URI" in capsys.readouterr().err
+
+
+def test_a_file_system_that_cannot_be_reached_is_one_line(tmp_path, weights, monkeypatch, capsys):
+    pytest.importorskip("pyarrow")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    for uri, said in (
+        ("s3://bucket/drives?endpoint_override=127.0.0.1:1&scheme=http", "bucket"),
+        ("nowhere://bucket/drives", "nowhere"),
+        ((tmp_path / "none").as_uri(), "none: no such file or folder"),
+        (tmp_path.as_uri(), "files there"),
+    ):
+        assert run("--weights", weights, uri, "--output", tmp_path / "out") == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ") and said in line
 
 
 def test_evaluate_reads_a_table(tmp_path, kitti_miniature_results, capsys):

@@ -70,7 +70,8 @@ def test_every_program_runs_from_a_checkout_that_is_not_installed(tmp_path):
 
 
 OF_OTHERS = {  # options of other programs that a help names
-    "autolabel": {"--track", "--root", "--overlap"},  # of detect and evaluate_tracks
+    # of detect, evaluate_tracks and visualize
+    "autolabel": {"--track", "--root", "--overlap", "--review"},
     "evaluate_tracks": {"--weights", "--track", "--output"},  # of detect
     "train": {"--logdir", "--nproc-per-node"},  # of tensorboard and torchrun
 }

@@ -9,6 +9,7 @@ import torch
 
 from millisecond.data.datasets import open_dataset
 from millisecond.detector.weights import save_weights
+from millisecond.tools.detect import main as detect
 from millisecond.tools.suggest import main
 from tests.helpers.kitti_miniature import IDS, write_miniature
 from tests.helpers.small_detector import build_small_network
@@ -82,6 +83,50 @@ def test_orders_what_has_no_labels_in_kittis_layout(
             open_dataset(root, "all")
 
 
+@pytest.mark.parametrize("kind", ["folder", "table", "shards"])
+def test_results_tell_the_entropy_that_the_network_has(
+    folder, weights, tmp_path, kind, capsys, monkeypatch
+):
+    common, options = ["--device", "cpu"], ["--root", str(folder), "--count", "2"]
+    if kind != "folder":
+        pytest.importorskip("pyarrow")
+    output = tmp_path / ("results" if kind == "folder" else "all.parquet")
+    for shard in (["--shard", "1/2"], ["--shard", "2/2"]) if kind == "shards" else ([],):
+        detection = [str(folder / "points"), "--weights", str(weights), "--output", str(output)]
+        assert detect([*detection, *common, *shard]) == 0
+    figures = [tmp_path / f"{number}.json" for number in range(3)]
+    ours = [str(weights), *common, *options, "--by", "entropy", "--json", str(figures[0])]
+    assert main(ours) == 0
+    monkeypatch.setattr(np, "load", None)  # no scan is read
+    capsys.readouterr()
+    assert main(["--detections", str(output), *options, "--json", str(figures[1])]) == 0
+    assert main(["--detections", str(output), "--json", str(figures[2])]) == 0
+    network, results, every = (json.loads(path.read_text())["most_first"] for path in figures)
+    assert [row["frame"] for row in results] == [row["frame"] for row in network]
+    for row, wanted in zip(results, network, strict=True):
+        assert row["entropy"] == pytest.approx(wanted["entropy"], abs=1e-5)
+        assert row["boxes"] == wanted["boxes"] and row["disagreement"] is None
+    assert {row["frame"] for row in every} == {"0", "1", "2", "3", "4"}
+    assert capsys.readouterr().out.splitlines()[1].split()[3] == "-"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "give WEIGHTS and --root, or --detections"),
+        (["any"], "give WEIGHTS and --root, or --detections"),
+        (["any", "--root", "mine", "--detections", "found"], "give WEIGHTS and --root, or"),
+        (["--detections", "found", "--by", "both"], "--by both compares with the scan's mirror"),
+        (["--detections", "found", "--turn", "90"], "go with WEIGHTS"),
+        (["--detections", "found", "--split", "val"], "--split goes with --root"),
+    ],
+)
+def test_arguments_that_do_not_go_together(arguments, told, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert told in capsys.readouterr().err
+
+
 def test_a_turned_sensor_suggests_the_same(folder, weights, tmp_path):
     figures = [tmp_path / "a.json", tmp_path / "b.json"]
     options = [str(weights), "--root", str(folder), "--device", "cpu"]
@@ -100,11 +145,18 @@ def test_a_turned_sensor_suggests_the_same(folder, weights, tmp_path):
 def test_mistakes_are_one_line(folder, weights, capsys):
     for number in range(4):
         (folder / "labels" / f"{number}.txt").write_text("")
+    first = folder / "first.txt"
+    first.write_text("0\n")
     for arguments, told in [
         ([str(weights), "--root", str(folder)], "all 5 scans have labels; name a split"),
         ([str(weights), "--root", str(folder), "--split", "odd"], "odd.txt"),
         (["no.safetensors", "--root", str(folder)], "no.safetensors"),
+        (["--detections", str(folder)], "mine: no results of millisecond detect"),
+        (["--detections", str(folder / "no.parquet")], "no.parquet: no such file"),
+        (["--detections", "x", "--root", str(folder), "--split", "odd"], "odd.txt"),
+        (["--detections", "x", "--root", str(folder), "--split", str(first)], "0.json: no such"),
     ]:
-        assert main([*arguments, "--device", "cpu"]) == 2
+        device = [] if "--detections" in arguments else ["--device", "cpu"]
+        assert main([*arguments, *device]) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert line.startswith("error: ") and told in line
