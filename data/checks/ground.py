@@ -6,7 +6,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 NEAR = (3.0, 30.0)  # metres from the sensor where the ground is looked for
@@ -74,52 +73,64 @@ def plane_of(points: Tensor) -> Fit | str:
     if len(x) < FEW:
         return f"only {len(x)} m2 within {NEAR[1]:g} m have points"
     weight = 1 / (1 + (x * x + y * y) / 10**2)
-    rows = torch.stack([x, y, torch.ones_like(x)], 1)
-    plane = _likeliest(rows, z, weight)
+    plane = _likeliest(x, y, z, weight)
     if plane is None:
         return "its points lie along a line"
-    rows, z, weight = rows.double(), z.double(), weight.double()
-    hold = torch.diag(rows.new_tensor([DOUBT, DOUBT, 0.0]))
+    rows = np.stack([x, y, np.ones_like(x)]).astype(np.float64)
+    hold = np.diag([DOUBT, DOUBT, 0.0])
     for within in np.linspace(*WITHIN, 5):
-        off = z - rows @ plane
-        own = weight * (1 - (off / (2 * within)) ** 2).clamp(min=0) ** 2
-        plane = torch.linalg.solve(rows.T @ (own[:, None] * rows) + hold, rows.T @ (own * z))
-    off = z - rows @ plane
-    on = float((weight * (off.abs() < WITHIN[0])).sum() / weight.sum())
+        off = _above(plane, rows[0], rows[1], z)
+        own = weight * (1 - (off / (2 * within)) ** 2).clip(min=0) ** 2
+        products = (rows[:, None] * rows * own).sum(axis=2)
+        plane = np.linalg.solve(products + hold, (rows * own * z).sum(axis=1))
+    off = _above(plane, rows[0], rows[1], z)
+    on = float((weight * (np.abs(off) < WITHIN[0])).sum() / weight.sum())
     below = float((weight * (off < -BELOW)).sum() / weight.sum())
     slope_x, slope_y, level = plane.tolist()
     return Fit(slope_x, slope_y, level, on, below)
 
 
-def _lowest(points: Tensor) -> Tensor:
-    """[3, N] float32 x, y, z: the lowest near point of each cell; all where several are as low."""
+def _above(planes: np.ndarray, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Heights of points above a plane [3] or each of planes [3, N, 1]."""
+    return z - (planes[0] * x + planes[1] * y + planes[2])
+
+
+def _lowest(points: Tensor) -> np.ndarray:
+    """[3, N] float32 x, y, z: the lowest near point of each cell; all where several are as low.
+
+    This and what follows is numpy, because torch would have all cores of a machine work together on
+    so little, and wait for the last of them.
+    """
     step = next(step for step in STEPS if len(points) <= step * LOOKED_AT or step == STEPS[-1])
-    found = points[::step, :3].float().T.contiguous()
-    away = torch.hypot(found[0], found[1])
-    near = torch.nonzero((away > NEAR[0]) & (away < NEAR[1]) & found[2].isfinite())[:, 0]
+    found = np.ascontiguousarray(points[::step, :3].cpu().numpy().T, np.float32)
+    away = np.hypot(found[0], found[1])
+    near = (away > NEAR[0]) & (away < NEAR[1]) & np.isfinite(found[2])
     x, y, z = found = found[:, near]
     side = 2 * int(NEAR[1] / CELL)
-    key = (x / CELL + side / 2).int() * side + (y / CELL + side / 2).int()
-    lowest = z.new_full((side * side,), math.inf)
-    lowest = lowest.scatter_reduce(0, key.long(), z, "amin")
-    return found[:, torch.nonzero(z == lowest[key])[:, 0]]
+    key = (x / CELL + side / 2).astype(np.int64) * side + (y / CELL + side / 2).astype(np.int64)
+    lowest = np.full(side * side, np.inf, np.float32)
+    np.minimum.at(lowest, key, z)
+    return found[:, z == lowest[key]]
 
 
-def _likeliest(rows: Tensor, z: Tensor, weight: Tensor) -> Tensor | None:
+def _likeliest(
+    x: np.ndarray, y: np.ndarray, z: np.ndarray, weight: np.ndarray
+) -> np.ndarray | None:
     """[3] float64 (slope along x and y, z of the origin): of planes through three of the points the
-    one that most lie near and few below. rows: [N, 3] x, y, 1. None where all lie along a line."""
+    one that most lie near and few below. None where all lie along a line."""
     drawn = np.random.default_rng(0).random((3, TRIED))
-    three = torch.from_numpy((drawn * len(z)).astype(np.int64)).to(z.device)
-    (x, y), (z0, z1, z2) = rows.T[:2], z[three]
-    (x0, x1, x2), (y0, y1, y2) = x[three], y[three]
+    three = (drawn * len(z)).astype(np.int64)
+    (x0, x1, x2), (y0, y1, y2), (z0, z1, z2) = x[three], y[three], z[three]
     area = (x1 - x0) * (y2 - y0) - (x2 - x0) * (y1 - y0)
+    usual = np.abs(area) > 4
+    area = np.where(usual, area, 1)
     a = ((z1 - z0) * (y2 - y0) - (z2 - z0) * (y1 - y0)) / area
     b = ((x1 - x0) * (z2 - z0) - (x2 - x0) * (z1 - z0)) / area
-    usual = (area.abs() > 4) & (torch.hypot(a, b) < STEEPEST)
-    planes = torch.stack([a, b, z0 - a * x0 - b * y0], 1)[usual]
-    if not len(planes):
+    usual &= np.hypot(a, b) < STEEPEST
+    planes = np.stack([a, b, z0 - a * x0 - b * y0])[:, usual]
+    if not planes.size:
         return None
-    some = torch.arange(0, len(z), -(-len(z) // SCORED), device=z.device)
-    above = torch.addmm(z[some], planes, rows[some].T, alpha=-1)
-    score = (1 - (above / WITHIN[0]) ** 2).clamp(min=0) - 0.5 * (above < -BELOW).float()
-    return planes[(score @ weight[some]).argmax()].double()
+    some = slice(None, None, -(-len(z) // SCORED))
+    above = _above(planes[:, :, None], x[some], y[some], z[some])
+    score = (1 - (above / WITHIN[0]) ** 2).clip(min=0) - 0.5 * (above < -BELOW)
+    return planes[:, (score * weight[some]).sum(axis=1).argmax()].astype(np.float64)
