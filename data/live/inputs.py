@@ -34,6 +34,14 @@ class RecordedScans(NamedTuple):
     source: str  # as `open_source` takes it
 
 
+class Unit(NamedTuple):
+    """What is detected at a stretch: some files in a row, or a recording."""
+
+    number: int  # among all units
+    files: Sequence[ScanFile] = ()
+    recording: RecordedScans | None = None
+
+
 def find_inputs(inputs: Sequence[str]) -> list[ScanFile | RecordedScans]:
     """The scans of files, folders (with all folders in them), drives, bags, packets, patterns such
     as "*/*.bin" and lists: text files that name an input per line, below their own folder.
