@@ -122,6 +122,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--output", type=output_path, required=True, help="folder, or FILE.parquet")
     add("--resume", action="store_true", help="go on with a run that was stopped")
     add("--shard", type=part, metavar="K/N", help="detect only the part K of N of the inputs")
+    add(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="HOST:PORT",
+        help="detect on all GPUs of a cluster of Ray (default: of this machine)",
+    )
     add("--config", type=Path, help=COLUMN_CONFIG)
     add("--calib", type=Path, help="KITTI calibration file, or folder of them")
     add("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
@@ -153,6 +160,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         if options.output.suffix != SUFFIX or options.track:
             parser.error("--shard goes with a .parquet output, and not with --track")
         options.output /= shard_name(options.shard)
+    if options.ray is not None:
+        if options.track or options.shard:
+            parser.error("--ray: not with --track or --shard")
+        if not options.weights:
+            parser.error("--ray goes with --weights: without, the first scan chooses them")
+        if options.device not in (None, "cpu", "cuda"):
+            parser.error(f"--device {options.device}: with --ray say cpu or cuda")
     return options
 
 
@@ -179,6 +193,11 @@ def detect_all(options: argparse.Namespace) -> None:
     if options.calib and recording:
         raise ValueError(f"{recording.source}: --calib is for scans in files; detect it separately")
     is_table(options.output)  # its package is there
+    if options.ray is not None:
+        from millisecond.tools.fleet import detect_on_cluster
+
+        detect_on_cluster(inputs, options)
+        return
     with ReaderPool(processes_for(options.device, inputs)) as pool:
         detector = detector_of(options)
         with opened(options, detector, inputs) as output:
@@ -212,9 +231,14 @@ def processes_for(device: str | None, inputs: Sequence[ScanFile | RecordedScans]
     """How many processes read and write. A CPU detects slower than one of its cores reads, and
     needs them all; a GPU needs one."""
     few = len(inputs) <= TOGETHER and all(isinstance(one, ScanFile) for one in inputs)
-    if few or usable_device(device).type == "cpu":
+    if few:
         return 0
-    return min(len(os.sched_getaffinity(0)) - 1, MOST_PROCESSES)
+    return readers_beside(usable_device(device).type, len(os.sched_getaffinity(0)))
+
+
+def readers_beside(device: str, cores: int) -> int:
+    """Processes beside that of a detector, which all have so many cores."""
+    return 0 if device == "cpu" else min(max(cores - 1, 0), MOST_PROCESSES)
 
 
 class Facts(NamedTuple):

@@ -81,19 +81,27 @@ class Shard(NamedTuple):
     bad: Sequence[str]  # lines on those that could not be read
 
 
-def settings_of(
-    options: argparse.Namespace, detector: Detector, inputs: Sequence[ScanFile | RecordedScans]
-) -> Settings:
-    """All that the results depend on, in a form for people."""
-    columns = columns_of(options.config, detector.config)
-    version = "of a checkout"
+def version() -> str:
+    """Of this program."""
     with suppress(metadata.PackageNotFoundError):
-        version = metadata.version("millisecond")
+        return metadata.version("millisecond")
+    return "of a checkout"
+
+
+def settings_of(
+    options: argparse.Namespace,
+    detector: Detector,
+    inputs: Sequence[ScanFile | RecordedScans],
+    device: str | None = None,
+) -> Settings:
+    """All that the results depend on, in a form for people. device: the detector's, or that of the
+    machines which detect."""
+    columns = columns_of(options.config, detector.config)
     names = "\n".join(one.name for one in inputs).encode("utf-8", "surrogateescape")
     return {
-        "version": version,
+        "version": version(),
         "weights": detector.fingerprint(),
-        "device": detector.device.type,
+        "device": device or detector.device.type,
         "--calib": str(options.calib or ""),
         "points": repr(columns),
         "--format": options.format,
@@ -341,10 +349,13 @@ def is_table(output: Path) -> bool:
 
 @contextmanager
 def opened(
-    options: argparse.Namespace, detector: Detector, inputs: Sequence[ScanFile | RecordedScans]
+    options: argparse.Namespace,
+    detector: Detector,
+    inputs: Sequence[ScanFile | RecordedScans],
+    device: str | None = None,
 ) -> Iterator[FolderOutput | TableOutput]:
-    """The output, which no other run has meanwhile."""
-    run = settings_of(options, detector, inputs)
+    """The output, which no other run has meanwhile. device: as of `settings_of`."""
+    run = settings_of(options, detector, inputs, device)
     if is_table(options.output):
         try:
             with locked(parts_of(options.output)):
