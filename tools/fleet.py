@@ -197,7 +197,8 @@ def _reports(ray: Any, workers: Workers, units: Sequence[Unit], task: Task) -> I
     except ray.exceptions.RayError as error:
         if cause := getattr(error, "cause", None):  # a mistake of this program
             raise cause from error
-        raise ValueError(f"--ray: {one_line(error)}; the same command with --resume goes on")
+        last = str(error).strip().splitlines()[-1]  # the lines before it are a trace
+        raise ValueError(f"--ray: {last}; the same command with --resume goes on") from error
 
 
 def versions() -> dict[str, str]:
