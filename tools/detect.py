@@ -90,6 +90,9 @@ With --shard 3/8 only the third of eight equal parts of the inputs is detected, 
 OUTPUT.parquet/3-of-8.parquet: machines that share the work need nothing but the inputs. All parts
 together are what one run finds.
 
+With --ray all GPUs of this machine detect, or of the cluster of Ray that is named (pip install
+millisecond[fleet], docs/fleet.md). All its machines see inputs and outputs under the same names.
+
 With --format text, OUTPUT/000008.txt holds lines `x y z l w h yaw class` instead; with --format
 labelcloud, OUTPUT/000008.json is what labelCloud opens. Both are labels of a data set of plain
 files, to be corrected by hand, and are never written over.

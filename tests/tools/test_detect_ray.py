@@ -17,6 +17,7 @@ from millisecond.detector.detection_table import read_table
 from millisecond.detector.weights import save_weights
 from millisecond.tools import detect as tool
 from millisecond.tools import detecting
+from tests.helpers.ros_bags import write_clouds
 from tests.helpers.small_detector import build_small_network, cloud
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,7 +99,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def test_a_worker_and_a_node_are_killed(tmp_path, weights, scans, one, cluster, monkeypatch):
-    """In the middle. In the next run there are twice as many nodes as were left, and a recording."""
+    """In the middle. The next run has twice as many nodes as were left, and a recording."""
     pytest.importorskip("rosbags")
     add, reports = tool.Report.add, []
 
