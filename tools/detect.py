@@ -240,7 +240,7 @@ def processes_for(device: str | None, inputs: Sequence[ScanFile | RecordedScans]
 
 
 def readers_beside(device: str, cores: int) -> int:
-    """Processes beside that of a detector, which all have so many cores."""
+    """How many processes read and write beside a detector's, on so many cores together."""
     return 0 if device == "cpu" else min(max(cores - 1, 0), MOST_PROCESSES)
 
 

@@ -94,8 +94,8 @@ def settings_of(
     inputs: Sequence[ScanFile | RecordedScans],
     device: str | None = None,
 ) -> Settings:
-    """All that the results depend on, in a form for people. device: the detector's, or that of the
-    machines which detect."""
+    """All that the results depend on, in a form for people. device: of the machines that
+    detect, where it is another than the detector's."""
     columns = columns_of(options.config, detector.config)
     names = "\n".join(one.name for one in inputs).encode("utf-8", "surrogateescape")
     return {
@@ -292,7 +292,7 @@ class FolderOutput:
         self._folder.begin()
 
     def end(self, bad: Sequence[str]) -> Sequence[str]:
-        """Lines on all scans that could not be read; bad: those of this run."""
+        """Lines on all scans that could not be read; bad: the lines of this run."""
         return bad
 
 
@@ -329,7 +329,7 @@ class TableOutput:
             return told_by(self.path)["bad"]
         if not self._begun:  # no scan could be read
             return bad
-        parts = sorted(self.folder.glob(f"[!.]*{SUFFIX}"))
+        parts = sorted(self.folder.glob(f"[!.]*-*{SUFFIX}"))
         joined = self.folder / JOINED  # what a kill leaves of it goes with the parts
         bad = join_tables(parts, joined, self._settings)
         joined.replace(self.path)

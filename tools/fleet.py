@@ -14,8 +14,9 @@ import pickle
 import platform
 import secrets
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +44,7 @@ from millisecond.tools.program import detector_of, one_line
 TOGETHER = 8  # units that an actor is given at a time, fewer of a short run
 SHARES = 8  # that each actor is given at least, so that all end at about the same time
 TRIES = 4  # of units whose worker is lost each time
+TOKEN = ".ray-"  # in the folder of results: a file of the run, and one of each group of units
 PATIENCE = 10  # seconds until a cluster has answered
 SAME = ("weights", "points")  # of the settings, in all workers
 
@@ -93,12 +95,12 @@ def detect_on_cluster(
 
 @contextmanager
 def cluster(address: str) -> Iterator[Any]:
-    """The library, connected to the cluster of that address. Without one, to that of this machine,
-    which is begun where there is none. Raises ValueError or OSError."""
+    """The library, connected to the cluster of that address. Without an address it is the cluster
+    of this machine, which is begun where there is none. Raises ValueError or OSError."""
     ray = require("ray", "--ray")
     require("ray.data", "--ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # it warns of what needs no action
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its warnings need no action
     if address:
         require_answer(address)
     for logger in ("ray", "ray.data"):
@@ -154,7 +156,9 @@ def _shared(
     settings: Settings,
 ) -> Report:
     """Has the units detected by the workers."""
-    token = output.folder / f".{secrets.token_hex(8)}"  # seen where the folder itself is seen
+    for path in output.folder.glob(f"{TOKEN}*"):  # of a run that was killed
+        path.unlink()
+    token = output.folder / (TOKEN + secrets.token_hex(8))  # seen where the folder itself is seen
     token.touch()
     begun = Begun(output.results)
     task = Task(options, begun, settings, Path.cwd(), token, workers.cores)
@@ -202,7 +206,7 @@ def _reports(ray: Any, workers: Workers, units: Sequence[Unit], task: Task) -> I
 
 
 def versions() -> dict[str, str]:
-    """Of what computes results."""
+    """Results come from these."""
     return {"millisecond": version(), "torch": torch.__version__}
 
 
@@ -216,27 +220,32 @@ class Worker:
     def __init__(self, wanted: dict[str, str], task: bytes):
         """wanted: versions of the program that asks; task: a `Task` of that program."""
         self._failed: Exception | None = None
-        with self._telling():
+
+        def begin() -> None:
             _require_same(wanted, versions())
             self._task = pickle.loads(task)
             self._detecting = _begin(self._task)
 
-    def __call__(self, rows: dict[str, np.ndarray]) -> dict[str, list[bytes]]:
-        reports: list[Report | Exception | None] = []
-        for group in rows["units"]:
-            with self._telling():
-                if not self._failed:
-                    units = pickle.loads(group)
-                    _require_inputs(units[0])
-                    _count_tries(self._task.token, units[0])
-                    reports.append(self._detecting.run(units))
-        return {"report": [pickle.dumps(one) for one in [*reports, self._failed] if one]}
+        self._tried(begin)
 
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def __call__(self, rows: dict[str, np.ndarray]) -> dict[str, list[bytes]]:
+        groups = [pickle.loads(group) for group in rows["units"]]
+        reports = [self._tried(partial(self._detect, group)) for group in groups]
+        return {"report": [pickle.dumps(report or self._failed) for report in reports]}
+
+    def _detect(self, units: Sequence[Unit]) -> Report:
+        _require_inputs(units[0])
+        _count_tries(self._task.token, units[0])
+        return self._detecting.run(units)
+
+    def _tried(self, action: Callable[[], Report | None]) -> Report | None:
+        """What the action returns; None where it fails, or one before it has failed."""
+        if self._failed:
+            return None
+        self._failed = RuntimeError("ended in the middle")
         try:
-            yield
-        except Exception as error:
+            done = action()
+        except (ValueError, OSError, MemoryError, RuntimeError) as error:
             line = f"{platform.node()}: {one_line(error)}"
             if isinstance(error, (ValueError, OSError)):
                 self._failed = ValueError(line)
@@ -244,6 +253,9 @@ class Worker:
                 self._failed = MemoryError(line)
             else:
                 raise
+            return None
+        self._failed = None
+        return done
 
 
 def _begin(task: Task) -> Detecting:
@@ -269,7 +281,9 @@ def _require_inputs(unit: Unit) -> None:
 
 def _count_tries(token: Path, unit: Unit) -> None:
     """Notes that units from this one on begin. Ray itself would never tire of some that end every
-    worker."""
+    worker. Raises ValueError for these, and where the run has ended meanwhile."""
+    if not token.exists():
+        raise ValueError(f"{token.parent}: another run writes there")
     with token.with_name(f"{token.name}.{unit.number}").open("a") as file:
         file.write(".")
         if file.tell() > TRIES:

@@ -23,6 +23,7 @@ from tests.helpers.small_detector import build_small_network, cloud
 ROOT = Path(__file__).resolve().parents[2]
 ray = pytest.importorskip("ray")
 fleet = pytest.importorskip("millisecond.tools.fleet")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +225,7 @@ def test_scans_that_end_every_worker_end_the_run(task, scans):
 def test_a_worker_that_has_failed_fails_for_good(task, scans):
     worker = fleet.Worker({**fleet.versions(), "torch": "0.1"}, pickle.dumps(task))
     for _ in range(2):
-        (said,) = worker({"units": [b"never read"]})["report"]
+        (said,) = worker({"units": [pickle.dumps([])]})["report"]
         assert "another torch" in str(pickle.loads(said))
 
 
