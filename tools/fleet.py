@@ -108,7 +108,8 @@ def cluster(address: str) -> Iterator[Any]:
     try:
         ray.init(address or None, log_to_driver=False, logging_level=logging.ERROR)
     except (RuntimeError, ValueError, OSError) as error:  # versions that differ, among others
-        raise ValueError(f"--ray {address}: {one_line(error)}") from None
+        remedy = "where it asks for a token, set RAY_AUTH_MODE=token"
+        raise ValueError(f"--ray {address}: {one_line(error)}; {remedy}") from None
     try:
         yield ray
     finally:
