@@ -142,7 +142,7 @@ class HesaiPacket(NamedTuple):
     @property
     def returns(self) -> int:
         """Blocks per azimuth; 0 for a mode that is not known."""
-        return RETURNS.get(self.data[self.record.fields["mode"][1]], 0)
+        return RETURNS.get(self.data[self._place("mode")], 0)
 
     @property
     def shape(self) -> tuple[np.dtype, int]:
@@ -156,12 +156,15 @@ class HesaiPacket(NamedTuple):
         place = layout.header + block % layout.blocks * size + (2 if layout.before == 4 else 0)
         return int.from_bytes(self.data[place : place + 2], "little") / 100
 
+    def _place(self, field: str) -> int:
+        """Of a field of the record, in bytes."""
+        return dict(self.record.fields or {})[field][1]
+
     @property
     def time(self) -> float | None:
         """Seconds since 1970 by the sensor's clock; None where that has no date."""
-        fields = self.record.fields
-        date, micros = (fields[name][1] for name in ("date", "micros"))
-        [fraction] = struct.unpack_from("<I", self.data, micros)
+        date = self._place("date")
+        [fraction] = struct.unpack_from("<I", self.data, self._place("micros"))
         year, month, day, *clock = self.data[date : date + 6]
         if year == 0:
             return int.from_bytes(self.data[date + 1 : date + 6], "big") + fraction / 1e6
@@ -173,12 +176,11 @@ class HesaiPacket(NamedTuple):
     @property
     def fault(self) -> tuple[str, str]:
         """A word and a line for what is wrong in it; empty where nothing is."""
-        size = self.record.itemsize
-        if len(self.data) < size:
-            return (
-                "size",
-                f"a packet of {len(self.data)} bytes, a {self.model}'s has {size} or more",
-            )
+        if self.model not in MODELS:
+            return "", ""
+        size, least = len(self.data), self.record.itemsize
+        if size < least:
+            return "size", f"a packet of {size} bytes, of a {self.model} it has {least} or more"
         blocks = np.frombuffer(self.data, self.record, 1)["blocks"]
         if MODELS[self.model].before == 4 and (blocks["begin"] != 0xEEFF).any():
             return "blocks", "a packet of damaged blocks"
@@ -187,7 +189,7 @@ class HesaiPacket(NamedTuple):
         if not self.unit:
             return "unit", f"a {self.model}'s packet that counts its ranges in 0 mm"
         if not self.returns:
-            mode = self.data[self.record.fields["mode"][1]]
+            mode = self.data[self._place("mode")]
             return "mode", f"a {self.model}'s packet with the unknown return mode {mode:#x}"
         return "", ""
 
@@ -282,6 +284,7 @@ def _table(lines: Sequence[str], channels: int) -> TurningAngles:
 
 
 APART = 0.1  # metres; echoes of a ray that are nearer to each other are one
+SURE = 1.0  # degrees after which the direction is known
 BACK = 10.0  # degrees by which a packet may lie behind the one before it
 MOST = 20_000  # packets of a turn; more come from a sensor that stands still
 
@@ -311,11 +314,10 @@ class Decoder:
         """The turn that this packet ends; see `finish`. time: when it came, in seconds."""
         packet, done = HesaiPacket(self._model, data), None
         if self._packets:
-            last = self._packets[-1][1]
-            if len(self._packets) == MOST or packet.shape != last.shape:
+            if len(self._packets) == MOST or packet.shape != self._packets[0][1].shape:
                 done = self.finish()
             else:
-                self._turn_on(last.azimuth(-1), packet.azimuth(-1))
+                self._turn_on(packet.azimuth(-1))
         self._packets.append((time, packet))
         if self._place + self._ahead.min() >= self._end:
             return self._cut()
@@ -332,15 +334,17 @@ class Decoder:
     def _ahead(self) -> np.ndarray:
         return self._angles.ahead * (self._direction or 1)
 
-    def _turn_on(self, before: float, azimuth: float) -> None:
-        step = (azimuth - before + 180) % 360 - 180
+    def _turn_on(self, azimuth: float) -> None:
+        """azimuth: of the last block of a packet, in degrees."""
+        first, last = (self._packets[place][1].azimuth(-1) for place in (0, -1))
+        moved = (azimuth - first + 180) % 360 - 180
         if self._direction:
-            self._place += _forward(step * self._direction)
-        elif step:
-            self._direction = 1 if step > 0 else -1
+            self._place += _forward((azimuth - last) * self._direction)
+        elif abs(moved) >= SURE:
+            self._direction = 1 if moved > 0 else -1
             self._place = azimuth * self._direction
-            period = self._angles.period
-            self._end = ((before * self._direction + self._ahead.max()) // period + 1) * period
+            period, begin = self._angles.period, first * self._direction + self._ahead.max()
+            self._end = (begin // period + 1) * period
 
     def _cut(self) -> tuple[Stamp, np.ndarray] | None:
         """The points up to the end of this turn; begins the next one."""
@@ -369,9 +373,9 @@ class Decoder:
         """echoes: [K, returns, C]; azimuth: [K] degrees; inside: [K, C]. The points [P, 4]."""
         metres = echoes["range"] * np.float32(packet.unit)
         kept = (metres >= MODELS[packet.model].nearest) & inside[:, None]
-        for one in range(metres.shape[1] - 1):
-            later = np.abs(metres[:, one + 1 :] - metres[:, one : one + 1])
-            kept[:, one] &= (later >= APART).all(axis=1)
+        for early in range(metres.shape[1] - 1):
+            apart = np.abs(metres[:, early + 1 :] - metres[:, early : early + 1])
+            kept[:, early] &= (apart >= APART).all(axis=1)
         group, one, channel = np.nonzero(kept)
         turned, raised = (
             np.broadcast_to(np.radians(angle).astype(np.float32), inside.shape)[group, channel]
