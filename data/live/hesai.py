@@ -92,9 +92,20 @@ def model_of(data: bytes) -> str:
     return name or UNREAD.get((major, minor), other)
 
 
+class Record(NamedTuple):
+    """A packet up to the last field that is read, and where its fields are, in bytes."""
+
+    dtype: np.dtype
+    azimuth: int  # of the first block
+    block: int  # from block to block
+    mode: int
+    date: int
+    micros: int
+
+
 @cache
-def record_of(model: str, flags: int = 0) -> np.dtype:
-    """A packet up to the last field that is read; flags: of its header."""
+def record_of(model: str, flags: int = 0) -> Record:
+    """flags: of the packet's header."""
     layout = MODELS[model]
     echo, gap = layout.echo, layout.gap
     if model in FLAGGED:
@@ -113,14 +124,11 @@ def record_of(model: str, flags: int = 0) -> np.dtype:
         }
     )
     tail = layout.header + layout.blocks * block.itemsize + gap
-    return np.dtype(
-        {
-            "names": ["blocks", "mode", "date", "micros"],
-            "formats": [(block, layout.blocks), "u1", "V6", "<u4"],
-            "offsets": [layout.header, *(tail + place for place in layout.tail)],
-            "itemsize": tail + max(layout.tail.micros + 4, layout.tail.date + 6),
-        }
-    )
+    mode, date, micros = (tail + place for place in layout.tail)
+    size = max(mode + 1, date + 6, micros + 4)
+    formats, places = [(block, layout.blocks)], [layout.header]
+    dtype = np.dtype({"names": ["blocks"], "formats": formats, "offsets": places, "itemsize": size})
+    return Record(dtype, layout.header + begin, block.itemsize, mode, date, micros)
 
 
 class HesaiPacket(NamedTuple):
@@ -130,7 +138,7 @@ class HesaiPacket(NamedTuple):
     data: bytes
 
     @property
-    def record(self) -> np.dtype:
+    def record(self) -> Record:
         return record_of(self.model, self.data[11] if self.model in FLAGGED else 0)
 
     @property
@@ -142,29 +150,24 @@ class HesaiPacket(NamedTuple):
     @property
     def returns(self) -> int:
         """Blocks per azimuth; 0 for a mode that is not known."""
-        return RETURNS.get(self.data[self._place("mode")], 0)
+        return RETURNS.get(self.data[self.record.mode], 0)
 
     @property
-    def shape(self) -> tuple[np.dtype, int]:
+    def shape(self) -> tuple[Record, int]:
         """What the packets of a turn have in common."""
         return self.record, self.returns
 
     def azimuth(self, block: int) -> float:
         """Degrees of the rotor."""
-        layout, record = MODELS[self.model], self.record
-        size = record["blocks"].base.itemsize
-        place = layout.header + block % layout.blocks * size + (2 if layout.before == 4 else 0)
+        record = self.record
+        place = record.azimuth + block % MODELS[self.model].blocks * record.block
         return int.from_bytes(self.data[place : place + 2], "little") / 100
-
-    def _place(self, field: str) -> int:
-        """Of a field of the record, in bytes."""
-        return dict(self.record.fields or {})[field][1]
 
     @property
     def time(self) -> float | None:
         """Seconds since 1970 by the sensor's clock; None where that has no date."""
-        date = self._place("date")
-        [fraction] = struct.unpack_from("<I", self.data, self._place("micros"))
+        date = self.record.date
+        [fraction] = struct.unpack_from("<I", self.data, self.record.micros)
         year, month, day, *clock = self.data[date : date + 6]
         if year == 0:
             return int.from_bytes(self.data[date + 1 : date + 6], "big") + fraction / 1e6
@@ -178,10 +181,11 @@ class HesaiPacket(NamedTuple):
         """A word and a line for what is wrong in it; empty where nothing is."""
         if self.model not in MODELS:
             return "", ""
-        size, least = len(self.data), self.record.itemsize
+        record, size = self.record, len(self.data)
+        least = record.dtype.itemsize
         if size < least:
             return "size", f"a packet of {size} bytes, of a {self.model} it has {least} or more"
-        blocks = np.frombuffer(self.data, self.record, 1)["blocks"]
+        blocks = np.frombuffer(self.data, record.dtype, 1)["blocks"]
         if MODELS[self.model].before == 4 and (blocks["begin"] != 0xEEFF).any():
             return "blocks", "a packet of damaged blocks"
         if (most := blocks["azimuth"].max()) > 36000:
@@ -189,7 +193,7 @@ class HesaiPacket(NamedTuple):
         if not self.unit:
             return "unit", f"a {self.model}'s packet that counts its ranges in 0 mm"
         if not self.returns:
-            mode = self.data[self._place("mode")]
+            mode = self.data[record.mode]
             return "mode", f"a {self.model}'s packet with the unknown return mode {mode:#x}"
         return "", ""
 
@@ -301,6 +305,7 @@ class Decoder:
 
     def __init__(self, model: str, angles: Angles):
         self._model, self._angles = model, angles
+        self._behind = max(-angles.ahead.min(), angles.ahead.max())  # of any channel, at most
         self._packets: list[tuple[float, HesaiPacket]] = []
         self._reset()
 
@@ -319,7 +324,7 @@ class Decoder:
             else:
                 self._turn_on(packet.azimuth(-1))
         self._packets.append((time, packet))
-        if self._place + self._ahead.min() >= self._end:
+        if self._place - self._behind >= self._end:
             return self._cut()
         return done
 
@@ -350,8 +355,9 @@ class Decoder:
         """The points up to the end of this turn; begins the next one."""
         first = self._packets[0][1]
         record, returns = first.shape
-        content = b"".join(packet.data[: record.itemsize] for _, packet in self._packets)
-        blocks = np.frombuffer(content, record)["blocks"].reshape(-1, returns)
+        size = record.dtype.itemsize
+        content = b"".join(packet.data[:size] for _, packet in self._packets)
+        blocks = np.frombuffer(content, record.dtype)["blocks"].reshape(-1, returns)
         azimuth = blocks["azimuth"][:, 0] / 100
         if MODELS[first.model].before == 3:
             azimuth += blocks["fine"][:, 0] / 25600
