@@ -249,15 +249,17 @@ class MirrorAngles:
 
 
 Angles = TurningAngles | MirrorAngles
-CALIBRATION, CORRECTION = "calibration.csv", "calibration.dat"
+CALIBRATION, CORRECTION = "calibration.csv", "*.dat"
 
 
 def calibrated(model: str, folder: Path) -> tuple[Angles, str]:
     """The angles of the sensor whose file lies in this folder, otherwise those of the manual, and
     a note that says so. Raises ValueError for an AT128 or a Pandar128 without such a file."""
-    file = folder / (CORRECTION if model == MIRRORS else CALIBRATION)
-    fault = f"no {file.name} in {folder.absolute()}"
-    if file.is_file():
+    name = CORRECTION if model == MIRRORS else CALIBRATION
+    files = list(folder.glob(name))
+    fault = f"{'more than one' if files else 'no'} {name} in {folder.absolute()}"
+    if len(files) == 1:
+        [file] = files
         try:
             if model == MIRRORS:
                 return MirrorAngles(file.read_bytes()), ""
