@@ -1,6 +1,6 @@
 """Turns of a Hesai sensor from its packets.
 
-The formats are those of the user manuals. A packet has blocks of one azimuth each, with an echo per
+The user manuals describe the formats. A packet has blocks of one azimuth each, with an echo per
 channel, and a tail. Points are in the frame of the manuals: y at azimuth 0, x at 90 degrees, z up.
 A ray's own angles are in `calibration.csv`, which is read from the sensor.
 """
@@ -92,7 +92,7 @@ def model_of(data: bytes) -> str:
     return name or UNREAD.get((major, minor), other)
 
 
-class Record(NamedTuple):
+class PacketFields(NamedTuple):
     """A packet up to the last field that is read, and where its fields are, in bytes."""
 
     dtype: np.dtype
@@ -104,7 +104,7 @@ class Record(NamedTuple):
 
 
 @cache
-def record_of(model: str, flags: int = 0) -> Record:
+def fields_of(model: str, flags: int = 0) -> PacketFields:
     """flags: of the packet's header."""
     layout = MODELS[model]
     echo, gap = layout.echo, layout.gap
@@ -128,7 +128,7 @@ def record_of(model: str, flags: int = 0) -> Record:
     size = max(mode + 1, date + 6, micros + 4)
     formats, places = [(block, layout.blocks)], [layout.header]
     dtype = np.dtype({"names": ["blocks"], "formats": formats, "offsets": places, "itemsize": size})
-    return Record(dtype, layout.header + begin, block.itemsize, mode, date, micros)
+    return PacketFields(dtype, layout.header + begin, block.itemsize, mode, date, micros)
 
 
 class HesaiPacket(NamedTuple):
@@ -138,8 +138,8 @@ class HesaiPacket(NamedTuple):
     data: bytes
 
     @property
-    def record(self) -> Record:
-        return record_of(self.model, self.data[11] if self.model in FLAGGED else 0)
+    def fields(self) -> PacketFields:
+        return fields_of(self.model, self.data[11] if self.model in FLAGGED else 0)
 
     @property
     def unit(self) -> float:
@@ -150,26 +150,26 @@ class HesaiPacket(NamedTuple):
     @property
     def returns(self) -> int:
         """Blocks per azimuth; 0 for a mode that is not known."""
-        return RETURNS.get(self.data[self.record.mode], 0)
+        return RETURNS.get(self.data[self.fields.mode], 0)
 
     @property
-    def shape(self) -> tuple[Record, int]:
+    def shape(self) -> tuple[PacketFields, int]:
         """What the packets of a turn have in common."""
-        return self.record, self.returns
+        return self.fields, self.returns
 
     def azimuth(self, block: int) -> float:
         """Degrees of the rotor."""
-        record = self.record
-        place = record.azimuth + block % MODELS[self.model].blocks * record.block
+        fields = self.fields
+        place = fields.azimuth + block % MODELS[self.model].blocks * fields.block
         return int.from_bytes(self.data[place : place + 2], "little") / 100
 
     @property
     def time(self) -> float | None:
         """Seconds since 1970 by the sensor's clock; None where that has no date."""
-        date = self.record.date
-        [fraction] = struct.unpack_from("<I", self.data, self.record.micros)
+        date = self.fields.date
+        [fraction] = struct.unpack_from("<I", self.data, self.fields.micros)
         year, month, day, *clock = self.data[date : date + 6]
-        if year == 0:
+        if year == 0 and MODELS[self.model].tail != OLD:
             return int.from_bytes(self.data[date + 1 : date + 6], "big") + fraction / 1e6
         if not (1 <= month <= 12 and 1 <= day <= 31):
             return None
@@ -181,11 +181,11 @@ class HesaiPacket(NamedTuple):
         """A word and a line for what is wrong in it; empty where nothing is."""
         if self.model not in MODELS:
             return "", ""
-        record, size = self.record, len(self.data)
-        least = record.dtype.itemsize
+        fields, size = self.fields, len(self.data)
+        least = fields.dtype.itemsize
         if size < least:
             return "size", f"a packet of {size} bytes, of a {self.model} it has {least} or more"
-        blocks = np.frombuffer(self.data, record.dtype, 1)["blocks"]
+        blocks = np.frombuffer(self.data, fields.dtype, 1)["blocks"]
         if MODELS[self.model].before == 4 and (blocks["begin"] != 0xEEFF).any():
             return "blocks", "a packet of damaged blocks"
         if (most := blocks["azimuth"].max()) > 36000:
@@ -193,7 +193,7 @@ class HesaiPacket(NamedTuple):
         if not self.unit:
             return "unit", f"a {self.model}'s packet that counts its ranges in 0 mm"
         if not self.returns:
-            mode = self.data[record.mode]
+            mode = self.data[fields.mode]
             return "mode", f"a {self.model}'s packet with the unknown return mode {mode:#x}"
         return "", ""
 
@@ -253,8 +253,8 @@ CALIBRATION, CORRECTION = "calibration.csv", "*.dat"
 
 
 def calibrated(model: str, folder: Path) -> tuple[Angles, str]:
-    """The angles of the sensor whose file lies in this folder, otherwise those of the manual, and
-    a note that says so. Raises ValueError for an AT128 or a Pandar128 without such a file."""
+    """The angles in the sensor's file in this folder, otherwise the manual's, and a note that says
+    so. Raises ValueError for an AT128 or a Pandar128 without such a file."""
     name = CORRECTION if model == MIRRORS else CALIBRATION
     files = list(folder.glob(name))
     fault = f"{'more than one' if files else 'no'} {name} in {folder.absolute()}"
@@ -283,7 +283,9 @@ def _table(lines: Sequence[str], channels: int) -> TurningAngles:
         raise ValueError("a line is not a channel, an elevation and an azimuth") from None
     table = numbers[np.argsort(numbers[:, 0], kind="stable")]
     if not np.array_equal(table[:, 0], 1 + np.arange(channels)):
-        raise ValueError(f"its {len(table)} lines are not those of channels 1 to {channels}")
+        raise ValueError(
+            f"its {len(table)} lines are not one for each channel from 1 to {channels}"
+        )
     if not (np.abs(table) <= 180).all():
         raise ValueError("an angle is not between -180 and 180 degrees")
     return TurningAngles(table[:, 1], table[:, 2])
@@ -296,10 +298,9 @@ MOST = 20_000  # packets of a turn; more come from a sensor that stands still
 
 
 class Stamp(NamedTuple):
-    """When a turn began, in seconds."""
+    """When a turn began."""
 
-    host: float
-    device: float
+    device: float  # seconds by the sensor's clock, or by the computer's where that has no date
 
 
 class Decoder:
@@ -331,7 +332,7 @@ class Decoder:
         return done
 
     def finish(self) -> tuple[Stamp, np.ndarray] | None:
-        """Time and points [P, 4] of what is left: x, y, z in metres, and light 0 to 255."""
+        """Time and points [P, 4] of the rest: x, y, z in metres, and light 0 to 255."""
         self._end = np.inf
         done = self._cut() if self._packets else None
         self._reset()
@@ -356,10 +357,10 @@ class Decoder:
     def _cut(self) -> tuple[Stamp, np.ndarray] | None:
         """The points up to the end of this turn; begins the next one."""
         first = self._packets[0][1]
-        record, returns = first.shape
-        size = record.dtype.itemsize
+        fields, returns = first.shape
+        size = fields.dtype.itemsize
         content = b"".join(packet.data[:size] for _, packet in self._packets)
-        blocks = np.frombuffer(content, record.dtype)["blocks"].reshape(-1, returns)
+        blocks = np.frombuffer(content, fields.dtype)["blocks"].reshape(-1, returns)
         azimuth = blocks["azimuth"][:, 0] / 100
         if MODELS[first.model].before == 3:
             azimuth += blocks["fine"][:, 0] / 25600
@@ -368,7 +369,7 @@ class Decoder:
         own = places[:, None] + self._ahead  # [K, C]
         inside = (own >= self._begin) & (own < self._end)
         time, packet = self._packets[0]
-        stamp = Stamp(time, time if packet.time is None else packet.time)
+        stamp = Stamp(time if packet.time is None else packet.time)
         points = self._points(blocks["echoes"], azimuth, inside, first)
         last = places.reshape(len(self._packets), -1)[:, -1] + self._ahead.max()
         self._packets = [self._packets[i] for i in np.flatnonzero(last >= self._end)]

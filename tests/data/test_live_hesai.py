@@ -219,7 +219,7 @@ def test_without_a_calibration_the_manual_tells_the_angles(tmp_path, model):
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("1,2,3\n2,3,4\n", "its 2 lines are not those of channels 1 to 16"),
+        ("1,2,3\n2,3,4\n", "its 2 lines are not one for each channel from 1 to 16"),
         ("1,2\n", "a line is not a channel, an elevation and an azimuth"),
         ("".join(f"{n},nan,0\n" for n in range(1, 17)), "an angle is not between -180 and 180"),
     ],
