@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -15,7 +16,8 @@ from typing import Any
 
 MAX_TEXT = 64 << 20  # bytes of a file that is read as text
 NO_MEMORY = re.compile("out of memory|can't allocate memory|_ALLOC_FAILED")
-PACKAGES = {"PIL": "pillow", "yaml": "pyyaml"}  # of modules that are named otherwise
+# of modules that are named otherwise, or need more than their own package
+PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "ray": "'millisecond[fleet]'"}
 
 
 def require(module: str, user: str) -> Any:
@@ -78,7 +80,8 @@ def replacing(path: Path | str) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    number = secrets.randbelow(10**18)  # processes of several machines may have the same one
+    temporary = path.with_name(f".{path.name}.{number}.tmp")
     try:
         with naming(path, temporary):
             yield temporary

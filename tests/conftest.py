@@ -46,6 +46,7 @@ OVERLAP = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 # Files of half a minute begin first: in several processes, none of them is then left for the end.
 LONG = {
+    "test_detect_ray.py",
     "test_distributed.py",
     "test_four_packages.py",
     "test_golden_openpcdet.py",

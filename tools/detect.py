@@ -14,6 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -27,8 +28,8 @@ from millisecond.data.files import is_uri
 from millisecond.data.formats.clouds import read_scan
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.kitti.layout import USUAL_IMAGE, image_shape
-from millisecond.data.live.inputs import RecordedScans, ScanFile, find_inputs, local_copy
-from millisecond.data.live.pool import TOGETHER, Chunk, ReaderPool, ScanRead
+from millisecond.data.live.inputs import RecordedScans, ScanFile, Unit, find_inputs, local_copy
+from millisecond.data.live.pool import TOGETHER, Chunk, Number, ReaderPool, ScanRead
 from millisecond.data.live.scan import LiveScan
 from millisecond.detector.config import PRECISIONS
 from millisecond.detector.detection_table import SUFFIX, shard_name
@@ -37,6 +38,7 @@ from millisecond.detector.device import usable_device
 from millisecond.detector.inference import Detections
 from millisecond.detector.tracking import EgoMotion, Tracker, Tracks
 from millisecond.tools.detecting import (
+    Begun,
     CameraView,
     FolderOutput,
     FolderWriter,
@@ -46,6 +48,7 @@ from millisecond.tools.detecting import (
     TableWriter,
     is_table,
     opened,
+    units_of,
 )
 from millisecond.tools.program import (
     COLUMN_CONFIG,
@@ -87,7 +90,10 @@ same. A file is there whole or not at all.
 
 With --shard 3/8 only the third of eight equal parts of the inputs is detected, into
 OUTPUT.parquet/3-of-8.parquet: machines that share the work need nothing but the inputs. All parts
-together are what one run finds; where files tell no time, recordings have to come last.
+together are what one run finds.
+
+With --ray all GPUs of this machine detect, or of the cluster of Ray that is named (pip install
+millisecond[fleet], docs/fleet.md). All its machines see inputs and outputs under the same names.
 
 With --format text, OUTPUT/000008.txt holds lines `x y z l w h yaw class` instead; with --format
 labelcloud, OUTPUT/000008.json is what labelCloud opens. Both are labels of a data set of plain
@@ -121,6 +127,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--output", type=output_name, required=True, help="folder, or FILE.parquet, also by URI")
     add("--resume", action="store_true", help="go on with a run that was stopped")
     add("--shard", type=part, metavar="K/N", help="detect only the part K of N of the inputs")
+    add(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="HOST:PORT",
+        help="detect on all GPUs of a cluster of Ray (default: of this machine)",
+    )
     add("--config", type=Path, help=COLUMN_CONFIG)
     add("--calib", type=Path, help="KITTI calibration file, or folder of them")
     add("--device", help="cpu, cuda, cuda:1 (a GPU if there is one)")
@@ -141,6 +154,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add_mounting(parser)
     options = parser.parse_args(arguments)
+    _require_sense(parser, options)
+    return options
+
+
+def _require_sense(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the program where options do not go together, and fills in those that others set."""
     options.copy_to = options.output if isinstance(options.output, str) else ""
     if options.copy_to:
         options.output = Path(PurePosixPath(options.copy_to.partition("?")[0]).name)
@@ -160,7 +179,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         if options.copy_to:
             where, *query = options.copy_to.partition("?")
             options.copy_to = f"{where}/{shard_name(options.shard)}{''.join(query)}"
-    return options
+    if options.ray is not None:
+        if options.track or options.shard:
+            parser.error("--ray: not with --track or --shard")
+        if not options.weights:
+            parser.error("--ray goes with --weights: without, the first scan chooses them")
+        if options.device not in (None, "cpu", "cuda"):
+            parser.error(f"--device {options.device}: with --ray say cpu or cuda")
 
 
 def output_name(text: str) -> Path | str:
@@ -182,6 +207,7 @@ def detect_all(options: argparse.Namespace) -> None:
     inputs = find_inputs(options.input)
     if options.track:  # recordings first, in the order of the command
         inputs.sort(key=lambda one: by_name(one.name) if isinstance(one, ScanFile) else [])
+    inputs = timed(inputs, options.rate)
     if options.shard:
         inputs = shard_of(inputs, *options.shard)
     if options.calib and not options.calib.exists():
@@ -190,33 +216,52 @@ def detect_all(options: argparse.Namespace) -> None:
     if options.calib and recording:
         raise ValueError(f"{recording.source}: --calib is for scans in files; detect it separately")
     is_table(options.output)  # its package is there
+    if options.ray is not None:
+        from millisecond.tools.fleet import detect_on_cluster
+
+        detect_on_cluster(inputs, options)
+        return
     with ReaderPool(processes_for(options.device, inputs)) as pool:
         detector = detector_of(options)
         with opened(options, detector, inputs) as output:
-            Detecting(detector, pool, output, options).run(inputs)
+            report = Detecting(detector, pool, output, options).run(units_of(inputs))
+            report.end(output)
+
+
+def timed(
+    inputs: Sequence[ScanFile | RecordedScans], rate: float | None
+) -> list[ScanFile | RecordedScans]:
+    """Files that know no time, or all where a rate is given, get the time of their number."""
+    return [
+        one._replace(time=number / (rate or RATE))
+        if isinstance(one, ScanFile) and (rate or one.time is None)
+        else one
+        for number, one in enumerate(inputs)
+    ]
 
 
 def shard_of(
     inputs: Sequence[ScanFile | RecordedScans], number: int, count: int
 ) -> list[ScanFile | RecordedScans]:
-    """A part of the inputs, from 1. Files that know no time get the time of their number among
-    all."""
+    """A part of the inputs, from 1."""
     if count > len(inputs):
         raise ValueError(f"--shard {number}/{count}: there are only {len(inputs)} inputs")
     first, last = (len(inputs) * k // count for k in (number - 1, number))
-    return [
-        one._replace(time=place / RATE) if isinstance(one, ScanFile) and one.time is None else one
-        for place, one in enumerate(inputs[first:last], first)
-    ]
+    return [*inputs[first:last]]
 
 
 def processes_for(device: str | None, inputs: Sequence[ScanFile | RecordedScans]) -> int:
     """How many processes read and write. A CPU detects slower than one of its cores reads, and
     needs them all; a GPU needs one."""
     few = len(inputs) <= TOGETHER and all(isinstance(one, ScanFile) for one in inputs)
-    if few or usable_device(device).type == "cpu":
+    if few:
         return 0
-    return min(len(os.sched_getaffinity(0)) - 1, MOST_PROCESSES)
+    return readers_beside(usable_device(device).type, len(os.sched_getaffinity(0)))
+
+
+def readers_beside(device: str, cores: int) -> int:
+    """How many processes read and write beside a detector's, on so many cores together."""
+    return 0 if device == "cpu" else min(max(cores - 1, 0), MOST_PROCESSES)
 
 
 class Facts(NamedTuple):
@@ -231,18 +276,21 @@ class ScanClerk:
     """Reads scans and writes their results; each process has its own."""
 
     def __init__(
-        self, detector: Detector, output: FolderOutput | TableOutput, options: argparse.Namespace
+        self,
+        detector: Detector,
+        output: FolderOutput | TableOutput | Begun,
+        options: argparse.Namespace,
     ):
         self.columns = columns_of(options.config, detector.config)
         self._calib, self._crop = options.calib, detector.config.grid.crop_to_image
         self._range, self._features = detector.range, detector.config.points.features
-        self._writer: FolderWriter | TableWriter = output.writer
+        self._writer: FolderWriter | TableWriter = output.results.writer
         self._resumes, self._complete = output.resumes, output.complete
         # what is found then depends on all scans before
         self._skips = output.resumes and not (options.track or detector.remembers)
         self._kept: dict[str, Kept] = {}
 
-    def skips(self, name: str, number: int) -> bool:
+    def skips(self, name: str, number: Number) -> bool:
         """Whether the scan need not be read."""
         return self._complete or (self._skips and self._writer.has(name, number))
 
@@ -265,58 +313,113 @@ class ScanClerk:
         self._writer.write(batch, self._kept)
 
 
+@dataclass
+class Report:
+    """What is to be known of a run, or of some of its scans."""
+
+    done: int = 0  # scans
+    there: int = 0  # scans, already
+    boxes: int = 0
+    examined: int = 0  # scans, whole
+    left_out: int = 0  # points
+    assumed: int = 0  # scans without an image
+    bad: dict[Number, str] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)  # lines on what recordings could not give
+    remarks: list[str] = field(default_factory=list)  # other lines on recordings
+    notes: Tally = field(default_factory=Tally)
+    oddities: Tally = field(default_factory=Tally)
+
+    def add(self, other: Report) -> None:
+        """What is to be known of other scans."""
+        for name in ("done", "there", "boxes", "examined", "left_out", "assumed"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.bad |= other.bad
+        self.lost += other.lost
+        self.remarks += other.remarks
+        self.notes.update(other.notes)
+        self.oddities.update(other.oddities)
+
+    def end(self, output: FolderOutput | TableOutput) -> None:
+        """Ends the output and prints all. Raises ValueError with the last line where scans could
+        not be read."""
+        lines = [*self.lost, *output.end([line for _, line in sorted(self.bad.items())])]
+        for line in self.remarks:
+            print(f"note: {line}", file=sys.stderr)
+        examined = self.examined if self.examined < self.done else None
+        for line in [*self.notes.lines(), *self.oddities.lines(examined)]:
+            print(f"warning: {line}", file=sys.stderr)
+        if self.assumed:
+            size = "{1} x {0}".format(*USUAL_IMAGE)
+            print(f"{self.assumed} scans have no image beside them: {size} pixels are assumed")
+        if self.left_out:
+            print(f"{self.left_out} points out of the camera's picture were left out")
+        new = len(self.bad) + len(self.lost)
+        if there := self.there - (len(lines) - new):
+            print(f"{there} scans of an earlier run are there already")
+        if done := self.done:
+            scans = f"{done} scan{'s' * (done > 1)}"
+            print(f"{self.boxes} boxes in {scans}, written to {output.place}")
+        for line in lines[:-1]:
+            print(f"error: {line}", file=sys.stderr)
+        if lines:
+            number = done + self.there + new
+            counted = f" ({len(lines)} of {number} scans could not be read)" if number > 1 else ""
+            raise ValueError(lines[-1] + counted)
+
+
 class Detecting:
-    """A run: scans are read ahead, detected one after another, and written meanwhile."""
+    """Scans are read ahead, detected one after another, and written meanwhile."""
 
     def __init__(
         self,
         detector: Detector,
         pool: ReaderPool,
-        output: FolderOutput | TableOutput,
+        output: FolderOutput | TableOutput | Begun,
         options: argparse.Namespace,
     ):
         self._detector, self._pool, self._output, self._options = detector, pool, output, options
+        self._clerk = ScanClerk(detector, output, options)
+        self._begun = output.resumes
+        self._parts: deque[_Part] = deque()  # whose results are not all there, in their order
         self._waiting: deque[tuple[_Part, ScanRead, float]] = deque()  # for their results
         self._tracker, self._ego, self._recording = None, None, ""
-        self._notes, self._oddities = Tally(), Tally()
-        self._bad: dict[int, str] = {}
-        self._lost: list[str] = []  # lines on what recordings could not give
-        self._done = self._there = self._boxes = self._examined = self._unusual = 0
-        self._left_out = self._assumed = 0
+        self._done = self._unusual = 0  # scans of all calls
+
+    def run(self, units: Sequence[Unit]) -> Report:
+        """Detects in all scans of these units. They are written when it returns."""
+        self._pool.begin(self._clerk)
         self._start, self._busy = time.perf_counter(), 0.0
-        self._since: float | None = (
-            None  # when the detector was given a cloud, while it has its turn
-        )
-        pool.begin(ScanClerk(detector, output, options))
-
-    def run(self, inputs: Sequence[ScanFile | RecordedScans]) -> None:
-        """Detects in all scans and prints what is to be known of them."""
-        whole = all(isinstance(one, ScanFile) for one in inputs)
-        with tqdm(total=len(inputs) if whole else None, unit="scan", disable=None) as self._bar:
-            for found, left_out in self._detector.stream(self._clouds(inputs)):
+        self._since: float | None = None  # when the detector was given a cloud, in its turn
+        self._new, whole = Report(), all(unit.recording is None for unit in units)
+        total = sum(len(unit.files) for unit in units) if whole else None
+        disable = True if isinstance(self._output, Begun) else None
+        with tqdm(total=total, unit="scan", disable=disable) as self._bar:
+            for found, left_out in self._detector.stream(self._clouds(units)):
                 self._take(found, left_out)
-        bad = [line for _, line in sorted(self._bad.items())]
-        self._report([*self._lost, *self._output.end(self._pool, bad)])
+        if self._begun:
+            self._hand_over()
+        self._output.results.finish(self._pool)
+        return self._new
 
-    def _clouds(self, inputs: Sequence[ScanFile | RecordedScans]) -> Iterator[np.ndarray]:
+    def _clouds(self, units: Sequence[Unit]) -> Iterator[np.ndarray]:
         """The points of each scan, which then waits for its result. The detector has its turn from
         here on until it asks for the next cloud, or gives a result."""
-        for chunk in self._pool.read(inputs):
+        for chunk in self._pool.read(units):
             part = _Part(chunk)
             for trouble in chunk.notes:
-                if trouble.lost:
-                    self._lost.append(trouble.text)
-                else:
-                    self._bar.write(f"note: {trouble.text}", file=sys.stderr)
+                (self._new.lost if trouble.lost else self._new.remarks).append(trouble.text)
             for scan in chunk.scans:
                 if scan.error is not None:
                     part.bad[scan.number] = one_line(scan.error)
                 elif scan.there:
-                    self._there += 1
+                    self._new.there += 1
                 else:
                     part.open += 1
+            self._new.bad |= part.bad
+            if part.open or part.bad:
+                self._parts.append(part)
             if not part.open:
-                self._close(part)
+                self._release(chunk)
                 continue
             for scan in chunk.scans:
                 if scan.error is None and not scan.there:
@@ -340,80 +443,65 @@ class Detecting:
         milliseconds = 1000 * (time.perf_counter() - start)
         if not self._done:
             self._output.begin()
+            self._begun = True
         self._done += 1
         self._note(scan, left_out)
         wanted = scores >= self._options.score
-        self._boxes += int(wanted.sum())
-        at = self._time_of(scan)
+        self._new.boxes += int(wanted.sum())
         tracks = None
         if self._options.track:
             named = found.named(class_names).select(np.flatnonzero(wanted))
-            tracks = self._follow(scan, named, at)
+            tracks = self._follow(scan, named)
         part.results.append(
             ScanResult(
-                scan.name, scan.number, at, boxes, scores, labels, class_names, milliseconds, tracks
+                scan.name,
+                scan.number,
+                scan.time,
+                boxes,
+                scores,
+                labels,
+                class_names,
+                milliseconds,
+                tracks,
             )
         )
         if len(part.results) == part.open:
-            self._close(part)
+            self._release(part.chunk)
+            self._hand_over()
 
-    def _close(self, part: _Part) -> None:
-        """All scans of the part are done: others may have its memory."""
-        self._bad |= part.bad
-        self._output.add(self._pool, part.chunk, part.results, part.bad)
-        part.chunk.release()
+    def _release(self, chunk: Chunk) -> None:
+        """All scans of the chunk are done: others may have its memory."""
+        chunk.release()
         share = self._busy / (time.perf_counter() - self._start)
         self._bar.set_postfix_str(f"detector busy {100 * share:.0f} %", refresh=False)
-        self._bar.update(len(part.chunk.scans))
+        self._bar.update(len(chunk.scans))
 
-    def _time_of(self, scan: ScanRead) -> float:
-        if scan.time is None or (self._options.rate and not scan.source):
-            return scan.number / (self._options.rate or RATE)
-        return scan.time
+    def _hand_over(self) -> None:
+        """Has results written, in the order of the scans."""
+        while self._parts and len(self._parts[0].results) == self._parts[0].open:
+            part = self._parts.popleft()
+            self._output.results.add(self._pool, part.chunk, part.results, part.bad)
 
-    def _follow(self, scan: ScanRead, named: NamedDetections, at: float) -> Tracks:
+    def _follow(self, scan: ScanRead, named: NamedDetections) -> Tracks:
         if self._tracker is None or scan.source != self._recording:
             self._tracker, self._recording = Tracker(), scan.source
             self._ego = EgoMotion() if self._options.ego else None
-        pose = self._ego(scan.points, at) if self._ego else None
-        return self._tracker.update(named, at, pose)
+        pose = self._ego(scan.points, scan.time) if self._ego else None
+        return self._tracker.update(named, scan.time, pose)
 
     def _note(self, scan: ScanRead, left_out: list[Note]) -> None:
-        facts = scan.facts
-        self._left_out += facts.left_out
-        self._assumed += facts.assumed
+        new, facts = self._new, scan.facts
+        new.done += 1
+        new.left_out += facts.left_out
+        new.assumed += facts.assumed
         if facts.left_out and not len(scan.points):
-            self._notes.add(scan.title, [NOTHING_SEEN])
-        self._notes.add(scan.title, left_out)
+            new.notes.add(scan.title, [NOTHING_SEEN])
+        new.notes.add(scan.title, left_out)
         self._unusual += not facts.usual
         unusual = not facts.usual and self._unusual <= UNUSUAL
         if self._done <= FIRST or self._done % EVERY == 0 or unusual:
-            self._examined += 1
-            self._oddities.add(scan.title, self._detector.examine(scan.points))
-
-    def _report(self, bad: Sequence[str]) -> None:
-        """Raises ValueError with the last line where scans could not be read."""
-        examined = self._examined if self._examined < self._done else None
-        for line in [*self._notes.lines(), *self._oddities.lines(examined)]:
-            print(f"warning: {line}", file=sys.stderr)
-        if self._assumed:
-            size = "{1} x {0}".format(*USUAL_IMAGE)
-            print(f"{self._assumed} scans have no image beside them: {size} pixels are assumed")
-        if self._left_out:
-            print(f"{self._left_out} points out of the camera's picture were left out")
-        new = len(self._bad) + len(self._lost)
-        if there := self._there - (len(bad) - new):
-            print(f"{there} scans of an earlier run are there already")
-        if done := self._done:
-            scans = f"{done} scan{'s' * (done > 1)}"
-            where = self._options.copy_to or self._options.output
-            print(f"{self._boxes} boxes in {scans}, written to {where}")
-        for line in bad[:-1]:
-            print(f"error: {line}", file=sys.stderr)
-        if bad:
-            number = self._done + self._there + new
-            counted = f" ({len(bad)} of {number} scans could not be read)" if number > 1 else ""
-            raise ValueError(bad[-1] + counted)
+            new.examined += 1
+            new.oddities.add(scan.title, self._detector.examine(scan.points))
 
 
 class _Part:
@@ -422,7 +510,7 @@ class _Part:
     def __init__(self, chunk: Chunk):
         self.chunk, self.open = chunk, 0  # scans that were read
         self.results: list[ScanResult] = []
-        self.bad: dict[int, str] = {}
+        self.bad: dict[Number, str] = {}
 
 
 def by_name(name: str) -> list[tuple[int, str]]:

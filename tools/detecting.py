@@ -6,10 +6,10 @@ import argparse
 import hashlib
 import json
 import shutil
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -25,8 +25,8 @@ from millisecond.data.kitti.results import (
     require_same_run,
     write_result,
 )
-from millisecond.data.live.inputs import RecordedScans, ScanFile
-from millisecond.data.live.pool import Chunk, ReaderPool
+from millisecond.data.live.inputs import RecordedScans, ScanFile, Unit
+from millisecond.data.live.pool import Chunk, Number, ReaderPool
 from millisecond.detector.detection_table import (
     SUFFIX,
     TableRows,
@@ -41,7 +41,7 @@ from millisecond.tools.program import columns_of
 
 LARGEST_YAW = 3.1415  # of four decimals within half a turn
 DECIMALS = 4
-SHARD = 512  # scans of a part of a table
+SHARD = 512  # scans of a part of a table, and files of a unit
 RUN = "run.json"
 JOINED = ".joined"  # in the folder of parts: the table, until it takes their place
 Settings = dict[str, Any]
@@ -63,7 +63,7 @@ class ScanResult(NamedTuple):
     """What was found in a scan."""
 
     name: str
-    number: int  # among all scans
+    number: Number
     time: float  # seconds
     boxes: np.ndarray  # [N, 7] LiDAR frame
     scores: np.ndarray  # [N]
@@ -74,26 +74,34 @@ class ScanResult(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """The results of SHARD scans in a row, fewer at the end."""
+    """The results of SHARD scans of a unit in a row, fewer at its end."""
 
-    number: int
+    number: Number  # of the unit, and in it
     results: Sequence[ScanResult]
     bad: Sequence[str]  # lines on those that could not be read
 
 
-def settings_of(
-    options: argparse.Namespace, detector: Detector, inputs: Sequence[ScanFile | RecordedScans]
-) -> Settings:
-    """All that the results depend on, in a form for people."""
-    columns = columns_of(options.config, detector.config)
-    version = "of a checkout"
+def version() -> str:
+    """Of this program."""
     with suppress(metadata.PackageNotFoundError):
-        version = metadata.version("millisecond")
+        return metadata.version("millisecond")
+    return "of a checkout"
+
+
+def settings_of(
+    options: argparse.Namespace,
+    detector: Detector,
+    inputs: Sequence[ScanFile | RecordedScans],
+    device: str | None = None,
+) -> Settings:
+    """All that the results depend on, in a form for people. device: of the machines that
+    detect, where it is another than the detector's."""
+    columns = columns_of(options.config, detector.config)
     names = "\n".join(one.name for one in inputs).encode("utf-8", "surrogateescape")
     return {
-        "version": version,
+        "version": version(),
         "weights": detector.fingerprint(),
-        "device": detector.device.type,
+        "device": device or detector.device.type,
         "--calib": str(options.calib or ""),
         "points": repr(columns),
         "--format": options.format,
@@ -110,7 +118,7 @@ class FolderWriter(NamedTuple):
     form: str  # json, text or labelcloud
     score: float  # the least that is written
 
-    def has(self, name: str, number: int) -> bool:
+    def has(self, name: str, number: Number) -> bool:
         """Whether the scan's results are there."""
         return (self.folder / f"{name}.{'txt' if self.form == 'text' else 'json'}").is_file()
 
@@ -151,12 +159,12 @@ class TableWriter(NamedTuple):
     folder: Path
     score: float
 
-    def has(self, name: str, number: int) -> bool:
+    def has(self, name: str, number: Number) -> bool:
         """Whether the part to which the scan belongs is there."""
-        return self.part(number // SHARD).is_file()
+        return self.part(part_of(number)).is_file()
 
-    def part(self, number: int) -> Path:
-        return self.folder / f"{number:06d}{SUFFIX}"
+    def part(self, number: Number) -> Path:
+        return self.folder / ("{:06d}-{:06d}".format(*number) + SUFFIX)
 
     def write(self, shard: Shard, kept: Mapping[str, Kept]) -> None:
         rows = []
@@ -167,6 +175,22 @@ class TableWriter(NamedTuple):
             ids = None if result.tracks is None else result.tracks.ids
             rows.append(TableRows(result.name, result.time, found, ids))
         write_table(self.part(shard.number), rows, shard.bad)
+
+
+def units_of(inputs: Sequence[ScanFile | RecordedScans]) -> list[Unit]:
+    """SHARD files in a row are a unit, and so is a recording."""
+    units: list[Unit] = []
+    for whole, group in groupby(inputs, lambda one: isinstance(one, ScanFile)):
+        some = list(group)
+        for first in range(0, len(some), SHARD if whole else 1):
+            files = some[first : first + SHARD] if whole else ()
+            units.append(Unit(len(units), files, None if whole else some[first]))
+    return units
+
+
+def part_of(number: Number) -> Number:
+    """The part of the table to which a scan belongs; files of a unit are all in one."""
+    return number[0], number[1] // SHARD
 
 
 def named_of(result: ScanResult, score: float) -> NamedDetections:
@@ -182,48 +206,107 @@ def named_of(result: ScanResult, score: float) -> NamedDetections:
     return named._replace(boxes=boxes)
 
 
-class FolderOutput:
-    """Gives the results of each chunk to be written."""
+class FileResults:
+    """Has the results of each chunk written by the process that read it."""
 
-    complete = False
-
-    def __init__(self, options: argparse.Namespace, names: Sequence[str], run: Settings):
-        replace = options.format == "json"
-        self._folder = ResultFolder(options.output, names, replace, run, options.resume)
-        self.resumes = self._folder.resumes
-        self.writer = FolderWriter(options.output, options.format, options.score)
-
-    def begin(self) -> None:
-        """Removes old results."""
-        self._folder.begin()
+    def __init__(self, writer: FolderWriter):
+        self.writer = writer
 
     def add(
         self,
         pool: ReaderPool,
         chunk: Chunk,
         results: Sequence[ScanResult],
-        bad: Mapping[int, str],
+        bad: Mapping[Number, str],
     ) -> None:
         """The results of a chunk; lines on scans that could not be read, by their numbers."""
         if results:
             chunk.write(results)
 
-    def end(self, pool: ReaderPool, bad: Sequence[str]) -> Sequence[str]:
-        """Waits until all is written. Returns lines on all scans that could not be read."""
+    def finish(self, pool: ReaderPool) -> None:
+        """Waits until all is written."""
         pool.finish()
+
+
+class TableResults:
+    """Has the results written in parts of a table. Chunks come in their order."""
+
+    def __init__(self, writer: TableWriter):
+        self.writer = writer
+        self._number: Number = (0, 0)  # of the part that is open
+        self._scans: list[ScanResult | str] = []
+
+    def add(
+        self,
+        pool: ReaderPool,
+        chunk: Chunk,
+        results: Sequence[ScanResult],
+        bad: Mapping[Number, str],
+    ) -> None:
+        """As of `FileResults`."""
+        found: dict[Number, ScanResult | str] = {result.number: result for result in results}
+        for number, one in sorted({**found, **bad}.items()):
+            if part_of(number) != self._number:
+                self._write(pool)
+                self._number = part_of(number)
+            self._scans.append(one)
+
+    def _write(self, pool: ReaderPool) -> None:
+        if scans := self._scans:
+            results = [one for one in scans if isinstance(one, ScanResult)]
+            bad = [one for one in scans if isinstance(one, str)]
+            pool.write(sum(self._number), Shard(self._number, results, bad))
+            self._scans = []
+
+    def finish(self, pool: ReaderPool) -> None:
+        """As of `FileResults`."""
+        self._write(pool)
+        pool.finish()
+
+
+class Begun(NamedTuple):
+    """An output that another process holds, has begun and will end."""
+
+    results: FileResults | TableResults
+    resumes: bool = True
+    complete: bool = False
+
+    def begin(self) -> None:
+        return
+
+
+class FolderOutput:
+    """A folder of files, from its first result to its end."""
+
+    complete = False
+
+    def __init__(self, options: argparse.Namespace, names: Sequence[str], run: Settings):
+        replace = options.format == "json"
+        self.folder, self.place = options.output, str(options.output)
+        self._folder = ResultFolder(options.output, names, replace, run, options.resume)
+        self.resumes = self._folder.resumes
+        self.results = FileResults(FolderWriter(options.output, options.format, options.score))
+
+    def begin(self) -> None:
+        """Removes old results."""
+        self._folder.begin()
+
+    def end(self, bad: Sequence[str]) -> Sequence[str]:
+        """Lines on all scans that could not be read; bad: the lines of this run."""
         return bad
 
 
 class TableOutput:
-    """Gives the results to be written in parts, which become a table at the end."""
+    """Parts of a table, which become the table at the end."""
 
     def __init__(self, options: argparse.Namespace, run: Settings):
         """Raises ValueError where the output is another's."""
         self.path, self._settings, self._copy_to = options.output, run, options.copy_to
         if self._copy_to:
             require_free(self._copy_to)
-        self._parts = parts_of(self.path)
-        self._state = self._parts / RUN
+        self.place = self._copy_to or str(self.path)
+        self.folder = parts_of(self.path)
+        self._state = self.folder / RUN
         told = told_by(self.path) if self.path.exists() else {}
         there = self._state.is_file() or bool(told)
         self.resumes = options.resume and there
@@ -231,58 +314,32 @@ class TableOutput:
         if self.resumes:
             old = told.get("run") if self.complete else json.loads(read_text(self._state))
             require_same_run(self.path, old, run)
-        self.writer = TableWriter(self._parts, options.score)
+        self.results = TableResults(TableWriter(self.folder, options.score))
         self._begun = self.resumes
-        self._open: defaultdict[int, dict[int, ScanResult | str]] = defaultdict(dict)
 
     def begin(self) -> None:
         """Removes what an earlier run has left."""
         if not self._begun:
-            for path in self._parts.glob(f"*{SUFFIX}"):
+            for path in self.folder.glob(f"*{SUFFIX}"):
                 path.unlink()
             write_json(self._state, self._settings)
         self._begun = True
 
-    def add(
-        self,
-        pool: ReaderPool,
-        chunk: Chunk,
-        results: Sequence[ScanResult],
-        bad: Mapping[int, str],
-    ) -> None:
-        """As of `FolderOutput`."""
-        for number, one in [*((result.number, result) for result in results), *bad.items()]:
-            shard = self._open[number // SHARD]
-            shard[number] = one
-            if len(shard) == SHARD:
-                self._write(pool, number // SHARD)
-
-    def _write(self, pool: ReaderPool, number: int) -> None:
-        scans = [one for _, one in sorted(self._open.pop(number).items())]
-        results = [one for one in scans if isinstance(one, ScanResult)]
-        pool.write(number, Shard(number, results, [one for one in scans if isinstance(one, str)]))
-
-    def end(self, pool: ReaderPool, bad: Sequence[str]) -> Sequence[str]:
+    def end(self, bad: Sequence[str]) -> Sequence[str]:
         """As of `FolderOutput`; the table takes the place of its parts."""
-        bad = self._end(pool, bad)
-        if self._copy_to and self.path.is_file():
-            copy_elsewhere(self.path, self._copy_to)
-        return bad
-
-    def _end(self, pool: ReaderPool, bad: Sequence[str]) -> Sequence[str]:
-        if self.complete:
-            shutil.rmtree(self._parts, ignore_errors=True)  # killed while it removed them
-            return told_by(self.path)["bad"]
         if not self._begun:  # no scan could be read
             return bad
-        for number in sorted(self._open):
-            self._write(pool, number)
-        pool.finish()
-        parts = sorted(self._parts.glob(f"[!.]*{SUFFIX}"))
-        joined = self._parts / JOINED  # what a kill leaves of it goes with the parts
-        bad = join_tables(parts, joined, self._settings)
-        joined.replace(self.path)
-        shutil.rmtree(self._parts)
+        if self.complete:
+            shutil.rmtree(self.folder, ignore_errors=True)  # killed while it removed them
+            bad = told_by(self.path)["bad"]
+        else:
+            parts = sorted(self.folder.glob(f"[!.]*-*{SUFFIX}"))
+            joined = self.folder / JOINED  # what a kill leaves of it goes with the parts
+            bad = join_tables(parts, joined, self._settings)
+            joined.replace(self.path)
+            shutil.rmtree(self.folder)
+        if self._copy_to:
+            copy_elsewhere(self.path, self._copy_to)
         return bad
 
 
@@ -317,10 +374,13 @@ def is_table(output: Path) -> bool:
 
 @contextmanager
 def opened(
-    options: argparse.Namespace, detector: Detector, inputs: Sequence[ScanFile | RecordedScans]
+    options: argparse.Namespace,
+    detector: Detector,
+    inputs: Sequence[ScanFile | RecordedScans],
+    device: str | None = None,
 ) -> Iterator[FolderOutput | TableOutput]:
-    """The output, which no other run has meanwhile."""
-    run = settings_of(options, detector, inputs)
+    """The output, which no other run has meanwhile. device: as of `settings_of`."""
+    run = settings_of(options, detector, inputs, device)
     if is_table(options.output):
         try:
             with locked(parts_of(options.output)):

@@ -195,6 +195,12 @@ class Tally:
             self._first.setdefault(note.kind, f"{name}: {note.text}")
             self._count[note.kind] += 1
 
+    def update(self, other: Tally) -> None:
+        """What another one has noted."""
+        for kind, text in other._first.items():
+            self._first.setdefault(kind, text)
+        self._count.update(other._count)
+
     def lines(self, examined: int | None = None) -> list[str]:
         """One line per kind. examined: of so many scans only the notes were asked for."""
         rest = "" if examined is None else f" of the {examined} that were examined whole"

@@ -40,6 +40,14 @@ class RecordedScans(NamedTuple):
     uri: str = ""  # as of `ScanFile`
 
 
+class Unit(NamedTuple):
+    """What is detected at a stretch: some files in a row, or a recording."""
+
+    number: int  # among all units
+    files: Sequence[ScanFile] = ()
+    recording: RecordedScans | None = None
+
+
 def find_inputs(inputs: Sequence[str]) -> list[ScanFile | RecordedScans]:
     """The scans of files, folders (with all folders in them), drives, bags, packets, patterns such
     as "*/*.bin", URIs such as s3://bucket/drives and lists: text files that name an input per line,

@@ -16,7 +16,7 @@ import mmap
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from multiprocessing.connection import Connection
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from millisecond.data.live.inputs import RecordedScans, ScanFile, local_copy
+from millisecond.data.live.inputs import RecordedScans, ScanFile, Unit, local_copy
 from millisecond.data.live.scan import LiveScan, Trouble
 from millisecond.data.live.source import open_source
 
@@ -33,6 +33,7 @@ TOGETHER = 8  # scans that are read, and written, at a time
 BLOCKS = 2  # of each process
 BLOCK = 32 << 20  # bytes
 ALIGNED = 16  # numbers
+Number = tuple[int, int]  # of a scan: of its unit, and in it
 
 
 class ScanRead(NamedTuple):
@@ -41,7 +42,7 @@ class ScanRead(NamedTuple):
     name: str  # of its results
     title: str  # for messages
     source: str  # the recording's name, empty for files
-    number: int  # among all scans, in their order
+    number: Number
     time: float | None  # seconds, where the source tells it
     points: Any  # [P, C] float32; valid until its chunk is released
     facts: Any = None  # what the clerk found out about it
@@ -57,7 +58,7 @@ class Clerk(Protocol):
 
     columns: Any  # PointColumns of files
 
-    def skips(self, name: str, number: int) -> bool:
+    def skips(self, name: str, number: Number) -> bool:
         """Whether the scan need not be read."""
 
     def read(self, name: str, scan: ScanFile | LiveScan) -> tuple[np.ndarray, Any]:
@@ -75,7 +76,7 @@ class _Place(NamedTuple):
 
 
 class _Job(NamedTuple):
-    number: int  # of its first scan; of a recording, of the recording's first scan
+    number: Number  # of its first scan; of a recording, of the recording's first scan
     files: Sequence[ScanFile] = ()
     recording: RecordedScans | None = None  # or its next scans
 
@@ -128,11 +129,11 @@ class ReaderPool:
         for hand in self._hands:
             hand.receive()
 
-    def read(self, inputs: Sequence[ScanFile | RecordedScans]) -> Iterator[Chunk]:
+    def read(self, units: Iterable[Unit]) -> Iterator[Chunk]:
         """The scans in their order, while the processes read the next ones."""
         waiting: deque[tuple[_Hand, _Job, int]] = deque()
-        self._counts: dict[str, int] = {}  # scans of recordings that have ended
-        jobs = self._jobs(inputs)
+        self._ended: set[str] = set()  # recordings
+        jobs = self._jobs(units)
         turn, job = 0, next(jobs, None)
         while job or waiting:
             while job:
@@ -145,30 +146,19 @@ class ReaderPool:
                 turn += job.recording is None  # a recording stays with its process
                 job = next(jobs, None)
             hand, done, block = waiting.popleft()
-            scans, notes, count = hand.receive()
-            if done.recording and count is not None:
-                self._counts[done.recording.name] = count
+            scans, notes, ended = hand.receive()
+            if done.recording and ended:
+                self._ended.add(done.recording.name)
                 if job and job.recording == done.recording:
                     job = next(jobs, None)
             yield Chunk(hand.with_points(scans, block), notes, hand, block)
 
-    def _jobs(self, inputs: Sequence[ScanFile | RecordedScans]) -> Iterator[_Job]:
-        number, rest = 0, iter(inputs)
-        files: list[ScanFile] = []
-        for one in rest:
-            if isinstance(one, ScanFile):
-                files.append(one)
-                if len(files) < self.together:
-                    continue
-            if files:
-                yield _Job(number, files)
-                number, files = number + len(files), []
-            if isinstance(one, RecordedScans):
-                while one.name not in self._counts:
-                    yield _Job(number, recording=one)
-                number += self._counts[one.name]
-        if files:
-            yield _Job(number, files)
+    def _jobs(self, units: Iterable[Unit]) -> Iterator[_Job]:
+        for number, files, recording in units:
+            for first in range(0, len(files), self.together):
+                yield _Job((number, first), files[first : first + self.together])
+            while recording and recording.name not in self._ended:
+                yield _Job((number, 0), recording=recording)
 
 
 class _Desk:
@@ -184,7 +174,7 @@ class _Desk:
     def do(self, kind: str, content: Any) -> Any:
         match kind:
             case "begin":
-                self._clerk = content
+                self._clerk, self._open = content, {}
             case "write":
                 self._clerk.write(content)
             case "read":
@@ -193,15 +183,16 @@ class _Desk:
                 return self._kept.pop(0)
         return None
 
-    def _read(self, job: _Job, block: int) -> tuple[list[ScanRead], list[Trouble], int | None]:
-        """The scans, and the number of all scans of a recording that has ended."""
+    def _read(self, job: _Job, block: int) -> tuple[list[ScanRead], list[Trouble], bool]:
+        """The scans, and whether the recording has ended."""
         self._block, self._used = (self._blocks[block] if self._blocks else None), 0
         if job.recording is None:
-            scans = [self._file(job.number + i, file) for i, file in enumerate(job.files)]
-            return scans, [], None
-        return self._next_of(job.recording, job.number)
+            unit, first = job.number
+            scans = [self._file((unit, i), file) for i, file in enumerate(job.files, first)]
+            return scans, [], False
+        return self._next_of(job.recording, job.number[0])
 
-    def _file(self, number: int, file: ScanFile) -> ScanRead:
+    def _file(self, number: Number, file: ScanFile) -> ScanRead:
         read = ScanRead(file.name, file.path.name, "", number, file.time, NO_POINTS)
         return self._taken(read, file)
 
@@ -226,22 +217,22 @@ class _Desk:
         return _Place(first, points.shape)
 
     def _next_of(
-        self, recording: RecordedScans, first: int
-    ) -> tuple[list[ScanRead], list[Trouble], int | None]:
+        self, recording: RecordedScans, unit: int
+    ) -> tuple[list[ScanRead], list[Trouble], bool]:
         items = self._open.setdefault(recording.name, self._items(recording))
         scans: list[ScanRead] = []
         notes: list[Trouble] = []
-        count = None
+        ended = False
         for number, item in islice(items, TOGETHER):
             if item is None:
-                count = number
+                ended = True
             elif isinstance(item, Trouble):
                 notes.append(item)
             else:
                 name = f"{recording.name}/{item.name}"
-                read = ScanRead(name, name, recording.name, first + number, item.time, NO_POINTS)
+                read = ScanRead(name, name, recording.name, (unit, number), item.time, NO_POINTS)
                 scans.append(self._taken(read, item))
-        return scans, notes, count
+        return scans, notes, ended
 
     def _items(self, recording: RecordedScans) -> Iterator[tuple[int, Trouble | LiveScan | None]]:
         """Numbered by the scans before them; at last, and for ever, None."""

@@ -76,7 +76,7 @@ def test_voxels_of_random_frames(seed, max_points, max_voxels):
 
 
 def test_relative_features_do_not_depend_on_the_place():
-    """They are those of the absolute ones but for the cell's middle, between -0.5 and 0.5; a cloud
+    """They differ from absolute features by the cell's middle alone, between -0.5 and 0.5; a cloud
     that moves by whole cells keeps them."""
     generator = torch.Generator().manual_seed(7)
     points = torch.rand(600, 4, generator=generator) * 3 - 1.2

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from millisecond.data.live.inputs import RecordedScans, ScanFile, find_inputs
+from millisecond.data.live.inputs import RecordedScans, ScanFile, Unit, find_inputs
 from millisecond.data.live.pool import ReaderPool
 from millisecond.detector import Detector
 from millisecond.detector.detection_files import find_detections, names_in, read_detections
@@ -470,6 +470,20 @@ def test_bags(tmp_path, weights, quick, processes, kind):
     assert (output / "one.json").is_file() and len(list((output / "turns").iterdir())) >= 2
 
 
+def test_recordings_and_files_stay_in_the_order_of_the_command(
+    tmp_path, weights, quick, small_parts, processes
+):
+    pytest.importorskip("rosbags")
+    bag = write_clouds(tmp_path / "drive.bag", "ros1", [cloud(101 + n % 3, n) for n in range(13)])
+    for number in range(8):
+        cloud(101 + number % 4).tofile(tmp_path / f"{number}.bin")
+    files = [tmp_path / f"{number}.bin" for number in range(8)]
+    table = tmp_path / "all.parquet"
+    assert run("--weights", weights, *files[:7], bag, files[7], "--output", table) == 0
+    wanted = [*"0123456", *(f"drive/{number:06d}" for number in range(13)), "7"]
+    assert list(dict.fromkeys(rows_of(table)["scan"])) == wanted
+
+
 def write_pcap_of_turns(folder: Path) -> Path:
     pytest.importorskip("velodyne_decoder")
     packets = ((time, frame(data)) for time, data in turning("VLP-16", 3.2))
@@ -593,7 +607,10 @@ def test_a_table_in_another_file_system(
     assert f"written to {there.as_uri()}" in capsys.readouterr().out
     assert run(*common, there.as_uri()) == 2
     assert error_of(capsys).endswith("all.parquet: is there already; give another --output")
-    there.unlink()  # as if it had not got there
+    there.unlink()
+    (tmp_path / "x.bin").write_bytes(b"12345")
+    assert run("--weights", weights, tmp_path / "x.bin", "--output", there.as_uri()) == 2
+    assert not there.exists()  # the table here is another run's
     assert run(*common, there.as_uri(), "--resume") == 2
     assert rows_of(there) == rows_of(tmp_path / "other.parquet")
     shards = tmp_path / "there" / "shards.parquet"
@@ -683,7 +700,7 @@ def test_what_a_process_ends_with_is_told():
     for inputs, error in ((["0", "1"], MemoryError), (["2"], OSError)):
         with ReaderPool(1) as pool, pytest.raises(error):
             pool.begin(UnluckyClerk())
-            for chunk in pool.read([ScanFile(name, Path(name)) for name in inputs]):
+            for chunk in pool.read([Unit(0, [ScanFile(name, Path(name)) for name in inputs])]):
                 chunk.write("anything")
                 chunk.release()
             pool.finish()

@@ -25,7 +25,7 @@ from millisecond.detector.detector import Detector
 from millisecond.tools import detect
 from millisecond.tools.benchmarks.network import hardware
 from millisecond.tools.benchmarks.timing import Scans
-from millisecond.tools.detecting import is_table, opened
+from millisecond.tools.detecting import is_table, opened, units_of
 from millisecond.tools.program import detector_of
 
 CALLS = 200  # of a stage that one core does
@@ -44,7 +44,7 @@ def measure(sets: Sequence[Scans], scans: int, precision: str, others: Sequence[
                 place = str(folder / f"{number}-{output}")
                 arguments = [str(folder / f"{number}"), "--output", place, *others]
                 options = detect.parse([*arguments, "--precision", precision])
-                inputs = find_inputs(options.input)
+                inputs = detect.timed(find_inputs(options.input), None)
                 processes = detect.processes_for(options.device, inputs)
                 pool = stack.enter_context(ReaderPool(processes))  # before a GPU is used
                 runs.append((clouds, options, inputs, pool))
@@ -55,7 +55,8 @@ def measure(sets: Sequence[Scans], scans: int, precision: str, others: Sequence[
                     rows.append(_row(clouds, stage, rate))
             started = time.perf_counter()
             with redirect_stdout(StringIO()), opened(options, detector, inputs) as output:
-                detect.Detecting(detector, pool, output, options).run(inputs)
+                report = detect.Detecting(detector, pool, output, options).run(units_of(inputs))
+                report.end(output)
             table = options.output.suffix == SUFFIX
             stage = "everything, to a table" if table else "everything"
             rows.append(_row(clouds, stage, scans / (time.perf_counter() - started)))
