@@ -309,6 +309,22 @@ def test_a_sensor_that_stands_still_fills_no_memory(monkeypatch):
     assert [len(scan.points) for scan in scans] == [50 * 8 * 16] * 3
 
 
+@pytest.mark.parametrize("model", FIELDS)
+def test_damaged_packets_never_stop_the_program(model):
+    """Bytes of headers, tails and all else are changed, or packets are cut off."""
+    rng, turns, items = np.random.default_rng(2), Turns("udp:2368", live=True), []
+    for number, (at, data) in enumerate(turning(model, 3, step=3)):
+        content = bytearray(data)
+        if number > 12 and rng.random() < 0.4:
+            for place in (rng.integers(14), rng.integers(len(data)), -1 - rng.integers(60)):
+                content[place] = rng.integers(256)
+            content = content[: rng.integers(len(data))] if rng.random() < 0.2 else content
+        items += turns.add(Packet(bytes(content), at))
+    scans, troubles = split([*items, *turns.finish()])
+    assert scans and all(np.isfinite(scan.points).all() for scan in scans)
+    assert len(troubles) > 2 and all("\n" not in line for line in troubles)
+
+
 def test_lost_packets_leave_a_gap_and_nothing_else():
     packets = [Packet(data, at) for at, data in turning("XT32", 4)]  # of 8 degrees each
     turns = Turns("udp:2368", live=True)
