@@ -245,7 +245,8 @@ class Turns:
     def _refused(self, sensor: PacketSource) -> str:
         """Why packets of this sensor are not read; empty where they are."""
         if sensor.model not in MODELS:
-            return f"packets of a {sensor.model}, which is none of {', '.join(MODELS)}"
+            known = ", ".join(MODELS)
+            return f"packets of a {sensor.model}, which is none of {known}; its format is needed"
         wanted = HDL_64E if self._said in SERIES else self._said
         if sensor.model != (wanted or sensor.model):
             return f"packets of a {sensor.model}, not of a {self._said}; leave out ?model="
