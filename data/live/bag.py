@@ -1,4 +1,4 @@
-"""A ROS 1 bag, a ROS 2 bag or an MCAP file as a source: clouds, or a Velodyne's packets."""
+"""A ROS 1 bag, a ROS 2 bag or an MCAP file as a source: clouds, or a sensor's packets."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def read_point_cloud2(message: Any, source: object) -> Cloud:
 
 
 CLOUD = "sensor_msgs/msg/PointCloud2"
-PACKETS = "velodyne_msgs/msg/VelodyneScan"
 PROBE = 20  # clouds by whose times the rate is measured
-DEFINITIONS = {  # of velodyne_msgs, which are not among the usual ones
-    "velodyne_msgs/msg/VelodynePacket": "builtin_interfaces/Time stamp\nuint8[1206] data\n",
-    PACKETS: "std_msgs/Header header\nvelodyne_msgs/VelodynePacket[] packets\n",
+PACKETS = {  # messages of packets, and the bytes of one; of Nebula's the sensor's makers are many
+    "velodyne_msgs/msg/VelodyneScan": ("VelodynePacket", "uint8[1206] data\n"),
+    "pandar_msgs/msg/PandarScan": ("PandarPacket", "uint8[1500] data\nuint32 size\n"),
+    "nebula_msgs/msg/NebulaPackets": ("NebulaPacket", "uint8[] data\n"),
 }
 
 
@@ -73,7 +73,7 @@ class BagSource(Source):
         self.rate = self._measured_rate()
 
     def __iter__(self) -> Iterator[LiveScan | Trouble]:
-        if self._recording.topics[self._topic] == PACKETS:
+        if self._recording.topics[self._topic] in PACKETS:
             return self._turns()
         return self._clouds()
 
@@ -123,7 +123,7 @@ class BagSource(Source):
         """Turns per second. Raises ValueError for packets of no model that is known."""
         messages = (item for item in self._messages(Troubles()) if not isinstance(item, Trouble))
         probe = islice(messages, PROBE)
-        if self._recording.topics[self._topic] == PACKETS:
+        if self._recording.topics[self._topic] in PACKETS:
             return rate_of(_packets(probe), str(self._path), self._model) or USUAL_RATE
         steps = np.diff([time for time, _ in probe])
         step = float(np.median(steps)) if len(steps) else 0.0
@@ -137,7 +137,8 @@ def _packets(items: Iterable[tuple[float, Any] | Trouble]) -> Iterator[Packet | 
             yield item
             continue
         for packet in item[1].packets:
-            yield Packet(bytes(packet.data), packet.stamp.sec + packet.stamp.nanosec / 1e9)
+            data = bytes(packet.data[: getattr(packet, "size", None)])
+            yield Packet(data, packet.stamp.sec + packet.stamp.nanosec / 1e9)
 
 
 def _types(ros1: bool) -> Any:
@@ -145,17 +146,24 @@ def _types(ros1: bool) -> Any:
     typesys = require("rosbags.typesys", "a bag")
     stores = typesys.Stores
     types = typesys.get_typestore(stores.ROS1_NOETIC if ros1 else stores.ROS2_HUMBLE)
-    for name, text in DEFINITIONS.items():
-        types.register(typesys.get_types_from_msg(text, name))
+    for scan, (packet, content) in PACKETS.items():  # they are not among the usual ones
+        package = scan.partition("/")[0]
+        texts = {
+            f"{package}/msg/{packet}": f"builtin_interfaces/Time stamp\n{content}",
+            scan: f"std_msgs/Header header\n{package}/{packet}[] packets\n",
+        }
+        for name, text in texts.items():
+            types.register(typesys.get_types_from_msg(text, name))
     return types
 
 
 def _chosen(topics: dict[str, str], topic: str, path: Path) -> str:
-    fitting = sorted(name for name, kind in topics.items() if kind in (CLOUD, PACKETS))
+    fitting = sorted(name for name, kind in topics.items() if kind in (CLOUD, *PACKETS))
     if not fitting:
         kinds = sorted(set(topics.values()))
         raise ValueError(
-            f"{path}: no topic of {CLOUD} or {PACKETS} in it; it has {', '.join(kinds)[:300]}"
+            f"{path}: no topic of {' or '.join((CLOUD, *PACKETS))} in it; it has "
+            f"{', '.join(kinds)[:300]}"
         )
     if not topic and len(fitting) > 1:
         raise ValueError(

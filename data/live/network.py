@@ -84,11 +84,11 @@ class PcapSource(Source):
     live = False
 
     def __init__(self, path: Path, model: str = ""):
-        """Raises ValueError where there are no packets of a Velodyne in it."""
+        """Raises ValueError where there are no packets of a sensor in it."""
         self._path, self._model = path, model
         self.rate = rate_of(_packets(path), str(path), model)
         if not self.rate:
-            raise ValueError(f"{path}: no packets of a Velodyne sensor in it")
+            raise ValueError(f"{path}: no packets of a Velodyne or Hesai sensor in it")
 
     def __iter__(self) -> Iterator[LiveScan | Trouble]:
         return turns_of(_packets(self._path), str(self._path), self._model)

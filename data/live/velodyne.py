@@ -1,7 +1,7 @@
-"""Turns of a Velodyne sensor from its packets.
+"""Turns of a Velodyne or Hesai sensor from its packets.
 
-`Followed` chooses the sensor whose packets count. velodyne-decoder cuts the turns and decodes
-them. An HDL-64E sends its series and its calibration itself, a byte per packet.
+`Followed` chooses the sensor whose packets count. velodyne-decoder, or `hesai.py`, cuts the turns
+and decodes them. An HDL-64E sends its series and its calibration itself, a byte per packet.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
 
 from millisecond.data.files import require
+from millisecond.data.live import hesai
 from millisecond.data.live.scan import LiveScan, Trouble, Troubles
 
 PACKET = 1206  # bytes
@@ -50,19 +52,35 @@ class Packet(NamedTuple):
     sender: str = ""
 
     @property
+    def hesai(self) -> hesai.HesaiPacket | None:
+        """Itself, where a Hesai sensor sent it."""
+        model = hesai.model_of(self.data)
+        return hesai.HesaiPacket(model, self.data) if model else None
+
+    @property
     def blocks(self) -> np.ndarray:
-        """Those that hold echoes: with dual returns a VLS-128 fills its packets up."""
+        """A Velodyne's that hold echoes: with dual returns a VLS-128 fills its packets up."""
         used = 8 if NUMBERS.get(self.data[-1]) == VLS_128 and self.data[-2] == DUAL else BLOCKS
         return np.frombuffer(self.data, BLOCK, used)
 
     @property
+    def azimuth(self) -> float:
+        """Degrees of the first block."""
+        packet = self.hesai
+        return packet.azimuth(0) if packet else int(self.blocks["azimuth"][0]) / 100
+
+    @property
     def device_time(self) -> float:
-        """Seconds since the full hour, by the clock of the sensor."""
+        """Seconds by the clock of the sensor; a Velodyne's since the full hour."""
+        if packet := self.hesai:
+            return packet.time or 0.0
         return int.from_bytes(self.data[-6:-2], "little") / 1e6
 
     @property
     def sensor(self) -> PacketSource:
         """Which sensor sent it; the packet has no fault."""
+        if packet := self.hesai:
+            return PacketSource(packet.model, self.sender)
         banks, number = set(self.blocks["bank"].tolist()), self.data[-1]
         if LOWER in banks and banks <= {UPPER, LOWER}:
             return PacketSource(HDL_64E, self.sender)
@@ -72,6 +90,8 @@ class Packet(NamedTuple):
     @property
     def fault(self) -> tuple[str, str]:
         """A word and a line for what is wrong in itself; empty where nothing is."""
+        if packet := self.hesai:
+            return packet.fault
         if len(self.data) != PACKET:
             return "size", f"a packet of {len(self.data)} bytes, a Velodyne's has {PACKET}"
         banks, model = set(self.blocks["bank"].tolist()), NUMBERS.get(self.data[-1], VLS_128)
@@ -149,8 +169,8 @@ def calibrated(packets: Sequence[bytes], said: str) -> tuple[str, Any, str]:
 FULL_INTENSITY = 255
 USUAL_RATE = 10.0  # turns per second
 SLOWEST, FASTEST = 2.0, 25.0
-MODELS = (HDL_64E, *NUMBERS.values())
-NAMES = (HDL_64E, *SERIES, *NUMBERS.values())
+MODELS = (HDL_64E, *NUMBERS.values(), *hesai.MODELS)
+NAMES = (HDL_64E, *SERIES, *NUMBERS.values(), *hesai.MODELS)
 
 
 class Turns:
@@ -210,7 +230,7 @@ class Turns:
         if self._waiting:
             yield from self._start()
         if self._decoder is not None:
-            yield from self._decoded(lambda: self._decoder.finish(False))
+            yield from self._decoded(lambda: self._decoder.finish())
         if ours is None and self._refusal:
             raise ValueError(f"{self._source}: {self._refusal}")
         yield from self._troubles.rest()
@@ -225,7 +245,8 @@ class Turns:
     def _refused(self, sensor: PacketSource) -> str:
         """Why packets of this sensor are not read; empty where they are."""
         if sensor.model not in MODELS:
-            return f"packets of a {sensor.model}, which is none of {', '.join(MODELS)}"
+            known = ", ".join(MODELS)
+            return f"packets of a {sensor.model}, which is none of {known}; its format is needed"
         wanted = HDL_64E if self._said in SERIES else self._said
         if sensor.model != (wanted or sensor.model):
             return f"packets of a {sensor.model}, not of a {self._said}; leave out ?model="
@@ -256,7 +277,7 @@ class Turns:
     def _take(self, packet: Packet) -> Iterator[LiveScan | Trouble]:
         """Hands a packet to the decoder; the first ones wait for it."""
         if self._decoder is not None:
-            yield from self._decoded(lambda: self._decoder.decode(packet.time, packet.data, False))
+            yield from self._decoded(lambda: self._decoder.decode(packet.time, packet.data))
             return
         self._waiting.append(packet)
         wanted = STATUS if self._is_hdl64e else 1
@@ -265,17 +286,33 @@ class Turns:
 
     def _start(self) -> Iterator[LiveScan | Trouble]:
         """Makes the decoder, and gives it the packets that waited."""
-        config, waiting = self._library.Config(), self._waiting
+        waiting, self._waiting = self._waiting, []
+        self._decoder, note = self._made(waiting)
+        if note:
+            text = f"{self._source}: {note}"
+            yield from self._troubles.add("calibration", text, lost=False)
+        for packet in waiting if not (self._is_hdl64e and self._live) else ():
+            yield from self._take(packet)
+
+    def _made(self, waiting: Sequence[Packet]) -> tuple[Any, str]:
+        """A decoder for packets like these, and a note where the angles are not the sensor's own.
+
+        Raises ValueError for a sensor that cannot be read without them.
+        """
+        model, place = waiting[0].sensor.model, Path(self._source)
+        if model in hesai.MODELS:
+            folder = Path() if self._live else place if place.is_dir() else place.parent
+            try:
+                angles, note = hesai.calibrated(model, folder)
+            except ValueError as error:
+                raise ValueError(f"{self._source}: {error}") from None
+            return hesai.Decoder(model, angles), note
+        config, note = self._library.Config(), ""
         if self._is_hdl64e:
             packets = [packet.data for packet in waiting]
             series, config.calibration, note = calibrated(packets, self._said or HDL_64E)
             config.model = getattr(self._library.Model, series.replace("HDL-64E-", "HDL64E_"))
-            if note:
-                text = f"{self._source}: {note}"
-                yield from self._troubles.add("calibration", text, lost=False)
-        self._decoder, self._waiting = self._library.StreamDecoder(config), []
-        for packet in waiting if not (self._is_hdl64e and self._live) else ():
-            yield from self._take(packet)
+        return self._library.StreamDecoder(config), note
 
     def _decoded(self, decode: Callable[[], Any]) -> Iterator[LiveScan | Trouble]:
         try:
@@ -307,7 +344,7 @@ def turns_of(
 
 
 def rate_of(items: Iterable[Packet | Trouble], source: str, model: str) -> float:
-    """Turns per second of recorded packets; 0 where no packet is of a Velodyne. Raises as
+    """Turns per second of recorded packets; 0 where no packet is of a sensor. Raises as
     `Turns.finish`."""
     turns = Turns(source, model)
     for item in items:
@@ -323,10 +360,10 @@ def rate_of(items: Iterable[Packet | Trouble], source: str, model: str) -> float
 
 def _turning_rate(packets: Sequence[Packet]) -> float:
     """Turns per second; 10, the usual one, where the packets do not tell."""
-    azimuths = np.array([packet.blocks["azimuth"][0] for packet in packets], np.int64)
+    azimuths = np.array([packet.azimuth for packet in packets])
     times = np.array([packet.device_time for packet in packets])
     if len(packets) < 2 or not (np.diff(times) > 0).all():
         return USUAL_RATE
-    turned = (np.diff(azimuths) % FULL_TURN).sum() / FULL_TURN
+    turned = (np.diff(azimuths) % 360).sum() / 360 * hesai.SCANS.get(packets[0].sensor.model, 1)
     rate = float(turned / (times[-1] - times[0]))
     return rate if SLOWEST <= rate <= FASTEST else USUAL_RATE
