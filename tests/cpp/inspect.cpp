@@ -31,7 +31,8 @@ void write(const Network& network) {
   for (const std::string& name : network.classes) write(std::vector<int>(name.begin(), name.end()));
   write(std::vector<float>(network.range, network.range + 6));
   write(std::vector<float>(network.voxel_size, network.voxel_size + 3));
-  write(std::vector<int>{network.point_width, network.max_points, network.max_voxels, network.level, network.relative});
+  write(std::vector<int>{network.point_width, network.max_points, network.max_voxels, network.level,
+                         network.relative});
   for (const Shape& shape : network.shapes) write(shape);
   for (const Step& step : network.steps)
     for (const Shape* part : {&step.kernel, &step.stride, &step.padding}) write(*part);

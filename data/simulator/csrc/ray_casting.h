@@ -53,7 +53,7 @@ struct Profile {
   const double* strips;      // [strip_count] where the material changes
   const int64_t* materials;  // [strip_count + 1]
   const double* waves;       // [5, wave_count] height, wave number along and across, phase, wave at the sensor
-  const double* march;       // [march_count] depths at which banks are looked for; none: there are no banks, no hills
+  const double* march;  // [march_count] depths at which banks are looked for; none: there are no banks, no hills
   int64_t knot_count, strip_count, wave_count, march_count;
   double plane[4];        // a x + b y + c z + d = 0
   double cos, sin, bend;  // of the street's axis; 1 per metre
