@@ -1,0 +1,529 @@
+"""Published data sets in their own files: nuScenes, Argoverse 2, KITTI's tracking benchmark, ONCE.
+
+Every reader gives the same: recordings of scans in a frame with x forward, y left and z up. What is
+wrong with one scan is a ValueError or OSError of this scan alone, one line with file and key.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from millisecond.data.calibration import Calibration, imu_to_velo
+from millisecond.data.files import plain_number, read_text, require, require_file
+from millisecond.data.folder.labels import checked_box
+from millisecond.data.formats.clouds import read_rows
+from millisecond.data.kitti.dataset import DONT_CARE
+
+RINGED = ("x", "y", "z", "intensity", "ring")
+FULL = 255  # the intensity of nuScenes and Argoverse 2 that becomes 1
+LOOSE = 0.01  # allowed error of a quaternion's length
+
+
+class Sweep(NamedTuple):
+    """One turn of the LiDAR."""
+
+    time: float  # seconds
+    pose: np.ndarray | None  # [4, 4] float64, takes its points to the world
+    read: Callable[[], np.ndarray]  # its points [P, C] float32, see `Published.columns`
+
+
+class Object(NamedTuple):
+    """A labelled box, in the frame of its scan."""
+
+    box: list[float]  # x, y, z, l, w, h in metres, yaw in radians
+    kind: str  # as the data set calls it
+    track: str | None  # the same in all scans of a recording; None: the data set has no tracks
+    place: str  # file and key
+
+
+class Scan(NamedTuple):
+    name: str
+    sweep: Sweep
+    earlier: Iterable[Sweep]  # of the same recording, the latest first
+    objects: list[Object] | None  # None: nobody has labelled the scan
+
+
+class Recording(NamedTuple):
+    """A sequence of scans. What is made only when it is called may raise what is wrong with it."""
+
+    name: str
+    split: str
+    scans: Callable[[], Iterable[Callable[[], Scan]]]
+
+
+class Published(NamedTuple):
+    columns: tuple[str, ...]  # of a point
+    classes: Mapping[str, str]  # its classes: their names in the labels
+    recordings: Callable[[Path], Iterator[Recording]]
+
+
+def points_of(scan: Scan, sweeps: int) -> np.ndarray:
+    """The points of a scan [P, C] float32; of several sweeps together, with the time by which each
+    is older than the scan as a further column, in seconds.
+
+    Raises ValueError where a pose is missing or times go back.
+    """
+    if sweeps == 1:
+        return scan.sweep.read()
+    parts, last = [], -1.0
+    for sweep in chain([scan.sweep], islice(scan.earlier, sweeps - 1)):
+        if sweep.pose is None or scan.sweep.pose is None:
+            raise ValueError(f"{scan.name}: has no pose, by which sweeps are joined")
+        age = scan.sweep.time - sweep.time
+        if age <= last:
+            raise ValueError(
+                f"{scan.name}: a sweep before it has the time {sweep.time:.6f} s, which is not "
+                f"before {scan.sweep.time - last:.6f} s"
+            )
+        points, last = sweep.read(), age
+        motion = np.linalg.inv(scan.sweep.pose) @ sweep.pose
+        points[:, :3] = points[:, :3] @ motion[:3, :3].T + motion[:3, 3]
+        parts.append(np.column_stack([points, np.full(len(points), age, np.float32)]))
+    return np.concatenate(parts)
+
+
+def _pose(shift: Any, turn: Any, place: str) -> np.ndarray:
+    """[4, 4] from x, y, z in metres and a quaternion x, y, z, w."""
+    rotation = require("scipy.spatial.transform", "a quaternion").Rotation
+    try:
+        numbers = np.array([*shift, *turn], np.float64)
+    except (TypeError, ValueError):
+        numbers = np.full(7, np.nan)
+    if numbers.shape != (7,) or not abs(np.linalg.norm(numbers[3:]) - 1) <= LOOSE:
+        raise ValueError(f"{place}: the rotation {turn} is not a quaternion of length 1")
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{place}: the place {shift} is not finite")
+    pose = np.eye(4)
+    pose[:3, :3] = rotation.from_quat(numbers[3:]).as_matrix()
+    pose[:3, 3] = numbers[:3]
+    return pose
+
+
+def _box(pose: np.ndarray, size: Iterable[float], place: str) -> list[float]:
+    """pose: of the box in the frame of the scan; size: l, w, h."""
+    box = [*pose[:3, 3].tolist(), *size, math.atan2(pose[1, 0], pose[0, 0])]
+    return checked_box(box, place)
+
+
+def _names(**groups: str) -> dict[str, str]:
+    """The names in the labels by the data set's own names, which are given as one text."""
+    kept = {name: name for name in groups.pop("kept", "").split()}
+    return kept | {name: label for label, names in groups.items() for name in names.split()}
+
+
+def _json(path: Path, hook: Callable[[dict], Any] | None = None) -> Any:
+    require_file(path)
+    try:
+        with path.open(encoding="utf-8") as file:
+            return json.load(file, object_hook=hook)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON, or cut off ({str(error)[:80]})") from None
+
+
+NUSCENES = _names(
+    Car="vehicle.car",
+    Truck="vehicle.truck",
+    Bus="vehicle.bus.bendy vehicle.bus.rigid",
+    Pedestrian="human.pedestrian.adult human.pedestrian.child human.pedestrian.police_officer "
+    "human.pedestrian.construction_worker",
+    Cyclist="vehicle.bicycle.with_rider",
+    Bicycle="vehicle.bicycle",
+    Motorcyclist="vehicle.motorcycle.with_rider",
+    Motorcycle="vehicle.motorcycle",
+    kept="animal human.pedestrian.personal_mobility human.pedestrian.stroller "
+    "human.pedestrian.wheelchair movable_object.barrier movable_object.debris "
+    "movable_object.pushable_pullable movable_object.trafficcone static_object.bicycle_rack "
+    "vehicle.construction vehicle.emergency.ambulance vehicle.emergency.police vehicle.trailer",
+)
+NUSCENES_VAL = (  # numbers of the scenes; the tables do not have the splits
+    "3 12-18 35-36 38-39 92-110 221 268-278 329-332 344-346 519-524 552-565 625-627 629-630 "
+    "632-638 770-771 775 777-778 780-784 794-800 802 904-917 919-931 962-963 966-969 971-972 "
+    "1059-1073"
+)
+NUSCENES_MINI_VAL = "103 916"
+NUSCENES_TURN = np.array([[0.0, -1, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+RIDER = "cycle.with_rider"
+
+
+SCHEMA = {"timestamp": int, "is_key_frame": bool, "attribute_tokens": list}
+SCHEMA |= dict.fromkeys(("translation", "rotation", "size"), list)  # all others are texts
+
+
+class _Table(dict[str, dict]):
+    """The records of a table by their tokens; a token to nowhere is a ValueError."""
+
+    def __init__(
+        self, folder: Path, name: str, keys: str, wanted: Callable[[dict], bool] = lambda row: True
+    ):
+        """keys: of a record, which keeps nothing else: some tables have millions of records."""
+        self.path, kept = folder / f"{name}.json", ["token", *keys.split()]
+
+        def record(row: dict) -> dict | None:
+            for key in kept:
+                if not isinstance(row.get(key), SCHEMA.get(key, str)):
+                    raise ValueError(f"{self.path}: a record without {key} as in v1.0's schema")
+            return {key: row[key] for key in kept} if wanted(row) else None
+
+        rows = _json(self.path, record)
+        if not isinstance(rows, list):
+            raise ValueError(f"{self.path}: not a list of records, as v1.0 has")
+        super().__init__((row["token"], row) for row in rows if row)
+
+    def __missing__(self, token: str) -> dict:
+        raise ValueError(f"{self.path}: no record has the token {token!r}, which another names")
+
+    def pose(self, token: str) -> np.ndarray:
+        row, place = self[token], self.place(token)
+        w, x, y, z = _numbers(row["rotation"], 4, place)
+        return _pose(row["translation"], (x, y, z, w), place)
+
+    def place(self, token: str) -> str:
+        return f"{self.path}, {token}"
+
+
+class _Nuscenes:
+    """Scans at the keyframes, which are labelled; sweeps are all that LIDAR_TOP measured."""
+
+    def __init__(self, root: Path):
+        folders = [root] if root.name.startswith("v1.0-") else sorted(root.glob("v1.0-*"))
+        if len(folders) != 1:
+            found = ", ".join(folder.name for folder in folders) or "none"
+            raise ValueError(f"{root}: folders v1.0-*: {found}; give the path of one as ROOT")
+        (self.folder,) = folders
+        table = partial(_Table, self.folder)
+        keys = "sample_token ego_pose_token calibrated_sensor_token timestamp filename prev"
+        self.data = table(
+            "sample_data", f"{keys} is_key_frame", lambda row: "/LIDAR_TOP/" in row["filename"]
+        )
+        used = {row["ego_pose_token"] for row in self.data.values()}
+        self.ego = table("ego_pose", "translation rotation", lambda row: row["token"] in used)
+        self.mounts = table("calibrated_sensor", "translation rotation")
+        self.scenes = table("scene", "name")
+        self.categories, self.attributes = table("category", "name"), table("attribute", "name")
+        self.instances = table("instance", "category_token")
+        keys = "sample_token instance_token attribute_tokens translation rotation size"
+        self.boxes = table("sample_annotation", keys)
+        self.boxes_of: dict[str, list[str]] = {}
+        for token, row in self.boxes.items():
+            self.boxes_of.setdefault(row["sample_token"], []).append(token)
+        self.keyframes = {r["sample_token"]: r for r in self.data.values() if r["is_key_frame"]}
+
+    def recordings(self) -> Iterator[Recording]:
+        samples = _Table(self.folder, "sample", "scene_token timestamp")
+        of_scene: dict[str, list[str]] = {}
+        for token in sorted(samples, key=lambda token: samples[token]["timestamp"]):
+            of_scene.setdefault(samples[token]["scene_token"], []).append(token)
+        ranges = NUSCENES_MINI_VAL if self.folder.name == "v1.0-mini" else NUSCENES_VAL
+        ends = [[int(end) for end in part.split("-")] for part in ranges.split()]
+        val = {f"scene-{n:04}" for part in ends for n in range(part[0], part[-1] + 1)}
+        for scene, tokens in of_scene.items():
+            if scene not in self.scenes:  # said when its scans are asked for
+                yield Recording(scene, "train", partial(self.scenes.__missing__, scene))
+                continue
+            name = self.scenes[scene]["name"]
+            split = "test" if self._of_test else "val" if name in val else "train"
+            yield Recording(
+                name, split, partial(list, [partial(self.scan, name, token) for token in tokens])
+            )
+
+    @property
+    def _of_test(self) -> bool:
+        return self.folder.name == "v1.0-test"
+
+    def scan(self, scene: str, sample: str) -> Scan:
+        if sample not in self.keyframes:
+            raise ValueError(f"{self.data.path}: no keyframe of LIDAR_TOP of the sample {sample}")
+        row = self.keyframes[sample]
+        sweep = self.sweep(row)
+        assert sweep.pose is not None
+        to_scan, objects = np.linalg.inv(sweep.pose), []
+        for token in self.boxes_of.get(sample, ()):
+            box, place = self.boxes[token], self.boxes.place(token)
+            kind = self.categories[self.instances[box["instance_token"]]["category_token"]]["name"]
+            if RIDER in (self.attributes[known]["name"] for known in box["attribute_tokens"]):
+                kind += ".with_rider"
+            width, length, height = _numbers(box["size"], 3, place)
+            found = _box(to_scan @ self.boxes.pose(token), (length, width, height), place)
+            objects.append(Object(found, kind, box["instance_token"], place))
+        name = f"{scene}_{row['timestamp']}"
+        return Scan(name, sweep, self.before(row), None if self._of_test else objects)
+
+    def before(self, row: dict) -> Iterator[Sweep]:
+        while row["prev"]:
+            row = self.data[row["prev"]]
+            yield self.sweep(row)
+
+    def sweep(self, row: dict) -> Sweep:
+        mount = self.mounts.pose(row["calibrated_sensor_token"]) @ NUSCENES_TURN
+        pose = self.ego.pose(row["ego_pose_token"]) @ mount
+        path = self.folder.parent / row["filename"]
+        return Sweep(row["timestamp"] * 1e-6, pose, partial(_nuscenes_points, path))
+
+
+def _numbers(values: Any, count: int, place: str) -> list[float]:
+    """Raises ValueError for anything but so many numbers."""
+    right = isinstance(values, list) and all(type(value) in (int, float) for value in values)
+    if not right or len(values) != count:
+        raise ValueError(f"{place}: {str(values)[:80]} are not {count} numbers")
+    return [float(value) for value in values]
+
+
+def _nuscenes_points(path: Path) -> np.ndarray:
+    x, y, z, intensity, ring = read_rows(path, RINGED).T
+    return np.column_stack([y, -x, z, intensity / FULL, ring])
+
+
+ARGOVERSE = _names(
+    Car="REGULAR_VEHICLE",
+    Truck="BOX_TRUCK TRUCK TRUCK_CAB",
+    Bus="ARTICULATED_BUS BUS SCHOOL_BUS",
+    Pedestrian="OFFICIAL_SIGNALER PEDESTRIAN",
+    Cyclist="BICYCLIST",
+    Bicycle="BICYCLE",
+    Motorcyclist="MOTORCYCLIST",
+    Motorcycle="MOTORCYCLE",
+    kept="ANIMAL BOLLARD CONSTRUCTION_BARREL CONSTRUCTION_CONE DOG LARGE_VEHICLE "
+    "MESSAGE_BOARD_TRAILER MOBILE_PEDESTRIAN_CROSSING_SIGN RAILED_VEHICLE SIGN STOP_SIGN STROLLER "
+    "TRAFFIC_LIGHT_TRAILER VEHICULAR_TRAILER WHEELCHAIR WHEELED_DEVICE WHEELED_RIDER",
+)
+PLACED = "qx qy qz qw tx_m ty_m tz_m"
+
+
+def _feather(path: Path, columns: str) -> list[np.ndarray]:
+    """The columns of a Feather file."""
+    arrow, feather = (require(name, "Argoverse 2") for name in ("pyarrow", "pyarrow.feather"))
+    require_file(path)
+    try:
+        table = feather.read_table(path)
+    except (arrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path}: not a Feather file, or cut off ({str(error)[:80]})") from None
+    missing = [name for name in columns.split() if name not in table.column_names]
+    if missing:
+        raise ValueError(f"{path}: no column {missing[0]}; it has {', '.join(table.column_names)}")
+    return [table[name].to_numpy() for name in columns.split()]
+
+
+def _argoverse(root: Path) -> Iterator[Recording]:
+    folders = [folder for name in ("train", "val", "test") for folder in root.glob(f"{name}/*/")]
+    if not folders:
+        raise FileNotFoundError(f"{root}: none of train/, val/, test/ with drives in it")
+    for folder in sorted(folders):
+        yield Recording(folder.name, folder.parent.name, partial(_argoverse_scans, folder))
+
+
+def _argoverse_scans(folder: Path) -> list[Callable[[], Scan]]:
+    path = folder / "city_SE3_egovehicle.feather"
+    times, *placed = _feather(path, f"timestamp_ns {PLACED}")
+    rows = dict(zip(times.tolist(), np.stack(placed, axis=1), strict=True))
+    clouds = folder / "sensors/lidar"
+    stamps = {int(file.stem) for file in clouds.glob("*.feather") if file.stem.isdecimal()}
+
+    def sweep(stamp: int) -> Sweep:
+        if stamp not in rows:
+            raise ValueError(f"{path}: no pose at timestamp_ns {stamp}")
+        row, cloud = rows[stamp], clouds / f"{stamp}.feather"
+        pose = _pose(row[4:], row[:4], f"{path}, timestamp_ns {stamp}")
+        return Sweep(stamp * 1e-9, pose, partial(_argoverse_points, cloud))
+
+    labels, found = folder / "annotations.feather", None
+    if folder.parent.name != "test":
+        found = _argoverse_objects(labels)
+        stamps |= found.keys()  # labelled, but the cloud may be missing
+    ordered = sorted(stamps)
+
+    def scan(place: int) -> Scan:
+        stamp = ordered[place]
+        objects = None if found is None else [make() for make in found.get(stamp, ())]
+        earlier = map(sweep, reversed(ordered[:place]))
+        return Scan(f"{folder.name}_{stamp}", sweep(stamp), earlier, objects)
+
+    return [partial(scan, place) for place in range(len(ordered))]
+
+
+def _argoverse_objects(path: Path) -> dict[int, list[Callable[[], Object]]]:
+    keys = f"timestamp_ns track_uuid category {PLACED} length_m width_m height_m"
+    stamps, tracks, kinds, *numbers = _feather(path, keys)
+    found: dict[int, list[Callable[[], Object]]] = {}
+    for row, (stamp, track, kind) in enumerate(zip(stamps.tolist(), tracks, kinds, strict=True)):
+        values = np.array([column[row] for column in numbers], np.float64)
+        place = f"{path}, timestamp_ns {stamp}, track_uuid {track}"
+        maker = partial(_argoverse_object, values, str(kind), str(track), place)
+        found.setdefault(stamp, []).append(maker)
+    return found
+
+
+def _argoverse_object(values: np.ndarray, kind: str, track: str, place: str) -> Object:
+    pose = _pose(values[4:7], values[:4], place)
+    return Object(_box(pose, values[7:].tolist(), place), kind, track, place)
+
+
+def _argoverse_points(path: Path) -> np.ndarray:
+    *places, intensity, ring = _feather(path, "x y z intensity laser_number")
+    scaled = intensity.astype(np.float32) / FULL
+    return np.column_stack([*places, scaled, ring]).astype(np.float32)
+
+
+KITTI = _names(Person_sitting="Person Person_sitting", kept="Car Cyclist Misc Pedestrian Tram")
+KITTI |= _names(kept="Truck Van")
+KITTI_RATE = 10.0  # scans per second: the benchmark has no times
+KITTI_SPLITS = {"training": "train", "testing": "test"}
+EARTH = 6378137.0  # metres, the radius in KITTI's projection of latitude and longitude
+
+
+def _kitti(root: Path) -> Iterator[Recording]:
+    folders = [path for part in KITTI_SPLITS for path in root.glob(f"{part}/velodyne/*/")]
+    if not folders:
+        raise FileNotFoundError(f"{root}: no training/velodyne or testing/velodyne with drives")
+    for clouds in sorted(folders):
+        part, drive = clouds.parents[1], clouds.name
+        split = KITTI_SPLITS[part.name]
+        yield Recording(f"{part.name}_{drive}", split, partial(_kitti_scans, part, drive))
+
+
+def _kitti_scans(part: Path, drive: str) -> list[Callable[[], Scan]]:
+    calib, clouds = part / "calib" / f"{drive}.txt", part / "velodyne" / drive
+    labels, motion = part / "label_02" / f"{drive}.txt", part / "oxts" / f"{drive}.txt"
+    calibration = Calibration.from_file(calib)
+    of_frame = _kitti_lines(labels) if part.name == "training" else None
+    poses = _kitti_poses(motion, calib) if motion.exists() else None
+    numbers = {int(file.stem) for file in clouds.glob("*.bin") if file.stem.isdecimal()}
+    ordered = sorted(numbers | set(of_frame or ()))
+
+    def sweep(number: int) -> Sweep:
+        if poses is not None and number >= len(poses):
+            raise ValueError(f"{motion}: no line {number + 1}, of the frame {number}")
+        read = partial(read_rows, clouds / f"{number:06d}.bin", RINGED[:4])
+        return Sweep(number / KITTI_RATE, None if poses is None else poses[number], read)
+
+    def scan(place: int) -> Scan:
+        number, objects = ordered[place], None
+        if of_frame is not None:
+            lines = of_frame.get(number, ())
+            objects = [_kitti_object(words, line, calibration) for words, line in lines]
+        earlier = map(sweep, reversed(ordered[:place]))
+        name = f"{part.name}_{drive}_{number:06d}"
+        return Scan(name, sweep(number), earlier, objects)
+
+    return [partial(scan, place) for place in range(len(ordered))]
+
+
+def _kitti_lines(path: Path) -> dict[int, list[tuple[list[str], str]]]:
+    """The lines of a drive by their frames: words and place."""
+    found: dict[int, list[tuple[list[str], str]]] = {}
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        words, place = line.split(), f"{path}, line {number}"
+        if words and not words[0].isdecimal():
+            raise ValueError(f"{place}: {words[0][:40]!r} is not the number of a frame")
+        if words and words[2:3] != [DONT_CARE]:
+            found.setdefault(int(words[0]), []).append((words, place))
+    return found
+
+
+def _kitti_object(words: list[str], place: str, calibration: Calibration) -> Object:
+    if len(words) != 17:
+        raise ValueError(f"{place}: {len(words)} fields; the tracking benchmark has 17")
+    try:
+        height, width, length, *rest = [plain_number(word) for word in words[10:]]
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+    camera = np.array([[*rest[:3], length, height, width, rest[3]]])
+    (box,) = calibration.boxes_from_camera(camera).tolist()
+    return Object(checked_box(box, place), words[2], words[1], place)
+
+
+def _kitti_poses(path: Path, calib: Path) -> list[np.ndarray]:
+    """[4, 4] of each frame, from the LiDAR to a map in metres (Mercator's projection)."""
+    rotation = require("scipy.spatial.transform", "the poses of KITTI's drives").Rotation
+    to_imu, rows = np.linalg.inv(np.vstack([imu_to_velo(calib), [0, 0, 0, 1]])), []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        try:
+            rows.append([plain_number(word) for word in line.split()[:6]])
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+        if len(rows[-1]) != 6 or not np.isfinite(rows[-1]).all():
+            raise ValueError(f"{path}, line {number}: does not begin with six finite numbers")
+    poses, scale = [], math.cos(math.radians(rows[0][0])) if rows else 1.0
+    for latitude, longitude, altitude, roll, pitch, yaw in rows:
+        north = math.log(math.tan(math.pi / 4 + math.radians(latitude) / 2))
+        place = np.array([math.radians(longitude), north]) * scale * EARTH
+        pose = np.eye(4)
+        pose[:3, :3] = rotation.from_euler("ZYX", [yaw, pitch, roll]).as_matrix()
+        pose[:3, 3] = *place, altitude
+        poses.append(pose @ to_imu)
+    return poses
+
+
+ONCE = _names(kept="Bus Car Cyclist Pedestrian Truck")
+ONCE_KEYS = ("names", "boxes_3d")
+ONCE_TURN = np.array([[0.0, 1, 0, 0], [-1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+
+
+def _once(root: Path) -> Iterator[Recording]:
+    files = sorted(root.glob("data/*/*.json"))
+    if not files:
+        raise FileNotFoundError(f"{root}: no data/SEQUENCE/SEQUENCE.json")
+    lists = {path.stem: set(read_text(path).split()) for path in root.glob("ImageSets/*.txt")}
+    for path in files:
+        name = path.parent.name
+        split = next((split for split, names in lists.items() if name in names), "raw")
+        yield Recording(name, split, partial(_once_scans, path))
+
+
+def _once_scans(path: Path) -> list[Callable[[], Scan]]:
+    content = _json(path)
+    frames = content.get("frames") if isinstance(content, dict) else None
+    if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
+        raise ValueError(f"{path}: has no list frames, as ONCE has")
+
+    def sweep(number: int) -> Sweep:
+        name, place = str(frames[number].get("frame_id")), f"{path}, frames {number}"
+        if not name.isdecimal():
+            raise ValueError(f"{place}: frame_id {name[:40]!r} is not a time in milliseconds")
+        values = _numbers(frames[number].get("pose"), 7, f"{place}, pose")
+        pose = _pose(values[4:], values[:4], f"{place}, pose") @ ONCE_TURN
+        read = partial(_once_points, path.parent / "lidar_roof" / f"{name}.bin")
+        return Sweep(int(name) * 1e-3, pose, read)
+
+    def scan(number: int) -> Scan:
+        own, place = sweep(number), f"{path}, frames {number}, annos"
+        annos, objects = frames[number].get("annos"), None
+        if annos is not None:
+            objects = _once_objects(annos, place)
+        earlier = map(sweep, reversed(range(number)))
+        return Scan(f"{path.stem}_{frames[number]['frame_id']}", own, earlier, objects)
+
+    return [partial(scan, number) for number in range(len(frames))]
+
+
+def _once_objects(annos: Any, place: str) -> list[Object]:
+    names, boxes = (annos.get(key) if isinstance(annos, dict) else None for key in ONCE_KEYS)
+    if not (isinstance(names, list) and isinstance(boxes, list) and len(names) == len(boxes)):
+        raise ValueError(f"{place}: names and boxes_3d are not lists, equally long")
+    objects = []
+    for number, (kind, values) in enumerate(zip(names, boxes, strict=True)):
+        own = f"{place}, boxes_3d {number}"
+        x, y, z, *size, yaw = _numbers(values, 7, own)
+        box = checked_box([-y, x, z, *size, yaw + math.pi / 2], own)
+        objects.append(Object(box, str(kind), None, own))
+    return objects
+
+
+def _once_points(path: Path) -> np.ndarray:
+    x, y, z, intensity = read_rows(path, RINGED[:4]).T
+    return np.column_stack([-y, x, z, intensity])
+
+
+DATA_SETS = {
+    "nuscenes": Published(RINGED, NUSCENES, lambda root: _Nuscenes(root).recordings()),
+    "argoverse2": Published(RINGED, ARGOVERSE, _argoverse),
+    "kitti-tracking": Published(RINGED[:4], KITTI, _kitti),
+    "once": Published(RINGED[:4], ONCE, _once),
+}
