@@ -294,6 +294,7 @@ ARGOVERSE = _names(
     "MESSAGE_BOARD_TRAILER MOBILE_PEDESTRIAN_CROSSING_SIGN RAILED_VEHICLE SIGN STOP_SIGN STROLLER "
     "TRAFFIC_LIGHT_TRAILER VEHICULAR_TRAILER WHEELCHAIR WHEELED_DEVICE WHEELED_RIDER",
 )
+TEXTS = ("track_uuid", "category")  # columns that are not numbers
 PLACED = "qx qy qz qw tx_m ty_m tz_m"
 
 
@@ -308,7 +309,11 @@ def _feather(path: Path, columns: str) -> list[np.ndarray]:
     missing = [name for name in columns.split() if name not in table.column_names]
     if missing:
         raise ValueError(f"{path}: no column {missing[0]}; it has {', '.join(table.column_names)}")
-    return [table[name].to_numpy() for name in columns.split()]
+    found = {name: table[name].to_numpy() for name in columns.split()}
+    for name, column in found.items():
+        if name not in TEXTS and column.dtype.kind not in "fiu":
+            raise ValueError(f"{path}: the column {name} is not of numbers")
+    return list(found.values())
 
 
 def _argoverse(root: Path) -> Iterator[Recording]:
@@ -495,7 +500,7 @@ def _once_scans(path: Path) -> list[Callable[[], Scan]]:
     def scan(number: int) -> Scan:
         own, place = sweep(number), f"{path}, frames {number}, annos"
         annos, objects = frames[number].get("annos"), None
-        if annos is not None:
+        if annos is not None and not (isinstance(annos, dict) and "names" not in annos):
             objects = _once_objects(annos, place)
         earlier = map(sweep, reversed(range(number)))
         return Scan(f"{path.stem}_{frames[number]['frame_id']}", own, earlier, objects)

@@ -1,0 +1,267 @@
+"""Small data sets in the published formats, with what is to be found in them.
+
+Rotations are quaternions (w, x, y, z) that are multiplied here; no matrix of the readers is used.
+"""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+
+
+class Truth(NamedTuple):
+    """Of a scan, in the frame with x forward."""
+
+    points: np.ndarray  # [P, 3]
+    boxes: np.ndarray  # [M, 7]
+    classes: list[str]
+    tracks: list[str]
+
+
+def times(a, b) -> np.ndarray:
+    """The product of two quaternions."""
+    (w, x, y, z), (t, u, v, s) = a, b
+    return np.array(
+        [
+            w * t - x * u - y * v - z * s,
+            w * u + x * t + y * s - z * v,
+            w * v - x * s + y * t + z * u,
+            w * s + x * v - y * u + z * t,
+        ]
+    )
+
+
+def conjugate(turn) -> np.ndarray:
+    return np.asarray(turn) * (1, -1, -1, -1)
+
+
+def turned(turn, vector) -> np.ndarray:
+    return times(times(turn, (0, *vector)), conjugate(turn))[1:]
+
+
+def about(axis, angle) -> np.ndarray:
+    return np.array([np.cos(angle / 2), *(np.sin(angle / 2) * np.array(axis))])
+
+
+def heading(angle) -> np.ndarray:
+    return about((0, 0, 1), angle)
+
+
+class Placed(NamedTuple):
+    """A frame in another: where, and how it is turned."""
+
+    shift: np.ndarray
+    turn: np.ndarray
+
+    def of(self, inner: "Placed") -> "Placed":
+        return Placed(self.out(inner.shift), times(self.turn, inner.turn))
+
+    def out(self, point) -> np.ndarray:
+        return turned(self.turn, point) + self.shift
+
+    def back(self, point) -> np.ndarray:
+        return turned(conjugate(self.turn), np.asarray(point) - self.shift)
+
+
+def moving(step: int) -> Placed:
+    """A car that turns on a hill, far from the map's origin."""
+    yaw = heading(0.8 + 0.1 * step)
+    tilt = times(about((0, 1, 0), 0.02), about((1, 0, 0), -0.01))
+    return Placed(np.array([1000.0 + 3 * step, 2000 - step, 5 + 0.1 * step]), times(yaw, tilt))
+
+
+def boxes_of(rng: np.random.Generator, count: int = 4) -> np.ndarray:
+    centre = rng.uniform((-30, -30, -2), (30, 30, 1), (count, 3))
+    size = rng.uniform((1, 0.5, 1), (6, 2, 3), (count, 3))
+    return np.column_stack([centre, size, rng.uniform(-np.pi, np.pi, count)])
+
+
+FIXED = np.random.default_rng(3).uniform((-20, -20, -1), (20, 20, 2), (40, 3))  # near the car
+
+
+def world_of(place: Placed) -> np.ndarray:
+    return np.array([place.out(point) for point in FIXED])
+
+
+def seen_from(place: Placed, world: np.ndarray) -> np.ndarray:
+    return np.array([place.back(point) for point in world])
+
+
+def write_json(path: Path, content) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def write_bin(path: Path, *columns) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.column_stack(columns).astype("<f4").tofile(path)
+
+
+def write_nuscenes(root: Path, version: str = "v1.0-trainval") -> dict[str, Truth]:
+    """Two scenes of two keyframes, with two sweeps before each."""
+    rng, truth, tables = np.random.default_rng(0), {}, {}
+    add = lambda table, **row: tables.setdefault(table, []).append(row)  # noqa: E731
+    kinds = ["vehicle.car", "human.pedestrian.adult", "vehicle.bicycle", "vehicle.trailer"]
+    names = ["Car", "Pedestrian", "Cyclist", "vehicle.trailer"]
+    for kind in kinds:
+        add("category", token=f"c-{kind}", name=kind, description="")
+        add("instance", token=f"i-{kind}", category_token=f"c-{kind}", nbr_annotations=2)
+    add("attribute", token="a", name="cycle.with_rider", description="")
+    mount = Placed(np.array([0.9, 0, 1.8]), times(heading(-1.5), about((1, 0, 0), 0.01)))
+    add("calibrated_sensor", token="m", sensor_token="s", translation=mount.shift.tolist())
+    tables["calibrated_sensor"][0] |= {"rotation": mount.turn.tolist(), "camera_intrinsic": []}
+    for scene in ("scene-0061", "scene-0103"):
+        add("scene", token=scene, name=scene, nbr_samples=2, log_token="l")
+        world = world_of(moving(2).of(mount))
+        for step in range(6):
+            key, token = step % 3 == 2, f"{scene}-{step}"
+            ego, time = moving(step), 1532402927000000 + 50000 * step
+            lidar = ego.of(mount)
+            x, y, z = seen_from(lidar, world).T
+            folder = "samples" if key else "sweeps"
+            name = f"{folder}/LIDAR_TOP/{token}.pcd.bin"
+            write_bin(root / name, x, y, z, np.full(40, 51), np.arange(40) % 32)
+            pose = {"translation": ego.shift.tolist(), "rotation": ego.turn.tolist()}
+            add("ego_pose", token=f"e-{token}", timestamp=time, **pose)
+            row = {"token": token, "sample_token": f"{scene}-{step // 3}", "filename": name}
+            row |= {"ego_pose_token": f"e-{token}", "calibrated_sensor_token": "m"}
+            row |= {"timestamp": time, "is_key_frame": key, "fileformat": "pcd"}
+            add("sample_data", **row, prev=f"{scene}-{step - 1}" if step else "", next="")
+            add("sample_data", **row | {"token": f"cam-{token}", "filename": "x/CAM/1.jpg"}, prev="")
+            if not key:
+                continue
+            sample = f"{scene}-{step // 3}"
+            add("sample", token=sample, scene_token=scene, timestamp=time, prev="", next="")
+            forward = Placed(np.zeros(3), heading(np.pi / 2))  # its x is the LiDAR's y
+            boxes = boxes_of(rng)
+            for box, kind in zip(boxes, kinds, strict=True):
+                place = lidar.of(forward).of(Placed(box[:3], heading(box[6])))
+                row = {"token": f"b-{sample}-{kind}", "sample_token": sample}
+                row |= {"instance_token": f"i-{kind}", "num_lidar_pts": 3, "visibility_token": "4"}
+                row |= {"attribute_tokens": ["a"] if kind == "vehicle.bicycle" else []}
+                row |= {"translation": place.shift.tolist(), "rotation": place.turn.tolist()}
+                add("sample_annotation", **row, size=box[[4, 3, 5]].tolist(), prev="", next="")
+            points = np.column_stack([y, -x, z])
+            tracks = [f"i-{kind}" for kind in kinds]
+            truth[f"{scene}_{time}"] = Truth(points, boxes, names, tracks)
+    for table, rows in tables.items():
+        write_json(root / version / f"{table}.json", rows)
+    return truth
+
+
+def write_feather(path: Path, **columns) -> None:
+    import pyarrow
+    from pyarrow import feather
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    feather.write_feather(pyarrow.table(columns), path)
+
+
+def write_argoverse(root: Path, stamps=(315966265259836000, 315966265360032000)):
+    """A drive in train, and one without labels in test."""
+    rng, truth = np.random.default_rng(1), {}
+    kinds = ["REGULAR_VEHICLE", "PEDESTRIAN", "BICYCLIST", "BOLLARD"]
+    names = ["Car", "Pedestrian", "Cyclist", "BOLLARD"]
+    for split, drive in (("train", "adcf7d18-0510"), ("test", "0c6e62d7-bdfa")):
+        folder, rows, poses = root / split / drive, [], []
+        world = world_of(moving(0))
+        for step, stamp in enumerate(stamps):
+            ego, boxes = moving(step), boxes_of(rng)
+            poses.append((stamp, *ego.turn, *ego.shift))
+            x, y, z = points = seen_from(ego, world).astype(np.float32).T
+            lasers = np.arange(40, dtype=np.uint8)
+            columns = {"x": x, "y": y, "z": z, "intensity": np.full(40, 51, np.uint8)}
+            columns |= {"laser_number": lasers, "offset_ns": np.arange(40, dtype=np.int32)}
+            write_feather(folder / f"sensors/lidar/{stamp}.feather", **columns)
+            for box, kind in zip(boxes, kinds, strict=True):
+                placed = (*heading(box[6]), *box[:3])
+                rows.append((stamp, f"t-{kind}", kind, *box[3:6], *placed, 7))
+            found = Truth(points.T, boxes, names, [f"t-{kind}" for kind in kinds])
+            truth[f"{drive}_{stamp}"] = found if split == "train" else found._replace(boxes=None)
+        placed = ("qw", "qx", "qy", "qz", "tx_m", "ty_m", "tz_m")
+        keys = ("timestamp_ns", "track_uuid", "category", "length_m", "width_m", "height_m")
+        if split == "train":
+            table = zip((*keys, *placed, "num_interior_pts"), zip(*rows, strict=True), strict=True)
+            write_feather(folder / "annotations.feather", **dict(table))
+        table = zip(("timestamp_ns", *placed), zip(*poses, strict=True), strict=True)
+        write_feather(folder / "city_SE3_egovehicle.feather", **dict(table))
+    return truth
+
+
+CALIB = """P0: {p}
+P1: {p}
+P2: {p}
+P3: {p}
+R_rect 1 0 0 0 1 0 0 0 1
+Tr_velo_cam 0 -1 0 0.1 0 0 -1 -0.2 1 0 0 -0.3
+Tr_imu_velo 1 0 0 -0.8 0 1 0 0.3 0 0 1 -0.8
+""".format(p="700 0 600 0 0 700 180 0 0 0 1 0")
+STRAIGHT = 4.0  # metres of each step of the car to the north-east
+LATITUDE, LONGITUDE = np.radians(49.0), np.radians(8.4)
+
+
+def write_kitti(root: Path) -> dict[str, Truth]:
+    """A drive of three frames, the last without objects, and one of the test set."""
+    rng, truth = np.random.default_rng(2), {}
+    kinds, radius = ["Car", "Pedestrian", "Person", "Truck"], 6378137.0
+    names = ["Car", "Pedestrian", "Person_sitting", "Truck"]
+    for part in ("training", "testing"):
+        folder, lines, motion = root / part, [], []
+        for step in range(3):
+            points = FIXED - (STRAIGHT * step, 0, 0)
+            write_bin(folder / f"velodyne/0003/{step:06d}.bin", points, np.full(40, 0.2))
+            boxes = boxes_of(rng, 4 if step < 2 else 0)
+            for number, (x, y, z, length, width, height, yaw) in enumerate(boxes):
+                camera = -y + 0.1, -(z - height / 2) - 0.2, x - 0.3
+                row = (step, number, kinds[number], 0, 0, 0, 1, 1, 50, 50, height, width, length)
+                lines.append(" ".join(map(str, (*row, *camera, -yaw - np.pi / 2))))
+            lines.append(f"{step} -1 DontCare -1 -1 -10 1 1 9 9 -1 -1 -1 -1000 -1000 -1000 -10")
+            north = east = STRAIGHT * step / np.sqrt(2)
+            place = np.degrees([LATITUDE + north / radius, LONGITUDE])
+            place[1] += np.degrees(east / radius / np.cos(LATITUDE))
+            motion.append(" ".join(map(str, (*place, 115.0, 0, 0, np.pi / 4, *[0] * 24))))
+            found = Truth(points, boxes, names[: len(boxes)], [str(n) for n in range(len(boxes))])
+            name = f"{part}_0003_{step:06d}"
+            truth[name] = found if part == "training" else found._replace(boxes=None)
+        for path, text in (("calib", CALIB), ("oxts", "\n".join(motion))):
+            (folder / path).mkdir()
+            (folder / path / "0003.txt").write_text(text)
+        if part == "training":
+            (folder / "label_02").mkdir()
+            (folder / "label_02/0003.txt").write_text("\n".join(lines))
+    return truth
+
+
+def write_once(root: Path) -> dict[str, Truth]:
+    """A drive of three frames, the second without labels."""
+    rng, truth, frames = np.random.default_rng(4), {}, []
+    kinds = ["Car", "Pedestrian", "Cyclist", "Bus"]
+    world = world_of(moving(0))
+    for step in range(3):
+        stamp, boxes = str(1616101200400 + 500 * step), boxes_of(rng)
+        pose = moving(step)  # of the LiDAR with x to the left and y to the back
+        x, y, z = seen_from(pose, world).T
+        write_bin(root / f"data/000076/lidar_roof/{stamp}.bin", x, y, z, np.full(40, 0.2))
+        own = boxes.copy()
+        own[:, 0], own[:, 1], own[:, 6] = boxes[:, 1], -boxes[:, 0], boxes[:, 6] - np.pi / 2
+        frame = {"sequence_id": "000076", "frame_id": stamp}
+        frame["pose"] = [*pose.turn[1:].tolist(), pose.turn[0], *pose.shift.tolist()]
+        if step != 1:
+            frame["annos"] = {"names": kinds, "boxes_3d": own.tolist(), "boxes_2d": {}}
+        frames.append(frame)
+        found = Truth(np.column_stack([-y, x, z]), boxes, kinds, [None] * 4)
+        truth[f"000076_{stamp}"] = found if step != 1 else found._replace(boxes=None)
+    write_json(root / "data/000076/000076.json", {"meta_info": {}, "calib": {}, "frames": frames})
+    (root / "ImageSets").mkdir()
+    (root / "ImageSets/val.txt").write_text("000076\n")
+    return truth
+
+
+TREES = {
+    "nuscenes": write_nuscenes,
+    "argoverse2": write_argoverse,
+    "kitti-tracking": write_kitti,
+    "once": write_once,
+}
