@@ -194,11 +194,13 @@ class Writer:
         return self._kind.classes[kind]
 
     def write_splits(self) -> None:
-        """Add the scans to the lists of frames."""
+        """Add the scans that no list has: somebody may have moved others to a list of their own."""
+        folder = self._output / "ImageSets"
+        lists = {path.stem: read_text(path).split() for path in folder.glob("*.txt")}
+        known = {name for names in lists.values() for name in names}
         for split, names in self._splits.items():
-            path = self._output / "ImageSets" / f"{split}.txt"
-            old = read_text(path).split() if path.exists() else []
-            write_lines(path, dict.fromkeys([*old, *names]))
+            new = [name for name in names if name not in known]
+            write_lines(folder / f"{split}.txt", [*lists.get(split, ()), *new])
 
 
 def require_name(name: str) -> None:

@@ -85,7 +85,8 @@ def points_of(scan: Scan, sweeps: int) -> np.ndarray:
             )
         points, last = sweep.read(), age
         motion = np.linalg.inv(scan.sweep.pose) @ sweep.pose
-        points[:, :3] = points[:, :3] @ motion[:3, :3].T + motion[:3, 3]
+        with np.errstate(over="ignore", invalid="ignore"):  # poses that no car has had
+            points[:, :3] = points[:, :3] @ motion[:3, :3].T + motion[:3, 3]
         parts.append(np.column_stack([points, np.full(len(points), age, np.float32)]))
     return np.concatenate(parts)
 
@@ -304,6 +305,7 @@ def _feather(path: Path, columns: str) -> list[np.ndarray]:
     require_file(path)
     try:
         table = feather.read_table(path)
+        table.validate(full=True)
     except (arrow.ArrowException, OSError) as error:
         raise ValueError(f"{path}: not a Feather file, or cut off ({str(error)[:80]})") from None
     missing = [name for name in columns.split() if name not in table.column_names]
@@ -436,12 +438,14 @@ def _kitti_object(words: list[str], place: str, calibration: Calibration) -> Obj
     if len(words) != 17:
         raise ValueError(f"{place}: {len(words)} fields; the tracking benchmark has 17")
     try:
-        height, width, length, *rest = [plain_number(word) for word in words[10:]]
+        height, width, length, *place_and_turn = [plain_number(word) for word in words[10:]]
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
-    camera = np.array([[*rest[:3], length, height, width, rest[3]]])
+    x, y, z, turn = place_and_turn
+    checked_box([x, y, z, length, width, height, turn], place)
+    camera = np.array([[x, y, z, length, height, width, turn]])
     (box,) = calibration.boxes_from_camera(camera).tolist()
-    return Object(checked_box(box, place), words[2], words[1], place)
+    return Object(box, words[2], words[1], place)
 
 
 def _kitti_poses(path: Path, calib: Path) -> list[np.ndarray]:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 
-
 class Truth(NamedTuple):
     """Of a scan, in the frame with x forward."""
 
@@ -129,7 +128,9 @@ def write_nuscenes(root: Path, version: str = "v1.0-trainval") -> dict[str, Trut
             row |= {"ego_pose_token": f"e-{token}", "calibrated_sensor_token": "m"}
             row |= {"timestamp": time, "is_key_frame": key, "fileformat": "pcd"}
             add("sample_data", **row, prev=f"{scene}-{step - 1}" if step else "", next="")
-            add("sample_data", **row | {"token": f"cam-{token}", "filename": "x/CAM/1.jpg"}, prev="")
+            add(
+                "sample_data", **row | {"token": f"cam-{token}", "filename": "x/CAM/1.jpg"}, prev=""
+            )
             if not key:
                 continue
             sample = f"{scene}-{step // 3}"

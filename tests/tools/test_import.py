@@ -297,6 +297,17 @@ def test_what_was_missing_is_imported_by_the_same_command(tmp_path):
     assert len(open_dataset(tmp_path / "out", "train")) == 3
 
 
+def test_scans_that_were_moved_to_another_list_stay_there(tmp_path):
+    TREES["kitti-tracking"](tmp_path / "in")
+    assert run("kitti-tracking", tmp_path / "in", tmp_path / "out") == 0
+    train, val = (tmp_path / f"out/ImageSets/{split}.txt" for split in ("train", "val"))
+    first, *rest = train.read_text().splitlines(keepends=True)
+    val.write_text(first)
+    train.write_text(rest[0])  # the last is in no list any more
+    assert run("kitti-tracking", tmp_path / "in", tmp_path / "out") == 0
+    assert (train.read_text(), val.read_text()) == ("".join(rest), first)
+
+
 def test_poses_must_be_there_for_sweeps(tmp_path, capsys):
     TREES["kitti-tracking"](tmp_path / "in")
     for part in ("training", "testing"):
