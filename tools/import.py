@@ -17,7 +17,13 @@ import numpy as np
 from tqdm import tqdm
 
 from millisecond.data.boxes import NamedDetections
-from millisecond.data.datasets.published import DATA_SETS, Published, Recording, Scan, points_of
+from millisecond.data.datasets.published import (
+    DATA_SETS,
+    PublishedDrive,
+    PublishedScan,
+    PublishedSet,
+    points_of,
+)
 from millisecond.data.files import locked, read_text, replacing, write_lines, write_text
 from millisecond.data.folder.labels import label_lines
 from millisecond.data.formats.pcd import write_pcd
@@ -131,14 +137,14 @@ def require_own(output: Path, settings: dict[str, Any]) -> None:
 class Writer:
     """The plain files of an import, each whole or not there; what is there stays."""
 
-    def __init__(self, output: Path, kind: Published, sweeps: int):
+    def __init__(self, output: Path, kind: PublishedSet, sweeps: int):
         self._output, self._kind, self._sweeps = output, kind, sweeps
         self._columns = (*kind.columns, "time") if sweeps > 1 else kind.columns
         self._splits: dict[str, list[str]] = {}
         self.seen: Counter[str] = Counter()
         self.imported = self.left_out = 0
 
-    def write(self, recording: Recording, bar: tqdm) -> None:
+    def write(self, recording: PublishedDrive, bar: tqdm) -> None:
         """Write the scans of a recording; say in one line each which are left out and why."""
         lines, wrong, last = [], [], -np.inf
         try:
@@ -166,7 +172,7 @@ class Writer:
         for line in [*wrong[:TOLD], *([more] if len(wrong) > TOLD else [])]:
             tqdm.write(f"left out: {line}", file=sys.stderr)
 
-    def _write(self, scan: Scan) -> str:
+    def _write(self, scan: PublishedScan) -> str:
         """Write a scan's files; returns what they cannot hold as a line of JSON."""
         require_name(scan.name)
         objects = scan.objects or []

@@ -32,10 +32,10 @@ class Sweep(NamedTuple):
 
     time: float  # seconds
     pose: np.ndarray | None  # [4, 4] float64, takes its points to the world
-    read: Callable[[], np.ndarray]  # its points [P, C] float32, see `Published.columns`
+    read: Callable[[], np.ndarray]  # its points [P, C] float32, see `PublishedSet.columns`
 
 
-class Object(NamedTuple):
+class Cuboid(NamedTuple):
     """A labelled box, in the frame of its scan."""
 
     box: list[float]  # x, y, z, l, w, h in metres, yaw in radians
@@ -44,28 +44,28 @@ class Object(NamedTuple):
     place: str  # file and key
 
 
-class Scan(NamedTuple):
+class PublishedScan(NamedTuple):
     name: str
     sweep: Sweep
     earlier: Iterable[Sweep]  # of the same recording, the latest first
-    objects: list[Object] | None  # None: nobody has labelled the scan
+    objects: list[Cuboid] | None  # None: nobody has labelled the scan
 
 
-class Recording(NamedTuple):
+class PublishedDrive(NamedTuple):
     """A sequence of scans. What is made only when it is called may raise what is wrong with it."""
 
     name: str
     split: str
-    scans: Callable[[], Iterable[Callable[[], Scan]]]
+    scans: Callable[[], Iterable[Callable[[], PublishedScan]]]
 
 
-class Published(NamedTuple):
+class PublishedSet(NamedTuple):
     columns: tuple[str, ...]  # of a point
     classes: Mapping[str, str]  # its classes: their names in the labels
-    recordings: Callable[[Path], Iterator[Recording]]
+    recordings: Callable[[Path], Iterator[PublishedDrive]]
 
 
-def points_of(scan: Scan, sweeps: int) -> np.ndarray:
+def points_of(scan: PublishedScan, sweeps: int) -> np.ndarray:
     """The points of a scan [P, C] float32; of several sweeps together, with the time by which each
     is older than the scan as a further column, in seconds.
 
@@ -217,7 +217,7 @@ class _Nuscenes:
             self.boxes_of.setdefault(row["sample_token"], []).append(token)
         self.keyframes = {r["sample_token"]: r for r in self.data.values() if r["is_key_frame"]}
 
-    def recordings(self) -> Iterator[Recording]:
+    def recordings(self) -> Iterator[PublishedDrive]:
         samples = _Table(self.folder, "sample", "scene_token timestamp")
         of_scene: dict[str, list[str]] = {}
         for token in sorted(samples, key=lambda token: samples[token]["timestamp"]):
@@ -227,11 +227,11 @@ class _Nuscenes:
         val = {f"scene-{n:04}" for part in ends for n in range(part[0], part[-1] + 1)}
         for scene, tokens in of_scene.items():
             if scene not in self.scenes:  # said when its scans are asked for
-                yield Recording(scene, "train", partial(self.scenes.__missing__, scene))
+                yield PublishedDrive(scene, "train", partial(self.scenes.__missing__, scene))
                 continue
             name = self.scenes[scene]["name"]
             split = "test" if self._of_test else "val" if name in val else "train"
-            yield Recording(
+            yield PublishedDrive(
                 name, split, partial(list, [partial(self.scan, name, token) for token in tokens])
             )
 
@@ -239,7 +239,7 @@ class _Nuscenes:
     def _of_test(self) -> bool:
         return self.folder.name == "v1.0-test"
 
-    def scan(self, scene: str, sample: str) -> Scan:
+    def scan(self, scene: str, sample: str) -> PublishedScan:
         if sample not in self.keyframes:
             raise ValueError(f"{self.data.path}: no keyframe of LIDAR_TOP of the sample {sample}")
         row = self.keyframes[sample]
@@ -253,9 +253,9 @@ class _Nuscenes:
                 kind += ".with_rider"
             width, length, height = _numbers(box["size"], 3, place)
             found = _box(to_scan @ self.boxes.pose(token), (length, width, height), place)
-            objects.append(Object(found, kind, box["instance_token"], place))
+            objects.append(Cuboid(found, kind, box["instance_token"], place))
         name = f"{scene}_{row['timestamp']}"
-        return Scan(name, sweep, self.before(row), None if self._of_test else objects)
+        return PublishedScan(name, sweep, self.before(row), None if self._of_test else objects)
 
     def before(self, row: dict) -> Iterator[Sweep]:
         while row["prev"]:
@@ -318,15 +318,15 @@ def _feather(path: Path, columns: str) -> list[np.ndarray]:
     return list(found.values())
 
 
-def _argoverse(root: Path) -> Iterator[Recording]:
+def _argoverse(root: Path) -> Iterator[PublishedDrive]:
     folders = [folder for name in ("train", "val", "test") for folder in root.glob(f"{name}/*/")]
     if not folders:
         raise FileNotFoundError(f"{root}: none of train/, val/, test/ with drives in it")
     for folder in sorted(folders):
-        yield Recording(folder.name, folder.parent.name, partial(_argoverse_scans, folder))
+        yield PublishedDrive(folder.name, folder.parent.name, partial(_argoverse_scans, folder))
 
 
-def _argoverse_scans(folder: Path) -> list[Callable[[], Scan]]:
+def _argoverse_scans(folder: Path) -> list[Callable[[], PublishedScan]]:
     path = folder / "city_SE3_egovehicle.feather"
     times, *placed = _feather(path, f"timestamp_ns {PLACED}")
     rows = dict(zip(times.tolist(), np.stack(placed, axis=1), strict=True))
@@ -346,19 +346,19 @@ def _argoverse_scans(folder: Path) -> list[Callable[[], Scan]]:
         stamps |= found.keys()  # labelled, but the cloud may be missing
     ordered = sorted(stamps)
 
-    def scan(place: int) -> Scan:
+    def scan(place: int) -> PublishedScan:
         stamp = ordered[place]
         objects = None if found is None else [make() for make in found.get(stamp, ())]
         earlier = map(sweep, reversed(ordered[:place]))
-        return Scan(f"{folder.name}_{stamp}", sweep(stamp), earlier, objects)
+        return PublishedScan(f"{folder.name}_{stamp}", sweep(stamp), earlier, objects)
 
     return [partial(scan, place) for place in range(len(ordered))]
 
 
-def _argoverse_objects(path: Path) -> dict[int, list[Callable[[], Object]]]:
+def _argoverse_objects(path: Path) -> dict[int, list[Callable[[], Cuboid]]]:
     keys = f"timestamp_ns track_uuid category {PLACED} length_m width_m height_m"
     stamps, tracks, kinds, *numbers = _feather(path, keys)
-    found: dict[int, list[Callable[[], Object]]] = {}
+    found: dict[int, list[Callable[[], Cuboid]]] = {}
     for row, (stamp, track, kind) in enumerate(zip(stamps.tolist(), tracks, kinds, strict=True)):
         values = np.array([column[row] for column in numbers], np.float64)
         place = f"{path}, timestamp_ns {stamp}, track_uuid {track}"
@@ -367,9 +367,9 @@ def _argoverse_objects(path: Path) -> dict[int, list[Callable[[], Object]]]:
     return found
 
 
-def _argoverse_object(values: np.ndarray, kind: str, track: str, place: str) -> Object:
+def _argoverse_object(values: np.ndarray, kind: str, track: str, place: str) -> Cuboid:
     pose = _pose(values[4:7], values[:4], place)
-    return Object(_box(pose, values[7:].tolist(), place), kind, track, place)
+    return Cuboid(_box(pose, values[7:].tolist(), place), kind, track, place)
 
 
 def _argoverse_points(path: Path) -> np.ndarray:
@@ -385,17 +385,17 @@ KITTI_SPLITS = {"training": "train", "testing": "test"}
 EARTH = 6378137.0  # metres, the radius in KITTI's projection of latitude and longitude
 
 
-def _kitti(root: Path) -> Iterator[Recording]:
+def _kitti(root: Path) -> Iterator[PublishedDrive]:
     folders = [path for part in KITTI_SPLITS for path in root.glob(f"{part}/velodyne/*/")]
     if not folders:
         raise FileNotFoundError(f"{root}: no training/velodyne or testing/velodyne with drives")
     for clouds in sorted(folders):
         part, drive = clouds.parents[1], clouds.name
         split = KITTI_SPLITS[part.name]
-        yield Recording(f"{part.name}_{drive}", split, partial(_kitti_scans, part, drive))
+        yield PublishedDrive(f"{part.name}_{drive}", split, partial(_kitti_scans, part, drive))
 
 
-def _kitti_scans(part: Path, drive: str) -> list[Callable[[], Scan]]:
+def _kitti_scans(part: Path, drive: str) -> list[Callable[[], PublishedScan]]:
     calib, clouds = part / "calib" / f"{drive}.txt", part / "velodyne" / drive
     labels, motion = part / "label_02" / f"{drive}.txt", part / "oxts" / f"{drive}.txt"
     calibration = Calibration.from_file(calib)
@@ -410,14 +410,14 @@ def _kitti_scans(part: Path, drive: str) -> list[Callable[[], Scan]]:
         read = partial(read_rows, clouds / f"{number:06d}.bin", RINGED[:4])
         return Sweep(number / KITTI_RATE, None if poses is None else poses[number], read)
 
-    def scan(place: int) -> Scan:
+    def scan(place: int) -> PublishedScan:
         number, objects = ordered[place], None
         if of_frame is not None:
             lines = of_frame.get(number, ())
             objects = [_kitti_object(words, line, calibration) for words, line in lines]
         earlier = map(sweep, reversed(ordered[:place]))
         name = f"{part.name}_{drive}_{number:06d}"
-        return Scan(name, sweep(number), earlier, objects)
+        return PublishedScan(name, sweep(number), earlier, objects)
 
     return [partial(scan, place) for place in range(len(ordered))]
 
@@ -434,7 +434,7 @@ def _kitti_lines(path: Path) -> dict[int, list[tuple[list[str], str]]]:
     return found
 
 
-def _kitti_object(words: list[str], place: str, calibration: Calibration) -> Object:
+def _kitti_object(words: list[str], place: str, calibration: Calibration) -> Cuboid:
     if len(words) != 17:
         raise ValueError(f"{place}: {len(words)} fields; the tracking benchmark has 17")
     try:
@@ -445,7 +445,7 @@ def _kitti_object(words: list[str], place: str, calibration: Calibration) -> Obj
     checked_box([x, y, z, length, width, height, turn], place)
     camera = np.array([[x, y, z, length, height, width, turn]])
     (box,) = calibration.boxes_from_camera(camera).tolist()
-    return Object(box, words[2], words[1], place)
+    return Cuboid(box, words[2], words[1], place)
 
 
 def _kitti_poses(path: Path, calib: Path) -> list[np.ndarray]:
@@ -471,22 +471,28 @@ def _kitti_poses(path: Path, calib: Path) -> list[np.ndarray]:
 
 
 ONCE = _names(kept="Bus Car Cyclist Pedestrian Truck")
+ONCE_SPLITS = {  # sequences; all others have no labels
+    "train": "000076 000080 000092 000104 000113 000121",
+    "val": "000027 000028 000112 000201",
+    "test": "000034 000077 000168 000200 000273 000275 000303 000318 000322 000334",
+}
 ONCE_KEYS = ("names", "boxes_3d")
 ONCE_TURN = np.array([[0.0, 1, 0, 0], [-1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
 
 
-def _once(root: Path) -> Iterator[Recording]:
+def _once(root: Path) -> Iterator[PublishedDrive]:
     files = sorted(root.glob("data/*/*.json"))
     if not files:
         raise FileNotFoundError(f"{root}: no data/SEQUENCE/SEQUENCE.json")
-    lists = {path.stem: set(read_text(path).split()) for path in root.glob("ImageSets/*.txt")}
     for path in files:
         name = path.parent.name
-        split = next((split for split, names in lists.items() if name in names), "raw")
-        yield Recording(name, split, partial(_once_scans, path))
+        split = next(
+            (split for split, names in ONCE_SPLITS.items() if name in names.split()), "raw"
+        )
+        yield PublishedDrive(name, split, partial(_once_scans, path))
 
 
-def _once_scans(path: Path) -> list[Callable[[], Scan]]:
+def _once_scans(path: Path) -> list[Callable[[], PublishedScan]]:
     content = _json(path)
     frames = content.get("frames") if isinstance(content, dict) else None
     if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
@@ -501,18 +507,18 @@ def _once_scans(path: Path) -> list[Callable[[], Scan]]:
         read = partial(_once_points, path.parent / "lidar_roof" / f"{name}.bin")
         return Sweep(int(name) * 1e-3, pose, read)
 
-    def scan(number: int) -> Scan:
+    def scan(number: int) -> PublishedScan:
         own, place = sweep(number), f"{path}, frames {number}, annos"
         annos, objects = frames[number].get("annos"), None
         if annos is not None and not (isinstance(annos, dict) and "names" not in annos):
             objects = _once_objects(annos, place)
         earlier = map(sweep, reversed(range(number)))
-        return Scan(f"{path.stem}_{frames[number]['frame_id']}", own, earlier, objects)
+        return PublishedScan(f"{path.stem}_{frames[number]['frame_id']}", own, earlier, objects)
 
     return [partial(scan, number) for number in range(len(frames))]
 
 
-def _once_objects(annos: Any, place: str) -> list[Object]:
+def _once_objects(annos: Any, place: str) -> list[Cuboid]:
     names, boxes = (annos.get(key) if isinstance(annos, dict) else None for key in ONCE_KEYS)
     if not (isinstance(names, list) and isinstance(boxes, list) and len(names) == len(boxes)):
         raise ValueError(f"{place}: names and boxes_3d are not lists, equally long")
@@ -521,7 +527,7 @@ def _once_objects(annos: Any, place: str) -> list[Object]:
         own = f"{place}, boxes_3d {number}"
         x, y, z, *size, yaw = _numbers(values, 7, own)
         box = checked_box([-y, x, z, *size, yaw + math.pi / 2], own)
-        objects.append(Object(box, str(kind), None, own))
+        objects.append(Cuboid(box, str(kind), None, own))
     return objects
 
 
@@ -531,8 +537,8 @@ def _once_points(path: Path) -> np.ndarray:
 
 
 DATA_SETS = {
-    "nuscenes": Published(RINGED, NUSCENES, lambda root: _Nuscenes(root).recordings()),
-    "argoverse2": Published(RINGED, ARGOVERSE, _argoverse),
-    "kitti-tracking": Published(RINGED[:4], KITTI, _kitti),
-    "once": Published(RINGED[:4], ONCE, _once),
+    "nuscenes": PublishedSet(RINGED, NUSCENES, lambda root: _Nuscenes(root).recordings()),
+    "argoverse2": PublishedSet(RINGED, ARGOVERSE, _argoverse),
+    "kitti-tracking": PublishedSet(RINGED[:4], KITTI, _kitti),
+    "once": PublishedSet(RINGED[:4], ONCE, _once),
 }

@@ -255,8 +255,6 @@ def write_once(root: Path) -> dict[str, Truth]:
         found = Truth(np.column_stack([-y, x, z]), boxes, kinds, [None] * 4)
         truth[f"000076_{stamp}"] = found if step != 1 else found._replace(boxes=None)
     write_json(root / "data/000076/000076.json", {"meta_info": {}, "calib": {}, "frames": frames})
-    (root / "ImageSets").mkdir()
-    (root / "ImageSets/val.txt").write_text("000076\n")
     return truth
 
 

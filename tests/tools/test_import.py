@@ -101,7 +101,7 @@ def test_the_splits_are_the_data_sets_own(tmp_path):
         ("argoverse2", "test"): "0c6e62d7-bdfa",
         ("kitti-tracking", "train"): "training_0003",
         ("kitti-tracking", "test"): "testing_0003",
-        ("once", "val"): "000076",
+        ("once", "train"): "000076",
     }
 
 
