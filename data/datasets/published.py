@@ -1,4 +1,4 @@
-"""Published data sets in their own files: nuScenes, Argoverse 2, KITTI's tracking benchmark, ONCE.
+"""Published data sets in their own files: nuScenes, Argoverse 2, KITTI's drives, ONCE, Waymo.
 
 Every reader gives the same: recordings of scans in a frame with x forward, y left and z up. What is
 wrong with one scan is a ValueError or OSError of this scan alone, one line with file and key.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -295,27 +295,28 @@ ARGOVERSE = _names(
     "MESSAGE_BOARD_TRAILER MOBILE_PEDESTRIAN_CROSSING_SIGN RAILED_VEHICLE SIGN STOP_SIGN STROLLER "
     "TRAFFIC_LIGHT_TRAILER VEHICULAR_TRAILER WHEELCHAIR WHEELED_DEVICE WHEELED_RIDER",
 )
-TEXTS = ("track_uuid", "category")  # columns that are not numbers
-PLACED = "qx qy qz qw tx_m ty_m tz_m"
+TEXTS = ("track_uuid", "category", "key.laser_object_id")  # columns of texts
+LISTS = (".values", ".shape", ".transform")  # ends of columns of lists
+PLACED = ("qx", "qy", "qz", "qw", "tx_m", "ty_m", "tz_m")
+SIZES = ("length_m", "width_m", "height_m")
 
 
-def _feather(path: Path, columns: str) -> list[np.ndarray]:
-    """The columns of a Feather file."""
-    arrow, feather = (require(name, "Argoverse 2") for name in ("pyarrow", "pyarrow.feather"))
+def _columns(path: Path, columns: Sequence[str], **options: Any) -> list[np.ndarray]:
+    """The columns of a Feather or Parquet file; numbers unless TEXTS or LISTS name them."""
+    kind = path.suffix[1:]
+    arrow, library = (require(name, f"a .{kind} file") for name in ("pyarrow", f"pyarrow.{kind}"))
     require_file(path)
     try:
-        table = feather.read_table(path)
+        table = library.read_table(path, columns=list(columns), **options)
         table.validate(full=True)
     except (arrow.ArrowException, OSError) as error:
-        raise ValueError(f"{path}: not a Feather file, or cut off ({str(error)[:80]})") from None
-    missing = [name for name in columns.split() if name not in table.column_names]
-    if missing:
-        raise ValueError(f"{path}: no column {missing[0]}; it has {', '.join(table.column_names)}")
-    found = {name: table[name].to_numpy() for name in columns.split()}
-    for name, column in found.items():
-        if name not in TEXTS and column.dtype.kind not in "fiu":
+        reason = " ".join(str(error).split())[:160]
+        raise ValueError(f"{path}: cut off, or not as published ({reason})") from None
+    found = [table[name].to_numpy() for name in columns]
+    for name, column in zip(columns, found, strict=True):
+        if name not in TEXTS and not name.endswith(LISTS) and column.dtype.kind not in "fiu":
             raise ValueError(f"{path}: the column {name} is not of numbers")
-    return list(found.values())
+    return found
 
 
 def _argoverse(root: Path) -> Iterator[PublishedDrive]:
@@ -328,7 +329,7 @@ def _argoverse(root: Path) -> Iterator[PublishedDrive]:
 
 def _argoverse_scans(folder: Path) -> list[Callable[[], PublishedScan]]:
     path = folder / "city_SE3_egovehicle.feather"
-    times, *placed = _feather(path, f"timestamp_ns {PLACED}")
+    times, *placed = _columns(path, ("timestamp_ns", *PLACED))
     rows = dict(zip(times.tolist(), np.stack(placed, axis=1), strict=True))
     clouds = folder / "sensors/lidar"
     stamps = {int(file.stem) for file in clouds.glob("*.feather") if file.stem.isdecimal()}
@@ -356,8 +357,8 @@ def _argoverse_scans(folder: Path) -> list[Callable[[], PublishedScan]]:
 
 
 def _argoverse_objects(path: Path) -> dict[int, list[Callable[[], Cuboid]]]:
-    keys = f"timestamp_ns track_uuid category {PLACED} length_m width_m height_m"
-    stamps, tracks, kinds, *numbers = _feather(path, keys)
+    keys = ("timestamp_ns", "track_uuid", "category", *PLACED, *SIZES)
+    stamps, tracks, kinds, *numbers = _columns(path, keys)
     found: dict[int, list[Callable[[], Cuboid]]] = {}
     for row, (stamp, track, kind) in enumerate(zip(stamps.tolist(), tracks, kinds, strict=True)):
         values = np.array([column[row] for column in numbers], np.float64)
@@ -373,7 +374,7 @@ def _argoverse_object(values: np.ndarray, kind: str, track: str, place: str) -> 
 
 
 def _argoverse_points(path: Path) -> np.ndarray:
-    *places, intensity, ring = _feather(path, "x y z intensity laser_number")
+    *places, intensity, ring = _columns(path, ("x", "y", "z", "intensity", "laser_number"))
     scaled = intensity.astype(np.float32) / FULL
     return np.column_stack([*places, scaled, ring]).astype(np.float32)
 
@@ -486,10 +487,8 @@ def _once(root: Path) -> Iterator[PublishedDrive]:
         raise FileNotFoundError(f"{root}: no data/SEQUENCE/SEQUENCE.json")
     for path in files:
         name = path.parent.name
-        split = next(
-            (split for split, names in ONCE_SPLITS.items() if name in names.split()), "raw"
-        )
-        yield PublishedDrive(name, split, partial(_once_scans, path))
+        splits = (split for split, names in ONCE_SPLITS.items() if name in names.split())
+        yield PublishedDrive(name, next(splits, "raw"), partial(_once_scans, path))
 
 
 def _once_scans(path: Path) -> list[Callable[[], PublishedScan]]:
@@ -536,9 +535,164 @@ def _once_points(path: Path) -> np.ndarray:
     return np.column_stack([-y, x, z, intensity])
 
 
+WAYMO = _names(Car="VEHICLE", Pedestrian="PEDESTRIAN", Cyclist="CYCLIST", kept="SIGN UNKNOWN")
+WAYMO_TYPES = ("UNKNOWN", "VEHICLE", "PEDESTRIAN", "SIGN", "CYCLIST")  # by their numbers
+WAYMO_SPLITS = {"training": "train", "validation": "val", "testing": "test"}
+STAMP, LASER, TOP = "key.frame_timestamp_micros", "key.laser_name", 1
+RETURNS = ("range_image_return1", "range_image_return2")
+
+
+def _waymo(root: Path) -> Iterator[PublishedDrive]:
+    files = [path for part in WAYMO_SPLITS for path in root.glob(f"{part}/lidar/*.parquet")]
+    if not files:
+        raise FileNotFoundError(f"{root}: no training/, validation/ or testing/lidar/*.parquet")
+    for path in sorted(files):
+        split = WAYMO_SPLITS[path.parents[1].name]
+        yield PublishedDrive(path.stem, split, partial(_waymo_scans, path))
+
+
+def _waymo_scans(clouds: Path) -> list[Callable[[], PublishedScan]]:
+    part = clouds.parents[1]
+    motion, labels = (part / name / clouds.name for name in ("vehicle_pose", "lidar_box"))
+    key = "[VehiclePoseComponent].world_from_vehicle.transform"
+    stamps, transforms = _columns(motion, (STAMP, key))
+    rows = dict(zip(stamps.tolist(), transforms, strict=True))
+    lasers = _waymo_lasers(part / "lidar_calibration" / clouds.name)
+    found = None if part.name == "testing" else _waymo_objects(labels)
+    ordered = sorted(rows.keys() | (found or {}).keys())
+
+    def sweep(stamp: int) -> Sweep:
+        if stamp not in rows:
+            raise ValueError(f"{motion}: no pose at {STAMP} {stamp}")
+        pose = _transform(rows[stamp], f"{motion}, {STAMP} {stamp}")
+        return Sweep(stamp * 1e-6, pose, partial(_waymo_points, clouds, stamp, pose, lasers))
+
+    def scan(place: int) -> PublishedScan:
+        stamp = ordered[place]
+        objects = None if found is None else [make() for make in found.get(stamp, ())]
+        earlier = map(sweep, reversed(ordered[:place]))
+        return PublishedScan(f"{clouds.stem}_{stamp}", sweep(stamp), earlier, objects)
+
+    return [partial(scan, place) for place in range(len(ordered))]
+
+
+def _transform(values: Any, place: str) -> np.ndarray:
+    pose = np.asarray(values, np.float64)
+    if pose.shape != (16,) or not np.isfinite(pose).all():
+        raise ValueError(f"{place}: the pose is not 16 finite numbers")
+    pose = pose.reshape(4, 4)
+    if np.abs(pose[:3, :3] @ pose[:3, :3].T - np.eye(3)).max() > LOOSE:
+        raise ValueError(f"{place}: the pose is not a rotation and a shift")
+    return pose
+
+
+def _waymo_lasers(path: Path) -> dict[int, tuple[np.ndarray, Callable[[int], np.ndarray]]]:
+    """Of each laser: its pose in the car, and the inclinations of so many rows of its image."""
+    calibration = "[LiDARCalibrationComponent]"
+    ends = ("extrinsic.transform", *(f"beam_inclination.{key}" for key in ("min", "max", "values")))
+    columns = _columns(path, (LASER, *(f"{calibration}.{end}" for end in ends)))
+
+    def inclinations(low: float, high: float, values: np.ndarray | None, rows: int) -> np.ndarray:
+        evenly = low + (np.arange(rows) + 0.5) / rows * (high - low)
+        given = evenly if values is None else values
+        if given.shape != (rows,) or not np.isfinite(given).all():
+            raise ValueError(f"{path}: {calibration}.beam_inclination is not {rows} numbers")
+        return given[::-1]  # the highest row of the image is the last
+
+    return {
+        laser: (_transform(pose, f"{path}, {LASER} {laser}"), partial(inclinations, *angles))
+        for laser, pose, *angles in zip(columns[0].tolist(), *columns[1:], strict=True)
+    }
+
+
+def _waymo_objects(path: Path) -> dict[int, list[Callable[[], Cuboid]]]:
+    numbers = [f"center.{axis}" for axis in "xyz"] + [f"size.{axis}" for axis in "xyz"]
+    keys = [f"[LiDARBoxComponent].box.{name}" for name in (*numbers, "heading")]
+    keys = [STAMP, "key.laser_object_id", "[LiDARBoxComponent].type", *keys]
+    found: dict[int, list[Callable[[], Cuboid]]] = {}
+    for stamp, track, kind, *box in zip(*_columns(path, keys), strict=True):
+        place = f"{path}, {STAMP} {stamp}, laser_object_id {track}"
+        name = WAYMO_TYPES[int(kind)] if kind in range(len(WAYMO_TYPES)) else str(kind)
+        maker = partial(_waymo_object, [float(value) for value in box], name, str(track), place)
+        found.setdefault(int(stamp), []).append(maker)
+    return found
+
+
+def _waymo_object(box: list[float], kind: str, track: str, place: str) -> Cuboid:
+    return Cuboid(checked_box(box, place), kind, track, place)
+
+
+def _waymo_points(
+    path: Path, stamp: int, pose: np.ndarray, lasers: Mapping[int, tuple]
+) -> np.ndarray:
+    """The points of all lasers and returns, in the frame of the car at the time of the scan."""
+    chosen: dict[str, Any] = {"filters": [(STAMP, "=", stamp)], "partitioning": None}
+    keys = [f"[LiDARComponent].{name}.{key}" for name in RETURNS for key in ("values", "shape")]
+    names, *images = _columns(path, (LASER, *keys), **chosen)
+    if not len(names):
+        raise ValueError(f"{path}: no row with {STAMP} {stamp}")
+    moving = path.parents[1] / "lidar_pose" / path.name
+    keys = [f"[LiDARPoseComponent].{RETURNS[0]}.{key}" for key in ("values", "shape")]
+    tops, *motions = _columns(moving, (LASER, *keys), **chosen)
+    motion = {top: both for top, *both in zip(tops.tolist(), *motions, strict=True)}
+    parts = []
+    for laser, *both in zip(names.tolist(), *images, strict=True):
+        place = f"{path}, {STAMP} {stamp}, {LASER} {laser}"
+        if laser not in lasers or (laser == TOP and laser not in motion):
+            raise ValueError(f"{place}: no calibration, or no lidar_pose")
+        for values, shape in (both[:2], both[2:]):
+            if values is None:  # a laser without a second return
+                continue
+            image = _image(values, shape, 4, place)
+            mount, inclinations = lasers[laser]
+            to_world = None
+            if laser == TOP:
+                to_world = _image(motion[laser][0], motion[laser][1], 6, str(moving))
+            parts.append(_of_image(image, mount, inclinations, to_world, pose, place))
+    return np.concatenate(parts).astype(np.float32)
+
+
+def _image(values: Any, shape: Any, depth: int, place: str) -> np.ndarray:
+    numbers, sizes = np.asarray(values), np.nan_to_num(np.asarray(shape, np.float64))
+    right = sizes.shape == (3,) and sizes[2] == depth and sizes.min() > 0
+    if not (right and numbers.shape == (np.prod(sizes),)):
+        raise ValueError(f"{place}: the values are not an image [H, W, {depth}]")
+    return numbers.reshape(sizes.astype(int)).astype(np.float64)
+
+
+def _of_image(
+    image: np.ndarray,
+    mount: np.ndarray,
+    inclinations: Callable[[int], np.ndarray],
+    to_world: np.ndarray | None,
+    pose: np.ndarray,
+    place: str,
+) -> np.ndarray:
+    """image [H, W, 4]: range, intensity, elongation, not labelled. to_world [H, W, 6]: of the car
+    when each pixel was measured, roll, pitch, yaw, x, y, z. pose: of the car at the scan's time."""
+    height, width, _ = image.shape
+    rows, columns = np.nonzero(image[..., 0] > 0)
+    distance, intensity, elongation, _ = image[rows, columns].T
+    up = inclinations(height)[rows]
+    turn = (2 * (width - columns - 0.5) / width - 1) * np.pi - math.atan2(mount[1, 0], mount[0, 0])
+    level = distance * np.cos(up)
+    points = np.stack([level * np.cos(turn), level * np.sin(turn), distance * np.sin(up)], axis=1)
+    points = points @ mount[:3, :3].T + mount[:3, 3]
+    if to_world is not None:
+        if to_world.shape[:2] != (height, width):
+            raise ValueError(f"{place}: the image of lidar_pose has another size")
+        rotation = require("scipy.spatial.transform", "a range image").Rotation
+        roll, pitch, yaw, *shift = to_world[rows, columns].T
+        turns = rotation.from_euler("ZYX", np.stack([yaw, pitch, roll], axis=1))
+        points = turns.apply(points) + np.stack(shift, axis=1)
+        points = (points - pose[:3, 3]) @ pose[:3, :3]
+    return np.column_stack([points, intensity, elongation])
+
+
 DATA_SETS = {
     "nuscenes": PublishedSet(RINGED, NUSCENES, lambda root: _Nuscenes(root).recordings()),
     "argoverse2": PublishedSet(RINGED, ARGOVERSE, _argoverse),
     "kitti-tracking": PublishedSet(RINGED[:4], KITTI, _kitti),
+    "waymo": PublishedSet((*RINGED[:4], "elongation"), WAYMO, _waymo),
     "once": PublishedSet(RINGED[:4], ONCE, _once),
 }

@@ -258,7 +258,114 @@ def write_once(root: Path) -> dict[str, Truth]:
     return truth
 
 
+WAYMO_PLACED = Placed(np.array([1.4, 0.2, 2.1]), heading(0.5))  # of both lasers in the car
+ROWS, COLUMNS = 4, 12
+
+
+def write_parquet(path: Path, columns: dict, lists: dict) -> None:
+    """lists: the types of the columns that are not numbers or texts."""
+    import pyarrow
+    from pyarrow import parquet
+
+    arrays = {
+        name: pyarrow.array(column, lists[name]) if name in lists else pyarrow.array(column)
+        for name, column in columns.items()
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pyarrow.table(arrays), path)
+
+
+def write_waymo(root: Path) -> dict[str, Truth]:
+    """A drive of training and one of testing: two scans of two lasers."""
+    import pyarrow
+
+    rng, truth = np.random.default_rng(5), {}
+    floats, three = pyarrow.list_(pyarrow.float32()), pyarrow.list_(pyarrow.int32(), 3)
+    sixteen = pyarrow.list_(pyarrow.float64(), 16)
+    angles = np.linspace(-0.3, 0.1, ROWS)  # the lowest beam first
+    kinds = ["VEHICLE", "PEDESTRIAN", "SIGN", "CYCLIST"]
+    names = ["Car", "Pedestrian", "SIGN", "Cyclist"]
+    for part, drive in (("training", "1005_t"), ("testing", "1006_t")):
+        clouds, moving_rows, labels, poses = [], [], [], []
+        for step in range(2):
+            stamp, car, boxes, found = 1550083467346370 + 100000 * step, moving(step), [], []
+            poses.append((stamp, matrix(car)))
+            for laser in (1, 2):
+                images = []
+                euler = rng.uniform(-0.02, 0.02, (ROWS, COLUMNS, 3))
+                euler[..., 2] += 0.8 + 0.1 * step
+                shift = rng.uniform(-0.5, 0.5, (ROWS, COLUMNS, 3)) + car.shift
+                for _ in range(3 - laser):  # the second laser has no second return
+                    image = np.full((ROWS, COLUMNS, 4), (-1, 0, 0, 0), np.float32)
+                    for pixel in rng.permutation(ROWS * COLUMNS)[:20]:
+                        row, column = divmod(pixel, COLUMNS)
+                        distance = np.float32(rng.uniform(2, 40))
+                        image[row, column] = (distance, 0.2, 0.5, 0)
+                    for row, column in np.argwhere(image[..., 0] > 0):
+                        up, across = angles[::-1][row], np.pi * (1 - (2 * column + 1) / COLUMNS)
+                        level = np.array([np.cos(across), np.sin(across)]) * np.cos(up)
+                        way = np.array([*level, np.sin(up)]) * image[row, column, 0]
+                        point = way + WAYMO_PLACED.shift
+                        if laser == 1:
+                            roll, pitch, yaw = euler[row, column].astype(np.float32)
+                            turn = times(heading(yaw), about((0, 1, 0), pitch))
+                            turn = times(turn, about((1, 0, 0), roll))
+                            there = Placed(shift[row, column].astype(np.float32), turn)
+                            point = car.back(there.out(point))
+                        found.append(point)
+                    images += [image.ravel(), image.shape]
+                clouds.append((stamp, laser, *[*images, None, None][:4]))
+                if laser == 1:
+                    image = np.concatenate([euler, shift], axis=2)
+                    moving_rows.append(
+                        (stamp, laser, image.astype(np.float32).ravel(), image.shape)
+                    )
+            for box, kind in zip(boxes_of(rng), kinds, strict=True):
+                labels.append((stamp, f"t-{kind}", WAYMO_NUMBERS[kind], *box))
+                boxes.append(box)
+            known = Truth(np.array(found), np.array(boxes), names, [f"t-{kind}" for kind in kinds])
+            truth[f"{drive}_{stamp}"] = known if part == "training" else known._replace(boxes=None)
+        key, image = ("key.frame_timestamp_micros", "key.laser_name"), "range_image_return"
+        ends = [f"{image}{n}.{end}" for n in (1, 2) for end in ("values", "shape")]
+        types = {"values": floats, "shape": three, "transform": sixteen}
+
+        def write(name, component, keys, ends, rows, folder=root / part, drive=drive, types=types):
+            columns = [*keys, *(f"[{component}].{end}" for end in ends)]
+            lists = {c: types[c.split(".")[-1]] for c in columns if c.split(".")[-1] in types}
+            table = dict(zip(columns, zip(*rows, strict=True), strict=True))
+            write_parquet(folder / name / f"{drive}.parquet", table, lists)
+
+        write("lidar", "LiDARComponent", key, ends, clouds)
+        write("lidar_pose", "LiDARPoseComponent", key, ends[:2], moving_rows)
+        pose = ["world_from_vehicle.transform"]
+        write("vehicle_pose", "VehiclePoseComponent", key[:1], pose, poses)
+        step = angles[1] - angles[0]  # from the middle of a row to its end
+        edges = angles[0] - step / 2, angles[-1] + step / 2
+        lasers = [
+            (1, matrix(WAYMO_PLACED), *edges, angles),
+            (2, matrix(WAYMO_PLACED), *edges, None),
+        ]
+        ends = [f"beam_inclination.{end}" for end in ("min", "max", "values")]
+        ends = ["extrinsic.transform", *ends]
+        write("lidar_calibration", "LiDARCalibrationComponent", key[1:], ends, lasers)
+        if part == "training":
+            ends = [f"box.{name}.{axis}" for name in ("center", "size") for axis in "xyz"]
+            keys = (key[0], "key.laser_object_id")
+            write("lidar_box", "LiDARBoxComponent", keys, ["type", *ends, "box.heading"], labels)
+    return truth
+
+
+WAYMO_NUMBERS = {"VEHICLE": 1, "PEDESTRIAN": 2, "SIGN": 3, "CYCLIST": 4}
+
+
+def matrix(place: Placed) -> np.ndarray:
+    """The 16 numbers of a frame in another."""
+    ends = np.array([place.out(axis) for axis in np.eye(3)]) - place.shift
+    return np.vstack([np.column_stack([ends.T, place.shift]), [0, 0, 0, 1]]).ravel()
+
+
 TREES = {
+    "waymo": write_waymo,
     "nuscenes": write_nuscenes,
     "argoverse2": write_argoverse,
     "kitti-tracking": write_kitti,
