@@ -211,7 +211,11 @@ def write_kitti(root: Path) -> dict[str, Truth]:
     for part in ("training", "testing"):
         folder, lines, motion = root / part, [], []
         for step in range(3):
-            points = FIXED - (STRAIGHT * step, 0, 0)
+            east = north = STRAIGHT * step / np.sqrt(2)
+            course = np.pi / 4 + 0.1 * step
+            imu = Placed(np.array([east, north, 115.0]), heading(course))
+            lidar = imu.of(Placed(np.array([0.8, -0.3, 0.8]), heading(0)))  # see CALIB
+            points = seen_from(lidar, np.add(FIXED, (0, 0, 115)))
             write_bin(folder / f"velodyne/0003/{step:06d}.bin", points, np.full(40, 0.2))
             boxes = boxes_of(rng, 4 if step < 2 else 0)
             for number, (x, y, z, length, width, height, yaw) in enumerate(boxes):
@@ -219,10 +223,9 @@ def write_kitti(root: Path) -> dict[str, Truth]:
                 row = (step, number, kinds[number], 0, 0, 0, 1, 1, 50, 50, height, width, length)
                 lines.append(" ".join(map(str, (*row, *camera, -yaw - np.pi / 2))))
             lines.append(f"{step} -1 DontCare -1 -1 -10 1 1 9 9 -1 -1 -1 -1000 -1000 -1000 -10")
-            north = east = STRAIGHT * step / np.sqrt(2)
             place = np.degrees([LATITUDE + north / radius, LONGITUDE])
             place[1] += np.degrees(east / radius / np.cos(LATITUDE))
-            motion.append(" ".join(map(str, (*place, 115.0, 0, 0, np.pi / 4, *[0] * 24))))
+            motion.append(" ".join(map(str, (*place, 115.0, 0, 0, course, *[0] * 24))))
             found = Truth(points, boxes, names[: len(boxes)], [str(n) for n in range(len(boxes))])
             name = f"{part}_0003_{step:06d}"
             truth[name] = found if part == "training" else found._replace(boxes=None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from millisecond.data.boxes import points_in_boxes
+from millisecond.data.boxes import points_in_boxes, wrap_angle
 from millisecond.data.datasets import open_dataset
 from millisecond.data.formats.clouds import read_fields
 from millisecond.data.formats.points import KITTI, PointColumns
@@ -20,6 +20,7 @@ from tests.helpers.published_trees import (
     write_argoverse,
     write_feather,
     write_json,
+    write_nuscenes,
 )
 
 pytest.importorskip("scipy")
@@ -59,7 +60,7 @@ def test_every_scan_is_there_with_points_boxes_classes_times_and_tracks(name, tm
             assert rows[scan]["tracks"] is None
             continue
         difference = frame.boxes - wanted.boxes
-        difference[:, 6] = np.sin(difference[:, 6])
+        difference[:, 6] = wrap_angle(difference[:, 6])
         assert np.abs(difference).max(initial=0) < 1e-3  # upright in a frame tilted by 0.02
         assert list(frame.names) == wanted.classes and rows[scan]["tracks"] == wanted.tracks
     times = [rows[scan]["time"] for scan in sorted(rows)]
@@ -105,6 +106,14 @@ def test_the_splits_are_the_data_sets_own(tmp_path):
         ("waymo", "train"): "1005_t",
         ("waymo", "test"): "1006_t",
     }
+
+
+def test_nobody_has_labelled_the_test_set_of_nuscenes(tmp_path):
+    write_nuscenes(tmp_path / "in", "v1.0-test")
+    write_json(tmp_path / "in/v1.0-test/sample_annotation.json", [])
+    assert run("nuscenes", tmp_path / "in", tmp_path / "out") == 0
+    assert not (tmp_path / "out/labels").exists()
+    assert len(open_dataset(tmp_path / "out", "test", labels=False)) == 4
 
 
 def test_classes_are_named_as_asked_for(tmp_path, capsys):
@@ -195,6 +204,18 @@ def renamed(name: str, old: str, new: str):
     return spoil
 
 
+def no_text(root: Path) -> None:
+    """Bytes that are not UTF-8, as a damaged file may have them."""
+    import pyarrow
+    from pyarrow import feather
+
+    table = feather.read_table(root / LABELS)
+    damaged = pyarrow.array([b"\xff"] * len(table), pyarrow.binary()).buffers()
+    column = pyarrow.Array.from_buffers(pyarrow.string(), len(table), damaged)
+    place = table.column_names.index("track_uuid")
+    feather.write_feather(table.set_column(place, "track_uuid", column), root / LABELS)
+
+
 def replaced(name: str, old: str, new: str):
     def spoil(root: Path) -> None:
         text = (root / name).read_text()
@@ -237,6 +258,7 @@ BAD = [  # data set, mistake, what the line says, scans that are imported
     ("nuscenes", cut(KEY, 333), f"{KEY}: 333 bytes", 3),
     ("argoverse2", gone(str(DRIVE / "city_SE3_egovehicle.feather")), "no such file", 2),
     ("argoverse2", renamed(LABELS, "category", "label"), "category", 2),
+    ("argoverse2", no_text, f"{LABELS}: cut off, or not as published", 2),
     ("argoverse2", cut(CLOUD, 500), f"{CLOUD}: cut off, or not as published", 3),
     ("argoverse2", gone(CLOUD), f"{CLOUD}: no such file", 3),
     ("argoverse2", column(LABELS, "tx_m", 0, NAN), "track_uuid t-REGULAR_VEHICLE: the place", 3),
