@@ -98,6 +98,16 @@ def write_bin(path: Path, *columns) -> None:
     np.column_stack(columns).astype("<f4").tofile(path)
 
 
+def annotation(box: np.ndarray, kind: str, sample: str, lidar: Placed) -> dict:
+    """nuScenes' record of a box in the frame with x forward, which is the LiDAR's y."""
+    place = lidar.of(Placed(np.zeros(3), heading(np.pi / 2)))
+    place = place.of(Placed(box[:3], heading(box[6])))
+    row = {"token": f"b-{sample}-{kind}", "sample_token": sample, "instance_token": f"i-{kind}"}
+    row |= {"attribute_tokens": ["a"] if kind == "vehicle.bicycle" else [], "num_lidar_pts": 3}
+    row |= {"translation": place.shift.tolist(), "rotation": place.turn.tolist()}
+    return row | {"size": box[[4, 3, 5]].tolist(), "visibility_token": "4", "prev": "", "next": ""}
+
+
 def write_nuscenes(root: Path, version: str = "v1.0-trainval") -> dict[str, Truth]:
     """Two scenes of two keyframes, with two sweeps before each."""
     rng, truth, tables = np.random.default_rng(0), {}, {}
@@ -135,15 +145,9 @@ def write_nuscenes(root: Path, version: str = "v1.0-trainval") -> dict[str, Trut
                 continue
             sample = f"{scene}-{step // 3}"
             add("sample", token=sample, scene_token=scene, timestamp=time, prev="", next="")
-            forward = Placed(np.zeros(3), heading(np.pi / 2))  # its x is the LiDAR's y
             boxes = boxes_of(rng)
             for box, kind in zip(boxes, kinds, strict=True):
-                place = lidar.of(forward).of(Placed(box[:3], heading(box[6])))
-                row = {"token": f"b-{sample}-{kind}", "sample_token": sample}
-                row |= {"instance_token": f"i-{kind}", "num_lidar_pts": 3, "visibility_token": "4"}
-                row |= {"attribute_tokens": ["a"] if kind == "vehicle.bicycle" else []}
-                row |= {"translation": place.shift.tolist(), "rotation": place.turn.tolist()}
-                add("sample_annotation", **row, size=box[[4, 3, 5]].tolist(), prev="", next="")
+                add("sample_annotation", **annotation(box, kind, sample, lidar))
             points = np.column_stack([y, -x, z])
             tracks = [f"i-{kind}" for kind in kinds]
             truth[f"{scene}_{time}"] = Truth(points, boxes, names, tracks)
@@ -262,103 +266,100 @@ def write_once(root: Path) -> dict[str, Truth]:
 
 
 WAYMO_PLACED = Placed(np.array([1.4, 0.2, 2.1]), heading(0.5))  # of both lasers in the car
+WAYMO_TYPES = {"VEHICLE": 1, "PEDESTRIAN": 2, "SIGN": 3, "CYCLIST": 4}
+WAYMO_NAMES = ["Car", "Pedestrian", "SIGN", "Cyclist"]
 ROWS, COLUMNS = 4, 12
+ANGLES = np.linspace(-0.3, 0.1, ROWS)  # the lowest beam first
+STAMP, LASER, IMAGE = "key.frame_timestamp_micros", "key.laser_name", "range_image_return"
 
 
-def write_parquet(path: Path, columns: dict, lists: dict) -> None:
-    """lists: the types of the columns that are not numbers or texts."""
+def write_component(path: Path, component: str, keys, ends, rows) -> None:
+    """A Parquet file of a component of Waymo's data set. keys, ends: of the columns' names."""
     import pyarrow
     from pyarrow import parquet
 
-    arrays = {
-        name: pyarrow.array(column, lists[name]) if name in lists else pyarrow.array(column)
-        for name, column in columns.items()
-    }
+    types = {"values": pyarrow.list_(pyarrow.float32())}
+    types["shape"] = pyarrow.list_(pyarrow.int32(), 3)
+    types["transform"] = pyarrow.list_(pyarrow.float64(), 16)
+    names = [*keys, *(f"[{component}].{end}" for end in ends)]
+    arrays = [
+        pyarrow.array(column, types.get(name.rpartition(".")[2]))
+        for name, column in zip(names, zip(*rows, strict=True), strict=True)
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(pyarrow.table(arrays), path)
+    parquet.write_table(pyarrow.table(arrays, names), path)
+
+
+def range_image(rng: np.random.Generator) -> np.ndarray:
+    """[ROWS, COLUMNS, 4] with 20 pixels that hit something."""
+    image = np.full((ROWS, COLUMNS, 4), (-1, 0, 0, 0), np.float32)
+    for pixel in rng.permutation(ROWS * COLUMNS)[:20]:
+        image[divmod(int(pixel), COLUMNS)] = (rng.uniform(2, 40), 0.2, 0.5, 0)
+    return image
+
+
+def points_of(image: np.ndarray, rolling: np.ndarray | None, car: Placed) -> list[np.ndarray]:
+    """In the car. The middle of the image is ahead of the car, however the laser is turned.
+
+    rolling: roll, pitch, yaw, x, y, z of the car when each pixel was measured."""
+    points = []
+    for row, column in np.argwhere(image[..., 0] > 0):
+        up, across = ANGLES[::-1][row], np.pi * (1 - (2 * column + 1) / COLUMNS)
+        level = np.array([np.cos(across), np.sin(across)]) * np.cos(up)
+        point = np.array([*level, np.sin(up)]) * image[row, column, 0] + WAYMO_PLACED.shift
+        if rolling is not None:
+            roll, pitch, yaw, *shift = rolling[row, column].astype(float)
+            turn = times(times(heading(yaw), about((0, 1, 0), pitch)), about((1, 0, 0), roll))
+            point = car.back(Placed(np.array(shift), turn).out(point))
+        points.append(point)
+    return points
 
 
 def write_waymo(root: Path) -> dict[str, Truth]:
     """A drive of training and one of testing: two scans of two lasers."""
-    import pyarrow
-
     rng, truth = np.random.default_rng(5), {}
-    floats, three = pyarrow.list_(pyarrow.float32()), pyarrow.list_(pyarrow.int32(), 3)
-    sixteen = pyarrow.list_(pyarrow.float64(), 16)
-    angles = np.linspace(-0.3, 0.1, ROWS)  # the lowest beam first
-    kinds = ["VEHICLE", "PEDESTRIAN", "SIGN", "CYCLIST"]
-    names = ["Car", "Pedestrian", "SIGN", "Cyclist"]
     for part, drive in (("training", "1005_t"), ("testing", "1006_t")):
-        clouds, moving_rows, labels, poses = [], [], [], []
+        clouds, motions, labels, poses = [], [], [], []
         for step in range(2):
-            stamp, car, boxes, found = 1550083467346370 + 100000 * step, moving(step), [], []
+            stamp, car, boxes = 1550083467346370 + 100000 * step, moving(step), boxes_of(rng)
             poses.append((stamp, matrix(car)))
-            for laser in (1, 2):
-                images = []
-                euler = rng.uniform(-0.02, 0.02, (ROWS, COLUMNS, 3))
-                euler[..., 2] += 0.8 + 0.1 * step
-                shift = rng.uniform(-0.5, 0.5, (ROWS, COLUMNS, 3)) + car.shift
-                for _ in range(3 - laser):  # the second laser has no second return
-                    image = np.full((ROWS, COLUMNS, 4), (-1, 0, 0, 0), np.float32)
-                    for pixel in rng.permutation(ROWS * COLUMNS)[:20]:
-                        row, column = divmod(pixel, COLUMNS)
-                        distance = np.float32(rng.uniform(2, 40))
-                        image[row, column] = (distance, 0.2, 0.5, 0)
-                    for row, column in np.argwhere(image[..., 0] > 0):
-                        up, across = angles[::-1][row], np.pi * (1 - (2 * column + 1) / COLUMNS)
-                        level = np.array([np.cos(across), np.sin(across)]) * np.cos(up)
-                        way = np.array([*level, np.sin(up)]) * image[row, column, 0]
-                        point = way + WAYMO_PLACED.shift
-                        if laser == 1:
-                            roll, pitch, yaw = euler[row, column].astype(np.float32)
-                            turn = times(heading(yaw), about((0, 1, 0), pitch))
-                            turn = times(turn, about((1, 0, 0), roll))
-                            there = Placed(shift[row, column].astype(np.float32), turn)
-                            point = car.back(there.out(point))
-                        found.append(point)
-                    images += [image.ravel(), image.shape]
-                clouds.append((stamp, laser, *[*images, None, None][:4]))
-                if laser == 1:
-                    image = np.concatenate([euler, shift], axis=2)
-                    moving_rows.append(
-                        (stamp, laser, image.astype(np.float32).ravel(), image.shape)
-                    )
-            for box, kind in zip(boxes_of(rng), kinds, strict=True):
-                labels.append((stamp, f"t-{kind}", WAYMO_NUMBERS[kind], *box))
-                boxes.append(box)
-            known = Truth(np.array(found), np.array(boxes), names, [f"t-{kind}" for kind in kinds])
+            rolling = rng.uniform(-0.02, 0.02, (ROWS, COLUMNS, 6))
+            rolling += (0, 0, 0.8 + 0.1 * step, *car.shift)
+            rolling = rolling.astype(np.float32)
+            motions.append((stamp, 1, rolling.ravel(), rolling.shape))
+            both, other = [range_image(rng), range_image(rng)], range_image(rng)
+            found = [point for image in both for point in points_of(image, rolling, car)]
+            found += points_of(other, None, car)
+            images = [part for image in both for part in (image.ravel(), image.shape)]
+            clouds.append((stamp, 1, *images))
+            clouds.append((stamp, 2, other.ravel(), other.shape, None, None))  # no second return
+            tracks = [f"t-{kind}" for kind in WAYMO_TYPES]
+            table = zip(tracks, WAYMO_TYPES.values(), boxes, strict=True)
+            labels += [(stamp, track, number, *box) for track, number, box in table]
+            known = Truth(np.array(found), boxes, WAYMO_NAMES, tracks)
             truth[f"{drive}_{stamp}"] = known if part == "training" else known._replace(boxes=None)
-        key, image = ("key.frame_timestamp_micros", "key.laser_name"), "range_image_return"
-        ends = [f"{image}{n}.{end}" for n in (1, 2) for end in ("values", "shape")]
-        types = {"values": floats, "shape": three, "transform": sixteen}
-
-        def write(name, component, keys, ends, rows, folder=root / part, drive=drive, types=types):
-            columns = [*keys, *(f"[{component}].{end}" for end in ends)]
-            lists = {c: types[c.split(".")[-1]] for c in columns if c.split(".")[-1] in types}
-            table = dict(zip(columns, zip(*rows, strict=True), strict=True))
-            write_parquet(folder / name / f"{drive}.parquet", table, lists)
-
-        write("lidar", "LiDARComponent", key, ends, clouds)
-        write("lidar_pose", "LiDARPoseComponent", key, ends[:2], moving_rows)
-        pose = ["world_from_vehicle.transform"]
-        write("vehicle_pose", "VehiclePoseComponent", key[:1], pose, poses)
-        step = angles[1] - angles[0]  # from the middle of a row to its end
-        edges = angles[0] - step / 2, angles[-1] + step / 2
-        lasers = [
-            (1, matrix(WAYMO_PLACED), *edges, angles),
-            (2, matrix(WAYMO_PLACED), *edges, None),
-        ]
-        ends = [f"beam_inclination.{end}" for end in ("min", "max", "values")]
-        ends = ["extrinsic.transform", *ends]
-        write("lidar_calibration", "LiDARCalibrationComponent", key[1:], ends, lasers)
-        if part == "training":
-            ends = [f"box.{name}.{axis}" for name in ("center", "size") for axis in "xyz"]
-            keys = (key[0], "key.laser_object_id")
-            write("lidar_box", "LiDARBoxComponent", keys, ["type", *ends, "box.heading"], labels)
+        write_waymo_drive(root / part, drive, clouds, motions, labels, poses)
+    (root / "testing/lidar_box/1006_t.parquet").unlink()
     return truth
 
 
-WAYMO_NUMBERS = {"VEHICLE": 1, "PEDESTRIAN": 2, "SIGN": 3, "CYCLIST": 4}
+def write_waymo_drive(folder: Path, drive: str, clouds, motions, labels, poses) -> None:
+    def write(name, *columns):
+        write_component(folder / name / f"{drive}.parquet", *columns)
+
+    ends = [f"{IMAGE}{number}.{end}" for number in (1, 2) for end in ("values", "shape")]
+    write("lidar", "LiDARComponent", (STAMP, LASER), ends, clouds)
+    write("lidar_pose", "LiDARPoseComponent", (STAMP, LASER), ends[:2], motions)
+    end = "world_from_vehicle.transform"
+    write("vehicle_pose", "VehiclePoseComponent", (STAMP,), (end,), poses)
+    half = (ANGLES[1] - ANGLES[0]) / 2  # from the middle of a row to its end
+    angles = [(*(ANGLES[0] - half, ANGLES[-1] + half), values) for values in (ANGLES, None)]
+    lasers = [(laser, matrix(WAYMO_PLACED), *own) for laser, own in enumerate(angles, start=1)]
+    ends = ["extrinsic.transform", *(f"beam_inclination.{end}" for end in ("min", "max", "values"))]
+    write("lidar_calibration", "LiDARCalibrationComponent", (LASER,), ends, lasers)
+    ends = [f"box.{name}.{axis}" for name in ("center", "size") for axis in "xyz"]
+    keys = (STAMP, "key.laser_object_id")
+    write("lidar_box", "LiDARBoxComponent", keys, ["type", *ends, "box.heading"], labels)
 
 
 def matrix(place: Placed) -> np.ndarray:
