@@ -34,7 +34,6 @@ from millisecond.tools.program import number, one_line, output_path, parser_of, 
 EXAMPLE = """examples:
   millisecond import nuscenes /data/nuscenes plain
   millisecond import argoverse2 /data/av2 plain --sweeps 5
-  millisecond check --root plain --split val --write-config plain.yaml
 
 Writes OUT/points/NAME.pcd, OUT/labels/NAME.txt, OUT/ImageSets/SPLIT.txt, and times, poses and track
 ids in OUT/sequences/RECORDING.jsonl. x points forward, y left, z up. The same command goes on where
