@@ -35,9 +35,9 @@ EXAMPLE = """examples:
   millisecond import nuscenes /data/nuscenes plain
   millisecond import argoverse2 /data/av2 plain --sweeps 5
 
-Writes OUT/points/NAME.pcd, OUT/labels/NAME.txt, OUT/ImageSets/SPLIT.txt, and times, poses and track
-ids in OUT/sequences/RECORDING.jsonl. x points forward, y left, z up. The same command goes on where
-it was stopped, and tries again what was missing. docs/datasets.md says more.
+Writes OUT/points/NAME.pcd and OUT/labels/NAME.txt, the splits in OUT/ImageSets, and times, poses
+and track ids of each recording in OUT/sequences. x points forward, y left, z up. The same command
+goes on where it was stopped, and tries again what was missing. docs/datasets.md says more.
 """
 STOPPED = "stopped; the same command goes on from here"
 MARK = "import.json"
