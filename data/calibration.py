@@ -215,6 +215,11 @@ def _list(numbers: Sequence[float]) -> str:
     return " ".join(f"{number:.3g}" for number in numbers)
 
 
+def imu_to_velo(path: Path) -> np.ndarray:
+    """[3, 4] float64 from the frame of the GPS and IMU to the LiDAR's; errors name file and key."""
+    return _matrix(_entries(path), ("Tr_imu_to_velo", "Tr_imu_velo"), (3, 4), path)
+
+
 def read_plane(path: Path | str, calibration: Calibration) -> np.ndarray:
     """Read `planes/000123.txt`: three lines of heading, then a b c d of the rectified camera frame.
 

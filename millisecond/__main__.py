@@ -34,6 +34,7 @@ GROUPS = {
         "autolabel": "labels of a drive, from all its scans",
         "simulate": "make streets with labels, for KITTI's or another sensor",
         "compare": "simulated scans beside real ones, by numbers",
+        "import": "published data sets, such as nuScenes, as plain files",
         "import_openpcdet": "convert weights of OpenPCDet's SECOND",
     },
     "I deploy": {

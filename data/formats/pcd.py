@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from millisecond.data.formats.points import (
+    KITTI,
     Field,
     columns_of,
     columns_of_table,
@@ -92,11 +94,12 @@ def pcd_fields(path: Path) -> dict[str, np.ndarray]:
     return readers[header.data](body, header, path)
 
 
-def write_pcd(path: Path, points: np.ndarray) -> None:
-    """Writes points [P, 4] (x, y, z, intensity) as a binary file."""
+def write_pcd(path: Path, points: np.ndarray, columns: Sequence[str] = KITTI) -> None:
+    """Writes points [P, len(columns)] as a binary file of float32."""
+    size, kind, count = (" ".join(word * len(columns)) for word in "4F1")
     header = (
-        "# .PCD v0.7\nVERSION 0.7\nFIELDS x y z intensity\nSIZE 4 4 4 4\nTYPE F F F F\n"
-        f"COUNT 1 1 1 1\nWIDTH {len(points)}\nHEIGHT 1\nVIEWPOINT 0 0 0 1 0 0 0\n"
+        f"# .PCD v0.7\nVERSION 0.7\nFIELDS {' '.join(columns)}\nSIZE {size}\nTYPE {kind}\n"
+        f"COUNT {count}\nWIDTH {len(points)}\nHEIGHT 1\nVIEWPOINT 0 0 0 1 0 0 0\n"
         f"POINTS {len(points)}\nDATA binary\n"
     )
     path.write_bytes(header.encode() + points.astype("<f4").tobytes())
