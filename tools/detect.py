@@ -36,6 +36,7 @@ from millisecond.data.live.inputs import (
     local_copy,
     picture_of,
 )
+from millisecond.data.live.messages import is_message_file
 from millisecond.data.live.pool import TOGETHER, Chunk, Number, ReaderPool, ScanRead
 from millisecond.data.live.scan import LiveScan
 from millisecond.detector.config import PRECISIONS
@@ -45,7 +46,6 @@ from millisecond.detector.device import usable_device
 from millisecond.detector.inference import Detections
 from millisecond.detector.tracking import EgoMotion, Tracker, Tracks
 from millisecond.tools.detecting import (
-    MESSAGES,
     Begun,
     CameraView,
     FolderOutput,
@@ -127,7 +127,7 @@ UNUSUAL = 20  # scans that a quick look finds unusual, and that are examined too
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    begun_anew = options.output.suffix == MESSAGES
+    begun_anew = is_message_file(options.output)
     return run(lambda: detect_all(options), NOT_WRITTEN if begun_anew else STOPPED)
 
 
@@ -189,7 +189,7 @@ def _require_sense(parser: argparse.ArgumentParser, options: argparse.Namespace)
         parser.error(f"--format {options.format}: not with --track or --calib")
     if options.format != "json" and options.output.suffix == SUFFIX:
         parser.error(f"--format {options.format}: not with a .parquet output")
-    if options.output.suffix == MESSAGES:
+    if is_message_file(options.output):
         for name in ("resume", "ray"):
             if getattr(options, name) not in (False, None):
                 parser.error(f"--{name}: not with an .mcap output")
@@ -244,8 +244,8 @@ def detect_all(options: argparse.Namespace) -> None:
 
         detect_on_cluster(inputs, options)
         return
-    messages = options.output.suffix == MESSAGES  # written where the scans are
-    with ReaderPool(0 if messages else processes_for(options.device, inputs)) as pool:
+    alone = is_message_file(options.output)  # the file is written where the scans are read
+    with ReaderPool(0 if alone else processes_for(options.device, inputs)) as pool:
         detector = detector_of(options)
         with opened(options, detector, inputs) as output:
             report = Detecting(detector, pool, output, options).run(units_of(inputs))

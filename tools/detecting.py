@@ -28,7 +28,7 @@ from millisecond.data.kitti.results import (
 )
 from millisecond.data.live.bag import BagSource
 from millisecond.data.live.inputs import RecordedScans, ScanFile, Unit
-from millisecond.data.live.messages import MessageFile
+from millisecond.data.live.messages import MessageFile, is_message_file
 from millisecond.data.live.pool import Chunk, Number, ReaderPool
 from millisecond.data.live.scan import LiveScan
 from millisecond.data.live.source import open_source
@@ -50,7 +50,6 @@ LARGEST_YAW = 3.1415  # of four decimals within half a turn
 DECIMALS = 4
 SHARD = 512  # scans of a part of a table, and files of a unit
 RUN = "run.json"
-MESSAGES = ".mcap"
 JOINED = ".joined"  # in the folder of parts: the table, until it takes their place
 Settings = dict[str, Any]
 
@@ -458,7 +457,7 @@ def opened(
     device: str | None = None,
 ) -> Iterator[FolderOutput | TableOutput | MessageOutput]:
     """The output, which no other run has meanwhile. device: as of `settings_of`."""
-    if options.output.suffix == MESSAGES:
+    if is_message_file(options.output):
         others = columns_of(options.config, detector.config).others
         with MessageFile(options.output, bag_of(inputs, options.output), others) as file:
             yield MessageOutput(file, options.score)

@@ -71,7 +71,10 @@ def header_of(time: float, frame: str) -> Any:
 
 def _nanoseconds(time: float) -> int:
     if not 0 <= time < LATEST - 1:
-        raise ValueError(f"a ROS message cannot tell a scan's time of {time} s (0 to {LATEST} s)")
+        raise ValueError(
+            f"a scan's time is {time} s, and a ROS message can tell 0 to {LATEST} s; write a "
+            "folder instead"
+        )
     return int(time) * 10**9 + round(time % 1 * 1e9)
 
 
@@ -163,9 +166,20 @@ def _marker(
     return _new("visualization_msgs/Marker", *values, *texture, text, *mesh)
 
 
+NEVER = 1 << 63  # nanoseconds
 PLACE = "/millisecond"  # of the topics
 IMAGE_FRAME = "camera"
+WRITTEN = (  # beside the topics of a bag
+    CLOUD,
+    "vision_msgs/msg/Detection3DArray",
+    "visualization_msgs/msg/MarkerArray",
+)
 UNKNOWN = f"RIHS01_{0:064d}"  # the hash of a type
+
+
+def is_message_file(path: Path | None) -> bool:
+    """Whether a `MessageFile` is to be written there, by the name."""
+    return path is not None and path.suffix == ".mcap"
 
 
 class MessageFile:
@@ -190,10 +204,9 @@ class MessageFile:
         self._inner = Path(self._folder.name) / "bag"
         self._writer = bags.Writer(self._inner, version=9, storage_plugin=bags.StoragePlugin.MCAP)
         self._others = others
-        self._connections: dict[str, Any] = {}  # by their topics
+        self._connections: dict[tuple[str, str], Any] = {}  # by topic and type
         self._described = bag.recording.described if bag else {}
-        self._topics = ["points"] * (bag is None or not bag.has_clouds)
-        self._topics += ["detections", "markers", "image"]
+        self._has_points = bag is None or not bag.has_clouds  # they are not in the bag
         self._copied = self._messages_of(bag) if bag else iter(())
         self._next: Message | None = None
 
@@ -209,13 +222,13 @@ class MessageFile:
 
     def add(self, scan: LiveScan, objects: FollowedObjects, colours: Sequence[Colour]) -> None:
         """One more scan; colours: of its objects. Raises OSError, with the path, for a full disk;
-        ValueError for a time that a message cannot tell."""
+        ValueError for a time that a message cannot tell. The file is then to be given up."""
         header = header_of(scan.time, scan.frame)
         time = _nanoseconds(scan.time) if scan.recorded is None else scan.recorded
         self._copy(time)
         messages = {"detections": detection_array(objects, header)}
         messages["markers"] = marker_array(objects, colours, header)
-        if "points" in self._topics:
+        if self._has_points:
             messages["points"] = point_cloud(scan.points, header, self._others)
         if scan.image is not None:
             messages["image"] = camera_image(scan.image, header_of(scan.time, IMAGE_FRAME))
@@ -240,7 +253,8 @@ class MessageFile:
 
     def _messages_of(self, bag: BagSource) -> Iterator[Message]:
         """Raw; those of topics that have new messages, or cannot be kept, are left out."""
-        left_out = {f"{PLACE}/{name}" for name in self._topics}
+        names = ["points"] * self._has_points + ["detections", "markers"]
+        left_out = {f"{PLACE}/{name}" for name in names}
         for topic, kind in bag.recording.topics.items():
             if topic in left_out:
                 self.notes.append(f"{topic}: the new messages take the place of the bag's")
@@ -262,7 +276,7 @@ class MessageFile:
 
     def _agrees(self, topic: str, kind: str) -> bool:
         """Whether the bag defines a type as the new messages have it: a file has one definition."""
-        if topic not in self._described or kind not in _written():
+        if topic not in self._described or kind not in WRITTEN:
             return True
         typesys = require("rosbags.typesys", "a bag")
         try:
@@ -273,23 +287,15 @@ class MessageFile:
         return all(name in known and known[name][1] == told[name][1] for name in told)
 
     def _write(self, topic: str, kind: str, time: int, data: bytes) -> None:
+        if not 0 <= time < NEVER:
+            raise ValueError(f"{topic}: a message of the bag has the time {time} ns")
         with naming(self.path):
-            if topic not in self._connections:
+            if (topic, kind) not in self._connections:
                 text, quality = self._described.get(topic, ("", ()))
                 told: dict[str, Any] = {"msgdef": text, "rihs01": UNKNOWN}
-                if kind in _store().types and (not text or kind in _written()):
+                if kind in _store().types and (not text or kind in WRITTEN):
                     told = {"typestore": _store()}
-                self._connections[topic] = self._writer.add_connection(
+                self._connections[topic, kind] = self._writer.add_connection(
                     topic, kind, offered_qos_profiles=quality, **told
                 )
-            self._writer.write(self._connections[topic], time, data)
-
-
-def _written() -> tuple[str, ...]:
-    """Types of new messages."""
-    return (
-        CLOUD,
-        "sensor_msgs/msg/CompressedImage",
-        "vision_msgs/msg/Detection3DArray",
-        "visualization_msgs/msg/MarkerArray",
-    )
+            self._writer.write(self._connections[topic, kind], time, data)
