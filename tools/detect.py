@@ -78,6 +78,7 @@ EXAMPLE = """examples:
   millisecond detect kitti/training/velodyne --calib kitti/training/calib --output results
   millisecond detect drives/ drive.bag night.pcap --output results.parquet
   millisecond detect s3://bucket/drives --output s3://bucket/results.parquet
+  millisecond detect drive.bag --track --score 0.3 --output found.mcap
 
 An input is what `millisecond demo` plays: a scan, a folder with all folders in it, a drive of
 KITTI, a bag or an MCAP file (drive.bag:/topic), packets (drive.pcap). It may be a pattern
@@ -89,6 +90,11 @@ OUTPUT/000008.json holds boxes (x, y, z, l, w, h, yaw in the LiDAR frame, metres
 scores, names and the time taken. In folders of an input and in recordings scans are named by their
 place there: OUTPUT/drive/000008.json. An output that ends in .parquet is one table of all boxes
 (pip install millisecond[fleet]): scan, time, x, y, z, l, w, h, yaw, score, class, track.
+
+An output that ends in .mcap holds messages of ROS 2, which Foxglove and RViz show (pip install
+millisecond[live]): points, vision_msgs/Detection3DArray and a MarkerArray of boxes, labels and,
+with --track, trails. The topics of a bag of ROS 2 stay beside them. It is one recording, or scans
+in files.
 
 With --calib, points outside the camera's field of view are left out, as in training, and
 OUTPUT/000008.txt is the result file that KITTI's evaluation takes. The image's size is read from

@@ -147,7 +147,7 @@ def _packets(items: Iterable[tuple[float, Any] | Trouble]) -> Iterator[Packet | 
 
 
 def type_store(ros1: bool) -> Any:
-    """What decodes and encodes messages, those of packets too."""
+    """What decodes and encodes messages; it knows messages of packets too."""
     typesys = require("rosbags.typesys", "a bag")
     stores = typesys.Stores
     types = typesys.get_typestore(stores.ROS1_NOETIC if ros1 else stores.ROS2_HUMBLE)

@@ -7,7 +7,7 @@ https://github.com/ros-perception/vision_msgs (4.0 and later).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -150,7 +150,7 @@ def _marker(
     colour: Colour,
     opacity: float,
     yaw: float = 0.0,
-    path: Sequence[Sequence[float]] = (),
+    path: Iterable[Any] = (),
     text: str = "",
     action: int = ADD,
 ) -> Any:
@@ -160,10 +160,10 @@ def _marker(
     paint = _new("std_msgs/ColorRGBA", *(part / 255 for part in colour), opacity)
     ever = _new("builtin_interfaces/Duration", 0, 0)
     points = [_new("geometry_msgs/Point", *map(float, point)) for point in path]
-    texture = ("", _new("sensor_msgs/CompressedImage", header, "", nothing), [])
-    mesh = ("", _new("visualization_msgs/MeshFile", "", nothing), False)
-    values = (header, family, number, kind, action, *shape, paint, ever, False, points, [])
-    return _new("visualization_msgs/Marker", *values, *texture, text, *mesh)
+    texture = _new("sensor_msgs/CompressedImage", header, "", nothing)
+    mesh = _new("visualization_msgs/MeshFile", "", nothing)
+    values = [header, family, number, kind, action, *shape, paint, ever, False, points, []]
+    return _new("visualization_msgs/Marker", *values, "", texture, [], text, "", mesh, False)
 
 
 NEVER = 1 << 63  # nanoseconds
@@ -252,7 +252,7 @@ class MessageFile:
             self._next = next(self._copied, None)
 
     def _messages_of(self, bag: BagSource) -> Iterator[Message]:
-        """Raw; those of topics that have new messages, or cannot be kept, are left out."""
+        """Raw messages of the topics that can be kept and have no new messages."""
         names = ["points"] * self._has_points + ["detections", "markers"]
         left_out = {f"{PLACE}/{name}" for name in names}
         for topic, kind in bag.recording.topics.items():

@@ -356,7 +356,8 @@ class _File:
 
     def __init__(self, path: Path):
         require(_library(path), "a bag")
-        self._path, self.topics, self.described = path, {}, {}
+        self._path, self.topics = path, {}
+        self.described: dict[str, tuple[str, Any]] = {}
         self.fault = "" if path.is_file() else "it is missing"  # what keeps it from being opened
         if self.fault:
             return

@@ -3,7 +3,9 @@
 import errno
 import json
 import math
+import sqlite3
 from collections import defaultdict
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -104,8 +106,16 @@ def require_same(expected: dict, detections, markers) -> None:
         assert text == f"{name} {f'#{number} ' * (number > 0)}{score:.2f}"
 
 
-@pytest.mark.parametrize("track", [[], ["--track"]], ids=["detections", "tracks"])
-def test_messages_tell_what_the_json_tells(tmp_path, weights, track):
+@pytest.mark.parametrize("track", [[], ["--track"], ["--track", "--ego"]], ids=len)
+def test_messages_tell_what_the_json_tells(tmp_path, weights, track, monkeypatch):
+    speed = np.array([2.0, 0, 0]) if "--ego" in track else np.zeros(3)  # of the sensor
+
+    def pose(_, time):
+        moved = np.eye(4)
+        moved[:3, 3] = speed * time
+        return moved
+
+    monkeypatch.setattr(tool, "EgoMotion", lambda: pose)
     scans, file = tmp_path / "scans", tmp_path / "new" / "drive.mcap"
     clouds = [cloud(300 + n, n) for n in range(6)]
     for number, points in enumerate(clouds):
@@ -128,13 +138,13 @@ def test_messages_tell_what_the_json_tells(tmp_path, weights, track):
         require_same(expected, seen["detections"][1], seen["markers"][1])
         assert seen["points"][1].data.tobytes() == points.tobytes()
         for number, box in zip(expected.get("ids", ()), expected["boxes"], strict=bool(track)):
-            paths[number].append(box[:3])
+            paths[number].append(box[:3] + speed * place / 10)  # in the world
         trails = [one for one in seen["markers"][1].markers if one.ns == "trails"]
         assert len(trails) == sum(len(paths[number]) > 1 for number in expected.get("ids", ()))
         for trail in trails:
             path = paths[expected["ids"][trail.id]]
             points = [numbers(point, "x", "y", "z") for point in trail.points]
-            np.testing.assert_allclose(points, path, atol=6e-5)
+            np.testing.assert_allclose(points, path - speed * place / 10, atol=6e-5)
     assert not track or max(map(len, paths.values())) == 5
     # the file is a source like any bag, with the same points
     again = [one for one in open_source(str(file)) if isinstance(one, LiveScan)]
@@ -197,6 +207,26 @@ def test_topics_of_a_bag_that_cannot_stay_are_told(tmp_path, weights, capsys):
     assert kinds["/own"] == "own_msgs/msg/Own" and found["/own"][0][1].x == 0
     assert "/old" not in kinds and {len(items) for items in found.values()} == {1}
     assert kinds["/millisecond/image"] == IMAGE != kinds["/millisecond/detections"]
+
+
+def test_what_a_database_lacks_is_told(tmp_path, weights, capsys):
+    kind = "own_msgs/msg/Own"
+    with Bag(tmp_path / "bag", "sqlite3") as bag:
+        bag.write("/points", CLOUD, 1000, bag.cloud(records(cloud(50, 1)), 1000))
+        for topic, data in (("/own", b"\0\1\0\0\7"), ("/text", b"no bytes")):
+            one = bag._writer.add_connection(topic, kind, msgdef="int8 x\n", rihs01="none")
+            bag._writer.write(one, 10**12, data)
+    (file,) = (tmp_path / "bag").glob("*.db3")
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("UPDATE messages SET data = 'text' WHERE data = ?", (b"no bytes",))
+        database.commit()
+    assert run("--weights", weights, tmp_path / "bag", "--output", tmp_path / "out.mcap") == 0
+    said = capsys.readouterr().err
+    assert f"note: /own: copied without the definition of {kind}" in said
+    assert "note: /text: a message cannot be read; left out" in said
+    with reader.AnyReader([tmp_path / "out.mcap"]) as bag:
+        own = [data for c, _, data in bag.messages() if c.msgtype == kind]
+    assert own == [b"\0\1\0\0\7"]
 
 
 def test_bags_of_ros_1_and_packets_give_the_new_topics_alone(tmp_path, weights, capsys):
@@ -263,6 +293,14 @@ def test_mistakes_are_one_line_and_leave_nothing(tmp_path, weights, capsys, monk
 
     monkeypatch.setattr("rosbags.rosbag2.Writer.write", full)
     assert str(tmp_path / "out.mcap") in said(scans)
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rosbags.rosbag2.Writer.write", stopped)
+    assert run("--weights", weights, scans, "--output", tmp_path / "out.mcap") == 130
+    assert "stopped; nothing is written" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_times_that_a_message_cannot_tell():
