@@ -166,7 +166,7 @@ def _marker(
     return _new("visualization_msgs/Marker", *values, "", texture, [], text, "", mesh, False)
 
 
-NEVER = 1 << 63  # nanoseconds
+NEVER = 1 << 63  # nanoseconds; the end of the times of a log
 PLACE = "/millisecond"  # of the topics
 IMAGE_FRAME = "camera"
 WRITTEN = (  # beside the topics of a bag
@@ -224,7 +224,7 @@ class MessageFile:
         """One more scan; colours: of its objects. Raises OSError, with the path, for a full disk;
         ValueError for a time that a message cannot tell. The file is then to be given up."""
         header = header_of(scan.time, scan.frame)
-        time = _nanoseconds(scan.time) if scan.recorded is None else scan.recorded
+        time = _nanoseconds(scan.time) if scan.recorded is None else max(0, scan.recorded)
         self._copy(time)
         messages = {"detections": detection_array(objects, header)}
         messages["markers"] = marker_array(objects, colours, header)
@@ -265,13 +265,15 @@ class MessageFile:
                 self.notes.append(f"{topic}: copied without the definition of {kind}")
         troubles = Troubles()
         for item in bag.recording.messages():
-            if isinstance(item, Trouble) or item.topic in left_out:
-                continue  # the bag, as a source of scans, reports the same trouble
-            if item.data:
-                yield item
+            if isinstance(item, Trouble):
+                self.notes.append(item.text)
+            elif item.topic in left_out:
                 continue
-            new = troubles.add(item.topic, f"{item.topic}: a message cannot be read; left out")
-            self.notes += [trouble.text for trouble in new]
+            elif item.data and 0 <= item.time < NEVER:
+                yield item
+            else:
+                text = f"{item.topic}: a message cannot be read; left out"
+                self.notes += [trouble.text for trouble in troubles.add(item.topic, text)]
         self.notes += [trouble.text for trouble in troubles.rest()]
 
     def _agrees(self, topic: str, kind: str) -> bool:
@@ -287,8 +289,6 @@ class MessageFile:
         return all(name in known and known[name][1] == told[name][1] for name in told)
 
     def _write(self, topic: str, kind: str, time: int, data: bytes) -> None:
-        if not 0 <= time < NEVER:
-            raise ValueError(f"{topic}: a message of the bag has the time {time} ns")
         with naming(self.path):
             if (topic, kind) not in self._connections:
                 text, quality = self._described.get(topic, ("", ()))

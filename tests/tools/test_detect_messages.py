@@ -209,21 +209,37 @@ def test_topics_of_a_bag_that_cannot_stay_are_told(tmp_path, weights, capsys):
     assert kinds["/millisecond/image"] == IMAGE != kinds["/millisecond/detections"]
 
 
+def test_a_bag_that_is_cut_off_keeps_what_it_has(tmp_path, weights, capsys):
+    write_clouds(tmp_path / "bag", "mcap", [cloud(300 + n, n) for n in range(9)])
+    (whole,) = (tmp_path / "bag").glob("*.mcap")
+    part = tmp_path / "part.mcap"
+    part.write_bytes(whole.read_bytes()[:-20])
+    assert run("--weights", weights, part, "--output", tmp_path / "out.mcap") == 2
+    assert "note: " in capsys.readouterr().err
+    after = written(tmp_path / "out.mcap")[0]
+    before = written(tmp_path / "bag")[0]["/points"]
+    assert [bytes(m.data) for _, m in after["/points"]] == [bytes(m.data) for _, m in before]
+    assert len(after["detections"]) == len(before) == 9
+
+
 def test_what_a_database_lacks_is_told(tmp_path, weights, capsys):
     kind = "own_msgs/msg/Own"
     with Bag(tmp_path / "bag", "sqlite3") as bag:
         bag.write("/points", CLOUD, 1000, bag.cloud(records(cloud(50, 1)), 1000))
-        for topic, data in (("/own", b"\0\1\0\0\7"), ("/text", b"no bytes")):
+        contents = {"/own": b"\0\1\0\0\7", "/text": b"no bytes", "/before": b"time"}
+        for topic, data in contents.items():
             one = bag._writer.add_connection(topic, kind, msgdef="int8 x\n", rihs01="none")
             bag._writer.write(one, 10**12, data)
     (file,) = (tmp_path / "bag").glob("*.db3")
     with closing(sqlite3.connect(file)) as database:
         database.execute("UPDATE messages SET data = 'text' WHERE data = ?", (b"no bytes",))
+        database.execute("UPDATE messages SET timestamp = -1 WHERE data = ?", (b"time",))
         database.commit()
     assert run("--weights", weights, tmp_path / "bag", "--output", tmp_path / "out.mcap") == 0
     said = capsys.readouterr().err
     assert f"note: /own: copied without the definition of {kind}" in said
-    assert "note: /text: a message cannot be read; left out" in said
+    for topic in ("/text", "/before"):
+        assert f"note: {topic}: a message cannot be read; left out" in said
     with reader.AnyReader([tmp_path / "out.mcap"]) as bag:
         own = [data for c, _, data in bag.messages() if c.msgtype == kind]
     assert own == [b"\0\1\0\0\7"]
