@@ -65,6 +65,16 @@ class NamedDetections(NamedTuple):
         return NamedDetections(self.boxes[rows], self.scores[rows], names)
 
 
+class FollowedObjects(NamedTuple):
+    """The tracks of a scan, then the detections that belong to none."""
+
+    boxes: np.ndarray  # [n, 7] LiDAR frame
+    scores: np.ndarray  # [n]
+    names: tuple[str, ...]
+    ids: np.ndarray  # [n] int64 numbers of the tracks, 0 for none
+    trails: tuple[np.ndarray, ...]  # n paths [T, 3] of the centres, oldest first
+
+
 def detections_of(result: Mapping[str, Any]) -> NamedDetections:
     """The detections of a `millisecond detect` result. Raises ValueError or another error of Python
     for anything else."""

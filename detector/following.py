@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millisecond.data.boxes import NamedDetections
+from millisecond.data.boxes import FollowedObjects, NamedDetections
 from millisecond.data.checks.scans import Tally
 from millisecond.data.live.queue import ScanQueue
 from millisecond.data.live.scan import LiveScan, Trouble
@@ -126,16 +126,6 @@ class Trails:
 
 NONE = np.zeros(0, np.int64)
 NO_TRACKS = Tracks(np.zeros((0, 7)), np.zeros(0), (), NONE, np.zeros((0, 2)), NONE)
-
-
-class FollowedObjects(NamedTuple):
-    """The tracks of a scan, then the detections that belong to none."""
-
-    boxes: np.ndarray  # [n, 7] LiDAR frame
-    scores: np.ndarray  # [n]
-    names: tuple[str, ...]
-    ids: np.ndarray  # [n] int64 numbers of the tracks, 0 for none
-    trails: tuple[np.ndarray, ...]  # n paths [T, 3] of the centres, oldest first
 
 
 class LiveFrame(NamedTuple):

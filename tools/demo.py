@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from millisecond.data.files import make_folder
 from millisecond.data.live.queue import ScanQueue
+from millisecond.data.live.recorder import RecordingFile, is_recording, open_recording
 from millisecond.data.live.scan import LiveScan, Trouble
 from millisecond.data.live.source import open_source
 from millisecond.detector.config import PRECISIONS
@@ -59,6 +60,7 @@ from millisecond.tools.program import (
 EXAMPLE = """examples:
   millisecond demo 2011_09_26_drive_0005_sync
   millisecond demo street:7 --record street.mp4 --frames 100
+  millisecond demo udp:2368 --record drive.mcap
   millisecond demo scans --weights output/mine/weights.safetensors --browser
 
 Scans are played at the pace of the sensor. When the detection is slower, the oldest scan that waits
@@ -93,7 +95,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--fast", action="store_true", help="as fast as it goes, not at the sensor's pace")
     add("--loop", action="store_true", help="play a recording again and again")
     add("--frames", type=number, metavar="N", help="end after so many frames")
-    add("--record", type=output_path, metavar="FILE.mp4", help="write a film, no window")
+    add(
+        "--record",
+        type=output_path,
+        metavar="FILE",
+        help="write a film (.mp4), or for Foxglove (.mcap) or Rerun (.rrd), no window",
+    )
     add("--output", type=output_path, metavar="DIR", help="write PNGs here, no window")
     add(
         "--browser",
@@ -111,6 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--browser: not with --record or --output")
     if options.ego and options.no_tracks:
         parser.error("--ego: it compensates tracks, which --no-tracks leaves out")
+    if options.output and is_recording(options.record):
+        parser.error("--output: not with a recording; PNGs go with a film (.mp4), or alone")
     return run(lambda: show(options))
 
 
@@ -129,7 +138,8 @@ def show(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         place = open_place(options, source.rate, detector, stack)
         warm_up(detector)
-        whole = isinstance(place, Recorder) and not source.live  # a film has every scan
+        records = isinstance(place, (Recorder, ScanRecorder))
+        whole = records and not source.live  # a film has every scan
         scans = ScanQueue(source, options.fast or whole)
         frames = LiveDetection(
             scans, detector, not options.no_tracks, options.ego, limit=options.frames
@@ -138,7 +148,7 @@ def show(options: argparse.Namespace) -> int:
         stack.enter_context(scans)
         stack.enter_context(frames)
         view = LiveView(classes, Choices(options.score), frames.statistics, paced=not whole)
-        if isinstance(place, Recorder):
+        if isinstance(place, (Recorder, ScanRecorder)):
             place.record(frames, scans, view)
         elif isinstance(place, BrowserView):
             print(invitation(place.port, place.token), flush=True)
@@ -157,11 +167,15 @@ def report(frames: LiveDetection, scans: ScanQueue) -> None:
 
 def open_place(
     options: argparse.Namespace, rate: float, detector: Detector, stack: ExitStack
-) -> Window | BrowserView | Recorder:
+) -> Window | BrowserView | Recorder | ScanRecorder:
     """Where the frames are shown; it closes with the stack. rate: pictures per second."""
     config, folder = detector.config, options.output
     if options.browser:
         return stack.enter_context(BrowserView(options.browser, options.score))
+    if is_recording(options.record):
+        others = columns_of(options.config, config).others
+        file = stack.enter_context(open_recording(options.record, others=others))
+        return ScanRecorder(file, Palette(config.class_names))
     if not (options.record or folder):
         try:
             return stack.enter_context(Window(keys_for(config.class_names)))
@@ -419,6 +433,30 @@ class Recorder:
             print(f"{self._film.pictures} pictures written to {self._film.path}")
         if self._folder is not None:
             print(f"{self._written} pictures written to {self._folder}")
+
+
+class ScanRecorder:
+    """Writes frames as a recording for viewers."""
+
+    def __init__(self, file: RecordingFile, palette: Palette):
+        self._file, self._palette = file, palette
+
+    def record(self, frames: LiveDetection, scans: ScanQueue, view: LiveView) -> None:
+        """All frames, until the scans end or Ctrl-C."""
+        try:
+            for frame in tqdm(frames_of(frames, view), unit="frame", disable=None):
+                objects = frame.objects(view.choices.score)
+                colours = self._palette.paint(objects.boxes, objects.names).colours
+                self._file.add(frame.scan, objects, colours)
+        except KeyboardInterrupt:
+            self._close()
+            raise
+        self._close()
+
+    def _close(self) -> None:
+        if self._file.scans:
+            self._file.close()
+            print(f"{self._file.scans} scans written to {self._file.path}")
 
 
 def begin_pictures(folder: Path) -> None:

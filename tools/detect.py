@@ -28,8 +28,16 @@ from millisecond.data.files import is_uri
 from millisecond.data.formats.clouds import read_scan
 from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.kitti.layout import USUAL_IMAGE, image_shape
-from millisecond.data.live.inputs import RecordedScans, ScanFile, Unit, find_inputs, local_copy
+from millisecond.data.live.inputs import (
+    RecordedScans,
+    ScanFile,
+    Unit,
+    find_inputs,
+    local_copy,
+    picture_of,
+)
 from millisecond.data.live.pool import TOGETHER, Chunk, Number, ReaderPool, ScanRead
+from millisecond.data.live.recorder import is_recording
 from millisecond.data.live.scan import LiveScan
 from millisecond.detector.config import PRECISIONS
 from millisecond.detector.detection_table import SUFFIX, shard_name
@@ -43,6 +51,8 @@ from millisecond.tools.detecting import (
     FolderOutput,
     FolderWriter,
     Kept,
+    RecordingOutput,
+    RecordingWriter,
     ScanResult,
     TableOutput,
     TableWriter,
@@ -68,6 +78,7 @@ EXAMPLE = """examples:
   millisecond detect kitti/training/velodyne --calib kitti/training/calib --output results
   millisecond detect drives/ drive.bag night.pcap --output results.parquet
   millisecond detect s3://bucket/drives --output s3://bucket/results.parquet
+  millisecond detect drive.bag --track --score 0.3 --output found.mcap
 
 An input is what `millisecond demo` plays: a scan, a folder with all folders in it, a drive of
 KITTI, a bag or an MCAP file (drive.bag:/topic), packets (drive.pcap). It may be a pattern
@@ -79,6 +90,11 @@ OUTPUT/000008.json holds boxes (x, y, z, l, w, h, yaw in the LiDAR frame, metres
 scores, names and the time taken. In folders of an input and in recordings scans are named by their
 place there: OUTPUT/drive/000008.json. An output that ends in .parquet is one table of all boxes
 (pip install millisecond[fleet]): scan, time, x, y, z, l, w, h, yaw, score, class, track.
+
+An output that ends in .mcap holds messages of ROS 2, which Foxglove and RViz show (pip install
+millisecond[live]): points, vision_msgs/Detection3DArray and a MarkerArray of boxes, labels and,
+with --track, trails. The topics of a bag of ROS 2 stay beside them. One that ends in .rrd is for
+Rerun (pip install millisecond[rerun]). Both hold one recording, or scans in files.
 
 With --calib, points outside the camera's field of view are left out, as in training, and
 OUTPUT/000008.txt is the result file that KITTI's evaluation takes. The image's size is read from
@@ -109,6 +125,7 @@ NOTHING_SEEN = Note(
 )
 RATE = 10.0  # scans per second
 STOPPED = "stopped; the same command with --resume goes on"
+NOT_WRITTEN = "stopped; nothing is written"
 MOST_PROCESSES = 12  # that read and write
 FIRST, EVERY = 4, 1000  # scans that are examined whole: the first ones, then one in so many
 UNUSUAL = 20  # scans that a quick look finds unusual, and that are examined too
@@ -116,7 +133,8 @@ UNUSUAL = 20  # scans that a quick look finds unusual, and that are examined too
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    return run(lambda: detect_all(options), STOPPED)
+    begun_anew = is_recording(options.output)
+    return run(lambda: detect_all(options), NOT_WRITTEN if begun_anew else STOPPED)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -124,7 +142,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("input", nargs="+", help="scans, folders, drives, bags, packets, patterns, lists")
     add("--weights", type=Path, help=WEIGHTS)
-    add("--output", type=output_name, required=True, help="folder, or FILE.parquet, also by URI")
+    add(
+        "--output",
+        type=output_name,
+        required=True,
+        help="folder, FILE.parquet (also by URI), FILE.mcap or FILE.rrd",
+    )
     add("--resume", action="store_true", help="go on with a run that was stopped")
     add("--shard", type=part, metavar="K/N", help="detect only the part K of N of the inputs")
     add(
@@ -172,6 +195,12 @@ def _require_sense(parser: argparse.ArgumentParser, options: argparse.Namespace)
         parser.error(f"--format {options.format}: not with --track or --calib")
     if options.format != "json" and options.output.suffix == SUFFIX:
         parser.error(f"--format {options.format}: not with a .parquet output")
+    if is_recording(options.output):
+        for name in ("resume", "ray"):
+            if getattr(options, name) not in (False, None):
+                parser.error(f"--{name}: not with a {options.output.suffix} output")
+        if options.format != "json":
+            parser.error(f"--format {options.format}: not with a {options.output.suffix} output")
     if options.shard:
         if options.output.suffix != SUFFIX or options.track:
             parser.error("--shard goes with a .parquet output, and not with --track")
@@ -221,7 +250,8 @@ def detect_all(options: argparse.Namespace) -> None:
 
         detect_on_cluster(inputs, options)
         return
-    with ReaderPool(processes_for(options.device, inputs)) as pool:
+    alone = is_recording(options.output)  # the file is written where the scans are read
+    with ReaderPool(0 if alone else processes_for(options.device, inputs)) as pool:
         detector = detector_of(options)
         with opened(options, detector, inputs) as output:
             report = Detecting(detector, pool, output, options).run(units_of(inputs))
@@ -278,17 +308,17 @@ class ScanClerk:
     def __init__(
         self,
         detector: Detector,
-        output: FolderOutput | TableOutput | Begun,
+        output: FolderOutput | TableOutput | RecordingOutput | Begun,
         options: argparse.Namespace,
     ):
         self.columns = columns_of(options.config, detector.config)
         self._calib, self._crop = options.calib, detector.config.grid.crop_to_image
         self._range, self._features = detector.range, detector.config.points.features
-        self._writer: FolderWriter | TableWriter = output.results.writer
+        self._writer: FolderWriter | TableWriter | RecordingWriter = output.results.writer
         self._resumes, self._complete = output.resumes, output.complete
         # what is found then depends on all scans before
         self._skips = output.resumes and not (options.track or detector.remembers)
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, Kept | LiveScan] = {}
 
     def skips(self, name: str, number: Number) -> bool:
         """Whether the scan need not be read."""
@@ -305,6 +335,10 @@ class ScanClerk:
             points = scan.points
         if isinstance(self._writer, FolderWriter):
             self._kept[name] = path, view
+        elif isinstance(self._writer, RecordingWriter):
+            if isinstance(scan, ScanFile):
+                scan = LiveScan(points, scan.time or 0.0, name, picture_of(scan))
+            self._kept[name] = scan
         usual = is_usual(points, self._range, self._features)
         return points, Facts(view.left_out if view else 0, bool(view and view.assumed), usual)
 
@@ -339,7 +373,7 @@ class Report:
         self.notes.update(other.notes)
         self.oddities.update(other.oddities)
 
-    def end(self, output: FolderOutput | TableOutput) -> None:
+    def end(self, output: FolderOutput | TableOutput | RecordingOutput) -> None:
         """Ends the output and prints all. Raises ValueError with the last line where scans could
         not be read."""
         lines = [*self.lost, *output.end([line for _, line in sorted(self.bad.items())])]
@@ -374,7 +408,7 @@ class Detecting:
         self,
         detector: Detector,
         pool: ReaderPool,
-        output: FolderOutput | TableOutput | Begun,
+        output: FolderOutput | TableOutput | RecordingOutput | Begun,
         options: argparse.Namespace,
     ):
         self._detector, self._pool, self._output, self._options = detector, pool, output, options
@@ -448,10 +482,10 @@ class Detecting:
         self._note(scan, left_out)
         wanted = scores >= self._options.score
         self._new.boxes += int(wanted.sum())
-        tracks = None
+        tracks = pose = None
         if self._options.track:
             named = found.named(class_names).select(np.flatnonzero(wanted))
-            tracks = self._follow(scan, named)
+            tracks, pose = self._follow(scan, named)
         part.results.append(
             ScanResult(
                 scan.name,
@@ -463,6 +497,7 @@ class Detecting:
                 class_names,
                 milliseconds,
                 tracks,
+                pose,
             )
         )
         if len(part.results) == part.open:
@@ -482,12 +517,12 @@ class Detecting:
             part = self._parts.popleft()
             self._output.results.add(self._pool, part.chunk, part.results, part.bad)
 
-    def _follow(self, scan: ScanRead, named: NamedDetections) -> Tracks:
+    def _follow(self, scan: ScanRead, named: NamedDetections) -> tuple[Tracks, np.ndarray | None]:
         if self._tracker is None or scan.source != self._recording:
             self._tracker, self._recording = Tracker(), scan.source
             self._ego = EgoMotion() if self._options.ego else None
         pose = self._ego(scan.points, scan.time) if self._ego else None
-        return self._tracker.update(named, scan.time, pose)
+        return self._tracker.update(named, scan.time, pose), pose
 
     def _note(self, scan: ScanRead, left_out: list[Note]) -> None:
         new, facts = self._new, scan.facts

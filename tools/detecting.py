@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import json
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from millisecond.data.boxes import NamedDetections, wrap_angle
+from millisecond.data.boxes import FollowedObjects, NamedDetections, wrap_angle
 from millisecond.data.calibration import Calibration
 from millisecond.data.files import file_system, is_text, locked, read_text, write_json, write_lines
 from millisecond.data.folder.labels import label_lines, labelcloud_json
@@ -25,8 +26,12 @@ from millisecond.data.kitti.results import (
     require_same_run,
     write_result,
 )
+from millisecond.data.live.bag import BagSource
 from millisecond.data.live.inputs import RecordedScans, ScanFile, Unit
 from millisecond.data.live.pool import Chunk, Number, ReaderPool
+from millisecond.data.live.recorder import MCAP, RecordingFile, is_recording, open_recording
+from millisecond.data.live.scan import LiveScan
+from millisecond.data.live.source import open_source
 from millisecond.detector.detection_table import (
     SUFFIX,
     TableRows,
@@ -36,6 +41,8 @@ from millisecond.detector.detection_table import (
     write_table,
 )
 from millisecond.detector.detector import Detector
+from millisecond.detector.draw.style import Palette
+from millisecond.detector.following import Trails
 from millisecond.detector.tracking import Tracks
 from millisecond.tools.program import columns_of
 
@@ -56,7 +63,7 @@ class CameraView(NamedTuple):
     assumed: bool  # the image's size, for want of an image
 
 
-Kept = tuple[Path, CameraView | None]  # of a scan
+Kept = tuple[Path, CameraView | None]  # of a scan, for files
 
 
 class ScanResult(NamedTuple):
@@ -71,6 +78,7 @@ class ScanResult(NamedTuple):
     class_names: Sequence[str]
     milliseconds: float
     tracks: Tracks | None
+    pose: np.ndarray | None = None  # [4, 4] from the LiDAR frame to the world, with --ego
 
 
 class Shard(NamedTuple):
@@ -177,6 +185,32 @@ class TableWriter(NamedTuple):
         write_table(self.part(shard.number), rows, shard.bad)
 
 
+class RecordingWriter:
+    """A recording for viewers, scan after scan."""
+
+    def __init__(self, file: RecordingFile, score: float):
+        self._file, self._score, self._trails = file, score, Trails()
+        self._palette: Palette | None = None
+
+    def has(self, name: str, number: Number) -> bool:
+        """A run does not go on with a file."""
+        return False
+
+    def write(self, results: Sequence[ScanResult], kept: dict[str, LiveScan]) -> None:
+        """kept: each scan; what is written leaves it."""
+        for result in results:
+            named, tracks = named_of(result, self._score), result.tracks
+            if tracks is None:
+                nobody = np.zeros(len(named.boxes), np.int64)
+                objects = FollowedObjects(*named, nobody, (np.zeros((0, 3)),) * len(nobody))
+            else:
+                trails = self._trails.update(tracks, result.pose)
+                objects = FollowedObjects(*named, tracks.ids, trails)
+            self._palette = self._palette or Palette(result.class_names)
+            colours = self._palette.paint(objects.boxes, objects.names).colours
+            self._file.add(kept.pop(result.name), objects, colours)
+
+
 def units_of(inputs: Sequence[ScanFile | RecordedScans]) -> list[Unit]:
     """SHARD files in a row are a unit, and so is a recording."""
     units: list[Unit] = []
@@ -209,7 +243,7 @@ def named_of(result: ScanResult, score: float) -> NamedDetections:
 class FileResults:
     """Has the results of each chunk written by the process that read it."""
 
-    def __init__(self, writer: FolderWriter):
+    def __init__(self, writer: FolderWriter | RecordingWriter):
         self.writer = writer
 
     def add(
@@ -343,6 +377,51 @@ class TableOutput:
         return bad
 
 
+class RecordingOutput:
+    """A recording for viewers, which takes its place at the end."""
+
+    resumes = complete = False
+
+    def __init__(self, file: RecordingFile, score: float):
+        self.place, self._file = str(file.path), file
+        self.results = FileResults(RecordingWriter(file, score))
+
+    def begin(self) -> None:
+        return
+
+    def end(self, bad: Sequence[str]) -> Sequence[str]:
+        """As of `FolderOutput`."""
+        self._file.close()
+        for line in self._file.notes:
+            print(f"note: {line}", file=sys.stderr)
+        return bad
+
+
+def bag_of(inputs: Sequence[ScanFile | RecordedScans], output: Path) -> BagSource | None:
+    """The bag of ROS 2 whose topics an MCAP file has too, if the scans are from one. Raises
+    ValueError where they are from several recordings."""
+    recordings = [one for one in inputs if isinstance(one, RecordedScans)]
+    if not recordings:
+        return None
+    if len(inputs) > 1:
+        raise ValueError(
+            f"{output}: holds one recording, or scans in files; detect {recordings[-1].source} "
+            "separately"
+        )
+    if output.suffix != MCAP:
+        return None
+    source = None if recordings[0].uri else open_source(recordings[0].source)
+    if isinstance(source, BagSource) and not source.recording.is_ros1:
+        return source
+    if recordings[0].uri or isinstance(source, BagSource):
+        print(
+            f"note: {recordings[0].source}: its own topics are not copied; they are copied from a "
+            "local bag of ROS 2 (rosbags-convert makes one of ROS 1)",
+            file=sys.stderr,
+        )
+    return None
+
+
 def parts_of(table: Path) -> Path:
     """The hidden folder of a table's parts."""
     return table.with_name(f".{table.name}.parts")
@@ -378,8 +457,13 @@ def opened(
     detector: Detector,
     inputs: Sequence[ScanFile | RecordedScans],
     device: str | None = None,
-) -> Iterator[FolderOutput | TableOutput]:
+) -> Iterator[FolderOutput | TableOutput | RecordingOutput]:
     """The output, which no other run has meanwhile. device: as of `settings_of`."""
+    if is_recording(options.output):
+        others = columns_of(options.config, detector.config).others
+        with open_recording(options.output, bag_of(inputs, options.output), others) as file:
+            yield RecordingOutput(file, options.score)
+        return
     run = settings_of(options, detector, inputs, device)
     if is_table(options.output):
         try:

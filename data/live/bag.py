@@ -67,15 +67,19 @@ class BagSource(Source):
     def __init__(self, path: Path, topic: str = "", model: str = ""):
         """topic: empty where there is only one. Raises ValueError for another topic, or several."""
         self._path, self._model = path, model
-        self._recording = Recording(path)
-        self._topic = _chosen(self._recording.topics, topic, path)
-        self._types = _types(self._recording.is_ros1)
+        self.recording = Recording(path)
+        self._topic = _chosen(self.recording.topics, topic, path)
+        self.has_clouds = self.recording.topics[self._topic] not in PACKETS
+        self._types = type_store(self.recording.is_ros1)
+        self._frame, self._recorded = "", 0  # of the message that was read last
         self.rate = self._measured_rate()
 
     def __iter__(self) -> Iterator[LiveScan | Trouble]:
-        if self._recording.topics[self._topic] in PACKETS:
-            return self._turns()
-        return self._clouds()
+        for item in self._clouds() if self.has_clouds else self._turns():
+            if isinstance(item, LiveScan):
+                yield item._replace(frame=self._frame, recorded=self._recorded)
+            else:
+                yield item
 
     def _clouds(self) -> Iterator[LiveScan | Trouble]:
         scale, troubles, number = IntensityScale(), Troubles(), 0
@@ -104,9 +108,9 @@ class BagSource(Source):
 
     def _messages(self, troubles: Troubles) -> Iterator[tuple[float, Any] | Trouble]:
         """Time and contents of each message; one that cannot be read is left out."""
-        ros1 = self._recording.is_ros1
+        ros1 = self.recording.is_ros1
         deserialize = self._types.deserialize_ros1 if ros1 else self._types.deserialize_cdr
-        for item in self._recording.messages(self._topic):
+        for item in self.recording.messages(self._topic):
             if isinstance(item, Trouble):
                 yield item
                 continue
@@ -116,6 +120,7 @@ class BagSource(Source):
                 text = f"{self._path}: a message cannot be read ({type(error).__name__}); left out"
                 yield from troubles.add("message", text)
                 continue
+            self._frame, self._recorded = message.header.frame_id, item.time
             stamp = message.header.stamp.sec + message.header.stamp.nanosec / 1e9
             yield stamp or item.time / 1e9, message
 
@@ -123,7 +128,7 @@ class BagSource(Source):
         """Turns per second. Raises ValueError for packets of no model that is known."""
         messages = (item for item in self._messages(Troubles()) if not isinstance(item, Trouble))
         probe = islice(messages, PROBE)
-        if self._recording.topics[self._topic] in PACKETS:
+        if not self.has_clouds:
             return rate_of(_packets(probe), str(self._path), self._model) or USUAL_RATE
         steps = np.diff([time for time, _ in probe])
         step = float(np.median(steps)) if len(steps) else 0.0
@@ -141,8 +146,8 @@ def _packets(items: Iterable[tuple[float, Any] | Trouble]) -> Iterator[Packet | 
             yield Packet(data, packet.stamp.sec + packet.stamp.nanosec / 1e9)
 
 
-def _types(ros1: bool) -> Any:
-    """What decodes the messages."""
+def type_store(ros1: bool) -> Any:
+    """What decodes and encodes messages; it knows messages of packets too."""
     typesys = require("rosbags.typesys", "a bag")
     stores = typesys.Stores
     types = typesys.get_typestore(stores.ROS1_NOETIC if ros1 else stores.ROS2_HUMBLE)

@@ -173,6 +173,11 @@ def _raise(error: OSError) -> None:
     raise error
 
 
+def picture_of(scan: ScanFile) -> Path | None:
+    """The camera's image of a scan, where a drive has one."""
+    return None if scan.uri else _companions(scan.path.parent).picture(scan.path.stem)
+
+
 @cache
 def _companions(folder: Path) -> Companions:
     return companions_of(folder)

@@ -312,12 +312,17 @@ class Recording:
         self._inflated: Any = None  # the folder of files that were compressed as a whole
         self._files = [_File(file) for file in self._found(path)]
         self.topics = {topic: kind for file in self._files for topic, kind in file.topics.items()}
+        # of topics of an MCAP file: the text that defines the type, and its profiles of QoS
+        self.described = {
+            topic: told for file in self._files for topic, told in file.described.items()
+        }
         if not self.topics:
             fault = next((file.fault for file in self._files if file.fault), "it is empty")
             raise ValueError(f"{path}: no messages in this bag ({fault})")
 
-    def messages(self, topic: str) -> Iterator[Message | Trouble]:
-        """The messages of a topic; a trouble where the bag is cut off or damaged."""
+    def messages(self, topic: str = "") -> Iterator[Message | Trouble]:
+        """The messages of a topic, or all, by time; a trouble where the bag is cut off or
+        damaged."""
         for file in self._files:
             yield from file.messages(topic)
 
@@ -352,6 +357,7 @@ class _File:
     def __init__(self, path: Path):
         require(_library(path), "a bag")
         self._path, self.topics = path, {}
+        self.described: dict[str, tuple[str, Any]] = {}
         self.fault = "" if path.is_file() else "it is missing"  # what keeps it from being opened
         if self.fault:
             return
@@ -364,13 +370,13 @@ class _File:
             self.topics = {found.topic: found.type for found in messages_of(path)}
 
     def messages(self, topic: str) -> Iterator[Message | Trouble]:
-        """The messages of a topic; at last a trouble where the file is cut off or damaged."""
+        """The messages of a topic, or all; at last a trouble where the file is damaged."""
         fault = self.fault
-        if topic in self.topics:
+        if topic in ("", *self.topics):
             found = messages_of(self._path) if fault else self._messages(topic)
             try:
                 for message in found:
-                    if message.topic == topic:
+                    if topic in ("", message.topic):
                         yield _inflated(message)
             except RefusedError:
                 raise
@@ -383,16 +389,21 @@ class _File:
         if self._path.suffix == ".db3":
             return Database(self._path).topics()
         with self._reader() as reader:
-            return {one.topic: one.msgtype for one in reader.connections if one.msgcount}
+            used = [one for one in reader.connections if one.msgcount]
+        if self._path.suffix == ".mcap":
+            self.described = {
+                one.topic: (one.msgdef.data, one.ext.offered_qos_profiles) for one in used
+            }
+        return {one.topic: one.msgtype for one in used}
 
     def _messages(self, topic: str) -> Iterator[Message]:
         if self._path.suffix == ".db3":
             yield from Database(self._path).messages(topic)
             return
         with self._reader() as reader:
-            chosen = [one for one in reader.connections if one.topic == topic]
+            chosen = [one for one in reader.connections if topic in ("", one.topic)]
             for connection, time, data in reader.messages(chosen):
-                yield Message(topic, connection.msgtype, time, bytes(data))
+                yield Message(connection.topic, connection.msgtype, time, bytes(data))
 
     def _reader(self) -> Any:
         guard()

@@ -20,6 +20,8 @@ class LiveScan(NamedTuple):
     name: str  # e.g. "000012"
     image: Path | None = None  # PNG or JPEG of the camera beside the sensor
     calibration: Calibration | None = None
+    frame: str = "lidar"  # of the points, as the messages of a bag name it
+    recorded: int | None = None  # nanoseconds, when a bag recorded it
 
 
 class Trouble(NamedTuple):

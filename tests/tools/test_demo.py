@@ -101,6 +101,43 @@ def test_ctrl_c_keeps_the_film_and_ends_with_a_summary(
     assert not left & {"scans", "detection"} and not list(tmp_path.glob(".*"))
 
 
+def test_a_recording_holds_every_scan_with_its_objects(tmp_path, untrained, capsys, monkeypatch):
+    highlevel = pytest.importorskip("rosbags.highlevel")
+    shots, seen = [simulate(1, k / 10).points for k in range(3)], []
+    for k, points in enumerate(shots):
+        points.tofile(tmp_path / f"{k}.bin")
+    objects = LiveFrame.objects
+
+    def watched(self, score):
+        if len(seen) == 2 and interrupted:
+            raise KeyboardInterrupt
+        seen.append(objects(self, score))
+        return seen[-1]
+
+    monkeypatch.setattr(LiveFrame, "objects", watched)
+    for interrupted, code in ((False, 0), (True, 130)):  # Ctrl-C keeps the scans until then
+        seen.clear()
+        file = tmp_path / f"{code}.mcap"
+        command = [str(tmp_path), "--weights", str(untrained), "--score", "0"]
+        assert demo.main([*command, "--record", str(file)]) == code
+        count = 2 if interrupted else 3
+        assert f"{count} scans written to {file}" in capsys.readouterr().out
+        with highlevel.AnyReader([file]) as bag:
+            found = [
+                (c.topic.rpartition("/")[2], bag.deserialize(data, c.msgtype))
+                for c, _, data in bag.messages()
+            ]
+        clouds = [message for name, message in found if name == "points"]
+        boxes = [message.detections for name, message in found if name == "detections"]
+        for message, points in zip(clouds, shots[:count], strict=True):
+            assert message.data.tobytes() == points.tobytes()
+        for some, expected in zip(boxes, seen, strict=True):
+            centres = [(one.bbox.center.position.x, one.bbox.center.position.y) for one in some]
+            np.testing.assert_array_equal(np.reshape(centres, (-1, 2)), expected.boxes[:, :2])
+            assert [int(one.id or 0) for one in some] == expected.ids.tolist()
+    assert sum(len(one.ids) for one in seen) > 0 and not list(tmp_path.glob(".*"))
+
+
 def test_mistakes_are_one_line(tmp_path, untrained, capsys):
     assert demo.main([str(tmp_path), "--weights", str(untrained)]) == 2
     err = capsys.readouterr().err
