@@ -12,18 +12,12 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 MAX_TEXT = 64 << 20  # bytes of a file that is read as text
 NO_MEMORY = re.compile("out of memory|can't allocate memory|_ALLOC_FAILED")
 # of modules that are named otherwise, or need more than their own package
-PACKAGES = {
-    "PIL": "pillow",
-    "yaml": "pyyaml",
-    "ray": "'millisecond[fleet]'",
-    "rerun": "'millisecond[rerun]'",
-}
+PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "ray": "'millisecond[fleet]'"}
 
 
 def require(module: str, user: str) -> Any:
@@ -95,28 +89,6 @@ def replacing(path: Path | str) -> Iterator[Path]:
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
-
-
-class NewFile:
-    """A file that is written bit by bit. Use it as a context manager: without `take_place` there
-    is none."""
-
-    def __init__(self, path: Path):
-        """Raises ValueError where the file is there already, or its folder cannot be written to."""
-        if path.exists():
-            raise ValueError(f"{path}: is there already; move it away, or give another name")
-        make_folder(path.parent)
-        self.path = path
-        self._hidden = TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
-        self.folder = Path(self._hidden.name)  # for what is written until then
-
-    def __exit__(self, *_: object) -> None:
-        self._hidden.cleanup()
-
-    def take_place(self, file: Path) -> None:
-        """This one is the file, which is whole. Raises OSError, with its path."""
-        with naming(self.path):
-            file.replace(self.path)
 
 
 def make_folder(folder: Path) -> None:

@@ -41,7 +41,6 @@ MODULES = {
     "data.live.source": "Live sources",
     "data.live.scan": "Live scans",
     "data.live.messages": "ROS 2 messages of scans and objects, and MCAP files of them",
-    "data.live.recorder": "Recordings for viewers",
     "data.live.queue": "Sources played again, or read ahead by a thread",
 }
 HEAD = """# Python API

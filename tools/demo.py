@@ -21,8 +21,8 @@ import numpy as np
 from tqdm import tqdm
 
 from millisecond.data.files import make_folder
+from millisecond.data.live.messages import MessageFile, is_message_file
 from millisecond.data.live.queue import ScanQueue
-from millisecond.data.live.recorder import RecordingFile, is_recording, open_recording
 from millisecond.data.live.scan import LiveScan, Trouble
 from millisecond.data.live.source import open_source
 from millisecond.detector.config import PRECISIONS
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--record",
         type=output_path,
         metavar="FILE",
-        help="write a film (.mp4), or for Foxglove (.mcap) or Rerun (.rrd), no window",
+        help="write a film (.mp4) or a recording of ROS 2 (.mcap), no window",
     )
     add("--output", type=output_path, metavar="DIR", help="write PNGs here, no window")
     add(
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--browser: not with --record or --output")
     if options.ego and options.no_tracks:
         parser.error("--ego: it compensates tracks, which --no-tracks leaves out")
-    if options.output and is_recording(options.record):
+    if options.output and is_message_file(options.record):
         parser.error("--output: not with a recording; PNGs go with a film (.mp4), or alone")
     return run(lambda: show(options))
 
@@ -138,7 +138,7 @@ def show(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         place = open_place(options, source.rate, detector, stack)
         warm_up(detector)
-        records = isinstance(place, (Recorder, ScanRecorder))
+        records = isinstance(place, (Recorder, MessageRecorder))
         whole = records and not source.live  # a film has every scan
         scans = ScanQueue(source, options.fast or whole)
         frames = LiveDetection(
@@ -148,7 +148,7 @@ def show(options: argparse.Namespace) -> int:
         stack.enter_context(scans)
         stack.enter_context(frames)
         view = LiveView(classes, Choices(options.score), frames.statistics, paced=not whole)
-        if isinstance(place, (Recorder, ScanRecorder)):
+        if isinstance(place, (Recorder, MessageRecorder)):
             place.record(frames, scans, view)
         elif isinstance(place, BrowserView):
             print(invitation(place.port, place.token), flush=True)
@@ -167,15 +167,15 @@ def report(frames: LiveDetection, scans: ScanQueue) -> None:
 
 def open_place(
     options: argparse.Namespace, rate: float, detector: Detector, stack: ExitStack
-) -> Window | BrowserView | Recorder | ScanRecorder:
+) -> Window | BrowserView | Recorder | MessageRecorder:
     """Where the frames are shown; it closes with the stack. rate: pictures per second."""
     config, folder = detector.config, options.output
     if options.browser:
         return stack.enter_context(BrowserView(options.browser, options.score))
-    if is_recording(options.record):
+    if is_message_file(options.record):
         others = columns_of(options.config, config).others
-        file = stack.enter_context(open_recording(options.record, others=others))
-        return ScanRecorder(file, Palette(config.class_names))
+        file = stack.enter_context(MessageFile(options.record, others=others))
+        return MessageRecorder(file, Palette(config.class_names))
     if not (options.record or folder):
         try:
             return stack.enter_context(Window(keys_for(config.class_names)))
@@ -435,10 +435,10 @@ class Recorder:
             print(f"{self._written} pictures written to {self._folder}")
 
 
-class ScanRecorder:
-    """Writes frames as a recording for viewers."""
+class MessageRecorder:
+    """Writes frames as messages of ROS 2."""
 
-    def __init__(self, file: RecordingFile, palette: Palette):
+    def __init__(self, file: MessageFile, palette: Palette):
         self._file, self._palette = file, palette
 
     def record(self, frames: LiveDetection, scans: ScanQueue, view: LiveView) -> None:

@@ -36,8 +36,8 @@ from millisecond.data.live.inputs import (
     local_copy,
     picture_of,
 )
+from millisecond.data.live.messages import is_message_file
 from millisecond.data.live.pool import TOGETHER, Chunk, Number, ReaderPool, ScanRead
-from millisecond.data.live.recorder import is_recording
 from millisecond.data.live.scan import LiveScan
 from millisecond.detector.config import PRECISIONS
 from millisecond.detector.detection_table import SUFFIX, shard_name
@@ -51,8 +51,8 @@ from millisecond.tools.detecting import (
     FolderOutput,
     FolderWriter,
     Kept,
-    RecordingOutput,
-    RecordingWriter,
+    MessageOutput,
+    MessageWriter,
     ScanResult,
     TableOutput,
     TableWriter,
@@ -93,8 +93,8 @@ place there: OUTPUT/drive/000008.json. An output that ends in .parquet is one ta
 
 An output that ends in .mcap holds messages of ROS 2, which Foxglove and RViz show (pip install
 millisecond[live]): points, vision_msgs/Detection3DArray and a MarkerArray of boxes, labels and,
-with --track, trails. The topics of a bag of ROS 2 stay beside them. One that ends in .rrd is for
-Rerun (pip install millisecond[rerun]). Both hold one recording, or scans in files.
+with --track, trails. The topics of a bag of ROS 2 stay beside them. It is one recording, or scans
+in files.
 
 With --calib, points outside the camera's field of view are left out, as in training, and
 OUTPUT/000008.txt is the result file that KITTI's evaluation takes. The image's size is read from
@@ -133,7 +133,7 @@ UNUSUAL = 20  # scans that a quick look finds unusual, and that are examined too
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    begun_anew = is_recording(options.output)
+    begun_anew = is_message_file(options.output)
     return run(lambda: detect_all(options), NOT_WRITTEN if begun_anew else STOPPED)
 
 
@@ -146,7 +146,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--output",
         type=output_name,
         required=True,
-        help="folder, FILE.parquet (also by URI), FILE.mcap or FILE.rrd",
+        help="folder, FILE.parquet (also by URI), or FILE.mcap",
     )
     add("--resume", action="store_true", help="go on with a run that was stopped")
     add("--shard", type=part, metavar="K/N", help="detect only the part K of N of the inputs")
@@ -195,12 +195,12 @@ def _require_sense(parser: argparse.ArgumentParser, options: argparse.Namespace)
         parser.error(f"--format {options.format}: not with --track or --calib")
     if options.format != "json" and options.output.suffix == SUFFIX:
         parser.error(f"--format {options.format}: not with a .parquet output")
-    if is_recording(options.output):
+    if is_message_file(options.output):
         for name in ("resume", "ray"):
             if getattr(options, name) not in (False, None):
-                parser.error(f"--{name}: not with a {options.output.suffix} output")
+                parser.error(f"--{name}: not with an .mcap output")
         if options.format != "json":
-            parser.error(f"--format {options.format}: not with a {options.output.suffix} output")
+            parser.error(f"--format {options.format}: not with an .mcap output")
     if options.shard:
         if options.output.suffix != SUFFIX or options.track:
             parser.error("--shard goes with a .parquet output, and not with --track")
@@ -250,7 +250,7 @@ def detect_all(options: argparse.Namespace) -> None:
 
         detect_on_cluster(inputs, options)
         return
-    alone = is_recording(options.output)  # the file is written where the scans are read
+    alone = is_message_file(options.output)  # the file is written where the scans are read
     with ReaderPool(0 if alone else processes_for(options.device, inputs)) as pool:
         detector = detector_of(options)
         with opened(options, detector, inputs) as output:
@@ -308,13 +308,13 @@ class ScanClerk:
     def __init__(
         self,
         detector: Detector,
-        output: FolderOutput | TableOutput | RecordingOutput | Begun,
+        output: FolderOutput | TableOutput | MessageOutput | Begun,
         options: argparse.Namespace,
     ):
         self.columns = columns_of(options.config, detector.config)
         self._calib, self._crop = options.calib, detector.config.grid.crop_to_image
         self._range, self._features = detector.range, detector.config.points.features
-        self._writer: FolderWriter | TableWriter | RecordingWriter = output.results.writer
+        self._writer: FolderWriter | TableWriter | MessageWriter = output.results.writer
         self._resumes, self._complete = output.resumes, output.complete
         # what is found then depends on all scans before
         self._skips = output.resumes and not (options.track or detector.remembers)
@@ -335,7 +335,7 @@ class ScanClerk:
             points = scan.points
         if isinstance(self._writer, FolderWriter):
             self._kept[name] = path, view
-        elif isinstance(self._writer, RecordingWriter):
+        elif isinstance(self._writer, MessageWriter):
             if isinstance(scan, ScanFile):
                 scan = LiveScan(points, scan.time or 0.0, name, picture_of(scan))
             self._kept[name] = scan
@@ -373,7 +373,7 @@ class Report:
         self.notes.update(other.notes)
         self.oddities.update(other.oddities)
 
-    def end(self, output: FolderOutput | TableOutput | RecordingOutput) -> None:
+    def end(self, output: FolderOutput | TableOutput | MessageOutput) -> None:
         """Ends the output and prints all. Raises ValueError with the last line where scans could
         not be read."""
         lines = [*self.lost, *output.end([line for _, line in sorted(self.bad.items())])]
@@ -408,7 +408,7 @@ class Detecting:
         self,
         detector: Detector,
         pool: ReaderPool,
-        output: FolderOutput | TableOutput | RecordingOutput | Begun,
+        output: FolderOutput | TableOutput | MessageOutput | Begun,
         options: argparse.Namespace,
     ):
         self._detector, self._pool, self._output, self._options = detector, pool, output, options

@@ -28,8 +28,8 @@ from millisecond.data.kitti.results import (
 )
 from millisecond.data.live.bag import BagSource
 from millisecond.data.live.inputs import RecordedScans, ScanFile, Unit
+from millisecond.data.live.messages import MessageFile, is_message_file
 from millisecond.data.live.pool import Chunk, Number, ReaderPool
-from millisecond.data.live.recorder import MCAP, RecordingFile, is_recording, open_recording
 from millisecond.data.live.scan import LiveScan
 from millisecond.data.live.source import open_source
 from millisecond.detector.detection_table import (
@@ -185,10 +185,10 @@ class TableWriter(NamedTuple):
         write_table(self.part(shard.number), rows, shard.bad)
 
 
-class RecordingWriter:
-    """A recording for viewers, scan after scan."""
+class MessageWriter:
+    """Messages of ROS 2, scan after scan."""
 
-    def __init__(self, file: RecordingFile, score: float):
+    def __init__(self, file: MessageFile, score: float):
         self._file, self._score, self._trails = file, score, Trails()
         self._palette: Palette | None = None
 
@@ -243,7 +243,7 @@ def named_of(result: ScanResult, score: float) -> NamedDetections:
 class FileResults:
     """Has the results of each chunk written by the process that read it."""
 
-    def __init__(self, writer: FolderWriter | RecordingWriter):
+    def __init__(self, writer: FolderWriter | MessageWriter):
         self.writer = writer
 
     def add(
@@ -377,14 +377,14 @@ class TableOutput:
         return bad
 
 
-class RecordingOutput:
-    """A recording for viewers, which takes its place at the end."""
+class MessageOutput:
+    """A file of messages, which takes its place at the end."""
 
     resumes = complete = False
 
-    def __init__(self, file: RecordingFile, score: float):
+    def __init__(self, file: MessageFile, score: float):
         self.place, self._file = str(file.path), file
-        self.results = FileResults(RecordingWriter(file, score))
+        self.results = FileResults(MessageWriter(file, score))
 
     def begin(self) -> None:
         return
@@ -398,7 +398,7 @@ class RecordingOutput:
 
 
 def bag_of(inputs: Sequence[ScanFile | RecordedScans], output: Path) -> BagSource | None:
-    """The bag of ROS 2 whose topics an MCAP file has too, if the scans are from one. Raises
+    """The bag of ROS 2 whose topics a file of messages has too, if the scans are from one. Raises
     ValueError where they are from several recordings."""
     recordings = [one for one in inputs if isinstance(one, RecordedScans)]
     if not recordings:
@@ -408,8 +408,6 @@ def bag_of(inputs: Sequence[ScanFile | RecordedScans], output: Path) -> BagSourc
             f"{output}: holds one recording, or scans in files; detect {recordings[-1].source} "
             "separately"
         )
-    if output.suffix != MCAP:
-        return None
     source = None if recordings[0].uri else open_source(recordings[0].source)
     if isinstance(source, BagSource) and not source.recording.is_ros1:
         return source
@@ -457,12 +455,12 @@ def opened(
     detector: Detector,
     inputs: Sequence[ScanFile | RecordedScans],
     device: str | None = None,
-) -> Iterator[FolderOutput | TableOutput | RecordingOutput]:
+) -> Iterator[FolderOutput | TableOutput | MessageOutput]:
     """The output, which no other run has meanwhile. device: as of `settings_of`."""
-    if is_recording(options.output):
+    if is_message_file(options.output):
         others = columns_of(options.config, detector.config).others
-        with open_recording(options.output, bag_of(inputs, options.output), others) as file:
-            yield RecordingOutput(file, options.score)
+        with MessageFile(options.output, bag_of(inputs, options.output), others) as file:
+            yield MessageOutput(file, options.score)
         return
     run = settings_of(options, detector, inputs, device)
     if is_table(options.output):

@@ -10,12 +10,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from millisecond.data.boxes import FollowedObjects
-from millisecond.data.files import NewFile, naming, require
+from millisecond.data.files import make_folder, naming, require
 from millisecond.data.formats.points import KITTI
 from millisecond.data.live.bag import CLOUD, BagSource, type_store
 from millisecond.data.live.recording import Message
@@ -64,12 +65,11 @@ def encode(message: Any) -> bytes:
 
 def header_of(time: float, frame: str) -> Any:
     """A std_msgs/Header. time: seconds. Raises ValueError for a time before 1970 or after 2038."""
-    seconds, nanoseconds = divmod(nanoseconds_of(time), 10**9)
+    seconds, nanoseconds = divmod(_nanoseconds(time), 10**9)
     return _new("std_msgs/Header", _new("builtin_interfaces/Time", seconds, nanoseconds), frame)
 
 
-def nanoseconds_of(time: float) -> int:
-    """A time in seconds. Raises as `header_of`."""
+def _nanoseconds(time: float) -> int:
     if not 0 <= time < LATEST - 1:
         raise ValueError(
             f"a scan's time is {time} s, and a ROS message can tell 0 to {LATEST} s; write a "
@@ -94,13 +94,9 @@ def point_cloud(points: np.ndarray, header: Any, others: Sequence[str] = ()) -> 
 
 def camera_image(path: Path, header: Any) -> Any:
     """A sensor_msgs/CompressedImage of a PNG or JPEG file. Raises OSError."""
+    form = "png" if path.suffix.lower() == ".png" else "jpeg"
     data = np.frombuffer(path.read_bytes(), np.uint8)
-    return _new("sensor_msgs/CompressedImage", header, image_format(path), data)
-
-
-def image_format(path: Path) -> str:
-    """png or jpeg, by the name of the file."""
-    return "png" if path.suffix.lower() == ".png" else "jpeg"
+    return _new("sensor_msgs/CompressedImage", header, form, data)
 
 
 def detection_array(objects: FollowedObjects, header: Any) -> Any:
@@ -125,7 +121,7 @@ def marker_array(objects: FollowedObjects, colours: Sequence[Colour], header: An
     markers = [_marker(header, "", 0, CUBE, flat, flat, (0, 0, 0), 0.0, action=DELETE_ALL)]
     for place, (box, score, name, number, trail) in enumerate(zip(*objects, strict=True)):
         colour, top = colours[place], (*box[:2], box[2] + box[5] / 2 + LETTERS)
-        text = label_of(score, name, number)
+        text = f"{name} {f'#{number} ' if number else ''}{score:.2f}"
         letters, line = (0.0, 0.0, LETTERS), (LINE, 0.0, 0.0)
         markers.append(
             _marker(header, "boxes", place, CUBE, box[:3], box[3:6], colour, OPACITY, box[6])
@@ -138,18 +134,9 @@ def marker_array(objects: FollowedObjects, colours: Sequence[Colour], header: An
     return _new("visualization_msgs/MarkerArray", markers)
 
 
-def label_of(score: float, name: str, number: int) -> str:
-    """What viewers write at a box; number: of its track, 0 for none."""
-    return f"{name} {f'#{number} ' if number else ''}{score:.2f}"
-
-
-def turn_of(yaw: float) -> tuple[float, float, float, float]:
-    """The quaternion (x, y, z, w) of a yaw in radians."""
-    return 0.0, 0.0, math.sin(float(yaw) / 2), math.cos(float(yaw) / 2)
-
-
 def _pose(box: Sequence[float]) -> Any:
-    turn = _new("geometry_msgs/Quaternion", *turn_of(box[6]))
+    half = float(box[6]) / 2
+    turn = _new("geometry_msgs/Quaternion", 0.0, 0.0, math.sin(half), math.cos(half))
     return _new("geometry_msgs/Pose", _new("geometry_msgs/Point", *map(float, box[:3])), turn)
 
 
@@ -190,7 +177,12 @@ WRITTEN = (  # beside the topics of a bag
 UNKNOWN = f"RIHS01_{0:064d}"  # the hash of a type
 
 
-class MessageFile(NewFile):
+def is_message_file(path: Path | None) -> bool:
+    """Whether a `MessageFile` is to be written there, by the name."""
+    return path is not None and path.suffix == ".mcap"
+
+
+class MessageFile:
     """Scans, what was found in them and, beside, the topics of the bag they are from: an MCAP file.
 
     Use it as a context manager. The file takes its place, whole, when it is closed; without that,
@@ -203,10 +195,13 @@ class MessageFile(NewFile):
         Raises ValueError where the file is there already, or rosbags is missing.
         """
         bags = require("rosbags.rosbag2", "an .mcap output")
-        super().__init__(path)
-        self.scans = 0
+        if path.exists():
+            raise ValueError(f"{path}: is there already; move it away, or give another name")
+        make_folder(path.parent)
+        self.path, self.scans = path, 0
         self.notes: list[str] = []  # on topics of the bag
-        self._inner = self.folder / "bag"
+        self._folder = TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
+        self._inner = Path(self._folder.name) / "bag"
         self._writer = bags.Writer(self._inner, version=9, storage_plugin=bags.StoragePlugin.MCAP)
         self._others = others
         self._connections: dict[tuple[str, str], Any] = {}  # by topic and type
@@ -220,16 +215,16 @@ class MessageFile(NewFile):
         self._next = next(self._copied, None)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._writer.storage is not None:
             self._writer.abort()
-        super().__exit__(*error)
+        self._folder.cleanup()
 
     def add(self, scan: LiveScan, objects: FollowedObjects, colours: Sequence[Colour]) -> None:
         """One more scan; colours: of its objects. Raises OSError, with the path, for a full disk;
         ValueError for a time that a message cannot tell. The file is then to be given up."""
         header = header_of(scan.time, scan.frame)
-        time = nanoseconds_of(scan.time) if scan.recorded is None else max(0, scan.recorded)
+        time = _nanoseconds(scan.time) if scan.recorded is None else max(0, scan.recorded)
         self._copy(time)
         messages = {"detections": detection_array(objects, header)}
         messages["markers"] = marker_array(objects, colours, header)
@@ -248,7 +243,7 @@ class MessageFile(NewFile):
         self._copy()
         with naming(self.path):
             self._writer.close()
-        self.take_place(self._inner / "bag.mcap")
+            (self._inner / "bag.mcap").replace(self.path)
 
     def _copy(self, until: float = math.inf) -> None:
         """Messages of the bag up to a time in nanoseconds."""

@@ -3,9 +3,7 @@
 import errno
 import json
 import math
-import resource
 import sqlite3
-import sys
 from collections import defaultdict
 from contextlib import closing
 from pathlib import Path
@@ -155,73 +153,6 @@ def test_messages_tell_what_the_json_tells(tmp_path, weights, track, monkeypatch
     assert len([*(tmp_path / "again" / "drive").glob("*.json")]) == len(clouds)
 
 
-def test_a_file_of_rerun_tells_the_same(tmp_path, weights, capsys):
-    read_rerun = pytest.importorskip("rerun.chunk").RrdReader
-    scans, file = tmp_path / "velodyne", tmp_path / "drive.rrd"
-    for folder in (scans, tmp_path / "image_2"):
-        folder.mkdir()
-    clouds = [cloud(300 + n, n) for n in range(4)]
-    for number, points in enumerate(clouds):
-        points.tofile(scans / f"{number:06d}.bin")
-    picture = tmp_path / "image_2" / "000001.png"
-    Image.new("RGB", (8, 4)).save(picture)
-    for output in (tmp_path / "json", file):
-        assert run("--weights", weights, scans, "--track", "--output", output) == 0
-    found = defaultdict(list)
-    for chunk in read_rerun(file).stream().to_chunks():
-        for row in chunk.to_record_batch().to_pylist():
-            if "time" in row:
-                found[chunk.entity_path.rpartition("/")[2]].append(row)
-    for rows in found.values():
-        rows.sort(key=lambda row: row["time"])
-    assert [row["time"].timestamp() for row in found["camera"]] == [0.1]
-    assert bytes(found["camera"][0]["EncodedImage:blob"][0]) == picture.read_bytes()
-    paths = defaultdict(list)
-    for place, points in enumerate(clouds):
-        expected = json.loads((tmp_path / "json" / f"{place:06d}.json").read_text())
-        cloud_row, row, trails = (found[name][place] for name in ("points", "boxes", "trails"))
-        assert cloud_row["time"].timestamp() == row["time"].timestamp() == place / 10
-        np.testing.assert_array_equal(np.float32(cloud_row["Points3D:positions"]), points[:, :3])
-        np.testing.assert_array_equal(np.float32(cloud_row["intensity"]), points[:, 3])
-        boxes = np.reshape(expected["boxes"], (-1, 7))
-        for name, part in (("centers", boxes[:, :3]), ("half_sizes", boxes[:, 3:6] / 2)):
-            np.testing.assert_allclose(np.reshape(row[f"Boxes3D:{name}"], (-1, 3)), part, atol=6e-5)
-        x, y, z, w = np.reshape(row["Boxes3D:quaternions"], (-1, 4)).T
-        assert not x.any() and not y.any()
-        np.testing.assert_allclose(np.sin(np.arctan2(z, w) - boxes[:, 6] / 2), 0, atol=6e-5)
-        labels = zip(expected["names"], expected["ids"], expected["scores"], strict=True)
-        assert row["Boxes3D:labels"] == [f"{name} #{n} {score:.2f}" for name, n, score in labels]
-        for number, box in zip(expected["ids"], expected["boxes"], strict=True):
-            paths[number].append(box[:3])
-        drawn = [paths[number] for number in expected["ids"] if len(paths[number]) > 1]
-        assert len(drawn) == len(trails["LineStrips3D:strips"])
-        for some, path in zip(trails["LineStrips3D:strips"], drawn, strict=True):
-            np.testing.assert_allclose(some, path, atol=6e-5)
-    assert drawn
-
-    before = sorted(tmp_path.iterdir())
-    assert run("--weights", weights, scans, "--output", file) == 2
-    assert "drive.rrd: is there already" in capsys.readouterr().err
-    limits, whole = resource.getrlimit(resource.RLIMIT_FSIZE), file.stat().st_size
-    for size in (whole // 2, whole - 500):  # as on a full disk, in the middle and at the end
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-        try:
-            command = ["--weights", weights, scans, "--track", "--output"]
-            assert run(*command, tmp_path / "other.rrd") == 2
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert "other.rrd: cannot be written; is the disk full?" in capsys.readouterr().err
-    assert sorted(tmp_path.iterdir()) == before
-
-
-def test_rerun_may_be_missing(tmp_path, weights, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "rerun", None)
-    cloud(50, 1).tofile(tmp_path / "1.bin")
-    output = tmp_path / "out.rrd"
-    assert run("--weights", weights, tmp_path / "1.bin", "--output", output) == 2
-    assert "pip install 'millisecond[rerun]'" in capsys.readouterr().err
-
-
 def test_the_topics_of_a_bag_stay_beside_the_new_ones(tmp_path, weights, capsys):
     clouds = [cloud(100 + n, n) for n in range(3)]
     with Bag(tmp_path / "bag", "mcap") as bag:
@@ -361,9 +292,9 @@ def test_mistakes_are_one_line_and_leave_nothing(tmp_path, weights, capsys, monk
         return next(line for line in lines if "error: " in line)
 
     for option in ("--resume", "--ray"):
-        assert f"{option}: not with a .mcap output" in said(scans, option)
+        assert f"{option}: not with an .mcap output" in said(scans, option)
     assert "--shard goes with a .parquet output" in said(scans, "--shard", "1/1")
-    assert "--format text: not with a .mcap" in said(scans, "--format", "text")
+    assert "--format text: not with an .mcap" in said(scans, "--format", "text")
     assert "there.mcap: is there already" in said(scans, output="there.mcap")
     assert (tmp_path / "there.mcap").read_bytes() == b"precious"
     assert "holds one recording, or scans in files" in said(scans, bag)
