@@ -103,9 +103,8 @@ def voxelize(
 
     A cell is floor((p - lower) / size) in float32: points on a lower face are inside, on an upper
     one outside. A frame keeps at most `max_voxels` cells: the cells whose first points come first.
-    Kept points are added up in their order in float32, then divided by their number; with
-    `grid.relative` the middle of the cell is taken off x and y, and they are divided by the size of
-    a cell. Points with a value that is not finite are dropped.
+    Kept points are added up in their order in float32, then divided by their number. Points with a
+    value that is not finite are dropped.
 
     With `capacity` there are that many rows and a count, and on CUDA nothing is read back to the
     host. Points of voxels beyond the capacity are dropped and counted as lost to the cap; points
@@ -114,10 +113,9 @@ def voxelize(
     is zero again when the call's kernels are done, so calls on one stream may share it.
     """
     _check_points(points, offsets, grid)
-    limits = {"max_points": max_points, "max_voxels": max_voxels, "capacity": capacity}
-    for name, value in limits.items():
-        if value is not None or name != "capacity":
-            whole(name, value, 1)
+    for name, value in (("max_points", max_points), ("max_voxels", max_voxels)):
+        whole(name, value, 1)
+    whole("capacity", 1 if capacity is None else capacity, 1)
     batch_size = len(offsets) - 1
     if not (points.is_cuda and fits(batch_size, [grid.shape])):
         return voxelize_definition(points, offsets, grid, max_points, max_voxels, capacity)
