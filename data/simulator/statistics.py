@@ -1,8 +1,8 @@
 """Sizes of labelled objects, fitted to the labels of KITTI.
 
-Source of every figure: the labels of the 7,481 training frames of the KITTI object benchmark
-(Geiger, Lenz, Urtasun, CVPR 2012). Means, standard deviations and correlations are of all labels of
-a class; limits are the 1st and the 99th percentile.
+Source of every figure but of American cars: the labels of the 7,481 training frames of the KITTI
+object benchmark (Geiger, Lenz, Urtasun, CVPR 2012). Means, standard deviations and correlations are
+of all labels of a class; limits are the 1st and the 99th percentile.
 """
 
 from typing import NamedTuple
@@ -81,9 +81,8 @@ SIZES = {
     ),
 }  # fmt: skip
 
-# Bodies of American cars: share, (length, width, height), standard deviations, metres. Source: the
-# makers' figures for ten SUVs, five saloons, five pickups, four hatchbacks and three vans for
-# families that sold best from 2015 to 2023.
+# Bodies of American cars: share, (length, width, height), standard deviations, metres. They lie
+# about the makers' figures for 27 models of 2015 to 2023; the shares are estimates.
 AMERICAN = {
     "saloon": (0.33, (4.80, 1.84, 1.44), (0.12, 0.03, 0.03)),
     "suv": (0.40, (4.82, 1.92, 1.75), (0.24, 0.07, 0.09)),

@@ -32,9 +32,11 @@ def scans():
     return [simulate(seed, sensor=AnySensor(), crop=False) for seed in SEEDS]
 
 
-def test_the_ground_lies_where_the_simulated_plane_says(scans):
+def test_the_ground_lies_where_the_simulated_plane_says():
     heights, tilts = [], []
-    for frame in scans:
+    for seed in SEEDS:
+        # not of any sensor: in hills the plane nearest to 30 m of ground does not touch it
+        frame = simulate(seed, sensor=AnySensor().of_street(seed), crop=False)
         found = ground_of(torch.from_numpy(frame.points))
         assert isinstance(found, GroundPlane), frame.frame_id
         normal = frame.plane[:3] / np.linalg.norm(frame.plane[:3])
@@ -43,8 +45,7 @@ def test_the_ground_lies_where_the_simulated_plane_says(scans):
         tilts.append(math.degrees(math.acos(min(1.0, own @ normal / np.linalg.norm(own)))))
     assert np.median(heights) < 0.06 and max(heights) < 0.3
     *tilts, steepest = sorted(tilts)  # one street may look otherwise from where its sensor stands
-    # in hills the plane that lies nearest to 30 m of ground is not the one that touches it
-    assert np.median(tilts) < 0.5 and max(tilts) < 1.5 and steepest < 4
+    assert np.median(tilts) < 0.4 and max(tilts) < 1.25 and steepest < 4
 
 
 def test_levelled_boxes_hold_the_same_points(scans):

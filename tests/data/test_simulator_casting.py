@@ -1,10 +1,12 @@
 """What rays hit, against every triangle tried one by one, marching, and closed forms."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from millisecond.data.simulator.casting import cast
-from millisecond.data.simulator.ground import flat_ground
+from millisecond.data.simulator.ground import FLAT, flat_ground
 from millisecond.data.simulator.rays import GROUND, Grid
 from millisecond.data.simulator.scenes import make_street
 from millisecond.data.simulator.solids import (
@@ -18,6 +20,7 @@ from millisecond.data.simulator.solids import (
     upright,
     volumes,
 )
+from millisecond.data.simulator.statistics import Anywhere
 from millisecond.data.simulator.street import Placed, Street
 from tests.helpers.meshes import mesh_of
 
@@ -132,6 +135,33 @@ def test_rays_enter_balls_where_marching_does(seed):
             assert hits.solid.depth[ray] == pytest.approx(inside[0], abs=0.02)
         elif not len(inside):
             assert hits.solid.owner[ray] == GROUND
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5, 7])
+def test_rays_end_on_hills_where_marching_does(seed):
+    """Also rays that look up the slope; and the plane of a frame touches the hill."""
+    ground = make_street(Anywhere(np.random.PCG64(seed))).ground
+    directions = Grid.of(
+        np.radians(np.linspace(-24, 2, 40)), np.radians(np.arange(-180, 180, 6))
+    ).directions
+    depth, _, _ = ground.cast(0.0, directions, 80.0)
+    steps = np.arange(2, 75, 0.02)
+    wrong, met = 0, 0
+    for ray in np.random.default_rng(seed).choice(directions.shape[1], 200, replace=False):
+        way = directions[:, ray].astype(np.float64)
+        x, y, z = way[:, None] * steps
+        below = z < ground.height(x, y, 0.0)
+        if below.any():
+            met += 1
+            x, y, z = way[:, None] * min(depth[ray], 1000.0)
+            gap = abs(z - ground.height(x, y, 0.0))[0]
+            wrong += gap > 0.15 or abs(steps[np.argmax(below)] - depth[ray]) > 2
+    assert wrong <= 0.05 * met and met > 100
+    hill = replace(ground, across=FLAT, waves=ground.waves[:, :1])
+    a, b, c, _ = hill.tangent(3.0)
+    rise = [hill.height(*np.eye(2)[[axis]].T * 1e-3, 3.0) - hill.height(*np.zeros((2, 1)), 3.0)
+            for axis in (0, 1)]  # fmt: skip
+    np.testing.assert_allclose(np.ravel(rise) * 1e3, (-a / c, -b / c), atol=1e-4)
 
 
 @pytest.mark.parametrize("seed", [4, 5, 13, 17, 22, 57])

@@ -6,6 +6,7 @@ import pytest
 from millisecond.data.simulator import casting, fast_casting
 from millisecond.data.simulator.rays import Grid
 from millisecond.data.simulator.scenes import make_street
+from millisecond.data.simulator.statistics import Anywhere
 
 AROUND = Grid.of(np.radians(np.linspace(-24, 14, 24)), np.radians(np.arange(-180, 180, 1.1)))
 SEEDS = [0, 4, 5, 13, 17]  # bends, banks, bridges, crossings
@@ -14,12 +15,13 @@ needs_kernels = pytest.mark.skipif(not fast_casting.has_kernels(), reason="no C+
 
 
 @needs_kernels
+@pytest.mark.parametrize("place", [np.random.Generator, Anywhere])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_kernels_give_the_bits_of_plain_numpy(seed, monkeypatch):
+def test_kernels_give_the_bits_of_plain_numpy(seed, place, monkeypatch):
     hits = []
     for kernels in (True, False):
         monkeypatch.setattr(casting, "has_kernels", lambda kernels=kernels: kernels)
-        rng = np.random.default_rng(seed)
+        rng = place(np.random.PCG64(seed))
         hits.append(casting.cast(make_street(rng), 1.0, [(0.0, AROUND)], 80.0, rng))
     for fast, plain in zip(*([*h.solid, *h.glass, h.reachable] for h in hits), strict=True):
         np.testing.assert_array_equal(fast, plain)

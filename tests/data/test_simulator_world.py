@@ -27,7 +27,7 @@ from millisecond.data.simulator.people import (
     wheelchair_user,
 )
 from millisecond.data.simulator.scenes import SCENES, make_street
-from millisecond.data.simulator.statistics import SIZES
+from millisecond.data.simulator.statistics import SIZES, Anywhere
 from millisecond.data.simulator.street import WORLD, Placed, Street
 from millisecond.ops import overlap_bev
 from tests.helpers.meshes import bounds_of, mesh_of
@@ -253,3 +253,17 @@ def test_a_processor_without_vector_instructions_makes_the_same_streets():
         command, env={**os.environ, **plain}, cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == STREETS[WORLD]
+
+
+def test_streets_anywhere_have_large_cars_and_people_far_away():
+    """KITTI's labels have no car longer than the limit of its sizes, and few people at 40 m."""
+    longest, shares = SIZES["Car"].high[0], {}
+    for place in (np.random.Generator, Anywhere):
+        streets = [make_street(place(np.random.PCG64(seed))) for seed in range(60)]
+        placed = [one for street in streets for one in street.placed]
+        cars = [np.diff(one.thing.box[::3])[0] for one in placed if one.thing.kind == "Car"]
+        people = [abs(one.s) > 40 for one in placed if one.thing.kind == "Pedestrian"]
+        shares[place] = np.mean(np.array(cars) > longest + 0.01), np.mean(people)
+    (long, far), (long_anywhere, far_anywhere) = shares.values()
+    assert long == 0 and long_anywhere > 0.03
+    assert far_anywhere > 3 * far

@@ -22,9 +22,10 @@ SENSORS = Path(__file__).resolve().parents[3] / "shared" / "sensors"
 NEAR, FEW = 50.0, 10  # metres, points
 NAMES = {
     "Car": ("Car", "Pickup_Truck", "REGULAR_VEHICLE", "TYPE_VEHICLE", "car"),
-    "Pedestrian": ("Pedestrian", "Pedestrian_with_Object", "PEDESTRIAN", "TYPE_PEDESTRIAN"),
+    "Pedestrian": (
+        *("Pedestrian", "Pedestrian_with_Object", "PEDESTRIAN", "TYPE_PEDESTRIAN", "pedestrian"),
+    ),
 }
-NAMES["Pedestrian"] += ("pedestrian",)
 OVERLAPS = {"Car": 0.5, "Pedestrian": 0.25}
 VEHICLE = 0.3  # overlap of a box of a car with a vehicle of another name, from which it is left out
 RECALLS = np.arange(1, 41) / 40
