@@ -160,8 +160,7 @@ class Detector:
         type. Warns (ScanWarning, once per kind) of anything unusual in the first scan, and of
         points that were left out of any scan.
         """
-        placed = self._checked(points)
-        ((found, notes),) = self._detect([placed])
+        (found, notes), placed = self._alone(points)
         if not self._seen and len(points):
             self._seen = True
             notes += self._examine(placed)
@@ -173,7 +172,7 @@ class Detector:
 
     def detect(self, points: Cloud) -> Result:
         """As a call, but returns notes on the points that were left out instead of warning."""
-        return self._detect([self._checked(points)])[0]
+        return self._alone(points)[0]
 
     def detect_batch(self, clouds: Sequence[Cloud]) -> list[Result]:
         """As `detect` for each cloud. On a GPU up to 8 of them go through the network together,
@@ -214,6 +213,22 @@ class Detector:
             notes.append(Note("ground", text))
         return notes
 
+    def _alone(self, points: Cloud) -> tuple[Result, Placed]:
+        """`detect`, and how the cloud was placed."""
+        points, level, graphs = self._shaped(points), self._leveling, self._graphs
+        if level is not None and graphs is not None and level.settled:
+            placed = points, level.now
+            parts = _parts([placed])
+            graph = graphs.launch(*parts)
+            try:  # the host looks at the ground while the GPU works
+                holds = level.holds(as_tensor(points))
+            finally:  # an interrupt: nobody else may have the graph before the end
+                outcome = graphs.finish(graph, *parts)
+            if holds:
+                return self._results(outcome, [placed])[0], placed
+        placed = self._placed(points)
+        return self._detect([placed])[0], placed
+
     def _detect(self, batch: Sequence[Placed]) -> list[Result]:
         graphs, parts = self._graphs, _parts(batch)
         if graphs is None:
@@ -248,9 +263,7 @@ class Detector:
 
     def _results(self, outcome: Outcome, batch: Sequence[Placed]) -> list[Result]:
         detections = [
-            found._replace(boxes=placement.mounting.boxes_from_network(found.boxes))
-            if placement
-            else found
+            _brought_back(found, placement.mounting) if placement else found
             for found, (_, placement) in zip(outcome.detections, batch, strict=True)
         ]
         if not (outcome.not_finite or outcome.capped):
@@ -271,6 +284,15 @@ class Detector:
 
     def _checked(self, points: Cloud) -> Placed:
         """The points and their way to the network. Raises ValueError for another shape or type."""
+        return self._placed(self._shaped(points))
+
+    def _placed(self, points: Cloud) -> Placed:
+        if self._leveling is None:
+            return points, self._placement
+        return points, self._leveling(as_tensor(points))
+
+    def _shaped(self, points: Cloud) -> Cloud:
+        """The points, as no subclass. Raises ValueError for another shape or type."""
         if self.device.type == "cuda" and os.getpid() != self._process:
             raise RuntimeError(
                 "this Detector is on a GPU, which a forked process cannot use: start processes by "
@@ -301,9 +323,12 @@ class Detector:
             )
         if self._chooses:
             self._choose(points)
-        if self._leveling is None:
-            return points, self._placement
-        return points, self._leveling(as_tensor(points))
+        return points
+
+
+def _brought_back(found: Detections, mounting: Mounting) -> Detections:
+    boxes = found.boxes.numpy()  # whose small steps are quicker than a tensor's
+    return found._replace(boxes=torch.from_numpy(mounting.boxes_from_network(boxes)))
 
 
 def _parts(batch: Sequence[Placed]) -> tuple[list[Cloud], Moves]:

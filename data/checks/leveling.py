@@ -54,20 +54,20 @@ class Leveling:
     def __init__(self, mounting: Mounting | None = None):
         """mounting: the user's. Its turn always holds; where it lifts, no ground is looked for."""
         self._given = mounting or Mounting()
-        self._now, self.doubt = Placement(self._given, math.inf), ""
+        self._known = bool(self._given.shift_z or any(self._given.slopes))
+        self.now, self.doubt = Placement(self._given, math.inf), ""
         self._grounds: list[GroundPlane] = []
         self._fulls: list[float] = []
 
     def __call__(self, points: Tensor) -> Placement:
         """How the next scan [P, 4 or more] of the recording becomes the network's."""
-        known = bool(self._given.shift_z or any(self._given.slopes))
-        if self._grounds and not on_ground(points, self._now.mounting, THERE):
+        if not self.holds(points):
             self._grounds, self._fulls = [], []
-        if len(self._fulls) >= SCANS and (known or len(self._grounds) >= SCANS):
-            return self._now
+        if self.settled:
+            return self.now
         if len(points):
             self._fulls = [*self._fulls, full_of(points[:, 3])][-SCANS:]
-        found = "" if known else ground_of(points)
+        found = "" if self._known else ground_of(points)
         if isinstance(found, GroundPlane):
             if self._grounds and not _alike(found, self._grounds):
                 self._grounds, self._fulls = [], self._fulls[-1:]
@@ -77,8 +77,17 @@ class Leveling:
         if self._grounds:
             x, y, height = np.median(self._grounds, axis=0).tolist()
             mounting = Mounting(height - HEIGHT, mounting.turn, (x, y))
-        self._now = Placement(mounting, float(np.median(self._fulls or [math.inf])))
-        return self._now
+        self.now = Placement(mounting, float(np.median(self._fulls or [math.inf])))
+        return self.now
+
+    @property
+    def settled(self) -> bool:
+        """Whether the placement `now` is the next scan's as well, if it `holds` for it."""
+        return len(self._fulls) >= SCANS and (self._known or len(self._grounds) >= SCANS)
+
+    def holds(self, points: Tensor) -> bool:
+        """Whether the ground of a scan [P, 4 or more] is where it was, if it was anywhere."""
+        return not self._grounds or on_ground(points, self.now.mounting, THERE)
 
 
 def _alike(ground: GroundPlane, others: list[GroundPlane]) -> bool:

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from millisecond.data.checks.leveling import SCANS
+from millisecond.data.checks.sensor import Mounting
 from millisecond.data.formats.clouds import read_points
 from millisecond.data.formats.points import KITTI, PointColumns
+from millisecond.data.simulator import simulate
 from millisecond.detector import Detector, frame_graph
 from millisecond.detector.config import load_config
 from millisecond.detector.cuda_graph import Capacity
@@ -173,6 +176,22 @@ def test_moved_clouds_are_as_the_host_moves_them(trained, precision, monkeypatch
             boxes += len(b.boxes)
         assert_same(detector._inference(clouds, moves).detections[0], wanted[0])
     assert boxes
+
+
+def test_a_settled_recording_whose_ground_changes(trained):
+    """The host looks at the ground beside the GPU's work; a stream looks before."""
+    config, model = trained
+    levelled = replace(config, grid=replace(config.grid, level=True))
+    clouds, higher = [simulate(7, t / 10).points for t in range(SCANS + 2)], Mounting(0.9)
+    clouds += [higher.from_network(points) for points in clouds[:3]]
+    expected = [found for found, _ in Detector(model, levelled, "cuda").stream(clouds)]
+    detector = Detector(model, levelled, "cuda")
+    found = [detector.detect(points)[0] for points in clouds[:-3]]
+    before = detector._leveling.now.mounting.shift_z
+    found += [detector.detect(points)[0] for points in clouds[-3:]]
+    assert detector._leveling.now.mounting.shift_z - before == pytest.approx(0.9, abs=0.2)
+    for a, b in zip(found, expected, strict=True):
+        assert_same(a, b)
 
 
 def test_points_that_come_too_late_are_found_all_the_same(weights, monkeypatch):
