@@ -217,7 +217,7 @@ class Detector:
         """`detect`, and how the cloud was placed."""
         points, level, graphs = self._shaped(points), self._leveling, self._graphs
         if level is not None and graphs is not None and level.settled:
-            placed = points, level.now
+            placed: Placed = points, level.now
             parts = _parts([placed])
             graph = graphs.launch(*parts)
             try:  # the host looks at the ground while the GPU works

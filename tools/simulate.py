@@ -75,8 +75,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--sensor",
         default="hdl-64e",
-        help=f"{', '.join(sensor_names())}, any for another one in each street, or a .yaml file "
-        "(default: hdl-64e)",
+        help=f"{', '.join(sensor_names())}, any for another one in each street, varied for KITTI's "
+        "mounted otherwise in each, or a .yaml file (default: hdl-64e)",
     )
     add(
         "--no-crop",

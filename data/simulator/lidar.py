@@ -10,7 +10,7 @@ import numpy as np
 
 from millisecond.data.simulator.casting import cast
 from millisecond.data.simulator.rays import FirstHits, Rays, sensor_rays
-from millisecond.data.simulator.sensors import Sensor, find_sensor
+from millisecond.data.simulator.sensors import KITTI, Sensor, find_sensor
 from millisecond.data.simulator.solids import Material
 from millisecond.data.simulator.street import SENSOR_HEIGHT, Street
 
@@ -161,7 +161,7 @@ class Scan(NamedTuple):
 
 def default_sensor() -> Sensor:
     """KITTI's."""
-    return find_sensor("hdl-64e")
+    return find_sensor(KITTI)
 
 
 def as_scanned(street: Street, time: float, sensor: Sensor) -> Street:

@@ -20,8 +20,8 @@ from millisecond.data.simulator.fast_casting import has_kernels
 from millisecond.data.simulator.lidar import as_scanned, default_sensor, scan
 from millisecond.data.simulator.people import pedestrian
 from millisecond.data.simulator.scenes import SCENES, make_street
-from millisecond.data.simulator.sensors import AnySensor, Sensor, find_sensor
-from millisecond.data.simulator.statistics import Anywhere
+from millisecond.data.simulator.sensors import AnySensor, StreetSensor, VariedKitti, find_sensor
+from millisecond.data.simulator.statistics import Anywhere, InHills
 from millisecond.data.simulator.street import SENSOR_HEIGHT, WORLD, Placed, Street, boxes_at
 
 IMAGE_SHAPE = (375, 1242)  # height, width in pixels
@@ -59,7 +59,7 @@ def simulated_calibration() -> Calibration:
 
 
 def simulate(
-    seed: int, time: float = 0.0, sensor: Sensor | AnySensor | None = None, crop: bool = True
+    seed: int, time: float = 0.0, sensor: StreetSensor | None = None, crop: bool = True
 ) -> Frame:
     """A scan of the random street of `seed`; the same arguments give the same frame.
 
@@ -67,7 +67,8 @@ def simulate(
         seed: any integer from 0 to 2^64 - 1.
         time: seconds; the sensor and the traffic have moved on by then. The street is built for
             about 5 s.
-        sensor: KITTI's unless given; with `AnySensor` the street lies `Anywhere`.
+        sensor: KITTI's unless given; with `AnySensor` the street lies `Anywhere`, with
+            `VariedKitti` every second one `InHills`.
         crop: False to keep the points out of the camera's image too.
 
     Returns:
@@ -80,7 +81,7 @@ def simulate(
 def record(
     seed: int,
     time: float = 0.0,
-    sensor: Sensor | AnySensor | None = None,
+    sensor: StreetSensor | None = None,
     crop: bool = True,
     make: Callable[[np.random.Generator], Street] = make_street,
 ) -> RecordedFrame:
@@ -95,7 +96,9 @@ def record(
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed {seed}: is not from 0 to {LARGEST_SEED}")
     if isinstance(sensor, AnySensor):
-        make = partial(_anywhere, make)
+        make = partial(_lying, Anywhere, make)
+    if isinstance(sensor, VariedKitti) and sensor.in_hills(seed):
+        make = partial(_lying, InHills, make)
     sensor = (sensor or default_sensor()).of_street(seed)
     street = as_scanned(make(np.random.default_rng(seed)), time, sensor)
     # The noise has its own generator: the street must not depend on the time.
@@ -138,8 +141,12 @@ def record(
     return RecordedFrame(frame, _with_dont_care(known, labels.bbox[hidden]))
 
 
-def _anywhere(make: Callable[[np.random.Generator], Street], rng: np.random.Generator) -> Street:
-    return make(Anywhere(rng.bit_generator))
+def _lying(
+    where: type[InHills],
+    make: Callable[[np.random.Generator], Street],
+    rng: np.random.Generator,
+) -> Street:
+    return make(where(rng.bit_generator))
 
 
 def _in_image(camera: Calibration, points: np.ndarray) -> np.ndarray:
@@ -214,7 +221,7 @@ def simulate_varied(seed: int, crop: bool = True) -> Frame:
     )
     make = partial(crowded, str(rng.choice(list(SCENES))))
     if not crop:
-        make = partial(_anywhere, make)
+        make = partial(_lying, Anywhere, make)
     frame = record(seed, sensor=sensor, crop=crop, make=make).frame
     return replace(frame, points=frame.points[rng.random(len(frame.points)) < rng.uniform(0.5, 1)])
 
@@ -259,7 +266,7 @@ class SimulatedStreets:
 
     count: int
     first: int = 10_000_000  # beyond the streets that millisecond simulate writes
-    sensor: Sensor | AnySensor | None = None  # KITTI's unless given
+    sensor: StreetSensor | None = None  # KITTI's unless given
     crop: bool = True  # to the camera's image
     epoch: int = 0
 

@@ -41,7 +41,7 @@ from millisecond.data.simulator.lorries import bus, trailer, tram, truck
 from millisecond.data.simulator.people import bicycle, cyclist, motorcyclist, pedestrian
 from millisecond.data.simulator.plants import hedge, young_tree
 from millisecond.data.simulator.solids import Material
-from millisecond.data.simulator.statistics import Anywhere
+from millisecond.data.simulator.statistics import InHills
 from millisecond.data.simulator.street import SENSOR_HEIGHT, Placed, Street
 
 LINE_WIDTH = 0.14  # of painted lines, metres
@@ -70,11 +70,11 @@ def make_ground(
     length = np.array([60.0, 25.0, 9.0, 4.0, 2.5]) * rng.uniform(0.7, 1.4, 5)
     turn = rng.uniform(-0.6, 0.6, 5)
     waves = np.array([size, 2 / length, 2 * turn / length, rng.uniform(0, 2, 5)])
-    if isinstance(rng, Anywhere):
+    if isinstance(rng, InHills):
         waves[:3, 0] = _hill(rng)
     plane = np.array([a, b, 1.0, SENSOR_HEIGHT + rng.normal(0, 0.05)], dtype=np.float32)
     ground = Ground(plane, yaw, across, bounds, materials, waves, bend)
-    if isinstance(rng, Anywhere):
+    if isinstance(rng, InHills):
         # the sensor's car stands on the slope: seen from it, only the bend of the hill is left
         plane[:2] += ground.hill(0.0)
     return ground

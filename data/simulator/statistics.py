@@ -10,10 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Anywhere(np.random.Generator):
+class InHills(np.random.Generator):
+    """The random numbers of a street in hills. With a plain generator it is as flat as KITTI's."""
+
+
+class Anywhere(InHills):
     """The random numbers of a street that may lie anywhere: in hills, with American cars, and with
-    as many people and vehicles far away as near. With any other generator a street lies where
-    KITTI was recorded.
+    as many people and vehicles far away as near. With any other generator cars are European, and
+    far ones and people are as rare as KITTI's labels.
     """
 
     def __init__(self, numbers: np.random.BitGenerator):

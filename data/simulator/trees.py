@@ -27,7 +27,7 @@ from millisecond.data.simulator.fast_casting import has_kernels
 from millisecond.data.simulator.hall import Site, simulate_hall
 from millisecond.data.simulator.lidar import default_sensor
 from millisecond.data.simulator.recording import record, simulate, simulated_calibration
-from millisecond.data.simulator.sensors import AnySensor, Sensor
+from millisecond.data.simulator.sensors import StreetSensor
 from millisecond.data.simulator.street import WORLD
 
 MARK = "simulated.txt"  # in the root: the frames that were simulated, one per line
@@ -42,7 +42,7 @@ def write_kitti_tree(
     seeds: Sequence[int],
     split: str,
     processes: int = 1,
-    sensor: Sensor | AnySensor | None = None,
+    sensor: StreetSensor | None = None,
     crop: bool = True,
 ) -> None:
     """Scan one street per seed and write the frames in KITTI's layout.
@@ -205,7 +205,7 @@ def write_all(
         pool.shutdown(cancel_futures=True)
 
 
-def _write_street(folder: Path, sensor: Sensor | AnySensor, crop: bool, seed: int) -> None:
+def _write_street(folder: Path, sensor: StreetSensor, crop: bool, seed: int) -> None:
     frame, labels = record(seed, sensor=sensor, crop=crop)
     name, camera = frame.frame_id, frame.calibration
     assert camera is not None and frame.plane is not None  # `record` gives both
@@ -247,7 +247,7 @@ def write_folder_tree(
     seeds: Sequence[int],
     split: str,
     processes: int = 1,
-    sensor: Sensor | AnySensor | None = None,
+    sensor: StreetSensor | None = None,
     site: Site | None = None,
     suffix: str = SUFFIXES[0],
 ) -> None:
@@ -267,14 +267,14 @@ def write_folder_tree(
     write_tree(Path(root), seeds, split, processes, files, note, write)
 
 
-def _scan(sensor: Sensor | AnySensor, site: Site | None, seed: int) -> Frame:
+def _scan(sensor: StreetSensor, site: Site | None, seed: int) -> Frame:
     if site is not None:
         return simulate_hall(seed, site, sensor.of_street(seed))
     return simulate(seed, sensor=sensor, crop=False)
 
 
 def _write_frame(
-    root: Path, sensor: Sensor | AnySensor, site: Site | None, suffix: str, seed: int
+    root: Path, sensor: StreetSensor, site: Site | None, suffix: str, seed: int
 ) -> None:
     frame = _scan(sensor, site, seed)
     _write_cloud(root / "points" / f"{frame.frame_id}{suffix}", frame.points)
@@ -291,7 +291,7 @@ def write_drive(
     seed: int,
     scans: int = LONGEST,
     processes: int = 1,
-    sensor: Sensor | AnySensor | None = None,
+    sensor: StreetSensor | None = None,
 ) -> None:
     """Scan one street from the car that moves in it, 10 times per second.
 
@@ -319,7 +319,7 @@ def write_drive(
         write_all(write, range(scans), processes, "simulating", "scan")
 
 
-def _write_scan(root: Path, seed: int, sensor: Sensor | AnySensor | None, number: int) -> None:
+def _write_scan(root: Path, seed: int, sensor: StreetSensor | None, number: int) -> None:
     recording = record(seed, number / RATE, sensor)
     cloud, labels = _paths(root, f"{number:06d}")
     _write_cloud(cloud, recording.frame.points)

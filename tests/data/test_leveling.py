@@ -19,7 +19,7 @@ from millisecond.data.checks.leveling import (
 from millisecond.data.checks.sensor import Mounting
 from millisecond.data.formats.clouds import read_points
 from millisecond.data.simulator import simulate
-from millisecond.data.simulator.sensors import AnySensor, Sensor
+from millisecond.data.simulator.sensors import AnySensor, Sensor, VariedKitti, find_sensor
 from millisecond.ops.transfer import UNMOVED
 from tests.helpers.moves import placement_of
 
@@ -154,6 +154,18 @@ def test_drawn_sensors_are_of_all_kinds_and_the_same_for_a_seed():
     heights, tilts = [s.height for s in drawn], [abs(t) for s in drawn for t in s.tilt]
     assert min(heights) < 0.6 and max(heights) > 3.2 and 4.5 < max(tilts) <= 5
     assert all(16 <= len(sensor.elevations) <= 128 for sensor in drawn)
+
+
+def test_kittis_sensor_varies_from_street_to_street_in_hills_and_out_of_them():
+    varied = VariedKitti()
+    for seed in range(8):
+        sensor = varied.of_street(seed)
+        assert sensor == varied.of_street(seed) and len(sensor.elevations) == 64
+        assert abs(sensor.height - find_sensor("hdl-64e").height) <= varied.height
+        frame, level = (simulate(seed, sensor=s) for s in (varied, sensor))
+        assert np.array_equal(frame.points, level.points) != varied.in_hills(seed)
+    assert len({varied.of_street(seed).pitch for seed in range(8)}) == 8
+    assert 150 < sum(map(varied.in_hills, range(400))) < 250
 
 
 def test_scans_of_kittis_sensor_are_like_kittis():

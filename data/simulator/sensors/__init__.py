@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -122,7 +122,9 @@ class Sensor:
         return np.radians(np.arange(-view / 2, view / 2 - 1e-6, self.azimuth_step))
 
 
-ANY = "any"  # instead of a sensor's name: another one for each street
+# instead of a sensor's name: another one for each street, or KITTI's, mounted otherwise in each
+ANY, VARIED = "any", "varied"
+KITTI = "hdl-64e"
 LEAST_STEP = 0.02  # degrees between two beams
 
 
@@ -192,6 +194,39 @@ class AnySensor:
         )
 
 
+@dataclass(frozen=True)
+class VariedKitti:
+    """KITTI's sensor, in each street mounted otherwise, noisier or weaker, drawn by the street's
+    seed. Half of the streets lie in hills."""
+
+    height: float = 0.15  # metres by which it is higher or lower, at most
+    tilt: float = 0.5  # degrees, standard deviation
+    intensity: float = 0.9  # share of the sensors that measure it
+
+    def of_street(self, seed: int) -> Sensor:
+        """The sensor that scans the street of a seed."""
+        rng, base = np.random.default_rng((seed, 906)), find_sensor(KITTI)
+        return replace(
+            base,
+            height=base.height + rng.uniform(-self.height, self.height),
+            pitch=base.pitch + rng.normal(0, self.tilt),
+            range_noise=base.range_noise * rng.uniform(0.8, 2),
+            beam_noise=base.beam_noise * rng.uniform(0.5, 1.5),
+            divergence=rng.uniform(1, 3),
+            asphalt_range=base.asphalt_range * np.exp(rng.normal(0, 0.25)),
+            intensity=bool(rng.random() < self.intensity),
+            intensity_power=rng.uniform(0.7, 1.4),
+        )
+
+    @staticmethod
+    def in_hills(seed: int) -> bool:
+        """Whether the street of a seed lies in hills."""
+        return bool(np.random.default_rng((seed, 907)).random() < 0.5)
+
+
+StreetSensor = Sensor | AnySensor | VariedKitti
+
+
 def _elevations(rng: np.random.Generator, beams: int, low: float, high: float) -> np.ndarray:
     """A rising table: even, in two halves as KITTI's, or densest at the horizon."""
     place = np.linspace(0, 1, beams)
@@ -210,9 +245,9 @@ def _elevations(rng: np.random.Generator, beams: int, low: float, high: float) -
     return np.maximum.accumulate(table - rise) + rise
 
 
-def street_sensor(name: str | Path) -> Sensor | AnySensor:
-    """`find_sensor`, or another sensor for each street where the name is any."""
-    return AnySensor() if str(name) == ANY else find_sensor(name)
+def street_sensor(name: str | Path) -> StreetSensor:
+    """`find_sensor`, or another sensor for each street where the name is any or varied."""
+    return {ANY: AnySensor, VARIED: VariedKitti}.get(str(name), partial(find_sensor, name))()
 
 
 def sensor_names() -> list[str]:
