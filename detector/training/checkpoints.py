@@ -110,7 +110,8 @@ class TrainState:
         self.step, self.validated = numbers["step"], numbers["validated"]
         self.best = numbers["best"]
         generators = _below(f"random.{processes.rank}", tensors)
-        torch.set_rng_state(generators["cpu"])
+        if "cpu" in generators:  # else fewer processes have saved theirs
+            torch.set_rng_state(generators["cpu"])
         if processes.device.type == "cuda" and "cuda" in generators:
             torch.cuda.set_rng_state(generators["cuda"], processes.device)
 
@@ -151,7 +152,7 @@ class RunIdentity:
     """A resumed training continues bit for bit only if all of this is unchanged."""
 
     config: Config
-    processes: int
+    processes: int  # that have begun the run; others share the batches of its steps
     frames: int
     frames_digest: int
     # digest of clouds, labels and calibrations, or `SimulatedStreets.signature`; "" of a run that
@@ -199,8 +200,6 @@ class RunIdentity:
             for key in old_values | new_values
             if old_values.get(key) != new_values.get(key) and key not in MAY_CHANGE
         ]
-        if new.processes != self.processes:
-            lines.append(f"processes: {self.processes} -> {new.processes}")
         if (new.frames, new.frames_digest) != (self.frames, self.frames_digest):
             lines.append(f"training frames: {self.frames} -> {new.frames}, not the same ones")
         elif self.data and new.data != self.data:
@@ -281,6 +280,18 @@ class CheckpointStore:
         return None
 
 
+def begun_by(output: Path, processes: Processes) -> int:
+    """The number of processes that have begun the run in a folder; these where there is none."""
+    store = CheckpointStore(output / "checkpoints", 1)
+
+    def identity() -> RunIdentity | None:
+        newest = store.newest(lambda _: None)  # `RunFolder.restore` will tell of damaged ones
+        return RunIdentity.from_metadata(newest.identity) if newest else None
+
+    run = processes.of_first(identity)
+    return run.processes if run else processes.count
+
+
 def read(path: Path) -> Checkpoint:
     """A checkpoint from a file. Raises ValueError for one that is not as it was written."""
     try:
@@ -316,7 +327,7 @@ class RunFolder:
         """Gives the state what the newest checkpoint has, if `resume` is said and there is one.
 
         Raises ValueError where the folder holds a run and `resume` is false, or where that run had
-        another configuration, data or number of processes.
+        another configuration or other data.
         """
         if not resume:
             self._require_no_run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,13 @@ from millisecond.data.simulator.recording import SimulatedStreets
 from millisecond.detector.config import Config
 from millisecond.detector.models.second import build_second
 from millisecond.detector.training.build import build_trainer, fix_randomness, start_from
-from millisecond.detector.training.checkpoints import BEST, WEIGHTS, RunFolder, RunIdentity
+from millisecond.detector.training.checkpoints import (
+    BEST,
+    WEIGHTS,
+    RunFolder,
+    RunIdentity,
+    begun_by,
+)
 from millisecond.detector.training.distributed import NOT_FINITE, Processes, StopSignal
 from millisecond.detector.training.loader import (
     StepSampler,
@@ -170,8 +177,11 @@ def build_training(
     `start_from`, whose report is printed. Seeds torch. Raises ValueError where the folder holds a
     run and `resume` is not said, or one that was made otherwise.
     """
-    train = config.train
     processes.of_first(partial(make_folder, output))
+    begun = begun_by(output, processes) if resume else processes.count
+    identity = _identity(config, frames, processes, begun)
+    config = _shared(config, begun, processes)
+    train = config.train
     fix_randomness(train.seed, train.deterministic)
     sampler = StepSampler(
         len(frames),
@@ -186,7 +196,6 @@ def build_training(
     kept = start_from(model, config, start) if start else []
     trainer = build_trainer(model, criterion, train, total, processes)
     validation = Validation(validation_frames, config, processes)
-    identity = _identity(config, frames, processes)
     folder, state = RunFolder(output, config, identity, processes), trainer.state
     folder.restore(state, resume)
     monitor = None
@@ -196,11 +205,27 @@ def build_training(
     return Training(config, trainer, augmented, sampler, validation, folder, monitor, processes)
 
 
+def _shared(config: Config, begun: int, processes: Processes) -> Config:
+    """The configuration with which these processes take the same batches in a step as those that
+    have begun. Raises ValueError where they cannot be shared evenly."""
+    together = begun * config.train.accumulate
+    accumulate, rest = divmod(together, processes.count)
+    if rest:
+        raise ValueError(
+            f"{processes.count} processes cannot share the {together} batches of a step evenly; "
+            f"start as many as divide {together}"
+        )
+    if begun != processes.count and processes.first:
+        line = f"a step keeps its {together} batches, each process takes {accumulate}"
+        print(f"note: {begun} processes have begun, {processes.count} go on: {line}")
+    return replace(config, train=replace(config.train, accumulate=accumulate))
+
+
 def _identity(
-    config: Config, frames: Dataset | SimulatedStreets, processes: Processes
+    config: Config, frames: Dataset | SimulatedStreets, processes: Processes, begun: int
 ) -> RunIdentity:
     """What a run must share with the one that it goes on with."""
     if isinstance(frames, SimulatedStreets):  # their names would be made up for nothing
-        return RunIdentity(config, processes.count, len(frames), 0, frames.signature)
+        return RunIdentity(config, begun, len(frames), 0, frames.signature)
     signature = processes.of_first(partial(signature_of, frames))
-    return RunIdentity.of(config, processes.count, frames.frame_ids, signature)
+    return RunIdentity.of(config, begun, frames.frame_ids, signature)

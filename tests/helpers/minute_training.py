@@ -138,8 +138,11 @@ def _environments(count: int) -> list[dict[str, str]]:
     return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 
-def succeed(started: Sequence[WarmProcess | subprocess.Popen]) -> None:
-    """Waits for the processes and asserts that they exited with 0."""
+def succeed(started: Sequence[WarmProcess | subprocess.Popen]) -> list[str]:
+    """Waits for the processes and asserts that they exited with 0; what each has said."""
+    outputs = []
     for process in started:
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 0, output
+        outputs.append(output)
+    return outputs
