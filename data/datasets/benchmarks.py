@@ -120,7 +120,7 @@ class NuscenesDetection:
         if result.velocities is not None:
             speeds[:, :2] = result.velocities[best]
         centres = boxes[:, :3] @ pose[:3, :3].T + pose[:3, 3]
-        turns = _rotation().from_matrix(pose[:3, :3]) * _rotation().from_euler("z", boxes[:, 6])
+        turns = _rotation().from_matrix(pose[:3, :3]) * _rotation().from_euler("z", boxes[:, 6:])
         quaternions = turns.as_quat().reshape(-1, 4)[:, [3, 0, 1, 2]]
         speeds = speeds @ pose[:3, :3].T
         for row, name in enumerate(names):
@@ -317,7 +317,8 @@ class KittiTracking:
                 if ids is None:
                     raise ValueError(f"{name}: has no tracks; detect with --track")
                 labels = detections_to_labels(found, calibration, shape)
-                for row in np.flatnonzero((labels.bbox[:, 2:] > labels.bbox[:, :2]).all(axis=1)):
+                seen = (labels.bbox[:, 2:] > labels.bbox[:, :2]).all(axis=1)
+                for row in np.flatnonzero(seen).tolist():
                     lines.append(f"{int(name[-6:])} {ids[row]} {label_words(labels, row)}")
             write_lines(path / f"{clouds.name}.txt", lines)
 

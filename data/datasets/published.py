@@ -311,7 +311,7 @@ ARGOVERSE = names_by(
     "MESSAGE_BOARD_TRAILER MOBILE_PEDESTRIAN_CROSSING_SIGN RAILED_VEHICLE SIGN STOP_SIGN STROLLER "
     "TRAFFIC_LIGHT_TRAILER VEHICULAR_TRAILER WHEELCHAIR WHEELED_DEVICE WHEELED_RIDER",
 )
-TEXTS = ("track_uuid", "category", "key.laser_object_id")  # columns of texts
+TEXTS = ("track_uuid", "category", "log_id", "key.laser_object_id")  # columns of texts
 LISTS = (".values", ".shape", ".transform")  # ends of columns of lists
 PLACED = ("qx", "qy", "qz", "qw", "tx_m", "ty_m", "tz_m")
 SIZES = ("length_m", "width_m", "height_m")

@@ -160,10 +160,11 @@ def read_recording(path: Path) -> list[RecordedFrame]:
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         try:
             frame = RecordedFrame(**json.loads(line))
-            good = NAME.fullmatch(frame.name) and math.isfinite(frame.time)
+            good = bool(NAME.fullmatch(frame.name)) and math.isfinite(frame.time)
             if frame.pose is not None:
-                frame = frame._replace(pose=np.array(frame.pose, np.float64))
-                good = good and frame.pose.shape == (4, 4) and np.isfinite(frame.pose).all()
+                pose = np.array(frame.pose, np.float64)
+                frame = frame._replace(pose=pose)
+                good = good and pose.shape == (4, 4) and bool(np.isfinite(pose).all())
             good = good and isinstance(frame.tracks, list | None)
         except (ValueError, TypeError, RecursionError):
             good = False
