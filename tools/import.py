@@ -29,6 +29,7 @@ from millisecond.data.folder.labels import label_lines
 from millisecond.data.formats.pcd import write_pcd
 from millisecond.data.formats.points import require_scan
 from millisecond.data.kitti.layout import NAME
+from millisecond.detector.config import load_config
 from millisecond.tools.program import number, one_line, output_path, parser_of, run
 
 EXAMPLE = """examples:
@@ -69,24 +70,40 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=renaming,
         default=[],
         metavar="OLD=NEW",
-        help="name objects of a class of the data set so (default: the table in docs/datasets.md)",
+        help="name objects of a class of the data set so, or as the classes of a configuration "
+        "FILE.yaml have it, by `name` and `also` (default: the table in docs/datasets.md)",
     )
     return parser.parse_args(arguments)
 
 
-def renaming(text: str) -> tuple[str, str]:
+def renaming(text: str) -> str:
     old, equals, new = text.partition("=")
-    if not (old and equals and new.split() == [new]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not OLD=NEW, NEW one word")
-    return old, new
+    if not (text.endswith(".yaml") or (old and equals and new.split() == [new])):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither OLD=NEW, NEW one word, nor .yaml")
+    return text
+
+
+def table_of(words: Sequence[str]) -> dict[str, str]:
+    """New names by old ones. Raises ValueError or FileNotFoundError for a configuration."""
+    table = {}
+    for word in words:
+        if word.endswith(".yaml"):
+            for kind in load_config(word).classes:
+                table |= dict.fromkeys((kind.name, *kind.also), kind.name)
+        else:
+            old, _, new = word.partition("=")
+            table[old] = new
+    return table
 
 
 def import_dataset(options: argparse.Namespace) -> None:
     """Write what is not there yet. Raises ValueError in the end where scans were left out."""
-    root, output, given = options.root, options.output, dict(options.classes)
+    root, output, given = options.root, options.output, table_of(options.classes)
     if not root.is_dir():
         raise FileNotFoundError(f"{root}: no such folder; give the folder of the data set")
-    require_own(output, settings := settings_of(options))
+    settings = {"dataset": options.dataset, "sweeps": options.sweeps}
+    settings["classes"] = dict(sorted(given.items()))
+    require_own(output, settings)
     kind = DATA_SETS[options.dataset]
     with locked(output):
         write_text(output / MARK, json.dumps(settings) + "\n")
@@ -96,8 +113,9 @@ def import_dataset(options: argparse.Namespace) -> None:
             writer.write(recording, bar)
         bar.close()
         writer.write_splits()
-    for old in given.keys() - writer.seen.keys():
-        print(f"--classes {old}={given[old]}: no object is called {old}")
+    for word in options.classes:
+        if (old := word.partition("=")[0]) != word and old not in writer.seen:
+            print(f"--classes {word}: no object is called {old}")
     objects = ", ".join(f"{count} {name}" for name, count in sorted(writer.seen.items()))
     print(
         f"{output}: {writer.imported} scans; objects by the data set's names: {objects or 'none'}"
@@ -107,12 +125,6 @@ def import_dataset(options: argparse.Namespace) -> None:
             f"{writer.left_out} scans or recordings were left out, see the lines above; the same "
             "command tries them again"
         )
-
-
-def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """All on which the written files depend, but for the data set's own files."""
-    classes = dict(sorted(options.classes))
-    return {"dataset": options.dataset, "sweeps": options.sweeps, "classes": classes}
 
 
 def require_own(output: Path, settings: dict[str, Any]) -> None:

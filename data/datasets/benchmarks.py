@@ -228,6 +228,9 @@ def _attribute(name: str, kind: str, speed: float) -> str:
     return "vehicle.moving" if moves else "vehicle.parked"
 
 
+LABELS = "annotations.feather"
+
+
 class ArgoverseDetection:
     """Argoverse 2's 3-D detection: a Feather file, CDS by av2's own code."""
 
@@ -238,26 +241,30 @@ class ArgoverseDetection:
     ending, default = ".feather", "val"
 
     def __init__(self, root: Path, split: str):
-        self.root, chosen = root, _chosen(split)
-        clouds = root.glob(f"{'*' if chosen else split}/*/sensors/lidar/*.feather")
-        found = {scan_name(path.parents[2].name, path.stem): path for path in sorted(clouds)}
-        self.clouds = {name: path for name, path in found.items() if not chosen or name in chosen}
-        self.scans, self.drives = [*self.clouds], {p.parents[2] for p in self.clouds.values()}
-        self.labelled = all((drive / "annotations.feather").is_file() for drive in self.drives)
+        chosen, self.moments = _chosen(split), {}  # drive and time by the names of the scans
+        for drive in sorted(root.glob(f"{'*' if chosen else split}/*/")):
+            labels, clouds = drive / LABELS, drive.glob("sensors/lidar/*.feather")
+            stamps = {int(path.stem) for path in clouds}
+            if labels.is_file():
+                stamps |= set(read_columns(labels, ("timestamp_ns",))[0].tolist())
+            own = {scan_name(drive.name, stamp): (drive, stamp) for stamp in sorted(stamps)}
+            self.moments |= {name: own[name] for name in own if not chosen or name in chosen}
+        self.scans, self.drives = [*self.moments], {drive for drive, _ in self.moments.values()}
+        self.labelled = all((drive / LABELS).is_file() for drive in self.drives)
 
     def write(self, results: Mapping[str, Found], path: Path) -> None:
         arrow, feather = (require(name, f"{path}") for name in ("pyarrow", "pyarrow.feather"))
-        rows = [(self.clouds[name], results[name].found) for name in self.scans]
-        boxes = np.concatenate([np.zeros((0, 7)), *(found.boxes for _, found in rows)])
+        rows = [(*self.moments[name], results[name].found) for name in self.scans]
+        boxes = np.concatenate([np.zeros((0, 7)), *(found.boxes for *_, found in rows)])
         turns = np.zeros((len(boxes), 4))
         turns[:, 2], turns[:, 3] = np.sin(boxes[:, 6] / 2), np.cos(boxes[:, 6] / 2)
         columns = dict(zip((*PLACED[4:], *SIZES), boxes.T, strict=False))
         columns |= dict(zip(PLACED[:4], turns.T, strict=True))
-        columns["score"] = np.concatenate([np.zeros(0), *(found.scores for _, found in rows)])
-        each = [cloud for cloud, found in rows for _ in found.names]
-        columns["log_id"] = [cloud.parents[2].name for cloud in each]
-        columns["timestamp_ns"] = np.array([int(cloud.stem) for cloud in each], np.int64)
-        columns["category"] = [name for _, found in rows for name in found.names]
+        columns["score"] = np.concatenate([np.zeros(0), *(found.scores for *_, found in rows)])
+        counts = [len(found.names) for *_, found in rows]
+        columns["log_id"] = np.repeat([drive.name for drive, *_ in rows], counts)
+        columns["timestamp_ns"] = np.repeat([stamp for _, stamp, _ in rows], counts)
+        columns["category"] = [name for *_, found in rows for name in found.names]
         with replacing(path) as temporary:
             feather.write_feather(arrow.table(columns), temporary)
 
@@ -270,11 +277,11 @@ class ArgoverseDetection:
         folders, known = {drive.parent for drive in self.drives}, []
         for drive in sorted(self.drives):
             names = (*keys, "num_interior_pts")
-            table = read_columns(drive / "annotations.feather", names)
+            table = read_columns(drive / LABELS, names)
             known.append(frame(dict(zip(names, table, strict=True))).assign(log_id=drive.name))
         truth = require("pandas", "").concat(known, ignore_index=True)
         stamps = zip(truth["log_id"], truth["timestamp_ns"], strict=True)
-        truth = truth[[scan_name(*stamp) in self.clouds for stamp in stamps]]
+        truth = truth[[scan_name(*stamp) in self.moments for stamp in stamps]]
         mapped = len(folders) == 1 and all((drive / "map").is_dir() for drive in self.drives)
         setting = kit.DetectionCfg(
             dataset_dir=min(folders) if mapped else None, eval_only_roi_instances=mapped
