@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from millisecond.data.boxes import NamedDetections, wrap_angle
+from millisecond.data.boxes import NamedDetections, nearest_of_class, wrap_angle
 from millisecond.data.checks.scans import Tally
 from millisecond.data.datasets import Dataset, is_folder, open_dataset, require_apart
-from millisecond.data.datasets.benchmarks import BENCHMARKS, Found
+from millisecond.data.datasets.benchmarks import BENCHMARKS, Found, NuscenesDetection
 from millisecond.data.files import locked, require_own_json, write_json
 from millisecond.data.formats.points import KITTI_POINTS
 from millisecond.data.frame import Frame
@@ -39,6 +39,7 @@ from millisecond.data.metric.evaluation import (
     sensor_report,
 )
 from millisecond.data.metric.kitti import MIN_OVERLAP
+from millisecond.data.metric.nuscenes import NEAR
 from millisecond.data.metric.overlap import (
     ALL,
     FrameBoxes,
@@ -60,6 +61,7 @@ from millisecond.detector.detector import Detector
 from millisecond.detector.draw.plot import COLOURS, Line, Panel, Scale, draw_panels
 from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.style import TEXT
+from millisecond.detector.tracking import Tracker
 from millisecond.tools.program import (
     COLUMN_CONFIG,
     WEIGHTS,
@@ -358,6 +360,8 @@ def score_benchmark(options: argparse.Namespace) -> None:
     if not (benchmark.labelled or options.output):
         raise ValueError(f"{options.root}: nobody has labelled {split}; give --output")
     results = results_of(options.detections, benchmark.scans, kind.classes)
+    if isinstance(benchmark, NuscenesDetection):
+        give_velocities(benchmark, results)
     with TemporaryDirectory() as folder:
         path = options.output or Path(folder) / f"submission{kind.ending}"
         benchmark.write(results, path)
@@ -390,6 +394,23 @@ def results_of(folder: Path, scans: Sequence[str], classes: Mapping[str, str]) -
         counted = ", ".join(f"{number} {name}" for name, number in sorted(strange.items()))
         print(f"left out, as the benchmark has no such class: {counted}")
     return results
+
+
+def give_velocities(benchmark: NuscenesDetection, results: dict[str, Found]) -> None:
+    """Detections that have none get the velocity over ground of the nearest track; the tracker
+    follows them through their recording."""
+    for scans in benchmark.recordings:
+        tracker = Tracker(confirm=1)
+        for scan in scans:
+            found, ids, velocities = results[scan]
+            if velocities is not None:
+                continue
+            sweep = benchmark.sweep(scan)
+            tracks = tracker.update(found, sweep.time, sweep.pose)
+            rows = nearest_of_class(found, NamedDetections(*tracks[:3]), NEAR)
+            velocities = np.zeros((len(rows), 2))
+            velocities[rows >= 0] = tracks.velocities[rows[rows >= 0]]
+            results[scan] = Found(found, ids, velocities)
 
 
 class SplitDetections(NamedTuple):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from millisecond.data.boxes import NamedDetections
+from millisecond.data.boxes import NamedDetections, nearest_of_class
 from millisecond.data.files import require_own_json, write_json
 from millisecond.data.folder.dataset import FolderDataset, RecordedFrame, read_recording
 from millisecond.data.frame import Frame
@@ -25,6 +25,7 @@ from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import Labels
 from millisecond.data.kitti.layout import RECORDING
 from millisecond.data.kitti.results import detections_to_labels
+from millisecond.data.metric.nuscenes import NEAR
 from millisecond.data.metric.tracking import (
     MIN_IOU,
     Identified,
@@ -94,12 +95,16 @@ def score(options: argparse.Namespace) -> None:
         require_own_json(options.json, is_ours)
     drive = read_drive(options)
     tables, content = [], {}
-    for title, runs in all_runs(options, drive).items():
+    for title, followed in all_runs(options, drive).items():
+        runs = [in_camera(drive, results) for results in followed]
         classes = options.classes or classes_of(runs)
         results = [evaluate_tracks(run, drive.truth, classes, options.overlap) for run in runs]
         total = {name: sum_counts(result[name] for result in results) for name in classes}
         tables.append(f"{title}\n{format_tracks(total, len(runs))}")
         content[title] = figures(total, len(runs))
+        for name, errors in velocity_errors(drive, followed, classes).items():
+            mean = content[title][name]["velocity_error"] = float(errors.mean())
+            tables[-1] += f"\nmean error of velocities, {name}: {mean:.2f} m/s, {len(errors)} boxes"
     print("\n\n".join(tables))
     unscored = Counter(name for found in drive.objects for name in found.names if name not in total)
     if unscored:
@@ -123,6 +128,7 @@ class Drive(NamedTuple):
     objects: list[NamedDetections]  # the labels as perfect detections
     times: list[float]  # seconds
     poses: list[np.ndarray] | list[None]  # [4, 4]
+    velocities: list[np.ndarray]  # [M, 2] of the objects, NaN where unknown
 
 
 def read_drive(options: argparse.Namespace) -> Drive:
@@ -138,7 +144,28 @@ def read_drive(options: argparse.Namespace) -> Drive:
         frames.append(replace(frame, points=frame.points[:0]))
     objects = [NamedDetections(f.boxes, np.ones(len(f.boxes)), f.names) for f in frames]
     ids = identities(told, labels) or nearest_identities(labels)
-    return Drive(frames, Identified(labels, ids), objects, times, poses)
+    unknown = (np.nan, np.nan)
+    velocities = [np.array([v or unknown for v in one.velocities or ()]) for one in told]
+    return Drive(frames, Identified(labels, ids), objects, times, poses, velocities)
+
+
+def velocity_errors(
+    drive: Drive, followed: Sequence[Sequence[Result]], classes: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """By class, in m/s: how far the velocity of the nearest track is from an object's, where one
+    is within NEAR of the object and both have a velocity."""
+    found = {name: [np.zeros(0)] for name in classes}
+    for results in followed:
+        for objects, known, result in zip(drive.objects, drive.velocities, results, strict=False):
+            if result.velocities is None or not len(known):
+                continue
+            rows = nearest_of_class(objects, result.found, NEAR)
+            near = (rows >= 0) & np.isfinite(known).all(axis=1)
+            errors = np.linalg.norm(result.velocities[rows[near]] - known[near], axis=1)
+            for name in classes:
+                found[name].append(errors[np.array(objects.names)[near] == name])
+    joined = {name: np.concatenate(parts) for name, parts in found.items()}
+    return {name: errors for name, errors in joined.items() if len(errors)}
 
 
 def open_drive(
@@ -172,7 +199,7 @@ def identities(told: Sequence[RecordedFrame], labels: Sequence[Labels]) -> list[
     return [np.array([number[t] for t in one.tracks or ()], np.int64) for one in told]
 
 
-def all_runs(options: argparse.Namespace, drive: Drive) -> dict[str, list[Identified]]:
+def all_runs(options: argparse.Namespace, drive: Drive) -> dict[str, list[list[Result]]]:
     """The tracks to score, by the title of their table."""
     posed = drive.poses[0] is not None
     how = ", tracked with the car's own motion" if posed else ", tracked"
@@ -187,22 +214,23 @@ def all_runs(options: argparse.Namespace, drive: Drive) -> dict[str, list[Identi
     results = [read_result(options.results / f"{frame.frame_id}.json") for frame in drive.frames]
     if all(result.ids is None for result in results):
         least = options.score or 0.0
-        chosen = [found.select(np.flatnonzero(found.scores >= least)) for found, _ in results]
+        all_found = (result.found for result in results)
+        chosen = [found.select(np.flatnonzero(found.scores >= least)) for found in all_found]
         return {f"detections that score at least {least:g}{how}": [follow(drive, chosen)]}
     if options.ego or options.score is not None:
         raise ValueError(
             f"{options.results}: these are tracks already; --ego and --score are for detections"
         )
-    return {f"tracks of {options.results}": [in_camera(drive, results)]}
+    return {f"tracks of {options.results}": [results]}
 
 
-def follow(drive: Drive, detections: Sequence[NamedDetections]) -> Identified:
+def follow(drive: Drive, detections: Sequence[NamedDetections]) -> list[Result]:
     """The tracks of a new tracker through the drive."""
     tracker, results = Tracker(), []
     for found, time, pose in zip(detections, drive.times, drive.poses, strict=True):
         tracks = tracker.update(found, time, pose)
-        results.append(Result(NamedDetections(*tracks[:3]), tracks.ids))
-    return in_camera(drive, results)
+        results.append(Result(NamedDetections(*tracks[:3]), tracks.ids, tracks.velocities))
+    return results
 
 
 def in_camera(drive: Drive, results: Sequence[Result]) -> Identified:

@@ -22,7 +22,9 @@ from millisecond.data.datasets.published import (
     PublishedDrive,
     PublishedScan,
     PublishedSet,
+    places_of,
     points_of,
+    velocities_of,
 )
 from millisecond.data.files import locked, read_text, replacing, write_lines, write_text
 from millisecond.data.folder.labels import label_lines
@@ -157,25 +159,17 @@ class Writer:
 
     def write(self, recording: PublishedDrive, bar: tqdm) -> None:
         """Write the scans of a recording; say in one line each which are left out and why."""
-        lines, wrong, last = [], [], -np.inf
-        try:
-            require_name(recording.name)
-            for make in recording.scans():
-                try:
-                    scan = make()
-                    if scan.sweep.time <= last:
-                        raise ValueError(
-                            f"{scan.name}: its time {scan.sweep.time:.6f} s is not after "
-                            f"{last:.6f} s, the time of the scan before"
-                        )
-                    lines.append(self._write(scan))
-                    last = scan.sweep.time
-                    self._splits.setdefault(recording.split, []).append(scan.name)
-                except (ValueError, OSError, OverflowError) as error:
-                    wrong.append(one_line(error))
-                bar.update()
-        except (ValueError, OSError) as error:
-            wrong.append(one_line(error))
+        scans, wrong, lines = *scans_of(recording), []
+        near = [(scan.sweep.time, places_of(scan)) for scan in scans]
+        bar.update(len(wrong))
+        for place, scan in enumerate(scans):
+            try:
+                velocities = velocities_of(scan, near[max(place - 1, 0) : place + 2])
+                lines.append(self._write(scan, velocities))
+                self._splits.setdefault(recording.split, []).append(scan.name)
+            except (ValueError, OSError, OverflowError) as error:
+                wrong.append(one_line(error))
+            bar.update()
         if lines:
             write_lines(self._output / "sequences" / f"{recording.name}.jsonl", lines)
         self.imported, self.left_out = self.imported + len(lines), self.left_out + len(wrong)
@@ -183,7 +177,7 @@ class Writer:
         for line in [*wrong[:TOLD], *([more] if len(wrong) > TOLD else [])]:
             tqdm.write(f"left out: {line}", file=sys.stderr)
 
-    def _write(self, scan: PublishedScan) -> str:
+    def _write(self, scan: PublishedScan, velocities: Sequence[list[float] | None]) -> str:
         """Write a scan's files; returns what they cannot hold as a line of JSON."""
         require_name(scan.name)
         objects = scan.objects or []
@@ -201,8 +195,9 @@ class Writer:
             write_lines(label, label_lines(found))
         self.seen.update(one.kind for one in objects)
         pose = None if scan.sweep.pose is None else scan.sweep.pose.tolist()
-        tracks = None if scan.objects is None else [one.track for one in objects]
-        told = {"name": scan.name, "time": scan.sweep.time, "pose": pose, "tracks": tracks}
+        told = {"name": scan.name, "time": scan.sweep.time, "pose": pose, "tracks": None}
+        if scan.objects is not None:
+            told |= {"tracks": [one.track for one in objects], "velocities": velocities}
         return json.dumps(told)
 
     def _name(self, kind: str, place: str) -> str:
@@ -218,6 +213,29 @@ class Writer:
         for split, names in self._splits.items():
             new = [name for name in names if name not in known]
             write_lines(folder / f"{split}.txt", [*lists.get(split, ()), *new])
+
+
+def scans_of(recording: PublishedDrive) -> tuple[list[PublishedScan], list[str]]:
+    """The scans of a recording, without their points, and lines on those that cannot be made."""
+    scans: list[PublishedScan] = []
+    wrong, last = [], -np.inf
+    try:
+        require_name(recording.name)
+        for make in recording.scans():
+            try:
+                scan = make()
+                if scan.sweep.time <= last:
+                    raise ValueError(
+                        f"{scan.name}: its time {scan.sweep.time:.6f} s is not after "
+                        f"{last:.6f} s, the time of the scan before"
+                    )
+                scans.append(scan)
+                last = scan.sweep.time
+            except (ValueError, OSError, OverflowError) as error:
+                wrong.append(one_line(error))
+    except (ValueError, OSError) as error:
+        wrong.append(one_line(error))
+    return scans, wrong
 
 
 def require_name(name: str) -> None:

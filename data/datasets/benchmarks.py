@@ -24,11 +24,13 @@ from millisecond.data.datasets.published import (
     ARGOVERSE,
     KITTI,
     KITTI_SPLITS,
+    LONGEST,
     NUSCENES,
     PLACED,
     RIDER,
     SIZES,
     Nuscenes,
+    Sweep,
     json_of,
     names_by,
     read_columns,
@@ -80,7 +82,6 @@ TASK = names_by(
 CYCLES = ("bicycle", "motorcycle")
 RACK = "static_object.bicycle_rack"
 MOST = 500  # boxes of a scan that the benchmark takes
-LONGEST = 1.5  # seconds between two labels, of which a velocity is made
 MOVING = 0.2  # m/s
 META = dict.fromkeys(("use_camera", "use_radar", "use_map", "use_external"), False)
 
@@ -97,22 +98,29 @@ class NuscenesDetection:
     def __init__(self, root: Path, split: str):
         self.tables = Nuscenes(root, "num_lidar_pts num_radar_pts prev next")
         self.samples: dict[str, str] = {}  # tokens by the names of the scans
+        self.recordings: list[list[str]] = []  # scans in the order of time
         chosen = _chosen(split)
         for scene, tokens in self.tables.of_scene.items():
             name = self.tables.scenes[scene]["name"]
-            for token in tokens if chosen or self.tables.split(name) == split else ():
-                scan = scan_name(name, self.tables.keyframe(token)["timestamp"])
-                if chosen is None or scan in chosen:
-                    self.samples[scan] = token
+            if chosen is None and self.tables.split(name) != split:
+                continue
+            rows = ((token, self.tables.keyframe(token)) for token in tokens)
+            own = {scan_name(name, row["timestamp"]): token for token, row in rows}
+            own = {scan: own[scan] for scan in own if chosen is None or scan in chosen}
+            self.recordings.append([*own])
+            self.samples |= own
         self.scans, self.labelled = [*self.samples], bool(self.tables.boxes)
 
+    def sweep(self, scan: str) -> Sweep:
+        return self.tables.sweep(self.tables.keyframe(self.samples[scan]))
+
     def write(self, results: Mapping[str, Found], path: Path) -> None:
-        rows = {token: [*self._rows(token, results[s])] for s, token in self.samples.items()}
+        rows = {token: [*self._rows(scan, results[scan])] for scan, token in self.samples.items()}
         write_text(path, json.dumps({"meta": {"use_lidar": True, **META}, "results": rows}))
 
-    def _rows(self, token: str, result: Found) -> Iterator[dict[str, Any]]:
+    def _rows(self, scan: str, result: Found) -> Iterator[dict[str, Any]]:
         """The best boxes in the world."""
-        pose = self.tables.sweep(self.tables.keyframe(token)).pose
+        pose = self.sweep(scan).pose
         assert pose is not None
         best = np.argsort(-result.found.scores, kind="stable")[:MOST]
         boxes, scores, names = result.found.select(best)
@@ -126,7 +134,7 @@ class NuscenesDetection:
         for row, name in enumerate(names):
             kind = TASK.get(name, name)
             yield {
-                "sample_token": token,
+                "sample_token": self.samples[scan],
                 "translation": centres[row].tolist(),
                 "size": boxes[row, [4, 3, 5]].tolist(),
                 "rotation": quaternions[row].tolist(),
@@ -186,8 +194,9 @@ class NuscenesDetection:
         yaws = np.arctan2(*turns.as_matrix()[:, [1, 0], 0].T) if turns else np.zeros(0)
         boxes = np.column_stack([number["translation"], number["size"][:, [1, 0, 2]], yaws])
         kept = np.zeros(len(rows), bool)
+        bounds = np.searchsorted(own, np.arange(len(frames) + 1))  # rows are frame after frame
         for token, frame in frames.items():
-            here = np.flatnonzero(own == frame)
+            here = np.arange(*bounds[frame : frame + 2])
             ego = self.tables.keyframe(token)["ego_pose_token"]
             away = boxes[here, :2] - self.tables.ego.pose(ego)[:2, 3]
             limits = np.array([RANGES[name] for name in names[here]])
@@ -241,7 +250,8 @@ class ArgoverseDetection:
     ending, default = ".feather", "val"
 
     def __init__(self, root: Path, split: str):
-        chosen, self.moments = _chosen(split), {}  # drive and time by the names of the scans
+        chosen = _chosen(split)
+        self.moments: dict[str, tuple[Path, int]] = {}  # drive and time by the names of the scans
         for drive in sorted(root.glob(f"{'*' if chosen else split}/*/")):
             labels, clouds = drive / LABELS, drive.glob("sensors/lidar/*.feather")
             stamps = {int(path.stem) for path in clouds}

@@ -95,6 +95,39 @@ def points_of(scan: PublishedScan, sweeps: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
+LONGEST = 1.5  # seconds between two scans, of which a velocity is made
+Places = dict[str, np.ndarray]  # [3] in the world, by track
+
+
+def places_of(scan: PublishedScan) -> Places:
+    """Where the objects are; of none without tracks or a pose."""
+    pose = scan.sweep.pose
+    if pose is None:
+        return {}
+    tracked = (one for one in scan.objects or () if one.track is not None)
+    with np.errstate(over="ignore", invalid="ignore"):  # poses that no car has had
+        return {str(one.track): pose[:3, :3] @ one.box[:3] + pose[:3, 3] for one in tracked}
+
+
+def velocities_of(
+    scan: PublishedScan, near: Sequence[tuple[float, Places]]
+) -> list[list[float] | None]:
+    """Of each object: m/s over ground, along x and y of the scan; None if its track is in no other
+    scan. near: times and places of the scan before, of this and of the next one."""
+    found: list[list[float] | None] = []
+    for one in scan.objects or ():
+        seen = [(time, places[one.track]) for time, places in near if one.track in places]
+        seconds = seen[-1][0] - seen[0][0] if seen else 0.0
+        if scan.sweep.pose is None or not 0 < seconds <= LONGEST * (len(seen) - 1):
+            found.append(None)
+            continue
+        with np.errstate(over="ignore", invalid="ignore"):  # poses that no car has had
+            velocity = (seen[-1][1] - seen[0][1]) / seconds @ scan.sweep.pose[:3, :3]
+        right = np.isfinite(velocity).all()
+        found.append(velocity[:2].round(4).tolist() if right else None)
+    return found
+
+
 def _pose(shift: Any, turn: Any, place: str) -> np.ndarray:
     """[4, 4] from x, y, z in metres and a quaternion x, y, z, w."""
     rotation = require("scipy.spatial.transform", "a quaternion").Rotation

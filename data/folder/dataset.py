@@ -151,6 +151,7 @@ class RecordedFrame(NamedTuple):
     time: float  # seconds
     pose: np.ndarray | None  # [4, 4] float64, takes points of the scan to the world
     tracks: list[str | None] | None  # of each labelled object; None: nobody has labelled the scan
+    velocities: list[list[float] | None] | None = None  # of each; m/s over ground along x and y
 
 
 def read_recording(path: Path) -> list[RecordedFrame]:
@@ -166,6 +167,11 @@ def read_recording(path: Path) -> list[RecordedFrame]:
                 frame = frame._replace(pose=pose)
                 good = good and pose.shape == (4, 4) and bool(np.isfinite(pose).all())
             good = good and isinstance(frame.tracks, list | None)
+            if frame.velocities is not None:
+                known = [one for one in frame.velocities if one is not None]
+                speeds = np.array(known, np.float64).reshape(-1, 2)
+                good = good and bool(np.isfinite(speeds).all())
+                good = good and len(frame.velocities) == len(frame.tracks or ())
         except (ValueError, TypeError, RecursionError):
             good = False
         if not good:

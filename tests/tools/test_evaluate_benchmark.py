@@ -172,6 +172,32 @@ def test_a_submission_to_nuscenes_scores_as_by_the_development_kit(split, tmp_pa
     assert f"NDS {100 * own[0]:.2f}" in capsys.readouterr().out
 
 
+def test_detections_get_the_velocities_of_the_tracks_they_make(tmp_path):
+    """A car that drives through the world at 10 m/s, a parked one, and a weak one; the sensor's car
+    drives too."""
+    root, results = make("nuscenes", tmp_path)
+    lists = tmp_path / "scene.txt"
+    scans = [path.stem for path in sorted(results.glob("scene-0061*"))]
+    lists.write_text("\n".join(scans))
+    for number, scan in enumerate(scans):
+        lidar, boxes = lidar_to_world(number), []
+        for place, way in (((10, 2, 0), 1.5), ((8, -5, 0), 0), ((-9, 5, 0), 0)):
+            world = np.add(lidar_to_world(0).out(np.array(place)), (way * number, 0, 0))
+            boxes.append([*lidar.back(world), 4, 2, 1.5, -0.8 - 0.3 * number])
+        result = {"boxes": boxes, "scores": [0.9, 0.8, 0.2], "names": ["Car", "Car", "Bus"]}
+        (results / f"{scan}.json").write_text(json.dumps(result))
+    submission = tmp_path / "submission.json"
+    assert evaluate("nuscenes", root, results, "--split", lists, "--output", submission) == 0
+    first, second = json.loads(submission.read_text())["results"].values()
+    assert len(first) == len(second) == 3  # none is lost
+    assert {row["velocity"][0] for row in first} == {0.0}
+    speeds = {row["detection_score"]: row["velocity"] for row in second}
+    np.testing.assert_allclose(speeds[0.9], [10, 0], atol=0.7)
+    np.testing.assert_allclose([speeds[0.8], speeds[0.2]], np.zeros((2, 2)), atol=0.2)
+    attributes = {row["detection_score"]: row["attribute_name"] for row in second}
+    assert attributes == {0.9: "vehicle.moving", 0.8: "vehicle.parked", 0.2: "vehicle.parked"}
+
+
 def test_a_list_of_scans_is_scored_alone(tmp_path, capsys):
     root, results = make("nuscenes", tmp_path)
     lists = tmp_path / "some.txt"

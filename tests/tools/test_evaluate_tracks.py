@@ -101,7 +101,8 @@ def recording(tmp_path):
         pose = np.eye(4)
         pose[0, 3] = 20 * number
         told = {"name": f"r_{number}", "time": 100 + 0.8 * number, "pose": pose.tolist()}
-        lines.append(json.dumps({**told, "tracks": ["a", "b"]}))
+        told |= {"tracks": ["a", "b"], "velocities": [[0, 0], None if number else [9, 9]]}
+        lines.append(json.dumps(told))
     write(root / "sequences/r.jsonl", "\n".join(lines).encode())
     return root / "sequences/r.jsonl"
 
@@ -111,12 +112,16 @@ def test_the_track_ids_of_a_recording_are_the_truth(tmp_path, recording, capsys)
     for number in range(6):
         boxes = [[50 - 20 * number, 3, -1, 4, 2, 1.5, 0], [45 - 20 * number, -3, -1, 4, 2, 1.5, 0]]
         result = {"boxes": boxes, "scores": [0.9, 0.8], "names": ["Car", "Car"]}
+        result["velocities"] = [[3, 4], [9, 9]]
         ids = [7, 8] if number < 3 else [9, 8]
         write(tmp_path / f"out/r_{number}.json", json.dumps({**result, "ids": ids}).encode())
     assert run(tmp_path / "out", "--root", recording, "--json", tmp_path / "out.json") == 0
     (table,) = json.loads((tmp_path / "out.json").read_text()).values()
     assert table["Car"]["switches"] == 1 and table["Car"]["misses"] == 0
     assert table["Car"]["idf1"] == pytest.approx(0.75)
+    assert table["Car"]["velocity_error"] == pytest.approx(6 * 5 / 7)
+    said = capsys.readouterr().out
+    assert "mean error of velocities, Car: 4.29 m/s, 7 boxes" in said
 
 
 def test_the_poses_of_a_recording_move_its_tracks(recording, capsys):
@@ -125,6 +130,7 @@ def test_the_poses_of_a_recording_move_its_tracks(recording, capsys):
     assert printed[0] == "labels, tracked with the car's own motion"
     name, mota, _, _, switches, *_ = printed[2].split()
     assert (name, mota, switches) == ("Car", "83.3", "0")  # the first scan confirms no track
+    assert printed[3] == "mean error of velocities, Car: 0.00 m/s, 5 boxes"
 
 
 def test_labels_that_are_not_those_of_the_recording_are_one_line(recording, capsys):

@@ -20,8 +20,12 @@ from tests.conftest import SHARED
 from tests.helpers.published_trees import (
     TREES,
     Placed,
+    about,
+    conjugate,
     heading,
     moving,
+    times,
+    turned,
     write_argoverse,
     write_feather,
     write_json,
@@ -32,6 +36,7 @@ pytest.importorskip("scipy")
 pytest.importorskip("pyarrow")
 tool = import_module("millisecond.tools.import")  # a word of Python
 NUSCENES = Path("v1.0-trainval")
+LIDAR_TURN = times(heading(-1.5), about((1, 0, 0), 0.01))
 DRIVE = Path("train/adcf7d18-0510")
 
 
@@ -70,6 +75,36 @@ def test_every_scan_is_there_with_points_boxes_classes_times_and_tracks(name, tm
         assert list(frame.names) == wanted.classes and rows[scan]["tracks"] == wanted.tracks
     times = [rows[scan]["time"] for scan in sorted(rows)]
     assert len(times) > 1 and np.isfinite(times).all()
+
+
+def test_velocities_are_over_ground_along_the_axes_of_the_scan(tmp_path):
+    """In the frame of each scan of nuScenes' tree, from the labels as they are in the world; the
+    scene has two keyframes."""
+    TREES["nuscenes"](tmp_path / "in")
+    table = json.loads((tmp_path / "in" / NUSCENES / "sample_annotation.json").read_text())
+    assert run("nuscenes", tmp_path / "in", tmp_path / "out") == 0
+    kinds = ["vehicle.car", "human.pedestrian.adult", "vehicle.bicycle", "vehicle.trailer"]
+    places = {row["token"]: np.array(row["translation"]) for row in table}
+    rows = [row for name, row in sorted(told(tmp_path / "out").items()) if "0061" in name]
+    assert len(rows) == 2
+    for step, row in zip((2, 5), rows, strict=True):
+        for kind, velocity in zip(kinds, row["velocities"], strict=True):
+            first, last = (places[f"b-scene-0061-{number}-{kind}"] for number in (0, 1))
+            lidar = moving(step).of(Placed(np.array([0.9, 0, 1.8]), LIDAR_TURN))
+            x, y, _ = turned(conjugate(lidar.turn), (last - first) / 0.15)
+            np.testing.assert_allclose(velocity, (y, -x), atol=0.01)
+
+
+@pytest.mark.parametrize("name", [name for name in TREES if name != "waymo"])
+def test_velocities_need_tracks_and_scans_that_are_near(name, tmp_path):
+    TREES[name](tmp_path / "in")
+    assert run(name, tmp_path / "in", tmp_path / "out") == 0
+    for row in told(tmp_path / "out").values():
+        if row["tracks"] is None:
+            assert "velocities" not in row
+            continue
+        known = [velocity is not None for velocity in row["velocities"]]
+        assert known == [track is not None for track in row["tracks"]]
 
 
 @pytest.mark.parametrize("name", [name for name in TREES if name != "waymo"])
