@@ -21,7 +21,7 @@ from tqdm import tqdm
 from millisecond.data.boxes import NamedDetections, nearest_of_class, wrap_angle
 from millisecond.data.checks.scans import Tally
 from millisecond.data.datasets import Dataset, is_folder, open_dataset, require_apart
-from millisecond.data.datasets.benchmarks import BENCHMARKS, Found, NuscenesDetection
+from millisecond.data.datasets.benchmarks import BENCHMARKS, Findings, NuscenesDetection
 from millisecond.data.files import locked, require_own_json, write_json
 from millisecond.data.formats.points import KITTI_POINTS
 from millisecond.data.frame import Frame
@@ -359,6 +359,8 @@ def score_benchmark(options: argparse.Namespace) -> None:
         raise ValueError(f"{options.root}: no scans of the split {split}; name another by --split")
     if not (benchmark.labelled or options.output):
         raise ValueError(f"{options.root}: nobody has labelled {split}; give --output")
+    if not options.output:
+        kind.kit()  # before all results are read
     results = results_of(options.detections, benchmark.scans, kind.classes)
     if isinstance(benchmark, NuscenesDetection):
         give_velocities(benchmark, results)
@@ -374,7 +376,9 @@ def score_benchmark(options: argparse.Namespace) -> None:
                 write_json(options.json, {"benchmark": options.benchmark, **figures.content})
 
 
-def results_of(folder: Path, scans: Sequence[str], classes: Mapping[str, str]) -> dict[str, Found]:
+def results_of(
+    folder: Path, scans: Sequence[str], classes: Mapping[str, str]
+) -> dict[str, Findings]:
     """The results of all scans with a benchmark's classes; says which others are left out."""
     results, strange = {}, Counter[str]()
     for scan in tqdm(scans, desc="reading", unit="scan", disable=None):
@@ -389,14 +393,16 @@ def results_of(folder: Path, scans: Sequence[str], classes: Mapping[str, str]) -
         rows = np.flatnonzero([name in classes for name in found.names])
         own = found.select(rows)
         own = own._replace(names=tuple(classes[name] for name in own.names))
-        results[scan] = Found(own, *(None if column is None else column[rows] for column in more))
+        results[scan] = Findings(
+            own, *(None if column is None else column[rows] for column in more)
+        )
     if strange:
         counted = ", ".join(f"{number} {name}" for name, number in sorted(strange.items()))
         print(f"left out, as the benchmark has no such class: {counted}")
     return results
 
 
-def give_velocities(benchmark: NuscenesDetection, results: dict[str, Found]) -> None:
+def give_velocities(benchmark: NuscenesDetection, results: dict[str, Findings]) -> None:
     """Detections that have none get the velocity over ground of the nearest track; the tracker
     follows them through their recording."""
     for scans in benchmark.recordings:
@@ -410,7 +416,7 @@ def give_velocities(benchmark: NuscenesDetection, results: dict[str, Found]) -> 
             rows = nearest_of_class(found, NamedDetections(*tracks[:3]), NEAR)
             velocities = np.zeros((len(rows), 2))
             velocities[rows >= 0] = tracks.velocities[rows[rows >= 0]]
-            results[scan] = Found(found, ids, velocities)
+            results[scan] = Findings(found, ids, velocities)
 
 
 class SplitDetections(NamedTuple):

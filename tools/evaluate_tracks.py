@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from millisecond.data.boxes import NamedDetections, nearest_of_class
 from millisecond.data.files import require_own_json, write_json
-from millisecond.data.folder.dataset import FolderDataset, RecordedFrame, read_recording
+from millisecond.data.folder.dataset import FolderDataset, ImportedFrame, read_recording
 from millisecond.data.frame import Frame
 from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import Labels
@@ -170,7 +170,7 @@ def velocity_errors(
 
 def open_drive(
     options: argparse.Namespace,
-) -> tuple[KittiDataset | FolderDataset, list[RecordedFrame]]:
+) -> tuple[KittiDataset | FolderDataset, list[ImportedFrame]]:
     """The labelled frames, and what a recording of `millisecond import` tells of each."""
     root, split = options.root, options.split
     if root.suffix != RECORDING:
@@ -182,7 +182,7 @@ def open_drive(
     return dataset, [told[name] for name in dataset.frame_ids]
 
 
-def identities(told: Sequence[RecordedFrame], labels: Sequence[Labels]) -> list[np.ndarray]:
+def identities(told: Sequence[ImportedFrame], labels: Sequence[Labels]) -> list[np.ndarray]:
     """Ids of a recording's objects; none where it does not tell them. Raises ValueError where label
     files have other lines than the import wrote."""
     for one, own in zip(told, labels, strict=bool(told)):

@@ -36,15 +36,15 @@ from millisecond.data.datasets.published import (
     read_columns,
     scan_name,
 )
-from millisecond.data.files import replacing, require, write_lines, write_text
+from millisecond.data.files import read_text, replacing, require, write_lines, write_text
 from millisecond.data.kitti.labels import label_words
 from millisecond.data.kitti.layout import USUAL_IMAGE, image_shape, read_split
 from millisecond.data.kitti.results import detections_to_labels
-from millisecond.data.metric.nuscenes import ERRORS, RANGES, Placed, detection_score
+from millisecond.data.metric.nuscenes import ERRORS, RANGES, WorldBoxes, detection_score
 from millisecond.data.metric.overlap import DISTANCES, Boxes
 
 
-class Found(NamedTuple):
+class Findings(NamedTuple):
     """What was found in a scan, with the data set's own classes."""
 
     found: NamedDetections
@@ -114,11 +114,11 @@ class NuscenesDetection:
     def sweep(self, scan: str) -> Sweep:
         return self.tables.sweep(self.tables.keyframe(self.samples[scan]))
 
-    def write(self, results: Mapping[str, Found], path: Path) -> None:
+    def write(self, results: Mapping[str, Findings], path: Path) -> None:
         rows = {token: [*self._rows(scan, results[scan])] for scan, token in self.samples.items()}
         write_text(path, json.dumps({"meta": {"use_lidar": True, **META}, "results": rows}))
 
-    def _rows(self, scan: str, result: Found) -> Iterator[dict[str, Any]]:
+    def _rows(self, scan: str, result: Findings) -> Iterator[dict[str, Any]]:
         """The best boxes in the world."""
         pose = self.sweep(scan).pose
         assert pose is not None
@@ -143,6 +143,11 @@ class NuscenesDetection:
                 "detection_score": float(scores[row]),
                 "attribute_name": _attribute(name, kind, float(np.hypot(*speeds[row, :2]))),
             }
+
+    @staticmethod
+    def kit() -> Any:
+        """Raises ValueError where it is missing."""
+        return _rotation()
 
     def score(self, path: Path) -> Figures:
         results = json_of(path)["results"]
@@ -185,7 +190,7 @@ class NuscenesDetection:
             return (np.nan, np.nan)
         return np.subtract(ends[1]["translation"][:2], ends[0]["translation"][:2]) / seconds
 
-    def _judged(self, rows: Sequence[Mapping[str, Any]], frames: Mapping[str, int]) -> Placed:
+    def _judged(self, rows: Sequence[Mapping[str, Any]], frames: Mapping[str, int]) -> WorldBoxes:
         """Without boxes that are too far from the car, and cycles in racks."""
         own = np.array([frames[row["sample_token"]] for row in rows], np.int64)
         names = np.array([row["detection_name"] for row in rows], dtype=str)
@@ -206,7 +211,7 @@ class NuscenesDetection:
         scores = np.array([row.get("detection_score", 0.0) for row in rows], np.float64)
         all_boxes = Boxes(len(frames), own, names, boxes, points, scores)
         attributes = np.array([row["attribute_name"] for row in rows], dtype=str)
-        return Placed(all_boxes, _numbers(rows, "velocity", 2), attributes).select(kept)
+        return WorldBoxes(all_boxes, _numbers(rows, "velocity", 2), attributes).select(kept)
 
     def _racked(self, token: str, centres: np.ndarray) -> np.ndarray:
         """[n] bool: in a bicycle rack of the sample."""
@@ -262,7 +267,7 @@ class ArgoverseDetection:
         self.scans, self.drives = [*self.moments], {drive for drive, _ in self.moments.values()}
         self.labelled = all((drive / LABELS).is_file() for drive in self.drives)
 
-    def write(self, results: Mapping[str, Found], path: Path) -> None:
+    def write(self, results: Mapping[str, Findings], path: Path) -> None:
         arrow, feather = (require(name, f"{path}") for name in ("pyarrow", "pyarrow.feather"))
         rows = [(*self.moments[name], results[name].found) for name in self.scans]
         boxes = np.concatenate([np.zeros((0, 7)), *(found.boxes for *_, found in rows)])
@@ -272,15 +277,22 @@ class ArgoverseDetection:
         columns |= dict(zip(PLACED[:4], turns.T, strict=True))
         columns["score"] = np.concatenate([np.zeros(0), *(found.scores for *_, found in rows)])
         counts = [len(found.names) for *_, found in rows]
-        columns["log_id"] = np.repeat([drive.name for drive, *_ in rows], counts)
-        columns["timestamp_ns"] = np.repeat([stamp for _, stamp, _ in rows], counts)
-        columns["category"] = [name for *_, found in rows for name in found.names]
+        drives = np.repeat(np.array([drive.name for drive, *_ in rows], object), counts)
+        columns["log_id"] = arrow.array(drives, arrow.string())
+        columns["timestamp_ns"] = np.repeat(np.array([row[1] for row in rows], np.int64), counts)
+        names = [name for *_, found in rows for name in found.names]
+        columns["category"] = arrow.array(names, arrow.string())
         with replacing(path) as temporary:
             feather.write_feather(arrow.table(columns), temporary)
 
+    @staticmethod
+    def kit() -> Any:
+        """Raises ValueError where it is missing."""
+        return require("av2.evaluation.detection.eval", "Argoverse 2's score")
+
     def score(self, path: Path) -> Figures:
-        kit = require("av2.evaluation.detection.eval", "Argoverse 2's score")
-        frame = require("pandas", "Argoverse 2's score").DataFrame
+        kit, pandas = self.kit(), require("pandas", "Argoverse 2's score")
+        frame = pandas.DataFrame
         keys = (*PLACED[4:], *SIZES, *PLACED[:4], "timestamp_ns", "category")
         found = dict(zip((*keys, "score"), read_columns(path, (*keys, "score")), strict=True))
         found["log_id"] = read_columns(path, ("log_id",))[0]
@@ -289,7 +301,7 @@ class ArgoverseDetection:
             names = (*keys, "num_interior_pts")
             table = read_columns(drive / LABELS, names)
             known.append(frame(dict(zip(names, table, strict=True))).assign(log_id=drive.name))
-        truth = require("pandas", "").concat(known, ignore_index=True)
+        truth = pandas.concat(known, ignore_index=True)
         stamps = zip(truth["log_id"], truth["timestamp_ns"], strict=True)
         truth = truth[[scan_name(*stamp) in self.moments for stamp in stamps]]
         mapped = len(folders) == 1 and all((drive / "map").is_dir() for drive in self.drives)
@@ -323,7 +335,10 @@ class KittiTracking:
     def _file(self, clouds: Path, kind: str) -> Path:
         return clouds.parents[1] / kind / f"{clouds.name}.txt"
 
-    def write(self, results: Mapping[str, Found], path: Path) -> None:
+    def write(self, results: Mapping[str, Findings], path: Path) -> None:
+        for name in self.scans:
+            if results[name].ids is None:
+                raise ValueError(f"{name}: has no tracks; detect with --track")
         for clouds, names in self.frames.items():
             lines = []
             calibration = Calibration.from_file(self._file(clouds, "calib"))
@@ -331,25 +346,30 @@ class KittiTracking:
             shape = image_shape(images[0]) if images else USUAL_IMAGE
             for name in names:
                 found, ids, _ = results[name]
-                if ids is None:
-                    raise ValueError(f"{name}: has no tracks; detect with --track")
+                assert ids is not None
                 labels = detections_to_labels(found, calibration, shape)
                 seen = (labels.bbox[:, 2:] > labels.bbox[:, :2]).all(axis=1)
                 for row in np.flatnonzero(seen).tolist():
                     lines.append(f"{int(name[-6:])} {ids[row]} {label_words(labels, row)}")
             write_lines(path / f"{clouds.name}.txt", lines)
 
+    @staticmethod
+    def kit() -> Any:
+        """Raises ValueError where it is missing."""
+        return require("trackeval", "KITTI's tracking score")
+
     def score(self, path: Path) -> Figures:
-        kit = require("trackeval", "KITTI's tracking score")
+        kit, lengths = self.kit(), []
+        for clouds, names in self.frames.items():
+            words = read_text(self._file(clouds, "label_02")).split("\n")
+            last = max([int(line.split()[0]) for line in words if line.strip()], default=0)
+            lengths.append(f"{clouds.name} empty 000000 {max(int(names[-1][-6:]), last) + 1:06d}")
         with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
             home, part = Path(folder), next(iter(self.frames)).parents[1]
             (home / "label_02").symlink_to((part / "label_02").absolute())
             (home / "ours").mkdir()
             (home / "ours/data").symlink_to(path.absolute())
-            rows = [
-                f"{c.name} empty 000000 {int(n[-1][-6:]) + 1:06d}" for c, n in self.frames.items()
-            ]
-            write_lines(home / "evaluate_tracking.seqmap.training", rows)
+            write_lines(home / "evaluate_tracking.seqmap.training", lengths)
             quiet = dict.fromkeys(("PRINT_CONFIG", "PRINT_RESULTS", "TIME_PROGRESS"), False)
             quiet |= dict.fromkeys(("OUTPUT_SUMMARY", "OUTPUT_DETAILED", "PLOT_CURVES"), False)
             evaluator = kit.Evaluator({**quiet, "LOG_ON_ERROR": None})
@@ -357,7 +377,10 @@ class KittiTracking:
             data = kit.datasets.Kitti2DBox({**where, "PRINT_CONFIG": False})
             silent = {"PRINT_CONFIG": False}
             metrics = [kit.metrics.HOTA(silent), kit.metrics.CLEAR(silent)]
-            found, _ = evaluator.evaluate([data], [*metrics, kit.metrics.Identity(silent)])
+            try:
+                found, _ = evaluator.evaluate([data], [*metrics, kit.metrics.Identity(silent)])
+            except kit.utils.TrackEvalException as error:
+                raise ValueError(f"{part / 'label_02'}: {error}") from None
         whole, table = found["Kitti2DBox"]["ours"]["COMBINED_SEQ"], {}
         for name, figures in whole.items():
             hota = {key: float(np.mean(figures["HOTA"][key])) for key in ("HOTA", "DetA", "AssA")}
@@ -376,9 +399,9 @@ BENCHMARKS = {
 def _table(rows: Mapping[str, Mapping[str, float]], columns: Sequence[str]) -> str:
     """Figures as the benchmarks have them, of 1; a dash for what is not defined."""
     wide = max(map(len, rows))
-    lines = [" " * wide + "".join(f"{column:>13}" for column in columns)]
+    lines = [" " * wide + "".join(f"{column:>8}" for column in columns)]
     for name, row in rows.items():
         cells = (row.get(column, np.nan) for column in columns)
         shown = ("-" if np.isnan(cell) else f"{cell:.4f}" for cell in cells)
-        lines.append(f"{name:{wide}}" + "".join(f"{cell:>13}" for cell in shown))
+        lines.append(f"{name:{wide}}" + "".join(f"{cell:>8}" for cell in shown))
     return "\n".join(lines)

@@ -95,7 +95,7 @@ def points_of(scan: PublishedScan, sweeps: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
-LONGEST = 1.5  # seconds between two scans, of which a velocity is made
+LONGEST = 1.5  # seconds between two scans that give a velocity
 Places = dict[str, np.ndarray]  # [3] in the world, by track
 
 

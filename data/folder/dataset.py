@@ -144,7 +144,7 @@ def _ids(root: Path, split: str, clouds: Path, cloud_of: dict[str, Path]) -> tup
     return ids
 
 
-class RecordedFrame(NamedTuple):
+class ImportedFrame(NamedTuple):
     """What `millisecond import` tells of a scan beside its cloud and its labels."""
 
     name: str
@@ -154,13 +154,13 @@ class RecordedFrame(NamedTuple):
     velocities: list[list[float] | None] | None = None  # of each; m/s over ground along x and y
 
 
-def read_recording(path: Path) -> list[RecordedFrame]:
+def read_recording(path: Path) -> list[ImportedFrame]:
     """The scans of root/sequences/RECORDING.jsonl, the earliest first. Raises ValueError, naming
     the line, for anything else, and where only some scans have poses."""
-    frames: list[RecordedFrame] = []
+    frames: list[ImportedFrame] = []
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         try:
-            frame = RecordedFrame(**json.loads(line))
+            frame = ImportedFrame(**json.loads(line))
             good = bool(NAME.fullmatch(frame.name)) and math.isfinite(frame.time)
             if frame.pose is not None:
                 pose = np.array(frame.pose, np.float64)

@@ -1,8 +1,7 @@
-"""The nuScenes detection score (NDS): AP by the distance of centres, and the errors of what is
-found.
+"""The nuScenes detection score (NDS): AP by the distance of centres, and the errors of matches.
 
 Caesar et al., "nuScenes: a multimodal dataset for autonomous driving", CVPR 2020, section 3.1. The
-figures are those of the development kit, nuscenes/eval/detection, version 1.2.0, which cannot be
+development kit, nuscenes/eval/detection, version 1.2.0, gives the same figures; it cannot be
 installed beside numpy 2.
 """
 
@@ -24,26 +23,26 @@ from millisecond.data.metric.overlap import (
 RANGES = dict.fromkeys(("car", "truck", "bus", "trailer", "construction_vehicle"), 50.0)
 RANGES |= dict.fromkeys(("pedestrian", "motorcycle", "bicycle"), 40.0)
 RANGES |= dict.fromkeys(("traffic_cone", "barrier"), 30.0)  # metres from the car, seen from above
-ERRORS = ("translation", "scale", "orientation", "velocity", "attribute")
+ERRORS = ("ATE", "ASE", "AOE", "AVE", "AAE")  # translation, scale, orientation, velocity, attribute
 NOT_JUDGED = {"traffic_cone": ERRORS[2:], "barrier": ERRORS[3:]}
 NEAR = 2.0  # metres between centres, of a match whose errors count
 PLACES = np.linspace(0, 1, 101)  # of recall
 WEIGHT = 5  # of AP; of each error 1
 
 
-class Placed(NamedTuple):
+class WorldBoxes(NamedTuple):
     """The objects or the detections of all scans, of the benchmark's classes, within RANGES."""
 
     boxes: Boxes  # in the world; scores of detections, points of objects
     velocities: np.ndarray  # [n, 2] m/s in the world; NaN where an object's is unknown
     attributes: np.ndarray  # [n] str, empty for none
 
-    def select(self, rows: np.ndarray) -> Placed:
+    def select(self, rows: np.ndarray) -> WorldBoxes:
         """The rows of a mask or of indices."""
         b = self.boxes
         columns = (b.frames, b.names, b.boxes, b.points, b.scores)
         boxes = Boxes(b.n_frames, *(column[rows] for column in columns))
-        return Placed(boxes, self.velocities[rows], self.attributes[rows])
+        return WorldBoxes(boxes, self.velocities[rows], self.attributes[rows])
 
 
 class Score(NamedTuple):
@@ -53,7 +52,7 @@ class Score(NamedTuple):
     classes: dict[str, dict[str, float]]  # AP and errors, NaN where the class has no such error
 
 
-def detection_score(found: Placed, truth: Placed) -> Score:
+def detection_score(found: WorldBoxes, truth: WorldBoxes) -> Score:
     """Scores detections in the same scans as the objects; objects without points are left out."""
     pairs = find_pairs(truth.boxes, found.boxes)
     classes = {}
@@ -78,7 +77,7 @@ def detection_score(found: Placed, truth: Placed) -> Score:
 
 
 def _errors(
-    found: Placed, truth: Placed, partners: np.ndarray, count: int, name: str
+    found: WorldBoxes, truth: WorldBoxes, partners: np.ndarray, count: int, name: str
 ) -> dict[str, float]:
     """found: best first; partners: row of the object that each found, or -1; count: of objects."""
     hit = partners >= 0
@@ -95,7 +94,7 @@ def _errors(
     return wrong | dict.fromkeys(NOT_JUDGED.get(name, ()), np.nan)
 
 
-def _differences(found: Placed, truth: Placed, name: str) -> dict[str, np.ndarray]:
+def _differences(found: WorldBoxes, truth: WorldBoxes, name: str) -> dict[str, np.ndarray]:
     """Of each pair, NaN where the object's own value is unknown."""
     a, b = found.boxes.boxes, truth.boxes.boxes
     common = np.minimum(a[:, 3:6], b[:, 3:6]).prod(axis=1)
@@ -104,11 +103,11 @@ def _differences(found: Placed, truth: Placed, name: str) -> dict[str, np.ndarra
     turn = np.abs((b[:, 6] - a[:, 6] + period / 2) % period - period / 2)
     other = found.attributes != truth.attributes
     return {
-        "translation": np.linalg.norm(a[:, :2] - b[:, :2], axis=1),
-        "scale": 1 - common / union,
-        "orientation": turn,
-        "velocity": np.linalg.norm(found.velocities - truth.velocities, axis=1),
-        "attribute": np.where(truth.attributes == "", np.nan, other),
+        "ATE": np.linalg.norm(a[:, :2] - b[:, :2], axis=1),
+        "ASE": 1 - common / union,
+        "AOE": turn,
+        "AVE": np.linalg.norm(found.velocities - truth.velocities, axis=1),
+        "AAE": np.where(truth.attributes == "", np.nan, other),
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from millisecond.data.metric.nuscenes import Boxes, Placed, detection_score
+from millisecond.data.metric.nuscenes import Boxes, WorldBoxes, detection_score
 from millisecond.tools import evaluate as tool
 from tests.helpers.nuscenes_cases import CASES, COLUMNS, case
 from tests.helpers.published_trees import (
@@ -80,7 +80,7 @@ def test_the_score_is_the_development_kits():
             numbers, names, boxes, velocities, attributes, scores = (side[c] for c in COLUMNS)
             seen = np.ones(len(numbers), np.int64)
             rows = Boxes(frames, numbers, names, boxes, seen, scores)
-            sides.append(Placed(rows, velocities, attributes))
+            sides.append(WorldBoxes(rows, velocities, attributes))
         score = detection_score(*sides)
         own = [score.nds, score.ap, *score.errors.values()]
         np.testing.assert_allclose(own, wanted, atol=1e-8, err_msg=f"case {seed}")
@@ -321,6 +321,8 @@ def test_mistakes_are_one_line(tmp_path, crossing, capsys):
     assert str(first) in said and "all 2 scans of the split" in said
     other = crossing / "results/training_0000_000003.json"
     other.write_text(json.dumps({"boxes": [], "scores": [], "names": []}))
-    assert evaluate("kitti-tracking", crossing / "in", crossing / "results") == 2
+    arguments = (crossing / "in", crossing / "results", "--output", crossing / "submission")
+    assert evaluate("kitti-tracking", *arguments) == 2
     assert "training_0000_000003: has no tracks" in capsys.readouterr().err
+    assert not (crossing / "submission").exists()
     assert submission.read_text() == "mine"
