@@ -38,9 +38,10 @@ EXAMPLE = """examples:
   millisecond import nuscenes /data/nuscenes plain
   millisecond import argoverse2 /data/av2 plain --sweeps 5
 
-Writes OUT/points/NAME.pcd and OUT/labels/NAME.txt, the splits in OUT/ImageSets, and times, poses
-and track ids of each recording in OUT/sequences. x points forward, y left, z up. The same command
-goes on where it was stopped, and tries again what was missing. docs/datasets.md says more.
+Writes OUT/points/NAME.pcd and OUT/labels/NAME.txt, the splits in OUT/ImageSets, and times, poses,
+track ids and velocities of each recording in OUT/sequences, which `millisecond detect --track`
+takes. x points forward, y left, z up. The same command goes on where it was stopped, and tries
+again what was missing. docs/datasets.md says more.
 """
 STOPPED = "stopped; the same command goes on from here"
 MARK = "import.json"

@@ -95,7 +95,7 @@ def test_velocities_are_over_ground_along_the_axes_of_the_scan(tmp_path):
             np.testing.assert_allclose(velocity, (y, -x), atol=0.01)
 
 
-@pytest.mark.parametrize("name", [name for name in TREES if name != "waymo"])
+@pytest.mark.parametrize("name", TREES)
 def test_velocities_need_tracks_and_scans_that_are_near(name, tmp_path):
     TREES[name](tmp_path / "in")
     assert run(name, tmp_path / "in", tmp_path / "out") == 0
