@@ -65,6 +65,17 @@ class NamedDetections(NamedTuple):
         return NamedDetections(self.boxes[rows], self.scores[rows], names)
 
 
+def nearest_of_class(some: NamedDetections, others: NamedDetections, limit: float) -> np.ndarray:
+    """[n] int64: of each box the row of the nearest other one of its class, by the centres seen
+    from above; -1 where none is within so many metres."""
+    if not len(others.boxes):
+        return np.full(len(some.boxes), -1)
+    away = some.boxes[:, None, :2] - others.boxes[None, :, :2]
+    apart = np.hypot(away[..., 0], away[..., 1])
+    apart[np.array(some.names)[:, None] != np.array(others.names)[None]] = np.inf
+    return np.where(apart.min(axis=1) < limit, apart.argmin(axis=1), -1)
+
+
 class FollowedObjects(NamedTuple):
     """The tracks of a scan, then the detections that belong to none."""
 

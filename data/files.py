@@ -18,6 +18,7 @@ MAX_TEXT = 64 << 20  # bytes of a file that is read as text
 NO_MEMORY = re.compile("out of memory|can't allocate memory|_ALLOC_FAILED")
 # of modules that are named otherwise, or need more than their own package
 PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "ray": "'millisecond[fleet]'"}
+PACKAGES |= dict.fromkeys(("av2", "trackeval"), "'millisecond[benchmarks]'")
 
 
 def require(module: str, user: str) -> Any:

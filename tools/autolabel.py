@@ -24,10 +24,11 @@ from millisecond.data.checks.scans import Tally
 from millisecond.data.checks.sensor import Mounting
 from millisecond.data.datasets import Dataset, require_apart
 from millisecond.data.files import locked, read_text, write_json, write_lines
+from millisecond.data.folder.dataset import read_recording
 from millisecond.data.folder.labels import label_lines, labelcloud_json
 from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import write_labels
-from millisecond.data.kitti.layout import some
+from millisecond.data.kitti.layout import RECORDING, some
 from millisecond.data.kitti.results import ResultFolder, detections_to_labels
 from millisecond.detector.detector import Detector
 from millisecond.detector.tracking import EgoMotion
@@ -61,7 +62,8 @@ EXAMPLE = """example:
   millisecond evaluate_tracks labelled/tracks --root drive --overlap 0.5
 
 DRIVE is one recording: a data set in KITTI's layout or of plain files (points/), its scans in the
-order of their names. OUTPUT/labels has a file per scan; OUTPUT/tracks the same boxes with scores
+order of their names, or a recording of millisecond import (sequences/NAME.jsonl), which tells times
+and poses. OUTPUT/labels has a file per scan; OUTPUT/tracks the same boxes with scores
 and ids, as millisecond detect --track writes them; OUTPUT/objects.json all objects, the most
 doubtful first. `millisecond visualize --root DRIVE --review OUTPUT` shows them and takes verdicts:
 accept, reject, another class, turned round. The next run keeps these, and label files that were
@@ -76,7 +78,7 @@ LIST = "objects.json"
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__, EXAMPLE)
     add = parser.add_argument
-    add("drive", type=Path, help="folder of the data set")
+    add("drive", type=Path, help="folder of the data set, or NAME.jsonl")
     add("--output", type=output_path, required=True, help="folder to write to")
     add("--weights", type=Path, help=WEIGHTS)
     add("--format", choices=FORMS, default="text", help="of the labels (default: text)")
@@ -91,18 +93,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def autolabel(options: argparse.Namespace) -> None:
     """Read the drive, find its objects, and write what is known of them."""
     hungarian()  # where SciPy or KISS-ICP is missing, say so before the first scan
-    ego, detector = EgoMotion(), Detector.from_weights(options.weights, options.device)
+    root, split, told = options.drive, "all", []
+    if root.suffix == RECORDING:
+        split, told, root = str(root), read_recording(root), root.absolute().parents[1]
+    ego = None if told and told[0].pose is not None else EgoMotion()
+    detector = Detector.from_weights(options.weights, options.device)
     columns = columns_of(options.config, detector.config)
-    dataset = dataset_for(detector.config, options.drive, "all", columns, labels=False)
-    require_apart(options.output, options.drive)
+    dataset = dataset_for(detector.config, root, split, columns, labels=False)
+    require_apart(options.output, root)
     if options.format == "kitti" and not isinstance(dataset, KittiDataset):
         raise ValueError(f"{options.drive}: has no calibrations; give another --format than kitti")
-    rows = sorted(range(len(dataset)), key=lambda row: by_name(dataset.frame_ids[row]))
+    rows = [*range(len(dataset))]
+    if not told:
+        rows.sort(key=lambda row: by_name(dataset.frame_ids[row]))
     names = [dataset.frame_ids[row] for row in rows]
     drive = Series(dataset, rows, names, mounting_of(options))
+    moments = [(one.time - told[0].time, drive.pose(one.pose)) for one in told]
+    moments = moments or [(number / options.rate, None) for number in range(len(rows))]
     with locked(options.output):
         output = Output(options.output, options.format, drive)
-        scans = detect(detector, drive, ego, options.rate)
+        scans = detect(detector, drive, ego, moments)
         poses = [scan.pose for scan in scans]
         found = [one for one in objects_of(scans, drive.points) if one.confidence >= LISTED]
         output.write(judged(found, output.decided, drive, poses))
@@ -120,6 +130,15 @@ class Series(NamedTuple):
         """A scan in the network's frame."""
         return self.mounting.to_network(self.dataset[self.rows[number]].points)
 
+    def pose(self, pose: np.ndarray | None) -> np.ndarray | None:
+        """[4, 4] from the network's frame to the world. pose: from the frame of the clouds."""
+        if pose is None:
+            return None
+        to_network = np.eye(4)
+        to_network[:3, :3] = self.mounting.rotation
+        to_network[2, 3] = self.mounting.shift_z
+        return pose @ inverse(to_network)
+
     @property
     def checksum(self) -> int:
         """Of the names and sizes of the scans."""
@@ -127,18 +146,23 @@ class Series(NamedTuple):
         return zlib.crc32(repr([(path.name, path.stat().st_size) for path in files]).encode())
 
 
-def detect(detector: Detector, drive: Series, ego: EgoMotion, rate: float) -> list[Observed]:
+def detect(
+    detector: Detector,
+    drive: Series,
+    ego: EgoMotion | None,
+    moments: Sequence[tuple[float, Any]],
+) -> list[Observed]:
     """What each scan and its mirror images show. They are also turned by half a turn where the
-    network sees all around."""
+    network sees all around. moments: times in seconds, and poses [4, 4] unless ego finds them."""
     scans, notes, total = [], Tally(), 0
     for number, name in enumerate(tqdm(drive.names, unit="scan", disable=None)):
-        points, time = drive.points(number), number / rate
+        points, (time, pose) = drive.points(number), moments[number]
         notes.add(name, detector.examine(points))
         around = detector.config.grid.range[0] < 0
         flips = [(), (1,), (0,), (0, 1)] if around else [(), (1,)]
         found = merge_views([view_of(detector, points, axes) for axes in flips])
         inside = points_in_boxes(points, found.boxes).sum(axis=1)
-        scans.append(Observed(found, inside, time, ego(points, time)))
+        scans.append(Observed(found, inside, time, ego(points, time) if ego else pose))
         total += len(points)
     for line in notes.lines():
         print(f"warning: {line}", file=sys.stderr)

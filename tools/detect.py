@@ -82,7 +82,8 @@ EXAMPLE = """examples:
 
 An input is what `millisecond demo` plays: a scan, a folder with all folders in it, a drive of
 KITTI, a bag or an MCAP file (drive.bag:/topic), packets (drive.pcap). It may be a pattern
-("*/*.bin"), or a list: a .txt file that names an input per line, below its own folder. A scan is a
+("*/*.bin"), or a list: a .txt file that names an input per line, below its own folder. A recording
+of `millisecond import` (sequences/NAME.jsonl) tells times and poses too. A scan is a
 .bin file of float32 (x, y, z, intensity), an array [P, 4] of them in .npy or .npz, or a .pcd, .ply
 or .las file; other columns are named by `points` in a configuration (--config).
 
@@ -521,7 +522,7 @@ class Detecting:
         if self._tracker is None or scan.source != self._recording:
             self._tracker, self._recording = Tracker(), scan.source
             self._ego = EgoMotion() if self._options.ego else None
-        pose = self._ego(scan.points, scan.time) if self._ego else None
+        pose = self._ego(scan.points, scan.time) if self._ego else scan.pose
         return self._tracker.update(named, scan.time, pose), pose
 
     def _note(self, scan: ScanRead, left_out: list[Note]) -> None:

@@ -1,5 +1,5 @@
-"""Score detections, from result files or from a weights file: by the KITTI metric, or by
-one that needs no camera."""
+"""Score detections, from result files or from a weights file: by the KITTI metric, by one that
+needs no camera, or as the benchmark of a published data set scores them."""
 
 if __name__ == "__main__":
     from millisecond.tools import program
@@ -8,17 +8,20 @@ if __name__ == "__main__":
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from millisecond.data.boxes import NamedDetections, wrap_angle
+from millisecond.data.boxes import NamedDetections, nearest_of_class, wrap_angle
 from millisecond.data.checks.scans import Tally
 from millisecond.data.datasets import Dataset, is_folder, open_dataset, require_apart
+from millisecond.data.datasets.benchmarks import BENCHMARKS, Findings, NuscenesDetection
 from millisecond.data.files import locked, require_own_json, write_json
 from millisecond.data.formats.points import KITTI_POINTS
 from millisecond.data.frame import Frame
@@ -36,6 +39,7 @@ from millisecond.data.metric.evaluation import (
     sensor_report,
 )
 from millisecond.data.metric.kitti import MIN_OVERLAP
+from millisecond.data.metric.nuscenes import NEAR
 from millisecond.data.metric.overlap import (
     ALL,
     FrameBoxes,
@@ -47,11 +51,17 @@ from millisecond.data.metric.overlap import (
 )
 from millisecond.data.schema import nearest
 from millisecond.detector.config import PRECISIONS, load_config
-from millisecond.detector.detection_files import find_detections, names_in, read_detections
+from millisecond.detector.detection_files import (
+    find_detections,
+    names_in,
+    read_detections,
+    read_result,
+)
 from millisecond.detector.detector import Detector
 from millisecond.detector.draw.plot import COLOURS, Line, Panel, Scale, draw_panels
 from millisecond.detector.draw.png import require_own, save_png
 from millisecond.detector.draw.style import TEXT
+from millisecond.detector.tracking import Tracker
 from millisecond.tools.program import (
     COLUMN_CONFIG,
     WEIGHTS,
@@ -72,6 +82,8 @@ EXAMPLE = """example:
   millisecond evaluate weights.safetensors --root mine --overlap 0.5 Car=0.7,0.5 \\
       --rings 20 40 --curves curves.png
   millisecond evaluate --detections results --root mine --split val
+  millisecond evaluate --benchmark nuscenes --root /data/nuscenes --detections results \\
+      --output submission.json
 
 Data in KITTI's layout are scored by KITTI's metric, with weights or with --labels. All else is
 scored in the LiDAR frame, as --metric lidar does it for KITTI's data too; docs/evaluation.md
@@ -94,7 +106,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
     add_input(parser)
     add = parser.add_argument
-    add("--output", type=output_path, help="with weights: write result files into this folder")
+    add(
+        "--output",
+        type=output_path,
+        help="with weights: write result files into this folder; with --benchmark: the submission",
+    )
     add("--device", help="with weights: cpu, cuda, cuda:1 (a GPU if there is one)")
     add("--precision", choices=PRECISIONS, help="with weights: of the network")
     add("--json", type=output_path, help="write the table's figures here")
@@ -125,6 +141,12 @@ def add_input(parser: argparse.ArgumentParser) -> None:
         "--metric",
         choices=("kitti", "lidar"),
         help="kitti: the benchmark's; lidar: for any sensor and classes (default: see below)",
+    )
+    add(
+        "--benchmark",
+        choices=BENCHMARKS,
+        help="score the results of imported scans as this benchmark does; ROOT is the data set as "
+        "it was downloaded, SPLIT its own or a file of scans",
     )
 
 
@@ -165,6 +187,12 @@ def add_lidar(parser: argparse.ArgumentParser) -> None:
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Ends the program where arguments do not go together; settles the metric where they do."""
+    if options.benchmark:
+        fitting = ("benchmark", "root", "detections", "split", "output", "json")
+        others = any(value for name, value in vars(options).items() if name not in fitting)
+        if others or not (options.root and options.detections):
+            parser.error("--benchmark goes with --root and --detections, --split, --output, --json")
+        return
     given = options.weights, options.root, options.detections, options.labels
     weights, root, detections, labels = map(bool, given)
     network = root and not (detections or labels)
@@ -194,6 +222,9 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
 
 def score(options: argparse.Namespace) -> None:
     """Print the table of AP, and write its figures where that is asked for."""
+    if options.benchmark:
+        score_benchmark(options)
+        return
     if options.output and options.root:
         require_apart(options.output, options.root)
     if options.metric is None:
@@ -313,6 +344,79 @@ def read_folder(folder: Path, ids: Sequence[str], name: str) -> list[Labels]:
             raise ValueError(f"{path}: type {strange!r} is none of KITTI's: {', '.join(TYPES)}")
         frames.append(labels)
     return frames
+
+
+def score_benchmark(options: argparse.Namespace) -> None:
+    """Write results as a benchmark takes them, if asked for, and score them as it does."""
+    if options.output and options.output.exists():
+        raise ValueError(f"{options.output}: is there already; give another --output")
+    if options.json:
+        require_own_json(options.json, lambda old: old.get("benchmark") in BENCHMARKS)
+    kind = BENCHMARKS[options.benchmark]
+    split = options.split or kind.default
+    benchmark = kind(options.root, split)
+    if not benchmark.scans:
+        raise ValueError(f"{options.root}: no scans of the split {split}; name another by --split")
+    if not (benchmark.labelled or options.output):
+        raise ValueError(f"{options.root}: nobody has labelled {split}; give --output")
+    if not options.output:
+        kind.kit()  # before all results are read
+    results = results_of(options.detections, benchmark.scans, kind.classes)
+    if isinstance(benchmark, NuscenesDetection):
+        give_velocities(benchmark, results)
+    with TemporaryDirectory() as folder:
+        path = options.output or Path(folder) / f"submission{kind.ending}"
+        benchmark.write(results, path)
+        if options.output:
+            print(f"submission: {path}")
+        if benchmark.labelled:
+            figures = benchmark.score(path)
+            print(figures.table)
+            if options.json:
+                write_json(options.json, {"benchmark": options.benchmark, **figures.content})
+
+
+def results_of(
+    folder: Path, scans: Sequence[str], classes: Mapping[str, str]
+) -> dict[str, Findings]:
+    """The results of all scans with a benchmark's classes; says which others are left out."""
+    results, strange = {}, Counter[str]()
+    for scan in tqdm(scans, desc="reading", unit="scan", disable=None):
+        try:
+            found, *more = read_result(folder / f"{scan}.json")
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{error}; the benchmark takes all {len(scans)} scans of the split, or those that "
+                "a file names: --split FILE.txt"
+            ) from None
+        strange.update(name for name in found.names if name not in classes)
+        rows = np.flatnonzero([name in classes for name in found.names])
+        own = found.select(rows)
+        own = own._replace(names=tuple(classes[name] for name in own.names))
+        results[scan] = Findings(
+            own, *(None if column is None else column[rows] for column in more)
+        )
+    if strange:
+        counted = ", ".join(f"{number} {name}" for name, number in sorted(strange.items()))
+        print(f"left out, as the benchmark has no such class: {counted}")
+    return results
+
+
+def give_velocities(benchmark: NuscenesDetection, results: dict[str, Findings]) -> None:
+    """Detections that have none get the velocity over ground of the nearest track; the tracker
+    follows them through their recording."""
+    for scans in benchmark.recordings:
+        tracker = Tracker(confirm=1)
+        for scan in scans:
+            found, ids, velocities = results[scan]
+            if velocities is not None:
+                continue
+            sweep = benchmark.sweep(scan)
+            tracks = tracker.update(found, sweep.time, sweep.pose)
+            rows = nearest_of_class(found, NamedDetections(*tracks[:3]), NEAR)
+            velocities = np.zeros((len(rows), 2))
+            velocities[rows >= 0] = tracks.velocities[rows[rows >= 0]]
+            results[scan] = Findings(found, ids, velocities)
 
 
 class SplitDetections(NamedTuple):

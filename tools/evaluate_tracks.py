@@ -1,5 +1,5 @@
-"""Score tracks by MOTA and IDF1 on a KITTI drive: those in result files, or those that the tracker
-makes of stored detections, or of the labels themselves."""
+"""Score tracks by MOTA and IDF1 on a drive of KITTI or of an imported data set: those in result
+files, or those that the tracker makes of stored detections, or of the labels themselves."""
 
 if __name__ == "__main__":
     from millisecond.tools import program
@@ -17,11 +17,15 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from millisecond.data.boxes import NamedDetections
+from millisecond.data.boxes import NamedDetections, nearest_of_class
 from millisecond.data.files import require_own_json, write_json
+from millisecond.data.folder.dataset import FolderDataset, ImportedFrame, read_recording
 from millisecond.data.frame import Frame
 from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.data.kitti.labels import Labels
+from millisecond.data.kitti.layout import RECORDING
 from millisecond.data.kitti.results import detections_to_labels
+from millisecond.data.metric.nuscenes import NEAR
 from millisecond.data.metric.tracking import (
     MIN_IOU,
     Identified,
@@ -39,12 +43,14 @@ EXAMPLE = """examples:
   millisecond detect --weights weights.safetensors drive/velodyne --track --output tracks
   millisecond evaluate_tracks tracks --root drive
   millisecond evaluate_tracks --root drive --ego
+  millisecond evaluate_tracks tracks --root plain/sequences/scene-0061.jsonl
 
-ROOT is a drive in KITTI's layout, with label_2 and calib.txt beside the scans. Its labels have no
-track ids: an object is taken to be the one of its type that was nearest in the frame before, within
-2 m. RESULTS has the .json file of every frame. If these are detections without ids, they are
-tracked here. Without RESULTS the labels themselves are tracked, as they are and disturbed: this
-scores the tracker alone.
+ROOT is a drive in KITTI's layout, with label_2 and calib.txt beside the scans, or a recording of
+millisecond import, which tells times, poses and track ids. KITTI's labels have no track ids: an
+object is taken to be the one of its type that was nearest in the frame before, within 2 m. RESULTS
+has the .json file of every frame. If these are detections without ids, they are tracked here.
+Without RESULTS the labels themselves are tracked, as they are and disturbed: this scores the
+tracker alone.
 
 A box matches an object of its class from an IoU of the volumes on. MOTP is the mean IoU of the
 matches. MOTA, MOTP and IDF1 are in percent.
@@ -66,7 +72,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, EXAMPLE)
     add = parser.add_argument
     add("results", nargs="?", type=Path, help="folder of results, or a .parquet file")
-    add("--root", type=Path, required=True, help="folder of the drive")
+    add("--root", type=Path, required=True, help="folder of the drive, or NAME.jsonl")
     add("--split", default="all", help="list of successive frames (default: all)")
     add(
         "--classes",
@@ -89,12 +95,16 @@ def score(options: argparse.Namespace) -> None:
         require_own_json(options.json, is_ours)
     drive = read_drive(options)
     tables, content = [], {}
-    for title, runs in all_runs(options, drive).items():
+    for title, followed in all_runs(options, drive).items():
+        runs = [in_camera(drive, results) for results in followed]
         classes = options.classes or classes_of(runs)
         results = [evaluate_tracks(run, drive.truth, classes, options.overlap) for run in runs]
         total = {name: sum_counts(result[name] for result in results) for name in classes}
         tables.append(f"{title}\n{format_tracks(total, len(runs))}")
         content[title] = figures(total, len(runs))
+        for name, errors in velocity_errors(drive, followed, classes).items():
+            mean = content[title][name]["velocity_error"] = float(errors.mean())
+            tables[-1] += f"\nmean error of velocities, {name}: {mean:.2f} m/s, {len(errors)} boxes"
     print("\n\n".join(tables))
     unscored = Counter(name for found in drive.objects for name in found.names if name not in total)
     if unscored:
@@ -118,24 +128,81 @@ class Drive(NamedTuple):
     objects: list[NamedDetections]  # the labels as perfect detections
     times: list[float]  # seconds
     poses: list[np.ndarray] | list[None]  # [4, 4]
+    velocities: list[np.ndarray]  # [M, 2] of the objects, NaN where unknown
 
 
 def read_drive(options: argparse.Namespace) -> Drive:
-    dataset = KittiDataset(options.root, options.split, options.classes)
+    dataset, told = open_drive(options)
     labels = [dataset.labels(index) for index in range(len(dataset))]
-    ego, frames, poses = EgoMotion() if options.ego else None, [], []
-    times = [place / options.rate for place in range(len(dataset))]
+    ego, frames = EgoMotion() if options.ego else None, []
+    times = [one.time for one in told] or [n / options.rate for n in range(len(dataset))]
+    poses = [one.pose for one in told] or [None] * len(dataset)
     reading = tqdm(dataset, desc="reading", total=len(dataset), unit="frame", disable=None)
-    for time, frame in zip(times, reading, strict=True):
-        poses.append(ego(frame.points, time) if ego else None)
+    for place, frame in enumerate(reading):
+        if ego:
+            poses[place] = ego(frame.points, times[place])
         frames.append(replace(frame, points=frame.points[:0]))
     objects = [NamedDetections(f.boxes, np.ones(len(f.boxes)), f.names) for f in frames]
-    return Drive(frames, Identified(labels, nearest_identities(labels)), objects, times, poses)
+    ids = identities(told, labels) or nearest_identities(labels)
+    unknown = (np.nan, np.nan)
+    velocities = [np.array([v or unknown for v in one.velocities or ()]) for one in told]
+    return Drive(frames, Identified(labels, ids), objects, times, poses, velocities)
 
 
-def all_runs(options: argparse.Namespace, drive: Drive) -> dict[str, list[Identified]]:
+def velocity_errors(
+    drive: Drive, followed: Sequence[Sequence[Result]], classes: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """By class, in m/s: how far the velocity of the nearest track is from an object's, where one
+    is within NEAR of the object and both have a velocity."""
+    found = {name: [np.zeros(0)] for name in classes}
+    for results in followed:
+        for objects, known, result in zip(drive.objects, drive.velocities, results, strict=False):
+            if result.velocities is None or not len(known):
+                continue
+            rows = nearest_of_class(objects, result.found, NEAR)
+            near = (rows >= 0) & np.isfinite(known).all(axis=1)
+            errors = np.linalg.norm(result.velocities[rows[near]] - known[near], axis=1)
+            for name in classes:
+                found[name].append(errors[np.array(objects.names)[near] == name])
+    joined = {name: np.concatenate(parts) for name, parts in found.items()}
+    return {name: errors for name, errors in joined.items() if len(errors)}
+
+
+def open_drive(
+    options: argparse.Namespace,
+) -> tuple[KittiDataset | FolderDataset, list[ImportedFrame]]:
+    """The labelled frames, and what a recording of `millisecond import` tells of each."""
+    root, split = options.root, options.split
+    if root.suffix != RECORDING:
+        return KittiDataset(root, split, options.classes), []
+    if split != "all":
+        raise ValueError(f"--split {split}: {root} is one recording already")
+    told = {one.name: one for one in read_recording(root)}
+    dataset = FolderDataset(root.absolute().parents[1], str(root), options.classes)
+    return dataset, [told[name] for name in dataset.frame_ids]
+
+
+def identities(told: Sequence[ImportedFrame], labels: Sequence[Labels]) -> list[np.ndarray]:
+    """Ids of a recording's objects; none where it does not tell them. Raises ValueError where label
+    files have other lines than the import wrote."""
+    for one, own in zip(told, labels, strict=bool(told)):
+        if one.tracks is None or len(one.tracks) != len(own):
+            number = "no" if one.tracks is None else len(one.tracks)
+            raise ValueError(
+                f"{one.name}: {len(own)} labelled objects, but {number} tracks in the recording; "
+                "the label file was changed, import it anew into another folder"
+            )
+    tracks = [track for one in told for track in one.tracks or ()]
+    if None in tracks:
+        return []
+    number = {track: place for place, track in enumerate(dict.fromkeys(tracks), start=1)}
+    return [np.array([number[t] for t in one.tracks or ()], np.int64) for one in told]
+
+
+def all_runs(options: argparse.Namespace, drive: Drive) -> dict[str, list[list[Result]]]:
     """The tracks to score, by the title of their table."""
-    how = ", tracked with the car's own motion" if options.ego else ", tracked"
+    posed = drive.poses[0] is not None
+    how = ", tracked with the car's own motion" if posed else ", tracked"
     if options.results is None:
         if not any(len(found.names) for found in drive.objects):
             raise ValueError(f"{options.root}: its labels have no objects that could be tracked")
@@ -147,22 +214,23 @@ def all_runs(options: argparse.Namespace, drive: Drive) -> dict[str, list[Identi
     results = [read_result(options.results / f"{frame.frame_id}.json") for frame in drive.frames]
     if all(result.ids is None for result in results):
         least = options.score or 0.0
-        chosen = [found.select(np.flatnonzero(found.scores >= least)) for found, _ in results]
+        all_found = (result.found for result in results)
+        chosen = [found.select(np.flatnonzero(found.scores >= least)) for found in all_found]
         return {f"detections that score at least {least:g}{how}": [follow(drive, chosen)]}
     if options.ego or options.score is not None:
         raise ValueError(
             f"{options.results}: these are tracks already; --ego and --score are for detections"
         )
-    return {f"tracks of {options.results}": [in_camera(drive, results)]}
+    return {f"tracks of {options.results}": [results]}
 
 
-def follow(drive: Drive, detections: Sequence[NamedDetections]) -> Identified:
+def follow(drive: Drive, detections: Sequence[NamedDetections]) -> list[Result]:
     """The tracks of a new tracker through the drive."""
     tracker, results = Tracker(), []
     for found, time, pose in zip(detections, drive.times, drive.poses, strict=True):
         tracks = tracker.update(found, time, pose)
-        results.append(Result(NamedDetections(*tracks[:3]), tracks.ids))
-    return in_camera(drive, results)
+        results.append(Result(NamedDetections(*tracks[:3]), tracks.ids, tracks.velocities))
+    return results
 
 
 def in_camera(drive: Drive, results: Sequence[Result]) -> Identified:

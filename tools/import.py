@@ -22,22 +22,26 @@ from millisecond.data.datasets.published import (
     PublishedDrive,
     PublishedScan,
     PublishedSet,
+    places_of,
     points_of,
+    velocities_of,
 )
 from millisecond.data.files import locked, read_text, replacing, write_lines, write_text
 from millisecond.data.folder.labels import label_lines
 from millisecond.data.formats.pcd import write_pcd
 from millisecond.data.formats.points import require_scan
 from millisecond.data.kitti.layout import NAME
+from millisecond.detector.config import load_config
 from millisecond.tools.program import number, one_line, output_path, parser_of, run
 
 EXAMPLE = """examples:
   millisecond import nuscenes /data/nuscenes plain
   millisecond import argoverse2 /data/av2 plain --sweeps 5
 
-Writes OUT/points/NAME.pcd and OUT/labels/NAME.txt, the splits in OUT/ImageSets, and times, poses
-and track ids of each recording in OUT/sequences. x points forward, y left, z up. The same command
-goes on where it was stopped, and tries again what was missing. docs/datasets.md says more.
+Writes OUT/points/NAME.pcd and OUT/labels/NAME.txt, the splits in OUT/ImageSets, and times, poses,
+track ids and velocities of each recording in OUT/sequences, which `millisecond detect --track`
+takes. x points forward, y left, z up. The same command goes on where it was stopped, and tries
+again what was missing. docs/datasets.md says more.
 """
 STOPPED = "stopped; the same command goes on from here"
 MARK = "import.json"
@@ -69,24 +73,40 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=renaming,
         default=[],
         metavar="OLD=NEW",
-        help="name objects of a class of the data set so (default: the table in docs/datasets.md)",
+        help="name objects of a class of the data set so, or as the classes of a configuration "
+        "FILE.yaml have it, by `name` and `also` (default: the table in docs/datasets.md)",
     )
     return parser.parse_args(arguments)
 
 
-def renaming(text: str) -> tuple[str, str]:
+def renaming(text: str) -> str:
     old, equals, new = text.partition("=")
-    if not (old and equals and new.split() == [new]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not OLD=NEW, NEW one word")
-    return old, new
+    if not (text.endswith(".yaml") or (old and equals and new.split() == [new])):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither OLD=NEW, NEW one word, nor .yaml")
+    return text
+
+
+def table_of(words: Sequence[str]) -> dict[str, str]:
+    """New names by old ones. Raises ValueError or FileNotFoundError for a configuration."""
+    table = {}
+    for word in words:
+        if word.endswith(".yaml"):
+            for kind in load_config(word).classes:
+                table |= dict.fromkeys((kind.name, *kind.also), kind.name)
+        else:
+            old, _, new = word.partition("=")
+            table[old] = new
+    return table
 
 
 def import_dataset(options: argparse.Namespace) -> None:
     """Write what is not there yet. Raises ValueError in the end where scans were left out."""
-    root, output, given = options.root, options.output, dict(options.classes)
+    root, output, given = options.root, options.output, table_of(options.classes)
     if not root.is_dir():
         raise FileNotFoundError(f"{root}: no such folder; give the folder of the data set")
-    require_own(output, settings := settings_of(options))
+    settings = {"dataset": options.dataset, "sweeps": options.sweeps}
+    settings["classes"] = dict(sorted(given.items()))
+    require_own(output, settings)
     kind = DATA_SETS[options.dataset]
     with locked(output):
         write_text(output / MARK, json.dumps(settings) + "\n")
@@ -96,8 +116,9 @@ def import_dataset(options: argparse.Namespace) -> None:
             writer.write(recording, bar)
         bar.close()
         writer.write_splits()
-    for old in given.keys() - writer.seen.keys():
-        print(f"--classes {old}={given[old]}: no object is called {old}")
+    for word in options.classes:
+        if (old := word.partition("=")[0]) != word and old not in writer.seen:
+            print(f"--classes {word}: no object is called {old}")
     objects = ", ".join(f"{count} {name}" for name, count in sorted(writer.seen.items()))
     print(
         f"{output}: {writer.imported} scans; objects by the data set's names: {objects or 'none'}"
@@ -107,12 +128,6 @@ def import_dataset(options: argparse.Namespace) -> None:
             f"{writer.left_out} scans or recordings were left out, see the lines above; the same "
             "command tries them again"
         )
-
-
-def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """All on which the written files depend, but for the data set's own files."""
-    classes = dict(sorted(options.classes))
-    return {"dataset": options.dataset, "sweeps": options.sweeps, "classes": classes}
 
 
 def require_own(output: Path, settings: dict[str, Any]) -> None:
@@ -145,25 +160,17 @@ class Writer:
 
     def write(self, recording: PublishedDrive, bar: tqdm) -> None:
         """Write the scans of a recording; say in one line each which are left out and why."""
-        lines, wrong, last = [], [], -np.inf
-        try:
-            require_name(recording.name)
-            for make in recording.scans():
-                try:
-                    scan = make()
-                    if scan.sweep.time <= last:
-                        raise ValueError(
-                            f"{scan.name}: its time {scan.sweep.time:.6f} s is not after "
-                            f"{last:.6f} s, the time of the scan before"
-                        )
-                    lines.append(self._write(scan))
-                    last = scan.sweep.time
-                    self._splits.setdefault(recording.split, []).append(scan.name)
-                except (ValueError, OSError, OverflowError) as error:
-                    wrong.append(one_line(error))
-                bar.update()
-        except (ValueError, OSError) as error:
-            wrong.append(one_line(error))
+        scans, wrong, lines = *scans_of(recording), []
+        near = [(scan.sweep.time, places_of(scan)) for scan in scans]
+        bar.update(len(wrong))
+        for place, scan in enumerate(scans):
+            try:
+                velocities = velocities_of(scan, near[max(place - 1, 0) : place + 2])
+                lines.append(self._write(scan, velocities))
+                self._splits.setdefault(recording.split, []).append(scan.name)
+            except (ValueError, OSError, OverflowError) as error:
+                wrong.append(one_line(error))
+            bar.update()
         if lines:
             write_lines(self._output / "sequences" / f"{recording.name}.jsonl", lines)
         self.imported, self.left_out = self.imported + len(lines), self.left_out + len(wrong)
@@ -171,7 +178,7 @@ class Writer:
         for line in [*wrong[:TOLD], *([more] if len(wrong) > TOLD else [])]:
             tqdm.write(f"left out: {line}", file=sys.stderr)
 
-    def _write(self, scan: PublishedScan) -> str:
+    def _write(self, scan: PublishedScan, velocities: Sequence[list[float] | None]) -> str:
         """Write a scan's files; returns what they cannot hold as a line of JSON."""
         require_name(scan.name)
         objects = scan.objects or []
@@ -189,8 +196,9 @@ class Writer:
             write_lines(label, label_lines(found))
         self.seen.update(one.kind for one in objects)
         pose = None if scan.sweep.pose is None else scan.sweep.pose.tolist()
-        tracks = None if scan.objects is None else [one.track for one in objects]
-        told = {"name": scan.name, "time": scan.sweep.time, "pose": pose, "tracks": tracks}
+        told = {"name": scan.name, "time": scan.sweep.time, "pose": pose, "tracks": None}
+        if scan.objects is not None:
+            told |= {"tracks": [one.track for one in objects], "velocities": velocities}
         return json.dumps(told)
 
     def _name(self, kind: str, place: str) -> str:
@@ -206,6 +214,29 @@ class Writer:
         for split, names in self._splits.items():
             new = [name for name in names if name not in known]
             write_lines(folder / f"{split}.txt", [*lists.get(split, ()), *new])
+
+
+def scans_of(recording: PublishedDrive) -> tuple[list[PublishedScan], list[str]]:
+    """The scans of a recording, without their points, and lines on those that cannot be made."""
+    scans: list[PublishedScan] = []
+    wrong, last = [], -np.inf
+    try:
+        require_name(recording.name)
+        for make in recording.scans():
+            try:
+                scan = make()
+                if scan.sweep.time <= last:
+                    raise ValueError(
+                        f"{scan.name}: its time {scan.sweep.time:.6f} s is not after "
+                        f"{last:.6f} s, the time of the scan before"
+                    )
+                scans.append(scan)
+                last = scan.sweep.time
+            except (ValueError, OSError, OverflowError) as error:
+                wrong.append(one_line(error))
+    except (ValueError, OSError) as error:
+        wrong.append(one_line(error))
+    return scans, wrong
 
 
 def require_name(name: str) -> None:

@@ -65,6 +65,10 @@ class PublishedSet(NamedTuple):
     recordings: Callable[[Path], Iterator[PublishedDrive]]
 
 
+def scan_name(recording: str, moment: object) -> str:
+    return f"{recording}_{moment}"
+
+
 def points_of(scan: PublishedScan, sweeps: int) -> np.ndarray:
     """The points of a scan [P, C] float32; of several sweeps together, with the time by which each
     is older than the scan as a further column, in seconds.
@@ -91,6 +95,39 @@ def points_of(scan: PublishedScan, sweeps: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
+LONGEST = 1.5  # seconds between two scans that give a velocity
+Places = dict[str, np.ndarray]  # [3] in the world, by track
+
+
+def places_of(scan: PublishedScan) -> Places:
+    """Where the objects are; of none without tracks or a pose."""
+    pose = scan.sweep.pose
+    if pose is None:
+        return {}
+    tracked = (one for one in scan.objects or () if one.track is not None)
+    with np.errstate(over="ignore", invalid="ignore"):  # poses that no car has had
+        return {str(one.track): pose[:3, :3] @ one.box[:3] + pose[:3, 3] for one in tracked}
+
+
+def velocities_of(
+    scan: PublishedScan, near: Sequence[tuple[float, Places]]
+) -> list[list[float] | None]:
+    """Of each object: m/s over ground, along x and y of the scan; None if its track is in no other
+    scan. near: times and places of the scan before, of this and of the next one."""
+    found: list[list[float] | None] = []
+    for one in scan.objects or ():
+        seen = [(time, places[one.track]) for time, places in near if one.track in places]
+        seconds = seen[-1][0] - seen[0][0] if seen else 0.0
+        if scan.sweep.pose is None or not 0 < seconds <= LONGEST * (len(seen) - 1):
+            found.append(None)
+            continue
+        with np.errstate(over="ignore", invalid="ignore"):  # poses that no car has had
+            velocity = (seen[-1][1] - seen[0][1]) / seconds @ scan.sweep.pose[:3, :3]
+        right = np.isfinite(velocity).all()
+        found.append(velocity[:2].round(4).tolist() if right else None)
+    return found
+
+
 def _pose(shift: Any, turn: Any, place: str) -> np.ndarray:
     """[4, 4] from x, y, z in metres and a quaternion x, y, z, w."""
     rotation = require("scipy.spatial.transform", "a quaternion").Rotation
@@ -114,13 +151,13 @@ def _box(pose: np.ndarray, size: Iterable[float], place: str) -> list[float]:
     return checked_box(box, place)
 
 
-def _names(**groups: str) -> dict[str, str]:
+def names_by(**groups: str) -> dict[str, str]:
     """The names in the labels by the data set's own names, which are given as one text."""
     kept = {name: name for name in groups.pop("kept", "").split()}
     return kept | {name: label for label, names in groups.items() for name in names.split()}
 
 
-def _json(path: Path, hook: Callable[[dict], Any] | None = None) -> Any:
+def json_of(path: Path, hook: Callable[[dict], Any] | None = None) -> Any:
     require_file(path)
     try:
         with path.open(encoding="utf-8") as file:
@@ -129,7 +166,7 @@ def _json(path: Path, hook: Callable[[dict], Any] | None = None) -> Any:
         raise ValueError(f"{path}: not JSON, or cut off ({str(error)[:80]})") from None
 
 
-NUSCENES = _names(
+NUSCENES = names_by(
     Car="vehicle.car",
     Truck="vehicle.truck",
     Bus="vehicle.bus.bendy vehicle.bus.rigid",
@@ -156,6 +193,7 @@ RIDER = "cycle.with_rider"
 
 SCHEMA = {"timestamp": int, "is_key_frame": bool, "attribute_tokens": list}
 SCHEMA |= dict.fromkeys(("translation", "rotation", "size"), list)  # all others are texts
+SCHEMA |= dict.fromkeys(("num_lidar_pts", "num_radar_pts"), int)
 
 
 class _Table(dict[str, dict]):
@@ -173,7 +211,7 @@ class _Table(dict[str, dict]):
                     raise ValueError(f"{self.path}: a record without {key} as in v1.0's schema")
             return {key: row[key] for key in kept} if wanted(row) else None
 
-        rows = _json(self.path, record)
+        rows = json_of(self.path, record)
         if not isinstance(rows, list):
             raise ValueError(f"{self.path}: not a list of records, as v1.0 has")
         super().__init__((row["token"], row) for row in rows if row)
@@ -190,10 +228,11 @@ class _Table(dict[str, dict]):
         return f"{self.path}, {token}"
 
 
-class _Nuscenes:
+class Nuscenes:
     """Scans at the keyframes, which are labelled; sweeps are all that LIDAR_TOP measured."""
 
-    def __init__(self, root: Path):
+    def __init__(self, root: Path, box_keys: str = ""):
+        """box_keys: that records of boxes are to keep too."""
         folders = [root] if root.name.startswith("v1.0-") else sorted(root.glob("v1.0-*"))
         if len(folders) != 1:
             found = ", ".join(folder.name for folder in folders) or "none"
@@ -211,50 +250,60 @@ class _Nuscenes:
         self.categories, self.attributes = table("category", "name"), table("attribute", "name")
         self.instances = table("instance", "category_token")
         keys = "sample_token instance_token attribute_tokens translation rotation size"
-        self.boxes = table("sample_annotation", keys)
+        self.boxes = table("sample_annotation", f"{keys} {box_keys}")
         self.boxes_of: dict[str, list[str]] = {}
         for token, row in self.boxes.items():
             self.boxes_of.setdefault(row["sample_token"], []).append(token)
         self.keyframes = {r["sample_token"]: r for r in self.data.values() if r["is_key_frame"]}
+        self.samples = table("sample", "scene_token timestamp")
+        self.of_scene: dict[str, list[str]] = {}  # samples in the order of time
+        for token in sorted(self.samples, key=lambda token: self.samples[token]["timestamp"]):
+            self.of_scene.setdefault(self.samples[token]["scene_token"], []).append(token)
 
-    def recordings(self) -> Iterator[PublishedDrive]:
-        samples = _Table(self.folder, "sample", "scene_token timestamp")
-        of_scene: dict[str, list[str]] = {}
-        for token in sorted(samples, key=lambda token: samples[token]["timestamp"]):
-            of_scene.setdefault(samples[token]["scene_token"], []).append(token)
+    def split(self, scene: str) -> str:
+        """Of the scene of this name."""
+        if self._of_test:
+            return "test"
         ranges = NUSCENES_MINI_VAL if self.folder.name == "v1.0-mini" else NUSCENES_VAL
         ends = [[int(end) for end in part.split("-")] for part in ranges.split()]
         val = {f"scene-{n:04}" for part in ends for n in range(part[0], part[-1] + 1)}
-        for scene, tokens in of_scene.items():
+        return "val" if scene in val else "train"
+
+    def recordings(self) -> Iterator[PublishedDrive]:
+        for scene, tokens in self.of_scene.items():
             if scene not in self.scenes:  # said when its scans are asked for
                 yield PublishedDrive(scene, "train", partial(self.scenes.__missing__, scene))
                 continue
             name = self.scenes[scene]["name"]
-            split = "test" if self._of_test else "val" if name in val else "train"
-            yield PublishedDrive(
-                name, split, partial(list, [partial(self.scan, name, token) for token in tokens])
-            )
+            scans = [partial(self.scan, name, token) for token in tokens]
+            yield PublishedDrive(name, self.split(name), partial(list, scans))
 
     @property
     def _of_test(self) -> bool:
         return self.folder.name == "v1.0-test"
 
-    def scan(self, scene: str, sample: str) -> PublishedScan:
+    def keyframe(self, sample: str) -> dict:
         if sample not in self.keyframes:
             raise ValueError(f"{self.data.path}: no keyframe of LIDAR_TOP of the sample {sample}")
-        row = self.keyframes[sample]
+        return self.keyframes[sample]
+
+    def category(self, box: dict) -> str:
+        return self.categories[self.instances[box["instance_token"]]["category_token"]]["name"]
+
+    def scan(self, scene: str, sample: str) -> PublishedScan:
+        row = self.keyframe(sample)
         sweep = self.sweep(row)
         assert sweep.pose is not None
         to_scan, objects = np.linalg.inv(sweep.pose), []
         for token in self.boxes_of.get(sample, ()):
             box, place = self.boxes[token], self.boxes.place(token)
-            kind = self.categories[self.instances[box["instance_token"]]["category_token"]]["name"]
+            kind = self.category(box)
             if RIDER in (self.attributes[known]["name"] for known in box["attribute_tokens"]):
                 kind += ".with_rider"
             width, length, height = _numbers(box["size"], 3, place)
             found = _box(to_scan @ self.boxes.pose(token), (length, width, height), place)
             objects.append(Cuboid(found, kind, box["instance_token"], place))
-        name = f"{scene}_{row['timestamp']}"
+        name = scan_name(scene, row["timestamp"])
         return PublishedScan(name, sweep, self.before(row), None if self._of_test else objects)
 
     def before(self, row: dict) -> Iterator[Sweep]:
@@ -282,11 +331,11 @@ def _nuscenes_points(path: Path) -> np.ndarray:
     return np.column_stack([y, -x, z, intensity / FULL, ring])
 
 
-ARGOVERSE = _names(
+ARGOVERSE = names_by(
     Car="REGULAR_VEHICLE",
-    Truck="BOX_TRUCK TRUCK TRUCK_CAB",
-    Bus="ARTICULATED_BUS BUS SCHOOL_BUS",
-    Pedestrian="OFFICIAL_SIGNALER PEDESTRIAN",
+    Truck="TRUCK BOX_TRUCK TRUCK_CAB",
+    Bus="BUS ARTICULATED_BUS SCHOOL_BUS",
+    Pedestrian="PEDESTRIAN OFFICIAL_SIGNALER",
     Cyclist="BICYCLIST",
     Bicycle="BICYCLE",
     Motorcyclist="MOTORCYCLIST",
@@ -295,13 +344,13 @@ ARGOVERSE = _names(
     "MESSAGE_BOARD_TRAILER MOBILE_PEDESTRIAN_CROSSING_SIGN RAILED_VEHICLE SIGN STOP_SIGN STROLLER "
     "TRAFFIC_LIGHT_TRAILER VEHICULAR_TRAILER WHEELCHAIR WHEELED_DEVICE WHEELED_RIDER",
 )
-TEXTS = ("track_uuid", "category", "key.laser_object_id")  # columns of texts
+TEXTS = ("track_uuid", "category", "log_id", "key.laser_object_id")  # columns of texts
 LISTS = (".values", ".shape", ".transform")  # ends of columns of lists
 PLACED = ("qx", "qy", "qz", "qw", "tx_m", "ty_m", "tz_m")
 SIZES = ("length_m", "width_m", "height_m")
 
 
-def _columns(path: Path, columns: Sequence[str], **options: Any) -> list[np.ndarray]:
+def read_columns(path: Path, columns: Sequence[str], **options: Any) -> list[np.ndarray]:
     """The columns of a Feather or Parquet file; numbers unless TEXTS or LISTS name them."""
     kind = path.suffix[1:]
     arrow, library = (require(name, f"a .{kind} file") for name in ("pyarrow", f"pyarrow.{kind}"))
@@ -329,7 +378,7 @@ def _argoverse(root: Path) -> Iterator[PublishedDrive]:
 
 def _argoverse_scans(folder: Path) -> list[Callable[[], PublishedScan]]:
     path = folder / "city_SE3_egovehicle.feather"
-    times, *placed = _columns(path, ("timestamp_ns", *PLACED))
+    times, *placed = read_columns(path, ("timestamp_ns", *PLACED))
     rows = dict(zip(times.tolist(), np.stack(placed, axis=1), strict=True))
     clouds = folder / "sensors/lidar"
     stamps = {int(file.stem) for file in clouds.glob("*.feather") if file.stem.isdecimal()}
@@ -351,14 +400,14 @@ def _argoverse_scans(folder: Path) -> list[Callable[[], PublishedScan]]:
         stamp = ordered[place]
         objects = None if found is None else [make() for make in found.get(stamp, ())]
         earlier = map(sweep, reversed(ordered[:place]))
-        return PublishedScan(f"{folder.name}_{stamp}", sweep(stamp), earlier, objects)
+        return PublishedScan(scan_name(folder.name, stamp), sweep(stamp), earlier, objects)
 
     return [partial(scan, place) for place in range(len(ordered))]
 
 
 def _argoverse_objects(path: Path) -> dict[int, list[Callable[[], Cuboid]]]:
     keys = ("timestamp_ns", "track_uuid", "category", *PLACED, *SIZES)
-    stamps, tracks, kinds, *numbers = _columns(path, keys)
+    stamps, tracks, kinds, *numbers = read_columns(path, keys)
     found: dict[int, list[Callable[[], Cuboid]]] = {}
     for row, (stamp, track, kind) in enumerate(zip(stamps.tolist(), tracks, kinds, strict=True)):
         values = np.array([column[row] for column in numbers], np.float64)
@@ -374,13 +423,13 @@ def _argoverse_object(values: np.ndarray, kind: str, track: str, place: str) -> 
 
 
 def _argoverse_points(path: Path) -> np.ndarray:
-    *places, intensity, ring = _columns(path, ("x", "y", "z", "intensity", "laser_number"))
+    *places, intensity, ring = read_columns(path, ("x", "y", "z", "intensity", "laser_number"))
     scaled = intensity.astype(np.float32) / FULL
     return np.column_stack([*places, scaled, ring]).astype(np.float32)
 
 
-KITTI = _names(Person_sitting="Person Person_sitting", kept="Car Cyclist Misc Pedestrian Tram")
-KITTI |= _names(kept="Truck Van")
+KITTI = names_by(Person_sitting="Person Person_sitting", kept="Car Cyclist Misc Pedestrian Tram")
+KITTI |= names_by(kept="Truck Van")
 KITTI_RATE = 10.0  # scans per second: the benchmark has no times
 KITTI_SPLITS = {"training": "train", "testing": "test"}
 EARTH = 6378137.0  # metres, the radius in KITTI's projection of latitude and longitude
@@ -417,7 +466,7 @@ def _kitti_scans(part: Path, drive: str) -> list[Callable[[], PublishedScan]]:
             lines = of_frame.get(number, ())
             objects = [_kitti_object(words, line, calibration) for words, line in lines]
         earlier = map(sweep, reversed(ordered[:place]))
-        name = f"{part.name}_{drive}_{number:06d}"
+        name = scan_name(f"{part.name}_{drive}", f"{number:06d}")
         return PublishedScan(name, sweep(number), earlier, objects)
 
     return [partial(scan, place) for place in range(len(ordered))]
@@ -471,7 +520,7 @@ def _kitti_poses(path: Path, calib: Path) -> list[np.ndarray]:
     return poses
 
 
-ONCE = _names(kept="Bus Car Cyclist Pedestrian Truck")
+ONCE = names_by(kept="Bus Car Cyclist Pedestrian Truck")
 ONCE_SPLITS = {  # sequences; all others have no labels
     "train": "000076 000080 000092 000104 000113 000121",
     "val": "000027 000028 000112 000201",
@@ -492,7 +541,7 @@ def _once(root: Path) -> Iterator[PublishedDrive]:
 
 
 def _once_scans(path: Path) -> list[Callable[[], PublishedScan]]:
-    content = _json(path)
+    content = json_of(path)
     frames = content.get("frames") if isinstance(content, dict) else None
     if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
         raise ValueError(f"{path}: has no list frames, as ONCE has")
@@ -512,7 +561,9 @@ def _once_scans(path: Path) -> list[Callable[[], PublishedScan]]:
         if annos is not None and not (isinstance(annos, dict) and "names" not in annos):
             objects = _once_objects(annos, place)
         earlier = map(sweep, reversed(range(number)))
-        return PublishedScan(f"{path.stem}_{frames[number]['frame_id']}", own, earlier, objects)
+        return PublishedScan(
+            scan_name(path.stem, frames[number]["frame_id"]), own, earlier, objects
+        )
 
     return [partial(scan, number) for number in range(len(frames))]
 
@@ -535,7 +586,7 @@ def _once_points(path: Path) -> np.ndarray:
     return np.column_stack([-y, x, z, intensity])
 
 
-WAYMO = _names(Car="VEHICLE", Pedestrian="PEDESTRIAN", Cyclist="CYCLIST", kept="SIGN UNKNOWN")
+WAYMO = names_by(Car="VEHICLE", Pedestrian="PEDESTRIAN", Cyclist="CYCLIST", kept="SIGN UNKNOWN")
 WAYMO_TYPES = ("UNKNOWN", "VEHICLE", "PEDESTRIAN", "SIGN", "CYCLIST")  # by their numbers
 WAYMO_SPLITS = {"training": "train", "validation": "val", "testing": "test"}
 STAMP, LASER, TOP = "key.frame_timestamp_micros", "key.laser_name", 1
@@ -555,7 +606,7 @@ def _waymo_scans(clouds: Path) -> list[Callable[[], PublishedScan]]:
     part = clouds.parents[1]
     motion, labels = (part / name / clouds.name for name in ("vehicle_pose", "lidar_box"))
     key = "[VehiclePoseComponent].world_from_vehicle.transform"
-    stamps, transforms = _columns(motion, (STAMP, key))
+    stamps, transforms = read_columns(motion, (STAMP, key))
     rows = dict(zip(stamps.tolist(), transforms, strict=True))
     lasers = _waymo_lasers(part / "lidar_calibration" / clouds.name)
     found = None if part.name == "testing" else _waymo_objects(labels)
@@ -571,7 +622,7 @@ def _waymo_scans(clouds: Path) -> list[Callable[[], PublishedScan]]:
         stamp = ordered[place]
         objects = None if found is None else [make() for make in found.get(stamp, ())]
         earlier = map(sweep, reversed(ordered[:place]))
-        return PublishedScan(f"{clouds.stem}_{stamp}", sweep(stamp), earlier, objects)
+        return PublishedScan(scan_name(clouds.stem, stamp), sweep(stamp), earlier, objects)
 
     return [partial(scan, place) for place in range(len(ordered))]
 
@@ -590,7 +641,7 @@ def _waymo_lasers(path: Path) -> dict[int, tuple[np.ndarray, Callable[[int], np.
     """Of each laser: its pose in the car, and the inclinations of so many rows of its image."""
     calibration = "[LiDARCalibrationComponent]"
     ends = ("extrinsic.transform", *(f"beam_inclination.{key}" for key in ("min", "max", "values")))
-    columns = _columns(path, (LASER, *(f"{calibration}.{end}" for end in ends)))
+    columns = read_columns(path, (LASER, *(f"{calibration}.{end}" for end in ends)))
 
     def inclinations(low: float, high: float, values: np.ndarray | None, rows: int) -> np.ndarray:
         evenly = low + (np.arange(rows) + 0.5) / rows * (high - low)
@@ -610,7 +661,7 @@ def _waymo_objects(path: Path) -> dict[int, list[Callable[[], Cuboid]]]:
     keys = [f"[LiDARBoxComponent].box.{name}" for name in (*numbers, "heading")]
     keys = [STAMP, "key.laser_object_id", "[LiDARBoxComponent].type", *keys]
     found: dict[int, list[Callable[[], Cuboid]]] = {}
-    for stamp, track, kind, *box in zip(*_columns(path, keys), strict=True):
+    for stamp, track, kind, *box in zip(*read_columns(path, keys), strict=True):
         place = f"{path}, {STAMP} {stamp}, laser_object_id {track}"
         name = WAYMO_TYPES[int(kind)] if kind in range(len(WAYMO_TYPES)) else str(kind)
         maker = partial(_waymo_object, [float(value) for value in box], name, str(track), place)
@@ -628,12 +679,12 @@ def _waymo_points(
     """The points of all lasers and returns, in the frame of the car at the time of the scan."""
     chosen: dict[str, Any] = {"filters": [(STAMP, "=", stamp)], "partitioning": None}
     keys = [f"[LiDARComponent].{name}.{key}" for name in RETURNS for key in ("values", "shape")]
-    names, *images = _columns(path, (LASER, *keys), **chosen)
+    names, *images = read_columns(path, (LASER, *keys), **chosen)
     if not len(names):
         raise ValueError(f"{path}: no row with {STAMP} {stamp}")
     moving = path.parents[1] / "lidar_pose" / path.name
     keys = [f"[LiDARPoseComponent].{RETURNS[0]}.{key}" for key in ("values", "shape")]
-    tops, *motions = _columns(moving, (LASER, *keys), **chosen)
+    tops, *motions = read_columns(moving, (LASER, *keys), **chosen)
     motion = {top: both for top, *both in zip(tops.tolist(), *motions, strict=True)}
     parts = []
     for laser, *both in zip(names.tolist(), *images, strict=True):
@@ -690,7 +741,7 @@ def _of_image(
 
 
 DATA_SETS = {
-    "nuscenes": PublishedSet(RINGED, NUSCENES, lambda root: _Nuscenes(root).recordings()),
+    "nuscenes": PublishedSet(RINGED, NUSCENES, lambda root: Nuscenes(root).recordings()),
     "argoverse2": PublishedSet(RINGED, ARGOVERSE, _argoverse),
     "kitti-tracking": PublishedSet(RINGED[:4], KITTI, _kitti),
     "waymo": PublishedSet((*RINGED[:4], "elongation"), WAYMO, _waymo),

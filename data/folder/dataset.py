@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
 import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from millisecond.data.boxes import wrap_angle
 from millisecond.data.calibration import Calibration
+from millisecond.data.files import read_text
 from millisecond.data.folder.labels import (
     LabelledObjects,
     checked_box,
@@ -24,7 +28,7 @@ from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.frame import Frame
 from millisecond.data.kitti.dataset import DONT_CARE
 from millisecond.data.kitti.labels import Labels, boxes_to_labels, read_labels
-from millisecond.data.kitti.layout import listed_ids, some, split_name
+from millisecond.data.kitti.layout import NAME, RECORDING, listed_ids, some, split_name
 from millisecond.data.packed import Split
 
 __all__ = ["FolderDataset"]
@@ -40,9 +44,9 @@ class FolderLayout:
 
     root/points has a cloud per frame, root/labels a label file of the same name, and
     root/ImageSets/SPLIT.txt the names of the split's frames, one per line. A split that ends in
-    .txt is the path of such a list; `all` is every frame that has a cloud. Where labels are wanted,
-    frames without a label file are left out: nobody has said what is in them. An empty label file
-    is a frame without objects.
+    .txt is the path of such a list, one that ends in .jsonl a recording; `all` is every frame that
+    has a cloud. Where labels are wanted, frames without a label file are left out: nobody has said
+    what is in them. An empty label file is a frame without objects.
     """
 
     root: Path
@@ -127,7 +131,10 @@ def _ids(root: Path, split: str, clouds: Path, cloud_of: dict[str, Path]) -> tup
         if not cloud_of:
             raise FileNotFoundError(f"{clouds}: no clouds ({', '.join(SUFFIXES)}) in it")
         return tuple(cloud_of)
-    ids = listed_ids(root, split)
+    if split.endswith(RECORDING):
+        ids = tuple(frame.name for frame in read_recording(Path(split)))
+    else:
+        ids = listed_ids(root, split)
     missing = [name for name in ids if name not in cloud_of]
     if missing:
         raise FileNotFoundError(
@@ -135,6 +142,48 @@ def _ids(root: Path, split: str, clouds: Path, cloud_of: dict[str, Path]) -> tup
             "names; add the clouds or take the names out of the list"
         )
     return ids
+
+
+class ImportedFrame(NamedTuple):
+    """What `millisecond import` tells of a scan beside its cloud and its labels."""
+
+    name: str
+    time: float  # seconds
+    pose: np.ndarray | None  # [4, 4] float64, takes points of the scan to the world
+    tracks: list[str | None] | None  # of each labelled object; None: nobody has labelled the scan
+    velocities: list[list[float] | None] | None = None  # of each; m/s over ground along x and y
+
+
+def read_recording(path: Path) -> list[ImportedFrame]:
+    """The scans of root/sequences/RECORDING.jsonl, the earliest first. Raises ValueError, naming
+    the line, for anything else, and where only some scans have poses."""
+    frames: list[ImportedFrame] = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        try:
+            frame = ImportedFrame(**json.loads(line))
+            good = bool(NAME.fullmatch(frame.name)) and math.isfinite(frame.time)
+            if frame.pose is not None:
+                pose = np.array(frame.pose, np.float64)
+                frame = frame._replace(pose=pose)
+                good = good and pose.shape == (4, 4) and bool(np.isfinite(pose).all())
+            good = good and isinstance(frame.tracks, list | None)
+            if frame.velocities is not None:
+                known = [one for one in frame.velocities if one is not None]
+                speeds = np.array(known, np.float64).reshape(-1, 2)
+                good = good and bool(np.isfinite(speeds).all())
+                good = good and len(frame.velocities) == len(frame.tracks or ())
+        except (ValueError, TypeError, RecursionError):
+            good = False
+        if not good:
+            raise ValueError(f"{path}, line {number}: not a scan as millisecond import writes it")
+        if frames and frame.time <= frames[-1].time:
+            raise ValueError(f"{path}, line {number}: its time is not after the one before")
+        if frames and (frame.pose is None) != (frames[-1].pose is None):
+            raise ValueError(f"{path}, line {number}: poses are of all scans, or of none")
+        frames.append(frame)
+    if not frames:
+        raise ValueError(f"{path}: names no scans")
+    return frames
 
 
 class FolderDataset(Split):

@@ -121,19 +121,22 @@ def write_labels(path: Path | str, labels: Labels) -> None:
     Numbers have DECIMALS decimals, scores as many as tell two float32 apart: equal scores would be
     ranked by chance. Raises ValueError for a type that is not one word.
     """
-    lines = []
     for name in labels.types.tolist():
         if name.split() != [name]:
             raise ValueError(f"{path}: type {name!r} is not one word, nothing could read it back")
-    for i in range(len(labels)):
-        length, height, width = labels.size[i]
-        numbers = [labels.alpha[i], *labels.bbox[i], height, width, length]
-        numbers += [*labels.location[i], labels.rotation_y[i]]
-        words = [labels.types[i], f"{labels.truncated[i]:g}", str(labels.occluded[i])]
-        words += [f"{number:.{DECIMALS}f}" for number in numbers]
-        words += [] if labels.score is None else [f"{labels.score[i]:.9g}"]
-        lines.append(" ".join(words) + "\n")
+    lines = [label_words(labels, i) + "\n" for i in range(len(labels))]
     write_text(path, "".join(lines))
+
+
+def label_words(labels: Labels, i: int) -> str:
+    """The line of an object."""
+    length, height, width = labels.size[i]
+    numbers = [labels.alpha[i], *labels.bbox[i], height, width, length]
+    numbers += [*labels.location[i], labels.rotation_y[i]]
+    words = [labels.types[i], f"{labels.truncated[i]:g}", str(labels.occluded[i])]
+    words += [f"{number:.{DECIMALS}f}" for number in numbers]
+    words += [] if labels.score is None else [f"{labels.score[i]:.9g}"]
+    return " ".join(words)
 
 
 def _number(word: str, field: int, path: Path, line: int) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 from millisecond.data.files import read_text
 
 NAME = re.compile(r"[\w-][\w.-]*")
+RECORDING = ".jsonl"  # a recording of `millisecond import`, see `read_recording`
 
 
 def check_name(split: str) -> None:
@@ -62,7 +63,7 @@ def listed_ids(root: Path, split: str) -> tuple[str, ...]:
 def split_name(root: Path, split: str, ids: Sequence[str]) -> str:
     """What files of a split are called. A list outside of root/ImageSets gets a number too, made
     from its frames: several lists may be called train.txt."""
-    if not split.endswith(".txt"):
+    if not split.endswith((".txt", RECORDING)):
         return split
     path = Path(split)
     if path.resolve().parent == (root / "ImageSets").resolve():

@@ -13,8 +13,12 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+import numpy as np
+
 from millisecond.data.files import file_system, is_uri, read_text, require
+from millisecond.data.folder.dataset import read_recording
 from millisecond.data.formats.clouds import SUFFIXES
+from millisecond.data.kitti.layout import RECORDING
 from millisecond.data.live.folder import INNER, Companions, companions_of
 from millisecond.data.live.recording import SUFFIXES as BAGS
 from millisecond.data.live.recording import is_bag
@@ -30,6 +34,8 @@ class ScanFile(NamedTuple):
     path: Path
     time: float | None = None  # seconds, where the drive tells it
     uri: str = ""  # of the file system that has the path, if it is not the local one
+    recording: str = ""  # of an imported data set, whose scan it is
+    pose: np.ndarray | None = None  # [4, 4] to the world, where the recording tells it
 
 
 class RecordedScans(NamedTuple):
@@ -50,8 +56,8 @@ class Unit(NamedTuple):
 
 def find_inputs(inputs: Sequence[str]) -> list[ScanFile | RecordedScans]:
     """The scans of files, folders (with all folders in them), drives, bags, packets, patterns such
-    as "*/*.bin", URIs such as s3://bucket/drives and lists: text files that name an input per line,
-    below their own folder.
+    as "*/*.bin", URIs such as s3://bucket/drives, recordings of `millisecond import` (.jsonl) and
+    lists: text files that name an input per line, below their own folder.
 
     The order is the order of the inputs, then of names. Raises FileNotFoundError or ValueError for
     what is not there, has no end, or has the name of another one.
@@ -88,6 +94,11 @@ def _found(name: str, listed: Path | None = None) -> Iterator[ScanFile | Recorde
         yield from _in_folder(path)
     elif path.is_file() and path.suffix.lower() == LIST:
         yield from _in_list(path)
+    elif path.is_file() and path.suffix == RECORDING:
+        clouds = path.absolute().parents[1] / "points"
+        for one in read_recording(path):
+            cloud = clouds / f"{one.name}.pcd"
+            yield ScanFile(one.name, cloud, one.time, recording=str(path), pose=one.pose)
     elif path.is_file():
         inner = listed and not Path(name).is_absolute() and ".." not in Path(name).parts
         yield ScanFile(str(Path(name).with_suffix("")) if inner else path.stem, path)

@@ -41,13 +41,14 @@ class ScanRead(NamedTuple):
 
     name: str  # of its results
     title: str  # for messages
-    source: str  # the recording's name, empty for files
+    source: str  # the recording's name, empty for files that are of none
     number: Number
     time: float | None  # seconds, where the source tells it
     points: Any  # [P, C] float32; valid until its chunk is released
     facts: Any = None  # what the clerk found out about it
     error: Exception | None = None
     there: bool = False  # its results were there already; it was not read
+    pose: np.ndarray | None = None  # [4, 4] to the world, where the source tells it
 
 
 NO_POINTS = np.zeros((0, 4), np.float32)
@@ -193,7 +194,8 @@ class _Desk:
         return self._next_of(job.recording, job.number[0])
 
     def _file(self, number: Number, file: ScanFile) -> ScanRead:
-        read = ScanRead(file.name, file.path.name, "", number, file.time, NO_POINTS)
+        title, source = file.path.name, file.recording
+        read = ScanRead(file.name, title, source, number, file.time, NO_POINTS, pose=file.pose)
         return self._taken(read, file)
 
     def _taken(self, read: ScanRead, scan: ScanFile | LiveScan) -> ScanRead:

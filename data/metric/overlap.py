@@ -296,6 +296,11 @@ class CentreMatches:
         self._partner = np.full(len(rank), -1)
         self._partner[pairs.detections[taken]] = pairs.truth[taken]
 
+    def best_first(self) -> tuple[np.ndarray, np.ndarray]:
+        """The detections, and the object that each found, -1 for none."""
+        own = self._own[_best_first(self._found.scores[self._own])]
+        return own, self._partner[own]
+
     def average_precision(self, group: Group) -> float | None:
         """In percent; None where the group has no object.
 

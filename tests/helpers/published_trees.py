@@ -105,7 +105,10 @@ def annotation(box: np.ndarray, kind: str, sample: str, lidar: Placed) -> dict:
     row = {"token": f"b-{sample}-{kind}", "sample_token": sample, "instance_token": f"i-{kind}"}
     row |= {"attribute_tokens": ["a"] if kind == "vehicle.bicycle" else [], "num_lidar_pts": 3}
     row |= {"translation": place.shift.tolist(), "rotation": place.turn.tolist()}
-    return row | {"size": box[[4, 3, 5]].tolist(), "visibility_token": "4", "prev": "", "next": ""}
+    scene, _, number = sample.rpartition("-")
+    chain = ("", f"b-{scene}-1-{kind}") if number == "0" else (f"b-{scene}-0-{kind}", "")
+    row |= dict(zip(("prev", "next"), chain, strict=True))
+    return row | {"size": box[[4, 3, 5]].tolist(), "visibility_token": "4", "num_radar_pts": 0}
 
 
 def write_nuscenes(root: Path, version: str = "v1.0-trainval") -> dict[str, Truth]:

@@ -11,12 +11,14 @@ import pytest
 from millisecond.data.boxes import points_in_boxes
 from millisecond.data.datasets import open_dataset
 from millisecond.data.folder.labels import read_json_labels, read_text_labels
+from millisecond.data.formats.pcd import write_pcd
 from millisecond.data.kitti.dataset import KittiDataset
 from millisecond.data.kitti.labels import read_labels
 from millisecond.data.metric.matching import box_iou
 from millisecond.data.simulator import write_drive
 from millisecond.detector.detection_files import read_result
 from millisecond.detector.draw.style import CLASS_COLOURS, FAINT
+from millisecond.detector.tracking import EgoMotion
 from millisecond.tools import autolabel, visualize
 from millisecond.tools.autolabel import main
 from tests.helpers.warm_processes import WarmProcess
@@ -92,6 +94,34 @@ def test_labels_tracks_and_list_are_of_the_same_objects(drive, first):
             assert listed[track]["labelled"] and listed[track]["class"] == kind
             seen.add(track)
     assert seen == {track for track, one in listed.items() if one["labelled"]} and seen
+
+
+def test_a_recording_of_an_imported_data_set_tells_the_poses(drive, first, tmp_path, monkeypatch):
+    """The same drive from a sensor that stands otherwise: the same objects."""
+    ego, lines, turn = EgoMotion(), [], np.radians(30)
+    to_network = np.eye(4)
+    to_network[:2, :2] = [[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]
+    to_network[2, 3] = 0.4
+    (tmp_path / "plain/points").mkdir(parents=True)
+    (tmp_path / "plain/sequences").mkdir()
+    for number, frame in enumerate(KittiDataset(drive, "all", crop=False)):
+        pose, points = ego(frame.points, number / 10) @ to_network, frame.points.copy()
+        points[:, :3] = (points[:, :3] - to_network[:3, 3]) @ to_network[:3, :3]
+        write_pcd(tmp_path / f"plain/points/{frame.frame_id}.pcd", points)
+        told = {"name": frame.frame_id, "time": 1.5e9 + number / 10, "pose": pose.tolist()}
+        lines.append(json.dumps({**told, "tracks": None}))
+    recording = tmp_path / "plain/sequences/r.jsonl"
+    recording.write_text("\n".join(lines))
+    monkeypatch.setattr(autolabel, "EgoMotion", lambda: pytest.fail("the poses are known"))
+    more = ("--turn", "30", "--shift-z", "0.4")
+    assert label(recording, tmp_path / "output", *more) == 0
+    for name in (f"{number:06d}" for number in range(SCANS)):
+        found = read_text_labels(tmp_path / f"output/labels/{name}.txt")
+        wanted = read_text_labels(first / f"labels/{name}.txt")
+        assert sorted(found.names) == sorted(wanted.names)
+        centres = found.boxes[:, :3] @ to_network[:3, :3].T + to_network[:3, 3]
+        apart = np.linalg.norm(centres[:, None] - wanted.boxes[None, :, :3], axis=2)
+        assert apart.min(axis=1).max() < 0.05
 
 
 def test_a_second_run_writes_the_same_bytes(drive, first, output):

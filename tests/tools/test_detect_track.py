@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from millisecond.data.formats.pcd import write_pcd
 from millisecond.data.kitti.labels import read_labels
 from millisecond.detector import Detector
 from millisecond.detector.inference import Detections
@@ -117,3 +118,56 @@ def test_ego_and_rate_without_track_and_odd_rates_are_refused(tmp_path, weights,
         assert run(*common, "--track", "--rate", rate) == 2
         assert "not a frequency above 0" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_recording_of_an_imported_data_set_tells_times_and_poses(
+    tmp_path, weights, scans, monkeypatch
+):
+    """The car with the sensor drives at 5 m/s; each recording has tracks of its own."""
+    times, turn = [], np.array([[0, -1, 0], [1, 0, 0], [0, 0, 1]])
+
+    def update(self, found, time, pose=None, original=Tracker.update):
+        times.append(time)
+        return original(self, found, time, pose)
+
+    monkeypatch.setattr(Tracker, "update", update)
+    for recording in ("r1", "r2"):
+        lines = []
+        for place, name in enumerate(NAMES):
+            points = np.fromfile(scans / f"{name}.bin", "<f4").reshape(-1, 4)
+            (tmp_path / "plain/points").mkdir(parents=True, exist_ok=True)
+            write_pcd(tmp_path / f"plain/points/{recording}_{name}.pcd", points)
+            pose = np.eye(4)
+            pose[:3, :3], pose[:3, 3] = turn, (700, 900 + 0.5 * place, 3)
+            told = {"name": f"{recording}_{name}", "time": 1.5e9 + place / 10}
+            lines.append(json.dumps({**told, "pose": pose.tolist(), "tracks": None}))
+        (tmp_path / "plain/sequences").mkdir(exist_ok=True)
+        (tmp_path / f"plain/sequences/{recording}.jsonl").write_text("\n".join(lines))
+    paths = sorted((tmp_path / "plain/sequences").iterdir())
+    assert run("--weights", weights, *paths, "--track", "--output", tmp_path / "out") == 0
+    for recording in ("r1", "r2"):
+        found = results(tmp_path / "out", [f"{recording}_{name}" for name in NAMES])
+        assert [one["ids"] for one in found] == [[], *[[1, 2]] * 4]
+        # over ground, along the axes of the scan: what keeps its place there moves with the car
+        np.testing.assert_allclose(found[-1]["velocities"], [[5, 0], [10, 0]], atol=0.1)
+    assert np.subtract(times, 1.5e9) == pytest.approx([place / 10 for place in range(5)] * 2)
+
+
+def test_a_recording_that_is_none_is_one_line(tmp_path, weights, scans, capsys):
+    good = {"name": "a", "time": 1.0, "pose": None, "tracks": None}
+    path = tmp_path / "plain/sequences/r.jsonl"
+    path.parent.mkdir(parents=True)
+    for wrong, says in (
+        ({"time": 1.0}, "line 2: its time is not after"),
+        ({"time": "soon"}, "line 2: not a scan as millisecond import writes it"),
+        ({"time": 2.0, "pose": [[1, 2], [3, 4]]}, "line 2: not a scan"),
+        ({"time": 2.0, "pose": np.eye(4).tolist()}, "line 2: poses are of all scans, or of none"),
+        ({"time": 2.0, "name": "../a"}, "line 2: not a scan"),
+        ({"time": 2.0, "speed": 3}, "line 2: not a scan"),
+    ):
+        path.write_text(f"{json.dumps(good)}\n{json.dumps(good | wrong)}\n")
+        assert run("--weights", weights, path, "--output", tmp_path / "out") == 2
+        assert says in capsys.readouterr().err
+    path.write_text("")
+    assert run("--weights", weights, path, "--output", tmp_path / "out") == 2
+    assert "names no scans" in capsys.readouterr().err

@@ -3,9 +3,11 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from millisecond.data.calibration import Calibration
+from millisecond.data.formats.pcd import write_pcd
 from millisecond.data.kitti.labels import read_labels
 from millisecond.tools import evaluate_tracks as tool
 from tests.helpers.kitti_miniature import CALIBRATION, write
@@ -84,6 +86,60 @@ def test_without_results_the_labels_are_tracked(drive, capsys):
     assert "labels, tracked\n" in first and "disturbed labels, tracked, mean of 10 runs" in first
     assert run("--root", drive) == 0
     assert capsys.readouterr().out == first
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """As `millisecond import` writes it: a car that is seen every 2 s and 20 m further; it stands
+    in the world, the sensor's car drives. Another one is beside it."""
+    root, lines = tmp_path / "plain", []
+    for number in range(6):
+        text = f"{50 - 20 * number} 3 -1 4 2 1.5 0 Car\n{45 - 20 * number} -3 -1 4 2 1.5 0 Car\n"
+        write(root / f"labels/r_{number}.txt", text.encode())
+        (root / "points").mkdir(exist_ok=True)
+        write_pcd(root / f"points/r_{number}.pcd", cloud(50))
+        pose = np.eye(4)
+        pose[0, 3] = 20 * number
+        told = {"name": f"r_{number}", "time": 100 + 0.8 * number, "pose": pose.tolist()}
+        told |= {"tracks": ["a", "b"], "velocities": [[0, 0], None if number else [9, 9]]}
+        lines.append(json.dumps(told))
+    write(root / "sequences/r.jsonl", "\n".join(lines).encode())
+    return root / "sequences/r.jsonl"
+
+
+def test_the_track_ids_of_a_recording_are_the_truth(tmp_path, recording, capsys):
+    """The nearest object of the scan before is another one, or none."""
+    for number in range(6):
+        boxes = [[50 - 20 * number, 3, -1, 4, 2, 1.5, 0], [45 - 20 * number, -3, -1, 4, 2, 1.5, 0]]
+        result = {"boxes": boxes, "scores": [0.9, 0.8], "names": ["Car", "Car"]}
+        result["velocities"] = [[3, 4], [9, 9]]
+        ids = [7, 8] if number < 3 else [9, 8]
+        write(tmp_path / f"out/r_{number}.json", json.dumps({**result, "ids": ids}).encode())
+    assert run(tmp_path / "out", "--root", recording, "--json", tmp_path / "out.json") == 0
+    (table,) = json.loads((tmp_path / "out.json").read_text()).values()
+    assert table["Car"]["switches"] == 1 and table["Car"]["misses"] == 0
+    assert table["Car"]["idf1"] == pytest.approx(0.75)
+    assert table["Car"]["velocity_error"] == pytest.approx(6 * 5 / 7)
+    said = capsys.readouterr().out
+    assert "mean error of velocities, Car: 4.29 m/s, 7 boxes" in said
+
+
+def test_the_poses_of_a_recording_move_its_tracks(recording, capsys):
+    assert run("--root", recording) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "labels, tracked with the car's own motion"
+    name, mota, _, _, switches, *_ = printed[2].split()
+    assert (name, mota, switches) == ("Car", "83.3", "0")  # the first scan confirms no track
+    assert printed[3] == "mean error of velocities, Car: 0.00 m/s, 5 boxes"
+
+
+def test_labels_that_are_not_those_of_the_recording_are_one_line(recording, capsys):
+    label = recording.parents[1] / "labels/r_2.txt"
+    label.write_text(label.read_text().splitlines()[0])
+    assert run("--root", recording) == 2
+    assert "r_2: 1 labelled objects, but 2 tracks in the recording" in capsys.readouterr().err
+    assert run("--root", recording, "--split", "val") == 2
+    assert "is one recording already" in capsys.readouterr().err
 
 
 def test_mistakes_are_one_line(tmp_path, drive, capsys):

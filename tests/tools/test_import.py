@@ -11,12 +11,21 @@ from millisecond.data.boxes import points_in_boxes, wrap_angle
 from millisecond.data.datasets import open_dataset
 from millisecond.data.formats.clouds import read_fields
 from millisecond.data.formats.points import KITTI, PointColumns
+from millisecond.detector.config import load_config
+from millisecond.tools.detect import main as detect
+from millisecond.tools.evaluate import main as evaluate
+from millisecond.tools.prepare import main as prepare
+from millisecond.tools.train import main as train
 from tests.conftest import SHARED
 from tests.helpers.published_trees import (
     TREES,
     Placed,
+    about,
+    conjugate,
     heading,
     moving,
+    times,
+    turned,
     write_argoverse,
     write_feather,
     write_json,
@@ -27,6 +36,7 @@ pytest.importorskip("scipy")
 pytest.importorskip("pyarrow")
 tool = import_module("millisecond.tools.import")  # a word of Python
 NUSCENES = Path("v1.0-trainval")
+LIDAR_TURN = times(heading(-1.5), about((1, 0, 0), 0.01))
 DRIVE = Path("train/adcf7d18-0510")
 
 
@@ -65,6 +75,36 @@ def test_every_scan_is_there_with_points_boxes_classes_times_and_tracks(name, tm
         assert list(frame.names) == wanted.classes and rows[scan]["tracks"] == wanted.tracks
     times = [rows[scan]["time"] for scan in sorted(rows)]
     assert len(times) > 1 and np.isfinite(times).all()
+
+
+def test_velocities_are_over_ground_along_the_axes_of_the_scan(tmp_path):
+    """In the frame of each scan of nuScenes' tree, from the labels as they are in the world; the
+    scene has two keyframes."""
+    TREES["nuscenes"](tmp_path / "in")
+    table = json.loads((tmp_path / "in" / NUSCENES / "sample_annotation.json").read_text())
+    assert run("nuscenes", tmp_path / "in", tmp_path / "out") == 0
+    kinds = ["vehicle.car", "human.pedestrian.adult", "vehicle.bicycle", "vehicle.trailer"]
+    places = {row["token"]: np.array(row["translation"]) for row in table}
+    rows = [row for name, row in sorted(told(tmp_path / "out").items()) if "0061" in name]
+    assert len(rows) == 2
+    for step, row in zip((2, 5), rows, strict=True):
+        for kind, velocity in zip(kinds, row["velocities"], strict=True):
+            first, last = (places[f"b-scene-0061-{number}-{kind}"] for number in (0, 1))
+            lidar = moving(step).of(Placed(np.array([0.9, 0, 1.8]), LIDAR_TURN))
+            x, y, _ = turned(conjugate(lidar.turn), (last - first) / 0.15)
+            np.testing.assert_allclose(velocity, (y, -x), atol=0.01)
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_velocities_need_tracks_and_scans_that_are_near(name, tmp_path):
+    TREES[name](tmp_path / "in")
+    assert run(name, tmp_path / "in", tmp_path / "out") == 0
+    for row in told(tmp_path / "out").values():
+        if row["tracks"] is None:
+            assert "velocities" not in row
+            continue
+        known = [velocity is not None for velocity in row["velocities"]]
+        assert known == [track is not None for track in row["tracks"]]
 
 
 @pytest.mark.parametrize("name", [name for name in TREES if name != "waymo"])
@@ -442,3 +482,48 @@ def test_a_real_sweep_of_nuscenes_holds_the_same_points_in_boxes(tmp_path):
     assert np.abs(counts - [int(line[8]) for line in lines]).sum() < 40
     own = frame.points[np.hypot(*frame.points[:, :2].T) < 2.5]  # the car's own roof lies along x
     assert np.ptp(own[:, 0]) > 2 * np.ptp(own[:, 1])
+
+
+@pytest.mark.parametrize("name", ["nuscenes", "argoverse2"])
+@pytest.mark.usefixtures("one_thread", "no_pictures")
+def test_the_configuration_of_a_benchmark_trains_on_its_import(name, tmp_path):
+    """On a small grid, with few channels."""
+    config = str(Path(__file__).parents[2] / f"configs/{name}.yaml")
+    TREES[name](tmp_path / "in")
+    assert run(name, tmp_path / "in", tmp_path / "out", "--sweeps", "2", "--classes", config) == 0
+    labelled = {
+        line.split()[7]
+        for path in tmp_path.glob("out/labels/*.txt")
+        for line in path.read_text().splitlines()
+    }
+    learnt = load_config(config)
+    assert labelled <= {name for kind in learnt.classes for name in (kind.name, *kind.also)}
+    small = ["grid.range=[-24,-24,-5,24,24,3]", "grid.voxel_size=[0.3,0.3,0.2]"]
+    small += ["model.encoder={channels: [4, 4, 4, 4], out_channels: 8}", "augment.min_points=0"]
+    small += ["model.bev={layers: [1], channels: [8], strides: [1], upsample_channels: [8]}"]
+    small += ["train.batch_size=1", "train.epochs=2", "train.precision=fp32", "train.workers=0"]
+    root, output = str(tmp_path / "out"), tmp_path / "run"
+    assert prepare(["--config", config, "--root", root, "--splits", "train"]) == 0
+    arguments = [config, "--root", root, "--output", str(output), "--device", "cpu"]
+    assert train([*arguments, "--val-split", "train", "--set", *small]) == 0
+    logged = [json.loads(line) for line in (output / "log.jsonl").open()]
+    (before,) = (row["train/total"] for row in logged if "train/total" in row)
+    (after,) = (row["validation/total"] for row in logged if "validation/total" in row)
+    assert after < before
+    recordings = [str(path) for path in tmp_path.glob("out/sequences/*.jsonl")]
+    weights = ["--weights", str(output / "weights.safetensors"), "--device", "cpu"]
+    found = tmp_path / "found"
+    assert detect([*recordings, "--track", *weights, "--output", str(found)]) == 0
+    asked = ["--benchmark", name, "--root", str(tmp_path / "in"), "--detections", str(found)]
+    assert (
+        evaluate(
+            [
+                *asked,
+                "--split",
+                "test" if name == "argoverse2" else "train",
+                "--output",
+                str(tmp_path / "submission"),
+            ]
+        )
+        == 0
+    )
