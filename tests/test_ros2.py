@@ -26,7 +26,14 @@ from millisecond_ros import scans  # noqa: E402
 ARRAY = "vision_msgs/msg/Detection3DArray"
 STAMP = 1_700_000_000_123_456_789  # nanoseconds, more than a float64 of seconds tells
 HELIOS = np.dtype(
-    [("x", "f4"), ("y", "f4"), ("z", "f4"), ("intensity", "f4"), ("ring", "u2"), ("timestamp", "f8")]
+    [
+        ("x", "f4"),
+        ("y", "f4"),
+        ("z", "f4"),
+        ("intensity", "f4"),
+        ("ring", "u2"),
+        ("timestamp", "f8"),
+    ]
 )  # as rslidar_sdk publishes Helios, M1 and others: point_step 26, seconds since 1970
 
 
@@ -137,7 +144,10 @@ def run(types, detector, pose=None, count=4, target="", classes=()):
             sent = scans.messages_of(frame, 0.3, hidden, palette, target)
             kinds = {"markers": "visualization_msgs/msg/MarkerArray"}
             outputs.append(
-                {name: types.deserialize_cdr(data, kinds.get(name, ARRAY)) for name, data in sent.items()}
+                {
+                    name: types.deserialize_cdr(data, kinds.get(name, ARRAY))
+                    for name, data in sent.items()
+                }
             )
         clouds.close()
     return outputs
@@ -176,7 +186,9 @@ def test_messages_tell_what_the_detector_finds(types, detector):
     followed = {one.id for one in outputs[-1]["tracks"].detections}
     before = {one.id for one in outputs[-2]["tracks"].detections}
     assert len(followed & before) > 3 and "" not in followed
-    texts = {marker.text.split()[1] for marker in outputs[-1]["markers"].markers if "#" in marker.text}
+    texts = {
+        marker.text.split()[1] for marker in outputs[-1]["markers"].markers if "#" in marker.text
+    }
     assert texts == {f"#{number}" for number in followed}
 
 
@@ -234,7 +246,12 @@ def test_the_node_publishes_what_the_detector_finds(types, detector):
 
     try:
         assert node.trigger_configure() == node.trigger_activate() == Outcome.SUCCESS
-        spin(lambda: sensor.get_subscription_count() and node._buffer.can_transform("base", "lidar", rclpy.time.Time()))
+        spin(
+            lambda: (
+                sensor.get_subscription_count()
+                and node._buffer.can_transform("base", "lidar", rclpy.time.Time())
+            )
+        )
         for number in range(4):
             sensor.publish(cloud(types, turn(street(number)), STAMP + number * 10**8))
             spin(lambda count=number + 1: all(len(got[name]) == count for name in TOPICS))

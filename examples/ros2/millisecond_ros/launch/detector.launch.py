@@ -34,7 +34,8 @@ def generate_launch_description() -> LaunchDescription:
     )
 
     def change(transition: int) -> EmitEvent:
-        return EmitEvent(event=ChangeState(matches_action(node), transition))
+        event = ChangeState(lifecycle_node_matcher=matches_action(node), transition_id=transition)
+        return EmitEvent(event=event)
 
     activate = OnStateTransition(
         target_lifecycle_node=node,

@@ -110,6 +110,7 @@ class DetectorNode(LifecycleNode):
         self._running.callback(self._clouds.close)
         self._running.callback(self.destroy_subscription, subscription)
         publishing.start()
+        self.get_logger().info(f"detecting in {self.resolve_topic_name('points')}")
         return result
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -130,6 +131,11 @@ class DetectorNode(LifecycleNode):
         return TransitionCallbackReturn.SUCCESS
 
     on_shutdown = on_cleanup
+
+    def destroy_node(self) -> None:
+        """Also when Ctrl-C has already ended ROS itself, so that no transition can be made."""
+        self._running.close()
+        super().destroy_node()
 
     def _pose_of(self, frame: str, stamp: int) -> np.ndarray:
         try:
@@ -194,7 +200,9 @@ class DetectorNode(LifecycleNode):
         values = {"scans": whole.frames, "dropped": losses[0], "left out": losses[1]}
         values["rate, 1/s"] = f"{whole.rate:.1f}"
         for name, times in (("detection", detection), ("cloud to messages", whole)):
-            for percent, seconds in zip((50, 99), times.percentiles(50, 99, recent=True), strict=True):
+            for percent, seconds in zip(
+                (50, 99), times.percentiles(50, 99, recent=True), strict=True
+            ):
                 values[f"{name}, p{percent}, ms"] = f"{1000 * seconds:.2f}"
         status.values = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
 
@@ -207,7 +215,6 @@ def main() -> None:
     except (KeyboardInterrupt, ExternalShutdownException):
         pass
     finally:
-        node.trigger_shutdown()
         node.destroy_node()
         rclpy.try_shutdown()
 
