@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from millisecond_ros.scans import CloudQueue, hidden_classes, matrix_of, messages_of
 from rcl_interfaces.msg import FloatingPointRange, ParameterDescriptor
 from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException
@@ -27,6 +26,7 @@ from millisecond import Detector
 from millisecond.data.live.scan import Trouble
 from millisecond.detector.draw.style import Palette
 from millisecond.detector.following import LiveDetection, LiveFrame, Statistics, warm_up
+from millisecond_ros.scans import CloudQueue, hidden_classes, matrix_of, messages_of
 
 PARAMETERS: dict[str, tuple[Any, str]] = {
     "weights": ("", "a weights file, or the name of shipped ones; empty: as Detector() chooses"),
