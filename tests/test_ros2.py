@@ -1,4 +1,4 @@
-"""The ROS 2 packages in examples/ros2: messages in, messages out, and the node itself where there is ROS."""
+"""The ROS 2 node in Python: messages in, messages out, and the node itself where there is ROS."""
 
 import queue
 import sys

@@ -47,10 +47,8 @@ def read(code, rows, padding=0, full=255.0, cut=0):
     names = (c_char_p * len(rows.dtype.names))(*(name.encode() for name in rows.dtype.names))
     kinds = [DATATYPES[kind.str[1:]] for kind, _ in rows.dtype.fields.values()]
     offsets = np.uint32([offset for _, offset in rows.dtype.fields.values()])
-    sizes, points = (
-        np.uint32([height, width, step, step * width + padding]),
-        np.zeros((rows.size, 4), np.float32),
-    )
+    sizes = np.uint32([height, width, step, step * width + padding])
+    points = np.zeros((rows.size, 4), np.float32)
     big = rows.dtype[0].str[0] == ">"
     count = code.read_cloud(
         array(sizes, c_uint32), len(kinds), names, array(offsets, c_uint32),
@@ -102,9 +100,9 @@ def test_boxes_move_as_in_python(code):
         poses[:, :3, :3], poses[:, :3, 3] = turns.as_matrix(), shifts
         box = rng.normal(0, 3, 7)
         expected = move_boxes(box[None], poses[0] @ inverse(poses[1]))[0]
-        given = [array(part, c_double) for pair in zip(turns.as_quat(), shifts) for part in pair]
-        code.move_box(*given, array(box, c_double))
-        np.testing.assert_allclose(box, expected, rtol=0, atol=1e-12 * 1e3)
+        given = (turns[0].as_quat(), shifts[0], turns[1].as_quat(), shifts[1], box)
+        code.move_box(*(array(part, c_double) for part in given))
+        np.testing.assert_allclose(box, expected, rtol=0, atol=1e-9)
 
 
 def test_the_newest_is_handed_over_and_the_rest_counted(code):
