@@ -1,7 +1,7 @@
 // What the ROS 2 node in C++ does without ROS, for test_ros_scans.py.
-#include "scans.h"
-
 #include <thread>
+
+#include "scans.h"
 
 namespace {
 
@@ -29,7 +29,8 @@ const char* last_fault() { return fault.c_str(); }
 
 // sizes: height, width, point_step, row_step; fields: names, offsets and datatypes. The number of points, or -1.
 int64_t read_cloud(const uint32_t* sizes, int count, const char** names, const uint32_t* offsets,
-                   const uint8_t* datatypes, bool big, const uint8_t* data, int64_t bytes, float full, float* points) {
+                   const uint8_t* datatypes, bool big, const uint8_t* data, int64_t bytes, float full,
+                   float* points) {
   Cloud cloud{sizes[0], sizes[1], {}, big, sizes[2], sizes[3], {data, data + bytes}};
   for (int i = 0; i < count; ++i) cloud.fields.push_back({names[i], offsets[i], datatypes[i]});
   std::vector<float> found;

@@ -162,7 +162,9 @@ def test_what_is_missing_is_told(core, tmp_path):
     assert any("no turn in it" in text for text in lost)
 
     path.with_suffix(".json").unlink()
-    with pytest.raises(ValueError, match=r"an Ouster's need its metadata beside them, drive[.]json"):
+    with pytest.raises(
+        ValueError, match=r"an Ouster's need its metadata beside them, drive[.]json"
+    ):
         open_source(str(path))
     broken = tmp_path / "broken.osf"
     broken.write_bytes(b"no such thing" * 100)

@@ -1,5 +1,7 @@
 """Starts the detector and makes it active: ros2 launch millisecond_ros detector.launch.py
-points:=/lidar/points"""
+points:=/lidar/points. It is installed in both packages, and starts the node of its own."""
+
+from pathlib import Path
 
 from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, EmitEvent, RegisterEventHandler
@@ -12,7 +14,7 @@ from lifecycle_msgs.msg import Transition
 
 ARGUMENTS = {
     "points": ("points", "the topic of the clouds"),
-    "weights": ("", "a weights file, or the name of shipped ones"),
+    "weights": ("", "weights; for the node in C++ a network file"),
     "target_frame": ("", "the frame of what is published; empty: the cloud's own"),
 }
 
@@ -24,7 +26,7 @@ def generate_launch_description() -> LaunchDescription:
     ]
     values = {name: LaunchConfiguration(name) for name in ARGUMENTS}
     node = LifecycleNode(
-        package="millisecond_ros",
+        package=Path(__file__).parents[1].name,
         executable="detector",
         name="millisecond",
         namespace="",

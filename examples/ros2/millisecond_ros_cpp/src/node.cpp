@@ -49,7 +49,7 @@ class DetectorNode : public rclcpp_lifecycle::LifecycleNode {
   DetectorNode() : LifecycleNode("millisecond") {
     rcl_interfaces::msg::ParameterDescriptor fixed;
     fixed.read_only = true;
-    declare_parameter("network", "", fixed);        // the file that millisecond export writes
+    declare_parameter("weights", "", fixed);        // the file that millisecond export writes
     declare_parameter("precision", "fp16", fixed);  // or fp32, bf16
     declare_parameter("score", 0.3, fixed);
     declare_parameter("classes", std::vector<std::string>{}, fixed);  // none: all
@@ -69,10 +69,11 @@ class DetectorNode : public rclcpp_lifecycle::LifecycleNode {
         throw std::runtime_error("precision: " + precision + " is none of fp32, fp16, bf16");
       const ms_type type = precision == "fp32" ? MS_FP32 : precision == "fp16" ? MS_FP16 : MS_BF16;
       ms_detector* opened = nullptr;
-      require(ms_detector_open(get_parameter("network").as_string().c_str(), type, 0, &opened));
+      require(ms_detector_open(get_parameter("weights").as_string().c_str(), type, 0, &opened));
       detector_.reset(opened);
       require(ms_detector_describe(opened, &info_));
-      if (info_.point_width != 4) throw std::runtime_error("network: it takes more of a point than its intensity");
+      if (info_.point_width != 4)
+        throw std::runtime_error("weights: the network takes more of a point than its intensity");
       const auto move = get_parameter("move").as_double_array();
       if (move.size() != (info_.level ? 13 : 0))
         throw std::runtime_error(info_.level ? "move: the network takes levelled scans and needs 13 numbers"
