@@ -15,7 +15,7 @@ import numpy as np
 
 from millisecond.data.boxes import FollowedObjects, NamedDetections
 from millisecond.data.checks.scans import Tally
-from millisecond.data.live.scan import LiveScan, Scans, Trouble
+from millisecond.data.live.scan import LiveScan, ScanFeed, Trouble
 from millisecond.detector.detector import Detector
 from millisecond.detector.tracking import EgoMotion, Tracker, Tracks
 
@@ -180,7 +180,7 @@ class LiveDetection:
 
     def __init__(
         self,
-        scans: Scans,
+        scans: ScanFeed,
         detector: Detector,
         tracked: bool = True,
         ego: bool = False,

@@ -39,7 +39,7 @@ HELIOS = np.dtype(
 
 @pytest.fixture(scope="module")
 def types():
-    """Messages by name; those of vision_msgs from their own text."""
+    """Messages by name; vision_msgs by its own text."""
     types = type_store(ros1=False)
     for name, text in messages.DETECTIONS.items():
         types.register(get_types_from_msg(text, f"vision_msgs/msg/{name}"))

@@ -75,7 +75,7 @@ class Source(Protocol):
         return  # a file is read at once: there is nothing to end
 
 
-class Scans(Protocol):
+class ScanFeed(Protocol):
     """What hands scans over, one at a time, such as a `ScanQueue`."""
 
     def get(self, timeout: float) -> LiveScan | Trouble | None:

@@ -15,7 +15,7 @@ from lifecycle_msgs.msg import Transition
 ARGUMENTS = {
     "points": ("points", "the topic of the clouds"),
     "weights": ("", "weights; for the node in C++ a network file"),
-    "target_frame": ("", "the frame of what is published; empty: the cloud's own"),
+    "target_frame": ("", "the frame of the messages; empty: the cloud's own"),
 }
 
 

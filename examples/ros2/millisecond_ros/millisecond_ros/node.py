@@ -34,13 +34,13 @@ PARAMETERS: dict[str, tuple[Any, str]] = {
     "precision": ("fp32", "fp32, bf16 or fp16, of the network"),
     "score": (0.3, "the least score that is published"),
     "classes": ([""], "the classes that are published; empty: all"),
-    "target_frame": ("", "the frame of what is published, by TF; empty: the cloud's own"),
+    "target_frame": ("", "the frame of the messages, by TF; empty: the cloud's own"),
     "tracks": (True, "follow the objects from scan to scan"),
 }
 TOPICS = {"detections": Detection3DArray, "tracks": Detection3DArray, "markers": MarkerArray}
 PATIENCE = Duration(seconds=0.1)  # for a transform that comes after its cloud
 TURN = 0.1  # seconds after which the thread that publishes looks whether it is to end
-SILENCE = 3.0  # seconds without a cloud of which diagnostics warn
+SILENCE = 3.0  # seconds without a result, after which diagnostics warn
 
 
 class DetectorNode(LifecycleNode):
@@ -60,7 +60,7 @@ class DetectorNode(LifecycleNode):
 
     def _clear(self) -> None:
         self._detector: Detector | None = None
-        self._running = ExitStack()  # of what runs while the node is active
+        self._running = ExitStack()  # all that runs while the node is active
         self._frames: LiveDetection | None = None
 
     def _value(self, name: str) -> Any:
@@ -165,9 +165,12 @@ class DetectorNode(LifecycleNode):
             self.get_logger().fatal(self._fault)
 
     def _send(self, frame: LiveFrame) -> None:
-        messages = messages_of(
-            frame, self._value("score"), self._hidden, self._palette, self._target
-        )
+        score = self._value("score")
+        try:
+            messages = messages_of(frame, score, self._hidden, self._palette, self._target)
+        except ValueError as error:
+            self.get_logger().warning(str(error))
+            return
         for name, message in messages.items():
             self._outputs[name].publish(message)
         self._last = time.monotonic()

@@ -1,4 +1,4 @@
-// Points of a PointCloud2, poses, the newest of what comes, latencies: all of the node that needs no ROS.
+// Points of a PointCloud2, poses, a place for the newest cloud, latencies: all of the node that needs no ROS.
 #pragma once
 
 #include <algorithm>
