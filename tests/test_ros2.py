@@ -211,7 +211,7 @@ def test_other_classes_are_left_out_and_unknown_ones_refused(types, detector):
         scans.hidden_classes(("Cat",), ("Car", "Cyclist"))
 
 
-def test_the_node_publishes_what_the_detector_finds(types, detector):
+def test_the_node_publishes_what_the_detector_finds(types, detector, monkeypatch):
     """In ROS itself, where rclpy, tf2_ros and vision_msgs are."""
     rclpy = pytest.importorskip("rclpy")
     tf2_ros = pytest.importorskip("tf2_ros")
@@ -245,6 +245,10 @@ def test_the_node_publishes_what_the_detector_finds(types, detector):
         assert until()
 
     try:
+        value = node._value
+        monkeypatch.setattr(node, "_value", lambda n: ["Cat"] if n == "classes" else value(n))
+        assert node.trigger_configure() == Outcome.FAILURE  # it stays unconfigured
+        monkeypatch.undo()
         assert node.trigger_configure() == node.trigger_activate() == Outcome.SUCCESS
         spin(
             lambda: (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import wraps
 from threading import Thread
 from typing import Any
 
@@ -43,6 +45,20 @@ TURN = 0.1  # seconds after which the thread that publishes looks whether it is 
 SILENCE = 3.0  # seconds without a result, after which diagnostics warn
 
 
+def told(transition: Callable[..., TransitionCallbackReturn]) -> Callable[..., Any]:
+    """The transition, which fails with a line where it raises: rclpy itself says nothing."""
+
+    @wraps(transition)
+    def tried(node: DetectorNode, state: LifecycleState) -> TransitionCallbackReturn:
+        try:
+            return transition(node, state)
+        except Exception as error:
+            node.get_logger().error(str(error))
+            return TransitionCallbackReturn.FAILURE
+
+    return tried
+
+
 class DetectorNode(LifecycleNode):
     """Detects while it is active."""
 
@@ -66,19 +82,16 @@ class DetectorNode(LifecycleNode):
     def _value(self, name: str) -> Any:
         return self.get_parameter(name).value
 
+    @told
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Loads the network, and detects once, which is slow the first time."""
-        try:
-            weights, device = self._value("weights") or None, self._value("device") or None
-            detector = Detector.from_weights(weights, device, self._value("precision"))
-            if others := detector.config.points.others:
-                raise ValueError(f"weights: they take {', '.join(others)} of a point too")
-            classes, wanted = detector.config.class_names, filter(None, self._value("classes"))
-            self._hidden = hidden_classes(list(wanted), classes)
-            warm_up(detector)
-        except (ValueError, OSError) as error:
-            self.get_logger().error(str(error))
-            return TransitionCallbackReturn.FAILURE
+        weights, device = self._value("weights") or None, self._value("device") or None
+        detector = Detector.from_weights(weights, device, self._value("precision"))
+        if others := detector.config.points.others:
+            raise ValueError(f"weights: they take {', '.join(others)} of a point too")
+        classes = detector.config.class_names
+        self._hidden = hidden_classes([*filter(None, self._value("classes"))], classes)
+        warm_up(detector)
         self._palette, self._detector = Palette(classes), detector
         self._outputs = {
             name: self.create_lifecycle_publisher(kind, f"~/{name}", 10)
@@ -90,6 +103,7 @@ class DetectorNode(LifecycleNode):
             self._listener = TransformListener(self._buffer, self)
         return super().on_configure(state)
 
+    @told
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Subscribes; tracks begin anew."""
         assert self._detector is not None
@@ -99,10 +113,10 @@ class DetectorNode(LifecycleNode):
         self._clouds = CloudQueue(
             self.resolve_topic_name("points"), self._pose_of if self._target else None
         )
+        frames = LiveDetection(self._clouds, self._detector, self._value("tracks"))
         subscription = self.create_subscription(
             PointCloud2, "points", self._clouds.put, qos_profile_sensor_data, raw=True
         )
-        frames = LiveDetection(self._clouds, self._detector, self._value("tracks"))
         publishing = Thread(target=self._publish, args=(frames,), name="publishing")
         result = super().on_activate(state)
         self._frames = self._running.enter_context(frames)
