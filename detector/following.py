@@ -165,7 +165,6 @@ def untracked(found: NamedDetections, tracks: Tracks) -> np.ndarray:
 
 
 TURN = 0.05  # seconds after which a thread that waits looks whether it is to end
-WARM_UP = 4000  # points
 
 
 class LiveDetection:
@@ -276,12 +275,3 @@ class LiveDetection:
             with suppress(queue.Full):
                 self._results.put(result, timeout=TURN)
                 return
-
-
-def warm_up(detector: Detector) -> None:
-    """Detect once in points of no meaning: the first call is slow, e.g. it compiles kernels."""
-    low, high = np.array(detector.config.grid.range, np.float32).reshape(2, 3)
-    further = np.ones(detector.config.points.width - 3, np.float32)
-    lowest, highest = np.append(low, 0 * further), np.append(high, further)
-    points = np.random.default_rng(0).uniform(lowest, highest, (WARM_UP, len(highest)))
-    detector.detect(points.astype(np.float32))

@@ -27,7 +27,7 @@ from visualization_msgs.msg import MarkerArray
 from millisecond import Detector
 from millisecond.data.live.scan import Trouble
 from millisecond.detector.draw.style import Palette
-from millisecond.detector.following import LiveDetection, LiveFrame, Statistics, warm_up
+from millisecond.detector.following import LiveDetection, LiveFrame, Statistics
 from millisecond_ros.scans import CloudQueue, hidden_classes, matrix_of, messages_of
 
 PARAMETERS: dict[str, tuple[Any, str]] = {
@@ -91,7 +91,7 @@ class DetectorNode(LifecycleNode):
             raise ValueError(f"weights: they take {', '.join(others)} of a point too")
         classes = detector.config.class_names
         self._hidden = hidden_classes([*filter(None, self._value("classes"))], classes)
-        warm_up(detector)
+        detector.warm_up()
         self._palette, self._detector = Palette(classes), detector
         self._outputs = {
             name: self.create_lifecycle_publisher(kind, f"~/{name}", 10)
