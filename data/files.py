@@ -17,7 +17,13 @@ from typing import Any
 MAX_TEXT = 64 << 20  # bytes of a file that is read as text
 NO_MEMORY = re.compile("out of memory|can't allocate memory|_ALLOC_FAILED")
 # of modules that are named otherwise, or need more than their own package
-PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "ray": "'millisecond[fleet]'"}
+PACKAGES = {
+    "PIL": "pillow",
+    "yaml": "pyyaml",
+    "ray": "'millisecond[fleet]'",
+    # it asks for an old version of rosbags, which this package cannot use
+    "ouster": "--no-deps ouster-sdk more-itertools",
+}
 PACKAGES |= dict.fromkeys(("av2", "trackeval"), "'millisecond[benchmarks]'")
 
 

@@ -29,6 +29,7 @@ from millisecond.ops.transfer import Moves, require_unmasked
 
 FLOAT32 = np.dtype(np.float32)
 AS_TRAINED = Mounting()
+WARM_UP = 4000  # points
 MOST_TOGETHER = 8  # clouds of a batch: twice as many take twice as long
 
 Placed = tuple[Cloud, Placement | None]  # as it was given, and how it becomes the network's
@@ -143,6 +144,23 @@ class Detector:
         """The next scan is of another recording."""
         if self._leveling is not None:
             self._leveling = Leveling(self.mounting)
+
+    def warm_up(self) -> None:
+        """Detects once in points of no meaning: the first call is slow, e.g. it compiles kernels.
+
+        They are not a scan: the first scan chooses the weights, and the first scans tell where the
+        ground is.
+        """
+        low, high = np.array(self.config.grid.range, np.float32).reshape(2, 3)
+        further = np.ones(self._width - 3, np.float32)
+        lowest, highest = np.append(low, 0 * further), np.append(high, further)
+        points = np.random.default_rng(0).uniform(lowest, highest, (WARM_UP, len(highest)))
+        remembered, self._chooses = (self._chooses, self._leveling), False
+        self.forget()
+        try:
+            self.detect(points.astype(np.float32))
+        finally:
+            self._chooses, self._leveling = remembered
 
     def fingerprint(self) -> str:
         """A word that detectors of one network, precision and mounting share, 16 letters."""

@@ -15,21 +15,21 @@ import numpy as np
 
 from millisecond.data.boxes import FollowedObjects, NamedDetections
 from millisecond.data.checks.scans import Tally
-from millisecond.data.live.queue import ScanQueue
-from millisecond.data.live.scan import LiveScan, Trouble
+from millisecond.data.live.scan import LiveScan, ScanFeed, Trouble
 from millisecond.detector.detector import Detector
 from millisecond.detector.tracking import EgoMotion, Tracker, Tracks
 
-RECENT = 1000  # frames whose percentiles are shown while it runs
+KEPT = 1_000_000  # frames whose latencies are kept: a day and more
+RECENT = 1000  # of them those whose percentiles are shown while it runs
 SMOOTH = 10  # intervals over which the rate of the moment is taken
 
 
 class Statistics:
-    """Counts frames and troubles; keeps every latency for the percentiles of the end."""
+    """Counts frames and troubles; keeps the latencies for the percentiles of the end."""
 
     def __init__(self) -> None:
-        self.troubles = 0
-        self._latencies: list[float] = []  # seconds
+        self.frames = self.troubles = 0
+        self._latencies: deque[float] = deque(maxlen=KEPT)  # seconds
         self._intervals: deque[float] = deque(maxlen=SMOOTH)  # seconds between two frames
         self._running = 0.0  # seconds, the sum of all intervals
         self._counted = 0  # intervals
@@ -37,6 +37,7 @@ class Statistics:
 
     def add(self, latency: float, now: float) -> None:
         """A frame that took `latency` seconds and is done at time `now`, seconds."""
+        self.frames += 1
         self._latencies.append(latency)
         last, self._last = self._last, now  # read once: another thread may call `rest` meanwhile
         if last is not None:
@@ -47,10 +48,6 @@ class Statistics:
     def rest(self) -> None:
         """What comes after a pause says nothing about the rate."""
         self._last = None
-
-    @property
-    def frames(self) -> int:
-        return len(self._latencies)
 
     @property
     def latency(self) -> float:
@@ -71,9 +68,8 @@ class Statistics:
     def percentiles(self, *percents: float, recent: bool = False) -> list[float]:
         """Latencies in seconds that so many percent of the frames do not exceed (nearest rank);
         recent: of the last 1000 frames. Of no frames 0."""
-        count = len(self._latencies)
-        first = max(0, count - RECENT) if recent else 0
-        values = list(islice(self._latencies, first, count))
+        # in one step of Python's: another thread may add one meanwhile
+        values = list(islice(reversed(self._latencies), RECENT if recent else None))
         if not values:
             return [0.0] * len(percents)
         return np.percentile(values, percents, method="inverted_cdf").tolist()
@@ -169,7 +165,6 @@ def untracked(found: NamedDetections, tracks: Tracks) -> np.ndarray:
 
 
 TURN = 0.05  # seconds after which a thread that waits looks whether it is to end
-WARM_UP = 4000  # points
 
 
 class LiveDetection:
@@ -184,7 +179,7 @@ class LiveDetection:
 
     def __init__(
         self,
-        scans: ScanQueue,
+        scans: ScanFeed,
         detector: Detector,
         tracked: bool = True,
         ego: bool = False,
@@ -260,7 +255,9 @@ class LiveDetection:
         if self._tracker is None:
             return LiveFrame(scan, found)
         try:
-            pose = self._motion(scan.points, scan.time) if self._motion is not None else None
+            pose = scan.pose
+            if self._motion is not None:
+                pose = self._motion(scan.points, scan.time)
             tracks = self._tracker.update(found, scan.time, pose)
             return LiveFrame(scan, found, tracks, self._trails.update(tracks, pose))
         except ValueError as error:  # e.g. the time went back: another recording begins
@@ -278,12 +275,3 @@ class LiveDetection:
             with suppress(queue.Full):
                 self._results.put(result, timeout=TURN)
                 return
-
-
-def warm_up(detector: Detector) -> None:
-    """Detect once in points of no meaning: the first call is slow, e.g. it compiles kernels."""
-    low, high = np.array(detector.config.grid.range, np.float32).reshape(2, 3)
-    further = np.ones(detector.config.points.width - 3, np.float32)
-    lowest, highest = np.append(low, 0 * further), np.append(high, further)
-    points = np.random.default_rng(0).uniform(lowest, highest, (WARM_UP, len(highest)))
-    detector.detect(points.astype(np.float32))

@@ -41,7 +41,6 @@ from millisecond.detector.following import (
     LiveFrame,
     Statistics,
     milliseconds,
-    warm_up,
 )
 from millisecond.tools.program import (
     COLUMN_CONFIG,
@@ -137,7 +136,7 @@ def show(options: argparse.Namespace) -> int:
     source = open_source(options.source, options.loop, columns_of(options.config, detector.config))
     with ExitStack() as stack:
         place = open_place(options, source.rate, detector, stack)
-        warm_up(detector)
+        detector.warm_up()
         records = isinstance(place, (Recorder, MessageRecorder))
         whole = records and not source.live  # a film has every scan
         scans = ScanQueue(source, options.fast or whole)

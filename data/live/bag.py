@@ -59,6 +59,37 @@ PACKETS = {  # messages of packets, and the bytes of one; of Nebula's the sensor
 }
 
 
+class CloudReader:
+    """The scans of a topic's messages of clouds, and a line for what is wrong with them."""
+
+    def __init__(self, source: object):
+        """source: what the lines name."""
+        self._source = source
+        self._scale, self._troubles, self._count = IntensityScale(), Troubles(), 0
+
+    def read(self, message: Any, recorded: int) -> Iterator[LiveScan | Trouble]:
+        """message: a PointCloud2; recorded: nanoseconds, its time where it has none."""
+        try:
+            cloud = read_point_cloud2(message, self._source)
+            require_scan(cloud.points, self._source)
+        except ValueError as error:
+            yield from self._troubles.add("cloud", f"{error}; left out")
+            return
+        points, notes = self._scale(cloud)
+        for note in notes:
+            yield from self._troubles.add(note.kind, f"{self._source}: {note.text}", lost=False)
+        header = message.header
+        stamp = header.stamp.sec * 10**9 + header.stamp.nanosec or recorded
+        time, name = stamp / 1e9, f"{self._count:06d}"
+        frame = header.frame_id
+        yield LiveScan(points, time, name, None, None, frame, recorded, stamp)
+        self._count += 1
+
+    def rest(self) -> list[Trouble]:
+        """The totals that were not reported yet."""
+        return self._troubles.rest()
+
+
 class BagSource(Source):
     """The turns of one topic."""
 
@@ -75,31 +106,23 @@ class BagSource(Source):
         self.rate = self._measured_rate()
 
     def __iter__(self) -> Iterator[LiveScan | Trouble]:
-        for item in self._clouds() if self.has_clouds else self._turns():
+        if self.has_clouds:
+            yield from self._clouds()
+            return
+        for item in self._turns():
             if isinstance(item, LiveScan):
                 yield item._replace(frame=self._frame, recorded=self._recorded)
             else:
                 yield item
 
     def _clouds(self) -> Iterator[LiveScan | Trouble]:
-        scale, troubles, number = IntensityScale(), Troubles(), 0
+        reader, troubles = CloudReader(self._path), Troubles()
         for item in self._messages(troubles):
             if isinstance(item, Trouble):
                 yield item
-                continue
-            time, message = item
-            try:
-                cloud = read_point_cloud2(message, self._path)
-                require_scan(cloud.points, self._path)
-            except ValueError as error:
-                yield from troubles.add("cloud", f"{error}; left out")
-                continue
-            points, notes = scale(cloud)
-            for note in notes:
-                yield from troubles.add(note.kind, f"{self._path}: {note.text}", lost=False)
-            yield LiveScan(points, time, f"{number:06d}")
-            number += 1
-        yield from troubles.rest()
+            else:
+                yield from reader.read(item[1], self._recorded)
+        yield from (*troubles.rest(), *reader.rest())
 
     def _turns(self) -> Iterator[LiveScan | Trouble]:
         troubles = Troubles()

@@ -63,9 +63,11 @@ def encode(message: Any) -> bytes:
     return bytes(_store().serialize_cdr(message, message.__msgtype__))
 
 
-def header_of(time: float, frame: str) -> Any:
-    """A std_msgs/Header. time: seconds. Raises ValueError for a time before 1970 or after 2038."""
-    seconds, nanoseconds = divmod(_nanoseconds(time), 10**9)
+def header_of(time: float, frame: str, stamp: int | None = None) -> Any:
+    """A std_msgs/Header. time: seconds; stamp: the same in nanoseconds, where it is known exactly.
+    Raises ValueError for a time before 1970 or after 2038."""
+    rounded = _nanoseconds(time)
+    seconds, nanoseconds = divmod(rounded if stamp is None else stamp, 10**9)
     return _new("std_msgs/Header", _new("builtin_interfaces/Time", seconds, nanoseconds), frame)
 
 
@@ -223,7 +225,7 @@ class MessageFile:
     def add(self, scan: LiveScan, objects: FollowedObjects, colours: Sequence[Colour]) -> None:
         """One more scan; colours: of its objects. Raises OSError, with the path, for a full disk;
         ValueError for a time that a message cannot tell. The file is then to be given up."""
-        header = header_of(scan.time, scan.frame)
+        header = header_of(scan.time, scan.frame, scan.stamp)
         time = _nanoseconds(scan.time) if scan.recorded is None else max(0, scan.recorded)
         self._copy(time)
         messages = {"detections": detection_array(objects, header)}

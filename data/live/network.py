@@ -88,7 +88,10 @@ class PcapSource(Source):
         self._path, self._model = path, model
         self.rate = rate_of(_packets(path), str(path), model)
         if not self.rate:
-            raise ValueError(f"{path}: no packets of a Velodyne or Hesai sensor in it")
+            raise ValueError(
+                f"{path}: no packets of a Velodyne or Hesai sensor in it; an Ouster's need its "
+                f"metadata beside them, {path.stem}.json"
+            )
 
     def __iter__(self) -> Iterator[LiveScan | Trouble]:
         return turns_of(_packets(self._path), str(self._path), self._model)

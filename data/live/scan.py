@@ -21,7 +21,9 @@ class LiveScan(NamedTuple):
     image: Path | None = None  # PNG or JPEG of the camera beside the sensor
     calibration: Calibration | None = None
     frame: str = "lidar"  # of the points, as the messages of a bag name it
-    recorded: int | None = None  # nanoseconds, when a bag recorded it
+    recorded: int | None = None  # nanoseconds, when a bag recorded it, or when it came
+    stamp: int | None = None  # nanoseconds: the time, exact, where a message tells it
+    pose: np.ndarray | None = None  # [4, 4] from the LiDAR frame to a fixed one, where it is known
 
 
 class Trouble(NamedTuple):
@@ -71,3 +73,10 @@ class Source(Protocol):
     def close(self) -> None:
         """Ends a running iteration, from another thread too."""
         return  # a file is read at once: there is nothing to end
+
+
+class ScanFeed(Protocol):
+    """What hands scans over, one at a time, such as a `ScanQueue`."""
+
+    def get(self, timeout: float) -> LiveScan | Trouble | None:
+        """The next one; None: there is no other. Raises queue.Empty when none comes in time."""

@@ -11,6 +11,8 @@ from millisecond.data.formats.points import KITTI_POINTS, PointColumns
 from millisecond.data.live.bag import BagSource
 from millisecond.data.live.folder import open_folder
 from millisecond.data.live.network import PcapSource, UdpSource
+from millisecond.data.live.ouster import SUFFIX as OSF
+from millisecond.data.live.ouster import OusterSource, metadata_of
 from millisecond.data.live.queue import Loop
 from millisecond.data.live.recording import SUFFIXES as BAGS
 from millisecond.data.live.recording import is_bag
@@ -43,11 +45,11 @@ class StreetSource(Source):
             yield LiveScan(frame.points, number / self.rate, name, None, calibration)
 
 
-PACKETS = (".pcap", ".pcapng")
+PACKETS = (".pcap", ".pcapng", OSF)
 MODEL = "?model="
 KINDS = (
     f"a folder of {', '.join(CLOUDS)} files, a drive of KITTI, a bag ({', '.join(BAGS)}), a .pcap "
-    "file, udp:PORT or street:SEED"
+    f"or {OSF} file, udp:PORT or street:SEED"
 )
 
 
@@ -75,6 +77,8 @@ def _open(name: str, points: PointColumns) -> Source:
     path, topic = _with_topic(name)
     if not path.exists():
         raise FileNotFoundError(f"{name}: no such file or folder; a source is {KINDS}")
+    if path.suffix == OSF or (path.suffix in PACKETS and metadata_of(path)):
+        return OusterSource(path, topic)
     if path.suffix in PACKETS:
         return PcapSource(path, model)
     if is_bag(path):

@@ -29,6 +29,8 @@ FULL_TURN = 36000  # hundredths of a degree
 HDL_64E, VLS_128 = "HDL-64E", "VLS-128"
 # by last byte, which is another thing in an HDL-64E
 NUMBERS = {0x21: "HDL-32E", 0x22: "VLP-16", 0x24: "Puck-Hi-Res", 0x28: "VLP-32C", 0xA1: VLS_128}
+# a Robosense's first bytes, of turning and of solid-state models
+ROBOSENSE = (b"\x55\xaa\x05", b"\x55\xaa\x5a\xa5")
 UNREAD = {0x23: "VLP-32A or VLP-32B", 0x31: "Velarray"}  # by last byte too
 PROBE = 12  # packets by which the sensor is chosen
 WINDOW = 1.0  # seconds over which the packets of the sensors are compared
@@ -81,6 +83,8 @@ class Packet(NamedTuple):
         """Which sensor sent it; the packet has no fault."""
         if packet := self.hesai:
             return PacketSource(packet.model, self.sender)
+        if self.data.startswith(ROBOSENSE):
+            return PacketSource("Robosense sensor", self.sender)
         banks, number = set(self.blocks["bank"].tolist()), self.data[-1]
         if LOWER in banks and banks <= {UPPER, LOWER}:
             return PacketSource(HDL_64E, self.sender)
@@ -92,6 +96,8 @@ class Packet(NamedTuple):
         """A word and a line for what is wrong in itself; empty where nothing is."""
         if packet := self.hesai:
             return packet.fault
+        if self.data.startswith(ROBOSENSE):
+            return "", ""
         if len(self.data) != PACKET:
             return "size", f"a packet of {len(self.data)} bytes, a Velodyne's has {PACKET}"
         banks, model = set(self.blocks["bank"].tolist()), NUMBERS.get(self.data[-1], VLS_128)
@@ -246,7 +252,10 @@ class Turns:
         """Why packets of this sensor are not read; empty where they are."""
         if sensor.model not in MODELS:
             known = ", ".join(MODELS)
-            return f"packets of a {sensor.model}, which is none of {known}; its format is needed"
+            return (
+                f"packets of a {sensor.model}, which is none of {known}; its format is needed, or "
+                "its clouds as PointCloud2"
+            )
         wanted = HDL_64E if self._said in SERIES else self._said
         if sensor.model != (wanted or sensor.model):
             return f"packets of a {sensor.model}, not of a {self._said}; leave out ?model="

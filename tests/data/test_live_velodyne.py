@@ -399,6 +399,15 @@ def test_models_that_do_not_fit(tmp_path):
         open_source(f"{path}?model=OS1")
 
 
+@pytest.mark.parametrize(("start", "size"), [("55aa055a", 1248), ("55aa5aa5", 1210)])
+def test_a_robosense_is_named(tmp_path, start, size):
+    packet = bytes.fromhex(start).ljust(size, b"\1")
+    path = write_pcap(tmp_path / "a.pcap", [(i / 100, frame(packet)) for i in range(20)])
+    match = "packets of a Robosense sensor, which is none of .* or its clouds as PointCloud2"
+    with pytest.raises(ValueError, match=match):
+        open_source(str(path))
+
+
 @pytest.mark.parametrize(
     ("number", "name"),
     [(0x77, "model with the number 119"), (0x31, "Velarray"), (0x23, "VLP-32A or VLP-32B")],

@@ -88,6 +88,17 @@ def test_a_scan_unlike_kittis_brings_the_weights_for_every_lidar(any_there, caps
     assert torch.equal(after(points).boxes, found[0].boxes)
 
 
+def test_what_warms_up_is_not_a_scan(any_there, capsys):
+    warm = Detector(device="cpu")
+    warm.warm_up()
+    warm(simulate(7).points)  # like KITTI's
+    assert "is used instead" not in capsys.readouterr().err and not warm.config.grid.level
+    points = simulate(7, sensor=find_sensor("vlp-16"), crop=False).points
+    warm, cold = (Detector.from_weights("any", "cpu") for _ in range(2))
+    warm.warm_up()
+    assert torch.equal(warm(points).boxes, cold(points).boxes) and len(warm(points).boxes)
+
+
 def test_intensities_of_any_scale_are_nothing_to_warn_of(any_there, capsys):
     scan = simulate(7, sensor=find_sensor("vlp-16"), crop=False).points
     for factor in (0, 255):

@@ -224,3 +224,18 @@ def test_objects_are_the_tracks_and_what_belongs_to_none():
     assert frame.objects(0.65, {"Car"}).names == ()
     assert frame.objects(0.1, {"Car"}).names == ("Cyclist",)
     assert len(frame._replace(tracks=None, trails=()).objects(0).scores) == 4
+
+
+def test_with_poses_of_scans_velocities_are_over_ground():
+    """The car stands: it is k metres ahead in scan k, where the sensor is k metres behind."""
+    items = []
+    for number in range(6):
+        pose = np.eye(4)
+        pose[:3, 3] = -number
+        items.append(scan(number)._replace(pose=pose))
+    scans = ScanQueue(Recording(items), fast=True)
+    with scans, LiveDetection(scans, Detector()) as frames:
+        *_, last = results(frames)
+    np.testing.assert_allclose(last.tracks.velocities, [[0, 0]], atol=1e-9)
+    np.testing.assert_allclose(last.trails[0], np.full((len(last.trails[0]), 3), 5), atol=1e-9)
+    assert len(last.trails[0]) > 1

@@ -162,6 +162,8 @@ def test_the_topics_of_a_bag_stay_beside_the_new_ones(tmp_path, weights, capsys)
             bag.write("/said", "std_msgs/msg/String", time - 0.01, text(f"scan {place}"))
             message = bag.cloud(records(points), time - 500)
             message.header.frame_id = "roof"
+            message.header.stamp.sec = 1_700_000_000 + place
+            message.header.stamp.nanosec = 123_456_789  # more than a float of seconds tells
             bag.write("/points", CLOUD, time, message)
         bag.write("/said", "std_msgs/msg/String", 2000, text("the end"))
     output = tmp_path / "out.mcap"

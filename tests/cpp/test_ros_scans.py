@@ -1,0 +1,119 @@
+"""What the ROS 2 node in C++ does without ROS, beside what Python does."""
+
+import ctypes
+import shutil
+import subprocess
+from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_float, c_int64, c_uint8, c_uint32
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation
+
+from millisecond.data.formats.points import cloud_of
+from millisecond.detector.tracking.ego_motion import inverse, move_boxes
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parents[1] / "examples" / "ros2" / "millisecond_ros_cpp" / "src"
+DATATYPES = {"i1": 1, "u1": 2, "i2": 3, "u2": 4, "i4": 5, "u4": 6, "f4": 7, "f8": 8}
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory):
+    """ros_scans.cpp; what C++ leaves undefined ends the process."""
+    if shutil.which("g++") is None:
+        pytest.skip("no g++")
+    path = tmp_path_factory.mktemp("ros") / "libscans.so"
+    flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    flags += ["-fsanitize=undefined", "-fno-sanitize-recover=all", f"-I{SOURCE}"]
+    subprocess.run(["g++", *flags, str(HERE / "ros_scans.cpp"), "-o", str(path)], check=True)
+    code = ctypes.CDLL(str(path))
+    code.last_fault.restype, code.read_cloud.restype = c_char_p, c_int64
+    code.hand_over.restype, code.percentile.restype = c_int64, c_double
+    code.percentile.argtypes = [POINTER(c_double), c_int64, c_double]
+    return code
+
+
+def array(values, kind):
+    return np.ascontiguousarray(values).ctypes.data_as(POINTER(kind))
+
+
+def read(code, rows, padding=0, full=255.0, cut=0):
+    """The points of records [height, width] as a PointCloud2's bytes."""
+    height, width = rows.shape
+    step = rows.dtype.itemsize
+    data = b"".join(row.tobytes() + b"\xff" * padding for row in rows)
+    data = np.frombuffer(data, np.uint8)[: -cut or None]
+    names = (c_char_p * len(rows.dtype.names))(*(name.encode() for name in rows.dtype.names))
+    kinds = [DATATYPES[kind.str[1:]] for kind, _ in rows.dtype.fields.values()]
+    offsets = np.uint32([offset for _, offset in rows.dtype.fields.values()])
+    sizes = np.uint32([height, width, step, step * width + padding])
+    points = np.zeros((rows.size, 4), np.float32)
+    big = rows.dtype[0].str[0] == ">"
+    count = code.read_cloud(
+        array(sizes, c_uint32), len(kinds), names, array(offsets, c_uint32),
+        array(np.uint8(kinds), c_uint8), c_bool(big), array(data, c_uint8), c_int64(len(data)),
+        c_float(full), array(points, c_float),
+    )  # fmt: skip
+    if count < 0:
+        raise ValueError(code.last_fault().decode())
+    return points[:count]
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("axis, light", [("f4", "u1"), ("f8", "u2"), ("i2", "f4"), ("i4", "f8")])
+def test_points_are_those_that_python_reads(code, order, axis, light):
+    rng = np.random.default_rng(3)
+    kinds = [
+        ("ring", "u2"),
+        *((name, axis) for name in "xyz"),
+        ("intensity", light),
+        ("time", "f8"),
+    ]
+    rows = np.zeros((5, 40), [(name, order + kind) for name, kind in kinds])
+    for name in "xyz":
+        rows[name] = rng.uniform(-90, 90, rows.shape)
+    rows["intensity"] = rng.integers(0, 120, rows.shape)
+    if axis[0] == "f":
+        rows["y"][rng.random(rows.shape) < 0.2] = np.nan
+        rows["z"][0, 0] = np.inf
+    flat = rows.reshape(-1)
+    expected = cloud_of({name: flat[name] for name in rows.dtype.names}, "rows").points
+    expected[:, 3] = np.clip(expected[:, 3] / np.float32(100), 0, 1)
+    np.testing.assert_array_equal(read(code, rows, padding=7, full=100.0), expected)
+
+
+def test_a_wrong_cloud_is_refused(code):
+    rows = np.zeros((2, 9), [("x", "<f4"), ("y", "<f4"), ("z", "<f4")])
+    assert read(code, rows).shape == (18, 4)  # without intensities
+    with pytest.raises(ValueError, match="bytes are not 2 rows of 9 points of 12"):
+        read(code, rows, cut=1)
+    with pytest.raises(ValueError, match="no fields x, y and z"):
+        read(code, rows[["x", "y"]].astype([("x", "<f4"), ("y", "<f4")]))
+
+
+def test_boxes_move_as_in_python(code):
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        turns, shifts = Rotation.random(2, rng), rng.normal(0, 30, (2, 3))
+        poses = np.tile(np.eye(4), (2, 1, 1))
+        poses[:, :3, :3], poses[:, :3, 3] = turns.as_matrix(), shifts
+        box = rng.normal(0, 3, 7)
+        expected = move_boxes(box[None], poses[0] @ inverse(poses[1]))[0]
+        given = (turns[0].as_quat(), shifts[0], turns[1].as_quat(), shifts[1], box)
+        code.move_box(*(array(part, c_double) for part in given))
+        np.testing.assert_allclose(box, expected, rtol=0, atol=1e-9)
+
+
+def test_the_newest_is_handed_over_and_the_rest_counted(code):
+    dropped = c_int64()
+    total = code.hand_over(c_int64(20_000), byref(dropped))
+    assert 20_000 <= total <= 20_000 * 20_001 // 2 and 0 <= dropped.value < 20_000
+
+
+def test_percentiles_are_of_the_last_thousand(code):
+    times = np.random.default_rng(5).exponential(1, 1700)
+    for percent in (1, 50, 99, 100):
+        expected = np.percentile(times[-1000:], percent, method="inverted_cdf")
+        assert code.percentile(array(times, c_double), len(times), percent) == expected
+    assert code.percentile(array(times, c_double), 0, 50) == 0
