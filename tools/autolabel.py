@@ -67,6 +67,7 @@ doubtful first. `millisecond visualize --root DRIVE --review OUTPUT` shows them 
 accept, reject, another class, turned round. The next run keeps these, and label files that were
 corrected by hand. docs/autolabel.md says more.
 """
+BEGINNING = 2.0  # seconds that tell how fast the car is at first
 LISTED = 0.2  # confidence from which on an object is in the list, though perhaps not labelled
 ACCEPT, REJECT = "accept", "reject"
 FORMS = {"text": "labels/{}.txt", "labelcloud": "labels/{}.json", "kitti": "label_2/{}.txt"}
@@ -90,8 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def autolabel(options: argparse.Namespace) -> None:
     """Read the drive, find its objects, and write what is known of them."""
-    hungarian()  # where SciPy or KISS-ICP is missing, say so before the first scan
-    ego, detector = EgoMotion(), Detector.from_weights(options.weights, options.device)
+    hungarian(), EgoMotion()  # where SciPy or KISS-ICP is missing, say so before the first scan
+    detector = Detector.from_weights(options.weights, options.device)
     columns = columns_of(options.config, detector.config)
     dataset = dataset_for(detector.config, options.drive, "all", columns, labels=False)
     require_apart(options.output, options.drive)
@@ -102,7 +103,7 @@ def autolabel(options: argparse.Namespace) -> None:
     drive = Series(dataset, rows, names, mounting_of(options))
     with locked(options.output):
         output = Output(options.output, options.format, drive)
-        scans = detect(detector, drive, ego, options.rate)
+        scans = detect(detector, drive, options.rate)
         poses = [scan.pose for scan in scans]
         found = [one for one in objects_of(scans, drive.points) if one.confidence >= LISTED]
         output.write(judged(found, output.decided, drive, poses))
@@ -127,9 +128,11 @@ class Series(NamedTuple):
         return zlib.crc32(repr([(path.name, path.stat().st_size) for path in files]).encode())
 
 
-def detect(detector: Detector, drive: Series, ego: EgoMotion, rate: float) -> list[Observed]:
+def detect(detector: Detector, drive: Series, rate: float) -> list[Observed]:
     """What each scan and its mirror images show. They are also turned by half a turn where the
     network sees all around."""
+    beginning = range(min(len(drive.names), round(BEGINNING * rate)))
+    ego = EgoMotion.of_recording((drive.points(number), number / rate) for number in beginning)
     scans, notes, total = [], Tally(), 0
     for number, name in enumerate(tqdm(drive.names, unit="scan", disable=None)):
         points, time = drive.points(number), number / rate
