@@ -1,14 +1,14 @@
-"""Recall, precision and overlap of the boxes of a drive against its labels:
+"""Recall, precision and overlap of the boxes of a drive:
 
 python -m tests.helpers.judged_labels ROOT LABELLED/tracks FOUND
 
-ROOT: a drive in KITTI's layout. LABELLED: of `millisecond autolabel ROOT`. FOUND: of
-`millisecond detect`, left out or a live detector to compare with; its boxes that score 0.5. Objects
-with 10 points and more count, at an overlap of 0.5 in 3-D; vans are cars. A box that matches
-nothing does not count with fewer points, nor where a DontCare region covers half of its image.
+ROOT: a drive in KITTI's layout. LABELLED: of `millisecond autolabel ROOT`. FOUND, left out or a
+live detector to compare with: of `millisecond detect`; its boxes count that score 0.5. Objects with
+10 points and more count, at an overlap of 0.5 in 3-D; vans are cars. A box that matches nothing
+does not count with fewer points, nor where a DontCare region covers half of its image.
 
-The overlap is that of the objects which all of the folders have. `elsewhere` are false boxes
-of objects that match a label in another scan: there the annotators have left the object out.
+The overlap is that of the objects that all folders have. Elsewhere: false boxes of objects that
+match a label in another scan; there the annotators have left the object out.
 """
 
 import sys
@@ -28,67 +28,67 @@ from millisecond.data.metric.tracking import MAX_DONT_CARE, best_pairs, nearest_
 from millisecond.detector.detection_files import Result, read_result
 
 FEW, OVERLAP, SCORE = 10, 0.5, 0.5
-SAME = {"Van": "Car", "Person_sitting": "Pedestrian"}
+CLASSES = {"Car": "Car", "Van": "Car", "Pedestrian": "Pedestrian", "Cyclist": "Cyclist"}
+Place = tuple[int, int]  # number of the scan, row of the label or of the box there
 
 
 class Judged(NamedTuple):
     """The boxes of a drive, and the labels that count."""
 
-    false: list[tuple[int, int]]  # (scan, row of the box)
-    matched: dict[tuple[int, int], tuple[int, float]]  # (scan, row of the label): box, overlap
-    missed: list[tuple[int, int]]  # (scan, row of the label)
+    matched: dict[Place, tuple[int, float]]  # label: row of its box, overlap
+    missed: list[Place]
+    false: list[Place]
     elsewhere: int  # false boxes of objects that match a label in another scan
-    switches: int  # labelled objects that another id follows than before
+    switches: int  # labels with another id than the object had at its match before
 
     def __str__(self) -> str:
         hits = len(self.matched)
-        recall = hits / max(1, hits + len(self.missed))
-        precision = hits / max(1, hits + len(self.false))
         return (
-            f"recall {100 * recall:.1f} precision {100 * precision:.1f} false {len(self.false)} "
-            f"({self.elsewhere} elsewhere) switches {self.switches}"
+            f"recall {100 * hits / (hits + len(self.missed)):.1f} "
+            f"precision {100 * hits / (hits + len(self.false)):.1f} "
+            f"false {len(self.false)}, {self.elsewhere} elsewhere, switches {self.switches}"
         )
 
 
 def judge(truth: Sequence[tuple[Frame, Labels]], results: Sequence[Result]) -> Judged:
-    """truth: the frames of a drive, and their label files. results: its boxes."""
-    judged = Judged([], {}, [], 0, 0)
-    identities = nearest_identities([labels for _, labels in truth])
-    owner: dict[int, int] = {}  # label's identity: id of its boxes
-    seen, switches = set(), 0
+    """truth: the frames of a drive, and their label files. results: the boxes of each."""
+    judged = Judged({}, [], [], 0, 0)
+    things = nearest_identities([labels for _, labels in truth])
+    latest: dict[int, int] = {}  # labelled object: the id of its boxes
+    switches = 0
     for scan, ((frame, labels), (found, ids)) in enumerate(zip(truth, results, strict=True)):
-        names = np.array([SAME.get(name, name) for name in frame.names], str)
-        iou = np.zeros((len(names), len(found.names)))
-        a, b = np.nonzero(names[:, None] == np.array(found.names, str)[None])
-        iou[a, b] = box_iou(frame.boxes[a].astype(float), found.boxes[b].astype(float))[1]
+        pairs, overlap, free = matches(frame, labels, found)
         counts = points_in_boxes(frame.points, frame.boxes).sum(axis=1) >= FEW
-        judged_boxes = points_in_boxes(frame.points, found.boxes).sum(axis=1) >= FEW
-        judged_boxes &= ~dont_care(frame, labels, found)
-        things = identities[scan][labels.types != "DontCare"]
-        pairs = dict(zip(*best_pairs(np.where(iou >= OVERLAP, iou, 0)), strict=True))
-        wanted = np.flatnonzero(counts & np.isin(names, ("Car", "Pedestrian", "Cyclist")))
-        judged.missed.extend((scan, int(row)) for row in wanted if row not in pairs)
-        for row, column in pairs.items():
-            if counts[row]:
-                judged.matched[scan, int(row)] = int(column), float(iou[row, column])
-            if ids is not None:
-                seen.add(int(ids[column]))
-                switches += owner.get(things[row], ids[column]) != ids[column]
-                owner[things[row]] = ids[column]
-        judged_boxes[list(pairs.values())] = False
-        judged.false.extend((scan, int(row)) for row in np.flatnonzero(judged_boxes))
-    ids_of = [result.ids for result in results]
-    again = sum(
-        ids_of[scan] is not None and int(ids_of[scan][row]) in seen for scan, row in judged.false
-    )
-    return judged._replace(elsewhere=again, switches=switches)
+        counts &= [name in CLASSES for name in frame.names]
+        own = things[scan][labels.types != "DontCare"]
+        for row in np.flatnonzero(counts):
+            if row in pairs:
+                judged.matched[scan, row] = pairs[row], overlap[row, pairs[row]]
+            else:
+                judged.missed.append((scan, row))
+        for row, column in pairs.items() if ids is not None else ():
+            switches += latest.get(own[row], ids[column]) != ids[column]
+            latest[own[row]] = ids[column]
+        judged.false.extend((scan, row) for row in np.flatnonzero(free))
+    known = {*latest.values()}
+    followed = [(results[scan].ids, row) for scan, row in judged.false]
+    elsewhere = sum(ids is not None and ids[row] in known for ids, row in followed)
+    return judged._replace(elsewhere=elsewhere, switches=switches)
 
 
-def dont_care(frame: Frame, labels: Labels, found) -> np.ndarray:
-    """[n] bool: boxes of whose image a DontCare region covers half."""
+def matches(frame: Frame, labels: Labels, found) -> tuple[dict[int, int], np.ndarray, np.ndarray]:
+    """Rows of labels and of their boxes; overlaps [labels, boxes]; the boxes [n] bool that are
+    false."""
+    overlap = np.zeros((len(frame.names), len(found.names)))
+    names = np.array([CLASSES.get(name, name) for name in frame.names], str)
+    a, b = np.nonzero(names[:, None] == np.array(found.names, str)[None])
+    overlap[a, b] = box_iou(frame.boxes[a].astype(float), found.boxes[b].astype(float))[1]
+    pairs = dict(zip(*best_pairs(np.where(overlap >= OVERLAP, overlap, 0)), strict=True))
     boxes = detections_to_labels(found, frame.calibration, frame.image_shape)
-    overlaps = find_overlaps(Objects.of([labels]), Objects.of([boxes]))
-    return overlaps.dont_care > MAX_DONT_CARE
+    covered = find_overlaps(Objects.of([labels]), Objects.of([boxes])).dont_care > MAX_DONT_CARE
+    free = (points_in_boxes(frame.points, found.boxes).sum(axis=1) >= FEW) & ~covered
+    free[[*pairs.values()]] = False
+    return pairs, overlap, free
 
 
 def truth_of(root: Path) -> list[tuple[Frame, Labels]]:
@@ -96,25 +96,22 @@ def truth_of(root: Path) -> list[tuple[Frame, Labels]]:
     return [(dataset[row], dataset.labels(row)) for row in range(len(dataset))]
 
 
-def read(folder: Path, names: Sequence[str]) -> list[Result]:
-    """The boxes of tracks, or those of detections that score SCORE."""
-    results = [read_result(folder / f"{name}.json") for name in names]
-    return [
-        Result(
-            found if ids is not None else found.select(np.flatnonzero(found.scores >= SCORE)), ids
-        )
-        for found, ids in results
-    ]
+def boxes_of(path: Path) -> Result:
+    """The boxes of tracks, or the detections that score SCORE."""
+    found, ids = read_result(path)
+    sure = np.flatnonzero((found.scores >= SCORE) | (ids is not None))
+    return Result(found.select(sure), ids)
 
 
 def main(root: str, *folders: str) -> None:
-    truth = truth_of(Path(root))
-    names = [frame.frame_id for frame, _ in truth]
-    all_judged = [judge(truth, read(Path(folder), names)) for folder in folders]
-    common = set.intersection(*(set(judged.matched) for judged in all_judged))
-    for folder, judged in zip(folders, all_judged, strict=True):
-        overlap = np.mean([judged.matched[key][1] for key in common])
-        print(f"{folder}: {judged} overlap {overlap:.3f} of {len(common)}")
+    truth, judged = truth_of(Path(root)), []
+    for folder in folders:
+        results = [boxes_of(Path(folder) / f"{frame.frame_id}.json") for frame, _ in truth]
+        judged.append(judge(truth, results))
+    common = set.intersection(*({*one.matched} for one in judged))
+    for folder, one in zip(folders, judged, strict=True):
+        overlap = np.mean([one.matched[place][1] for place in common])
+        print(f"{folder}: {one}, overlap {overlap:.4f} of {len(common)}")
 
 
 if __name__ == "__main__":
