@@ -68,6 +68,7 @@ accept, reject, another class, turned round. The next run keeps these, and label
 corrected by hand. docs/autolabel.md says more.
 """
 BEGINNING = 2.0  # seconds that tell how fast the car is at first
+TURN, STRETCH = 0.2, 0.03  # radians, share: of two of the views
 LISTED = 0.2  # confidence from which on an object is in the list, though perhaps not labelled
 ACCEPT, REJECT = "accept", "reject"
 FORMS = {"text": "labels/{}.txt", "labelcloud": "labels/{}.json", "kitti": "label_2/{}.txt"}
@@ -129,17 +130,14 @@ class Series(NamedTuple):
 
 
 def detect(detector: Detector, drive: Series, rate: float) -> list[Observed]:
-    """What each scan and its mirror images show. They are also turned by half a turn where the
-    network sees all around."""
+    """What each scan shows, and its views."""
     beginning = range(min(len(drive.names), round(BEGINNING * rate)))
     ego = EgoMotion.of_recording((drive.points(number), number / rate) for number in beginning)
     scans, notes, total = [], Tally(), 0
     for number, name in enumerate(tqdm(drive.names, unit="scan", disable=None)):
         points, time = drive.points(number), number / rate
         notes.add(name, detector.examine(points))
-        around = detector.config.grid.range[0] < 0
-        flips = [(), (1,), (0,), (0, 1)] if around else [(), (1,)]
-        found = merge_views([view_of(detector, points, axes) for axes in flips])
+        found = merge_views(views_of(detector, points))
         inside = points_in_boxes(points, found.boxes).sum(axis=1)
         scans.append(Observed(found, inside, time, ego(points, time)))
         total += len(points)
@@ -148,6 +146,18 @@ def detect(detector: Detector, drive: Series, rate: float) -> list[Observed]:
     if not total:
         raise ValueError(f"{drive.dataset.layout.clouds}: none of {len(scans)} scans has a point")
     return scans
+
+
+def views_of(detector: Detector, points: np.ndarray) -> list[NamedDetections]:
+    """What a scan and its mirror image show, and both again turned and stretched as training does.
+    Where the network sees all around, the latter look back."""
+    back = (0,) if detector.config.grid.range[0] < 0 else ()
+    return [
+        view_of(detector, points, ()),
+        view_of(detector, points, (1,)),
+        view_of(detector, points, back, TURN, 1 - STRETCH),
+        view_of(detector, points, (*back, 1), -TURN, 1 + STRETCH),
+    ]
 
 
 def entry_of(one: Object, drive: Series, poses: Sequence[np.ndarray]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ live detector to compare with: of `millisecond detect`; its boxes count that sco
 10 points and more count, at an overlap of 0.5 in 3-D; vans are cars. A box that matches nothing
 does not count with fewer points, nor where a DontCare region covers half of its image.
 
-The overlap is that of the objects that all folders have. Elsewhere: false boxes of objects that
-match a label in another scan; there the annotators have left the object out.
+The overlap is a mean over what all folders have found. Elsewhere: false boxes of objects that match
+a label in another scan; there the annotators have left the object out.
 """
 
 import sys
