@@ -10,6 +10,7 @@ import torch
 
 from millisecond.data.boxes import NamedDetections
 from millisecond.detector.detector import Detector
+from millisecond.detector.tracking.ego_motion import inverse, move_boxes
 from millisecond.ops import iou_bev
 
 MEASURES = ("both", "entropy", "disagreement")
@@ -41,18 +42,29 @@ def examine_found(found: NamedDetections) -> Uncertainty:
     return Uncertainty(score_entropy(found.scores), None, len(found.scores))
 
 
-def view_of(detector: Detector, points: np.ndarray, axes: Sequence[int]) -> NamedDetections:
-    """What a network finds in a scan [P, C] that is mirrored along some axes (0 is x, 1 is y) at
-    the middle of the network's range; the boxes are in the frame of the scan itself."""
+def view_of(
+    detector: Detector,
+    points: np.ndarray,
+    axes: Sequence[int],
+    turn: float = 0.0,
+    stretch: float = 1.0,
+) -> NamedDetections:
+    """What a network finds in a scan [P, C] that is turned to the left (radians), stretched, and
+    then mirrored along some axes (0 is x, 1 is y) at the middle of the network's range; the boxes
+    are in the frame of the scan itself."""
     ends = detector.config.grid.range
-    cloud = points.copy()
+    cloud, pose = points.copy(), np.eye(4)
+    pose[:2, :2] = [[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]
+    if turn or stretch != 1:
+        cloud[:, :3] = stretch * cloud[:, :3] @ pose[:3, :3].T
     for axis in axes:
         cloud[:, axis] = ends[axis] + ends[axis + 3] - cloud[:, axis]
     detector.forget()  # the ground of a mirrored cloud leans to the other side
     found = detector.detect(cloud)[0].named(detector.config.class_names)
     for axis in axes:
         found = mirrored(found, ends[axis] + ends[axis + 3], axis)
-    return found
+    boxes = found.boxes / np.array([stretch] * 6 + [1])
+    return found._replace(boxes=move_boxes(boxes, inverse(pose)) if turn else boxes)
 
 
 def mirrored(found: NamedDetections, twice_middle: float, axis: int = 1) -> NamedDetections:

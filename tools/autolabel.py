@@ -69,6 +69,8 @@ doubtful first. `millisecond visualize --root DRIVE --review OUTPUT` shows them 
 accept, reject, another class, turned round. The next run keeps these, and label files that were
 corrected by hand. docs/autolabel.md says more.
 """
+BEGINNING = 2.0  # seconds that tell how fast the car is at first
+TURN, STRETCH = 0.2, 0.03  # radians, share: of two of the views
 LISTED = 0.2  # confidence from which on an object is in the list, though perhaps not labelled
 ACCEPT, REJECT = "accept", "reject"
 FORMS = {"text": "labels/{}.txt", "labelcloud": "labels/{}.json", "kitti": "label_2/{}.txt"}
@@ -96,7 +98,8 @@ def autolabel(options: argparse.Namespace) -> None:
     root, split, told = options.drive, "all", []
     if root.suffix == RECORDING:
         split, told, root = str(root), read_recording(root), root.absolute().parents[1]
-    ego = None if told and told[0].pose is not None else EgoMotion()
+    if not told or told[0].pose is None:
+        EgoMotion()
     detector = Detector.from_weights(options.weights, options.device)
     columns = columns_of(options.config, detector.config)
     dataset = dataset_for(detector.config, root, split, columns, labels=False)
@@ -112,7 +115,7 @@ def autolabel(options: argparse.Namespace) -> None:
     moments = moments or [(number / options.rate, None) for number in range(len(rows))]
     with locked(options.output):
         output = Output(options.output, options.format, drive)
-        scans = detect(detector, drive, ego, moments)
+        scans = detect(detector, drive, moments)
         poses = [scan.pose for scan in scans]
         found = [one for one in objects_of(scans, drive.points) if one.confidence >= LISTED]
         output.write(judged(found, output.decided, drive, poses))
@@ -147,20 +150,19 @@ class Series(NamedTuple):
 
 
 def detect(
-    detector: Detector,
-    drive: Series,
-    ego: EgoMotion | None,
-    moments: Sequence[tuple[float, Any]],
+    detector: Detector, drive: Series, moments: Sequence[tuple[float, Any]]
 ) -> list[Observed]:
-    """What each scan and its mirror images show. They are also turned by half a turn where the
-    network sees all around. moments: times in seconds, and poses [4, 4] unless ego finds them."""
+    """What each scan shows, and its views. moments: times in seconds, and poses [4, 4] or None,
+    which are then found."""
+    ego = None
+    if moments and moments[0][1] is None:
+        beginning = [n for n, (time, _) in enumerate(moments) if time <= BEGINNING]
+        ego = EgoMotion.of_recording((drive.points(n), moments[n][0]) for n in beginning)
     scans, notes, total = [], Tally(), 0
     for number, name in enumerate(tqdm(drive.names, unit="scan", disable=None)):
         points, (time, pose) = drive.points(number), moments[number]
         notes.add(name, detector.examine(points))
-        around = detector.config.grid.range[0] < 0
-        flips = [(), (1,), (0,), (0, 1)] if around else [(), (1,)]
-        found = merge_views([view_of(detector, points, axes) for axes in flips])
+        found = merge_views(views_of(detector, points))
         inside = points_in_boxes(points, found.boxes).sum(axis=1)
         scans.append(Observed(found, inside, time, ego(points, time) if ego else pose))
         total += len(points)
@@ -169,6 +171,18 @@ def detect(
     if not total:
         raise ValueError(f"{drive.dataset.layout.clouds}: none of {len(scans)} scans has a point")
     return scans
+
+
+def views_of(detector: Detector, points: np.ndarray) -> list[NamedDetections]:
+    """What a scan and its mirror image show, and both again turned and stretched as training does.
+    Where the network sees all around, the latter look back."""
+    back = (0,) if detector.config.grid.range[0] < 0 else ()
+    return [
+        view_of(detector, points, ()),
+        view_of(detector, points, (1,)),
+        view_of(detector, points, back, TURN, 1 - STRETCH),
+        view_of(detector, points, (*back, 1), -TURN, 1 + STRETCH),
+    ]
 
 
 def entry_of(one: Object, drive: Series, poses: Sequence[np.ndarray]) -> dict[str, Any]:

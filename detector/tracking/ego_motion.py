@@ -4,6 +4,7 @@ itself from its scans (odometry)."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -47,6 +48,7 @@ def move_boxes(boxes: np.ndarray, pose: np.ndarray) -> np.ndarray:
 
 
 USER = "the car's own motion"
+FINE = 0.3  # metres: voxels of a recording's map; KISS-ICP's own, of 1 m, are faster
 
 
 class EgoMotion:
@@ -55,17 +57,35 @@ class EgoMotion:
     Raises ValueError with the line to type where kiss-icp is missing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, voxel: float | None = None) -> None:
+        """voxel: size of the map's voxels in metres; KISS-ICP's own unless given."""
         config = require("kiss_icp.config.parser", USER).load_config(None)
+        if voxel is not None:
+            config.mapping.voxel_size = voxel
         config.data.deskew = False  # it needs a time per point
         config.registration.max_num_threads = 1  # sums in one order: every run gives the same
         self._odometry = require("kiss_icp.kiss_icp", USER).KissICP(config)
         self._time = -math.inf  # of the scan before
         self._step = math.inf  # seconds between the two scans before
 
+    @classmethod
+    def of_recording(cls, beginning: Iterable[tuple[np.ndarray, float]]) -> EgoMotion:
+        """For a recording, as exact as time allows.
+
+        beginning: scans and times of its first seconds. Odometry takes the car to stand at first,
+        and on a fast road it needs a second to notice. So it goes through the beginning twice; the
+        second time it knows how fast the car is.
+        """
+        before, ego = cls(FINE), cls(FINE)
+        for points, time in beginning:
+            before(points, time)
+        ego._odometry.last_delta = before._odometry.last_delta
+        return ego
+
     def __call__(self, points: np.ndarray, time: float) -> np.ndarray:
         """points [P, 3 or more] of a scan in its LiDAR frame, time in seconds, after the time of
-        the scan before -> pose [4, 4] float64 from its LiDAR frame to the first scan's LiDAR frame.
+        the scan before -> pose [4, 4] float64 from its LiDAR frame to the world: the first scan's
+        LiDAR frame, or near it for a recording.
 
         Points that are not finite are left out. A scan without points is taken to go on as before.
         """

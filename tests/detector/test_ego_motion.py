@@ -7,6 +7,8 @@ import pytest
 
 from millisecond.data.boxes import NamedDetections
 from millisecond.data.kitti.dataset import KittiDataset
+from millisecond.data.simulator import simulate
+from millisecond.data.simulator.scenes import make_street
 from millisecond.detector.tracking import EgoMotion, Tracker
 
 
@@ -36,6 +38,19 @@ def test_the_poses_of_a_drive_through_a_made_up_place():
         points[:3] = np.nan
         found = ego(points.astype(np.float32), time)
         np.testing.assert_allclose(found, pose, atol=0.03)
+
+
+def test_a_recording_that_begins_fast():
+    """Who takes the car to stand at first finds its speed in the fourth scan of this street."""
+    seed, times = 800004, 0.1 * np.arange(9)
+    speed = make_street(np.random.default_rng(seed)).ego_speed
+    scans = [(simulate(seed, time).points, time) for time in times]
+    ego = EgoMotion.of_recording(scans)
+    places = np.array([ego(*scan)[:3, 3] for scan in scans])
+    assert speed > 10
+    steps = np.linalg.norm(np.diff(places, axis=0), axis=1)
+    np.testing.assert_allclose(steps, 0.1 * speed, rtol=0.15)
+    np.testing.assert_allclose(np.linalg.norm(places[-1] - places[0]), 0.8 * speed, rtol=0.03)
 
 
 def test_a_scan_without_points_is_taken_to_go_on():

@@ -1,6 +1,7 @@
 """What makes a scan worth labelling: by hand, and by symmetry."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from millisecond.detector.uncertainty import (
     mirrored,
     score_entropy,
     values,
+    view_of,
 )
 from tests.helpers.small_detector import cloud
 
@@ -76,6 +78,33 @@ def test_mirrored_boxes_have_mirrored_corners(axis):
     ahead = np.array([np.cos(0.4), np.sin(0.4)]) * np.where(np.arange(2) == axis, -1, 1)
     yaw = mirrored(found, 5.0, axis).boxes[0, 6]
     assert np.allclose([np.cos(yaw), np.sin(yaw)], ahead, atol=1e-6)
+
+
+class TwoPoints:
+    """Finds a box from the first point of a scan to the second, as high as the third is far."""
+
+    config = SimpleNamespace(grid=SimpleNamespace(range=(-8, -40, -3, 70, 30, 1)), class_names=())
+
+    def forget(self):
+        pass
+
+    def detect(self, points):
+        one, other, third = points[:, :3].astype(np.float64)
+        length, width = np.linalg.norm(other - one), np.linalg.norm(third - one)
+        yaw = math.atan2(*(other - one)[1::-1])
+        boxes = np.array([[*(one + other) / 2, length, width, width, yaw]])
+        found = NamedDetections(boxes, np.ones(1), ("Car",))
+        return [SimpleNamespace(named=lambda _: found)]
+
+
+@pytest.mark.parametrize("axes", [(), (1,), (0,), (0, 1)])
+@pytest.mark.parametrize(("turn", "stretch"), [(0, 1), (0.2, 0.97), (-0.3, 1.05), (2.0, 1)])
+def test_a_view_finds_the_boxes_where_they_are(axes, turn, stretch):
+    points = np.array([[10, 3, -1, 0.5], [13, 5, -1, 0.2], [9, 3, 0, 0.1]])
+    wanted = view_of(TwoPoints(), points, ()).boxes[0]
+    found = view_of(TwoPoints(), points, axes, turn, stretch).boxes[0]
+    np.testing.assert_allclose(found[:6], wanted[:6], atol=1e-9)
+    assert math.cos(found[6] - wanted[6]) == pytest.approx(1)
 
 
 def test_values_are_shares_of_the_mean():
