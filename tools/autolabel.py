@@ -156,7 +156,7 @@ def detect(
     which are then found."""
     ego = None
     if moments and moments[0][1] is None:
-        beginning = [n for n, (time, _) in enumerate(moments) if time <= BEGINNING]
+        beginning = [n for n, (time, _) in enumerate(moments) if time < BEGINNING]
         ego = EgoMotion.of_recording((drive.points(n), moments[n][0]) for n in beginning)
     scans, notes, total = [], Tally(), 0
     for number, name in enumerate(tqdm(drive.names, unit="scan", disable=None)):
