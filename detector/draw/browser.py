@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from millisecond.data.boxes import box_corners
-from millisecond.data.calibration import EDGES
 from millisecond.data.files import require
 from millisecond.detector.draw.scene import (
     COLOUR_BY,
@@ -26,6 +25,7 @@ from millisecond.detector.draw.scene import (
     RING,
     RINGS,
     TARGET,
+    box_lines,
     point_colours,
     ring_segments,
     trail_colours,
@@ -89,8 +89,9 @@ class BrowserView:
                 point_size=0.04,
                 point_shading="flat",
             )
-            self._lines("/ground truth", *box_lines(shown.ground_truth or EMPTY), THICK)
-            self._lines("/detections", *box_lines(found), THICK)
+            truth = shown.ground_truth or EMPTY
+            self._lines("/ground truth", *box_lines(truth, dashed=True)[:2], THICK)
+            self._lines("/detections", *box_lines(found, dashed=False)[:2], THICK)
             trails = found if self._trails.value else EMPTY
             self._lines("/trails", *trail_colours(trails), THIN)
             self._write_captions(found)
@@ -161,16 +162,6 @@ class BrowserView:
             self._image = self._server.gui.add_image(inset, label="camera", format="jpeg")
         elif inset is not None:
             self._image.image = inset
-
-
-def box_lines(shown: BoxSet) -> tuple[np.ndarray, np.ndarray]:
-    """The edges and heading lines of boxes: segments [13 M, 2, 3], colours [13 M, 3], 0 to 1."""
-    corners = box_corners(np.asarray(shown.boxes, np.float64))
-    middle, front = corners.mean(1), corners[:, [0, 3, 4, 7]].mean(1)
-    heading = np.stack([middle, front + 0.3 * (front - middle)], axis=1)[:, None]
-    lines = np.concatenate([corners[:, EDGES], heading], axis=1)
-    colours = np.array(shown.colours, np.float64).reshape(-1, 3) / 255
-    return lines.reshape(-1, 2, 3), np.repeat(colours, lines.shape[1], axis=0)
 
 
 def legend(shown: BoxSet) -> str:

@@ -319,11 +319,10 @@ class WindowView:
     def _place_captions(self, view: Viewpoint) -> None:
         """Captions above their boxes and distances on the rings, as seen from where the view is."""
         self._placed = view
-        found = self._visible().detections or EMPTY
-        space, texts = FreeSpace((0, 40, view.size[0], view.size[1] - 40)), found.captions()
+        space = FreeSpace((0, 40, view.size[0], view.size[1] - 40))
         self._captions.clear()
-        for i, place, depth in view.place_captions(found, space):
-            self._captions.put(texts[i], found.colours[i], view, place, depth)
+        for caption, place, depth in view.place_captions(self._visible().captions(), space):
+            self._captions.put(caption.text, caption.colour, view, place, depth)
         for metres, place, depth in zip(RINGS, *view.project(ring_marks(AT_FIRST)), strict=True):
             if depth > 0 and take(space, place, f"{metres} m"):
                 self._captions.put(f"{metres} m", FAINT, view, place, depth)

@@ -109,7 +109,8 @@ def test_the_invitation_names_the_port_of_both_machines():
 
 def test_lines_are_edges_and_headings():
     shown = found(2)
-    segments, colours = box_lines(shown)
+    segments, colours, of_box = box_lines(shown, dashed=False)
+    assert of_box.tolist() == [0] * 13 + [1] * 13
     corners = box_corners(shown.boxes.astype(float))
     np.testing.assert_allclose(segments[:12], corners[0][EDGES])
     np.testing.assert_allclose(segments[13:25], corners[1][EDGES])
