@@ -58,6 +58,7 @@ from millisecond.tools.program import (
     WEIGHTS,
     add_mounting,
     columns_of,
+    command_line,
     dataset_for,
     detector_of,
     number,
@@ -108,6 +109,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--sensor-report", action="store_true", help="recall by distance, points and beams too")
     add("--report", type=output_path, metavar="HTML", help="write all of it as one page here")
     options = parser.parse_args(arguments)
+    options.command = command_line("evaluate", arguments)
     check(parser, options)
     return options
 
@@ -358,7 +360,8 @@ def score_lidar(options: argparse.Namespace) -> None:
     if options.report:
         name = str(options.detections or options.weights or "the shipped weights")
         own = report.Run.of(name, found, overlaps, groups)
-        report.write_page(options.report, own, None, groups, [])
+        told = {"command": options.command, "weights": str(options.weights or "not known")}
+        report.write_page(options.report, own, None, groups, told)
 
 
 def groups_of(options: argparse.Namespace) -> list[Group]:

@@ -1,4 +1,4 @@
-"""Arrange an evaluation as one HTML page: tables, curves, where errors are, and the worst frames."""
+"""Arrange an evaluation as one HTML page: tables, curves, a map of errors, the worst frames."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ if __name__ == "__main__":
 import argparse
 import base64
 import io
-import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -29,7 +28,6 @@ from millisecond.data.metric.evaluation import (
     errors_of_frames,
     evaluate,
     matches_of,
-    sensor_report,
     verdicts_of,
 )
 from millisecond.data.metric.kitti import FALSE, MATCHED, MISSED, OPERATING_SCORE, Verdicts
@@ -47,7 +45,7 @@ from millisecond.tools.evaluate import (
     groups_of,
     overlaps_of,
 )
-from millisecond.tools.program import number, output_path, parser_of, run
+from millisecond.tools.program import command_line, number, output_path, parser_of, run
 from millisecond.tools.visualize import Artist
 from millisecond.tools.visualizing import Content
 
@@ -68,17 +66,19 @@ body { font: 15px/1.45 sans-serif; color: #1b1f27; max-width: 1180px; margin: 2e
        padding: 0 1em }
 h1, h2, h3 { line-height: 1.2 } h2 { border-top: 1px solid #bbb; padding-top: 0.8em }
 table { border-collapse: collapse; margin: 0.6em 0 } caption { text-align: left; padding: 0.3em 0 }
+caption { font-weight: bold }
 td, th { padding: 0.15em 0.7em; text-align: right; border-bottom: 1px solid #ddd }
 td:first-child, th:first-child, td.text, th.text { text-align: left }
 tr.class td { font-weight: bold; padding-top: 0.7em }
-img { max-width: 100%; display: block; margin: 0.6em 0 } pre { overflow-x: auto; font-size: 13px }
+img { max-width: 100%; display: block; margin: 0.6em 0 } figure { margin: 0 }
 .bar { display: inline-block; height: 0.8em; background: #3b6fb6; print-color-adjust: exact }
-.maps { display: flex; flex-wrap: wrap; gap: 2em } svg { max-width: 100%; height: auto }
+.beside { display: flex; flex-wrap: wrap; gap: 0 3em; align-items: flex-start }
+svg { max-width: 100%; height: auto }
 nav a { margin-right: 1.2em }
 @media print {
   body { max-width: none; margin: 0; font-size: 11px } nav { display: none }
-  figure, img, svg, tr, h2, h3 { break-inside: avoid } h2, h3 { break-after: avoid }
-  section.frame { break-before: page } pre { white-space: pre-wrap; font-size: 9px }
+  figure, img, svg, tr, h2, h3 { break-inside: avoid } h2, h3, caption { break-after: avoid }
+  section.frame { break-before: page } img { max-height: 90vh }
 }
 """
 
@@ -98,7 +98,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--against", type=Path, metavar="RESULTS", help="earlier results, to say what changed")
     add("--worst", type=number, default=WORST, help="frames that are drawn (default: %(default)s)")
     add_lidar(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.command = command_line("report", arguments)
+    return options
 
 
 def report(options: argparse.Namespace) -> None:
@@ -112,7 +114,9 @@ def report(options: argparse.Namespace) -> None:
     if options.against:
         earlier = from_files(argparse.Namespace(**{**vars(options), "detections": options.against}))
         other = Run.of(str(options.against), earlier, overlaps, groups)
-    told = [f"{key}: {value}" for key, value in run_of(options.detections).items()]
+    noted = run_of(options.detections)
+    weights = f"fingerprint {noted['weights']}" if "weights" in noted else "not known"
+    told = {"command": options.command, "weights": weights}
     write_page(options.output, own, other, groups, told, options.worst)
 
 
@@ -150,17 +154,17 @@ def write_page(
     own: Run,
     other: Run | None,
     groups: Sequence[Group],
-    told: Sequence[str],
+    told: Mapping[str, str],
     worst: int = WORST,
 ) -> None:
     """Write the page; it is complete or does not exist.
 
-    told: lines on where the results come from. worst: how many frames are drawn.
+    told: where the results come from, by name. worst: how many frames are drawn.
     """
     sections = {
         "Average precision": ap_section(own.result, own.overlaps),
         "Precision over recall": curve_section(own, groups),
-        "Recall by distance and points": recall_section(own, groups),
+        "Recall by distance and points": recall_section(own),
         "Reliability of scores": reliability_section(own.result),
         "Confusion of classes": confusion_section(own.result["confusion"]),
         "Where errors are": map_section(own),
@@ -173,18 +177,13 @@ def write_page(
         f'<section id="s{i}"><h2>{escape(name)}</h2>{body}</section>'
         for i, (name, body) in enumerate(sections.items())
     ]
-    lines = "".join(f"<li>{escape(line)}</li>" for line in [f"command: {command()}", *told])
     title = f"Evaluation of {escape(own.name)}"
     head = f'<meta charset="utf-8">{GENERATOR}<title>{title}</title><style>{STYLE}</style>'
-    top = f"<h1>{title}</h1><p>{summary(own)}</p><ul>{lines}</ul><nav>{links}</nav>"
+    origin = "".join(f"<br>{escape(name)}: {escape(text)}" for name, text in told.items())
+    top = f"<h1>{title}</h1><p>{summary(own)}{origin}</p><nav>{links}</nav>"
     page = f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{top}\n'
     write_text(path, page + "\n".join(parts) + "</body></html>\n")
     print(f"report: {path}")
-
-
-def command() -> str:
-    """The command line that runs now."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def summary(own: Run) -> str:
@@ -201,7 +200,12 @@ def summary(own: Run) -> str:
 Cell = str | int | float | None
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], text: Sequence[int] = ()) -> str:
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    text: Sequence[int] = (),
+    caption: str = "",
+) -> str:
     """text: columns that are words, to the left. A row of one cell names a class."""
 
     def cell(value: Cell, column: int, tag: str, span: int = 1) -> str:
@@ -216,7 +220,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], text: Sequence[in
             lines.append(f'<tr class="class">{cell(row[0], 0, "td", len(head))}</tr>')
         else:
             lines.append(f"<tr>{''.join(cell(value, i, 'td') for i, value in enumerate(row))}</tr>")
-    return f"<table>{''.join(lines)}</table>"
+    name = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return f"<table>{name}{''.join(lines)}</table>"
+
+
+def beside(parts: Iterable[str]) -> str:
+    """Parts side by side, as many as there is room for."""
+    return f'<div class="beside">{"".join(parts)}</div>'
 
 
 def picture(pixels: np.ndarray, text: str) -> str:
@@ -239,12 +249,12 @@ def ap_section(result: Result, overlaps: Overlaps) -> str:
     for name, groups in result["classes"].items():
         for least in overlaps[name]:
             rows.append([f"{name}, overlap {least:g}"])
-            for title, figures in groups.items():
+            for title, figures in with_objects(groups):
                 bev, volume = figures[f"bev@{least:g}"], figures[f"3d@{least:g}"]
                 capped = "*" if 0 < figures["count"] < SAMPLES else ""
                 aps = [bev["R40"], volume["R40"]]
                 marked = [None if ap is None else f"{ap:.1f}{capped}" for ap in aps]
-                sure = [100 * volume[key] if figures["count"] else None for key in SHARES]
+                sure = [100 * volume[key] for key in ("recall", "precision")]
                 rows.append([title, figures["count"], *marked, *figures["centre"].values(), *sure])
     mean = result["mean"]
     rows += [["mean over classes"], ["", "", mean["bev"], mean["3d"], *[""] * 4, mean["centre"]]]
@@ -262,7 +272,8 @@ def ap_section(result: Result, overlaps: Overlaps) -> str:
     )
 
 
-SHARES = ("recall", "precision")
+def with_objects(groups: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(title, figures) for title, figures in groups.items() if figures["count"]]
 
 
 def curve_section(own: Run, groups: Sequence[Group]) -> str:
@@ -275,38 +286,46 @@ def curve_section(own: Run, groups: Sequence[Group]) -> str:
         )
     ]
     for name, figures in own.result["classes"].items():
+        if not own.result["reliability"][name]:
+            continue
         one = {"classes": {name: figures}, "reliability": own.result["reliability"]}
         parts.append(picture(draw_curves(one, own.overlaps, groups), f"curves of {name}"))
-    return "".join(parts)
+    unseen = [name for name, bins in own.result["reliability"].items() if not bins]
+    told = paragraph(f"Without detections: {', '.join(unseen)}.") if unseen else ""
+    return "".join(parts) + told
 
 
-def recall_section(own: Run, groups: Sequence[Group]) -> str:
-    """Recall of every group as a bar, and what the sensor shows."""
-    rows: list[Sequence[Cell]] = []
+def recall_section(own: Run) -> str:
+    """Recall of every group as a bar."""
+    parts = []
     for name, figures in own.result["classes"].items():
-        least = own.overlaps[name][0]
-        rows.append([f"{name}, overlap {least:g}"])
-        for title, group in figures.items():
-            share = 100 * group[f"3d@{least:g}"]["recall"] if group["count"] else None
-            bar = "" if share is None else f'<span class="bar" style="width: {share:.0f}px"></span>'
+        least, rows = own.overlaps[name][0], []
+        for title, group in with_objects(figures):
+            share = 100 * group[f"3d@{least:g}"]["recall"]
+            bar = f'<span class="bar" style="width: {share:.0f}px"></span>'
             rows.append([title, group["count"], share, bar])
-    shown = sensor_report(own.found.detections, own.found.objects, own.overlaps, groups)
-    return (
-        paragraph(f"Percent of the objects found in 3-D with a score from {OPERATING_SCORE:g}.")
-        + table(["", "objects", "recall", ""], rows, text=[3])
-        + f"<pre>{escape(shown)}</pre>"
-    )
+        if rows:
+            head = ["", "objects", "recall", ""]
+            parts.append(table(head, rows, text=[3], caption=f"{name}, overlap {least:g}"))
+    said = f"Percent of the objects found in 3-D with a score of at least {OPERATING_SCORE:g}."
+    return paragraph(said) + beside(parts)
 
 
 def reliability_section(result: Result) -> str:
-    rows: list[Sequence[Cell]] = []
+    parts = []
     for name, bins in result["reliability"].items():
-        rows.append([name])
+        rows = []
         for row in bins:
-            title = f"{row['low']:g}-{row['high']:g}"
-            rows.append([title, row["boxes"], 100 * row["score"], 100 * row["right"]])
-    said = "A score is reliable if it is the share of right boxes: both columns are then alike."
-    return paragraph(said) + table(["score", "boxes", "mean score, %", "right, %"], rows)
+            shares = 100 * row["score"], 100 * row["right"]
+            rows.append([f"{row['low']:g}-{row['high']:g}", row["boxes"], *shares])
+        if rows:
+            head = ["score", "boxes", "mean score", "right"]
+            parts.append(table(head, rows, caption=name))
+    said = (
+        "A score is reliable if it is the share of right boxes: mean score and share of right "
+        "boxes, both in percent, are then alike. A few boxes say little."
+    )
+    return paragraph(said) + beside(parts)
 
 
 def confusion_section(confusion: Mapping[str, Any]) -> str:
@@ -328,7 +347,7 @@ def map_section(own: Run) -> str:
         error_map("false detections", own.boxes.boxes[false]),
     )
     said = f"Numbers in squares of {CELL} m, from above: forward is up, the triangle is the sensor."
-    return paragraph(said) + f'<div class="maps">{"".join(maps)}</div>'
+    return paragraph(said) + beside(maps)
 
 
 def error_map(name: str, boxes: np.ndarray) -> str:
@@ -448,12 +467,10 @@ def change_section(own: Run, other: Run, groups: Sequence[Group]) -> str:
         objects.append([name, *map(int, counts)])
     change = own.errors[2] - other.errors[2]
     order = np.argsort(-np.abs(change), kind="stable")[:MOST_CHANGED]
-    frames = [
-        [own.found.frame_ids[i], float(other.errors[2][i]), float(own.errors[2][i])]
-        + ["better" if change[i] < 0 else "worse"]
-        for i in order
-        if change[i]
-    ]
+    frames: list[Sequence[Cell]] = []
+    for i in order[change[order] != 0]:
+        then, now = float(other.errors[2][i]), float(own.errors[2][i])
+        frames.append([own.found.frame_ids[i], then, now, "worse" if now > then else "better"])
     named = ["object", "found now, missed before", "missed now, found before", "missed by both"]
     return (
         table([*head, "recall now", "precision now"], rows)

@@ -170,7 +170,8 @@ def tell_reasons(
         if best > least:
             told[row] = words.taken
         elif best > 0:
-            told[row] = f"best overlap {np.floor(100 * best) / 100:.2f} < {least:.2f}"
+            shown = min(round(100 * best), np.ceil(100 * least) - 1) / 100  # less, rounded too
+            told[row] = f"best overlap {shown:.2f} < {least:.2f}"
         elif len(strange):
             told[row] = words.other.format(names[pairs[1][strange[iou[strange].argmax()]]])
         else:
