@@ -6,6 +6,7 @@ Open3D is imported inside the functions that need it, which run in a process of 
 
 import os
 from collections import deque
+from collections.abc import Iterator
 from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -25,13 +26,14 @@ from millisecond.detector.draw.style import (
     INTENSITIES,
     TEXT,
     BoxSet,
+    Colour,
     Shown,
     mark,
     outline,
     ramp,
     tint,
 )
-from millisecond.detector.draw.text import FreeSpace, legend, panel, shortened, write
+from millisecond.detector.draw.text import SIZE, FreeSpace, legend, panel, shortened, write
 from millisecond.detector.draw.view import Viewpoint, take
 
 RINGS, GROUND = (10, 20, 30, 40, 50, 60, 70), -1.75  # metres from and below the sensor
@@ -289,14 +291,23 @@ def lay_over(picture: np.ndarray, view: Viewpoint, marks: np.ndarray, shown: Sho
     if shown.figures:
         taken.append(_paste(image, panel(shown.figures), MARGIN, 40))
     space = FreeSpace((0, 0, wide, top), np.array(taken, np.float64))
-    for caption, place, _ in view.place_captions(shown.captions(), space):
-        write(draw, tuple(place), caption.text, caption.colour, 14, "mm", outlined=True)
-    for metres, place, depth in zip(RINGS, *view.project(marks), strict=True):
-        if depth > 0 and take(space, place, f"{metres} m"):
-            write(draw, tuple(place), f"{metres} m", FAINT, 14, "mm", outlined=True)
+    for text, colour, place, _ in placed_texts(view, marks, shown, space):
+        write(draw, tuple(place), text, colour, SIZE, "mm", outlined=True)
     title = shortened(shown.title, TITLE, room)
     write(draw, (MARGIN, 24), title, TEXT, TITLE, outlined=True)
     return np.asarray(image)
+
+
+def placed_texts(
+    view: Viewpoint, marks: np.ndarray, shown: Shown, space: FreeSpace
+) -> Iterator[tuple[str, Colour, np.ndarray, float]]:
+    """Captions of boxes and distances of rings that find room, as seen from `view`: text, colour,
+    pixel of the middle, depth. marks: as in `lay_over`."""
+    for caption, place, depth in view.place_captions(shown.captions(), space):
+        yield caption.text, caption.colour, place, depth
+    for metres, place, depth in zip(RINGS, *view.project(marks), strict=True):
+        if depth > 0 and take(space, place, f"{metres} m"):
+            yield f"{metres} m", FAINT, place, float(depth)
 
 
 def framed(inset: np.ndarray) -> Image.Image:
@@ -314,6 +325,7 @@ def _paste(image: Image.Image, part: Image.Image, left: int, top: int) -> tuple[
 
 EYE, TARGET = np.array([-11.0, 0.0, 8.0]), np.array([14.0, 0.0, -1.0])  # metres, LiDAR frame
 FIELD_OF_VIEW = 42.0  # degrees, from top to bottom
+AT_FIRST = (1280, 720)  # pixels of a window
 SMOOTH = 2  # rendered this many times larger, then shrunk
 PATIENCE = 300.0  # seconds for one picture
 
