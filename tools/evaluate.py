@@ -104,7 +104,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--precision", choices=PRECISIONS, help="with weights: of the network")
     add("--json", type=output_path, help="write the table's figures here")
     add_mounting(parser)
-    add = add_lidar(parser).add_argument
+    add = add_lidar(parser, "for --metric lidar").add_argument
     add("--curves", type=output_path, metavar="PNG", help="draw precision and reliability here")
     add("--sensor-report", action="store_true", help="recall by distance, points and beams too")
     add("--report", type=output_path, metavar="HTML", help="write all of it as one page here")
@@ -137,9 +137,9 @@ def add_input(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_lidar(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def add_lidar(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
     """The arguments of the metric without a camera."""
-    group = parser.add_argument_group("for --metric lidar")
+    group = parser.add_argument_group(title)
     add = group.add_argument
     add(
         "--overlap",

@@ -54,8 +54,8 @@ EXAMPLE = """examples:
   millisecond report new --root mine --split val --against old --output report.html
 
 RESULTS come from detect or from evaluate --output. The page is one file without links to others:
-any browser shows it offline, and it can be printed. Its figures are those of evaluate with
---detections and --root; docs/evaluation.md explains them.
+any browser shows it offline, and it can be printed. It has the figures of evaluate, in the LiDAR
+frame; docs/evaluation.md explains them.
 """
 GENERATOR = '<meta name="generator" content="millisecond report">'
 WORST, MOST_CHANGED = 6, 10  # frames
@@ -97,7 +97,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--output", type=output_path, metavar="HTML", required=True, help="write the page here")
     add("--against", type=Path, metavar="RESULTS", help="earlier results, to say what changed")
     add("--worst", type=number, default=WORST, help="frames that are drawn (default: %(default)s)")
-    add_lidar(parser)
+    add_lidar(parser, "what is scored")
     options = parser.parse_args(arguments)
     options.command = command_line("report", arguments)
     return options

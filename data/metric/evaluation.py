@@ -207,10 +207,15 @@ def verdicts_of(
 ) -> Verdicts:
     """The verdicts on the boxes of all frames at a score of 0.5, in 3-D at the first overlap; what
     scores less is ignored."""
-    told = [np.full(len(of.names), NOT_SCORED, object) for of in (truth, found)]
-    marks = [np.full(len(of.names), IGNORED) for of in (truth, found)]
-    partner, overlap = np.full(len(found.names), -1), np.full(len(found.names), np.nan)
-    result = Verdicts(*marks, partner, overlap, *told)
+    objects, detections = len(truth.names), len(found.names)
+    result = Verdicts(
+        np.full(objects, IGNORED),
+        np.full(detections, IGNORED),
+        np.full(detections, -1),
+        np.full(detections, np.nan),
+        np.full(objects, NOT_SCORED, object),
+        np.full(detections, NOT_SCORED, object),
+    )
     sure = found.scores >= OPERATING_SCORE
     near, low = pairs.select(sure[pairs.detections]), pairs.select(~sure[pairs.detections])
     for name, of in matches.items():
@@ -225,12 +230,13 @@ def verdicts_of(
         result.truth_reasons[a], result.reasons[b] = "", ""
         result.partner[b], result.overlap[b] = a, iou
         strange, others = np.where(own_found, "", found.names), np.where(own, "", truth.names)
-        sides = (near.truth, near.detections), (near.detections, near.truth)
-        tell_reasons(missed, sides[0], near.volume, least, strange, OF_MISSED, told[0])
-        tell_reasons(false, sides[1], near.volume, least, others, OF_FALSE, told[1])
+        a, b, iou = near.truth, near.detections, near.volume
+        tell_reasons(missed, (a, b), iou, least, strange, OF_MISSED, result.truth_reasons)
+        tell_reasons(false, (b, a), iou, least, others, OF_FALSE, result.reasons)
         unsure = low.select(missed[low.truth] & own_found[low.detections] & (low.volume > least))
         for row, detection in zip(unsure.truth, unsure.detections, strict=True):
-            told[0][row] = f"its detection scores {found.scores[detection]:.2f} < {OPERATING_SCORE}"
+            score = f"{found.scores[detection]:.2f} < {OPERATING_SCORE:.2f}"
+            result.truth_reasons[row] = f"its detection scores {score}"
     return result
 
 

@@ -305,12 +305,11 @@ def _tell_excuses(
     own, counted: [M], [N] bool, of the class, and those that are scored unless they are matched
     otherwise. taken: rows of objects and of their detections.
     """
-    for row in np.flatnonzero(own[0] & (result.truth == IGNORED)):
+    for row in np.flatnonzero(own[0] & (result.truth == IGNORED)).tolist():
         low = f"its detection is {LOW}"
         result.truth_reasons[row] = low if counted[0][row] else _excuse(truth, row)
-    for row in np.flatnonzero(own[1] & (result.detections == IGNORED)):
-        result.reasons[row] = LOW
-    for partner, row in zip(*taken, strict=True):
+    result.reasons[own[1] & (result.detections == IGNORED)] = LOW
+    for partner, row in zip(*(rows.tolist() for rows in taken), strict=True):
         if counted[1][row] and result.detections[row] == IGNORED:
             why = f", {result.truth_reasons[partner]}" if own[0][partner] else ""
             result.reasons[row] = f"on a {truth.types[partner]}{why}"

@@ -159,7 +159,7 @@ def tell_reasons(
         wrong: [N] bool.
         pairs: rows of these boxes, and rows of the boxes on the other side, [P] each.
         iou: [P] of the pairs; more than `least` makes a match.
-        names: classes of the boxes on the other side; those of this class have an empty one.
+        names: classes of the boxes on the other side, empty for boxes of this class.
         told: [N] str objects, where the wrong ones get theirs.
     """
     for row in np.flatnonzero(wrong).tolist():

@@ -163,12 +163,13 @@ class PageTexts:
 
     def __init__(self, page: Any):
         """page: a client of viser."""
-        self._page, self._images = page, []
+        self._page = page
+        self._images: list[Any] = []
         self._written: list[tuple[str, Colour]] = []  # what each image says
         self._lock = Lock()  # the camera moves while another scan comes
 
     def show(self, shown: Shown) -> None:
-        """Replace them by those of a scan, as the camera sees it now."""
+        """Replace them by the texts of a scan, as the camera sees it now."""
         camera = self._page.camera
         with self._lock, self._page.atomic():
             view = viewpoint_of(camera)

@@ -9,7 +9,7 @@ import numpy as np
 
 from millisecond.data.boxes import box_corners
 from millisecond.detector.draw.style import Caption
-from millisecond.detector.draw.text import FreeSpace
+from millisecond.detector.draw.text import SIZE, FreeSpace, width
 
 STEP, FARTHEST = 10.0, 100.0  # metres: ranges are rounded to the first, and end at the second
 STRAY = 0.1  # percent of the points at each end that need not be seen
@@ -70,7 +70,7 @@ class View(NamedTuple):
         return np.stack([right, (self.x[1] - points[..., 0]) * self.scale], axis=-1)
 
 
-LETTER = (9.0, 18.0)  # pixels, width and height, with some room around
+AROUND, TALL = 6, 18  # pixels: beside a caption, and its height
 
 
 class Viewpoint(NamedTuple):
@@ -112,14 +112,14 @@ class Viewpoint(NamedTuple):
         for caption in captions:
             corners = box_corners(np.asarray(caption.box[None], np.float64))[0]
             pixels, depth = self.project(corners)
-            place = np.array([pixels[:, 0].mean(), pixels[:, 1].min() - LETTER[1] / 2 - 4])
+            place = np.array([pixels[:, 0].mean(), pixels[:, 1].min() - TALL / 2 - 4])
             if depth.min() > 0 and take(space, place, caption.text):
                 yield caption, place, float(self.project(corners.mean(axis=0)[None])[1][0])
 
 
 def extent(caption: str) -> np.ndarray:
     """[2] width and height of a caption in pixels."""
-    return np.array([LETTER[0] * len(caption), LETTER[1]])
+    return np.array([width(caption, SIZE) + AROUND, TALL])
 
 
 def take(space: FreeSpace, middle: np.ndarray, caption: str) -> bool:

@@ -227,7 +227,7 @@ def test_scores_lie_above_their_boxes_and_apart():
         boxes.append(middle)
     for i, one in enumerate(boxes):
         for other in boxes[:i]:
-            assert abs(one - other)[0] >= 72 or abs(one - other)[1] >= 18
+            assert abs(one - other)[0] >= 56 or abs(one - other)[1] >= 18
 
 
 def test_rings_are_ahead_or_all_round():
