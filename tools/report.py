@@ -78,7 +78,7 @@ nav a { margin-right: 1.2em }
 @media print {
   body { max-width: none; margin: 0; font-size: 11px } nav { display: none }
   figure, img, svg, tr, h2, h3 { break-inside: avoid } h2, h3, caption { break-after: avoid }
-  section.frame { break-before: page } img { max-height: 90vh }
+  .frame + .frame { break-before: page } img { max-height: 90vh }
 }
 """
 
@@ -369,17 +369,18 @@ def error_map(name: str, boxes: np.ndarray) -> str:
             f'<text x="{left + side / 2}" y="{top + side / 2 + 4}" fill="{ink}">{count}</text>'
         )
     u, v = high[1] * side, high[0] * side
-    for metres in range(20, FARTHEST + 1, 20):
-        radius = metres * SCALE
-        parts.append(f'<circle cx="{u}" cy="{v}" r="{radius}" fill="none" stroke="#999"/>')
-        if radius < v:
-            parts.append(f'<text x="{u}" y="{v - radius - 3}" fill="#555">{metres} m</text>')
+    radii = range(20 * SCALE, FARTHEST * SCALE + 1, 20 * SCALE)
+    parts += [f'<circle cx="{u}" cy="{v}" r="{r}" fill="none" stroke="#999"/>' for r in radii]
+    frame = f'x="-{2 * side}" width="{2 * side}" height="{deep}" fill="#fff"/>'
+    parts += [f"<rect {frame}", f'<rect width="{wide}" height="{deep}" fill="none" stroke="#999"/>']
+    for r in (r for r in radii if r < v):
+        parts.append(f'<text x="-{side}" y="{v - r + 4}" fill="#555">{r // SCALE} m</text>')
     parts.append(f'<path d="M{u} {v - 8} l6 14 h-12 z" fill="#000"/>')
     outside = f", {(~inside).sum()} farther away" if not inside.all() else ""
     return (
         f"<figure><figcaption>{name}: {inside.sum()}{outside}</figcaption>"
-        f'<svg width="{wide}" height="{deep}" viewBox="0 0 {wide} {deep}" font-size="11" '
-        f'text-anchor="middle" style="border: 1px solid #999">{"".join(parts)}</svg></figure>'
+        f'<svg width="{wide + 2 * side}" height="{deep}" font-size="11" text-anchor="middle" '
+        f'viewBox="-{2 * side} 0 {wide + 2 * side} {deep}">{"".join(parts)}</svg></figure>'
     )
 
 
@@ -450,7 +451,7 @@ def change_section(own: Run, other: Run, groups: Sequence[Group]) -> str:
         rows.append([f"{name}, overlap {own.overlaps[name][0]:g}"])
         for title in ("all", *(group.title for group in groups)):
             now, then = (of.result["classes"][name][title][key] for of in (own, other))
-            if now["R40"] is not None and then["R40"] is not None:
+            if now["R40"] or then["R40"]:  # neither without objects nor without detections
                 pair = [(100 * of["recall"], 100 * of["precision"]) for of in (then, now)]
                 change = f"{now['R40'] - then['R40']:+.1f}"
                 rows.append([title, then["R40"], now["R40"], change, *pair[0], *pair[1]])
